@@ -1,4 +1,4 @@
-//! The demo: one slow cable, four programs, twice; the second time somebody types `netnice`.
+//! The demo: one slow cable, four programs, two runs; `netnice` is used in the second run only.
 //!
 //! ```text
 //!  client ──[ 20 Mbit/s both ways, queue of 150 ms ]── server
@@ -12,11 +12,10 @@
 //!            video, ping  backup, download begin   netnice is typed  └─── compared ───┘
 //! ```
 //!
-//! Nothing is stopped or started again for netnice: its lines are typed while everything runs and
-//! is connected. The same seconds of both runs are compared. Rates are wire bytes as the receiving
-//! program got them. What was promised is written down before: the video its 5 Mbit/s, the backup
-//! no more than 4, and the ping nothing; that it becomes fast is what a queue in the right place
-//! does.
+//! No program is stopped or restarted for netnice: its lines are typed while all programs run and
+//! are connected. The same seconds of both runs are compared. Rates are wire bytes at the receiving
+//! program. The promises are fixed before: 5 Mbit/s for the video and at most 4 Mbit/s for the
+//! backup. The ping has no promise; it becomes fast because the queue moves.
 
 use std::io::{IsTerminal, Write as _};
 use std::path::Path;
@@ -34,38 +33,38 @@ mod report;
 
 pub use act::Typed;
 
-/// Seconds of the play, from its beginning.
+/// Seconds since the start of a run.
 mod time {
     /// The backup and the download begin.
     pub const CROWD: f64 = 5.0;
-    /// netnice is typed.
+    /// The lines of netnice are typed.
     pub const TYPED: f64 = 10.0;
     /// The comparison begins.
     pub const FROM: f64 = 18.0;
-    /// And ends, with the play.
+    /// The comparison and the run end.
     pub const TO: f64 = 38.0;
 }
 
-/// The cable, in bit/s.
+/// Rate of the cable in bit/s.
 const CABLE: u64 = 20_000_000;
-/// What the film needs, in bit/s on the wire.
+/// Rate that the film needs, in bit/s on the wire.
 const FILM: u64 = 5_000_000;
-/// What the backup is held to in the second run.
+/// Limit of the backup in the second run, in bit/s.
 const BACKUP: u64 = 4_000_000;
 
-/// What one run recorded.
+/// The record of one run.
 pub struct Take {
-    /// When it began (wall clock, ns).
+    /// Start of the run (wall clock, ns).
     began: u64,
     film: Report,
     download: Report,
     backup: Report,
     pings: Pings,
-    /// What was typed, and what it answered.
+    /// The typed lines and their output.
     typed: Vec<Typed>,
 }
 
-/// One run's figures in the seconds that are compared.
+/// One run's figures in the compared seconds.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct Figures {
     /// Mbit/s on the wire.
@@ -83,7 +82,7 @@ pub struct Figures {
 }
 
 impl Take {
-    /// A moment of the play by the wall clock.
+    /// A second of the run as wall-clock time in ns.
     fn at(&self, second: f64) -> u64 {
         self.began + (second * 1e9) as u64
     }
@@ -104,19 +103,19 @@ impl Take {
     }
 }
 
-/// Whether the film ran: it got what it needs and did not stand still.
+/// Whether the film got its rate and did not stand still.
 fn film_kept(f: &Figures) -> bool {
     f.film >= FILM as f64 / 1e6 * 0.97 && f.film_stood < 0.05
 }
 
-/// Whether the backup stayed in its limit.
+/// Whether the backup stayed within its limit.
 fn backup_kept(f: &Figures) -> bool {
     f.backup <= BACKUP as f64 / 1e6 * 1.03
 }
 
-/// Plays both runs, prints the table, writes the report; true when every promise was kept.
+/// Runs both, prints the table, writes the report; `true` if all promises were kept.
 pub fn run(out: &Path) -> Result<bool> {
-    // What would be missed at the end is looked for at the beginning.
+    // Missing binaries and an unwritable report are detected at the start.
     process::binary("netnice")?;
     process::binary("netniced")?;
     std::fs::write(out, "").with_context(|| format!("cannot write {}", out.display()))?;
@@ -146,7 +145,7 @@ pub fn run(out: &Path) -> Result<bool> {
     Ok(film_kept(&after) && backup_kept(&after))
 }
 
-/// The table of the terminal, in 80 columns.
+/// The table for the terminal, in 80 columns.
 fn table(before: &Figures, after: &Figures) -> String {
     let verdict = |kept: bool| if kept { "kept" } else { "NOT KEPT" };
     let rate = |mbit: f64| format!("{mbit:.2} Mbit/s");
@@ -213,7 +212,7 @@ fn table(before: &Figures, after: &Figures) -> String {
     text
 }
 
-/// Says how far a run is: on a terminal in one line, elsewhere now and then.
+/// Prints the progress of a run: on a terminal in one line, elsewhere every six seconds.
 fn progress(name: &'static str) -> impl Fn(f64, &str) {
     let terminal = std::io::stdout().is_terminal();
     move |second, what| {

@@ -1,8 +1,8 @@
-//! The words that system tests are written in, so that a case reads as a story.
+//! The test bed of system tests.
 //!
 //! A [`Desk`] is a world with a client and a server, direct cables between them, and a netnice on
-//! the client. A test starts programs on the client, types lines, and asks how much arrives at
-//! the server:
+//! the client. A test starts programs on the client, runs command lines, and measures the rate that
+//! arrives at the server:
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {
@@ -19,10 +19,11 @@
 //! # }
 //! ```
 //!
-//! **Bounds.** A rate is held when it is at most 3 % over its limit (the burst of 5 ms is a third of a percent of a window
-//! of 1.5 s, inside these 3 %) and at least half of it. The lower bound is wide because a sender that is starved on a
-//! busy or emulated host sends less than it may; that a limit is not too tight is judged by the experiment `accuracy`,
-//! which runs alone. [`Desk::keeps`] measures again where a sender was starved for a while.
+//! **Bounds.** A limit is kept if the rate is at most 3 % over it and at least half of it. The
+//! burst of 5 ms is a third of a percent of a window of 1.5 s, inside these 3 %. The lower bound is
+//! wide because a sender that is starved on a busy or emulated host sends less than it may. The
+//! experiment `accuracy`, which runs alone, checks that a limit is not too tight. [`Desk::keeps`]
+//! measures again if a sender was starved for a while.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -54,7 +55,7 @@ impl Desk {
         Desk::with(Pair::default())
     }
 
-    /// One cable, offloads as a device comes.
+    /// One cable, with the devices' default offloads.
     pub fn with_offloads() -> Result<Desk> {
         Desk::with(Pair {
             offloads: Offloads::On,
@@ -62,7 +63,7 @@ impl Desk {
         })
     }
 
-    /// Any pair.
+    /// Makes a test bed with these cables, and starts the daemon.
     pub fn with(pair: Pair) -> Result<Desk> {
         crate::world::begin()?;
         let world = World::pair(pair)?;
@@ -74,12 +75,12 @@ impl Desk {
         })
     }
 
-    /// Types `netnice LINE`, which must succeed.
+    /// Runs `netnice LINE`, which must succeed.
     pub fn types(&self, line: &str) -> Answer {
         self.answers(line, 0)
     }
 
-    /// Types `netnice LINE`, which must end with this status.
+    /// Runs `netnice LINE`, which must end with this status.
     pub fn answers(&self, line: &str, status: i32) -> Answer {
         let words: Vec<&str> = line.split_whitespace().collect();
         let answer = self.netnice.run(&words).expect("netnice can be started");
@@ -91,7 +92,7 @@ impl Desk {
         answer
     }
 
-    /// A TCP and a UDP sink at a port of the server; returns its address.
+    /// Starts a TCP and a UDP sink at a port of the server; returns its address.
     pub fn sink(&self, port: u16) -> Result<SocketAddr> {
         let to = self.server(port);
         let server = self.world.server();
@@ -101,7 +102,7 @@ impl Desk {
         Ok(to)
     }
 
-    /// A listener at a port of the server that sends to whoever connects; returns its address.
+    /// Starts a listener at a port of the server that sends to every client; returns its address.
     pub fn source(&self, port: u16) -> Result<SocketAddr> {
         let to = self.server(port);
         let source = traffic::eager(self.world.server(), &Tcp::listen(to).source())?;
@@ -109,30 +110,31 @@ impl Desk {
         Ok(to)
     }
 
-    /// An IPv4 address of the server.
+    /// An IPv4 endpoint of the server.
     pub fn server(&self, port: u16) -> SocketAddr {
         bench::at(self.world.server(), Family::V4, port)
     }
 
-    /// An IPv4 address of the client.
+    /// An IPv4 endpoint of the client.
     pub fn client(&self, port: u16) -> SocketAddr {
         bench::at(self.world.client(), Family::V4, port)
     }
 
-    /// What arrives at the server from the client, in bit/s, over `span` seconds that begin
-    /// `settle` seconds from now.
+    /// Rate in bit/s that arrives at the server from the client, over `span` seconds that begin
+    /// `settle` seconds after packets were seen.
     pub fn sent(&self, settle: f64, span: f64) -> Result<f64> {
         self.sent_by(settle, span, |_| true)
     }
 
-    /// The same of the flows that `of` accepts.
+    /// Rate of the flows that `of` accepts, as for [`Desk::sent`].
     pub fn sent_by(&self, settle: f64, span: f64, of: impl Fn(&Flow) -> bool) -> Result<f64> {
         let (record, from, to) = self.record(settle, span)?;
         Ok(record.rate(|flow| wire::inbound(flow) && of(flow), from, to))
     }
 
-    /// What arrives at the client behind its limits, in bit/s as on the wire, and the span that was looked at. (What a
-    /// program reads of TCP comes in lumps: a lost packet holds up those after it.)
+    /// Rate in wire bit/s that arrives at the client behind its limits, and the span of the
+    /// measurement in ns. (Reads of a TCP program come in bursts: a lost packet delays those after
+    /// it.)
     pub fn arrives(&self, settle: f64, span: f64) -> Result<(f64, u64, u64)> {
         let client = &self.world.client().ns;
         bench::pause(settle);
@@ -144,14 +146,14 @@ impl Desk {
         Ok((bits / took, before.at_ns, after.at_ns))
     }
 
-    /// A record of the server's device, and the span to look at: `span` seconds that begin `settle` seconds after
-    /// packets were seen.
+    /// A record of the server's device, and the span to evaluate: `span` seconds that begin
+    /// `settle` seconds after packets were seen.
     pub fn record(&self, settle: f64, span: f64) -> Result<(Record, u64, u64)> {
         let (mut records, from, to) = self.records(&["eth0"], settle, span)?;
         Ok((records.remove(0), from, to))
     }
 
-    /// The same of several of the server's devices.
+    /// Records of several of the server's devices, as for [`Desk::record`].
     pub fn records(
         &self,
         devices: &[&str],
@@ -161,7 +163,8 @@ impl Desk {
         let ns = &self.world.server().ns;
         let taps: Result<Vec<Tap>> = devices.iter().map(|name| Tap::start(ns, name)).collect();
         let taps = taps?;
-        // A program may take seconds to begin on a busy or emulated machine. What never comes has the rate 0.
+        // A program may need seconds to start on a busy or emulated machine. If no packet comes,
+        // the rate is 0.
         let seen = || -> Result<Vec<u64>> {
             let counters = devices.iter().map(|name| ns.counters(name));
             counters.map(|one| Ok(one?.rx_packets)).collect()
@@ -180,7 +183,7 @@ impl Desk {
         Ok((records, from, to))
     }
 
-    /// What `show` says of a target; null where it is not held.
+    /// The entry of a target in `show`; null if there is none.
     pub fn target(&self, name: &str) -> Value {
         let shown = self.netnice.show().expect("a show");
         let targets = shown["targets"].as_array().expect("a list of targets");
@@ -188,8 +191,9 @@ impl Desk {
         found.cloned().unwrap_or(Value::Null)
     }
 
-    /// A copy of one of our programs that every user may run. Another program copies it: a process that another test starts at this
-    /// moment would inherit our open file, and the kernel runs nothing that somebody has open to write.
+    /// A copy of a netnice program that every user may run. install(1) makes the copy: a process
+    /// that another test starts at this moment would inherit a file that this process has open, and
+    /// the kernel does not execute a file that is open for writing.
     pub fn copy_for_all(&self, program: &str) -> Result<PathBuf> {
         let copy = self.world.folder().join(program);
         if !copy.exists() {
@@ -203,22 +207,24 @@ impl Desk {
         Ok(copy)
     }
 
-    /// A process of root that does nothing.
+    /// Starts a process of root that does nothing.
     pub fn sleeper(&self) -> Proc {
         let mut command = self.world.client().ns.command("sleep");
         command.arg("7200");
         Proc::start(command).expect("sleep can be started")
     }
 
-    /// The same, again and again until at least `least` bit/s arrived in the window, see [`Desk::record_until`].
+    /// Repeats [`Desk::record`] until at least `least` bit/s arrived in the window, as
+    /// [`Desk::record_until`] does.
     pub fn record_of(&self, least: f64, settle: f64, span: f64) -> Result<(Record, u64, u64)> {
         self.record_until(settle, span, |record, from, to| {
             record.rate(wire::inbound, from, to) >= least
         })
     }
 
-    /// The same, again and again until `enough` is true of the record and its window, for at most [`PATIENCE`]: a busy
-    /// or emulated machine may starve the senders for a while. The last record comes back in any case.
+    /// Repeats [`Desk::record`] until `enough` accepts the record and its window, for at most
+    /// [`PATIENCE`]: a busy or emulated machine may starve the senders for a while. Returns the
+    /// last record in any case.
     pub fn record_until(
         &self,
         settle: f64,
@@ -234,8 +240,9 @@ impl Desk {
         }
     }
 
-    /// Fails unless what `measure` returns is held to `limit`. A window in which the sender was starved is followed by
-    /// another one, for at most [`PATIENCE`]; in none of them the rate may be above the limit.
+    /// Fails unless the rate that `measure` returns is kept to `limit`. If the sender was starved
+    /// in a window, another one follows, for at most [`PATIENCE`]; in the last one the rate must be
+    /// within the bounds.
     pub fn keeps(&self, mut measure: impl FnMut() -> f64, limit: Rate, what: &str) {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -247,7 +254,7 @@ impl Desk {
         }
     }
 
-    /// Fails unless `rate` is held to `limit`, see the module's text.
+    /// Fails unless `rate` is kept to `limit` within the module's bounds.
     pub fn held(&self, rate: f64, limit: Rate, what: &str) {
         let share = rate / limit.bits as f64;
         assert!(
@@ -258,10 +265,11 @@ impl Desk {
         );
     }
 
-    /// Fails unless more than `limit` clearly arrives at the server over `span` seconds, some time after `settle` seconds
-    /// from now: windows follow each other until one shows it, for at most [`PATIENCE`]. A flow that is still held to
-    /// the limit never shows it. A free program sends as fast as the machine, so the device counts: the meter
-    /// would lose packets.
+    /// Fails unless clearly more than `limit` arrives at the server over `span` seconds in one of
+    /// several consecutive windows. The first one begins after `settle` seconds; the last one
+    /// begins at most [`PATIENCE`] later. A flow under the limit never reaches this rate. The
+    /// device's counters are used, because an unlimited program sends as fast as the machine and
+    /// the meter would lose packets.
     pub fn freed(&self, (settle, span): (f64, f64), limit: Rate, what: &str) {
         let read = || {
             let counters = self.world.server().ns.counters("eth0");
@@ -283,7 +291,7 @@ impl Desk {
         }
     }
 
-    /// Fails unless `rate` is clearly more than `limit`: it is not held to it.
+    /// Fails unless `rate` is clearly above `limit`.
     pub fn free(&self, rate: f64, limit: Rate, what: &str) {
         assert!(
             is_free(rate, limit),
@@ -294,22 +302,23 @@ impl Desk {
     }
 }
 
-/// What a rate may be of its limit, see the module's text.
+/// The bounds of rate / limit.
 const LEAST: f64 = 0.5;
 const MOST: f64 = 1.03;
 
-/// Whether a rate is so far above a limit that the limit does not hold it.
+/// Whether a rate is so far above a limit that the limit does not apply to it.
 fn is_free(rate: f64, limit: Rate) -> bool {
     rate > limit.bits as f64 * 1.8
 }
 
-/// Marks the running test as skipped, with the reason: what this machine lacks. The test returns afterwards. The test
-/// runner (`cargo xtask test`) reads the mark and counts the test as skipped, never as passed.
+/// Marks the running test as skipped because the machine lacks something. The test must return
+/// afterwards. The test runner (`cargo xtask test`) reads the mark and counts the test as skipped,
+/// never as passed.
 pub fn skip(reason: impl std::fmt::Display) {
     println!("test skipped: {reason}");
 }
 
-/// Looks again and again until `what` is true, for at most [`PATIENCE`]; returns whether it became so.
+/// Polls until `what` is true, for at most [`PATIENCE`]; returns whether it became true.
 pub fn soon(what: impl Fn() -> bool) -> bool {
     let until = Instant::now() + PATIENCE;
     loop {

@@ -1,17 +1,19 @@
 //! A driver and its programs between two hosts of a world, in threads of this process.
 //!
-//! The driver is the real one (turn, link and loop of `netnice-driver`) on the client's device. A program is a thread
-//! with memory and doorbells of its own, and shares nothing else with the driver's thread. The server's end of the cable is
-//! the wire: what arrives there is stamped and kept by [`crate::wire::Tap::keeping`].
+//! The driver is the real one (datapath, link and event loop of `netnice-driver`) on the client's
+//! device. A program is a thread with memory and doorbells of its own, and shares nothing else with
+//! the driver's thread. The server's end of the cable is the wire: [`crate::wire::Tap::keeping`]
+//! stamps and keeps the packets that arrive there.
 //!
 //! ```text
 //!   talker ──ring──▶┐                                        ┌──▶ tap: stamps, capture file
 //!   talker ──ring──▶├ driver (SCHED_FIFO) ══ client ══ server ┤
 //!   listener ◀─ring─┘                                        └──── kernel's sockets, ping
 //! ```
-//! Flows are opened before the driver runs ([`Direct::talker`], [`Direct::listener`]); a flow without packets costs
-//! nothing, so one that is to start later is opened and begins to talk later. Who has filled its ring before
-//! [`Direct::drive`] begins its first period with the driver's first round ([`Driving::began`]).
+//! Flows are opened before the driver runs ([`Direct::talker`], [`Direct::listener`]). A flow
+//! without packets costs nothing, so a flow may be opened long before it starts to send. If a
+//! program fills its ring before [`Direct::drive`], its first period begins with the driver's first
+//! iteration ([`Driving::began`]).
 
 mod programs;
 pub mod rogue;
@@ -53,35 +55,36 @@ pub struct Direct {
     link: Link,
     ear: Ear,
     next_hop: Mac,
-    /// Both ends, without ports.
+    /// Both endpoints, without ports.
     ends: (SocketAddr, SocketAddr),
     flows: Vec<(u16, FlowNo)>,
     sink: UdpSocket,
 }
 
-/// A driver that runs, in a thread of its own. It ends with this.
+/// A driver that runs in a thread of its own. Dropping it ends the thread.
 pub struct Driving {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<(Server, Duration)>>,
     flows: Vec<(u16, FlowNo)>,
     _sink: UdpSocket,
     _ear: Ear,
-    /// How its thread is woken.
+    /// How the driver's thread is woken.
     pub pace: Pace,
-    /// When its first round began, by the wall clock in ns.
+    /// Start of its first iteration, by the wall clock in ns.
     pub began: u64,
 }
 
-/// A driver that ran.
+/// A driver that has ended.
 pub struct Driven {
     server: Server,
-    /// Processor time of its thread.
+    /// Processor time of the driver's thread.
     pub worked: Duration,
     flows: Vec<(u16, FlowNo)>,
 }
 
-/// A link of this rate, as the papers count: the frames of the experiments are [`FRAME`] bytes with all their headers, and no
-/// framing is charged; so a packet takes exactly 120 us at 100 Mbit/s. It may be decided on `ahead` before the link is free.
+/// A link of `bits` per second, as the papers count. The frames of the experiments are [`FRAME`]
+/// bytes with all their headers, and no framing is charged, so a packet takes exactly 120 us at 100
+/// Mbit/s. The scheduler may decide up to `ahead` before the link is free.
 pub fn wire(bits: u64, ahead: Nanos) -> Result<Wire> {
     let rate = Rate::new(bits).context("a link without a rate")?;
     Ok(Wire {
@@ -91,7 +94,7 @@ pub fn wire(bits: u64, ahead: Nanos) -> Result<Wire> {
 }
 
 impl Direct {
-    /// The driver of the client's first device; the way leads to the server's.
+    /// Opens the driver on the client's first device; the next hop is the server's first device.
     pub fn new(world: &World, wire: Wire, mode: Mode) -> Result<Direct> {
         let (client, server) = (world.client(), world.server());
         let open = |host: &Host, mode| {
@@ -113,12 +116,13 @@ impl Direct {
         })
     }
 
-    /// A program with one flow, which sends datagrams of [`FRAME`] bytes from this port under a contract.
+    /// A program with one flow, which sends datagrams of [`FRAME`] bytes from `port` under a
+    /// contract.
     pub fn talker(&mut self, port: u16, contract: &str) -> Result<Talker> {
         self.talker_of(port, FRAME, contract)
     }
 
-    /// The same, with frames of so many bytes.
+    /// A program as [`Direct::talker`], with frames of `length` bytes.
     pub fn talker_of(&mut self, port: u16, length: usize, contract: &str) -> Result<Talker> {
         let service = Service::of(&contract.parse::<Contract>()?)?;
         let open = self.open(port, service, SENDING);
@@ -128,12 +132,12 @@ impl Direct {
         self.talks(attachment, flow, port, length)
     }
 
-    /// An overbooked slice of the link with these classes.
+    /// Makes an overbooked slice of the link with these classes.
     pub fn server(&mut self, slice: Slice, classes: &[Class]) -> Result<FlowId> {
         Ok(self.turn.insert_server(slice, classes, monotonic())?)
     }
 
-    /// The same as [`Direct::talker`], of a flow inside an overbooked slice.
+    /// A program as [`Direct::talker`], whose flow is a member of a class of an overbooked slice.
     pub fn member(&mut self, port: u16, of: (FlowId, usize), contract: &str) -> Result<Talker> {
         let service = Service::of(&contract.parse::<Contract>()?)?;
         let open = self.open(port, service, SHORT);
@@ -143,7 +147,8 @@ impl Direct {
         self.talks(attachment, flow, port, FRAME)
     }
 
-    /// A program with one flow, which receives what comes to this port. Received frames come to the driver from now on.
+    /// A program with one flow, which receives datagrams to `port`. From this call on the driver
+    /// gets received frames.
     pub fn listener(&mut self, world: &World, port: u16, share: Option<Share>) -> Result<Listener> {
         let local = with(self.ends.0, port);
         let mut open = self.open(port, Service::best_effort(Default::default()), RECEIVING);
@@ -166,23 +171,23 @@ impl Direct {
         Ok(Listener::new(attachment, flow))
     }
 
-    /// Received frames come to the driver, and what nobody registered goes on to the kernel.
+    /// Makes the driver get received frames; frames without a registered flow go to the kernel.
     pub fn listen(&mut self, world: &World) -> Result<()> {
         let ear = &mut self.ear;
         world.client().ns.enter(|| Ok(ear.listen()?))
     }
 
-    /// How frames pass.
+    /// How the driver sends and receives frames.
     pub fn mode(&self) -> Mode {
         self.ear.mode()
     }
 
-    /// The driver before it runs, for what programs do not do.
+    /// The datapath before the driver runs, for operations that programs do not have.
     pub fn turn(&mut self) -> &mut Turn {
         &mut self.turn
     }
 
-    /// The flow of a program that this module knows nothing about.
+    /// The description of a flow that sends from `port`, for programs of other modules.
     pub fn open(&self, port: u16, service: Service, shape: Shape) -> Open {
         Open {
             shape,
@@ -203,7 +208,7 @@ impl Direct {
         }
     }
 
-    /// A datagram of so many bytes with its headers, as the flow of this port may send it.
+    /// A datagram of `length` bytes with its headers, as the flow of `port` may send it.
     pub fn frame(&self, port: u16, length: usize) -> Result<Vec<u8>> {
         let (SocketAddr::V4(from), SocketAddr::V4(to)) = self.ends else {
             anyhow::bail!("frames are of IPv4 here");
@@ -219,12 +224,13 @@ impl Direct {
         Ok(frame)
     }
 
-    /// Runs it in a thread, on this processor if one is named.
+    /// Runs the driver in a thread, on `processor` if given.
     pub fn drive(self, processor: Option<usize>) -> Result<Driving> {
         Ok(self.drive_by(processor)?.0)
     }
 
-    /// The same; another thread may have flows opened and closed, as the control thread of `netnice-driver` does.
+    /// Runs the driver as [`Direct::drive`] does; another thread may have flows opened and closed
+    /// through [`Orders`], as the control thread of `netnice-driver` does.
     pub fn drive_by(self, processor: Option<usize>) -> Result<(Driving, Orders)> {
         let (orders, mut inbox) = orders::pair()?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -242,7 +248,7 @@ impl Direct {
                 let failed = begun.is_err();
                 let _ = tell.send(begun);
                 while !failed && !told.load(Ordering::Relaxed) {
-                    // That nobody has orders any more does not end it.
+                    // The loop goes on after the other side dropped its `Orders`.
                     inbox.work(&mut server);
                     server.round(LONGEST_SLEEP);
                 }
@@ -293,7 +299,7 @@ impl Direct {
 }
 
 impl Driving {
-    /// Ends it, and returns it for questions.
+    /// Ends the driver and returns it for evaluation.
     pub fn end(mut self) -> Result<Driven> {
         let done = self.halt().context("a driver ends once")?;
         let (server, worked) = done?;
@@ -318,7 +324,7 @@ impl Drop for Driving {
 }
 
 impl Driven {
-    /// What was counted of the flow of a port.
+    /// The counters of the flow of `port`.
     pub fn counters(&mut self, port: u16) -> Result<Counters> {
         let known = self.flows.iter().find(|(of, _)| *of == port);
         let (_, flow) = known.with_context(|| format!("no flow of port {port}"))?;
@@ -326,13 +332,14 @@ impl Driven {
         counters.with_context(|| format!("the flow of port {port} is gone"))
     }
 
-    /// The driver itself.
+    /// The driver's event loop.
     pub fn server(&mut self) -> &mut Server {
         &mut self.server
     }
 }
 
-/// Somebody who has the port that is sent to and reads nothing, so that the host does not complain that it is free.
+/// Binds the destination port with a socket that is never read, so that the host sends no ICMP
+/// error.
 pub fn sink(host: &Host) -> Result<UdpSocket> {
     let at = (host.port().v4, SINK);
     let socket = host.ns.enter(|| Ok(UdpSocket::bind(at)?))?;
@@ -346,31 +353,32 @@ fn with(mut address: SocketAddr, port: u16) -> SocketAddr {
     address
 }
 
-/// Bytes of a frame with its headers: what the papers call a packet.
+/// Bytes of a frame with its headers: a packet in the papers' terms.
 pub const FRAME: usize = 1500;
-/// Where talkers send to.
+/// The destination port of talkers.
 pub const SINK: u16 = 9;
-/// Ethernet, IPv4, UDP.
+/// Bytes of the Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 42;
-/// Room for 120 ms at 100 Mbit/s: a program that waits for its processor does not run dry.
+/// Buffers for 120 ms at 100 Mbit/s, so that a program that waits for its processor does not run
+/// dry.
 pub const SENDING: Shape = Shape {
     chunk_bytes: 2048,
     chunks: 1024,
     transmit_entries: 2048,
     receive_entries: 16,
 };
-/// Room for so little that a program which stops has soon sent all.
+/// Few buffers, so that a program that stops has soon sent all.
 pub const SHORT: Shape = Shape {
     chunks: 64,
     transmit_entries: 128,
     ..SENDING
 };
-/// Room for 0.1 s of full frames at 40 Mbit/s.
+/// Buffers for 0.1 s of full frames at 40 Mbit/s.
 pub const RECEIVING: Shape = Shape {
     chunk_bytes: 2048,
     chunks: 512,
     transmit_entries: 16,
     receive_entries: 1024,
 };
-/// How soon a driver that has nothing to do sees that it is to stop.
+/// Time after which an idle driver checks whether it must stop.
 const LONGEST_SLEEP: Nanos = Nanos::from_millis(10);

@@ -1,13 +1,12 @@
-//! Experiments: each sets a world up, measures, and decides from numbers whether a promise holds.
+//! Experiments: each makes a world, measures, and decides from numbers whether a promise holds.
 //!
-//! The registry below is the whole list; `netnice-lab list` prints it. An experiment returns an
-//! [`Outcome`]: what the paper (or the target of the project) says, what we measured, and checks.
-//! A check is one number against one bound; the outcome holds when all of its checks do. Numbers
-//! that are shown for comparison only (HTB by hand, the wire before a receive limit) are in
-//! `ours` without a check.
+//! [`REGISTRY`] has all of them; `netnice-lab list` prints it. An experiment returns an
+//! [`Outcome`]: the paper's figures (or the project's target), the measured values, and checks. A
+//! check is one number against one bound; the outcome holds if all of its checks do. Numbers for
+//! comparison only (HTB by hand, the wire before a receive limit) are in `ours` without a check.
 //!
-//! Most experiments can also be run on plain HTB by hand (`--subject htb`), which shows two things
-//! at once: what an administrator has today, and that the experiment itself measures right.
+//! Most experiments also run on plain HTB set up by hand (`--subject htb`). This shows the baseline
+//! without netnice, and that the experiment itself measures correctly.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -46,36 +45,37 @@ pub use scale::sleepers;
 pub struct Experiment {
     /// Its name on the command line.
     pub id: &'static str,
-    /// One line: what is measured.
+    /// What it measures, in one line.
     pub what: &'static str,
-    /// Roughly how long the whole and the quick form take, in minutes.
+    /// Approximate duration of the full and the quick form, in minutes.
     pub minutes: (f64, f64),
     run: fn(&Context, &mut Outcome) -> Result<()>,
 }
 
-/// What the person who runs an experiment chose.
+/// The settings of a run.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// What holds the limits.
+    /// The limiter under test.
     pub subject: Subject,
-    /// A subset that fits a test run, with the tolerance of a test.
+    /// Whether to measure only a subset that fits a test run, with the tolerance of a test.
     pub quick: bool,
-    /// Only the cells whose name has all of these words (of an experiment that has cells).
+    /// Measure only the cells whose name contains all of these words (in experiments with cells).
     pub only: Option<String>,
-    /// Where single runs are kept, and taken from if they are there (of an experiment that is many runs).
+    /// Folder in which single runs are kept and from which kept runs are read (in experiments of
+    /// many runs).
     pub keep: Option<PathBuf>,
-    /// Where plots go; none: no plots.
+    /// Folder of the plots; `None`: no plots.
     pub plots: Option<PathBuf>,
 }
 
 impl Context {
-    /// Says on the terminal what is going on.
+    /// Prints a progress message on standard error.
     pub fn say(&self, text: impl AsRef<str>) {
         eprintln!("  {}", text.as_ref());
     }
 
-    /// The tolerance for a rate: what the promise says, or at least 3 % in a quick run, which
-    /// shares the machine with other tests.
+    /// The tolerance for a rate: `promise`, but at least 3 % in a quick run, which shares the
+    /// machine with other tests.
     pub fn tolerance(&self, promise: f64) -> f64 {
         if self.quick {
             promise.max(0.03)
@@ -88,25 +88,25 @@ impl Context {
 /// One number against one bound.
 #[derive(Debug, Clone, Serialize)]
 pub struct Check {
-    /// What the number is.
+    /// What the number measures.
     pub what: String,
     /// The number.
     pub value: f64,
     /// Its unit, possibly empty.
     pub unit: &'static str,
-    /// What it must be.
+    /// Its bound.
     pub bound: Bound,
-    /// Whether it is.
+    /// Whether the number is within its bound.
     pub holds: bool,
 }
 
-/// What a number must be.
+/// The bound of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// Not under.
+    /// Not less than this.
     AtLeast(f64),
-    /// Not over.
+    /// Not more than this.
     AtMost(f64),
     /// Not farther from `aim` than `share` of it.
     Near {
@@ -139,31 +139,31 @@ impl std::fmt::Display for Bound {
     }
 }
 
-/// What an experiment found.
+/// The result of an experiment.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
-    /// Which experiment.
+    /// The experiment's name.
     pub id: &'static str,
-    /// What held the limits.
+    /// The limiter under test.
     pub subject: Subject,
-    /// What the paper reports, or what the project promises.
+    /// The paper's figures, or the project's promise.
     pub paper: Value,
-    /// What we measured.
+    /// The measured values.
     pub ours: Value,
     /// Whether every check holds (and there was at least one).
     pub holds: bool,
     /// The checks.
     pub checks: Vec<Check>,
-    /// What a reader must know to read the numbers.
+    /// Facts that a reader needs to interpret the numbers.
     pub notes: Vec<String>,
-    /// Files drawn.
+    /// Paths of the plots.
     pub plots: Vec<String>,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
 impl Outcome {
-    /// The checks that do not hold, a line each.
+    /// The checks that do not hold, one line each.
     pub fn broken(&self) -> String {
         let broken = self.checks.iter().filter(|check| !check.holds);
         let lines: Vec<String> = broken
@@ -186,7 +186,7 @@ impl Outcome {
         });
     }
 
-    /// Adds a check of something that is true or false.
+    /// Adds a check of a condition.
     pub fn check_that(&mut self, what: impl Into<String>, holds: bool) {
         let value = f64::from(u8::from(holds));
         self.check(what, value, "", Bound::AtLeast(1.0));
@@ -197,12 +197,12 @@ impl Outcome {
         self.notes.push(text.into());
     }
 
-    /// Sets a member of `ours`.
+    /// Sets a member of `ours`; null if the value cannot be serialized.
     pub fn ours(&mut self, key: &str, value: impl Serialize) {
         self.ours[key] = serde_json::to_value(value).unwrap_or(Value::Null);
     }
 
-    /// Writes a plot, when plots are wanted.
+    /// Writes a plot if plots are wanted. Fails if the file cannot be written.
     pub fn plot(
         &mut self,
         context: &Context,
@@ -221,7 +221,7 @@ impl Outcome {
 }
 
 impl Experiment {
-    /// Runs it as a test does: in the quick form, with a test's tolerance.
+    /// Runs it in the quick form, with a test's tolerance.
     pub fn test(&self) -> Result<Outcome> {
         self.run(&Context {
             subject: Subject::Netnice,
@@ -253,7 +253,7 @@ impl Experiment {
     }
 }
 
-/// The experiment with this name.
+/// Finds an experiment by its name.
 pub fn find(id: &str) -> Option<&'static Experiment> {
     REGISTRY.iter().find(|e| e.id == id)
 }
@@ -472,7 +472,7 @@ pub const REGISTRY: &[Experiment] = &[
     },
 ];
 
-/// A number with as many digits as a reader wants.
+/// Formats a number with a precision that depends on its size.
 pub fn figure(value: f64) -> String {
     let size = value.abs();
     let digits = match size {

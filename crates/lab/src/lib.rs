@@ -1,16 +1,17 @@
-//! Answers: does netnice keep its promises on real packets (worlds, traffic, experiments, the demo).
-//! May touch: namespaces, interfaces and processes that it made itself, and every other room.
-//! Must never: leave anything behind, or be used by another room.
+//! Answers: does netnice keep its guarantees on real packets (worlds, traffic, experiments, demo).
+//! May touch: namespaces, interfaces and processes that it made itself, and every other crate.
+//! Must never: leave anything behind, or be used by another crate.
 //!
-//! Read in this order: [`world`] makes private networks that clean up after themselves,
-//! [`traffic`] starts programs in them, [`wire`] measures what passes, [`stats`] says what the
-//! numbers mean, and [`experiment`] puts the four together into verdicts, drawn by [`plot`];
-//! System tests speak in the words of [`desk`], and [`demo`] shows the whole thing in under three minutes.
+//! Reading order: [`world`] makes private networks that clean up after themselves, [`traffic`]
+//! starts programs in them, [`wire`] measures the packets that pass, [`stats`] evaluates the
+//! numbers, and [`experiment`] combines the four into verdicts. [`plot`] draws them. [`desk`] is
+//! the test bed of the system tests. [`demo`] shows the whole product in less than three minutes.
 //!
-//! On the kernel path the library uses no other room: what is proved here is proved of the binaries
-//! `netnice` and `netniced` and of the command line that people type (found by `NETNICE_BIN_DIR`,
-//! else beside the running executable). On the direct path [`direct`] runs the driver's own loop in a thread, with programs in
-//! others. The experiments in virtual time run the scheduler of `netnice-core` in `netnice-sim`.
+//! On the kernel path the library uses no other crate. An experiment there tests the binaries
+//! `netnice` and `netniced` through the command line that people type. The binaries are in
+//! `NETNICE_BIN_DIR`, else beside the running executable. On the direct path [`direct`] runs the
+//! driver's event loop in a thread, with programs in other threads. The experiments in virtual time
+//! run the scheduler of `netnice-core` in `netnice-sim`.
 
 pub mod demo;
 pub mod desk;

@@ -82,10 +82,12 @@ struct Options {
     /// A subset for a test run, with the tolerance of a test
     #[arg(long)]
     quick: bool,
-    /// Only the cells that have all of these words: of accuracy's matrix as in 'down 64kbit v6', of nice-fig6 to 8 'run 3 with'
+    /// Only the cells that have all of these words: of accuracy's matrix as in 'down 64kbit v6', of
+    /// nice-fig6 to 8 'run 3 with'
     #[arg(long, value_name = "WORDS")]
     only: Option<String>,
-    /// Keep each run of nice-fig6 to 8 in this folder, and measure only those that are not there yet
+    /// Keep each run of nice-fig6 to 8 in this folder, and measure only those that are not there
+    /// yet
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// What holds the limits
@@ -105,7 +107,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what was asked; false when something was measured that does not hold.
+/// Runs the verb of the command line. Returns `false` if a measured check does not hold.
 fn carry_out(verb: Verb) -> Result<bool> {
     match verb {
         Verb::Traffic(program) => {
@@ -137,9 +139,11 @@ fn carry_out(verb: Verb) -> Result<bool> {
     Ok(true)
 }
 
-/// Experiments that count cycles run in a process of their own whose memory is in pages of 2 MiB, where the system gives them, as
-/// the scheduler's benchmark does. The C library's allocator asks for them if it is told so when the process starts. Whether all
-/// held; nothing if this is that process, or if other experiments are asked for too, which would hand it on to programs.
+/// Runs this program again with its memory in pages of 2 MiB, where the system has them, if all
+/// experiments count cycles. The scheduler's benchmark runs the same way. The C library's allocator
+/// reads the setting when a process starts, hence the new process. Returns whether all checks of
+/// the new process hold. Returns `None` if this process is the new one, or if other experiments are
+/// asked for too: they would pass the setting on to the programs that they start.
 fn again_in_huge_pages(ids: &[String]) -> Result<Option<bool>> {
     let count = |id: &String| matches!(id.as_str(), "cell-fig5" | "cell-fig6");
     if std::env::var_os(TUNABLES).is_some() || !ids.iter().all(count) {
@@ -152,11 +156,11 @@ fn again_in_huge_pages(ids: &[String]) -> Result<Option<bool>> {
     Ok(Some(status.success()))
 }
 
-/// Where the C library's allocator looks, and that it shall ask for huge pages.
+/// The environment variable of the C library's allocator, and its value for huge pages.
 const TUNABLES: &str = "GLIBC_TUNABLES";
 const HUGE: &str = "glibc.malloc.hugetlb=1";
 
-/// The names that may be typed.
+/// The experiment names that the command line accepts.
 fn names() -> PossibleValuesParser {
     PossibleValuesParser::new(REGISTRY.iter().map(|e| e.id))
 }
@@ -205,7 +209,7 @@ fn run(experiments: &[&Experiment], options: &Options) -> Result<bool> {
                     broken.push(e.id);
                 }
             }
-            // One that cannot be measured does not keep the others from being measured.
+            // An experiment that cannot be measured does not prevent the measurement of the others.
             Err(error) if experiments.len() > 1 => {
                 eprintln!("netnice-lab: {error:#}");
                 broken.push(e.id);
@@ -252,7 +256,7 @@ fn print(outcome: &Outcome) {
     println!("{}: {verdict} ({:.0} s)\n", outcome.id, outcome.seconds);
 }
 
-/// A world with a shell's worth of time to look around in.
+/// Makes a world, prints how to enter it, and keeps it for `seconds`.
 fn stand(seconds: u64) -> Result<()> {
     if seconds == 0 {
         bail!("a world that stands for 0 seconds cannot be looked at");
@@ -284,7 +288,7 @@ mod tests {
             Verb::Play { file, .. } => file,
             _ => return Ok(()),
         };
-        // A placeholder is no file of the tree.
+        // `file` is a placeholder in the documents and not a file of the tree.
         let file = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../..")
             .join(&scenario);

@@ -1,7 +1,7 @@
-//! A scenario file, played in virtual time: who would get what of a link.
+//! Simulates a scenario file in virtual time: the shares of a link that its flows would get.
 //!
-//! The file's words are those of [`netnice_sim::scenario`]; crates/sim/scenarios has examples.
-//! What is shown is a small table, and where plots are wanted what each flow has sent over time.
+//! [`netnice_sim::scenario`] defines the file format; crates/sim/scenarios has examples. The result
+//! is a small table, and a plot of the bytes that each flow sent over time if requested.
 
 use std::path::Path;
 
@@ -11,14 +11,14 @@ use netnice_sim::scenario::Scenario;
 
 use crate::plot::{Chart, Series, palette};
 
-/// Plays a file and prints what came of it. False if a deadline was missed or a packet left
-/// earlier than its contract allows.
+/// Simulates a file and prints the result. Returns `false` if a deadline was missed or a packet
+/// left earlier than its contract allows.
 pub fn run(file: &Path, plots: Option<&Path>) -> Result<bool> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let scenario = match text.parse::<Scenario>() {
         Ok(scenario) => scenario,
-        // It names its cause in its own words.
+        // The error's message includes its cause.
         Err(error) => bail!("{} is {error}", file.display()),
     };
     let mut sent = Vec::new();
@@ -41,7 +41,7 @@ pub fn run(file: &Path, plots: Option<&Path>) -> Result<bool> {
     Ok(report.missed() == 0 && report.violations() == 0)
 }
 
-/// What each flow has sent over time.
+/// A plot of the bytes that each flow sent over time.
 fn drawn<'a>(title: &str, names: impl Iterator<Item = &'a str>, sent: &[Sent]) -> String {
     let line = |(flow, name): (usize, &str)| {
         let mine = sent.iter().filter(|one| one.flow == flow);

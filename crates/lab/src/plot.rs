@@ -1,21 +1,22 @@
-//! Line charts as SVG, written by us: small, without scripts, and legible by themselves.
+//! Line charts as SVG: small, without scripts, and readable on their own.
 //!
-//! A [`Chart`] is a title, two axes, series, and two kinds of remark: a level (a horizontal line
-//! with a word at its right end, such as a limit) and a moment (a vertical line with a word at its
-//! top, such as "netnice typed here"). Ticks are round numbers. Nothing is drawn outside the frame:
-//! points above the top are cut at the frame, so a chart can be held to the range of interest.
+//! A [`Chart`] is a title, two axes, series, and two kinds of marks: a level (a horizontal line
+//! with a label at its right end, such as a limit) and a moment (a vertical line with a label at
+//! its top, such as "netnice typed here"). Ticks are round numbers. Nothing is drawn outside the
+//! frame: points beyond the range are drawn at its edge, so a chart can be restricted to the range
+//! of interest.
 
 use std::fmt::Write as _;
 
-/// Colours that can be told apart, also by people who see red and green alike.
+/// Colours that people with red-green colour blindness can distinguish.
 pub mod palette {
-    /// Ink for text and frames.
+    /// Text and frames.
     pub const INK: &str = "#1c2733";
     /// Secondary text.
     pub const SOFT: &str = "#5b6b7b";
     /// Grid lines.
     pub const GRID: &str = "#e4e9ee";
-    /// For what is beside the point.
+    /// Secondary lines.
     pub const GREY: &str = "#a9b4bf";
     /// First series.
     pub const BLUE: &str = "#1667c2";
@@ -25,13 +26,13 @@ pub mod palette {
     pub const GREEN: &str = "#17866a";
     /// Fourth series.
     pub const PURPLE: &str = "#7d4bc0";
-    /// Something is wrong.
+    /// Errors.
     pub const RED: &str = "#c62f3d";
-    /// For many series, one after the other.
+    /// Colours of many series, in this order.
     pub const SERIES: [&str; 6] = [INK, BLUE, ORANGE, GREEN, PURPLE, RED];
 }
 
-/// A line of points.
+/// A series of points.
 #[derive(Debug, Clone)]
 pub struct Series {
     name: String,
@@ -43,7 +44,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// A line through `points`, which must be in the order of x.
+    /// A line through `points`, which must be sorted by x.
     pub fn new(name: impl Into<String>, colour: &'static str, points: Vec<(f64, f64)>) -> Series {
         Series {
             name: name.into(),
@@ -55,7 +56,7 @@ impl Series {
         }
     }
 
-    /// A thinner line, for what is beside the point.
+    /// A thinner line, for secondary data.
     pub fn thin(mut self) -> Series {
         self.width = 1.0;
         self
@@ -73,7 +74,7 @@ impl Series {
         self
     }
 
-    /// A light colour under the line.
+    /// Fills the area under the line with a light colour.
     pub fn filled(mut self) -> Series {
         self.filled = true;
         self
@@ -97,7 +98,7 @@ pub struct Chart {
 }
 
 impl Chart {
-    /// An empty chart with words at its axes.
+    /// An empty chart with labelled axes.
     pub fn new(title: impl Into<String>, x: impl Into<String>, y: impl Into<String>) -> Chart {
         Chart {
             title: title.into(),
@@ -120,19 +121,19 @@ impl Chart {
         self
     }
 
-    /// Adds a horizontal line with a word.
+    /// Adds a horizontal line with a label.
     pub fn level(mut self, y: f64, word: impl Into<String>) -> Chart {
         self.levels.push((y, word.into(), palette::SOFT));
         self
     }
 
-    /// Adds a vertical line with a word.
+    /// Adds a vertical line with a label.
     pub fn moment(mut self, x: f64, word: impl Into<String>) -> Chart {
         self.moments.push((x, word.into()));
         self
     }
 
-    /// Shades a span of x.
+    /// Shades a range of x.
     pub fn shade(mut self, from: f64, to: f64) -> Chart {
         self.shade = Some((from, to));
         self
@@ -168,7 +169,7 @@ impl Chart {
         self
     }
 
-    /// Draws it.
+    /// The chart as an SVG document.
     pub fn svg(&self) -> String {
         let frame = self.frame();
         let (width, height) = self.size;
@@ -202,7 +203,7 @@ impl Chart {
             let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             if low > high { (0.0, 1.0) } else { (low, high) }
         };
-        // A beginning that is nearly 0 is 0.
+        // A range that begins near 0 is extended to 0.
         let from_zero = |(low, high): (f64, f64)| {
             (
                 if low > 0.0 && low < high * 0.05 {
@@ -233,7 +234,7 @@ impl Chart {
         }
     }
 
-    /// Title, legend, and the names of the axes.
+    /// Title, legend, and axis labels.
     fn words(&self, out: &mut String, f: &Frame) {
         if !self.title.is_empty() {
             let title = escape(&self.title);
@@ -329,7 +330,7 @@ impl Chart {
         );
     }
 
-    /// Levels and moments, over the series so that their words stay legible.
+    /// Levels and moments, drawn over the series so that their labels stay readable.
     fn remarks(&self, out: &mut String, f: &Frame) {
         const HALO: &str = "paint-order=\"stroke\" stroke=\"#fff\" stroke-width=\"4\"";
         for (y, word, colour) in &self.levels {
@@ -350,7 +351,7 @@ impl Chart {
         let mut before = f64::NEG_INFINITY;
         for (x, word) in &self.moments {
             let at = f.px(*x);
-            // A word that the one before would run into goes one row lower.
+            // A label that would overlap the one before goes one row lower.
             row = if at - before < 170.0 { row + 1.0 } else { 0.0 };
             before = if word.is_empty() { before } else { at };
             let _ = write!(
@@ -369,7 +370,7 @@ impl Chart {
     }
 }
 
-/// Where the data lies on the page.
+/// The position of the data on the page.
 struct Frame {
     left: f64,
     right: f64,
@@ -455,14 +456,14 @@ fn decades((low, high): (f64, f64)) -> Vec<f64> {
     (first..=last).map(|e| 10f64.powi(e)).collect()
 }
 
-/// A tick's label without a tail of zeros.
+/// A tick's label without trailing zeros.
 fn number(value: f64) -> String {
     let text = format!("{:.3}", value + 0.0);
     let text = text.trim_end_matches('0').trim_end_matches('.');
     text.to_owned()
 }
 
-/// Text as XML.
+/// Text escaped for XML.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -507,7 +508,7 @@ mod tests {
         let svg = chart.svg();
         assert!(svg.contains("a &lt; b &amp; &quot;c&quot;") && !svg.contains("a < b"));
         assert_eq!(svg.matches("<svg").count(), svg.matches("</svg>").count());
-        // 500 is cut at the top of the frame, -7 at its bottom.
+        // 500 is drawn at the top of the frame, -7 at its bottom.
         assert!(
             svg.contains("742.0,60.0") && svg.contains("cy=\"338.0\""),
             "{svg}"

@@ -1,11 +1,11 @@
-//! Child processes that never outlive their guard, and where the binaries under test are.
+//! Child processes that end with their guard, and the paths of the binaries under test.
 //!
-//! A [`Proc`] leads a process group of its own. Dropping it ends the whole group, so a shell with
-//! its background jobs goes at once. What leaves the group (a daemon, say) is found by the
-//! network namespace it is in, see [`crate::world::reap`].
+//! A [`Proc`] leads a process group of its own. Dropping it kills the whole group, so a shell and
+//! its background jobs end together. A process that leaves the group (a daemon, for example) is
+//! found by its network namespace, see [`crate::world::reap`].
 //!
-//! Programs of the lab talk over their standard streams: they print one JSON object per line, and
-//! read one command per line.
+//! Programs of the lab communicate over their standard streams: they print one JSON object per
+//! line, and read one command per line.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -18,12 +18,12 @@ use serde_json::Value;
 
 use crate::sys;
 
-/// How long a test waits for something that must come. No test judges this time: it is long enough for a machine that
-/// is busy or emulated, and shorter than the time limit of the test runner, so that a test that waits in vain says for
-/// what.
+/// Time limit of a test for an event that must come. No test judges this time. It is long enough
+/// for a machine that is busy or emulated, and shorter than the time limit of the test runner, so
+/// that a test that waits in vain can report the missing event.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running child, its whole process group, and its two streams.
+/// A running child with its process group, its input and its two output streams.
 pub struct Proc {
     what: String,
     child: Child,
@@ -34,7 +34,7 @@ pub struct Proc {
 }
 
 impl Proc {
-    /// Starts `command`, which must have been made by [`crate::world::Netns::command`] or
+    /// Starts `command`. The command must come from [`crate::world::Netns::command`] or
     /// [`own_group`], so that it leads its own group.
     pub fn start(mut command: Command) -> Result<Proc> {
         let what = describe(&command);
@@ -61,7 +61,7 @@ impl Proc {
         self.child.id()
     }
 
-    /// Writes one command line to the child.
+    /// Writes one line to the child's standard input.
     pub fn tell(&mut self, line: &str) -> Result<()> {
         let Some(stdin) = self.stdin.as_mut() else {
             bail!("`{}` no longer listens", self.what)
@@ -71,7 +71,8 @@ impl Proc {
             .with_context(|| format!("`{}` does not take `{line}`", self.what))
     }
 
-    /// The next line that the child prints.
+    /// Returns the next line that the child prints. Fails after `within`, or if the child has
+    /// ended.
     pub fn next_line(&mut self, within: Duration) -> Result<String> {
         match self.lines.recv_timeout(within) {
             Ok(line) => Ok(line),
@@ -89,7 +90,7 @@ impl Proc {
         }
     }
 
-    /// The next line that is a JSON object with the member `key`; other lines are passed over.
+    /// Returns the next line that is a JSON object with the member `key`; discards other lines.
     pub fn next_json(&mut self, key: &str, within: Duration) -> Result<Value> {
         let until = Instant::now() + within;
         loop {
@@ -103,7 +104,7 @@ impl Proc {
         }
     }
 
-    /// Lines that the child has printed and nobody has read yet, until it ends or `within` passes.
+    /// Returns all unread lines of the child, until it ends or `within` passes.
     pub fn rest(&mut self, within: Duration) -> Vec<String> {
         let until = Instant::now() + within;
         let mut all = Vec::new();
@@ -116,7 +117,7 @@ impl Proc {
         all
     }
 
-    /// What the child has written to its standard error so far.
+    /// Standard error of the child since the last call.
     pub fn complaints(&mut self) -> String {
         let mut all = String::new();
         while let Ok(line) = self.errors.recv_timeout(Duration::from_millis(50)) {
@@ -126,7 +127,7 @@ impl Proc {
         all
     }
 
-    /// Waits for the child to end by itself.
+    /// Waits for the child to end by itself. Fails after `within`.
     pub fn wait(&mut self, within: Duration) -> Result<ExitStatus> {
         let until = Instant::now() + within;
         loop {
@@ -146,18 +147,18 @@ impl Proc {
         self.ended.is_none() && matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Ends the child and its group at once.
+    /// Kills the child and its group.
     pub fn kill(&mut self) {
         let group = -(self.child.id() as i32);
-        // The group may outlive its leader, so it is signalled even after the leader ended; while
-        // the leader is not waited for, its number cannot belong to anybody else.
+        // The group is signalled even if the leader has ended, because it may outlive the leader.
+        // It is not signalled after the leader was waited for: then the number may be reused.
         if self.ended.is_none() {
             let _ = sys::kill(group, libc::SIGKILL);
             self.ended = self.child.wait().ok();
         }
     }
 
-    /// Asks the child to end (SIGTERM), and ends its group by force when it does not.
+    /// Asks the child to end (SIGTERM), and kills its group if it still runs after `within`.
     pub fn terminate(&mut self, within: Duration) {
         if self.ended.is_none() {
             let _ = sys::kill(self.child.id() as i32, libc::SIGTERM);
@@ -174,14 +175,15 @@ impl Drop for Proc {
     }
 }
 
-/// A command that leads its own process group and stays in the caller's namespace.
+/// Makes a command that leads its own process group and stays in the caller's namespace.
 pub fn own_group(program: impl Into<std::ffi::OsString>) -> Command {
     let mut command = Command::new(program.into());
     sys::start_in_netns(&mut command, None);
     command
 }
 
-/// Runs a command to its end and returns what it printed; failing is an error that quotes it.
+/// Runs a command to its end and returns its standard output. Fails with the output if the exit
+/// status is not 0.
 pub fn run(command: &mut Command) -> Result<String> {
     let what = describe(command);
     let output = command
@@ -191,7 +193,7 @@ pub fn run(command: &mut Command) -> Result<String> {
     succeed(&what, output)
 }
 
-/// Runs a command that reads `input`, to its end, and returns what it printed.
+/// Runs a command with `input` on its standard input, to its end, and returns its standard output.
 pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
     let what = describe(command);
     let mut child = command
@@ -215,7 +217,8 @@ pub fn installed(program: &str) -> bool {
     })
 }
 
-/// The binary `name` of this project: in `NETNICE_BIN_DIR`, else beside the running executable.
+/// The path of the binary `name` of this project: in `NETNICE_BIN_DIR`, else beside the running
+/// executable.
 pub fn binary(name: &str) -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("NETNICE_BIN_DIR") {
         let path = PathBuf::from(folder).join(name);

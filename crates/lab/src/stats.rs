@@ -1,25 +1,25 @@
-//! The statistics that verdicts rest on. Everything takes and returns f64 and knows no unit, but for counters of bytes
-//! over time.
+//! The statistics of verdicts. Functions take and return `f64` without a unit. [`Cumulative`]
+//! counts bytes over time.
 
-/// A counter that only rises, sampled: bytes over wall-clock time in ns.
+/// Samples of a counter that only rises: (wall-clock time in ns, bytes), in order of time.
 #[derive(Debug, Clone, Default)]
 pub struct Cumulative {
     samples: Vec<(u64, u64)>,
 }
 
 impl Cumulative {
-    /// Adds a later sample.
+    /// Adds a sample. It must be later than all others.
     pub fn push(&mut self, at_ns: u64, bytes: u64) {
         self.samples.push((at_ns, bytes));
     }
 
-    /// Mean rate in bit/s between two moments; none where the samples do not span them.
+    /// Mean rate in bit/s between two moments; `None` if the samples do not span them.
     pub fn rate(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
         let (a, b) = (self.at(from_ns)?, self.at(to_ns)?);
         Some((b - a) * 8e9 / (to_ns - from_ns) as f64)
     }
 
-    /// Rates in bit/s in bins of `width_ns` that fill the span.
+    /// Rates in bit/s in consecutive bins of `width_ns` that fill the span.
     pub fn bins(&self, from_ns: u64, to_ns: u64, width_ns: u64) -> Vec<f64> {
         (0..(to_ns.saturating_sub(from_ns)) / width_ns)
             .filter_map(|i| {
@@ -29,7 +29,7 @@ impl Cumulative {
             .collect()
     }
 
-    /// Bytes up to a moment, interpolated between samples.
+    /// Bytes up to a moment, interpolated linearly between samples.
     fn at(&self, at_ns: u64) -> Option<f64> {
         let after = self.samples.partition_point(|s| s.0 < at_ns);
         let right = self.samples.get(after)?;
@@ -50,7 +50,7 @@ impl FromIterator<(u64, u64)> for Cumulative {
     }
 }
 
-/// The mean; 0 of nothing.
+/// The mean; 0 of no values.
 pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() {
         return 0.0;
@@ -58,7 +58,7 @@ pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The sample standard deviation (n - 1); 0 of fewer than two.
+/// The sample standard deviation (n - 1); 0 of fewer than two values.
 pub fn deviation(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
@@ -73,8 +73,8 @@ pub fn variation(values: &[f64]) -> f64 {
     deviation(values) / mean(values)
 }
 
-/// The p-th percentile (0 to 100), the smallest value that at least p % of the values do not
-/// exceed; 0 of nothing.
+/// The p-th percentile (p from 0 to 100): the smallest value that at least p % of the values do not
+/// exceed; 0 of no values.
 pub fn percentile(values: &[f64], p: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -85,22 +85,23 @@ pub fn percentile(values: &[f64], p: f64) -> f64 {
         .unwrap_or_default()
 }
 
-/// The middle value.
+/// The 50th [`percentile`].
 pub fn median(values: &[f64]) -> f64 {
     percentile(values, 50.0)
 }
 
-/// The smallest value; 0 of nothing.
+/// The smallest value; 0 of no values.
 pub fn least(values: &[f64]) -> f64 {
     values.iter().copied().reduce(f64::min).unwrap_or_default()
 }
 
-/// The largest value; 0 of nothing.
+/// The largest value; 0 of no values.
 pub fn greatest(values: &[f64]) -> f64 {
     values.iter().copied().reduce(f64::max).unwrap_or_default()
 }
 
-/// The half-width of the 95 % interval of the mean, by Student's t.
+/// Half the width of the 95 % confidence interval of the mean, by Student's t; infinite for fewer
+/// than two values.
 pub fn half_interval(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return f64::INFINITY;
@@ -108,13 +109,13 @@ pub fn half_interval(values: &[f64]) -> f64 {
     student_t95(values.len() - 1) * deviation(values) / (values.len() as f64).sqrt()
 }
 
-/// The 95 % interval of the median, by ranks (it assumes nothing about the distribution, so a few
-/// disturbed runs do not widen it); everything for fewer than six values.
+/// The 95 % confidence interval of the median, by ranks; infinite for fewer than six values. It
+/// assumes no distribution, so a few disturbed runs do not widen it.
 pub fn median_interval(values: &[f64]) -> (f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len() as f64;
-    // The normal form of the binomial: ranks n/2 -+ 1.96 sqrt(n)/2.
+    // The normal approximation of the binomial: ranks n/2 -+ 1.96 sqrt(n)/2.
     let reach = 0.98 * n.sqrt();
     let low = (n / 2.0 - reach).floor();
     let high = (n / 2.0 + 1.0 + reach).ceil();
@@ -125,7 +126,7 @@ pub fn median_interval(values: &[f64]) -> (f64, f64) {
     (rank(low), rank(high))
 }
 
-/// How far the value farthest from `aim` is from it, as a share of `aim`, with its sign.
+/// The largest relative deviation from `aim`, with its sign; NaN of no values.
 pub fn worst_error(values: &[f64], aim: f64) -> f64 {
     values
         .iter()
@@ -141,11 +142,11 @@ pub struct Line {
     pub slope: f64,
     /// Value at x = 0.
     pub offset: f64,
-    /// The share of the variance that the line explains.
+    /// The share of the variance that the line explains (R squared).
     pub r2: f64,
 }
 
-/// The least-squares line; none with fewer than two different x.
+/// The least-squares line; `None` with fewer than two different x.
 pub fn line(points: &[(f64, f64)]) -> Option<Line> {
     let (xs, ys): (Vec<f64>, Vec<f64>) = points.iter().copied().unzip();
     let (mx, my) = (mean(&xs), mean(&ys));
@@ -168,8 +169,8 @@ pub fn line(points: &[(f64, f64)]) -> Option<Line> {
     })
 }
 
-/// The 97.5 % quantile of Student's t for so many degrees of freedom (tabulated to 30, then by
-/// the expansion of Fisher and Cornish, good to three digits).
+/// The 97.5 % quantile of Student's t for `freedom` degrees of freedom. Tabulated to 30, then by
+/// the expansion of Fisher and Cornish, correct to three digits.
 fn student_t95(freedom: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,

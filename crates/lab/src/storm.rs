@@ -1,8 +1,9 @@
-//! Programs of a storm: hostile users who try everything at random, and good users beside them whose requests are
-//! timed; and clients that change things as fast as they can, in an order that can be told afterwards.
+//! Programs of the storm test: hostile users that try random attacks, good users whose requests are
+//! timed, and clients that change limits as fast as they can, in an order that can be
+//! reconstructed.
 //!
-//! Each is a hidden subcommand of `netnice-lab`, to be started with the uid of a plain user, and prints one JSON
-//! object when it has ended.
+//! Each is a hidden subcommand of `netnice-lab`, is started with the uid of an unprivileged user,
+//! and prints one JSON object at its end.
 
 pub mod attacks;
 pub mod client;
@@ -63,8 +64,8 @@ pub fn main(program: &Program) -> Result<()> {
     }
 }
 
-/// What the random numbers of a test are drawn from: `NETNICE_SEED`, or the clock. It is printed, so that what a run
-/// found can be found again.
+/// The random seed of a test: `NETNICE_SEED`, or the clock. It is printed, so that a run can be
+/// repeated.
 pub fn seed(what: &str) -> u64 {
     let given = std::env::var("NETNICE_SEED").ok();
     let seed = given.and_then(|seed| seed.parse().ok());
@@ -73,7 +74,7 @@ pub fn seed(what: &str) -> u64 {
     seed
 }
 
-/// A pidfd of a process that lives, or has ended and is not waited for yet.
+/// A pidfd of a process that lives, or that ended and was not waited for yet.
 pub fn pidfd(pid: u32) -> std::io::Result<std::os::fd::OwnedFd> {
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
     let number = Pid::from_raw(pid as i32);

@@ -1,8 +1,9 @@
-//! The lab's only unsafe room: the few system calls that std and socket2 do not wrap.
+//! System calls that std and socket2 do not wrap. `wire::ring` is the only other unsafe module.
 //!
-//! Ground rules: every function here takes and returns plain values, keeps no pointer after it
-//! returns, and says in a safety line why its call is sound. [`Mapped`] keeps a mapping, and gives
-//! no reference into it; the packet ring, which does, lives in `wire::ring` with rules of its own.
+//! Rules: every function takes and returns plain values, keeps no pointer after it returns, and has
+//! a safety comment for each call. A function fails with the error of its system call. [`Mapped`]
+//! keeps a mapping and gives no reference into it. The packet ring gives references; it is in
+//! `wire::ring` with rules of its own.
 
 use std::fs::File;
 use std::io;
@@ -12,10 +13,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Nanoseconds since 1970 by the wall clock, the clock that packet timestamps use.
+/// Nanoseconds since 1970 by the wall clock, the clock of packet timestamps.
 ///
-/// Everything the lab records (packets, samples, the moment a command was typed) is stamped with
-/// this clock, so that records of different processes can be laid side by side.
+/// The lab stamps all records (packets, samples, the start of a command) with this clock, so that
+/// records of different processes can be compared.
 pub fn now_ns() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -24,13 +25,13 @@ pub fn now_ns() -> u64 {
 
 /// Moves the calling thread into a network namespace.
 pub fn enter_netns(ns: impl AsFd) -> io::Result<()> {
-    // SAFETY: setns takes a descriptor and a flag; it touches no memory of ours.
+    // SAFETY: setns takes a descriptor and a flag; it touches no memory of this process.
     check(unsafe { libc::setns(ns.as_fd().as_raw_fd(), libc::CLONE_NEWNET) })
 }
 
 /// Makes `command` start inside `ns`, as leader of its own process group, with no signal blocked.
 ///
-/// The mount namespace stays the caller's: unlike `ip netns exec` this does not remount /sys, so
+/// The mount namespace stays the caller's. Unlike `ip netns exec` this does not remount /sys, so
 /// that objects pinned under it remain visible.
 pub fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
     // SAFETY: between fork and exec only setns, setpgid and sigprocmask are called; all three are
@@ -52,8 +53,8 @@ pub fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
     }
 }
 
-/// A child that goes on from here: its number for the parent, 0 for the child. The caller must have no other thread, so that
-/// no lock is held in the child for ever.
+/// Forks. Returns the child's process id in the parent and 0 in the child. Fails if the process has
+/// more than one thread: a lock held by another thread would stay locked in the child.
 pub fn fork() -> io::Result<i32> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
@@ -61,25 +62,27 @@ pub fn fork() -> io::Result<i32> {
             "a process of {threads} threads does not fork"
         )));
     }
-    // SAFETY: the process has this one thread, so that the child is a whole copy and may do all that the parent may.
+    // SAFETY: the process has this one thread, so that the child is a complete copy and may do all
+    // that the parent may.
     let child = unsafe { libc::fork() };
     check(child.min(0))?;
     Ok(child)
 }
 
-/// Whatever this process becomes by exec keeps all descriptors that are open now.
+/// Clears the close-on-exec flag of all descriptors that are open now.
 pub fn keep_descriptors() -> io::Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let Some(Ok(number)) = entry?.file_name().to_str().map(str::parse::<i32>) else {
             continue;
         };
-        // SAFETY: fcntl takes three integers; whose descriptor it is does not matter to a flag.
+        // SAFETY: fcntl takes three integers; setting a flag is sound for any descriptor.
         check(unsafe { libc::fcntl(number, libc::F_SETFD, 0) })?;
     }
     Ok(())
 }
 
-/// Makes the calling thread, and no other one, another user in that user's group alone; there is no way back.
+/// Changes user and group of the calling thread alone to `uid`, without supplementary groups. The
+/// change cannot be undone.
 pub fn become_user(uid: u32) -> io::Result<()> {
     // The C library's functions would change all threads of the process.
     // SAFETY: plain numbers, and a list of no groups.
@@ -96,7 +99,7 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) })
 }
 
-/// True while a process with this id exists (a zombie counts as gone).
+/// True while a process with this id exists and is not a zombie.
 pub fn alive(pid: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => !stat
@@ -106,14 +109,14 @@ pub fn alive(pid: u32) -> bool {
     }
 }
 
-/// True while all of a process is stopped by a signal.
+/// True while the first thread of the process is stopped by a signal.
 pub fn stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
     state.is_some_and(|rest| rest.starts_with('T'))
 }
 
-/// Processor time of this process so far: in user code, and in the kernel.
+/// Processor time of this process so far: in user mode, and in the kernel.
 pub fn cpu_time() -> (Duration, Duration) {
     // SAFETY: rusage is plain data, and getrusage fills it completely on success.
     let usage = unsafe {
@@ -125,12 +128,12 @@ pub fn cpu_time() -> (Duration, Duration) {
     (of(usage.ru_utime), of(usage.ru_stime))
 }
 
-/// Nanoseconds that the first thread of a process has spent on a processor so far.
+/// Nanoseconds that the first thread of a process has been on a processor so far.
 pub fn time_on_cpu(pid: u32) -> io::Result<u64> {
     scheduled(&format!("/proc/{pid}/schedstat"))
 }
 
-/// The same of the calling thread; zero where the kernel does not tell.
+/// Processor time of the calling thread so far; zero if the kernel does not report it.
 pub fn thread_time() -> Duration {
     Duration::from_nanos(scheduled("/proc/thread-self/schedstat").unwrap_or_default())
 }
@@ -141,7 +144,7 @@ fn scheduled(path: &str) -> io::Result<u64> {
     first.ok_or_else(|| io::Error::other(format!("{path} does not begin with a number: {text}")))
 }
 
-/// Gives the calling thread this priority under SCHED_RR.
+/// Sets the calling thread to SCHED_RR with this priority.
 pub fn real_time(priority: i32) -> io::Result<()> {
     let priority = libc::sched_param {
         sched_priority: priority,
@@ -162,15 +165,15 @@ pub fn raise_file_limit() -> io::Result<u64> {
     }
 }
 
-/// What the kernel's TCP says about one connection (`struct tcp_info` of linux/tcp.h).
+/// TCP information of the kernel about one connection (`struct tcp_info` of linux/tcp.h).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TcpInfo {
-    /// Payload bytes received in order and acknowledged (RFC 4898 tcpEStatsAppHCThruOctetsReceived).
+    /// Payload bytes received in order and acknowledged (RFC 4898
+    /// tcpEStatsAppHCThruOctetsReceived).
     pub bytes_received: u64,
     /// Payload bytes sent, retransmissions included.
     pub bytes_sent: u64,
-    /// Payload bytes of a full segment that may arrive, with the options of every segment still to
-    /// be taken off.
+    /// Payload bytes of a full received segment, before the options of the segment are subtracted.
     pub segment_in: u32,
     /// Segments with payload received, duplicates included.
     pub data_segs_in: u32,
@@ -210,7 +213,7 @@ pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
 }
 
 /// Sets the receive buffer beyond the host's limit (needs CAP_NET_ADMIN), so that a sink short of
-/// CPU does not lose datagrams that the limiter let through.
+/// processor time does not lose datagrams that the limiter let through.
 pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     let value = bytes as libc::c_int;
     // SAFETY: the option value is a live c_int and its size is passed with it.
@@ -225,9 +228,10 @@ pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     })
 }
 
-/// Puts a destination option of no meaning (RFC 8200 4.2, PadN) into every packet that an IPv6 socket sends.
+/// Puts a destination option without effect (RFC 8200 4.2, PadN) into every packet that an IPv6
+/// socket sends.
 pub fn pad_with_option(socket: impl AsFd) -> io::Result<()> {
-    // Next header (the kernel's to fill in), no more words of 8 bytes, and PadN of 4.
+    // Next header (filled in by the kernel), no further words of 8 bytes, and PadN of 4.
     let options: [u8; 8] = [0, 0, 1, 4, 0, 0, 0, 0];
     // SAFETY: the option value is a live array and its size is passed with it.
     check(unsafe {
@@ -241,11 +245,12 @@ pub fn pad_with_option(socket: impl AsFd) -> io::Result<()> {
     })
 }
 
-/// A socket that puts whole frames on a device of the calling thread's namespace, as they are.
+/// Opens a socket that sends complete frames unchanged on a device of the calling thread's
+/// namespace.
 pub fn open_frames(device: &str) -> io::Result<File> {
     let name = std::ffi::CString::new(device)?;
-    // SAFETY: the name outlives the call; a valid result of socket is a descriptor that nobody else owns; sockaddr_ll
-    // is plain data and its size is passed with it.
+    // SAFETY: the name outlives the call; a valid result of socket is a new descriptor without
+    // another owner; sockaddr_ll is plain data and its size is passed with it.
     unsafe {
         let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
         check(fd)?;
@@ -262,8 +267,8 @@ pub fn open_frames(device: &str) -> io::Result<File> {
     }
 }
 
-/// Opens a tun device of this name in the calling thread's namespace: bare IP packets, one per read
-/// and write. The device goes with the file.
+/// Opens a tun device of this name in the calling thread's namespace: one bare IP packet for each
+/// read and write. The device is removed when the file is closed.
 pub fn open_tun(name: &str) -> io::Result<File> {
     let file = File::options()
         .read(true)
@@ -290,18 +295,20 @@ pub fn open_tun(name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Waits until a descriptor can be read, or some milliseconds have passed; true if it can.
+/// Waits until a descriptor is readable or `within_ms` milliseconds have passed. Returns whether it
+/// is readable.
 pub fn readable(fd: std::os::fd::RawFd, within_ms: i32) -> bool {
     let mut wanted = libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: poll reads and writes the one live pollfd that it is given.
+    // SAFETY: poll reads and writes the one live pollfd that is passed.
     unsafe { libc::poll(&raw mut wanted, 1, within_ms) == 1 && wanted.revents & libc::POLLIN != 0 }
 }
 
-/// `struct tcp_info` up to and including `tcpi_bytes_retrans` (Linux 4.19 and later have all of it).
+/// `struct tcp_info` up to and including `tcpi_bytes_retrans` (Linux 4.19 and later have all of
+/// it).
 const TCP_INFO_LEN: usize = 216;
 
 fn check(result: libc::c_int) -> io::Result<()> {
@@ -312,10 +319,11 @@ fn check(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// A terminal of this size: the end that a person would sit at, and the one for a program.
+/// Opens a pseudoterminal of this size: the end for the user, and the end for a program.
 pub fn open_terminal(columns: u16, rows: u16) -> io::Result<(File, File)> {
     let (mut ours, mut theirs) = (-1, -1);
-    // SAFETY: openpty writes the two descriptors, which nobody else owns yet; no name and no settings are passed.
+    // SAFETY: openpty writes two new descriptors without another owner; no name and no settings are
+    // passed.
     unsafe {
         check(libc::openpty(
             &raw mut ours,
@@ -336,19 +344,20 @@ pub fn open_terminal(columns: u16, rows: u16) -> io::Result<(File, File)> {
     }
 }
 
-/// Gives a terminal another size; who runs in it is told.
+/// Changes the size of a terminal. The kernel signals its foreground processes.
 pub fn resize_terminal(terminal: &File, columns: u16, rows: u16) -> io::Result<()> {
     // SAFETY: the kernel reads a winsize.
     check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &size(columns, rows)) })
 }
 
-/// Makes the terminal that is the command's standard input its controlling one, in a session of its own. After
-/// [`start_in_netns`].
+/// Starts the command in a session of its own; the terminal on its standard input becomes the
+/// controlling terminal. Call it after [`start_in_netns`].
 pub fn start_in_terminal(command: &mut Command) {
     // SAFETY: between fork and exec only system calls without allocation or locks are made.
     unsafe {
         command.pre_exec(|| {
-            // The leader of a group cannot begin a session: back to the group of who started us.
+            // The leader of a group cannot begin a session: the process rejoins its parent's group
+            // first.
             check(libc::setpgid(0, libc::getpgid(libc::getppid())))?;
             check(libc::setsid())?;
             check(libc::ioctl(0, libc::TIOCSCTTY, 0))
@@ -365,7 +374,7 @@ fn size(columns: u16, rows: u16) -> libc::winsize {
     }
 }
 
-/// Has the calling thread run only when no other wants its processor.
+/// Sets the calling thread to SCHED_IDLE: it runs only when no other thread wants its processor.
 pub fn become_idle() -> io::Result<()> {
     let least = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameters outlive the call.
@@ -379,9 +388,9 @@ pub fn punch(file: &File, at: u64, length: u64) -> io::Result<()> {
     check(unsafe { libc::fallocate64(file.as_raw_fd(), how, at as i64, length as i64) })
 }
 
-/// A new epoll descriptor that watches this one.
+/// Makes a new epoll descriptor that watches `of`.
 pub fn watcher(of: impl AsFd) -> io::Result<File> {
-    // SAFETY: a valid result is a descriptor that nobody else owns.
+    // SAFETY: a valid result is a new descriptor without another owner.
     let watcher = unsafe {
         let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
         check(fd)?;
@@ -397,7 +406,7 @@ pub fn watcher(of: impl AsFd) -> io::Result<File> {
     Ok(watcher)
 }
 
-/// Waits for the same descriptor so many times at once.
+/// Polls the same descriptor with `times` entries in one call.
 pub fn poll_often(fd: impl AsFd, times: usize, within_ms: i32) -> io::Result<()> {
     let one = libc::pollfd {
         fd: fd.as_fd().as_raw_fd(),
@@ -405,26 +414,27 @@ pub fn poll_often(fd: impl AsFd, times: usize, within_ms: i32) -> io::Result<()>
         revents: 0,
     };
     let mut all = vec![one; times];
-    // SAFETY: so many entries, which outlive the call.
+    // SAFETY: the array has `times` entries and outlives the call.
     check(unsafe { libc::poll(all.as_mut_ptr(), times as libc::nfds_t, within_ms) })
 }
 
-/// A mapping of a file that others write to at the same time: it is read and written by copies alone.
+/// A mapping of a file that other processes write to at the same time. It is accessed by copies
+/// alone.
 pub struct Mapped {
     base: *mut u8,
     length: usize,
 }
 
-// SAFETY: it is memory that is reached by copies alone; no thread is better than another.
+// SAFETY: the memory is accessed by copies alone; no access depends on the thread.
 unsafe impl Send for Mapped {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// So many bytes of a file from its begin, shared and writable.
+    /// Maps the first `length` bytes of a file, shared and writable.
     pub fn whole(file: &File, length: usize) -> io::Result<Mapped> {
         let both = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at no particular place.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -444,38 +454,38 @@ impl Mapped {
         })
     }
 
-    /// Bytes that are mapped.
+    /// Size of the mapping in bytes.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the mapping.
     ///
     /// # Panics
-    /// If they are not inside.
+    /// If the range is not inside the mapping.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.length);
-        // SAFETY: they are inside, and no reference to the mapping exists.
+        // SAFETY: the range is inside the mapping, and no reference to the mapping exists.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at), bytes.len()) }
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the mapping.
     ///
     /// # Panics
-    /// If they are not inside.
+    /// If the range is not inside the mapping.
     pub fn read(&self, at: usize, bytes: &mut [u8]) {
         assert!(at + bytes.len() <= self.length);
-        // SAFETY: as above.
+        // SAFETY: as in `write`.
         unsafe { std::ptr::copy_nonoverlapping(self.base.add(at), bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// Takes pages out of the file.
+    /// Removes pages from the file (MADV_REMOVE).
     ///
     /// # Panics
-    /// If they are not inside.
+    /// If the range is not inside the mapping.
     pub fn remove(&self, at: usize, length: usize) -> io::Result<()> {
         assert!(at + length <= self.length);
-        // SAFETY: the range is inside of the mapping, to which no reference exists.
+        // SAFETY: the range is inside the mapping, to which no reference exists.
         match unsafe { libc::madvise(self.base.add(at).cast(), length, libc::MADV_REMOVE) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -485,7 +495,8 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: it is what was mapped, and nothing refers to it.
+        // SAFETY: `base` and `length` are the mapping that `whole` made, and no reference to it
+        // exists.
         unsafe { libc::munmap(self.base.cast(), self.length) };
     }
 }

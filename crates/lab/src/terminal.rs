@@ -1,8 +1,8 @@
-//! A terminal that nobody sits at: it starts a program, types keys, and says what is on the screen.
+//! A terminal without a user: it starts a program, types keys, and reads the screen.
 //!
-//! What the program writes goes through an emulator, so a test sees what a person would: letters in their places.
-//! [`Terminal::picture`] draws it as a PNG with the machine's own monospaced font, for documents and for people who
-//! want to look at what a test saw.
+//! The output of the program goes through an emulator, so a test sees the characters at their
+//! positions on the screen. [`Terminal::picture`] draws the screen as a PNG with the machine's
+//! monospaced font, for documents and for inspection.
 
 mod picture;
 
@@ -18,19 +18,20 @@ use anyhow::{Context, Result, bail};
 
 use crate::sys;
 
-/// A program in a terminal. Dropping it ends the program and all it has started.
+/// A program in a terminal. Dropping it kills the program's process group.
 pub struct Terminal {
     child: Child,
     ours: File,
-    /// Kept open, so that the settings can be read when the program has ended.
+    /// Kept open, so that the settings can be read after the program has ended.
     theirs: File,
-    /// Its settings before anything ran in it.
+    /// The line settings before the program was started.
     initial: String,
     parser: Arc<Mutex<vt100::Parser>>,
 }
 
 impl Terminal {
-    /// Starts a command (of [`crate::world::Netns::command`] or [`crate::process::own_group`]) in a terminal.
+    /// Starts a command (made by [`crate::world::Netns::command`] or [`crate::process::own_group`])
+    /// in a terminal.
     pub fn start(mut command: Command, columns: u16, rows: u16) -> Result<Terminal> {
         let (ours, theirs) = sys::open_terminal(columns, rows).context("cannot make a terminal")?;
         let initial = settings(&theirs)?;
@@ -66,26 +67,26 @@ impl Terminal {
             .with_context(|| format!("the terminal does not take {keys:?}"))
     }
 
-    /// Gives the terminal another size.
+    /// Changes the size of the terminal.
     pub fn resize(&mut self, columns: u16, rows: u16) -> Result<()> {
         let (high, wide) = (size(rows)?, size(columns)?);
         self.parser().screen_mut().set_size(high, wide);
         sys::resize_terminal(&self.ours, columns, rows).context("cannot resize the terminal")
     }
 
-    /// What is on the screen, in lines.
+    /// The text on the screen, in lines.
     pub fn text(&self) -> String {
         self.parser().screen().contents()
     }
 
-    /// The first line with this in it.
+    /// The first line that contains `with`.
     pub fn line(&self, with: &str) -> Option<String> {
         let text = self.text();
         let found = text.lines().find(|line| line.contains(with));
         found.map(ToString::to_string)
     }
 
-    /// Whether the program has the screen for itself, and gives it back when it ends.
+    /// Whether the program uses the alternate screen, which is left at its end.
     pub fn is_full_screen(&self) -> bool {
         self.parser().screen().alternate_screen()
     }
@@ -95,7 +96,7 @@ impl Terminal {
         self.parser().screen().hide_cursor()
     }
 
-    /// Whether anything on the screen has a colour.
+    /// Whether any character on the screen has a colour.
     pub fn has_colour(&self) -> bool {
         let parser = self.parser();
         let screen = parser.screen();
@@ -109,7 +110,7 @@ impl Terminal {
         places.into_iter().any(coloured)
     }
 
-    /// Waits until the screen is as wanted; fails with what is there instead.
+    /// Waits until `is` accepts the text on the screen. Fails after `within` with the text.
     pub fn wait_for(&self, what: &str, within: Duration, is: impl Fn(&str) -> bool) -> Result<()> {
         let until = Instant::now() + within;
         loop {
@@ -124,17 +125,17 @@ impl Terminal {
         }
     }
 
-    /// Whether the settings of the line are what they were before the program was started.
+    /// Whether the line settings are the same as before the program was started.
     pub fn is_as_before(&self) -> Result<bool> {
         Ok(settings(&self.theirs)? == self.initial)
     }
 
-    /// Waits for the program to end.
+    /// Waits for the program to end. Fails after `within`.
     pub fn wait(&mut self, within: Duration) -> Result<ExitStatus> {
         let until = Instant::now() + within;
         loop {
             if let Some(status) = self.child.try_wait()? {
-                // What it wrote last is still on its way through the terminal.
+                // The emulator reads the program's last output in this time.
                 std::thread::sleep(Duration::from_millis(50));
                 return Ok(status);
             }
@@ -171,7 +172,7 @@ fn size(lines: u16) -> Result<NonZeroU16> {
     NonZeroU16::new(lines).context("a terminal of no size")
 }
 
-/// The settings of a line, as stty(1) prints them.
+/// The line settings, as stty(1) prints them.
 fn settings(line: &File) -> Result<String> {
     let output = Command::new("stty")
         .arg("-g")
@@ -181,7 +182,7 @@ fn settings(line: &File) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Feeds the emulator until the terminal is closed.
+/// Feeds the emulator in a thread until the terminal is closed.
 fn follow(mut from: File, parser: Arc<Mutex<vt100::Parser>>) {
     std::thread::spawn(move || {
         let mut bytes = vec![0; 64 * 1024];

@@ -1,21 +1,23 @@
-//! A tracer of system calls: it stops a process before its n-th system call and kills it there, or makes that
-//! call fail without being carried out.
+//! A tracer of system calls: it stops a process before its n-th system call and kills it there, or
+//! makes that call fail without executing it.
 //!
 //! ```text
-//!   seize ──> follow ──┬── a system call begins ── judge ──┬── Go: it is carried out ──┐
-//!               ^      │                                   ├── Kill: SIGKILL, the call is not carried out
-//!               │      │                                   └── Fail(errno): not carried out, and answered so
+//!   seize ──> follow ──┬── a system call begins ── judge ──┬── Go: it is executed ───┐
+//!               ^      │                                   ├── Kill: SIGKILL, not executed
+//!               │      │                                   └── Fail(errno): returns errno
 //!               └──────┴── until() is true: the process goes on without the tracer
 //! ```
 //!
-//! It uses ptrace(2) with PTRACE_SEIZE, so that a process that runs already can be traced, and let go again,
-//! without a signal. All threads of the process are traced; processes that it starts are not. A process that is
-//! killed at the entry of a system call does not carry that call out (the kernel looks for a fatal signal before).
+//! It uses ptrace(2) with PTRACE_SEIZE, so that it can attach to a running process and detach
+//! without a signal. All threads of the process are traced; its child processes are not. A process
+//! that is killed at the entry of a system call does not execute that call (the kernel checks for a
+//! fatal signal before).
 //!
-//! A tracer belongs to the thread that made it. The dead process is not waited for here: that is for whoever
-//! started it ([`crate::process::Proc`]). Meanwhile nobody else may wait for the process, or ask whether it runs.
+//! A tracer belongs to the thread that made it. The tracer does not wait for the dead process: the
+//! parent does ([`crate::process::Proc`]). No other thread may wait for the process, or check
+//! whether it runs, while it is traced.
 //!
-//! Written for x86-64. Elsewhere [`Tracer::seize`] says so.
+//! Only for x86-64: elsewhere [`Tracer::seize`] fails.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -35,36 +37,38 @@ pub use call::Call;
 pub struct Tracer {
     process: Pid,
     threads: BTreeSet<Pid>,
-    /// Threads that are stopped and wait to be sent on, with the signal that they are to be given.
+    /// Stopped threads that were not continued yet, with the signal that each gets when it
+    /// continues.
     stopped: Vec<(Pid, Option<Signal>)>,
 }
 
-/// What becomes of a system call that is about to begin.
+/// The treatment of a system call at its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is carried out.
+    /// It is executed.
     Go,
-    /// The process is killed before.
+    /// The process is killed before the call.
     Kill,
-    /// It is not carried out, and returns this error.
+    /// It is not executed, and returns this error.
     Fail(Errno),
 }
 
-/// How following a process ended.
+/// How [`Tracer::follow`] ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// What was waited for came; the process goes on by itself.
+    /// The awaited condition became true; the process runs without the tracer.
     Over,
     /// The process was killed before this system call.
     Killed(String),
-    /// This system call failed; the process goes on by itself.
+    /// This system call failed; the process runs without the tracer.
     Failed(String),
     /// The process ended by itself.
     Ended,
 }
 
 impl Tracer {
-    /// Takes hold of a process and all of its threads.
+    /// Attaches to a process and all of its threads. Fails without the right to trace it, and on
+    /// other processors than x86-64.
     pub fn seize(process: u32) -> Result<Tracer> {
         if !cfg!(target_arch = "x86_64") {
             bail!("the tracer knows the registers of x86-64 alone");
@@ -74,8 +78,8 @@ impl Tracer {
             threads: BTreeSet::new(),
             stopped: Vec::new(),
         };
-        // A thread that is made meanwhile is traced by the thread that makes it, if that one is, and found here if
-        // it is not.
+        // A thread that is made meanwhile is traced automatically if its creator is traced, else
+        // this loop finds it.
         while let Some(thread) = tracer.untraced()? {
             match ptrace::seize(thread, options()) {
                 Ok(()) => {
@@ -102,8 +106,8 @@ impl Tracer {
             .find(|thread| !self.threads.contains(thread)))
     }
 
-    /// Lets the process go on; `judge` is asked before each system call, `until` again and again whether what is
-    /// waited for has come.
+    /// Continues the process. `judge` decides about each system call at its entry; `until` is
+    /// polled for the awaited condition.
     pub fn follow(
         mut self,
         mut judge: impl FnMut(&Call) -> Verdict,
@@ -123,7 +127,8 @@ impl Tracer {
                     }
                     asked = Instant::now();
                 }
-                // The process answers within microseconds while it works, and may sleep for a second.
+                // While it works, the process stops again within microseconds; it may also sleep
+                // for a second.
                 idle += 1;
                 match idle < SPINS {
                     true => std::thread::yield_now(),
@@ -155,7 +160,7 @@ impl Tracer {
         }
     }
 
-    /// The next thread that has stopped, and why; nothing if all run.
+    /// The next stopped thread and the reason; `None` if all run.
     fn next_stop(&mut self) -> Result<Option<(Pid, WaitStatus)>> {
         for thread in self.threads.clone() {
             match self.look_at(thread)? {
@@ -169,7 +174,7 @@ impl Tracer {
         Ok(None)
     }
 
-    /// What has become of a thread. The end of the process itself is left to be waited for by others.
+    /// The state of a thread. The exit of the process itself is left for its parent to wait for.
     fn look_at(&mut self, thread: Pid) -> Result<WaitStatus> {
         let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG | WaitPidFlag::WSTOPPED;
         let peek = flags | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
@@ -190,7 +195,7 @@ impl Tracer {
         }
     }
 
-    /// The signal that a thread which stopped is to be given when it goes on.
+    /// The signal that a stopped thread gets when it continues.
     fn signal_of(&mut self, thread: Pid, status: &WaitStatus) -> Result<Option<Signal>> {
         match *status {
             WaitStatus::PtraceEvent(_, _, event) if event == libc::PTRACE_EVENT_CLONE => {
@@ -198,7 +203,7 @@ impl Tracer {
                 self.threads.insert(Pid::from_raw(born as i32));
                 Ok(None)
             }
-            // An event of no number is a signal on its way.
+            // An event with the number 0 is the delivery of a signal.
             WaitStatus::PtraceEvent(_, signal, 0) => Ok(Some(signal)),
             _ => Ok(None),
         }
@@ -225,7 +230,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// Makes the system call that `thread` is about to begin fail.
+    /// Makes the system call fail that `thread` is about to begin.
     fn fail(&mut self, thread: Pid, errno: Errno) -> Result<()> {
         call::prevent(thread)?;
         self.send_on(thread, None)?;
@@ -246,7 +251,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// Lets all threads go on without a tracer.
+    /// Detaches from all threads and continues them.
     fn let_go(&mut self) -> Result<()> {
         for (thread, signal) in std::mem::take(&mut self.stopped) {
             self.detach(thread, signal)?;
@@ -255,7 +260,7 @@ impl Tracer {
         for thread in self.threads.clone() {
             match ptrace::interrupt(thread) {
                 Ok(()) => {}
-                // It is dying: its end is seen below.
+                // The thread is dying; the loop below sees its end.
                 Err(Errno::ESRCH) => {}
                 Err(errno) => return Err(errno).context("interrupt a thread"),
             }
@@ -286,12 +291,12 @@ fn options() -> Options {
     Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACECLONE
 }
 
-/// How often it is asked whether what is waited for has come.
+/// Interval between calls of `until`.
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(1);
-/// How often all threads are looked at before the tracer sleeps in between.
+/// Number of polls of all threads without a sleep.
 const SPINS: u32 = 100;
 const NAP: Duration = Duration::from_micros(50);
-/// How long the kernel may take for what it does at once.
+/// Time limit for kernel actions that normally take effect at once.
 const LONGEST: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

@@ -1,20 +1,20 @@
-//! Traffic: our own generator, as separate processes under test, and real programs beside it.
+//! Traffic: the lab's own generator, as separate processes under test, and real programs beside it.
 //!
 //! An experiment describes a process with the builders here ([`Tcp`], [`Udp`], [`Probe`], …) and
-//! starts it on a host. What runs there is this same executable with a hidden subcommand
-//! (`netnice-lab traffic …`, see [`program`]), so netnice sees an ordinary process with its own
-//! id, sockets and children. It prints `{"ready": …}` when its sockets stand, waits for `go` when
-//! told to, and prints one [`Report`] when it gets `stop` or its time is over.
+//! starts it on a host. The process runs this same executable with a hidden subcommand
+//! (`netnice-lab traffic …`, see [`program`]), so netnice sees an ordinary process with its own id,
+//! sockets and children. It prints `{"ready": …}` when its sockets are open, waits for `go` if
+//! required, and prints one [`Report`] on `stop` or when its time is over.
 //!
-//! **What is counted.** A report carries payload bytes and *wire* bytes, layer 2 without preamble
-//! and gap: 14 + the IP length, the same for what the kernel merged or segmented. For a TCP sink,
-//! wire bytes are the payload and headers of every segment that arrived (taken as full ones, which
-//! in bulk they are); for a UDP sink, payload plus headers per datagram. So a sink says what the program *got*, after a
-//! limit on receive has done its work, while the tap at the other end ([`crate::wire`]) says what
-//! was on the wire before.
+//! **Counts.** A report has payload bytes and *wire* bytes, layer 2 without preamble and gap: 14 +
+//! the IP length, also for packets that the kernel merged or did not segment yet. For a TCP sink,
+//! wire bytes are the payload and headers of every segment that arrived (counted as full segments,
+//! which they are in bulk); for a UDP sink, payload plus headers per datagram. A sink therefore
+//! counts bytes behind the receive limit, while the tap at the other end ([`crate::wire`]) counts
+//! bytes before it.
 //!
-//! **Directions.** Source and sink are independent of who connects: a receive limit is tested by
-//! a sink that connects to a source, as a browser does.
+//! **Directions.** Source and sink do not depend on which end connects: a receive limit is tested
+//! by a sink that connects to a source, like a browser.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -40,55 +40,55 @@ mod tcp;
 mod udp;
 mod unruly;
 
-/// What a traffic process reports at its end.
+/// The report of a traffic process at its end.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// When `go` was given and when it ended, by the wall clock in ns.
+    /// Time of `go` by the wall clock in ns.
     pub started_ns: u64,
-    /// See `started_ns`.
+    /// Time of the end by the wall clock in ns.
     pub ended_ns: u64,
     /// Payload bytes written.
     pub sent: u64,
     /// Payload bytes read.
     pub received: u64,
-    /// Wire bytes read, see the module's text.
+    /// Wire bytes read, as the module defines them.
     pub received_wire: u64,
-    /// Send calls made (UDP: datagrams handed to the kernel).
+    /// Send calls made (UDP: datagrams passed to the kernel).
     pub sends: u64,
     /// Send calls that failed, by the name of the error.
     pub refused: BTreeMap<String, u64>,
-    /// Processor time in user code and in the kernel, in ns.
+    /// Processor time in user mode in ns.
     pub user_ns: u64,
-    /// See `user_ns`.
+    /// Processor time in the kernel in ns.
     pub system_ns: u64,
     /// Cumulative samples: wall clock in ns, payload bytes sent, wire bytes received.
     pub series: Vec<(u64, u64, u64)>,
-    /// Round trips: when sent (wall clock), how long, in ns.
+    /// Round trips in ns: wall-clock time of sending, duration.
     pub round_trips: Vec<(u64, u64)>,
-    /// Probes that were never answered.
+    /// Probes without an answer.
     pub lost: u64,
 }
 
 impl Report {
-    /// Mean rate of wire bytes that the program received between two moments, in bit/s; none where
-    /// the samples do not span them.
+    /// Mean rate of received wire bytes between two moments, in bit/s; `None` if the samples do not
+    /// span them.
     pub fn received_rate(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
         self.received().rate(from_ns, to_ns)
     }
 
-    /// Wire bytes that the program has received over time.
+    /// Received wire bytes over time.
     pub fn received(&self) -> Cumulative {
         self.series.iter().map(|s| (s.0, s.2)).collect()
     }
 
-    /// Share of one processor used.
+    /// Processor time as a share of one processor.
     pub fn cpu_share(&self) -> f64 {
         (self.user_ns + self.system_ns) as f64
             / self.ended_ns.saturating_sub(self.started_ns).max(1) as f64
     }
 }
 
-/// A TCP process: connects or listens, and writes, reads, or both on every connection.
+/// A TCP process. It connects or listens, and writes, reads, or does both on every connection.
 #[derive(Debug, Clone)]
 pub struct Tcp {
     args: Vec<String>,
@@ -108,7 +108,7 @@ impl Tcp {
         }
     }
 
-    /// Listens, and serves every connection that comes.
+    /// Listens, and serves every connection.
     pub fn listen(at: SocketAddr) -> Tcp {
         Tcp {
             args: words(&["tcp", "--listen", &at.to_string()]),
@@ -120,17 +120,17 @@ impl Tcp {
         self.with(&["--source"])
     }
 
-    /// Reads and throws away.
+    /// Reads and discards.
     pub fn sink(self) -> Tcp {
         self.with(&["--sink"])
     }
 
-    /// Writes so many payload bits per second in all, catching up after a stall.
+    /// Writes this many payload bits per second in total, and catches up after a stall.
     pub fn rate(self, bits: u64) -> Tcp {
         self.with(&["--rate", &bits.to_string()])
     }
 
-    /// The congestion control (cubic otherwise).
+    /// The congestion control; the default is cubic.
     pub fn congestion(self, name: &str) -> Tcp {
         self.with(&["--congestion", name])
     }
@@ -172,7 +172,7 @@ impl Udp {
         }
     }
 
-    /// Receives at `at` from anybody.
+    /// Receives at `at` from any address.
     pub fn sink(at: SocketAddr) -> Udp {
         Udp {
             args: words(&["udp", "--sink", "--local", &at.to_string()]),
@@ -186,26 +186,26 @@ impl Udp {
         both
     }
 
-    /// Offers so many wire bits per second; as fast as it can otherwise.
+    /// Offers this many wire bits per second; the default is as fast as possible.
     pub fn rate(mut self, bits: u64) -> Udp {
         self.args.extend(words(&["--rate", &bits.to_string()]));
         self
     }
 
-    /// Sends so many datagrams and then no more.
+    /// Sends this many datagrams and then stops.
     pub fn count(mut self, datagrams: u64) -> Udp {
         self.args
             .extend(words(&["--count", &datagrams.to_string()]));
         self
     }
 
-    /// Puts a destination option into every packet (IPv6): one header more between IP and UDP.
+    /// Puts a destination option into every packet (IPv6): one more header between IP and UDP.
     pub fn option(mut self) -> Udp {
         self.args.push("--option".into());
         self
     }
 
-    /// Payload bytes per datagram (a full frame of MTU 1500 otherwise).
+    /// Payload bytes per datagram; the default is a full frame of MTU 1500.
     pub fn size(mut self, bytes: u32) -> Udp {
         self.args.extend(words(&["--size", &bytes.to_string()]));
         self
@@ -219,24 +219,24 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Sends to `to` from `from`, always as much as its contract lets it.
+    /// Sends from `from` to `to`, as much as its contract allows.
     pub fn source(from: SocketAddr, to: SocketAddr) -> Direct {
         let (from, to) = (from.to_string(), to.to_string());
         Direct::new(&["--source", "--local", &from, "--remote", &to])
     }
 
-    /// Receives at `at` from anybody.
+    /// Receives at `at` from any address.
     pub fn sink(at: SocketAddr) -> Direct {
         Direct::new(&["--sink", "--local", &at.to_string()])
     }
 
-    /// Receives what is sent to a group.
+    /// Receives datagrams for a multicast group.
     pub fn member(at: SocketAddr, group: SocketAddr) -> Direct {
         let (at, group) = (at.to_string(), group.to_string());
         Direct::new(&["--sink", "--local", &at, "--group", &group])
     }
 
-    /// Sends back what comes to `at`, to whoever sent it.
+    /// Sends each datagram that arrives at `at` back to its sender.
     pub fn echo(at: SocketAddr) -> Direct {
         Direct::new(&["--echo", "--local", &at.to_string()])
     }
@@ -247,32 +247,32 @@ impl Direct {
         Direct { args }
     }
 
-    /// The daemon that it asks.
+    /// The runtime folder of the daemon that opens the flow.
     pub fn by(self, runtime: &std::path::Path) -> Direct {
         self.with("--runtime-dir", &runtime.display().to_string())
     }
 
-    /// The interface (otherwise the only one that is managed).
+    /// The interface; the default is the only managed one.
     pub fn on(self, link: &str) -> Direct {
         self.with("--iface", link)
     }
 
-    /// Its contract (best effort otherwise).
+    /// Its contract; the default is best effort.
     pub fn contract(self, contract: &str) -> Direct {
         self.with("--contract", contract)
     }
 
-    /// Offers so many wire bits per second.
+    /// Offers this many wire bits per second.
     pub fn rate(self, bits: u64) -> Direct {
         self.with("--rate", &bits.to_string())
     }
 
-    /// Sends so many datagrams and then no more.
+    /// Sends this many datagrams and then stops.
     pub fn count(self, datagrams: u64) -> Direct {
         self.with("--count", &datagrams.to_string())
     }
 
-    /// Payload bytes per datagram (the most that the link carries otherwise).
+    /// Payload bytes per datagram; the default is the largest that the link carries.
     pub fn size(self, bytes: u32) -> Direct {
         self.with("--size", &bytes.to_string())
     }
@@ -283,15 +283,15 @@ impl Direct {
     }
 }
 
-/// A process on the direct path that sends to one end as fast as it may, receives what comes from there, and forks, ends or
-/// becomes another when it is told to: see `traffic/unruly.rs`.
+/// A process on the direct path that sends to one endpoint at the maximum rate, receives from it,
+/// and on command forks, ends or executes another program: see `traffic/unruly.rs`.
 #[derive(Debug, Clone)]
 pub struct Unruly {
     args: Vec<String>,
 }
 
 impl Unruly {
-    /// From `from` to `to`, by the daemon of this runtime folder.
+    /// A flow from `from` to `to`, opened by the daemon of this runtime folder.
     pub fn new(from: SocketAddr, to: SocketAddr, runtime: &std::path::Path) -> Unruly {
         let (from, to) = (from.to_string(), to.to_string());
         let runtime = runtime.display().to_string();
@@ -309,15 +309,15 @@ impl Unruly {
     }
 }
 
-/// A probe that asks an [`Echo`] for one byte back, again and again.
+/// A probe that repeatedly asks an [`Echo`] to return a message.
 #[derive(Debug, Clone)]
 pub struct Probe {
     args: Vec<String>,
 }
 
 impl Probe {
-    /// Sends one byte each `every` over one TCP connection, answered or not: the paper's telnet
-    /// emulator.
+    /// Sends one byte each `every` over one TCP connection, without waiting for answers: the
+    /// paper's telnet emulator.
     pub fn tcp(to: SocketAddr, every: Duration) -> Probe {
         Probe::new("tcp", to, every)
     }
@@ -357,9 +357,9 @@ impl Echo {
     }
 }
 
-/// Anything that [`start`] can run: the arguments after `netnice-lab traffic`.
+/// A program that [`start`] can run.
 pub trait Program {
-    /// The arguments.
+    /// The arguments after `netnice-lab traffic`.
     fn args(&self) -> Vec<String>;
 }
 
@@ -370,14 +370,14 @@ macro_rules! programs {
 }
 programs!(Tcp, Udp, Direct, Unruly, Probe, Echo);
 
-/// How often a report samples, and whether it starts by itself.
+/// When a process starts and ends, and its sample interval.
 #[derive(Debug, Clone, Copy)]
 pub struct Life {
-    /// Start at once instead of waiting for `go`.
+    /// Whether it starts at once instead of waiting for `go`.
     pub eager: bool,
-    /// End by itself after this.
+    /// If set, it ends by itself after this time.
     pub lasts: Option<Duration>,
-    /// End by itself soon after so many payload bytes were received.
+    /// If set, it ends by itself soon after it received this many payload bytes.
     pub until_received: Option<u64>,
     /// Time between two samples of the series.
     pub sample: Duration,
@@ -395,7 +395,7 @@ impl Default for Life {
 }
 
 impl Life {
-    /// The arguments that say so.
+    /// The command-line arguments for these settings.
     pub fn args(&self) -> Vec<String> {
         let mut args = words(&["--sample-us", &self.sample.as_micros().to_string()]);
         if !self.eager {
@@ -411,14 +411,14 @@ impl Life {
     }
 }
 
-/// A traffic process that is ready.
+/// A traffic process whose sockets are open.
 pub struct Running {
     /// The process.
     pub proc: Proc,
 }
 
 impl Running {
-    /// Lets it begin; returns the wall clock at that moment.
+    /// Sends `go`; returns the wall-clock time in ns.
     pub fn go(&mut self) -> Result<u64> {
         self.proc.tell("go")?;
         Ok(crate::sys::now_ns())
@@ -429,27 +429,27 @@ impl Running {
         self.proc.pid()
     }
 
-    /// Tells it to end and returns its report.
+    /// Sends `stop` and returns the report.
     pub fn stop(mut self) -> Result<Report> {
         self.proc.tell("stop")?;
         self.report(REPORT)
     }
 
-    /// Waits until its direct flow has ended by itself, and returns why.
+    /// Waits until its direct flow has closed by itself, and returns the reason.
     pub fn closed(&mut self, within: Duration) -> Result<String> {
         let said = self.proc.next_json("closed", within)?;
         let why = said["closed"].as_str();
         why.map(str::to_owned).context("why a flow ended is a text")
     }
 
-    /// Waits for it to end by itself and returns its report.
+    /// Waits until it ends by itself and returns its report.
     pub fn report(mut self, within: Duration) -> Result<Report> {
         let value = self.proc.next_json("started_ns", within)?;
         serde_json::from_value(value).context("a traffic process reports in its own format")
     }
 }
 
-/// Starts a traffic program on `host`, and returns when its sockets stand.
+/// Starts a traffic program on `host`, and returns when its sockets are open.
 pub fn start(host: &Host, program: &impl Program, life: Life) -> Result<Running> {
     let mut command = host.ns.command(process::binary("netnice-lab")?);
     command
@@ -459,7 +459,7 @@ pub fn start(host: &Host, program: &impl Program, life: Life) -> Result<Running>
     wait_ready(command)
 }
 
-/// Starts a program that waits for `go`, sampling each 10 ms.
+/// Starts a program that waits for `go` and samples every 10 ms.
 pub fn ready(host: &Host, program: &impl Program) -> Result<Running> {
     start(host, program, Life::default())
 }
@@ -476,8 +476,8 @@ pub fn eager(host: &Host, program: &impl Program) -> Result<Running> {
     )
 }
 
-/// Starts a program at once behind other words that end by running it, such as `setpriv … --`, and
-/// from another copy of this executable where one is given.
+/// Starts a program at once through another command that executes it, such as `setpriv … --`. `lab`
+/// may name another copy of this executable.
 pub fn eager_behind(
     host: &Host,
     words: &[&str],
@@ -507,7 +507,7 @@ pub fn eager_behind(
     wait_ready(command)
 }
 
-/// A command for this executable on `host`, kept to one processor where one is named.
+/// A command for this executable on `host`, bound to processor `cpu` if given.
 fn lab_command(host: &Host, cpu: Option<u32>) -> Result<std::process::Command> {
     let lab = process::binary("netnice-lab")?;
     Ok(match cpu {
@@ -527,7 +527,7 @@ pub fn serve_files(host: &Host, at: SocketAddr, cpu: Option<u32>) -> Result<Proc
     Ok(wait_ready(command)?.proc)
 }
 
-/// A process that fetches a file of a fixed size whenever it is told to.
+/// A process that fetches a file of a fixed size on command.
 pub struct Fetching {
     proc: Proc,
 }
@@ -538,7 +538,7 @@ impl Fetching {
         self.proc.pid()
     }
 
-    /// Starts it on `host`; it connects when it fetches.
+    /// Starts it on `host`; it connects only for a fetch.
     pub fn start(host: &Host, from: SocketAddr, bytes: u64, cpu: Option<u32>) -> Result<Fetching> {
         let mut command = lab_command(host, cpu)?;
         command.args(["traffic", "fetch", "--connect", &from.to_string()]);
@@ -547,7 +547,7 @@ impl Fetching {
         Ok(Fetching { proc })
     }
 
-    /// Fetches the file so many times; returns how long each took, in seconds.
+    /// Fetches the file `times` times; returns the durations in seconds.
     pub fn fetch(&mut self, times: u32) -> Result<Vec<f64>> {
         self.proc.tell(&times.to_string())?;
         let value = self.proc.next_json("took_ns", Duration::from_secs(120))?;
@@ -563,12 +563,12 @@ fn wait_ready(command: std::process::Command) -> Result<Running> {
     Ok(Running { proc })
 }
 
-/// A traffic process whose children are commands given while it runs: the program with children
-/// that a limit is set on.
+/// A traffic process that starts commands as its children while it runs. A limit on it applies to
+/// the children.
 pub struct Family {
     /// The parent.
     pub proc: Proc,
-    /// What children said that nobody has asked for yet.
+    /// Output of children that was not requested yet.
     said: Vec<(u32, Value)>,
 }
 
@@ -584,12 +584,12 @@ impl Family {
         })
     }
 
-    /// The parent's process id, the one to set a limit on.
+    /// The parent's process id, for the limit.
     pub fn pid(&self) -> u32 {
         self.proc.pid()
     }
 
-    /// Lets the parent start a command as its child; returns the child's id.
+    /// Makes the parent start a command as its child; returns the child's id.
     pub fn run(&mut self, words: &[String]) -> Result<u32> {
         let line = serde_json::to_string(words)?;
         self.proc.tell(&format!("run {line}"))?;
@@ -600,7 +600,7 @@ impl Family {
             .with_context(|| format!("the parent could not start {words:?}: {answer}"))
     }
 
-    /// Lets the parent start a traffic program as its child, and waits until it is ready.
+    /// Makes the parent start a traffic program as its child, and waits until its sockets are open.
     pub fn traffic(&mut self, program: &impl Program, life: Life) -> Result<u32> {
         let mut words = vec![
             process::binary("netnice-lab")?.display().to_string(),
@@ -625,8 +625,8 @@ impl Family {
         serde_json::from_value(value).context("a traffic process reports in its own format")
     }
 
-    /// The first thing that `child` says (a JSON value, or a string for any other line) that
-    /// `wanted` accepts.
+    /// Returns the first output of `child` that `wanted` accepts: a JSON value, or a string for any
+    /// other line.
     pub fn child_said(
         &mut self,
         child: u32,
@@ -645,7 +645,7 @@ impl Family {
         }
     }
 
-    /// Everything that `child` has said and nobody has asked for, until it ends.
+    /// Waits until `child` ends and returns all its output that was not requested yet.
     pub fn child_lines(&mut self, child: u32, within: Duration) -> Result<Vec<String>> {
         self.child_said(child, |v| v.get("ended").is_some(), within)?;
         let (own, rest) = self.said.drain(..).partition(|(p, _)| *p == child);
@@ -683,7 +683,7 @@ fn words(list: &[&str]) -> Vec<String> {
     list.iter().map(|w| (*w).to_owned()).collect()
 }
 
-/// How long a process may take to open its sockets; on an emulated machine it takes long.
+/// Time limit for a process to open its sockets; long enough for an emulated machine.
 const READY: Duration = Duration::from_secs(60);
-/// How long a process may take to report after `stop`.
+/// Time limit for the report after `stop`.
 const REPORT: Duration = Duration::from_secs(60);

@@ -1,19 +1,19 @@
-//! The meter on the wire: what really passed a device, per flow, in fine bins.
+//! The meter on the wire: packets that passed a device, per flow, in bins of 1 ms.
 //!
 //! A [`Tap`] is a packet socket with a ring, read by a thread of the lab, on a device in any
-//! namespace: usually at the far end of the cable, where neither netnice nor the program under
-//! test can influence it. The kernel stamps each packet, so a late reader does no harm; a full
-//! ring does, and then the record refuses to be used ([`Record::sound`]).
+//! namespace. Usually the device is at the far end of the cable, where neither netnice nor the
+//! program under test can influence it. The kernel stamps each packet, so a late reader does not
+//! change the times. If the ring overflows, packets are missing and [`Record::sound`] fails.
 //!
-//! **Wire length** is layer 2 without preamble and gap: 14 + the IP length. A packet that waits
-//! for segmentation (offloads on) is counted as the segments that it will become: the ring hands
-//! us the segment size with it, and each segment but the first costs its headers again. Device
-//! byte counters do not do this and read up to 4.4 % low.
+//! **Wire length** is layer 2 without preamble and gap: 14 + the IP length. A packet that is not
+//! segmented yet (offloads on) counts as the segments that it will become: the ring reports the
+//! segment size, and each segment but the first costs its headers again. Device byte counters do
+//! not do this and are up to 4.4 % too low.
 //!
-//! Bins are 1 ms wide. A window given to [`Record::rate`] is rounded to whole bins.
+//! [`Record::rate`] rounds its window to whole bins.
 //!
-//! Where every packet counts ([`Tap::keeping`]) the record has them all, stamped as the device got them and not when they
-//! were looked at, and writes them to a capture file that `netnice check` judges.
+//! [`Tap::keeping`] records every packet, stamped on arrival at the device, and writes the packets
+//! to a capture file for `netnice check`.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -34,27 +34,28 @@ mod ring;
 
 pub use parse::{Flow, Passed, Transport};
 
-/// A running meter.
+/// A running meter. Dropping it ends the meter and discards the record.
 pub struct Tap {
     stop: Arc<AtomicBool>,
     reader: Option<JoinHandle<Result<Record>>>,
     door: TapDoor,
 }
 
-/// What is needed to read the device's own counters at the end.
+/// The device and its counters at the start, for the comparison at the end.
 struct TapDoor {
     before: DeviceCounters,
     device: String,
 }
 
 impl Tap {
-    /// Begins to meter `device` in `ns`.
+    /// Starts a meter on `device` in `ns`.
     pub fn start(ns: &Netns, device: &str) -> Result<Tap> {
         let ring = ns.enter(|| ring::Ring::open(device))?;
         Tap::read(ns, device, ring, |_, _| Ok(()))
     }
 
-    /// The same, and keeps the packets that `of` accepts: for [`Record::passed`], and in a capture file.
+    /// Starts a meter that also keeps the packets that `of` accepts, for [`Record::passed`] and in
+    /// a capture file.
     pub fn keeping(
         ns: &Netns,
         device: &str,
@@ -77,7 +78,7 @@ impl Tap {
         })
     }
 
-    /// Reads the ring in a thread; `each` sees every packet, and nothing at the end.
+    /// Reads the ring in a thread. `each` gets every packet, and `None` once at the end.
     fn read(
         ns: &Netns,
         device: &str,
@@ -91,7 +92,8 @@ impl Tap {
             .name("tap".into())
             .spawn(move || {
                 let (mut record, mut done) = (Record::default(), Ok(()));
-                // Signals would be slower: the ring holds a third of a second at full rate.
+                // The thread polls every millisecond, which is faster than signals: the ring holds
+                // a third of a second at full rate.
                 loop {
                     let last = told.load(Relaxed);
                     let count = ring.drain(|packet, head| {
@@ -121,7 +123,7 @@ impl Tap {
         })
     }
 
-    /// Ends the meter and returns what it saw. Pass the namespace that it was started in.
+    /// Ends the meter and returns its record. `ns` must be the namespace that it was started in.
     pub fn stop(mut self, ns: &Netns) -> Result<Record> {
         let after = ns.counters(&self.door.device)?;
         self.stop.store(true, Relaxed);
@@ -149,7 +151,7 @@ impl Drop for Tap {
     }
 }
 
-/// What a tap saw.
+/// The packets that a tap counted.
 #[derive(Debug, Default)]
 pub struct Record {
     flows: HashMap<Flow, FlowRecord>,
@@ -163,7 +165,7 @@ pub struct Record {
     passed: Vec<Passed>,
 }
 
-/// One flow's packets.
+/// Counts of one flow's packets.
 #[derive(Debug, Default, Clone)]
 struct FlowRecord {
     /// Wire bytes per millisecond since the record's first packet.
@@ -172,12 +174,12 @@ struct FlowRecord {
     packets: u64,
 }
 
-/// Totals of some flows.
+/// Totals of a set of flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
     /// Wire bytes.
     pub bytes: u64,
-    /// Packets on the wire (segments, where segmentation was still to come).
+    /// Packets on the wire (segments, if the packet was not segmented yet).
     pub packets: u64,
 }
 
@@ -185,7 +187,7 @@ impl Record {
     fn add(&mut self, packet: &Passed) {
         let bin = packet.at_ns / BIN_NS;
         let first = *self.first.get_or_insert(bin);
-        // Stamps of two processors may be out of order by less than a bin.
+        // Timestamps of two processors may be out of order by less than a bin.
         let index = bin.saturating_sub(first) as usize;
         self.last = self.last.max(bin);
         if packet.flow.inbound {
@@ -202,7 +204,7 @@ impl Record {
         flow.packets += packet.segments;
     }
 
-    /// Fails when the ring overflowed, because then bytes are missing from the record.
+    /// Fails if the ring overflowed, because then packets are missing from the record.
     pub fn sound(&self) -> Result<&Record> {
         if self.lost > 0 {
             bail!(
@@ -214,19 +216,20 @@ impl Record {
         Ok(self)
     }
 
-    /// The packets that were kept, in the order in which they were seen.
+    /// The kept packets, in the order in which the tap read them.
     pub fn passed(&self) -> &[Passed] {
         &self.passed
     }
 
-    /// When the kept packets of the flows that `of` accepts passed (wall clock, ns).
+    /// Times at which the kept packets of the flows that `of` accepts passed (wall clock, ns).
     pub fn times(&self, of: impl Fn(&Flow) -> bool) -> Vec<u64> {
         let mine = self.passed.iter().filter(|packet| of(&packet.flow));
         mine.map(|packet| packet.at_ns).collect()
     }
 
-    /// How far the bytes of this record are from the device's own counters, as a share; only
-    /// meaningful with offloads off and a quiet device at both ends of the record.
+    /// Relative difference of this record's bytes from the device's own counters. It is only
+    /// meaningful with offloads off and without traffic at both ends of the record; NaN while the
+    /// tap runs.
     pub fn against_device(&self) -> f64 {
         let Some(device) = self.device else {
             return f64::NAN;
@@ -235,7 +238,7 @@ impl Record {
         ((self.bytes_in + self.bytes_out) as f64 - counted) / counted.max(1.0)
     }
 
-    /// The flows seen, with their totals, largest first.
+    /// All flows with their totals, most bytes first.
     pub fn flows(&self) -> Vec<(Flow, Totals)> {
         let mut all: Vec<(Flow, Totals)> = self
             .flows
@@ -252,7 +255,7 @@ impl Record {
         all
     }
 
-    /// Bytes and packets of the flows that `of` accepts.
+    /// Totals of the flows that `of` accepts.
     pub fn totals(&self, of: impl Fn(&Flow) -> bool) -> Totals {
         self.flows
             .iter()
@@ -279,7 +282,8 @@ impl Record {
             .sum()
     }
 
-    /// When the first packet of the flows that `of` accepts passed (wall clock, ns; to a millisecond).
+    /// Time of the first packet of the flows that `of` accepts (wall clock, ns, rounded down to 1
+    /// ms).
     pub fn first_of(&self, of: impl Fn(&Flow) -> bool) -> Option<u64> {
         let first = self.first?;
         let flows = self.flows.iter().filter(|(flow, _)| of(flow));
@@ -289,7 +293,7 @@ impl Record {
 
     /// Mean rate in bit/s between two moments of the flows that `of` accepts.
     pub fn rate(&self, of: impl Fn(&Flow) -> bool, from_ns: u64, to_ns: u64) -> f64 {
-        // The window that is summed has whole bins, so it is divided by whole bins.
+        // The summed window has whole bins, so the divisor has whole bins too.
         let span = (to_ns / BIN_NS - from_ns / BIN_NS) * BIN_NS;
         self.bytes(of, from_ns, to_ns) as f64 * 8e9 / span.max(1) as f64
     }
@@ -311,15 +315,15 @@ impl Record {
     }
 }
 
-/// The width of a bin.
+/// Width of a bin in ns.
 const BIN_NS: u64 = 1_000_000;
 
-/// Every packet that the tap's device received, of IP.
+/// Whether the tap's device received the flow, and it is IP.
 pub fn inbound(flow: &Flow) -> bool {
     flow.inbound && flow.transport != Transport::NotIp
 }
 
-/// Every packet that the tap's device sent, of IP.
+/// Whether the tap's device sent the flow, and it is IP.
 pub fn outbound(flow: &Flow) -> bool {
     !flow.inbound && flow.transport != Transport::NotIp
 }

@@ -1,14 +1,14 @@
-//! Private worlds: namespaces with links between them, made for one experiment and gone after it.
+//! Private worlds: namespaces and the links between them, made for one experiment and removed after
+//! it.
 //!
-//! A world is a handful of network namespaces (hosts, and a switch or a wire between them) with a
-//! folder of its own for the runtime state of the netnice under test. Everything that a world
-//! makes carries the number of the process that made it, `nn-<pid>-…`, and is removed in three
-//! ways, each of which is enough alone:
+//! A world is a few network namespaces (hosts, and a switch or a wire between them), with a folder
+//! for the runtime state of the netnice under test. The names of all its objects contain the id of
+//! the process that made them, `nn-<pid>-…`. Each of three mechanisms removes them:
 //!
 //! 1. dropping the guards, which also happens on panic;
-//! 2. [`begin`] starts a thread that waits for SIGINT, SIGTERM and SIGHUP, and sweeps everything
-//!    that carries our number before it leaves;
-//! 3. [`begin`] sweeps what dead runs left behind (a run that was killed with SIGKILL, say).
+//! 2. a thread that [`begin`] starts: on SIGINT, SIGTERM or SIGHUP it sweeps all objects with this
+//!    process's id and ends the process;
+//! 3. a sweep in [`begin`] of the leftovers of dead runs (after SIGKILL, for example).
 //!
 //! Shapes:
 //!
@@ -19,12 +19,12 @@
 //!                   server --[rate]--+-- bridge   each host's cable may have a rate up and down,
 //!                   other  --[rate]--+            held by TBF with a byte FIFO *inside the switch*
 //!
-//! World::lan        c1 ──┬── c2 ──┬── s1          one segment that all share, and a switch behind it: see [`hub`]
+//! World::lan        c1 ──┬── c2 ──┬── s1          one shared segment, and a switch: see [`hub`]
 //! ```
 //!
-//! The hosts' own devices keep their default queue: they are what netnice may manage. Inside, the
-//! default congestion control is cubic, duplicate address detection is off, and TCP keeps no
-//! metrics of earlier connections, so that runs do not influence each other.
+//! The hosts' own devices keep their default queue, because netnice may manage them. The default
+//! congestion control is cubic, duplicate address detection is off, and TCP keeps no metrics of
+//! earlier connections, so that runs do not influence each other.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// The address of the family asked for.
+    /// The address in `family`.
     pub fn address(&self, family: Family) -> IpAddr {
         match family {
             Family::V4 => self.v4.into(),
@@ -86,11 +86,11 @@ pub enum Family {
 
 /// A host of a world: a namespace and its ports.
 pub struct Host {
-    /// What the experiment calls it.
+    /// Its name, by which [`World::host`] finds it.
     pub name: String,
     /// Its network namespace.
     pub ns: Netns,
-    /// Its ports, in the order in which the cables were laid.
+    /// Its ports, in the order in which the cables were made.
     pub ports: Vec<Port>,
 }
 
@@ -100,13 +100,13 @@ impl Host {
         &self.ports[0]
     }
 
-    /// The address of the first port in the family asked for.
+    /// The address of the first port in `family`.
     pub fn address(&self, family: Family) -> IpAddr {
         self.port().address(family)
     }
 }
 
-/// A private world. Its folder and its namespaces go when it is dropped.
+/// A private world. Dropping it removes its folder and its namespaces.
 pub struct World {
     hosts: Vec<Host>,
     switch: Option<Netns>,
@@ -114,7 +114,10 @@ pub struct World {
 }
 
 impl World {
-    /// The host with this name; the shapes say which there are.
+    /// The host with this name; the names depend on the shape.
+    ///
+    /// # Panics
+    /// If no host has this name.
     pub fn host(&self, name: &str) -> &Host {
         self.hosts
             .iter()
@@ -122,12 +125,12 @@ impl World {
             .unwrap_or_else(|| panic!("this world has no host `{name}`"))
     }
 
-    /// The host called `client`.
+    /// The host `client`. Panics if there is none.
     pub fn client(&self) -> &Host {
         self.host("client")
     }
 
-    /// The host called `server`.
+    /// The host `server`. Panics if there is none.
     pub fn server(&self) -> &Host {
         self.host("server")
     }
@@ -153,7 +156,7 @@ impl World {
     }
 }
 
-/// A folder that goes with its guard.
+/// A folder that is removed when the guard is dropped.
 struct Folder {
     path: PathBuf,
 }
@@ -173,7 +176,7 @@ impl Drop for Folder {
     }
 }
 
-/// Worlds of one process are numbered, so that several can exist at once.
+/// A number for the next world of this process, so that several worlds can exist at once.
 fn next_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! One run of the play: the world, the programs, and the lines that are typed.
+//! One run of the demo: the world, the programs, and the typed lines.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::traffic::clients::{self, Pings};
 use crate::traffic::{self, Running, Tcp};
 use crate::world::{Cable, Family, Host, Netnice, World};
 
-/// A line that was typed, and its answer.
+/// A typed line and its output.
 #[derive(Debug, Clone)]
 pub struct Typed {
     /// As typed.
     pub line: String,
-    /// What it printed.
+    /// Its standard output.
     pub answer: String,
 }
 
@@ -28,7 +28,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Every program is started and connected; none sends yet.
+    /// Starts and connects all programs; none sends yet.
     fn set() -> Result<Stage> {
         let world = World::switched(&[
             Cable::rated("client", CABLE, QUEUE_MS),
@@ -36,7 +36,7 @@ impl Stage {
         ])?;
         let (client, server) = (world.client(), world.server());
         let address = |port| std::net::SocketAddr::new(server.address(Family::V4), port);
-        // The film's payload, so that its wire rate is what it needs.
+        // The film's payload rate that gives the required wire rate.
         let payload = FILM * 1448 / 1514;
         let receive = |port, flows, source: Tcp| -> Result<[Running; 2]> {
             let far = traffic::ready(server, &source)?;
@@ -60,7 +60,7 @@ impl Stage {
         self.world.server()
     }
 
-    /// What the operator types in the second run.
+    /// The lines that the operator types in the second run.
     fn lines(&self) -> [String; 3] {
         [
             "link eth0 --rate 20mbit --down-rate 20mbit".into(),
@@ -70,7 +70,7 @@ impl Stage {
     }
 }
 
-/// Plays once. `say` hears the second of the play and what is going on.
+/// Runs the demo once. `say` gets the second of the run and its current step.
 pub fn play(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<Take> {
     let mut stage = Stage::set()?;
     let netnice = match with_netnice {
@@ -137,5 +137,5 @@ fn type_lines(netnice: &Netnice, lines: &[String]) -> Result<Vec<Typed>> {
         .collect()
 }
 
-/// How much the cable's slow end lets wait, as home routers do.
+/// Queue of the cable's slow end in ms, as in home routers.
 pub const QUEUE_MS: u64 = 150;

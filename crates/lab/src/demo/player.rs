@@ -1,7 +1,7 @@
-//! A film player with a buffer of one second, fed by what really arrived.
+//! A model of a film player with a buffer of one second, fed by the received bytes.
 //!
-//! It begins to play when it holds a second of film, stands still when its buffer is empty, and
-//! goes on when it holds a second again. Standing still is what a person sees; a mean rate is not.
+//! It starts to play when the buffer has one second of film, stops when the buffer is empty, and
+//! resumes at one second again. A viewer notices a standstill, not a mean rate.
 
 use crate::traffic::Report;
 
@@ -18,7 +18,7 @@ pub fn standstill(film: &Report, began: u64, bits: u64, window: (u64, u64)) -> f
         if playing && held >= passed {
             played += passed;
         } else if playing {
-            // It ran dry on the way.
+            // The buffer ran empty within this step.
             playing = false;
             played += held.max(0.0);
         }
@@ -33,14 +33,14 @@ pub fn standstill(film: &Report, began: u64, bits: u64, window: (u64, u64)) -> f
     stood
 }
 
-/// Seconds of film before it plays.
+/// Seconds of film in the buffer before it plays.
 const BUFFER: f64 = 1.0;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A stream that receives `rate(second)` times what it needs, sampled each 10 ms for 20 s.
+    /// A stream that receives `rate(second)` times the required rate, sampled every 10 ms for 20 s.
     fn stream(rate: impl Fn(f64) -> f64) -> Report {
         let mut wire = 0.0;
         let series = (0..2000)
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn a_stream_that_arrives_in_time_never_stands() {
         assert_eq!(stood(|_| 1.0, (2, 20)), 0.0);
-        // Only the first second, while the buffer fills.
+        // It stands still only in the first second, while the buffer fills.
         let start = stood(|_| 1.0, (0, 20));
         assert!((0.98..1.02).contains(&start), "{start}");
     }

@@ -1,4 +1,4 @@
-//! The report: one page of HTML with everything inside, that explains itself.
+//! The report: one self-contained HTML page.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ pub fn page(without: &Take, with: &Take, before: &Figures, after: &Figures) -> S
     )
 }
 
-/// What this is about, and the three numbers that matter.
+/// The introduction and the three main figures.
 fn head(out: &mut String, before: &Figures, after: &Figures) {
     let span = time::TO - time::FROM;
     out.push_str(
@@ -67,7 +67,7 @@ fn card(out: &mut String, what: &str, before: &str, after: &str, unit: &str) {
     );
 }
 
-/// The same two pictures of both runs, side by side, on the same axes.
+/// The same two charts of both runs, side by side, on the same axes.
 fn plots(out: &mut String, without: &Take, with: &Take) {
     out.push_str("<section class=\"pair\">");
     for (name, take, class) in [
@@ -144,7 +144,7 @@ fn pings(take: &Take) -> String {
         .svg()
 }
 
-/// The moments of the play and the span that is compared.
+/// Marks the steps of the run and the compared span.
 fn marked(take: &Take, chart: Chart) -> Chart {
     let chart = chart
         .x_range(0.0, time::TO)
@@ -157,7 +157,7 @@ fn marked(take: &Take, chart: Chart) -> Chart {
     }
 }
 
-/// What the operator typed, as on a terminal.
+/// The lines that the operator typed, as on a terminal.
 fn typed(out: &mut String, with: &Take) {
     let _ = write!(
         out,
@@ -178,7 +178,7 @@ fn typed(out: &mut String, with: &Take) {
     out.push_str("</pre></section>");
 }
 
-/// Who was promised what, and got it.
+/// The table of programs, promises and results.
 fn table(out: &mut String, before: &Figures, after: &Figures) {
     out.push_str(
         "<section><h2>Who got what</h2><table><thead><tr><th>Program</th><th>Promised</th>\
@@ -264,7 +264,7 @@ fn milliseconds(ms: f64) -> String {
     }
 }
 
-/// What each typed line means, for who has never seen one.
+/// The meaning of each typed line.
 const MEANINGS: [&str; 3] = [
     "this is my line, and this is how fast it is",
     "the video: never less than 5 Mbit/s of what comes in",

@@ -14,7 +14,7 @@ fn figures(film: f64, stood: f64, backup: f64) -> Figures {
 #[test]
 fn promises_are_kept_or_not() {
     assert!(film_kept(&figures(5.0, 0.0, 4.0)) && backup_kept(&figures(5.0, 0.0, 4.0)));
-    // A mean rate that is right does not excuse standing still.
+    // A sufficient mean rate does not compensate a standstill.
     assert!(!film_kept(&figures(5.2, 1.0, 4.0)) && !film_kept(&figures(4.7, 0.0, 4.0)));
     assert!(!backup_kept(&figures(5.0, 0.0, 4.5)));
 }

@@ -1,7 +1,8 @@
-//! Programs with one flow each: a talker sends as fast as it may, a listener counts what it gets.
+//! Programs with one flow each: a talker sends as fast as possible, a listener counts received
+//! packets.
 //!
-//! The papers' programs are promised processor time. A talker has SCHED_RR below the driver's priority in its place, so that what is
-//! seen on the wire is the driver's doing, whatever else the machine does.
+//! The papers' programs have guaranteed processor time. Instead a talker runs as SCHED_RR below the
+//! driver's priority, so that other load of the machine does not change the packets on the wire.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,16 +15,16 @@ use netnice_ring::program::{Attachment, Flow, Piece};
 
 use crate::sys;
 
-/// Sends the same datagram again and again.
+/// Sends the same datagram repeatedly.
 pub struct Talker {
     attachment: Attachment,
     flow: Flow,
     frame: Vec<u8>,
-    /// Records that came back as sent.
+    /// Records that the driver returned as sent.
     sent: u64,
 }
 
-/// A talker in a thread of its own. It ends with this.
+/// A talker that runs in a thread of its own. Dropping it ends the thread.
 pub struct Talking {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<Talker>>>,
@@ -39,14 +40,15 @@ impl Talker {
         }
     }
 
-    /// Records that came back as sent.
+    /// Records that the driver returned as sent.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Collects what came back, and hands over as much as there is room for.
+    /// Reclaims returned records, and submits as many new ones as the ring takes. Fails if a record
+    /// has an error status.
     pub fn fill(&mut self) -> Result<()> {
-        // There is one flow to look at, whatever they say.
+        // The notices are ignored: there is only one flow.
         self.attachment.take_notices(|_| ());
         while let Some(record) = self.flow.reclaim()? {
             ensure!(record.status().0 == 0, "{:?}", record.status());
@@ -72,7 +74,7 @@ impl Talker {
         Ok(())
     }
 
-    /// Sends in a thread from now on.
+    /// Starts a thread that sends until [`Talking::end`].
     pub fn talk(self) -> Result<Talking> {
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
@@ -80,7 +82,7 @@ impl Talker {
         let thread = std::thread::Builder::new()
             .name("talker".into())
             .spawn(move || {
-                // Where it may not, it runs as others do.
+                // Without the right to real-time priority it runs with normal priority.
                 let _ = sys::real_time(PRIORITY);
                 while !told.load(Ordering::Relaxed) {
                     talker.fill()?;
@@ -96,7 +98,7 @@ impl Talker {
 }
 
 impl Talking {
-    /// Ends it; an error is why it could not go on.
+    /// Ends the thread; fails if the talker failed or panicked.
     pub fn end(mut self) -> Result<Talker> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("it ends once");
@@ -115,13 +117,13 @@ impl Drop for Talking {
     }
 }
 
-/// Receives and counts.
+/// A program that receives packets and counts them.
 pub struct Listener {
     attachment: Attachment,
     flow: Flow,
 }
 
-/// A listener in a thread of its own. It ends with this.
+/// A listener that runs in a thread of its own. Dropping it ends the thread.
 pub struct Listening {
     stop: Arc<AtomicBool>,
     counted: Arc<(AtomicU64, AtomicU64)>,
@@ -133,7 +135,7 @@ impl Listener {
         Listener { attachment, flow }
     }
 
-    /// Gives the driver all buffers that it has.
+    /// Primes the receive ring with all free buffers.
     pub fn prime(&mut self) -> Result<()> {
         self.attachment.take_notices(|_| ());
         while let Some(chunk) = self.flow.chunk() {
@@ -153,8 +155,8 @@ impl Listener {
         Ok(())
     }
 
-    /// Receives in a thread from now on. `each` is called with the number of every packet, and says how long the program
-    /// works on it.
+    /// Starts a thread that receives. For every packet `each` gets the packet's number and returns
+    /// the time that the program works on it.
     pub fn listen(mut self, each: impl Fn(u64) -> Duration + Send + 'static) -> Result<Listening> {
         let stop = Arc::new(AtomicBool::new(false));
         let counted = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
@@ -164,7 +166,8 @@ impl Listener {
             .name("listener".into())
             .spawn(move || {
                 let mut number = 0;
-                // Work is kept by the clock, so that a sleep that lasts too long is made up for.
+                // Work is measured against the clock, so that a sleep that lasts too long is
+                // compensated.
                 let mut busy = Instant::now();
                 while !told.load(Ordering::Relaxed) {
                     let lost = [Loss::NoBuffer, Loss::OverShare, Loss::TooLong];
@@ -198,17 +201,17 @@ impl Listener {
 }
 
 impl Listening {
-    /// How many packets it got so far.
+    /// Packets received so far.
     pub fn got(&self) -> u64 {
         self.counted.0.load(Ordering::Relaxed)
     }
 
-    /// How many it lost so far, as the driver told it in its memory.
+    /// Packets lost so far, by the counters that the driver keeps in the flow's memory.
     pub fn lost(&self) -> u64 {
         self.counted.1.load(Ordering::Relaxed)
     }
 
-    /// Ends it; an error is why it could not go on.
+    /// Ends the thread; fails if the listener failed or panicked.
     pub fn end(mut self) -> Result<Listener> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("it ends once");
@@ -227,9 +230,9 @@ impl Drop for Listening {
     }
 }
 
-/// Of talkers; the driver has 50.
+/// Priority of talkers; the driver has 50.
 const PRIORITY: i32 = 1;
-/// How soon a program that has nothing to do sees that it is to stop.
+/// Time after which an idle program checks whether it must stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
-/// The shortest sleep that is worth the wakeup.
+/// The shortest sleep.
 const PATIENCE: Duration = Duration::from_millis(1);

@@ -1,8 +1,9 @@
-//! Programs that break the rules of `docs/reference/ring.md`, and come back when they are expelled.
+//! Programs that break the rules of `docs/reference/ring.md`, and attach again after they are
+//! disconnected.
 //!
-//! A [`Rogue`] knows that page and nothing else: it writes its memory as bytes, at the page's offsets, so it shares no code
-//! with the ring. A [`Prison`] is a thread beside the driver's, as the control thread of `netnice-driver`: it lets rogues in, and
-//! says by which rule they were expelled.
+//! A [`Rogue`] writes its memory as bytes, at the offsets of that page, so it shares no code with
+//! the ring. A [`Prison`] is a thread that does the work of `netnice-driver`'s control thread: it
+//! attaches rogues, and reports the rule for which the driver disconnected them.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -20,45 +21,45 @@ use crate::direct::shared::Shared;
 use crate::process::PATIENCE;
 use crate::sys;
 
-/// What can be broken so that the driver sees it.
+/// The protocol violations that the driver can detect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crime {
-    /// A producer index goes back.
+    /// A producer index decreases.
     ProducerBack,
-    /// A producer index runs ahead of the ring.
+    /// A producer index is more than the ring's size ahead.
     ProducerPast,
-    /// A consumer index goes back.
+    /// A consumer index decreases.
     ConsumerBack,
-    /// A consumer index passes what was produced.
+    /// A consumer index is ahead of the producer index.
     ConsumerPast,
-    /// A record of no pairs.
+    /// A record without pairs.
     NoPairs,
-    /// A record of more pairs than there can be.
+    /// A record with more pairs than allowed.
     ManyPairs,
-    /// A record of which a part is shown.
+    /// A record that is published in part.
     HalfRecord,
-    /// A stamp that is not the program's to write.
+    /// A stamp that the program must not write.
     Stamp,
-    /// Bits of the note that mean nothing.
+    /// Undefined bits of the note.
     Note,
-    /// The reserved word of a pair.
+    /// The reserved word of a pair is not zero.
     Reserved,
-    /// A base that is no multiple of 8.
+    /// A base that is not a multiple of 8.
     Unaligned,
-    /// A pair of no bytes.
+    /// A pair of zero bytes.
     Empty,
-    /// A pair outside of the data area.
+    /// A pair outside the data area.
     Foreign,
     /// A pair whose end wraps around.
     Wrapping,
     /// A pair across the end of a chunk.
     Crossing,
-    /// A chunk that the driver has already.
+    /// A chunk that the driver already has.
     Twice,
 }
 
 impl Crime {
-    /// All of them.
+    /// All violations.
     pub const ALL: [Crime; 16] = [
         Crime::ProducerBack,
         Crime::ProducerPast,
@@ -78,7 +79,7 @@ impl Crime {
         Crime::Twice,
     ];
 
-    /// The number of the rule in `docs/reference/ring.md`.
+    /// The number of the violated rule in `docs/reference/ring.md`.
     pub fn must(self) -> u32 {
         match self {
             Crime::ProducerBack => 20,
@@ -97,19 +98,19 @@ impl Crime {
     }
 }
 
-/// A program with one flow that writes what it likes.
+/// A program with one flow that writes arbitrary bytes.
 pub struct Rogue {
     memory: Arc<Shared>,
     file: File,
     bell: File,
     place: Place,
-    /// A packet that its flow may send.
+    /// A frame that its flow may send.
     frame: Vec<u8>,
     /// The submit ring's producer index, and the reclaim ring's consumer index.
     ends: (u32, u32),
 }
 
-/// What a driver's thread passes to a rogue.
+/// The memory and doorbell that [`Prison`] passes to a new rogue.
 struct Inmate {
     memory: Arc<Shared>,
     file: OwnedFd,
@@ -117,7 +118,7 @@ struct Inmate {
     place: Place,
 }
 
-/// The door of one rogue into the driver.
+/// The interface through which one rogue attaches to the driver.
 pub struct Cell {
     enter: Sender<()>,
     entered: Receiver<Result<Inmate>>,
@@ -125,7 +126,7 @@ pub struct Cell {
     frame: Vec<u8>,
 }
 
-/// The other side of the doors.
+/// The control thread's side of all cells.
 pub struct Prison {
     doors: Vec<Door>,
 }
@@ -139,7 +140,7 @@ struct Door {
 }
 
 impl Prison {
-    /// With a cell for each flow that is described, and a packet that it may send.
+    /// Makes a cell for each flow description and a frame that the flow may send.
     pub fn new(flows: Vec<(Open, Vec<u8>)>) -> (Prison, Vec<Cell>) {
         let pair = |(open, frame): (Open, Vec<u8>)| {
             let (enter, asked) = mpsc::channel();
@@ -164,7 +165,7 @@ impl Prison {
         (Prison { doors }, cells)
     }
 
-    /// Lets rogues in and out as long as somebody has a cell.
+    /// Attaches and detaches rogues until all cells are dropped. Fails if the driver is gone.
     pub fn guard(mut self, mut orders: Orders) -> Result<()> {
         while !self.doors.is_empty() {
             while let Some(expelled) = orders.poll_expelled()? {
@@ -172,7 +173,7 @@ impl Prison {
                 let of = |door: &&mut Door| door.present == Some(expelled.program);
                 if let Some(door) = self.doors.iter_mut().find(of) {
                     door.present = None;
-                    // A rogue that is gone does not want to know.
+                    // The rogue may be gone already.
                     let _ = door.expelled.send(expelled.breach.must());
                 }
             }
@@ -184,7 +185,7 @@ impl Prison {
                 Err(TryRecvError::Empty) => true,
                 Err(TryRecvError::Disconnected) => false,
             });
-            // Who asks rings no bell.
+            // Requests through the channels do not wake this thread, so it polls every millisecond.
             sys::readable(orders.told().as_raw_fd(), 1);
         }
         Ok(())
@@ -203,7 +204,7 @@ impl Door {
         let copy = |fd: BorrowedFd| fd.try_clone_to_owned();
         let (memory, bell) = (client.handles().memory, client.handles().to_driver);
         let (file, bell) = (copy(memory)?, copy(bell)?);
-        // As the rogue does before it asks for a flow.
+        // A program maps its memory before it requests a flow; sealing comes after it.
         let file = File::from(file);
         let memory = Arc::new(Shared::map(&file)?);
         client.seal()?;
@@ -221,7 +222,7 @@ impl Door {
 }
 
 impl Cell {
-    /// A new life.
+    /// Attaches a new rogue; an attached one is detached first.
     pub fn enter(&self) -> Result<Rogue> {
         while self.expelled.try_recv().is_ok() {}
         self.enter.send(()).context("the driver is gone")?;
@@ -236,18 +237,19 @@ impl Cell {
         })
     }
 
-    /// By which rule it was expelled.
+    /// Waits until the driver disconnected the rogue; returns the number of the violated rule.
     pub fn verdict(&self) -> Result<u32> {
         let said = self.expelled.recv_timeout(PATIENCE);
         said.context("the driver did not expel a program that broke a rule")
     }
 
-    /// Whether it was expelled already.
+    /// The number of the violated rule, if the driver has disconnected the rogue.
     pub fn was_expelled(&self) -> Option<u32> {
         self.expelled.try_recv().ok()
     }
 
-    /// One life of a criminal: some records that are right, and then the crime. The driver must name the rule.
+    /// Attaches a rogue that sends some valid records and then commits the violation. Fails unless
+    /// the driver reports the right rule.
     pub fn commit(&self, crime: Crime) -> Result<()> {
         let mut rogue = self.enter()?;
         rogue.commit(crime)?;
@@ -262,7 +264,7 @@ impl Cell {
 }
 
 impl Rogue {
-    /// Some records that are right, and then the crime.
+    /// Sends some valid records and then commits the violation.
     pub fn commit(&mut self, crime: Crime) -> Result<()> {
         match crime {
             Crime::ConsumerBack => return self.collect_wrongly(u32::MAX),
@@ -300,8 +302,8 @@ impl Rogue {
         self.show()
     }
 
-    /// A consumer index that cannot be. The driver looks at it when it needs to know what room there is: when the ring was full
-    /// once.
+    /// Writes an invalid consumer index. The driver reads this index only if it needs the free
+    /// space, which is after the ring was full once, hence the valid records.
     fn collect_wrongly(&mut self, index: u32) -> Result<()> {
         self.ends.1 = index;
         for _ in 0..self.place.shape.transmit_entries {
@@ -320,14 +322,14 @@ impl Rogue {
         Ok(())
     }
 
-    /// A record that is right, of a chunk that is its own.
+    /// Writes a valid record of a chunk that belongs to the program.
     pub fn good(&mut self, chunk: u64) -> Result<()> {
         let base = chunk * u64::from(self.place.shape.chunk_bytes);
         self.write(self.place.shape.plan()?.area() + base, &self.frame.clone())?;
         self.record((1, 0, 0), &[(base, self.frame.len() as u32, 0)])
     }
 
-    /// A record of a head (count, note, stamp) and pairs (base, length, reserved).
+    /// Writes a record: its head (count, note, stamp) and its pairs (base, length, reserved).
     fn record(&mut self, head: (u32, u32, u64), pairs: &[(u64, u32, u32)]) -> Result<()> {
         let mut entries = vec![[0; 16]; 1];
         entries[0][..4].copy_from_slice(&head.0.to_ne_bytes());
@@ -349,7 +351,7 @@ impl Rogue {
         Ok(())
     }
 
-    /// Shows both indices, raises the notice, and rings.
+    /// Publishes both indices, sets the notice, and rings the doorbell.
     pub fn show(&mut self) -> Result<()> {
         self.write(SUBMIT_PRODUCER, &self.ends.0.to_ne_bytes())?;
         self.write(RECLAIM_CONSUMER, &self.ends.1.to_ne_bytes())?;
@@ -360,17 +362,19 @@ impl Rogue {
         self.ring()
     }
 
-    /// Rings, asked or not.
+    /// Rings the doorbell even if the driver does not sleep.
     pub fn ring(&self) -> Result<()> {
         match std::io::Write::write(&mut &self.bell, &1_u64.to_ne_bytes()) {
             Ok(_) => Ok(()),
-            // Nobody took the rings before: it is loud enough.
+            // The counter is full because the driver did not read it; the doorbell is readable
+            // anyway.
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
             Err(e) => Err(e).context("cannot ring"),
         }
     }
 
-    /// Rings as the rules want it, though there is nothing to say: takes the flag first. False if the driver does not sleep.
+    /// Rings as the rules require, without new records: clears the driver's sleep flag first.
+    /// Returns `false` if the driver does not sleep.
     pub fn answer(&self) -> Result<bool> {
         let flag: [u8; 4] = self.memory.read(DRIVER_SLEEPS)?;
         let sleeps = flag != [0; 4];
@@ -381,12 +385,13 @@ impl Rogue {
         Ok(sleeps)
     }
 
-    /// Sets notices of flows in which nothing is new.
+    /// Sets notices of flows without anything new.
     pub fn notify(&self) -> Result<()> {
         self.memory.write(TO_DRIVER, &[0xff; 8])
     }
 
-    /// Collects what came back, so that the chunks are its own again. True if something did.
+    /// Reclaims all returned records, so that the program owns their chunks again. Returns whether
+    /// there were any.
     pub fn collect(&mut self) -> Result<bool> {
         let there = self.read(RECLAIM_PRODUCER)?;
         let moved = there != self.ends.1;
@@ -394,7 +399,7 @@ impl Rogue {
         Ok(moved)
     }
 
-    /// Waits until all that was shown came back.
+    /// Waits until all published records came back.
     pub fn await_sent(&mut self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while self.read(RECLAIM_PRODUCER)? != self.ends.0 {
@@ -407,13 +412,14 @@ impl Rogue {
         self.show()
     }
 
-    /// Overwrites some bytes of a chunk, whoever has it.
+    /// Overwrites bytes of a chunk, whether the driver has it or not.
     pub fn scratch(&self, chunk: u64, at: u64, bytes: &[u8]) -> Result<()> {
         let base = chunk * u64::from(self.place.shape.chunk_bytes);
         self.write(self.place.shape.plan()?.area() + base + at, bytes)
     }
 
-    /// Overwrites what only the driver may write: the label of the flow, and the driver's own indices.
+    /// Overwrites memory that only the driver may write: the label of the flow, and the driver's
+    /// own indices.
     pub fn deface(&self, with: u32) -> Result<()> {
         for at in (0..0x40).step_by(4).chain((0x180..0x280).step_by(0x40)) {
             self.write(at, &with.to_ne_bytes())?;
@@ -426,7 +432,7 @@ impl Rogue {
         &self.file
     }
 
-    /// The same, as it maps it.
+    /// The mapping of the memory file.
     pub fn memory(&self) -> &Shared {
         &self.memory
     }
@@ -441,9 +447,9 @@ impl Rogue {
     }
 }
 
-/// Records that are right, before a crime.
+/// Number of valid records before a violation.
 const GOOD: u64 = 4;
-/// Offsets of `docs/reference/ring.md`, in the file and in a flow's region.
+/// Offsets from `docs/reference/ring.md`, in the file and in a flow's region.
 const DRIVER_SLEEPS: u64 = 0x40;
 const TO_DRIVER: u64 = 0x200;
 const SUBMIT_PRODUCER: u64 = 0x080;

@@ -1,4 +1,5 @@
-//! A memory file as a program that keeps to no rule has it: a mapping of the whole file, written to as bytes.
+//! The memory file as a program without rules uses it: a mapping of the whole file, accessed as
+//! bytes.
 
 use std::fs::File;
 
@@ -6,30 +7,30 @@ use anyhow::{Result, ensure};
 
 use crate::sys::Mapped;
 
-/// See the module. The driver seals the file against writes other than by such a mapping (rule R5
-/// of `docs/reference/ring.md`).
+/// A mapping of a memory file. The driver seals the file against all writes except those through
+/// such a mapping (rule R5 of `docs/reference/ring.md`).
 pub struct Shared(Mapped);
 
 impl Shared {
-    /// Maps it.
+    /// Maps the whole file.
     pub fn map(file: &File) -> Result<Shared> {
         let length = file.metadata()?.len();
         Ok(Shared(Mapped::whole(file, length as usize)?))
     }
 
-    /// Writes there.
+    /// Writes bytes at offset `at`. Fails if the range is not inside the file.
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
         self.inside(at, bytes.len())?;
         self.0.write(at as usize, bytes);
         Ok(())
     }
 
-    /// Writes the same byte so often.
+    /// Writes `length` copies of a byte at offset `at`. Fails if the range is not inside the file.
     pub fn fill(&self, at: u64, length: u64, byte: u8) -> Result<()> {
         self.write(at, &vec![byte; length as usize])
     }
 
-    /// What is there.
+    /// Reads bytes at offset `at`. Fails if the range is not inside the file.
     pub fn read<const N: usize>(&self, at: u64) -> Result<[u8; N]> {
         self.inside(at, N)?;
         let mut bytes = [0; N];
@@ -37,7 +38,7 @@ impl Shared {
         Ok(bytes)
     }
 
-    /// Takes the pages of a range out of the file, by the mapping (`MADV_REMOVE`).
+    /// Removes the pages of a range from the file through the mapping (`MADV_REMOVE`).
     pub fn remove(&self, at: u64, length: usize) -> std::io::Result<()> {
         self.0.remove(at as usize, length)
     }

@@ -1,19 +1,20 @@
-//! How exactly a steady limit is kept: the whole matrix, or a subset that still has every pair.
+//! How exactly a steady limit is kept: the whole matrix, or a subset that contains every pair of
+//! choices.
 //!
-//! A cell is one choice of direction, limit, traffic, address family and offloads. Each cell gets
-//! a world of its own; the program is already running and connected when its limit is set. The
-//! slow cells (64 kbit/s, a minute each) run side by side, since together they are slow still;
-//! the others one by one. In the quick form cells of up to 4 Mbit/s, which hardly use the machine, run
-//! side by side too, and all that at the same time as the others.
+//! A cell is one choice of direction, limit, traffic, address family and offloads. Each cell gets a
+//! world of its own; the program is already running and connected when its limit is set. The slow
+//! cells (64 kbit/s, a minute each) run concurrently, because together they still load the machine
+//! little; the others run one by one. In the quick form cells of up to 10 Mbit/s, which hardly load
+//! the machine, run concurrently too, at the same time as the others.
 //!
-//! What counts: for `up`, what arrives at the far end of the cable; for `down`, what the program's
-//! host receives behind the limit, as its IP layer counts, in wire bytes (there is nobody else in
-//! the world); for `both`, the sum of the two. At 64 kbit/s
-//! one packet is 0.3 % of a minute, and one packet is allowed.
+//! The measured rate is, for `up`, the rate at the far end of the cable; for `down`, the rate in
+//! wire bytes that the program's host receives behind the limit, by its IP layer's counters (the
+//! world has no other traffic); for `both`, their sum. At 64 kbit/s one packet is 0.3 % of a
+//! minute, and an error of one packet is allowed.
 //!
-//! A flood is limited as far as the machine can send it. In the quick form, which may run on a busy machine,
-//! a flood that stays below its limit is let go: where it is not much more than the limit then either, only
-//! what exceeds the limit counts.
+//! The machine may not be able to send a flood at its full rate. In the quick form, which may run
+//! on a busy machine, a flood that stays below its limit is measured without a limit. If it then
+//! does not clearly exceed the limit either, only a rate above the limit counts as an error.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +34,7 @@ use crate::world::{Family, Offloads, Pair, World};
 
 mod pairwise;
 
-/// What a cell's program does.
+/// The traffic of a cell's program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Load {
@@ -55,7 +56,7 @@ struct Cell {
     offloads: Offloads,
 }
 
-/// What a cell gave.
+/// The result of a cell.
 #[derive(Debug, Clone, Serialize)]
 struct Measured {
     #[serde(flatten)]
@@ -64,15 +65,15 @@ struct Measured {
     rate: f64,
     /// rate / limit - 1.
     error: f64,
-    /// What the error may be.
+    /// The largest allowed error.
     allowed: f64,
     /// For `down`: the rate on the wire, before the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     wire: Option<f64>,
-    /// Why nothing was measured, where that is so.
+    /// The reason if nothing was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     failed: Option<String>,
-    /// The error of a first measurement that missed, where there was one.
+    /// The error of the first measurement if it was repeated.
     #[serde(skip_serializing_if = "Option::is_none")]
     first_error: Option<f64>,
 }
@@ -105,7 +106,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     };
     let again = |cell: &Cell| measure_again(context, cell, tolerance);
     let results: Vec<Measured> = if context.quick {
-        // Small rates hardly use the machine, and a test has no minutes to wait for them.
+        // Small rates hardly load the machine, and one by one they would take minutes.
         let (small, fast): (Vec<Cell>, Vec<Cell>) =
             rest.into_iter().partition(|cell| cell.limit.bits <= SMALL);
         std::thread::scope(|scope| {
@@ -141,7 +142,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// Every cell, in an order that keeps alike things together.
+/// Every cell, similar ones next to each other.
 fn matrix(subject: Subject) -> Vec<Cell> {
     let mut cells = Vec::new();
     for limit in [R64K, R512K, R4M, R100M, R1G] {
@@ -195,7 +196,7 @@ impl Cell {
     }
 }
 
-/// Measures cells, several at a time.
+/// Measures cells, `at_once` of them concurrently.
 fn side_by_side(
     cells: &[Cell],
     at_once: usize,
@@ -219,8 +220,9 @@ fn side_by_side(
     results.into_inner().expect("no thread panics with it")
 }
 
-/// Measures a cell, and again when it misses: a burst of other work on the machine is no fault of
-/// the limiter, a fault of the limiter shows again. The last one counts, the first is kept beside.
+/// Measures a cell, and repeats the measurement if it misses: other load on the machine may cause
+/// one miss, but a fault of the limiter shows again. The last result counts; the first error is
+/// recorded too.
 fn measure_again(context: &Context, cell: &Cell, tolerance: f64) -> Measured {
     let mut measured = measure_or_say(context, cell, tolerance);
     let first = measured.error;
@@ -235,7 +237,7 @@ fn measure_again(context: &Context, cell: &Cell, tolerance: f64) -> Measured {
     measured
 }
 
-/// A cell that cannot be measured is a cell that does not hold, and no reason to give up the rest.
+/// Measures a cell. A cell that cannot be measured does not hold, and does not end the experiment.
 fn measure_or_say(context: &Context, cell: &Cell, tolerance: f64) -> Measured {
     measure(context, cell, tolerance).unwrap_or_else(|error| {
         context.say(format!("{cell}: {error:#}"));
@@ -269,15 +271,15 @@ impl std::fmt::Display for Cell {
     }
 }
 
-/// A cell with its limit set, about to be measured. What is first here goes first.
+/// A cell whose limit is set, ready to be measured. Fields are dropped in this order.
 struct Prepared {
     far: Running,
     limiter: Limiter,
     world: World,
 }
 
-/// Worlds come and go one at a time: each change of a link waits for the whole kernel, and ten
-/// daemons that change theirs at once keep each other waiting for longer than a client waits.
+/// Worlds are made and removed one at a time. Each change of a link waits for the whole kernel; ten
+/// daemons that change theirs at once would delay each other beyond a client's timeout.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn measure(context: &Context, cell: &Cell, tolerance: f64) -> Result<Measured> {
@@ -379,7 +381,8 @@ fn measure_prepared(
     Ok(measured)
 }
 
-/// What the flood of a cell gives when nothing holds it, in bit/s: a busy machine may not send what is to be limited.
+/// The rate in bit/s of a cell's flood without a limit: a busy machine may not reach the offered
+/// rate.
 fn without_limit(world: &World, limiter: &Limiter, cell: &Cell, pid: u32) -> Result<f64> {
     limiter.set(world, pid, cell.direction, NONE)?;
     pause(0.5);
@@ -435,21 +438,21 @@ fn programs(world: &World, cell: &Cell) -> Result<(Running, Running)> {
     let far = traffic::ready(server, &ends(Tcp::listen(there), receives, sends))?;
     let program = ends(Tcp::connect(there, flows), sends, receives);
     let program = traffic::ready(client, &program)?;
-    // The last connections must be accepted at the far end before it is told to go.
+    // The far end must accept the last connections before it gets `go`.
     pause(0.1);
     Ok((far, program))
 }
 
-/// As a limit: there is none.
+/// The rate `none` removes the limit.
 const NONE: Rate = Rate {
     text: "none",
     bits: 0,
 };
-/// How many times its limit a flood has to reach without one, to be judged by what passes.
+/// A flood below its limit counts as an error if it exceeds this multiple of the limit without one.
 const ENOUGH: f64 = 1.2;
 /// Slow cells measured at the same time.
 const AT_ONCE: usize = 10;
 /// The largest limit in bit/s whose cells a quick run measures beside others.
 const SMALL: u64 = 10_000_000;
-/// How many of these at a time.
+/// Number of these cells that are measured at the same time.
 const SMALL_AT_ONCE: usize = 2;

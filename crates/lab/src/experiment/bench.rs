@@ -1,4 +1,4 @@
-//! The words that experiments are written in: limits, directions, and who holds them.
+//! Common definitions of experiments: limits, directions, and limiters.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,18 +19,18 @@ pub enum Subject {
     Htb,
 }
 
-/// A rate as typed and as meant.
+/// A rate as text and as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Rate {
-    /// As a person types it.
+    /// As typed on the command line.
     pub text: &'static str,
     /// In bit/s.
     pub bits: u64,
 }
 
-/// The rates of the promises.
+/// 64 kbit/s.
 pub const R64K: Rate = rate("64kbit", 64_000);
-/// The paper's: K is 1024.
+/// 512 Kbyte/s, the paper's rate: K is 1024.
 pub const R512K: Rate = rate("512Kbyte/s", 4_194_304);
 /// 4 Mbit/s.
 pub const R4M: Rate = rate("4mbit", 4_000_000);
@@ -45,20 +45,20 @@ const fn rate(text: &'static str, bits: u64) -> Rate {
     Rate { text, bits }
 }
 
-/// The directions that a limit can hold.
+/// The directions of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// What the program sends.
+    /// Sending.
     Up,
-    /// What it receives.
+    /// Receiving.
     Down,
     /// The sum of both.
     Both,
 }
 
 impl Direction {
-    /// The option that sets it.
+    /// The option of `netnice set` for this direction.
     pub fn option(self) -> &'static str {
         match self {
             Direction::Up => "--up",
@@ -68,16 +68,16 @@ impl Direction {
     }
 }
 
-/// Holds limits on the client of a world.
+/// A limiter on the client of a world.
 pub enum Limiter {
-    /// A netnice of its own.
+    /// netnice with a daemon of its own.
     Netnice(Netnice),
-    /// HTB on the client's devices: the whole host is one program.
+    /// HTB on the client's devices: the whole host counts as one program.
     Htb,
 }
 
 impl Limiter {
-    /// Makes the world's client ready to hold limits.
+    /// Starts the limiter on the world's client.
     pub fn start(world: &World, subject: Subject) -> Result<Limiter> {
         Ok(match subject {
             Subject::Netnice => Limiter::Netnice(world.netnice("client")?),
@@ -85,8 +85,8 @@ impl Limiter {
         })
     }
 
-    /// Sets a limit on the process `pid` and its children; returns when it was typed and when the
-    /// command had ended.
+    /// Sets a limit on the process `pid` and its children; returns the start and the end of the
+    /// command (wall clock, ns). Fails with HTB for directions other than `Up`.
     pub fn set(
         &self,
         world: &World,
@@ -114,7 +114,7 @@ impl Limiter {
     }
 }
 
-/// Fails with one clear sentence where an experiment makes sense for netnice alone.
+/// Fails with one message if the subject is not netnice.
 pub fn netnice_only(subject: Subject) -> Result<()> {
     if subject != Subject::Netnice {
         bail!("this experiment has no counterpart in HTB by hand: run it with --subject netnice");
@@ -122,30 +122,30 @@ pub fn netnice_only(subject: Subject) -> Result<()> {
     Ok(())
 }
 
-/// Types a line and keeps it for the record.
+/// Runs a `netnice` command line and adds it to `log`.
 pub fn typed(netnice: &Netnice, line: &str, log: &mut Vec<String>) -> Result<Answer> {
     log.push(format!("netnice {line}"));
     netnice.type_line(line)
 }
 
-/// An address of a host.
+/// The endpoint of a host in this family.
 pub fn at(host: &Host, family: Family, port: u16) -> SocketAddr {
     SocketAddr::new(host.address(family), port)
 }
 
-/// Sleeps.
+/// Sleeps for `seconds`.
 pub fn pause(seconds: f64) {
     std::thread::sleep(Duration::from_secs_f64(seconds));
 }
 
-/// Sleeps until a moment of the wall clock.
+/// Sleeps until a wall-clock time in ns.
 pub fn wait_until(ns: u64) {
     std::thread::sleep(Duration::from_nanos(ns.saturating_sub(sys::now_ns())));
 }
 
-/// Seconds as the wall clock counts.
+/// A second in ns.
 pub const SECOND: u64 = 1_000_000_000;
-/// Milliseconds likewise.
+/// A millisecond in ns.
 pub const MS: u64 = 1_000_000;
 /// Bits per second in a megabit.
 pub const MBIT: f64 = 1e6;

@@ -1,5 +1,6 @@
-//! What it costs to be limited: a UDP flood far above its limit should be slowed by
-//! back-pressure, as it is by a queue on the device itself, and not burn a processor on drops.
+//! The processor cost of a limit: a UDP flood far above its limit should be slowed by
+//! back-pressure, as a queue on the device does, and not use a processor for packets that are
+//! dropped.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -56,7 +57,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// A UDP flood as fast as it goes into 20 Mbit/s, for 3 s.
+/// Runs a UDP flood at full speed under 20 Mbit/s, for 3 s.
 fn flood(subject: Subject, offloads: Offloads) -> Result<Cost> {
     let world = World::pair(Pair {
         offloads,

@@ -1,5 +1,6 @@
 //! CELL (Schiller, Gunningberg: Feasibility of a software-based ATM cell-level scheduler with
-//! advanced shaping), in the simulator. A slot is the time of one cell of 53 bytes on the link. On real packets: [`real`].
+//! advanced shaping), in the simulator. A slot is the time of one cell of 53 bytes on the link.
+//! [`real`] has the same on real packets.
 
 pub mod cycles;
 pub mod real;
@@ -18,18 +19,18 @@ use super::simulated::{link, netnice_only, play};
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 
-/// One connection of figure 3: what the paper leaves open is chosen here, and printed.
+/// One connection of figure 3. The paper does not give all values; those chosen here are printed.
 struct Connection {
-    /// Cells between two at peak rate, in slots.
+    /// Slots between two cells at peak rate.
     peak: u64,
-    /// Slots for each cell in the long run, cells in a burst, and how the bucket is spent.
+    /// Slots for each cell in the long run, cells in a burst, and the bucket's kind.
     bucket: Option<(u64, u64, &'static str)>,
     /// The slot in which it starts.
     start: u64,
 }
 
 impl Connection {
-    /// Of a link that sends a cell of so many bytes in each slot.
+    /// The contract on a link of `link` bit/s with cells of `cell` bytes.
     fn contract(&self, link: u64, cell: u64) -> String {
         let rate = |slots: u64| link / slots;
         let bucket = match self.bucket {
@@ -43,7 +44,8 @@ impl Connection {
         format!("cell pcr={}bit,cdvt={cdvt}ns{bucket}", rate(self.peak))
     }
 
-    /// What it must have sent in so many slots: at the constant or the sustained rate, and a dual bucket in whole bursts.
+    /// The least number of cells in this many slots: at the constant or the sustained rate, less
+    /// one burst for a dual bucket.
     fn at_least(&self, slots: u64) -> u64 {
         match self.bucket {
             None => slots / self.peak,
@@ -52,7 +54,7 @@ impl Connection {
         }
     }
 
-    /// Cells of a burst of a dual bucket.
+    /// Cells in a burst of a dual bucket; `None` for other buckets.
     fn dual_burst(&self) -> Option<u64> {
         let (_, cells, kind) = self.bucket?;
         (kind == "dual").then_some(cells)
@@ -60,7 +62,7 @@ impl Connection {
 }
 
 /// Ten connections as in the paper: six at a constant rate, one with a single bucket (5), three
-/// with a dual one (0, 1, 6). 85 % of the link in the long run, and conflicts all the time.
+/// with a dual one (0, 1, 6). They use 85 % of the link in the long run and conflict all the time.
 fn connections() -> Vec<Connection> {
     let one = |peak, start, bucket| Connection {
         peak,
@@ -125,7 +127,7 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
             let all: u64 = lengths.values().sum();
             let whole = lengths.get(&cells).copied().unwrap_or(0);
             let share = whole as f64 / all as f64 * 100.0;
-            // A burst that conflicts stretch gives the bucket time for a cell more.
+            // If conflicts stretch a burst, the bucket may gain one more cell in that time.
             let what = format!("VC {number}: bursts of exactly {cells} cells");
             outcome.check(what, share, "%", Bound::AtLeast(99.0));
             let off = lengths.keys().map(|length| length.abs_diff(cells)).max();
@@ -141,9 +143,9 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// Figure 4: transient overload, proportional sharing and priorities. The paper's slots times a
-/// hundred, so that two percent can be told: connections 4, 5 and 6 ask for the whole link each,
-/// from slots 20,000, 25,000 and 30,000 on until 40,000.
+/// Figure 4: transient overload, proportional sharing and priorities. All slots are the paper's
+/// times a hundred, so that two percent can be resolved. Connections 4, 5 and 6 request the whole
+/// link each, from slots 20,000, 25,000 and 30,000 until 40,000.
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     outcome.paper = json!({
@@ -157,7 +159,7 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
             .filter(|one| one.flow == flow && inside.contains(&one.start));
         mine.count() as f64
     };
-    // The link without VC 3, shared 1 : 4, 1 : 4 : 4 and 1 : 4 : 4 : 4.
+    // The link without VC 3 is shared 1 : 4, 1 : 4 : 4 and 1 : 4 : 4 : 4.
     let (mut apart, mut third, mut alike) = (0.0_f64, 0.0_f64, 0.0_f64);
     for (from, until) in [(0, 200), (200, 250), (250, 300), (300, 400), (400, 600)] {
         let slots = ((until - from) * SCALE) as f64;
@@ -249,7 +251,7 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// The world of figure 4; the lowest class may have a minimum.
+/// Simulates figure 4; the lowest class may have a minimum.
 fn overload(least: Option<Rate>) -> Result<(Report, Vec<Sent>)> {
     let mut world = link(&format!("{LINK}bit"), CELL)?;
     let period = Nanos::from_millis(10);
@@ -261,7 +263,7 @@ fn overload(least: Option<Rate>) -> Result<(Report, Vec<Sent>)> {
             Class { min: least },
         ],
     });
-    // In percent of the link; class; from and until.
+    // Name, percent of the link, class, first slot, end slot.
     let flows = [
         ("VC 1", 25, 1, 0, 600),
         ("VC 2", 10, 2, 0, 600),
@@ -281,13 +283,13 @@ fn overload(least: Option<Rate>) -> Result<(Report, Vec<Sent>)> {
 }
 
 /// Section 4.4: cells are fetched from host memory just in time over a bus whose access time
-/// varies, in units from one cell to a whole PDU. The paper claims it and measures nothing.
+/// varies, in units from one cell to a whole PDU. The paper claims it without a measurement.
 pub fn fetching(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     outcome.paper = json!("claimed: no delays by fetching on demand, small buffers, host notified");
     let pdus = if context.quick { 2 } else { 100 };
     let cells = 103;
-    // The bus begins within 2 us and then takes 0.4 us for a cell; a slot is 2.8 us.
+    // A bus transfer begins within 2 us and takes 0.4 us for a cell; a slot is 2.8 us.
     for (unit, window) in [(1, 8), (8, 24), (cells, 2 * cells)] {
         let found = fetching_adapter(unit, window, pdus).run(Nanos::from_secs(600))?;
         let name = match unit {
@@ -332,7 +334,7 @@ pub fn fetching(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let what = format!("{name}: connections of which the host was told");
         outcome.check(what, found.told as f64, "", all);
     }
-    // That the numbers above could be others: a bus that is slower than the connections together.
+    // Counter-check: a bus that is slower than the connections together must cause underruns.
     let slow = Adapter {
         bus: "100mbit".parse()?,
         ..fetching_adapter(8, 24, pdus)
@@ -344,7 +346,7 @@ pub fn fetching(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// A hundred connections of 0.3 to 2 Mbit/s, 80 % of the link.
+/// A hundred connections of 0.3 to 2 Mbit/s, which use 80 % of the link.
 fn fetching_adapter(unit: u32, window: u32, pdus: u32) -> Adapter {
     let rate = |bits| Rate::new(bits).unwrap_or(Rate::MAX);
     let mut random = Random::new(44);
@@ -370,15 +372,15 @@ fn fetching_adapter(unit: u32, window: u32, pdus: u32) -> Adapter {
     }
 }
 
-/// A peak rate with the tolerance of all experiments here.
+/// A contract with this peak rate and the tolerance of all experiments here.
 fn cell_contract(pcr: Rate) -> Cell {
     let cdvt = Nanos(TOLERANCE * CELL * 8_000_000_000 / LINK);
-    // Without a sustained rate there is nothing that could contradict itself.
+    // A contract without a sustained rate cannot contradict itself.
     Cell::new(pcr, cdvt, None).expect("a cell contract")
 }
 
-/// The bursts of a dual bucket by their length. A burst ends with a pause that no conflict
-/// explains: the peak's spacing and all of CDVT. The last one is not over.
+/// The number of bursts of a dual bucket by length. A burst ends with a pause longer than any
+/// conflict causes: the peak's spacing and all of CDVT. The unfinished last burst is left out.
 fn bursts(starts: &[u64], pause: u64) -> BTreeMap<u64, u64> {
     let (mut lengths, mut length) = (BTreeMap::new(), 1);
     for pair in starts.windows(2) {
@@ -417,16 +419,16 @@ fn at(slots: u64) -> netnice_core::units::Instant {
 /// Bytes of a cell.
 const CELL: u64 = 53;
 
-/// Of the link, in bit/s: a slot of 2.8 us.
+/// The link's rate in bit/s: a slot of 2.8 us.
 const LINK: u64 = 149_760_000;
 
-/// Of the adapter.
+/// Number of the adapter's connections.
 const CONNECTIONS: u32 = 100;
 
-/// Slots for one of the paper's in figure 4.
+/// Slots for one slot of the paper's figure 4.
 const SCALE: u64 = 100;
 
-/// Connections of figure 4 by their place.
+/// Indexes of the connections of figure 4.
 const VC1: usize = 0;
 const VC2: usize = 1;
 const VC3: usize = 2;

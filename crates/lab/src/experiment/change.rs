@@ -1,4 +1,4 @@
-//! How fast a changed limit of a running, connected program holds.
+//! How fast a changed limit takes effect on a running, connected program.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -29,7 +29,7 @@ impl Case {
             .is_some_and(|before| before.bits < self.after.bits)
     }
 
-    /// From when on the promise counts, in ns after the command.
+    /// Start of the promised span, in ns after the command.
     fn from(&self) -> u64 {
         match (self.raises(), self.direction) {
             (true, _) => 1500 * MS,
@@ -39,7 +39,8 @@ impl Case {
     }
 }
 
-/// What a case gave: the rate over the promised span, and rates each 50 ms around the change.
+/// The result of a case: the rate over the promised span, and rates in bins of 50 ms around the
+/// change.
 struct Seen {
     rate: f64,
     typing_ms: f64,
@@ -202,5 +203,5 @@ fn change(context: &Context, case: &Case) -> Result<Seen> {
     })
 }
 
-/// A flood above every limit here.
+/// Rate of a flood in bit/s, above every limit here.
 const FLOOD: u64 = 150_000_000;

@@ -1,9 +1,10 @@
-//! What classifying costs per packet, with one target and with a thousand.
+//! The cost of classification per packet, with one target and with a thousand.
 //!
-//! The kernel times eBPF programs itself (kernel.bpf_stats_enabled). The programs of this world's
-//! netnice are those that appear while its daemon starts; their time is divided by the packets sent.
-//! One, a thousand, one again: a machine that changes meanwhile shows in the difference of the
-//! first and the last. Timing adds about 20 ns to each run of a program, the same in all three.
+//! The kernel measures the time of eBPF programs (kernel.bpf_stats_enabled). The programs of this
+//! world's netnice are those that appear while its daemon starts; their time is divided by the
+//! number of packets. The order is one target, a thousand, one again: if the machine changes
+//! meanwhile, the first and the last result differ. The measurement adds about 20 ns to each run of
+//! a program, the same in all three.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,10 +22,10 @@ use crate::stats;
 use crate::traffic::{self, Udp};
 use crate::world::{Family, Netnice, Pair, World};
 
-/// Time and runs of each program, by id.
+/// Time in ns and runs of each program, by id.
 type Times = BTreeMap<u64, (u64, u64)>;
 
-/// A measurement of one sender.
+/// The median results of one sender.
 #[derive(Debug, Clone, Serialize)]
 struct PerPacket {
     targets: usize,
@@ -81,7 +82,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         }
         let least = one.nanoseconds.min(again.nanoseconds);
         let growth = (thousand.nanoseconds / least.max(1.0) - 1.0) * 100.0;
-        // What two measurements with one target differ by is what cannot be told from no growth.
+        // The difference of two measurements with one target is the error of the measurement.
         let noise = (one.nanoseconds - again.nanoseconds).abs() / least.max(1.0) * 100.0;
         outcome.check(
             format!("{who}: growth from 1 to 1,000 targets"),
@@ -101,7 +102,7 @@ fn set(netnice: &Netnice, pids: &[u32]) -> Result<()> {
     Ok(())
 }
 
-/// The world, and which programs are its netnice's.
+/// The world, and the ids of its netnice's programs.
 struct Bench {
     netnice: Netnice,
     own: BTreeSet<u64>,
@@ -109,7 +110,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Sends small datagrams for some rounds; the median over rounds.
+    /// Sends small datagrams for some rounds; returns medians over the rounds.
     fn measure(&self, limited: bool, targets: usize, rounds: u32) -> Result<PerPacket> {
         let (client, server) = (self.world.client(), self.world.server());
         let (here, there) = (at(client, Family::V4, 9), at(server, Family::V4, 9));
@@ -117,7 +118,7 @@ impl Bench {
         let small = Udp::source(here, there).size(64).rate(OFFER);
         let mut program = traffic::ready(client, &small)?;
         if limited {
-            // A limit that does not bind: the packets take the whole way through the stage.
+            // A limit that is never reached: the packets pass the whole stage.
             let line = format!("set pid:{} --up 10gbit", program.pid());
             self.netnice.type_line(&line)?;
         }
@@ -163,7 +164,7 @@ fn times() -> Result<Times> {
         .collect())
 }
 
-/// The kernel's timing of eBPF programs, on while this lives.
+/// Enables the kernel's timing of eBPF programs; dropping it restores the setting.
 struct StatsOn {
     before: String,
 }
@@ -185,5 +186,6 @@ impl Drop for StatsOn {
 }
 
 const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
-/// Offered load on the wire: 50,000 packets of 106 bytes each second, far below what would queue.
+/// Offered load in bit/s on the wire: 50,000 packets of 106 bytes each second, far below the rate
+/// at which packets queue.
 const OFFER: u64 = 50_000 * 106 * 8;

@@ -1,9 +1,9 @@
-//! The daemon dies, the limit does not.
+//! A limit outlives its daemon.
 //!
 //! A program with TCP flows runs under 20 Mbit/s. Twenty times, at random moments, its daemon is
-//! killed with SIGKILL; while it is dead the program bears a child that sends too; then a daemon
-//! is started again and must show the same state. All the while no 100-ms bin on the wire may be
-//! over 110 % of the limit.
+//! killed with SIGKILL. While the daemon is dead the program starts a child that sends too. Then a
+//! daemon is started again and must show the same state. No 100-ms bin on the wire may be over 110
+//! % of the limit.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         moments.push(sys::now_ns());
         netnice.kill_daemon();
         wait(0..=200);
-        // Born while nobody watches: it must be held all the same, which the wire tells.
+        // The child starts without a daemon and must be limited all the same, as the wire shows.
         let life = Life {
             eager: true,
             lasts: Some(Duration::from_secs(1)),

@@ -1,7 +1,9 @@
-//! What the experiments of the direct path have in common: a world with a driver, and what its wire saw.
+//! The common parts of experiments on the direct path: a world with a driver, and the record of its
+//! wire.
 //!
-//! Packets are those of the papers: 1500 bytes with all headers, 120 us on a link of 100 Mbit/s. The senders are threads of this
-//! process, with memory and doorbells of their own, and the driver is the library in another thread.
+//! Packets are those of the papers: 1500 bytes with all headers, 120 us on a link of 100 Mbit/s.
+//! The senders are threads of this process, with memory and doorbells of their own, and the driver
+//! is the library in another thread.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +20,7 @@ use crate::process;
 use crate::wire::{Flow, Record, Tap, Transport};
 use crate::world::{Pair, World};
 
-/// A pair of hosts, the client's device in the hands of a driver.
+/// A pair of hosts; a driver owns the client's device.
 pub struct Stage {
     /// The hosts.
     pub world: World,
@@ -27,14 +29,14 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// With a link of this rate.
+    /// Makes the hosts and a driver whose link has `bits` per second.
     pub fn new(bits: u64, ahead: Nanos) -> Result<Stage> {
         let world = World::pair(Pair::default())?;
         let direct = Direct::new(&world, wire(bits, ahead)?, Mode::Native)?;
         Ok(Stage { world, direct })
     }
 
-    /// A meter at the far end, which keeps every datagram of the talkers.
+    /// A meter at the far end, which keeps every datagram of the talkers, and its capture file.
     pub fn tap(world: &World) -> Result<(Tap, PathBuf)> {
         let file = world.folder().join("wire.pcap");
         let server = world.server();
@@ -43,17 +45,17 @@ impl Stage {
     }
 }
 
-/// A datagram of a talker.
+/// Whether the flow is a talker's.
 pub fn is_sent(flow: &Flow) -> bool {
     flow.inbound && flow.transport == Transport::Udp && flow.target.1 == SINK
 }
 
-/// A datagram of the talker at this port.
+/// Selects the flow of the talker at this port.
 pub fn from_port(port: u16) -> impl Fn(&Flow) -> bool + Copy {
     move |flow| is_sent(flow) && flow.source.1 == port
 }
 
-/// How many of these moments are in each of the bins of a width that fill `from..until`.
+/// Counts the times in each bin of `width` that fills `from..until`.
 pub fn bins(times: &[u64], from: u64, until: u64, width: u64) -> Vec<f64> {
     let mut bins = vec![0.0; (until.saturating_sub(from) / width) as usize];
     for at in times {
@@ -65,7 +67,7 @@ pub fn bins(times: &[u64], from: u64, until: u64, width: u64) -> Vec<f64> {
     bins
 }
 
-/// What must be true of every such run, whatever it is about: the meter missed nothing, and what the driver says it sent is what
+/// Validates a run: the meter lost no packet, and the driver's counts equal the packets that
 /// arrived.
 pub fn sound(record: &Record, driven: &mut crate::direct::Driven, ports: &[u16]) -> Result<()> {
     record.sound()?;
@@ -82,7 +84,7 @@ pub fn sound(record: &Record, driven: &mut crate::direct::Driven, ports: &[u16])
     Ok(())
 }
 
-/// Says how it was run.
+/// Adds a note on the driver's mode and priority.
 pub fn tell(outcome: &mut Outcome, mode: Mode, driving: &Driving) {
     let pace = match driving.pace {
         Pace::Fifo => "SCHED_FIFO",
@@ -94,7 +96,8 @@ pub fn tell(outcome: &mut Outcome, mode: Mode, driving: &Driving) {
     ));
 }
 
-/// Types `netnice check` on the packets of a port in a capture: how many it judged, and how many did not conform.
+/// Runs `netnice check` on the packets of a port in a capture: returns the number of judged packets
+/// and of those that did not conform.
 pub fn police(file: &Path, contract: &[&str], port: u16) -> Result<(u64, u64)> {
     let flow = format!("udp from 10.77.0.1:{port}");
     let mut command = Command::new(process::binary("netnice")?);

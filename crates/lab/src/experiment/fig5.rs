@@ -1,8 +1,9 @@
-//! The paper's figure 5: a super-server divides 512 Kbyte/s among FTP sessions that come and go.
+//! The paper's figure 5: a super-server divides 512 Kbyte/s among FTP sessions that start and end.
 //!
-//! Real programs at both ends: `netnice inetd` starts a vsftpd for each curl. Configuration C of figure 2, whose login
-//! and telnet have no session here, so FTP has the whole total. A session is known by the range of its client's ports,
-//! so its control and its data connection count together, as they do for netnice.
+//! Both ends are real programs: `netnice inetd` starts a vsftpd for each curl. The configuration is
+//! C of figure 2. Its login and telnet have no session here, so FTP has the whole total. A session
+//! is identified by the range of its client's ports, so its control and its data connection count
+//! together, as in netnice.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use crate::traffic::ftp;
 use crate::wire::{Flow, Record, Tap};
 use crate::world::{Offloads, Pair, World};
 
-/// Runs it.
+/// Runs the experiment.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     ftp::needed()?;
@@ -48,7 +49,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
             };
             outcome.check(&what, rate / MBIT, "", bound);
         }
-        // With what a session that was broken off still had in its queue: that is of the total too.
+        // The total includes packets that an ended session still had in its queue.
         let all = |flow: &Flow| (0..3).any(|session| ftp::of_session(session)(flow));
         let total = run.record.rate(all, from, to);
         context.say(format!(
@@ -85,11 +86,11 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
 
 struct Run {
     record: Record,
-    /// When the number of sessions changed: three starts, three ends.
+    /// The times at which the number of sessions changed: three starts, three ends.
     changes: Vec<u64>,
 }
 
-/// Three sessions, each three steps long, that start a step apart.
+/// Runs three sessions of three steps each, which start one step apart.
 fn measure(context: &Context, step: u64) -> Result<Run> {
     let world = World::pair(Pair {
         offloads: Offloads::Off,
@@ -123,13 +124,14 @@ fn measure(context: &Context, step: u64) -> Result<Run> {
     Ok(Run { record, changes })
 }
 
-/// Whether a session runs in a phase: they start in phases 0, 1, 2 and end with phases 2, 3, 4.
+/// Whether a session runs in a phase: sessions start in phases 0, 1, 2 and end with phases 2, 3, 4.
 fn runs_in(session: u16, phase: usize) -> bool {
     let session = usize::from(session);
     (session..session + 3).contains(&phase)
 }
 
-/// Writes what vsftpd and inetd read, and a file to fetch; returns inetd's configuration.
+/// Writes the configurations of vsftpd and inetd, and a file to fetch; returns inetd's
+/// configuration.
 fn configure(folder: &Path) -> Result<PathBuf> {
     let vsftpd = ftp::Server {
         folder,
@@ -138,7 +140,7 @@ fn configure(folder: &Path) -> Result<PathBuf> {
     };
     let vsftpd = vsftpd.configure()?;
     let config = folder.join("inetd.conf");
-    // Configuration [C]; who logs in is nobody here, so any program will do.
+    // Configuration [C]; there are no logins here, so any program will do.
     let text = format!(
         "ftp     vsftpd {}\nlogin   cat @32Kbyte/sec\ntelnet  cat @32Kbyte/sec\n",
         vsftpd.display()
@@ -147,7 +149,7 @@ fn configure(folder: &Path) -> Result<PathBuf> {
     Ok(config)
 }
 
-/// Waits until the super-server serves.
+/// Waits until the super-server serves. Fails if it ends, or after 20 s.
 pub(super) fn await_service(inetd: &mut Proc) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(20);
     let mut said = String::new();
@@ -160,5 +162,5 @@ pub(super) fn await_service(inetd: &mut Proc) -> Result<()> {
     Ok(())
 }
 
-/// Long enough for a whole run at ten times the rate.
+/// Bytes of the file, enough for a whole run at ten times the rate.
 const FILE: u64 = 200 << 20;

@@ -1,12 +1,12 @@
 //! Minimums on a managed link of 100 Mbit/s.
 //!
-//! A has a minimum of 60 Mbit/s and one TCP flow, B 20 Mbit/s and four, C nothing, a UDP flood of
-//! five times the link and 16 TCP flows. Three scenes: C is a program that nobody ever named; the
-//! three have weights and the left-over is divided by them; A falls silent (it is stopped with
-//! SIGSTOP, so that it is alive and holds its minimum) and the others must have its share within
-//! 200 ms.
+//! A has a minimum of 60 Mbit/s and one TCP flow, B 20 Mbit/s and four TCP flows. C has no minimum,
+//! a UDP flood of five times the link and 16 TCP flows. There are three scenarios. In the first C
+//! is not a target. In the second the three have weights, and the left-over is divided by them. In
+//! the third A stops sending (SIGSTOP keeps it alive and its minimum held), and the others must get
+//! its share within 200 ms.
 //!
-//! Rates are by the tap at the far end, told apart by port.
+//! The tap at the far end measures the rates, by port.
 
 use anyhow::{Context as _, Result};
 use serde_json::json;
@@ -20,7 +20,7 @@ use crate::traffic::{self, Family as Parent, Life, Running, Tcp, Udp};
 use crate::wire::{self, Flow, Record, Tap};
 use crate::world::{Family, Netnice, Pair, World};
 
-/// The port of each program at the server; C's UDP has one of its own.
+/// The port of each program at the server; C's UDP has a port of its own.
 const PORTS: [u16; 3] = [5001, 5002, 5003];
 const FLOOD_PORT: u16 = 5004;
 const LINK: f64 = R100M.bits as f64;
@@ -111,7 +111,7 @@ fn span(context: &Context) -> u64 {
     if context.quick { 4 } else { 10 }
 }
 
-/// C was never named.
+/// Scenario 1: C is not a target.
 fn unnamed(context: &Context, outcome: &mut Outcome, log: &mut Vec<String>) -> Result<()> {
     let mut mix = Mix::start(log)?;
     let from = mix.go()? + 2 * SECOND;
@@ -122,7 +122,7 @@ fn unnamed(context: &Context, outcome: &mut Outcome, log: &mut Vec<String>) -> R
     Ok(())
 }
 
-/// The checks of A's and B's minimums, and of the link's use.
+/// Checks A's and B's minimums, and the link's use.
 fn hold(
     context: &Context,
     outcome: &mut Outcome,
@@ -162,7 +162,7 @@ fn hold(
     );
 }
 
-/// The left-over of 20 Mbit/s is divided 100 : 200 : 100.
+/// Scenario 2: the left-over of 20 Mbit/s is divided 100 : 200 : 100.
 fn weighted(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let mut log = Vec::new();
     let mut mix = Mix::start(&mut log)?;
@@ -204,7 +204,7 @@ fn weighted(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// A falls silent.
+/// Scenario 3: A stops sending.
 fn idle(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let mut mix = Mix::start(&mut Vec::new())?;
     let began = mix.go()?;
@@ -214,7 +214,7 @@ fn idle(context: &Context, outcome: &mut Outcome) -> Result<()> {
     wait_until(began + 7 * SECOND);
     let record = tap.stop(&mix.world.server().ns)?;
     record.sound()?;
-    // What A's socket had accepted is still sent; silence begins with its last packet.
+    // The kernel still sends the data in A's socket; the silence begins after A's last packet.
     let mut silent = began + 7 * SECOND;
     while silent > began + 3 * SECOND && record.bytes(of(0), silent - 10 * MS, silent) == 0 {
         silent -= 10 * MS;

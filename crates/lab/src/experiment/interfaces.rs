@@ -1,4 +1,4 @@
-//! A limit belongs to a program, not to an interface: two cables, one limit, kept in sum.
+//! A limit belongs to a program, not to an interface: one limit over the sum of two cables.
 
 use anyhow::Result;
 use serde_json::json;
@@ -72,7 +72,7 @@ fn measure(
     let received = arrivals.stop()?;
     let sum = match direction {
         Direction::Up => rates.iter().sum(),
-        // What one program read lags behind what its host received.
+        // The bytes that one program has read lag behind the bytes that its host received.
         _ => received.rate(from, to).unwrap_or(0.0),
     };
     let name = format!("{direction:?} {family:?}");

@@ -1,4 +1,4 @@
-//! What a ping suffers from the bulk flows of its own program inside one limit.
+//! The round-trip time of a ping beside the bulk flows of its own program inside one limit.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The paper's own experiments with the primitive: table 1, figures 3 and 4 (NICE, section 5).
 //!
-//! The paper counts bytes at the network layer, netnice on the wire; both are printed. 512
-//! Kbyte/s is 524,288 bytes/s. For the figures the cable has the paper's 10 Mbit/s, and the meter
-//! sits where the paper's tcpdump did: on the segment.
+//! The paper counts bytes at the network layer, netnice on the wire; both are printed. 512 Kbyte/s
+//! is 524,288 bytes/s. For the figures the cable has the paper's 10 Mbit/s, and the meter is where
+//! the paper's tcpdump was: on the segment.
 
 use anyhow::Result;
 use serde_json::json;
@@ -19,23 +19,23 @@ use crate::traffic::{self, Fetching, Report, Tcp};
 use crate::wire::{self, Record, Tap};
 use crate::world::{Arrivals, Cable, Family, Pair, World};
 
-/// Table 1: loopback transfers of a 45-Mbyte file by a program that is not limited, with and
-/// without netnice; another process is limited, so that the filters are in place.
+/// Table 1: loopback transfers of a 45-Mbyte file by a program without a limit, with and without
+/// netnice. Another process has a limit, so that the filters are installed.
 pub fn table1(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let world = World::pair(Pair::default())?;
     let host = world.client();
     let from = "127.0.0.1:80".parse()?;
-    // One processor each: where the scheduler puts the two would be most of the difference.
+    // One processor each: otherwise the placement by the scheduler would be most of the difference.
     let server = traffic::serve_files(host, from, Some(1))?;
     let client = Fetching::start(host, from, FILE, Some(0))?;
     let mut pair = Loopback { server, client };
     pair.client.fetch(60)?;
-    // The paper made 20 runs; six times as many make the interval narrow enough to judge 1 % by.
+    // The paper made 20 runs; six times as many make the interval narrow enough to judge 1 %.
     let (runs, times) = if context.quick { (12, 20) } else { (120, 20) };
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for run in 0..runs {
-        // A B, B A, A B, …: a machine that gets slower meanwhile favours neither.
+        // A B, B A, A B, …: a machine that becomes slower meanwhile affects both equally.
         for filtered in [run % 2 == 0, run % 2 == 1] {
             let one = pair.run(&world, times, filtered)?;
             if filtered { &mut with } else { &mut without }.push(one);
@@ -54,8 +54,9 @@ pub fn table1(context: &Context, outcome: &mut Outcome) -> Result<()> {
         });
         outcome.ours(name, row);
     }
-    // Each pair was measured within a second, so a ratio of neighbours is steadier than the rates,
-    // and the median of ratios than their mean, on a machine with other work.
+    // Each pair was measured within a second. On a machine with other load, a ratio of neighbours
+    // is therefore steadier than the rates, and the median of the ratios is steadier than their
+    // mean.
     let pairs = || with.iter().zip(&without);
     let rates: Vec<f64> = pairs().map(|(a, b)| a.0 / b.0).collect();
     let spent: Vec<f64> = pairs().map(|(a, b)| a.1 / b.1).collect();
@@ -74,15 +75,15 @@ pub fn table1(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// Who fetches over loopback, and who serves.
+/// The server and the client of transfers over loopback.
 struct Loopback {
     server: Proc,
     client: Fetching,
 }
 
 impl Loopback {
-    /// One run: throughput in MB/s, by the median of some transfers, and the processor time of
-    /// both ends for one transfer, in ms.
+    /// One run: throughput in MB/s, from the median duration of some transfers, and the processor
+    /// time of both ends for one transfer, in ms.
     fn run(&mut self, world: &World, times: u32, filtered: bool) -> Result<(f64, f64)> {
         let guards = if filtered {
             let netnice = world.netnice("client")?;
@@ -109,15 +110,15 @@ impl Loopback {
     }
 }
 
-/// What one of the two figures measured.
+/// The measurements for one of the two figures.
 struct Limited {
-    /// What the meter on the segment saw of the data's direction.
+    /// The record of the data's direction on the segment.
     record: Record,
-    /// What the program's host received.
+    /// Bytes that the program's host received over time.
     received: Cumulative,
     /// The report of the program under test.
     report: Report,
-    /// When the program began, when the limit was typed and when it had been set, and the end.
+    /// Start of the program, start and end of the command, and end of the run (wall clock, ns).
     began: u64,
     typed: u64,
     set: u64,
@@ -163,9 +164,10 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     )
 }
 
-/// Figure 4: the input of a running receiver. The promise is about what the program's host receives behind the limit; the
-/// segment carries a little more, because TCP finds its rate by losing packets at the limit, and the program reads less
-/// evenly, because a lost packet holds up those after it.
+/// Figure 4: the input of a running receiver. The promise is about the bytes that the program's
+/// host receives behind the limit. The segment carries a little more, because TCP finds its rate by
+/// losing packets at the limit. The program reads less evenly, because a lost packet delays those
+/// after it.
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let run = limit_midway(context, Direction::Down)?;
@@ -221,7 +223,8 @@ fn limit_midway(context: &Context, direction: Direction) -> Result<Limited> {
     };
     let mut far = traffic::ready(server, &far)?;
     let mut program = traffic::ready(client, &near)?;
-    // On the segment: up at the server's device, down where the switch sends to the client.
+    // The meter is on the segment: for up at the server's device, for down where the switch sends
+    // to the client.
     let (tap_at, device) = match (direction, world.switch()) {
         (Direction::Down, Some(switch)) => (switch, "p0"),
         _ => (&server.ns, "eth0"),
@@ -311,5 +314,5 @@ fn publish(
     })
 }
 
-/// The paper's file.
+/// Bytes of the paper's file.
 const FILE: u64 = 45_000_000;

@@ -9,8 +9,8 @@ use super::simulated::{bins, greedy, link, ms, netnice_only, play};
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 
-/// Figure 4: 10 Mbit/s, packets of 1500 bytes that take 1.2 ms, a slice of 2.4 ms in 50 ms; and
-/// what the paper's footnote says of 3 ms.
+/// Figure 4: 10 Mbit/s, packets of 1500 bytes that take 1.2 ms, a slice of 2.4 ms in 50 ms; and the
+/// slice of 3 ms in the paper's footnote.
 pub fn figure4_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let seconds = if context.quick { 10 } else { 1000 };
@@ -54,7 +54,7 @@ pub fn figure4_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
     })
 }
 
-/// What a sender that always has something to send sends of a slice in 50 ms.
+/// The packets of a backlogged sender with this slice in 50 ms.
 fn backlogged(slice: &str, until: Nanos) -> Result<Vec<Sent>> {
     let mut world = link("10mbit", 1500)?;
     let contract = format!("slice {slice}/50ms");

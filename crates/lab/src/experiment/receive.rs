@@ -1,9 +1,9 @@
-//! Minimums in the receive direction, on a cable that really has the rate the operator named.
+//! Minimums in the receive direction, on a cable that has the declared rate.
 //!
-//! What the host can do about packets that have already crossed the wire is to let TCP's senders
-//! feel a rate a little below the wire's (97 %). That holds against TCP and against UDP that fits.
-//! UDP above the wire's rate takes the cable itself: what is lost there is lost before the host
-//! sees it, and all that netnice can do is to say so.
+//! A host cannot undo that packets have crossed the wire. It can only limit TCP's senders to a rate
+//! a little below the wire's (97 %). This works against TCP, and against UDP that fits. UDP above
+//! the wire's rate fills the cable itself: packets are lost before the host sees them, and netnice
+//! can only report it.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::stats;
 use crate::traffic::{self, Running, Tcp, Udp};
 use crate::world::{Cable, Family, Netnice, World};
 
-/// What a receive guarantee can give of a wire.
+/// The share of a wire that receive guarantees can use.
 const SHARE: f64 = 0.97;
 
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
@@ -115,7 +115,7 @@ fn judge(
     Ok(())
 }
 
-/// Floods the cable with UDP and returns what `show` says about it within ten seconds.
+/// Floods the cable with UDP and returns the reason that `show` gives within ten seconds.
 fn overrun(netnice: &Netnice, world: &World) -> Result<Option<String>> {
     let (client, server) = (world.client(), world.server());
     let (there, here) = (at(server, Family::V4, 5005), at(client, Family::V4, 5005));
@@ -131,7 +131,7 @@ fn overrun(netnice: &Netnice, world: &World) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// The first reason under a member `degraded` of a target or a link, if there is one.
+/// The first reason in a member `degraded` of a target or a link, if there is one.
 fn degradation(shown: &Value) -> Option<String> {
     ["targets", "links"]
         .into_iter()
@@ -145,5 +145,5 @@ fn degradation(shown: &Value) -> Option<String> {
         })
 }
 
-/// UDP that fits beside the minimums.
+/// Rate in bit/s of UDP that fits beside the minimums.
 const FITTING: u64 = 5_000_000;

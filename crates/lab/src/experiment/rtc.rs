@@ -1,10 +1,10 @@
 //! RTC (Mehra, Indiresan, Shin: Structuring communication software for quality-of-service
 //! guarantees), in the simulator: figures 5 and 6.
 //!
-//! The workload as far as it is known (its table of values is lost): channels 0 and 1 bursty, 2
-//! periodic, best effort as 3; fragments of 4 KB, a preemption point each 4 packets. The costs
-//! are the paper's, but for the context switch, which is lost too: 55 us are ours. The processor
-//! is the bottleneck, as there: about 3 packets in a millisecond.
+//! The workload is the paper's as far as known (its table of values is lost): channels 0 and 1
+//! bursty, 2 periodic, best effort as 3; fragments of 4 KB, a preemption point every 4 packets. The
+//! costs are the paper's, except the context switch, which is lost too: 55 us are assumed. The
+//! processor is the bottleneck, as in the paper: about 3 packets in a millisecond.
 
 use std::num::NonZeroU32;
 
@@ -66,7 +66,7 @@ pub fn figure5_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
         .map(|(_, report)| rate(&report.flows[3], report))
         .collect();
     let peak = extremes(&sent).1;
-    // Saturated is what gets less than it offers.
+    // Best effort is saturated if it gets less than it offers.
     let pairs = || rows.iter().map(|(offered, _)| *offered).zip(&sent);
     let saturates = pairs().position(|(offered, sent)| *sent < 0.98 * offered);
     let saturates = saturates.context("best effort never saturates: offer more")?;
@@ -95,7 +95,7 @@ pub fn figure5_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
     })
 }
 
-/// Figure 6: channel 0 sends at multiples of its Rmax, best effort what the paper's did.
+/// Figure 6: channel 0 sends at multiples of its Rmax, best effort as much as in the paper.
 pub fn figure6_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     is_admitted(outcome)?;
@@ -149,7 +149,7 @@ pub fn figure6_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
     })
 }
 
-/// The world with best effort of so many kB/s, channel 0 at a multiple of its rate.
+/// Simulates best effort of `best_effort` kB/s, and channel 0 at `factor` times its rate.
 fn play(context: &Context, best_effort: u64, factor: u64) -> Result<Report> {
     let mut world = World {
         processor: Some(processor()),
@@ -172,7 +172,7 @@ fn play(context: &Context, best_effort: u64, factor: u64) -> Result<Report> {
             },
         };
         let mut flow = Flow::new(NAMES[number], text, source)?;
-        // Those that wait for their logical arrival, and those in the works.
+        // Messages that wait for their logical arrival, and messages being processed.
         let works = channel.deadline().0 * u64::from(channel.rmax().get()) / 1_000_000_000 + 1;
         flow.queue = (count + works) as usize;
         world
@@ -188,7 +188,7 @@ fn play(context: &Context, best_effort: u64, factor: u64) -> Result<Report> {
     Ok(world.run(Nanos::from_secs(seconds), |_| ())?)
 }
 
-/// Whether the workload is what admission would let in: its own theorem is tried here.
+/// Fails unless admission accepts the workload. This also exercises admission's theorem.
 fn is_admitted(outcome: &mut Outcome) -> Result<()> {
     let wire = wire()?;
     let link = Transmitter::of(&wire, processor().largest, 4);
@@ -214,7 +214,7 @@ fn channel(text: &str) -> Result<Channel> {
     contract.channel().context("a channel")
 }
 
-/// The costs of the paper's table 1, in microseconds.
+/// The costs of the paper's table 1.
 fn processor() -> Processor {
     let us = Nanos::from_micros;
     Processor {
@@ -230,7 +230,7 @@ fn processor() -> Processor {
     }
 }
 
-/// 50 ns for each byte and 40 us for each packet, which are 800 bytes.
+/// A link with 50 ns for each byte and 40 us for each packet, which equal 800 bytes.
 fn wire() -> Result<Wire> {
     Ok(Wire {
         overhead: Bytes(800),
@@ -239,7 +239,7 @@ fn wire() -> Result<Wire> {
     })
 }
 
-/// kB in a second.
+/// Rate of a flow in kB/s.
 fn rate(flow: &FlowReport, report: &Report) -> f64 {
     flow.bytes as f64 / 1e3 / (report.until.0 as f64 / 1e9)
 }
@@ -274,7 +274,7 @@ fn chart(title: &str, x: &str, at: &[f64], reports: &[&Report]) -> String {
     series.fold(Chart::new(title, x, "kB/s"), Chart::with).svg()
 }
 
-/// Two bursty ones and a periodic one: about 40 % of the processor.
+/// Two bursty channels and a periodic one: about 40 % of the processor.
 const CHANNELS: [&str; 3] = [
     "channel mmax=60KiB,rmax=15/s,bmax=4,deadline=40ms",
     "channel mmax=40KiB,rmax=15/s,bmax=6,deadline=30ms",

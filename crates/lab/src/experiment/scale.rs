@@ -1,4 +1,4 @@
-//! A thousand targets, set one by one by the command line, as a script would.
+//! A thousand targets, set one by one with the command line, as a script does.
 
 use std::time::Instant;
 
@@ -11,10 +11,11 @@ use crate::process::Proc;
 use crate::stats;
 use crate::world::{Host, Pair, World};
 
-/// The number of the promise.
+/// The number of targets in the promise.
 pub const THOUSAND: usize = 1000;
 
-/// Processes that do nothing, each of which can be a target.
+/// Starts `count` processes that do nothing, each of which can be a target; returns their parent
+/// and their ids.
 pub fn sleepers(host: &Host, count: usize) -> Result<(Proc, Vec<u32>)> {
     let mut command = host.ns.command("sh");
     command.arg("-c").arg(format!(
@@ -39,7 +40,8 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let (_parent, pids) = sleepers(world.client(), THOUSAND)?;
     let mut took = Vec::with_capacity(THOUSAND);
     for (i, pid) in pids.iter().enumerate() {
-        // The whole command, from exec to exit, and three kinds of contract in turn.
+        // The time is that of the whole command, from exec to exit, with three kinds of contract in
+        // turn.
         let contract = ["--up 4mbit", "--down 8mbit", "--up 2mbit --down 3mbit"][i % 3];
         let answer = netnice.type_line(&format!("set pid:{pid} {contract}"))?;
         took.push(answer.took().as_secs_f64() * 1e3);

@@ -1,6 +1,6 @@
-//! What the experiments in virtual time have in common: the real scheduler in a simulated world.
+//! The common parts of the experiments in virtual time: the real scheduler in a simulated world.
 //!
-//! Nothing of the machine is measured, so there is nothing to be noisy: the same run every time.
+//! The machine has no influence, so every run gives the same result.
 
 use anyhow::{Result, bail};
 use netnice_core::sched::Wire;
@@ -9,7 +9,7 @@ use netnice_sim::{Flow, Report, Sent, Source, World};
 
 use super::{Context, Subject};
 
-/// A simulated world has no HTB to compare with.
+/// Fails unless the subject is netnice: a simulated world has no HTB to compare with.
 pub fn netnice_only(context: &Context) -> Result<()> {
     match context.subject {
         Subject::Netnice => Ok(()),
@@ -17,7 +17,7 @@ pub fn netnice_only(context: &Context) -> Result<()> {
     }
 }
 
-/// A link, as the papers count: no framing, packets of at most `longest` bytes.
+/// A link as the papers count: no framing, packets of at most `longest` bytes.
 pub fn link(rate: &str, longest: u64) -> Result<World> {
     let rate: Rate = rate.parse()?;
     Ok(World::new(Wire {
@@ -26,20 +26,20 @@ pub fn link(rate: &str, longest: u64) -> Result<World> {
     }))
 }
 
-/// A flow that always has a packet of this size to send.
+/// A flow that is always backlogged with packets of `size` bytes.
 pub fn greedy(name: &str, contract: &str, size: u64) -> Result<Flow> {
     let size = Bytes(size);
     Ok(Flow::new(name, contract, Source::Greedy { size })?)
 }
 
-/// Plays it, and keeps what was sent.
+/// Runs the simulation until `until`; returns the report and all sent packets.
 pub fn play(world: &World, until: Nanos) -> Result<(Report, Vec<Sent>)> {
     let mut sent = Vec::new();
     let report = world.run(until, |one| sent.push(*one))?;
     Ok((report, sent))
 }
 
-/// Packets of a flow that began in each of the bins of a width that fill `from..until`.
+/// Counts the packets of a flow by their start in bins of `width` that fill `from..until`.
 pub fn bins(sent: &[Sent], flow: usize, from: Nanos, until: Nanos, width: Nanos) -> Vec<u32> {
     let mut bins = vec![0; ((until.0 - from.0) / width.0) as usize];
     for one in sent.iter().filter(|one| one.flow == flow) {
@@ -52,7 +52,7 @@ pub fn bins(sent: &[Sent], flow: usize, from: Nanos, until: Nanos, width: Nanos)
     bins
 }
 
-/// Milliseconds.
+/// Milliseconds as [`Nanos`].
 pub const fn ms(millis: u64) -> Nanos {
     Nanos::from_millis(millis)
 }

@@ -1,4 +1,4 @@
-//! The paper's figures 6, 7 and 8: somebody types while a server sends files (NICE, section 6).
+//! The paper's figures 6, 7 and 8: a user types while a server sends files (NICE, section 6).
 //!
 //! ```text
 //!   figure 6   one segment of 10 Mbit/s: C1, C2, C3, S1              C3 types to S1
@@ -6,19 +6,23 @@
 //!   figure 8   S1, S2 on a switch at 100 Mbit/s, and the segment     C3 types to S2
 //!              with C1, C2, C3 behind one of its ports
 //! ```
-//! C1 and C2 fetch 128 Mbyte by FTP from S1 (real vsftpd and curl, a file without a disk), from 10 and 15 s for 15 s each. C3
-//! sends a byte each 100 ms over TCP and gets its echo, from 0 to 40 s. With netnice vsftpd is started by `netnice inetd` with
-//! a total of 512 Kbyte/s; without, by the same super-server without a total or any limit. The congested time is from 10 to 30 s; idle is
-//! before it, in the same runs.
+//! C1 and C2 fetch 128 Mbyte by FTP from S1 (real vsftpd and curl, a sparse file), from 10 and 15 s
+//! for 15 s each. C3 sends a byte every 100 ms over TCP and gets its echo, from 0 to 40 s. With
+//! netnice `netnice inetd` starts vsftpd with a total of 512 Kbyte/s; without netnice the same
+//! super-server starts it without a total or any limit. The congested time is from 10 to 30 s; the
+//! idle time is before it, in the same runs.
 //!
-//! **What can be had.** The files keep the segment busy for 42 % of the time, and a packet on the wire is not interrupted: it takes
-//! T = 1.21 ms. If packets come evenly, one each 2.96 ms, the wire is silent for long enough after each that a key stroke or its
-//! echo meets one packet and never two. So the wait is evenly between nothing and T with probability 0.42, and its 99th percentile
-//! 0.98 T. If each session's packets come as they like, some leave together and a stroke and its echo may both wait: 2.0 ms and
-//! more. So the total has to be one clock for all sessions, which it is under `netnice inetd`.
+//! **Best possible result.** The files use the segment for 42 % of the time, and a packet on the
+//! wire is not interrupted: it takes T = 1.21 ms. If packets come evenly, one every 2.96 ms, the
+//! silence after each is long enough that a key stroke or its echo meets one packet and never two.
+//! The wait is then evenly distributed between 0 and T with probability 0.42, and its 99th
+//! percentile is 0.98 T. If each session's packets come independently, some leave together, and a
+//! key stroke and its echo may both wait: 2.0 ms and more. The total therefore needs one clock for
+//! all sessions, as in `netnice inetd`.
 //!
-//! What the paper leaves open: a station's interface holds 50 full packets (FreeBSD's interface queue), the switch's port 128
-//! Kbyte, TCP is cubic, and a busy station keeps the wire for 8 packets (see [`crate::world::hub`]).
+//! The paper does not give all parameters. Those chosen here: a station's interface holds 50 full
+//! packets (FreeBSD's interface queue), the switch's port 128 Kbyte, TCP is cubic, and a busy
+//! station keeps the wire for 8 packets (see [`crate::world::hub`]).
 
 use std::fs;
 use std::net::SocketAddr;
@@ -43,9 +47,9 @@ struct Figure {
     id: &'static str,
     title: &'static str,
     lan: Lan,
-    /// Who echoes.
+    /// The host with the echo server.
     echo: &'static str,
-    /// The paper's mean and deviation, in ms: without, with.
+    /// The paper's mean and deviation in ms: without netnice, with netnice.
     paper: [(f64, f64); 2],
 }
 
@@ -124,7 +128,7 @@ impl Figure {
         outcome.plot(context, self.id, || self.draw(&times, &all))
     }
 
-    /// A run that was kept, or one that is measured now, if it is wanted.
+    /// A kept run, or a run that is measured now. `None` if the context does not select it.
     fn have(
         &self,
         context: &Context,
@@ -158,7 +162,7 @@ impl Figure {
         Ok(Some(run))
     }
 
-    /// One run: somebody types, two sessions come and go.
+    /// Measures one run: C3 types, and two sessions start and end.
     fn measure(&self, times: &Times, limited: bool) -> Result<Run> {
         let world = World::lan(self.lan)?;
         let (s1, echo) = (world.host("s1"), world.host(self.echo));
@@ -169,7 +173,7 @@ impl Figure {
             listen: None,
         };
         let config = world.folder().join("inetd.conf");
-        // Configuration [B] and the line by which its readiness is known.
+        // Configuration [B], and the line that signals that inetd is ready.
         let lines = format!("ftp vsftpd {}\ntelnet cat\n", vsftpd.configure()?.display());
         fs::write(&config, lines)?;
         let config = config.display().to_string();
@@ -177,7 +181,8 @@ impl Figure {
             true => &["inetd", &config, "@512Kbyte/sec"],
             false => &["inetd", &config],
         };
-        // A limit elsewhere: the first of all takes the time in which the kernel's side is loaded.
+        // A limit on another process: the first limit takes the time in which the eBPF programs are
+        // loaded.
         let mut idler = s1.ns.command("sleep");
         idler.arg("600");
         let idler = Proc::start(idler)?;
@@ -258,7 +263,7 @@ impl Figure {
             "ms",
             Bound::AtMost(frame),
         );
-        // The paper: at least an order of magnitude.
+        // The paper reports at least an order of magnitude.
         let worse = without.mean / with.mean;
         outcome.check(
             "without netnice, times as long",
@@ -312,7 +317,7 @@ impl Figure {
     }
 }
 
-/// When things happen, in ns from the first key stroke.
+/// The times of a run, in ns from the first key stroke.
 struct Times {
     runs: u32,
     starts: [u64; 2],
@@ -347,19 +352,19 @@ impl Times {
     }
 }
 
-/// What one run measured.
+/// The measurements of one run.
 #[derive(Serialize, Deserialize)]
 struct Run {
-    /// When a key was struck, in ns, and how long its echo took, in ms.
+    /// Time of the key stroke in ns, and round trip in ms.
     round_trips: Vec<(u64, f64)>,
     /// Key strokes without an echo.
     lost: u64,
-    /// What the files' server sent, in bit/s of the congested time.
+    /// Bytes from the files' server, in bit/s of the congested time.
     files: f64,
 }
 
 impl Run {
-    /// Without the first second: the connection is made and the neighbours are found then.
+    /// The first second is left out: the connection is made and neighbours are resolved then.
     fn idle(&self, times: &Times) -> Vec<f64> {
         self.between(SECOND, times.starts[0])
     }
@@ -399,7 +404,7 @@ impl Rtt {
     }
 }
 
-/// What the figures have in common: figure 7's.
+/// The common parameters of the figures: figure 7's.
 const LAN: Lan = Lan {
     hub: &["c1", "c2", "c3", "s1", "s2"],
     switch: &[],

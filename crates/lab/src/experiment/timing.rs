@@ -1,9 +1,11 @@
-//! How evenly packets of a cell contract come: the driver beside HTB and TBF, on an idle machine and on a busy one.
+//! How evenly packets of a cell contract arrive: the driver beside HTB and TBF, on an idle and on a
+//! busy machine.
 //!
-//! One flow that always has packets, 1500 bytes with all headers, at 10 and at 100 Mbit/s. The time between two packets is
-//! taken from the stamps at the receiver's device. *Lateness* is against the contract: a packet may go T after the one before
-//! it was allowed to go, or T after it went if that was more than CDVT late; the first of a run is taken to be as late as the least
-//! late one.
+//! One backlogged flow, 1500 bytes with all headers, at 10 and at 100 Mbit/s. The time between two
+//! packets comes from the timestamps of the receiver's device. *Lateness* is relative to the
+//! contract: a packet may leave T after the allowed time of the packet before, or T after that
+//! packet left if it was more than CDVT late. The first packet of a run is assumed to be as late as
+//! the least late one.
 
 use std::path::Path;
 use std::process::Command;
@@ -25,7 +27,7 @@ use crate::stats;
 use crate::traffic::{self, Udp};
 use crate::world::{Pair, World, htb};
 
-/// What sends.
+/// The sender under test.
 #[derive(Clone, Copy, PartialEq)]
 enum Subject {
     Driver,
@@ -35,7 +37,8 @@ enum Subject {
 }
 
 impl Subject {
-    /// On an idle machine; the last has no sense beside others who spin.
+    /// All subjects, for an idle machine. The clock is left out on a loaded machine, where other
+    /// programs spin.
     const ALL: [Subject; 4] = [Subject::Driver, Subject::Htb, Subject::Tbf, Subject::Clock];
 
     fn name(self) -> &'static str {
@@ -48,7 +51,7 @@ impl Subject {
     }
 }
 
-/// What one run showed, in us.
+/// The results of one run, in us.
 struct Seen {
     gaps: Vec<f64>,
     lateness: Vec<f64>,
@@ -56,7 +59,7 @@ struct Seen {
     early: u64,
 }
 
-/// Gaps and lateness at 10 and 100 Mbit/s.
+/// Runs the experiment: gaps and lateness at 10 and 100 Mbit/s.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let (rounds, seconds) = if context.quick { (1, 1) } else { (5, 4) };
@@ -133,7 +136,7 @@ fn judge(
     }
 }
 
-/// Medians of the runs.
+/// Medians over the runs.
 fn summary(seen: &[Seen]) -> Value {
     let middle = |of: &dyn Fn(&Seen) -> f64| {
         let value = stats::median(&seen.iter().map(of).collect::<Vec<_>>());
@@ -173,8 +176,8 @@ impl Subject {
         })
     }
 
-    /// How long it takes until it goes on as it always does. The driver has to map the pages of a program's memory when it sees them for the
-    /// first time.
+    /// Time in ns until the steady state. The driver maps the pages of a program's memory on their
+    /// first use.
     fn begins(self, spacing: u64) -> u64 {
         match self {
             Subject::Driver => (200 * MS).max(u64::from(direct::SENDING.chunks) * spacing),
@@ -182,7 +185,7 @@ impl Subject {
         }
     }
 
-    /// A UDP flood of the kernel's behind a queue that holds it.
+    /// A UDP flood through the kernel, limited by a queue.
     fn kernel(self, megabit: u64, seconds: u64) -> Result<Vec<u64>> {
         let world = World::pair(Pair::default())?;
         let client = world.client();
@@ -191,7 +194,8 @@ impl Subject {
         let bits = megabit * 1_000_000;
         match self {
             Subject::Htb => htb::limit(&client.ns, device, bits, htb::Leaf::Default)?,
-            // The larger bucket is the steadier one at 100 Mbit/s, and the smaller at 10.
+            // TBF is steadiest with the larger bucket at 100 Mbit/s, and with the smaller one at
+            // 10.
             _ => {
                 let burst = if megabit > 10 { 15_000 } else { 2_000 };
                 let limit = "limit 150000";
@@ -214,9 +218,9 @@ impl Subject {
     }
 }
 
-/// When packets came, and how many of them were early.
+/// Runs the driver; returns the packets' arrival times and the number of early packets.
 fn driver(megabit: u64, seconds: u64) -> Result<(Vec<u64>, u64)> {
-    // A link that is never busy when a packet may go.
+    // The link is fast enough to be free whenever a packet may leave.
     let Stage { world, mut direct } = Stage::new(1_000_000_000, Nanos(0))?;
     let contract = format!("pcr={megabit}mbit,cdvt={}us", CDVT / 1000);
     let mut talker = direct.talker(PORT, &format!("cell {contract}"))?;
@@ -234,14 +238,14 @@ fn driver(megabit: u64, seconds: u64) -> Result<(Vec<u64>, u64)> {
     Ok((record.times(from_port(PORT)), early))
 }
 
-/// When a thread that reads nothing but the clock saw that a packet might go.
+/// The times at which a thread that only reads the clock sees that a packet may leave.
 fn clock(spacing: u64, seconds: u64) -> Result<Vec<u64>> {
     let reads = move || -> Result<Vec<u64>> {
         serve::pace(None)?;
         let from = serve::monotonic().0;
         let moments = (1..seconds * SECOND / spacing).map(|number| from + number * spacing);
         let seen = moments.map(|moment| {
-            // Who never sleeps is stopped for a twentieth of each second.
+            // Without a sleep the kernel stops a real-time thread for a twentieth of each second.
             thread::sleep(Duration::from_nanos(spacing / 2));
             loop {
                 let now = serve::monotonic().0;
@@ -262,7 +266,7 @@ fn conforms(file: &Path, contract: &str) -> Result<u64> {
     Ok(early)
 }
 
-/// In us, of packets that may come so many ns after each other. See the module.
+/// Lateness in us of packets that may be `spacing` ns apart, as the module defines it.
 fn lateness(times: &[u64], spacing: u64) -> Vec<f64> {
     let mut allowed = times.first().copied().unwrap_or_default() as i64;
     let mut late = Vec::with_capacity(times.len());
@@ -277,7 +281,7 @@ fn lateness(times: &[u64], spacing: u64) -> Vec<f64> {
         .collect()
 }
 
-/// Does something while a program spins on every processor.
+/// Executes `work` while a program spins on every processor.
 fn busy<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     let processors = std::thread::available_parallelism()
         .context("processors")?
@@ -297,7 +301,7 @@ fn busy<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     work()
 }
 
-/// How many gaps of the runs at 100 Mbit/s are at most so long.
+/// The distribution of the gaps of the runs at 100 Mbit/s.
 fn spread(gaps: &[Vec<f64>]) -> String {
     let mut chart = Chart::new(
         "Gaps between packets at 100 Mbit/s, idle machine",
@@ -319,9 +323,9 @@ fn spread(gaps: &[Vec<f64>]) -> String {
     chart.svg()
 }
 
-/// Where the packets come from.
+/// The source port of the packets.
 const PORT: u16 = 5000;
 /// The contract's tolerance, in ns.
 const CDVT: u64 = SECOND / 2_000;
-/// Until everything runs, in seconds.
+/// Time in seconds until all parts run.
 const SETTLE: f64 = 0.3;

@@ -1,5 +1,6 @@
 //! VERT (Black, Barham, Donnelly, Stratford: Protocol implementation in a vertically structured
-//! operating system). Here in the simulator: figure 5. 100 Mbit/s, packets of 1500 bytes take 120 us. On real packets: [`real`] and [`receive`].
+//! operating system), figure 5 in the simulator. 100 Mbit/s, packets of 1500 bytes take 120 us.
+//! [`real`] and [`receive`] have the figures on real packets.
 
 pub mod real;
 pub mod receive;
@@ -28,8 +29,8 @@ pub fn figure5a_simulated(context: &Context, outcome: &mut Outcome) -> Result<()
             .push(greedy(&format!("{slice} ms"), &contract, 1500)?);
     }
     let (size, every) = (Bytes(98), ms(7));
-    // Slices come before what is left over, all together for 84 ms; who is to answer meanwhile has
-    // a guarantee too, as the kernel's own traffic has on a link that is shared with it.
+    // Slices are served before the left-over, for up to 84 ms in sequence. The ping therefore needs
+    // a guarantee, like the kernel's own traffic on a shared link.
     let ping = Source::Constant { size, every };
     world.flows.push(Flow::new("ping", "min 200kbit", ping)?);
     let (_, sent) = play(&world, end)?;
@@ -63,7 +64,7 @@ pub fn figure5a_simulated(context: &Context, outcome: &mut Outcome) -> Result<()
     })
 }
 
-/// Figure 5b: one sender with extra only, then four with slices, 5 s after each other.
+/// Figure 5b: one sender without a slice, then four with slices, 5 s after each other.
 pub fn figure5b_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let step = ms(if context.quick { 1_000 } else { 5_000 });
@@ -112,7 +113,7 @@ pub fn figure5b_simulated(context: &Context, outcome: &mut Outcome) -> Result<()
     })
 }
 
-/// What each ping waited until it had left, in ms.
+/// The time in ms from the arrival of each ping until it has left.
 fn pings(sent: &[Sent], flow: usize, every: Nanos) -> Vec<f64> {
     let mine = sent.iter().filter(|one| one.flow == flow);
     let came = (0_u64..).map(|n| n * every.0);

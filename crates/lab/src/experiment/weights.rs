@@ -1,4 +1,4 @@
-//! A weight is a target's, not a flow's: whoever opens more connections gains nothing by it.
+//! A weight belongs to a target, not to a flow: more connections do not give a larger share.
 
 use anyhow::Result;
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::traffic::{self, Tcp};
 use crate::wire::{self, Flow, Tap};
 use crate::world::{Family, Offloads, Pair, World};
 
-/// Two targets: weight and flows of each, and offloads.
+/// Weight and number of flows of each of two targets, and offloads.
 type Case = ((u32, u32), (u32, u32), Offloads);
 
 const CASES: [Case; 5] = [

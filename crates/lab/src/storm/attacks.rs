@@ -1,11 +1,11 @@
-//! What hostile users try: one function each, and the table of them.
+//! The attacks of hostile users: one function each, and the table of them.
 //!
-//! An attack takes at most some seconds, tidies up what would stop its own user from going on, and ends with an
-//! error where the daemon did not let it go on; that is no fault. What was had that must not be had is a
-//! [`Hostile::crime`].
+//! An attack takes at most some seconds, removes what would keep its own user from further attacks,
+//! and returns an error if the daemon did not let it go on; such an error is no finding. If an
+//! attack gets something that its user must not have, it reports a [`Hostile::crime`].
 //!
-//! **A new attack** is a function and a line in [`ATTACKS`]. The storm draws from the table, and `netnice-lab storm
-//! hostile --only NAME` tries one alone.
+//! **A new attack** is a function and a line in [`ATTACKS`]. The storm draws from the table, and
+//! `netnice-lab storm hostile --only NAME` tries one alone.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,10 +28,10 @@ use super::hostile::{Hostile, MOST_DESCRIPTORS, frame, hear, say, say_with, set,
 use super::pidfd;
 use crate::sys;
 
-/// Something that a hostile user does.
+/// An attack of a hostile user. It fails if the daemon did not let it go on.
 pub type Attack = fn(&mut Hostile) -> Result<()>;
 
-/// Everything that is tried, by name.
+/// All attacks by name.
 pub const ATTACKS: &[(&str, Attack)] = &[
     // Bytes.
     ("garbage", garbage),
@@ -84,7 +84,7 @@ fn garbage(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// JSON that nests as deep as a request is long.
+/// JSON nested as deep as the maximum length of a request allows.
 fn nests(hostile: &mut Hostile) -> Result<()> {
     let open = ["[", "{\"a\":", "{\"version\":1,\"request\":{\"set\":"];
     let open = open[hostile.random.below(3) as usize];
@@ -97,7 +97,7 @@ fn nests(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// Requests that are none, of versions that there are not, with keys that nobody knows.
+/// Invalid requests, unknown versions and unknown keys.
 fn strange_requests(hostile: &mut Hostile) -> Result<()> {
     let texts = [
         "{\"version\":1,\"request\":{\"reboot\":{}}}",
@@ -118,7 +118,7 @@ fn strange_requests(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// Frames that say that they are long, and are.
+/// Frames with an invalid length field, and 1 MiB of data.
 fn huge_frame(hostile: &mut Hostile) -> Result<()> {
     let lengths = [u32::MAX, 1 << 30, 1 << 20, 65_537, 0];
     let length = lengths[hostile.random.below(5) as usize];
@@ -129,7 +129,7 @@ fn huge_frame(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// A request byte by byte, and the last one never.
+/// Requests sent byte by byte, without the last byte.
 fn slow_frame(hostile: &mut Hostile) -> Result<()> {
     let request = frame(b"{\"version\":1,\"request\":{\"show\":{}}}");
     let mut streams = Vec::new();
@@ -145,7 +145,7 @@ fn slow_frame(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// Half of a request, and the end.
+/// Requests cut off at each length.
 fn cut_frame(hostile: &mut Hostile) -> Result<()> {
     let request = frame(b"{\"version\":1,\"request\":{\"show\":{}}}");
     for cut in 1..request.len() {
@@ -154,7 +154,7 @@ fn cut_frame(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// Names as long as a request may be.
+/// Names with almost the maximum length of a request.
 fn long_names(hostile: &mut Hostile) -> Result<()> {
     let long = "x".repeat(60_000);
     for kind in ["name", "unit", "cgroup:/", "app:/", "user", "container"] {
@@ -175,7 +175,7 @@ fn long_names(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// As many connections as there are descriptors for, at once.
+/// Up to 300 connections at once.
 fn many_connections(hostile: &mut Hostile) -> Result<()> {
     let mut streams = Vec::new();
     for _ in 0..300 {
@@ -187,7 +187,7 @@ fn many_connections(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// Connections that stay open while other things are tried.
+/// Connections that stay open during other attacks.
 fn held_connections(hostile: &mut Hostile) -> Result<()> {
     if hostile.held.len() > 100 {
         hostile.held.clear();
@@ -199,7 +199,7 @@ fn held_connections(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// Questions with long answers that nobody reads.
+/// Requests with long responses that the client does not read.
 fn unread_answers(hostile: &mut Hostile) -> Result<()> {
     let question = frame(b"{\"version\":1,\"request\":{\"log\":{}}}");
     let mut streams = Vec::new();
@@ -217,14 +217,15 @@ fn unread_answers(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// A client that is stopped in the midst of reading.
+/// A client that is stopped while it reads.
 fn stopped_reader(hostile: &mut Hostile) -> Result<()> {
     let own = std::env::current_exe().context("where is this program?")?;
     let mut command = Command::new(own);
     command.args(["storm", "good", "--for-ms", "60000", "--runtime-dir"]);
     command.arg(hostile.dir.path()).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    // It has a process of its own to be limited, which goes with it.
+    // It has a process of its own to be limited, which is in its process group and is killed with
+    // it.
     let mut child = command.process_group(0).spawn()?;
     std::thread::sleep(Duration::from_millis(100 + hostile.random.below(50)));
     let stopped = sys::kill(child.id() as i32, libc::SIGSTOP);
@@ -234,7 +235,7 @@ fn stopped_reader(hostile: &mut Hostile) -> Result<()> {
     Ok(stopped.and(killed)?)
 }
 
-/// Requests whose client does not wait for the answer.
+/// Requests whose client closes the connection before the response.
 fn gone_before_the_answer(hostile: &mut Hostile) -> Result<()> {
     let pid = hostile.own.id();
     let own = pidfd(pid)?;
@@ -246,7 +247,7 @@ fn gone_before_the_answer(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// A table full of descriptors beside one request.
+/// A request with up to [`MOST_DESCRIPTORS`] descriptors.
 fn descriptors(hostile: &mut Hostile) -> Result<()> {
     let all = harmless()?;
     let many: Vec<BorrowedFd<'_>> = all.iter().map(AsFd::as_fd).collect();
@@ -263,7 +264,7 @@ fn descriptors(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// Descriptors with each byte of a request, on many connections, that are hung up then.
+/// Descriptors with each byte of a request, on several connections that are closed afterwards.
 fn queued_descriptors(hostile: &mut Hostile) -> Result<()> {
     let all = harmless()?;
     let many: Vec<BorrowedFd<'_>> = all.iter().map(AsFd::as_fd).collect();
@@ -278,7 +279,7 @@ fn queued_descriptors(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// A descriptor that is no pidfd where a pidfd belongs.
+/// A descriptor that is not a pidfd, in place of a pidfd.
 fn wrong_descriptor(hostile: &mut Hostile) -> Result<()> {
     let pid = hostile.own.id();
     for wrong in harmless()? {
@@ -290,7 +291,7 @@ fn wrong_descriptor(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// Descriptors of which nothing comes when they are closed.
+/// Descriptors whose closing has no effect.
 fn harmless() -> Result<Vec<OwnedFd>> {
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let null = std::fs::File::open("/dev/null")?;
@@ -303,7 +304,7 @@ fn harmless() -> Result<Vec<OwnedFd>> {
     ])
 }
 
-/// A process that has ended, by a pidfd of it.
+/// A pidfd of a process that has ended.
 fn dead_pidfd(hostile: &mut Hostile) -> Result<()> {
     for _ in 0..5 {
         let mut child = sleeper()?;
@@ -340,7 +341,7 @@ fn dies_while_tagged(hostile: &mut Hostile) -> Result<()> {
     asked.map(drop)
 }
 
-/// A process of another user, and the wrong number for one's own.
+/// A process of another user, and a process of another user with a pidfd of the user's own process.
 fn anothers_pidfd(hostile: &mut Hostile) -> Result<()> {
     for other in hostile.others.clone() {
         let answer = hostile.set(other, "up 1mbit")?;
@@ -358,7 +359,7 @@ fn anothers_pidfd(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// Children of children while their parent is limited.
+/// A process that makes many descendants while it is limited.
 fn forks(hostile: &mut Hostile) -> Result<()> {
     let mut shell = Command::new("sh");
     let script =
@@ -370,7 +371,7 @@ fn forks(hostile: &mut Hostile) -> Result<()> {
     answer.map(drop)
 }
 
-/// A name that is no text, for a process that is limited then.
+/// A process name that is not valid text, for a process that is then limited.
 fn strange_name(hostile: &mut Hostile) -> Result<()> {
     let names: [&CStr; 4] = [c"\xff\xfe\xc0", c"\n\x1b[2J", c") R 0 0 0", c" "];
     let name = names[hostile.random.below(4) as usize];
@@ -384,7 +385,7 @@ fn strange_name(hostile: &mut Hostile) -> Result<()> {
     answer.map(drop)
 }
 
-/// A limit that comes and goes.
+/// A limit that is set and cleared repeatedly.
 fn toggle(hostile: &mut Hostile) -> Result<()> {
     let pid = hostile.own.id();
     for n in 1..=5 {
@@ -409,7 +410,7 @@ fn cleared(what: ClearWhat) -> Request {
     })
 }
 
-/// Changes for a millisecond, and changes that nobody confirms.
+/// Changes for at most 2 ms, and changes that are not confirmed.
 fn short_times(hostile: &mut Hostile) -> Result<()> {
     let pid = hostile.own.id();
     let own = pidfd(pid)?;
@@ -428,7 +429,7 @@ fn short_times(hostile: &mut Hostile) -> Result<()> {
     clear(hostile, pid).map(drop)
 }
 
-/// What only root and the group may.
+/// Requests that only root and the netnice group may make.
 fn what_is_not_ours(hostile: &mut Hostile) -> Result<()> {
     let pid = hostile.own.id();
     let own = pidfd(pid)?;
@@ -455,7 +456,7 @@ fn what_is_not_ours(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// Every question there is, about anybody.
+/// All read-only requests, about the own process and others.
 fn questions(hostile: &mut Hostile) -> Result<()> {
     let pids = [hostile.own.id(), 1, 4_194_303, std::process::id()];
     let pid = pids[hostile.random.below(4) as usize];
@@ -487,7 +488,7 @@ fn questions(hostile: &mut Hostile) -> Result<()> {
     for request in requests {
         hostile.ask(&request, None)?;
     }
-    // The same on one connection, as fast as it goes.
+    // The same request on one connection, as fast as possible.
     let mut client = Client::over(hostile.connect()?);
     for _ in 0..100 {
         client.call_within(
@@ -499,12 +500,12 @@ fn questions(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// All that one may clear is one's own.
+/// Clears everything that the user may clear, which is only its own.
 fn clear_all(hostile: &mut Hostile) -> Result<()> {
     hostile.ask(&cleared(ClearWhat::All), None).map(drop)
 }
 
-/// On the direct path and off it.
+/// Attaches to the direct path and detaches.
 fn attach_detach(hostile: &mut Hostile) -> Result<()> {
     for _ in 0..3 {
         Program::attach(&hostile.dir, None, 1, 1 << 20)?;
@@ -512,7 +513,7 @@ fn attach_detach(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-/// A flow that sends some packets, and a program that leaves without closing it.
+/// A flow that sends some packets, and a program that ends without closing it.
 fn open_and_leave(hostile: &mut Hostile) -> Result<()> {
     let mut from = hostile.local;
     from.set_port(from.port() + hostile.random.below(100) as u16);

@@ -1,10 +1,11 @@
-//! Clients that change limits at the same time, each by a connection of its own, and remember what they asked and
-//! what came of it.
+//! Clients that change limits concurrently, each over a connection of its own, and record each
+//! change and its outcome.
 //!
-//! Each client has a target that no other client of the same user has, so that a line of the daemon's log (user and
-//! target) says which client's next change it is. When all is done the program reads orders, `TARGET up 4mbit` or
-//! `TARGET clear`, one a line, carries each out at another daemon, and says what came of it: so one order of
-//! everybody's changes can be tried again.
+//! Each client has a target that no other client of the same user has. A line of the daemon's log
+//! (user and target) therefore identifies the client whose next change it is. At the end the
+//! program reads commands, `TARGET up 4mbit` or `TARGET clear`, one a line, executes each at
+//! another daemon, and prints its outcome. A test can thus repeat the changes of all clients in one
+//! order.
 
 use std::io::BufRead;
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,29 +43,29 @@ pub struct ClientArgs {
     second: PathBuf,
 }
 
-/// What a client did.
+/// The record of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Did {
     /// The target.
     pub target: String,
-    /// Its changes that the daemon has a line of log for, in order.
+    /// Its changes that the daemon logs by target, in order.
     pub changes: Vec<Change>,
-    /// How many requests it made.
+    /// Number of requests that it made.
     pub requests: u64,
-    /// Answers that were none.
+    /// Wrong or missing responses.
     pub failures: Vec<String>,
 }
 
-/// A change and what came of it.
+/// A change and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// As in `up 4mbit`, or `clear`.
+    /// The change: as in `up 4mbit`, or `clear`.
     pub asked: String,
-    /// What came of it.
+    /// Its outcome.
     pub came: Came,
 }
 
-/// What came of a change.
+/// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Came {
@@ -72,7 +73,8 @@ pub enum Came {
     Done,
     /// It was refused.
     Refused,
-    /// It makes no sense, or there was nothing to take back: no line of log tells of it.
+    /// The request was invalid, or there was nothing to clear: the daemon logs no line with the
+    /// target.
     Nothing,
 }
 
@@ -143,7 +145,7 @@ fn aim(target: &str) -> Result<Aim> {
     })
 }
 
-/// One client's requests.
+/// Makes one client's requests.
 fn change(args: &ClientArgs, target: &str, mut random: Random) -> Result<Did> {
     let mut client = Client::connect(&args.common.dir())?;
     let aim = aim(target)?;
@@ -183,7 +185,7 @@ fn change(args: &ClientArgs, target: &str, mut random: Random) -> Result<Did> {
     Ok(did)
 }
 
-/// Asks for one change.
+/// Requests one change.
 fn carry_out(client: &mut Client, aim: &Aim, asked: &str) -> Result<Came> {
     let clears = asked == "clear";
     let request = match clears {
@@ -205,8 +207,8 @@ fn carry_out(client: &mut Client, aim: &Aim, asked: &str) -> Result<Came> {
     Ok(
         match answer.with_context(|| format!("{} {asked}", aim.target))? {
             Response::Done(_) => Came::Done,
-            // The log names the target of a `set` that is refused or cannot be done. Of a `clear` that is refused,
-            // and of a request that makes no sense, it has no such line.
+            // The log has a line with the target of a `set` that is refused or fails. It has no
+            // such line of a `clear` that is refused, or of an invalid request.
             Response::Refused(_) if !clears => Came::Refused,
             Response::Failed(failed) if !clears && !failed.bad_usage => Came::Refused,
             Response::Refused(_) | Response::Failed(_) => Came::Nothing,
@@ -215,5 +217,5 @@ fn carry_out(client: &mut Client, aim: &Aim, asked: &str) -> Result<Came> {
     )
 }
 
-/// How long an answer may take.
+/// Time limit for a response.
 const LONGEST: Duration = Duration::from_secs(60);

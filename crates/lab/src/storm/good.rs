@@ -1,5 +1,5 @@
-//! A good user beside a storm: it asks for what it may have, one thing after the other, checks each answer, and times
-//! it from the connection to the answer.
+//! A good user during a storm: it makes permitted requests one after the other, checks each
+//! response, and measures the time from the connection to the response.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -78,6 +78,6 @@ pub fn main(args: &GoodArgs) -> Result<()> {
     Ok(())
 }
 
-/// Between two requests.
+/// Time between two requests.
 const PAUSE: Duration = Duration::from_millis(5);
 const MOST_TOLD: usize = 5;

@@ -1,8 +1,9 @@
-//! A hostile user: a program that does what a plain user can do to a daemon, in a random order, until its time is
-//! over.
+//! A hostile user: a program that attacks a daemon with the rights of an unprivileged user, in a
+//! random order, until its time is over.
 //!
-//! What is tried stands in [`super::attacks::ATTACKS`]. An attack may be refused in any way; it must not take what the user
-//! may not have. Where it does, it says so ([`Hostile::crime`]), and the storm has found something.
+//! [`super::attacks::ATTACKS`] has the attacks. The daemon may refuse an attack in any way, but it
+//! must not grant what the user must not have. If it does, the attack reports a [`Hostile::crime`],
+//! which is a finding of the storm.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
@@ -32,7 +33,8 @@ pub struct HostileArgs {
     /// Processes of others.
     #[arg(long, value_delimiter = ',')]
     others: Vec<u32>,
-    /// An own address for flows of the direct path; its port is the first of a hundred that are used.
+    /// An own address for flows of the direct path; its port is the first of a hundred that are
+    /// used.
     #[arg(long)]
     local: SocketAddr,
     /// Where such flows go.
@@ -43,21 +45,21 @@ pub struct HostileArgs {
     only: Option<String>,
 }
 
-/// The user, and what it has to attack with.
+/// The user's state during the attacks.
 pub struct Hostile {
     /// The daemon's folder.
     pub dir: RuntimeDir,
-    /// What it draws from.
+    /// Its random numbers.
     pub random: Random,
-    /// Processes of others.
+    /// Processes of other users.
     pub others: Vec<u32>,
-    /// An own address.
+    /// An address of its own.
     pub local: SocketAddr,
-    /// Another host's.
+    /// An address of another host.
     pub remote: SocketAddr,
     /// A process of its own.
     pub own: Child,
-    /// Connections that are held open until others take their place.
+    /// Connections that are kept open over several attacks.
     pub held: Vec<UnixStream>,
     crimes: Vec<String>,
 }
@@ -106,12 +108,12 @@ pub fn main(args: &HostileArgs) -> Result<()> {
 }
 
 impl Hostile {
-    /// Notes that something was had that a plain user must not have.
+    /// Records that the daemon granted something that an unprivileged user must not have.
     pub fn crime(&mut self, what: impl Into<String>) {
         self.crimes.push(what.into());
     }
 
-    /// A connection. It is not waited for where the daemon does not accept any.
+    /// Connects to the daemon. Fails instead of waiting if the daemon's backlog is full.
     pub fn connect(&self) -> Result<UnixStream> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket =
@@ -125,13 +127,13 @@ impl Hostile {
         Ok(stream)
     }
 
-    /// Asks as an honest client does; the answer, whatever it is.
+    /// Sends a valid request; returns any response.
     pub fn ask(&self, request: &Request, process: Option<BorrowedFd<'_>>) -> Result<Response> {
         let mut client = Client::over(self.connect()?);
         Ok(client.call_within(PATIENCE, request, process)?)
     }
 
-    /// Asks for a limit of a process.
+    /// Requests a limit of a process.
     pub fn set(&self, pid: u32, change: &str) -> Result<Response> {
         let pidfd = super::pidfd(pid)?;
         self.ask(&set(pid, change), Some(pidfd.as_fd()))
@@ -147,7 +149,7 @@ pub fn set(pid: u32, change: &str) -> Request {
     })
 }
 
-/// A process that does nothing.
+/// Starts a process that does nothing.
 pub fn sleeper() -> Result<Child> {
     let mut sleep = Command::new("sleep");
     sleep.arg("600").stdin(Stdio::null()).stdout(Stdio::null());
@@ -161,12 +163,13 @@ pub fn frame(body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends all of it, as far as the daemon takes it.
+/// Sends all bytes. Fails if the daemon does not take them within the write timeout.
 pub fn say(stream: &mut UnixStream, bytes: &[u8]) -> Result<()> {
     Ok(stream.write_all(bytes)?)
 }
 
-/// What the daemon answers until it hangs up, or for a while.
+/// Bytes that the daemon sends until it closes the connection, or until nothing comes for the read
+/// timeout, or up to 1 MiB.
 pub fn hear(stream: &mut UnixStream) -> Vec<u8> {
     let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
@@ -178,7 +181,7 @@ pub fn hear(stream: &mut UnixStream) -> Vec<u8> {
     said
 }
 
-/// Sends bytes with descriptors beside them, up to [`MOST_DESCRIPTORS`].
+/// Sends bytes with up to [`MOST_DESCRIPTORS`] descriptors.
 pub fn say_with(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
@@ -194,8 +197,8 @@ pub fn say_with(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io
     )?)
 }
 
-/// The most descriptors that the kernel sends with one message (SCM_MAX_FD).
+/// The most descriptors that the kernel passes with one message (SCM_MAX_FD).
 pub const MOST_DESCRIPTORS: usize = 253;
-/// How long an attack waits for anything.
+/// Time limit of an attack for each wait.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 const LONGEST_HEARD: usize = 1 << 20;

@@ -1,5 +1,6 @@
-//! A process full of TCP connections that linger: whoever closes the last copy of one waits until the other end has taken
-//! what was sent, which it never does. A process that ends does not wait.
+//! A process with many TCP connections that linger: closing the last descriptor of such a
+//! connection blocks until the peer has read the sent data, which it never does. The end of a
+//! process does not block.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -15,7 +16,7 @@ pub struct LingeringArgs {
     count: usize,
 }
 
-/// Makes them, says so, and keeps them until it is killed.
+/// Makes the connections, reports them, and keeps them until the process is killed.
 pub(super) fn main(args: &LingeringArgs) -> Result<()> {
     crate::sys::raise_file_limit()?;
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -32,7 +33,7 @@ pub(super) fn main(args: &LingeringArgs) -> Result<()> {
     Ok(())
 }
 
-/// Both ends of one.
+/// Both ends of a connection.
 fn lingering(listener: &TcpListener) -> Result<(TcpStream, TcpStream)> {
     use std::io::Write;
     let mut near = TcpStream::connect(listener.local_addr()?).context("connect")?;
@@ -45,6 +46,6 @@ fn lingering(listener: &TcpListener) -> Result<(TcpStream, TcpStream)> {
     Ok((near, far))
 }
 
-/// The kernel makes more of it.
+/// The kernel raises it to its minimum.
 const LEAST: usize = 1;
 const LONG: Duration = Duration::from_secs(600);

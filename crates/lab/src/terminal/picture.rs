@@ -1,4 +1,4 @@
-//! A screen as a picture.
+//! Draws a terminal's screen as a PNG picture.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -9,7 +9,7 @@ use fontdue::{Font, FontSettings};
 
 type Rgb = [u8; 3];
 
-/// Draws a screen into a PNG file.
+/// Draws a screen into a PNG file. Fails if the fonts are missing or the file cannot be written.
 pub fn draw(screen: &vt100::Screen, file: &Path) -> Result<()> {
     let fonts = Fonts::load()?;
     let (rows, columns) = screen.size();
@@ -91,7 +91,7 @@ impl Canvas {
 
     fn letter(&mut self, at: (usize, usize), letter: char, font: &Font, ink: Rgb) {
         if let Some(eighths) = "▁▂▃▄▅▆▇█".chars().position(|step| step == letter) {
-            // Blocks join without seams only if they are drawn as what they are.
+            // Block characters are drawn as rectangles, because the font's glyphs leave seams.
             let high = CELL.1 * (eighths + 1) / 8;
             for y in at.1 + CELL.1 - high..at.1 + CELL.1 {
                 self.pixels[y * self.width + at.0..][..CELL.0].fill(ink);
@@ -126,7 +126,7 @@ impl Canvas {
     }
 }
 
-/// So many parts of 255 of `over`, the rest of `under`.
+/// Blends two colours: `parts` of 255 of `over`, the rest of `under`.
 fn mix(under: Rgb, over: Rgb, parts: u8) -> Rgb {
     let parts = u16::from(parts);
     std::array::from_fn(|n| {
@@ -143,14 +143,14 @@ fn colour(colour: vt100::Color, or: Rgb) -> Rgb {
     }
 }
 
-/// A cell, in pixels; a letter's size and its baseline fit it.
+/// Width and height of a cell in pixels; the letter's size and baseline fit it.
 const CELL: (usize, usize) = (9, 18);
 const LETTER: f32 = 15.0;
 const BASELINE: usize = 14;
 const EDGE: usize = 8;
 const INK: Rgb = [0xd8, 0xde, 0xe4];
 const PAPER: Rgb = [0x14, 0x1a, 0x21];
-/// The sixteen colours that programs name.
+/// The sixteen indexed colours.
 const PALETTE: [Rgb; 16] = [
     [0x14, 0x1a, 0x21],
     [0xe0, 0x5a, 0x5a],

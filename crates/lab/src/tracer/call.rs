@@ -1,5 +1,5 @@
-//! One system call as it begins: what it is called, whether it changes anything outside of its process, and
-//! whether a test may let it fail.
+//! One system call at its entry: its name, whether it changes anything outside of its process, and
+//! whether a test may make it fail.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 
-/// A system call that is about to begin.
+/// A system call at its entry.
 #[derive(Clone, Debug)]
 pub struct Call {
     process: Pid,
@@ -18,25 +18,25 @@ pub struct Call {
     arguments: [u64; 3],
 }
 
-/// What a system call does to the world outside of the process that makes it.
+/// The effect of a system call outside of the process that makes it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
-    /// Always something.
+    /// It always changes something.
     Changes,
-    /// Something, where its arguments say so.
+    /// It changes something, depending on its arguments.
     Depends,
     /// It reads, and it can fail.
     Reads,
-    /// It concerns the process alone: memory, threads, clocks, signals, waiting. A failure of one of these means
-    /// nothing for netnice, or the standard library ends the process on it.
+    /// It concerns the process alone: memory, threads, clocks, signals, waiting. A failure of such
+    /// a call does not concern netnice, or the standard library ends the process because of it.
     Own,
 }
 
 use Effect::{Changes, Depends, Reads};
 
 impl Call {
-    /// Whether it may change something that is still there when the process is dead. Between two such calls it makes
-    /// no difference when the process is killed, so that no other ones need to be tried.
+    /// Whether it may change something that outlasts the process. It makes no difference at which
+    /// point between two such calls the process is killed, so tests kill it only before such calls.
     pub fn changes_host(&self) -> bool {
         match self.effect() {
             Changes => true,
@@ -45,8 +45,8 @@ impl Call {
         }
     }
 
-    /// Whether a test may let it fail: each call to the host but those that concern the process alone, and those
-    /// that close a descriptor or write a word of log, whose failures nobody can do anything about.
+    /// Whether a test may make it fail: all calls except those that concern the process alone, that
+    /// close a descriptor, or that write to the log. No program can handle a failure of these.
     pub fn may_fail(&self) -> bool {
         match self.number {
             libc::SYS_close => false,
@@ -55,7 +55,7 @@ impl Call {
         }
     }
 
-    /// The descriptor that it reads from, if it does.
+    /// The descriptor that it reads from, if it is read(2).
     pub fn reads_from(&self) -> Option<u64> {
         (self.number == libc::SYS_read).then_some(self.arguments[0])
     }
@@ -71,7 +71,7 @@ impl Call {
             libc::SYS_bpf => !BPF_THAT_ENDS_WITH_THE_PROCESS.contains(&first),
             libc::SYS_openat => third & CREATING != 0,
             libc::SYS_open => second & CREATING != 0,
-            // The last descriptor of a link takes its program off.
+            // Closing the last descriptor of a link detaches its program.
             libc::SYS_close => self
                 .descriptor(first)
                 .is_some_and(|file| file.to_string_lossy().starts_with("anon_inode:bpf")),
@@ -81,7 +81,7 @@ impl Call {
         }
     }
 
-    /// Whether a request of netlink only asks: the flags of a dump, or one of the kinds that end in GET.
+    /// Whether a netlink request only reads: it has the flags of a dump, or its kind is a GET.
     fn is_netlink_question(&self, message: u64) -> bool {
         let Ok(word) = ptrace::read(self.thread, (message + 4) as ptrace::AddressType) else {
             return false;
@@ -91,7 +91,8 @@ impl Call {
         is_route && (flags & NLM_F_DUMP == NLM_F_DUMP || kind % 4 == RTM_GET)
     }
 
-    /// A standard stream, or what wakes the process's own loop.
+    /// Whether it uses a standard stream, or an eventfd or epoll descriptor of the process's own
+    /// event loop.
     fn is_own_channel(&self) -> bool {
         let [first, ..] = self.arguments;
         first <= 2
@@ -120,13 +121,13 @@ impl fmt::Display for Call {
     }
 }
 
-/// Whether a thread that has stopped at a system call is about to begin it, or has ended it.
+/// Whether a thread that is stopped at a system call is at its entry, not at its exit.
 pub(super) fn begins(thread: Pid) -> Result<bool> {
     let info = ptrace::syscall_info(thread).context("ask at which end of a call a thread is")?;
     Ok(info.op == libc::PTRACE_SYSCALL_INFO_ENTRY)
 }
 
-/// The call that a stopped thread is about to begin.
+/// The call at whose entry a thread is stopped.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn entered(process: Pid, thread: Pid) -> Result<Call> {
     let registers = ptrace::getregs(thread).context("read the registers of a thread")?;
@@ -138,7 +139,7 @@ pub(super) fn entered(process: Pid, thread: Pid) -> Result<Call> {
     })
 }
 
-/// Lets a thread that is about to begin a system call begin none.
+/// Makes a thread that is stopped at the entry of a system call skip the call.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn prevent(thread: Pid) -> Result<()> {
     let mut registers = ptrace::getregs(thread).context("read the registers of a thread")?;
@@ -146,7 +147,7 @@ pub(super) fn prevent(thread: Pid) -> Result<()> {
     ptrace::setregs(thread, registers).context("write the registers of a thread")
 }
 
-/// Lets a system call that ends return an error.
+/// Makes a system call whose exit a thread is stopped at return an error.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn answer(thread: Pid, errno: Errno) -> Result<()> {
     let mut registers = ptrace::getregs(thread).context("read the registers of a thread")?;
@@ -180,8 +181,9 @@ macro_rules! table {
     };
 }
 
-/// The system calls that concern more than the process that makes them. Whatever is not here concerns the process
-/// alone. A call that is missing here is not tried, so whoever teaches the daemon a new one adds it.
+/// The system calls that concern more than the process that makes them. All others concern the
+/// process alone and are not tried. If the daemon begins to use another such call, it must be added
+/// here.
 #[cfg(target_arch = "x86_64")]
 const TABLE: &[(i64, &str, Effect)] = table![
     // Files.
@@ -217,7 +219,7 @@ const TABLE: &[(i64, &str, Effect)] = table![
     SYS_fchown Changes,
     SYS_fchownat Changes,
     SYS_flock Changes,
-    // A file that is not yet on the disk is there for everybody all the same.
+    // Other processes see a file that is not on the disk yet.
     SYS_fsync Reads,
     SYS_fdatasync Reads,
     SYS_read Reads,
@@ -278,8 +280,8 @@ const TABLE: &[(i64, &str, Effect)] = table![
 #[cfg(not(target_arch = "x86_64"))]
 const TABLE: &[(i64, &str, Effect)] = table![];
 
-/// Commands of bpf(2) that leave nothing behind when the process ends: what they make is held by a descriptor, or
-/// they only read. The numbers are those of `enum bpf_cmd` in linux/bpf.h.
+/// Commands of bpf(2) without an effect after the process ends: a descriptor holds the objects that
+/// they make, or they only read. The numbers are those of `enum bpf_cmd` in linux/bpf.h.
 const BPF_THAT_ENDS_WITH_THE_PROCESS: &[u64] = &[
     0, // map create
     1, // map look up
@@ -292,7 +294,8 @@ const BPF_THAT_ENDS_WITH_THE_PROCESS: &[u64] = &[
     30, 31, 32, 33, // link by number, next number, statistics, iterator
 ];
 const CREATING: u64 = (libc::O_CREAT | libc::O_TRUNC) as u64;
-/// Of rtnetlink (linux/rtnetlink.h): the first kind of message, and what remains of the kinds that ask.
+/// rtnetlink (linux/rtnetlink.h): the first kind of message, and the remainder modulo 4 of the GET
+/// kinds.
 const RTM_BASE: u16 = 16;
 const RTM_GET: u16 = 2;
 const NLM_F_DUMP: u16 = 0x300;

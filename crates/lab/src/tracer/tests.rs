@@ -3,7 +3,7 @@ use std::process::Stdio;
 use super::*;
 use crate::process::own_group;
 
-/// A shell that makes a file when it is told to, and then one of another name.
+/// A shell that makes the file `one` and then the file `two` when it reads a line.
 struct Shell {
     child: std::process::Child,
     folder: std::path::PathBuf,
@@ -41,7 +41,7 @@ impl Drop for Shell {
     }
 }
 
-/// Gives the n-th call that changes something this verdict.
+/// Gives the n-th call that changes something this verdict, and all others `Go`.
 fn nth(n: u32, verdict: Verdict) -> impl FnMut(&Call) -> Verdict {
     let mut seen = 0;
     move |call| {
@@ -77,7 +77,7 @@ fn a_call_that_is_to_fail_is_not_carried_out_and_the_process_goes_on() {
     let outcome = tracer.follow(nth(2, verdict), || false);
     let outcome = outcome.expect("it is followed");
     assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
-    // A shell ends when a redirection fails; here it is enough that it is nobody's to trace any more.
+    // A shell ends when a redirection fails; this test only checks that it is no longer traced.
     let status = std::fs::read_to_string(format!("/proc/{}/status", shell.child.id()));
     let traced = status.is_ok_and(|text| !text.contains("TracerPid:\t0"));
     assert!(!traced, "it is still traced");

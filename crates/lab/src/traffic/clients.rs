@@ -1,5 +1,5 @@
-//! Real programs, so that nothing is proved with our own generator alone: ping, iperf3, and curl
-//! fetching from nginx.
+//! Real programs, so that no result depends on the lab's own generator alone: ping, iperf3, and
+//! curl fetching from nginx.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -14,10 +14,10 @@ use crate::process::{self, Proc};
 use crate::stats;
 use crate::world::Host;
 
-/// The words of a ping that asks `to` each `every`, `count` times, and stamps its answers.
+/// The arguments of a ping that sends `count` requests to `to`, one each `every`, with timestamps.
 pub fn ping_words(to: IpAddr, every: Duration, count: u32) -> Vec<String> {
-    // -w: answers that are still out six seconds after the last question are lost. That lets the
-    // worst of queues be seen, and ends a ping whose answers never come.
+    // -w: replies that are missing six seconds after the last request are lost. This is long enough
+    // for the longest queues, and ends a ping without replies.
     let deadline = ((every * count).as_secs() + 6).to_string();
     let every = format!("{:.3}", every.as_secs_f64());
     let count = count.to_string();
@@ -38,17 +38,17 @@ pub fn ping_words(to: IpAddr, every: Duration, count: u32) -> Vec<String> {
     .collect()
 }
 
-/// The answers to a ping.
+/// The replies to a ping.
 #[derive(Debug, Clone, Default)]
 pub struct Pings {
-    /// When the answer came (wall clock in ns), and the round trip in ms.
+    /// Time of the reply (wall clock in ns), and the round trip in ms.
     pub answers: Vec<(u64, f64)>,
-    /// How many were sent, if ping came to its summary.
+    /// Number of requests sent, if ping printed its summary.
     pub sent: Option<u32>,
 }
 
 impl Pings {
-    /// Reads what `ping -D` printed.
+    /// Parses the output of `ping -D`.
     pub fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Pings {
         let mut pings = Pings::default();
         for line in lines {
@@ -59,7 +59,7 @@ impl Pings {
                 let at: f64 = line.strip_prefix('[')?.split_once(']')?.0.parse().ok()?;
                 let time = line.split_once("time=")?.1;
                 let ms: f64 = time.split_once(' ')?.0.parse().ok()?;
-                // A stamp has microseconds; more digits would be the float's own.
+                // A timestamp has microseconds; further digits are rounding errors of the float.
                 Some(((at * 1e6).round() as u64 * 1000, ms))
             })();
             pings.answers.extend(parsed);
@@ -67,7 +67,7 @@ impl Pings {
         pings
     }
 
-    /// The round trips that ended between two moments, in ms.
+    /// The round trips in ms whose reply came between two moments.
     pub fn between(&self, from_ns: u64, to_ns: u64) -> Vec<f64> {
         self.answers
             .iter()
@@ -81,7 +81,7 @@ impl Pings {
         self.answers.iter().map(|(_, ms)| *ms).collect()
     }
 
-    /// The share that was never answered.
+    /// The share of requests without a reply; 0 without a summary.
     pub fn lost(&self) -> f64 {
         match self.sent {
             Some(sent) if sent > 0 => 1.0 - self.answers.len() as f64 / f64::from(sent),
@@ -104,14 +104,14 @@ pub fn ping(host: &Host, to: IpAddr, every: Duration, count: u32) -> Result<Proc
     Proc::start(command)
 }
 
-/// Ends a ping and reads what it printed. SIGINT makes it print its summary.
+/// Ends a ping and parses its output. SIGINT makes ping print its summary.
 pub fn ping_end(mut ping: Proc) -> Pings {
     let _ = crate::sys::kill(ping.pid() as i32, libc::SIGINT);
     let lines = ping.rest(Duration::from_secs(6));
     Pings::parse(lines.iter().map(String::as_str))
 }
 
-/// An iperf3 server for one test on `host`.
+/// Starts an iperf3 server for one test on `host`.
 pub fn iperf_server(host: &Host, port: u16) -> Result<Proc> {
     let mut command = host.ns.command("iperf3");
     command.args(["-s", "-1", "--forceflush", "-p", &port.to_string()]);
@@ -124,7 +124,7 @@ pub fn iperf_server(host: &Host, port: u16) -> Result<Proc> {
     Ok(server)
 }
 
-/// An iperf3 client with cubic; `reverse` makes it the receiver.
+/// Starts an iperf3 client with cubic; `reverse` makes it the receiver.
 pub fn iperf(host: &Host, to: SocketAddr, flows: u32, seconds: u32, reverse: bool) -> Result<Proc> {
     let mut command = host.ns.command("iperf3");
     command.args(["-J", "-C", "cubic", "-c", &to.ip().to_string(), "-p"]);
@@ -136,7 +136,7 @@ pub fn iperf(host: &Host, to: SocketAddr, flows: u32, seconds: u32, reverse: boo
     Proc::start(command)
 }
 
-/// Waits for an iperf3 client and returns the goodput that the receiver saw, in bit/s.
+/// Waits for an iperf3 client and returns the receiver's goodput in bit/s.
 pub fn iperf_goodput(mut client: Proc, within: Duration) -> Result<f64> {
     let text = client.rest(within).join("\n");
     let value: Value = serde_json::from_str(&text)
@@ -147,7 +147,7 @@ pub fn iperf_goodput(mut client: Proc, within: Duration) -> Result<f64> {
         .with_context(|| format!("iperf3 failed: {}", value["error"]))
 }
 
-/// A small real web server with one file of `bytes`; none when nginx is not installed.
+/// Starts an nginx with one file of `bytes`; `None` if nginx is not installed.
 pub fn nginx(host: &Host, at: SocketAddr, folder: &Path, bytes: u64) -> Result<Option<Proc>> {
     if !process::installed("nginx") {
         return Ok(None);
@@ -193,7 +193,7 @@ pub fn nginx(host: &Host, at: SocketAddr, folder: &Path, bytes: u64) -> Result<O
     Ok(Some(server))
 }
 
-/// curl fetching `http://at/file` to nowhere.
+/// Starts a curl that fetches `http://at/file` and discards it.
 pub fn curl(host: &Host, at: SocketAddr) -> Result<Proc> {
     Proc::start(curl_command(host, at))
 }

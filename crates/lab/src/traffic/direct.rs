@@ -1,7 +1,9 @@
-//! A program on the direct path: sends under a contract, receives, or answers, by the stack and not by the kernel.
+//! A program on the direct path: it sends under a contract, receives, or echoes, through the stack
+//! and not through the kernel.
 //!
-//! What it reports as sent has left the driver: packets are counted as they come back, and those that did not leave are
-//! among the refused, by the reason. A flow that ends by itself is told at once, as `{"closed": why}`.
+//! A datagram counts as sent when the driver has sent it: packets are counted when they are
+//! returned. Those that were not sent are counted as refused, by reason. If a flow closes by
+//! itself, the program prints `{"closed": reason}` at once.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -61,7 +63,7 @@ pub struct DirectArgs {
     life: LifeArgs,
 }
 
-/// Runs the program; returns only on bad arguments or when there is no flow.
+/// Runs the program; returns only on bad arguments or if no flow can be opened.
 pub fn main(args: &DirectArgs) -> Result<()> {
     if !args.source && !args.sink && !args.echo {
         bail!("a direct program needs --source, --sink or --echo");
@@ -114,7 +116,7 @@ impl DirectArgs {
     }
 }
 
-/// Sends numbered datagrams, and counts them as they come back.
+/// Sends numbered datagrams, and counts them when the driver returns them.
 fn send(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), StackError> {
     let size = args.size.unwrap_or_else(|| socket.longest());
     let frame = size as u64 + 8 + frame_overhead(socket.local().is_ipv6());
@@ -148,7 +150,8 @@ fn send(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), Stac
     count(&mut socket, size, tally)
 }
 
-/// The ring says at once that a flow is closed; the reason comes by the daemon's connection, and may come later.
+/// Waits for the reason of a closed flow. The ring shows at once that a flow is closed; the reason
+/// comes over the daemon's connection and may be later.
 fn with_reason(socket: &mut Socket, mut error: StackError) -> StackError {
     let until = Instant::now() + LAST;
     while matches!(error, StackError::Closed(None)) && Instant::now() < until {
@@ -161,7 +164,7 @@ fn with_reason(socket: &mut Socket, mut error: StackError) -> StackError {
     error
 }
 
-/// Counts what came back.
+/// Counts the returned packets.
 fn count(socket: &mut Socket, size: usize, tally: &Tally) -> Result<(), StackError> {
     while let Some(outcome) = socket.outcome()? {
         match outcome.status {
@@ -211,7 +214,7 @@ fn echo(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
     }
 }
 
-/// How long what was sent last may take to leave.
+/// Time limit for the last packets to be sent.
 const LAST: Duration = Duration::from_secs(5);
-/// How often a receiver looks what was lost.
+/// Interval at which a receiver updates its count of lost packets.
 const LOOK: Duration = Duration::from_millis(50);

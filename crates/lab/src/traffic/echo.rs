@@ -1,4 +1,5 @@
-//! The echo server, and the probe that times it: one byte each so often, as a person types.
+//! The echo server, and the probe that measures its round trips: one small message at fixed
+//! intervals, as a person types.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -44,10 +45,10 @@ enum Protocol {
     Udp,
 }
 
-/// When a question was asked: to time it, and by the wall clock.
+/// Time of a request: by the monotonic clock, and by the wall clock.
 type Question = (Instant, u64);
 
-/// Answers until told to stop.
+/// Runs the echo server until `stop`.
 pub fn echo(args: &EchoArgs) -> Result<()> {
     let at = args.listen;
     let listener = TcpListener::bind(at).with_context(|| format!("cannot listen at {at}"))?;
@@ -78,7 +79,7 @@ fn echo_stream(mut connection: TcpStream) {
     }
 }
 
-/// Asks until told to stop; a question does not wait for the answer to the one before.
+/// Runs the probe until `stop`; a request does not wait for the reply to the one before.
 pub fn probe(args: &ProbeArgs) -> Result<()> {
     let tally = Arc::new(Tally::default());
     let every = Duration::from_micros(args.every_us);
@@ -89,7 +90,7 @@ pub fn probe(args: &ProbeArgs) -> Result<()> {
     live(&args.life, &tally, || 0)
 }
 
-/// The n-th byte that comes back answers the n-th byte sent.
+/// The n-th byte received is the reply to the n-th byte sent.
 fn probe_tcp(to: SocketAddr, every: Duration, tally: &Arc<Tally>) -> Result<()> {
     let mut out = TcpStream::connect(to).with_context(|| format!("cannot connect to {to}"))?;
     out.set_nodelay(true)?;
@@ -163,7 +164,7 @@ fn probe_udp(to: SocketAddr, every: Duration, tally: &Arc<Tally>) -> Result<()> 
     Ok(())
 }
 
-/// Calls `ask` at fixed times until it returns false.
+/// Calls `ask` at fixed intervals until it returns `false`.
 fn each(every: Duration, tally: &Tally, mut ask: impl FnMut(u64) -> bool) {
     tally.await_go();
     let mut due = Instant::now();

@@ -1,8 +1,8 @@
-//! The parent of other programs: a process whose children are born while it runs.
+//! A process that starts other programs as its children while it runs.
 //!
 //! ```text
-//! run ["/path/of/program", "arg", …]   → {"child": pid}, and later {"from": pid, "said": …} for
-//!                                        each of its lines, then {"from": pid, "said": {"ended": status}}
+//! run ["/path/of/program", "arg", …]   → {"child": pid}; later {"from": pid, "said": …} for each
+//!                                        line, then {"from": pid, "said": {"ended": status}}
 //! tell PID LINE                        LINE to the child's standard input
 //! ```
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone, clap::Args)]
 pub struct Family {}
 
-/// Serves commands until end of input.
+/// Executes commands from standard input until end of input.
 pub fn main() -> Result<()> {
     println!("{}", json!({"ready": true, "pid": std::process::id()}));
     let mut inputs: HashMap<u32, ChildStdin> = HashMap::new();
@@ -34,7 +34,7 @@ pub fn main() -> Result<()> {
             "tell" => {
                 let (pid, text) = rest.split_once(' ').context("tell PID LINE")?;
                 if let Some(input) = inputs.get_mut(&pid.parse()?) {
-                    // A child that has ended cannot be told anything; its end was reported.
+                    // A write to a child that has ended fails; its end was reported.
                     let _ = writeln!(input, "{text}").and_then(|()| input.flush());
                 }
             }

@@ -1,4 +1,4 @@
-//! Fetching a file again and again, each time over a connection of its own, and timing it.
+//! Fetches a file repeatedly, each time over a new connection, and measures the durations.
 
 use std::io::{BufRead, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -25,12 +25,12 @@ pub struct FetchArgs {
     bytes: u64,
 }
 
-/// Serves files of any size from memory: the client's first eight bytes say how large.
+/// Serves files of any size from memory: the client's first eight bytes are the size.
 pub fn serve(args: &ServeArgs) -> Result<()> {
     let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("cannot listen at {}", args.listen))?;
     println!("{}", serde_json::json!({"ready": true}));
-    // Served until the other end of our input closes.
+    // The server ends at the end of its standard input.
     std::thread::spawn(|| {
         while std::io::stdin()
             .lock()
@@ -39,7 +39,8 @@ pub fn serve(args: &ServeArgs) -> Result<()> {
         {}
         std::process::exit(0);
     });
-    // One at a time and on this thread, so that its processor time is easy to read.
+    // Connections are served one at a time on this thread, so that its processor time is easy to
+    // read.
     for connection in listener.incoming().flatten() {
         let _ = send_file(connection);
     }
@@ -57,7 +58,7 @@ fn send_file(mut connection: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Reads numbers from standard input; for each, fetches the file so many times and prints
+/// Reads numbers from standard input; for each, fetches the file that many times and prints
 /// `{"took_ns": […]}`.
 pub fn fetch(args: &FetchArgs) -> Result<()> {
     println!("{}", serde_json::json!({"ready": true}));
@@ -91,5 +92,5 @@ fn fetch_once(args: &FetchArgs) -> Result<u64> {
     Ok(started.elapsed().as_nanos() as u64)
 }
 
-/// Bytes per call.
+/// Bytes per read or write call.
 const BLOCK: usize = 256 << 10;

@@ -14,7 +14,7 @@ use crate::process;
 use crate::wire::Flow;
 use crate::world::Netns;
 
-/// Fails with one clear sentence where the programs are missing.
+/// Fails with one message if vsftpd or curl is missing.
 pub fn needed() -> Result<()> {
     for program in ["vsftpd", "curl"] {
         if !process::installed(program) {
@@ -24,19 +24,20 @@ pub fn needed() -> Result<()> {
     Ok(())
 }
 
-/// What a vsftpd serves: a file of so many bytes, without a disk behind it (it is a hole).
+/// The configuration of a vsftpd that serves one sparse file, so that no disk is read.
 #[derive(Debug, Clone, Copy)]
 pub struct Server<'a> {
     /// A folder of the world.
     pub folder: &'a Path,
     /// Bytes of the file that [`fetch`] fetches.
     pub bytes: u64,
-    /// Where it listens by itself; none: a super-server starts it for each session.
+    /// The address on which it listens; `None`: a super-server starts it for each session.
     pub listen: Option<Ipv4Addr>,
 }
 
 impl Server<'_> {
-    /// Writes what it reads; returns its configuration, the one argument of vsftpd.
+    /// Writes the configuration and the file; returns the configuration's path, the one argument of
+    /// vsftpd.
     pub fn configure(self) -> Result<PathBuf> {
         let (root, empty) = (self.folder.join("ftp"), self.folder.join("empty"));
         for folder in [&root, &empty] {
@@ -60,8 +61,8 @@ impl Server<'_> {
     }
 }
 
-/// A curl that fetches the file for so long, from client ports by which its session is known: control and data connection
-/// together, as they count for netnice.
+/// A curl that fetches the file for `seconds`, from client ports that identify its session. netnice
+/// counts the control and data connections together, and so do these ports.
 pub fn fetch(client: &Netns, from: Ipv4Addr, ports: &Range<u16>, seconds: f64) -> Command {
     let mut curl = client.command("curl");
     let local = format!("{}-{}", ports.start, ports.end - 1);
@@ -72,13 +73,13 @@ pub fn fetch(client: &Netns, from: Ipv4Addr, ports: &Range<u16>, seconds: f64) -
     curl
 }
 
-/// The ports of the n-th session's client.
+/// The client ports of the n-th session.
 pub fn ports(session: u16) -> Range<u16> {
     let first = 41_000 + session * 100;
     first..first + 100
 }
 
-/// Both directions of a session's connections, as they are seen at the client's end.
+/// Selects both directions of a session's connections, as seen at the client's end.
 pub fn of_session(session: u16) -> impl Fn(&Flow) -> bool + Copy {
     move |flow| {
         let client = match flow.inbound {

@@ -1,5 +1,5 @@
-//! What every traffic program shares: its life (`go`, `stop`, an end by itself), the counters
-//! that its threads add to, and the sampler that turns them into a series.
+//! The parts that all traffic programs share: start and end (`go`, `stop`, an end by itself), the
+//! counters of their threads, and the sampler that records the series.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -28,10 +28,10 @@ pub struct LifeArgs {
     pub sample_us: u64,
 }
 
-/// How long a program that received all it waited for still counts.
+/// Time between the last expected byte and the end of the program, in which duplicates are counted.
 const AFTER_ALL: Duration = Duration::from_millis(50);
 
-/// What the threads of a program count.
+/// The counters of a program's threads.
 #[derive(Default)]
 pub struct Tally {
     pub sent: AtomicU64,
@@ -57,7 +57,7 @@ impl Tally {
         self.refused_for(&name);
     }
 
-    /// Counts what was not sent, by the reason.
+    /// Counts a packet that was not sent, by reason.
     pub fn refused_for(&self, why: &str) {
         let mut refused = self.refused.lock().expect("no thread panics with it");
         *refused.entry(why.to_owned()).or_default() += 1;
@@ -71,10 +71,10 @@ impl Tally {
     }
 }
 
-/// Runs a program's life: says ready, waits for `go`, samples until the end, prints the report and
-/// leaves the process. Threads are not joined: many sit in a blocking call.
+/// Runs a program: prints ready, waits for `go`, samples until the end, prints the report and ends
+/// the process. Threads are not joined, because many are in a blocking call.
 ///
-/// `wire` adds what only a look at the sockets can tell to the wire bytes received.
+/// `wire` returns received wire bytes that only the sockets know; they are added to the tally's.
 pub fn live(life: &LifeArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) -> ! {
     let commands = read_commands();
     println!(
@@ -120,7 +120,7 @@ pub fn live(life: &LifeArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) -> ! {
             .until_received
             .is_some_and(|bytes| tally.received.load(Relaxed) >= bytes)
         {
-            // What is there more than once comes meanwhile.
+            // Duplicates arrive in this time.
             std::thread::sleep(AFTER_ALL);
             break;
         }
@@ -165,8 +165,9 @@ fn read_commands() -> Receiver<String> {
     receive
 }
 
-/// Offers `bits` per second on the wire in frames of so many bytes, as long as `send` says. A send that blocks is not made up
-/// for by more than 20 ms of backlog, so the offered rate stays what it says.
+/// Calls `send` at `bits` per second on the wire, with frames of `frame` bytes, at most `count`
+/// times and until it returns `false`. After a blocked send at most 20 ms of backlog are made up
+/// for, so that the offered rate stays exact.
 pub fn offer(frame: u64, bits: u64, count: u64, mut send: impl FnMut() -> bool) {
     let gap = frame as f64 * 8e9 / bits as f64;
     let backlog = Duration::from_millis(20).max(Duration::from_nanos(gap as u64));
@@ -189,10 +190,10 @@ pub fn offer(frame: u64, bits: u64, count: u64, mut send: impl FnMut() -> bool) 
     }
 }
 
-/// The shortest sleep that is worth the wakeup.
+/// The shortest sleep.
 const REST: Duration = Duration::from_micros(200);
 
-/// Bytes of layer 2 and 3 in front of a transport header.
+/// Bytes of the layer 2 and 3 headers.
 pub fn frame_overhead(ipv6: bool) -> u64 {
     14 + if ipv6 { 40 } else { 20 }
 }

@@ -68,7 +68,7 @@ pub fn main(args: &TcpArgs) -> Result<()> {
         let (args, tally, open) = (args.clone(), tally.clone(), open.clone());
         std::thread::spawn(move || {
             while let Ok((connection, _)) = listener.accept() {
-                // The listener's choice is inherited by TCP, but MPTCP drops it.
+                // TCP connections inherit the listener's setting, but MPTCP connections do not.
                 let _ = connection.set_tcp_congestion(args.congestion.as_bytes());
                 let _ = serve(connection, &args, &tally, &open);
             }
@@ -96,9 +96,9 @@ pub fn main(args: &TcpArgs) -> Result<()> {
     live(&args.life, &tally, || received_on_wire(&open, header))
 }
 
-/// What arrived, on the wire: the payload and the headers of every segment, duplicates included
-/// (they passed the limit like any other). TCP counts segments, not their bytes; in bulk they are
-/// full. On loopback they are not, and there nothing is sent twice, so the payload in order serves.
+/// Received wire bytes: the payload and the headers of every segment, duplicates included, because
+/// they passed the limit too. TCP counts segments, not their bytes; in bulk they are full. On
+/// loopback they are not full, and nothing is sent twice there, so the payload in order is used.
 ///
 /// 32 bytes of TCP header: the kernel's default, with timestamps.
 fn received_on_wire(open: &Mutex<Vec<Arc<Socket>>>, header: u64) -> u64 {
@@ -106,7 +106,8 @@ fn received_on_wire(open: &Mutex<Vec<Arc<Socket>>>, header: u64) -> u64 {
     open.iter()
         .filter_map(|socket| sys::tcp_info(&**socket).ok())
         .map(|info| {
-            // What a segment may hold is fixed for a connection; what the receiver measures is not.
+            // The largest segment is fixed for a connection; the receiver's estimate of the segment
+            // size is not.
             let segment = info.segment_in.saturating_sub(TIMESTAMPS);
             let full = u64::from(info.data_segs_in) * u64::from(segment);
             let bulk = info.data_segs_in >= 10 && info.segment_in <= LARGEST_ON_A_WIRE;
@@ -136,13 +137,13 @@ fn socket(args: &TcpArgs, family: SocketAddr) -> Result<Socket> {
                 args.congestion
             )
         })?;
-    // At the end the connection is reset: what a slow limit has left in the buffers is not waited
-    // for.
+    // The connection is reset at the end, so that closing does not wait for data that a slow limit
+    // has left in the buffers.
     socket.set_linger(Some(Duration::ZERO))?;
     Ok(socket)
 }
 
-/// A peer that is starting may need a moment until it listens.
+/// Connects, and retries for 5 s: a peer that is starting may not listen yet.
 fn connect_patiently(connection: &Socket, to: SocketAddr) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(5);
     loop {
@@ -185,8 +186,8 @@ fn serve(
     Ok(())
 }
 
-/// Reads and discards. MSG_TRUNC lets TCP drop the bytes without copying them to us, which leaves
-/// the processor to the thing under test.
+/// Reads and discards. With MSG_TRUNC TCP drops the bytes without copying them, which leaves the
+/// processor to the program under test.
 fn read(socket: &Socket, tally: &Tally) {
     let mut nowhere: Vec<MaybeUninit<u8>> = vec![MaybeUninit::uninit(); 1 << 20];
     while let Ok(n) = socket.recv_with_flags(&mut nowhere, libc::MSG_TRUNC) {
@@ -206,8 +207,8 @@ fn write_bulk(mut socket: &Socket, tally: &Tally) {
     }
 }
 
-/// Writes one full segment whenever it is due; what could not be written in time is caught up, as
-/// a live source with a buffer does.
+/// Writes one full segment whenever it is due, and catches up on late ones, as a live source with a
+/// buffer does.
 fn write_paced(mut socket: &Socket, tally: &Tally, bits: u64) {
     tally.await_go();
     let _ = socket.set_tcp_nodelay(true);
@@ -232,9 +233,9 @@ fn write_paced(mut socket: &Socket, tally: &Tally, bits: u64) {
     }
 }
 
-/// Bytes that time stamps take of every segment.
+/// Bytes of the timestamps option in every segment.
 const TIMESTAMPS: u32 = 12;
-/// A segment larger than a jumbo frame's never crossed a cable.
+/// The size of a jumbo frame; a larger segment never crossed a cable.
 const LARGEST_ON_A_WIRE: u32 = 9000;
-/// Threads here need little.
+/// Stack size of the threads, which need little.
 const STACK: usize = 256 << 10;

@@ -1,4 +1,4 @@
-//! The UDP program: an offered rate or a flood, and a sink that counts what arrives.
+//! The UDP program: a source with an offered rate or without a limit, and a sink that counts.
 
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -63,7 +63,7 @@ pub fn main(args: &UdpArgs) -> Result<()> {
     let socket = Arc::new(socket);
     let tally = Arc::new(Tally::default());
     if args.sink {
-        // Best effort: an unprivileged sink keeps the host's default.
+        // Errors are ignored: an unprivileged sink keeps the host's default.
         let _ = sys::force_receive_buffer(&*socket, 16 << 20);
         let (socket, tally) = (socket.clone(), tally.clone());
         std::thread::spawn(move || receive(&socket, &tally, overhead));
@@ -89,11 +89,11 @@ pub fn main(args: &UdpArgs) -> Result<()> {
     live(&args.life, &tally, || 0)
 }
 
-/// MSG_TRUNC makes recv return the datagram's own length while a few bytes are copied.
+/// MSG_TRUNC makes recv return the datagram's whole length although only a few bytes are copied.
 fn receive(socket: &Socket, tally: &Tally, overhead: u64) {
     let mut little = [MaybeUninit::uninit(); 16];
     loop {
-        // An ICMP error of a peer that is not there yet is reported here; it is no end.
+        // recv reports an ICMP error of a peer that does not listen yet; the sink goes on.
         if let Ok(n) = socket.recv_with_flags(&mut little, libc::MSG_TRUNC) {
             tally.received.fetch_add(n as u64, Relaxed);
             tally.received_wire.fetch_add(n as u64 + overhead, Relaxed);

@@ -1,15 +1,16 @@
-//! A program on the direct path that does to itself, when told, what programs do: it ends in the midst of sending, forks, or
-//! becomes another program. Until then it sends as fast as it may, and receives what comes.
+//! A program on the direct path that on command ends while it sends, forks, or executes another
+//! program. Until then it sends at the maximum rate and receives.
 //!
-//! It has one thread, so that a child that it forks is as whole as it is. Each line of its standard input is one order:
+//! It has one thread, so that a forked child is a complete copy. Each line of its standard input is
+//! a command:
 //!
-//! | | |
-//! |---|---|
-//! | `exit` | it ends, with packets in the driver's hands and nothing closed |
-//! | `fork` | a child ends at once; the parent goes on |
-//! | `twin` | a child goes on as the parent does, both at the same rings; when its flow is over it writes into the memory until it is killed |
-//! | `orphan` | a child holds all that the parent has, and writes into the memory when the parent is dead |
-//! | `exec` | it becomes another program, which has all its descriptors |
+//! - `exit`: it ends, with packets in the driver and without closing anything.
+//! - `fork`: a child ends at once; the parent goes on.
+//! - `twin`: a child does the same as the parent, on the same rings. When its flow is closed, it
+//!   writes into the memory until it is killed.
+//! - `orphan`: a child holds all descriptors of the parent, and writes into the memory when the
+//!   parent is dead.
+//! - `exec`: it executes another program, which inherits all descriptors.
 
 use std::fs::{self, File};
 use std::io::BufRead;
@@ -70,7 +71,7 @@ pub fn main(args: &UnrulyArgs) -> Result<()> {
             Err(_) if child => scribble()?,
             Err(error) => return Err(error.into()),
         }
-        // A child has no orders: they are the parent's.
+        // Commands are for the parent only.
         if child || !sys::readable(0, 0) {
             continue;
         }
@@ -102,7 +103,7 @@ pub fn main(args: &UnrulyArgs) -> Result<()> {
     }
 }
 
-/// Sends as much as there are buffers for, and receives what has come.
+/// Fills the free send buffers, and receives all waiting packets.
 fn turn(socket: &mut Socket) -> Result<(), StackError> {
     let payload = vec![0x5a; socket.longest()];
     match socket.send(&payload, Some(PAUSE)) {
@@ -125,7 +126,7 @@ fn turn(socket: &mut Socket) -> Result<(), StackError> {
     Ok(())
 }
 
-/// Writes nonsense into all memory that it shares with the driver, for ever.
+/// Writes pseudorandom values into all memory that it shares with the driver, without end.
 fn scribble() -> Result<()> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let shared = maps.lines().filter(|line| line.contains("/memfd:"));
@@ -141,7 +142,7 @@ fn scribble() -> Result<()> {
     for round in 0..=u64::MAX {
         for (begin, end) in &places {
             let nonsense = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            // Headers and rings are in front.
+            // Headers and rings are at the start of the memory.
             let at = begin + nonsense % (end - begin).min(FRONT) / 8 * 8;
             memory.write_all_at(&nonsense.to_ne_bytes(), at)?;
         }
@@ -152,9 +153,9 @@ fn scribble() -> Result<()> {
     Ok(())
 }
 
-/// Each way.
+/// Buffers in each direction.
 const BUFFERS: u32 = 64;
-/// How long it waits for a buffer before it looks for what has come, and for orders.
+/// Time limit of a wait for a buffer; then it receives and reads commands.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Bytes at the begin of the memory in which all rings lie.
+/// Bytes at the start of the memory that contain all rings.
 const FRONT: u64 = 16_384;

@@ -1,4 +1,4 @@
-//! Capture files of what a tap kept: pcap with nanoseconds, first bytes only.
+//! Writes the packets that a tap kept to a pcap file: nanosecond timestamps, first bytes only.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -8,7 +8,6 @@ use anyhow::{Context, Result};
 
 use super::parse::Passed;
 
-/// A file that is being written.
 pub struct Capture {
     file: BufWriter<File>,
 }
@@ -20,7 +19,7 @@ impl Capture {
         let mut capture = Capture {
             file: BufWriter::new(file),
         };
-        // Version 2.4, no time zone, no accuracy.
+        // Version 2.4, no time zone, no timestamp accuracy.
         let (major, minor) = (2_u16, 4_u16);
         capture.words(&[NANOSECONDS, u32::from(minor) << 16 | u32::from(major), 0, 0])?;
         capture.words(&[LONGEST, ETHERNET])?;
@@ -39,7 +38,7 @@ impl Capture {
         self.file.flush().context("cannot write the capture")
     }
 
-    /// Little-endian, as the magic number says.
+    /// Writes words little-endian; readers detect the byte order by the magic number.
     fn words(&mut self, words: &[u32]) -> Result<()> {
         for word in words {
             self.file.write_all(&word.to_le_bytes())?;
@@ -48,7 +47,7 @@ impl Capture {
     }
 }
 
-/// The magic number of a pcap whose times have nanoseconds.
+/// The magic number of a pcap file with nanosecond timestamps.
 const NANOSECONDS: u32 = 0xa1b2_3c4d;
 const LONGEST: u32 = 1 << 16;
 /// LINKTYPE_ETHERNET.

@@ -1,21 +1,22 @@
-//! From the first bytes of a frame to its flow and its length on the wire. Pure.
+//! Parses the first bytes of a frame into its flow and its length on the wire. Pure; a truncated
+//! frame gives [`Transport::NotIp`] or ports of 0.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What identifies a flow at a tap.
+/// The key of a flow at a tap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flow {
-    /// True when the tap's device received it, false when it sent it.
+    /// True if the tap's device received it, false if the device sent it.
     pub inbound: bool,
     /// The transport protocol.
     pub transport: Transport,
-    /// Source address and port (0 where the transport has none).
+    /// Source address and port (0 if the transport has none).
     pub source: (IpAddr, u16),
     /// Destination address and port.
     pub target: (IpAddr, u16),
 }
 
-/// What is inside the frame.
+/// The protocol of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// TCP.
@@ -26,26 +27,26 @@ pub enum Transport {
     Icmp,
     /// Another protocol over IP, by number.
     Other(u8),
-    /// ARP and whatever else is not IP.
+    /// ARP and all other frames that are not IP.
     NotIp,
 }
 
-/// A packet that passed.
+/// A packet that passed a tap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passed {
-    /// When, by the wall clock in ns.
+    /// Wall-clock time in ns.
     pub at_ns: u64,
-    /// Whose.
+    /// Its flow.
     pub flow: Flow,
     /// Bytes on the wire, see [`crate::wire`].
     pub wire: u64,
-    /// Packets on the wire: more than one where segmentation was still to come.
+    /// Packets on the wire: more than one if the packet was not segmented yet.
     pub segments: u64,
 }
 
-/// Reads a frame that begins with its Ethernet header. `len` is the whole length of what the
-/// kernel held, `segment` the payload of each segment that it will become (0: it is one packet).
-/// `head` may be cut short after the transport header.
+/// Parses a frame that begins with its Ethernet header. `len` is the length of the whole packet in
+/// the kernel in bytes. `segment` is the payload size of each segment that the packet will become;
+/// 0 means one packet. `head` may be truncated after the transport header.
 pub fn packet(at_ns: u64, inbound: bool, head: &[u8], len: u64, segment: u16) -> Passed {
     let (flow, header) = headers(inbound, head);
     let payload = len.saturating_sub(header);
@@ -61,7 +62,7 @@ pub fn packet(at_ns: u64, inbound: bool, head: &[u8], len: u64, segment: u16) ->
     }
 }
 
-/// The flow, and the length of all headers through the transport's.
+/// The flow, and the length of all headers through the transport's header.
 fn headers(inbound: bool, head: &[u8]) -> (Flow, u64) {
     let nowhere = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
     let other = Flow {
@@ -95,7 +96,8 @@ fn headers(inbound: bool, head: &[u8]) -> (Flow, u64) {
     (flow, (at + header) as u64)
 }
 
-/// Addresses, protocol, and where the transport header begins.
+/// Addresses, protocol, and offset of the transport header; `None` if the frame is not IP or
+/// truncated.
 fn internet(head: &[u8]) -> Option<(IpAddr, IpAddr, u8, usize)> {
     let ip = head.get(ETHERNET..)?;
     match head.get(12..14)? {

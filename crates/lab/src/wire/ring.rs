@@ -1,8 +1,9 @@
 //! A packet socket with a memory-mapped receive ring (TPACKET_V2, packet(7)).
 //!
-//! Rules of this room: the mapping lives as long as the socket, both are owned by [`Ring`]; a frame
-//! belongs to us from the moment its status has TP_STATUS_USER (read with acquire) until we write
-//! TP_STATUS_KERNEL (with release); nothing borrowed from a frame leaves [`Ring::drain`].
+//! Safety rules: [`Ring`] owns the socket and the mapping, and the mapping lives as long as the
+//! socket. User space owns a frame from the moment when its status has TP_STATUS_USER (read with
+//! acquire) until it writes TP_STATUS_KERNEL (with release). No reference into a frame leaves
+//! [`Ring::drain`].
 
 use std::ffi::CString;
 use std::io;
@@ -13,14 +14,13 @@ use anyhow::{Context, Result};
 
 use super::parse::{self, Passed};
 
-/// A ring on one device.
 pub struct Ring {
     socket: OwnedFd,
     frames: *mut u8,
     next: usize,
 }
 
-// SAFETY: the mapping is used by whoever owns the ring, one thread at a time.
+// SAFETY: only the owner of the ring uses the mapping, one thread at a time.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -32,8 +32,8 @@ impl Ring {
         if index == 0 {
             return Err(io::Error::last_os_error()).context(format!("no device {device}"));
         }
-        // Protocol 0: nothing is received before the ring stands and the socket is bound.
-        // SAFETY: socket takes integers; a valid result is a descriptor that nobody else owns.
+        // Protocol 0: the socket receives nothing before the ring exists and the socket is bound.
+        // SAFETY: socket takes integers; a valid result is a new descriptor without another owner.
         let socket = unsafe {
             let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
             check(fd).context("a packet socket needs CAP_NET_RAW")?;
@@ -93,7 +93,7 @@ impl Ring {
         .context("cannot bind the packet socket")
     }
 
-    /// Packets are stamped when the device gets them, not when they come to this socket.
+    /// Stamps packets when the device receives them, not when they reach this socket.
     pub fn stamp_at_arrival(&self) -> Result<()> {
         let on = 1_i32;
         // SAFETY: the option's value is live and its size is passed with it.
@@ -109,18 +109,19 @@ impl Ring {
         .context("cannot ask for time stamps")
     }
 
-    /// Hands every waiting packet to `take`, and the first bytes of it; returns how many there were.
+    /// Passes every waiting packet and its first bytes to `take`; returns the number of packets.
     pub fn drain(&mut self, mut take: impl FnMut(&Passed, &[u8])) -> usize {
         for count in 0.. {
             // SAFETY: `next` is below FRAMES, so the frame lies inside the mapping; its first word
             // is the status, which both sides access atomically.
             let frame = unsafe { self.frames.add(self.next * FRAME) };
-            // SAFETY: a frame begins aligned, and nobody accesses its first word but atomically.
+            // SAFETY: a frame is aligned, and both sides access its first word only atomically.
             let status = unsafe { AtomicU32::from_ptr(frame.cast()) };
             if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
                 return count;
             }
-            // SAFETY: the frame is ours until the status is written; it is FRAME bytes long.
+            // SAFETY: user space owns the frame until the status is written; it is FRAME bytes
+            // long.
             let bytes = unsafe { std::slice::from_raw_parts(frame, FRAME) };
             if let Some((packet, head)) = read(bytes) {
                 take(&packet, head);
@@ -131,14 +132,14 @@ impl Ring {
         unreachable!("the count of packets is unbounded")
     }
 
-    /// Packets that found the ring full since it was last asked.
+    /// Number of packets dropped because the ring was full, since the last call.
     pub fn lost(&self) -> Result<u64> {
         let mut stats = libc::tpacket_stats {
             tp_packets: 0,
             tp_drops: 0,
         };
         let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;
-        // SAFETY: the kernel fills `stats`, whose size it is told.
+        // SAFETY: the kernel fills `stats`; its size is passed in `len`.
         check(unsafe {
             libc::getsockopt(
                 self.socket.as_raw_fd(),
@@ -155,12 +156,12 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `open` with this size and is used no more.
+        // SAFETY: `open` made the mapping with this size, and it is not used after this call.
         unsafe { libc::munmap(self.frames.cast(), FRAMES * FRAME) };
     }
 }
 
-/// Reads the header that the kernel wrote, and the packet's head behind it.
+/// Parses the header that the kernel wrote, and the first bytes of the packet after it.
 fn read(frame: &[u8]) -> Option<(Passed, &[u8])> {
     let word = |at: usize| -> Option<u32> {
         Some(u32::from_ne_bytes(frame.get(at..at + 4)?.try_into().ok()?))
@@ -171,7 +172,7 @@ fn read(frame: &[u8]) -> Option<(Passed, &[u8])> {
     // struct tpacket2_hdr: status, len, snaplen, then mac and net offsets, then seconds and ns.
     let (len, snap, mac) = (word(4)?, word(8)? as usize, usize::from(half(12)?));
     let at_ns = u64::from(word(16)?) * 1_000_000_000 + u64::from(word(20)?);
-    // struct sockaddr_ll behind it, whose packet type is the byte at 10.
+    // struct sockaddr_ll after it: the packet type is the byte at 10.
     let link = size_of::<libc::tpacket2_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
     let inbound = *frame.get(link + 10)? != libc::PACKET_OUTGOING;
     // struct virtio_net_hdr directly before the frame: flags, gso type, header length, gso size.
@@ -185,7 +186,7 @@ fn read(frame: &[u8]) -> Option<(Passed, &[u8])> {
     Some((packet, head))
 }
 
-/// A filter that keeps the first bytes of every packet: enough for all headers.
+/// Attaches a filter that truncates every packet to [`HEAD`] bytes, enough for all headers.
 fn keep_heads_only(socket: &OwnedFd) -> Result<()> {
     let mut code = [libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
@@ -197,7 +198,7 @@ fn keep_heads_only(socket: &OwnedFd) -> Result<()> {
         len: code.len() as u16,
         filter: code.as_mut_ptr(),
     };
-    // SAFETY: the kernel copies the program, which is live here.
+    // SAFETY: the kernel copies the program during the call.
     check(unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -231,13 +232,13 @@ fn check(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Bytes of a packet that are kept: 14 + 40 + 60 and a little.
+/// Bytes kept of a packet: 14 + 40 + 60 and some spare.
 const HEAD: u32 = 128;
-/// Bytes of a slot: the kernel's header, the address, the segment header and [`HEAD`].
+/// Bytes of a slot: the kernel's header, the address, the segmentation header and [`HEAD`].
 const FRAME: usize = 256;
-/// Slots: 0.4 s of full frames at 1 Gbit/s, 16 MiB.
+/// Number of slots: 0.4 s of full frames at 1 Gbit/s, 16 MiB.
 const FRAMES: usize = 1 << 16;
-/// Bytes the kernel allocates at once.
+/// Bytes that the kernel allocates at once.
 const BLOCK: usize = 1 << 16;
-/// `struct virtio_net_hdr`.
+/// Size of `struct virtio_net_hdr`.
 const VNET: usize = 10;

@@ -1,7 +1,8 @@
-//! What a host receives behind its limits, sampled all the time.
+//! Samples what a host's IP layer receives behind its limits.
 //!
-//! What a program reads is a poor witness of a limit on receiving: after one lost packet it gets nothing for a round trip,
-//! and then everything at once, while its host receives at an even rate. So the host's IP layer is asked.
+//! The bytes that a program reads are a poor measure of a receive limit: after a lost packet the
+//! program gets nothing for one round trip and then everything at once, while its host receives at
+//! an even rate. The counters of the host's IP layer do not have this error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,14 +14,14 @@ use anyhow::{Result, anyhow};
 use super::netns::{Netns, delivered_here};
 use crate::stats::Cumulative;
 
-/// A running meter of what IP receives in one namespace.
+/// A running meter of the IP layer's received bytes in one namespace.
 pub struct Arrivals {
     stop: Arc<AtomicBool>,
     reader: Option<JoinHandle<Result<Cumulative>>>,
 }
 
 impl Arrivals {
-    /// Begins to sample `ns`.
+    /// Starts sampling `ns`.
     pub fn start(ns: &Netns) -> Result<Arrivals> {
         let stop = Arc::new(AtomicBool::new(false));
         let (told, door) = (stop.clone(), ns.door());
@@ -64,5 +65,5 @@ impl Drop for Arrivals {
     }
 }
 
-/// At 4 Mbit/s this is three packets.
+/// Time between samples; at 4 Mbit/s this is three packets.
 const STEP: Duration = Duration::from_millis(10);

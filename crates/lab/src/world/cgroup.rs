@@ -1,4 +1,4 @@
-//! Control groups made by hand, as a service manager makes them for slices and units.
+//! Makes cgroups, as a service manager makes them for slices and units.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,7 @@ use anyhow::{Context, Result};
 
 use super::reap;
 
-/// A control group that is removed, with every process in it and every group below, when the guard
-/// is dropped.
+/// A cgroup. Dropping it kills every process in it and in the cgroups below, and removes them all.
 pub struct Cgroup {
     folder: PathBuf,
     path: String,
@@ -25,7 +24,7 @@ impl Cgroup {
         Cgroup::make(&root, &format!("/{name}"))
     }
 
-    /// Makes a group of this name below.
+    /// Makes a cgroup of this name below this one.
     pub fn below(&self, name: &str) -> Result<Cgroup> {
         let root = self.root();
         Cgroup::make(&root, &format!("{}/{name}", self.path))
@@ -40,14 +39,14 @@ impl Cgroup {
         })
     }
 
-    /// Removes the group and makes one of the same name: another one, for the kernel.
+    /// Removes the cgroup and makes one of the same name, which has another id in the kernel.
     pub fn make_anew(&self) -> Result<()> {
         reap::remove_cgroup(&self.folder);
         fs::create_dir(&self.folder)
             .with_context(|| format!("cannot make {} anew", self.folder.display()))
     }
 
-    /// Its path below the top, as in `cgroup:/…`.
+    /// Its path below the root, as in `cgroup:/…`.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -57,13 +56,15 @@ impl Cgroup {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// Moves a process into it. Sockets that it has already stay where they were born.
+    /// Moves a process into it. The process's open sockets stay in the cgroup in which they were
+    /// made.
     pub fn take(&self, pid: u32) -> Result<()> {
         fs::write(self.procs(), pid.to_string())
             .with_context(|| format!("cannot move process {pid} into {}", self.path))
     }
 
-    /// The file that a process writes `0` to, to enter by itself before it makes sockets.
+    /// The file `cgroup.procs`. A process that writes `0` to it enters the cgroup before it makes
+    /// sockets.
     pub fn procs(&self) -> PathBuf {
         self.folder.join("cgroup.procs")
     }

@@ -1,4 +1,4 @@
-//! The netnice of one world: its daemon, and the command line that talks to it.
+//! The netnice of one world: its daemon, and the `netnice` command line for it.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::netns::{Door, Netns};
 use crate::process::{self, PATIENCE, Proc};
 use crate::sys;
 
-/// A daemon inside a namespace, and the means to type `netnice …` there.
+/// A daemon inside a namespace, and the means to run `netnice …` there.
 ///
 /// Dropping it clears everything and ends the daemon by its process id.
 pub struct Netnice {
@@ -21,27 +21,27 @@ pub struct Netnice {
     runtime: PathBuf,
     daemon: Option<Proc>,
     door: Door,
-    /// Options of the daemon beside those that every one has.
+    /// Further options of the daemon, after those that [`Netnice::start_daemon`] always passes.
     options: Vec<String>,
 }
 
-/// What a typed line answered.
+/// The result of a `netnice` command.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// The line as a person would type it.
+    /// The command line.
     pub typed: String,
-    /// The exit status; 128 and more: ended by a signal.
+    /// The exit status; 128 + the signal's number if a signal ended the process.
     pub status: i32,
     /// Standard output.
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
-    /// When the command was started and when it had ended, by [`sys::now_ns`].
+    /// Start and end of the process, by [`sys::now_ns`].
     pub at: (u64, u64),
 }
 
 impl Answer {
-    /// Fails unless the exit status is 0.
+    /// Returns the answer if the exit status is 0, else an error with its output.
     pub fn ok(self) -> Result<Answer> {
         if self.status != 0 {
             bail!(
@@ -55,14 +55,14 @@ impl Answer {
         Ok(self)
     }
 
-    /// How long it took, from start to end of the process.
+    /// Time from start to end of the process.
     pub fn took(&self) -> Duration {
         Duration::from_nanos(self.at.1 - self.at.0)
     }
 }
 
 impl Netnice {
-    /// Starts the daemon in `ns` with `runtime` as its runtime folder, and waits until it answers.
+    /// Starts the daemon in `ns` with the runtime folder `runtime`, and waits until it answers.
     pub fn start(ns: &Netns, runtime: &Path) -> Result<Netnice> {
         std::fs::create_dir_all(runtime)
             .with_context(|| format!("cannot make {}", runtime.display()))?;
@@ -85,7 +85,8 @@ impl Netnice {
         self.wait_ready()
     }
 
-    /// Starts the daemon behind a program such as `prlimit`, whose words end where the daemon's begin.
+    /// Starts the daemon through a program such as `prlimit`: `words` are that program and its
+    /// arguments, and the daemon's command line follows.
     pub fn start_daemon_behind(&mut self, words: &[&str]) -> Result<()> {
         let (program, words) = words.split_first().context("a program")?;
         let mut command = self.door.command(program);
@@ -94,8 +95,8 @@ impl Netnice {
         self.wait_ready()
     }
 
-    /// Starts the daemon so that it is stopped before its first instruction, to be taken hold of by a tracer and
-    /// sent on with SIGCONT. Returns its process id.
+    /// Starts the daemon stopped before its first instruction, so that a tracer can attach. SIGCONT
+    /// lets it run. Returns its process id.
     pub fn start_daemon_stopped(&mut self) -> Result<u32> {
         let mut shell = self.door.command("sh");
         shell.args(["-c", "kill -STOP $$; exec \"$@\"", "sh"]);
@@ -129,11 +130,12 @@ impl Netnice {
         Ok(())
     }
 
-    /// Waits until the daemon answers.
+    /// Waits until the daemon answers. Fails if it ends, or after [`PATIENCE`].
     pub fn wait_ready(&mut self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         loop {
-            // A killed daemon leaves its socket. `netnice` would find no daemon behind it, and start one.
+            // A killed daemon leaves its socket. `netnice` finds no daemon behind that socket and
+            // starts one.
             let listens = UnixStream::connect(self.runtime.join("netnice.sock")).is_ok();
             if listens && self.run(&["show", "--json"])?.status == 0 {
                 return Ok(());
@@ -152,7 +154,7 @@ impl Netnice {
         }
     }
 
-    /// Starts the daemon anew, with these options too.
+    /// Restarts the daemon with these further options.
     pub fn restart_with(&mut self, options: &[&str]) -> Result<()> {
         self.stop_daemon();
         self.options = options.iter().map(ToString::to_string).collect();
@@ -164,26 +166,26 @@ impl Netnice {
         self.daemon.as_ref().map(Proc::pid)
     }
 
-    /// Whether the daemon runs. Not to be asked while it is traced.
+    /// Whether the daemon runs. It must not be called while the daemon is traced.
     pub fn runs(&mut self) -> bool {
         self.daemon.as_mut().is_some_and(Proc::running)
     }
 
-    /// What the daemon has written to its standard error so far.
+    /// Standard error of the daemon since the last call.
     pub fn complaints(&mut self) -> String {
         self.daemon
             .as_mut()
             .map_or_else(String::new, Proc::complaints)
     }
 
-    /// `kill -9` of the daemon.
+    /// Kills the daemon (SIGKILL).
     pub fn kill_daemon(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
             daemon.kill();
         }
     }
 
-    /// Ends the daemon in good order; its limits stay.
+    /// Ends the daemon (SIGTERM); its limits stay.
     pub fn stop_daemon(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
             daemon.terminate(PATIENCE);
@@ -195,22 +197,25 @@ impl Netnice {
         &self.runtime
     }
 
-    /// The policy file that the daemon reads, beside the runtime folder; nobody has written it yet.
+    /// Path of the daemon's policy file, beside the runtime folder. The file does not exist at
+    /// first.
     pub fn policy(&self) -> PathBuf {
         self.runtime.with_extension("policy.toml")
     }
 
-    /// The folder of unit files that the daemon reads, beside the runtime folder; nobody has made it yet.
+    /// Path of the daemon's folder of unit files, beside the runtime folder. It does not exist at
+    /// first.
     pub fn units(&self) -> PathBuf {
         self.runtime.with_extension("units")
     }
 
-    /// Where the daemon looks for Docker's records, beside the runtime folder; nobody has made it yet.
+    /// Path of Docker's records for the daemon, beside the runtime folder. It does not exist at
+    /// first.
     pub fn docker(&self) -> PathBuf {
         self.runtime.with_extension("docker")
     }
 
-    /// A command `netnice …` inside the namespace, for callers that want to spawn it themselves.
+    /// The command `netnice …` inside the namespace, for callers that spawn it themselves.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.door.command(&self.netnice);
         command
@@ -220,7 +225,7 @@ impl Netnice {
         command
     }
 
-    /// Types `netnice ARGS…` and waits for the answer.
+    /// Runs `netnice ARGS…` to its end.
     pub fn run(&self, args: &[&str]) -> Result<Answer> {
         let mut command = self.command(args);
         let started = sys::now_ns();
@@ -237,20 +242,20 @@ impl Netnice {
         })
     }
 
-    /// Types a line of blank-separated words, which must succeed.
+    /// Runs `netnice` with blank-separated arguments. Fails unless the exit status is 0.
     pub fn type_line(&self, line: &str) -> Result<Answer> {
         let words: Vec<&str> = line.split_whitespace().collect();
         self.run(&words)?.ok()
     }
 
-    /// What `netnice show --json` prints.
+    /// The JSON that `netnice show --json` prints.
     pub fn show(&self) -> Result<Value> {
         let answer = self.run(&["show", "--json"])?.ok()?;
         serde_json::from_str(&answer.stdout)
             .with_context(|| format!("`show --json` is no JSON: {}", answer.stdout))
     }
 
-    /// `show --json` without everything that moves: the `counters` of every target.
+    /// `show --json` without the `counters` of targets, which change all the time.
     pub fn show_standing(&self) -> Result<Value> {
         let mut shown = self.show()?;
         strip(&mut shown, "counters");

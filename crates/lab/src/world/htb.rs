@@ -1,22 +1,23 @@
-//! What a careful administrator has today: HTB by hand, on the device itself.
+//! HTB set up by hand on the device itself: the baseline without netnice.
 //!
-//! The lab measures it beside netnice, and calibrates itself with it: HTB's rate is known to be
-//! right, so an experiment that cannot see that is wrong itself.
+//! The lab measures it beside netnice and calibrates itself with it. HTB's rate is known to be
+//! correct, so an experiment that measures another rate is wrong.
 
 use anyhow::Result;
 
 use super::Netns;
 
-/// What waits inside the class.
+/// The queue inside the class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaf {
-    /// HTB's own: as many packets as the device's txqueuelen.
+    /// HTB's default: as many packets as the device's txqueuelen.
     Default,
-    /// A FIFO of so many bytes.
+    /// A FIFO of this many bytes.
     Bytes(u32),
 }
 
-/// A single class that everything leaving `device` passes; replaces an earlier one.
+/// Limits all packets that leave `device` to `bits` per second by one HTB class; replaces an
+/// earlier root qdisc.
 pub fn limit(ns: &Netns, device: &str, bits: u64, leaf: Leaf) -> Result<()> {
     clear(ns, device);
     let burst = (bits * 12 / 80_000).max(3028);
@@ -34,7 +35,7 @@ pub fn limit(ns: &Netns, device: &str, bits: u64, leaf: Leaf) -> Result<()> {
     Ok(())
 }
 
-/// Changes the rate of the class that [`limit`] made.
+/// Changes the rate of the class that [`limit`] made, in bit/s.
 pub fn change(ns: &Netns, device: &str, bits: u64) -> Result<()> {
     let burst = (bits * 12 / 80_000).max(3028);
     ns.tc(&format!(
@@ -43,7 +44,7 @@ pub fn change(ns: &Netns, device: &str, bits: u64) -> Result<()> {
     Ok(())
 }
 
-/// Takes the device's root queue away, if there is one.
+/// Removes the device's root qdisc, if there is one.
 pub fn clear(ns: &Netns, device: &str) {
     let _ = ns.tc(&format!("qdisc del dev {device} root"));
 }

@@ -3,13 +3,14 @@
 //! ```text
 //!   S1 ── p0 ─┐ what a station sends                        ┌─▶ p0 ── S1
 //!   S2 ── p1 ─┼─▶ its queue ─┐                              ├─▶ p1 ── S2
-//!   C1 ── p2 ─┤   …          ├─▶ the segment, 10 Mbit/s ────┼─▶ p2 ── C1     a bridge that never learns:
-//!   C3 ── p3 ─┘              ┘    one packet at a time      └─▶ p3 ── C3     everybody hears everything
+//!   C1 ── p2 ─┤   …          ├─▶ the segment, 10 Mbit/s ────┼─▶ p2 ── C1     a bridge that never
+//!   C3 ── p3 ─┘              ┘    one packet at a time      └─▶ p3 ── C3     learns: it floods
 //! ```
-//! The segment is HTB with a burst of a few bytes, so a packet that comes while another is on the wire waits until that
-//! one has left, whatever its own size. Each station has a queue of its own, as the station's interface has, and they take
-//! turns. A station that has much to send keeps the wire for [`CAPTURE`] full packets: on Ethernet (CSMA/CD) the
-//! winner of a collision tends to win the next ones too, because the loser backs off for longer (the capture effect).
+//! The segment is HTB with a burst of a few bytes. A packet that comes while another is on the wire
+//! waits until that packet has left, independent of its size. Each station has a queue of its own,
+//! like the queue of an interface, and the queues are served in turn. A station with much to send
+//! keeps the wire for [`CAPTURE`] full packets: on Ethernet (CSMA/CD) the winner of a collision
+//! tends to win the next ones too, because the loser backs off for longer (the capture effect).
 //!
 //! An uplink to a switch is a station like any other; its queue is the buffer of the switch's port.
 
@@ -25,16 +26,18 @@ use super::{Cable, Folder, Host, Netns, Offloads, Port, World, next_number};
 pub struct Lan {
     /// Hosts on the segment.
     pub hub: &'static [&'static str],
-    /// Hosts on ports of 100 Mbit/s of a switch, whose uplink is on the segment; none: no switch.
+    /// Hosts on ports of 100 Mbit/s of a switch, whose uplink is on the segment. If empty, there is
+    /// no switch.
     pub switch: &'static [&'static str],
-    /// Bytes that a station's interface holds.
+    /// Queue length of a station's interface in bytes.
     pub queue: u32,
-    /// Bytes that the switch's port to the segment holds.
+    /// Queue length of the switch's port to the segment in bytes.
     pub buffer: u32,
 }
 
 impl World {
-    /// Hosts on a segment, and on a switch behind it: 10.77.0.1, .2, … in the order given, those of the hub first.
+    /// Makes hosts on a segment, and on a switch behind it. Their addresses are 10.77.0.1, .2, … in
+    /// the order given, those of the hub first.
     pub fn lan(lan: Lan) -> Result<World> {
         let number = next_number();
         let folder = Folder::create(number)?;
@@ -57,7 +60,7 @@ impl World {
         Ok(world)
     }
 
-    /// Makes a host whose cable ends as `p<i>` in the namespace of the hub; its place.
+    /// Makes a host whose cable ends as `p<i>` in the namespace of the hub; returns its index `i`.
     fn join(&mut self, name: &str, number: u32) -> Result<usize> {
         let (i, hub) = (self.hosts.len(), self.the_switch()?);
         let ns = Netns::create(&format!("{name}{number}"))?;
@@ -90,8 +93,8 @@ impl World {
         )
     }
 
-    /// A switch with its hosts, and its uplink as one more station. The hub repeats to it what it sent itself, so the switch
-    /// learns nothing: who is where is written down.
+    /// Adds a switch with its hosts; its uplink is one more station. The hub repeats the uplink's
+    /// own packets to it, so address learning would be wrong: the forwarding table is static.
     fn add_switch(&mut self, lan: Lan, number: u32) -> Result<()> {
         let mut hosts = Vec::new();
         for name in lan.switch {
@@ -134,7 +137,8 @@ impl World {
     }
 }
 
-/// The segment: what is sent into `x` comes out of `y`, and from there to everybody.
+/// Makes the segment: packets sent into `x` leave from `y`, and the bridge floods them to all
+/// stations.
 fn segment(hub: &Netns) -> Result<()> {
     bridge(hub, "out")?;
     hub.ip("link add name x type veth peer name y")?;
@@ -150,10 +154,11 @@ fn segment(hub: &Netns) -> Result<()> {
     Ok(())
 }
 
-/// Makes a device a station with a queue; what comes from the hosts `behind` it is its traffic.
+/// Makes a device a station with a queue; its traffic is that of the hosts in `behind`.
 fn plug(hub: &Netns, device: &str, station: usize, queue: u32, behind: &[usize]) -> Result<()> {
     let class = format!("1:{}", 10 + station);
-    // Next to nothing is its own, so that each packet asks for the wire; what it may have is all of it.
+    // The guaranteed rate is almost zero, so each packet competes for the wire; the ceiling is the
+    // full rate.
     hub.tc(&format!(
         "class add dev x parent 1:1 classid {class} htb rate 8bit ceil {RATE}bit burst 1 cburst 1600 quantum {}",
         CAPTURE * FRAME
@@ -175,7 +180,7 @@ fn plug(hub: &Netns, device: &str, station: usize, queue: u32, behind: &[usize])
     hub.ip(&format!("link set {device} up")).map(drop)
 }
 
-/// Makes a device hear whatever comes out of the segment.
+/// Adds a device to the bridge that floods the segment's packets.
 fn hear(hub: &Netns, device: &str) -> Result<()> {
     hub.ip(&format!("link set {device} master out"))?;
     hub.ip(&format!(
@@ -193,13 +198,14 @@ fn mac(host: usize) -> String {
     format!("02:00:00:00:00:{:02x}", host + 1)
 }
 
-/// The segment's rate in bit/s, and the largest packet on it in bytes (layer 2 without preamble and gap).
+/// The segment's rate in bit/s.
 pub const RATE: u64 = 10_000_000;
-/// See [`RATE`].
+/// The largest packet on the segment in bytes (layer 2 without preamble and gap).
 pub const FRAME: u64 = 1514;
 
-/// Full packets that a busy station sends before others have their turn.
+/// Full packets that a busy station sends before the next station's turn.
 pub const CAPTURE: u64 = 8;
 
-/// What a timer that is late by 160 µs makes good, in bytes. More would let packets through side by side.
+/// Burst in bytes: the segment's rate times 160 µs of timer latency. A larger burst would let
+/// packets pass side by side.
 const LATE: u64 = 200;

@@ -1,7 +1,7 @@
 //! One network namespace, entered with setns and named under /run/netns.
 //!
-//! The name makes it visible to `ip netns` while an experiment runs, so that a person can look
-//! inside: `nsenter --net=/run/netns/nn-1234-client0 tc -s qdisc`.
+//! The name is visible to `ip netns` while an experiment runs, so that a person can look inside:
+//! `nsenter --net=/run/netns/nn-1234-client0 tc -s qdisc`.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -14,33 +14,33 @@ use anyhow::{Context, Result, anyhow};
 use super::reap;
 use crate::{process, sys};
 
-/// A namespace that is removed, with every process in it, when the guard is dropped.
+/// A namespace. Dropping it kills every process in it and removes it.
 pub struct Netns {
     name: String,
     door: Door,
 }
 
-/// A way into a namespace that can be kept and cloned. It keeps the namespace alive, but what is
-/// started through it is ended when the [`Netns`] goes.
+/// A handle to enter a namespace, which can be kept and cloned. It keeps the namespace alive, but
+/// dropping the [`Netns`] kills the processes inside.
 #[derive(Clone)]
 pub struct Door(Arc<File>);
 
 impl Door {
-    /// A command that will run inside, as leader of its own process group.
+    /// Makes a command that runs inside, as leader of its own process group.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         sys::start_in_netns(&mut command, Some(self.0.clone()));
         command
     }
 
-    /// Brings the calling thread inside for the rest of its life.
+    /// Moves the calling thread into the namespace for the rest of its life.
     pub fn settle(&self) -> Result<()> {
         Ok(sys::enter_netns(self.0.as_fd())?)
     }
 }
 
 impl Netns {
-    /// Makes the namespace `nn-<pid>-<role>` with lo up.
+    /// Makes the namespace `nn-<pid>-<role>` with lo up. Needs root and iproute2.
     pub fn create(role: &str) -> Result<Netns> {
         let name = format!("nn-{}-{role}", std::process::id());
         process::run(Command::new("ip").args(["netns", "add", &name]))
@@ -64,17 +64,17 @@ impl Netns {
         &self.name
     }
 
-    /// Its path, for nsenter and for comparing.
+    /// Its path, for nsenter and for comparisons.
     pub fn path(&self) -> PathBuf {
         reap::netns_path(&self.name)
     }
 
-    /// A command that will run inside, as leader of its own process group.
+    /// Makes a command that runs inside, as leader of its own process group.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         self.door.command(program)
     }
 
-    /// A way in that outlives this borrow.
+    /// A handle to the namespace that outlives this borrow.
     pub fn door(&self) -> Door {
         self.door.clone()
     }
@@ -94,7 +94,7 @@ impl Netns {
         self.run("tc", args)
     }
 
-    /// Runs `work` on a thread of its own inside this namespace and returns what it returns.
+    /// Runs `work` in this namespace on a thread of its own and returns the result.
     ///
     /// Sockets opened there stay in the namespace wherever they are used later.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
@@ -119,19 +119,19 @@ impl Netns {
         })
     }
 
-    /// Received and sent bytes and packets of a device, as the device counts them.
+    /// Received and sent bytes and packets of a device, by the device's own counters.
     pub fn counters(&self, device: &str) -> Result<DeviceCounters> {
         let text = self.enter(|| Ok(std::fs::read_to_string("/proc/thread-self/net/dev")?))?;
         parse_device_counters(&text, device)
             .with_context(|| format!("{} has no device {device}", self.name))
     }
 
-    /// What IP has received in all, from every device: what a limit on receiving let through.
+    /// Total that IP has received from all devices, behind any receive limit.
     pub fn delivered(&self) -> Result<Delivered> {
         self.enter(delivered_here)
     }
 
-    /// The processes that are inside now.
+    /// The processes that are in the namespace now.
     pub fn pids(&self) -> Vec<u32> {
         reap::pids_in(&self.path())
     }
@@ -146,7 +146,7 @@ impl Drop for Netns {
 /// A device's own counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceCounters {
-    /// Bytes received (a segmentation-offload packet counts its headers once).
+    /// Bytes received (the headers of a segmentation-offload packet count once).
     pub rx_bytes: u64,
     /// Packets received.
     pub rx_packets: u64,
@@ -156,25 +156,26 @@ pub struct DeviceCounters {
     pub tx_packets: u64,
 }
 
-/// What IP has received in all in the calling thread's namespace.
+/// Total that IP has received in the calling thread's namespace.
 pub(super) fn delivered_here() -> Result<Delivered> {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
     let (snmp, netstat, snmp6) = (read("snmp")?, read("netstat")?, read("snmp6")?);
     parse_delivered(&snmp, &netstat, &snmp6).context("the kernel's IP counters look unfamiliar")
 }
 
-/// What IP has received, both families together.
+/// The data that IP has received, both address families together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivered {
-    /// By the wall clock in ns.
+    /// Wall-clock time in ns.
     pub at_ns: u64,
-    /// Bytes as they were on the wire: segments that arrived merged are counted one by one, with
-    /// their Ethernet, IP and TCP headers.
+    /// Bytes as they were on the wire: merged segments count one by one, with their Ethernet, IP
+    /// and TCP headers.
     pub wire: u64,
 }
 
-/// Packets as the kernel held them, packets as they were on the wire, and bytes, per family; then
-/// a header of Ethernet for each, and IP's and TCP's for those that were merged.
+/// Computes the wire bytes of both address families from packets as the kernel held them, packets
+/// as they were on the wire, and bytes. Each packet on the wire adds an Ethernet header; each
+/// merged one also adds an IP and a TCP header. `None` if a counter is missing.
 fn parse_delivered(snmp: &str, netstat: &str, snmp6: &str) -> Option<Delivered> {
     // Two lines each: the names, then the values.
     let table = |text: &str, kind: &str, name: &str| -> Option<u64> {
@@ -231,8 +232,8 @@ fn parse_device_counters(text: &str, device: &str) -> Option<DeviceCounters> {
     })
 }
 
-/// What every namespace of the lab starts with. BBR, the default of some hosts, paces itself and
-/// flatters a limiter; saved metrics would let one run teach the next.
+/// Settings of every namespace of the lab. BBR, the default of some hosts, paces itself and would
+/// make a limiter look better. Saved metrics would carry over from one run to the next.
 const DEFAULTS: [(&str, &str); 5] = [
     ("net/ipv4/tcp_congestion_control", CONGESTION),
     ("net/ipv4/tcp_no_metrics_save", "1"),
@@ -242,11 +243,12 @@ const DEFAULTS: [(&str, &str); 5] = [
 ];
 
 const CONGESTION: &str = "cubic";
-/// Of the whole machine; only its first namespace can write it.
+/// A setting of the whole machine, writable only in its first namespace.
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
-/// A namespace may choose what the machine allows everybody, which is reno and its own default where nobody said more. What is
-/// allowed here stays so until the machine boots again: other runs may rely on it.
+/// Adds a congestion control to those that all namespaces may use; by default these are reno and
+/// the machine's own default. The change stays until the machine boots again, because other runs
+/// may depend on it.
 fn allow(congestion: &str) -> Result<()> {
     let allowed = std::fs::read_to_string(ALLOWED).unwrap_or_default();
     if allowed.is_empty() || allowed.split_whitespace().any(|one| one == congestion) {
@@ -266,7 +268,8 @@ mod tests {
     #[test]
     fn what_ip_received_is_counted_as_on_the_wire() {
         let snmp = "Ip: Forwarding InReceives InHdrErrors\nIp: 2 3 0\n";
-        // One plain packet of 1500, and two that stand for 10 and 1 of 1448 bytes of payload.
+        // One plain packet of 1500 bytes, and two merged ones of 10 segments and 1 segment of 1448
+        // bytes payload.
         let bytes = 1500 + (52 + 14_480) + 1500;
         let netstat = format!(
             "TcpExt: A\nTcpExt: 1\nIpExt: InOctets InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts\n\

@@ -1,12 +1,13 @@
-//! Finding and removing what a run has made, by name alone.
+//! Finds and removes all objects of a run, by name alone.
 //!
-//! Everything carries `nn-<pid>-`: namespaces under /run/netns, folders in the temporary folder,
-//! cgroups at the top of the cgroup v2 tree. One sweep therefore serves a fresh start (names of
-//! processes that are dead), a signal (our own name) and a guard (one name).
+//! All names contain `nn-<pid>-`: namespaces under /run/netns, folders in the temporary folder,
+//! cgroups at the root of the cgroup v2 tree. The same code therefore serves a start (names of dead
+//! processes), a signal (this process's names) and a guard (one name).
 //!
-//! Order matters: the daemon of a world is asked to clear, then processes end, then namespaces
-//! go (links, queues and filters with them), then mounts and files (a bpffs in a runtime folder
-//! is unmounted first, which drops the last references to pinned programs).
+//! The order matters. First the daemon of a world is asked to clear. Then processes are killed, and
+//! then namespaces are removed (with their links, queues and filters). Mounts and files come last:
+//! a bpffs in a runtime folder is unmounted first, which drops the last references to pinned
+//! programs.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -21,8 +22,8 @@ use signal_hook::iterator::Signals;
 
 use crate::{process, sys};
 
-/// Removes leftovers of dead runs, and sees to it that this run leaves none when it is
-/// interrupted. Call it first; calling it again does nothing.
+/// Removes leftovers of dead runs, and installs the cleanup of this run for signals. Call it first;
+/// further calls do nothing.
 pub fn begin() -> Result<()> {
     static ONCE: Once = Once::new();
     let mut result = Ok(());
@@ -31,7 +32,7 @@ pub fn begin() -> Result<()> {
 }
 
 fn begin_once() -> Result<()> {
-    // Whichever thread gets the signal: a test program has threads that are older than this.
+    // The signal may go to any thread: a test program has threads that are older than this one.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot wait for signals")?;
     std::thread::Builder::new()
         .name("reaper".into())
@@ -71,7 +72,7 @@ pub fn sweep(pid: u32) {
     }
 }
 
-/// Every process that owns something in the places that [`sweep`] looks at.
+/// Every process that owns an object in the places that [`sweep`] searches.
 fn owners() -> Vec<u32> {
     let mut places = vec![PathBuf::from(NETNS), std::env::temp_dir()];
     places.extend(cgroup_root());
@@ -88,7 +89,7 @@ fn owners() -> Vec<u32> {
     pids
 }
 
-/// Asks the daemons with runtime folders below `folder` to clear everything.
+/// Asks the daemons with runtime folders in `folder` to clear everything.
 fn ask_to_clear(folder: &Path) {
     let Ok(netnice) = process::binary("netnice") else {
         return;
@@ -120,7 +121,8 @@ fn ask_to_clear(folder: &Path) {
     }
 }
 
-/// Ends every process inside the namespace and removes it; a name that does not exist is fine.
+/// Kills every process inside the namespace and removes it; does nothing if the name does not
+/// exist.
 pub fn remove_netns(name: &str) {
     let path = netns_path(name);
     if !path.exists() {
@@ -144,7 +146,7 @@ pub fn remove_netns(name: &str) {
     }
 }
 
-/// The processes whose network namespace is the one at `path`, zombies aside.
+/// The processes in the network namespace at `path`, except this process.
 pub fn pids_in(path: &Path) -> Vec<u32> {
     let Ok(wanted) = fs::metadata(path) else {
         return Vec::new();
@@ -160,7 +162,7 @@ pub fn pids_in(path: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// Unmounts what is mounted below `folder`, and removes it.
+/// Unmounts everything below `folder`, and removes it.
 pub fn remove_folder(folder: &Path) {
     for mount in mounts_below(folder) {
         let _ = process::run(Command::new("umount").arg("-l").arg(&mount));
@@ -173,7 +175,7 @@ pub fn remove_folder(folder: &Path) {
     }
 }
 
-/// Ends the processes of a cgroup and of those below it, and removes them all.
+/// Kills the processes of a cgroup and of those below it, and removes these cgroups.
 pub fn remove_cgroup(path: &Path) {
     for name in names_in(path) {
         let below = path.join(name);
@@ -194,7 +196,7 @@ pub fn remove_cgroup(path: &Path) {
     }
 }
 
-/// Where the cgroup v2 tree is mounted.
+/// The mount point of the cgroup v2 tree.
 pub fn cgroup_root() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     mounts.lines().find_map(|line| {
@@ -232,9 +234,9 @@ fn names_in(folder: &Path) -> Vec<String> {
     )
 }
 
-/// Where iproute2 keeps named namespaces.
+/// The folder in which iproute2 keeps named namespaces.
 const NETNS: &str = "/run/netns";
 /// The daemon's socket inside its runtime folder.
 const SOCKET: &str = "netnice.sock";
-/// How long anything may take to go by itself.
+/// Time limit for a daemon to clear and for processes to end.
 const PATIENCE: Duration = Duration::from_secs(3);

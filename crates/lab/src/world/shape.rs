@@ -1,4 +1,4 @@
-//! The two shapes of a world: direct cables, and a switch whose ports have rates.
+//! Two shapes of a world: direct cables, and a switch whose ports have rates.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -10,11 +10,11 @@ use anyhow::{Result, ensure};
 use super::{Folder, Host, Netns, Port, World, next_number};
 use crate::process;
 
-/// Whether a device may hand over packets larger than its MTU for somebody else to segment.
+/// Whether a device may pass on packets larger than its MTU, to be segmented later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Offloads {
-    /// As a device comes: segmentation offload on.
+    /// The device's default: segmentation offload on.
     On,
     /// tso, gso and gro off: every packet on the wire is one packet in the kernel.
     Off,
@@ -23,8 +23,8 @@ pub enum Offloads {
 /// Direct cables between `client` and `server`.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair {
-    /// How many; device `eth<i>` at both ends, 10.77.i.1 and fd77:i::1 for the client, 2 for the
-    /// server.
+    /// Number of cables: device `eth<i>` at both ends, 10.77.i.1 and fd77:i::1 for the client, 2
+    /// for the server.
     pub cables: u8,
     /// The MTU of every device.
     pub mtu: u32,
@@ -42,16 +42,16 @@ impl Default for Pair {
     }
 }
 
-/// A host on a switch, and the rates of its cable as the switch holds them.
+/// A host on a switch, and the rates of its cable, which the switch enforces.
 #[derive(Debug, Clone)]
 pub struct Cable {
     /// The host's name.
     pub host: &'static str,
-    /// Bits per second from the host to the switch; none: as fast as the machine.
+    /// Bits per second from the host to the switch; `None`: unlimited.
     pub up: Option<u64>,
-    /// Bits per second from the switch to the host.
+    /// Bits per second from the switch to the host; `None`: unlimited.
     pub down: Option<u64>,
-    /// Bytes that may wait at the slow end in each direction.
+    /// Queue length in bytes before the rate, in each direction.
     pub queue: u32,
     /// Offloads of the host's device.
     pub offloads: Offloads,
@@ -69,7 +69,7 @@ impl Cable {
         }
     }
 
-    /// A cable with the same rate both ways, and a queue that lasts for `ms` at that rate.
+    /// A cable with the same rate both ways, and a queue of `ms` milliseconds at that rate.
     pub fn rated(host: &'static str, bits: u64, ms: u64) -> Cable {
         Cable {
             host,
@@ -121,7 +121,7 @@ impl World {
         })
     }
 
-    /// Hosts on one switch: 10.77.0.1, .2, … and fd77:0::1, … in the order given.
+    /// Makes hosts on one switch: 10.77.0.1, .2, … and fd77:0::1, … in the order given.
     pub fn switched(cables: &[Cable]) -> Result<World> {
         let number = next_number();
         let folder = Folder::create(number)?;
@@ -162,7 +162,7 @@ pub(super) fn v6(net: u8, last: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd77, net.into(), 0, 0, 0, 0, 0, last.into())
 }
 
-/// A veth pair between two namespaces.
+/// Makes a veth pair between two namespaces.
 pub(super) fn lay(a: &Netns, a_name: &str, b: &Netns, b_name: &str) -> Result<()> {
     process::run(Command::new("ip").args([
         "link",
@@ -182,7 +182,7 @@ pub(super) fn lay(a: &Netns, a_name: &str, b: &Netns, b_name: &str) -> Result<()
     Ok(())
 }
 
-/// Gives a device its MTU, offloads and addresses and switches it on.
+/// Sets a device's MTU, offloads and addresses and brings it up.
 pub(super) fn raise(ns: &Netns, port: &Port, mtu: u32, offloads: Offloads) -> Result<()> {
     let (device, v4, v6) = (&port.device, port.v4, port.v6);
     if offloads == Offloads::Off {
@@ -196,8 +196,9 @@ pub(super) fn raise(ns: &Netns, port: &Port, mtu: u32, offloads: Offloads) -> Re
     Ok(())
 }
 
-/// Waits until the kernel shows the carrier of every link that is up. It does so from a work queue, up to a second after the
-/// other end came up, and a snapshot taken before would differ from a later one.
+/// Waits until the kernel shows the carrier of every link that is up. A work queue sets the
+/// carrier, up to a second after the other end came up. A snapshot taken before would differ from a
+/// later one.
 fn await_carrier(ends: &[&Netns]) -> Result<()> {
     let until = Instant::now() + process::PATIENCE;
     for ns in ends {
@@ -221,9 +222,9 @@ pub(super) fn bridge(ns: &Netns, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Connects port `p<i>` to the bridge. Towards the host, the port's own queue holds the rate.
-/// From the host, packets cross a little bridge and a veth pair of their own, because a rate is
-/// held where packets leave a device, and the host's device is not ours to use.
+/// Connects port `p<i>` to the bridge. Towards the host, the port's own queue limits the rate. From
+/// the host, packets cross a small bridge and a veth pair, because a rate is limited where packets
+/// leave a device, and the host's device is reserved for netnice.
 pub(super) fn plug(switch: &Netns, i: usize, cable: &Cable) -> Result<()> {
     let port = format!("p{i}");
     if cable.offloads == Offloads::Off {
@@ -247,8 +248,9 @@ pub(super) fn plug(switch: &Netns, i: usize, cable: &Cable) -> Result<()> {
     Ok(())
 }
 
-/// Holds a rate where packets leave `device`: TBF with a byte FIFO in front. A late timer is made
-/// good from 1.2 ms of burst; less loses rate, more would let bursts through a slow cable.
+/// Limits the rate at which packets leave `device`: TBF with a byte FIFO. The burst of 1.2 ms
+/// compensates late timers; a smaller burst loses rate, a larger one would let bursts through a
+/// slow cable.
 fn hold(ns: &Netns, device: &str, bits: u64, queue: u32) -> Result<()> {
     let burst = (bits * 12 / 80_000).max(3028);
     let limit = u64::from(queue).max(burst + 3028);

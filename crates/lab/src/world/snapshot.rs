@@ -1,9 +1,9 @@
-//! A picture of the kernel state that netnice could touch, to compare before with after.
+//! A snapshot of the kernel state that netnice could change, to compare before with after.
 //!
-//! Every object is one line of text under a heading; counters and times are left out, so two
-//! pictures are equal exactly when nothing was added, removed or changed. Objects that are not
-//! namespaced (eBPF, cgroups, mounts) are pictured machine-wide: on a machine where somebody else
-//! makes such objects meanwhile, they show in the difference.
+//! Every object is one line of text under a heading. Counters and times are left out, so two
+//! snapshots are equal exactly if nothing was added, removed or changed. Objects without a
+//! namespace (eBPF, cgroups, mounts) are recorded for the whole machine: if another program makes
+//! such objects meanwhile, they are in the difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,12 +16,13 @@ use serde_json::Value;
 use super::{Netns, World, reap};
 use crate::process;
 
-/// A picture of kernel state.
+/// A snapshot of kernel state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot(BTreeMap<String, BTreeSet<String>>);
 
 impl Snapshot {
-    /// Pictures every namespace of `world`, its folder, and what is machine-wide.
+    /// Records every namespace of `world`, its folder, and the objects of the whole machine. Fails
+    /// if a listing command fails.
     pub fn take(world: &World) -> Result<Snapshot> {
         let mut picture = Snapshot(BTreeMap::new());
         for ns in world.namespaces() {
@@ -32,7 +33,7 @@ impl Snapshot {
         Ok(picture)
     }
 
-    /// What is in one picture and not in the other: lines that begin with `+` came, with `-` went.
+    /// The lines in which the snapshots differ: `+` is only in `later`, `-` only in this one.
     pub fn difference(&self, later: &Snapshot) -> Vec<String> {
         let none = BTreeSet::new();
         let headings: BTreeSet<&String> = self.0.keys().chain(later.0.keys()).collect();
@@ -54,8 +55,8 @@ impl Snapshot {
         lines
     }
 
-    /// Takes pictures until one equals this one or `within` has passed (the kernel frees programs
-    /// and maps a moment after their last user), and returns the last difference.
+    /// Takes snapshots until one equals this one or `within` has passed, and returns the last
+    /// difference. The kernel frees programs and maps some time after their last user.
     pub fn await_same(&self, world: &World, within: Duration) -> Result<Vec<String>> {
         let until = Instant::now() + within;
         loop {
@@ -136,7 +137,7 @@ impl Snapshot {
             self.folders("cgroups", &root, &root);
         }
         for mount in reap::mounts_below(Path::new("/")) {
-            // Other runs of the lab come and go at any time; their namespaces are mounts too.
+            // Other runs of the lab start and end at any time; their namespaces are mounts too.
             let theirs = mount.starts_with("/run/netns") || mount.starts_with("/var/run/netns");
             if !theirs {
                 self.put("mounts", mount.display().to_string());
@@ -176,8 +177,8 @@ impl Snapshot {
     }
 }
 
-/// All eBPF objects of a kind. An object that goes while it is listed ends the listing with an error;
-/// then it is listed again.
+/// All eBPF objects of a kind. If an object is removed during the listing, bpftool fails; the
+/// listing is then repeated.
 fn objects(kind: &str) -> Result<Value> {
     let list = || json(Command::new("bpftool").args(["-j", kind, "show"]));
     for _ in 0..20 {
@@ -189,7 +190,7 @@ fn objects(kind: &str) -> Result<Value> {
     list()
 }
 
-/// Listings inside a namespace, one object per item.
+/// Listings inside a namespace, one object per item: heading, program, arguments.
 const NAMESPACED: [(&str, &str, &str); 4] = [
     ("qdiscs", "tc", "-j qdisc show"),
     ("routes", "ip", "-j route show table all"),
@@ -197,8 +198,7 @@ const NAMESPACED: [(&str, &str, &str); 4] = [
     ("rules", "ip", "-j rule show"),
 ];
 
-/// The settings below a folder of /proc/sys that can be read, one `key = value` each; those that
-/// count or that grow with the neighbours are no settings.
+/// The readable settings below a folder of /proc/sys, one `key = value` each.
 fn sysctls(folder: &Path) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -1,7 +1,9 @@
-//! What a daemon has made in its own network namespace and runtime folder, as lines to compare.
+//! The objects that a daemon has made in its network namespace and runtime folder, as lines to
+//! compare.
 //!
-//! Smaller than a [`super::Snapshot`]: nothing of the whole machine, and without the numbers that the kernel chooses
-//! anew each time (handles of queues, indexes of interfaces), so that what two daemons made is equal line by line.
+//! Unlike a [`super::Snapshot`] it has no objects of the whole machine, and no numbers that the
+//! kernel assigns (handles of queues, indexes of interfaces). The objects of two daemons can
+//! therefore be compared line by line.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +15,7 @@ use serde_json::Value;
 use super::Netns;
 use crate::process;
 
-/// Interfaces, queues, classes, and the files of the runtime folder.
+/// Interfaces, queues, classes, the settings of lo, and the files of the runtime folder.
 pub fn traces(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
     let links = ns.ip("-o link")?;
     let mut names = Vec::new();
@@ -30,7 +32,7 @@ pub fn traces(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
         let shown = without_index(name);
         found.insert(format!("interface {shown} {flags}"));
         let classes = ns.tc(&format!("class show dev {name}"))?;
-        // What fq_codel tells as its classes are the flows that have packets waiting.
+        // fq_codel lists the flows with waiting packets as its classes.
         for class in classes.lines().filter(|line| !line.contains("fq_codel")) {
             let mut words: Vec<&str> = class.split_whitespace().collect();
             if let Some(leaf) = words.iter().position(|word| *word == "leaf") {
@@ -40,7 +42,7 @@ pub fn traces(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
         }
         for queue in ns.tc(&format!("qdisc show dev {name}"))?.lines() {
             let mut words: Vec<&str> = queue.split_whitespace().collect();
-            // Handles of ours begin so.
+            // netnice's own handles begin with `4e`.
             if words.len() > 2 && !words[2].starts_with("4e") {
                 words.remove(2);
             }
@@ -57,10 +59,10 @@ pub fn traces(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
     }
     let mut files = Vec::new();
     list(runtime, runtime, &mut files);
-    // The drivers' folder stays until the daemon ends; what is in it does not.
+    // The drivers' folder stays until the daemon ends, but without files.
     files.retain(|file| file != "drivers");
     for file in files {
-        // Pins of interfaces have their index in the name.
+        // Names of pins of interfaces contain the interface's index.
         let named = names.iter().find_map(|((index, name), _)| {
             let name = without_index(name);
             if *file == format!("clsact-{index}") {
@@ -74,8 +76,8 @@ pub fn traces(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// The entries of one of the maps that a daemon has pinned, as bpftool prints them; none where there is no bpftool, or
-/// no map.
+/// The entries of one of the daemon's pinned maps, as bpftool prints them; empty if there is no
+/// bpftool or no map.
 pub fn entries(runtime: &Path, map: &str) -> BTreeSet<String> {
     let pin = runtime.join("bpf").join(map);
     if !process::installed("bpftool") || !pin.exists() {
@@ -91,13 +93,13 @@ pub fn entries(runtime: &Path, map: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A number as bpftool prints a key: its bytes.
+/// A number as bpftool prints a map key: its bytes.
 pub fn key(number: u32) -> String {
     let bytes = number.to_ne_bytes().map(|byte| format!("\"0x{byte:02x}\""));
     format!("[{}]", bytes.join(","))
 }
 
-/// What a limit changes while it is in force.
+/// Settings of lo that a limit changes while it is in force.
 const SETTINGS_OF_LO: [&str; 2] = ["accept_local", "route_localnet"];
 
 /// All files below a folder.
@@ -112,7 +114,7 @@ fn list(root: &Path, folder: &Path, into: &mut Vec<String>) {
     }
 }
 
-/// The receive stages of interfaces are called after the interface's index, as in `nnd12`.
+/// Strips the index from the name of an interface's receive stage, as in `nnd12`.
 fn without_index(name: &str) -> &str {
     match name.starts_with("nnd") || name.starts_with("nne") {
         true => name.trim_end_matches(char::is_numeric),

@@ -1,7 +1,7 @@
-//! A cable without a layer 2: two tun devices, and two threads that carry packets between them.
+//! A cable without layer 2: two tun devices, and two threads that carry packets between them.
 //!
-//! A tun device hands over bare IP packets, as WireGuard and PPP do: no Ethernet header, no
-//! neighbours. What one end sends is counted by IP length on its way to the other.
+//! A tun device passes bare IP packets, as WireGuard and PPP do: no Ethernet header, no neighbours.
+//! Each thread counts the IP bytes that it carries.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -29,7 +29,7 @@ impl Tunnel {
     /// The address of the second end.
     pub const SECOND: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
 
-    /// Lays it between two hosts; none where the kernel has no tun devices.
+    /// Makes a tunnel between two hosts; `None` if the kernel has no tun devices.
     pub fn between(first: &Host, second: &Host) -> Result<Option<Tunnel>> {
         if !std::path::Path::new(DEVICE).exists() {
             return Ok(None);
@@ -56,7 +56,7 @@ impl Tunnel {
         }))
     }
 
-    /// Bytes of IP that the first end has sent so far, and the second.
+    /// IP bytes that the first and the second end have sent so far.
     pub fn carried(&self) -> [u64; 2] {
         [self.carried[0].load(Relaxed), self.carried[1].load(Relaxed)]
     }
@@ -80,7 +80,7 @@ fn open(ns: &Netns, address: Ipv4Addr) -> Result<Arc<File>> {
     Ok(Arc::new(end))
 }
 
-/// Reads packets at one end and writes them at the other until told to stop.
+/// Reads packets at one end and writes them at the other until `stop` is set.
 fn carry(source: &File, sink: &File, stop: &AtomicBool, carried: &AtomicU64) {
     let mut packet = vec![0u8; 1 << 16];
     let (mut source, mut sink) = (source, sink);
@@ -97,7 +97,7 @@ fn carry(source: &File, sink: &File, stop: &AtomicBool, carried: &AtomicU64) {
     }
 }
 
-/// Where tun devices come from.
+/// The device file of tun.
 const DEVICE: &str = "/dev/net/tun";
-/// How often a carrier without packets looks whether it is still wanted.
+/// Time in ms after which a thread without packets checks `stop`.
 const LOOK_UP_MS: i32 = 50;

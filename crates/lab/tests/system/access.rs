@@ -1,5 +1,5 @@
-//! What a plain user may look at through the daemon, and that none of it holds the daemon up: paths of programs, the
-//! runtime folder, the programs that root runs, and the sessions of a super-server.
+//! A plain user's access through the daemon, none of which may block the daemon: paths of programs,
+//! the runtime folder, the programs that root runs, and the sessions of a super-server.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -13,7 +13,7 @@ use netnice_lab::world::Host;
 
 use crate::people::{ANN, command_as};
 
-/// ANN's client: asks what she is told to, and prints each answer.
+/// ANN's client: sends the requests of a test and prints each response.
 const ASKER: &str = r#"
 import json, os, socket, struct, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -50,8 +50,8 @@ fn answers(desk: &Desk) -> bool {
     within.output().is_ok_and(|output| output.status.success())
 }
 
-/// A program, and a FIFO that stands in its place every other moment. The way to it is long, so that much happens between two
-/// looks at it.
+/// A program that is exchanged with a FIFO all the time. Its path is long, so that the file often
+/// changes between two accesses to it.
 const SWAPPER: &str = r#"
 import ctypes, threading
 folder = sys.argv[2]
@@ -80,7 +80,7 @@ fn a_fifo_in_the_place_of_a_program_does_not_hold_the_daemon_up() {
     let done = asks.next_line(PATIENCE);
     assert!(answers(&desk), "the daemon hangs");
     assert_eq!(done.expect("all was answered"), "done");
-    // Root may limit what ANN can replace.
+    // Root may limit a program that ANN can replace.
     let path = folder.join("program");
     desk.netnice
         .run(&["set", &format!("app:{}", path.display()), "--up", "4mbit"])
@@ -88,7 +88,7 @@ fn a_fifo_in_the_place_of_a_program_does_not_hold_the_daemon_up() {
     assert!(answers(&desk), "the daemon hangs");
 }
 
-/// Asks for paths, one after another.
+/// Sends a `find` request for each path.
 const FINDER: &str = r#"
 for path in sys.argv[2:]:
     print(ask({"find": {"target": "app:" + path}}).replace(path, 'PATH'), flush=True)
@@ -127,7 +127,7 @@ fn a_user_does_not_learn_what_is_in_folders_that_are_closed_to_them() {
     }
 }
 
-/// A file system that never answers: an automount without its daemon. `sys.argv[1]` is where.
+/// A file system that never answers: an automount without its daemon, at `sys.argv[1]`.
 const SILENT: &str = r#"
 import ctypes, os, sys, time
 read, write = os.pipe()
@@ -177,7 +177,7 @@ fn a_file_system_that_does_not_answer_holds_up_only_who_asks_for_it() {
     assert!(last.contains("earlier ones of yours still wait"), "{last}");
 }
 
-/// What `netniced` says of a runtime folder, and how it ends.
+/// Runs `netniced` in a runtime folder for at most 5 s; returns its exit status and messages.
 fn started_in(desk: &Desk, folder: &Path) -> (Option<i32>, String) {
     let mut command = desk.world.client().ns.command("timeout");
     command
@@ -219,12 +219,12 @@ fn a_runtime_folder_that_others_can_write_is_refused() {
     mode(&around, 0o777);
     refused("can be written by others");
     mode(&around, 0o755);
-    // `timeout` ends one that serves.
+    // `timeout` ends a daemon that serves, with status 124.
     let (status, said) = started_in(&desk, &folder);
     assert_eq!(status, Some(124), "{said}");
 }
 
-/// Root does not run a driver out of a folder that somebody else fills.
+/// Root does not run a driver from a folder that another user can write.
 #[test]
 fn a_driver_of_somebody_elses_is_not_run() {
     let desk = Desk::new().expect("a desk");
@@ -240,7 +240,7 @@ fn a_driver_of_somebody_elses_is_not_run() {
     fs::set_permissions(&driver, fs::Permissions::from_mode(0o755)).expect("its mode");
     let alone = desk.world.folder().join("alone");
     fs::create_dir(&alone).expect("a folder");
-    // A daemon without a driver beside it looks where the environment says.
+    // A daemon without a driver in its folder searches the folder in the environment.
     let netniced = alone.join("netniced");
     fs::copy(process::binary("netniced").expect("it is built"), &netniced).expect("a copy");
     let runtime = desk.world.folder().join("second");
@@ -281,7 +281,7 @@ fn a_driver_of_somebody_elses_is_not_run() {
     assert!(ran, "root's own is not run: {said}");
 }
 
-/// Connections of one client, held open; tells how many are served.
+/// Opens connections of one client and keeps them; prints how many are served.
 const GREEDY: &str = r"
 import socket, sys, time
 held = []

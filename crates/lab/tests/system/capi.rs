@@ -1,4 +1,4 @@
-//! libnetnice from C, against a daemon that limits: values, who is meant, and every errno.
+//! libnetnice from C, with a daemon that limits: values, targets, and every errno.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use netnice_lab::traffic::{self, Tcp};
 use crate::cc::{Link, compile, crate_file};
 use crate::people::{CAROL, command_as, process_of};
 
-/// A desk, the library installed in its folder, and the test program linked with it.
+/// A test bed, the library installed in its folder, and the test program linked with it.
 struct Bench {
     desk: Desk,
     calls: PathBuf,
@@ -28,12 +28,12 @@ impl Bench {
         Bench { desk, calls }
     }
 
-    /// What the test program prints for these calls.
+    /// The output of the test program for these calls by root.
     fn calls(&self, words: &str) -> String {
         self.by(self.desk.world.client().ns.command(&self.calls), words)
     }
 
-    /// The same, made by a user.
+    /// The output of the test program for these calls by CAROL.
     fn user_calls(&self, words: &str) -> String {
         let mut command = command_as(self.desk.world.client(), CAROL);
         command.arg(&self.calls);
@@ -53,7 +53,7 @@ fn the_papers_call_limits_a_running_program() {
     let flows = Tcp::connect(to, 2).source();
     let sender = traffic::eager(bench.desk.world.client(), &flows).expect("a program");
     let pid = sender.pid();
-    // setpriority(PRIO_NET, 1234, 128 * 1024), for a process that is there.
+    // setpriority(PRIO_NET, 1234, 128 * 1024), for an existing process.
     assert_eq!(
         bench.calls(&format!(
             "get 0 {pid} set 0 {pid} {} get 0 {pid}",
@@ -77,7 +77,8 @@ fn the_papers_call_limits_a_running_program() {
 #[test]
 fn the_caller_its_group_and_its_user_are_who_0() {
     let bench = Bench::new();
-    // A value that was set holds for the caller itself, and for what is around nobody else.
+    // A value of the caller's process does not change its group's value. A lower value of the group
+    // applies to the process too.
     assert_eq!(
         bench.calls("get 0 0 set 0 0 65536 get 0 0 get 1 0 set 1 0 32768 get 0 0 get 1 0"),
         "0 ok\n0 ok\n65536 ok\n65536 ok\n0 ok\n32768 ok\n32768 ok\n"
@@ -117,7 +118,7 @@ fn a_group_and_a_user_share_one_limit() {
         "0 ok\n0 ok\n0 ok\n"
     );
     assert!(bench.desk.target(&name).is_null());
-    // A user who has a process; who has none is nobody.
+    // A user with a process; a user without a process gives ESRCH.
     assert_eq!(bench.calls(&format!("get 2 {CAROL}")), "-1 ESRCH\n");
     let _carols = process_of(&bench.desk, CAROL);
     assert_eq!(
@@ -135,12 +136,12 @@ fn what_cannot_be_done_is_told_as_setpriority_tells_it() {
     let bench = Bench::new();
     let sleeper = bench.desk.sleeper();
     let pid = sleeper.pid();
-    // Arguments.
+    // Invalid arguments.
     assert_eq!(
         bench.calls("get 3 0 get -1 0 set 3 0 1000 set 0 0 -1 set 0 0 124 set 0 0 125000000001"),
         "-1 EINVAL\n".repeat(6)
     );
-    // Nobody: a process that ended (waited for or not), numbers that cannot be, no such group.
+    // No such target: a process that ended (waited for or not), invalid numbers, no such group.
     let mut ended = bench.desk.sleeper();
     ended.kill();
     let gone = ended.pid();
@@ -152,7 +153,7 @@ fn what_cannot_be_done_is_told_as_setpriority_tells_it() {
     );
     let mut zombie = Command::new("true").spawn().expect("it runs");
     let dead = zombie.id();
-    // The state follows the name, which stands in parentheses.
+    // The state follows the name, which is in parentheses.
     let status = || fs::read_to_string(format!("/proc/{dead}/stat")).expect("nobody waits for it");
     assert!(soon(|| status().contains(") Z ")), "{}", status());
     assert_eq!(
@@ -170,7 +171,8 @@ fn what_cannot_be_done_is_told_as_setpriority_tells_it() {
         let thread = name.to_str().expect("a number");
         assert_eq!(bench.calls(&format!("get 0 {thread}")), "0 ok\n");
     }
-    // Permission: another's process, a user as a whole; and a user cannot lift what root has set.
+    // Permission: a process of another user, a user as a whole; and a user cannot clear root's
+    // limit.
     bench.calls(&format!("set 0 {pid} 65536"));
     assert_eq!(
         bench.user_calls(&format!(
@@ -182,7 +184,7 @@ fn what_cannot_be_done_is_told_as_setpriority_tells_it() {
         bench.user_calls("set 0 0 65536 get 0 0 set 0 0 0 get 0 0"),
         "0 ok\n65536 ok\n0 ok\n0 ok\n"
     );
-    // No daemon; bad arguments are told all the same.
+    // No daemon; bad arguments are reported all the same.
     let mut alone = Command::new(&bench.calls);
     alone.env("NETNICE_RUNTIME_DIR", "/run/nobody");
     alone.args("get 0 0 set 0 0 65536 set 2 0 0 set 0 0 -1".split(' '));
@@ -220,7 +222,7 @@ fn header_library_page_and_example_serve_a_program_of_somebody_else() {
     let mut command = bench.desk.world.client().ns.command(&limit);
     command.arg("65536").arg(&bench.calls);
     assert_eq!(bench.by(command, "get 0 0"), "65536 ok\n");
-    // The other one compiles; crates/lab/tests/direct_programs.rs runs it.
+    // The other example compiles; crates/lab/tests/system/direct_programs.rs runs it.
     compile(&root, "examples/direct.c", &limit, Link::Static);
     // Every function of the header has its page.
     let header = fs::read_to_string(crate_file("include/netnice.h")).expect("it is there");

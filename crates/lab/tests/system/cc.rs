@@ -1,4 +1,4 @@
-//! libnetnice as a program in C finds it: installed in a folder, and programs compiled against it.
+//! Installs libnetnice in a folder and compiles C programs against it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use netnice_lab::process::{self, binary};
 
-/// Installs header, libraries and pkg-config file below a folder.
+/// Installs header, libraries and pkg-config file below `root`.
 pub fn install(root: &Path) {
     for (from, to) in [
         (crate_file("include/netnice.h"), "include"),
@@ -24,20 +24,20 @@ pub fn install(root: &Path) {
 /// How a program is linked with the library.
 #[derive(Clone, Copy)]
 pub enum Link {
-    /// Into the program.
+    /// Statically.
     Static,
-    /// When it starts.
+    /// Dynamically.
     Shared,
 }
 
-/// A file of the library's crate.
+/// The path of a file of the library's crate.
 pub fn crate_file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../capi")
         .join(path)
 }
 
-/// Compiles a program as strictly as a C compiler can.
+/// Compiles a program with the C compiler's strictest options.
 pub fn compile(root: &Path, source: &str, out: &Path, link: Link) {
     let lib = root.join("lib");
     let mut cc = Command::new("cc");

@@ -1,5 +1,6 @@
-//! The machine's clock is set forward and back, as a person or a time server may set it: nothing happens early, and nothing
-//! waits for ever. This is tried in the guest of `make test-vm`, whose clock is nobody else's.
+//! The machine's clock is set forward and back, as a person or a time server may do: nothing must
+//! happen early, and nothing must wait for ever. The test only runs in the guest of `make test-vm`,
+//! because it changes the clock of the whole machine.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +10,7 @@ use netnice_lab::traffic::{self, Tcp};
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_settime};
 
-/// The clock, which is right again when this is dropped.
+/// The machine's clock. Dropping it restores the right time.
 struct Clock {
     began: (Instant, SystemTime),
 }
@@ -21,7 +22,7 @@ impl Clock {
         }
     }
 
-    /// Sets it so far from the right time.
+    /// Sets the clock to the right time plus `off` seconds.
     fn set(&self, off: i64) {
         let right = self.began.1 + self.began.0.elapsed();
         let since = right.duration_since(UNIX_EPOCH).expect("after 1970");
@@ -55,7 +56,7 @@ fn a_clock_that_is_set_ends_no_limit_early_and_keeps_none() {
         pause(2.0);
         assert!(!desk.target(&target).is_null(), "{off} s: it ended early");
         desk.keeps(|| desk.sent(0.3, 1.0).expect("a rate"), R4M, "then");
-        // A daemon that starts with another time of day knows what is left all the same.
+        // A daemon that starts at another time of day computes the same remaining time.
         desk.netnice.kill_daemon();
         desk.netnice.start_daemon().expect("it starts again");
         clock.set(0);

@@ -1,6 +1,6 @@
-//! Containers, made by hand as engines make them: a control group named after the id, a network namespace of their own,
-//! and a pair of interfaces that joins it to the host's, routed or as the port of a bridge. Docker's record of the name is
-//! laid where Docker lays it.
+//! Containers, made by hand as engines make them: a cgroup named after the id, a network namespace,
+//! and a veth pair that connects it to the host, routed or as the port of a bridge. A record of the
+//! name is in Docker's format and folder.
 
 use std::fs;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -17,14 +17,14 @@ const R8M: Rate = Rate {
     bits: 8_000_000,
 };
 
-/// How the pair of interfaces is joined to the host's network.
+/// How the veth pair is connected to the host's network.
 #[derive(Clone, Copy, PartialEq)]
 enum Join {
     Routed,
     Bridged,
 }
 
-/// What stays of a container while it does not run.
+/// The parts of a container that exist while it does not run.
 struct Container {
     _slice: Cgroup,
     group: Cgroup,
@@ -33,9 +33,9 @@ struct Container {
 }
 
 impl Container {
-    /// A container called `web` in Docker's records.
+    /// Makes a container called `web` in Docker's records.
     fn new(desk: &Desk, join: Join) -> Container {
-        // Engines name the group after the id, and no two are alike on a machine.
+        // Engines name the cgroup after the id, which is unique on a machine.
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let id = format!("{:04x}{number:04x}", std::process::id() as u16).repeat(8);
@@ -67,7 +67,7 @@ impl Container {
         }
     }
 
-    /// Gives it its network, as an engine does before it starts what runs inside.
+    /// Makes its network, as an engine does before it starts the program.
     fn network(&self, desk: &Desk) -> Host {
         let client = &desk.world.client().ns;
         let ns = Netns::create(&format!("box{}", self.number)).expect("a namespace");
@@ -95,7 +95,7 @@ impl Container {
         Host { name, ns, ports }
     }
 
-    /// Runs a program inside.
+    /// Runs a program in the container.
     fn run(&self, network: &Host, program: &impl Program) -> Running {
         let procs = self.group.procs();
         let procs = procs.to_str().expect("a plain path");
@@ -104,7 +104,7 @@ impl Container {
     }
 }
 
-/// What the container receives, in bit/s, over 1.5 s that begin `settle` seconds from now.
+/// The rate in bit/s that the container receives, over 1.5 s that begin `settle` seconds from now.
 fn arrives(network: &Host, settle: f64) -> f64 {
     pause(settle);
     let before = network.ns.delivered().expect("counts");
@@ -113,7 +113,7 @@ fn arrives(network: &Host, settle: f64) -> f64 {
     (after.wire - before.wire) as f64 * 8e9 / (after.at_ns - before.at_ns) as f64
 }
 
-/// Limits up, down and both hold for TCP in a container that runs already, and what passed is counted once.
+/// The limits up, down and both apply to TCP in a running container, and each packet counts once.
 fn held(join: Join) {
     let desk = Desk::new().expect("a desk");
     let container = Container::new(&desk, join);
@@ -169,7 +169,7 @@ fn a_container_behind_a_bridge_is_held_both_ways() {
     held(Join::Bridged);
 }
 
-/// What the flood from this port sent in the [`WINDOW`] after its first packet, in bytes.
+/// Bytes that the flood from this port sent in the [`WINDOW`] after its first packet.
 fn beginning(record: &Record, port: u16) -> u64 {
     let of = |flow: &Flow| wire::inbound(flow) && flow.source.1 == port;
     let first = record.first_of(of).expect("it sent something");
@@ -187,7 +187,7 @@ fn a_container_restarted_twenty_times_is_held_from_its_first_packet_on() {
     restarted(20);
 }
 
-/// Starts a container that floods at once, so often, each time with the same id and a new network.
+/// Starts a container with a flood `times` times, each time with the same id and a new network.
 fn restarted(times: u16) {
     let desk = Desk::new().expect("a desk");
     let container = Container::new(&desk, Join::Bridged);
@@ -200,14 +200,16 @@ fn restarted(times: u16) {
     for port in ports.clone() {
         container.group.make_anew().expect("the group again");
         let network = container.network(&desk);
-        // Between making the interfaces and starting the program an engine takes a tenth of a second and more.
+        // An engine takes a tenth of a second or more between making the interfaces and starting
+        // the program.
         pause(ENGINE);
         let from = std::net::SocketAddr::from(([10, 88, 0, 2], port));
         let before = arrived();
         let _flood = container.run(&network, &Udp::source(from, to).rate(200_000_000));
         assert!(soon(|| arrived() > before), "it sends nothing");
         wait_until(sys::now_ns() + WINDOW + WINDOW / 4);
-        // A namespace goes some time after its last process; the name of the interface is wanted at once.
+        // A namespace is removed some time after its last process, but the interface's name is
+        // needed at once.
         let _ = desk.world.client().ns.ip("link del vbox");
     }
     let record = tap.stop(server).expect("a record");
@@ -252,7 +254,7 @@ fn a_container_in_the_hosts_network_is_its_control_group_and_what_is_not_seen_is
     let said = desk.types("explain container:web").stdout;
     assert!(said.contains("own network: sockets"), "{said}");
     drop(inside);
-    // A network to which no pair of interfaces leads, as of slirp4netns.
+    // A network without a veth pair, as slirp4netns makes.
     let ns = Netns::create("lonely").expect("a namespace");
     let (name, ports) = ("lonely".to_owned(), Vec::new());
     let lonely = Host { name, ns, ports };
@@ -266,10 +268,11 @@ fn a_container_in_the_hosts_network_is_its_control_group_and_what_is_not_seen_is
     assert!(soon(said), "{}", desk.target("container:web"));
 }
 
-/// What an engine takes at least, in seconds.
+/// Minimum time that an engine needs, in seconds.
 const ENGINE: f64 = 0.1;
-/// How long after its first packet a flood is looked at.
+/// Measured time after a flood's first packet, in ns.
 const WINDOW: u64 = 200_000_000;
-/// The most that a limit of 4 Mbit/s lets pass in 200 ms: its burst of 5 ms, what a busy host delivers 50 ms late, and
-/// two packets more. A flood that is not held sends as much in the first 6 ms.
+/// The most bytes that a limit of 4 Mbit/s passes in 200 ms: its burst of 5 ms, packets that a busy
+/// host delivers 50 ms late, and two packets more. A flood without a limit sends as much in the
+/// first 6 ms.
 const MOST: u64 = 4_000_000 / 8 * (200 + 5 + 50) / 1000 + 2 * 1514;

@@ -1,5 +1,6 @@
-//! The daemon may die at any moment: the kernel goes on, children born meanwhile are held, and the
-//! next daemon finds everything as it was. (Twenty deaths, with a plot: `netnice-lab run death`.)
+//! The daemon may die at any moment: the kernel keeps the limits, new child processes are limited,
+//! and the next daemon finds the same state. (`netnice-lab run death` has twenty deaths, with a
+//! plot.)
 
 use std::time::Duration;
 
@@ -47,13 +48,13 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
     let tap = Tap::start(&server.ns, "eth0").expect("a tap");
     pause(0.7);
     let from = sys::now_ns();
-    // Before, between and behind the daemon's own rounds of a second.
+    // Times before, between and after the daemon's periodic work, which it does every second.
     for moment in [0.13, 0.48, 0.91] {
         let before = desk.netnice.show_standing().expect("a show");
         pause(moment);
         desk.netnice.kill_daemon();
-        // Born while nobody watches. It lives longer than the second after which TCP asks again if the first packet of
-        // its connection was lost behind what the others send.
+        // The child starts without a daemon. It lives longer than the second after which TCP
+        // retransmits a SYN that was lost in the queue of the others.
         let life = Life {
             lasts: Some(Duration::from_millis(1_800)),
             ..eager()
@@ -71,9 +72,10 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
     let until = sys::now_ns();
     let record = tap.stop(&desk.world.server().ns).expect("a record");
     record.sound().expect("sound");
-    // While nobody watches, what is born is held all the same: a child that is not sends as much in a tenth of a second
-    // as all may in several. A window of 100 ms holds the burst of 5 ms and two packets more than its share (8 %), and
-    // what a busy host delivers late adds to the next one; the experiment `death` judges 110 %, and `accuracy` the rate.
+    // The child must be limited: without a limit it sends as much in a tenth of a second as all may
+    // in several. A window of 100 ms contains the burst of 5 ms and two packets more than its share
+    // (8 %), and packets that a busy host delivers late add to the next window. The experiment
+    // `death` judges 110 %, and `accuracy` the rate.
     let bins = record.bins(wire::inbound, from, until, 100_000_000);
     let most = stats::greatest(&bins) / R8M.bits as f64;
     assert!(most <= 1.5, "{:.1} % of the limit in 100 ms", most * 100.0);
@@ -82,7 +84,7 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
         R8M,
         "all the while",
     );
-    // The last daemon is in command of what it found.
+    // The last daemon controls the targets that it found.
     desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
     desk.keeps(
         || desk.sent(0.5, 1.5).expect("a rate"),
@@ -105,7 +107,7 @@ fn a_daemon_that_dies_between_two_commands_loses_nothing_that_was_answered() {
         let held = held["targets"].as_array().map(Vec::len);
         assert_eq!(held, Some(i + 1), "after command {}", i + 1);
     }
-    // And what had ended is found out.
+    // The daemon detects targets that ended meanwhile.
     let [first, ..] = sleepers;
     let name = format!("pid:{}", first.pid());
     desk.netnice.kill_daemon();

@@ -1,5 +1,5 @@
-//! The driver's link on real packets: what is registered comes to it and nothing else, what it sends arrives, every
-//! frame of its memory is accounted for, and XDP goes with it.
+//! The driver's link on real packets: it receives the registered packets and no others, the packets
+//! that it sends arrive, every frame of its memory is accounted for, and XDP is detached with it.
 
 use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
@@ -44,7 +44,7 @@ fn mac(host: &Host) -> Result<Mac> {
     Ok(open(host, Mode::Fallback)?.0.interface().mac)
 }
 
-/// One flow that gets what comes to the direct port.
+/// A classifier with one flow, which receives packets to the direct port.
 fn demux(link: &Link, local: SocketAddr, group: Option<SocketAddr>) -> Result<Demux> {
     let transport = Transport::Udp;
     let mut demux = Demux::new(link.interface().mac);
@@ -56,7 +56,7 @@ fn demux(link: &Link, local: SocketAddr, group: Option<SocketAddr>) -> Result<De
     Ok(demux)
 }
 
-/// Frames of the flow, until there are so many or nothing comes any more.
+/// Receives frames of the flow, until there are `count` or [`PATIENCE`] is over.
 fn collect(link: &mut Link, demux: &mut Demux, count: usize) -> Vec<Vec<u8>> {
     let (mut frames, until) = (Vec::new(), Instant::now() + PATIENCE);
     while frames.len() < count && Instant::now() < until {
@@ -107,7 +107,7 @@ fn receives(mode: Mode, family: Family) -> Result<()> {
         socket(server, family, 7000)?,
         socket(client, family, KERNEL)?,
     );
-    // It is held, as every port of a direct flow is.
+    // A kernel socket holds the port, as for every direct flow.
     let _held = socket(client, family, DIRECT)?;
     let (mut link, mut ear) = open(client, mode)?;
     let mut demux = demux(&link, local, None)?;
@@ -125,7 +125,7 @@ fn receives(mode: Mode, family: Family) -> Result<()> {
     let mut buffer = [0; 100];
     for k in 0..COUNT {
         sender.send_to(format!("{k}").as_bytes(), local)?;
-        // Others' packets pass meanwhile.
+        // Packets for the kernel pass meanwhile.
         sender.send_to(b"kernel", at(client, family, KERNEL))?;
         ensure!(kernels.recv(&mut buffer)? == 6);
     }
@@ -147,7 +147,8 @@ fn receives(mode: Mode, family: Family) -> Result<()> {
         "what is not registered"
     );
     demux.invariants();
-    // While it is shut its frames are dropped and counted, in parts too; in the fallback they come.
+    // While the flow is shut, its frames and fragments are dropped and counted; in fallback mode
+    // they are received.
     link.shut(FlowNo(0), units::Instant(u64::MAX));
     for _ in 0..3 {
         sender.send_to(&[9; 4000], local)?;
@@ -170,7 +171,7 @@ fn receives(mode: Mode, family: Family) -> Result<()> {
     client.ns.enter(|| Ok(ear.listen()?))?;
     drop((link, ear));
     ensure!(!has_xdp(client)?, "when the link is gone");
-    // Its queue can be had again.
+    // The queue can be opened again.
     drop(open(client, mode)?);
     Ok(())
 }
@@ -195,7 +196,7 @@ fn sends(mode: Mode) -> Result<()> {
     let (from, to) = (client.port().v4.octets(), server.port().v4.octets());
     let mut buffer = [0; 2000];
     for k in 0..10 * COUNT {
-        // Every third is forged: from another port.
+        // Every third packet is forged: it has another source port.
         let port = DIRECT + u16::from(k % 3 == 2);
         let text = format!("{k:01000}");
         let mut frame = Vec::new();
@@ -225,7 +226,7 @@ fn sends(mode: Mode) -> Result<()> {
         link.counters()
     );
     balances(&mut link)?;
-    // A link that is down says so, and goes on when it is up again.
+    // A link that is down returns an error, and works when it is up again.
     client.ns.ip("link set eth0 down")?;
     let frame = [0; 60];
     let raw = Template::new(&Sender {
@@ -254,7 +255,7 @@ fn sends(mode: Mode) -> Result<()> {
     balances(&mut link)
 }
 
-/// Frames of one flow that come in by several queues.
+/// Frames of one flow that arrive in several receive queues.
 fn spread(mode: Mode) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
@@ -268,7 +269,7 @@ fn spread(mode: Mode) -> Result<()> {
     let mut demux = demux(&link, local, None)?;
     ear.claim(&claim(local), Some(FlowNo(0)))?;
     client.ns.enter(|| Ok(ear.listen()?))?;
-    // Each connection has a queue of its own.
+    // Each connection maps to one queue.
     let senders: Result<Vec<_>> = (0..32)
         .map(|k| socket(server, Family::V4, 7000 + k))
         .collect();
@@ -313,15 +314,15 @@ fn what_comes_in_by_several_queues_comes_to_the_driver() {
     }
 }
 
-/// Devices of which ethtool does not tell how many queues they have. A tap has room for 256, and one for each descriptor that is
-/// attached to it.
+/// Devices whose number of queues ethtool does not report. A tap device has room for 256 queues,
+/// and one queue for each descriptor attached to it.
 fn roomy() -> Result<()> {
     let world = World::pair(Pair::default())?;
     let ns = &world.client().ns;
     ns.ip("tuntap add dev tap0 mode tap multi_queue")?;
     ns.ip("link set tap0 up")?;
     let (mut link, _ear) = ns.enter(|| Ok(Link::open("tap0", Some(Mode::Generic))?))?;
-    // Nothing is attached, so there is the first one alone, with a whole ring of frames.
+    // No descriptor is attached, so there is only the first queue, with a whole ring of frames.
     let frames = link.tally().context("frames")?;
     ensure!(frames.filling == 2048, "{frames:?}");
     balances(&mut link)?;
@@ -345,7 +346,8 @@ fn queues_that_are_not_there_have_no_frames() {
     roomy().unwrap_or_else(|e| panic!("{e:#}"));
 }
 
-/// Part of a datagram from the server to the client: of 1000 bytes for this port, the half that begins there.
+/// A fragment of a datagram from the server to the client: the half that begins at `begins` of 1000
+/// bytes for this port.
 fn half(world: &World, id: u16, port: u16, begins: usize) -> Result<Vec<u8>> {
     let (client, server) = (world.client(), world.server());
     let udp = UdpHeader {
@@ -372,7 +374,7 @@ fn half(world: &World, id: u16, port: u16, begins: usize) -> Result<Vec<u8>> {
     Ok([&ethernet.to_bytes()[..], &ip.to_bytes(), part].concat())
 }
 
-/// First parts of others' names: the rest goes where it would have gone without them.
+/// First fragments with forged ids: the other fragments are classified as without them.
 fn drawn(mode: Mode) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
@@ -381,7 +383,7 @@ fn drawn(mode: Mode) -> Result<()> {
     let local = at(client, Family::V4, DIRECT);
     let mut demux = demux(&link, local, None)?;
     ear.claim(&claim(local), Some(FlowNo(0)))?;
-    // A flow that is shut, and so would lose what it has drawn to itself.
+    // A flow that is shut, and would lose fragments that it attracted.
     ear.claim(&claim(at(client, Family::V4, DIRECT + 2)), Some(FlowNo(1)))?;
     client.ns.enter(|| Ok(ear.listen()?))?;
     link.shut(FlowNo(1), units::Instant(u64::MAX));

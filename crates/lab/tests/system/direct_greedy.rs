@@ -1,5 +1,6 @@
-//! Programs of a plain user that want what the driver has: its time, its memory, its packet thread's sleep. Beside each of them a
-//! flow goes on under a contract: it loses nothing and keeps its rate. And what whoever took the driver over could do.
+//! Programs of a plain user that try to exhaust the driver's resources: its time, its memory, its
+//! packet thread's sleep. Beside each of them a flow with a contract must keep its rate and lose
+//! nothing. One test checks the rights of the driver process.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,7 @@ const GOOD: u16 = 5000;
 const BAD: u16 = 5001;
 const PEER: u16 = 6000;
 
-/// A driver, and a program whose flow keeps its contract.
+/// A driver, and a program whose flow must keep its contract.
 struct Rig {
     world: World,
     driver: Driver,
@@ -31,29 +32,29 @@ struct Rig {
     number: u32,
 }
 
-/// How long an attack lasts, and what of its rate the good flow keeps at least.
+/// Duration of an attack in seconds, and the least share of its rate that the good flow must keep.
 #[derive(Clone, Copy)]
 struct Judged {
     seconds: f64,
     keeps: f64,
 }
 
-/// On a machine that is busy with other things.
+/// For a machine with other load.
 const SHORT: Judged = Judged {
     seconds: 2.0,
     keeps: 0.5,
 };
-/// On a quiet one.
+/// For a quiet machine.
 const LONG: Judged = Judged {
     seconds: 20.0,
     keeps: 0.99,
 };
 
-/// What became of the good flow meanwhile, and of the driver's processor.
+/// The good flow and the driver's processor time during an attack.
 struct Seen {
-    /// Of what its contract lets go.
+    /// Sent packets as a share of what the contract allows.
     kept: f64,
-    /// Of a processor.
+    /// Processor time as a share of a processor.
     worked: f64,
 }
 
@@ -81,7 +82,7 @@ fn one(daemon: &mut Caller, number: u32) -> Result<DriverFlowDoc> {
 }
 
 impl Rig {
-    /// A program of the user, with a flow of this contract.
+    /// A program of EVE with a flow of this contract.
     fn eve(&mut self, contract: &str) -> Result<(Program, u32)> {
         let mut eve = Program::attach_of(&mut self.daemon, (EVE, None), 1, 1 << 20)?;
         let mut asked = flow(&self.world, &eve, BAD, Some(PEER))?;
@@ -90,7 +91,8 @@ impl Rig {
         Ok((eve, number))
     }
 
-    /// The good flow sends while `attack` goes on, in threads of its own, until it is told to stop.
+    /// The good flow sends while `attack` runs in threads of its own, until `attack` is told to
+    /// stop.
     fn beside(
         &mut self,
         judged: Judged,
@@ -137,7 +139,7 @@ impl Rig {
     }
 }
 
-/// Turns until it is told to stop.
+/// Spins until it is told to stop.
 fn hog(stop: &AtomicBool) -> Result<()> {
     sys::become_user(EVE)?;
     while !stop.load(Ordering::Relaxed) {
@@ -146,7 +148,8 @@ fn hog(stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Tries to take pages out of the memory file, from a thread that hardly ever runs, so that whoever waits for it waits long.
+/// Tries to remove pages of the memory file from a thread that rarely runs, so that a driver
+/// waiting for it would wait long.
 fn holes(judged: Judged) -> Result<()> {
     let mut rig = rig()?;
     let (mut eve, _) = rig.eve("up 1mbit")?;
@@ -192,7 +195,7 @@ fn holes(judged: Judged) -> Result<()> {
     Ok(())
 }
 
-/// Keeps the memory files of programs that were detached.
+/// Keeps the memory files of detached programs.
 fn kept_memory() -> Result<()> {
     const MOST: u64 = 8 << 20;
     const EACH: u64 = 2 << 20;
@@ -222,7 +225,7 @@ fn kept_memory() -> Result<()> {
     let told = rig.daemon.census()?.memory;
     let hers = told.iter().find(|user| user.uid == EVE);
     ensure!(hers.is_some_and(|user| user.files == 3), "{told:?}");
-    // Others have theirs; and she has hers again when nobody has the files.
+    // Others still get memory, and EVE gets memory again when the files are closed.
     Program::attach_of(&mut rig.daemon, (BOB, Some(MOST)), 1, EACH)?.end(&mut rig.daemon)?;
     drop(kept);
     soon("the files are gone", || {
@@ -232,7 +235,7 @@ fn kept_memory() -> Result<()> {
     Program::attach_of(&mut rig.daemon, eve, 1, EACH)?.end(&mut rig.daemon)
 }
 
-/// Submits records that are longer than any packet, as fast as they come back.
+/// Submits records that are longer than any packet, as fast as they are returned.
 fn long_records(judged: Judged) -> Result<()> {
     let mut rig = rig()?;
     let (mut eve, number) = rig.eve("up 1kbit")?;
@@ -262,13 +265,13 @@ fn long_records(judged: Judged) -> Result<()> {
     })?;
     let counts = one(&mut rig.daemon, number)?.counts;
     println!("{} records were too long", counts.too_long);
-    // One at once, and one each 12 s.
+    // One at once, and one every 12 s.
     ensure!(counts.too_long <= 8, "{counts:?}");
     ensure!(seen.worked < 0.6, "of a processor: {:.2}", seen.worked);
     Ok(())
 }
 
-/// Has many wait for both doorbells, and rings.
+/// Makes many descriptors watch both doorbells, and rings.
 fn watched_doorbells(judged: Judged) -> Result<()> {
     let mut rig = rig()?;
     let (mut eve, number) = rig.eve("up 1mbit")?;
@@ -294,9 +297,10 @@ fn watched_doorbells(judged: Judged) -> Result<()> {
                 }
                 anyhow::Ok(())
             });
-            // One at a time, so that the driver sleeps in between and has to be rung for.
+            // One packet at a time, so that the driver sleeps in between and its doorbell is
+            // written.
             while !stop.load(Ordering::Relaxed) {
-                // Where there is no chunk, those before are still under way.
+                // If there is no free chunk, earlier packets are still being sent.
                 let _ = eve.send(&frame);
                 eve.attachment.wait(Some(Duration::from_millis(1)))?;
             }
@@ -305,13 +309,13 @@ fn watched_doorbells(judged: Judged) -> Result<()> {
     })?;
     let counts = one(&mut rig.daemon, number)?.counts;
     println!("{} watchers, {} packets of hers", began.len(), counts.sent);
-    // It is heard and rung for all the same.
+    // The driver still serves the program and rings its doorbell.
     ensure!(counts.sent > 10, "{counts:?}");
     ensure!(seen.worked < 0.6, "of a processor: {:.2}", seen.worked);
     Ok(())
 }
 
-/// Each thread of a driver tries, when it is set up, what it must not be able to do.
+/// Each thread of a driver tries forbidden system calls after its setup.
 fn confined() -> Result<()> {
     let world = World::pair(Pair::default())?;
     for mode in ["native", "generic", "fallback"] {
@@ -332,14 +336,14 @@ fn confined() -> Result<()> {
             };
             println!("{} {} {}", line("Name:"), line("Uid:"), line("CapEff:"));
             ensure!(!line("Uid:").split_whitespace().any(|uid| uid == "0"));
-            // CAP_IPC_LOCK stays where the limit on locked memory cannot be lifted.
+            // CAP_IPC_LOCK remains if the limit on locked memory cannot be raised.
             let rights = u64::from_str_radix(line("CapEff:"), 16)?;
             ensure!(rights & !(1 << 14) == 0, "{rights:#x}");
             ensure!(line("Seccomp:") == "2" && line("NoNewPrivs:") == "1");
             threads += 1;
         }
         ensure!(threads == 3, "{threads}");
-        // Attaching, opening, closing and ending take no right any more.
+        // Attaching, opening, closing and ending need no capability.
         let mut program = Program::attach(&mut daemon, 1, 1 << 20)?;
         let asked = flow(&world, &program, GOOD, Some(PEER))?;
         let number = program.open(&mut daemon, asked)?;

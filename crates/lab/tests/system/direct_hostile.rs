@@ -1,5 +1,5 @@
-//! What comes in can be anything: malformed frames, and a flood to one flow that keeps reading. The driver counts it, and who has
-//! nothing to do with it loses nothing.
+//! Hostile input: malformed frames, and a flood to one flow that keeps reading. The driver counts
+//! them, and other flows lose nothing.
 
 use std::fs::File;
 use std::io::Write;
@@ -23,17 +23,17 @@ const GOOD: u16 = 6001;
 const VICTIM: u16 = 6002;
 const SENDER: u16 = 5000;
 
-/// What the daemon gives each flow.
+/// The receive share that the daemon gives each flow, in millionths.
 const DAEMONS_SHARE: u32 = 500_000;
-/// Packets of 1500 bytes in a millisecond, at 1 Gbit/s.
+/// Packets of 1500 bytes in a millisecond at 1 Gbit/s.
 const BURST: u64 = 82;
 
-/// An index below a length.
+/// A random index below `length`.
 fn below(random: &mut Random, length: usize) -> usize {
     random.below(length as u64) as usize
 }
 
-/// A datagram to the victim, from the server, with right lengths and checksum.
+/// A datagram from the server to the victim, with right lengths and checksum.
 fn datagram(stations: &[u8; 12], payload: usize, id: u16) -> Vec<u8> {
     let mut frame = stations.to_vec();
     let length = (28 + payload) as u16;
@@ -61,25 +61,25 @@ fn mend(frame: &mut [u8]) {
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// One of eight kinds of bad frames; true if the kernel takes it for one of a VLAN.
+/// One of eight kinds of bad frames; `true` if the kernel treats it as a VLAN frame.
 fn bad(stations: &[u8; 12], random: &mut Random) -> (Vec<u8>, bool) {
     let size = below(random, 200);
     let mut frame = datagram(stations, size, random.draw() as u16 & 63);
     match below(random, 8) {
-        // Cut anywhere behind its first header.
+        // Truncated anywhere after the Ethernet header.
         0 => frame.truncate(14 + below(random, frame.len() - 14)),
-        // A tag of a VLAN.
+        // A VLAN tag.
         1 => {
             let tag = [0x81, 0, random.draw() as u8 & 0xf, random.draw() as u8];
             frame.splice(12..12, tag);
             return (frame, true);
         }
-        // Options of any length, whether they are there or not.
+        // IP options of any length, present or not.
         2 => {
             frame[14] = 0x40 | (random.draw() as u8 & 0xf);
             mend(&mut frame);
         }
-        // Parts that overlap, are too long or too many, of few datagrams.
+        // Fragments that overlap, are too long or too many, of few datagrams.
         3 => {
             let part = random.draw() as u16 & 0x3fff;
             frame[20..22].copy_from_slice(&part.to_be_bytes());
@@ -94,7 +94,7 @@ fn bad(stations: &[u8; 12], random: &mut Random) -> (Vec<u8>, bool) {
             let at = 38 + below(random, 2);
             frame[at] = random.draw() as u8;
         }
-        // IPv6 with a chain of extension headers that goes anywhere.
+        // IPv6 with a random chain of extension headers.
         6 => {
             frame[12..14].copy_from_slice(&[0x86, 0xdd]);
             frame[14] = 0x60;
@@ -102,7 +102,7 @@ fn bad(stations: &[u8; 12], random: &mut Random) -> (Vec<u8>, bool) {
                 *byte = [0, 43, 44, 60, 17, 1, 8][below(random, 7)];
             }
         }
-        // Anything.
+        // Random bytes.
         _ => {
             for byte in &mut frame[12..] {
                 *byte = random.draw() as u8;
@@ -115,7 +115,7 @@ fn bad(stations: &[u8; 12], random: &mut Random) -> (Vec<u8>, bool) {
     (frame, false)
 }
 
-/// The good flow's packets, sent by the server's kernel.
+/// Starts the good flow's packets from the server's kernel.
 fn well_behaved(world: &World, count: u64) -> Result<traffic::Running> {
     let (client, server) = (world.client(), world.server());
     let from = at(server, Family::V4, GOOD);
@@ -123,7 +123,8 @@ fn well_behaved(world: &World, count: u64) -> Result<traffic::Running> {
     traffic::eager(server, &udp.size(958).count(count))
 }
 
-/// Waits until the good flow got everything, or does not get any more, and ends its sender, which must have sent it all.
+/// Waits until the good flow got everything, or until nothing more comes, and ends its sender. The
+/// sender must have sent all packets.
 fn await_all(sender: traffic::Running, listening: &Listening, count: u64) -> Result<()> {
     let (mut before, mut since) = (listening.got(), Instant::now());
     while listening.got() < count && since.elapsed() < QUIET {
@@ -142,10 +143,10 @@ fn await_all(sender: traffic::Running, listening: &Listening, count: u64) -> Res
     Ok(())
 }
 
-/// It got all of its frames that came to the driver, and at least so many.
+/// Fails unless the good flow got all of its frames that reached the driver, and at least `least`.
 ///
-/// Where a flood fills the card's rings (a stop of 5 ms is enough on a busy machine) frames are
-/// lost there, before anybody sees whose they are, and not all cards count them.
+/// If a flood fills the NIC's rings (a stop of 5 ms is enough on a busy machine), frames are lost
+/// there before they are classified, and not all NICs count them.
 fn lost_nothing(listening: &Listening, driven: &mut Driven, least: u64) -> Result<()> {
     let counters = driven.counters(GOOD)?;
     ensure!(
@@ -159,10 +160,10 @@ fn lost_nothing(listening: &Listening, driven: &mut Driven, least: u64) -> Resul
     Ok(())
 }
 
-/// Part of the good flow's frames that come to the driver beside a flood, at the least: see
+/// One in this many frames of the good flow must reach the driver beside a flood: see
 /// [`lost_nothing`].
 const BESIDE_A_FLOOD: u64 = 10;
-/// A listener that got nothing for so long gets nothing any more.
+/// A listener that got nothing for this time gets nothing more.
 const QUIET: Duration = Duration::from_secs(5);
 
 fn stations(world: &World) -> Result<[u8; 12]> {
@@ -183,7 +184,7 @@ fn stations(world: &World) -> Result<[u8; 12]> {
     both.try_into().ok().context("two addresses")
 }
 
-/// So many bad frames beside a good flow.
+/// Sends bad frames beside a good flow.
 fn hostile(mode: Mode, frames: u64) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, mode)?;
@@ -198,7 +199,8 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
     let server = world.server();
     let mut door: File = server.ns.enter(|| Ok(sys::open_frames("eth0")?))?;
     let count = (frames / 500).max(200);
-    // As the daemon holds a flow's port; without, the kernel, which sees every frame of the fallback, would refuse.
+    // A kernel socket holds the flow's port, as the daemon does. Otherwise the kernel, which sees
+    // every frame in fallback mode, would send ICMP errors.
     let client = world.client();
     let _held = traffic::eager(client, &Udp::sink(at(client, Family::V4, GOOD)))?;
     let sender = well_behaved(&world, count)?;
@@ -207,10 +209,11 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
         let (frame, is_tagged) = bad(&stations, &mut random);
         match door.write(&frame) {
             Ok(_) => tagged += u64::from(is_tagged),
-            // Longer than the device takes.
+            // The frame is longer than the device accepts.
             Err(_) => refused += 1,
         }
-        // The receiver's room is for some thousands: the driver must get its turn.
+        // The receiver's buffers are enough for some thousand frames, so the driver must get time
+        // to run.
         if number % 256 == 255 {
             thread::sleep(Duration::from_micros(200));
         }
@@ -230,7 +233,8 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
     let counted: u64 = looked.discarded.iter().sum();
     ensure!(counted + looked.held > 0, "none was found bad");
     if mode == Mode::Fallback {
-        // Every frame comes to the driver but those of VLANs; and some of the kernel's own (ARP).
+        // The driver receives every frame except those of VLANs, and some of the kernel's own
+        // (ARP).
         let most = frames - refused - tagged + count;
         let own = looked.received.checked_sub(most);
         ensure!(
@@ -243,23 +247,25 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
     Ok(())
 }
 
-/// What a run with or without a flood showed.
+/// The results of a run with or without a flood.
 struct Run {
-    /// Packets a second of the sender.
+    /// Packets per second of the sender.
     rate: f64,
-    /// Parts of a processor: the driver's thread in all, without what it waited for departures, and for frames that came in.
+    /// Shares of a processor: the driver's thread in total, the same without its waiting for
+    /// departures, and its time for received frames.
     driver: f64,
     work: f64,
     receiving: f64,
-    /// What the two flows were charged of that.
+    /// Shares of a processor charged to the two flows.
     good: f64,
     victim: f64,
-    /// Packets that came for the victim, and those that were cut because its share was used up.
+    /// Frames received for the victim, and frames dropped because its share was used up.
     came: u64,
     cut: u64,
 }
 
-/// With a flood, at least one in so many frames of the good flow must come to it, without one all of them.
+/// Runs a flood or none. With a flood, one in `part` frames of the good flow must reach it, without
+/// a flood all.
 fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
     let world = World::pair(Pair::default())?;
     let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
@@ -332,18 +338,18 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
     Ok(run)
 }
 
-/// How far off it may be, and for which share.
+/// The bounds of a run, and the share of the flooded flow.
 struct Leeway {
-    /// Of the driver's time, in millionths, for the flow that is flooded.
+    /// The flooded flow's share of the driver's time, in millionths.
     share: u32,
-    /// Of how many frames of the good flow one must come to it beside the flood. The others may be lost in the card's
-    /// rings where the machine stops the driver for milliseconds.
+    /// One in this many frames of the good flow must reach it beside the flood. The others may be
+    /// lost in the NIC's rings if the machine stops the driver for milliseconds.
     part: u64,
-    /// Of the sender's rate.
+    /// The largest relative loss of the sender's rate.
     rate: f64,
-    /// What the flood takes beyond its share, of a processor; not judged on a busy machine.
+    /// The most processor time that the flood takes beyond its share; `None` on a busy machine.
     processor: Option<f64>,
-    /// What is charged, of what it takes to receive.
+    /// The largest relative difference of the charged time from the time for received frames.
     charged: f64,
 }
 
@@ -368,7 +374,7 @@ fn flooded(seconds: u64, leeway: &Leeway) -> Result<()> {
         took * 100.0,
         share * 100.0
     );
-    // What it saved before, and the look that found its share used up.
+    // The saved share, and the check that found the share used up.
     ensure!(
         beside.victim <= share + 0.002,
         "{:.4} of a processor was charged, for a share of {share:.3}",
@@ -389,7 +395,8 @@ fn flooded(seconds: u64, leeway: &Leeway) -> Result<()> {
     Ok(())
 }
 
-/// Bursts as of a link of 1 Gbit/s, a millisecond each, to a flow with the share that the daemon gives, one each so many ms.
+/// Bursts of one millisecond at 1 Gbit/s to a flow with the daemon's share, with a pause in
+/// between.
 fn bursts(count: u64, pause: Duration) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
@@ -425,7 +432,8 @@ fn bursts(count: u64, pause: Duration) -> Result<()> {
         counters.received
     );
     ensure!(counters.over_share == 0, "{} were cut", counters.over_share);
-    // A program that waits for a processor may have no buffers left; what it was given it has read.
+    // A program that waits for a processor may have no buffers left; it must have read all
+    // delivered packets.
     ensure!(
         listening.got() == counters.delivered && counters.delivered > 0,
         "{} were read",
@@ -440,7 +448,7 @@ fn a_burst_of_a_millisecond_is_not_cut() {
     bursts(50, Duration::from_millis(10)).unwrap_or_else(|e| panic!("{e:#}"));
 }
 
-/// Several flows with the share that the daemon gives are flooded at once, beside one that is not.
+/// Several flows with the daemon's share are flooded at once, beside one that is not.
 fn several(victims: u16, seconds: u64) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
@@ -523,9 +531,9 @@ fn a_million_malformed_frames() {
 #[test]
 fn a_flooded_flow_pays_for_itself() {
     world::begin().expect("a clean machine");
-    // What the driver takes, and how much a sender sends, depends on what else the machine does:
-    // the long form judges it. Here the flood must not starve the sender, and the share is one that
-    // any machine's flood uses up.
+    // The driver's time and the flood's rate depend on the machine's other load: the long form
+    // judges them. Here the flood must not starve the sender, and any machine's flood uses up the
+    // share.
     let leeway = Leeway {
         share: 10_000,
         part: BESIDE_A_FLOOD,

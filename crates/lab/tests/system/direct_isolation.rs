@@ -1,5 +1,6 @@
-//! Programs that break the rules of the ring, beside one that keeps them: the driver lives, names the rule, and the good flow
-//! does not notice. Nothing that a template forbids leaves: a checker that knows no template reads the capture of the receiver.
+//! Programs that violate the ring's protocol beside one that does not: the driver survives and
+//! names the rule, and the good flow is not affected. No packet that a template forbids may be
+//! sent: a checker that does not use templates reads a capture at the receiver.
 
 mod beset;
 
@@ -27,17 +28,18 @@ use netnice_sim::Random;
 
 const GOOD: u16 = 5000;
 
-/// What they are granted.
+/// The contracts of the flows.
 struct Contracts {
-    /// Of the good flow: packets of 1500 bytes, one each so many ns.
+    /// The good flow: its contract, the time between packets of 1500 bytes in ns, and its tolerance
+    /// in ns.
     good: &'static str,
     spacing: f64,
     tolerance: f64,
-    /// Of each of the eight others.
+    /// The contract of each of the eight others.
     others: &'static str,
 }
 
-/// Of the long forms.
+/// Contracts of the long forms.
 const CONTRACTS: Contracts = Contracts {
     good: "cell pcr=20mbit,cdvt=500us",
     spacing: 600_000.0,
@@ -45,7 +47,7 @@ const CONTRACTS: Contracts = Contracts {
     others: "up 20mbit",
 };
 
-/// What a busy or emulated machine can carry too.
+/// Contracts that a busy or emulated machine can keep.
 const SLOW: Contracts = Contracts {
     good: "cell pcr=1mbit,cdvt=10ms",
     spacing: 12_000_000.0,
@@ -53,46 +55,45 @@ const SLOW: Contracts = Contracts {
     others: "up 1mbit",
 };
 
-/// What a good flow may lose beside bad ones.
+/// The bounds of a good flow beside bad ones.
 struct Bounds {
-    /// How far its rate may be from its contract's.
+    /// The relative deviation of its rate from its contract's.
     rate: RangeInclusive<f64>,
-    /// How many times as late it may be (p99) as in peace.
+    /// The most that p99 of its lateness may grow, as a factor.
     later: Option<f64>,
 }
 
-/// How late a packet is, and whether a program has a processor when it may send, depends on what
-/// else the machine does: the long forms judge that. A flow that the others stop for half the time
-/// has less than half its rate.
+/// Lateness and processor time depend on the machine's other load: the long forms judge them. A
+/// flow that is stopped for half the time has less than half its rate.
 const LOOSE: Bounds = Bounds {
     rate: -0.5..=0.03,
     later: None,
 };
 
-/// On a quiet machine, in the long forms.
+/// Bounds of the long forms, for a quiet machine.
 const TIGHT: Bounds = Bounds {
     rate: -0.01..=0.01,
     later: Some(2.0),
 };
 
 const LINK: u64 = 1_000_000_000;
-/// Of the flow whose bytes are flipped, so that many packets are under way.
+/// Frame size of the flow whose bytes are flipped, small so that many packets are queued.
 const SMALL: usize = 100;
 
-/// What became of a run.
+/// The results of a run.
 struct Seen {
-    /// Of the good flow, in packets a second, and the p99 of its lateness in us.
+    /// The good flow: packets per second, and the p99 of its lateness in us.
     rate: f64,
     late: f64,
     expelled: u64,
     flips: u64,
     forbidden_frames: u64,
-    /// Of all programs but the good one.
+    /// Frames of all programs but the good one.
     others: u64,
     frames: u64,
 }
 
-/// The crimes of the first six programs.
+/// The violations of each of the first six programs.
 fn crimes(program: usize) -> Vec<Crime> {
     let by_rule = [
         vec![20, 21],
@@ -119,7 +120,7 @@ fn criminal(cell: &Cell, crimes: &[Crime], stop: &AtomicBool) -> Result<u64> {
     Ok(count)
 }
 
-/// Flips bytes of packets that are under way, most of them in the headers.
+/// Flips bytes of queued packets, most of them in the headers.
 fn flipper(cell: &Cell, stop: &AtomicBool, flips: &AtomicU64) -> Result<u64> {
     let mut rogue = cell.enter()?;
     let mut random = Random::new(1);
@@ -131,7 +132,7 @@ fn flipper(cell: &Cell, stop: &AtomicBool, flips: &AtomicU64) -> Result<u64> {
         rogue.show()?;
         let begin = Instant::now();
         let mut count = 0;
-        // Until the driver has sent them all: they are in its hands.
+        // Until the driver has sent all packets: it owns the chunks until then.
         while begin.elapsed() < Duration::from_millis(2) || !rogue.collect()? {
             for _ in 0..64 {
                 let word = random.draw();
@@ -154,7 +155,8 @@ fn flipper(cell: &Cell, stop: &AtomicBool, flips: &AtomicU64) -> Result<u64> {
     Ok(0)
 }
 
-/// Rings all the time, writes over what is the driver's, and tries to punch holes and to cut its file.
+/// Rings the doorbell all the time, overwrites the driver's memory, and tries to punch holes into
+/// its file and to truncate it.
 fn vandal(cell: &Cell, stop: &AtomicBool) -> Result<u64> {
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -179,7 +181,7 @@ fn vandal(cell: &Cell, stop: &AtomicBool) -> Result<u64> {
     Ok(count)
 }
 
-/// Tries to punch a hole over a whole file; whether that worked.
+/// Tries to punch a hole over a whole file; returns whether that worked.
 fn punch(file: &std::fs::File) -> Result<bool> {
     let hole = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     let length = file.metadata()?.len();
@@ -190,10 +192,10 @@ fn punch(file: &std::fs::File) -> Result<bool> {
     Ok(done.status.success())
 }
 
-/// The good flow beside eight others, which are as good as it, or not.
+/// Runs the good flow beside eight others, which are good or rogues.
 fn run(seconds: f64, rogues: bool, contracts: &Contracts) -> Result<Seen> {
     let world = World::pair(Pair::default())?;
-    // So that whatever arrives came from the driver.
+    // Only the driver may send packets to the receiver.
     for host in [world.client(), world.server()] {
         host.ns.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
     }
@@ -275,7 +277,7 @@ fn run(seconds: f64, rogues: bool, contracts: &Contracts) -> Result<Seen> {
     let times = record.times(|flow| flow.source.1 == GOOD && flow.target.1 == SINK);
     ensure!(times.len() > 10, "{} packets of the good flow", times.len());
     let good = times.len() as u64;
-    // Without the first: a run begins with threads that begin.
+    // The first tenth is left out, because the threads start in it.
     let times = &times[times.len() / 10..];
     let (first, last) = (times[0], times[times.len() - 1]);
     let (frames, forbidden) = judge(&file, GOOD..=GOOD + 8)?;
@@ -290,8 +292,8 @@ fn run(seconds: f64, rogues: bool, contracts: &Contracts) -> Result<Seen> {
     })
 }
 
-/// A program that does nothing but call the driver, for so long: what the driver did meanwhile, and
-/// for how many seconds it ran.
+/// Runs a program that only calls the driver, for `lasting`; returns the driver's time accounting
+/// and its run time in seconds.
 fn calling(lasting: Duration, call: impl Fn(&Rogue) -> Result<()>) -> Result<(Spent, f64)> {
     let world = World::pair(Pair::default())?;
     let direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
@@ -322,9 +324,9 @@ fn who_rings_for_nothing_wakes_the_driver_a_hundred_times_a_second() {
     world::begin().expect("a clean machine");
     let (spent, life) = calling(Duration::from_secs(1), Rogue::ring).expect("it can be measured");
     println!("{spent:?} in {life:.1} s");
-    // It is heard once each time that it is listened to.
+    // The driver reads the doorbell once in each period in which it listens to it.
     assert!(spent.unasked > 20, "{spent:?}");
-    // Beside those of the guard's orders.
+    // Wake-ups for the guard's commands add to these.
     assert!((spent.sleeps as f64) < 400.0 * life, "{spent:?}");
 }
 
@@ -354,8 +356,9 @@ fn who_sets_notices_for_nothing_does_not_keep_it_awake() {
     assert!((spent.rounds as f64) < 1_000.0 * life, "{spent:?}");
 }
 
-/// After the moment at which the contract would have let each packet go (GCRA), in us. A packet that is later than the tolerance
-/// moves all that follow, and they are not late by that: what it cost is seen in the rate.
+/// Lateness of each packet relative to the contract's allowed time (GCRA), in us. A packet that is
+/// later than the tolerance shifts all that follow, which does not make them late; its cost shows
+/// in the rate.
 fn lateness(times: &[u64], contracts: &Contracts) -> Vec<f64> {
     let (mut from, mut due) = (Vec::with_capacity(times.len()), times[0] as f64);
     for at in times {
@@ -363,12 +366,13 @@ fn lateness(times: &[u64], contracts: &Contracts) -> Vec<f64> {
         from.push(at - due);
         due = due.max(at - contracts.tolerance) + contracts.spacing;
     }
-    // The first packets are late themselves, and all by the way to the receiver.
+    // The first packets may be late themselves, and all packets need time to reach the receiver.
     let least = stats::least(&from);
     from.into_iter().map(|late| (late - least) / 1e3).collect()
 }
 
-/// The independent checker: how many frames are in a capture, and how many are not what one of the flows may send.
+/// The independent checker: the number of frames in a capture, and of those that none of the flows
+/// may send.
 fn judge(file: &Path, ports: RangeInclusive<u16>) -> Result<(u64, u64)> {
     let mut bytes = Vec::new();
     std::fs::File::open(file)?.read_to_end(&mut bytes)?;
@@ -381,7 +385,7 @@ fn judge(file: &Path, ports: RangeInclusive<u16>) -> Result<(u64, u64)> {
         let (kept, length) = (word(at + 8), word(at + 12));
         let frame = &bytes[at + 16..at + 16 + kept];
         frames += 1;
-        // The first frame is the good flow's or another one's that was checked: whoever they are, all are the same two.
+        // The first frame sets the two MAC addresses; all others must have the same ones.
         let these = frame.get(..12).context("a frame without addresses")?;
         let same = *stations.get_or_insert(these) == these;
         if !same || !may_leave(frame, length, &ports) {

@@ -1,5 +1,6 @@
-//! Programs on the direct path, from one end to the other: a daemon that grants, a driver that sends, programs in Rust and in C
-//! with the stack in them, and at the other end of the cable sockets of the kernel, which look at every checksum.
+//! Programs on the direct path, end to end: a daemon that grants, a driver that sends, programs in
+//! Rust and in C with the stack in them. At the other end of the cable are sockets of the kernel,
+//! which verifies every checksum.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use crate::cc::{Link, compile};
 
 const LINK: u64 = 100_000_000;
 
-/// A desk with a managed link.
+/// A test bed with a managed link.
 fn desk() -> Desk {
     let desk = Desk::new().expect("a desk");
     let device = &desk.world.client().port().device;
@@ -28,7 +29,7 @@ fn both(desk: &Desk, family: Family, port: u16) -> (SocketAddr, SocketAddr) {
     (end(desk.world.client()), end(desk.world.server()))
 }
 
-/// UDP datagrams that a host's kernel threw away for their checksum.
+/// UDP datagrams that a host's kernel discarded because of their checksum.
 fn wrong_checksums(host: &Host) -> u64 {
     let mut cat = host.ns.command("cat");
     let text = process::run(cat.args(["/proc/net/snmp", "/proc/net/snmp6"])).expect("counters");
@@ -55,7 +56,7 @@ fn lasting(milliseconds: u64) -> Life {
     }
 }
 
-/// A program that ends by itself when it has received so many bytes.
+/// A program that ends by itself when it has received `bytes`.
 fn receiving(bytes: u64) -> Life {
     Life {
         eager: true,
@@ -75,7 +76,7 @@ fn a_program_sends_receives_and_answers() {
     let runtime = desk.netnice.runtime();
     for family in [Family::V4, Family::V6] {
         let before = wrong_checksums(server);
-        // Out, under a contract: a twentieth of the link.
+        // Sending under a contract: a twentieth of the link.
         let (from, to) = both(&desk, family, 6001);
         let all = 500 * 1400;
         let sink = traffic::start(server, &Udp::sink(to), receiving(all)).expect("a sink");
@@ -86,8 +87,9 @@ fn a_program_sends_receives_and_answers() {
         let sent = source.stop().expect("a report");
         assert!(sent.refused.is_empty(), "{:?}", sent.refused);
         assert_eq!((sent.sends, sent.sent), (500, got.received), "{family:?}");
-        // It takes 1.2 s. 3 % over the slice, and what one period more brings; half of it, for a
-        // busy machine sends less. The experiment `vert-fig5a` judges slices.
+        // Sending takes 1.2 s. The rate may be 3 % over the slice plus one period's share, and half
+        // of the slice, because a busy machine sends less. The experiment `vert-fig5a` judges
+        // slices.
         let (begin, end) = (
             sent.started_ns + 200_000_000,
             sent.started_ns + 1_000_000_000,
@@ -98,7 +100,7 @@ fn a_program_sends_receives_and_answers() {
             (0.025..=most).contains(&rate),
             "{rate} of the link, {family:?}"
         );
-        // In, from a socket of the kernel; the longer ones come in parts.
+        // Receiving from a socket of the kernel; the longer datagrams are fragmented.
         for (port, size, count) in [(6002, 1000, 500), (6004, 4000, 100)] {
             let (at, from) = both(&desk, family, port);
             let all = u64::from(size) * count;
@@ -112,12 +114,12 @@ fn a_program_sends_receives_and_answers() {
             assert_eq!((sent.sent, got.received), (all, all), "{family:?}");
             assert_eq!(got.lost, 0);
         }
-        // There and back.
+        // Echo.
         let (at, _) = both(&desk, family, 6003);
         let echo = traffic::eager(client, &Direct::echo(at).by(runtime)).expect("a flow");
         let probe = Probe::udp(at, Duration::from_millis(5));
         let probe = report(traffic::start(server, &probe, lasting(500)).expect("a probe"));
-        // It asks a hundred times; a busy machine less often.
+        // The probe sends a hundred requests, on a busy machine fewer.
         assert!(probe.round_trips.len() >= 10, "{}", probe.round_trips.len());
         echo.stop().expect("a report");
         assert_eq!(wrong_checksums(server), before, "{family:?}");
@@ -150,7 +152,7 @@ fn what_is_sent_to_a_group_reaches_each_member() {
     source.stop().expect("a report");
 }
 
-/// The example of the C library, compiled in both ways.
+/// The example of the C library, linked statically and dynamically.
 fn examples(desk: &Desk) -> [PathBuf; 2] {
     let root = desk.world.folder().join("usr");
     crate::cc::install(&root);
@@ -183,7 +185,7 @@ fn a_program_in_c_asks_and_answers() {
         let said = process::run(&mut asks).expect("all come back");
         assert_eq!(said, "open\n200 sent, 200 came back\n", "{family:?}");
         echo.stop().expect("a report");
-        // The other way round.
+        // The other direction.
         let (host, port) = (own.ip().to_string(), own.port().to_string());
         let mut answers =
             Proc::start(run(&other, &["-n", "50", "-l", &host, &port])).expect("it starts");
@@ -191,12 +193,12 @@ fn a_program_in_c_asks_and_answers() {
         let probe = Probe::udp(own, Duration::from_millis(5));
         let probe = traffic::eager(desk.world.server(), &probe).expect("a probe");
         assert!(answers.wait(PATIENCE).expect("it ends").success());
-        // The last ones may be on their way.
+        // The last answers may not have arrived yet.
         let come = probe.stop().expect("a report").round_trips.len();
         assert!(come >= 40, "{come}");
     }
     assert_eq!(wrong_checksums(desk.world.server()), before);
-    // What is refused is told in the daemon's words.
+    // A refusal has the daemon's text.
     let (_, to) = both(&desk, Family::V4, 6021);
     let (host, port) = (to.ip().to_string(), to.port().to_string());
     let error = process::run(&mut run(&example, &["-c", "slice 30ms/20ms", &host, &port]));

@@ -1,5 +1,5 @@
-//! The smallest whole path on real packets: programs with slices send UDP through the driver, and what arrives is
-//! measured on the far end of the cable.
+//! The smallest complete path on real packets: programs with slices send UDP through the driver,
+//! and the packets are measured at the far end of the cable.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +16,12 @@ use netnice_lab::wire::Tap;
 use netnice_lab::world::{self, Pair, World};
 
 const SLICES: [u64; 6] = [4, 8, 12, 16, 20, 24];
-/// Little enough for a machine that is emulated.
+/// Rate in bit/s, low enough for an emulated machine.
 const LINK: u64 = 20_000_000;
-/// In milliseconds, of the slices.
+/// Period of the slices in ms.
 const PERIOD: u64 = 100;
 const DEVICE: &str = "/dev/cpu_dma_latency";
-/// Microseconds in which processors have to be awake: what a driver asks for, and the kernel's own
-/// default.
+/// Wake-up latency in microseconds that a driver requests, and the kernel's default.
 const AWAKE: i32 = 0;
 const AS_THEY_LIKE: i32 = 2_000_000_000;
 
@@ -49,9 +48,9 @@ fn slices(mode: Mode) -> Result<()> {
     let (from, to) = (first + 200_000_000, first + 1_400_000_000);
     for ms in SLICES {
         let bytes = record.bytes(is_its(5000 + ms as u16), from, to) as f64;
-        // The slices of the periods in the window: 3 % more, and one slice more where the window
-        // begins or ends within one. Half of it, because a busy machine sends less; the experiment
-        // `vert-fig5a` judges slices as they are promised.
+        // The slices of the periods in the window: at most 3 % more, and one slice more if the
+        // window begins or ends within one. At least half, because a busy machine sends less; the
+        // experiment `vert-fig5a` judges exact slices.
         let slice = (LINK / 8 * ms) as f64 / 1e3;
         let periods = 1_200.0 / PERIOD as f64;
         println!(
@@ -67,9 +66,8 @@ fn slices(mode: Mode) -> Result<()> {
     Ok(())
 }
 
-/// A driver's process with a file in the place of `/dev/cpu_dma_latency`, in a mount namespace of
-/// its own: the file keeps each number that this driver writes, whatever others ask of the kernel
-/// meanwhile.
+/// A driver with a file mounted over `/dev/cpu_dma_latency`, in a mount namespace of its own. The
+/// file records each number that this driver writes, independent of other requests to the kernel.
 struct Asking {
     driver: Driver,
     file: PathBuf,
@@ -79,7 +77,8 @@ impl Asking {
     fn start(world: &World) -> Result<Asking> {
         let file = world.folder().join("latency");
         std::fs::write(&file, [])?;
-        // Nothing of this may reach other namespaces. In a chroot the root is no mount, and its mounts are its own.
+        // The mount must not propagate to other namespaces. In a chroot the root is no mount point,
+        // so the first command may fail.
         let script = format!(
             "mount --make-rslave / 2>/dev/null; mount --bind \"$0\" {DEVICE} && exec \"$@\""
         );
@@ -90,7 +89,7 @@ impl Asking {
         Ok(Asking { driver, file })
     }
 
-    /// What it has asked for so far, in microseconds.
+    /// The requested latencies so far, in microseconds.
     fn asked(&self) -> Result<Vec<i32>> {
         let bytes = std::fs::read(&self.file)?;
         let (numbers, rest) = bytes.as_chunks::<4>();
@@ -99,9 +98,9 @@ impl Asking {
     }
 }
 
-/// A program floods its flow under a contract until `enough` is true of what the driver has asked
-/// for and of how many packets have arrived; what the driver has asked for in all when the program
-/// is quiet and `rests` is true of it.
+/// Runs a program that floods its flow under a contract, until `enough` accepts the driver's
+/// requests and the number of packets that arrived. Returns all requests of the driver once the
+/// program is quiet and `rests` accepts them.
 fn asked(
     contract: &str,
     enough: impl Fn(&[i32], u64) -> bool,
@@ -136,7 +135,7 @@ fn no_processor_sleeps_while_a_cell_flow_sends() {
     if !Path::new(DEVICE).exists() {
         return skip(format!("{DEVICE}: this kernel keeps no processors awake"));
     }
-    // Awake while packets leave, and as they like before and after.
+    // Awake while packets are sent, and the default before and after.
     let cell = asked(
         "cell pcr=10mbit,cdvt=500us",
         |asked, arrived| arrived >= 20 && asked.contains(&AWAKE),
@@ -144,7 +143,7 @@ fn no_processor_sleeps_while_a_cell_flow_sends() {
     );
     let cell = cell.expect("a cell flow");
     assert_eq!(cell[..2], [AS_THEY_LIKE, AWAKE], "{cell:?}");
-    // A slice has no moments.
+    // A slice has no departure times.
     let slice = asked("slice 10ms/100ms", |_, arrived| arrived >= 200, |_| true);
     assert_eq!(slice.expect("a slice"), [AS_THEY_LIKE]);
 }

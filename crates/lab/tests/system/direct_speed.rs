@@ -1,5 +1,5 @@
-//! How fast the driver's turn sends and receives, beside the bare link in the same run, and where its time goes. Ignored: it wants
-//! a quiet machine.
+//! Speed of the driver's datapath in both directions, compared with the bare link in the same run,
+//! and its cost by part. The tests are ignored because they need a quiet machine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -25,10 +25,10 @@ use netnice_ring::program::{Attachment, Flow, Piece};
 
 const LENGTH: usize = 1500;
 const PEER: Mac = Mac([2, 0, 0, 0, 0, 9]);
-/// Flows of one program at most.
+/// Largest number of flows of one program.
 const EACH: usize = 4096;
 
-/// So many flows with so many records each, again and again.
+/// The load of a run: flows, records of each flow in a round, and rounds.
 #[derive(Clone, Copy)]
 struct Load {
     flows: usize,
@@ -52,7 +52,7 @@ fn open(host: &Host) -> Result<(Link, Ear)> {
         .enter(|| Ok(Link::open(&host.port().device, Some(Mode::Native))?))
 }
 
-/// Packets per second of the link alone, 32 at a time: nothing is copied but 14 bytes.
+/// Packets per second of the link alone, 32 at a time; only 14 bytes are copied.
 fn bare(link: &mut Link, count: usize) -> Result<f64> {
     let own = link.interface().mac;
     let template = Template::new(&Sender {
@@ -79,7 +79,7 @@ fn bare(link: &mut Link, count: usize) -> Result<f64> {
     Ok((count / 32 * 32) as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// Contracts of every kind, all of them more than they can get.
+/// A mix of contracts of every kind; all flows are backlogged.
 fn service(k: usize, flows: usize) -> Result<Service> {
     let weight = Weight::default();
     let rate = |bits: u64| Rate::new(bits * 64 / flows as u64).context("a rate");
@@ -102,7 +102,7 @@ fn service(k: usize, flows: usize) -> Result<Service> {
     })
 }
 
-/// The own end of a flow: more than 60,000 need a second address.
+/// The local endpoint of a flow: more than 60,000 flows need a second address.
 fn end(k: usize) -> ([u8; 4], u16) {
     let host = if k < 60_000 { 1 } else { 3 };
     ([10, 77, 0, host], 1000 + (k % 60_000) as u16)
@@ -169,7 +169,7 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Every ring is full again.
+    /// Fills every ring.
     fn fill(&mut self) -> Result<()> {
         for (flow, header) in self.flows.iter_mut().zip(&self.headers) {
             while let Some(record) = flow.reclaim()? {
@@ -200,7 +200,7 @@ impl Programs {
         (self.load.flows * self.load.records) as u64
     }
 
-    /// Sends all that is in the rings; packets per second.
+    /// Sends all records in the rings; returns packets per second.
     fn drain(&mut self, link: &mut Link) -> Result<f64> {
         let (before, wanted) = (link.sent(), self.count());
         let begin = Instant::now();
@@ -220,7 +220,7 @@ impl Programs {
         Ok(wanted as f64 / begin.elapsed().as_secs_f64())
     }
 
-    /// The same without a link; ns per packet.
+    /// Sends all records to a stub instead of a link; returns ns per packet.
     fn drain_into(&mut self, card: &mut Stub) -> Result<f64> {
         (card.sent, card.frame) = (0, vec![0; 2048]);
         let wanted = self.count();
@@ -236,7 +236,7 @@ impl Programs {
     }
 }
 
-/// In place of a link: it copies and checks, or not even that.
+/// Replaces a link: copies and checks the packets, or only counts them.
 struct Stub {
     copies: bool,
     sent: u64,
@@ -282,7 +282,7 @@ fn datagram(own: Mac, next: Mac, from: ([u8; 4], u16), to: ([u8; 4], u16)) -> Re
     Ok(frame)
 }
 
-/// Of this machine's time stamp counter, in cycles per ns.
+/// Frequency of this machine's time stamp counter in cycles per ns.
 fn clock() -> f64 {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("cpu MHz"));
@@ -291,7 +291,7 @@ fn clock() -> f64 {
         .map_or(f64::NAN, |mhz| mhz / 1e3)
 }
 
-/// What the turn reaches of the bare link.
+/// The datapath's speed as a share of the bare link's.
 fn compare(load: Load) -> Result<f64> {
     let world = World::pair(Pair::default())?;
     let (mut link, _ear) = open(world.client())?;
@@ -336,7 +336,7 @@ fn compare(load: Load) -> Result<f64> {
     Ok(with / alone)
 }
 
-/// Somebody who sends to 64 flows at the other end of the cable, as fast as the link goes.
+/// Sends to 64 flows at the other end of the cable, as fast as the link permits.
 fn storm(link: &mut Link, to: Mac, stop: &AtomicBool) -> Result<()> {
     let own = link.interface().mac;
     let mut flows = Vec::new();
@@ -348,7 +348,7 @@ fn storm(link: &mut Link, to: Mac, stop: &AtomicBool) -> Result<()> {
     while !stop.load(Ordering::Relaxed) {
         for half in flows.chunks(32) {
             for (template, frame) in half {
-                // Where there is no room, the next flush makes some.
+                // If the queue is full, the next flush makes room.
                 let _ = link.send(|room| {
                     room[..LENGTH].copy_from_slice(frame);
                     template.check(&mut room[..LENGTH])
@@ -360,7 +360,8 @@ fn storm(link: &mut Link, to: Mac, stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Receives for a while with what is done for each frame and after each batch; packets per second, and ns of work per packet.
+/// Receives for 300 ms, with `each` for each frame and `after` after each batch; returns packets
+/// per second, and ns of work per packet.
 fn receive(
     link: &mut Link,
     mut each: impl FnMut(&[u8]),
@@ -385,7 +386,7 @@ fn receive(
     Ok((rate, work.as_nanos() as f64 / count as f64))
 }
 
-/// 64 flows that receive, each of them in a program's memory.
+/// 64 flows that receive, in a program's memory.
 struct Receivers {
     turn: Turn,
     flows: Vec<Flow>,
@@ -435,7 +436,7 @@ impl Receivers {
         })
     }
 
-    /// The programs' part: what came is taken, and all buffers are given again.
+    /// The programs' part: takes the received records and primes all buffers again.
     fn recycle(flows: &mut [Flow]) -> Result<()> {
         for flow in flows {
             while let Some(record) = flow.receive()? {

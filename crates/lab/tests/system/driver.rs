@@ -1,5 +1,6 @@
-//! The process `netnice-driver`, spoken to as the daemon does: programs come, send, receive, break rules, are killed; the interface goes
-//! down and up; the process itself is told to end, or killed.
+//! The process `netnice-driver`, called as the daemon calls it. Programs attach, send, receive,
+//! violate the protocol and are killed; the interface goes down and up; the process itself is
+//! stopped or killed.
 
 use std::io::Write;
 use std::net::UdpSocket;
@@ -18,12 +19,12 @@ use netnice_lab::process::PATIENCE;
 use netnice_lab::world::{self, Family, Pair, World};
 use netnice_ring::record::Status;
 
-/// Programs whose flow lies between the two hosts of a world.
+/// A world with a driver, for programs whose flows connect its two hosts.
 struct Rig {
     world: World,
     driver: Driver,
     daemon: Caller,
-    /// The kernel's end, on the server.
+    /// The kernel's socket on the server.
     peer: UdpSocket,
 }
 
@@ -52,20 +53,20 @@ impl Rig {
         Program::attach(&mut self.daemon, 4, 4 << 20)
     }
 
-    /// Opens a flow from this port to the peer.
+    /// Opens a flow from `port` to the peer.
     fn open(&mut self, program: &mut Program, port: u16) -> Result<u32> {
         let asked = flow(&self.world, program, port, Some(PEER))?;
         program.open(&mut self.daemon, asked)
     }
 
-    /// What has come to the peer so far is forgotten.
+    /// Discards all datagrams that have arrived at the peer.
     fn hushed(&self) -> Result<()> {
         self.peer.set_nonblocking(true)?;
         while self.peer.recv(&mut [0; 2000]).is_ok() {}
         Ok(self.peer.set_nonblocking(false)?)
     }
 
-    /// A datagram there, and one back.
+    /// Sends a datagram to the peer, and one back.
     fn there_and_back(&mut self, program: &mut Program) -> Result<()> {
         let text = format!("{:?}", Instant::now());
         program.send(&udp(&self.world, PORT, PEER, text.as_bytes())?)?;
@@ -79,10 +80,10 @@ impl Rig {
     }
 }
 
-/// A driver's life in a mode of the link, by these options: without a program it lingers, or it
-/// stays until it is told to end.
+/// Runs a driver from start to end in a mode of the link. Without a program it ends after
+/// `--linger`, or with `stays` it runs until it is told to end.
 fn whole_life(mode: &str, stays: bool) -> Result<()> {
-    // It counts from the start: the first program must come within that time, also on a slow
+    // The time counts from the start: the first program must attach within it, also on a slow
     // machine.
     let lingers = if stays { "--stay" } else { "--linger 3s" };
     let mut rig = rig(&format!("{lingers} --mode {mode}"))?;
@@ -94,7 +95,7 @@ fn whole_life(mode: &str, stays: bool) -> Result<()> {
     for _ in 0..20 {
         rig.there_and_back(&mut program)?;
     }
-    // What the template forbids comes back, and does not leave.
+    // A packet that the template forbids is returned and not sent.
     program.send(&udp(&rig.world, PORT + 1, PEER, b"forged")?)?;
     ensure!(program.sent(PATIENCE)? == Status::FORBIDDEN);
     let census = rig.daemon.census()?;
@@ -113,7 +114,7 @@ fn whole_life(mode: &str, stays: bool) -> Result<()> {
     };
     ensure!(*last == *counts, "{last:?}");
     soon("XDP goes", || Ok(!has_xdp(&rig.world)?))?;
-    // And comes again, in the same place of the memory file.
+    // The program opens a flow again, at the same offset of the memory file.
     rig.open(&mut program, PORT)?;
     rig.there_and_back(&mut program)?;
     program.end(&mut rig.daemon)?;
@@ -139,7 +140,7 @@ fn deaths() -> Result<()> {
     let mut rig = rig("--stay")?;
     let mut good = rig.program()?;
     rig.open(&mut good, PORT)?;
-    // A program that is killed.
+    // Case: a program is killed.
     let mut killed = rig.program()?;
     let late = rig.open(&mut killed, PORT + 1)?;
     killed.kill();
@@ -147,10 +148,10 @@ fn deaths() -> Result<()> {
     let program = killed.number;
     ensure!(event == DriverEvent::Gone { program }, "{event:?}");
     rig.there_and_back(&mut good)?;
-    // One that breaks a rule.
+    // Case: a program violates the protocol.
     let mut bad = rig.program()?;
     rig.open(&mut bad, PORT + 2)?;
-    // It has the place of the killed one's flow, and not its number.
+    // Its flow has the slot of the killed program's flow, but not its number.
     let answer = rig.daemon.ask(DriverRequest::Close { flow: late })?;
     ensure!(
         matches!(answer, DriverAnswer::Failed { .. }),
@@ -169,13 +170,13 @@ fn deaths() -> Result<()> {
     ensure!(bad.attachment.ended().is_some(), "it is told too");
     rig.there_and_back(&mut good)?;
     ensure!(rig.daemon.census()?.flows.len() == 1);
-    // The daemon ends; the next one finds everything as it was.
+    // Case: the daemon's connection ends; the next connection finds the same state.
     rig.daemon = rig.driver.call()?;
     ensure!(rig.daemon.census()?.flows.len() == 1);
-    // The driver is killed.
+    // Case: the driver is killed.
     rig.driver.kill();
     soon("XDP goes with it", || Ok(!has_xdp(&rig.world)?))?;
-    // Another takes its place, and is told to end.
+    // Another driver replaces it, and is told to end.
     rig.driver.restart()?;
     rig.daemon = rig.driver.call()?;
     let mut next = rig.program()?;
@@ -220,7 +221,7 @@ fn events(mode: &str) -> Result<()> {
         "packets leave",
         || Ok(status(&mut program)? == Status::DONE),
     )?;
-    // The neighbour is another station, or nobody.
+    // Case: the next hop changes, or there is none.
     let readdress = |next_hop, mtu| DriverRequest::Readdress {
         flow: number,
         next_hop,
@@ -231,12 +232,12 @@ fn events(mode: &str) -> Result<()> {
     let there = crate::driving::mac(rig.world.server())?;
     rig.daemon.done(readdress(Some(there), 1500))?;
     ensure!(status(&mut program)? == Status::DONE, "somebody");
-    // Packets are as long as the flow's way and the interface have it.
+    // Case: the MTU of the route and of the interface limit packets.
     rig.daemon.done(readdress(Some(there), 28))?;
     ensure!(status(&mut program)? == Status::TOO_LONG, "the way's MTU");
     rig.daemon.done(readdress(Some(there), 1500))?;
     let long = udp(&rig.world, PORT, PEER, &[7; 1400])?;
-    // While as many as the link carries are on their way.
+    // The MTU shrinks while the link carries packets at its full rate.
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let talker = scope.spawn(|| program.flood(&long, &stop));
@@ -253,7 +254,7 @@ fn events(mode: &str) -> Result<()> {
             .map_err(|_| anyhow::anyhow!("it panicked"))??;
         shrunk
     })?;
-    // Those that are on their way have the ring.
+    // Packets that were submitted before are returned first.
     while program.sent(Duration::from_millis(10)).is_ok() {}
     soon("long packets come back", || {
         program.send(&long)?;
@@ -268,7 +269,7 @@ fn events(mode: &str) -> Result<()> {
         .client()
         .ns
         .ip(&format!("link set {device} mtu 1500"))?;
-    // The interface's address changes; what leaves has the new one.
+    // Case: the interface's address changes; sent packets have the new one.
     rig.world
         .client()
         .ns
@@ -279,7 +280,7 @@ fn events(mode: &str) -> Result<()> {
     soon("there and back", || {
         Ok(rig.there_and_back(&mut program).is_ok())
     })?;
-    // It is gone.
+    // Case: the interface is removed.
     rig.world.client().ns.ip(&format!("link del {device}"))?;
     let event = rig.daemon.event(PATIENCE)?;
     ensure!(matches!(event, DriverEvent::Lost { .. }), "{event:?}");
@@ -300,7 +301,7 @@ fn hostile() -> Result<()> {
     let mut rig = rig("--stay")?;
     let mut program = rig.program()?;
     rig.open(&mut program, PORT)?;
-    // Calls that make no sense are answered, one by one, and the connection goes on.
+    // Case: invalid requests are answered one by one, and the connection remains.
     let asked = flow(&rig.world, &program, PORT, Some(PEER))?;
     let wrong = |change: &dyn Fn(&mut netnice_api::driver::DriverFlow)| {
         let mut asked = asked.clone();
@@ -350,7 +351,7 @@ fn hostile() -> Result<()> {
         };
         ensure!(why.contains(said), "{ask:?}: {why}");
     }
-    // What is no call at all ends its connection, after a word.
+    // Case: bytes that are no request end the connection after an error message.
     let mut long = encode_call(&DriverCall {
         id: 1,
         ask: DriverRequest::Census,
@@ -368,7 +369,7 @@ fn hostile() -> Result<()> {
         let why = caller.last_word()?;
         ensure!(why.contains(said), "{why}");
     }
-    // One that asks and does not read is heard no more until it does.
+    // Case: the driver reads no more from a connection whose peer does not read its answers.
     let mut deaf = rig.driver.call()?;
     let patience = Some(Duration::from_millis(500));
     deaf.stream.set_write_timeout(patience)?;
@@ -381,7 +382,7 @@ fn hostile() -> Result<()> {
     for id in asked {
         deaf.answer(id)?;
     }
-    // Many that say half a message, or nothing, do not keep others waiting.
+    // Case: many connections that send half a message, or nothing, do not delay others.
     let mut crowd = Vec::new();
     for _ in 0..40 {
         let Ok(mut caller) = rig.driver.call() else {
@@ -408,7 +409,7 @@ fn hostile_messages_harm_nobody() {
     hostile().unwrap_or_else(|e| panic!("{e:?}"));
 }
 
-/// Descriptors and resident pages of a process.
+/// Number of descriptors and of resident pages of a process.
 fn holdings(pid: u32) -> Result<(usize, u64)> {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"))?.count();
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm"))?;
@@ -416,7 +417,7 @@ fn holdings(pid: u32) -> Result<(usize, u64)> {
     Ok((descriptors, pages.parse()?))
 }
 
-/// Seconds of processor time of a process.
+/// Processor time of a process in seconds.
 pub fn used(pid: u32) -> Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit_once(')').context("fields")?.1;
@@ -429,8 +430,8 @@ pub fn used(pid: u32) -> Result<f64> {
     Ok(ticks?.iter().sum::<f64>() / 100.0)
 }
 
-/// Who has the driver's frames, after a look that all of them are somebody's. Between two rounds none is the driver's own, and each
-/// that was filled is there to be filled again.
+/// The holders of the driver's frames. Fails unless each frame has a holder. Between two iterations
+/// the driver itself holds none, and each received frame is back in the fill ring.
 fn frames(rig: &mut Rig, filling: Option<u32>) -> Result<FramesDoc> {
     let census = rig.daemon.census()?;
     let frames = census.frames.context("frames that are shared")?;
@@ -448,7 +449,7 @@ fn frames(rig: &mut Rig, filling: Option<u32>) -> Result<FramesDoc> {
     Ok(frames)
 }
 
-/// Programs until the driver's own tables have their size.
+/// Number of programs after which the driver's own tables have their final size.
 const WARM: usize = 75;
 
 fn kills(loops: usize, mode: &str) -> Result<()> {
@@ -456,14 +457,14 @@ fn kills(loops: usize, mode: &str) -> Result<()> {
     let mut good = rig.program()?;
     rig.open(&mut good, PORT)?;
     let lent = frames(&mut rig, None)?;
-    // Else its resident memory grows when the kernel puts pages together.
+    // With transparent huge pages the resident memory would grow when the kernel merges pages.
     let status = std::fs::read_to_string(format!("/proc/{}/status", rig.driver.pid()))?;
     ensure!(status.contains("THP_enabled:\t0"), "{status}");
     ensure!(lent.filling > 0 && lent.sending == 0, "{lent:?}");
     let asked = flow(&rig.world, &good, PORT + 1, Some(PEER))?;
     let mut before = None;
     for k in 0..loops {
-        // What is made once, and grows until it is large enough, is there by then.
+        // By then one-time allocations are made and tables have grown.
         if k == (loops / 10).max(WARM) {
             before = Some(holdings(rig.driver.pid())?);
         }
@@ -483,7 +484,7 @@ fn kills(loops: usize, mode: &str) -> Result<()> {
         frames(&mut rig, Some(lent.filling))?;
     }
     let before = before.context("a beginning")?;
-    // A program's end is told a moment before its memory is given back.
+    // The end of a program is reported before its memory is freed.
     let given_back = soon("as much is held as before", || {
         let after = holdings(rig.driver.pid())?;
         Ok(before.0 == after.0 && after.1 <= before.1 + 64)
@@ -523,7 +524,7 @@ fn programs_that_end_badly_leave_nothing() {
     }
 }
 
-/// In µs, below which this part of a flow's packets were late.
+/// The upper bound in µs of the lateness of this share of a flow's packets.
 fn late(counts: &FlowCounts, part: f64) -> u64 {
     let all: u64 = counts.lateness.iter().sum();
     let mut seen = 0;
@@ -534,7 +535,7 @@ fn late(counts: &FlowCounts, part: f64) -> u64 {
     1 << place.unwrap_or(0)
 }
 
-/// Opens so many flows, fifty calls at a time; how many a second.
+/// Opens `each` flows for each program, fifty requests at a time; returns flows per second.
 fn open_all(rig: &mut Rig, all: &[Program], each: usize) -> Result<f64> {
     let template = flow(&rig.world, &all[0], PORT, Some(PEER))?;
     let begin = Instant::now();
@@ -564,7 +565,7 @@ fn open_all(rig: &mut Rig, all: &[Program], each: usize) -> Result<f64> {
 
 fn many(programs: usize, each: usize) -> Result<()> {
     let mut rig = rig("--stay")?;
-    // One that is paced meanwhile.
+    // One paced program runs meanwhile.
     let mut paced = rig.program()?;
     let mut asked = flow(&rig.world, &paced, PORT, Some(PEER))?;
     asked.contract = "cell pcr=10mbit,cdvt=100us".to_owned();
@@ -604,7 +605,7 @@ fn many(programs: usize, each: usize) -> Result<()> {
         late(counts, 0.99),
         late(counts, 0.999)
     );
-    // The few packets that are still on their way.
+    // Time for the last packets to leave.
     std::thread::sleep(Duration::from_secs(1));
     let before = used(rig.driver.pid())?;
     std::thread::sleep(Duration::from_secs(10));

@@ -1,4 +1,4 @@
-//! A driver process, somebody who calls it as the daemon does, and programs that speak the ring.
+//! A driver process, a caller that speaks the daemon's protocol, and programs that use the ring.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -41,12 +41,12 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Starts one with these options, and waits until it listens.
+    /// Starts a driver with these options, and waits until it listens.
     pub fn start(world: &World, options: &str) -> Result<Driver> {
         Driver::start_behind(world, &[], options)
     }
 
-    /// The same, behind other words that end by running it.
+    /// Starts a driver through another command that executes it.
     pub fn start_behind(world: &World, words: &[String], options: &str) -> Result<Driver> {
         let host = world.client();
         let iface = host.port().device.clone();
@@ -86,7 +86,7 @@ impl Driver {
         Ok(self)
     }
 
-    /// Somebody calls it.
+    /// Connects to the driver.
     pub fn call(&self) -> Result<Caller> {
         let stream = UnixStream::connect(self.runtime.driver_socket(&self.iface))?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -111,14 +111,14 @@ impl Driver {
         self.process.kill();
     }
 
-    /// What a second one says.
+    /// Standard error of a second driver for the same interface, which must fail.
     pub fn second(&self) -> Result<String> {
         let mut second = begin(&self.door, &self.command)?;
         ensure!(!second.wait(PATIENCE)?.success());
         Ok(second.complaints())
     }
 
-    /// Starts it again, in the same folder.
+    /// Starts the driver again, in the same folder.
     pub fn restart(&mut self) -> Result<()> {
         self.process = begin(&self.door, &self.command)?;
         soon("it listens again", || {
@@ -126,13 +126,13 @@ impl Driver {
         })
     }
 
-    /// Asks it to end.
+    /// Asks the driver to end (SIGTERM) and waits for it.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
         self.process.terminate(PATIENCE);
         self.process.wait(Duration::ZERO)
     }
 
-    /// What is in the drivers' folder.
+    /// The names in the drivers' folder.
     pub fn left(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.runtime.drivers());
         let names = entries.into_iter().flatten().flatten();
@@ -141,7 +141,7 @@ impl Driver {
             .collect()
     }
 
-    /// What it has said so far.
+    /// Standard error of the driver since the last call.
     pub fn complaints(&mut self) -> String {
         self.process.complaints()
     }
@@ -164,18 +164,18 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub fn ask(&mut self, ask: DriverRequest) -> Result<DriverAnswer> {
         self.ask_with(ask, None)
     }
 
-    /// The same, with a descriptor.
+    /// Sends a request with a descriptor and waits for the answer.
     pub fn ask_with(&mut self, ask: DriverRequest, fd: Option<&PidFd>) -> Result<DriverAnswer> {
         let id = self.say(ask, fd)?;
         self.answer(id)
     }
 
-    /// Asks without waiting.
+    /// Sends a request without waiting; returns its id.
     pub fn say(&mut self, ask: DriverRequest, fd: Option<&PidFd>) -> Result<u64> {
         let id = self.next;
         self.next += 1;
@@ -186,7 +186,7 @@ impl Caller {
         Ok(id)
     }
 
-    /// The answer to what was asked.
+    /// The answer to the request `asked`.
     pub fn answer(&mut self, asked: u64) -> Result<DriverAnswer> {
         loop {
             match self.word()? {
@@ -199,7 +199,7 @@ impl Caller {
         }
     }
 
-    /// Asks for something that is done.
+    /// Sends a request that must be answered with `Done`.
     pub fn done(&mut self, ask: DriverRequest) -> Result<()> {
         match self.ask(ask)? {
             DriverAnswer::Done => Ok(()),
@@ -221,7 +221,7 @@ impl Caller {
         }
     }
 
-    /// What happened by itself.
+    /// The next event from the driver.
     pub fn event(&mut self, within: Duration) -> Result<DriverEvent> {
         if let Some(event) = self.events.pop_front() {
             return Ok(event);
@@ -235,7 +235,7 @@ impl Caller {
         }
     }
 
-    /// Why the driver hangs up.
+    /// The error with which the driver closes the connection.
     pub fn last_word(&mut self) -> Result<String> {
         let DriverWord::Answer {
             answer: DriverAnswer::Failed { why },
@@ -266,7 +266,7 @@ impl Caller {
     }
 }
 
-/// A process that has flows; what it says to the ring this one says.
+/// A process with flows. This test process uses the ring in its place.
 pub struct Program {
     pub number: u32,
     pub attachment: Attachment,
@@ -286,12 +286,12 @@ pub const SHAPE: ShapeDoc = ShapeDoc {
 };
 
 impl Program {
-    /// Attaches one.
+    /// Attaches a program of root.
     pub fn attach(daemon: &mut Caller, flows: u32, bytes: u64) -> Result<Program> {
         Program::attach_of(daemon, (0, None), flows, bytes)
     }
 
-    /// The same, of a user who may have so many bytes.
+    /// Attaches a program of the user `uid`, whose memory is limited to `most` bytes.
     pub fn attach_of(
         daemon: &mut Caller,
         (uid, most): (u32, Option<u64>),
@@ -328,7 +328,7 @@ impl Program {
         })
     }
 
-    /// The doorbell that it rings.
+    /// The doorbell to the driver.
     pub fn bell(&self) -> &OwnedFd {
         &self.bell
     }
@@ -338,12 +338,12 @@ impl Program {
         &self.file
     }
 
-    /// The same, as it maps it.
+    /// The mapping of the memory file.
     pub fn memory(&self) -> Arc<Shared> {
         self.memory.clone()
     }
 
-    /// Opens a flow, which is the one that it uses from now on, with buffers primed.
+    /// Opens a flow with primed buffers; the other functions use this flow from now on.
     pub fn open(&mut self, daemon: &mut Caller, asked: DriverFlow) -> Result<u32> {
         let shape = Shape {
             chunk_bytes: asked.shape.chunk_bytes,
@@ -400,7 +400,7 @@ impl Program {
         Ok(())
     }
 
-    /// Sends a frame as often as its contract lets it, until it is told to stop.
+    /// Sends a frame as often as its contract allows, until `stop` is set.
     pub fn flood(&mut self, frame: &[u8], stop: &AtomicBool) -> Result<()> {
         while !stop.load(Ordering::Relaxed) {
             let flow = self.flow.as_mut().context("a flow")?;
@@ -427,7 +427,7 @@ impl Program {
         Ok(())
     }
 
-    /// What became of the next frame that comes back.
+    /// The status of the next returned frame.
     pub fn sent(&mut self, within: Duration) -> Result<Status> {
         let until = Instant::now() + within;
         loop {
@@ -472,26 +472,26 @@ impl Program {
         }
     }
 
-    /// Its process is killed.
+    /// Kills its process.
     pub fn kill(&mut self) {
         self.life.kill();
     }
 
-    /// It leaves as it should.
+    /// Detaches it regularly.
     pub fn end(self, daemon: &mut Caller) -> Result<()> {
         let program = self.number;
         daemon.done(DriverRequest::Detach { program })
     }
 
-    /// Writes nonsense over the rings of its flow, and rings.
+    /// Overwrites the rings of its flow with invalid values, and rings the doorbell.
     pub fn break_a_rule(&mut self) -> Result<()> {
         let place = self.flow()?.place();
         let area = place.shape.plan()?.area();
         self.send(&[0; 60])?;
         self.memory.fill(place.offset, area, 0xff)?;
-        // The notice and the doorbell, by hand.
+        // Sets all notices directly.
         self.memory.fill(0x200, 8, 0xff)?;
-        // As often as it takes to be looked at.
+        // Rings until the driver has disconnected the program.
         for _ in 0..1000 {
             self.attachment.ring();
             if self.attachment.ended().is_some() {
@@ -521,7 +521,7 @@ pub fn flow(world: &World, program: &Program, port: u16, to: Option<u16>) -> Res
     })
 }
 
-/// A datagram as the client's programs send it; the stations are the driver's to write.
+/// A datagram as a program of the client sends it; the driver writes the MAC addresses.
 pub fn udp(world: &World, from: u16, to: u16, data: &[u8]) -> Result<Vec<u8>> {
     let (local, remote) = (
         at(world.client(), Family::V4, from),
@@ -538,7 +538,7 @@ pub fn udp(world: &World, from: u16, to: u16, data: &[u8]) -> Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// The address of a host's interface.
+/// The MAC address of a host's interface.
 pub fn mac(host: &Host) -> Result<[u8; 6]> {
     host.ns
         .enter(|| Ok(Interface::look(&host.port().device)?.mac.0))
@@ -553,7 +553,7 @@ pub fn has_xdp(world: &World) -> Result<bool> {
     Ok(shown.contains("prog/xdp"))
 }
 
-/// Waits until something holds, for at most [`PATIENCE`].
+/// Polls until `holds` returns `true`. Fails after [`PATIENCE`].
 pub fn soon(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !holds()? {

@@ -1,5 +1,5 @@
-//! A limit holds whatever the limited program does with its sockets, its name, its control groups or its packets. The
-//! programs here are a plain user's; root limits them.
+//! A limit holds for any use of sockets, names, cgroups and packets by the limited program. The
+//! programs here belong to a plain user; root limits them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,8 @@ use netnice_lab::world::{Cgroup, Family, Host, Netns};
 
 use crate::people::{ANN, as_user, command_as, setpriv};
 
-/// A Python program of ANN on the client, in a control group if one is named. It has said its first line.
+/// Starts a Python program of ANN on the client, in a cgroup if given, and waits for its first
+/// line.
 fn hostile(desk: &Desk, group: Option<&Cgroup>, program: &str, args: &[&str]) -> Proc {
     let mut command = desk.world.client().ns.command("sh");
     let enter = "test -z \"$0\" || echo 0 > \"$0\"; exec \"$@\"";
@@ -28,8 +29,8 @@ fn hostile(desk: &Desk, group: Option<&Cgroup>, program: &str, args: &[&str]) ->
     process
 }
 
-/// `fill` uses up what memory a socket has for options: one for datagrams joins groups, one for TCP has keys for peers that
-/// it never meets.
+/// `fill` uses up a socket's option memory: a datagram socket joins multicast groups, a TCP socket
+/// adds keys for peers that do not exist.
 const PRELUDE: &str = r"
 import ctypes, os, signal, socket, struct, sys, time
 def join(s, number):
@@ -50,7 +51,8 @@ def fill(s, add):
     if number == 60000: raise Exception('it never fills')
 ";
 
-/// Sends datagrams, eight in a row each millisecond at most, from a socket without room for a tag.
+/// Sends datagrams, at most eight in a row each millisecond, from a socket without memory for a
+/// tag.
 const SENDER: &str = r"
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 s.bind(('::', int(sys.argv[3])))
@@ -77,7 +79,8 @@ while True:
     time.sleep(0.001)
 ";
 
-/// Receives on such a socket, which never sends; tells how many bits so far, and when, for each line that it gets.
+/// Receives on such a socket without sending; for each input line prints the bits so far and the
+/// time.
 const RECEIVER: &str = r"
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 s.bind(('::', int(sys.argv[1])))
@@ -93,7 +96,7 @@ while True:
         print(got * 8, time.monotonic_ns(), flush=True)
 ";
 
-/// Serves whatever connects to a listener without room for a tag.
+/// Serves connections of a listener without memory for a tag.
 const LISTENER: &str = r"
 s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 s.bind(('', int(sys.argv[1])))
@@ -114,7 +117,7 @@ fn sink(desk: &Desk, port: u16) -> (traffic::Running, String) {
 }
 
 fn sent(desk: &Desk) -> f64 {
-    // What the flood had queued before the limit came has left by then.
+    // By then the packets that the flood queued before the limit have left.
     desk.sent(1.0, 1.5).expect("a rate")
 }
 
@@ -135,7 +138,7 @@ fn a_socket_without_room_for_a_tag_is_held() {
     desk.keeps(|| sent(&desk), R4M, "after the daemon was killed");
     desk.types(&format!("clear pid:{pid}"));
     desk.freed((0.3, 0.5), R4M, "nobody limits it");
-    // The policy is as root's hand.
+    // A rule of the policy has the same effect.
     let rule = format!("[[rule]]\nname = \"ann\"\nmatch = \"user:{ANN}\"\nup = \"4mbit\"\n");
     fs::write(desk.netnice.policy(), rule).expect("a policy");
     desk.types("reload");
@@ -153,7 +156,7 @@ fn each_of_thousands_of_sockets_is_held() {
     desk.keeps(|| sent(&desk), R4M, "a process");
     desk.types(&format!("clear pid:{pid}"));
     desk.freed((0.3, 0.5), R4M, "nobody limits it");
-    // A daemon that is killed before it came to all of them leaves the rest to the next one.
+    // A daemon that is killed before it has tagged all sockets leaves the rest to the next one.
     desk.types(&format!("set pid:{pid} --up 4mbit"));
     desk.netnice.kill_daemon();
     desk.netnice.start_daemon().expect("it starts again");
@@ -204,7 +207,7 @@ fn connections_of_a_listener_without_room_for_a_tag_are_held() {
     desk.keeps(|| sent(&desk), R4M, "accepted connections");
 }
 
-/// Sends datagrams under a name that is no text, from the moment that it is told to.
+/// Sends datagrams under a process name that is not valid text, from the start or from a signal on.
 const NAMELESS: &str = r"
 libc = ctypes.CDLL(None)
 def call(name): libc.prctl(15, name, 0, 0, 0)
@@ -249,7 +252,7 @@ fn a_process_that_calls_itself_by_no_text_stays_held_over_a_restart() {
     desk.keeps(|| sent(&desk), R4M, "after a restart");
 }
 
-/// A slice with a part that belongs to ANN, as `user@UID.service` does.
+/// A slice and a cgroup in it that ANN owns, like `user@UID.service`.
 fn part_of_ann() -> (Cgroup, Cgroup) {
     let slice = Cgroup::create("user.slice").expect("a slice");
     let part = slice
@@ -261,7 +264,7 @@ fn part_of_ann() -> (Cgroup, Cgroup) {
     (slice, part)
 }
 
-/// Makes a group as ANN would.
+/// Makes a cgroup that ANN owns.
 fn made_by_ann(part: &Cgroup, name: &str) -> Cgroup {
     let group = part.below(name).expect("a group");
     let folder = group.procs();
@@ -276,7 +279,7 @@ fn a_users_own_group_does_not_take_the_contract_of_a_unit() {
     let (slice, part) = part_of_ann();
     let name = format!("nn{}-name.service", std::process::id());
     let hers = made_by_ann(&part, &name);
-    // Nothing has the name but what ANN made.
+    // Only the cgroup that ANN made has this name.
     let answer = desk.answers(&format!("set unit:{name} --up 4mbit"), 1);
     assert!(answer.stderr.contains("is it running?"), "{answer:?}");
     let rule = format!("[[rule]]\nname = \"web\"\nmatch = \"unit:{name}\"\nup = \"4mbit\"\n");
@@ -284,7 +287,7 @@ fn a_users_own_group_does_not_take_the_contract_of_a_unit() {
     desk.types("reload");
     let explained = || desk.types(&format!("explain unit:{name}")).stdout;
     assert!(!explained().contains(hers.path()), "{}", explained());
-    // The unit starts, and gets what is its own.
+    // The unit starts and gets its contract.
     let unit = slice.below(&name).expect("the unit");
     assert!(
         soon(|| explained().contains(unit.path())),
@@ -326,7 +329,8 @@ fn a_users_own_group_is_not_taken_for_a_container() {
     assert!(explained.contains(container.path()), "{explained}");
 }
 
-/// The numbers with which packets come back to an interface of the client, as the eBPF programs keep them.
+/// The slot numbers in the eBPF programs' map with which packets return to an interface of the
+/// client.
 fn slots(desk: &Desk, device: &str) -> Vec<String> {
     let about = desk.world.client().ns.ip(&format!("-j link show {device}"));
     let about = about.expect("the interface");
@@ -355,7 +359,7 @@ fn slots(desk: &Desk, device: &str) -> Vec<String> {
         .collect()
 }
 
-/// A container with a network of its own, behind a pair of interfaces.
+/// A container with a network of its own, behind a veth pair.
 fn network(desk: &Desk) -> Host {
     let client = &desk.world.client().ns;
     let ns = Netns::create("tcindex").expect("a namespace");
@@ -403,7 +407,8 @@ fn a_container_that_marks_its_packets_as_come_back_is_held() {
     let _sends = traffic::eager_behind(&inside, &words, None, &sends).expect("it runs");
     desk.types(&format!("set container:{id} --up 4mbit"));
     desk.keeps(|| sent(&desk), R4M, "as it is");
-    // A classifier of its own may give its packets any number, also those that we use.
+    // The container's own classifier may give packets any tc_index, also the ones that netnice
+    // uses.
     inside
         .ns
         .tc("qdisc add dev eth0 clsact")
@@ -426,7 +431,7 @@ fn a_container_that_marks_its_packets_as_come_back_is_held() {
     desk.keeps(|| sent(&desk), R4M, "in the end");
 }
 
-/// A set-user-id program that ANN runs is root's, not hers.
+/// A set-user-id program that ANN runs belongs to root, not to ANN.
 #[test]
 fn a_set_user_id_program_is_not_its_callers() {
     let desk = Desk::new().expect("a desk");

@@ -1,18 +1,20 @@
-//! What happens in the midst of a change: the daemon is killed before each of its system calls, or one of them
-//! fails. Whatever the moment, the change is there or it is not, a limit of root's is never off, and nothing half
-//! done is left.
+//! Faults during a change: the daemon is killed before each of its system calls, or one of them
+//! fails. In each case the change is either made or not made, root's limit is never off, and
+//! nothing is left half done.
 //!
-//! A [`Bench`] is a desk on which a program sends three times as much as root's limit lets it, all the time. An
-//! [`Operation`] is one change, tried again and again from the same state. Judged are
+//! A [`Bench`] is a test bed on which a program always sends three times as much as root's limit
+//! allows. An [`Operation`] is one change, repeated from the same state. The tests judge
 //!
-//! 1. what `show --json` says: as before or as asked, and as the answer said where there was one;
-//! 2. what the kernel has of root's limit: its class, its entries in the maps, by `tc` and `bpftool`, also between the
-//!    death of one daemon and the start of the next;
-//! 3. what is in the network namespace and in the runtime folder: what a daemon that was never disturbed has there;
-//! 4. what arrives at the other end of the cable, every 50 ms.
+//! 1. the state that `show --json` reports: as before or as requested, and consistent with the
+//!    response if there was one;
+//! 2. root's limit in the kernel: its class and its entries in the maps, by `tc` and `bpftool`,
+//!    also between the death of one daemon and the start of the next;
+//! 3. the objects in the network namespace and in the runtime folder: the same as those of a daemon
+//!    without faults;
+//! 4. the rate at the other end of the cable, every 50 ms.
 //!
-//! Each module has a sample of the moments, drawn by a seed that it prints, for `make test`; and all moments, for
-//! `make test-long`.
+//! Each module has a sample of the fault points, drawn by a printed seed, for `make test`, and all
+//! fault points for `make test-long`.
 
 mod denied;
 mod killed;
@@ -40,28 +42,28 @@ use netnice_lab::world::{Door, Netnice, traces};
 use netnice_sim::Random;
 use serde_json::Value;
 
-/// Root's limit, as it is typed, and in bit/s; and what the limited program sends.
+/// Root's limit as typed and in bit/s, and the rate that the limited program offers.
 const ROOTS: (&str, u64) = ("8mbit", 8_000_000);
 const OFFERED: u64 = 24_000_000;
-/// How `tc` prints a class of that rate.
+/// The rate of its class as `tc` prints it.
 const ROOTS_CLASS: &str = "8Mbit";
 
-/// One change, and the state that it begins with.
+/// One change, and the state in which it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
-    /// A second target beside root's.
+    /// Sets a limit on a second target.
     Set,
-    /// It is taken back.
+    /// Clears the second target.
     Clear,
-    /// A policy is read that asks for a third target and for another rate of a fourth.
+    /// Loads a policy with a new third target and another rate of a fourth.
     Reload,
-    /// A link is managed.
+    /// Manages a link.
     Link,
-    /// A daemon starts, and takes over from one that was killed.
+    /// Starts a daemon, which takes over from a killed one.
     Start,
-    /// The first limit of all: what there is to be loaded is loaded.
+    /// Sets the first limit, which loads the eBPF programs.
     First,
-    /// Everything is taken back: what was loaded is unloaded.
+    /// Clears everything, which unloads the eBPF programs.
     All,
 }
 
@@ -76,7 +78,7 @@ impl Operation {
         Operation::All,
     ];
 
-    /// Whether root's limit is there before, while and after.
+    /// Whether root's limit exists before, during and after the operation.
     fn keeps_roots(self) -> bool {
         !matches!(self, Operation::First | Operation::All)
     }
@@ -92,14 +94,14 @@ impl Operation {
                 down_rate: Some("50mbit".to_owned()),
                 ..LinkChange::default()
             }),
-            // That it answers is what is waited for.
+            // The response shows that the daemon runs.
             Operation::Start => Request::Show(Show::default()),
             Operation::First => set(bench.root.pid(), &format!("up {}", ROOTS.0)),
             Operation::All => clear(ClearWhat::All),
         }
     }
 
-    /// The process that the request means.
+    /// The process in the request, if there is one.
     fn process(self, bench: &Bench) -> Option<u32> {
         match self {
             Operation::Set => Some(bench.other.pid()),
@@ -127,13 +129,14 @@ fn clear(what: ClearWhat) -> Request {
     })
 }
 
-/// The answer to a request, as it arrives on a thread of its own: the daemon is stopped again and again meanwhile.
+/// A request whose response arrives on a thread of its own, because the daemon is stopped
+/// repeatedly meanwhile.
 struct Asked {
     thread: JoinHandle<Result<Response, ClientError>>,
 }
 
 impl Asked {
-    /// Sends a request; with it travels a pidfd of the process that it means.
+    /// Sends a request, with a pidfd of its process if there is one.
     fn ask(netnice: &Netnice, request: Request, process: Option<u32>) -> Asked {
         let client = Client::connect(&dir(netnice)).expect("the daemon listens");
         let pidfd = process.map(pidfd);
@@ -144,7 +147,7 @@ impl Asked {
         Asked { thread }
     }
 
-    /// Asks a daemon that starts, as soon as it listens, or until nobody wants to know any more.
+    /// Sends a request to a starting daemon as soon as it listens; gives up when `over` is set.
     fn ask_once_it_listens(netnice: &Netnice, request: Request, over: &Arc<AtomicBool>) -> Asked {
         let (dir, over) = (dir(netnice), over.clone());
         let thread = std::thread::spawn(move || {
@@ -177,7 +180,7 @@ fn pidfd(pid: u32) -> std::os::fd::OwnedFd {
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).expect("it lives")
 }
 
-/// Everything that is looked at when the daemon is at rest.
+/// The state of an idle daemon.
 #[derive(Clone, Debug, PartialEq)]
 struct State {
     shown: Value,
@@ -185,14 +188,14 @@ struct State {
     traces: BTreeSet<String>,
 }
 
-/// A desk with a program under root's limit, and one that is to get a limit.
+/// A test bed with a program under root's limit, and a process that the operations limit.
 struct Bench {
     desk: Desk,
     root: Running,
     other: Proc,
     third: Proc,
     watch: Watch,
-    /// What the kernel has of root's limit.
+    /// Root's limit in the kernel.
     roots: Option<BTreeSet<String>>,
 }
 
@@ -218,12 +221,12 @@ impl Bench {
         format!("pid:{pid}")
     }
 
-    /// Makes the state that an operation begins with. What is in force of it already is left alone.
+    /// Makes the state in which an operation starts. Parts of it that exist already are kept.
     fn prepare(&mut self, operation: Operation) {
         let (root, other) = (self.root.pid(), self.other.pid());
         if !operation.keeps_roots() {
             self.watch.rest();
-            // It will be another target.
+            // The next limit has another target number.
             self.roots = None;
         }
         match operation {
@@ -262,7 +265,7 @@ impl Bench {
         }
     }
 
-    /// Back to no policy.
+    /// Removes the policy.
     fn without_policy(&mut self) {
         let policy = self.desk.netnice.policy();
         if policy.exists() {
@@ -298,7 +301,7 @@ impl Bench {
         self.desk.netnice.show_standing().expect("a show")
     }
 
-    /// The state of a daemon that is at rest.
+    /// The current state of the daemon.
     fn state(&self) -> State {
         State {
             shown: self.shown(),
@@ -306,7 +309,7 @@ impl Bench {
         }
     }
 
-    /// The states before and after an operation that nothing disturbs.
+    /// The states before and after an operation without a fault.
     fn undisturbed(&mut self, operation: Operation) -> (State, State) {
         self.prepare(operation);
         let before = self.at_rest();
@@ -319,7 +322,7 @@ impl Bench {
         (before, self.at_rest())
     }
 
-    /// The state once it does not change any more.
+    /// The state, once two samples are equal.
     fn at_rest(&self) -> State {
         let mut before = self.state();
         loop {
@@ -332,7 +335,7 @@ impl Bench {
         }
     }
 
-    /// Carries an operation out while the daemon is traced.
+    /// Executes an operation while the daemon is traced.
     fn trace(
         &mut self,
         operation: Operation,
@@ -349,7 +352,7 @@ impl Bench {
             let asked = Asked::ask_once_it_listens(netnice, request, &over);
             let outcome = tracer.follow(since_first_change(judge), || asked.has_come())?;
             if matches!(outcome, Outcome::Failed(_)) {
-                // Either it answers, or it has ended.
+                // The daemon either answers or has ended.
                 let until = Instant::now() + PATIENCE;
                 while !asked.has_come() && netnice.runs() && Instant::now() < until {
                     std::thread::sleep(Duration::from_millis(5));
@@ -366,14 +369,13 @@ impl Bench {
         Ok((outcome, asked.answer()))
     }
 
-    /// What the kernel has of root's limit: the class, the programs, and the entries of the maps, those of other
-    /// targets left out.
+    /// Root's limit in the kernel: the class, the programs, and the map entries of its target.
     fn of_root(&self) -> BTreeSet<String> {
         let ns = &self.desk.world.client().ns;
         let classes = ns.tc("class show dev nn0").unwrap_or_default();
         let classes = classes.lines().filter(|line| line.contains(ROOTS_CLASS));
         let mut found: BTreeSet<String> = classes.map(|line| line.trim().to_owned()).collect();
-        // What follows forks, sockets and packets hangs on these.
+        // The programs behind these pins follow forks, sockets and packets.
         let runtime = self.desk.netnice.runtime();
         let pins = std::fs::read_dir(runtime.join("bpf")).into_iter().flatten();
         let pins = pins
@@ -389,7 +391,7 @@ impl Bench {
                 .collect::<Vec<_>>()
         };
         for member in of("procs", &traces::key(self.root.pid())) {
-            // The number of the target comes first in the value.
+            // The value begins with the target's number.
             let value = member.split_once("] [").map_or("", |(_, value)| value);
             let number: Vec<&str> = value.split(',').take(4).collect();
             found.extend(of("targets", &format!("[{}]", number.join(","))));
@@ -398,7 +400,7 @@ impl Bench {
         found
     }
 
-    /// What of root's limit is not in the kernel now.
+    /// The parts of root's limit that are not in the kernel now.
     fn missing(&self) -> Vec<String> {
         let now = self.of_root();
         let before = self.roots.iter().flatten();
@@ -408,11 +410,11 @@ impl Bench {
             .collect()
     }
 
-    /// Interfaces, queues, classes and files.
+    /// Interfaces, queues, classes and files, and the number of entries in each map.
     fn traces(&self) -> BTreeSet<String> {
         let (ns, runtime) = (&self.desk.world.client().ns, self.desk.netnice.runtime());
         let mut found = traces::traces(ns, runtime).expect("they are listed");
-        // Numbers of targets are new ones each time; how many there are is not.
+        // Target numbers differ each time, but the number of entries does not.
         let maps = [
             "procs", "targets", "apps", "users", "ifaces", "links", "slots",
         ];
@@ -421,7 +423,7 @@ impl Bench {
         found
     }
 
-    /// Fails what is told to it unless the daemon comes to one of these states.
+    /// Waits until the daemon has one of these states, else adds to `faults`.
     fn comes_to(&self, states: &[&State], faults: &mut Vec<String>) {
         let until = Instant::now() + SETTLED;
         let mut now = self.state();
@@ -444,7 +446,7 @@ impl Bench {
         }
     }
 
-    /// Everything anew, where something went wrong: the next try shall not suffer from it.
+    /// Starts from an empty state after a fault, so that the next attempt is not affected.
     fn anew(&mut self) {
         self.watch.rest();
         let netnice = &mut self.desk.netnice;
@@ -463,7 +465,8 @@ impl Bench {
         self.desk.netnice.start_daemon().expect("another daemon");
     }
 
-    /// Fails if anything of ours is left when all is lifted, and if more arrived than root's limit lets through.
+    /// Fails if an object of netnice is left after everything is cleared, or if more arrived than
+    /// root's limit allows.
     fn finish(mut self, mut faults: Vec<String>) {
         self.watch.rest();
         faults.extend(self.watch.judge());
@@ -487,7 +490,7 @@ impl Bench {
     }
 }
 
-/// Counts what a start does from its first change on: before, the loader looks for libraries.
+/// Skips the calls of a start before the first change: the dynamic loader makes them.
 fn since_first_change(mut judge: impl FnMut(&Call) -> Verdict) -> impl FnMut(&Call) -> Verdict {
     let mut begun = false;
     move |call| {
@@ -499,7 +502,7 @@ fn since_first_change(mut judge: impl FnMut(&Call) -> Verdict) -> impl FnMut(&Ca
     }
 }
 
-/// Looks at what arrives at the other end of the cable, again and again.
+/// Samples the bytes that arrive at the other end of the cable.
 struct Watch {
     samples: Arc<Mutex<Vec<Option<Sample>>>>,
     looks: Arc<AtomicBool>,
@@ -507,7 +510,7 @@ struct Watch {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Bytes that have arrived, read between two moments.
+/// Bytes that have arrived, read between two times.
 #[derive(Clone, Copy)]
 struct Sample {
     from_ns: u64,
@@ -536,21 +539,21 @@ impl Watch {
         }
     }
 
-    /// From now on the limit holds.
+    /// From this call on the limit must be kept.
     fn begin(&self) {
         self.looks.store(true, Ordering::Relaxed);
     }
 
-    /// From now on it need not hold.
+    /// From this call on the limit need not be kept.
     fn rest(&self) {
         if self.looks.swap(false, Ordering::Relaxed) {
             self.samples.lock().expect("no panic").push(None);
         }
     }
 
-    /// Windows in which more arrived than the limit lets through. A window has 250 ms, so a limit that is off for a
-    /// tenth of a second shows; what a busy host delivers late adds to the next window, so the bound is wide there,
-    /// and 3 % over all.
+    /// The windows in which more arrived than the limit allows. A window has 250 ms, so a limit
+    /// that is off for a tenth of a second is visible. Packets that a busy host delivers late add
+    /// to the next window, so the bound of a window is wide; the bound of the whole time is 3 %.
     fn judge(&self) -> Vec<String> {
         let samples = self.samples.lock().expect("no panic");
         let mut faults = Vec::new();
@@ -587,7 +590,7 @@ impl Drop for Watch {
     }
 }
 
-/// The least that the rate between two samples can have been, as a part of root's limit.
+/// The lowest possible rate between two samples, as a share of root's limit.
 fn share(first: &Sample, last: &Sample) -> f64 {
     let bits = (last.bytes - first.bytes) as f64 * 8.0;
     bits / (last.to_ns - first.from_ns) as f64 * 1e9 / ROOTS.1 as f64
@@ -608,10 +611,10 @@ fn sample() -> Sample {
     }
 }
 
-/// Tries a fault at some system calls of each operation, drawn at random, or at all.
+/// Tries a fault at some system calls of each operation, drawn at random, or at all of them.
 ///
-/// `count` says how many calls of an operation are tried. `strike` tries the n-th, counted from 1, and says whether
-/// there was one; it gets chance where only some are tried.
+/// `count` returns the number of calls of an operation. `strike` tries the n-th call, counted from
+/// 1, and returns whether it exists; it gets a random generator if only some calls are tried.
 fn strikes(
     what: &str,
     operations: &[Operation],
@@ -644,7 +647,8 @@ fn strikes(
             }
             None => {
                 let mut n = 1;
-                // The daemon's own rounds come in between, so the last one is where none is reached.
+                // The daemon's periodic work adds calls, so the last call is reached when a call
+                // does not exist.
                 while strike(&mut at, n, None) || n < count {
                     n += 1;
                 }
@@ -656,18 +660,18 @@ fn strikes(
     bench.finish(faults);
 }
 
-/// Where a fault is tried, and what is known of it.
+/// The operation at which a fault is tried, and its expected states.
 struct Strike<'a> {
     bench: &'a mut Bench,
     operation: Operation,
-    /// Before the operation, and after it.
+    /// The states before and after the operation.
     states: &'a (State, State),
     faults: &'a mut Vec<String>,
 }
 
 impl Strike<'_> {
-    /// Carries the operation out while its calls are judged. The call that was struck, and the answer; or whether there
-    /// is more to try.
+    /// Executes the operation while its calls are judged. Returns the struck call and the response.
+    /// If no call was struck, the error tells whether to go on.
     fn trace(
         &mut self,
         n: u64,
@@ -688,7 +692,8 @@ impl Strike<'_> {
         }
     }
 
-    /// Judges the state by the answer: as before, as asked, or one of them where none came.
+    /// Judges the state by the response: as before, as requested, or either if there was no
+    /// response.
     fn judge(&self, answer: &Result<Response, ClientError>, found: &mut Vec<String>) {
         let (before, asked) = (&self.states.0, &self.states.1);
         match answer {
@@ -698,7 +703,7 @@ impl Strike<'_> {
         }
     }
 
-    /// Whether root's limit is there, where it has to be.
+    /// Checks that root's limit exists if the operation keeps it.
     fn keeps_roots(&self, when: &str, found: &mut Vec<String>) {
         if self.operation.keeps_roots() {
             let missing = self.bench.missing();
@@ -708,7 +713,7 @@ impl Strike<'_> {
         }
     }
 
-    /// Tells what was found, and begins anew.
+    /// Reports faults, and starts from an empty state after them.
     fn tell(&mut self, what: &str, found: &[String]) {
         if !found.is_empty() {
             let text = format!("{:?}, {what}: {}", self.operation, found.join("; "));
@@ -719,7 +724,7 @@ impl Strike<'_> {
     }
 }
 
-/// How many calls of an operation `counts` holds for.
+/// The number of an operation's calls for which `counts` holds.
 fn calls(bench: &mut Bench, operation: Operation, mut counts: impl FnMut(&Call) -> bool) -> u64 {
     bench.prepare(operation);
     let mut seen = 0;
@@ -732,7 +737,7 @@ fn calls(bench: &mut Bench, operation: Operation, mut counts: impl FnMut(&Call) 
     seen
 }
 
-/// A policy, and what it becomes.
+/// A policy, and the policy that replaces it.
 const POLICY: [&str; 2] = [
     "[[rule]]\nname = \"a\"\nmatch = \"user:61234\"\nup = \"5mbit\"\n",
     "[[rule]]\nname = \"a\"\nmatch = \"user:61234\"\nup = \"6mbit\"\n\
@@ -740,7 +745,7 @@ const POLICY: [&str; 2] = [
 ];
 const SECOND: u64 = 1_000_000_000;
 const WINDOW: u64 = SECOND / 4;
-/// How long what is to come may take to come: a daemon looks at the machine each second.
+/// Time limit for a state: a daemon examines the machine every second.
 const SETTLED: Duration = Duration::from_secs(8);
-/// Faults that are told; where there are more, they have the same cause.
+/// Number of faults that are printed; further ones usually have the same cause.
 const MOST_TOLD: usize = 12;

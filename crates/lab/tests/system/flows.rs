@@ -1,5 +1,5 @@
-//! Flows of the direct path at the daemon: whose port it is, what is promised, and what becomes of it, with the real programs,
-//! daemon, driver and kernel.
+//! Flows of the direct path at the daemon: ports, guarantees and their life, with the real
+//! programs, daemon, driver and kernel.
 
 mod events;
 mod policy;
@@ -50,7 +50,7 @@ impl Stage {
     }
 }
 
-/// A rate as tc writes it.
+/// Parses a rate of tc into bit/s.
 fn bits(rate: &str) -> Result<u64> {
     let scales = [
         ("Gbit", 1_000_000_000),
@@ -65,7 +65,7 @@ fn bits(rate: &str) -> Result<u64> {
     read.with_context(|| format!("{rate} is no rate of tc"))
 }
 
-/// Looks until there is a result, for at most [`PATIENCE`].
+/// Polls `look` until it has a result. Fails after [`PATIENCE`].
 fn await_it<T>(what: &str, look: impl Fn() -> Result<Option<T>>) -> Result<T> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -131,7 +131,7 @@ fn both_paths_promise_from_one_link() -> Result<()> {
     assert!(set.stderr.contains("direct:eth0"), "{}", set.stderr);
     let unmanage = stage.netnice.run(&["link", "eth0", "--unmanage"])?;
     assert_eq!(unmanage.status, 3, "{}", unmanage.stderr);
-    // What the driver has the classes have not.
+    // The classes have the link's rate less the driver's.
     let classes = || -> Result<u64> {
         let classes = stage.world.client().ns.tc("class show dev eth0")?;
         let top = classes.lines().find(|line| line.contains(" root "));
@@ -216,5 +216,5 @@ fn clearing_all_leaves_no_driver() -> Result<()> {
     Ok(())
 }
 
-/// Between two looks.
+/// Interval between two polls.
 const TURN: Duration = Duration::from_millis(10);

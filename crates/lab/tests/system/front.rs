@@ -1,5 +1,5 @@
-//! The process that reads the socket: what strangers send and leave open keeps nobody else from being served, and that process
-//! can do nothing but read.
+//! The front process, which reads the daemon's socket: nothing that a client sends or leaves open
+//! delays others, and the process can do nothing but read.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,7 +21,7 @@ use netnice_lab::sys;
 
 use crate::people::{ANN, BOB};
 
-/// Runs something as a user (ANN does harm, BOB does not), in a thread of its own.
+/// Runs `what` as a user in a thread of its own. ANN is the hostile user, BOB is not.
 fn as_user<T: Send + 'static>(
     uid: u32,
     what: impl FnOnce() -> T + Send + 'static,
@@ -36,7 +36,7 @@ fn ping() -> Request {
     Request::Ping(Ping {})
 }
 
-/// A user who pings, each time on a connection of its own, while others do harm.
+/// A user that pings on a new connection each time, while another user attacks.
 struct Pings {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -44,7 +44,7 @@ struct Pings {
 }
 
 impl Pings {
-    /// Begins. A ping that is not answered within the bound ends it with an error.
+    /// Starts the pings. A ping without an answer within the bound ends them with an error.
     fn of(dir: &RuntimeDir) -> Pings {
         let stop = Arc::new(AtomicBool::new(false));
         let answered = Arc::new(AtomicUsize::new(0));
@@ -70,14 +70,14 @@ impl Pings {
         }
     }
 
-    /// Waits so long, and until enough pings were answered, or one was not.
+    /// Waits for `least`, and until enough pings were answered or one failed.
     fn go_on(&self, least: Duration) {
         thread::sleep(least);
         let answered = self.answered.clone();
         soon(|| answered.load(Ordering::Relaxed) >= ENOUGH || self.thread.is_finished());
     }
 
-    /// Ends, and prints what the pings took while something else happened; their p99.
+    /// Ends the pings and prints their durations; returns their p99.
     fn judge(self, what: &str) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         let took = self.thread.join().expect("the pings");
@@ -96,7 +96,8 @@ impl Pings {
     }
 }
 
-/// A TCP connection that lingers: the close of its last copy waits until the other end has taken what was sent, or goes.
+/// A TCP connection that lingers: closing its last descriptor blocks until the peer has read the
+/// sent data or is gone.
 struct Lingering {
     near: TcpStream,
     far: TcpStream,
@@ -118,8 +119,9 @@ impl Lingering {
         Lingering { near, far }
     }
 
-    /// Sends it in all ways; tells whether the kernel let it through in any, and what is kept open. Each way adds a copy to
-    /// those that one thread closes one after the other, so the last one is closed when ours has long gone.
+    /// Sends the descriptor in all ways. Returns whether the kernel passed it in any way, and the
+    /// connections that stay open. Each way adds copies that one thread closes one after the other,
+    /// so this process's copy is closed long before the last one.
     fn pass_on(&self, socket: &Path) -> (bool, Vec<UnixStream>) {
         let ways = [Way::One, Way::Three, Way::Queued, Way::Part];
         let gone = ways.map(|way| way.go(socket, self.near.as_fd()));
@@ -130,7 +132,8 @@ impl Lingering {
         )
     }
 
-    /// Closes our copy, in a thread that lingers if it was the last one after all. The other end is to be kept.
+    /// Closes this process's copy in a thread, because the close blocks if it is the last copy.
+    /// Returns the other end, which must be kept.
     fn let_go(self) -> TcpStream {
         let near = self.near;
         thread::spawn(move || drop(near));
@@ -138,21 +141,21 @@ impl Lingering {
     }
 }
 
-/// Ways to have a descriptor closed by who reads the socket.
+/// Ways to make the reader of the socket close a descriptor.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// One comes with a whole request.
+    /// One descriptor with a whole request.
     One,
-    /// Three come with a whole request.
+    /// Three descriptors with a whole request.
     Three,
-    /// One comes with each of many bytes, and the sender hangs up at once.
+    /// One descriptor with each of many bytes; the sender closes the connection at once.
     Queued,
-    /// One comes with a part of a request, which never ends.
+    /// One descriptor with a part of a request that is never completed.
     Part,
 }
 
 impl Way {
-    /// Connects and sends; tells whether the kernel let a descriptor through.
+    /// Connects and sends; returns whether the kernel passed a descriptor.
     fn go(self, socket: &Path, fd: BorrowedFd<'_>) -> (bool, Option<UnixStream>) {
         let frame = encode_request(&ping()).expect("short");
         let Ok(stream) = UnixStream::connect(socket) else {
@@ -174,7 +177,8 @@ impl Way {
     }
 }
 
-/// Descriptors whose close blocks, sent by one user in all ways, while another one pings.
+/// One user sends descriptors whose close blocks, in all ways, while another user pings. Returns
+/// the number that the kernel passed.
 fn descriptors_that_block(desk: &Desk) -> usize {
     let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
     let others = Pings::of(&dir);
@@ -197,13 +201,13 @@ fn descriptors_that_block(desk: &Desk) -> usize {
     others.judge("50 descriptors whose close blocks");
     let passed = passed.load(Ordering::Relaxed);
     println!("{passed} of 50 were let through by the kernel");
-    // The other ends go, so that what lingers ends.
+    // The other ends close, so that the lingering connections end.
     drop(kept);
     passed
 }
 
-/// Has the thread of a user of the front stuck: the front is stopped until our copy of what was sent is closed. What
-/// is to be kept open comes back.
+/// Blocks the front's thread of a user: the front is stopped until this process has closed its copy
+/// of the sent descriptor. Returns what the caller must keep open.
 fn stick(desk: &Desk) -> (Vec<UnixStream>, TcpStream) {
     let front = front(daemon(desk)).expect("a front") as i32;
     let path = desk.netnice.runtime().join("netnice.sock");
@@ -221,7 +225,7 @@ fn stick(desk: &Desk) -> (Vec<UnixStream>, TcpStream) {
     kept
 }
 
-/// A process of the one who does harm, full of sockets whose close blocks.
+/// A process of the hostile user with many sockets whose close blocks.
 fn full_of_lingering(desk: &Desk, connections: usize) -> Proc {
     let mut command = crate::people::as_user(desk, ANN);
     command.arg(desk.copy_for_all("netnice-lab").expect("a copy"));
@@ -231,7 +235,7 @@ fn full_of_lingering(desk: &Desk, connections: usize) -> Proc {
     process
 }
 
-/// Has a process limited by its user.
+/// Requests a limit of a process as its user.
 fn limit(dir: &RuntimeDir, pid: u32, mbit: u32) -> Result<Response, ClientError> {
     let pidfd = pidfd(pid).expect("it is not waited for");
     let request = Request::Set(Set {
@@ -259,7 +263,7 @@ fn a_process_with_twenty_thousand_sockets_delays_others_little() {
     let desk = Desk::new().expect("a desk");
     let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
     let own = desk.sleeper();
-    // What is loaded for the first limit is loaded before.
+    // The eBPF programs for the first limit are loaded before.
     desk.types(&format!("set pid:{} --up 1mbit", own.pid()));
     let process = full_of_lingering(&desk, 9_900);
     let others = Pings::of(&dir);
@@ -290,7 +294,7 @@ fn a_process_that_ends_while_its_sockets_are_tagged_stops_nobody() {
     let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
     let others = Pings::of(&dir);
     let own = desk.sleeper();
-    // What is loaded for the first limit is loaded before.
+    // The eBPF programs for the first limit are loaded before.
     desk.types(&format!("set pid:{} --up 1mbit", own.pid()));
     for tries in 0..12 {
         let process = full_of_lingering(&desk, 400);
@@ -305,7 +309,7 @@ fn a_process_that_ends_while_its_sockets_are_tagged_stops_nobody() {
     others.judge("processes end while their sockets are tagged");
 }
 
-/// Whether a ping of the one who does harm is answered.
+/// Whether a ping of the hostile user is answered.
 fn harmful_is_served(desk: &Desk, within: Duration) -> bool {
     let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
     let pinged = as_user(ANN, move || {
@@ -345,7 +349,7 @@ fn descriptors_whose_close_blocks_stop_nobody_where_the_kernel_lets_them_through
         !harmful_is_served(&desk, Duration::from_millis(500)),
         "nothing blocks"
     );
-    // Whose descriptors they were is served again when the other ends have gone.
+    // The user that sent the descriptors is served again when the other ends have closed.
     drop(kept);
     let served = || harmful_is_served(&desk, BOUND);
     assert!(soon(served), "the user's own pings are not answered");
@@ -361,14 +365,14 @@ fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
     let kept = stick(&desk);
     let others = Pings::of(&dir);
     let attack = as_user(ANN, move || {
-        // More connections than the user may have, of which the thread takes none.
+        // More connections than the user may have; the blocked thread accepts none of them.
         let connected: Vec<_> = (0..70).filter_map(|_| Client::connect(&dir).ok()).collect();
         let patience = Duration::from_millis(200);
         let answers = connected
             .into_iter()
             .rev()
             .map(|mut client| client.call_within(patience, &ping(), None));
-        // Answers to the last of them, for the first ones get none.
+        // Responses to the last ones; the first ones get none.
         answers.take(10).find_map(|answer| match answer {
             Ok(Response::Failed(failed)) => Some(failed.text),
             _ => None,
@@ -453,7 +457,7 @@ fn daemon(desk: &Desk) -> u32 {
     desk.netnice.pid().expect("it runs")
 }
 
-/// The process that reads the daemon's socket, when it is confined.
+/// The front process of a daemon, once it is confined.
 fn front(daemon: u32) -> Option<u32> {
     let path = format!("/proc/{daemon}/task/{daemon}/children");
     let children = std::fs::read_to_string(path).ok()?;
@@ -498,7 +502,7 @@ fn what_reads_the_socket_can_do_nothing_else() {
     let said = desk.types("doctor").stdout;
     let line = said.lines().find(|line| line.contains("reads the socket"));
     println!("{}", line.expect("a line of the front"));
-    // The same program, confined in the same way, tries it.
+    // The same program, with the same confinement, tries what must be impossible.
     let mut command = process::own_group(process::binary("netniced").expect("it is built"));
     command
         .args(["--try-front", "65534:65534"])
@@ -572,7 +576,7 @@ fn it_ends_with_its_daemon() {
         desk.netnice.kill_daemon();
         desk.netnice.start_daemon().expect("it starts");
     }
-    // Stopped, it does not see the end of its daemon by itself.
+    // A stopped front cannot notice by itself that its daemon has ended.
     let own = daemon(&desk);
     let front = front(own).expect("a front");
     sys::kill(front as i32, libc::SIGSTOP).expect("root may");
@@ -607,7 +611,7 @@ fn a_service_manager_is_told_that_the_loop_turns() {
     daemon.terminate(PATIENCE);
 }
 
-/// Pings that say something.
+/// The least number of pings for a result.
 const ENOUGH: usize = 20;
-/// How long an answer may take on a machine that does a lot beside it; without an end it never came.
+/// Time limit of a response on a loaded machine; a missing response takes longer.
 const BOUND: Duration = Duration::from_secs(10);

@@ -1,5 +1,5 @@
-//! Targets that are no single process: units and slices, executables, users, names. What contains
-//! another holds it too, and where two cross the more specific one wins.
+//! Targets other than single processes: units and slices, executables, users, names. Limits of
+//! containing targets apply too; of overlapping targets the more specific one applies.
 
 use std::process::Command;
 
@@ -21,7 +21,7 @@ const fn rate(text: &'static str, bits: u64) -> Rate {
     Rate { text, bits }
 }
 
-/// Starts a program that enters a control group before it makes a socket.
+/// Starts a program that enters a cgroup before it makes a socket.
 fn inside(desk: &Desk, group: &Cgroup, program: &impl Program) -> Running {
     let procs = group.procs();
     let procs = procs.to_str().expect("a plain path");
@@ -35,7 +35,7 @@ fn inside(desk: &Desk, group: &Cgroup, program: &impl Program) -> Running {
     .expect("a program in the group")
 }
 
-/// A unit of a name that only this run has, in a slice.
+/// A slice, and a unit in it with a name that only this run has.
 fn unit(what: &str) -> (Cgroup, Cgroup) {
     let slice = Cgroup::create("work.slice").expect("a slice");
     let name = format!("nn{}-{what}.service", std::process::id());
@@ -105,7 +105,7 @@ fn sockets_of_a_unit_that_only_receive_are_held() {
     desk.types(&format!("set unit:{} --down 4mbit", unit.name()));
     let from = sys::now_ns() + 500_000_000;
     let until = from + 1_500_000_000;
-    // A report has a sample each 10 ms, and one that ends behind the window.
+    // A report has a sample every 10 ms, and one that ends after the window.
     wait_until(until + 100_000_000);
     let report = datagrams.stop().expect("it reports");
     let got = report.received_rate(from, until);
@@ -122,7 +122,7 @@ fn a_process_in_a_unit_in_a_slice_is_held_by_all_three() {
     let process = inside(&desk, &unit, &flows(a));
     let in_unit = inside(&desk, &unit, &flows(b));
     let in_slice = inside(&desk, &slice, &flows(c));
-    // From the inside out, so that the outer ones find the inner ones there.
+    // From the inside out, so that the outer targets find the inner ones.
     desk.types(&format!("set pid:{} --up 2mbit", process.pid()));
     desk.types(&format!("set unit:{} --up 6mbit", unit.name()));
     desk.types(&format!("set cgroup:{} --up 12mbit", slice.path()));
@@ -133,14 +133,15 @@ fn a_process_in_a_unit_in_a_slice_is_held_by_all_three() {
     desk.held(a + b + c, R12M, "the slice");
     let shown = desk.target(&format!("pid:{}", process.pid()));
     assert_eq!(shown["effective"]["up"], 2_000_000, "{shown}");
-    // An outer limit that is lowered below an inner one holds it too, and `show` says so.
+    // An outer limit that is lowered below an inner one applies to it too, and `show` has the lower
+    // one.
     desk.types(&format!("set cgroup:{} --up 1mbit", slice.path()));
     let shown = desk.target(&format!("pid:{}", process.pid()));
     assert_eq!(shown["effective"]["up"], 1_000_000, "{shown}");
     desk.types(&format!("clear cgroup:{}", slice.path()));
     desk.types(&format!("clear unit:{}", unit.name()));
     desk.freed((0.3, 0.5), R6M, "what was in the unit and in the slice");
-    // The meter's ring would overflow beside programs that are free.
+    // Programs without a limit would overflow the meter's ring.
     drop((in_unit, in_slice));
     let mine = desk.sent_by(0.5, 1.5, to_port(5001));
     desk.held(mine.expect("a rate"), R2M, "the process, left alone");
@@ -172,7 +173,8 @@ fn where_targets_cross_the_more_specific_wins_and_explain_says_so() {
     let user = format!("user:{ANN}");
     let unit = format!("unit:{}", unit.name());
     let app = format!("app:{}", copy.display());
-    // Each is larger than the one before, so it holds only if it wins.
+    // Each limit is larger than the one before, so it is only reached if its target takes
+    // precedence.
     for (target, limit) in [(&user, R2M), (&unit, R4M), (&app, R6M)] {
         desk.types(&format!("set {target} --up {}", limit.text));
         desk.keeps(|| desk.sent(0.7, 1.5).expect("a rate"), limit, target);
@@ -182,7 +184,7 @@ fn where_targets_cross_the_more_specific_wins_and_explain_says_so() {
             "`explain {pid}` does not name {target}: {said}"
         );
     }
-    // A process runs inside its executable's target.
+    // A process target is inside its executable's target.
     desk.types(&format!("set {pid} --up 4mbit"));
     desk.keeps(|| desk.sent(0.5, 1.5).expect("a rate"), R4M, "the process");
     let said = desk.types(&format!("explain {user}")).stdout;
@@ -220,8 +222,8 @@ fn what_runs_an_executable_is_held_old_and_new_and_nothing_else() {
     desk.free(record.rate(to_port(5002), from, until), R4M, "another");
 }
 
-/// A program in an overlay of two file systems, as in a container's image: its upper layer has a device of its own.
-/// None, and the reason is said, where the kernel has no overlays.
+/// A program in an overlay of two file systems, as in a container's image: its upper layer has a
+/// device of its own. `None`, with the test marked as skipped, if the kernel has no overlays.
 fn in_overlay(desk: &Desk) -> Option<std::path::PathBuf> {
     let copy = desk.copy_for_all("netnice-lab").expect("a copy");
     let folder = desk.world.folder();
@@ -233,7 +235,7 @@ fn in_overlay(desk: &Desk) -> Option<std::path::PathBuf> {
     let (lower, layer, merged) = (part("lower"), part("layer"), part("merged"));
     std::fs::rename(copy, folder.join("lower/program")).expect("the same file system");
     let mount = |words: &[&str]| process::run(Command::new("mount").args(words));
-    // The world unmounts what is mounted below its folder.
+    // The world unmounts everything below its folder.
     mount(&["-t", "tmpfs", "none", &layer]).expect("a file system of its own");
     let (upper, work) = (part("layer/upper"), part("layer/work"));
     let layers = format!("lowerdir={lower},upperdir={upper},workdir={work}");

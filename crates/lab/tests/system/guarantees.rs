@@ -1,5 +1,6 @@
-//! What is promised of a link is kept, whatever the others do; what nobody uses is used by the
-//! others; and what does not fit is refused with the reason. (How exactly: `tests/promises.rs`.)
+//! Guarantees on a link: they are kept against all other traffic, an unused share is used by
+//! others, and a request that does not fit is refused with the reason. The experiment `guarantees`
+//! judges exact rates.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,14 +15,16 @@ use netnice_lab::wire::{self, Flow, Record};
 use netnice_lab::world::{Cable, Family as Internet, Pair, World};
 use serde_json::Value;
 
-/// The link of these tests, slow enough for an emulated machine: A has 6, B 2, and C nothing.
+/// Rate in bit/s of the link of these tests, slow enough for an emulated machine. A has a minimum
+/// of 6 Mbit/s, B of 2 Mbit/s, and C none.
 const LINK: f64 = 10e6;
 const PORTS: [u16; 3] = [5001, 5002, 5003];
 const MS: u64 = 1_000_000;
 
-/// Fails unless a program got its minimum of the link, by what the link carried in the same seconds: a busy or emulated
-/// machine may carry less than the link's rate, and the minimum is then the same share of less. A test may find 5 %
-/// less than promised, because the machine is shared with other tests; the experiment `guarantees` judges 1 %.
+/// Fails unless a program got its minimum, relative to what the link carried in the same seconds. A
+/// busy or emulated machine may carry less than the link's rate; the minimum is then the same share
+/// of less. 5 % less than the minimum passes, because the machine is shared with other tests; the
+/// experiment `guarantees` judges 1 %.
 fn reserved(name: &str, got: f64, min: f64, carried: f64, link: f64) {
     assert!(
         is_reserved(got, min, carried, link),
@@ -33,8 +36,9 @@ fn is_reserved(got: f64, min: f64, carried: f64, link: f64) -> bool {
     got >= 0.95 * min / link * carried
 }
 
-/// A window in which the link was used and each of these programs, with its minimum, had it: where a program is starved
-/// for a while, it does not ask for its minimum. A minimum that is not kept is found in no window.
+/// A window in which the link was used and each of these programs had its minimum. A program that
+/// is starved for a while does not use its minimum, so windows are repeated. If a minimum is not
+/// kept, no window has it.
 fn window(desk: &Desk, minimums: &[(usize, f64)]) -> (Record, u64, u64) {
     let had = desk.record_until(1.0, 1.5, |record, from, until| {
         let total = record.rate(wire::inbound, from, until);
@@ -46,8 +50,9 @@ fn window(desk: &Desk, minimums: &[(usize, f64)]) -> (Record, u64, u64) {
     had.expect("a record")
 }
 
-/// Fails unless what a link carried is at most 3 % over its rate, and not so little that nothing can be said about
-/// minimums. That the link is used to 98 % is judged by the experiment `guarantees`.
+/// Fails unless the link carried at most 3 % over its rate, and at least half of it, below which
+/// nothing can be said about minimums. The experiment `guarantees` judges that 98 % of the link are
+/// used.
 fn carried(total: f64, link: f64) {
     assert!(
         (0.5..=1.03).contains(&(total / link)),
@@ -59,7 +64,7 @@ fn of(program: usize) -> impl Fn(&Flow) -> bool + Copy {
     move |flow| wire::inbound(flow) && flow.target.1 == PORTS[program]
 }
 
-/// A with one flow, B with four, and C that floods with UDP and eight flows.
+/// A with one flow, B with four, and C with a UDP flood and eight flows.
 struct Mix {
     desk: Desk,
     a: Running,
@@ -103,14 +108,16 @@ fn minimums_hold_against_a_flood_and_an_idle_one_is_used_by_the_others() {
             LINK,
         );
     }
-    // Stopped, A is alive and holds its minimum, but asks for nothing. What its socket had taken in is still sent.
+    // The stopped A is alive and holds its minimum, but sends nothing more. The kernel still sends
+    // the data in its socket.
     sys::kill(mix.a.pid() as i32, libc::SIGSTOP).expect("a signal");
     let silent = || {
         let (record, from, until) = mix.desk.record(0.0, 0.3).expect("a record");
         record.bytes(of(0), from, until) == 0
     };
     assert!(soon(silent), "A does not fall silent");
-    // Its share of six tenths must not lie idle. The experiment `guarantees` judges 98 % of the link from 200 ms on.
+    // Others must use A's share of six tenths. The experiment `guarantees` judges 98 % of the link
+    // from 200 ms on.
     let (record, from, until) = mix.desk.record_of(0.5 * LINK, 0.3, 1.0).expect("a record");
     let total = record.rate(wire::inbound, from, until);
     carried(total, LINK);
@@ -141,7 +148,8 @@ fn what_is_left_over_is_shared_by_weight_however_many_flows() {
     let (record, from, until) = desk.record(1.0, 2.0).expect("a record");
     let [a, b] = [of(0), of(1)].map(|of| record.rate(of, from, until));
     let share = a / (a + b);
-    // By flows it would be a seventeenth, without weights a half. The experiment `weights` judges 5 %.
+    // If shared by flows it would be a seventeenth, without weights a half. The experiment
+    // `weights` judges 5 %.
     assert!(
         (0.65..=0.85).contains(&share),
         "{:.0} % for a weight of three quarters",
@@ -149,7 +157,8 @@ fn what_is_left_over_is_shared_by_weight_however_many_flows() {
     );
 }
 
-/// The median round trip of so many pings on a link of 4 Mbit/s whose own bulk fills it, beside a busy larger link, in ms.
+/// The median round trip in ms of `count` pings on a link of 4 Mbit/s that its own bulk flows fill,
+/// beside a busy larger link.
 fn ping_on_a_small_link(count: u32) -> f64 {
     let desk = Desk::with(Pair {
         cables: 2,
@@ -168,7 +177,7 @@ fn ping_on_a_small_link(count: u32) -> f64 {
     pause(1.0);
     let to = server.ports[1].v4.into();
     let mut ping = clients::ping(client, to, Duration::from_millis(20), count).expect("a ping");
-    // They end with the ping.
+    // The lines end with the ping.
     let lines = ping.rest(PATIENCE);
     let times = clients::Pings::parse(lines.iter().map(String::as_str)).times();
     let answers = times.len();
@@ -181,7 +190,8 @@ fn ping_on_a_small_link(count: u32) -> f64 {
 
 #[test]
 fn a_ping_on_a_small_link_waits_for_nobody_while_a_large_one_is_busy() {
-    // Behind all bulk in one queue a ping takes a second; on a busy or emulated machine a round trip alone takes a while.
+    // Behind all bulk packets in one queue a ping takes a second. On a busy or emulated machine the
+    // round trip alone takes some time.
     let median = ping_on_a_small_link(50);
     assert!(median <= 300.0, "median {median:.2} ms");
 }
@@ -229,8 +239,8 @@ fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
     }
     let line = format!("set pid:{} --min-down 6mbit", sinks[0].pid());
     netnice.type_line(&line).expect("it fits");
-    // A flow that was one of nine takes its time to grow, on an emulated machine more of it: the windows of two seconds
-    // are those that follow when `show` first tells of the minimum.
+    // A flow that had a ninth of the rate needs time to grow, longer on an emulated machine. The
+    // windows of two seconds begin when `show` first reports a rate near the minimum.
     let first = format!("pid:{}", sinks[0].pid());
     let grown = soon(|| {
         let shown = netnice.show().expect("a show");
@@ -253,23 +263,24 @@ fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
             .map(|report| report.received_rate(from, from + 2000 * MS));
         rates.map(|rate| rate.expect("samples span it")).collect()
     });
-    // The one in which the cable carried most: the machine may starve the senders.
+    // The window in which the cable carried most, because the machine may starve the senders.
     let rates: Vec<f64> = windows
         .max_by(|a: &Vec<f64>, b| a.iter().sum::<f64>().total_cmp(&b.iter().sum()))
         .expect("windows");
     let total: f64 = rates.iter().sum();
-    // A managed link's receive stage holds 97 % of the link, so that the queue is on this side.
+    // A managed link's receive stage is limited to 97 % of the link, so that the queue is on this
+    // side.
     carried(total, LINK * 0.97);
     reserved("the first", rates[0], 6e6, total, LINK * 0.97);
 }
 
-/// Everything that tc and ip tell of the client, without what counts.
+/// The output of tc and ip on the client, without counters.
 fn picture(desk: &Desk) -> Vec<String> {
     let ns = &desk.world.client().ns;
     let mut lines = Vec::new();
     let mut ask = |program: &str, words: &str| {
         let text = ns.run(program, words).expect("it answers");
-        // What fq_codel tells as its classes are the flows that have packets waiting.
+        // fq_codel lists the flows with waiting packets as its classes.
         let lasting = text.lines().filter(|line| !line.contains("class fq_codel"));
         lines.extend(lasting.map(str::to_owned));
     };
@@ -291,7 +302,8 @@ fn a_refusal_changes_nothing_in_show_nor_in_the_kernel() {
     desk.types("link eth0 --rate 100mbit --down-rate 100mbit");
     let holder = format!("pid:{}", a.pid());
     desk.types(&format!("set {holder} --min 60mbit --up 80mbit"));
-    // Who carries nothing gives up its part of what is left over: let that happen first.
+    // A target without traffic gives up its share of the left-over; the test waits until this has
+    // happened.
     let state = || {
         let shown = desk.netnice.show_standing().expect("a show");
         (shown, picture(&desk))
@@ -319,7 +331,7 @@ fn a_refusal_changes_nothing_in_show_nor_in_the_kernel() {
             said.stderr
         );
     }
-    // The largest that would fit fits.
+    // The largest minimum that the refusal offers is granted.
     desk.types(&format!("set pid:{} --min 40mbit --up 90mbit", b.pid()));
 }
 

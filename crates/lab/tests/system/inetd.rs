@@ -1,4 +1,5 @@
-//! `netnice inetd`: the paper's three configurations on real packets, shares that follow, and what is served and refused.
+//! `netnice inetd`: the paper's three configurations on real packets, shares that follow the
+//! sessions, and services and refusals.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,18 +18,18 @@ use netnice_lab::traffic::{self, Running, Tcp};
 use netnice_lab::wire::{Flow, Record};
 use netnice_lab::world::Family;
 
-/// Kbyte/s of the paper, in bit/s.
+/// A Kbyte/s of the paper, in bit/s.
 const K: f64 = 1024.0 * 8.0;
 
-/// A desk whose client is the host that serves; programs of the server are who comes.
+/// A test bed whose client host runs the super-server; programs on the server host are its clients.
 struct Inetd {
-    /// Ended before the desk.
+    /// Dropped before the test bed.
     server: Proc,
     desk: Desk,
 }
 
 impl Inetd {
-    /// A super-server with this configuration; `words` come behind its file.
+    /// Starts a super-server with this configuration; `words` follow the file's name.
     fn start(config: &str, words: &[&str]) -> Inetd {
         let desk = Desk::new().expect("a desk");
         let file = write(&desk, "inetd.conf", config);
@@ -38,7 +39,7 @@ impl Inetd {
         Inetd::serving(desk, server)
     }
 
-    /// One that has just been started, once it serves.
+    /// Waits until a started super-server serves.
     fn serving(desk: Desk, mut server: Proc) -> Inetd {
         let until = Instant::now() + PATIENCE;
         let mut said = String::new();
@@ -52,14 +53,14 @@ impl Inetd {
         Inetd { server, desk }
     }
 
-    /// A client that reads whatever comes, in so many sessions of a port.
+    /// A client that reads everything, in `sessions` sessions of a port.
     fn read(&self, port: u16, sessions: u32) -> Running {
         let to = self.desk.client(port);
         let reads = Tcp::connect(to, sessions).sink();
         traffic::eager(self.desk.world.server(), &reads).expect("a client")
     }
 
-    /// A connection.
+    /// Connects to an endpoint of the super-server.
     fn connect(&self, to: SocketAddr) -> TcpStream {
         let stream = self.desk.world.server().ns.enter(|| {
             let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
@@ -69,17 +70,18 @@ impl Inetd {
         stream.expect("connected")
     }
 
-    /// All that a service says until it hangs up.
+    /// All output of a service until it closes the connection.
     fn hear(&self, to: SocketAddr) -> String {
         let mut text = String::new();
-        // A session that is refused may be reset.
+        // A refused session may be reset.
         let _ = self.connect(to).read_to_string(&mut text);
         text
     }
 
-    /// Fails unless `judge` finds nothing wrong with the packets of some window of so many seconds, at the clients' end.
-    /// Sessions begin one after the other, and a busy or emulated machine may starve them for a while: a window with
-    /// a fault is followed by another one, for at most [`PATIENCE`]. Too much in any window is no fault but a panic.
+    /// Fails unless `judge` accepts the packets of some window of `span` seconds, at the clients'
+    /// end. Sessions begin one after the other, and a busy or emulated machine may starve them for
+    /// a while: a window with a fault is followed by another one, for at most [`PATIENCE`]. A rate
+    /// above its bound in any window makes `judge` panic.
     fn shows(&self, settle: f64, span: f64, judge: impl Fn(&Record, u64, u64) -> Verdict) {
         let had = self.desk.record_until(settle, span, |record, from, to| {
             judge(record, from, to).is_ok()
@@ -88,7 +90,8 @@ impl Inetd {
         judge(&record, from, to).unwrap_or_else(|fault| panic!("{fault}"));
     }
 
-    /// How many sessions the daemon holds; the super-server itself is a target where there is a total.
+    /// The number of sessions that the daemon holds. With a total, the super-server itself is a
+    /// target too and is not counted.
     fn targets(&self) -> usize {
         let shown = self.desk.netnice.show().expect("a show");
         let own = format!("pid:{}", self.server.pid());
@@ -104,7 +107,7 @@ fn write(desk: &Desk, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// What each session of a service uses, both ways, in Kbyte/s.
+/// The rate of each session of a service, both ways together, in Kbyte/s.
 fn sessions(record: &Record, port: u16, from: u64, to: u64) -> Vec<f64> {
     let of_service = |flow: &Flow| flow.has_port(port);
     let flows = record.flows().into_iter().map(|(flow, _)| flow);
@@ -125,13 +128,13 @@ fn sessions(record: &Record, port: u16, from: u64, to: u64) -> Vec<f64> {
         .collect()
 }
 
-/// What a window shows: a fault that a later one may not have, or none.
+/// The result of a window: a fault that a later window may not have, or none.
 type Verdict = Result<(), String>;
 
-/// Whether there are these sessions, each with at most its rate (Kbyte/s): 3 % more, and two packets, which are
-/// its burst and what is just under way, over the window of so many seconds. The lower bound is wide, because a program
-/// that is starved on a busy host sends less than it may; that limits are not too tight is judged by the experiment
-/// `accuracy`.
+/// Checks that there are these sessions, each with at most its rate (Kbyte/s). The bound is 3 %
+/// more and two packets, its burst and the packet being sent, over the window of this many seconds.
+/// The lower bound is wide, because a program that is starved on a busy host sends less than it
+/// may; the experiment `accuracy` judges that limits are not too tight.
 fn limited(what: &str, got: &[f64], wanted: &[f64], seconds: f64) -> Verdict {
     let said = format!("{what}: {got:.2?} Kbyte/s for {wanted:?}");
     let packets = 2.0 * 1514.0 / 1024.0 / seconds;
@@ -147,9 +150,9 @@ fn limited(what: &str, got: &[f64], wanted: &[f64], seconds: f64) -> Verdict {
     }
 }
 
-/// Whether there are these sessions, each with its part of what all of them used in these seconds, and this is at
-/// most 3 % over the sum. Parts may be a tenth off, because sessions that share a busy host are not equally fast; the
-/// experiment `nice-fig5` judges shares on a quiet machine.
+/// Checks that there are these sessions, each with its share of their total rate in the window, and
+/// that the total is at most 3 % over the sum. Shares may be a tenth off, because sessions on a
+/// busy host are not equally fast; the experiment `nice-fig5` judges shares on a quiet machine.
 fn shared(what: &str, got: &[f64], wanted: &[f64]) -> Verdict {
     let (used, total): (f64, f64) = (got.iter().sum(), wanted.iter().sum());
     let said = format!("{what}: {got:.2?}, {used:.1} in all, for {wanted:?} Kbyte/s");
@@ -229,7 +232,7 @@ fn shares_follow_when_sessions_come_and_go() {
     });
 }
 
-/// Whoever else is on a slow wire waits for one packet, not for one of each session.
+/// Other traffic on a slow wire waits for one packet, not for one of each session.
 #[test]
 #[ignore = "judges milliseconds, which needs a quiet machine; part of make test-long"]
 fn packets_of_all_sessions_leave_one_after_another() {
@@ -242,7 +245,7 @@ fn packets_of_all_sessions_leave_one_after_another() {
     inetd.shows(1.5, 2.0, judge);
     let (record, from, to) = inetd.desk.record(0.0, 4.0).expect("a record");
     judge(&record, from, to).expect("as just before");
-    // A full packet in a millisecond is 12.1 Mbit/s; at the total one may come each 2.96 ms.
+    // A full packet in a millisecond is 12.1 Mbit/s; with the total there may be one every 2.96 ms.
     let rates = record.bins(
         |flow| flow.has_port(21) && flow.inbound,
         from,
@@ -260,12 +263,13 @@ fn packets_of_all_sessions_leave_one_after_another() {
 
 #[test]
 fn an_idle_share_is_lent_and_comes_back() {
-    // The quiet session sends when it gets a line.
+    // The quiet session sends after it got a line.
     let config = "ftp cat /dev/zero\n8001 sh -c \"read line; exec cat /dev/zero\"\n";
     let inetd = Inetd::start(config, &["@512Kbyte/sec"]);
     let mut quiet = inetd.connect(inetd.desk.client(8001));
     let _busy = inetd.read(21, 1);
-    // Without lending the busy session keeps its half, for ever. A session is idle after some seconds.
+    // Without lending the busy session would keep its half for ever. A session counts as idle after
+    // some seconds.
     let lent = || {
         let (record, from, to) = inetd.desk.record(0.0, 1.0).expect("a record");
         let busy = sessions(&record, 21, from, to);
@@ -291,7 +295,7 @@ fn services_have_weights_lend_nothing_if_told_and_all_sessions_are_counted() {
     let quiet = inetd.desk.client(8002);
     let _first = inetd.connect(quiet);
     let _heavy = inetd.read(8001, 1);
-    // Longer than it takes until an idle session would lend.
+    // Longer than the time after which an idle session would lend.
     inetd.shows(3.5, 2.0, |record, from, to| {
         let got = sessions(record, 8001, from, to);
         limited("300 : 100", &got, &[384.0], 2.0)
@@ -325,11 +329,11 @@ fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
                  8004 stream tcp nowait/1 root /usr/bin/cat cat @4mbit\n";
     let inetd = Inetd::start(lines, &[]);
     let here = inetd.desk.world.client();
-    // TCP over both internets, with the rights of the user.
+    // TCP over both address families, with the rights of the user.
     for family in [Family::V4, Family::V6] {
         assert_eq!(inetd.hear(at(here, family, 8001)), "nobody\n");
     }
-    // A program that accepts by itself, once and, when it has ended, again.
+    // A program that accepts by itself; it is started again after its end.
     for _ in 0..2 {
         assert_eq!(inetd.hear(at(here, Family::V6, 8002)), "waited\n");
     }
@@ -354,7 +358,7 @@ fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
     assert_eq!(ask("end"), "END");
     assert!(soon(|| inetd.targets() == 0), "a session stays");
     assert_eq!(ask("end"), "END");
-    // One session at once: the second is closed.
+    // At most one session: the second is closed.
     let mut first = inetd.connect(inetd.desk.client(8004));
     first.write_all(b"x").expect("sent");
     first.read_exact(&mut [0]).expect("echoed");
@@ -468,13 +472,13 @@ fn more_sessions_than_files_and_programs_with_as_many_as_ever() {
     }
 }
 
-/// Opens and closes so many sessions, some at a time, and looks for what they left.
+/// Opens and closes `all` sessions, `at_once` at a time, and checks that nothing is left.
 fn come_and_go(all: usize, at_once: usize) {
     let mut inetd = Inetd::start("8001 cat\n", &["@100mbit"]);
     let pid = inetd.server.pid();
     let to = inetd.desk.client(8001);
     let mut standing = inetd.connect(to);
-    // Its program runs: the gate and what belongs to it have gone.
+    // Its program runs: the gate and its resources are gone.
     standing.write_all(b"x").expect("sent");
     standing.read_exact(&mut [0]).expect("echoed");
     assert_eq!(inetd.targets(), 1);
@@ -518,7 +522,8 @@ fn come_and_go(all: usize, at_once: usize) {
     );
 }
 
-/// How many classes the stage of limits has; queues like fq_codel count their flows as classes of their own.
+/// The number of classes in the limit stage. Queues such as fq_codel list their flows as classes,
+/// which are not counted.
 fn classes(inetd: &Inetd) -> usize {
     let shown = inetd.desk.world.client().ns.tc("class show dev nn0");
     shown.map_or(0, |text| {

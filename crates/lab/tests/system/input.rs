@@ -1,5 +1,5 @@
-//! Bad input gets one clear error that names the thing, and changes nothing; whoever sends garbage,
-//! or sits on connections, keeps nobody else from being served.
+//! Bad input gets one clear error that names the thing, and changes nothing. Clients that send
+//! garbage or keep connections open do not delay others.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,11 +15,11 @@ fn standing(desk: &Desk) -> Value {
     desk.netnice.show_standing().expect("a show")
 }
 
-/// What is wrong, what is typed (P is a process that is limited to 50 Mbit/s), the exit status, and
-/// what the message must contain.
+/// The case, the command line (P is a process with a limit of 50 Mbit/s), the exit status, and the
+/// parts of the message.
 type Case = (&'static str, &'static str, i32, &'static [&'static str]);
 
-/// Refused before anybody is asked: exit status 2.
+/// Rejected without a request to the daemon: exit status 2.
 const BAD_USAGE: &[Case] = &[
     (
         "a rate as tc reads it",
@@ -237,7 +237,7 @@ const BAD_USAGE: &[Case] = &[
     ),
 ];
 
-/// What makes sense but is not there, or not built yet (1), or does not fit (3).
+/// Valid requests for things that do not exist or are not implemented (1), or that do not fit (3).
 const IN_VAIN: &[Case] = &[
     (
         "an unknown process",
@@ -402,7 +402,7 @@ fn without_a_daemon_root_gets_one_and_others_are_told_the_command() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{said}");
     assert!(said.contains("netniced"), "{said}");
-    // For root it is started, and stays when the command has ended.
+    // For root the daemon is started, and stays when the command has ended.
     desk.types("show");
     let lock = std::fs::read_to_string(desk.netnice.runtime().join("lock")).expect("its number");
     let pid: u32 = lock.trim().parse().expect("its number");
@@ -433,19 +433,19 @@ fn a_process_that_dies_meanwhile_leaves_nothing() {
     assert!(soon(empty), "{}", standing(&desk));
 }
 
-/// The socket speaks JSON in frames: four bytes of length, the largest first, and the text.
+/// A frame of the socket's protocol: four bytes of length, big-endian, and the JSON text.
 fn framed(text: &[u8]) -> Vec<u8> {
     let mut frame = (text.len() as u32).to_be_bytes().to_vec();
     frame.extend(text);
     frame
 }
 
-/// What the daemon answers to some bytes before it hangs up, which it must.
+/// The daemon's answer to some bytes, after which it must close the connection.
 fn answered(socket: &std::path::Path, bytes: &[u8]) -> String {
     let mut guest = UnixStream::connect(socket).expect("the socket is open to all");
     guest.set_write_timeout(Some(PATIENCE)).expect("a time");
     guest.set_read_timeout(Some(PATIENCE)).expect("a time");
-    // It may hang up before it has heard everything.
+    // The daemon may close the connection before it has read everything.
     let _ = guest.write_all(bytes);
     let mut said = Vec::new();
     let mut buffer = [0u8; 4096];
@@ -453,7 +453,7 @@ fn answered(socket: &std::path::Path, bytes: &[u8]) -> String {
         match guest.read(&mut buffer) {
             Ok(0) => break,
             Ok(n) => said.extend(&buffer[..n]),
-            // It hung up before it had read everything.
+            // It closed the connection before it had read everything.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
             Err(error) => panic!("it does not hang up after {said:?}: {error}"),
         }
@@ -491,7 +491,7 @@ fn garbage_on_the_socket_gets_an_answer_and_changes_nothing() {
         assert!(said.contains("failed"), "{what} is answered with {said:?}");
         assert_eq!(before, standing(&desk), "{what} changed something");
     }
-    // A request that begins and does not end is hung up on, with a word.
+    // A request that is not completed gets an error, and the connection is closed.
     let said = answered(&socket, &[0, 0, 0]);
     assert!(said.contains("failed"), "{said:?}");
 }
@@ -502,11 +502,12 @@ fn a_thousand_idle_guests_keep_nobody_from_being_served() {
     let process = desk.sleeper();
     let socket = desk.netnice.runtime().join("netnice.sock");
     sys::raise_file_limit().expect("descriptors");
-    // Beyond its bound the daemon may close some, but it must not stop accepting.
+    // Above its bound the daemon may close some, but it must not stop accepting.
     let guests: Vec<UnixStream> = (0..1000)
         .map(|_| UnixStream::connect(&socket).expect("the socket is open to all"))
         .collect();
-    // An answer that never comes is a test that never ends. The experiment `scale` judges how long a `set` takes.
+    // If there is no answer the test never ends. The experiment `scale` judges the duration of a
+    // `set`.
     desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
     drop(guests);
     desk.types("show");

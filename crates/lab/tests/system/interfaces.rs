@@ -1,5 +1,5 @@
-//! What an interface is, and what passes it: a limit holds once and whole on those that share a wire,
-//! whatever headers packets come with, and while others come and go.
+//! Kinds of interfaces and packets: a limit applies once over interfaces that share a wire, for
+//! packets with any headers, and while other interfaces come and go.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -18,11 +18,11 @@ const R8M: Rate = Rate {
     bits: 8_000_000,
 };
 
-/// The most that a sink gets in a second and a half, of three seconds that begin `settle` seconds from now, in bit/s: a
-/// busy or emulated machine may starve the sender for a while.
+/// The highest rate in bit/s of a sink over a second and a half, in three seconds that begin
+/// `settle` seconds from now: a busy or emulated machine may starve the sender for a while.
 fn gets(sink: Running, settle: f64) -> f64 {
     let from = sys::now_ns() + (settle * 1e9) as u64;
-    // A report has a sample each 10 ms, and one that ends behind the window.
+    // A report has a sample every 10 ms, and one that ends after the window.
     wait_until(from + 3 * SECOND + SECOND / 10);
     let report = sink.stop().expect("it reports");
     let windows = (0..=6).map(|step| {
@@ -40,14 +40,14 @@ fn a_receive_limit_is_not_escaped_by_ipv6_destination_options() {
     let to = at(client, Internet::V6, 5001);
     let sink = traffic::eager(client, &Udp::sink(to)).expect("a sink");
     desk.types(&format!("set pid:{} --down 4mbit", sink.pid()));
-    // With the option a packet is a little longer than what a datagram is taken for.
+    // With the option the packets are a little longer than counted for a datagram.
     let flood = Udp::source(at(server, Internet::V6, 6001), to);
     let flood = flood.size(1400).rate(8_000_000).option();
     let _flood = traffic::eager(server, &flood).expect("a flood");
     desk.held(gets(sink, 0.5), R4M, "datagrams with an option");
 }
 
-/// The hardware address of a device.
+/// The MAC address of a device.
 fn hardware(ns: &Netns, device: &str) -> [u8; 6] {
     let text = ns.ip(&format!("-o link show {device}")).expect("ip");
     let mut words = text.split_whitespace();
@@ -103,7 +103,7 @@ fn a_receive_limit_is_not_escaped_by_a_priority_tag() {
         scope.spawn(|| {
             while !done.load(Relaxed) {
                 for _ in 0..2 {
-                    // A full device loses it, as a cable would.
+                    // A full device drops the frame, as a cable would.
                     let _ = (&socket).write(&frame);
                 }
                 pause(0.001);
@@ -116,8 +116,8 @@ fn a_receive_limit_is_not_escaped_by_a_priority_tag() {
     desk.held(got, R4M, "frames with a priority tag");
 }
 
-/// Lays a macvlan over the client's cable, 10.78.0.1 to the server's 10.78.0.2; false, and the reason is said, where the
-/// kernel has none.
+/// Makes a macvlan on the client's cable, with 10.78.0.1 for the server's 10.78.0.2. Returns
+/// `false`, with the test marked as skipped, if the kernel has none.
 fn macvlan(desk: &Desk, mode: &str) -> bool {
     let (client, server) = (&desk.world.client().ns, &desk.world.server().ns);
     let line = format!("link add link eth0 name mv0 type macvlan mode {mode}");
@@ -181,7 +181,7 @@ fn grace_periods_are_short_while_many_interfaces_come_and_no_longer() {
     assert!(soon(are_long), "after the first limit");
     desk.types("clear --all");
     assert!(soon(are_long), "after the last one");
-    // What a daemon has left that was killed meanwhile.
+    // The leftovers of a daemon that was killed during the change.
     desk.netnice.kill_daemon();
     std::fs::write(&note, []).expect("a note");
     std::fs::write(setting, "1").expect("root may");
@@ -205,7 +205,7 @@ fn what_a_macvlan_sends_is_counted_once_and_its_lower_link_keeps_its_classes() {
         let up = desk.target(&target)["counters"]["up"].clone();
         up["sent_bytes"].as_u64().expect("a number")
     };
-    // What had arrived before the counters were read, and after.
+    // Bytes that had arrived before and after the counters were read.
     let around = || {
         let arrived = || {
             let counters = desk.world.server().ns.counters("eth0");
@@ -222,12 +222,12 @@ fn what_a_macvlan_sends_is_counted_once_and_its_lower_link_keeps_its_classes() {
     let to = around();
     let counted = to.1 - from.1;
     let (least, most) = (to.0 - from.2, to.2 - from.0);
-    // Counted twice it is twice as much. What queued in between is small beside it.
+    // Counted twice, it would be twice as much. The queued packets in between are few.
     assert!(
         counted as f64 > 0.9 * least as f64 && (counted as f64) < 1.1 * most as f64,
         "{counted} bytes were counted where {least} to {most} arrived"
     );
-    // The link below knows whose the packets are, though it did not see them first.
+    // The lower link classifies the packets too, although another interface saw them first.
     desk.types(&format!("set {target} --up none"));
     desk.types("link eth0 --rate 8mbit");
     let to = desk.sink(5002).expect("a sink");
@@ -238,15 +238,16 @@ fn what_a_macvlan_sends_is_counted_once_and_its_lower_link_keeps_its_classes() {
     let mine = |flow: &Flow| wire::inbound(flow) && flow.target.1 == 5001;
     let rate = record.rate(mine, from, until);
     let carried = record.rate(wire::inbound, from, until);
-    // By what the link carried in the same seconds, which a busy or emulated machine makes less. Without its minimum it
-    // would have a half. The experiment `guarantees` judges 1 %; here the machine is shared with other tests.
+    // Relative to what the link carried in the same seconds, which a busy or emulated machine may
+    // reduce. Without its minimum the program would have a half. The experiment `guarantees` judges
+    // 1 %; here the machine is shared with other tests.
     assert!(
         carried >= 4e6 && rate >= 0.95 * 6.0 / 8.0 * carried,
         "{rate:.0} of {carried:.0} bit/s with a minimum of 6 Mbit/s on a link of 8"
     );
 }
 
-/// Makes and removes pairs of interfaces, as containers do that are started and ended; returns how often.
+/// Makes and removes veth pairs, as starting and ending containers do; returns how often.
 fn come_and_go(ns: &Netns, until: &AtomicBool) -> u32 {
     let mut times = 0;
     while !until.load(Relaxed) {
@@ -267,14 +268,14 @@ fn every_change_is_made_while_interfaces_come_and_go() {
     changes_beside_interfaces(6);
 }
 
-/// The fault that this test is about failed 4 changes of 60.
+/// The bug behind this test made 4 of 60 changes fail.
 #[test]
 #[ignore = "takes a minute; part of make test-long"]
 fn sixty_changes_are_made_while_interfaces_come_and_go() {
     changes_beside_interfaces(20);
 }
 
-/// Three changes each round.
+/// Makes three changes in each round.
 fn changes_beside_interfaces(rounds: usize) {
     let desk = Desk::new().expect("a desk");
     let to = desk.sink(5001).expect("a sink");
@@ -284,7 +285,8 @@ fn changes_beside_interfaces(rounds: usize) {
     let done = AtomicBool::new(false);
     let times = std::thread::scope(|scope| {
         let comes = scope.spawn(|| come_and_go(&desk.world.client().ns, &done));
-        // What is desired goes to nothing and back: all is attached and taken off again each time.
+        // The rounds go from no target to some and back: everything is attached and detached each
+        // time.
         let changes = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for _ in 0..rounds {
                 desk.types(&format!("set {target} --up 4mbit"));

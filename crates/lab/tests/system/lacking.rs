@@ -1,5 +1,5 @@
-//! The machine lacks something: room on the disk, memory that may be locked, memory at all. A change that cannot be made is
-//! refused with an error that names what is missing. What was in force stays.
+//! The machine lacks disk space, lockable memory, or memory. A change that cannot be made is
+//! refused with an error that names what is missing. Limits in force stay.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -25,7 +25,7 @@ fn on_a_full_disk_a_change_is_refused_and_what_was_there_stays() {
     let mut desk = Desk::new().expect("a desk");
     let runtime = desk.netnice.runtime().to_owned();
     desk.netnice.stop_daemon();
-    // The world unmounts what is mounted below its folder.
+    // The world unmounts everything below its folder.
     let mut mount = Command::new("mount");
     mount.args(["-t", "tmpfs", "-o", "size=256k,mode=755", "none"]);
     process::run(mount.arg(&runtime)).expect("a small file system");
@@ -68,7 +68,7 @@ fn on_a_full_disk_a_change_is_refused_and_what_was_there_stays() {
     assert!(number(held) && number(other.pid()), "both are held");
 }
 
-/// A source of a direct flow at the desk.
+/// Starts a source of a direct flow on the client.
 fn flow(desk: &Desk, port: u16) -> anyhow::Result<traffic::Running> {
     let (client, server) = (desk.world.client(), desk.world.server());
     let source = Direct::source(at(client, Family::V4, port), at(server, Family::V4, 9));
@@ -101,11 +101,11 @@ fn where_no_memory_may_be_locked_limits_hold_and_flows_are_open() {
     }
 }
 
-/// A control group with a limit of memory, of either version.
+/// A cgroup with a memory limit, of either cgroup version.
 struct MemoryGroup {
     folder: PathBuf,
     limit: PathBuf,
-    /// How no limit is written.
+    /// The limit's text for no limit.
     all: &'static str,
 }
 
@@ -178,7 +178,8 @@ fn where_memory_is_short_a_change_is_made_or_refused_and_what_was_there_stays() 
     {
         let pid = desk.netnice.pid().expect("a daemon");
         group.take(pid);
-        // What it has now is charged where it was allocated; what comes now is charged here.
+        // Memory that the daemon already has is charged to its earlier cgroup; new memory is
+        // charged here.
         group.allow(&spare.max(4096).to_string());
         let line = set(k);
         let words: Vec<&str> = line.split(' ').collect();
@@ -187,7 +188,8 @@ fn where_memory_is_short_a_change_is_made_or_refused_and_what_was_there_stays() 
         println!("{spare} bytes to spare: lives {lives}, {answer:?}");
         group.allow(group.all);
         if !lives {
-            // The kernel ended it. The client has started another one, or this does.
+            // The kernel killed it. Either the client has started another daemon, or this line
+            // does.
             desk.netnice.kill_daemon();
             desk.netnice.start_daemon().expect("it starts again");
         } else if let Ok(answer) = &answer {

@@ -1,5 +1,6 @@
-//! A limit holds wherever a program talks: over two interfaces and lo together, over IPv6, through a
-//! tunnel; it changes at once; and inside it nobody waits long and no processor burns.
+//! A limit holds on every path of a program: over two interfaces and lo together, over IPv6,
+//! through a tunnel. It changes at once; inside it no packet waits long and no processor time is
+//! wasted.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -49,7 +50,8 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
         program.traffic(&flows, eager()).expect("a child");
     }
     desk.types(&format!("set pid:{} --up 20mbit", program.pid()));
-    // What passes is judged, not what programs read: a lost packet holds up those after it.
+    // The packets that pass are judged, not the bytes that programs read: a lost packet delays
+    // those after it.
     let places = [
         (&server.ns, "eth0"),
         (&server.ns, "eth1"),
@@ -66,8 +68,8 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
         record.rate(data, from, until)
     });
     desk.held(rates.iter().sum(), R20M, &format!("the sum of {rates:.0?}"));
-    // A packet of lo is 45 times as long as one of a cable, and its flows take as much more of the one queue. What is
-    // left for the cables comes rarely, but it comes.
+    // A packet of lo is 45 times as long as one of a cable, and its flows use accordingly more of
+    // the one queue. The cables get few packets, but they get some.
     for (number, (ns, device)) in places.iter().enumerate() {
         let packets = || ns.counters(device).expect("counters").rx_packets;
         let before = packets();
@@ -101,7 +103,7 @@ fn over_ipv6_a_limit_holds_in_both_directions() {
     let (record, from, until) = desk.record(0.7, 1.5).expect("a record");
     let sent = |f: &wire::Flow| wire::inbound(f) && f.source.0.is_ipv6() && f.target.1 == 5001;
     desk.held(record.rate(sent, from, until), R4M, "sent over IPv6");
-    // The acknowledgements of what is sent would count as received.
+    // Acknowledgements of the sender would count as received.
     drop(program);
     let receives = Tcp::connect(down, 4).sink();
     let mut receiver = traffic::ready(client, &receives).expect("another program");
@@ -130,7 +132,7 @@ fn a_tunnel_without_a_layer_2_is_limited_both_ways() {
     let (until, after) = (sys::now_ns(), tunnel.carried());
     let sent = (after[0] - before[0]) as f64 * 8e9 / (until - from) as f64;
     desk.held(sent, R4M, "sent through the tunnel");
-    // The acknowledgements of what is sent would count as received.
+    // Acknowledgements of the sender would count as received.
     drop(sender);
     let receives = Tcp::connect(far(5002), 2).sink();
     let mut receiver = traffic::ready(client, &receives).expect("another program");
@@ -175,8 +177,9 @@ fn a_ping_does_not_wait_behind_the_bulk_of_its_own_program() {
         let ping = program.run(&words).expect("a ping");
         let lines = program.child_lines(ping, PATIENCE).expect("it ends");
         let pings = Pings::parse(lines.iter().map(String::as_str));
-        // Behind all bulk in one queue a ping takes a second (HTB's default queue: 996 ms with 8 flows); on a busy or
-        // emulated machine a round trip alone takes a while. The promise of 5 ms is judged by the experiment `latency`.
+        // Behind all bulk packets in one queue a ping takes a second (HTB's default queue: 996 ms
+        // with 8 flows). On a busy or emulated machine the round trip alone takes some time. The
+        // experiment `latency` judges the promise of 5 ms.
         let times = pings.times();
         let median = stats::median(&times);
         assert!(
@@ -199,7 +202,7 @@ fn forty_nested_limits_stay_inside_a_small_one() {
         let pid = program.traffic(&sends, eager()).expect("a child");
         desk.types(&format!("set pid:{pid} --up 64kbit"));
     }
-    // Each begins with a burst of its own, which is paid back before this.
+    // Each limit begins with a burst of its own, which is compensated before this.
     desk.keeps(|| desk.sent(1.0, 1.5).expect("a rate"), R1M, "forty in one");
 }
 
@@ -225,9 +228,9 @@ fn a_flood_above_its_limit_is_slowed() {
     let passed = record
         .totals(|f| wire::inbound(f) && f.target.1 == 5001)
         .packets as f64;
-    // Without back-pressure a flood sends a hundred times what passes. What is still in the socket and in the queue is
-    // sent and has not passed: some hundred packets. The experiment `burning` judges 1.5 sends for each packet, and the
-    // share of a processor that the flood uses.
+    // Without back-pressure a flood makes a hundred times as many sends as packets pass. Some
+    // hundred packets in the socket and in the queue are sent and have not passed. The experiment
+    // `burning` judges 1.5 sends for each packet, and the flood's processor time.
     let sends = report.sends as f64 / passed;
     assert!(sends <= 2.0, "{sends:.2} sends for each packet that passed");
 }

@@ -1,14 +1,14 @@
-//! Many clients at once: what they have at the end is what they would have if they had asked one after the other, in
-//! the order that the daemon's log tells, and the daemon has no more memory and no more descriptors than before.
+//! Many concurrent clients: the final state equals that of the same changes one after the other, in
+//! the order of the daemon's log, and the daemon needs no more memory and descriptors than before.
 //!
 //! ```text
-//!   64 clients ──────> a daemon ──> show A            the log: who, which target, what came of it
-//!                          │ clear, stop                │  each client is the only one of its user that changes its
-//!                          v                            v  target, so a line is that client's next change
-//!   the same users ──> a new daemon ──> show B        one change after the other, in the order of the log
+//!  64 clients ────> a daemon ──> show A      the log: user, target, outcome
+//!                       │ clear, stop          │  each client is the only one of its user that
+//!                       v                      v  changes its target: a line is its next change
+//!  the same users ─> a new daemon ─> show B  one change after the other, in the order of the log
 //! ```
 //!
-//! A and B are the same, and each change that was refused is refused again.
+//! A and B must be the same, and each refused change must be refused again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -27,11 +27,11 @@ use serde_json::Value;
 
 use crate::people::command_as;
 
-/// Four clients of each of these, and as many of root's as of all of them.
+/// Each of these users has four clients, and root has as many as all of them together.
 const USERS: std::ops::Range<u32> = 61_300..61_308;
 const OF_EACH: usize = 4;
 
-/// A process with some clients, all of one user.
+/// A process with the clients of one user.
 struct Crowd {
     uid: u32,
     program: Proc,
@@ -74,7 +74,7 @@ impl Crowd {
         }
     }
 
-    /// Carries one change out at the second daemon.
+    /// Makes one change at the second daemon.
     fn order(&mut self, target: &str, asked: &str) -> Came {
         let order = format!("{target} {asked}");
         self.program.tell(&order).expect("it listens");
@@ -83,7 +83,7 @@ impl Crowd {
     }
 }
 
-/// Reads the daemon's log while it grows: only the latest lines are kept there.
+/// Reads the daemon's log while it grows, because the daemon keeps only the latest lines.
 struct Reader {
     lines: Arc<Mutex<Vec<LogLine>>>,
     over: Arc<AtomicBool>,
@@ -125,7 +125,7 @@ impl Reader {
     }
 }
 
-/// Adds the lines that come after those that are known.
+/// Adds the lines after those that are known.
 fn add(known: &mut Vec<LogLine>, read: Vec<LogLine>) {
     let from = match known.last() {
         None => 0,
@@ -137,7 +137,7 @@ fn add(known: &mut Vec<LogLine>, read: Vec<LogLine>) {
     known.extend(read.into_iter().skip(from));
 }
 
-/// Whose change a line tells of, and what came of it.
+/// User, target and outcome of a line of the log.
 fn read(line: &str) -> Option<(u32, String, Came)> {
     let (uid, rest) = match line.strip_prefix("root") {
         Some(rest) => (0, rest),
@@ -175,7 +175,7 @@ fn serial(requests: u64, memory: u64) {
     let start = |uid: u32, targets: &[String]| Crowd::start(&desk, &second, uid, requests, targets);
     let mut crowds: Vec<Crowd> = USERS.map(|uid| start(uid, &[])).collect();
     let processes = crowds.iter().flat_map(|crowd| crowd.targets.clone());
-    // Root changes the limits of most of their processes, and of the users around them.
+    // Root changes the limits of most of the users' processes, and of the users themselves.
     let roots = processes.take(USERS.len() * OF_EACH - USERS.len());
     let roots: Vec<String> = roots
         .chain(USERS.map(|uid| format!("user:{uid}")))
@@ -207,7 +207,7 @@ fn serial(requests: u64, memory: u64) {
         "{count} requests, {all} changes, {} lines of log",
         log.len()
     );
-    // Clients have gone, and what the first change loads has come.
+    // By now the clients are gone and the first change's programs are loaded.
     let limits_open = 64 + 32;
     assert!(
         after.0 <= before.0 + limits_open,
@@ -215,7 +215,7 @@ fn serial(requests: u64, memory: u64) {
     );
     let (had, has) = (before.1.expect("it lives"), after.1.expect("it lives"));
     assert!(has <= had + memory, "{had} bytes became {has}");
-    // The same, one after the other.
+    // The same changes one after the other.
     desk.types("clear --all");
     desk.netnice.stop_daemon();
     let again = Netnice::start(&desk.world.client().ns, &second).expect("a second daemon");

@@ -1,8 +1,9 @@
 //! The system tests: worlds of network namespaces, the release programs, real packets.
-//! docs/internals/testing.md tells how they are run and how one is written.
+//! docs/internals/testing.md describes how to run and write them.
 //!
-//! All of them are one program, which is linked once; cargo-nextest runs each test in a process of its own. A module
-//! has the tests of one part of the product; `.config/nextest.toml` names the modules whose tests run beside others.
+//! All tests are one program, which is linked once; cargo-nextest runs each test in a process of
+//! its own. A module has the tests of one part of the product. `.config/nextest.toml` lists the
+//! modules whose tests may run concurrently with others.
 
 mod access;
 mod capi;

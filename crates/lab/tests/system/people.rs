@@ -1,5 +1,5 @@
-//! Who may do what: root everything, a plain user limits of own processes, and nobody by a number
-//! that belongs to somebody else meanwhile.
+//! The rights of users: root may do everything, and a plain user may limit its own processes. A
+//! process number that was reused does not give access to another user's process.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use netnice_lab::traffic::{self, Program, Running, Tcp};
 use netnice_lab::world::{Answer, Host};
 use serde_json::Value;
 
-/// Two users without an entry in the user database. Tests that run at the same time share them.
+/// Two users without an entry in the user database. Concurrent tests share them.
 pub(crate) const ANN: u32 = 61_234;
 pub(crate) const BOB: u32 = 61_235;
 /// A user of one test only, which requires that no other process of the machine has this user.
@@ -65,7 +65,7 @@ pub(crate) fn traffic_as(
     traffic::eager_behind(desk.world.client(), &words, Some(lab), program)
 }
 
-/// A process of a user.
+/// Starts a process of the user `uid` that does nothing.
 pub(crate) fn process_of(desk: &Desk, uid: u32) -> Proc {
     let mut command = as_user(desk, uid);
     command.args(["sh", "-c", "echo here; exec sleep 600"]);
@@ -74,10 +74,10 @@ pub(crate) fn process_of(desk: &Desk, uid: u32) -> Proc {
     process
 }
 
-/// What a user's `netnice LINE` answers.
+/// Runs `netnice LINE` as the user `uid`.
 pub(crate) fn types(desk: &Desk, uid: u32, line: &str) -> Answer {
     let mut command = as_user(desk, uid);
-    // Where the programs were built may be closed to a plain user.
+    // A plain user may have no access to the folder in which the programs were built.
     command.arg(desk.copy_for_all("netnice").expect("a copy"));
     let output = command
         .args(line.split(' '))
@@ -92,7 +92,7 @@ pub(crate) fn types(desk: &Desk, uid: u32, line: &str) -> Answer {
     }
 }
 
-/// The limit on what a process sends that holds now.
+/// The effective send limit of a process; null if there is none.
 fn up(desk: &Desk, pid: u32) -> Value {
     let shown = desk.netnice.show().expect("a show");
     let name = format!("pid:{pid}");
@@ -142,7 +142,7 @@ fn a_user_cannot_lift_what_root_has_set() {
         let answer = types(&desk, ANN, &line);
         assert_eq!(up(&desk, pid), 2_000_000, "after `{line}`: {answer:?}");
     }
-    // The smaller of two limits holds, whoever set it.
+    // The smaller of two limits applies, whichever user set it.
     types(&desk, ANN, &format!("set pid:{pid} --up 1mbit"));
     assert_eq!(up(&desk, pid), 1_000_000);
     desk.types(&format!("clear pid:{pid}"));
@@ -176,7 +176,7 @@ fn a_user_neither_reserves_nor_touches_others() {
     }
     let after = desk.netnice.show_standing().expect("a show");
     assert_eq!(before, after);
-    // Reading is for everybody.
+    // Every user may read.
     assert_eq!(types(&desk, ANN, "show --json").status, 0);
 }
 
@@ -188,8 +188,8 @@ fn a_number_that_was_given_to_somebody_else_is_not_hit() {
     let pid = first.pid();
     desk.types(&format!("set pid:{pid} --up 4mbit"));
     first.kill();
-    // The kernel gives numbers in order; this makes it give the same one again, unless another process of the machine
-    // starts between the two lines.
+    // The kernel assigns numbers in order. Writing the last number makes it assign the same one
+    // again, unless another process of the machine starts between the two lines.
     let mut second = None;
     for _ in 0..50 {
         std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).expect("root may");
@@ -239,7 +239,7 @@ fn a_user_runs_programs_under_a_name_that_stays_theirs() {
 #[test]
 fn a_process_that_is_closed_to_its_user_is_closed_to_their_netnice() {
     let desk = Desk::new().expect("a desk");
-    // prctl(PR_SET_DUMPABLE, 0), as an agent does that keeps secrets.
+    // prctl(PR_SET_DUMPABLE, 0), as programs that keep secrets do.
     let number = match std::env::consts::ARCH {
         "x86_64" => 157,
         _ => 167,

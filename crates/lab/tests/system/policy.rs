@@ -1,5 +1,5 @@
-//! The policy file: what holds whenever the daemon runs. The first rule that matches wins, reading
-//! it again is all or nothing, and a fault is said with file and line.
+//! The policy file: rules that apply whenever the daemon runs. The first matching rule applies, a
+//! reload is all or nothing, and errors have file and line.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::{Cgroup, Netnice, Pair, World};
 use serde_json::{Value, json};
 
-/// A desk whose daemon has read this policy.
+/// A test bed whose daemon has loaded this policy.
 fn obeying(text: &str) -> Desk {
     let desk = Desk::new().expect("a desk");
     write(&desk, text);
@@ -60,7 +60,7 @@ fn the_first_rule_that_matches_wins_and_links_are_managed() {
     let ann = desk.target("user:61234");
     assert_eq!(ann["contract"]["up"], 4_000_000, "{ann}");
     assert_eq!(ann["contract"]["min"], 3_000_000, "{ann}");
-    // What goes from the file goes from the books, and what root asked beside it stays.
+    // Rules removed from the file are removed from the ledger, and root's request stays.
     desk.types("set user:61235 --up 1mbit");
     write(&desk, "");
     desk.types("reload");
@@ -91,8 +91,8 @@ fn a_rule_waits_for_its_unit_and_holds_it_from_its_first_packet_on() {
     let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\"", procs];
     let _program = traffic::eager_behind(desk.world.client(), &words, None, &flows).expect("it");
     desk.keeps(|| desk.sent(0.7, 1.5).expect("a rate"), R4M, "the unit");
-    // Beside the rule somebody may ask for less, and the smaller one holds. Root may lift both; then
-    // reading the policy again brings the rule back.
+    // Beside the rule a user may request less, and the smaller limit applies. Root may clear both;
+    // a reload then restores the rule.
     let up = || desk.target(&target)["effective"]["up"].clone();
     desk.types(&format!("set {target} --up 2mbit"));
     assert_eq!(up(), 2_000_000);
@@ -102,7 +102,7 @@ fn a_rule_waits_for_its_unit_and_holds_it_from_its_first_packet_on() {
     assert_eq!(up(), 4_000_000);
 }
 
-/// What is wrong, the file, the line that must be named, and a word that must be said.
+/// The case, the file, the line in the error, and a word in the error.
 const FAULTS: [(&str, &str, u32, &str); 12] = [
     ("no TOML", "[[rule]\nname =", 1, "expected `]`"),
     (
@@ -198,7 +198,7 @@ fn a_fault_is_said_with_file_and_line_and_nothing_is_changed() {
         assert!(answer.stderr.contains(word), "{what}: {}", answer.stderr);
         assert_eq!(before, standing(&desk), "{what}: something changed");
     }
-    // And none of it damaged the daemon: what is mended is read.
+    // The errors did not damage the daemon: a corrected file is loaded.
     write(&desk, GOOD);
     desk.types("reload");
     assert_eq!(before, standing(&desk));

@@ -1,4 +1,5 @@
-//! Root and the group come first: whatever a plain user has asked, it refuses nothing that root asks later.
+//! Root and the netnice group take precedence: no request of a plain user prevents a later request
+//! of root.
 
 use std::fs;
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use crate::people::{ANN, as_user, process_of, types};
 
-/// What `show` says is wrong with a target, in one text.
+/// The reasons for a target's degradation in `show`, in one text.
 fn degraded(desk: &Desk, name: &str) -> String {
     desk.target(name)["degraded"].to_string()
 }
@@ -30,7 +31,7 @@ fn a_users_limit_of_another_kind_refuses_nothing_of_root_and_comes_back() {
     assert_eq!(set.status, 0, "{set:?}");
     desk.types(&format!("set {around} --up 4mbit"));
     assert_eq!(up(&desk, &around), 4_000_000);
-    // The user's process is held by what is around it, and its user is told.
+    // The outer target limits the user's process, and the user is told.
     assert_eq!(up(&desk, &pid), 4_000_000);
     let said = types(&desk, ANN, &format!("show {pid}")).stdout;
     assert!(said.contains("set aside"), "{said}");
@@ -55,7 +56,7 @@ fn a_users_limit_on_a_process_refuses_nothing_of_root_on_the_same() {
     assert!(said.contains(&format!("user {ANN}")), "{said}");
 }
 
-/// Shells, each in the one before, and their numbers.
+/// Nested shells, and their process ids.
 fn nested(desk: &Desk, levels: usize) -> (Proc, Vec<String>) {
     let mut script = "echo $$; sleep 600".to_owned();
     for _ in 1..levels {

@@ -1,5 +1,5 @@
-//! Any program: children, grandchildren, threads, exec, Go, MPTCP, listeners, short lives. Together
-//! a program and what it bears keep one limit, and nobody else is held to it.
+//! All kinds of programs: children, grandchildren, threads, exec, Go, MPTCP, listeners, short
+//! lives. A program and its descendants share one limit, which applies to no other process.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,8 +22,8 @@ const R2M: Rate = Rate {
     bits: 2_000_000,
 };
 
-/// How many children are born at once: enough that some are born while others send, few enough for an emulated machine,
-/// which takes a tenth of a second for each.
+/// Number of children started at once: enough that some start while others send, few enough for an
+/// emulated machine, which needs a tenth of a second for each.
 const CHILDREN: u32 = 40;
 const SECOND: u64 = 1_000_000_000;
 const HALF: u64 = SECOND / 2;
@@ -35,7 +35,7 @@ fn eager() -> Life {
     }
 }
 
-/// Starts a command that becomes a traffic program, and waits until it sends.
+/// Starts a command that executes a traffic program, and waits until it sends.
 fn sends(command: Command) -> Proc {
     let mut program = Proc::start(command).expect("a program");
     let ready = program.next_json("ready", PATIENCE);
@@ -43,12 +43,12 @@ fn sends(command: Command) -> Proc {
     program
 }
 
-/// The command line of a traffic program that begins at once, for a shell.
+/// The command line of a traffic program that starts at once, for a shell.
 fn shell_words(program: &impl traffic::Program) -> String {
     let lab = process::binary("netnice-lab").expect("the lab is built");
     let mut words = vec![lab.display().to_string(), "traffic".into()];
     words.extend(program.args());
-    // A program in the background of a shell has no input; it ends with its group.
+    // A program in the background of a shell has no input; it ends with its process group.
     words.extend(["--for-ms".into(), "60000".into()]);
     words.join(" ")
 }
@@ -105,7 +105,7 @@ fn grandchildren_after_exec_share_the_limit_too() {
     let desk = Desk::with_offloads().expect("a desk");
     let to = desk.sink(5001).expect("a sink");
     let words = shell_words(&Tcp::connect(to, 2).source());
-    // The shell bears a shell, which becomes one program and bears another.
+    // The shell starts a shell, which starts one program and executes another.
     let script = format!("echo ready; read go; sh -c '{words} & exec {words}' & wait");
     let mut parent = shell(&desk, &script);
     parent.next_line(PATIENCE).expect("ready");
@@ -132,7 +132,8 @@ fn many_children_at_once_keep_the_limit() {
     let server = &desk.world.server().ns;
     let tap = Tap::start(server, "eth0").expect("a tap");
     parent.tell("go").expect("it listens");
-    // A child says when its connection stands; the last one is born long after the first began to send.
+    // A child reports when its connection is open; the last one starts long after the first began
+    // to send.
     for child in 0..CHILDREN {
         let ready = parent.next_json("ready", PATIENCE);
         ready.unwrap_or_else(|error| panic!("child {child}: {error:#}"));
@@ -141,13 +142,14 @@ fn many_children_at_once_keep_the_limit() {
     wait_until(born + SECOND);
     let record = tap.stop(server).expect("a record");
     record.sound().expect("sound");
-    // From the first packet on: children that are born under load are held from birth. A child that is not sends as much
-    // in some milliseconds as all may in half a second. Packets without payload open connections.
+    // The measurement starts with the first packet: children that start under load are limited from
+    // the start. A child without a limit would send as much in some milliseconds as all may in half
+    // a second. Packets without payload open connections.
     let first = record.first_of(wire::inbound).expect("something was sent");
     let bins = record.bins(wire::inbound, first, born + SECOND, HALF);
     let most = stats::greatest(&bins);
-    // The burst of 5 ms is 1 % of half a second; how even the rate is within a second is judged by the experiment
-    // `accuracy`.
+    // The burst of 5 ms is 1 % of half a second. The experiment `accuracy` judges how even the rate
+    // is within a second.
     let share = most / R4M.bits as f64;
     assert!(
         share > 0.0 && share <= 1.10,
@@ -279,11 +281,12 @@ fn loopback_is_limited_too() {
             programs.push((side, at, [source, sink]));
         }
     }
-    // What leaves is judged, not what programs read: packets are as large as lo's MTU, and a lost one holds up those
-    // after it. (What arrives on a managed link is seen twice by a tap, before the receive stage and behind it.)
+    // The sent packets are judged, not the bytes that programs read: packets are as large as lo's
+    // MTU, and a lost one delays those after it. (On a managed link a tap sees arriving packets
+    // twice, before and after the receive stage.)
     let judge = |when: &str| {
         let tap = Tap::start(&client.ns, "lo").expect("a tap");
-        // A packet of lo has 64 KiB: one more or less is 0.9 % of what passes in three seconds.
+        // A packet of lo has 64 KiB: one packet is 0.9 % of the bytes in three seconds.
         let from = sys::now_ns() + SECOND;
         let until = from + 3 * SECOND;
         wait_until(until + SECOND / 20);
@@ -297,7 +300,7 @@ fn loopback_is_limited_too() {
         }
     };
     judge("by itself");
-    // A managed link looks at what arrives a second time.
+    // On a managed link arriving packets pass a second stage.
     desk.types("link lo --rate 1gbit --down-rate 1gbit");
     judge("on a managed link");
 }
@@ -307,7 +310,8 @@ fn receiving_is_limited_for_tcp_and_udp() {
     let desk = Desk::new().expect("a desk");
     let from = desk.source(5001).expect("a source");
     let client = desk.world.client();
-    // It reads from when it is limited on: before, it would be as fast as the machine, and finding 4 Mbit/s takes TCP long.
+    // It starts to read only under the limit: before, it would be as fast as the machine, and TCP
+    // needs long to reduce its rate to 4 Mbit/s.
     let mut sink = traffic::ready(client, &Tcp::connect(from, 4).sink()).expect("a program");
     desk.types(&format!("set pid:{} --down 4mbit", sink.pid()));
     sink.go().expect("it goes");
@@ -317,7 +321,7 @@ fn receiving_is_limited_for_tcp_and_udp() {
     let flood = Udp::source(desk.server(5003), at).rate(8_000_000);
     let _flood = traffic::eager(desk.world.server(), &flood).expect("a flood");
     let (all, from, to) = desk.arrives(1.5, 1.5).expect("a rate");
-    // A report has a sample each 10 ms, and one that ends behind the window.
+    // A report has a sample every 10 ms, and one that ends after the window.
     wait_until(to + SECOND / 10);
     let got = datagrams.stop().expect("it reports");
     let rate = got.received_rate(from, to).expect("samples");
@@ -339,7 +343,7 @@ fn the_whole_host_by_pid_1_and_a_lower_limit_inside() {
     desk.types(&format!("set pid:{} --both 4mbit", inner.pid()));
     let (record, from, until) = desk.record_of(6e6, 1.0, 1.5).expect("a record");
     let both = |port: Option<u16>| {
-        // The input meter counts what is received, too: acknowledgements here.
+        // The limit includes received packets: acknowledgements here.
         let of = move |f: &netnice_lab::wire::Flow| port.is_none_or(|p| f.has_port(p));
         record.rate(of, from, until)
     };
@@ -386,7 +390,8 @@ fn a_static_go_program_is_held_as_client_and_as_server() {
     desk.types(&format!("set pid:{} --up 4mbit", server.pid()));
     let sink = Tcp::connect(at, 4).sink();
     let _sink = traffic::eager(desk.world.server(), &sink).expect("who downloads");
-    // What the client's sockets still held is sent after its end, so look at the server's port only.
+    // The kernel still sends data in the ended client's sockets, so only the server's port is
+    // measured.
     let rate = desk.sent_by(0.7, 1.5, |f| f.source.1 == at.port());
     desk.held(rate.expect("a rate"), R4M, "a Go server");
 }
@@ -404,8 +409,8 @@ fn new_mptcp_sockets_are_held_and_old_ones_are_told_of() {
     let listen = Tcp::listen(to).sink().mptcp();
     let _sink = traffic::eager(server, &listen).expect("a sink");
     let mut family = Family::start(desk.world.client()).expect("a family");
-    // Their connections are made in the kernel, where nobody sees their owner: only their unit or
-    // control group holds them (`tests/groups.rs`).
+    // The kernel makes their connections without a visible owner: only their unit or cgroup limits
+    // them (`tests/system/groups.rs`).
     let idle = Tcp::connect(to, 2).sink().mptcp();
     family.traffic(&idle, eager()).expect("a child from before");
     let answer = desk.types(&format!("set pid:{} --up 4mbit", family.pid()));

@@ -1,5 +1,5 @@
-//! What one user may have of what all share: targets, changes that wait, lines of the log, programs on the direct path and
-//! time of the daemon. Whatever a user asks for, others and root have theirs.
+//! Quotas: one user's share of common resources (targets, pending changes, log lines, programs on
+//! the direct path and the daemon's time). No user's requests prevent those of others and of root.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use crate::people::{ANN, BOB, as_user, process_of, types};
 
-/// A desk whose daemon has read these quotas.
+/// A test bed whose daemon has loaded these quotas.
 fn desk(quotas: &str) -> Desk {
     let desk = Desk::new().expect("a desk");
     let text = format!("[quotas]\n{quotas}\n");
@@ -31,7 +31,7 @@ fn desk(quotas: &str) -> Desk {
     desk
 }
 
-/// Carries something out as a user, in a thread.
+/// Runs `what` as a user, in a thread.
 fn by<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -47,7 +47,7 @@ fn client(runtime: &Path) -> Client {
     Client::connect(&folder).expect("a connection")
 }
 
-/// What a user has of a quota, as root is shown it.
+/// A user's use of a quota, as root sees it.
 fn used(desk: &Desk, uid: u32, quota: &str) -> u64 {
     let shown = desk.types("show --users --json").stdout;
     let shown: Value = serde_json::from_str(&shown).expect("a document");
@@ -110,14 +110,14 @@ fn a_user_has_so_many_targets_and_the_refusal_says_so() {
     assert_eq!(used(&desk, ANN, "targets"), 2);
     let shown = types(&desk, ANN, "show --users");
     assert!(shown.stdout.contains(&ANN.to_string()), "{shown:?}");
-    // Others have theirs, and root is not concerned.
+    // Other users have quotas of their own, and root has none.
     let bobs = process_of(&desk, BOB);
     let set = types(&desk, BOB, &format!("set pid:{} --up 4mbit", bobs.pid()));
     assert_eq!(set.status, 0, "{set:?}");
     let shown = types(&desk, BOB, "show --users");
     assert!(!shown.stdout.contains(&ANN.to_string()), "{shown:?}");
     desk.types(&line);
-    // A place that was given back can be taken.
+    // A cleared target frees its place.
     types(&desk, ANN, &format!("clear pid:{}", own[0].pid()));
     desk.types(&format!("clear pid:{}", own[2].pid()));
     assert_eq!(types(&desk, ANN, &line).status, 0);
@@ -187,7 +187,7 @@ fn what_a_driver_says_is_bounded() {
     let _flow = traffic::eager(desk.world.client(), &source).expect("a flow");
     let path = desk.netnice.runtime().join(format!("driver-{device}.log"));
     assert!(path.exists(), "{}", path.display());
-    // As the driver writes: at the end.
+    // Appends, as the driver does.
     let mut log = File::options().append(true).open(&path).expect("the file");
     let line = [b'x'; 1023];
     for _ in 0..2_048 {
@@ -248,7 +248,7 @@ fn a_connection_whose_program_ended_counts_until_it_ends() {
     assert!(soon(|| used(&desk, ANN, "programs") == 0));
 }
 
-/// A process of a user that has many sockets.
+/// A process of a user with many sockets.
 fn with_sockets(desk: &Desk, uid: u32, sockets: u32) -> Proc {
     let script = format!(
         "import socket, time\nall = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range({sockets})]\n\
@@ -266,7 +266,7 @@ fn with_sockets(desk: &Desk, uid: u32, sockets: u32) -> Proc {
 fn a_user_who_asks_much_waits_and_others_do_not() {
     let desk = Desk::new().expect("a desk");
     let busy = with_sockets(&desk, ANN, 3_000);
-    // What is loaded stays loaded.
+    // The eBPF programs are loaded and stay loaded.
     let roots = desk.sleeper();
     desk.types(&format!("set pid:{} --up 4mbit", roots.pid()));
     let target = format!("pid:{}", busy.pid());
@@ -313,7 +313,7 @@ fn a_user_who_asks_much_waits_and_others_do_not() {
     );
 }
 
-/// Asks for what takes long, again and again; tells how often it was answered.
+/// Repeats slow requests; returns the number of answers.
 fn flood(runtime: &Path, target: &str, pid: u32, over: &AtomicBool) -> u64 {
     let mut client = client(runtime);
     let handle = PidFd::open(pid).expect("it runs");
@@ -350,5 +350,6 @@ fn flood(runtime: &Path, target: &str, pid: u32, over: &AtomicBool) -> u64 {
     answered
 }
 
-/// Half of another user's requests are answered within this while one user asks without end.
+/// The median duration of another user's requests must be below this while one user makes requests
+/// without a pause.
 const MIDDLE_PING: Duration = Duration::from_millis(60);

@@ -1,5 +1,5 @@
-//! What does not fit is refused with the reason and changes nothing. (What makes no sense at all:
-//! `tests/input.rs`.)
+//! A request that does not fit is refused with the reason and changes nothing. (Invalid input:
+//! `tests/system/input.rs`.)
 
 use netnice_lab::desk::Desk;
 use netnice_lab::process::{PATIENCE, Proc};
@@ -10,7 +10,7 @@ fn standing(desk: &Desk) -> Value {
     desk.netnice.show_standing().expect("a show")
 }
 
-/// Types a line that must fail with this status, say all of `words`, and change nothing.
+/// Runs a command line that must fail with this status, print all of `words`, and change nothing.
 fn refused(desk: &Desk, line: &str, status: i32, words: &[&str]) -> Answer {
     let before = standing(desk);
     let answer = desk.answers(line, status);
@@ -45,7 +45,7 @@ fn a_minimum_that_does_not_fit_is_refused_with_everything_one_needs_to_know() {
         "40 Mbit/s",
     ];
     refused(&desk, &line, 3, &wanted);
-    // Of what comes in, 97 % can be promised.
+    // 97 % of the receive rate can be guaranteed.
     let line = format!("set pid:{} --min-down 38mbit", b.pid());
     refused(
         &desk,
@@ -57,14 +57,14 @@ fn a_minimum_that_does_not_fit_is_refused_with_everything_one_needs_to_know() {
         "set pid:{} --min 40mbit --min-down 37mbit",
         b.pid()
     ));
-    // A link cannot become too small for what was promised on it.
+    // A link's rate cannot become lower than its guarantees.
     refused(
         &desk,
         "link eth0 --rate 90mbit",
         3,
         &["eth0", "90 Mbit/s", &holder],
     );
-    // What is given back can be promised again.
+    // A cleared guarantee can be granted again.
     desk.types(&format!("clear pid:{}", a.pid()));
     desk.types(&format!("set pid:{} --min 100mbit", b.pid()));
 }
@@ -92,7 +92,7 @@ fn a_link_with_somebody_elses_queue_is_refused_and_left_alone() {
 #[test]
 fn a_sixth_level_of_nesting_is_refused() {
     let desk = Desk::new().expect("a desk");
-    // Each shell says its number and becomes the parent of the next.
+    // Each shell prints its process id and becomes the parent of the next.
     let mut script = "echo $$; sleep 600".to_owned();
     for _ in 0..5 {
         script = format!("echo $$; sh -c '{}' & wait", script.replace('\'', "'\\''"));

@@ -1,5 +1,5 @@
-//! Interfaces come and go, and others delete what they do not know: what was asked for holds again
-//! soon. Whoever insists is told of, not fought.
+//! Interfaces come and go, and other programs delete netnice's objects: limits are restored soon.
+//! If another program keeps deleting them, the daemon reports it and stops the repair.
 
 use std::process::Command;
 use std::time::Instant;
@@ -10,11 +10,11 @@ use netnice_lab::process::{self, PATIENCE};
 use netnice_lab::traffic::{self, Family, Life, Running, Tcp};
 use netnice_lab::wire;
 
-/// What a program sends where it is free: five times its limit of 4 Mbit/s. (No more: what a free
-/// flood takes of the processors, the repair would lack.)
+/// The rate in bit/s that a program offers, five times its limit of 4 Mbit/s. (A higher rate would
+/// take processor time that the repair needs.)
 const WANTED: u64 = 20_000_000;
 
-/// A program that wants more than it is limited to, and is held.
+/// Starts a program that offers more than its limit.
 fn limited(desk: &Desk) -> Running {
     let to = desk.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source().rate(WANTED);
@@ -24,8 +24,8 @@ fn limited(desk: &Desk) -> Running {
     program
 }
 
-/// Fails unless traffic is held to 4 Mbit/s again. Windows follow each other until one shows it:
-/// traffic that is not held never does, nor traffic that does not flow.
+/// Waits until the rate is limited to 4 Mbit/s again. Consecutive windows are measured until one
+/// has that rate; traffic without a limit never has it, and neither has a stopped flow.
 fn held_again(desk: &Desk, what: &str) {
     let until = Instant::now() + PATIENCE;
     let mut rate = desk.sent(0.2, 1.0).expect("a rate");
@@ -35,8 +35,8 @@ fn held_again(desk: &Desk, what: &str) {
     desk.held(rate, R4M, what);
 }
 
-/// Takes our programs off eth0, as somebody does who cleans up: with clsact or, where they are
-/// attached by tcx, link by link.
+/// Detaches netnice's programs from eth0, as another program's cleanup does: with clsact or, with
+/// tcx, link by link.
 fn take_programs_off(desk: &Desk) {
     let ns = &desk.world.client().ns;
     if ns.tc("qdisc del dev eth0 clsact").is_ok() {
@@ -173,8 +173,8 @@ fn an_interface_that_comes_later_is_limited_too() {
             .traffic(&Tcp::connect(to, 2).source(), life)
             .expect("a child");
     }
-    // The daemon may see the late interface after its first packet, so windows follow each other
-    // until one is held.
+    // The daemon may notice the late interface after its first packet, so windows are measured
+    // until one is within the limit.
     let both = |settle| {
         let (records, from, to) = desk
             .records(&["eth0", "late0"], settle, 1.5)
@@ -198,7 +198,8 @@ fn who_insists_is_told_of_and_the_next_change_tries_again() {
     let there = || ns.ip("link show nn0").is_ok();
     for time in 1..=3 {
         ns.ip("link del nn0").expect("our own pair is there");
-        // The daemon answers when a repair is done: a pair that is deleted under its hands is no new time to it.
+        // The daemon's answer shows that the repair is complete: a pair that is deleted during a
+        // repair does not count as another time.
         let repairs = || desk.types("log").stdout.matches("putting it back").count();
         let again = || repairs() >= time && there();
         assert!(soon(again), "not put back after time {time}");
@@ -210,7 +211,7 @@ fn who_insists_is_told_of_and_the_next_change_tries_again() {
     let shown = desk.target(&format!("pid:{}", program.pid()));
     assert_ne!(shown["degraded"], serde_json::json!([]), "{shown}");
     desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
-    // TCP that lost everything for seconds is slow to try again: another one asks at once.
+    // TCP retries slowly after it lost everything for seconds; a new connection sends at once.
     drop(program);
     let to = desk.server(5001);
     let flows = Tcp::connect(to, 2).source().rate(WANTED);

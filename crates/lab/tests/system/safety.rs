@@ -1,5 +1,5 @@
-//! Changes that last as long as a process lives. (`--for`, `--confirm` and `--dry-run` are in `stays.rs` and
-//! `telling.rs`.)
+//! Changes that last until a process ends. (`stays.rs` and `telling.rs` have `--for`, `--confirm`
+//! and `--dry-run`.)
 
 use netnice_lab::desk::{Desk, soon};
 use netnice_lab::process::{PATIENCE, Proc};
@@ -50,7 +50,7 @@ fn without_a_number_it_is_the_shell_that_runs_netnice() {
     let words = ["set", &target, "--up", "4mbit", "--until-exit"];
     let netnice = desk.netnice.command(&words);
     let mut shell = desk.world.client().ns.command("sh");
-    // The shell lives on after the line that it was told, until it is told to go.
+    // The shell lives on after its command line until it is told to go.
     shell.args(["-c", "\"$0\" \"$@\" && read go"]);
     shell.arg(netnice.get_program()).args(netnice.get_args());
     shell.env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());

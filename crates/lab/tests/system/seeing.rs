@@ -1,4 +1,4 @@
-//! What is counted, as others see it: metrics for Prometheus, and what targets did a while ago.
+//! Counters for other programs: metrics for Prometheus, and the history of targets.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ fn connect(desk: &Desk) -> Result<TcpStream> {
     })
 }
 
-/// What comes back when this is sent.
+/// The answer to a request.
 fn says(desk: &Desk, request: &[u8]) -> Result<String> {
     let mut stream = connect(desk)?;
     stream.write_all(request)?;
@@ -32,7 +32,7 @@ fn says(desk: &Desk, request: &[u8]) -> Result<String> {
     Ok(answer)
 }
 
-/// The page.
+/// The page of metrics.
 fn scrape(desk: &Desk) -> Result<String> {
     let answer = says(desk, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")?;
     let (head, page) = answer
@@ -46,7 +46,8 @@ fn scrape(desk: &Desk) -> Result<String> {
     Ok(page.to_string())
 }
 
-/// Values by name and labels, as the Prometheus client's own parser reads the page; it fails where that does.
+/// Values by name and labels, parsed by the Prometheus client's own parser; fails if that parser
+/// does.
 fn parsed(page: &str) -> Result<BTreeMap<String, f64>> {
     let mut python = Command::new("/usr/bin/python3")
         .args(["-c", PARSE])
@@ -87,7 +88,7 @@ fn metrics_parse_and_what_adds_up_does() {
     let mut desk = Desk::new().expect("a desk");
     assert!(connect(&desk).is_err(), "nobody asked for it");
     desk.netnice.restart_with(&["--metrics"]).expect("a daemon");
-    // The kernel looks through the programs before there is traffic that keeps the machine busy.
+    // The kernel verifies the programs before the traffic loads the machine.
     desk.types("set user:65533 --both 1gbit");
     let to = desk.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();
@@ -182,7 +183,7 @@ fn hostile_peers_hurt_neither_the_daemon_nor_other_readers() {
         "{head}"
     );
     let before = desk.netnice.daemon_memory().expect("memory");
-    // Some say nothing, some ask and never read, some ask letter by letter.
+    // Some send nothing, some send a request and never read, some send one letter.
     let mut crowd = Vec::new();
     for number in 0..1000 {
         let mut stream = connect(&desk).expect("a connection");
@@ -191,7 +192,7 @@ fn hostile_peers_hurt_neither_the_daemon_nor_other_readers() {
             1 => b"GET /metrics HTTP/1.1\r\n\r\n",
             _ => b"G",
         };
-        // The eldest are sent away meanwhile.
+        // The daemon closes the oldest connections meanwhile.
         let _ = stream.write_all(text);
         crowd.push(stream);
     }
@@ -211,7 +212,7 @@ fn hostile_peers_hurt_neither_the_daemon_nor_other_readers() {
 #[test]
 fn history_says_what_passed() {
     let desk = Desk::new().expect("a desk");
-    // The kernel looks through the programs before there is traffic that keeps the machine busy.
+    // The kernel verifies the programs before the traffic loads the machine.
     desk.types("set user:65533 --up 1mbit");
     let to = desk.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();
@@ -232,8 +233,8 @@ fn history_says_what_passed() {
             .filter_map(serde_json::Value::as_u64)
             .collect()
     };
-    // The mean rate of three points or more, and those points, the eldest of which begins before
-    // the limit.
+    // The number of points, their mean rate, and the points; the oldest is left out, because it
+    // begins before the limit.
     let points = || {
         let now = told();
         let (times, rates) = (column(&now, "time_ns"), column(&now, "up_rate"));
@@ -246,9 +247,9 @@ fn history_says_what_passed() {
             .sum();
         (known.len(), bits / time, known)
     };
-    // 3 % over the limit, and half of it, because a sender on a busy machine sends less (`accuracy`
-    // judges the limit). On such a machine a point may be read later than it says; with each
-    // further one that matters less.
+    // At most 3 % over the limit, and at least half of it, because a sender on a busy machine sends
+    // less (`accuracy` judges the limit). On such a machine a point may be sampled later than its
+    // time; each further point reduces that error.
     let right = || {
         let (count, mean, _) = points();
         count >= 3 && (2e6..4.12e6).contains(&mean)
@@ -267,7 +268,7 @@ fn history_says_what_passed() {
     );
     let minutes = desk.types("show --history=1h").stdout;
     assert!(minutes.contains(&name), "{minutes}");
-    // What the daemon did is another question.
+    // The log of the daemon's actions is separate.
     let log = desk.types("log").stdout;
     assert!(log.contains(&format!("root set {name}")), "{log}");
 }

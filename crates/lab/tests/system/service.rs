@@ -1,7 +1,9 @@
-//! The package's units under a systemd: the socket starts the service, a limit outlives it, and `stop` ends it.
+//! The package's units under systemd: the socket starts the service, a limit outlives it, and
+//! `stop` ends it.
 //!
-//! A systemd runs in the guest of `make test-vm`, which sets `NETNICE_SYSTEMD=1`. There the programs and units are put
-//! where the package puts them; the guest's file system is thrown away afterwards.
+//! A systemd runs in the guest of `make test-vm`, which sets `NETNICE_SYSTEMD=1`. There the
+//! programs and units are installed in the package's places; the guest's file system is discarded
+//! afterwards.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +14,7 @@ use netnice_lab::desk::{skip, soon};
 use netnice_lab::process;
 use serde_json::Value;
 
-/// The package's units and programs, installed; `drop` stops the units and removes their files.
+/// The installed units and programs. Dropping it stops the units and removes their files.
 struct Installed {
     units: Vec<PathBuf>,
 }
@@ -57,13 +59,13 @@ fn netnice(words: &[&str]) -> Result<String> {
     process::run(Command::new("/usr/bin/netnice").args(words))
 }
 
-/// What systemd says of a unit (`systemctl show --property`).
+/// A property of a unit (`systemctl show --property`).
 fn property(unit: &str, name: &str) -> Result<String> {
     let said = systemctl(&["show", "--value", "--property", name, unit])?;
     Ok(said.trim().to_owned())
 }
 
-/// The limit on what the demo unit sends, as `show` tells it.
+/// The send limit of the demo unit in `show`.
 fn limit() -> Result<Value> {
     let shown: Value = serde_json::from_str(&netnice(&["show", "--json"])?)?;
     let targets = shown["targets"].as_array().context("a list of targets")?;
@@ -73,7 +75,7 @@ fn limit() -> Result<Value> {
     Ok(target.map_or(Value::Null, |target| target["effective"]["up"].clone()))
 }
 
-/// Whether the stage that holds limits is in the kernel.
+/// Whether the limit stage is in the kernel.
 fn stage() -> bool {
     Path::new("/sys/class/net/nn0").exists()
 }
@@ -96,7 +98,7 @@ fn whole_life() -> Result<()> {
     systemctl(&["restart", "netniced.service"])?;
     ensure!(property("netniced.service", "MainPID")? != pid);
     ensure!(limit()? == 4_000_000, "after a restart: {}", limit()?);
-    // Stopped, and the limit stays in the kernel.
+    // The service is stopped, and the limit stays in the kernel.
     systemctl(&["stop", "netniced.socket", "netniced.service"])?;
     for unit in UNITS {
         let state = property(unit, "ActiveState")?;
@@ -126,5 +128,5 @@ const PROGRAMS: [(&str, &str); 3] = [
     ("netnice-driver", "/usr/sbin/netnice-driver"),
 ];
 const UNITS: [&str; 2] = ["netniced.service", "netniced.socket"];
-/// A unit that does nothing, to be limited.
+/// A unit that does nothing, as a target.
 const DEMO: &str = "netnice-demo.service";

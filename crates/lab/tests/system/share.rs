@@ -1,4 +1,5 @@
-//! `netnice share`: a total is divided among the sessions of what runs already, follows them, and leaves nothing behind.
+//! `netnice share` divides a total among the sessions of running programs, follows them, and leaves
+//! nothing behind.
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
@@ -13,10 +14,10 @@ use netnice_lab::wire::{Flow, Record, Tap};
 use netnice_lab::world::Cgroup;
 use serde_json::Value;
 
-/// Kbyte/s of the paper, in bit/s.
+/// A Kbyte/s of the paper, in bit/s.
 const K: f64 = 1024.0 * 8.0;
 
-/// `netnice share WORDS…` on a desk.
+/// A running `netnice share WORDS…` on the test bed's client.
 struct Share(Proc);
 
 impl Share {
@@ -28,12 +29,12 @@ impl Share {
         Share(Proc::start(command).expect("it starts"))
     }
 
-    /// Waits until there are so many sessions; the shares in bit/s, by session.
+    /// Waits until there are this many sessions; returns the shares in bit/s, by session.
     fn until(&mut self, sessions: usize) -> BTreeMap<String, u64> {
         self.until_they(|shares| shares.len() == sessions)
     }
 
-    /// Waits until the shares are as they are wanted.
+    /// Waits until `are` accepts the shares.
     fn until_they(
         &mut self,
         are: impl Fn(&BTreeMap<String, u64>) -> bool,
@@ -49,7 +50,7 @@ impl Share {
         }
     }
 
-    /// Ends it as a person does (SIGINT); it must end well and at once.
+    /// Ends it with SIGINT, as a person does; it must exit with success.
     fn end(mut self) {
         sys::kill(self.0.pid() as i32, libc::SIGINT).expect("it runs");
         let status = self.0.wait(PATIENCE).expect("it ends");
@@ -69,18 +70,18 @@ fn of_line(line: &Value) -> BTreeMap<String, u64> {
     sessions.map(one).collect()
 }
 
-/// A program on the client that sends to a port of the server as fast as it can.
+/// Starts a program on the client that sends to a port of the server as fast as it can.
 fn sends(desk: &Desk, port: u16) -> Running {
     let to = desk.sink(port).expect("a sink");
     traffic::eager(desk.world.client(), &Tcp::connect(to, 1).source()).expect("a program")
 }
 
-/// The part of its share that a sender sends at least, see [`near`].
+/// The least fraction of its share that a sender must reach, see [`near`].
 const LEAST: f64 = 0.6;
 
-/// Fails unless `rate` is at most some share over so many Kbyte/s, and at least [`LEAST`] of it: a
-/// sender on a busy machine sends less than it may, and no share in these tests is between that and
-/// the next smaller one. The experiment `nice-fig5` judges how exact the shares are.
+/// Fails unless `rate` is at most the fraction `over` above `kbytes` Kbyte/s, and at least
+/// [`LEAST`] of it. A sender on a busy machine sends less than it may; the next smaller share in
+/// these tests is always below this bound. The experiment `nice-fig5` judges exact shares.
 fn near(what: &str, rate: f64, kbytes: f64, over: f64) {
     assert!(
         (LEAST..=1.0 + over).contains(&(rate / K / kbytes)),
@@ -89,25 +90,24 @@ fn near(what: &str, rate: f64, kbytes: f64, over: f64) {
     );
 }
 
-/// From when to when flows carried data, to 10 ms.
+/// Start and end of the flows' data, to 10 ms.
 fn span_of(record: &Record, of: impl Fn(&Flow) -> bool + Copy, from: u64, to: u64) -> (u64, u64) {
     const BIN: u64 = SECOND / 100;
     let bins = record.bins(of, from, to, BIN);
-    // At least one full packet: more than a control connection says.
+    // At least one full packet: more than a control connection sends.
     let carries = |rate: &f64| *rate * BIN as f64 / 8e9 > 1500.0;
     let first = bins.iter().position(carries).expect("data");
     let last = bins.iter().rposition(carries).expect("data");
     (from + first as u64 * BIN, from + (last as u64 + 1) * BIN)
 }
 
-/// What a process is at, as `/proc` has it: `R` for one that runs, `S` for one that sleeps, `Z` for
-/// one that has ended.
+/// The state of a process in `/proc`: `R` running, `S` sleeping, `Z` zombie.
 fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Everything that the daemon holds.
+/// The names of all targets of the daemon.
 fn targets(desk: &Desk) -> Vec<String> {
     let shown = desk.netnice.show().expect("a show");
     let targets = shown["targets"].as_array().expect("a list").iter();
@@ -149,7 +149,7 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
     let curl = |session| {
         Proc::start(ftp::fetch(client, address, &ftp::ports(session), 60.0)).expect("curl")
     };
-    // One session is older than the manager.
+    // One session starts before the manager.
     let received = || client.counters("eth0").expect("counters").rx_bytes;
     let before = received();
     let _first = curl(0);
@@ -159,7 +159,7 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
     );
     let mut share = Share::start(&desk, &format!("512Kbyte/s unit:{}", unit.name()));
     share.until(1);
-    // The meter begins now: before, the first was as fast as the machine.
+    // The meter starts only now: before, the first session was as fast as the machine.
     let tap = Tap::start(client, "eth0").expect("a tap");
     let alone = sys::now_ns();
     pause(3.0);
@@ -173,15 +173,16 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
     let end = sys::now_ns();
     let record = tap.stop(client).expect("a record");
     record.sound().expect("a sound record");
-    // What the second's packets say of when it came and went: it has a share while it logs in, and leaves a queue behind.
+    // The second session's times according to its packets: it has a share during its login, and
+    // leaves a queue behind.
     let asked = record.first_of(ftp::of_session(1)).expect("it connects");
     let (came, left) = span_of(&record, ftp::of_session(1), alone, end);
     let half = SECOND / 2;
     let of = |session, from, to| record.rate(ftp::of_session(session), from, to);
-    // What was lost of thousands of Mbit/s is sent again first.
+    // The first seconds are left out: TCP retransmits the losses at thousands of Mbit/s.
     near("alone", of(0, alone + 2 * SECOND, asked), 512.0, 0.05);
     near("the first of two", of(0, came + half, ends), 256.0, 0.05);
-    // Its first second is TCP's own.
+    // The first second is left out: TCP is still starting.
     near("the second", of(1, came + SECOND, ends), 256.0, 0.05);
     near("alone again", of(0, left + half, end), 512.0, 0.05);
     share.end();
@@ -202,10 +203,10 @@ fn services_have_weights_and_what_was_set_before_comes_back() {
     let desk = Desk::new().expect("a desk");
     let (light, heavy) = (sends(&desk, 5001), sends(&desk, 5002));
     let [light, heavy] = [&light, &heavy].map(|program| format!("pid:{}", program.pid()));
-    // Somebody had limited one of them.
+    // One of them has a limit before.
     desk.types(&format!("set {light} --both 2mbit"));
     let line = format!("512Kbyte/s {light} {heavy} --weight {heavy}=300");
-    // First only asked.
+    // First a dry run.
     let words: Vec<&str> = line.split_whitespace().collect();
     let asked = desk
         .netnice
@@ -217,7 +218,7 @@ fn services_have_weights_and_what_was_set_before_comes_back() {
     assert_eq!(targets(&desk), [light.as_str()], "nothing was changed");
     let mut share = Share::start(&desk, &line);
     assert_eq!(share.until(2), aims);
-    // Both had sent without a limit: what that has lost is sent again first.
+    // Both sent without a limit: TCP retransmits their losses first.
     let (record, from, to) = desk.record(1.5, 1.5).expect("a record");
     let of = |port| record.rate(|flow: &Flow| flow.has_port(port), from, to);
     near("weight 100", of(5001), 128.0, 0.03);
@@ -239,7 +240,7 @@ fn services_have_weights_and_what_was_set_before_comes_back() {
 fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
     let desk = Desk::new().expect("a desk");
     let to = [5001, 5002, 5003].map(|port| desk.sink(port).expect("a sink"));
-    // A parent with two senders of one user, and one of another that is quiet at first.
+    // A parent with two senders of one user, and one of another user that is quiet at first.
     let lab = desk.copy_for_all("netnice-lab").expect("a copy");
     let source = |at: usize| {
         format!(
@@ -277,7 +278,8 @@ fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
     };
     // A child has its parent's user until it has changed it.
     share.until_they(by_user);
-    // After two quiet seconds the second user keeps an eighth of its half, and lends the rest to the first.
+    // After two quiet seconds the second user keeps an eighth of its half and lends the rest to the
+    // first.
     let is_lent = |share: &&u64| **share > 7 * quarter / 4;
     share.until_they(|shares| shares.values().filter(is_lent).count() == 2);
     // In the first window in which no sender was starved.
@@ -297,14 +299,14 @@ fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
     let [one, two, _] = rates([240.0, 240.0, 0.0]);
     near("lent, the first", one, 240.0, 0.05);
     near("lent, the second", two, 240.0, 0.05);
-    // And has it back when it wants it.
+    // It gets its share back when it sends.
     std::fs::write(&flag, []).expect("written");
     share.until_they(by_user);
     let [one, two, three] = rates([128.0, 128.0, 256.0]);
     near("the first of two", one, 128.0, 0.05);
     near("the second of two", two, 128.0, 0.05);
     near("the other user", three, 256.0, 0.05);
-    // It ends with what it was told to divide.
+    // The manager ends with the last session.
     drop(parent);
     let status = share.0.wait(PATIENCE).expect("it ends");
     assert!(status.success(), "{}", share.0.complaints());
@@ -355,7 +357,7 @@ fn a_child_that_has_ended_is_no_session_though_nobody_asks_how() {
     }
     let mut share = Share::start(&desk, &format!("1mbit {}", parent.pid()));
     share.until(0);
-    // One that asks again and again for the end of such a child never sleeps.
+    // A manager that polled for the end of such a child without a pause would never sleep.
     let looks = (0..20).map(|_| {
         pause(0.05);
         state(share.0.pid()).expect("it runs")
@@ -406,13 +408,13 @@ fn what_cannot_be_divided_is_refused_with_the_reason() {
         let said = desk.answers(&line, status).stderr;
         assert!(said.contains(part), "{line}: {said}");
     }
-    // One-way limits and a total of both ways do not go together.
+    // One-way limits and a total of both ways are incompatible.
     desk.types(&format!("set {pid} --up 1mbit"));
     let said = desk
         .answers(&format!("share 1mbit {pid} --dry-run"), 2)
         .stderr;
     assert!(said.contains("both"), "{said}");
-    // By itself after a time.
+    // It ends by itself after a time.
     let other = desk.sleeper();
     let said = desk
         .types(&format!("share 1mbit {} --for 300ms", other.pid()))

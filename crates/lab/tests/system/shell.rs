@@ -1,4 +1,4 @@
-//! `cmd @rate` in real shells: what is typed means what it always means, and the command is limited.
+//! `cmd @rate` in real shells: command lines keep their usual meaning, and the command is limited.
 
 use std::fs;
 use std::io::Write;
@@ -13,19 +13,19 @@ use netnice_lab::wire::Flow;
 
 use crate::people::{ANN, setpriv};
 
-/// How a shell is started.
+/// How a shell gets its lines.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
-    /// Lines are typed at it.
+    /// Typed, interactively.
     Typed,
-    /// It reads a file.
+    /// From a script file.
     Script,
 }
 
-/// A desk with a program `probe`, which prints its words and the limit that holds for it. A prompt does not wait
-/// for a daemon that is slow to answer, so it asks up to three times.
+/// A test bed with a program `probe`, which prints its arguments and its limit. The prompt does not
+/// wait for a slow daemon, so the program asks up to three times.
 struct Shells {
-    /// A limit that stays, so that the kernel's part is not loaded anew for each case.
+    /// A process with a limit, so that the eBPF programs stay loaded between cases.
     _standing: Proc,
     desk: Desk,
 }
@@ -66,7 +66,7 @@ impl Shells {
         command
     }
 
-    /// What a shell prints that has learnt `@rate` and is given these lines.
+    /// The output of a shell with `@rate` support for these lines.
     fn say(&self, shell: &str, way: Way, lines: &str) -> (String, String) {
         let text = format!("eval \"$(netnice shell-init {shell})\"\n{lines}\n");
         let script = self.desk.world.folder().join("script");
@@ -93,7 +93,7 @@ impl Shells {
         (read(&output.stdout), read(&output.stderr))
     }
 
-    /// Fails unless both shells, typed at and as scripts, print this.
+    /// Fails unless both shells, interactive and with a script, print `expected`.
     fn all(&self, lines: &str, expected: &str) {
         for shell in SHELLS {
             for way in [Way::Typed, Way::Script] {
@@ -104,13 +104,13 @@ impl Shells {
     }
 }
 
-/// The shells that learn `@rate`.
+/// The shells with `@rate` support.
 const SHELLS: [&str; 2] = ["bash", "zsh"];
 
 #[test]
 fn a_command_keeps_its_words_and_has_its_limit() {
     let shells = Shells::new();
-    // The paper's line.
+    // The paper's command line.
     shells.all(
         "probe ftp.foo.com @128Kbyte/sec",
         "<ftp.foo.com> @128KiB/s\n",
@@ -120,12 +120,12 @@ fn a_command_keeps_its_words_and_has_its_limit() {
         r#"x='1  2'; probe 'a  b' "c \$d" e\ f '' "$x" "$(echo 'g  h')" '@4mbit' @4mbit"#,
         "<a  b><c $d><e f><><1  2><g  h><@4mbit> @4mbit\n",
     );
-    // Pipelines: each command its own limit.
+    // Pipelines: each command has its own limit.
     shells.all(
         "probe a @4mbit | { cat; probe b @5mbit; probe c; }\necho in | probe - @6mbit | cat",
         "<a> @4mbit\n<b> @5mbit\n<c>\n<-> @6mbit\nin\n",
     );
-    // Redirections, before and behind the rate, and a here-document.
+    // Redirections, before and after the rate, and a here-document.
     shells.all(
         "probe a >out @4mbit 2>&1; cat out\n2>/dev/null probe b @4mbit >>out; cat out\n\
          probe - @4mbit <<E\nx @5mbit\nE",
@@ -136,7 +136,7 @@ fn a_command_keeps_its_words_and_has_its_limit() {
 #[test]
 fn jobs_and_subshells_have_limits_of_their_own() {
     let shells = Shells::new();
-    // Background; the job is the command itself, so its number can be killed.
+    // Background: the job is the command itself, so its process id can be killed.
     shells.all("probe a @4mbit & wait $!; probe b", "<a> @4mbit\n<b>\n");
     shells.all(
         "probe stay @4mbit >out & for i in $(seq 100); do [ -s out ] && break; sleep 0.1; done; cat out; kill $!; wait $! 2>/dev/null; echo $?",
@@ -147,7 +147,7 @@ fn jobs_and_subshells_have_limits_of_their_own() {
         "( probe a @4mbit; probe b )\nprobe c\nx=$(probe d @5mbit)\necho \"$x\"",
         "<a> @4mbit\n<b>\n<c>\n<d> @5mbit\n",
     );
-    // Lists, loops, variables, and the status that comes back.
+    // Lists, loops, variables, and the exit status.
     shells.all(
         "false || probe a @4mbit && echo yes\nfor r in 4 5; do probe $r @${r}mbit; done\n\
          p=probe\n$p v @4mbit\nV=1 probe w @4mbit\nsh -c 'exit 7' @4mbit; echo $?",
@@ -163,12 +163,13 @@ fn what_is_no_limited_program_stays_as_it_is() {
         "echo x @4mbit; printf '%s\\n' @4mbit\ncommand probe a @4mbit\n( exec probe b @4mbit )",
         "x @4mbit\n@4mbit\n<a> @4mbit\n<b> @4mbit\n",
     );
-    // An @ that is no rate.
+    // Words with an @ that are no rate.
     shells.all(
         "probe @; probe u@host @home @~3; probe @4; probe '@4mbit'; probe @4mbit x",
         "<@>\n<u@host><@home><@~3>\n<@4>\n<@4mbit>\n<@4mbit><x>\n",
     );
-    // A function of the user: all that it runs has one limit, and it is there afterwards.
+    // A function of the user: all its commands share one limit, and the function still exists
+    // afterwards.
     shells.all(
         "f() { probe \"$@\"; probe in; }\nf a @4mbit\nf b",
         "<a> @4mbit\n<in> @4mbit\n<b>\n<in>\n",
@@ -194,7 +195,8 @@ fn a_limit_on_the_shell_itself_holds_for_what_it_starts_and_the_prompt_shows_it(
 fn history_traps_and_errors_are_as_ever() {
     let shells = Shells::new();
     for shell in SHELLS {
-        // Typed: the history has what was typed; a mistake is told and runs nothing.
+        // Interactive: the history has the typed line; an invalid rate gives an error and runs
+        // nothing.
         let (out, err) = shells.say(
             shell,
             Way::Typed,
@@ -204,7 +206,8 @@ fn history_traps_and_errors_are_as_ever() {
         assert_eq!(out, "<a> @4mbit\n1\n<b><@10mbps>\n127\n", "{shell}: {err}");
         assert!(err.contains("10mbit (bits)"), "{shell}: {err}");
     }
-    // Without a daemon, for somebody who may not start one: no limit, so no command.
+    // Without a daemon, for a user that may not start one: the command is not run without its
+    // limit.
     let netnice = shells.desk.copy_for_all("netnice").expect("a copy");
     let [program, options @ ..] = setpriv(ANN);
     let mut command = shells.command(&program);
@@ -214,7 +217,7 @@ fn history_traps_and_errors_are_as_ever() {
         .args(["at", "touch", "made", "@4mbit"]);
     let status = command.env("NETNICE_RUNTIME_DIR", "/run/nobody").status();
     assert_eq!(status.expect("it runs").code(), Some(4));
-    // A DEBUG trap that was there goes on.
+    // An existing DEBUG trap goes on.
     let (out, err) = shells.say(
         "bash",
         Way::Script,
@@ -244,11 +247,11 @@ fn what_is_sent_keeps_to_the_rate_that_was_typed() {
         ..Life::default()
     };
     let lab = binary("netnice-lab").expect("built");
-    // Each shell has a port of its own: what the first has sent may still be on its way.
+    // Each shell has a port of its own, because packets of the first may still arrive.
     for (shell, port) in SHELLS.into_iter().zip(5001..) {
         let to = shells.desk.sink(port).expect("a sink");
         let words = [Tcp::connect(to, 2).source().args(), eager.args()].concat();
-        // In a terminal of its own, as a person has it.
+        // In a terminal of its own, as for a person.
         let mut command = shells.command("script");
         let rc = if shell == "bash" { "--norc" } else { "-f" };
         command.args(["-qfec", &format!("{shell} {rc} -i"), "/dev/null"]);

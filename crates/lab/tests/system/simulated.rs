@@ -1,4 +1,5 @@
-//! The experiments in virtual time, in their quick form: no root, no clock, the same run each time.
+//! The experiments in virtual time, in their quick form: without root and clock, with the same
+//! result each time.
 
 use netnice_lab::experiment;
 

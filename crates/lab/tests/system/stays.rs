@@ -1,5 +1,5 @@
-//! What was asked for stays: through restarts, through interfaces that come and go, through others
-//! who delete our parts; and it goes when its time is over.
+//! Requests stay in force through restarts, interfaces that come and go, and other programs that
+//! delete netnice's objects; they end when their time is over.
 
 use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::R4M;
@@ -55,7 +55,7 @@ fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
             "with a new daemon",
         );
     }
-    // And it is in command: what it found it can change.
+    // The new daemon controls the targets that it found.
     desk.types(&format!("clear pid:{}", program.pid()));
     desk.freed((0.3, 0.5), R4M, "cleared by the new daemon");
 }
@@ -68,7 +68,7 @@ fn what_another_version_has_left_is_laid_anew() {
     desk.types(&format!("set pid:{} --min 2mbit", program.pid()));
     let before = standing(&desk);
     desk.netnice.stop_daemon();
-    // As one whose maps look otherwise would have left it.
+    // As a version with another map layout would have left it.
     let layout = desk.netnice.runtime().join("layout");
     assert!(layout.exists(), "nothing says how the maps are laid out");
     std::fs::write(&layout, "another").expect("root may");
@@ -125,7 +125,7 @@ fn time_ends_a_change_and_so_does_a_missing_confirmation() {
         let found = targets.into_iter().find(|t| t["target"] == name.as_str());
         found.map_or(Value::Null, |t| t["contract"]["up"].clone())
     };
-    // A slow machine needs longer to look at it than it lasts: then it lasts longer.
+    // A slow machine needs longer for the check than the change lasts: then a longer time is tried.
     let holds = |seconds: u32| {
         let change = format!("set pid:{} --up 8mbit --confirm {seconds}s", c.pid());
         desk.types(&change);
@@ -154,7 +154,7 @@ fn a_damaged_state_is_said_and_does_not_keep_the_daemon_from_serving() {
     for damage in [&b""[..], b"{", &whole[..whole.len() / 2], b"\0\0\0\0"] {
         std::fs::write(&state, damage).expect("root may");
         desk.netnice.start_daemon().expect("it starts all the same");
-        // It serves, and it takes new orders.
+        // The daemon serves and accepts new requests.
         desk.types(&format!("set pid:{} --up 5mbit", process.pid()));
         let said = desk.types("log").stdout.to_lowercase();
         assert!(
@@ -168,14 +168,15 @@ fn a_damaged_state_is_said_and_does_not_keep_the_daemon_from_serving() {
 #[test]
 fn a_program_that_ends_while_it_is_limited_leaves_no_target_behind() {
     let desk = Desk::new().expect("a desk");
-    // One that stays, so that the first change's work is done before and the look at ends goes on.
+    // A process with a limit that stays, so that the first change's work is done before and the
+    // detection of ends goes on.
     let stays = sleeper(&desk);
     desk.types(&format!("set pid:{} --up 4mbit", stays.pid()));
     for n in 0..60 {
         let mut command = desk.world.client().ns.command("sleep");
         command.arg(format!("0.{:03}", n % 30));
         let brief = Proc::start(command).expect("a process");
-        // It may be refused, because it has ended meanwhile.
+        // The request may be refused because the process has ended meanwhile.
         let target = format!("pid:{}", brief.pid());
         let words = ["set", &target, "--up", "4mbit"];
         desk.netnice.run(&words).expect("an answer");

@@ -1,7 +1,8 @@
-//! A storm: hostile users who try everything at random beside good users, whose requests are answered, whose limits
-//! hold, and whose contracts nobody touches; afterwards everything is as before.
+//! A storm: hostile users try random attacks beside good users. The good users' requests must be
+//! answered, their limits kept and their contracts unchanged; afterwards the daemon's state must be
+//! as before.
 //!
-//! What is tried stands in one table, `netnice_lab::storm::attacks::ATTACKS`.
+//! `netnice_lab::storm::attacks::ATTACKS` is the table of attacks.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,34 +24,35 @@ use crate::people::{ANN, BOB, command_as, traffic_as};
 const GOOD: [u32; 2] = [ANN, BOB];
 /// Users without an entry in the user database.
 const HOSTILE: std::ops::Range<u32> = 62_000..62_008;
-/// Where the good user's program sends to.
+/// The destination port of the good user's program.
 const PORT: u16 = 5001;
-/// The first port of the hostile users' flows; each has a hundred.
+/// The first port of the hostile users' flows; each user has a hundred ports.
 const FLOWS: u16 = 20_000;
 
-/// How long a storm lasts, and how exactly it is judged.
+/// Duration and bounds of a storm.
 struct Weather {
     lasts: Duration,
-    /// The least of the good user's limit that passes.
+    /// The least share of its limit that the good user's program must reach.
     least: f64,
-    /// The 99th part of a hundred of the good users' answers, and the last.
+    /// The largest 99th percentile of the good users' response times, and the largest response
+    /// time.
     p99: Duration,
     worst: Duration,
-    /// How much memory the daemon may have more at the end.
+    /// The largest growth of the daemon's memory in bytes.
     memory: u64,
 }
 
-/// A desk with a managed link, root's limits, and a good user's program under a limit.
+/// A test bed with a managed link, root's limits, and a good user's program under a limit.
 struct Place {
     desk: Desk,
     lab: PathBuf,
-    /// Sends as much as it may.
+    /// Sends as much as its limit allows.
     sender: Running,
-    /// Under limits of root's and of a good user's.
+    /// Processes under limits of root and of a good user.
     others: Vec<Proc>,
 }
 
-/// What of the daemon must be the same afterwards.
+/// The state of the daemon that must be the same afterwards.
 struct Before {
     contracts: Value,
     traces: BTreeSet<String>,
@@ -80,7 +82,7 @@ impl Place {
         }
     }
 
-    /// A program of a storm, by a user.
+    /// Starts a program of a storm as the user `uid`.
     fn start(&self, uid: u32, what: &str, more: &[String]) -> Proc {
         let mut command = command_as(self.desk.world.client(), uid);
         command
@@ -121,7 +123,7 @@ impl Place {
         HOSTILE.enumerate().map(start).collect()
     }
 
-    /// The contracts of all who are not hostile.
+    /// The contracts of all users that are not hostile.
     fn contracts(&self) -> Value {
         let shown = self.desk.netnice.show_standing().expect("a show");
         let mut ours: BTreeSet<String> = self.others.iter().map(|p| p.pid().to_string()).collect();
@@ -144,7 +146,7 @@ impl Place {
         fds.expect("the daemon runs").count()
     }
 
-    /// Interfaces, queues, classes and files; a driver's log stays.
+    /// Interfaces, queues, classes and files, without the drivers' logs, which remain.
     fn traces(&self) -> BTreeSet<String> {
         let (ns, runtime) = (&self.desk.world.client().ns, self.desk.netnice.runtime());
         let mut found = traces::traces(ns, runtime).expect("they are listed");
@@ -152,7 +154,7 @@ impl Place {
         found
     }
 
-    /// Who is a member of what.
+    /// The entries of the maps from members to targets.
     fn entries(&self) -> BTreeSet<String> {
         let runtime: &Path = self.desk.netnice.runtime();
         let maps = ["procs", "targets", "apps", "cgroups", "users", "containers"];
@@ -170,7 +172,7 @@ impl Place {
         }
     }
 
-    /// What is not as before, once all has had the time to go.
+    /// The differences from the state before, after a grace period.
     fn judge(&self, before: &Before, memory: u64) -> Vec<String> {
         let (mut faults, fds) = (Vec::new(), before.descriptors);
         if !soon(|| self.traces() == before.traces) {
@@ -210,11 +212,11 @@ fn args(lasts: Duration, seed: u64) -> Vec<String> {
         .to_vec()
 }
 
-/// What a storm, of one attack `only` if one is named, has broken.
+/// Runs a storm, of the attack `only` if given; returns all faults.
 fn storm(weather: &Weather, only: Option<&str>) -> Vec<String> {
     let place = Place::new();
     let seed = seed("storm");
-    // What is made at the first use is there before.
+    // Objects that are made on first use must exist before.
     for mut program in place.good(Duration::from_millis(500), seed) {
         program.next_json("requests", PATIENCE).expect("a report");
     }
@@ -262,7 +264,7 @@ fn passes(faults: &[String]) {
     );
 }
 
-/// What of the good user's limit is not kept while the storm lasts, in windows that follow each other.
+/// Measures the good user's limit in consecutive windows during the storm; returns the faults.
 fn rates(place: &Place, weather: &Weather) -> Vec<String> {
     let mut faults = Vec::new();
     let span = (weather.lasts.as_secs_f64() / 4.0 - 1.0).clamp(2.0, 30.0);
@@ -283,7 +285,8 @@ fn rates(place: &Place, weather: &Weather) -> Vec<String> {
     if most > 1.03 {
         faults.push(format!("{:.1} % of the good user's limit", most * 100.0));
     }
-    // On a busy machine its program may not run for a while: the best window tells whether its limit is too tight.
+    // On a busy machine the program may not run for a while; the best window shows whether its
+    // limit is too tight.
     let best = windows.iter().copied().fold(0.0, f64::max);
     if best < weather.least {
         faults.push(format!(

@@ -1,5 +1,5 @@
-//! What netnice tells: `show` for people and for programs, `explain`, `doctor`, `log`, `top`; what
-//! a change would do before it is made; and that it serves many targets.
+//! The output of `show` for people and programs, `explain`, `doctor`, `log` and `top`; dry runs of
+//! changes; and many targets.
 
 use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::pause;
@@ -74,7 +74,7 @@ fn show_is_made_for_programs_and_for_people() {
     );
     assert_eq!(target["degraded"], json!([]), "{target}");
     assert!(target["counters"]["at_ns"].is_u64(), "{target}");
-    // People see both forms of every rate.
+    // The text has both forms of every rate.
     let text = desk.types("show").stdout;
     for word in [
         "eth0",
@@ -110,7 +110,7 @@ fn what_moves_is_under_counters_and_adds_up() {
     }
     assert!(of("held_back") > 0, "{up}");
     let rate = || desk.target(&name)["counters"]["up_rate"].as_u64();
-    // A sender on a busy machine may send half of what it may.
+    // A sender on a busy machine may send half of its limit.
     let near = |rate: Option<u64>| rate.is_some_and(|r| (2_000_000..=4_120_000).contains(&r));
     assert!(soon(|| near(rate())), "{:?}", rate());
     let before = standing(&desk);
@@ -134,13 +134,14 @@ fn a_rate_that_is_raised_across_what_is_cut_stays_as_it_was_set() {
     let desk = Desk::new().expect("a desk");
     let sleeper = desk.sleeper();
     let name = format!("pid:{}", sleeper.pid());
-    // Below 500 Mbit/s long packets are cut before the queue, so all of a class changes.
+    // Below 500 Mbit/s long packets are segmented before the queue, so all parameters of a class
+    // change.
     desk.types(&format!("set {name} --up 20mbit"));
     desk.types(&format!("set {name} --up 1gbit"));
     let lines = || desk.types("log").stdout.lines().count();
     let before = lines();
-    // All is looked at each second: a fault is repaired, and that is logged, at the first look or
-    // the second.
+    // The daemon audits everything each second: a fault is repaired and logged at the first or the
+    // second audit.
     pause(3.5);
     let log = desk.types("log").stdout;
     assert_eq!(lines(), before, "something was said meanwhile: {log}");
@@ -188,7 +189,7 @@ fn explain_tells_the_whole_story_of_a_target() {
         lines["lines"].as_array().is_some_and(|l| l.len() > 5),
         "{lines}"
     );
-    // Of who is held by somebody else's target, it names that one; of who is free, it says so.
+    // For a process in another target `explain` names that target; for a free process it says so.
     slice.take(sleeper.pid()).expect("it is there");
     let other = desk.sleeper();
     let told = desk.types(&format!("explain pid:{}", other.pid())).stdout;
@@ -283,11 +284,11 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
             .stdout,
     );
     assert!(plan.to_string().contains("plan"), "{plan}");
-    // And what would be refused is refused in a rehearsal, too.
+    // A change that would be refused is also refused in a dry run.
     desk.answers(&format!("set {name} --up none --min 200mbit --dry-run"), 3);
 }
 
-/// Seconds in which a change is to be confirmed.
+/// Times for confirmation in seconds.
 const TIMES: [u32; 3] = [1, 4, 16];
 
 #[test]
@@ -297,7 +298,7 @@ fn a_confirmed_change_stays_and_an_unconfirmed_one_goes() {
     let name = format!("pid:{}", sleeper.pid());
     let up = || desk.target(&name)["contract"]["up"].clone();
     desk.types(&format!("set {name} --up 4mbit"));
-    // A slow machine needs longer to confirm, and to look, than a second: then there is more time.
+    // A slow machine needs more than a second to confirm and to check: then a longer time is tried.
     let mut id = 0;
     let confirmed = |seconds: &u32| {
         let line = format!("set {name} --up 8mbit --confirm {seconds}s --json");
@@ -321,7 +322,7 @@ fn a_confirmed_change_stays_and_an_unconfirmed_one_goes() {
     );
     assert_eq!(up(), 8_000_000, "what was confirmed has gone");
     desk.answers(&format!("confirm {id}"), 1);
-    // Clearing, too, can be tried.
+    // Clearing can also require a confirmation.
     let cleared = |seconds: &u32| {
         desk.types(&format!("clear --all --confirm {seconds}s"));
         up() == Value::Null
@@ -364,7 +365,7 @@ fn the_papers_short_forms_set_and_show() {
     assert!(shown.contains("131.072 kB/s"), "{shown}");
     desk.types(&format!("{pid} none"));
     assert!(desk.target(&name).is_null());
-    // Its own value: what holds the shell that asks.
+    // Without arguments `netnice` shows the limit of the calling shell.
     let netnice = netnice_lab::process::binary("netnice").expect("it is built");
     let script = format!("echo ready; read go; exec {} --json", netnice.display());
     let mut command = desk.world.client().ns.command("sh");
@@ -396,7 +397,7 @@ fn two_hundred_targets_are_set_one_by_one() {
     }
     let held = desk.netnice.show().expect("a show");
     assert_eq!(held["targets"].as_array().map(Vec::len), Some(200));
-    // How long each takes is judged by the experiment `scale`, which runs alone.
+    // The experiment `scale`, which runs alone, judges the duration of each change.
     let memory = desk.netnice.daemon_memory().expect("it lives");
     assert!(memory < 64 << 20, "{memory} bytes");
     drop(sleepers);

@@ -1,4 +1,4 @@
-//! `netnice top` as a person uses it: on a terminal, with keys.
+//! `netnice top` on a terminal, with keys.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use netnice_lab::world::Cgroup;
 
 use crate::people::{NOBODY, as_user};
 
-/// `netnice ARGS` on a terminal; colours and letters as asked.
+/// Runs `netnice ARGS` on a terminal with a UTF-8 locale, with or without colours.
 fn terminal(desk: &Desk, args: &[&str], size: (u16, u16), colour: bool) -> Terminal {
     let mut command = desk.netnice.command(args);
     command.env("LC_ALL", "C.UTF-8");
@@ -28,7 +28,7 @@ fn wait(terminal: &Terminal, what: &str) {
     shown.unwrap_or_else(|error| panic!("{error:#}"));
 }
 
-/// Where pictures go, if anybody wants some.
+/// Saves a picture of the terminal into the folder `NETNICE_PICTURES`, if it is set.
 fn picture(terminal: &Terminal, name: &str) {
     if let Some(folder) = std::env::var_os("NETNICE_PICTURES") {
         let file = PathBuf::from(folder).join(name);
@@ -55,7 +55,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
         !top.is_as_before().expect("settings"),
         "keys come one by one"
     );
-    // The rate, the history and who is held back appear with the second reading.
+    // The rate, the history and the throttled direction appear with the second sample.
     let busy = |text: &str| {
         let line = text.lines().find(|line| line.contains(&name));
         line.is_some_and(|line| line.contains('█') && line.trim_end().ends_with("up"))
@@ -84,7 +84,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
     wait(&top, "10.77.0.2:5001");
     let rates = |text: &str| {
         let peers: Vec<&str> = text.lines().filter(|line| line.contains(":5001")).collect();
-        // How the two share the limit is TCP's business.
+        // TCP decides how the two share the limit.
         let known = |line: &&str| !line.contains("up      -");
         peers.len() == 2 && peers.iter().all(known) && text.contains("M  down")
     };
@@ -125,7 +125,7 @@ fn the_terminal_is_given_back_on_every_way_out_and_the_size_may_change() {
         assert!(!top.is_full_screen() && !top.hides_cursor());
         assert!(top.is_as_before().expect("settings"));
     }
-    // A daemon that goes away and comes back is told and found again.
+    // The loss of the daemon is shown, and the daemon is found again when it returns.
     let mut desk = desk;
     let mut top = terminal(&desk, &["top", "-d", "200ms"], (80, 24), false);
     wait(&top, &name);
@@ -146,7 +146,7 @@ fn a_terminal_that_can_do_nothing_gets_plain_tables_and_a_frame_can_be_printed()
     let name = format!("pid:{}", sleeper.pid());
     desk.types(&format!("set {name} --up 4mbit"));
     let mut command = desk.netnice.command(&["top", "-d", "200ms"]);
-    // Beside the one that the terminal sets.
+    // In addition to the variable that the terminal sets.
     command.arg("--runtime-dir").arg(desk.netnice.runtime());
     let mut wrapped = netnice_lab::process::own_group("env");
     wrapped
@@ -182,14 +182,14 @@ fn connections_are_told_to_their_owner_and_to_root() {
     top.types("\r").expect("typed");
     wait(&top, "and 1 of other users");
     assert!(!top.text().contains(":5001"));
-    // Nor may they change what is not theirs, and are told why.
+    // A user cannot change targets of others, and the reason is shown.
     top.types("u1mbit\r").expect("typed");
     wait(&top, "belongs to root");
     top.types("xy").expect("typed");
     wait(&top, "nothing on this target was set by you");
 }
 
-/// The pictures of docs/manual/top.md, into the folder that `NETNICE_PICTURES` names.
+/// Draws the pictures of docs/manual/top.md into the folder `NETNICE_PICTURES`.
 #[test]
 #[ignore = "draws, and judges nothing"]
 fn pictures_for_the_manual() {
@@ -275,7 +275,7 @@ fn five_hundred_busy_targets_cost_less_than_three_hundredths_of_a_core() {
     });
 }
 
-/// Children that each connect and send for ever, once they are told to.
+/// Children that each connect and send without end when they are told to.
 const SENDERS: &str = r#"
     my ($to, $count) = @ARGV;
     $| = 1;
@@ -294,8 +294,8 @@ const SENDERS: &str = r#"
     sleep 3600;
 "#;
 
-/// What 500 targets cost: the daemon's and the client's processor time together, beyond what the daemon takes when
-/// nobody looks.
+/// Checks the cost of 500 targets: processor time of the daemon and the client together, less the
+/// daemon's when no client watches.
 fn costs_little(desk: &Desk, pids: &[u32], contracts: [&str; 3], what: &str, begin: impl FnOnce()) {
     for (n, pid) in pids.iter().enumerate() {
         desk.types(&format!("set pid:{pid} {}", contracts[n % 3]));

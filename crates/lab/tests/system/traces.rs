@@ -1,4 +1,4 @@
-//! Nothing is left behind, and nothing of others is touched.
+//! netnice leaves nothing behind, and changes nothing of other programs.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use netnice_lab::world::{self, Cgroup, Host, Pair, Snapshot, World};
 
 use crate::people::ANN;
 
-/// The world and the machine as they were.
+/// The state of the world and the machine before a test.
 struct Before {
     picture: Snapshot,
     daemons: BTreeSet<u32>,
@@ -17,7 +17,7 @@ struct Before {
 
 impl Before {
     fn picture(world: &World) -> Before {
-        // The runtime folder is the lab's own; what is in it is not.
+        // The runtime folder belongs to the lab; its contents do not.
         std::fs::create_dir_all(world.folder().join("client")).expect("a folder");
         Before {
             daemons: daemons(),
@@ -25,16 +25,16 @@ impl Before {
         }
     }
 
-    /// Fails unless everything is as before. eBPF objects, mounts and control groups are the whole
-    /// machine's: those that went without our name are others', for of ours there was none; and
-    /// where other daemons have been started meanwhile, so may be those that came.
+    /// Fails unless the state is as before. eBPF objects, mounts and cgroups are those of the whole
+    /// machine. Removed ones without this process's name belong to others, because netnice had none
+    /// at first. If another daemon was started meanwhile, added ones may belong to it.
     fn is_back(&self, world: &World) {
-        // The kernel frees programs and maps a moment after their last user has gone.
+        // The kernel frees programs and maps some time after their last user has gone.
         let left = || self.left(world);
         assert!(soon(|| left().is_empty()), "{:#?}", left());
     }
 
-    /// What is not as before now.
+    /// The current differences from the state before.
     fn left(&self, world: &World) -> Vec<String> {
         let now = Snapshot::take(world).expect("a picture");
         let mut left = self.picture.difference(&now);
@@ -112,7 +112,7 @@ fn after_clear_and_stop_everything_is_as_before() {
         ] {
             netnice.type_line(&line).expect("it is granted");
         }
-        // Traffic has passed while it works.
+        // Traffic passes during the work.
         let received = || {
             world
                 .server()
@@ -161,24 +161,24 @@ fn a_daemon_that_was_killed_leaves_what_the_next_one_clears() {
     before.is_back(&world);
 }
 
-/// Where a foreign filter counts: it copies what it sees into a device of its own.
+/// The counter of a foreign filter: the filter copies packets to a device of its own.
 struct Counter {
     device: String,
 }
 
 impl Counter {
-    /// A filter on `hook` of eth0 in `ns`, at this preference, for UDP to this port.
+    /// Makes a filter on `hook` of eth0 in `ns`, with this preference, for UDP to this port.
     fn place(ns: &world::Netns, name: &str, hook: &str, pref: u32, port: u16) -> Counter {
         let device = format!("c{name}");
         ns.ip(&format!("link add {device} type veth peer name {device}x"))
             .expect("a device");
         for end in [format!("{device}x"), device.clone()] {
-            // Without an IPv6 address it sends nothing of its own.
+            // Without an IPv6 address it sends no packets of its own.
             ns.ip(&format!("link set {end} addrgenmode none"))
                 .expect("a device");
             ns.ip(&format!("link set {end} up")).expect("a device");
         }
-        // The clsact may be there, whoever made it.
+        // The clsact may exist already, made by netnice or by the test.
         let _ = ns.tc("qdisc add dev eth0 clsact");
         ns.tc(&format!(
             "filter add dev eth0 {hook} protocol ip pref {pref} u32 match ip protocol 17 0xff \
@@ -197,8 +197,9 @@ const UP: u16 = 7001;
 const DOWN: u16 = 7002;
 const PACKETS: u64 = 200;
 
-/// Whether programs go in front of everybody's filters, whatever is there (Linux 6.6 and later).
-/// Before that, a filter that sat before ours sees what passes a cap on its way there and back.
+/// Whether the kernel runs netnice's programs before all filters, in any order of attachment (tcx,
+/// Linux 6.6 and later). On older kernels a filter before netnice's sees capped packets twice, on
+/// their way to the stage and back.
 fn has_tcx() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
     let mut numbers = release
@@ -212,7 +213,7 @@ fn foreign_filters_see_every_packet_once_before_during_and_after() {
     world::begin().expect("a clean start");
     let world = World::pair(Pair::default()).expect("a world");
     let (client, server) = (world.client(), world.server());
-    // Before and behind ours, both ways, and on the next interface.
+    // Before and after netnice's programs, in both directions, and on the next interface.
     let places = [
         (&client.ns, "efirst", "egress", 1, UP),
         (&client.ns, "elast", "egress", 65_000, UP),
@@ -257,7 +258,7 @@ fn foreign_filters_see_every_packet_once_before_during_and_after() {
     before.is_back(&world);
 }
 
-/// UDP datagrams that programs of a host have read.
+/// Number of UDP datagrams that programs of a host have read.
 fn datagrams_read(host: &Host) -> u64 {
     let mut cat = host.ns.command("cat");
     let text = process::run(cat.arg("/proc/net/snmp")).expect("counters");
@@ -266,7 +267,8 @@ fn datagrams_read(host: &Host) -> u64 {
     read.expect("InDatagrams").parse().expect("a number")
 }
 
-/// One process sends and receives so many datagrams; `named` hears its number before it starts.
+/// One process sends and receives [`PACKETS`] datagrams; `named` gets its process id before it
+/// starts.
 fn exchange(world: &World, named: impl FnOnce(u32)) {
     let at = |host: &str, port| std::net::SocketAddr::new(world.host(host).port().v4.into(), port);
     let server = world.server();
@@ -286,7 +288,7 @@ fn exchange(world: &World, named: impl FnOnce(u32)) {
     program.tell(sender, "go").expect("it listens");
     let back = source(at("server", 7004), at("client", DOWN));
     let back = traffic::eager(server, &back).expect("a source");
-    // A datagram that does not come is missed below.
+    // The checks below detect missing datagrams.
     let all = || [server, world.client()].map(datagrams_read);
     soon(|| {
         all()

@@ -1,5 +1,5 @@
-//! Units of the service manager: a unit that is started again is held from its first packet on, and its contract may
-//! stand in its own files. The control groups are made by hand, as systemd makes them.
+//! Units of the service manager: a restarted unit is limited from its first packet on, and its own
+//! files may contain its contract. The cgroups are made by hand, as systemd makes them.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use netnice_lab::traffic::{self, Running, Udp};
 use netnice_lab::wire::{self, Flow, Record, Tap};
 use netnice_lab::world::Cgroup;
 
-/// A slice, and a unit in it, of a name that only this test has.
+/// A slice, and a unit in it with a name that only this test has.
 fn unit(what: &str) -> (Cgroup, Cgroup) {
     let slice = Cgroup::create("units.slice").expect("a slice");
     let name = format!("nn{}-{what}.service", std::process::id());
@@ -17,7 +17,7 @@ fn unit(what: &str) -> (Cgroup, Cgroup) {
     (slice, unit)
 }
 
-/// Starts a flood in a control group, from this port.
+/// Starts a flood in a cgroup, from this port.
 fn flood(desk: &Desk, group: &Cgroup, port: u16) -> Running {
     let procs = group.procs();
     let procs = procs.to_str().expect("a plain path");
@@ -26,16 +26,16 @@ fn flood(desk: &Desk, group: &Cgroup, port: u16) -> Running {
     traffic::eager_behind(desk.world.client(), &words, None, &flood).expect("a flood")
 }
 
-/// What the flood from this port sent in the 200 ms after its first packet, in bytes.
+/// Bytes that the flood from this port sent in the 200 ms after its first packet.
 fn beginning(record: &Record, port: u16) -> u64 {
     let of = |flow: &Flow| wire::inbound(flow) && flow.source.1 == port;
     let first = record.first_of(of).expect("it sent something");
     record.bytes(of, first, first + 200_000_000)
 }
 
-/// Twice what a limit of 4 Mbit/s lets pass in 200 ms with its burst of 5 ms. Twice, because the
-/// meter on a busy or emulated machine may stamp packets late, and then together. A flood that is
-/// not held sends as much in 9 ms; the experiment `change` judges how exactly a limit begins.
+/// Twice the bytes that a limit of 4 Mbit/s passes in 200 ms with its burst of 5 ms. Twice, because
+/// the meter on a busy or emulated machine may stamp packets late and together. A flood without a
+/// limit sends as much in 9 ms; the experiment `change` judges how exactly a limit begins.
 const MOST: u64 = 2 * 4_000_000 / 8 * 205 / 1000;
 
 #[test]
@@ -49,8 +49,8 @@ fn a_unit_restarted_twenty_times_is_held_from_its_first_packet_on() {
     restarted(20, 3);
 }
 
-/// A unit begins anew so many times, and some more without a daemon; a flood in it is held each
-/// time.
+/// Restarts a unit `times` times, and some more without a daemon; the flood in it must be limited
+/// each time.
 fn restarted(times: u16, without_daemon: u16) {
     let mut desk = Desk::new().expect("a desk");
     let _to = desk.sink(5001).expect("a sink");
@@ -67,7 +67,7 @@ fn restarted(times: u16, without_daemon: u16) {
     for port in 6000..last {
         restart(&desk, port);
     }
-    // The kernel does it: without a daemon it is the same.
+    // The kernel enforces the limit: without a daemon it is the same.
     desk.netnice.stop_daemon();
     for port in last..last + without_daemon {
         restart(&desk, port);
@@ -112,7 +112,8 @@ fn a_unit_that_never_ran_is_held_by_its_drop_in_from_its_first_packet_on() {
         "{sent} bytes in 200 ms, {MOST} at most"
     );
     desk.keeps(|| desk.sent(0.5, 1.0).expect("a rate"), R4M, "the unit");
-    // A file that changes is read by itself; one that makes no sense is said, and the unit keeps what it had.
+    // A changed file is read automatically. An invalid file is reported, and the unit keeps its
+    // contract.
     write("[X-Netnice]\nNetworkUpMax=2mbit\n");
     assert!(soon(|| up() == 2_000_000), "{}", desk.target(&target));
     write("[X-Netnice]\nNetworkUpMax=2mbps\n");

@@ -1,5 +1,5 @@
-//! The lab tests itself: worlds appear, carry what they should at the rate that they should, and
-//! leave nothing behind however they end. Needs root.
+//! Tests of the lab itself: worlds are made, carry traffic at the right rate, and leave nothing
+//! behind, whichever way they end. Needs root.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -15,9 +15,9 @@ fn at(world: &World, host: &str, family: Family, port: u16) -> SocketAddr {
     SocketAddr::new(world.host(host).address(family), port)
 }
 
-/// Fails unless `got` is at most some share over `want`, and at least half of it: a sender on a
-/// busy or emulated machine sends less than it may. (The experiment `accuracy` with `--subject htb`
-/// judges how exact the lab measures.)
+/// Fails unless `got` is at most the fraction `over` above `want`, and at least half of it: a
+/// sender on a busy or emulated machine sends less than it may. (The experiment `accuracy` with
+/// `--subject htb` judges the lab's own accuracy.)
 fn near(got: f64, want: f64, over: f64, what: &str) {
     assert!(
         (0.5..=1.0 + over).contains(&(got / want)),
@@ -29,7 +29,8 @@ fn pause(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// Bulk TCP through HTB by hand: the tap, the sink and the device agree, and the rate is right.
+/// Bulk TCP through HTB by hand: the tap, the sink and the device must agree, and the rate must be
+/// right.
 fn through_htb(family: Family, offloads: Offloads) {
     let world = World::pair(Pair {
         offloads,
@@ -37,7 +38,8 @@ fn through_htb(family: Family, offloads: Offloads) {
     })
     .expect("a world");
     let (client, server) = (world.client(), world.server());
-    // Room for three packets of segmentation offload: a queue that runs empty makes no rate.
+    // Room for three packets with segmentation offload: the rate is not reached if the queue runs
+    // empty.
     htb::limit(&client.ns, "eth0", 20_000_000, htb::Leaf::Bytes(200_000)).expect("htb");
     let to = at(&world, "server", family, 5001);
     let sink = traffic::eager(server, &Tcp::listen(to).sink()).expect("sink");
@@ -114,8 +116,8 @@ fn a_switched_world_holds_its_cables_rates_both_ways() {
     near(rate, 4e6, 0.03, "the cable's rate");
     let got = own.stop().expect("the sink reports");
     assert!(got.received > 0);
-    // The probe's answers wait in the cable's queue of 50 ms. A busy machine adds to that; a queue
-    // of ten times the length is another one than was asked for.
+    // The probe's packets wait in the cable's queue of 50 ms. A busy machine adds to that; a time
+    // ten times as long would mean a wrong queue.
     let probe = probe.stop().expect("the probe reports");
     let times: Vec<f64> = probe.round_trips.iter().map(|t| t.1 as f64 / 1e6).collect();
     let median = netnice_lab::stats::median(&times);
@@ -160,7 +162,7 @@ fn a_probe_over_tcp_counts_round_trips() {
     let probe = traffic::eager(world.client(), &probe).expect("probe");
     pause(500);
     let got = probe.stop().expect("the probe reports");
-    // It asks for a hundred; a busy machine asks for less.
+    // The probe sends a hundred requests, on a busy machine fewer.
     assert!(
         got.round_trips.len() > 10,
         "{} answers",
@@ -274,7 +276,7 @@ fn a_snapshot_sees_what_came_and_what_went() {
     ns.ip("link del nn0").expect("a link");
     ns.sysctl("net/ipv4/ip_forward", "0").expect("a sysctl");
     std::fs::remove_file(world.folder().join("left")).expect("a file");
-    // Programs and maps of eBPF are the whole machine's: others may have come and gone.
+    // eBPF programs and maps are those of the whole machine: other runs may have changed them.
     let ours = || {
         let mut lines = before.difference(&Snapshot::take(&world).expect("a picture"));
         lines.retain(|line| !line.contains(": id "));

@@ -1,7 +1,7 @@
-//! The driver's side of one flow. [`Flow::take`] and [`Flow::take_empty`] hand out validated records;
-//! [`Flow::give_back`] and [`Flow::deliver`] return them to the program. A call fails with a
-//! [`Breach`] when the program broke a rule of `docs/ring.md`; the caller must then disconnect the
-//! program.
+//! The driver's side of one flow. [`Flow::take`] and [`Flow::take_empty`] hand out validated
+//! records; [`Flow::give_back`] and [`Flow::deliver`] return them to the program. A call fails with
+//! a [`Breach`] when the program broke a rule of `docs/reference/ring.md`; the caller must then
+//! disconnect the program.
 
 use std::mem::offset_of;
 use std::sync::Arc;

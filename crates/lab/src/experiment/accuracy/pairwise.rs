@@ -1,9 +1,10 @@
-//! A small subset of a matrix in which every two choices still meet.
+//! A small subset of a matrix that contains every pair of choices.
 //!
-//! Most faults need one or two particular choices to show (IPv6 with UDP, say), so a subset that
-//! has every *pair* of choices finds nearly what the whole matrix finds. Greedy: take the cell
-//! that covers most pairs not met yet, until none is left; among equals the one whose choices were
-//! taken least so far, so that no choice is favoured. The result depends on nothing but the matrix.
+//! Most faults depend on one or two particular choices (IPv6 with UDP, for example), so a subset
+//! with every *pair* of choices finds almost all that the whole matrix finds. The algorithm is
+//! greedy: it takes the cell that covers most uncovered pairs, until none is left. Among equals it
+//! takes the cell whose choices were taken least so far, so that the choices stay balanced. The
+//! result depends only on the matrix.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -25,7 +26,7 @@ pub fn cover<T: Clone, const N: usize>(cells: &[T], levels: impl Fn(&T) -> [usiz
                 .sum();
             (gain, Reverse(used))
         };
-        // max_by_key takes the last of equals; reversed, that is the first of the matrix.
+        // max_by_key returns the last of equals; reversed, that is the first of the matrix.
         let Some(best) = cells.iter().rev().max_by_key(worth) else {
             break;
         };
@@ -74,7 +75,7 @@ mod tests {
                 );
             }
         }
-        // 25 pairs of the two widest factors are the least; greedy stays near.
+        // 25 pairs of the two widest factors are the minimum; the greedy result is close to it.
         assert!((25..=32).contains(&chosen.len()), "{} cells", chosen.len());
         assert_eq!(chosen, cover(&cells, |c| *c));
     }

@@ -1,9 +1,9 @@
-//! CELL, figures 5 and 6: what a cell costs, in cycles of the time stamp counter.
+//! CELL, figures 5 and 6: the cost of a cell, in cycles of the time stamp counter.
 //!
-//! The real scheduler in virtual time, and beside it what an adapter of the paper does for each
-//! cell: count what is in its buffer, and issue a data transfer command for the next PDU when
-//! the one before is half sent. Cells are measured in bins; the work is the same in every run,
-//! so of each bin the least of several runs is what it costs, without what else the machine did.
+//! The real scheduler runs in virtual time, with the work of the paper's adapter for each cell: it
+//! counts the cells in its buffer, and issues a transfer command for the next PDU when half of the
+//! one before is sent. Cells are measured in bins. The work is the same in every run, so the least
+//! of several runs is the cost of a bin without other load on the machine.
 
 #[path = "../../../../core/benches/scheduler/clock.rs"]
 mod clock;
@@ -26,7 +26,7 @@ use crate::experiment::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 
 /// Figure 5: 65,536 connections of the same contract start in one instant and send five PDUs of
-/// 5,000 bytes each; and the same with half as much again booked as there is.
+/// 5,000 bytes each; and the same with 150 % of the link booked.
 pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let (pdus, runs) = if context.quick { (1, 1) } else { (PDUS, 7) };
@@ -50,8 +50,7 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
             least_of(&mut bins, clock.bins(|| adapter.cell()));
             (end, sent) = (adapter.now.0, sent.min(adapter.sent));
         }
-        // All connections fall due together, so the first quarter of a round has the work of
-        // putting the rest in order too.
+        // All connections become due together, so the first quarter of a round also sorts the rest.
         let rounds: Vec<f64> = bins
             .chunks(MANY as usize / BIN)
             .map(|round| round.iter().sum::<f64>() / round.len() as f64)
@@ -98,7 +97,7 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// Figure 6 and what the text says of fewer connections; and of more than the paper had.
+/// Figure 6, the paper's text on fewer connections, and more connections than the paper had.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let (bins, runs) = if context.quick { (8, 1) } else { (64, 5) };
@@ -168,11 +167,11 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// The adapter of the paper: a scheduler, and for each connection what is where.
+/// The adapter of the paper: a scheduler, and the buffer state of each connection.
 struct Adapter {
     link: Scheduler,
     connections: Vec<Connection>,
-    /// The transfer commands issued last: whose, and how many cells.
+    /// The last transfer commands: connection and number of cells.
     commands: Vec<(u32, u32)>,
     issued: usize,
     now: Instant,
@@ -180,22 +179,22 @@ struct Adapter {
 }
 
 struct Connection {
-    /// Cells in the buffer or on the way there.
+    /// Cells in the buffer or in transfer.
     here: u32,
-    /// Cells that were not asked for yet.
+    /// Cells that were not requested yet.
     there: u32,
 }
 
 impl Adapter {
-    /// Connections of one contract that send so many PDUs, all from this instant on.
+    /// Connections of one contract that each send `pdus` PDUs from instant 0 on.
     fn started(connections: u32, percent: u64, pdus: u32) -> Adapter {
         let pcr = BOOKED * percent / 99 / u64::from(connections);
         let contracts = (0..connections).map(|_| constant(pcr));
         Adapter::new(LINK, contracts, pdus * PDU)
     }
 
-    /// Connections that never end, of one dual bucket or of random ones, 90 % of a link that is
-    /// faster where the slowest rate asks for it.
+    /// Connections without an end, with the same or with random dual buckets. They use 90 % of the
+    /// link, which is faster if the slowest rate requires it.
     fn endless(connections: u32, same: bool) -> Adapter {
         let (each, link) = share(connections);
         Adapter::new(link, contracts(connections, each, same), u32::MAX)
@@ -228,7 +227,7 @@ impl Adapter {
         }
     }
 
-    /// The next cell; false if there is none any more.
+    /// Sends the next cell; `false` if there is none left.
     fn cell(&mut self) -> bool {
         loop {
             let (connections, commands, issued) =
@@ -290,14 +289,14 @@ impl Shaping {
     }
 }
 
-/// What each connection has in the mean, and the link for all.
+/// The mean rate of each connection, and the link's rate, in bit/s.
 fn share(connections: u32) -> (u64, u64) {
-    // The slowest random rate must not be below 1 kbit/s.
+    // The lowest random rate must not be below 1 kbit/s.
     let each = (BOOKED / u64::from(connections)).max(4_000);
     (each, (each * u64::from(connections) * 10 / 9).max(LINK))
 }
 
-/// Dual buckets that take `each` in the long run, all the same or random around it.
+/// Dual buckets with the sustained rate `each`, either all the same or random around it.
 fn contracts(connections: u32, each: u64, same: bool) -> impl Iterator<Item = contract::Cell> {
     let mut random = Random::new(6);
     (0..connections).map(move |_| {
@@ -328,7 +327,7 @@ fn rate(bits: u64) -> Rate {
     Rate::new(bits).expect("a rate")
 }
 
-/// The clock: cycles of the time stamp counter where there is one, else nanoseconds.
+/// The clock's unit: cycles of the time stamp counter if available, else nanoseconds.
 struct Cycles {
     per_nano: f64,
     unit: &'static str,
@@ -348,7 +347,7 @@ impl Cycles {
         }
     }
 
-    /// Cost per cell, bin for bin, as long as there are cells.
+    /// Cost per cell of each bin, until no cell is left.
     fn bins(&self, cell: impl FnMut() -> bool) -> Vec<f64> {
         self.some_bins(usize::MAX, cell)
     }
@@ -367,7 +366,7 @@ impl Cycles {
         bins
     }
 
-    /// Three rounds that nobody measures.
+    /// Three rounds without a measurement.
     fn warm(&self, connections: u32, mut cell: impl FnMut() -> bool) {
         for _ in 0..3 * connections {
             cell();
@@ -375,7 +374,7 @@ impl Cycles {
     }
 }
 
-/// Of each bin the least.
+/// Keeps the least of each bin.
 fn least_of(bins: &mut Vec<f64>, run: Vec<f64>) {
     match bins.is_empty() {
         true => *bins = run,
@@ -390,20 +389,20 @@ fn quantile(bins: &[f64], part: f64) -> f64 {
     sorted.get(at as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// More than 64 k connections, as in the paper.
+/// As in the paper: more than 64,000 connections.
 const MANY: u32 = 65_536;
 
 /// Cells of a PDU of 5,000 bytes in AAL5.
 const PDU: u32 = 105;
 
-/// 25,000 bytes.
+/// Five PDUs are 25,000 bytes.
 const PDUS: u32 = 5;
 
-/// The paper's link, and what was booked of it, in bit/s.
+/// The rate of the paper's link, and the booked rate, in bit/s.
 const LINK: u64 = 622_080_000;
 const BOOKED: u64 = 616_000_000;
 
-/// Cells of a bin.
+/// Cells in a bin.
 const BIN: usize = 16_384;
 
 /// Commands that the adapter's queue holds.

@@ -1,5 +1,5 @@
-//! CELL on real packets: a slot is a packet of 1500 bytes, 120 us on a link of 100 Mbit/s, and the policer reads a capture of
-//! what arrived.
+//! CELL on real packets: a slot is a packet of 1500 bytes, 120 us on a link of 100 Mbit/s, and the
+//! policer reads a capture of the packets that arrived.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::direct::Talker;
 use crate::plot::{Chart, Series, palette};
 use crate::wire::Record;
 
-/// Figure 3: ten connections, each shaped so that a policer at the receiver stays silent.
+/// Figure 3: ten connections, each shaped so that a policer at the receiver finds no violation.
 pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let slots: u64 = if context.quick { 20_000 } else { 250_000 };
@@ -59,7 +59,8 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let (Some(first), Some(last)) = (times.first(), times.last()) else {
             anyhow::bail!("VC {number} sent nothing");
         };
-        // What the contract gives in the time between its first packet and its last, and these two.
+        // The packets that the contract allows between the first packet and the last, and these
+        // two.
         let wanted = one.at_least((last - first) / SLOT);
         wrong += early;
         let short = wanted as f64 - times.len() as f64;
@@ -86,8 +87,9 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
         "",
         none,
     );
-    // A delay gives no credit, so a driver that the machine stops for a millisecond loses packets too, and they cannot be told
-    // from those of conflicts: the quick form judges the rate (cell-fig3-sim has no machine, and judges packets).
+    // A delay gives no credit. If the machine stops the driver for a millisecond, packets are lost
+    // that cannot be told from those lost to conflicts. The quick form therefore judges the rate
+    // (cell-fig3-sim does not depend on the machine and judges packets).
     let what = "most packets that a connection lost to conflicts";
     if context.quick {
         let what = format!("{what}, of its contract");
@@ -120,7 +122,8 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// Figure 4: transient overload of an overbooked link, proportional sharing and priorities. The paper's slots times a hundred.
+/// Figure 4: transient overload of an overbooked link, proportional sharing and priorities. All
+/// slots are the paper's times a hundred.
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let scale = if context.quick { 25 } else { 100 };
@@ -143,7 +146,7 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let row: BTreeMap<_, _> = found.collect();
         outcome.ours(&format!("slots {from} to {until}, % of the link"), row);
     }
-    // VC 1 asks for a quarter of what VC 4, 5 and 6 ask for.
+    // VC 1 requests a quarter of the rate of VC 4, 5 and 6.
     for (from, until, hungry) in [(205, 250, 1), (255, 300, 2), (305, 400, 3)] {
         let unit = part(1, from, until);
         let all: Vec<f64> = (0..hungry).map(|n| part(4 + n, from, until)).collect();
@@ -196,14 +199,14 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// The run of figure 4; the lowest class may have a minimum. What was seen, and when it began.
+/// Runs figure 4; the lowest class may have a minimum. Returns the record and the start of the run.
 fn overload(least: Option<Rate>, scale: u64, outcome: &mut Outcome) -> Result<(Record, u64)> {
     let Stage { world, mut direct } = Stage::new(LINK, AHEAD)?;
     let period = Nanos::from_millis(10);
     let min = [None, None, least];
     let classes = min.map(|min| Class { min });
     let server = direct.server(Slice::new(period, period, false)?, &classes)?;
-    // In percent of the link; class; from and until.
+    // Number, percent of the link, class, first slot, end slot.
     let flows = [
         (1, 25, 1, 0, 600),
         (2, 10, 2, 0, 600),
@@ -230,7 +233,7 @@ fn overload(least: Option<Rate>, scale: u64, outcome: &mut Outcome) -> Result<(R
             Some(talker) => {
                 talking.insert(number, talker.talk()?);
             }
-            // What it handed over already is still sent.
+            // The driver still sends the packets that the talker submitted.
             None => ended.extend(talking.remove(&number)),
         }
         for one in ended.drain(..) {
@@ -272,11 +275,11 @@ fn port(number: u16) -> u16 {
     5000 + number
 }
 
-/// Bits in a second.
+/// Rate of the link in bit/s.
 const LINK: u64 = 100_000_000;
 /// Bytes of a packet.
 const PACKET: u64 = 1500;
-/// Its time on the link, in ns.
+/// A packet's time on the link, in ns.
 const SLOT: u64 = 120_000;
-/// How long before the link is free the next packet is decided on.
+/// The scheduler decides on the next packet this long before the link is free.
 const AHEAD: Nanos = Nanos::from_micros(250);

@@ -16,7 +16,7 @@ use crate::traffic::{self, Udp, clients};
 use crate::wire::Record;
 use crate::world::{Family, Pair, World, htb};
 
-/// Figure 5a: six senders with slices of 4 to 24 ms of 100 ms; pings are answered meanwhile.
+/// Figure 5a: six senders with slices of 4 to 24 ms of 100 ms, and pings from the other host.
 pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let seconds = if context.quick { 3 } else { 60 };
@@ -28,7 +28,7 @@ pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
         talker.fill()?;
         talkers.push(talker);
     }
-    // As beside flows that receive: the kernel's packets pass the driver's program.
+    // As beside flows that receive: the kernel's packets pass the driver's XDP program.
     direct.listen(&world)?;
     let (mode, (tap, _)) = (direct.mode(), Stage::tap(&world)?);
     let every = Duration::from_millis(7);
@@ -82,7 +82,7 @@ pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// Figure 5b: one sender with extra only, then four with slices, 5 s after each other.
+/// Figure 5b: one sender without a slice, then four with slices, 5 s after each other.
 pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let step = if context.quick { SECOND } else { 5 * SECOND };
@@ -115,7 +115,8 @@ pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let (mut worst_bin, mut worst_mean) = (0.0_f64, 0.0_f64);
     for slice in slices {
         let times = record.times(from_port(port(slice)));
-        // Its periods begin when it does, and its first packet leaves within a millisecond.
+        // The sender's periods begin when it starts, and its first packet leaves within a
+        // millisecond.
         let begin = times.first().context("nothing arrived of a slice")? - MS;
         let (off, mean) = shares(&record, slice, begin, until);
         worst_bin = worst_bin.max(off);
@@ -125,7 +126,7 @@ pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let times = record.times(from_port(port(0)));
     let mut worst_rest = 0.0_f64;
     for stage in 0..6_u64 {
-        // From the first period after the one in which somebody came.
+        // From the first period after the one in which a sender started.
         let (begin, end) = (from + stage * step + 200 * MS, from + (stage + 1) * step);
         let reserved: u64 = slices.into_iter().take(stage as usize).sum();
         let rest = (100 - reserved) as f64 / 100.0 * (end - begin) as f64 / PACKET as f64;
@@ -147,7 +148,7 @@ pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// Figure 6: two senders that were promised nothing, through the driver and through the kernel's queue.
+/// Figure 6: two senders without a guarantee, through the driver and through the kernel's queue.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let seconds = if context.quick { 3 } else { 30 };
@@ -179,7 +180,7 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let to = (world.server().port().v4, direct::SINK).into();
         let flood = |number| {
             let from = (client.port().v4, port(number)).into();
-            // With its headers 1500 bytes, as ours.
+            // With headers 1500 bytes, as the talkers' packets.
             traffic::eager(client, &Udp::source(from, to).size(1458))
         };
         let floods = [flood(1)?, flood(2)?];
@@ -216,7 +217,7 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
         anyhow::bail!("two runs were made");
     };
     let part = total / theirs * 100.0;
-    // Both send the link's rate, so the difference is a packet at the edges of the run.
+    // Both send at the link's rate; the difference is a packet at the edges of the run.
     let least = if context.quick { 97.0 } else { 99.95 };
     outcome.check("total, of the kernel's", part, "%", Bound::AtLeast(least));
     outcome.check(
@@ -244,7 +245,7 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// Rates of one sender of figure 6 in bins of 200 ms, in Mbit/s, when both have begun.
+/// Rates of one sender of figure 6 in bins of 200 ms, in Mbit/s, after both have started.
 fn steady(record: &Record, number: u64, seconds: u64) -> Vec<f64> {
     let begin = |number| record.times(from_port(port(number))).first().copied();
     let from = begin(1).max(begin(2)).unwrap_or_default() + SECOND / 2;
@@ -253,7 +254,7 @@ fn steady(record: &Record, number: u64, seconds: u64) -> Vec<f64> {
     packets.into_iter().map(megabits).collect()
 }
 
-/// Packets of a slice in bins of 200 ms: how far the farthest is from s/p, and the mean.
+/// Packets of a slice in bins of 200 ms: the largest deviation from s/p, and the mean.
 fn shares(record: &Record, slice: u64, from: u64, until: u64) -> (f64, f64) {
     let found = bins(&record.times(from_port(port(slice))), from, until, BIN);
     let off = found.iter().map(|packets| (packets - wanted(slice)).abs());
@@ -261,7 +262,7 @@ fn shares(record: &Record, slice: u64, from: u64, until: u64) -> (f64, f64) {
 }
 
 fn judge(outcome: &mut Outcome, context: &Context, bin: f64, mean: f64) {
-    // Beside other tests the driver may be kept from its processor.
+    // Beside other tests the driver may have to wait for its processor.
     let (most, share) = if context.quick {
         (5.0, 3.0)
     } else {
@@ -287,12 +288,12 @@ fn rates(chart: Chart, record: &Record, names: &[(String, u16)], from: u64, unti
     series.fold(chart, Chart::with).svg()
 }
 
-/// Of packets in a bin.
+/// The rate of `packets` in a bin, in Mbit/s.
 fn megabits(packets: f64) -> f64 {
     packets * 1500.0 * 8e3 / BIN as f64
 }
 
-/// Packets in a bin of 200 ms that a slice of so many of 100 ms is.
+/// Packets in a bin of 200 ms for a slice of `slice` ms in 100 ms.
 fn wanted(slice: u64) -> f64 {
     (slice * MS) as f64 * 2.0 / PACKET as f64
 }
@@ -301,16 +302,16 @@ fn port(number: u64) -> u16 {
     5000 + number as u16
 }
 
-/// No promise: a part of what is left over.
+/// No guarantee: a share of the left-over.
 const LEFT_OVER: &str = "weight 100";
-/// Bits in a second.
+/// Rate of the link in bit/s.
 const LINK: u64 = 100_000_000;
 /// A packet's time on the link, in ns.
 const PACKET: u64 = 120_000;
 /// The width of a bin, in ns: two periods.
 const BIN: u64 = 200 * MS;
-/// How long before the link is free the next packet is decided on: a driver that is late by less wastes none of it. It is what
-/// HTB's bucket of figure 6 holds.
+/// The scheduler decides on the next packet this long before the link is free. A driver that is
+/// less late than this wastes no time of the link. HTB's bucket of figure 6 has the same size.
 const AHEAD: Nanos = Nanos::from_micros(1_200);
-/// Until both senders of figure 6 have begun, in seconds.
+/// Time in seconds until both senders of figure 6 have started.
 const SETTLE: f64 = 1.0;

@@ -1,4 +1,5 @@
-//! Figure 7: two programs receive; the second gets slower and slower, and the first does not notice.
+//! Figure 7: two programs receive; the second becomes slower and slower, and the first is not
+//! affected.
 
 use std::time::{Duration, Instant};
 
@@ -14,15 +15,17 @@ use crate::plot::{Chart, Series, palette};
 use crate::traffic::{self, Udp};
 use crate::world::Family;
 
-/// Both consumers, and what was seen of them over time: seconds, packets received and lost of each.
+/// Samples over time: seconds, and packets received and lost by each consumer.
 struct Seen {
     counts: Vec<(f64, [(u64, u64); 2])>,
 }
 
-/// 40 and 45 Mbit/s of UDP from the kernel of another host; the second consumer slows down every 20,000 packets.
+/// Figure 7: 40 and 45 Mbit/s of UDP from the kernel of another host; the second consumer slows
+/// down every 20,000 packets.
 pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
-    // Packets of a step, and of the second sender in all; the first sends as long.
+    // Packets in a step. The second sender sends seven steps, and the first sends for the same
+    // time.
     let step = if context.quick { 2_000 } else { 20_000 };
     let counts = [7 * step * 40 / 45, 7 * step];
     let Stage { world, mut direct } = Stage::new(1_000_000_000, Nanos(0))?;
@@ -109,7 +112,7 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
 }
 
 impl Seen {
-    /// Looks every quarter of a second, until nothing more comes.
+    /// Samples every quarter of a second until all packets are accounted for.
     fn watch(listening: [&Listening; 2], counts: [u64; 2]) -> Seen {
         let begin = Instant::now();
         let mut seen = vec![(0.0, [(0, 0); 2])];
@@ -122,14 +125,14 @@ impl Seen {
                 .all(|((got, lost), sent)| got + lost >= sent);
             let before = seen.last().map(|(_, before)| *before);
             seen.push((begin.elapsed().as_secs_f64(), now));
-            // Or it stands still: what is missing then is for the sums to tell.
+            // Or until nothing changes: the sums then show the missing packets.
             if over || (before == Some(now) && now[0].0 > 0) {
                 return Seen { counts: seen };
             }
         }
     }
 
-    /// Of the second consumer: which part it lost, in every quarter of a second.
+    /// The share in percent that a consumer lost, in every quarter of a second.
     fn losses(&self, of: usize) -> Vec<(f64, f64)> {
         let pairs = self.counts.windows(2);
         let part = |pair: &[(f64, [(u64, u64); 2])]| {
@@ -190,7 +193,8 @@ impl Seen {
     }
 }
 
-/// What is sent to both, in bits per second.
+/// Rates of both senders, in bit/s.
 const RATES: [u64; 2] = [40_000_000, 45_000_000];
-/// By how much longer the second consumer works on a packet in each step. 45 Mbit/s are a packet each 267 us.
+/// Increase of the second consumer's work on a packet in each step. At 45 Mbit/s a packet comes
+/// every 267 us.
 const WORK: Duration = Duration::from_micros(80);

@@ -1,6 +1,7 @@
-//! Real programs, by the daemon and the driver, to which at any moment happens what happens to programs: they are stopped for a
-//! while, killed, end in the midst of sending, fork, become another program. Beside them a good flow keeps its rate, and at the
-//! end nothing of the dead is left, no flow, no descriptor, no mapping, and no frame has come to the driver from where it was not.
+//! Real programs with the daemon and the driver. At random times they are stopped for a while,
+//! killed, end while they send, fork, or execute another program. A good flow beside them must keep
+//! its rate. At the end no flow, descriptor or mapping of dead programs may be left, and all frames
+//! of the driver must be accounted for.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,8 +17,8 @@ use netnice_lab::world;
 
 use super::{Bounds, CONTRACTS, Contracts, GOOD, LOOSE, SLOW, TIGHT, lateness};
 
-/// Of the long form: as beside the rogues, but what a busy machine is late with it makes up for;
-/// and here 14 bytes of Ethernet count.
+/// Contract of the long form: like that beside the rogues, but with a tolerance for a busy machine;
+/// here 14 bytes of Ethernet count too.
 const PATIENT: Contracts = Contracts {
     good: "cell pcr=20mbit,cdvt=5ms",
     spacing: 605_600.0,
@@ -25,22 +26,24 @@ const PATIENT: Contracts = Contracts {
     ..CONTRACTS
 };
 
-/// What happens to a program.
+/// Events of a program.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     /// SIGSTOP, and SIGCONT after a while.
     Stopped,
     /// SIGKILL.
     Killed,
-    /// It ends by itself, with packets on their way.
+    /// It ends by itself, with queued packets.
     Exits,
-    /// It has a child, which ends at once.
+    /// It forks a child, which ends at once.
     Forks,
-    /// It has a child that sends by the same rings, and writes nonsense into them when both are expelled.
+    /// It forks a child that uses the same rings, and writes invalid values into them when both are
+    /// disconnected.
     Twin,
-    /// It has a child that holds all that it has, and outlives it. Then the child writes into the memory.
+    /// It forks a child that holds all its descriptors and outlives it. Then the child writes into
+    /// the memory.
     Orphan,
-    /// It becomes another program, which has its descriptors.
+    /// It executes another program, which inherits its descriptors.
     Exec,
 }
 
@@ -54,12 +57,12 @@ const FATES: [Fate; 7] = [
     Fate::Exec,
 ];
 
-/// What a program is at.
+/// The state of a program.
 enum State {
     Well,
-    /// Until then.
+    /// Stopped until this time.
     Stopped(Instant),
-    /// It is killed then.
+    /// It is killed at this time.
     Doomed(Instant),
 }
 
@@ -68,16 +71,16 @@ struct Beset {
     state: State,
 }
 
-/// Eight programs and those that were.
+/// The eight running programs and their predecessors.
 struct Crowd<'a> {
     desk: &'a Desk,
     eight: Vec<Beset>,
-    /// Killed, but their children may live.
+    /// Killed programs whose children may live.
     graves: Vec<Running>,
-    /// Of the next one.
+    /// The port of the next program.
     port: u16,
     random: u64,
-    /// What is still to happen before all of it happens again.
+    /// The events that are left before all are drawn again.
     deck: Vec<Fate>,
     happened: [u32; FATES.len()],
 }
@@ -110,7 +113,7 @@ impl Crowd<'_> {
         })
     }
 
-    /// Below `bound`.
+    /// A random number below `bound`.
     fn any(&mut self, bound: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -122,14 +125,15 @@ impl Crowd<'_> {
         Instant::now() + Duration::from_millis(from + self.any(to - from))
     }
 
-    /// Kills one (not its children) and puts another in its place.
+    /// Kills a program (not its children) and starts another in its place.
     fn replace(&mut self, who: usize) -> Result<()> {
-        // It may have been expelled and have ended.
+        // It may have been disconnected and have ended.
         let _ = sys::kill(self.eight[who].program.pid() as i32, libc::SIGKILL);
         let next = self.born()?;
         let dead = std::mem::replace(&mut self.eight[who], next);
         self.graves.push(dead.program);
-        // The children of those that died long ago end too: they would be hundreds.
+        // The children of the oldest dead programs are ended too; otherwise there would be
+        // hundreds.
         if self.graves.len() > GRAVES {
             self.graves.remove(0);
         }
@@ -168,7 +172,7 @@ impl Crowd<'_> {
         Ok(())
     }
 
-    /// Those whose time has come go on, or are killed.
+    /// Resumes or kills the programs whose time has come, or all if `all`.
     fn due(&mut self, all: bool) -> Result<()> {
         let now = Instant::now();
         for who in 0..self.eight.len() {
@@ -184,8 +188,8 @@ impl Crowd<'_> {
         Ok(())
     }
 
-    /// Something happens to one of them, every few milliseconds, for so long, and on a slow machine until each fate has
-    /// befallen one of them, for at most [`PATIENCE`].
+    /// Applies a random event to one program every few milliseconds, for `seconds`. On a slow
+    /// machine it goes on until each event has occurred, for at most [`PATIENCE`] more.
     fn suffers(&mut self, seconds: f64) -> Result<()> {
         let end = Instant::now() + Duration::from_secs_f64(seconds);
         let latest = end + PATIENCE;
@@ -195,7 +199,7 @@ impl Crowd<'_> {
             let who = self.any(8) as usize;
             let fate = self.next_fate();
             match (&self.eight[who].state, fate) {
-                // Who is stopped can be killed too.
+                // A stopped program can be killed too.
                 (State::Well, _) | (State::Stopped(_), Fate::Killed) => self.befalls(who, fate)?,
                 _ => self.deck.push(fate),
             }
@@ -205,7 +209,7 @@ impl Crowd<'_> {
         self.due(true)
     }
 
-    /// `show` has the flows of those that live, and no others.
+    /// Fails unless `show` has exactly the flows of the living programs.
     fn shown(&self, good: u32) -> Result<()> {
         let living = self.eight.iter().map(|one| one.program.pid());
         let living: BTreeSet<u64> = living.chain([good]).map(u64::from).collect();
@@ -231,7 +235,7 @@ impl Crowd<'_> {
     }
 }
 
-/// What a process has of others.
+/// Resources that a process holds for other programs.
 #[derive(Debug, PartialEq, Eq)]
 struct Holds {
     descriptors: usize,
@@ -258,7 +262,7 @@ fn driver(desk: &Desk) -> Result<u32> {
     pids.into_iter().find(named).context("a driver")
 }
 
-/// Packets a second of the good flow, and the p99 of its lateness in us.
+/// Packets per second of the good flow, and the p99 of its lateness in us.
 fn measured(record: &Record, (from, to): (u64, u64), contracts: &Contracts) -> Result<(f64, f64)> {
     let mut times = record.times(|flow| flow.source.1 == GOOD);
     times.retain(|at| (from..to).contains(at));
@@ -276,7 +280,8 @@ fn beset(calm: f64, seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Res
     let _echo = traffic::eager(server, &Echo::listen(desk.server(ECHO)))?;
     let (own, far) = (desk.client(GOOD), desk.server(SINK));
     let good = Direct::source(own, far).contract(contracts.good);
-    // It is promised the processor too: who shares one with all others is late by himself.
+    // The good program has real-time priority too; otherwise it would be late itself because it
+    // shares its processor.
     let first = ["chrt", "--rr", "1"];
     let good = traffic::eager_behind(client, &first, None, &good.by(desk.netnice.runtime()))?;
     let (driver_is, daemon) = (driver(&desk)?, desk.netnice.pid().context("a daemon")?);
@@ -323,7 +328,7 @@ fn beset(calm: f64, seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Res
         calm.1
     );
 
-    // The eight die too, children and all: what is held is what was.
+    // The eight programs and all children end too; then only the initial resources may be held.
     drop(crowd);
     let held = || [driver_is, daemon].map(Holds::of);
     let as_before = || {
@@ -357,9 +362,9 @@ fn for_a_minute_they_harm_no_other() {
     beset(20.0, 60.0, &PATIENT, &TIGHT).unwrap_or_else(|e| panic!("{e:#}"));
 }
 
-/// So many of the dead have children that live.
+/// Number of dead programs whose children are kept.
 const GRAVES: usize = 12;
-/// Where all that is sent comes back from, and where the good flow goes.
+/// The port of the echo server, and the destination port of the good flow.
 const ECHO: u16 = 4000;
 const SINK: u16 = 4001;
 const SEED: u64 = 0x5eed_0005_0b05_e7ed;

@@ -1,7 +1,8 @@
 //! A system call of a change fails.
 //!
-//! The call is not carried out and returns one of six errors. Then the change is refused, with an error that says
-//! what could not be done, or it is made all the same; the daemon goes on, and the next change is made.
+//! The call is not executed and returns one of six errors. The change must then be refused with an
+//! error that names the failed step, or be made all the same. The daemon must go on and make the
+//! next change.
 
 use netnice_api::{Response, Show};
 use netnice_lab::tracer::{Call, Verdict};
@@ -18,8 +19,8 @@ const ERRORS: [Errno; 6] = [
     Errno::EIO,
 ];
 
-/// Counts the calls that are tried. Of calls that read on and on from one file (type information of the kernel: more
-/// than a thousand) the first ones stand for all.
+/// Counts the calls that are tried. Of consecutive reads from one file (the kernel's type
+/// information takes more than a thousand) only the first ones are tried.
 #[derive(Default)]
 struct Counter {
     tried: u64,
@@ -28,7 +29,7 @@ struct Counter {
 }
 
 impl Counter {
-    /// Whether this one is tried.
+    /// Whether this call is tried.
     fn counts(&mut self, call: &Call) -> bool {
         if !call.may_fail() {
             return false;
@@ -45,7 +46,7 @@ impl Counter {
     }
 }
 
-/// Lets the n-th call that is tried return an error; counts from 1.
+/// Makes the n-th tried call return an error, counted from 1.
 fn failing(n: u64, errno: Errno) -> impl FnMut(&Call) -> Verdict {
     let mut counter = Counter::default();
     move |call| match counter.counts(call) && counter.tried == n {
@@ -54,7 +55,7 @@ fn failing(n: u64, errno: Errno) -> impl FnMut(&Call) -> Verdict {
     }
 }
 
-/// One failure; false if the operation has no n-th call.
+/// Tries one failure; `false` if the operation has no n-th call.
 fn fail(at: &mut Strike, n: u64, errno: Errno) -> bool {
     let (call, answer) = match at.trace(n, failing(n, errno)) {
         Ok(failed) => failed,
@@ -66,7 +67,7 @@ fn fail(at: &mut Strike, n: u64, errno: Errno) -> bool {
         let said = at.bench.desk.netnice.complaints();
         at.bench.desk.netnice.kill_daemon();
         match at.operation {
-            // It may refuse to start, and say why.
+            // The daemon may refuse to start with an error message.
             Operation::Start if said.contains("netniced: cannot") => {}
             _ => found.push(format!("the daemon ended: {}", said.trim())),
         }
@@ -90,7 +91,7 @@ fn fail(at: &mut Strike, n: u64, errno: Errno) -> bool {
     true
 }
 
-/// An error that says no more than the kernel's word for it helps nobody.
+/// The error must say more than the kernel's error text.
 fn names_a_thing(text: &str, found: &mut Vec<String>) {
     let bare = ERRORS.iter().any(|errno| text.trim() == errno.desc());
     if text.len() < 20 || bare {
@@ -98,7 +99,7 @@ fn names_a_thing(text: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Whether another change is made, and taken back.
+/// Whether the daemon makes another change and clears it.
 fn goes_on(bench: &Bench) -> bool {
     let (netnice, pid) = (&bench.desk.netnice, bench.third.pid());
     let asked = Asked::ask(netnice, set(pid, "up 3mbit"), Some(pid));
@@ -116,7 +117,7 @@ fn goes_on(bench: &Bench) -> bool {
     made && held && answers
 }
 
-/// Some failures of each operation, or all.
+/// Tries some failures of each operation, or all.
 fn failures(operations: &[Operation], sample: Option<u64>) {
     let count = |bench: &mut Bench, operation| {
         let mut counter = Counter::default();
@@ -162,5 +163,5 @@ fn every_error_at_every_system_call_of_the_first_limit_and_the_last() {
     failures(&[Operation::First, Operation::All], None);
 }
 
-/// How many reads from one file, one after the other, are tried.
+/// Number of consecutive reads from one file that are tried.
 const ENOUGH_ALIKE: u32 = 3;

@@ -1,13 +1,13 @@
 //! The daemon is killed before a system call of a change.
 //!
-//! Only calls that change something outside of the daemon count ([`Call::changes_host`]): what is true before one
-//! of them is true since the one before it.
+//! Only calls that change something outside of the daemon count ([`Call::changes_host`]): the state
+//! does not change between two of them.
 
 use netnice_lab::tracer::{Call, Verdict};
 
 use super::{Bench, Operation, Strike, calls, strikes};
 
-/// Kills before the n-th call that changes something; counts from 1.
+/// Kills the daemon before the n-th call that changes something, counted from 1.
 fn before(n: u64) -> impl FnMut(&Call) -> Verdict {
     let mut seen = 0;
     move |call| {
@@ -19,7 +19,7 @@ fn before(n: u64) -> impl FnMut(&Call) -> Verdict {
     }
 }
 
-/// One death; false if the operation has no n-th call.
+/// Tries one death; `false` if the operation has no n-th call.
 fn die(at: &mut Strike, n: u64) -> bool {
     let (call, answer) = match at.trace(n, before(n)) {
         Ok(killed) => killed,
@@ -38,7 +38,7 @@ fn die(at: &mut Strike, n: u64) -> bool {
     true
 }
 
-/// Some deaths of each operation, or all.
+/// Tries some deaths of each operation, or all.
 fn deaths(operations: &[Operation], sample: Option<u64>) {
     let count = |bench: &mut Bench, operation| calls(bench, operation, Call::changes_host);
     strikes("killed", operations, sample, count, |at, n, _| die(at, n));

@@ -1,7 +1,7 @@
-//! The daemon is killed at moments that nobody planned for, while clients change things without a pause.
+//! The daemon is killed at random times, while clients change things without a pause.
 //!
-//! What was answered is there afterwards; what was asked and not answered is there or is not; root's limit holds all
-//! the while.
+//! Answered changes must be in force afterwards; a change without a response may be in force or
+//! not; root's limit must always be in force.
 
 use std::os::fd::AsFd;
 use std::sync::Mutex;
@@ -14,14 +14,15 @@ use serde_json::Value;
 
 use super::{Bench, Operation, clear, dir, pidfd, set};
 
-/// What one client asks for: this rate, or nothing.
+/// The requested limit of a client: a rate in bit/s, or none.
 type Asked = Option<u64>;
 
-/// What may hold for a client's process: what was answered last, and what was asked and not answered.
+/// The possible limits of a client's process: the last answered one, and the ones without a
+/// response.
 #[derive(Clone, Debug, Default)]
 struct May(Vec<Asked>);
 
-/// Changes the limit of one process again and again until the daemon is gone.
+/// Changes the limit of one process repeatedly until the daemon is gone.
 fn change(dir: &RuntimeDir, pid: u32, may: &Mutex<May>, mut random: Random) {
     let Ok(mut client) = Client::connect(dir) else {
         return;
@@ -52,7 +53,7 @@ fn change(dir: &RuntimeDir, pid: u32, may: &Mutex<May>, mut random: Random) {
 fn deaths(count: u32) {
     let mut random = Random::new(seed("random deaths"));
     let mut bench = Bench::new();
-    // Root's limit is there, and nothing else.
+    // Only root's limit exists.
     bench.prepare(Operation::Set);
     let processes = [(); CLIENTS].map(|()| bench.desk.sleeper());
     let may = [(); CLIENTS].map(|()| Mutex::new(May(vec![None])));
@@ -107,5 +108,5 @@ fn killed_at_a_thousand_random_moments_under_load() {
     deaths(1000);
 }
 
-/// Clients that change things at the same time.
+/// Number of concurrent clients.
 const CLIENTS: usize = 4;

@@ -1,4 +1,4 @@
-//! What happens to a link while a program has a flow on it, and the kernel a connection.
+//! Changes of a link while a program has a flow on it and the kernel has a connection.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::{Stage, await_it};
 
-/// A connection of the kernel's with small requests and answers, as a person at a far shell has it.
+/// A connection of the kernel with small requests and replies, as in a remote shell.
 struct Shell {
     answers: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -59,7 +59,7 @@ impl Shell {
         })
     }
 
-    /// It is answered now; TCP may wait for some time after the link was away.
+    /// Waits for replies; TCP may back off for some time after the link was down.
     fn goes_on(&self, after: &str) -> Result<()> {
         let before = self.answers.load(Ordering::Relaxed);
         let what = format!("the kernel's connection after {after}");
@@ -82,20 +82,20 @@ impl Drop for Shell {
     }
 }
 
-/// A program on a link that sends to this end for ever.
+/// Starts a program that sends to `to` on `link` without end.
 fn source(stage: &Stage, link: &str, to: SocketAddr) -> Result<Running> {
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     let program = Direct::source(any, to).contract("up 1mbit").on(link);
     traffic::eager(stage.world.client(), &program.by(stage.netnice.runtime()))
 }
 
-/// The flow of a program, as `show` has it.
+/// The flow of a program in `show`.
 fn flow_of(stage: &Stage, program: &Running) -> Result<Option<Value>> {
     let flows = stage.flows()?;
     Ok(flows.into_iter().find(|flow| flow["pid"] == program.pid()))
 }
 
-/// Datagrams come to this socket of the kernel's from now on.
+/// Waits until a new datagram arrives at this socket of the kernel.
 fn arrives(there: &UdpSocket, what: &str) -> Result<()> {
     there.set_nonblocking(true)?;
     let come = || there.recv(&mut [0; 2000]).ok().map(drop);
@@ -114,7 +114,7 @@ fn what_happens_to_a_link_is_known_and_the_kernels_connection_survives() -> Resu
     netnice.type_line("link eth1 --rate 100mbit")?;
     let stage = Stage { netnice, world };
     let (client, server) = (stage.world.client(), stage.world.server());
-    // A host behind the server, which can be reached both ways.
+    // A host behind the server, reachable through both links.
     server.ns.ip("addr add 10.99.0.1/32 dev lo")?;
     let far = SocketAddr::from((Ipv4Addr::new(10, 99, 0, 1), 9));
     client

@@ -1,4 +1,5 @@
-//! What the policy says of direct flows: whom it keeps off, and what drivers throw away, on real packets.
+//! Direct flows in the policy: users that it excludes, and frames that drivers discard, on real
+//! packets.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -13,12 +14,12 @@ use netnice_lab::world::Family;
 use super::{Stage, await_it};
 use crate::people::{ANN, traffic_as};
 
-/// From this port comes what is thrown away, from the other what is not.
+/// Frames from the port `UNWANTED` are discarded, those from `WANTED` are not.
 const UNWANTED: u16 = 7001;
 const WANTED: u16 = 7000;
 const COUNT: u64 = 200;
 
-/// Puts a policy in force.
+/// Writes and loads a policy.
 fn obey(stage: &Stage, lines: &str) -> Result<()> {
     let path = stage.world.folder().join("client.policy.toml");
     let link = "[[link]]\nname = \"eth0\"\nrate = \"100mbit\"\n";
@@ -27,7 +28,7 @@ fn obey(stage: &Stage, lines: &str) -> Result<()> {
     Ok(())
 }
 
-/// A socket of the kernel at the other end.
+/// A socket of the kernel on the server.
 fn sender(stage: &Stage, port: u16) -> Result<UdpSocket> {
     let server = stage.world.server();
     let own = at(server, Family::V4, port);
@@ -67,13 +68,13 @@ fn what_fits_a_discard_pattern_of_the_policy_comes_to_no_flow_and_is_counted() -
     }
     counted("what is wanted is delivered", COUNT)?;
     thrown_away(COUNT)?;
-    // What is the kernel's is not the driver's to throw away.
+    // The driver does not discard frames for the kernel.
     let socket = stage.bind(stage.own(5001))??;
     socket.set_read_timeout(Some(PATIENCE))?;
     unwanted.send_to(b"to the kernel", stage.own(5001))?;
     let length = socket.recv(&mut [0; 100])?;
     ensure!(length == b"to the kernel".len());
-    // A pattern that makes no sense changes nothing.
+    // An invalid pattern changes nothing.
     let wrong = obey(&stage, "discard = [\"port 7001\"]\n").expect_err("no pattern");
     let wrong = format!("{wrong:#}");
     ensure!(
@@ -82,7 +83,7 @@ fn what_fits_a_discard_pattern_of_the_policy_comes_to_no_flow_and_is_counted() -
     );
     send(&unwanted)?;
     thrown_away(COUNT + 1)?;
-    // Nobody asks for it any more, and soon after that was heard the driver is told.
+    // The pattern is removed; the driver stops discarding soon afterwards.
     obey(&stage, "")?;
     await_it("nothing is thrown away", || {
         send(&unwanted)?;
