@@ -1,12 +1,13 @@
-//! Answers: what libFuzzer tries against the code that reads what strangers send.
-//! May touch: the judges of the crates under `cfg(fuzzing)`, and the folder that `NETNICE_FUZZ_OUTCOMES` names.
-//! Must never: have a judge of its own: a target and a test call the same function, so that a finding is replayed by `make test`.
+//! Answers: what libFuzzer tries against the code that reads untrusted input.
+//! May touch: the checks of the crates under `cfg(fuzzing)`, the folder `NETNICE_FUZZ_OUTCOMES`.
+//! Must never: check by itself: a target and a test call one function, and a test replays findings.
 //!
 //! # A target
 //! ```text
 //!  libFuzzer ──bytes──▶ judged ──outcome──▶ one file for each outcome
 //!      ▲                  └──panic──▶ a finding
-//!      └── new bytes, near those that reached new code; every other time their lengths and checksums are made right
+//!      └── new bytes, near those that reached new code; every other time with lengths and
+//!          checksums made right
 //! ```
 //! `cargo xtask fuzz --learn` builds and runs the targets; docs/internals/testing.md says what it
 //! reports.
@@ -47,8 +48,8 @@ macro_rules! target {
     };
 }
 
-/// One time in four, sets one byte to any value and returns true. libFuzzer does that one time in twelve, and a header's field
-/// is wrong by one byte more often than in any other way.
+/// One time in four, sets one byte to any value and returns true. libFuzzer does that one time in
+/// twelve, and a header's field is wrong by one byte more often than in any other way.
 pub fn set_byte(bytes: &mut [u8], seed: u32) -> bool {
     let is_turn = seed >> 1 & 3 == 0 && !bytes.is_empty();
     if is_turn {
@@ -58,8 +59,8 @@ pub fn set_byte(bytes: &mut [u8], seed: u32) -> bool {
     is_turn
 }
 
-/// Keeps the first input of each outcome as `OUTCOME-1.bin`, in the folder that the variable `NETNICE_FUZZ_OUTCOMES` names. Without
-/// that variable nothing is kept.
+/// Keeps the first input of each outcome as `OUTCOME-1.bin`, in the folder that the variable
+/// `NETNICE_FUZZ_OUTCOMES` names. Without that variable nothing is kept.
 ///
 /// # Panics
 /// If the file cannot be written.

@@ -7,7 +7,9 @@
 //! value. So the command line defines no units. The paper's short forms (`netnice PID RATE`,
 //! `netnice PID`, `netnice`) have no verb.
 
+mod check;
 mod contract;
+mod link;
 mod share;
 mod short;
 mod top;
@@ -18,12 +20,12 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use netnice_api::{
-    Clear, ClearWhat, Confirm, Exit, Explain, History, LinkChange, Log, Reload, Request,
-    RuntimeDir, Set, Show, Until, Users,
+    Clear, ClearWhat, Confirm, Exit, Explain, History, Log, Reload, Request, RuntimeDir, Set, Show,
+    Until, Users,
 };
-use netnice_core::contract::{Contract, ContractError, IfName};
+use netnice_core::contract::ContractError;
 use netnice_core::link::Link;
-use netnice_core::police::{NotJudged, Police};
+use netnice_core::police::NotJudged;
 use netnice_core::target::{Target, TargetError};
 use netnice_core::units::{Bytes, Nanos, Rate, UnitError};
 
@@ -33,6 +35,9 @@ use crate::share::Share;
 use crate::{inetd, shell};
 pub(crate) use contract::ContractArgs;
 pub(crate) use top::Top;
+
+use check::TypedCheck;
+use link::TypedLink;
 
 /// A parsed command line: a verb, and the options that all verbs have.
 #[derive(Debug)]
@@ -232,7 +237,8 @@ struct Common {
         allow_hyphen_values = true
     )]
     for_: Option<String>,
-    /// Undo the change when this process ends [without PID: the one that runs netnice, a shell or a script]
+    /// Undo the change when this process ends [without PID: the one that runs netnice, a shell or a
+    /// script]
     #[arg(
         long,
         global = true,
@@ -288,7 +294,8 @@ enum TypedVerb {
         /// What it did in the last TIME: two minutes second by second, up to six hours by minutes
         #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2min")]
         history: Option<String>,
-        /// What each user has, and of how much: the quotas; of others than yourself only as root or the group netnice
+        /// What each user has, and of how much: the quotas; of others than yourself only as root or
+        /// the group netnice
         #[arg(long, conflicts_with_all = ["target", "history"])]
         users: bool,
     },
@@ -428,45 +435,6 @@ struct TypedSet {
     only: bool,
 }
 
-#[derive(Debug, Args)]
-struct TypedLink {
-    /// The interface
-    iface: Option<String>,
-    /// What it can send [default: the speed that its driver reports]
-    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
-    rate: Option<String>,
-    /// What it can receive; 97 % of it can be promised
-    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
-    down_rate: Option<String>,
-    /// Bytes that the wire adds to each packet (24 for Ethernet)
-    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
-    overhead: Option<String>,
-    /// Give the link back
-    #[arg(long, conflicts_with_all = ["rate", "down_rate", "overhead"])]
-    unmanage: bool,
-}
-
-#[derive(Debug, Args)]
-struct TypedCheck {
-    /// The capture, pcap or pcapng; - reads standard input
-    file: PathBuf,
-    #[command(flatten)]
-    contract: ContractArgs,
-    // In a doc comment rustdoc would read the brackets as links.
-    #[arg(
-        long,
-        value_name = "FLOW",
-        help = "Only these packets: [tcp|udp] [from ADDRESS[:PORT]] [to ADDRESS[:PORT]]"
-    )]
-    flow: Option<String>,
-    /// Patience beyond what the contract allows [default: none]
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    tolerance: Option<String>,
-    /// Of a channel: packets less than this behind the one before are of one message with it
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    gap: Option<String>,
-}
-
 impl TypedVerb {
     /// The verb that the typed form means.
     fn means(self, common: &Common) -> Result<Verb, BadUsage> {
@@ -595,59 +563,6 @@ impl TypedSet {
             ..changing(common)?
         };
         Ok(set_target(&target, set))
-    }
-}
-
-impl TypedLink {
-    fn means(self, common: &Common) -> Result<Verb, BadUsage> {
-        let Some(iface) = &self.iface else {
-            let named = self.rate.is_some()
-                || self.down_rate.is_some()
-                || self.overhead.is_some()
-                || self.unmanage;
-            return match named {
-                true => Err(BadUsage::Nonsense(
-                    "which link? netnice link IFACE --rate R",
-                )),
-                false => Ok(Verb::Links),
-            };
-        };
-        let iface: IfName = iface.parse()?;
-        let overhead = self.overhead.as_deref().map(overhead).transpose()?;
-        Ok(Verb::Ask(Request::Link(LinkChange {
-            iface: iface.to_string(),
-            rate: rate("--rate", self.rate.as_deref())?,
-            down_rate: rate("--down-rate", self.down_rate.as_deref())?,
-            overhead,
-            unmanage: self.unmanage,
-            dry_run: common.dry_run,
-            confirm_ns: common.confirm_ns()?,
-            for_ns: common.for_ns()?,
-            until: common.until()?,
-        })))
-    }
-}
-
-impl TypedCheck {
-    fn means(self) -> Result<Verb, BadUsage> {
-        let change = self.contract.change()?.ok_or(NotJudged::Nothing)?;
-        let contract = Contract::default().apply(&change)?;
-        let tolerance = self.tolerance.as_deref();
-        let tolerance = tolerance.map(|text| quantity("--tolerance", text));
-        let gap = self.gap.as_deref().map(|text| quantity("--gap", text));
-        if gap.is_some() && contract.channel().is_none() {
-            return Err(BadUsage::Nonsense(
-                "--gap is about the messages of --channel",
-            ));
-        }
-        Ok(Verb::Check(Box::new(Check {
-            police: Police::contract(&contract)?,
-            file: self.file,
-            contract,
-            flow: self.flow.as_deref().map(str::parse).transpose()?,
-            tolerance: tolerance.transpose()?.unwrap_or_default(),
-            gap: gap.transpose()?,
-        })))
     }
 }
 

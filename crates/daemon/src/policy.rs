@@ -1,20 +1,20 @@
 //! The policy file: the state to keep on this host whenever the daemon runs.
 //!
 //! ```toml
-//! input_meter = true             # netnice PID RATE limits both directions together; false: what is sent alone
-//! direct_users = true            # every user may have direct flows; false: root and the group netnice
-//! direct_awake = true            # no processor sleeps while packets of cell contracts leave; false: as it likes
+//! input_meter = true             # netnice PID RATE limits both directions; false: sending alone
+//! direct_users = true            # all users may have direct flows; false: root and group netnice
+//! direct_awake = true            # no processor sleeps while a cell contract sends; false: it may
 //!
 //! [[link]]
 //! name = "eth0"
 //! rate = "100mbit"               # left out: what the driver reports
 //! down-rate = "50mbit"
 //! overhead = 24
-//! discard = ["12=0800 23=11 36=0035"]  # what its driver throws away: offset and bytes, from the frame's first on
+//! discard = ["12=0800 23=11 36=0035"]  # frames that its driver discards: offset and bytes
 //!
 //! [[rule]]
 //! name = "backup"
-//! match = "unit:backup.service"  # unit, cgroup, app, user or name; the first rule that matches wins
+//! match = "unit:backup.service"  # unit, cgroup, app, user or name; the first match wins
 //! up = "4mbit"                   # the clauses of a contract, as on the command line
 //!
 //! [quotas]                       # what each user may have at a time; left out: the defaults

@@ -29,14 +29,15 @@ mod calls;
 mod flow;
 mod programs;
 mod receive;
+mod results;
 
 use netnice_core::contract::Slice;
 use netnice_core::prefetch;
 use netnice_core::sched::{Class, Departure, FlowId, Misuse, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos};
 use netnice_ring::breach::Breach;
-use netnice_ring::driver::{Cleared, Client, Loss, Prepared, Reserved, Retired, Taken, Unprepared};
-use netnice_ring::layout::{Place, SetupError, Shape};
+use netnice_ring::driver::{Cleared, Client, Loss, Prepared, Reserved, Taken, Unprepared};
+use netnice_ring::layout::{Place, Shape};
 use netnice_ring::ledger::Balance;
 use netnice_ring::record::{Record, Status};
 
@@ -44,71 +45,15 @@ use calls::Calls;
 pub use flow::{Counters, LATENESS, Open, Opened};
 use flow::{Flow, Handed, UNMOVED};
 pub use programs::ProgramNo;
-use programs::Programs;
+use programs::{Program, Programs};
+pub use results::{Card, Closed, Expelled, Next, OpenError, Totals};
 
-use crate::bells::{Bell, Bells};
+use crate::bells::Bells;
 use crate::demux::{Demux, FlowNo, Match, Reassembly, Refused, Verdict};
 use crate::frame::Mac;
 use crate::share::pool::{Crowd, Pool};
 use crate::share::{Cost, Share};
-use crate::template::{BadSender, Checked, Forbidden, Template};
-
-/// The output for packets: an interface, or a fake.
-pub trait Card {
-    /// How many frames can be sent now.
-    fn room(&mut self) -> usize;
-
-    /// Sends one frame: `write` fills it, and the bytes that it returns are sent. `None` without
-    /// room.
-    fn send<F>(&mut self, write: F) -> Option<Result<(), Forbidden>>
-    where
-        F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>;
-}
-
-/// Why a flow cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// No such program, or it was disconnected.
-    #[error("program {} is gone", .0.0)]
-    Gone(ProgramNo),
-    /// The program's memory cannot hold the flow.
-    #[error(transparent)]
-    Memory(#[from] SetupError),
-    /// The contract is not valid for the scheduler.
-    #[error(transparent)]
-    Contract(#[from] Misuse),
-    /// The flow's sender is invalid.
-    #[error(transparent)]
-    Sender(#[from] BadSender),
-    /// The flow's matches are invalid or taken.
-    #[error(transparent)]
-    Match(#[from] Refused),
-}
-
-/// When the caller runs the next iteration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// At once: there may be more work.
-    Again,
-    /// When the NIC has room again.
-    Full,
-    /// At this time, or when a program submits something.
-    Wait(Instant),
-    /// When a program submits something.
-    Idle,
-}
-
-impl Next {
-    /// Adjusts for a NIC that has not taken all frames and is tried again at `then`.
-    #[must_use]
-    pub fn or_full(self, then: Instant) -> Next {
-        match self {
-            Next::Again => Next::Again,
-            Next::Wait(at) if at <= then => Next::Wait(at),
-            Next::Full | Next::Wait(_) | Next::Idle => Next::Full,
-        }
-    }
-}
+use crate::template::Template;
 
 /// The datapath between rings and NIC. See the module.
 pub struct Turn {
@@ -148,61 +93,12 @@ pub struct Turn {
     totals: Totals,
 }
 
-/// Sums over all flows, also closed ones.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Packets handed to the NIC.
-    pub sent: u64,
-    /// Their bytes.
-    pub sent_bytes: u64,
-    /// Packets delivered to programs.
-    pub delivered: u64,
-    /// Their bytes.
-    pub delivered_bytes: u64,
-}
-
-/// The result of closing a flow.
-pub struct Closed {
-    /// Its counters.
-    pub counters: Counters,
-    /// Its pages, if its program is still attached. [`Turn::reuse`] returns them to the program.
-    pub retired: Option<Retired>,
-}
-
-/// A program that violated the ring protocol. It is ignored until it is detached.
-#[derive(Clone, Copy, Debug)]
-pub struct Expelled {
-    /// The program.
-    pub program: ProgramNo,
-    /// The violation.
-    pub breach: Breach,
-}
-
 /// A packet that leaves in this iteration.
 struct Leaves {
     departure: Departure,
     head: Record,
     /// When the scheduler got it.
     since: Instant,
-}
-
-/// A program; `slots` has the flow of each of its slots.
-struct Program {
-    client: Client,
-    bell: Bell,
-    slots: Vec<Option<u32>>,
-    /// Its flows that received something recently.
-    receivers: Crowd,
-    /// Its needless wakeups.
-    calls: Calls,
-    /// It has written its doorbell, which stays readable from then on.
-    rang: bool,
-    /// Its next doorbell event may report an old write.
-    echoes: bool,
-    /// It is in `to_ring`.
-    news: bool,
-    /// It violated the protocol.
-    expelled: bool,
 }
 
 impl Turn {

@@ -7,21 +7,18 @@
  *                                              └ not capped ─┐                         │
  *                                                            └──> class on a managed link,
  *                                                                 filters of others
- *     ingress: the same with the receiving socket;
- *              the receive stage of a managed link follows the cap stage.
+ *     ingress: the same with the receiving socket, then a managed link's receive stage.
  *
  * On lo a packet leaves and arrives in one step. Its egress program looks up both ends, first the
- * sender, then the receiver, and its ingress has no program (unless lo is a managed link): each
- * program call also costs packets without a target, and no interface is faster.
+ * sender, then the receiver, and its ingress has no program (unless lo is a managed link), since
+ * each call costs packets without a target too.
  *
  * A returning packet carries a slot in tc_index: a random number that names its interface and
- * stage. The far end of the stage also writes a secret key into the control block. The key
- * distinguishes the packet from one that a classifier in another namespace gave this tc_index. The
- * program that receives the returning packet clears both and returns UNSPEC, so filters behind ours
- * run once, as without netnice.
- *
- * An interface that lies over another (a macvlan) hands its packets down with their socket. These
- * packets carry a slot too, so that the program on the lower interface skips them.
+ * stage. The far end of the stage also writes a secret key into the control block, which a
+ * classifier in another namespace cannot write. The program that receives the returning packet
+ * clears both and returns UNSPEC, so filters behind ours run once, as without netnice.
+ * A macvlan hands its packets down with their socket. They carry a slot too, so that the program
+ * on the lower interface skips them.
  */
 #ifndef NETNICE_PATH_H
 #define NETNICE_PATH_H

@@ -10,13 +10,13 @@
 //! kernel has it (Linux 6.6), else as a clsact filter with the lowest free preference.
 
 use std::{
-    fs, io,
+    fs,
     os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
 };
 
 use aya::{
-    Btf, Ebpf, EbpfLoader,
+    Ebpf, EbpfLoader,
     maps::{Array, HashMap, Map, MapData, PerCpuHashMap, RingBuf, SkStorage},
     programs::{
         BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSock,
@@ -36,6 +36,14 @@ use crate::{
     netlink::Route,
     tc,
 };
+
+use loading::{SOCK_ADDR, TRACEPOINTS, load_programs};
+use pins::{layout_file, made_clsact, mount, remove_pins};
+
+pub use loading::trial;
+
+mod loading;
+mod pins;
 
 /// The loaded programs and their maps.
 pub struct Programs {
@@ -572,60 +580,9 @@ fn take_filters_off(folder: &Path, route: &mut Route, index: u32, name: &str, ho
     }
 }
 
-/// The file whose presence marks an interface's clsact as made by netnice.
-fn made_clsact(folder: &Path, index: u32) -> PathBuf {
-    folder.with_file_name(format!("clsact-{index}"))
-}
-
-/// The file that holds the layout of the pinned maps.
-fn layout_file(folder: &Path) -> PathBuf {
-    folder.with_file_name("layout")
-}
-
 /// Netnice's filter of this preference, as a link. Dropping the link removes the filter.
 fn filter(name: &str, hook: Hook, priority: u16) -> std::io::Result<SchedClassifierLink> {
     SchedClassifierLink::attached(name, hook.direction(), priority, FILTER_HANDLE, None)
-}
-
-/// Loads every program onto new maps and attaches none, to test whether this kernel accepts them.
-pub fn trial() -> Result<(), KernelError> {
-    let mut ebpf = EbpfLoader::new()
-        .load(OBJECT)
-        .map_err(|e| KernelError::bpf("load the eBPF programs", e))?;
-    load_programs(&mut ebpf)
-}
-
-fn load_programs(ebpf: &mut Ebpf) -> Result<(), KernelError> {
-    let btf = Btf::from_sys_fs().map_err(|_| KernelError::Missing {
-        what: "type information (BTF, /sys/kernel/btf/vmlinux)",
-        hint: "it needs CONFIG_DEBUG_INFO_BTF, which Debian and Ubuntu kernels have",
-    })?;
-    for (name, tracepoint) in TRACEPOINTS {
-        let program: &mut BtfTracePoint = program(ebpf, name)?;
-        program
-            .load(tracepoint, &btf)
-            .map_err(|e| KernelError::bpf(format!("load {name}"), e))?;
-    }
-    let sock: &mut CgroupSock = program(ebpf, "on_sock_create")?;
-    sock.load()
-        .map_err(|e| KernelError::bpf("load on_sock_create", e))?;
-    for name in SOCK_ADDR {
-        let program: &mut CgroupSockAddr = program(ebpf, name)?;
-        program
-            .load()
-            .map_err(|e| KernelError::bpf(format!("load {name}"), e))?;
-    }
-    let receive: &mut CgroupSkb = program(ebpf, "on_cgroup_receive")?;
-    receive
-        .load()
-        .map_err(|e| KernelError::bpf("load on_cgroup_receive", e))?;
-    for hook in Hook::ALL {
-        let program: &mut SchedClassifier = program(ebpf, hook.program())?;
-        program
-            .load()
-            .map_err(|e| KernelError::bpf(format!("load {}", hook.program()), e))?;
-    }
-    Ok(())
 }
 
 fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, KernelError>
@@ -643,51 +600,6 @@ fn absent(name: &str) -> KernelError {
         what: format!("find {name}"),
         reason: "the compiled object has none".into(),
     }
-}
-
-/// Mounts a bpffs for the pins, unless it is mounted.
-fn mount(folder: &Path) -> Result<(), KernelError> {
-    fs::create_dir_all(folder).map_err(KernelError::file("make the folder of the pins", folder))?;
-    if cgroup::filesystem(folder) == Some(BPF_FS_MAGIC) {
-        return Ok(());
-    }
-    let target = cgroup::c_path(folder);
-    // SAFETY: the strings are terminated and outlive the call.
-    let done = unsafe {
-        libc::mount(
-            c"bpf".as_ptr(),
-            target.as_ptr(),
-            c"bpf".as_ptr(),
-            libc::MS_NOSUID | libc::MS_NODEV,
-            c"mode=0700".as_ptr().cast(),
-        )
-    };
-    if done != 0 {
-        return Err(KernelError::file("mount a bpffs for the pins", folder)(
-            std::io::Error::last_os_error(),
-        ));
-    }
-    Ok(())
-}
-
-/// Removes all pins of a runtime folder, and the bpffs.
-pub fn remove_pins(folder: &Path) {
-    // Removed first: without this file, what remains after an interruption counts as incomplete.
-    again::remove_file(layout_file(folder));
-    if let Ok(entries) = fs::read_dir(folder) {
-        for entry in entries.flatten() {
-            again::remove_file(entry.path());
-        }
-    }
-    let target = cgroup::c_path(folder);
-    // SAFETY: the string is terminated and outlives the call.
-    let unmount = || match unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    };
-    // The folder may have no mount.
-    let _ = insist(unmount);
-    let _ = insist(|| fs::remove_dir(folder));
 }
 
 /// The size of the table of member processes: as many as can run, so that no user can fill it. Both
@@ -746,15 +658,7 @@ const MAPS: [&str; 22] = [
     "counts",
     "events",
 ];
-const TRACEPOINTS: [(&str, &str); 4] = [
-    ("on_fork", "sched_process_fork"),
-    ("on_exec", "sched_process_exec"),
-    ("on_exit", "sched_process_exit"),
-    ("on_cgroup_made", "cgroup_mkdir"),
-];
-const SOCK_ADDR: [&str; 4] = ["on_bind4", "on_bind6", "on_connect4", "on_connect6"];
 const FILTER_HANDLE_NUMBER: u32 = 0x6e6e;
 const FILTER_HANDLE: TcHandle = TcHandle::new(0, FILTER_HANDLE_NUMBER as u16);
 /// The highest preference that is tried.
 const MOST_PREFERENCES: u16 = 16;
-const BPF_FS_MAGIC: i64 = 0xcafe4a11;

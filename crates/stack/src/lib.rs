@@ -66,7 +66,7 @@
 //!             Err(StackError::NotNow) => {}
 //!             Err(error) => return Err(error),
 //!         }
-//!         // 1. Say that nobody looks from now on; 2. wait, unless something has happened already; 3. hear what.
+//!         // Ask for the doorbell, wait unless something is there already, then read it.
 //!         if program.arm() {
 //!             bell.readable().await?.clear_ready();
 //!         }

@@ -76,12 +76,22 @@ fn what_is_for_tests_is_used_by_tests_alone() {
 }
 
 #[test]
-fn a_file_of_801_lines_is_too_long() {
-    assert_eq!(size("a.rs", &"x\n".repeat(800)), None);
-    assert!(size("a.rs", &"x\n".repeat(801)).is_some());
+fn a_file_of_701_lines_is_too_long() {
+    assert_eq!(size("a.rs", &"x\n".repeat(700)), None);
+    assert!(size("a.rs", &"x\n".repeat(701)).is_some());
     let of_daemon = "crates/daemon/src/a.rs";
     assert_eq!(size(of_daemon, &"x\n".repeat(500)), None);
     assert!(size(of_daemon, &"x\n".repeat(501)).is_some());
+}
+
+#[test]
+fn a_comment_of_101_columns_is_too_long() {
+    let line = |columns: usize| format!("    // {}\n", "x".repeat(columns - 7));
+    assert_eq!(comments("a.rs", &line(100)).count(), 0);
+    assert_eq!(comments("a.rs", &line(101)).count(), 1);
+    assert_eq!(comments("a.md", &line(101)).count(), 0);
+    let code = format!("let a = \"{}\";\n", "x".repeat(100));
+    assert_eq!(comments("a.rs", &code).count(), 0);
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //! parser, and panics if the two differ. Tests and the fuzz target `receive` call the same
 //! function.
 
+use std::net::{IpAddr, SocketAddr};
+
 use etherparse::{LinkSlice, NetSlice, SlicedPacket, TransportSlice};
 
 use super::*;

@@ -6,6 +6,7 @@ use super::hostile::{connected, group, is_later_part, naive, port, table};
 use super::*;
 use crate::fuzz::Damage;
 use crate::pattern::Term;
+use crate::protocol::{EtherType, IpProtocol};
 use crate::story::{Datagram, OWN, PEER, end, mend_checksum, udp};
 
 mod kept;

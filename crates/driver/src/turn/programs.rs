@@ -11,7 +11,30 @@
 //! the program is gone and another has its place. Places are reused, but the late message then
 //! finds no program, until 65,536 others have come.
 
-use super::Program;
+use netnice_ring::driver::Client;
+
+use super::calls::Calls;
+use crate::bells::Bell;
+use crate::share::pool::Crowd;
+
+/// A program; `slots` has the flow of each of its slots.
+pub(super) struct Program {
+    pub(super) client: Client,
+    pub(super) bell: Bell,
+    pub(super) slots: Vec<Option<u32>>,
+    /// Its flows that received something recently.
+    pub(super) receivers: Crowd,
+    /// Its needless wakeups.
+    pub(super) calls: Calls,
+    /// It has written its doorbell, which stays readable from then on.
+    pub(super) rang: bool,
+    /// Its next doorbell event may report an old write.
+    pub(super) echoes: bool,
+    /// It is in `to_ring`.
+    pub(super) news: bool,
+    /// It violated the protocol.
+    pub(super) expelled: bool,
+}
 
 /// A program's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -11,6 +11,7 @@ use netnice_lab::sys;
 use netnice_lab::traffic::{self, Program, Running, Tcp, Udp};
 use netnice_lab::wire::{self, Flow, Record, Tap};
 use netnice_lab::world::{Cgroup, Host, Netns, Port};
+use serde_json::Value;
 
 const R8M: Rate = Rate {
     text: "8mbit",
@@ -128,8 +129,11 @@ fn held(join: Join) {
     assert!(said.contains("vbox"), "{said}");
     let sent = |desk: &Desk| {
         let counters = desk.target("container:web")["counters"].clone();
-        let bytes = counters["up"]["sent_bytes"].as_u64();
-        (sys::now_ns(), bytes.unwrap_or_else(|| panic!("{counters}")))
+        let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{counters}"));
+        (
+            number(&counters["at_ns"]),
+            number(&counters["up"]["sent_bytes"]),
+        )
     };
     pause(0.5);
     let (from, before) = sent(&desk);

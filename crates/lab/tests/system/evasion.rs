@@ -153,14 +153,22 @@ fn each_of_thousands_of_sockets_is_held() {
     let pid = program.pid();
     let answer = desk.types(&format!("set pid:{pid} --up 4mbit"));
     assert!(answer.stdout.contains("held a moment later"), "{answer:?}");
-    desk.keeps(|| sent(&desk), R4M, "a process");
+    held_soon(&desk, "a process");
     desk.types(&format!("clear pid:{pid}"));
     desk.freed((0.3, 0.5), R4M, "nobody limits it");
     // A daemon that is killed before it has tagged all sockets leaves the rest to the next one.
     desk.types(&format!("set pid:{pid} --up 4mbit"));
     desk.netnice.kill_daemon();
     desk.netnice.start_daemon().expect("it starts again");
-    desk.keeps(|| sent(&desk), R4M, "after the daemon was killed");
+    held_soon(&desk, "after the daemon was killed");
+}
+
+/// Fails unless the limit holds within [`PATIENCE`], and then once more. The daemon tags thousands
+/// of sockets in steps; on an emulated machine that takes seconds.
+fn held_soon(desk: &Desk, what: &str) {
+    let is_held = soon(|| sent(desk) <= 1.03 * R4M.bits as f64);
+    assert!(is_held, "{what}: it sends more than its limit");
+    desk.keeps(|| sent(desk), R4M, what);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use netnice_ring::program::{Attachment, Piece};
 use super::*;
 use crate::protocol::Transport;
 use crate::story::{OWN, PEER, end, udp};
+use crate::template::{Checked, Forbidden};
 use crate::template::{Sender, Sends};
 
 /// A NIC that takes everything and keeps nothing.

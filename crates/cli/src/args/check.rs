@@ -1,0 +1,54 @@
+//! `netnice check`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use netnice_core::contract::Contract;
+use netnice_core::police::{NotJudged, Police};
+
+use super::{BadUsage, ContractArgs, Verb, quantity};
+use crate::check::Check;
+
+#[derive(Debug, Args)]
+pub(super) struct TypedCheck {
+    /// The capture, pcap or pcapng; - reads standard input
+    file: PathBuf,
+    #[command(flatten)]
+    contract: ContractArgs,
+    // In a doc comment rustdoc would read the brackets as links.
+    #[arg(
+        long,
+        value_name = "FLOW",
+        help = "Only these packets: [tcp|udp] [from ADDRESS[:PORT]] [to ADDRESS[:PORT]]"
+    )]
+    flow: Option<String>,
+    /// Patience beyond what the contract allows [default: none]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    tolerance: Option<String>,
+    /// Of a channel: packets less than this behind the one before are of one message with it
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    gap: Option<String>,
+}
+
+impl TypedCheck {
+    pub(super) fn means(self) -> Result<Verb, BadUsage> {
+        let change = self.contract.change()?.ok_or(NotJudged::Nothing)?;
+        let contract = Contract::default().apply(&change)?;
+        let tolerance = self.tolerance.as_deref();
+        let tolerance = tolerance.map(|text| quantity("--tolerance", text));
+        let gap = self.gap.as_deref().map(|text| quantity("--gap", text));
+        if gap.is_some() && contract.channel().is_none() {
+            return Err(BadUsage::Nonsense(
+                "--gap is about the messages of --channel",
+            ));
+        }
+        Ok(Verb::Check(Box::new(Check {
+            police: Police::contract(&contract)?,
+            file: self.file,
+            contract,
+            flow: self.flow.as_deref().map(str::parse).transpose()?,
+            tolerance: tolerance.transpose()?.unwrap_or_default(),
+            gap: gap.transpose()?,
+        })))
+    }
+}

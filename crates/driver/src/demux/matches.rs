@@ -1,0 +1,169 @@
+//! The packets that a flow can ask for, and why the driver refuses them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::{Ends, MAX_FLOWS, MAX_MATCHES, MAX_MEMBERS};
+use crate::frame::Family;
+use crate::pattern::{BadPattern, Pattern};
+use crate::protocol::{EtherType, IpProtocol, Transport, is_one_host, number_of};
+
+/// The packets of a flow. A flow may have several matches.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Match {
+    /// From one remote endpoint.
+    Connected {
+        /// UDP or TCP.
+        transport: Transport,
+        /// The local endpoint.
+        local: SocketAddr,
+        /// The remote endpoint.
+        remote: SocketAddr,
+    },
+    /// To a port, from any sender.
+    Port {
+        /// UDP or TCP.
+        transport: Transport,
+        /// The local endpoint; unspecified (`0.0.0.0`, `::`) stands for any single address of the
+        /// family.
+        local: SocketAddr,
+    },
+    /// To a port of a group. Each flow that has joined gets a copy.
+    Group {
+        /// UDP or TCP.
+        transport: Transport,
+        /// The multicast group, or IPv4's broadcast address, and the port.
+        group: SocketAddr,
+    },
+    /// Of another IP protocol.
+    Protocol {
+        /// The protocol.
+        protocol: IpProtocol,
+        /// The destination address.
+        local: IpAddr,
+        /// Selects among its packets.
+        pattern: Pattern,
+    },
+    /// Of another EtherType.
+    EtherType {
+        /// The EtherType.
+        kind: EtherType,
+        /// Selects among its packets.
+        pattern: Pattern,
+    },
+}
+
+/// Which fragments a flow gets (VERT 4.3 has both).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Reassembly {
+    /// Every fragment, in order of arrival.
+    #[default]
+    Complete,
+    /// A fragment only if all fragments before it arrived in order. After a gap something was lost,
+    /// and the rest is useless to the flow.
+    InOrder,
+}
+
+/// Why a flow cannot be registered so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Another flow has these packets already, or the flow's number is in use.
+    #[error("these packets belong to another flow already")]
+    Taken,
+    /// The address is not a host's, or not a group's.
+    #[error("{0} is not an address that such packets come to")]
+    Address(IpAddr),
+    /// The endpoints differ in IP version.
+    #[error("from {remote} to {local}: one is IPv4, the other IPv6")]
+    Families {
+        /// The local address.
+        local: IpAddr,
+        /// The remote address.
+        remote: IpAddr,
+    },
+    /// The port is 0.
+    #[error("port 0 is no port of a flow")]
+    Port,
+    /// The group is full.
+    #[error("{MAX_MEMBERS} flows have joined this group already")]
+    Group,
+    /// The flow has too many matches.
+    #[error("a flow may have {MAX_MATCHES} kinds of packets, no more")]
+    Matches,
+    /// The pattern is invalid.
+    #[error(transparent)]
+    Pattern(#[from] BadPattern),
+    /// The flow's number is too large.
+    #[error("flow number {0} is above {MAX_FLOWS}")]
+    Number(u32),
+}
+
+impl Match {
+    pub(super) fn is_possible(&self) -> Result<(), Refused> {
+        let one_host = |address: IpAddr| match is_one_host(address) {
+            true => Ok(()),
+            false => Err(Refused::Address(address)),
+        };
+        let has_port = |end: &SocketAddr| match end.port() {
+            0 => Err(Refused::Port),
+            _ => Ok(()),
+        };
+        match self {
+            Match::Connected { local, remote, .. } => {
+                if Family::of(local.ip()) != Family::of(remote.ip()) {
+                    let (local, remote) = (local.ip(), remote.ip());
+                    return Err(Refused::Families { local, remote });
+                }
+                one_host(local.ip()).and(one_host(remote.ip()))?;
+                has_port(local).and(has_port(remote))
+            }
+            Match::Port { local, .. } => {
+                if !local.ip().is_unspecified() {
+                    one_host(local.ip())?;
+                }
+                has_port(local)
+            }
+            Match::Group { group, .. } => {
+                let (family, number) = number_of(group.ip());
+                match is_group(family, number) {
+                    true => has_port(group),
+                    false => Err(Refused::Address(group.ip())),
+                }
+            }
+            Match::Protocol { local, .. } => one_host(*local),
+            Match::EtherType { .. } => Ok(()),
+        }
+    }
+
+    /// The key of its packets, if they have ports.
+    pub(super) fn ends(&self) -> Option<Ends> {
+        let nowhere = |local: &SocketAddr| match local {
+            SocketAddr::V4(_) => SocketAddr::from(([0_u8; 4], 0)),
+            SocketAddr::V6(_) => SocketAddr::from(([0_u16; 8], 0)),
+        };
+        let (transport, local, remote) = match self {
+            Match::Connected {
+                transport,
+                local,
+                remote,
+            } => (*transport, *local, *remote),
+            Match::Port { transport, local } => (*transport, *local, nowhere(local)),
+            Match::Group { transport, group } => (*transport, *group, nowhere(group)),
+            Match::Protocol { .. } | Match::EtherType { .. } => return None,
+        };
+        let (family, address) = number_of(local.ip());
+        Some(Ends {
+            local: address,
+            remote: number_of(remote.ip()).1,
+            ports: (local.port(), remote.port()),
+            kind: (family, transport),
+        })
+    }
+}
+
+/// Whether the address stands for several hosts: multicast, or IPv4's broadcast.
+pub(super) fn is_group(family: Family, address: u128) -> bool {
+    match family {
+        Family::V4 => address >> 28 == 0xe || address == u128::from(u32::MAX),
+        Family::V6 => address >> 120 == 0xff,
+    }
+}

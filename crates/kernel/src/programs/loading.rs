@@ -1,0 +1,57 @@
+//! Loads the eBPF programs: has the kernel verify each. A program that the kernel refuses is named,
+//! with the verifier's last lines.
+
+use aya::programs::{BtfTracePoint, CgroupSkb, CgroupSock, CgroupSockAddr, SchedClassifier};
+use aya::{Btf, Ebpf, EbpfLoader};
+
+use super::{Hook, OBJECT, program};
+use crate::error::KernelError;
+
+/// Loads every program onto new maps and attaches none, to test whether this kernel accepts them.
+pub fn trial() -> Result<(), KernelError> {
+    let mut ebpf = EbpfLoader::new()
+        .load(OBJECT)
+        .map_err(|e| KernelError::bpf("load the eBPF programs", e))?;
+    load_programs(&mut ebpf)
+}
+
+pub(super) fn load_programs(ebpf: &mut Ebpf) -> Result<(), KernelError> {
+    let btf = Btf::from_sys_fs().map_err(|_| KernelError::Missing {
+        what: "type information (BTF, /sys/kernel/btf/vmlinux)",
+        hint: "it needs CONFIG_DEBUG_INFO_BTF, which Debian and Ubuntu kernels have",
+    })?;
+    for (name, tracepoint) in TRACEPOINTS {
+        let program: &mut BtfTracePoint = program(ebpf, name)?;
+        program
+            .load(tracepoint, &btf)
+            .map_err(|e| KernelError::bpf(format!("load {name}"), e))?;
+    }
+    let sock: &mut CgroupSock = program(ebpf, "on_sock_create")?;
+    sock.load()
+        .map_err(|e| KernelError::bpf("load on_sock_create", e))?;
+    for name in SOCK_ADDR {
+        let program: &mut CgroupSockAddr = program(ebpf, name)?;
+        program
+            .load()
+            .map_err(|e| KernelError::bpf(format!("load {name}"), e))?;
+    }
+    let receive: &mut CgroupSkb = program(ebpf, "on_cgroup_receive")?;
+    receive
+        .load()
+        .map_err(|e| KernelError::bpf("load on_cgroup_receive", e))?;
+    for hook in Hook::ALL {
+        let program: &mut SchedClassifier = program(ebpf, hook.program())?;
+        program
+            .load()
+            .map_err(|e| KernelError::bpf(format!("load {}", hook.program()), e))?;
+    }
+    Ok(())
+}
+
+pub(super) const TRACEPOINTS: [(&str, &str); 4] = [
+    ("on_fork", "sched_process_fork"),
+    ("on_exec", "sched_process_exec"),
+    ("on_exit", "sched_process_exit"),
+    ("on_cgroup_made", "cgroup_mkdir"),
+];
+pub(super) const SOCK_ADDR: [&str; 4] = ["on_bind4", "on_bind6", "on_connect4", "on_connect6"];
