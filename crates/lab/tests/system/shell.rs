@@ -139,7 +139,7 @@ fn jobs_and_subshells_have_limits_of_their_own() {
     // Background: the job is the command itself, so its process id can be killed.
     shells.all("probe a @4mbit & wait $!; probe b", "<a> @4mbit\n<b>\n");
     shells.all(
-        "probe stay @4mbit >out & for i in $(seq 100); do [ -s out ] && break; sleep 0.1; done; cat out; kill $!; wait $! 2>/dev/null; echo $?",
+        "rm -f out; probe stay @4mbit >out & for i in $(seq 100); do [ -s out ] && break; sleep 0.1; done; cat out; kill $!; wait $! 2>/dev/null; echo $?",
         "<stay> @4mbit\n143\n",
     );
     // Subshells and substitutions.
