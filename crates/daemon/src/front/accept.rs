@@ -102,7 +102,11 @@ impl Users {
         };
         // The user's own thread closes idle connections. If it is behind or stuck, further
         // connections are refused here.
-        if inbox.seats() >= 2 * self.all.most_of(uid) && !inbox.catches_up(PATIENCE) {
+        let patience = match self.refuses_descriptors {
+            true => PATIENCE_WITHOUT_CLOSES,
+            false => PATIENCE,
+        };
+        if inbox.seats() >= 2 * self.all.most_of(uid) && !inbox.catches_up(patience) {
             return self.refuse(
                 socket,
                 uid,
@@ -239,6 +243,9 @@ const AFTER_FAILURE: Duration = Duration::from_millis(20);
 /// How long the first thread waits for a user's thread that is behind; once, until that thread
 /// continues.
 const PATIENCE: Duration = Duration::from_millis(5);
+/// The same where clients can send no descriptors. No close blocks the user's thread there, so it
+/// continues as soon as the machine lets it run.
+const PATIENCE_WITHOUT_CLOSES: Duration = Duration::from_millis(250);
 /// Largest number of refused connections of one user that only its stuck thread may close. Kernels
 /// from 6.16 on have none.
 const MOST_STUCK: usize = 1024;

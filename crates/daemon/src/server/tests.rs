@@ -172,15 +172,9 @@ fn a_thousand_idle_guests_leave_room_for_others() {
             }
         }
         let begun = Instant::now();
-        // A user whose thread is still busy with a thousand connections is refused. On a busy
-        // machine that takes longer than the front waits.
-        loop {
-            let other = Plain::connect(&path).expect("a connection");
-            match ping(other) {
-                Response::Pong(_) => break,
-                refused => assert!(begun.elapsed() < Duration::from_secs(5), "{refused:?}"),
-            }
-        }
+        let other = Plain::connect(&path).expect("a connection");
+        assert!(matches!(ping(other), Response::Pong(_)));
+        assert!(begun.elapsed() < Duration::from_secs(5));
         // The connections that were idle for longest were closed without an answer.
         let first = idle.remove(0);
         assert_eq!(last_words(first), b"");

@@ -507,17 +507,8 @@ fn a_thousand_idle_guests_keep_nobody_from_being_served() {
         .map(|_| UnixStream::connect(&socket).expect("the socket is open to all"))
         .collect();
     // If there is no answer the test never ends. The experiment `scale` judges the duration of a
-    // `set`. On a busy machine the thread of the guests' user may not run for a while; until it
-    // does, the front refuses further connections of this user and says that a later try is served.
-    let line = format!("set pid:{} --up 4mbit", process.pid());
-    let words: Vec<&str> = line.split(' ').collect();
-    let served = soon(|| {
-        let answer = desk.netnice.run(&words).expect("an answer");
-        let is_refused = answer.stderr.contains("try again");
-        assert!(answer.status == 0 || is_refused, "{answer:?}");
-        answer.status == 0
-    });
-    assert!(served, "{line}: refused all the while");
+    // `set`.
+    desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
     drop(guests);
     desk.types("show");
     let memory = desk.netnice.daemon_memory().expect("it lives");
