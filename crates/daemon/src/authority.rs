@@ -16,14 +16,14 @@
 use netnice_core::contract::Change;
 use netnice_core::target::Target;
 
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::Process;
 use crate::peer::Peer;
 
 /// Checks that a peer may use the clauses of a change.
-pub fn may_ask(peer: &Peer, change: &Change) -> Result<(), Denied> {
+pub fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestError> {
     match change.needs_privilege() {
-        Some(clause) if !peer.privileged => Err(Denied::NotPermitted(format!(
+        Some(clause) if !peer.privileged => Err(RequestError::NotPermitted(format!(
             "{clause} is for root and the group netnice; up, down, both and burst are for all"
         ))),
         _ => Ok(()),
@@ -31,20 +31,20 @@ pub fn may_ask(peer: &Peer, change: &Change) -> Result<(), Denied> {
 }
 
 /// Checks that a peer may limit a process, or let it join a target.
-pub fn may_limit_process(peer: &Peer, process: &Process) -> Result<(), Denied> {
+pub fn may_limit_process(peer: &Peer, process: &Process) -> Result<(), RequestError> {
     let Process { root, name, .. } = process;
     if peer.privileged {
         return Ok(());
     }
     if process.uid != peer.uid {
-        return Err(Denied::NotPermitted(format!(
+        return Err(RequestError::NotPermitted(format!(
             "process {} ({name}) belongs to {}, not to you; ask root or a member of the group netnice",
             root.pid,
-            user(process.uid),
+            user_name(process.uid),
         )));
     }
     if !process.dumpable {
-        return Err(Denied::NotPermitted(format!(
+        return Err(RequestError::NotPermitted(format!(
             "process {} ({name}) is closed to its own user (it changed identity or asked for it); \
              ask root or a member of the group netnice",
             root.pid,
@@ -55,32 +55,38 @@ pub fn may_limit_process(peer: &Peer, process: &Process) -> Result<(), Denied> {
 
 /// Checks that a peer may limit a target that is not a process. `owner` is the user of all its
 /// processes, if there is exactly one.
-pub fn may_limit_target(peer: &Peer, target: &Target, owner: Option<u32>) -> Result<(), Denied> {
+pub fn may_limit_target(
+    peer: &Peer,
+    target: &Target,
+    owner: Option<u32>,
+) -> Result<(), RequestError> {
     if peer.privileged || (matches!(target, Target::Name(_)) && owner == Some(peer.uid)) {
         return Ok(());
     }
     let why = match (target, owner) {
-        (Target::Name(_), Some(owner)) => format!("it is made of processes of {}", user(owner)),
+        (Target::Name(_), Some(owner)) => {
+            format!("it is made of processes of {}", user_name(owner))
+        }
         (Target::Name(_), None) => "it is made of processes of several users".to_owned(),
         _ => "it may hold processes of others".to_owned(),
     };
-    Err(Denied::NotPermitted(format!(
+    Err(RequestError::NotPermitted(format!(
         "{target} is for root and the group netnice: {why}; you may limit your own processes"
     )))
 }
 
 /// Checks that a peer may change the whole host. `what` names the action in the error.
-pub fn may_manage(peer: &Peer, what: &str) -> Result<(), Denied> {
+pub fn may_manage(peer: &Peer, what: &str) -> Result<(), RequestError> {
     match peer.privileged {
         true => Ok(()),
-        false => Err(Denied::NotPermitted(format!(
+        false => Err(RequestError::NotPermitted(format!(
             "{what} is for root and the group netnice"
         ))),
     }
 }
 
 /// A user's name in a message.
-pub fn user(uid: u32) -> String {
+pub fn user_name(uid: u32) -> String {
     match uid {
         0 => "root".to_owned(),
         uid if uid == crate::peer::POLICY.uid => "the policy file".to_owned(),

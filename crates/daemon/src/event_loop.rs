@@ -10,20 +10,21 @@
 //!   ends of processes ───┘                        └── settled with the ledger after each event
 //! ```
 //!
-//! Requests wait in [`turns`], so that neither a user with many connections nor the requests as a
-//! whole delay the other events.
+//! Requests wait in [`request_queue`], so that neither a user with many connections nor the
+//! requests as a whole delay the other events.
 //!
 //! Each connection has a task of its own, which reads, writes and hands in complete requests; the
 //! tasks change no state. An event is handled at one time, `now`, which is passed down as an
-//! argument. The loop logs an event that takes longer than [`LONG`], because it delayed all others.
+//! argument. The loop logs an event that takes longer than [`SLOW_EVENT`], because it delayed all
+//! others.
 
 mod failure;
 mod listeners;
+mod path_lookup;
+mod request_queue;
 mod requests;
-mod sight;
 mod sources;
 mod timers;
-mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -41,16 +42,16 @@ use crate::flows::Flows;
 use crate::flows::drivers::Drivers;
 use crate::flows::network::KernelNetwork;
 use crate::host::kernel::KernelHost;
-use crate::host::{Enforcer, Sight};
+use crate::host::{Enforcer, LookupRights};
 use crate::meter::metrics::serve::Address;
 use crate::peer::Peer;
 use crate::quotas::Quota;
-use crate::server::Ask;
+use crate::server::PendingRequest;
 use crate::service::Service;
-use crate::service::users::document;
+use crate::service::users::users_doc;
+use request_queue::RequestQueue;
 use sources::{Event, Sources};
 use timers::{Timer, Timers};
-use turns::Turns;
 
 /// The settings of the event loop.
 pub(crate) struct Settings<'a> {
@@ -73,9 +74,9 @@ pub(crate) async fn run(
     settings: &Settings<'_>,
     mut service: Service<KernelHost>,
 ) -> Result<(), RunError> {
-    let numbers = service.host().numbers();
-    let own = numbers.during("find out who the daemon is to netlink")?;
-    let (sources, drivers) = Sources::open(settings, own).await?;
+    let numbers = service.host().netlink_ports();
+    let own_ports = numbers.during("find out who the daemon is to netlink")?;
+    let (sources, drivers) = Sources::open(settings, own_ports).await?;
     let network = KernelNetwork::open().during("ask about ways")?;
     let mut daemon = Daemon {
         service,
@@ -83,9 +84,9 @@ pub(crate) async fn run(
         drivers,
         sources,
         timers: Timers::default(),
-        turns: Turns::default(),
-        looker: None,
-        asked_last: false,
+        queue: RequestQueue::default(),
+        tagging_user: None,
+        served_request: false,
         policy: settings.policy.to_owned(),
     };
     daemon.serve().await?;
@@ -103,25 +104,25 @@ struct Daemon {
     sources: Sources,
     timers: Timers,
     /// Requests that wait for their turn.
-    turns: Turns<Ask>,
+    queue: RequestQueue<PendingRequest>,
     /// The user whose request last left open sockets to be tagged; `None`: root, the group or the
     /// daemon.
-    looker: Option<u32>,
+    tagging_user: Option<u32>,
     /// True if the last event was a request: then the other sources come first.
-    asked_last: bool,
+    served_request: bool,
     /// The policy file.
     policy: PathBuf,
 }
 
 impl Daemon {
     async fn serve(&mut self) -> Result<(), RunError> {
-        self.drivers.find(&mut self.flows, Now::read());
+        self.drivers.connect_existing(&mut self.flows, Now::read());
         self.timers.set(Timer::Tick, Some(Now::read().monotonic));
         loop {
             self.set_timers();
             let connections = self.service.quotas().limit(Quota::Connections);
-            self.sources.server.permit(connections);
-            self.sources.follow_ends(self.service.host());
+            self.sources.server.set_connection_limit(connections);
+            self.sources.update_exit_events(self.service.host());
             let follow_routes = !self.flows.is_idle();
             let event = self.next(follow_routes).await?;
             if let Event::Stop = event {
@@ -131,9 +132,9 @@ impl Daemon {
             self.handle(event, began);
             // An event may have changed the capacity of a link, or what is promised on it.
             self.flows.settle_all(&mut self.service, Now::read());
-            self.drivers.obey(self.flows.take_orders());
+            self.drivers.carry_out(self.flows.take_commands());
             let took = Now::read().monotonic.since(began.monotonic);
-            if took > LONG {
+            if took > SLOW_EVENT {
                 tracing::warn!(event = kind, %took, "one event held up all others");
             }
         }
@@ -142,56 +143,59 @@ impl Daemon {
     /// Waits for the next event. While requests are ready, every second event is a request.
     async fn next(&mut self, follow_routes: bool) -> Result<Event, RunError> {
         let quota = self.service.quotas().time(Quota::ServiceTime);
-        let ready = self.turns.ready_at(quota);
+        let ready = self.queue.ready_at(quota);
         let ready = ready.is_some_and(|at| at <= Now::read().monotonic);
-        if ready && !self.asked_last {
-            self.asked_last = true;
+        if ready && !self.served_request {
+            self.served_request = true;
             // Lets the tasks send answers and hand in requests of other users before the next
             // request.
             tokio::task::yield_now().await;
-            return Ok(Event::Due(Timer::Turn));
+            return Ok(Event::Timer(Timer::Request));
         }
-        self.asked_last = false;
+        self.served_request = false;
         tokio::select! {
             biased;
             event = self.sources.next(&mut self.timers, follow_routes) => event,
             () = std::future::ready(()), if ready => {
-                self.asked_last = true;
-                Ok(Event::Due(Timer::Turn))
+                self.served_request = true;
+                Ok(Event::Timer(Timer::Request))
             }
         }
     }
 
     /// Answers the next request in turn, and charges its user the time it takes.
-    fn take_turn(&mut self, now: Now) {
+    fn serve_next_request(&mut self, now: Now) {
         let quota = self.service.quotas().time(Quota::ServiceTime);
-        let Some((user, ask)) = self.turns.pop(quota, now.monotonic) else {
+        let Some((user, pending)) = self.queue.pop(quota, now.monotonic) else {
             return;
         };
-        if let Some((ask, sight)) = self.sources.sights.look(ask) {
-            self.answer(ask, sight, now);
+        if let Some((pending, rights)) = self.sources.lookups.submit(pending) {
+            self.answer(pending, rights, now);
         }
         self.charge(user, now);
     }
 
-    fn answer(&mut self, ask: Ask, sight: Sight, now: Now) {
-        if matches!(ask.request, Request::Users(_)) {
-            let doc = self.users(&ask.peer, now);
-            drop(ask.reply.send(Response::Users(doc).into()));
+    fn answer(&mut self, pending: PendingRequest, rights: LookupRights, now: Now) {
+        if matches!(pending.request, Request::Users(_)) {
+            let doc = self.users(&pending.peer, now);
+            drop(pending.reply.send(Response::Users(doc).into()));
             return;
         }
-        let (user, left) = (ask.peer.user(), self.service.host().looks_left());
+        let (user, left) = (
+            pending.peer.user(),
+            self.service.host().unfinished_surveys(),
+        );
         let server = &self.sources.server;
         requests::answer(
             &mut self.service,
             &mut self.flows,
             || server.doctor(),
-            ask,
-            sight,
+            pending,
+            rights,
             now,
         );
-        if self.service.host().looks_left() > left {
-            self.looker = user;
+        if self.service.host().unfinished_surveys() > left {
+            self.tagging_user = user;
         }
     }
 
@@ -200,7 +204,7 @@ impl Daemon {
         let quota = self.service.quotas().time(Quota::ServiceTime);
         let after = Now::read().monotonic;
         let took = after.since(began.monotonic);
-        self.turns.charge(user, took, quota, after);
+        self.queue.charge(user, took, quota, after);
     }
 
     /// The quotas and the use of each user, as far as `peer` may see them.
@@ -216,12 +220,12 @@ impl Daemon {
         }
         let mut waiting = BTreeMap::new();
         let quota = quotas.time(Quota::ServiceTime);
-        for (uid, time, wait) in self.turns.of_users(quota, now.monotonic) {
+        for (uid, time, wait) in self.queue.charges(quota, now.monotonic) {
             let has = used.entry(uid).or_default();
             has.insert(Quota::ServiceTime, time.0);
             waiting.insert(uid, wait);
         }
-        document(quotas, &used, &waiting, peer)
+        users_doc(quotas, &used, &waiting, peer)
     }
 
     /// Sets the timers that depend on waiting work.
@@ -229,30 +233,33 @@ impl Daemon {
         let has_links = self.service.ledger().links().next().is_some();
         let now = Now::read().monotonic;
         self.timers.repeat_while(has_links, Timer::Balance, now);
-        let is_looking = self.service.host().looks_left() > 0;
+        let is_tagging = self.service.host().unfinished_surveys() > 0;
         self.timers
-            .set(Timer::Sockets, is_looking.then(|| now.after(BETWEEN_LOOKS)));
+            .set(Timer::Sockets, is_tagging.then(|| now.after(TAGGING_PAUSE)));
         self.timers.set(Timer::Rollback, self.service.next_due());
         self.timers.set(Timer::Flows, self.flows.next_due());
         // A ready request needs no timer: [`Daemon::next`] alternates it with the other events.
         let quota = self.service.quotas().time(Quota::ServiceTime);
-        let turn = self.turns.ready_at(quota).filter(|at| *at > now);
-        self.timers.set(Timer::Turn, turn);
+        let request_at = self.queue.ready_at(quota).filter(|at| *at > now);
+        self.timers.set(Timer::Request, request_at);
     }
 
     fn handle(&mut self, event: Event, now: Now) {
         match event {
             Event::Stop => {}
-            Event::ReadPolicy => self.service.obey(&self.policy, now),
-            Event::Due(timer) => self.is_due(timer, now),
-            Event::Came(ask) => self.turns.push(ask.peer.user(), *ask, now.monotonic),
-            Event::Looked(looked) => {
-                let (ask, sight) = *looked;
-                let user = ask.peer.user();
-                self.answer(ask, sight, now);
+            Event::ReadPolicy => self.service.load_policy(&self.policy, now),
+            Event::Timer(timer) => self.handle_timer(timer, now),
+            Event::Request(pending) => {
+                self.queue
+                    .push(pending.peer.user(), *pending, now.monotonic)
+            }
+            Event::PathLookedUp(looked_up) => {
+                let (pending, rights) = *looked_up;
+                let user = pending.peer.user();
+                self.answer(pending, rights, now);
                 self.charge(user, now);
             }
-            Event::Scraped(scrape) => {
+            Event::Metrics(scrape) => {
                 // The send fails if the scraper has closed its connection; the page is dropped
                 // then.
                 let page = match self.service.page(now) {
@@ -264,41 +271,42 @@ impl Daemon {
                 };
                 let _ = scrape.send(page);
             }
-            Event::Driver((link, connection, heard)) => {
+            Event::Driver((link, connection, event)) => {
                 if self.drivers.is_present(&link, connection) {
-                    self.flows.heard(&mut self.service, &link, heard, now);
+                    self.flows
+                        .handle_driver_event(&mut self.service, &link, event, now);
                 }
             }
-            Event::Left(session) => self.flows.left(session, now),
+            Event::ProgramDisconnected(session) => self.flows.connection_ended(session, now),
             Event::Routes(changes) => {
-                self.flows.ways_changed(&mut self.service, &changes, now);
-                if self.flows.wants_look() {
-                    self.soon(Timer::Routes, LINKS_SETTLE, now);
+                self.flows.routes_changed(&mut self.service, &changes, now);
+                if self.flows.wants_route_check() {
+                    self.set_timer_after(Timer::Routes, LINKS_SETTLE, now);
                 }
             }
             Event::Links => {
                 // A container's first packet is limited only if its new interface is handled at
                 // once.
-                self.service.house();
-                self.soon(Timer::Repair, LINKS_SETTLE, now);
+                self.service.place_containers();
+                self.set_timer_after(Timer::Repair, LINKS_SETTLE, now);
             }
-            Event::Groups => self.soon(Timer::Sweep, Nanos(0), now),
-            Event::UnitFiles => self.soon(Timer::UnitFiles, FILES_SETTLE, now),
-            Event::Ended => self.soon(Timer::Sweep, ENDS_SETTLE, now),
+            Event::Groups => self.set_timer_after(Timer::Sweep, Nanos(0), now),
+            Event::UnitFiles => self.set_timer_after(Timer::UnitFiles, FILES_SETTLE, now),
+            Event::ProcessesEnded => self.set_timer_after(Timer::Sweep, EXITS_SETTLE, now),
         }
     }
 
-    fn is_due(&mut self, timer: Timer, now: Now) {
+    fn handle_timer(&mut self, timer: Timer, now: Now) {
         match timer {
-            Timer::Turn => self.take_turn(now),
+            Timer::Request => self.serve_next_request(now),
             Timer::Sockets => {
-                self.service.look_on(self.looker, now);
-                self.charge(self.looker, now);
+                self.service.continue_survey(self.tagging_user, now);
+                self.charge(self.tagging_user, now);
             }
             Timer::Rollback => self.service.expire(now),
-            Timer::Sweep => self.service.tidy(now),
+            Timer::Sweep => self.service.close_and_rebind(now),
             Timer::UnitFiles => {
-                self.service.look_at_units(now);
+                self.service.reload_units(now);
                 self.sources.unit_files.watch(self.service.unit_folders());
             }
             Timer::Repair => self.service.repair(now),
@@ -316,12 +324,12 @@ impl Daemon {
                 self.sources.groups.watch(&group_folders(&self.service));
                 self.sources.unit_files.watch(self.service.unit_folders());
             }
-            Timer::Flows | Timer::Routes => self.flows.look(&mut self.service, now),
+            Timer::Flows | Timer::Routes => self.flows.handle_timeouts(&mut self.service, now),
         }
     }
 
     /// Sets a timer for the expected end of a burst of changes, unless it is set.
-    fn soon(&mut self, timer: Timer, settle: Nanos, now: Now) {
+    fn set_timer_after(&mut self, timer: Timer, settle: Nanos, now: Now) {
         self.timers
             .set_unless_set(timer, now.monotonic.after(settle));
     }
@@ -340,12 +348,12 @@ fn group_folders(service: &Service<KernelHost>) -> BTreeSet<PathBuf> {
 }
 
 /// The pause between two portions of sockets, in which other events are handled.
-const BETWEEN_LOOKS: Nanos = Nanos::from_millis(1);
+const TAGGING_PAUSE: Nanos = Nanos::from_millis(1);
 /// An event that takes longer is logged.
-const LONG: Nanos = Nanos::from_millis(100);
+const SLOW_EVENT: Nanos = Nanos::from_millis(100);
 /// A file is written in several steps, and often many files at once.
 const FILES_SETTLE: Nanos = Nanos::from_millis(200);
 /// Changes of interfaces come in bursts.
 const LINKS_SETTLE: Nanos = Nanos::from_millis(50);
 /// The exit event comes just before its process leaves the map, and many processes end together.
-const ENDS_SETTLE: Nanos = Nanos::from_millis(20);
+const EXITS_SETTLE: Nanos = Nanos::from_millis(20);

@@ -2,8 +2,8 @@
 //!
 //! A program on the direct path exchanges packets with a driver process through shared memory,
 //! without the daemon. The daemon makes the decisions that come before: which program may have a
-//! flow, with which port and next hop, and what is promised to it. It tells the driver, and
-//! notifies the program of changes.
+//! flow, with which port and next hop, and what is promised to it. It sends the decisions to the
+//! driver, and notifies the program of changes.
 //!
 //! ```text
 //!   program ─attach─▶ driver of the link runs, or is started ─▶ memory file, doorbells return
@@ -16,17 +16,17 @@
 //!
 //! # One writer
 //! [`Flows`] is a state machine that never blocks. Inputs: requests, messages of drivers, changes
-//! of the network. Outputs: commands for drivers ([`Flows::take_orders`]), and replies. The ledger
-//! holds the promises of all flows of a link as one part, so that neither path promises what the
-//! other has; see [`admission`] and [`division`]. [`promises`] is the only interface from here to
-//! the rest of the daemon. A driver keeps running without the daemon; the next daemon asks it for
-//! its flows, and admits them again.
+//! of the network. Outputs: commands for drivers ([`Flows::take_commands`]), and replies. The
+//! ledger holds the promises of all flows of a link as one part, so that neither path promises what
+//! the other has; see [`admission`] and [`division`]. [`promises`] is the only interface from here
+//! to the rest of the daemon. A driver keeps running without the daemon; the next daemon asks it
+//! for its flows, and admits them again.
 //!
 //! # Terms
-//! - A *lane* is a link with a driver. A *session* is a connection that has attached to a lane.
+//! - A *link state* is the record of a link with a driver. A *session* is a connection that has
+//!   attached to such a link.
 //! - A *program* is a driver's record of an attached process. A program that an earlier daemon
 //!   attached has no session, and lives until its process ends.
-//! - The *station* of a flow is the next hop of its frames.
 
 mod admission;
 mod division;
@@ -58,42 +58,42 @@ use netnice_core::units::{Instant, Nanos, Rate};
 use tokio::sync::oneshot;
 
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::peer::Peer;
-use crate::server::{Guest, Told};
+use crate::server::{ConnectionHandle, Reply};
 use division::Split;
 use driver::Start;
 use network::{Network, Nic};
 
 /// The channel for the reply to a request.
-pub(crate) type Reply = oneshot::Sender<Told>;
+pub(crate) type ReplySender = oneshot::Sender<Reply>;
 
 /// A command of the flow manager that the caller carries out.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum Command {
     /// Connect to the driver of a link. If none runs, start one as the second field says; `None`:
     /// do not start one.
-    Reach(IfName, Option<Start>),
+    Connect(IfName, Option<Start>),
     /// Send a call to the driver of a link.
     Call(IfName, DriverCall, Option<OwnedFd>),
     /// Close the connection to a driver.
-    Leave(IfName),
-    /// Report the end of this connection to [`Flows::left`].
-    Watch(Guest),
+    Disconnect(IfName),
+    /// Report the end of this connection to [`Flows::connection_ended`].
+    WatchConnection(ConnectionHandle),
 }
 
 /// A request of a program.
-pub(crate) struct Asked {
+pub(crate) struct ProgramRequest {
     /// The user who sent it.
     pub peer: Peer,
     /// The connection that it came over.
-    pub guest: Guest,
+    pub connection: ConnectionHandle,
     /// The request.
     pub request: DirectRequest,
     /// The process to attach; only for an attachment.
     pub caller: Option<Caller>,
     /// The channel for the reply.
-    pub reply: Reply,
+    pub reply: ReplySender,
 }
 
 /// The process that asks to attach.
@@ -109,52 +109,52 @@ pub(crate) struct Caller {
 /// The flow manager, see the module docs.
 pub(crate) struct Flows<N: Network> {
     network: N,
-    lanes: BTreeMap<IfName, Lane>,
+    link_states: BTreeMap<IfName, LinkState>,
     sessions: BTreeMap<u64, Session>,
     /// Open connections that asked to attach, by connection number.
-    guests: BTreeMap<u64, GuestOf>,
-    flows: BTreeMap<u32, Flow>,
+    connections: BTreeMap<u64, ConnectionUser>,
+    flows: BTreeMap<u32, FlowRecord>,
     next_flow: u32,
-    ports: BTreeMap<std::net::SocketAddr, ports::Hold<N::Port>>,
-    calls: BTreeMap<u64, Call>,
+    ports: BTreeMap<std::net::SocketAddr, ports::HeldPort<N::Port>>,
+    calls: BTreeMap<u64, PendingCall>,
     next_call: u64,
     /// Flows and next-hop requests that wait for neighbour resolution.
-    waiting: Vec<Waiting>,
-    orders: Vec<Order>,
+    resolutions: Vec<PendingResolution>,
+    commands: Vec<Command>,
     tickets: reports::Tickets,
     /// True after a change of routes, until the routes of all flows are checked.
-    look_at_ways: bool,
-    used_stations_at: Instant,
+    check_routes: bool,
+    next_hops_confirmed_at: Instant,
 }
 
 /// A link with a driver.
-struct Lane {
+struct LinkState {
     nic: Option<Nic>,
     /// True once the driver has accepted the connection.
-    here: bool,
+    connected: bool,
     /// The driver's mode of reaching the link; empty until the first census.
     mode: String,
     why_not_native: Option<String>,
     programs: BTreeMap<u32, Program>,
     /// The number of flows, and the contracts of those with a promise, by flow number.
-    count: u32,
+    flow_count: u32,
     promised: BTreeMap<u32, Contract>,
-    /// True if a flow was degraded since the lane was opened.
-    any_degraded: bool,
+    /// True if a flow was degraded since the link got its driver.
+    had_degraded: bool,
     split: Option<Split>,
     /// The kernel's classes get this rate as soon as the driver has reduced its own.
-    tree_after: Option<Rate>,
+    pending_tree: Option<Rate>,
     need: Option<Rate>,
     /// The basis of the present split.
-    room: Option<admission::Room>,
+    capacity: Option<admission::LinkCapacity>,
     /// Bytes that flows and classes had sent, and the time of that count.
-    seen: Option<(Instant, u64, Option<u64>)>,
+    last_totals: Option<(Instant, u64, Option<u64>)>,
     /// Recent sending rate of the flows, in bit/s.
-    sends: u64,
-    asked_totals: bool,
+    sending_rate: u64,
+    totals_pending: bool,
     /// True while a census for replies is in progress. The list holds the tickets for the next one.
-    asked_census: bool,
-    await_census: Vec<u64>,
+    census_pending: bool,
+    census_waiters: Vec<u64>,
     /// The discard patterns that the driver has; `None` if unknown.
     discards: Option<Vec<Vec<Term>>>,
 }
@@ -174,7 +174,7 @@ struct Program {
 
 /// A connection that has attached.
 struct Session {
-    guest: Guest,
+    connection: ConnectionHandle,
     peer: Peer,
     link: IfName,
     /// The driver's id of the program; `None` until the driver has answered.
@@ -188,7 +188,7 @@ struct Session {
 }
 
 /// The user of a connection that asked to attach. The connection is watched until it ends.
-struct GuestOf {
+struct ConnectionUser {
     uid: u32,
     /// The same uid; `None` for root and the group.
     user: Option<u32>,
@@ -199,7 +199,7 @@ struct GuestOf {
 
 /// A flow.
 #[derive(Clone, Debug)]
-struct Flow {
+struct FlowRecord {
     number: u32,
     link: IfName,
     /// The driver's ids. The driver does not reuse an id soon, so it refuses a call for a closed
@@ -208,12 +208,12 @@ struct Flow {
     /// `None` until the flow is open at the driver.
     at_driver: Option<u32>,
     setup: OpenFlow,
-    speaks: Speaks,
+    endpoint: Speaks,
     /// The granted contract.
     contract: Contract,
     /// Why the promise is not kept at present; `None` if it is.
     degraded: Option<String>,
-    station: Station,
+    next_hop: NextHop,
     mtu: u32,
     ports: Vec<std::net::SocketAddr>,
     /// Why the flow is being closed; `None` if it is not.
@@ -222,7 +222,7 @@ struct Flow {
 
 /// The next hop of a flow's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Station {
+enum NextHop {
     /// The program names it for each packet.
     Any,
     /// The Ethernet address of a multicast group.
@@ -240,21 +240,21 @@ enum Station {
     },
 }
 
-impl Station {
+impl NextHop {
     fn mac(&self) -> Option<[u8; 6]> {
         match self {
-            Station::Any => None,
-            Station::Group(mac) => Some(*mac),
-            Station::Toward { mac, .. } => *mac,
+            NextHop::Any => None,
+            NextHop::Group(mac) => Some(*mac),
+            NextHop::Toward { mac, .. } => *mac,
         }
     }
 
     /// The same next hop with another Ethernet address.
-    fn at(self, mac: Option<[u8; 6]>) -> Station {
+    fn with_mac(self, mac: Option<[u8; 6]>) -> NextHop {
         match self {
-            Station::Toward {
+            NextHop::Toward {
                 host, from, via, ..
-            } => Station::Toward {
+            } => NextHop::Toward {
                 host,
                 from,
                 via,
@@ -266,37 +266,37 @@ impl Station {
 }
 
 /// A flow or next-hop request that waits for neighbour resolution.
-struct Waiting {
-    until: Instant,
+struct PendingResolution {
+    deadline: Instant,
     index: u32,
     via: IpAddr,
-    what: Wanted,
+    purpose: ResolutionFor,
 }
 
-enum Wanted {
+enum ResolutionFor {
     Flow {
         session: u64,
-        flow: Box<Flow>,
-        reply: Reply,
+        flow: Box<FlowRecord>,
+        reply: ReplySender,
     },
     Hop {
         mtu: u32,
-        reply: Reply,
+        reply: ReplySender,
     },
 }
 
 /// A call without an answer so far.
-struct Call {
+struct PendingCall {
     link: IfName,
-    until: Instant,
-    what: Pending,
+    deadline: Instant,
+    purpose: CallPurpose,
 }
 
 /// The purpose of a call.
-enum Pending {
+enum CallPurpose {
     Attach {
         session: u64,
-        reply: Reply,
+        reply: ReplySender,
         /// What repeats the request, in case the driver ends for lack of flows before it answers.
         again: Option<Box<(Start, DriverRequest, OwnedFd)>>,
     },
@@ -304,32 +304,32 @@ enum Pending {
         program: u32,
     },
     Open {
-        flow: Box<Flow>,
-        reply: Reply,
+        flow: Box<FlowRecord>,
+        reply: ReplySender,
     },
     Change {
         flow: u32,
-        before: Box<Before>,
-        reply: Reply,
+        before: Box<FormerContract>,
+        reply: ReplySender,
     },
     Close {
         flow: u32,
-        reply: Option<Reply>,
+        reply: Option<ReplySender>,
     },
-    Wire,
+    SetRate,
     Discard,
     Adopt,
     /// A census for the replies with these tickets.
-    Tell(Vec<u64>),
+    Census(Vec<u64>),
     Totals,
     /// Nothing depends on the answer.
     Nothing,
     /// An attachment or opening that timed out; its result is undone when it arrives.
-    Late,
+    Abandoned,
 }
 
 /// How a flow was served before a change.
-struct Before {
+struct FormerContract {
     contract: Contract,
     degraded: Option<String>,
 }
@@ -339,49 +339,56 @@ impl<N: Network> Flows<N> {
     pub(crate) fn new(network: N) -> Flows<N> {
         Flows {
             network,
-            lanes: BTreeMap::new(),
+            link_states: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            guests: BTreeMap::new(),
+            connections: BTreeMap::new(),
             flows: BTreeMap::new(),
             next_flow: 1,
             ports: BTreeMap::new(),
             calls: BTreeMap::new(),
             next_call: 1,
-            waiting: Vec::new(),
-            orders: Vec::new(),
+            resolutions: Vec::new(),
+            commands: Vec::new(),
             tickets: reports::Tickets::default(),
-            look_at_ways: false,
-            used_stations_at: Instant(0),
+            check_routes: false,
+            next_hops_confirmed_at: Instant(0),
         }
     }
 
     /// The commands to carry out. The caller takes them after each call of another method.
-    pub(crate) fn take_orders(&mut self) -> Vec<Order> {
-        std::mem::take(&mut self.orders)
+    pub(crate) fn take_commands(&mut self) -> Vec<Command> {
+        std::mem::take(&mut self.commands)
     }
 
-    /// True if there is no lane.
+    /// True if no link has a driver.
     pub(crate) fn is_idle(&self) -> bool {
-        self.lanes.is_empty()
+        self.link_states.is_empty()
     }
 
-    /// The time of the next call of [`Flows::look`], unless an event comes earlier.
+    /// The time of the next call of [`Flows::handle_timeouts`], unless an event comes earlier.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let waiting = self.waiting.iter().map(|waiting| waiting.until);
-        let calls = self.calls.values().map(|call| call.until);
-        waiting.chain(calls).chain(self.tickets.next_due()).min()
+        let resolutions = self
+            .resolutions
+            .iter()
+            .map(|resolution| resolution.deadline);
+        let calls = self.calls.values().map(|call| call.deadline);
+        resolutions
+            .chain(calls)
+            .chain(self.tickets.next_due())
+            .min()
     }
 
     /// Takes over a driver that an earlier daemon has started.
-    pub(crate) fn find(&mut self, link: &IfName, now: Now) {
-        self.reach(link, Lane::new(), None, now);
+    pub(crate) fn adopt_driver(&mut self, link: &IfName, now: Now) {
+        self.connect_driver(link, LinkState::new(), None, now);
     }
 
-    /// Opens a lane. Its first call asks the driver for its flows and its mode.
-    fn reach(&mut self, link: &IfName, lane: Lane, start: Option<Start>, now: Now) {
-        self.lanes.insert(link.clone(), lane);
-        self.orders.push(Order::Reach(link.clone(), start));
-        self.call(link, DriverRequest::Census, None, Pending::Adopt, now);
+    /// Adds a link and connects to its driver. The first call asks the driver for its flows and its
+    /// mode.
+    fn connect_driver(&mut self, link: &IfName, state: LinkState, start: Option<Start>, now: Now) {
+        self.link_states.insert(link.clone(), state);
+        self.commands.push(Command::Connect(link.clone(), start));
+        self.call(link, DriverRequest::Census, None, CallPurpose::Adopt, now);
     }
 
     /// Sends a call to a driver.
@@ -390,81 +397,88 @@ impl<N: Network> Flows<N> {
         link: &IfName,
         ask: DriverRequest,
         fd: Option<OwnedFd>,
-        what: Pending,
+        purpose: CallPurpose,
         now: Now,
     ) {
         let id = self.next_call;
         self.next_call += 1;
-        let patience = match self.lanes.get(link) {
-            Some(lane) if lane.here => PATIENCE,
+        let timeout = match self.link_states.get(link) {
+            Some(state) if state.connected => CALL_TIMEOUT,
             // The driver is still starting.
-            _ => PATIENCE_AT_START,
+            _ => START_TIMEOUT,
         };
-        let call = Call {
+        let call = PendingCall {
             link: link.clone(),
-            until: now.monotonic.after(patience),
-            what,
+            deadline: now.monotonic.after(timeout),
+            purpose,
         };
         self.calls.insert(id, call);
-        let order = Order::Call(link.clone(), DriverCall { id, ask }, fd);
-        self.orders.push(order);
+        let command = Command::Call(link.clone(), DriverCall { id, ask }, fd);
+        self.commands.push(command);
     }
 
     /// Notifies the program of a flow.
-    fn tell_flow(&mut self, flow: u32, news: FlowNews) {
+    fn notify_flow(&mut self, flow: u32, notification: FlowNews) {
         let Some(flow) = self.flows.get(&flow) else {
             return;
         };
-        let program = self.lanes.get(&flow.link);
-        let program = program.and_then(|lane| lane.programs.get(&flow.program));
+        let program = self.link_states.get(&flow.link);
+        let program = program.and_then(|state| state.programs.get(&flow.program));
         if let Some(session) = program.and_then(|program| program.session) {
-            self.tell_session(session, news);
+            self.notify_session(session, notification);
         }
     }
 
-    fn tell_session(&self, session: u64, news: FlowNews) {
+    fn notify_session(&self, session: u64, notification: FlowNews) {
         if let Some(session) = self.sessions.get(&session)
-            && session.guest.news.try_send(news).is_err()
+            && session
+                .connection
+                .notifications
+                .try_send(notification)
+                .is_err()
         {
             // The program does not read and its queue is full: it misses this notification, and
             // sees at least the end of the connection.
-            tracing::debug!(pid = session.pid, "news of flows are not read");
+            tracing::debug!(
+                pid = session.pid,
+                "the program does not read its notifications"
+            );
         }
     }
 }
 
-impl Lane {
-    fn new() -> Lane {
-        Lane {
+impl LinkState {
+    fn new() -> LinkState {
+        LinkState {
             nic: None,
-            here: false,
+            connected: false,
             mode: String::new(),
             why_not_native: None,
             programs: BTreeMap::new(),
-            count: 0,
+            flow_count: 0,
             promised: BTreeMap::new(),
-            any_degraded: false,
+            had_degraded: false,
             split: None,
-            tree_after: None,
+            pending_tree: None,
             need: None,
-            room: None,
-            seen: None,
-            sends: 0,
-            asked_totals: false,
-            asked_census: false,
-            await_census: Vec::new(),
+            capacity: None,
+            last_totals: None,
+            sending_rate: 0,
+            totals_pending: false,
+            census_pending: false,
+            census_waiters: Vec::new(),
             discards: None,
         }
     }
 }
 
 /// Replies with an error.
-fn refuse(reply: Reply, denied: Denied) {
+fn refuse(reply: ReplySender, error: RequestError) {
     // The send fails if the peer has closed its connection.
-    let _ = reply.send(Told::from(netnice_api::Response::from(denied)));
+    let _ = reply.send(Reply::from(netnice_api::Response::from(error)));
 }
 
 /// Time limit for a driver's answer.
-const PATIENCE: Nanos = Nanos::from_secs(5);
+const CALL_TIMEOUT: Nanos = Nanos::from_secs(5);
 /// Time limit for the answer of a driver that is being started.
-const PATIENCE_AT_START: Nanos = Nanos::from_secs(20);
+const START_TIMEOUT: Nanos = Nanos::from_secs(20);

@@ -40,7 +40,7 @@ use netnice_kernel::peer;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::quotas::MOST_CONNECTIONS;
+use crate::quotas::MAX_CONNECTIONS;
 use accept::Users;
 use messages::{FromFront, Kind, LONGEST_FROM_FRONT, LONGEST_TO_FRONT, Ready, ToFront};
 
@@ -54,17 +54,17 @@ use messages::{FromFront, Kind, LONGEST_FROM_FRONT, LONGEST_TO_FRONT, Ready, ToF
 /// If the process cannot be confined, or a descriptor is not what it should be.
 pub fn run(user: (u32, u32), takes_descriptors: bool) -> io::Result<()> {
     confine::close_from(3)?;
-    let orders = io::stdin().as_fd().try_clone_to_owned()?;
+    let daemon_socket = io::stdin().as_fd().try_clone_to_owned()?;
     let pipe = io::stdout().as_fd().try_clone_to_owned()?;
-    let got = fds::receive(orders.as_fd(), &mut [0], 1)?;
+    let got = fds::receive(daemon_socket.as_fd(), &mut [0], 1)?;
     let listener = got.fds.into_iter().next();
     let listener = listener.ok_or_else(|| io::Error::other("no socket to listen on was sent"))?;
     let refuses = !takes_descriptors && peer::refuse_descriptors(listener.as_fd()).is_ok();
     let confined = confine::confine(&confinement(user))?;
     // If one thread fails, the whole front ends, and the daemon starts another one.
-    let told = std::panic::take_hook();
+    let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        told(panic);
+        default_hook(panic);
         std::process::exit(101);
     }));
     let ready = Ready {
@@ -72,7 +72,7 @@ pub fn run(user: (u32, u32), takes_descriptors: bool) -> io::Result<()> {
         other_user: confined.other_user,
         refuses_descriptors: refuses,
     };
-    serve(orders, pipe, listener, ready)
+    serve(daemon_socket, pipe, listener, ready)
 }
 
 /// Confines itself like the front and tries what must be impossible. For tests and demonstrations:
@@ -80,7 +80,7 @@ pub fn run(user: (u32, u32), takes_descriptors: bool) -> io::Result<()> {
 ///
 /// # Errors
 /// If the process cannot be confined.
-pub fn try_out(user: (u32, u32)) -> io::Result<()> {
+pub fn try_confinement(user: (u32, u32)) -> io::Result<()> {
     use io::Write;
     let parent = std::os::unix::process::parent_id();
     let confined = confine::confine(&confinement(user))?;
@@ -104,8 +104,8 @@ fn confinement(user: (u32, u32)) -> Confinement {
     Confinement {
         name: "netnice-front",
         user,
-        descriptors: MOST_DESCRIPTORS,
-        memory: MOST_MEMORY,
+        descriptors: MAX_DESCRIPTORS,
+        memory: MAX_MEMORY,
     }
 }
 
@@ -113,18 +113,18 @@ fn confinement(user: (u32, u32)) -> Confinement {
 /// threads. It receives nothing from a client, and closes no socket in which a client's descriptor
 /// may be queued.
 pub(crate) fn serve(
-    orders: OwnedFd,
+    daemon_socket: OwnedFd,
     pipe: OwnedFd,
     listener: OwnedFd,
     ready: Ready,
 ) -> io::Result<()> {
-    let daemon = Daemon {
+    let daemon = DaemonPipe {
         pipe: Mutex::new(pipe),
     };
-    daemon.tell(&FromFront::Ready(ready))?;
+    daemon.send(&FromFront::Ready(ready))?;
     let mut users = Users::new(daemon, ready.refuses_descriptors);
-    let mut orders = Orders {
-        socket: orders,
+    let mut daemon_socket = DaemonSocket {
+        socket: daemon_socket,
         decoder: Decoder::new(LONGEST_TO_FRONT),
         fds: VecDeque::new(),
     };
@@ -132,8 +132,8 @@ pub(crate) fn serve(
     let readable = EventFlags::IN;
     epoll::add(
         &waiting,
-        &orders.socket,
-        EventData::new_u64(ORDERS),
+        &daemon_socket.socket,
+        EventData::new_u64(DAEMON),
         readable,
     )?;
     epoll::add(&waiting, &listener, EventData::new_u64(LISTENER), readable)?;
@@ -147,12 +147,12 @@ pub(crate) fn serve(
         }
         for event in events.drain(..) {
             match event.data.u64() {
-                ORDERS => {
-                    if !orders.take(&mut users)? {
+                DAEMON => {
+                    if !daemon_socket.receive(&mut users)? {
                         // From here on the front accepts no client that it would have to disconnect
                         // at once.
                         drop(listener);
-                        users.end(LAST_ANSWERS);
+                        users.end(ANSWER_TIME);
                         return Ok(());
                     }
                 }
@@ -163,14 +163,14 @@ pub(crate) fn serve(
 }
 
 /// The pipe to the daemon.
-pub(crate) struct Daemon {
+pub(crate) struct DaemonPipe {
     pipe: Mutex<OwnedFd>,
 }
 
-impl Daemon {
+impl DaemonPipe {
     /// Sends a message. While the pipe is full, this blocks, and so do the threads of other users
     /// that send; the daemon reads the pipe as fast as it handles requests.
-    fn tell(&self, what: &FromFront) -> io::Result<()> {
+    fn send(&self, what: &FromFront) -> io::Result<()> {
         let body = serde_json::to_vec(what)?;
         let frame = frame::encode(&body, LONGEST_FROM_FRONT).map_err(io::Error::other)?;
         let pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,16 +187,16 @@ impl Daemon {
 }
 
 /// The socket from the daemon.
-struct Orders {
+struct DaemonSocket {
     socket: OwnedFd,
     decoder: Decoder,
     /// Received descriptors that belong to no message yet, in order.
     fds: VecDeque<OwnedFd>,
 }
 
-impl Orders {
+impl DaemonSocket {
     /// Passes on received messages; false at the end of the stream.
-    fn take(&mut self, users: &mut Users) -> io::Result<bool> {
+    fn receive(&mut self, users: &mut Users) -> io::Result<bool> {
         let mut bytes = [0; 64 * 1024];
         let got = match fds::receive(self.socket.as_fd(), &mut bytes, fds::MOST) {
             Ok(got) => got,
@@ -216,7 +216,7 @@ impl Orders {
             let fds = fds.min(self.fds.len());
             message.fds = self.fds.drain(..fds).collect();
             match message.kind {
-                Kind::Quota => users.permit(message.connection),
+                Kind::Quota => users.set_limit(message.connection),
                 _ => users.deliver(message),
             }
         }
@@ -225,15 +225,15 @@ impl Orders {
 }
 
 const LISTENER: u64 = 0;
-const ORDERS: u64 = 1;
+const DAEMON: u64 = 1;
 /// Largest number of root's connections.
-const MOST_OF_ROOT: usize = 256;
+const MAX_OF_ROOT: usize = 256;
 /// Largest number of connections of all other users together.
-const MOST_OF_ALL: usize = MOST_CONNECTIONS as usize;
-/// Connections with direct flows do not count as seats. A link has at most 4,096 of them; this is
-/// enough for sixteen links.
-const MOST_DESCRIPTORS: u64 = 65_536;
+const MAX_OF_OTHERS: usize = MAX_CONNECTIONS as usize;
+/// Connections with direct flows do not count against the limits. A link has at most 4,096 of them;
+/// this is enough for sixteen links.
+const MAX_DESCRIPTORS: u64 = 65_536;
 /// Bound on memory for answers that clients do not read; beyond it the front ends.
-const MOST_MEMORY: u64 = 2 << 30;
+const MAX_MEMORY: u64 = 2 << 30;
 /// How long answers may be sent after the daemon has ended.
-const LAST_ANSWERS: Duration = Duration::from_millis(100);
+const ANSWER_TIME: Duration = Duration::from_millis(100);

@@ -11,9 +11,9 @@
 //! and end as the test wants, and any step can fail.
 
 pub(crate) mod containers;
-pub(crate) mod kernel;
 #[cfg(test)]
-pub(crate) mod machine;
+pub(crate) mod fake;
+pub(crate) mod kernel;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,14 +25,14 @@ use netnice_kernel::plan::Desired;
 use netnice_kernel::probe::Finding;
 use netnice_kernel::traffic::Passed;
 
-use crate::denied::Denied;
-use crate::ledger::{AppKey, Bound, Place, Root};
+use crate::error::RequestError;
+use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
 
 /// The identity of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     /// Its pid and start time.
-    pub root: Root,
+    pub root: ProcessId,
     /// Its real uid.
     pub uid: u32,
     /// True if its user may inspect it, see PR_SET_DUMPABLE.
@@ -47,19 +47,19 @@ pub(crate) type Members = BTreeMap<u32, (u32, u32)>;
 
 /// The rights with which the executable that a request names is looked up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Sight {
+pub(crate) enum LookupRights {
     /// Root's rights.
     #[default]
-    Roots,
+    AsRoot,
     /// A user's rights: the path in the request was looked up before. Contains the path and the
     /// result.
-    Users(String, Result<AppKey, String>),
+    AsUser(String, Result<AppKey, String>),
     /// No look-up: the request of an unprivileged user names no executable.
-    Nothing,
+    NoLookup,
 }
 
 /// Bytes that have passed so far, by interface name.
-pub(crate) type Seen = BTreeMap<String, Passed>;
+pub(crate) type InterfaceTraffic = BTreeMap<String, Passed>;
 
 /// An interface of the namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub(crate) enum Act {
     /// targets, because each pass over the members takes time proportional to their number.
     Release {
         /// The target around each target.
-        heirs: BTreeMap<u32, Option<u32>>,
+        outer_targets: BTreeMap<u32, Option<u32>>,
     },
     /// Binds an executable.
     BindApp {
@@ -116,14 +116,14 @@ pub(crate) enum Act {
         /// The target.
         id: u32,
         /// The group.
-        bound: Bound,
+        bound: CgroupRef,
     },
     /// Releases a control group and the former groups of the target.
     UnbindCgroup {
         /// The target.
         id: u32,
         /// The group; `None` if it is gone already.
-        bound: Option<Bound>,
+        bound: Option<CgroupRef>,
     },
     /// Binds a user.
     BindUser {
@@ -143,16 +143,16 @@ pub(crate) enum Act {
 
 impl Act {
     /// Releases the members of one process target.
-    pub(crate) fn release(id: u32, heir: Option<u32>) -> Act {
+    pub(crate) fn release(id: u32, outer: Option<u32>) -> Act {
         Act::Release {
-            heirs: BTreeMap::from([(id, heir)]),
+            outer_targets: BTreeMap::from([(id, outer)]),
         }
     }
 
     /// Releases members that were readopted.
     pub(crate) fn release_again(members: &BTreeMap<u32, u32>) -> Act {
         Act::Release {
-            heirs: members.values().map(|id| (*id, None)).collect(),
+            outer_targets: members.values().map(|id| (*id, None)).collect(),
         }
     }
 
@@ -176,7 +176,7 @@ impl fmt::Display for Act {
                 false => write!(f, "take in process {pid} and its descendants"),
             },
             Act::Readopt { members } => write!(f, "take in {} processes", members.len()),
-            Act::Release { heirs } => match heirs.len() {
+            Act::Release { outer_targets } => match outer_targets.len() {
                 1 => f.write_str("let its processes go"),
                 targets => write!(f, "let the processes of {targets} targets go"),
             },
@@ -199,7 +199,7 @@ pub(crate) trait Inventory {
     /// The process with this pid.
     fn process(&mut self, pid: u32) -> Option<Process>;
     /// The facts that determine which targets contain a process.
-    fn place(&mut self, pid: u32) -> Place;
+    fn place(&mut self, pid: u32) -> TargetPlace;
     /// A process and its living descendants.
     fn family(&mut self, pid: u32) -> BTreeSet<u32>;
     /// The processes that run an executable, and their living descendants.
@@ -208,72 +208,72 @@ pub(crate) trait Inventory {
     /// none.
     fn membership(&mut self, pid: u32) -> (u32, u32);
     /// The members of all targets.
-    fn members(&mut self) -> Result<Members, Denied>;
+    fn members(&mut self) -> Result<Members, RequestError>;
     /// The executable at a path.
-    fn app(&mut self, path: &str) -> Result<AppKey, Denied>;
+    fn app(&mut self, path: &str) -> Result<AppKey, RequestError>;
     /// The control group at a path.
-    fn cgroup(&mut self, path: &str) -> Result<Bound, Denied>;
+    fn cgroup(&mut self, path: &str) -> Result<CgroupRef, RequestError>;
     /// The control group of a unit.
-    fn unit(&mut self, name: &str) -> Result<Bound, Denied>;
+    fn unit(&mut self, name: &str) -> Result<CgroupRef, RequestError>;
     /// The control group of a container, by name or id.
-    fn container(&mut self, name: &str) -> Result<Bound, Denied>;
+    fn container(&mut self, name: &str) -> Result<CgroupRef, RequestError>;
     /// The names of the units that have a control group.
     fn running_units(&mut self) -> BTreeSet<String>;
     /// The uid of a user, by name or number.
-    fn user(&mut self, name: &str) -> Result<u32, Denied>;
+    fn user(&mut self, name: &str) -> Result<u32, RequestError>;
     /// The interfaces.
-    fn interfaces(&mut self) -> Result<Vec<Interface>, Denied>;
+    fn interfaces(&mut self) -> Result<Vec<Interface>, RequestError>;
     /// The speed that an interface's driver reports.
-    fn speed(&mut self, interface: &str) -> Result<Option<Rate>, Denied>;
+    fn speed(&mut self, interface: &str) -> Result<Option<Rate>, RequestError>;
     /// The sockets of these processes, of the processes that run an executable or are in a control
     /// group or below it, or the sockets that a user has created.
-    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied>;
+    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, RequestError>;
     /// Sets the rights for look-ups of executables, until the next call.
-    fn behold(&mut self, _sight: Sight) {}
+    fn set_lookup_rights(&mut self, _sight: LookupRights) {}
 }
 
 /// What is in force: classes, limits, and their members. All changes of the kernel go through this
 /// trait.
 pub(crate) trait Enforcer {
     /// Makes the kernel's classes the desired ones, or leaves them as they were.
-    fn apply(&mut self, desired: &Desired) -> Result<(), Denied>;
+    fn apply(&mut self, desired: &Desired) -> Result<(), RequestError>;
     /// Describes what [`Enforcer::apply`] would do.
     fn preview(&mut self, desired: &Desired) -> Vec<String>;
     /// Carries out an act; returns what was found, and the act that undoes it.
-    fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied>;
+    fn act(&mut self, act: &Act) -> Result<(Adoption, Act), RequestError>;
     /// Sets the control groups that belong to a target from their creation: by path, or by the last
     /// name alone for a group that is only inside slices.
-    fn await_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), Denied>;
+    fn expect_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), RequestError>;
     /// Sets the targets that are containers, with the control group of each running one. Returns
     /// how they are connected to this namespace.
-    fn house(
+    fn place_containers(
         &mut self,
         groups: &BTreeMap<u32, Option<String>>,
-    ) -> Result<BTreeMap<u32, Housing>, Denied>;
+    ) -> Result<BTreeMap<u32, Housing>, RequestError>;
     /// Divides the left-over of managed links again.
-    fn balance(&mut self, now: Instant) -> Result<(), Denied>;
+    fn balance(&mut self, now: Instant) -> Result<(), RequestError>;
     /// Reads the interfaces again, and repairs what differs from the installed state.
-    fn reconcile(&mut self) -> Result<(), Denied>;
+    fn reconcile(&mut self) -> Result<(), RequestError>;
     /// What differs from the installed state. Unless `anew`, as far as the last sample shows it.
-    fn audit(&mut self, anew: bool) -> Result<Vec<String>, Denied>;
+    fn audit(&mut self, anew: bool) -> Result<Vec<String>, RequestError>;
     /// Maintains the kernel's tables that change over time; returns what needs attention. The
     /// caller calls it each second.
-    fn tend(&mut self) -> Result<Vec<String>, Denied> {
+    fn maintain_tables(&mut self) -> Result<Vec<String>, RequestError> {
         Ok(Vec::new())
     }
     /// The number of unfinished passes over open sockets of new members.
-    fn looks_left(&self) -> usize {
+    fn unfinished_surveys(&self) -> usize {
         0
     }
     /// Continues one of these passes for some milliseconds. If it ends, returns what the whole pass
     /// has found.
-    fn look_on(&mut self) -> Result<Option<Adoption>, Denied> {
+    fn continue_survey(&mut self) -> Result<Option<Adoption>, RequestError> {
         Ok(None)
     }
     /// Drops members whose end was not noticed.
-    fn forget_dead(&mut self) -> Result<(), Denied>;
+    fn forget_dead(&mut self) -> Result<(), RequestError>;
     /// What an earlier daemon has left in force.
-    fn found(&mut self) -> Result<Found, Denied>;
+    fn found(&mut self) -> Result<Found, RequestError>;
     /// True if anything is in force.
     fn is_enforcing(&self) -> bool;
     /// The queues in the leaves: `fq_codel` or `sparse+bulk`.
@@ -283,7 +283,7 @@ pub(crate) trait Enforcer {
     /// How the programs are attached: `tcx` or `clsact`.
     fn attachment(&self) -> &'static str;
     /// The classes that delay packets of a target.
-    fn whereabouts(&self, id: u32) -> Vec<Whereabouts>;
+    fn target_classes(&self, id: u32) -> Vec<Whereabouts>;
     /// The features of this kernel.
     fn probe(&mut self) -> Vec<Finding>;
 }
@@ -291,9 +291,9 @@ pub(crate) trait Enforcer {
 /// Counts.
 pub(crate) trait Meter {
     /// Reads all counts.
-    fn sample(&mut self) -> Result<Sample, Denied>;
+    fn sample(&mut self) -> Result<Sample, RequestError>;
     /// Bytes that have passed the interfaces.
-    fn seen(&mut self) -> Result<Seen, Denied>;
+    fn interface_traffic(&mut self) -> Result<InterfaceTraffic, RequestError>;
     /// Bytes that the classes of a link had sent at the last [`Enforcer::balance`].
     fn sent_on(&self, link: &str) -> Option<u64>;
 }

@@ -4,8 +4,8 @@
 //! Events of unprivileged users are stored separately, so that they cannot displace the lines of
 //! root and of the machine. A user has a limited number of lines in a minute (the quota
 //! `log-lines`); further events are counted, and summed up in one line at the end of the minute. If
-//! the lines of all users together exceed [`KEPT`], the user with the most lines loses the oldest
-//! one.
+//! the lines of all users together exceed [`MAX_LINES`], the user with the most lines loses the
+//! oldest one.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,18 +22,18 @@ pub struct Journal {
     /// Lines of root, the group and the machine.
     lines: VecDeque<Line>,
     /// Lines of unprivileged users, by uid.
-    users: BTreeMap<u32, OfUser>,
+    users: BTreeMap<u32, UserLines>,
     /// Lines of each user in a minute.
     lines_of_user: u64,
     /// The sequence number of the next line.
     next: u64,
-    /// The last error of each matter, see [`Journal::judge`].
-    complaints: BTreeMap<&'static str, String>,
+    /// The last error of each matter, see [`Journal::log_result`].
+    last_errors: BTreeMap<&'static str, String>,
 }
 
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EventKind {
     /// An action succeeded.
     Done,
     /// A request was refused.
@@ -44,13 +44,13 @@ pub enum Kind {
 
 #[derive(Debug)]
 struct Line {
-    place: u64,
+    number: u64,
     line: LogLine,
 }
 
 /// A user's events.
 #[derive(Debug, Default)]
-struct OfUser {
+struct UserLines {
     lines: VecDeque<Line>,
     /// Start of the present minute.
     since: Instant,
@@ -67,29 +67,29 @@ impl Default for Journal {
             users: BTreeMap::new(),
             lines_of_user: Quota::LogLines.describe().default,
             next: 0,
-            complaints: BTreeMap::new(),
+            last_errors: BTreeMap::new(),
         }
     }
 }
 
 impl Journal {
     /// Sets the number of lines of each user in a minute.
-    pub fn allow(&mut self, lines_of_user: u64) {
+    pub fn set_quota(&mut self, lines_of_user: u64) {
         self.lines_of_user = lines_of_user;
     }
 
     /// Logs an action that succeeded.
     pub fn note(&mut self, now: Now, text: impl Into<String>) {
-        self.tell(now, None, Kind::Done, text);
+        self.log(now, None, EventKind::Done, text);
     }
 
     /// Logs a fault that needs attention.
     pub fn warn(&mut self, now: Now, text: impl Into<String>) {
-        self.tell(now, None, Kind::Fault, text);
+        self.log(now, None, EventKind::Fault, text);
     }
 
     /// Logs an event; `user` is the unprivileged user who caused it, if one did.
-    pub fn tell(&mut self, now: Now, user: Option<u32>, kind: Kind, text: impl Into<String>) {
+    pub fn log(&mut self, now: Now, user: Option<u32>, kind: EventKind, text: impl Into<String>) {
         let text = text.into();
         if let Some(uid) = user
             && !self.has_room_for(now, uid, kind)
@@ -97,23 +97,28 @@ impl Journal {
             return;
         }
         match kind {
-            Kind::Done => tracing::info!("{text}"),
-            Kind::Refused | Kind::Fault => tracing::warn!("{text}"),
+            EventKind::Done => tracing::info!("{text}"),
+            EventKind::Refused | EventKind::Fault => tracing::warn!("{text}"),
         }
         self.keep(now, user, &text);
     }
 
     /// Logs the result of a repeated action: an error once, until the action succeeds or the error
     /// changes.
-    pub fn judge<E: ToString>(&mut self, now: Now, matter: &'static str, result: Result<(), E>) {
+    pub fn log_result<E: ToString>(
+        &mut self,
+        now: Now,
+        action: &'static str,
+        result: Result<(), E>,
+    ) {
         match result.map_err(|error| error.to_string()) {
             Ok(()) => {
-                self.complaints.remove(matter);
+                self.last_errors.remove(action);
             }
-            Err(text) if self.complaints.get(matter) == Some(&text) => {}
+            Err(text) if self.last_errors.get(action) == Some(&text) => {}
             Err(text) => {
-                self.warn(now, format!("{matter}: {text}"));
-                self.complaints.insert(matter, text);
+                self.warn(now, format!("{action}: {text}"));
+                self.last_errors.insert(action, text);
             }
         }
     }
@@ -121,7 +126,7 @@ impl Journal {
     /// Logs the sums of events beyond the quota for users whose minute is over. The caller calls it
     /// each second.
     pub fn sum_up(&mut self, now: Now) {
-        let is_over = |of: &OfUser| now.monotonic.since(of.since) >= MINUTE;
+        let is_over = |of: &UserLines| now.monotonic.since(of.since) >= MINUTE;
         let over = self.users.iter().filter(|(_, of)| is_over(of));
         let over: Vec<u32> = over.map(|(uid, _)| *uid).collect();
         for uid in over {
@@ -138,7 +143,7 @@ impl Journal {
         let of_users = self.users.values().flat_map(|of| &of.lines);
         let all = self.lines.iter().chain(of_users);
         let mut recent: Vec<&Line> = all.filter(|line| line.line.at_ns >= from).collect();
-        recent.sort_by_key(|line| line.place);
+        recent.sort_by_key(|line| line.number);
         let sums = self.users.iter().filter_map(|(uid, of)| {
             let text = of.sum(*uid)?;
             Some(LogLine {
@@ -161,7 +166,7 @@ impl Journal {
     }
 
     /// True if a user's event is kept; otherwise it is counted.
-    fn has_room_for(&mut self, now: Now, uid: u32, kind: Kind) -> bool {
+    fn has_room_for(&mut self, now: Now, uid: u32, kind: EventKind) -> bool {
         let since = self.users.get(&uid).map(|of| of.since);
         if since.is_some_and(|since| now.monotonic.since(since) >= MINUTE) {
             self.end_minute(now, uid);
@@ -174,7 +179,7 @@ impl Journal {
             of.kept += 1;
             return true;
         }
-        of.more[usize::from(kind != Kind::Refused)] += 1;
+        of.more[usize::from(kind != EventKind::Refused)] += 1;
         false
     }
 
@@ -194,12 +199,12 @@ impl Journal {
     fn keep(&mut self, now: Now, user: Option<u32>, text: &str) {
         // One event is one line, whatever its text contains.
         let mut text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        if text.len() > LONGEST {
-            text.truncate(text.floor_char_boundary(LONGEST));
+        if text.len() > MAX_LINE_BYTES {
+            text.truncate(text.floor_char_boundary(MAX_LINE_BYTES));
             text.push('…');
         }
         let line = Line {
-            place: self.next,
+            number: self.next,
             line: LogLine {
                 at_ns: now.wall_ns,
                 text,
@@ -207,21 +212,21 @@ impl Journal {
         };
         self.next += 1;
         let Some(uid) = user else {
-            if self.lines.len() == KEPT {
+            if self.lines.len() == MAX_LINES {
                 self.lines.pop_front();
             }
             self.lines.push_back(line);
             return;
         };
         self.users.entry(uid).or_default().lines.push_back(line);
-        if self.users.values().map(|of| of.lines.len()).sum::<usize>() > KEPT {
+        if self.users.values().map(|of| of.lines.len()).sum::<usize>() > MAX_LINES {
             let most = self.users.values_mut().max_by_key(|of| of.lines.len());
             most.and_then(|of| of.lines.pop_front());
         }
     }
 }
 
-impl OfUser {
+impl UserLines {
     /// The sum of the events that were counted and not kept, as text.
     fn sum(&self, uid: u32) -> Option<String> {
         let count = |number: u64, what: &str| match number {
@@ -236,7 +241,7 @@ impl OfUser {
             format!(
                 "{} of {} within a minute, beyond the {} lines that the quota log-lines leaves each user",
                 parts.join(" and "),
-                authority::user(uid),
+                authority::user_name(uid),
                 self.kept
             )
         })
@@ -245,9 +250,9 @@ impl OfUser {
 
 /// A refusal is about 300 bytes long, so each ring stays below a megabyte: that of root and the
 /// machine, and that of all users together.
-const KEPT: usize = 2_000;
+const MAX_LINES: usize = 2_000;
 /// Bytes of one line: a refusal names all holders of a link, which may be thousands.
-const LONGEST: usize = 2_000;
+const MAX_LINE_BYTES: usize = 2_000;
 /// The period of the quota `log-lines`.
 const MINUTE: Nanos = Nanos::from_secs(60);
 
@@ -266,7 +271,7 @@ mod tests {
     fn what_goes_wrong_again_and_again_is_said_once() {
         let mut journal = Journal::default();
         for result in [Err("a"), Err("a"), Err("b"), Ok(()), Err("b")] {
-            journal.judge(at(1), "measuring", result);
+            journal.log_result(at(1), "measuring", result);
         }
         let lines = journal.read(at(1), None, None);
         let texts: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
@@ -276,11 +281,11 @@ mod tests {
     #[test]
     fn the_oldest_go_and_a_reader_gets_the_latest_in_order() {
         let mut journal = Journal::default();
-        for n in 0..KEPT as u64 + 5 {
+        for n in 0..MAX_LINES as u64 + 5 {
             journal.note(at(n), format!("event\n  {n}"));
         }
         let all = journal.read(at(3_000), None, None);
-        assert_eq!(all.len(), KEPT);
+        assert_eq!(all.len(), MAX_LINES);
         assert_eq!(all[0].text, "event 5");
         let two = journal.read(at(2_004), Some(10), Some(2));
         let texts: Vec<&str> = two.iter().map(|line| line.text.as_str()).collect();
@@ -299,13 +304,18 @@ mod tests {
     #[test]
     fn a_flood_of_one_user_leaves_the_lines_of_others_and_becomes_one_line_a_minute() {
         let mut journal = Journal::default();
-        journal.allow(3);
+        journal.set_quota(3);
         journal.note(at(0), "root did this");
-        journal.tell(at(1), Some(BOB), Kind::Done, "bob did that");
+        journal.log(at(1), Some(BOB), EventKind::Done, "bob did that");
         for n in 0..10_000 {
-            journal.tell(at(2 + n), Some(ANN), Kind::Refused, format!("refused {n}"));
+            journal.log(
+                at(2 + n),
+                Some(ANN),
+                EventKind::Refused,
+                format!("refused {n}"),
+            );
         }
-        journal.tell(at(20_000), Some(ANN), Kind::Done, "done");
+        journal.log(at(20_000), Some(ANN), EventKind::Done, "done");
         let now = texts(&journal, at(30_000));
         let first: Vec<&str> = now[..5].iter().map(String::as_str).collect();
         assert_eq!(
@@ -326,22 +336,22 @@ mod tests {
         let over = at(2 + MINUTE.0);
         journal.sum_up(over);
         assert_eq!(texts(&journal, over)[5], now[5]);
-        journal.tell(over, Some(ANN), Kind::Refused, "refused anew");
+        journal.log(over, Some(ANN), EventKind::Refused, "refused anew");
         assert_eq!(texts(&journal, over).len(), 7);
     }
 
     #[test]
     fn of_many_users_the_one_with_the_most_lines_loses_the_oldest() {
         let mut journal = Journal::default();
-        journal.allow(u64::MAX);
-        journal.tell(at(0), Some(BOB), Kind::Done, "bob");
-        for n in 0..KEPT as u64 + 9 {
-            journal.tell(at(n), Some(ANN), Kind::Done, n.to_string());
+        journal.set_quota(u64::MAX);
+        journal.log(at(0), Some(BOB), EventKind::Done, "bob");
+        for n in 0..MAX_LINES as u64 + 9 {
+            journal.log(at(n), Some(ANN), EventKind::Done, n.to_string());
         }
         let now = texts(&journal, at(5_000));
         assert_eq!(
             (now.len(), now[0].as_str(), now[1].as_str()),
-            (KEPT, "bob", "10")
+            (MAX_LINES, "bob", "10")
         );
     }
 }

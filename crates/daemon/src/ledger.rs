@@ -11,25 +11,25 @@
 //! - Its *claims* are the requests, by user; its *entry* is the admitted part of them, and is
 //!   installed.
 //! - Its *place* is what contains it, see [`place`]. Its *body* is what it consists of.
-//! - A *remnant* is a target whose last process has ended while packets of it still wait; it keeps
-//!   its limit.
+//! - A *draining* target is one whose last process has ended while packets of it still wait; it
+//!   keeps its limit.
 //!
 //! ```text
 //!            open, ask               last claim withdrawn, last process gone
 //!   nothing ───────────> held ───────────────────────────────────────────────> nothing
 //!                        │  ^                                                     ^
 //!         no longer      v  │ fits again                last process gone,        │ queues empty,
-//!         fits         degraded                         packets wait: remnant ────┘ or 60 s
+//!         fits         degraded                         packets wait: draining ───┘ or 60 s
 //! ```
 
 mod admit;
+pub(crate) mod direct_part;
+mod draining;
 mod held;
 mod invariants;
 mod links;
-pub(crate) mod part;
 pub(crate) mod place;
-mod remnant;
-pub(crate) mod undo;
+pub(crate) mod rollbacks;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,25 +39,25 @@ use netnice_core::contract::{Contract, IfName};
 use netnice_core::target::Target;
 use netnice_kernel::plan::MAX_SLOT;
 
-pub(crate) use held::{AppKey, Body, Bound, Closed, Held, Newcomer, Root};
-pub(crate) use links::{Managed, describe_link};
-use place::Containers;
-pub(crate) use place::Place;
-pub(crate) use remnant::Remnant;
+pub(crate) use draining::DrainingTarget;
+pub(crate) use held::{AppKey, Body, CgroupRef, ClosedTarget, HeldTarget, NewTarget, ProcessId};
+pub(crate) use links::{ManagedLink, describe_link};
+use place::ContainmentIndex;
+pub(crate) use place::TargetPlace;
 
-use crate::denied::Denied;
+use crate::error::RequestError;
 
-/// All links, targets and remnants.
+/// All links, targets and draining targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ledger {
-    links: BTreeMap<IfName, Managed>,
-    held: BTreeMap<TargetId, Held>,
+    links: BTreeMap<IfName, ManagedLink>,
+    held: BTreeMap<TargetId, HeldTarget>,
     /// The slot of each held target, by its id.
     slots: BTreeMap<u32, TargetId>,
-    remnants: BTreeMap<TargetId, Remnant>,
+    draining: BTreeMap<TargetId, DrainingTarget>,
     /// The direct path's part of each link. Not in the state file: after a restart, the drivers
     /// report it.
-    parts: BTreeMap<IfName, part::Part>,
+    parts: BTreeMap<IfName, direct_part::DirectPart>,
     next_id: u32,
     /// The id up to which [`Ledger::heal`] has tried targets that are set aside.
     healed_to: u32,
@@ -69,7 +69,7 @@ impl Default for Ledger {
             links: BTreeMap::new(),
             held: BTreeMap::new(),
             slots: BTreeMap::new(),
-            remnants: BTreeMap::new(),
+            draining: BTreeMap::new(),
             parts: BTreeMap::new(),
             next_id: 1,
             healed_to: 0,
@@ -79,41 +79,41 @@ impl Default for Ledger {
 
 impl Ledger {
     /// The held targets, by slot.
-    pub(crate) fn held(&self) -> impl Iterator<Item = &Held> {
+    pub(crate) fn held(&self) -> impl Iterator<Item = &HeldTarget> {
         self.held.values()
     }
 
     /// The held target in a slot.
-    pub(crate) fn get(&self, slot: TargetId) -> Option<&Held> {
+    pub(crate) fn get(&self, slot: TargetId) -> Option<&HeldTarget> {
         self.held.get(&slot)
     }
 
     /// The held target with this id.
-    pub(crate) fn by_id(&self, id: u32) -> Option<&Held> {
+    pub(crate) fn by_id(&self, id: u32) -> Option<&HeldTarget> {
         self.held.get(self.slots.get(&id)?)
     }
 
-    /// The number of targets and remnants that count for an unprivileged user.
+    /// The number of targets and draining targets that count for an unprivileged user.
     pub fn targets_of(&self, uid: u32) -> usize {
         self.users().filter(|user| *user == uid).count()
     }
 
-    /// The number of targets and remnants that count for any unprivileged user.
+    /// The number of targets and draining targets that count for any unprivileged user.
     pub fn targets_of_users(&self) -> usize {
         self.users().count()
     }
 
-    /// The unprivileged user of each target and remnant that has one. A target on which
+    /// The unprivileged user of each target and draining target that has one. A target on which
     /// unprivileged users have claims consists of one user's processes, so it has at most one such
     /// user.
     pub fn users(&self) -> impl Iterator<Item = u32> {
-        let held = self.held.values().filter_map(Held::user);
-        held.chain(self.remnants.values().filter_map(|left| left.user))
+        let held = self.held.values().filter_map(HeldTarget::user);
+        held.chain(self.draining.values().filter_map(|left| left.user))
     }
 
-    /// True if there is no held target, no managed link and no remnant.
+    /// True if there is no held target, no managed link and no draining target.
     pub(crate) fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.links.is_empty() && self.remnants.is_empty()
+        self.held.is_empty() && self.links.is_empty() && self.draining.is_empty()
     }
 
     /// The lowest id that was never assigned.
@@ -128,13 +128,13 @@ impl Ledger {
 
     /// The target of this name. If two processes had the same pid one after the other, the later
     /// one.
-    pub(crate) fn find(&self, target: &Target) -> Option<&Held> {
-        let same = |held: &&Held| held.entry.target == *target;
+    pub(crate) fn find(&self, target: &Target) -> Option<&HeldTarget> {
+        let same = |held: &&HeldTarget| held.entry.target == *target;
         self.held.values().filter(same).max_by_key(|held| held.id)
     }
 
     /// The target that names this process by its pid.
-    pub(crate) fn find_process(&self, root: Root) -> Option<&Held> {
+    pub(crate) fn find_process(&self, root: ProcessId) -> Option<&HeldTarget> {
         self.held.values().find(|held| {
             matches!(held.entry.target, Target::Pid(_))
                 && matches!(&held.body, Body::Processes { roots, .. } if roots.contains(&root))
@@ -143,7 +143,7 @@ impl Ledger {
 
     /// The held target with the same body under another name: a unit and its control group, a
     /// user's name and number, two paths of one file.
-    pub(crate) fn find_alias(&self, body: &Body) -> Option<&Held> {
+    pub(crate) fn find_alias(&self, body: &Body) -> Option<&HeldTarget> {
         self.held.values().find(|held| match (&held.body, body) {
             (Body::App(Some(one)), Body::App(Some(other))) => one == other,
             (Body::Cgroup(Some(one)), Body::Cgroup(Some(other))) => one.id == other.id,
@@ -159,18 +159,18 @@ impl Ledger {
     }
 
     /// The targets around a target, innermost first.
-    pub(crate) fn around(&self, slot: TargetId) -> impl Iterator<Item = &Held> {
+    pub(crate) fn around(&self, slot: TargetId) -> impl Iterator<Item = &HeldTarget> {
         let mut next = self.held.get(&slot).and_then(|held| held.entry.parent);
         std::iter::from_fn(move || {
             let here = self.held.get(&next?)?;
             next = here.entry.parent;
             Some(here)
         })
-        .take(LONGEST_CHAIN)
+        .take(MAX_CHAIN)
     }
 
     /// The targets that a target contains directly.
-    pub(crate) fn children(&self, slot: TargetId) -> impl Iterator<Item = &Held> {
+    pub(crate) fn children(&self, slot: TargetId) -> impl Iterator<Item = &HeldTarget> {
         self.held
             .values()
             .filter(move |held| held.entry.parent == Some(slot))
@@ -180,11 +180,11 @@ impl Ledger {
     ///
     /// # Errors
     /// If no slot is free.
-    pub(crate) fn open(&mut self, newcomer: Newcomer) -> Result<TargetId, Denied> {
+    pub(crate) fn open(&mut self, newcomer: NewTarget) -> Result<TargetId, RequestError> {
         let slot = self.free_slot()?;
         let id = self.next_id;
         self.next_id += 1;
-        let Newcomer {
+        let NewTarget {
             target,
             body,
             place,
@@ -192,14 +192,14 @@ impl Ledger {
         } = newcomer;
         let known = |id: Option<u32>| id.filter(|id| self.by_id(*id).is_some());
         // The id may be of a closed target: then the place is in no target.
-        let place = Place {
+        let place = TargetPlace {
             own: known(place.own),
             app: known(place.app),
             ..place
         };
         let is_app = matches!(body, Body::App(_));
         let around = place.own;
-        let held = Held {
+        let held = HeldTarget {
             entry: Entry {
                 id: slot,
                 parent: None,
@@ -224,20 +224,20 @@ impl Ledger {
                 _ => {}
             }
         }
-        self.seat(slot);
+        self.set_parents(slot);
         Ok(slot)
     }
 
     /// Removes a target. The target around it takes over its contents. Guarantees that do not fit
     /// there go out of force, and their targets become degraded.
-    pub(crate) fn close(&mut self, slot: TargetId) -> Option<Closed> {
+    pub(crate) fn close(&mut self, slot: TargetId) -> Option<ClosedTarget> {
         let held = self.held.remove(&slot)?;
         self.slots.remove(&held.id);
-        let heir = held.place.own.filter(|id| self.by_id(*id).is_some());
+        let outer = held.place.own.filter(|id| self.by_id(*id).is_some());
         let mut orphans = Vec::new();
         for other in self.held.values_mut() {
             if other.place.own == Some(held.id) {
-                other.place.own = heir;
+                other.place.own = outer;
             }
             if other.place.app == Some(held.id) {
                 other.place.app = None;
@@ -246,19 +246,19 @@ impl Ledger {
                 orphans.push(other.entry.id);
             }
         }
-        for remnant in self.remnants.values_mut() {
-            if remnant.parent == Some(slot) {
-                remnant.parent = held.entry.parent;
+        for draining in self.draining.values_mut() {
+            if draining.parent == Some(slot) {
+                draining.parent = held.entry.parent;
             }
         }
         for orphan in orphans {
-            self.reseat(orphan);
+            self.readmit_in_place(orphan);
         }
-        Some(Closed { held, heir })
+        Some(ClosedTarget { held, outer })
     }
 
     /// Adds a target as it was before a restart, without admission.
-    pub(crate) fn restore(&mut self, held: Held) {
+    pub(crate) fn restore(&mut self, held: HeldTarget) {
         self.next_id = self.next_id.max(held.id.saturating_add(1));
         self.slots.insert(held.id, held.entry.id);
         self.held.insert(held.entry.id, held);
@@ -266,21 +266,26 @@ impl Ledger {
 
     /// Replaces the body and place of a target: a process joined, or a control group was created
     /// again.
-    pub(crate) fn rebody(&mut self, slot: TargetId, body: Body, place: Place) {
+    pub(crate) fn set_body(&mut self, slot: TargetId, body: Body, place: TargetPlace) {
         if let Some(held) = self.held.get_mut(&slot) {
             held.body = body;
             held.place = place;
         }
-        self.seat(slot);
+        self.set_parents(slot);
     }
 
     /// Puts the targets in `inside` into this one, if `around` is the target directly around them
     /// now.
-    pub(crate) fn contain(&mut self, slot: TargetId, inside: &BTreeSet<u32>, around: Option<u32>) {
+    pub(crate) fn put_inside(
+        &mut self,
+        slot: TargetId,
+        inside: &BTreeSet<u32>,
+        around: Option<u32>,
+    ) {
         let Some(id) = self.held.get(&slot).map(|held| held.id) else {
             return;
         };
-        let above = self.descent(Some(id));
+        let above = self.ancestors_of(Some(id));
         // The id may be of a closed target: then there is no target around them.
         let known = |own: Option<u32>| own.filter(|own| self.slots.contains_key(own));
         let around = known(around);
@@ -296,7 +301,7 @@ impl Ledger {
                 held.place.own = Some(id);
             }
         }
-        self.seat(slot);
+        self.set_parents(slot);
     }
 
     /// Sets the policy rule that asks for a target.
@@ -307,12 +312,12 @@ impl Ledger {
     }
 
     /// Sets the parent of a target and of the targets that it contains.
-    fn seat(&mut self, slot: TargetId) {
-        let containers = Containers::of(self);
+    fn set_parents(&mut self, slot: TargetId) {
+        let index = ContainmentIndex::of(self);
         let moves: Vec<(TargetId, Option<TargetId>)> = self
             .held
             .values()
-            .map(|held| (held.entry.id, containers.around(held)))
+            .map(|held| (held.entry.id, index.around(held)))
             .filter(|(id, parent)| *id == slot || *parent == Some(slot))
             .collect();
         for (id, parent) in moves {
@@ -322,18 +327,18 @@ impl Ledger {
         }
     }
 
-    fn at(&self, slot: TargetId) -> Result<&Held, Denied> {
+    fn held_at(&self, slot: TargetId) -> Result<&HeldTarget, RequestError> {
         self.held
             .get(&slot)
-            .ok_or_else(|| Denied::Failed(format!("target {slot} is not held")))
+            .ok_or_else(|| RequestError::Failed(format!("target {slot} is not held")))
     }
 
-    fn free_slot(&self) -> Result<TargetId, Denied> {
+    fn free_slot(&self) -> Result<TargetId, RequestError> {
         (1..=MAX_SLOT)
             .filter_map(TargetId::new)
-            .find(|slot| !self.held.contains_key(slot) && !self.remnants.contains_key(slot))
+            .find(|slot| !self.held.contains_key(slot) && !self.draining.contains_key(slot))
             .ok_or_else(|| {
-                Denied::NotAdmitted(format!(
+                RequestError::NotAdmitted(format!(
                     "refused: {MAX_SLOT} targets are held, which is as many as there is room for; clear some first"
                 ))
             })
@@ -342,4 +347,4 @@ impl Ledger {
 
 /// Upper bound on the length of a chain of nested targets, including those that are set aside and
 /// take no level of the kernel's classes.
-const LONGEST_CHAIN: usize = 64;
+const MAX_CHAIN: usize = 64;

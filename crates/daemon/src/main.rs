@@ -85,7 +85,7 @@ fn main() -> ExitCode {
     let front = arguments
         .front
         .map(|user| netnice_daemon::front::run(user, takes));
-    let tried = arguments.try_front.map(netnice_daemon::front::try_out);
+    let tried = arguments.try_front.map(netnice_daemon::front::try_confinement);
     if let Some(done) = front.or(tried) {
         return match done {
             Ok(()) => ExitCode::SUCCESS,

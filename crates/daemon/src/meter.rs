@@ -12,7 +12,7 @@
 //!   wait in a class of a target around it.
 
 pub(crate) mod history;
-mod measured;
+mod measurements;
 pub(crate) mod metrics;
 mod rates;
 
@@ -21,7 +21,7 @@ use netnice_core::meter::{Flow, Meter};
 use netnice_core::units::{Bytes, Rate};
 use netnice_kernel::enforce::{DirectionCounts, TargetCounts};
 
-pub(crate) use measured::Measured;
+pub(crate) use measurements::Measurements;
 pub(crate) use rates::Rates;
 
 /// The counters of one target.

@@ -10,8 +10,10 @@ pub struct Page {
 
 impl Page {
     /// A page that continues given lines.
-    pub fn after(told: Explained) -> Page {
-        Page { lines: told.lines }
+    pub fn after(explained: Explained) -> Page {
+        Page {
+            lines: explained.lines,
+        }
     }
 
     /// Adds a row, on as many lines as its text needs.

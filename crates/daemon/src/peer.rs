@@ -31,7 +31,7 @@ impl Peer {
     };
 
     /// Converts the kernel's credentials of a connection.
-    pub fn known(peer: &netnice_kernel::peer::Peer) -> Peer {
+    pub fn from_credentials(peer: &netnice_kernel::peer::Peer) -> Peer {
         let in_group = || {
             let group = nix::unistd::Group::from_name(GROUP).ok().flatten();
             group.is_some_and(|group| peer.groups.contains(&group.gid.as_raw()))

@@ -44,7 +44,7 @@ use netnice_core::units::Rate;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::host::containers::not_served;
+use crate::host::containers::unsupported_clause;
 use crate::policy::units::SECTION;
 use crate::quotas::Quotas;
 use quotas::QuotasDoc;
@@ -327,7 +327,7 @@ impl Reader<'_> {
         });
         let patterns: Vec<Vec<Term>> = patterns.collect::<Result<_, _>>()?;
         let whole = texts.first().map_or(0, at);
-        discard::together(&patterns).map_err(|error| self.fault(whole, error))?;
+        discard::check_set(&patterns).map_err(|error| self.fault(whole, error))?;
         Ok(patterns)
     }
 
@@ -335,8 +335,8 @@ impl Reader<'_> {
         let rule = rule.get_ref();
         let at = rule.name.span().start;
         let name = rule.name.get_ref().trim();
-        if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
-            let reason = format!("a rule's name has 1 to {LONGEST_NAME} printable characters");
+        if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
+            let reason = format!("a rule's name has 1 to {MAX_NAME} printable characters");
             return Err(self.fault(at, reason));
         }
         let target = rule.r#match.get_ref().parse::<Target>();
@@ -346,7 +346,7 @@ impl Reader<'_> {
             return Err(self.fault(rule.r#match.span().start, reason));
         }
         let contract = self.contract(rule)?;
-        if let Some(reason) = not_served(&target, &contract) {
+        if let Some(reason) = unsupported_clause(&target, &contract) {
             return Err(self.fault(at, reason));
         }
         Ok(Rule {
@@ -404,7 +404,7 @@ pub(crate) fn contract_of<At: Copy>(
 }
 
 /// The longest name that fits in one line of a table.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME: usize = 64;
 
 #[cfg(test)]
 mod tests;

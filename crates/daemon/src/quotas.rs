@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use netnice_core::units::{Bytes, Nanos};
 
-use crate::authority::user;
-use crate::denied::Denied;
+use crate::authority::user_name;
+use crate::error::RequestError;
 use crate::peer::Peer;
 
 /// A bounded resource.
@@ -21,12 +21,12 @@ use crate::peer::Peer;
 pub(crate) enum Quota {
     /// Connections to the daemon. The front process enforces this one.
     Connections,
-    /// Targets on which the user has a claim, and remnants of such targets.
+    /// Targets on which the user has a claim, and draining targets of such targets.
     Targets,
     /// Pending rollbacks.
-    Undos,
+    Rollbacks,
     /// Time from a change to its rollback.
-    UndoTime,
+    RollbackTime,
     /// Programs on the direct path, and connections that such programs left open.
     Programs,
     /// Flows of the direct path.
@@ -72,8 +72,8 @@ impl Quota {
     pub(crate) const ALL: [Quota; 10] = [
         Quota::Connections,
         Quota::Targets,
-        Quota::Undos,
-        Quota::UndoTime,
+        Quota::Rollbacks,
+        Quota::RollbackTime,
         Quota::Programs,
         Quota::Flows,
         Quota::RingBytes,
@@ -107,12 +107,12 @@ impl Quota {
         };
         match self {
             Quota::Connections => Description {
-                range: (1, MOST_CONNECTIONS),
+                range: (1, MAX_CONNECTIONS),
                 ..count("connections", "connections to netniced", 32, 0)
             },
             Quota::Targets => count("targets", "targets", 1_024, 8_190),
-            Quota::Undos => count("undos", "changes that wait to be taken back", 256, 8_190),
-            Quota::UndoTime => time(
+            Quota::Rollbacks => count("undos", "changes that wait to be taken back", 256, 8_190),
+            Quota::RollbackTime => time(
                 "undo-time",
                 "between a change and its undoing",
                 days(31),
@@ -208,7 +208,7 @@ impl Quotas {
     ///
     /// # Errors
     /// If it exceeds the limit and the peer is an unprivileged user.
-    pub(crate) fn check(&self, peer: &Peer, quota: Quota, would: u64) -> Result<(), Denied> {
+    pub(crate) fn check(&self, peer: &Peer, quota: Quota, would: u64) -> Result<(), RequestError> {
         let limit = self.limit(quota);
         match peer.privileged || would <= limit {
             true => Ok(()),
@@ -216,20 +216,20 @@ impl Quotas {
         }
     }
 
-    fn refusal(&self, uid: u32, quota: Quota, would: u64) -> Denied {
+    fn refusal(&self, uid: u32, quota: Quota, would: u64) -> RequestError {
         let about = quota.describe();
-        Denied::NotAdmitted(format!(
+        RequestError::NotAdmitted(format!(
             "refused: {} would have {} {}, more than the quota of {} for each user; {}",
-            user(uid),
+            user_name(uid),
             quota.amount(would),
             about.what,
             quota.amount(self.limit(quota)),
-            self.who_changes(quota)
+            self.change_hint(quota)
         ))
     }
 
     /// A hint for a message: the file and key that change a limit.
-    pub(crate) fn who_changes(&self, quota: Quota) -> String {
+    pub(crate) fn change_hint(&self, quota: Quota) -> String {
         format!(
             "root can change `{}` in [quotas] of {}, and `netnice show --users` tells what is used",
             quota.describe().key,
@@ -240,7 +240,7 @@ impl Quotas {
 
 /// Largest number of connections of all users except root together. Also the upper bound of the
 /// quota `connections`.
-pub(crate) const MOST_CONNECTIONS: u64 = 512;
+pub(crate) const MAX_CONNECTIONS: u64 = 512;
 
 /// A number of days.
 fn days(days: u64) -> Nanos {
@@ -273,9 +273,9 @@ mod tests {
             groups: Vec::new(),
         };
         assert_eq!(quotas.check(&ann, Quota::Targets, 3), Ok(()));
-        let denied = quotas.check(&ann, Quota::Targets, 4).expect_err("too many");
+        let error = quotas.check(&ann, Quota::Targets, 4).expect_err("too many");
         assert_eq!(
-            denied.to_string(),
+            error.to_string(),
             "refused: user 1000 would have 4 targets, more than the quota of 3 for each user; root can change \
              `targets` in [quotas] of /etc/netnice/policy.toml, and `netnice show --users` tells what is used"
         );

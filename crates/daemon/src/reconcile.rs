@@ -19,16 +19,16 @@
 
 mod ancestry;
 pub(crate) mod desired;
+mod direct_parts;
 mod draft;
+mod duration;
 mod finder;
 mod install;
-mod parts;
 pub(crate) mod repair;
 mod rollback;
 mod start;
 mod sweep;
-mod terms;
-mod within;
+mod user_quotas;
 
 use std::collections::BTreeMap;
 
@@ -38,18 +38,18 @@ use netnice_kernel::enforce::{Adoption, Housing};
 use netnice_kernel::plan::Desired;
 
 pub(crate) use draft::Draft;
-pub(crate) use finder::{Finder, made_of};
-pub(crate) use start::Record;
-pub(crate) use terms::Terms;
-pub(crate) use within::OnBooks;
+pub(crate) use duration::ChangeDuration;
+pub(crate) use finder::{Finder, consists_of};
+pub(crate) use start::SavedState;
+pub(crate) use user_quotas::UserAmounts;
 
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::Host;
 use crate::journal::Journal;
-use crate::ledger::{Body, Held, Ledger};
+use crate::ledger::{Body, HeldTarget, Ledger};
 use crate::state::{Books, Store};
-use desired::{awaited, desired};
+use desired::{desired, expected_groups};
 use repair::Repairs;
 
 /// The machine, the books, and the differences between them.
@@ -59,25 +59,25 @@ pub(crate) struct Reconciler<H> {
     /// The desired state.
     pub books: Books,
     /// The present differences from it.
-    pub standing: Standing,
+    pub deviations: Deviations,
     /// The journal.
     pub journal: Journal,
 }
 
 /// How the state in force differs from the desired one.
 #[derive(Default)]
-pub(crate) struct Standing {
+pub(crate) struct Deviations {
     /// Links that cannot be served although their interface exists, with the reason.
     pub broken: BTreeMap<IfName, String>,
     /// The repairs after removals by other programs.
     pub repairs: Repairs,
     /// How containers are connected to this namespace, by target id.
-    pub housings: BTreeMap<u32, Housing>,
+    pub placements: BTreeMap<u32, Housing>,
 }
 
-impl Standing {
+impl Deviations {
     /// The desired kernel state of a ledger, without links that cannot be served now.
-    pub(crate) fn wanted(&self, ledger: &Ledger) -> Desired {
+    pub(crate) fn desired_state(&self, ledger: &Ledger) -> Desired {
         let mut wanted = desired(ledger);
         let broken = |name: &str| self.broken.keys().any(|link| link.as_str() == name);
         wanted.links.retain(|link| !broken(&link.name));
@@ -91,7 +91,7 @@ impl<H: Host> Reconciler<H> {
         Reconciler {
             host,
             books: Books::new(store),
-            standing: Standing::default(),
+            deviations: Deviations::default(),
             journal: Journal::default(),
         }
     }
@@ -102,9 +102,9 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Starts a change that no request caused.
-    pub(crate) fn draft_by_itself(&self) -> Draft {
+    pub(crate) fn unrequested_draft(&self) -> Draft {
         Draft {
-            by_itself: true,
+            unrequested: true,
             ..self.draft()
         }
     }
@@ -118,7 +118,7 @@ impl<H: Host> Reconciler<H> {
     ///
     /// # Errors
     /// If the kernel or the state file fails; then all is as before.
-    pub(crate) fn install(&mut self, draft: Draft) -> Result<Adoption, Denied> {
+    pub(crate) fn install(&mut self, draft: Draft) -> Result<Adoption, RequestError> {
         self.install_if(draft, |_| Ok(()))
     }
 
@@ -126,20 +126,20 @@ impl<H: Host> Reconciler<H> {
     pub(crate) fn install_if(
         &mut self,
         mut draft: Draft,
-        still: impl FnOnce(&mut H) -> Result<(), Denied>,
-    ) -> Result<Adoption, Denied> {
+        still: impl FnOnce(&mut H) -> Result<(), RequestError>,
+    ) -> Result<Adoption, RequestError> {
         for target in draft.ledger.heal() {
             tracing::info!("{target} fits again");
         }
         #[cfg(debug_assertions)]
-        draft.ledger.invariants();
-        let before = self.standing.wanted(&self.books.ledger);
-        let after = self.standing.wanted(&draft.ledger);
+        draft.ledger.assert_invariants();
+        let before = self.deviations.desired_state(&self.books.ledger);
+        let after = self.deviations.desired_state(&draft.ledger);
         // Sockets may carry the ids that a draft assigned, even if the draft is dropped.
         self.books.ledger.skip_ids(draft.ledger.next_id());
         let first = !self.host.is_enforcing() && after != Desired::default();
         if first {
-            self.books.keep_before_first()?;
+            self.books.save_before_first()?;
         }
         let mut installed = install::install(&mut self.host, &before, &after, &draft.acts);
         if installed.is_err() && self.host.audit(true).is_ok_and(|faults| !faults.is_empty()) {
@@ -148,31 +148,31 @@ impl<H: Host> Reconciler<H> {
             installed = install::install(&mut self.host, &before, &after, &draft.acts);
         }
         let kept = installed.and_then(|installed| {
-            let kept = still(&mut self.host).and_then(|()| self.keep(&draft));
+            let kept = still(&mut self.host).and_then(|()| self.save(&draft));
             match kept {
                 Ok(()) => Ok(installed),
-                Err(denied) => {
-                    installed.take_back(&mut self.host, &before);
-                    Err(denied)
+                Err(error) => {
+                    installed.roll_back(&mut self.host, &before);
+                    Err(error)
                 }
             }
         });
         if first && kept.is_err() {
-            self.books.keep_after_failure(self.host.is_enforcing());
+            self.books.save_after_failure(self.host.is_enforcing());
         }
         let installed = kept?;
         self.books.ledger = draft.ledger;
-        self.books.undos = draft.undos;
-        self.await_groups();
-        self.house();
+        self.books.rollbacks = draft.rollbacks;
+        self.expect_groups();
+        self.place_containers();
         Ok(installed.adoption)
     }
 
-    fn keep(&mut self, draft: &Draft) -> Result<(), Denied> {
+    fn save(&mut self, draft: &Draft) -> Result<(), RequestError> {
         let in_force = self.host.is_enforcing();
-        let by_itself = draft.by_itself;
+        let unrequested = draft.unrequested;
         self.books
-            .keep(&draft.ledger, &draft.undos, by_itself, in_force)
+            .save(&draft.ledger, &draft.rollbacks, unrequested, in_force)
     }
 
     /// Writes the state file again if an earlier write failed.
@@ -182,8 +182,11 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Tells the kernel the owners of control groups that will be created.
-    fn await_groups(&mut self) {
-        if let Err(error) = self.host.await_groups(&awaited(&self.books.ledger)) {
+    fn expect_groups(&mut self) {
+        if let Err(error) = self
+            .host
+            .expect_groups(&expected_groups(&self.books.ledger))
+        {
             // Without this, the daemon binds them a moment after their creation.
             tracing::warn!(%error, "control groups that are made anew are not awaited");
         }
@@ -191,26 +194,26 @@ impl<H: Host> Reconciler<H> {
 
     /// Determines the interfaces that connect containers to this namespace, and limits the traffic
     /// there.
-    pub(crate) fn house(&mut self) {
-        let is_container = |held: &&Held| matches!(held.entry.target, Target::Container(_));
+    pub(crate) fn place_containers(&mut self) {
+        let is_container = |held: &&HeldTarget| matches!(held.entry.target, Target::Container(_));
         let mut containers = self.books.ledger.held().filter(is_container).peekable();
-        if self.standing.housings.is_empty() && containers.peek().is_none() {
+        if self.deviations.placements.is_empty() && containers.peek().is_none() {
             return;
         }
-        let path = |held: &Held| match &held.body {
+        let path = |held: &HeldTarget| match &held.body {
             Body::Cgroup(bound) => bound.as_ref().map(|bound| bound.path.clone()),
             _ => None,
         };
         let groups = containers.map(|held| (held.id, path(held))).collect();
-        match self.host.house(&groups) {
-            Ok(housings) => self.standing.housings = housings,
+        match self.host.place_containers(&groups) {
+            Ok(placements) => self.deviations.placements = placements,
             Err(error) => tracing::warn!(%error, "looking for the interfaces of containers"),
         }
     }
 
     /// Describes what a draft would do.
     pub(crate) fn preview(&mut self, draft: &Draft) -> Vec<String> {
-        let wanted = self.standing.wanted(&draft.ledger);
+        let wanted = self.deviations.desired_state(&draft.ledger);
         let mut lines = self.host.preview(&wanted);
         lines.extend(draft.acts.iter().map(ToString::to_string));
         lines

@@ -23,8 +23,8 @@ use crate::host::containers::Engines;
 use crate::host::kernel::KernelHost;
 use crate::meter::metrics::serve::Address;
 use crate::policy::units;
-use crate::reconcile::Record;
-use crate::runtime::Runtime;
+use crate::reconcile::SavedState;
+use crate::runtime::LockedFolder;
 use crate::service::Service;
 use crate::service::doctor::item;
 use crate::state::{StateError, Store};
@@ -65,7 +65,7 @@ impl Options {
 /// fails.
 pub fn run(options: &Options) -> Result<(), RunError> {
     let folder = options.runtime.path();
-    let runtime = Runtime::take(folder).during("take the runtime folder")?;
+    let runtime = LockedFolder::take(folder).during("take the runtime folder")?;
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         // Connections, maps and programs need descriptors. If the limit cannot be raised, the
         // daemon accepts fewer connections.
@@ -74,20 +74,20 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let boot = process::boot().during("tell this run of the machine from others")?;
     let namespace = process::netns_cookie().during("tell this network namespace from others")?;
     let store = Store::new(folder, &boot, namespace);
-    let record = read(&store)?;
+    let saved = read_state(&store)?;
     let kernel = Kernel::open(folder, probe::leaves()).during("open the kernel's side")?;
     let swept = kernel.was_swept();
     let host = KernelHost::new(kernel, options.engines()).during("open the kernel's side")?;
     let mut service = Service::new(host, Some(store));
     if swept {
-        service.say(
+        service.warn(
             Now::read(),
             "what was in force was of another version of netniced: it is laid anew",
         );
     }
-    service.start(record, Now::read());
-    service.look_for_units(units::search_path());
-    service.obey(&options.policy, Now::read());
+    service.start(saved, Now::read());
+    service.set_unit_path(units::search_path());
+    service.load_policy(&options.policy, Now::read());
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -99,7 +99,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         take_descriptors: options.take_descriptors,
     };
     LocalSet::new().block_on(&executor, event_loop::run(&settings, service))?;
-    runtime.leave();
+    runtime.release();
     Ok(())
 }
 
@@ -117,16 +117,18 @@ pub fn examine() -> DoctorReport {
 ///
 /// # Errors
 /// If it cannot be read, is of a newer version, or is of another network namespace.
-fn read(store: &Store) -> Result<Record, RunError> {
+fn read_state(store: &Store) -> Result<SavedState, RunError> {
     let error = match store.load() {
-        Ok(None) => return Ok(Record::None),
-        Ok(Some(state)) => return Ok(Record::Whole(Box::new(state))),
+        Ok(None) => return Ok(SavedState::None),
+        Ok(Some(state)) => return Ok(SavedState::Complete(Box::new(state))),
         Err(error) => error,
     };
     match error {
         StateError::Damaged { .. } => {
-            let aside = store.put_aside().during("put the damaged state aside")?;
-            Ok(Record::Lost(format!(
+            let aside = store
+                .rename_damaged()
+                .during("put the damaged state aside")?;
+            Ok(SavedState::Lost(format!(
                 "{error}; it is kept as {}",
                 aside.display()
             )))

@@ -47,20 +47,20 @@ pub enum RuntimeError {
 
 /// A locked runtime folder. The lock ends when this value is dropped or the process ends.
 #[derive(Debug)]
-pub struct Runtime {
+pub struct LockedFolder {
     lock: Flock<File>,
     folder: PathBuf,
     /// True if this daemon created the folder.
     made: bool,
 }
 
-impl Runtime {
+impl LockedFolder {
     /// Creates the folder if it does not exist, checks it, and locks it.
     ///
     /// # Errors
     /// If another daemon has locked it, a user other than root can write or replace it, or a system
     /// call fails.
-    pub fn take(folder: &Path) -> Result<Runtime, RuntimeError> {
+    pub fn take(folder: &Path) -> Result<LockedFolder, RuntimeError> {
         let unusable = |source| RuntimeError::Unusable {
             folder: folder.to_owned(),
             source,
@@ -105,7 +105,7 @@ impl Runtime {
             .set_len(0)
             .and_then(|()| writeln!(lock, "{}", std::process::id()));
         said.map_err(unusable)?;
-        Ok(Runtime {
+        Ok(LockedFolder {
             lock,
             folder: folder.to_owned(),
             made,
@@ -113,7 +113,7 @@ impl Runtime {
     }
 
     /// Removes the lock file and, if nothing in them must outlive this daemon, the folders.
-    pub fn leave(self) {
+    pub fn release(self) {
         let _ = fs::remove_file(self.folder.join(LOCK));
         // Fails while a driver lives.
         let whole = RuntimeDir::choose(Some(self.folder.clone()), None);
@@ -136,14 +136,16 @@ mod tests {
     #[test]
     fn one_daemon_at_a_time_has_a_folder() {
         let folder = std::env::temp_dir().join(format!("netnice-lock-{}", std::process::id()));
-        let first = Runtime::take(&folder).expect("the first has it");
-        let second = Runtime::take(&folder);
+        let first = LockedFolder::take(&folder).expect("the first has it");
+        let second = LockedFolder::take(&folder);
         let Err(RuntimeError::Taken { holder, .. }) = second else {
             panic!("a second one was let in: {second:?}");
         };
         assert_eq!(holder, std::process::id().to_string());
-        first.leave();
+        first.release();
         assert!(!folder.exists(), "it is left as it was found");
-        Runtime::take(&folder).expect("it is free again").leave();
+        LockedFolder::take(&folder)
+            .expect("it is free again")
+            .release();
     }
 }

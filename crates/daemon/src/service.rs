@@ -10,7 +10,7 @@
 //!
 //! There is a file for each request. A request that changes something works on a [`Reconciler`],
 //! which has the machine and the books; a request that only reads works on a [`View`]. The service
-//! also has the administrator's [`Rules`] and the [`Measured`] counts; a request gets the parts
+//! also has the administrator's [`Rules`] and the [`Measurements`] counts; a request gets the parts
 //! that it needs.
 //!
 //! Changes on the machine that no request caused come in through [`Service::tick`] and the methods
@@ -44,21 +44,21 @@ use std::path::{Path, PathBuf};
 use netnice_api::{ClearWhat, LogLines, Pong, Request, Response, UsersDoc};
 use netnice_core::units::Instant;
 
-pub(crate) use named::Named;
+pub(crate) use named::NamedProcess;
 
 use crate::authority;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::Host;
-use crate::journal::Kind;
+use crate::journal::EventKind;
 use crate::ledger::Ledger;
-use crate::meter::Measured;
+use crate::meter::Measurements;
 use crate::meter::metrics::serve::Page;
 use crate::peer::Peer;
 use crate::policy::Rules;
-use crate::reconcile::{Reconciler, Record};
+use crate::reconcile::{Reconciler, SavedState};
 use crate::state::Store;
-use doctor::Findings;
+use doctor::DoctorState;
 use view::View;
 
 /// The service, see the module docs.
@@ -66,8 +66,8 @@ pub(crate) struct Service<H> {
     /// The machine, the books and the journal.
     reconciler: Reconciler<H>,
     rules: Rules,
-    measured: Measured,
-    findings: Findings,
+    measurements: Measurements,
+    doctor: DoctorState,
 }
 
 impl<H: Host> Service<H> {
@@ -76,15 +76,15 @@ impl<H: Host> Service<H> {
         Service {
             reconciler: Reconciler::new(host, store),
             rules: Rules::default(),
-            measured: Measured::default(),
-            findings: Findings::default(),
+            measurements: Measurements::default(),
+            doctor: DoctorState::default(),
         }
     }
 
     /// Takes over from an earlier daemon. The caller calls it once, before any request.
-    pub(crate) fn start(&mut self, record: Record, now: Now) {
-        let notice = self.reconciler.start(record, now);
-        self.findings.notices.extend(notice);
+    pub(crate) fn start(&mut self, saved: SavedState, now: Now) {
+        let notice = self.reconciler.start(saved, now);
+        self.doctor.notices.extend(notice);
     }
 
     /// The machine.
@@ -93,7 +93,7 @@ impl<H: Host> Service<H> {
     }
 
     /// Adds a warning to the journal.
-    pub(crate) fn say(&mut self, now: Now, text: &str) {
+    pub(crate) fn warn(&mut self, now: Now, text: &str) {
         self.reconciler.journal.warn(now, text);
     }
 
@@ -107,25 +107,25 @@ impl<H: Host> Service<H> {
         &mut self,
         peer: &Peer,
         request: &Request,
-        named: Option<Named>,
+        named: Option<NamedProcess>,
         now: Now,
     ) -> Response {
         let changes = matches!(
             request,
             Request::Set(_) | Request::Clear(_) | Request::Link(_) | Request::Reload(_)
         );
-        if changes && self.reconciler.standing.repairs.given_up.is_some() {
+        if changes && self.reconciler.deviations.repairs.given_up.is_some() {
             // A user who changes something needs it in force, so repairs start again.
-            self.reconciler.standing.repairs.forgive();
+            self.reconciler.deviations.repairs.reset();
             self.reconciler.repair(true, now);
         }
         let answer = match changes || matches!(request, Request::Confirm(_)) {
             true => self.change(peer, request, named, now),
-            false => self.look(peer, request, named.as_ref(), now),
+            false => self.read(peer, request, named.as_ref(), now),
         };
-        answer.unwrap_or_else(|denied| {
-            self.note_denied(peer, request, &denied, now);
-            denied.into()
+        answer.unwrap_or_else(|error| {
+            self.log_refusal(peer, request, &error, now);
+            error.into()
         })
     }
 
@@ -134,48 +134,50 @@ impl<H: Host> Service<H> {
         &mut self,
         peer: &Peer,
         request: &Request,
-        named: Option<Named>,
+        named: Option<NamedProcess>,
         now: Now,
-    ) -> Result<Response, Denied> {
+    ) -> Result<Response, RequestError> {
         let reconciler = &mut self.reconciler;
         let done = match request {
             Request::Set(set) => {
-                let tally = &mut self.measured.tally;
+                let tally = &mut self.measurements.tally;
                 set::set(reconciler, tally, &self.rules, peer, set, named, now)
             }
             Request::Clear(clear) => {
                 let done = clear::clear(reconciler, &self.rules.policy.quotas, peer, clear, now);
                 let all = matches!(clear.what, ClearWhat::All) && !clear.dry_run;
                 if done.is_ok() && all && peer.uid == 0 {
-                    self.findings.notices.clear();
+                    self.doctor.notices.clear();
                 }
                 done
             }
             Request::Link(link) => link::change_link(reconciler, peer, link, now),
             Request::Reload(_) => reload::reload(reconciler, &mut self.rules, peer, now),
             Request::Confirm(confirm) => confirm::confirm(reconciler, peer, confirm, now),
-            _ => Err(Denied::Failed("this request changes nothing".to_owned())),
+            _ => Err(RequestError::Failed(
+                "this request changes nothing".to_owned(),
+            )),
         };
         done.map(Response::Done)
     }
 
     /// Handles a request that only reads.
-    fn look(
+    fn read(
         &mut self,
         peer: &Peer,
         request: &Request,
-        named: Option<&Named>,
+        named: Option<&NamedProcess>,
         now: Now,
-    ) -> Result<Response, Denied> {
+    ) -> Result<Response, RequestError> {
         if let Request::Watch(asked) = request {
-            let told = watch::watch(&mut self.reconciler, &mut self.measured, asked, now);
-            return told.map(Response::Watched);
+            let doc = watch::watch(&mut self.reconciler, &mut self.measurements, asked, now);
+            return doc.map(Response::Watched);
         }
         if let Request::Log(log) = request {
             let lines = self.reconciler.journal.read(now, log.since_ns, log.lines);
             return Ok(Response::Log(LogLines { lines }));
         }
-        let mut view = View::of(&mut self.reconciler, &self.measured);
+        let mut view = View::of(&mut self.reconciler, &self.measurements);
         match request {
             Request::Ping(_) => Ok(Response::Pong(Pong {
                 protocol: netnice_api::VERSION,
@@ -185,22 +187,22 @@ impl<H: Host> Service<H> {
             Request::Connections(asked) => view
                 .connections(peer, &asked.target, now)
                 .map(Response::Connections),
-            Request::History(asked) => view.past(asked, now).map(Response::History),
+            Request::History(asked) => view.history(asked, now).map(Response::History),
             Request::Own(_) => view.show_own(named, now).map(Response::Shown),
             Request::Explain(explain) => {
                 view.explain(&explain.target, now).map(Response::Explained)
             }
             Request::Find(find) => view.find(&find.target).map(Response::Found),
             Request::Doctor(_) => view
-                .doctor(&mut self.findings, &self.rules, now)
+                .doctor(&mut self.doctor, &self.rules, now)
                 .map(Response::Doctor),
-            _ => Err(Denied::Failed(
+            _ => Err(RequestError::Failed(
                 "direct flows are not the service's".to_owned(),
             )),
         }
     }
 
-    fn note_denied(&mut self, peer: &Peer, request: &Request, denied: &Denied, now: Now) {
+    fn log_refusal(&mut self, peer: &Peer, request: &Request, error: &RequestError, now: Now) {
         let what = match request {
             Request::Set(set) => &set.target,
             Request::Link(link) => &link.iface,
@@ -208,16 +210,17 @@ impl<H: Host> Service<H> {
             Request::Reload(_) => "reload",
             _ => return,
         };
-        let is_news = match denied {
-            Denied::NotAdmitted(_) | Denied::NotPermitted(_) => true,
-            Denied::Failed(_) => !matches!(request, Request::Clear(_)),
-            Denied::BadUsage(_) => false,
+        let is_news = match error {
+            RequestError::NotAdmitted(_) | RequestError::NotPermitted(_) => true,
+            RequestError::Failed(_) => !matches!(request, Request::Clear(_)),
+            RequestError::BadUsage(_) => false,
         };
         if is_news {
-            self.measured.tally.refusals += u64::from(!matches!(denied, Denied::Failed(_)));
-            let text = format!("{}, {what}: {denied}", authority::user(peer.uid));
+            self.measurements.tally.refusals +=
+                u64::from(!matches!(error, RequestError::Failed(_)));
+            let text = format!("{}, {what}: {error}", authority::user_name(peer.uid));
             let journal = &mut self.reconciler.journal;
-            journal.tell(now, peer.user(), Kind::Refused, text);
+            journal.log(now, peer.user(), EventKind::Refused, text);
         }
     }
 }
@@ -232,36 +235,40 @@ impl<H: Host> Service<H> {
         // Measuring comes first, while `now` is the time of the counters: the other steps may take
         // long, and rates are differences of counters over time.
         if ledger.held().next().is_some() || ledger.links().next().is_some() {
-            let measured = self.measured.read(&mut reconciler.host, ledger, now);
-            reconciler.journal.judge(now, "measuring", measured);
+            let measurements = self.measurements.read(&mut reconciler.host, ledger, now);
+            reconciler
+                .journal
+                .log_result(now, "measuring", measurements);
         }
-        reconciler.look_around(now);
-        if self.rules.other_instances_run(&mut reconciler.host) {
-            unit_files::look_at_units(reconciler, &mut self.rules, now);
+        reconciler.check_all(now);
+        if self.rules.instances_changed(&mut reconciler.host) {
+            unit_files::reload_units(reconciler, &mut self.rules, now);
         }
         let due = reconciler.repair_is_due(now);
-        if due || self.measured.rates.is_time_to_audit(now.monotonic) {
+        if due || self.measurements.rates.is_time_to_audit(now.monotonic) {
             reconciler.repair(false, now);
         }
     }
 
     /// Closes targets that have ended, and binds things that were created again. The caller calls
     /// it after an event that indicates either.
-    pub(crate) fn tidy(&mut self, now: Now) {
-        self.reconciler.tidy(now);
+    pub(crate) fn close_and_rebind(&mut self, now: Now) {
+        self.reconciler.close_and_rebind(now);
     }
 
     /// Tags the next portion of open sockets of new members, for some milliseconds. Remarks about
     /// them go to the journal, at the cost of `user`, whose request needed the tagging.
-    pub(crate) fn look_on(&mut self, user: Option<u32>, now: Now) {
-        let remarks = match self.reconciler.host.look_on() {
-            Ok(found) => found.map_or_else(Vec::new, |found| set::about_sockets(&found)),
-            Err(denied) => vec![format!(
-                "some open sockets of new members are not held: {denied}"
+    pub(crate) fn continue_survey(&mut self, user: Option<u32>, now: Now) {
+        let remarks = match self.reconciler.host.continue_survey() {
+            Ok(found) => found.map_or_else(Vec::new, |found| set::socket_remarks(&found)),
+            Err(error) => vec![format!(
+                "some open sockets of new members are not held: {error}"
             )],
         };
         for text in remarks {
-            self.reconciler.journal.tell(now, user, Kind::Fault, text);
+            self.reconciler
+                .journal
+                .log(now, user, EventKind::Fault, text);
         }
     }
 
@@ -288,8 +295,8 @@ impl<H: Host> Service<H> {
 
     /// Determines the interfaces that connect containers to this namespace, and limits the traffic
     /// there.
-    pub(crate) fn house(&mut self) {
-        self.reconciler.house();
+    pub(crate) fn place_containers(&mut self) {
+        self.reconciler.place_containers();
     }
 
     /// The paths of the held control groups, including those that do not exist now.
@@ -298,8 +305,8 @@ impl<H: Host> Service<H> {
     }
 
     /// Sets the folders to search for unit files.
-    pub(crate) fn look_for_units(&mut self, path: Vec<PathBuf>) {
-        self.rules.look_for_units(path);
+    pub(crate) fn set_unit_path(&mut self, path: Vec<PathBuf>) {
+        self.rules.set_unit_path(path);
     }
 
     /// The folders in which a change may affect the contracts of units.
@@ -308,23 +315,23 @@ impl<H: Host> Service<H> {
     }
 
     /// Reads the unit files again, and puts changes into force.
-    pub(crate) fn look_at_units(&mut self, now: Now) {
-        unit_files::look_at_units(&mut self.reconciler, &mut self.rules, now);
+    pub(crate) fn reload_units(&mut self, now: Now) {
+        unit_files::reload_units(&mut self.reconciler, &mut self.rules, now);
     }
 
     /// Reads the policy file and puts it into force. If that fails, the former policy stays in
     /// force and the service continues.
-    pub(crate) fn obey(&mut self, path: &Path, now: Now) {
-        reload::obey(&mut self.reconciler, &mut self.rules, path, now);
+    pub(crate) fn load_policy(&mut self, path: &Path, now: Now) {
+        reload::load_policy(&mut self.reconciler, &mut self.rules, path, now);
     }
 
     /// The last metrics page, while it is fresh.
     pub(crate) fn page(&self, now: Now) -> Option<Page> {
-        watch::fresh_page(&self.measured, now)
+        watch::fresh_page(&self.measurements, now)
     }
 
     /// A new metrics page, with the users' amounts.
     pub(crate) fn metrics(&mut self, users: &UsersDoc, now: Now) -> Page {
-        watch::metrics(&mut self.reconciler, &mut self.measured, users, now)
+        watch::metrics(&mut self.reconciler, &mut self.measurements, users, now)
     }
 }

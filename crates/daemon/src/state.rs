@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::ledger::Ledger;
-use crate::ledger::undo::Undos;
+use crate::ledger::rollbacks::Rollbacks;
 
 pub(crate) use books::Books;
 pub(crate) use doc::bytes_of;
@@ -40,7 +40,7 @@ pub(crate) struct State {
     /// The ledger.
     pub ledger: Ledger,
     /// The pending rollbacks.
-    pub undos: Undos,
+    pub rollbacks: Rollbacks,
 }
 
 /// Why a state file cannot be used.
@@ -71,7 +71,7 @@ pub(crate) enum StateError {
          --runtime-dir (if that namespace is gone: remove the file, and unmount the folder bpf beside it)",
         path.display()
     )]
-    Elsewhere {
+    OtherNamespace {
         /// The file.
         path: PathBuf,
     },
@@ -137,7 +137,7 @@ impl Store {
             return Ok(None);
         }
         if state.namespace != self.namespace {
-            return Err(StateError::Elsewhere {
+            return Err(StateError::OtherNamespace {
                 path: self.path.clone(),
             });
         }
@@ -145,8 +145,8 @@ impl Store {
     }
 
     /// Writes the state file.
-    pub(crate) fn save(&self, ledger: &Ledger, undos: &Undos) -> Result<(), StateError> {
-        let bytes = self.bytes(ledger, undos)?;
+    pub(crate) fn save(&self, ledger: &Ledger, rollbacks: &Rollbacks) -> Result<(), StateError> {
+        let bytes = self.bytes(ledger, rollbacks)?;
         let new = self.path.with_extension("json.new");
         let written = File::create(&new).and_then(|mut file| {
             file.write_all(&bytes)?;
@@ -160,9 +160,13 @@ impl Store {
     }
 
     /// The bytes of the state file.
-    pub(crate) fn bytes(&self, ledger: &Ledger, undos: &Undos) -> Result<Vec<u8>, StateError> {
+    pub(crate) fn bytes(
+        &self,
+        ledger: &Ledger,
+        rollbacks: &Rollbacks,
+    ) -> Result<Vec<u8>, StateError> {
         let write = |error: serde_json::Error| self.io("write", error.into());
-        let state = doc::StateDoc::new(&self.boot, self.namespace, ledger, undos);
+        let state = doc::StateDoc::new(&self.boot, self.namespace, ledger, rollbacks);
         let state = serde_json::value::to_raw_value(&state).map_err(write)?;
         let envelope = Envelope {
             version: VERSION,
@@ -181,7 +185,7 @@ impl Store {
     }
 
     /// Renames a damaged file, for inspection; returns its new name.
-    pub(crate) fn put_aside(&self) -> Result<PathBuf, StateError> {
+    pub(crate) fn rename_damaged(&self) -> Result<PathBuf, StateError> {
         let aside = (1..)
             .map(|n| self.path.with_extension(format!("json.damaged-{n}")))
             .find(|aside| !aside.exists())

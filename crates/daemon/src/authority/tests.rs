@@ -1,5 +1,5 @@
 use super::*;
-use crate::ledger::Root;
+use crate::ledger::ProcessId;
 
 const ANN: Peer = Peer {
     uid: 1000,
@@ -14,7 +14,7 @@ const OPERATOR: Peer = Peer {
 
 fn process(uid: u32, dumpable: bool) -> Process {
     Process {
-        root: Root { pid: 7, started: 1 },
+        root: ProcessId { pid: 7, started: 1 },
         uid,
         dumpable,
         name: "rsync".to_owned(),
@@ -40,9 +40,16 @@ fn who_may_name_which_clauses() {
     ];
     for (text, plain) in table {
         let change: Change = text.parse().expect(text);
-        assert_eq!(may_ask(&ANN, &change).is_ok(), plain, "{text} by a user");
-        assert!(may_ask(&OPERATOR, &change).is_ok(), "{text} by the group");
-        assert!(may_ask(&Peer::ROOT, &change).is_ok(), "{text} by root");
+        assert_eq!(
+            may_request(&ANN, &change).is_ok(),
+            plain,
+            "{text} by a user"
+        );
+        assert!(
+            may_request(&OPERATOR, &change).is_ok(),
+            "{text} by the group"
+        );
+        assert!(may_request(&Peer::ROOT, &change).is_ok(), "{text} by root");
     }
 }
 
@@ -60,8 +67,8 @@ fn who_may_limit_which_process() {
     for (peer, uid, dumpable, may) in table {
         let answer = may_limit_process(&peer, &process(uid, dumpable));
         assert_eq!(answer.is_ok(), may, "{peer:?} on {uid} {dumpable}");
-        if let Err(denied) = answer {
-            assert!(matches!(denied, Denied::NotPermitted(_)));
+        if let Err(error) = answer {
+            assert!(matches!(error, RequestError::NotPermitted(_)));
         }
     }
 }

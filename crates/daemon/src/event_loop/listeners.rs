@@ -22,18 +22,18 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 
 /// Waits for changes of interfaces and qdiscs.
-pub(super) struct Links {
+pub(super) struct LinkEvents {
     listener: AsyncFd<Listener>,
     /// The port ids of the sockets whose changes are the daemon's own.
-    ours: Vec<u32>,
+    own_ports: Vec<u32>,
 }
 
-impl Links {
+impl LinkEvents {
     /// Subscribes. Changes that the sockets of these port ids request are skipped.
-    pub(super) fn open(ours: Vec<u32>) -> io::Result<Links> {
-        Ok(Links {
-            listener: watched(Listener::open(&[GROUP_LINK, GROUP_TC])?)?,
-            ours,
+    pub(super) fn open(own_ports: Vec<u32>) -> io::Result<LinkEvents> {
+        Ok(LinkEvents {
+            listener: async_fd(Listener::open(&[GROUP_LINK, GROUP_TC])?)?,
+            own_ports,
         })
     }
 
@@ -41,10 +41,13 @@ impl Links {
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.listener.readable_mut().await?;
-            let ours = &self.ours;
+            let own_ports = &self.own_ports;
             match ready.try_io(|listener| listener.get_mut().read()) {
                 Ok(Ok(messages)) => {
-                    if messages.iter().any(|message| !ours.contains(&message.by)) {
+                    if messages
+                        .iter()
+                        .any(|message| !own_ports.contains(&message.by))
+                    {
                         return Ok(());
                     }
                 }
@@ -54,7 +57,7 @@ impl Links {
                 }
                 Ok(Err(error)) => {
                     ready.clear_ready();
-                    return unread("interfaces", &error);
+                    return log_read_error("interfaces", &error);
                 }
                 Err(_would_block) => {}
             }
@@ -64,29 +67,29 @@ impl Links {
 
 /// Logs an error of a read. The caller treats it as lost events: it checks the present state, and
 /// waits for the next event before it reads again.
-fn unread(what: &str, error: &io::Error) -> io::Result<()> {
+fn log_read_error(what: &str, error: &io::Error) -> io::Result<()> {
     tracing::warn!(%error, "cannot read what has changed of {what}");
     Ok(())
 }
 
 /// Waits for changes of routes and next hops.
-pub(super) struct Ways(AsyncFd<routes::Heard>);
+pub(super) struct RouteEvents(AsyncFd<routes::Heard>);
 
-impl Ways {
+impl RouteEvents {
     /// Subscribes.
-    pub(super) fn open() -> io::Result<Ways> {
-        watched(routes::Heard::open()?).map(Ways)
+    pub(super) fn open() -> io::Result<RouteEvents> {
+        async_fd(routes::Heard::open()?).map(RouteEvents)
     }
 
     /// Waits for changes and returns them.
     pub(super) async fn changed(&mut self) -> io::Result<Vec<routes::Change>> {
         loop {
             let mut ready = self.0.readable_mut().await?;
-            match ready.try_io(|heard| heard.get_mut().read()) {
+            match ready.try_io(|listener| listener.get_mut().read()) {
                 Ok(Ok(changes)) => return Ok(changes),
                 Ok(Err(error)) => {
                     ready.clear_ready();
-                    return unread("ways", &error).map(|()| vec![routes::Change::Ways]);
+                    return log_read_error("ways", &error).map(|()| vec![routes::Change::Ways]);
                 }
                 Err(_would_block) => {}
             }
@@ -95,21 +98,21 @@ impl Ways {
 }
 
 /// Waits for the end of members of targets.
-pub(super) struct Ends(AsyncFd<Exits>);
+pub(super) struct ExitEvents(AsyncFd<Exits>);
 
-impl Ends {
+impl ExitEvents {
     /// Watches the exit ring.
-    pub(super) fn new(exits: Exits) -> io::Result<Ends> {
-        watched(exits).map(Ends)
+    pub(super) fn new(exits: Exits) -> io::Result<ExitEvents> {
+        async_fd(exits).map(ExitEvents)
     }
 
     /// Waits until a member of a process target has ended.
-    pub(super) async fn ended(&mut self) -> io::Result<()> {
+    pub(super) async fn next_exit(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable_mut().await?;
-            let ends = ready.get_inner_mut().read();
+            let exits = ready.get_inner_mut().read();
             ready.clear_ready();
-            if ends.iter().any(|end| end.own != 0) {
+            if exits.iter().any(|exit| exit.own != 0) {
                 return Ok(());
             }
         }
@@ -117,7 +120,7 @@ impl Ends {
 }
 
 /// Waits for changes in watched folders.
-pub(super) struct Folders {
+pub(super) struct FolderEvents {
     what: AddWatchFlags,
     inotify: AsyncFd<Handle>,
     watched: BTreeMap<PathBuf, WatchDescriptor>,
@@ -131,26 +134,26 @@ impl AsRawFd for Handle {
     }
 }
 
-impl Folders {
+impl FolderEvents {
     /// Starts with no folder; reports entries that appear or disappear.
-    pub(super) fn open() -> io::Result<Folders> {
-        Folders::listen(AddWatchFlags::empty())
+    pub(super) fn open() -> io::Result<FolderEvents> {
+        FolderEvents::open_with(AddWatchFlags::empty())
     }
 
     /// Starts with no folder; reports entries that appear, disappear or are written.
-    pub(super) fn open_for_files() -> io::Result<Folders> {
-        Folders::listen(AddWatchFlags::IN_CLOSE_WRITE)
+    pub(super) fn open_for_files() -> io::Result<FolderEvents> {
+        FolderEvents::open_with(AddWatchFlags::IN_CLOSE_WRITE)
     }
 
-    fn listen(more: AddWatchFlags) -> io::Result<Folders> {
+    fn open_with(more: AddWatchFlags) -> io::Result<FolderEvents> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        Ok(Folders {
+        Ok(FolderEvents {
             what: AddWatchFlags::IN_CREATE
                 | AddWatchFlags::IN_DELETE
                 | AddWatchFlags::IN_MOVE
                 | AddWatchFlags::IN_ONLYDIR
                 | more,
-            inotify: watched(Handle(inotify))?,
+            inotify: async_fd(Handle(inotify))?,
             watched: BTreeMap::new(),
         })
     }
@@ -194,7 +197,7 @@ impl Folders {
                 }
                 Ok(Err(error)) => {
                     ready.clear_ready();
-                    return unread("folders", &error);
+                    return log_read_error("folders", &error);
                 }
                 Err(_would_block) => {}
             }
@@ -208,7 +211,7 @@ impl Folders {
     reason = "the other constructors are unsafe, for types whose descriptor changes while it is watched; those here \
               own theirs and keep it"
 )]
-fn watched<T: AsRawFd>(inner: T) -> io::Result<AsyncFd<T>> {
+fn async_fd<T: AsRawFd>(inner: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::new(inner)
 }
 

@@ -7,29 +7,29 @@ use netnice_kernel::process::PidFd;
 
 use crate::clock::Now;
 use crate::flows::network::Network;
-use crate::flows::reports::What;
-use crate::flows::{Asked, Caller, Flows};
-use crate::host::{Host, Sight};
+use crate::flows::reports::PartialReply;
+use crate::flows::{Caller, Flows, ProgramRequest};
+use crate::host::{Host, LookupRights};
 use crate::peer::Peer;
-use crate::server::Ask;
-use crate::service::{Named, Service};
+use crate::server::PendingRequest;
+use crate::service::{NamedProcess, Service};
 
 /// Answers a request, now or later.
 pub(super) fn answer<H: Host, N: Network>(
     service: &mut Service<H>,
     flows: &mut Flows<N>,
     front: impl FnOnce() -> DoctorItem,
-    ask: Ask,
-    sight: Sight,
+    pending: PendingRequest,
+    rights: LookupRights,
     now: Now,
 ) {
-    let Ask {
+    let PendingRequest {
         peer,
         request,
         fd,
-        guest,
+        connection,
         reply,
-    } = ask;
+    } = pending;
     let named = fd.and_then(PidFd::received);
     if let Request::Direct(request) = request {
         let caller = named.and_then(|(handle, pid)| {
@@ -39,31 +39,31 @@ pub(super) fn answer<H: Host, N: Network>(
                 lives: Box::new(move || handle.lives()),
             })
         });
-        let asked = Asked {
+        let program_request = ProgramRequest {
             peer,
-            guest,
+            connection,
             request,
             caller,
             reply,
         };
-        return flows.handle(service, asked, now);
+        return flows.handle(service, program_request, now);
     }
-    let named = named.map(|(handle, pid)| Named {
+    let named = named.map(|(handle, pid)| NamedProcess {
         pid,
         lives: Box::new(move || handle.lives()),
     });
     if matches!(&request, Request::Clear(clear) if clears_flows(&peer, clear)) {
         flows.clear(service, now);
     }
-    service.host().behold(sight);
+    service.host().set_lookup_rights(rights);
     let mut response = service.handle(&peer, &request, named, now);
-    service.host().behold(Sight::Roots);
+    service.host().set_lookup_rights(LookupRights::AsRoot);
     if let Response::Doctor(report) = &mut response {
         report.items.push(front());
         report.items.extend(flows.doctor(service));
     }
-    match told_with_flows(&request, &response) {
-        Some(what) if !flows.is_idle() => flows.tell(service, peer, what, reply, now),
+    match part_for_flows(&request, &response) {
+        Some(what) if !flows.is_idle() => flows.reply_with_flows(service, peer, what, reply, now),
         // The send fails if the peer has closed its connection. The effect of the request stays.
         _ => drop(reply.send(response.into())),
     }
@@ -76,12 +76,12 @@ fn clears_flows(peer: &Peer, clear: &Clear) -> bool {
 
 /// The response as the part of a reply that [`Flows`] completes; `None` if the response is
 /// complete.
-fn told_with_flows(request: &Request, response: &Response) -> Option<What> {
+fn part_for_flows(request: &Request, response: &Response) -> Option<PartialReply> {
     let named = |text: &str| text.parse::<Target>().ok();
     match (request, response) {
         (Request::Show(show), Response::Shown(doc)) => {
             let target = show.target.as_deref().and_then(named);
-            Some(What::Show(doc.clone(), target))
+            Some(PartialReply::Show(doc.clone(), target))
         }
         (Request::Explain(explain), answer) => {
             let target = named(&explain.target)?;
@@ -91,7 +91,7 @@ fn told_with_flows(request: &Request, response: &Response) -> Option<What> {
             };
             let of_flows = matches!(target, Target::Flow(_) | Target::Direct(_));
             (of_flows || (known.is_some() && matches!(target, Target::Pid(_))))
-                .then_some(What::Explain(target, known))
+                .then_some(PartialReply::Explain(target, known))
         }
         _ => None,
     }

@@ -18,16 +18,16 @@ use tokio::time::sleep;
 
 use super::Settings;
 use super::failure::{During, RunError};
-use super::listeners::{Ends, Folders, Links, Ways};
-use super::sight::Sights;
+use super::listeners::{ExitEvents, FolderEvents, LinkEvents, RouteEvents};
+use super::path_lookup::PathLookups;
 use super::timers::{Timer, Timers};
 use crate::clock::Now;
 use crate::flows::driver;
-use crate::flows::drivers::{Drivers, FromDrivers};
+use crate::flows::drivers::{DriverEvents, Drivers};
 use crate::host::kernel::KernelHost;
-use crate::host::{Enforcer, Sight};
+use crate::host::{Enforcer, LookupRights};
 use crate::meter::metrics::serve::{self, Scrape};
-use crate::server::{Ask, Server};
+use crate::server::{FrontSupervisor, PendingRequest};
 
 /// Something that happened.
 pub(super) enum Event {
@@ -36,17 +36,17 @@ pub(super) enum Event {
     /// SIGHUP came.
     ReadPolicy,
     /// A timer is due.
-    Due(Timer),
+    Timer(Timer),
     /// A request arrived.
-    Came(Box<Ask>),
+    Request(Box<PendingRequest>),
     /// The path of a request was looked up with its user's rights.
-    Looked(Box<(Ask, Sight)>),
+    PathLookedUp(Box<(PendingRequest, LookupRights)>),
     /// A scraper requests the metrics page.
-    Scraped(Scrape),
+    Metrics(Scrape),
     /// A driver connected, sent a message or ended.
-    Driver(driver::From),
+    Driver(driver::FromDriver),
     /// The connection of a program with flows ended. The number is its session.
-    Left(u64),
+    ProgramDisconnected(u64),
     /// Routes or next hops changed.
     Routes(Vec<Change>),
     /// Another program changed interfaces, qdiscs or filters.
@@ -56,7 +56,7 @@ pub(super) enum Event {
     /// Unit files were written.
     UnitFiles,
     /// Members of targets ended.
-    Ended,
+    ProcessesEnded,
 }
 
 impl Event {
@@ -65,17 +65,17 @@ impl Event {
         match self {
             Event::Stop => "stop",
             Event::ReadPolicy => "read the policy",
-            Event::Due(timer) => timer.name(),
-            Event::Came(_) => "request",
-            Event::Looked(_) => "look at a path",
-            Event::Scraped(_) => "metrics",
+            Event::Timer(timer) => timer.name(),
+            Event::Request(_) => "request",
+            Event::PathLookedUp(_) => "look at a path",
+            Event::Metrics(_) => "metrics",
             Event::Driver(_) => "driver",
-            Event::Left(_) => "end of a connection",
+            Event::ProgramDisconnected(_) => "end of a connection",
             Event::Routes(_) => "change of routes",
             Event::Links => "change of interfaces",
             Event::Groups => "change of control groups",
             Event::UnitFiles => "change of unit files",
-            Event::Ended => "end of a process",
+            Event::ProcessesEnded => "end of a process",
         }
     }
 }
@@ -85,41 +85,41 @@ pub(super) struct Sources {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
-    pub server: Rc<Server>,
+    pub server: Rc<FrontSupervisor>,
     /// The future that serves the socket. It ends when the socket cannot be served any more.
     listening: Pin<Box<dyn Future<Output = ()>>>,
-    asks: mpsc::Receiver<Ask>,
+    requests: mpsc::Receiver<PendingRequest>,
     /// The look-up threads.
-    pub sights: Sights,
-    looked: mpsc::Receiver<(Ask, Sight)>,
+    pub lookups: PathLookups,
+    looked_up: mpsc::Receiver<(PendingRequest, LookupRights)>,
     scrapes: mpsc::Receiver<Scrape>,
-    drivers: FromDrivers,
-    left: UnboundedReceiver<u64>,
-    routes: Ways,
-    links: Links,
+    drivers: DriverEvents,
+    disconnected: UnboundedReceiver<u64>,
+    routes: RouteEvents,
+    links: LinkEvents,
     /// The folders in which held control groups appear and disappear.
-    pub groups: Folders,
+    pub groups: FolderEvents,
     /// The folders of unit files.
-    pub unit_files: Folders,
+    pub unit_files: FolderEvents,
     /// The exit ring, while the eBPF programs are loaded.
-    ends: Option<Ends>,
+    exits: Option<ExitEvents>,
 }
 
 impl Sources {
-    /// Opens all sources and starts to serve. `own` are the port ids of the daemon's netlink
+    /// Opens all sources and starts to serve. `own_ports` are the port ids of the daemon's netlink
     /// sockets, whose changes are skipped. The second result makes the connections to drivers.
     pub(super) async fn open(
         settings: &Settings<'_>,
-        own: Vec<u32>,
+        own_ports: Vec<u32>,
     ) -> Result<(Sources, Drivers), RunError> {
         let terminate = signal(SignalKind::terminate()).during("hear signals")?;
         let interrupt = signal(SignalKind::interrupt()).during("hear signals")?;
         let hangup = signal(SignalKind::hangup()).during("hear signals")?;
-        let links = Links::open(own).during("listen to netlink")?;
-        let groups = Folders::open().during("watch folders")?;
-        let unit_files = Folders::open_for_files().during("watch unit files")?;
-        let (to_service, asks) = mpsc::channel::<Ask>(WAITING);
-        let (sights, looked) = Sights::new();
+        let links = LinkEvents::open(own_ports).during("listen to netlink")?;
+        let groups = FolderEvents::open().during("watch folders")?;
+        let unit_files = FolderEvents::open_for_files().during("watch unit files")?;
+        let (to_service, requests) = mpsc::channel::<PendingRequest>(QUEUE_LENGTH);
+        let (lookups, looked_up) = PathLookups::new();
         let path = settings.runtime.socket();
         let mut server = listen(&path).during(&format!("listen at {}", path.display()))?;
         if settings.take_descriptors {
@@ -131,34 +131,34 @@ impl Sources {
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         let serving = Rc::clone(&server);
         let listening = Box::pin(async move { serving.serve(to_service).await });
-        let (to_page, scrapes) = mpsc::channel::<Scrape>(WAITING);
+        let (to_page, scrapes) = mpsc::channel::<Scrape>(QUEUE_LENGTH);
         if let Some(address) = settings.metrics {
             let what = format!("serve metrics at {}", address.0);
             let listener = serve::listen(address).await.during(&what)?;
             tracing::info!(address = %address.0, "serving metrics");
             spawn_local(serve::serve(listener, to_page));
         }
-        let routes = Ways::open().during("listen to netlink")?;
-        let (calls, drivers, left) = Drivers::new(settings.runtime.path());
+        let routes = RouteEvents::open().during("listen to netlink")?;
+        let (connections, drivers, disconnected) = Drivers::new(settings.runtime.path());
         let sources = Sources {
             terminate,
             interrupt,
             hangup,
             server,
             listening,
-            asks,
-            sights,
-            looked,
+            requests,
+            lookups,
+            looked_up,
             scrapes,
             drivers,
-            left,
+            disconnected,
             routes,
             links,
             groups,
             unit_files,
-            ends: None,
+            exits: None,
         };
-        Ok((sources, calls))
+        Ok((sources, connections))
     }
 
     /// Ends the front process after it has sent its last answers.
@@ -170,12 +170,12 @@ impl Sources {
     }
 
     /// Watches the exit ring while the eBPF programs are loaded.
-    pub(super) fn follow_ends(&mut self, host: &mut KernelHost) {
+    pub(super) fn update_exit_events(&mut self, host: &mut KernelHost) {
         if !host.is_enforcing() {
-            self.ends = None;
-        } else if self.ends.is_none() {
+            self.exits = None;
+        } else if self.exits.is_none() {
             match host.take_exits() {
-                Ok(exits) => self.ends = Ends::new(exits).ok(),
+                Ok(exits) => self.exits = ExitEvents::new(exits).ok(),
                 Err(error) => tracing::debug!(%error, "ends are seen each second only"),
             }
         }
@@ -198,32 +198,32 @@ impl Sources {
                 _ = self.interrupt.recv() => Event::Stop,
                 _ = self.hangup.recv() => Event::ReadPolicy,
                 () = earliest(timers) => match timers.take_due(Now::read().monotonic) {
-                    Some(timer) => Event::Due(timer),
+                    Some(timer) => Event::Timer(timer),
                     None => continue,
                 },
-                Some(looked) = self.looked.recv() => Event::Looked(Box::new(looked)),
-                Some(ask) = self.asks.recv() => Event::Came(Box::new(ask)),
-                Some(heard) = self.drivers.recv() => Event::Driver(heard),
-                Some(session) = self.left.recv() => Event::Left(session),
+                Some(looked_up) = self.looked_up.recv() => Event::PathLookedUp(Box::new(looked_up)),
+                Some(request) = self.requests.recv() => Event::Request(Box::new(request)),
+                Some(changed) = self.drivers.recv() => Event::Driver(changed),
+                Some(session) = self.disconnected.recv() => Event::ProgramDisconnected(session),
                 changes = self.routes.changed(), if follow_routes => {
                     Event::Routes(changes.during("listen to netlink any more")?)
                 }
-                Some(scrape) = self.scrapes.recv() => Event::Scraped(scrape),
-                heard = self.links.changed() => {
-                    heard.during("listen to netlink any more")?;
+                Some(scrape) = self.scrapes.recv() => Event::Metrics(scrape),
+                changed = self.links.changed() => {
+                    changed.during("listen to netlink any more")?;
                     Event::Links
                 }
-                heard = self.groups.changed() => {
-                    heard.during("watch folders any more")?;
+                changed = self.groups.changed() => {
+                    changed.during("watch folders any more")?;
                     Event::Groups
                 }
-                heard = self.unit_files.changed() => {
-                    heard.during("watch unit files any more")?;
+                changed = self.unit_files.changed() => {
+                    changed.during("watch unit files any more")?;
                     Event::UnitFiles
                 }
-                heard = ended(&mut self.ends) => {
-                    heard.during("hear of ends any more")?;
-                    Event::Ended
+                changed = next_exit(&mut self.exits) => {
+                    changed.during("hear of ends any more")?;
+                    Event::ProcessesEnded
                 }
                 () = &mut self.listening => Event::Stop,
             };
@@ -245,18 +245,18 @@ async fn earliest(timers: &Timers) {
     }
 }
 
-async fn ended(ends: &mut Option<Ends>) -> io::Result<()> {
-    match ends {
-        Some(ends) => ends.ended().await,
+async fn next_exit(exits: &mut Option<ExitEvents>) -> io::Result<()> {
+    match exits {
+        Some(exits) => exits.next_exit().await,
         None => std::future::pending().await,
     }
 }
 
 /// The socket that a service manager passed to the daemon, else a new one.
-fn listen(path: &Path) -> io::Result<Server> {
-    let handed = ListenFd::from_env().take_unix_listener(0)?;
-    match handed {
-        None => Server::bind(path),
+fn listen(path: &Path) -> io::Result<FrontSupervisor> {
+    let passed = ListenFd::from_env().take_unix_listener(0)?;
+    match passed {
+        None => FrontSupervisor::bind(path),
         Some(listener) => {
             let name = listener.local_addr()?;
             if name.as_pathname() != Some(path) {
@@ -265,10 +265,10 @@ fn listen(path: &Path) -> io::Result<Server> {
                     format!("the socket that was handed over is {name:?}, another one"),
                 ));
             }
-            Server::take_over(listener)
+            FrontSupervisor::take_over(listener)
         }
     }
 }
 
 /// Length of the queues of requests and of scrapes that the loop has not taken yet.
-const WAITING: usize = 64;
+const QUEUE_LENGTH: usize = 64;

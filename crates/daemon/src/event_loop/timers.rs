@@ -29,7 +29,7 @@ pub(super) enum Timer {
     /// Tag the next portion of open sockets of new members.
     Sockets,
     /// A user who was over the service time may ask again. As an event: a request's turn has come.
-    Turn,
+    Request,
 }
 
 impl Timer {
@@ -45,7 +45,7 @@ impl Timer {
             Timer::Flows => "flows",
             Timer::Routes => "routes",
             Timer::Sockets => "sockets",
-            Timer::Turn => "request",
+            Timer::Request => "request",
         }
     }
 }
@@ -95,17 +95,17 @@ impl Timers {
 /// The period of a periodic timer.
 fn period(timer: Timer) -> Option<Nanos> {
     match timer {
-        Timer::Tick => Some(TICK),
-        Timer::Balance => Some(BALANCE),
+        Timer::Tick => Some(TICK_PERIOD),
+        Timer::Balance => Some(BALANCE_PERIOD),
         _ => None,
     }
 }
 
 /// How often the service checks what changes without an event.
-const TICK: Nanos = Nanos::from_secs(1);
+const TICK_PERIOD: Nanos = Nanos::from_secs(1);
 /// How often the active targets of managed links are determined. What an idle target does not use
 /// is lent at once; this interval is the delay of the weights.
-const BALANCE: Nanos = Nanos::from_millis(200);
+const BALANCE_PERIOD: Nanos = Nanos::from_millis(200);
 
 #[cfg(test)]
 mod tests {

@@ -2,15 +2,15 @@
 //!
 //! # The split
 //! Of a link's rate C, the kernel's classes keep K: what is promised to targets, and at least
-//! 1/[`FOR_THE_TREE`] of C, so that a remote login to examine a full link gets through. The direct
+//! 1/[`TREE_DIVISOR`] of C, so that a remote login to examine a full link gets through. The direct
 //! path can have at most C − K. It *needs* the smallest rate R at which its scheduler keeps all
 //! promises including deadlines ([`Transmitter::carries`]); at a lower rate, packets would block
 //! each other for longer. The search for R uses a grid of [`STEPS`] steps, and R is at least
-//! 1/[`FOR_FLOWS`] of C, so that best effort alone gets through too. The paths lend each other the
-//! rate between R and C − K ([`super::division`]).
+//! 1/[`FLOWS_DIVISOR`] of C, so that best effort alone gets through too. The paths lend each other
+//! the rate between R and C − K ([`super::division`]).
 //!
 //! A slice is a part of the *link*: at a driver that has R of C, the same bytes take C/R times as
-//! long. So the driver gets a slice that is longer by this factor ([`scaled`]).
+//! long. So the driver gets a slice that is longer by this factor ([`scaled_slice`]).
 
 use netnice_api::driver::{AHEAD_NS, SHORTEST};
 use netnice_core::admission::timing::{Fault, Instead, Misfit, Promise, Sizes, Transmitter};
@@ -21,38 +21,38 @@ use netnice_core::units::{Amount, Bytes, Nanos, Rate};
 
 /// The capacity of a link for direct flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct LinkCapacity {
     /// The link's sending rate.
-    pub capacity: Rate,
+    pub link_rate: Rate,
     /// The rate that the kernel's classes keep.
     pub tree: Rate,
     /// The largest rate of the direct path.
-    pub most: Rate,
+    pub max_direct: Rate,
     overhead: Bytes,
     longest: Bytes,
 }
 
-impl Room {
-    /// The room on a link with `promised` to targets of the kernel path. `None` if the link has no
+impl LinkCapacity {
+    /// The capacity of a link with `promised` to targets of the kernel path. `None` if the link has no
     /// sending rate or not enough is left.
-    pub(super) fn on(link: &Link, promised: Amount, mtu: u32) -> Option<Room> {
-        let capacity = link.usable(Direction::Up)?;
-        let bits = capacity.bits_per_second();
-        let tree = Rate::new((bits / FOR_THE_TREE).max(promised.0)).unwrap_or(Rate::MIN);
-        let most = Rate::new(bits.saturating_sub(tree.bits_per_second()))?;
-        let room = Room {
-            capacity,
+    pub(super) fn on(link: &Link, promised: Amount, mtu: u32) -> Option<LinkCapacity> {
+        let link_rate = link.usable(Direction::Up)?;
+        let bits = link_rate.bits_per_second();
+        let tree = Rate::new((bits / TREE_DIVISOR).max(promised.0)).unwrap_or(Rate::MIN);
+        let max_direct = Rate::new(bits.saturating_sub(tree.bits_per_second()))?;
+        let capacity = LinkCapacity {
+            link_rate,
             tree,
-            most,
+            max_direct,
             overhead: link.overhead,
-            longest: Bytes(u64::from(mtu) + ETHERNET),
+            longest: Bytes(u64::from(mtu) + ETHERNET_HEADER),
         };
-        (most >= room.least()).then_some(room)
+        (max_direct >= capacity.least()).then_some(capacity)
     }
 
     /// The rate of the direct path when nothing is promised to its flows.
     pub(super) fn least(&self) -> Rate {
-        let bits = self.capacity.bits_per_second() / FOR_FLOWS;
+        let bits = self.link_rate.bits_per_second() / FLOWS_DIVISOR;
         Rate::new(bits).unwrap_or(Rate::MIN)
     }
 
@@ -67,15 +67,16 @@ impl Room {
         if contracts.is_empty() {
             return Ok(self.least());
         }
-        carries(self.most)?;
+        carries(self.max_direct)?;
         let step = |n: u64| {
-            let bits = u128::from(self.most.bits_per_second()) * u128::from(n) / u128::from(STEPS);
+            let bits =
+                u128::from(self.max_direct.bits_per_second()) * u128::from(n) / u128::from(STEPS);
             Rate::new(bits as u64)
                 .unwrap_or(Rate::MIN)
                 .max(self.least())
         };
         let (mut low, mut high) = (1, STEPS);
-        while low < high && contracts.len() <= MOST_TRIED {
+        while low < high && contracts.len() <= MAX_SEARCHED {
             let middle = low + (high - low) / 2;
             match carries(step(middle)) {
                 Ok(()) => high = middle,
@@ -85,21 +86,24 @@ impl Room {
         Ok(step(high))
     }
 
-    /// The rate needed with one more contract; `now` is the rate needed without it.
+    /// The rate needed with one more contract; `present` is the rate needed without it.
     pub(super) fn admit(
         &self,
         held: &[Contract],
         asked: &Contract,
-        now: Option<Rate>,
+        present: Option<Rate>,
     ) -> Result<Rate, Misfit> {
-        let now = now.unwrap_or(self.least()).max(self.least());
-        if now <= self.most && promised(asked).is_none() {
-            return Ok(now);
+        let present = present.unwrap_or(self.least()).max(self.least());
+        if present <= self.max_direct && promise_of(asked).is_none() {
+            return Ok(present);
         }
         let all: Vec<Contract> = held.iter().chain([asked]).cloned().collect();
         // With many promises a single test is slow, and one more often fits into the present rate.
-        if all.len() > MOST_TRIED && now <= self.most && self.carries(now, &all).is_ok() {
-            return Ok(now);
+        if all.len() > MAX_SEARCHED
+            && present <= self.max_direct
+            && self.carries(present, &all).is_ok()
+        {
+            return Ok(present);
         }
         self.need(&all).map_err(|fault| Misfit {
             instead: self.instead(held, asked),
@@ -132,19 +136,21 @@ impl Room {
         // Rates do not count the overhead of the wire, so a flow of short packets takes more of the
         // link than one of long packets.
         let sizes = Sizes::new(Bytes(SHORTEST), self.longest)?;
-        let (guarantee, max) = match promised(contract)? {
-            Asked::Rate(min) => return Some(Ok(Promise::Min(min, sizes))),
-            Asked::Guarantee(guarantee, max) => (guarantee, max),
+        let (guarantee, max) = match promise_of(contract)? {
+            PromiseKind::Rate(min) => return Some(Ok(Promise::Min(min, sizes))),
+            PromiseKind::Guarantee(guarantee, max) => (guarantee, max),
         };
         Some(Ok(match (guarantee, max) {
-            (Guarantee::Slice { slice, .. }, _) => match scaled(slice, self.capacity, rate) {
-                Some(slice) => Promise::Slice(slice, sizes),
-                None => {
-                    return Some(Err(Fault::Share {
-                        millionths: 1_000_001,
-                    }));
+            (Guarantee::Slice { slice, .. }, _) => {
+                match scaled_slice(slice, self.link_rate, rate) {
+                    Some(slice) => Promise::Slice(slice, sizes),
+                    None => {
+                        return Some(Err(Fault::Share {
+                            millionths: 1_000_001,
+                        }));
+                    }
                 }
-            },
+            }
             (Guarantee::Cell(cell), _) => Promise::Cell(cell, sizes),
             (Guarantee::Channel(channel), None) => Promise::Channel(channel),
             (Guarantee::Channel(channel), Some((rate, burst))) => {
@@ -155,19 +161,19 @@ impl Room {
 
     /// The largest contract of the same kind that would fit.
     fn instead(&self, held: &[Contract], asked: &Contract) -> Option<Instead> {
-        if held.len() > MOST_TRIED {
+        if held.len() > MAX_SEARCHED {
             return None;
         }
-        let promise = |contract| self.promise(self.most, contract);
+        let promise = |contract| self.promise(self.max_direct, contract);
         let held: Option<Vec<Promise>> = held.iter().filter_map(promise).map(Result::ok).collect();
         let (held, asked) = (held?, promise(asked)?.ok()?);
-        let transmitter = self.transmitter(self.most, held.len() + 1);
+        let transmitter = self.transmitter(self.max_direct, held.len() + 1);
         let Err(misfit) = transmitter.admit(&held, &asked) else {
             return None;
         };
         let of_link = |slice: Nanos| {
-            let bits = u128::from(self.most.bits_per_second());
-            let nanos = u128::from(slice.0) * bits / u128::from(self.capacity.bits_per_second());
+            let bits = u128::from(self.max_direct.bits_per_second());
+            let nanos = u128::from(slice.0) * bits / u128::from(self.link_rate.bits_per_second());
             Instead::Slice(Nanos(nanos as u64))
         };
         match (misfit.instead, asked) {
@@ -187,26 +193,29 @@ impl Room {
 }
 
 /// The promise in a contract.
-enum Asked {
+enum PromiseKind {
     Rate(Rate),
     Guarantee(Guarantee, Option<(Rate, Nanos)>),
 }
 
-fn promised(contract: &Contract) -> Option<Asked> {
+fn promise_of(contract: &Contract) -> Option<PromiseKind> {
     match Service::of(contract).ok()? {
-        Service::Share { min, .. } => min.map(Asked::Rate),
-        Service::Slice { slice, weight } => {
-            Some(Asked::Guarantee(Guarantee::Slice { slice, weight }, None))
+        Service::Share { min, .. } => min.map(PromiseKind::Rate),
+        Service::Slice { slice, weight } => Some(PromiseKind::Guarantee(
+            Guarantee::Slice { slice, weight },
+            None,
+        )),
+        Service::Cell(cell) => Some(PromiseKind::Guarantee(Guarantee::Cell(cell), None)),
+        Service::Channel(channel) => {
+            Some(PromiseKind::Guarantee(Guarantee::Channel(channel), None))
         }
-        Service::Cell(cell) => Some(Asked::Guarantee(Guarantee::Cell(cell), None)),
-        Service::Channel(channel) => Some(Asked::Guarantee(Guarantee::Channel(channel), None)),
-        Service::Limited { guarantee, max } => Some(Asked::Guarantee(guarantee, Some(max))),
+        Service::Limited { guarantee, max } => Some(PromiseKind::Guarantee(guarantee, Some(max))),
     }
 }
 
 /// True if a contract contains a promise.
 pub(super) fn is_promised(contract: &Contract) -> bool {
-    promised(contract).is_some()
+    promise_of(contract).is_some()
 }
 
 /// The contract without its promise.
@@ -222,7 +231,7 @@ pub(super) fn best_effort(contract: &Contract) -> Contract {
 }
 
 /// The slice for a driver that has `rate` of the link; `None` if it would exceed its period.
-pub(super) fn scaled(slice: Slice, capacity: Rate, rate: Rate) -> Option<Slice> {
+pub(super) fn scaled_slice(slice: Slice, capacity: Rate, rate: Rate) -> Option<Slice> {
     let (whole, part) = (capacity.bits_per_second(), rate.bits_per_second());
     let time = (u128::from(slice.slice().0) * u128::from(whole)).div_ceil(u128::from(part));
     let time = u64::try_from(time).ok()?;
@@ -246,16 +255,16 @@ fn largest(refused: Rate, fits: impl Fn(Rate) -> bool) -> Option<Rate> {
 }
 
 /// The kernel's classes keep 1/50 of the link.
-const FOR_THE_TREE: u64 = 50;
+const TREE_DIVISOR: u64 = 50;
 /// The direct path has at least 1/100 of the link while it has flows.
-const FOR_FLOWS: u64 = 100;
+const FLOWS_DIVISOR: u64 = 100;
 /// Number of steps in the search for the needed rate.
 const STEPS: u64 = 64;
 /// With more promises than this, a test takes long: the needed rate is then set to the maximum
 /// without a search.
-const MOST_TRIED: usize = 512;
+const MAX_SEARCHED: usize = 512;
 /// Length of an Ethernet header, in bytes.
-const ETHERNET: u64 = 14;
+const ETHERNET_HEADER: u64 = 14;
 
 #[cfg(test)]
 mod tests;

@@ -11,14 +11,14 @@ use netnice_core::units::{Amount, Rate};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Split {
     /// The driver's rate.
-    pub wire: Rate,
+    pub driver: Rate,
     /// The rate of the kernel's classes.
     pub tree: Rate,
 }
 
 /// The rate to divide and the needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Whole {
+pub(super) struct LinkNeeds {
     /// The link's rate.
     pub capacity: Rate,
     /// The rate that the kernel's classes keep.
@@ -29,57 +29,59 @@ pub(super) struct Whole {
 
 /// Recent use of both sides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Used {
+pub(super) struct SplitUse {
     /// Use of the driver.
-    pub wire: Amount,
+    pub driver: Amount,
     /// Use of the kernel's classes.
     pub tree: Amount,
 }
 
-impl Whole {
+impl LinkNeeds {
     /// The division without data about use: the spare rate is halved.
     pub(super) fn halved(&self) -> Split {
-        self.with_wire(self.need.bits_per_second() + self.spare() / 2)
+        self.with_driver_rate(self.need.bits_per_second() + self.spare() / 2)
     }
 
     /// The next division, from the use of the present one. The present one if the difference is
     /// small.
-    pub(super) fn next(&self, now: Split, used: Used) -> Split {
-        let busy = |used: Amount, of: Rate| used.0 > of.bits_per_second() / 100 * BUSY;
-        let margin = self.spare() / MARGIN;
-        let lent = |floor: Rate, used: Amount| {
+    pub(super) fn next(&self, now: Split, used: SplitUse) -> Split {
+        let busy = |used: Amount, of: Rate| used.0 > of.bits_per_second() / 100 * BUSY_PERCENT;
+        let margin = self.spare() / MARGIN_DIVISOR;
+        let rate_to_keep = |floor: Rate, used: Amount| {
             let wanted = (used.0 / 4 * 5).max(floor.bits_per_second());
             wanted.saturating_add(margin)
         };
         let capacity = self.capacity.bits_per_second();
-        let next = match (busy(used.wire, now.wire), busy(used.tree, now.tree)) {
+        let next = match (busy(used.driver, now.driver), busy(used.tree, now.tree)) {
             (true, false) => {
                 let half = self.halved().tree.bits_per_second();
-                self.with_wire(capacity.saturating_sub(lent(self.tree, used.tree).min(half)))
+                self.with_driver_rate(
+                    capacity.saturating_sub(rate_to_keep(self.tree, used.tree).min(half)),
+                )
             }
             (false, true) => {
-                let half = self.halved().wire.bits_per_second();
-                self.with_wire(lent(self.need, used.wire).min(half))
+                let half = self.halved().driver.bits_per_second();
+                self.with_driver_rate(rate_to_keep(self.need, used.driver).min(half))
             }
             (true, true) => self.halved(),
-            (false, false) if self.holds(now) => now,
+            (false, false) if self.is_valid(now) => now,
             (false, false) => self.halved(),
         };
         let differs = next
-            .wire
+            .driver
             .bits_per_second()
-            .abs_diff(now.wire.bits_per_second());
-        match self.holds(now) && differs < capacity / NOTICED {
+            .abs_diff(now.driver.bits_per_second());
+        match self.is_valid(now) && differs < capacity / MIN_CHANGE_DIVISOR {
             true => now,
             false => next,
         }
     }
 
     /// True if a division gives each side what it needs, and in total no more than the link.
-    pub(super) fn holds(&self, split: Split) -> bool {
+    pub(super) fn is_valid(&self, split: Split) -> bool {
         let bits = Rate::bits_per_second;
-        bits(split.wire) + bits(split.tree) <= bits(self.capacity)
-            && split.wire >= self.need
+        bits(split.driver) + bits(split.tree) <= bits(self.capacity)
+            && split.driver >= self.need
             && split.tree >= self.tree
     }
 
@@ -88,20 +90,20 @@ impl Whole {
         self.capacity.bits_per_second().saturating_sub(needed)
     }
 
-    fn with_wire(&self, wire: u64) -> Split {
+    fn with_driver_rate(&self, driver: u64) -> Split {
         let capacity = self.capacity.bits_per_second();
         let most = capacity.saturating_sub(self.tree.bits_per_second());
-        let wire = wire.clamp(self.need.bits_per_second().min(most), most);
+        let driver = driver.clamp(self.need.bits_per_second().min(most), most);
         Split {
-            wire: Rate::new(wire).unwrap_or(Rate::MIN),
-            tree: Rate::new(capacity - wire).unwrap_or(Rate::MIN),
+            driver: Rate::new(driver).unwrap_or(Rate::MIN),
+            tree: Rate::new(capacity - driver).unwrap_or(Rate::MIN),
         }
     }
 }
 
 /// A side that uses more than this percentage of its rate is busy.
-const BUSY: u64 = 85;
+const BUSY_PERCENT: u64 = 85;
 /// 1/16 of the spare rate stays with the side that does not use it.
-const MARGIN: u64 = 16;
+const MARGIN_DIVISOR: u64 = 16;
 /// A change smaller than 1/50 of the link is not applied.
-const NOTICED: u64 = 50;
+const MIN_CHANGE_DIVISOR: u64 = 50;

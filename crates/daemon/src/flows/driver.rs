@@ -46,17 +46,17 @@ pub(crate) type Call = (DriverCall, Option<OwnedFd>);
 
 /// An event of a connection to a driver.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum ConnectionEvent {
     /// The driver is connected.
-    Came,
+    Connected,
     /// A message of the driver.
-    Said(DriverWord, Vec<OwnedFd>),
+    Message(DriverWord, Vec<OwnedFd>),
     /// The driver has ended or could not be started, with the reason.
     Ended(String),
 }
 
 /// The link, the number of the connection, and the event.
-pub(crate) type From = (IfName, u64, Heard);
+pub(crate) type FromDriver = (IfName, u64, ConnectionEvent);
 
 /// Serves the connection to the driver of a link until it ends. `connection` is its number in the
 /// events. `start` says how to start a driver if none runs; `None`: do not start one.
@@ -65,28 +65,28 @@ pub(crate) async fn run(
     (link, connection): (IfName, u64),
     start: Option<Start>,
     mut calls: mpsc::UnboundedReceiver<Call>,
-    heard: mpsc::UnboundedSender<From>,
+    events: mpsc::UnboundedSender<FromDriver>,
 ) {
     let iface = link.to_string();
-    let tell = |what| {
+    let report = |what| {
         // The send fails while the daemon stops.
-        let _ = heard.send((link.clone(), connection, what));
+        let _ = events.send((link.clone(), connection, what));
     };
-    let stream = match seek(&folder, &iface, start).await {
+    let stream = match connect_or_start(&folder, &iface, start).await {
         Ok(stream) => stream,
-        Err(why) => return tell(Heard::Ended(why)),
+        Err(why) => return report(ConnectionEvent::Ended(why)),
     };
-    tell(Heard::Came);
-    let mut words = Words {
+    report(ConnectionEvent::Connected);
+    let mut messages = Messages {
         decoder: Decoder::new(LONGEST_WORD),
         fds: Vec::new(),
     };
     let mut unsent = None;
     loop {
-        let went = tokio::select! {
-            word = words.next(&stream) => match word {
-                Ok((word, fds)) => {
-                    tell(Heard::Said(word, fds));
+        let result = tokio::select! {
+            message = messages.next(&stream) => match message {
+                Ok((message, fds)) => {
+                    report(ConnectionEvent::Message(message, fds));
                     Ok(())
                 }
                 Err(why) => Err(why),
@@ -95,16 +95,16 @@ pub(crate) async fn run(
             call = calls.recv(), if unsent.is_none() => match call {
                 Some((call, fd)) => {
                     match encode_call(&call) {
-                        Ok(bytes) => unsent = Some(Unsent { bytes, gone: 0, fd }),
-                        Err(why) => tell(Heard::Said(not_made(call.id, &why), Vec::new())),
+                        Ok(bytes) => unsent = Some(Unsent { bytes, sent_bytes: 0, fd }),
+                        Err(why) => report(ConnectionEvent::Message(unsendable(call.id, &why), Vec::new())),
                     }
                     Ok(())
                 }
                 None => return,
             },
         };
-        if let Err(error) = went {
-            return tell(Heard::Ended(ending(&error, &folder, &iface)));
+        if let Err(error) = result {
+            return report(ConnectionEvent::Ended(ending(&error, &folder, &iface)));
         }
     }
 }
@@ -115,7 +115,11 @@ pub(crate) fn found(folder: &Path) -> Vec<String> {
 }
 
 /// Connects to the driver, and starts it if none runs and `start` is given.
-async fn seek(folder: &Path, iface: &str, start: Option<Start>) -> Result<UnixStream, String> {
+async fn connect_or_start(
+    folder: &Path,
+    iface: &str,
+    start: Option<Start>,
+) -> Result<UnixStream, String> {
     let path = RuntimeDir::choose(Some(folder.to_owned()), None).driver_socket(iface);
     if let Ok(stream) = UnixStream::connect(&path).await {
         return Ok(stream);
@@ -124,8 +128,8 @@ async fn seek(folder: &Path, iface: &str, start: Option<Start>) -> Result<UnixSt
         return Err(format!("no driver of {iface} answers any more"));
     };
     let mut child = spawn(folder, iface, &start)?;
-    let mut again = TRIES;
-    let until = Instant::now() + PATIENCE;
+    let mut restarts_left = RESTARTS;
+    let until = Instant::now() + CONNECT_TIMEOUT;
     loop {
         if let Ok(stream) = UnixStream::connect(&path).await {
             // Reaps the process when it ends.
@@ -133,30 +137,30 @@ async fn seek(folder: &Path, iface: &str, start: Option<Start>) -> Result<UnixSt
             return Ok(stream);
         }
         if let Ok(Some(status)) = child.try_wait() {
-            if again == 0 {
-                let said = last_words(folder, iface);
+            if restarts_left == 0 {
+                let said = last_output_line(folder, iface);
                 return Err(format!(
                     "the driver of {iface} did not start ({status}){said}"
                 ));
             }
             // The previous driver may still hold the interface.
-            again -= 1;
-            sleep(BETWEEN_TRIES).await;
+            restarts_left -= 1;
+            sleep(RESTART_PAUSE).await;
             child = spawn(folder, iface, &start)?;
         }
         if Instant::now() > until {
             let _ = child.start_kill();
             return Err(format!(
-                "the driver of {iface} did not answer within {PATIENCE:?}"
+                "the driver of {iface} did not answer within {CONNECT_TIMEOUT:?}"
             ));
         }
-        sleep(PAUSE).await;
+        sleep(CONNECT_PAUSE).await;
     }
 }
 
 fn spawn(folder: &Path, iface: &str, start: &Start) -> Result<Child, String> {
     let program = program();
-    let output = begin_output(&output(folder, iface))
+    let output = open_output(&output(folder, iface))
         .map_err(|error| format!("cannot keep what the driver of {iface} says: {error}"))?;
     let mut command = Command::new(&program);
     command
@@ -208,9 +212,9 @@ fn output(folder: &Path, iface: &str) -> PathBuf {
 }
 
 /// Opens a new output file for a driver. The output of the previous driver is kept beside it.
-fn begin_output(path: &Path) -> io::Result<File> {
+fn open_output(path: &Path) -> io::Result<File> {
     if fs::metadata(path).is_ok_and(|before| before.len() > 0) {
-        fs::rename(path, before(path))?;
+        fs::rename(path, older_output(path))?;
     }
     // In append mode the driver continues at the end of the file after a truncation.
     File::options().create(true).append(true).open(path)
@@ -220,12 +224,12 @@ fn begin_output(path: &Path) -> io::Result<File> {
 /// cannot do so itself, because it cannot open files.
 pub fn bound_output(folder: &Path, iface: &str) {
     let path = output(folder, iface);
-    let is_long = fs::metadata(&path).is_ok_and(|file| file.len() > LONGEST_OUTPUT);
+    let is_long = fs::metadata(&path).is_ok_and(|file| file.len() > MAX_OUTPUT);
     if !is_long {
         return;
     }
     let cut = || -> io::Result<()> {
-        fs::copy(&path, before(&path))?;
+        fs::copy(&path, older_output(&path))?;
         File::options().write(true).open(&path)?.set_len(0)
     };
     if let Err(error) = cut() {
@@ -234,17 +238,17 @@ pub fn bound_output(folder: &Path, iface: &str) {
 }
 
 /// The file with the earlier part of a driver's output.
-fn before(path: &Path) -> PathBuf {
+fn older_output(path: &Path) -> PathBuf {
     path.with_extension("log.1")
 }
 
 /// The last line of a driver's output, if there is one.
-fn last_words(folder: &Path, iface: &str) -> String {
+fn last_output_line(folder: &Path, iface: &str) -> String {
     let path = output(folder, iface);
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     // The file may have been truncated just now.
     let text = Some(read(&path)).filter(|text| !text.is_empty());
-    let text = text.unwrap_or_else(|| read(&before(&path)));
+    let text = text.unwrap_or_else(|| read(&older_output(&path)));
     let last = text.lines().rev().find(|line| !line.trim().is_empty());
     last.map_or_else(String::new, |line| format!(": {}", line.trim()))
 }
@@ -252,7 +256,7 @@ fn last_words(folder: &Path, iface: &str) -> String {
 fn ending(error: &io::Error, folder: &Path, iface: &str) -> String {
     match error.kind() {
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-            let said = last_words(folder, iface);
+            let said = last_output_line(folder, iface);
             format!("the driver of {iface} has ended{said}")
         }
         _ => format!("the driver of {iface} is not understood: {error}"),
@@ -260,20 +264,20 @@ fn ending(error: &io::Error, folder: &Path, iface: &str) -> String {
 }
 
 /// Received bytes and descriptors.
-struct Words {
+struct Messages {
     decoder: Decoder,
     /// Received descriptors, in order. They may arrive with the end of the message before theirs.
     fds: Vec<OwnedFd>,
 }
 
-impl Words {
+impl Messages {
     /// The next message. Cancel safe.
     async fn next(&mut self, stream: &UnixStream) -> io::Result<(DriverWord, Vec<OwnedFd>)> {
         loop {
             if let Some(body) = self.decoder.poll().map_err(io::Error::other)? {
-                let word = decode_word(&body).map_err(io::Error::other)?;
+                let message = decode_word(&body).map_err(io::Error::other)?;
                 let attached = matches!(
-                    word,
+                    message,
                     DriverWord::Answer {
                         answer: DriverAnswer::Attached { .. },
                         ..
@@ -281,7 +285,7 @@ impl Words {
                 );
                 let theirs = if attached { fds::MOST } else { 0 };
                 let fds = self.fds.drain(..theirs.min(self.fds.len())).collect();
-                return Ok((word, fds));
+                return Ok((message, fds));
             }
             stream.readable().await?;
             let mut bytes = [0; 64 * 1024];
@@ -306,7 +310,7 @@ impl Words {
 /// A call that is partly sent.
 struct Unsent {
     bytes: Vec<u8>,
-    gone: usize,
+    sent_bytes: usize,
     /// Sent with the first bytes.
     fd: Option<OwnedFd>,
 }
@@ -319,24 +323,24 @@ async fn send(stream: &UnixStream, unsent: &mut Option<Unsent>) -> io::Result<()
     stream.writable().await?;
     let beside: Vec<BorrowedFd<'_>> = call.fd.iter().map(AsFd::as_fd).collect();
     let sent = stream.try_io(Interest::WRITABLE, || {
-        fds::send(stream.as_fd(), &call.bytes[call.gone..], &beside)
+        fds::send(stream.as_fd(), &call.bytes[call.sent_bytes..], &beside)
     });
     match sent {
         Ok(sent) => {
-            call.gone += sent;
+            call.sent_bytes += sent;
             call.fd = None;
         }
         Err(error) if error.kind() == ErrorKind::WouldBlock => {}
         Err(error) => return Err(error),
     }
-    if call.gone == call.bytes.len() {
+    if call.sent_bytes == call.bytes.len() {
         *unsent = None;
     }
     Ok(())
 }
 
 /// The answer to a call that cannot be sent.
-fn not_made(id: u64, why: &WireError) -> DriverWord {
+fn unsendable(id: u64, why: &WireError) -> DriverWord {
     DriverWord::Answer {
         id,
         answer: DriverAnswer::Failed {
@@ -346,14 +350,14 @@ fn not_made(id: u64, why: &WireError) -> DriverWord {
 }
 
 /// Time limit for a started driver to accept a connection.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a driver that ends at once is started again.
-const TRIES: usize = 2;
+const RESTARTS: usize = 2;
 /// The pause before it is started again.
-const BETWEEN_TRIES: Duration = Duration::from_millis(300);
+const RESTART_PAUSE: Duration = Duration::from_millis(300);
 /// The pause between two attempts to connect.
-const PAUSE: Duration = Duration::from_millis(10);
+const CONNECT_PAUSE: Duration = Duration::from_millis(10);
 /// Bytes of output in one file; the file beside it has as many.
-const LONGEST_OUTPUT: u64 = 256 * 1024;
+const MAX_OUTPUT: u64 = 256 * 1024;
 /// The name of the executable.
 const PROGRAM: &str = "netnice-driver";

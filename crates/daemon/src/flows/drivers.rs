@@ -9,45 +9,45 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::spawn_local;
 
 use super::network::Network;
-use super::{Flows, Order, driver};
+use super::{Command, Flows, driver};
 use crate::clock::Now;
 
 /// The connections to drivers.
 pub(crate) struct Drivers {
     folder: PathBuf,
     calls: BTreeMap<IfName, (u64, UnboundedSender<driver::Call>)>,
-    connections: u64,
-    heard: UnboundedSender<driver::From>,
-    left: UnboundedSender<u64>,
+    last_connection: u64,
+    events: UnboundedSender<driver::FromDriver>,
+    ended: UnboundedSender<u64>,
 }
 
 /// Events of drivers.
-pub(crate) type FromDrivers = UnboundedReceiver<driver::From>;
+pub(crate) type DriverEvents = UnboundedReceiver<driver::FromDriver>;
 
 impl Drivers {
     /// Starts without connections. The receivers get the events of drivers, and the numbers of
     /// ended connections.
-    pub(crate) fn new(folder: &Path) -> (Drivers, FromDrivers, UnboundedReceiver<u64>) {
-        let (heard, from_drivers) = mpsc::unbounded_channel();
-        let (left, gone) = mpsc::unbounded_channel();
+    pub(crate) fn new(folder: &Path) -> (Drivers, DriverEvents, UnboundedReceiver<u64>) {
+        let (events, from_drivers) = mpsc::unbounded_channel();
+        let (ended, gone) = mpsc::unbounded_channel();
         let drivers = Drivers {
             folder: folder.to_owned(),
             calls: BTreeMap::new(),
-            connections: 0,
-            heard,
-            left,
+            last_connection: 0,
+            events,
+            ended,
         };
         (drivers, from_drivers, gone)
     }
 
     /// Connects to the drivers that an earlier daemon has started.
-    pub(crate) fn find<N: Network>(&mut self, flows: &mut Flows<N>, now: Now) {
+    pub(crate) fn connect_existing<N: Network>(&mut self, flows: &mut Flows<N>, now: Now) {
         for iface in driver::found(&self.folder) {
             if let Ok(link) = iface.parse() {
-                flows.find(&link, now);
+                flows.adopt_driver(&link, now);
             }
         }
-        self.obey(flows.take_orders());
+        self.carry_out(flows.take_commands());
     }
 
     /// Bounds the output of all drivers. The caller calls it each second.
@@ -65,29 +65,29 @@ impl Drivers {
     }
 
     /// Carries out commands.
-    pub(crate) fn obey(&mut self, orders: Vec<Order>) {
-        for order in orders {
-            match order {
-                Order::Reach(link, start) => {
+    pub(crate) fn carry_out(&mut self, commands: Vec<Command>) {
+        for command in commands {
+            match command {
+                Command::Connect(link, start) => {
                     let (calls, to_make) = mpsc::unbounded_channel();
-                    self.connections += 1;
-                    let (folder, to) = (self.folder.clone(), (link.clone(), self.connections));
-                    let task = driver::run(folder, to, start, to_make, self.heard.clone());
-                    self.calls.insert(link, (self.connections, calls));
+                    self.last_connection += 1;
+                    let (folder, to) = (self.folder.clone(), (link.clone(), self.last_connection));
+                    let task = driver::run(folder, to, start, to_make, self.events.clone());
+                    self.calls.insert(link, (self.last_connection, calls));
                     spawn_local(task);
                 }
-                Order::Call(link, call, fd) => {
+                Command::Call(link, call, fd) => {
                     if let Some((_, calls)) = self.calls.get(&link) {
                         // The send fails if the driver has ended; an `Ended` event follows.
                         let _ = calls.send((call, fd));
                     }
                 }
-                Order::Leave(link) => drop(self.calls.remove(&link)),
-                Order::Watch(guest) => {
-                    let left = self.left.clone();
+                Command::Disconnect(link) => drop(self.calls.remove(&link)),
+                Command::WatchConnection(connection) => {
+                    let ended = self.ended.clone();
                     spawn_local(async move {
-                        guest.news.closed().await;
-                        let _ = left.send(guest.number);
+                        connection.notifications.closed().await;
+                        let _ = ended.send(connection.number);
                     });
                 }
             }

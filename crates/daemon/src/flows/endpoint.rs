@@ -8,64 +8,66 @@ use netnice_core::contract::IfName;
 use netnice_kernel::routes::{self, Kind, Way};
 
 use super::network::{Network, Nic};
-use super::ports::Want;
-use super::{Flows, Station};
-use crate::denied::Denied;
+use super::ports::PortRequest;
+use super::{Flows, NextHop};
+use crate::error::RequestError;
 use crate::peer::Peer;
 
 /// A resolved endpoint.
 #[derive(Clone, Debug)]
-pub(super) struct Chosen {
-    pub speaks: Speaks,
+pub(super) struct ResolvedEndpoint {
+    pub endpoint: Speaks,
     pub ports: Vec<SocketAddr>,
-    pub station: Station,
+    pub next_hop: NextHop,
     pub mtu: u32,
 }
 
 impl<N: Network> Flows<N> {
     /// Resolves an endpoint, and holds its ports.
-    pub(super) fn choose(
+    pub(super) fn resolve_endpoint(
         &mut self,
         peer: &Peer,
         link: &IfName,
         nic: Nic,
-        speaks: &Speaks,
-    ) -> Result<Chosen, Denied> {
-        match speaks {
+        requested: &Speaks,
+    ) -> Result<ResolvedEndpoint, RequestError> {
+        match requested {
             Speaks::Udp {
                 local,
                 remote: Some(remote),
-            } => self.choose_pair(peer, link, nic, *local, *remote),
+            } => self.resolve_udp_pair(peer, link, nic, *local, *remote),
             Speaks::Udp {
                 local,
                 remote: None,
             } => {
                 if local.ip().is_multicast() {
-                    return Err(Denied::BadUsage(format!(
+                    return Err(RequestError::BadUsage(format!(
                         "{} is a group: a flow of a group receives from it",
                         local.ip()
                     )));
                 }
-                sends_from(local.ip(), link)?;
-                let want = Want {
-                    at: scoped(*local, nic),
-                    end: None,
+                check_local_address(local.ip(), link)?;
+                let want = PortRequest {
+                    at: with_scope(*local, nic),
+                    remote: None,
                     group: false,
                 };
-                let local = self.hold(peer, want, nic.index)?;
-                Ok(Chosen {
-                    speaks: Speaks::Udp {
+                let local = self.hold_port(peer, want, nic.index)?;
+                Ok(ResolvedEndpoint {
+                    endpoint: Speaks::Udp {
                         local,
                         remote: None,
                     },
                     ports: vec![local],
-                    station: Station::Any,
+                    next_hop: NextHop::Any,
                     mtu: nic.mtu,
                 })
             }
-            Speaks::Group { local, group } => self.choose_group(peer, link, nic, *local, *group),
+            Speaks::Group { local, group } => {
+                self.resolve_multicast(peer, link, nic, *local, *group)
+            }
             Speaks::Protocol { .. } | Speaks::EtherType { .. } if !peer.privileged => {
-                Err(Denied::NotPermitted(
+                Err(RequestError::NotPermitted(
                     "flows of other protocols than UDP are for root and the group netnice"
                         .to_owned(),
                 ))
@@ -76,173 +78,180 @@ impl<N: Network> Flows<N> {
                 remote,
                 pattern,
             } => {
-                few_enough(pattern)?;
-                self.choose_protocol(link, nic, speaks, (*number, *local, *remote))
+                check_pattern_length(pattern)?;
+                self.resolve_protocol(link, nic, requested, (*number, *local, *remote))
             }
             Speaks::EtherType { number, pattern } => {
-                few_enough(pattern)?;
+                check_pattern_length(pattern)?;
                 if *number < FIRST_TYPE || KERNEL_TYPES.contains(number) {
-                    return Err(Denied::BadUsage(format!(
+                    return Err(RequestError::BadUsage(format!(
                         "EtherType {number:#06x} is not for direct flows: the kernel speaks it, or it is a length"
                     )));
                 }
-                Ok(Chosen {
-                    speaks: speaks.clone(),
+                Ok(ResolvedEndpoint {
+                    endpoint: requested.clone(),
                     ports: Vec::new(),
-                    station: Station::Any,
+                    next_hop: NextHop::Any,
                     mtu: nic.mtu,
                 })
             }
         }
     }
 
-    fn choose_protocol(
+    fn resolve_protocol(
         &mut self,
         link: &IfName,
         nic: Nic,
-        speaks: &Speaks,
+        requested: &Speaks,
         (number, local, remote): (u8, IpAddr, Option<IpAddr>),
-    ) -> Result<Chosen, Denied> {
-        if let Some(name) = of_the_kernel(number) {
-            return Err(Denied::BadUsage(format!(
+    ) -> Result<ResolvedEndpoint, RequestError> {
+        if let Some(name) = kernel_protocol(number) {
+            return Err(RequestError::BadUsage(format!(
                 "protocol {number} ({name}) stays with the kernel: a direct flow of it would take it from all programs"
             )));
         }
-        let (from, station, mtu) = match remote {
+        let (from, next_hop, mtu) = match remote {
             Some(remote) => {
-                let way = self.way(link, nic, remote, named(local))?;
-                let from = own(local, &way, remote)?;
-                (from, toward(remote, from, &way), mtu(&way, nic))
+                let route = self.route_over(link, nic, remote, specified(local))?;
+                let from = local_address(local, &route, remote)?;
+                (from, toward(remote, from, &route), route_mtu(&route, nic))
             }
             None => {
-                sends_from(local, link)?;
-                (local, Station::Any, nic.mtu)
+                check_local_address(local, link)?;
+                (local, NextHop::Any, nic.mtu)
             }
         };
-        let mut speaks = speaks.clone();
-        if let Speaks::Protocol { local, .. } = &mut speaks {
+        let mut endpoint = requested.clone();
+        if let Speaks::Protocol { local, .. } = &mut endpoint {
             *local = from;
         }
-        Ok(Chosen {
-            speaks,
+        Ok(ResolvedEndpoint {
+            endpoint,
             ports: Vec::new(),
-            station,
+            next_hop,
             mtu,
         })
     }
 
-    fn choose_pair(
+    fn resolve_udp_pair(
         &mut self,
         peer: &Peer,
         link: &IfName,
         nic: Nic,
         local: SocketAddr,
         remote: SocketAddr,
-    ) -> Result<Chosen, Denied> {
+    ) -> Result<ResolvedEndpoint, RequestError> {
         if remote.port() == 0 || remote.ip().is_unspecified() {
-            return Err(Denied::BadUsage(format!(
+            return Err(RequestError::BadUsage(format!(
                 "{remote} is no other end of a flow"
             )));
         }
         same_family(local.ip(), remote.ip())?;
-        let way = self.way(link, nic, remote.ip(), named(local.ip()))?;
-        let from = own(local.ip(), &way, remote.ip())?;
-        let want = Want {
-            at: scoped(SocketAddr::new(from, local.port()), nic),
-            end: Some(remote),
+        let route = self.route_over(link, nic, remote.ip(), specified(local.ip()))?;
+        let from = local_address(local.ip(), &route, remote.ip())?;
+        let want = PortRequest {
+            at: with_scope(SocketAddr::new(from, local.port()), nic),
+            remote: Some(remote),
             group: false,
         };
-        let local = self.hold(peer, want, nic.index)?;
-        Ok(Chosen {
-            speaks: Speaks::Udp {
+        let local = self.hold_port(peer, want, nic.index)?;
+        Ok(ResolvedEndpoint {
+            endpoint: Speaks::Udp {
                 local,
                 remote: Some(remote),
             },
             ports: vec![local],
-            station: toward(remote.ip(), from, &way),
-            mtu: mtu(&way, nic),
+            next_hop: toward(remote.ip(), from, &route),
+            mtu: route_mtu(&route, nic),
         })
     }
 
-    fn choose_group(
+    fn resolve_multicast(
         &mut self,
         peer: &Peer,
         link: &IfName,
         nic: Nic,
         local: SocketAddr,
         group: SocketAddr,
-    ) -> Result<Chosen, Denied> {
-        let Some(station) = routes::group_station(group.ip()) else {
-            return Err(Denied::BadUsage(format!("{} is not a group", group.ip())));
+    ) -> Result<ResolvedEndpoint, RequestError> {
+        let Some(mac) = routes::group_station(group.ip()) else {
+            return Err(RequestError::BadUsage(format!(
+                "{} is not a group",
+                group.ip()
+            )));
         };
         if group.port() == 0 {
-            return Err(Denied::BadUsage(format!("{group} has no port")));
+            return Err(RequestError::BadUsage(format!("{group} has no port")));
         }
         same_family(local.ip(), group.ip())?;
-        let from = match named(local.ip()) {
+        let from = match specified(local.ip()) {
             Some(from) => from,
             None => {
-                let way = self.network.way(group.ip(), None, Some(nic.index))?;
-                way.and_then(|way| way.source).ok_or_else(|| {
-                    Denied::Failed(format!("no address of {link} can be sent from to {group}"))
+                let route = self.network.route(group.ip(), None, Some(nic.index))?;
+                route.and_then(|route| route.source).ok_or_else(|| {
+                    RequestError::Failed(format!(
+                        "no address of {link} can be sent from to {group}"
+                    ))
                 })?
             }
         };
-        let want = Want {
-            at: scoped(SocketAddr::new(from, local.port()), nic),
-            end: Some(group),
+        let want = PortRequest {
+            at: with_scope(SocketAddr::new(from, local.port()), nic),
+            remote: Some(group),
             group: false,
         };
-        let local = self.hold(peer, want, nic.index)?;
-        let want = Want {
-            at: scoped(group, nic),
-            end: None,
+        let local = self.hold_port(peer, want, nic.index)?;
+        let want = PortRequest {
+            at: with_scope(group, nic),
+            remote: None,
             group: true,
         };
-        let group_port = match self.hold(peer, want, nic.index) {
+        let group_port = match self.hold_port(peer, want, nic.index) {
             Ok(held) => held,
-            Err(denied) => {
-                self.give_back(&[local], Some(group));
-                return Err(denied);
+            Err(error) => {
+                self.release_ports(&[local], Some(group));
+                return Err(error);
             }
         };
-        Ok(Chosen {
-            speaks: Speaks::Group { local, group },
+        Ok(ResolvedEndpoint {
+            endpoint: Speaks::Group { local, group },
             ports: vec![local, group_port],
-            station: Station::Group(station),
+            next_hop: NextHop::Group(mac),
             mtu: nic.mtu,
         })
     }
 
     /// The route to a host. It must lead over the link.
-    pub(super) fn way(
+    pub(super) fn route_over(
         &mut self,
         link: &IfName,
         nic: Nic,
         to: IpAddr,
         from: Option<IpAddr>,
-    ) -> Result<Way, Denied> {
+    ) -> Result<Way, RequestError> {
         // A link-local address is looked up on this link.
         let over = is_link_local(to).then_some(nic.index);
-        let Some(way) = self.network.way(to, from, over)? else {
+        let Some(route) = self.network.route(to, from, over)? else {
             let from = from.map_or_else(String::new, |from| format!(" from {from}"));
-            return Err(Denied::Failed(format!("there is no way to {to}{from}")));
+            return Err(RequestError::Failed(format!(
+                "there is no way to {to}{from}"
+            )));
         };
-        match way.kind {
-            Kind::Single if way.index == nic.index => Ok(way),
+        match route.kind {
+            Kind::Single if route.index == nic.index => Ok(route),
             Kind::Single => {
-                let other = self.network.name(way.index)?.unwrap_or_default();
-                Err(Denied::Failed(format!(
+                let other = self.network.name(route.index)?.unwrap_or_default();
+                Err(RequestError::Failed(format!(
                     "the way to {to} leads over {other}, not over {link}: attach there"
                 )))
             }
-            Kind::Local => Err(Denied::BadUsage(format!(
+            Kind::Local => Err(RequestError::BadUsage(format!(
                 "{to} is this host itself: direct flows are between hosts"
             ))),
-            Kind::Group => Err(Denied::BadUsage(format!(
+            Kind::Group => Err(RequestError::BadUsage(format!(
                 "{to} is a group: ask for a flow of a group"
             ))),
-            Kind::Other => Err(Denied::BadUsage(format!(
+            Kind::Other => Err(RequestError::BadUsage(format!(
                 "{to} is not the address of one host"
             ))),
         }
@@ -250,29 +259,29 @@ impl<N: Network> Flows<N> {
 }
 
 /// The MTU of a route.
-pub(super) fn mtu(way: &Way, nic: Nic) -> u32 {
-    way.mtu.map_or(nic.mtu, |mtu| mtu.min(nic.mtu))
+pub(super) fn route_mtu(route: &Way, nic: Nic) -> u32 {
+    route.mtu.map_or(nic.mtu, |mtu| mtu.min(nic.mtu))
 }
 
-fn toward(host: IpAddr, from: IpAddr, way: &Way) -> Station {
-    Station::Toward {
+fn toward(host: IpAddr, from: IpAddr, route: &Way) -> NextHop {
+    NextHop::Toward {
         host,
         from,
-        via: way.station,
+        via: route.station,
         mac: None,
     }
 }
 
-fn named(address: IpAddr) -> Option<IpAddr> {
+fn specified(address: IpAddr) -> Option<IpAddr> {
     (!address.is_unspecified()).then_some(address)
 }
 
 /// Checks that a flow to any host names its local address: without a remote host there is no route
 /// to take it from.
-fn sends_from(local: IpAddr, link: &IfName) -> Result<(), Denied> {
-    match named(local) {
+fn check_local_address(local: IpAddr, link: &IfName) -> Result<(), RequestError> {
+    match specified(local) {
         Some(_) => Ok(()),
-        None => Err(Denied::BadUsage(format!(
+        None => Err(RequestError::BadUsage(format!(
             "a flow to any host needs the address that it sends from, and {local} names none; \
              `ip address show dev {link}` lists those of {link}"
         ))),
@@ -280,27 +289,27 @@ fn sends_from(local: IpAddr, link: &IfName) -> Result<(), Denied> {
 }
 
 /// The local address: the named one, else the source address of the route.
-fn own(local: IpAddr, way: &Way, to: IpAddr) -> Result<IpAddr, Denied> {
-    named(local)
-        .or(way.source)
-        .ok_or_else(|| Denied::Failed(format!("this host has no address to send from to {to}")))
+fn local_address(local: IpAddr, route: &Way, to: IpAddr) -> Result<IpAddr, RequestError> {
+    specified(local).or(route.source).ok_or_else(|| {
+        RequestError::Failed(format!("this host has no address to send from to {to}"))
+    })
 }
 
 /// Checks the length of a pattern, because the request is forwarded. The driver checks its meaning.
-fn few_enough(pattern: &[Term]) -> Result<(), Denied> {
+fn check_pattern_length(pattern: &[Term]) -> Result<(), RequestError> {
     match pattern.len() > usize::from(PATTERN_TERMS) {
         false => Ok(()),
-        true => Err(Denied::BadUsage(format!(
+        true => Err(RequestError::BadUsage(format!(
             "{} terms in one pattern; {PATTERN_TERMS} are allowed, and two of one byte can be one",
             pattern.len()
         ))),
     }
 }
 
-fn same_family(one: IpAddr, other: IpAddr) -> Result<(), Denied> {
+fn same_family(one: IpAddr, other: IpAddr) -> Result<(), RequestError> {
     match one.is_ipv4() == other.is_ipv4() {
         true => Ok(()),
-        false => Err(Denied::BadUsage(format!(
+        false => Err(RequestError::BadUsage(format!(
             "{one} and {other} are of two families of addresses"
         ))),
     }
@@ -314,7 +323,7 @@ pub(super) fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// Adds this link's scope to a link-local address.
-fn scoped(at: SocketAddr, nic: Nic) -> SocketAddr {
+fn with_scope(at: SocketAddr, nic: Nic) -> SocketAddr {
     match at {
         SocketAddr::V6(v6) if is_link_local(at.ip()) || is_link_group(*v6.ip()) => {
             SocketAddrV6::new(*v6.ip(), v6.port(), 0, nic.index).into()
@@ -327,7 +336,7 @@ fn is_link_group(address: Ipv6Addr) -> bool {
     address.is_multicast() && address.segments()[0] & 0xf == 2
 }
 
-fn of_the_kernel(protocol: u8) -> Option<&'static str> {
+fn kernel_protocol(protocol: u8) -> Option<&'static str> {
     Some(match protocol {
         1 => "ICMP",
         2 => "IGMP",

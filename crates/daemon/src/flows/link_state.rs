@@ -8,42 +8,42 @@ use netnice_core::admission::timing::{Instead, Misfit};
 use netnice_core::contract::{Change, Contract, Direction, IfName, Setting};
 use netnice_core::units::{Amount, Instant};
 
-use super::admission::{self, Room};
-use super::division::{Used, Whole};
+use super::admission::{self, LinkCapacity};
+use super::division::{LinkNeeds, SplitUse};
 use super::network::Network;
 use super::promises::Promises;
-use super::{Flow, Flows, Pending};
+use super::{CallPurpose, FlowRecord, Flows};
 use crate::clock::Now;
-use crate::denied::Denied;
-use crate::ledger::part::Part;
+use crate::error::RequestError;
+use crate::ledger::direct_part::DirectPart;
 
 impl<N: Network> Flows<N> {
     /// The capacity that a link has for direct flows at present.
-    pub(super) fn room(
+    pub(super) fn link_capacity(
         &self,
         promises: &impl Promises,
         link: &IfName,
         mtu: u32,
-    ) -> Result<Room, Denied> {
+    ) -> Result<LinkCapacity, RequestError> {
         let managed = promises.link(link).ok_or_else(|| {
-            Denied::NotAdmitted(format!(
+            RequestError::NotAdmitted(format!(
                 "refused: {link} is not a managed link: netnice link {link} --rate R makes it one"
             ))
         })?;
         if managed.capacity(Direction::Up).is_none() {
-            return Err(Denied::NotAdmitted(format!(
+            return Err(RequestError::NotAdmitted(format!(
                 "refused: {link} has no sending rate: netnice link {link} --rate R gives it one"
             )));
         }
         let (each, promised) = promises.promised_to_targets(&managed);
-        Room::on(&managed, promised, mtu).ok_or_else(|| {
+        LinkCapacity::on(&managed, promised, mtu).ok_or_else(|| {
             let mut text = format!(
                 "refused: nothing of {link} is left for direct flows: {promised:#} of it are promised"
             );
             for (who, amount) in each {
                 text.push_str(&format!("\n  held        {who}  {amount} up on {link}"));
             }
-            Denied::NotAdmitted(text)
+            RequestError::NotAdmitted(text)
         })
     }
 
@@ -56,40 +56,40 @@ impl<N: Network> Flows<N> {
         number: u32,
         before: Option<&Contract>,
         now: Now,
-    ) -> Result<(), Denied> {
+    ) -> Result<(), RequestError> {
         let Some(flow) = self.flows.get(&number).cloned() else {
             return Ok(());
         };
         let mtu = self.nic_of(link)?.mtu;
-        let room = self.room(promises, link, mtu)?;
+        let capacity = self.link_capacity(promises, link, mtu)?;
         let held = self.promises(link, Some(number));
-        let present = self.lanes.get(link).and_then(|lane| lane.need);
+        let present = self.link_states.get(link).and_then(|state| state.need);
         let shrinks = before.is_some_and(admission::is_promised);
         let present = present.filter(|_| !shrinks);
-        let need = match room.admit(&held, &flow.contract, present) {
+        let need = match capacity.admit(&held, &flow.contract, present) {
             Ok(need) => need,
-            Err(misfit) => return Err(self.misfit(promises, &room, &flow, &misfit)),
+            Err(misfit) => return Err(self.refusal(promises, &capacity, &flow, &misfit)),
         };
-        self.divide(promises, link, room, Some(need), now)
+        self.divide(promises, link, capacity, Some(need), now)
     }
 
     /// The contracts of a link's flows with a promise, without flow `but`.
     fn promises(&self, link: &IfName, but: Option<u32>) -> Vec<Contract> {
-        let lane = self.lanes.get(link);
-        let promised = lane.into_iter().flat_map(|lane| &lane.promised);
+        let state = self.link_states.get(link);
+        let promised = state.into_iter().flat_map(|state| &state.promised);
         let others = promised.filter(|(number, _)| Some(**number) != but);
         others.map(|(_, contract)| contract.clone()).collect()
     }
 
     /// The refusal of a flow, for the person who asked.
-    fn misfit(
+    fn refusal(
         &self,
         promises: &impl Promises,
-        room: &Room,
-        flow: &Flow,
+        capacity: &LinkCapacity,
+        flow: &FlowRecord,
         misfit: &Misfit,
-    ) -> Denied {
-        let Flow {
+    ) -> RequestError {
+        let FlowRecord {
             link,
             number,
             contract,
@@ -101,7 +101,10 @@ impl<N: Network> Flows<N> {
         let managed = promises.link(link);
         let source = managed.as_ref().and_then(|m| m.capacity(Direction::Up));
         let source = source.map_or_else(String::new, |s| format!(", {}", s.source));
-        text.push_str(&row("link", format!("{link} up {}{source}", room.capacity)));
+        text.push_str(&row(
+            "link",
+            format!("{link} up {}{source}", capacity.link_rate),
+        ));
         let mut holders: Vec<String> = Vec::new();
         if let Some(managed) = &managed {
             let (each, _) = promises.promised_to_targets(managed);
@@ -110,17 +113,17 @@ impl<N: Network> Flows<N> {
                     .map(|(who, amount)| format!("{who}  {amount} up on {link}")),
             );
         }
-        let lane = self.lanes.get(link);
-        let flows = lane.into_iter().flat_map(|lane| &lane.promised);
+        let state = self.link_states.get(link);
+        let flows = state.into_iter().flat_map(|state| &state.promised);
         let flows = flows.filter(|(other, _)| *other != number);
         let total = flows.clone().count();
         holders.extend(
             flows
-                .take(MOST_TOLD)
+                .take(MAX_LISTED)
                 .map(|(n, contract)| format!("flow:{n}  {contract}")),
         );
-        if total > MOST_TOLD {
-            holders.push(format!("and {} flows more", total - MOST_TOLD));
+        if total > MAX_LISTED {
+            holders.push(format!("and {} flows more", total - MAX_LISTED));
         }
         for (n, holder) in holders.iter().enumerate() {
             let word = if n == 0 { "held" } else { "" };
@@ -133,7 +136,7 @@ impl<N: Network> Flows<N> {
             Some(instead) => instead.to_string(),
         };
         text.push_str(&row("would fit", fits));
-        Denied::NotAdmitted(text)
+        RequestError::NotAdmitted(text)
     }
 
     /// Divides a link again; the side that shrinks does so first. Without flows the kernel's
@@ -142,137 +145,142 @@ impl<N: Network> Flows<N> {
         &mut self,
         promises: &mut impl Promises,
         link: &IfName,
-        room: Room,
+        capacity: LinkCapacity,
         need: Option<netnice_core::units::Rate>,
         now: Now,
-    ) -> Result<(), Denied> {
-        let Some(lane) = self.lanes.get_mut(link) else {
+    ) -> Result<(), RequestError> {
+        let Some(state) = self.link_states.get_mut(link) else {
             return Ok(());
         };
-        let Some(need) = need.filter(|_| lane.count > 0) else {
-            (lane.split, lane.need, lane.seen, lane.tree_after) = (None, None, None, None);
+        let Some(need) = need.filter(|_| state.flow_count > 0) else {
+            (
+                state.split,
+                state.need,
+                state.last_totals,
+                state.pending_tree,
+            ) = (None, None, None, None);
             promises.set_part(link, None)?;
             promises.heal(now);
             return Ok(());
         };
-        let whole = Whole {
-            capacity: room.capacity,
-            tree: room.tree,
+        let whole = LinkNeeds {
+            capacity: capacity.link_rate,
+            tree: capacity.tree,
             need,
         };
-        let split = match lane.split {
-            Some(split) if whole.holds(split) && lane.room == Some(room) => split,
+        let split = match state.split {
+            Some(split) if whole.is_valid(split) && state.capacity == Some(capacity) => split,
             _ => whole.halved(),
         };
-        lane.need = Some(need);
-        lane.room = Some(room);
-        self.apply(promises, link, split, now)
+        state.need = Some(need);
+        state.capacity = Some(capacity);
+        self.apply_split(promises, link, split, now)
     }
 
     /// Puts a division into force.
-    pub(super) fn apply(
+    pub(super) fn apply_split(
         &mut self,
         promises: &mut impl Promises,
         link: &IfName,
         split: super::Split,
         now: Now,
-    ) -> Result<(), Denied> {
-        let Some(lane) = self.lanes.get_mut(link) else {
+    ) -> Result<(), RequestError> {
+        let Some(state) = self.link_states.get_mut(link) else {
             return Ok(());
         };
-        let flows = lane.count;
-        let (Some(need), Some(room)) = (lane.need, lane.room) else {
+        let flows = state.flow_count;
+        let (Some(need), Some(capacity)) = (state.need, state.capacity) else {
             return Ok(());
         };
-        let grows = lane.split.is_some_and(|old| split.tree > old.tree);
-        let tree = match lane.split {
+        let grows = state.split.is_some_and(|old| split.tree > old.tree);
+        let tree = match state.split {
             // The classes grow only after the driver has shrunk.
             Some(old) if grows => old.tree,
             _ => split.tree,
         };
-        let part = Part { need, flows, tree };
+        let part = DirectPart { need, flows, tree };
         promises.set_part(link, Some(part))?;
-        if lane.split == Some(split) {
+        if state.split == Some(split) {
             return Ok(());
         }
-        let rewired = lane.split.map(|old| old.wire) != Some(split.wire);
-        lane.split = Some(split);
-        lane.tree_after = grows.then_some(split.tree);
+        let rewired = state.split.map(|old| old.driver) != Some(split.driver);
+        state.split = Some(split);
+        state.pending_tree = grows.then_some(split.tree);
         if rewired {
             let ask = DriverRequest::Wire {
-                rate: split.wire.bits_per_second(),
-                overhead: room.overhead(),
+                rate: split.driver.bits_per_second(),
+                overhead: capacity.overhead(),
             };
-            self.call(link, ask, None, Pending::Wire, now);
-            self.rescale(link, now);
+            self.call(link, ask, None, CallPurpose::SetRate, now);
+            self.resend_slices(link, now);
         }
         Ok(())
     }
 
     /// The driver has shrunk: lets the classes grow.
-    pub(super) fn rewired(&mut self, promises: &mut impl Promises, link: &IfName, now: Now) {
-        let Some(lane) = self.lanes.get_mut(link) else {
+    pub(super) fn grow_classes(&mut self, promises: &mut impl Promises, link: &IfName, now: Now) {
+        let Some(state) = self.link_states.get_mut(link) else {
             return;
         };
-        let Some(tree) = lane.tree_after.take() else {
+        let Some(tree) = state.pending_tree.take() else {
             return;
         };
         let part = promises.part(link);
         if let Some(part) = part
-            && let Err(denied) = promises.set_part(link, Some(Part { tree, ..part }))
+            && let Err(error) = promises.set_part(link, Some(DirectPart { tree, ..part }))
         {
             promises
                 .journal()
-                .warn(now, format!("dividing {link}: {denied}"));
+                .warn(now, format!("dividing {link}: {error}"));
         }
     }
 
     /// Sends the slices again, scaled to the driver's present rate.
-    fn rescale(&mut self, link: &IfName, now: Now) {
-        let lane = self.lanes.get(link);
-        let promised = lane.into_iter().flat_map(|lane| &lane.promised);
+    fn resend_slices(&mut self, link: &IfName, now: Now) {
+        let state = self.link_states.get(link);
+        let promised = state.into_iter().flat_map(|state| &state.promised);
         let slices = promised.filter(|(_, contract)| contract.slice().is_some());
         let open = slices.filter_map(|(number, _)| self.flows.get(number));
-        let open: Vec<Flow> = open.cloned().collect();
+        let open: Vec<FlowRecord> = open.cloned().collect();
         for flow in open {
-            self.serve(&flow, Pending::Nothing, now);
+            self.send_contract(&flow, CallPurpose::Nothing, now);
         }
     }
 
     /// Sends a flow's contract to the driver. A flow that is being opened is skipped: its contract
     /// is sent once it is open.
-    pub(super) fn serve(&mut self, flow: &Flow, what: Pending, now: Now) {
+    pub(super) fn send_contract(&mut self, flow: &FlowRecord, purpose: CallPurpose, now: Now) {
         let Some(at_driver) = flow.at_driver else {
             return;
         };
-        let (contract, granted) = self.terms(flow);
+        let (contract, granted) = self.contracts_for_driver(flow);
         let ask = DriverRequest::Change {
             flow: at_driver,
             contract,
             granted,
         };
-        self.call(&flow.link, ask, None, what, now);
+        self.call(&flow.link, ask, None, purpose, now);
     }
 
     /// The contract to send to the driver, and the granted one if it differs.
-    pub(super) fn terms(&self, flow: &Flow) -> (String, Option<String>) {
-        let (served, granted) = (self.served(flow), flow.contract.to_string());
+    pub(super) fn contracts_for_driver(&self, flow: &FlowRecord) -> (String, Option<String>) {
+        let (served, granted) = (self.served_contract(flow), flow.contract.to_string());
         let other = (granted != served).then_some(granted);
         (served, other)
     }
 
-    fn served(&self, flow: &Flow) -> String {
+    fn served_contract(&self, flow: &FlowRecord) -> String {
         let contract = match flow.degraded {
             None => flow.contract.clone(),
             Some(_) => admission::best_effort(&flow.contract),
         };
-        let lane = self.lanes.get(&flow.link);
-        let room = lane.and_then(|lane| lane.room);
-        let split = lane.and_then(|lane| lane.split);
-        let (Some(slice), Some(room), Some(split)) = (contract.slice(), room, split) else {
+        let state = self.link_states.get(&flow.link);
+        let capacity = state.and_then(|state| state.capacity);
+        let split = state.and_then(|state| state.split);
+        let (Some(slice), Some(capacity), Some(split)) = (contract.slice(), capacity, split) else {
             return contract.to_string();
         };
-        let Some(slice) = admission::scaled(slice, room.capacity, split.wire) else {
+        let Some(slice) = admission::scaled_slice(slice, capacity.link_rate, split.driver) else {
             return contract.to_string();
         };
         let change = Change {
@@ -285,49 +293,54 @@ impl<N: Network> Flows<N> {
     /// Checks the promises of a link after flows have gone or the link has changed: degrades flows
     /// that no longer fit, and restores degraded ones that fit again.
     pub(super) fn settle(&mut self, promises: &mut impl Promises, link: &IfName, now: Now) {
-        if !self.lanes.contains_key(link) {
+        if !self.link_states.contains_key(link) {
             return;
         }
         let mtu = self.nic_of(link).map_or(1_500, |nic| nic.mtu);
-        let settled = match self.room(promises, link, mtu) {
-            Ok(room) => {
-                let need = self.fit(link, &room, now);
-                self.divide(promises, link, room, need, now)
+        let settled = match self.link_capacity(promises, link, mtu) {
+            Ok(capacity) => {
+                let need = self.fit_promises(link, &capacity, now);
+                self.divide(promises, link, capacity, need, now)
             }
-            Err(denied) => {
-                self.degrade_all(link, &denied.to_string(), now);
-                if let Some(lane) = self.lanes.get_mut(link) {
-                    (lane.room, lane.split, lane.need) = (None, None, None);
+            Err(error) => {
+                self.degrade_all(link, &error.to_string(), now);
+                if let Some(state) = self.link_states.get_mut(link) {
+                    (state.capacity, state.split, state.need) = (None, None, None);
                 }
                 promises.set_part(link, None)
             }
         };
-        if let Err(denied) = settled {
+        if let Err(error) = settled {
             promises
                 .journal()
-                .warn(now, format!("dividing {link}: {denied}"));
+                .warn(now, format!("dividing {link}: {error}"));
         }
     }
 
     /// Degrades flows, youngest first, until the rest fits; then restores degraded ones, oldest
     /// first. Returns the needed rate.
-    fn fit(&mut self, link: &IfName, room: &Room, now: Now) -> Option<netnice_core::units::Rate> {
-        let mut need = room.need(&self.promises(link, None));
+    fn fit_promises(
+        &mut self,
+        link: &IfName,
+        capacity: &LinkCapacity,
+        now: Now,
+    ) -> Option<netnice_core::units::Rate> {
+        let mut need = capacity.need(&self.promises(link, None));
         while need.is_err() {
-            let promised = self.lanes.get(link).map(|lane| &lane.promised);
+            let promised = self.link_states.get(link).map(|state| &state.promised);
             let Some(youngest) = promised.and_then(|all| all.keys().max().copied()) else {
                 break;
             };
             let why = format!(
                 "{link} has {} for direct flows now, and what was promised does not fit into it",
-                room.most
+                capacity.max_direct
             );
             self.set_degraded(youngest, Some(why), now);
-            need = room.need(&self.promises(link, None));
+            need = capacity.need(&self.promises(link, None));
         }
-        let no_promise = |flow: &&Flow| flow.link == *link && flow.degraded.is_some();
-        let degraded: Vec<u32> = match self.lanes.get(link) {
-            Some(lane) if lane.any_degraded => {
+        let no_promise = |flow: &&FlowRecord| flow.link == *link && flow.degraded.is_some();
+        let degraded: Vec<u32> = match self.link_states.get(link) {
+            Some(state) if state.had_degraded => {
                 let degraded = self.flows.values().filter(no_promise);
                 degraded.map(|flow| flow.number).collect()
             }
@@ -338,7 +351,7 @@ impl<N: Network> Flows<N> {
             let Some(flow) = self.flows.get(&number) else {
                 continue;
             };
-            if let Ok(with) = room.admit(&held, &flow.contract, need.as_ref().ok().copied()) {
+            if let Ok(with) = capacity.admit(&held, &flow.contract, need.as_ref().ok().copied()) {
                 need = Ok(with);
                 self.set_degraded(number, None, now);
             }
@@ -347,9 +360,9 @@ impl<N: Network> Flows<N> {
     }
 
     fn degrade_all(&mut self, link: &IfName, why: &str, now: Now) {
-        let lane = self.lanes.get(link);
+        let state = self.link_states.get(link);
         let theirs: Vec<u32> =
-            lane.map_or_else(Vec::new, |lane| lane.promised.keys().copied().collect());
+            state.map_or_else(Vec::new, |state| state.promised.keys().copied().collect());
         for number in theirs {
             self.set_degraded(number, Some(why.to_owned()), now);
         }
@@ -360,68 +373,72 @@ impl<N: Network> Flows<N> {
             return;
         };
         if why.is_some()
-            && let Some(lane) = self.lanes.get_mut(&flow.link)
+            && let Some(state) = self.link_states.get_mut(&flow.link)
         {
-            lane.any_degraded = true;
+            state.had_degraded = true;
         }
         self.set_contract(number, flow.contract.clone(), why.clone());
         let Some(flow) = self.flows.get(&number).cloned() else {
             return;
         };
-        self.serve(&flow, Pending::Nothing, now);
+        self.send_contract(&flow, CallPurpose::Nothing, now);
         let why = why.unwrap_or_default();
-        self.tell_flow(number, FlowNews::Degraded { flow: number, why });
+        self.notify_flow(number, FlowNews::Degraded { flow: number, why });
     }
 
     /// Checks all links: their capacity, or the promises to targets, may have changed.
     pub(crate) fn settle_all(&mut self, promises: &mut impl Promises, now: Now) {
-        let links: Vec<IfName> = self.lanes.keys().cloned().collect();
+        let links: Vec<IfName> = self.link_states.keys().cloned().collect();
         for link in links {
-            self.follow_discards(promises, &link, now);
-            let lane = self.lanes.get(&link).filter(|lane| lane.count > 0);
-            let Some(known) = lane.map(|lane| lane.room) else {
+            self.update_discards(promises, &link, now);
+            let state = self
+                .link_states
+                .get(&link)
+                .filter(|state| state.flow_count > 0);
+            let Some(known) = state.map(|state| state.capacity) else {
                 continue;
             };
             let mtu = self.nic_of(&link).map_or(1_500, |nic| nic.mtu);
-            if self.room(promises, &link, mtu).ok() != known {
+            if self.link_capacity(promises, &link, mtu).ok() != known {
                 self.settle(promises, &link, now);
             }
         }
     }
 
     /// Sends the driver its discard patterns, if they have changed.
-    pub(super) fn follow_discards(&mut self, promises: &impl Promises, link: &IfName, now: Now) {
-        let (Some(patterns), Some(lane)) = (promises.discards(link), self.lanes.get_mut(link))
+    pub(super) fn update_discards(&mut self, promises: &impl Promises, link: &IfName, now: Now) {
+        let (Some(patterns), Some(state)) =
+            (promises.discards(link), self.link_states.get_mut(link))
         else {
             return;
         };
-        if lane.mode.is_empty() || lane.discards.as_deref() == Some(patterns) {
+        if state.mode.is_empty() || state.discards.as_deref() == Some(patterns) {
             return;
         }
         let patterns = patterns.to_vec();
-        lane.discards = Some(patterns.clone());
+        state.discards = Some(patterns.clone());
         let ask = DriverRequest::Discard { patterns };
-        self.call(link, ask, None, Pending::Discard, now);
+        self.call(link, ask, None, CallPurpose::Discard, now);
     }
 
     /// Asks drivers for the bytes sent. The caller calls it several times a second.
     pub(crate) fn balance(&mut self, now: Now) {
         let due: Vec<IfName> = self
-            .lanes
+            .link_states
             .iter()
-            .filter(|(_, lane)| lane.here && lane.split.is_some() && !lane.asked_totals)
+            .filter(|(_, state)| state.connected && state.split.is_some() && !state.totals_pending)
             .map(|(link, _)| link.clone())
             .collect();
         for link in due {
-            if let Some(lane) = self.lanes.get_mut(&link) {
-                lane.asked_totals = true;
+            if let Some(state) = self.link_states.get_mut(&link) {
+                state.totals_pending = true;
             }
-            self.call(&link, DriverRequest::Totals, None, Pending::Totals, now);
+            self.call(&link, DriverRequest::Totals, None, CallPurpose::Totals, now);
         }
     }
 
     /// Takes a driver's count of sent bytes, and adapts the division.
-    pub(super) fn totals(
+    pub(super) fn handle_totals(
         &mut self,
         promises: &mut impl Promises,
         link: &IfName,
@@ -429,46 +446,48 @@ impl<N: Network> Flows<N> {
         now: Now,
     ) {
         let by_classes = promises.sent_by_classes(link);
-        let Some(lane) = self.lanes.get_mut(link) else {
+        let Some(state) = self.link_states.get_mut(link) else {
             return;
         };
-        lane.asked_totals = false;
-        let overhead = lane.room.map_or(0, |room| room.overhead());
+        state.totals_pending = false;
+        let overhead = state.capacity.map_or(0, |capacity| capacity.overhead());
         let bytes = totals.sent_bytes + totals.sent * overhead;
-        let seen = lane.seen.replace((now.monotonic, bytes, by_classes));
-        let (Some((at, flows, classes)), Some(split)) = (seen, lane.split) else {
+        let seen = state
+            .last_totals
+            .replace((now.monotonic, bytes, by_classes));
+        let (Some((at, flows, classes)), Some(split)) = (seen, state.split) else {
             return;
         };
-        let (Some(need), Some(room)) = (lane.need, lane.room) else {
+        let (Some(need), Some(capacity)) = (state.need, state.capacity) else {
             return;
         };
         let rate = |before: u64, after: u64| per_second(after.saturating_sub(before), at, now);
-        let used = Used {
-            wire: rate(flows, bytes),
+        let used = SplitUse {
+            driver: rate(flows, bytes),
             tree: match (classes, by_classes) {
                 (Some(before), Some(after)) => rate(before, after),
                 _ => Amount(0),
             },
         };
-        lane.sends = used.wire.0;
+        state.sending_rate = used.driver.0;
         // A change of scale starts a new period of a slice, so the division is fixed while a flow
         // has one.
-        let slices = lane.promised.values().any(|c| c.slice().is_some());
-        if slices || lane.tree_after.is_some() {
+        let slices = state.promised.values().any(|c| c.slice().is_some());
+        if slices || state.pending_tree.is_some() {
             return;
         }
-        let whole = Whole {
-            capacity: room.capacity,
-            tree: room.tree,
+        let whole = LinkNeeds {
+            capacity: capacity.link_rate,
+            tree: capacity.tree,
             need,
         };
         let next = whole.next(split, used);
         if next != split
-            && let Err(denied) = self.apply(promises, link, next, now)
+            && let Err(error) = self.apply_split(promises, link, next, now)
         {
             promises
                 .journal()
-                .warn(now, format!("dividing {link}: {denied}"));
+                .warn(now, format!("dividing {link}: {error}"));
         }
     }
 }
@@ -480,4 +499,4 @@ fn per_second(bytes: u64, since: Instant, now: Now) -> Amount {
 }
 
 /// Largest number of flows that a refusal names.
-const MOST_TOLD: usize = 20;
+const MAX_LISTED: usize = 20;

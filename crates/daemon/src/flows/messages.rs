@@ -14,7 +14,7 @@ use crate::flows::open_flow::RECEIVE_SHARE;
 use crate::page::Page;
 
 /// A flow's endpoint.
-pub(super) fn speaks(speaks: &Speaks) -> String {
+pub(super) fn endpoint(speaks: &Speaks) -> String {
     match speaks {
         Speaks::Udp {
             local,
@@ -161,7 +161,7 @@ pub(super) const AWAKE: &str =
     "no processor falls asleep while packets of cell contracts leave (direct_awake of the policy)";
 
 /// The number of doorbells that were not needed.
-pub(super) fn rung(unasked: u64) -> String {
+pub(super) fn needless_doorbells(unasked: u64) -> String {
     format!(
         "{unasked} times by programs while the driver was awake and had not asked for it (rule R52 of the ring)"
     )
@@ -187,20 +187,20 @@ fn lateness(histogram: &[u64]) -> Vec<String> {
             seen * 1_000 >= u128::from(total) * thousandths
         })
     };
-    let told = [
+    let rows = [
         (500, "half"),
         (990, "99 %"),
         (999, "99.9 %"),
         (1_000, "all"),
     ];
-    told.into_iter()
+    rows.into_iter()
         .filter_map(|(thousandths, word)| Some((word, step(thousandths)?)))
         .map(|(word, k)| format!("{word} less than {}", below(k)))
         .collect()
 }
 
 /// A count with its noun.
-pub(super) fn many(count: usize, what: &str) -> String {
+pub(super) fn plural(count: usize, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
         _ => format!("{count} {what}s"),
@@ -208,7 +208,7 @@ pub(super) fn many(count: usize, what: &str) -> String {
 }
 
 /// Reports whether the driver's executable exists.
-pub(super) fn program(path: &Path) -> DoctorItem {
+pub(super) fn program_item(path: &Path) -> DoctorItem {
     match path.exists() {
         true => item(
             "direct path",
@@ -226,7 +226,7 @@ pub(super) fn program(path: &Path) -> DoctorItem {
 }
 
 /// Reports whether AF_XDP is available.
-pub(super) fn af_xdp(found: Result<(), String>) -> DoctorItem {
+pub(super) fn af_xdp_item(found: Result<(), String>) -> DoctorItem {
     match found {
         Ok(()) => item(
             "AF_XDP",
@@ -244,7 +244,7 @@ pub(super) fn af_xdp(found: Result<(), String>) -> DoctorItem {
 }
 
 /// Reports what a managed link offers direct flows.
-pub(super) fn card(link: &str, card: &Card, used: Option<String>) -> DoctorItem {
+pub(super) fn nic_item(link: &str, card: &Card, used: Option<String>) -> DoctorItem {
     let mut text = vec![format!(
         "{link}: {}",
         used.unwrap_or_else(|| "no direct flows".to_owned())
@@ -273,13 +273,13 @@ pub(super) fn card(link: &str, card: &Card, used: Option<String>) -> DoctorItem 
     if card.zero_copy == Some(true) {
         text.push("it could do without copies, which are not dispensed with here".to_owned());
     }
-    let by_itself = match (card.paces, card.steers) {
+    let unrequested = match (card.paces, card.steers) {
         (true, true) => "the card could pace frames and steer flows by itself",
         (true, false) => "the card could pace frames by itself, and steers no flows",
         (false, true) => "the card could steer flows to queues, and cannot pace frames",
         (false, false) => "the card can neither pace frames nor steer flows",
     };
-    text.push(by_itself.to_owned());
+    text.push(unrequested.to_owned());
     let mut hint = None;
     let (status, queues) = match card.queues {
         Some(Queues::Exactly(count)) if count > MAX_QUEUES => {
@@ -289,7 +289,10 @@ pub(super) fn card(link: &str, card: &Card, used: Option<String>) -> DoctorItem 
         }
         Some(Queues::Exactly(count)) => (
             status,
-            Some(format!("frames come by {}", many(count as usize, "queue"))),
+            Some(format!(
+                "frames come by {}",
+                plural(count as usize, "queue")
+            )),
         ),
         _ => (status, None),
     };
@@ -313,7 +316,7 @@ mod tests {
     use super::*;
 
     /// The rows of a page about these counts.
-    fn told(counted: &FlowCounts) -> Vec<String> {
+    fn rows(counted: &FlowCounts) -> Vec<String> {
         let mut page = Page::after(Explained::default());
         counts(counted, &mut page);
         Explained::from(page).lines
@@ -327,9 +330,9 @@ mod tests {
             out_of_order: 3,
             ..FlowCounts::default()
         };
-        let told = told(&counted);
-        let lost: Vec<&String> = told.iter().filter(|row| row.contains("lost")).collect();
-        assert_eq!(lost.len(), 2, "{told:?}");
+        let rows = rows(&counted);
+        let lost: Vec<&String> = rows.iter().filter(|row| row.contains("lost")).collect();
+        assert_eq!(lost.len(), 2, "{rows:?}");
         assert!(lost[0].contains("2 packets, by the program"), "{lost:?}");
         assert!(lost[1].contains("3 parts of datagrams"), "{lost:?}");
     }
@@ -340,10 +343,10 @@ mod tests {
             queues: Some(Queues::Exactly(count)),
             ..Card::default()
         };
-        let few = card("eth0", &queues(4), None);
+        let few = nic_item("eth0", &queues(4), None);
         assert!(few.detail.ends_with("frames come by 4 queues"), "{few:?}");
         assert_eq!((few.status, few.hint), (Status::Good, None));
-        let many = card("eth0", &queues(MAX_QUEUES + 1), None);
+        let many = nic_item("eth0", &queues(MAX_QUEUES + 1), None);
         assert_eq!(many.status, Status::Fallback);
         assert_eq!(many.hint.as_deref(), Some("ethtool -L eth0 combined 64"));
     }
@@ -351,13 +354,13 @@ mod tests {
     #[test]
     fn the_histogram_is_told_by_when_how_many_had_left() {
         assert!(lateness(&[0, 0]).is_empty());
-        let told = lateness(&[500, 0, 489, 0, 0, 10, 0, 0, 0, 0, 1]);
+        let rows = lateness(&[500, 0, 489, 0, 0, 10, 0, 0, 0, 0, 1]);
         let expected = [
             "half less than 1 us",
             "99 % less than 32 us",
             "99.9 % less than 32 us",
             "all less than 1 ms",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(rows, expected);
     }
 }

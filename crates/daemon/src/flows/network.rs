@@ -10,7 +10,7 @@ use netnice_kernel::port::{self, Port};
 use netnice_kernel::routes::{self, Neighbour, Way};
 use netnice_kernel::{KernelError, device, process};
 
-use crate::denied::Denied;
+use crate::error::RequestError;
 
 /// An interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,32 +31,32 @@ pub(crate) trait Network {
     type Port;
 
     /// The interface of this name.
-    fn interface(&mut self, name: &str) -> Result<Option<Nic>, Denied>;
+    fn interface(&mut self, name: &str) -> Result<Option<Nic>, RequestError>;
     /// The name of an interface.
-    fn name(&mut self, index: u32) -> Result<Option<String>, Denied>;
+    fn name(&mut self, index: u32) -> Result<Option<String>, RequestError>;
     /// The route to a host: from a given local address, or over a given interface.
-    fn way(
+    fn route(
         &mut self,
         to: IpAddr,
         from: Option<IpAddr>,
         over: Option<u32>,
-    ) -> Result<Option<Way>, Denied>;
+    ) -> Result<Option<Way>, RequestError>;
     /// The state of a neighbour.
-    fn neighbour(&mut self, index: u32, station: IpAddr) -> Result<Neighbour, Denied>;
+    fn neighbour(&mut self, index: u32, next_hop: IpAddr) -> Result<Neighbour, RequestError>;
     /// Starts neighbour resolution, or confirms that a known neighbour is in use.
-    fn solicit(&mut self, index: u32, station: IpAddr) -> Result<(), Denied>;
+    fn solicit(&mut self, index: u32, next_hop: IpAddr) -> Result<(), RequestError>;
     /// Holds a UDP port; returns it with the address, whose port is the chosen one if 0 was asked.
-    fn hold(&mut self, at: SocketAddr) -> io::Result<(Self::Port, SocketAddr)>;
+    fn hold_port(&mut self, at: SocketAddr) -> io::Result<(Self::Port, SocketAddr)>;
     /// Makes an interface receive frames for a multicast group.
-    fn join(&mut self, port: &Self::Port, group: IpAddr, index: u32) -> io::Result<()>;
+    fn join_group(&mut self, port: &Self::Port, group: IpAddr, index: u32) -> io::Result<()>;
     /// The lowest port that unprivileged users may have.
-    fn first_port_for_all(&mut self) -> u16;
+    fn first_unprivileged_port(&mut self) -> u16;
     /// True if a process is in the daemon's network namespace.
-    fn is_here(&mut self, pid: u32) -> bool;
+    fn is_in_own_namespace(&mut self, pid: u32) -> bool;
     /// Checks that AF_XDP sockets can be created; the error is the reason.
     fn af_xdp(&mut self) -> Result<(), String>;
     /// The capabilities of an interface's NIC and driver.
-    fn card(&mut self, name: &str) -> Option<Card>;
+    fn nic_features(&mut self, name: &str) -> Option<Card>;
 }
 
 /// The kernel's network, in this namespace.
@@ -72,7 +72,7 @@ impl KernelNetwork {
 impl Network for KernelNetwork {
     type Port = Port;
 
-    fn interface(&mut self, name: &str) -> Result<Option<Nic>, Denied> {
+    fn interface(&mut self, name: &str) -> Result<Option<Nic>, RequestError> {
         let found = device::find_by_name(&mut self.0, name).map_err(KernelError::from)?;
         Ok(found.map(|device| Nic {
             index: device.index,
@@ -82,40 +82,40 @@ impl Network for KernelNetwork {
         }))
     }
 
-    fn name(&mut self, index: u32) -> Result<Option<String>, Denied> {
+    fn name(&mut self, index: u32) -> Result<Option<String>, RequestError> {
         let all = device::list(&mut self.0).map_err(KernelError::from)?;
         let found = all.into_iter().find(|device| device.index == index);
         Ok(found.map(|device| device.name))
     }
 
-    fn way(
+    fn route(
         &mut self,
         to: IpAddr,
         from: Option<IpAddr>,
         over: Option<u32>,
-    ) -> Result<Option<Way>, Denied> {
+    ) -> Result<Option<Way>, RequestError> {
         Ok(routes::way(&mut self.0, to, from, over).map_err(KernelError::from)?)
     }
 
-    fn neighbour(&mut self, index: u32, station: IpAddr) -> Result<Neighbour, Denied> {
-        Ok(routes::neighbour(&mut self.0, index, station).map_err(KernelError::from)?)
+    fn neighbour(&mut self, index: u32, next_hop: IpAddr) -> Result<Neighbour, RequestError> {
+        Ok(routes::neighbour(&mut self.0, index, next_hop).map_err(KernelError::from)?)
     }
 
-    fn solicit(&mut self, index: u32, station: IpAddr) -> Result<(), Denied> {
-        Ok(routes::use_neighbour(&mut self.0, index, station).map_err(KernelError::from)?)
+    fn solicit(&mut self, index: u32, next_hop: IpAddr) -> Result<(), RequestError> {
+        Ok(routes::use_neighbour(&mut self.0, index, next_hop).map_err(KernelError::from)?)
     }
 
-    fn hold(&mut self, at: SocketAddr) -> io::Result<(Port, SocketAddr)> {
+    fn hold_port(&mut self, at: SocketAddr) -> io::Result<(Port, SocketAddr)> {
         let port = Port::hold(at)?;
         let at = port.at();
         Ok((port, at))
     }
 
-    fn join(&mut self, port: &Port, group: IpAddr, index: u32) -> io::Result<()> {
+    fn join_group(&mut self, port: &Port, group: IpAddr, index: u32) -> io::Result<()> {
         port.join(group, index)
     }
 
-    fn first_port_for_all(&mut self) -> u16 {
+    fn first_unprivileged_port(&mut self) -> u16 {
         port::first_for_all()
     }
 
@@ -123,11 +123,11 @@ impl Network for KernelNetwork {
         card::has_af_xdp().map_err(|error| error.to_string())
     }
 
-    fn card(&mut self, name: &str) -> Option<Card> {
+    fn nic_features(&mut self, name: &str) -> Option<Card> {
         card::look(&mut self.0, name).ok().flatten()
     }
 
-    fn is_here(&mut self, pid: u32) -> bool {
+    fn is_in_own_namespace(&mut self, pid: u32) -> bool {
         process::namespace(pid).is_some_and(|its| Some(its) == process::own_namespace())
     }
 }

@@ -12,12 +12,15 @@ use netnice_kernel::routes::Neighbour;
 
 use super::network::Network;
 use super::promises::Promises;
-use super::{Before, Flow, Flows, Pending, Reply, Station, Waiting, Wanted, admission, refuse};
+use super::{
+    CallPurpose, FlowRecord, Flows, FormerContract, NextHop, PendingResolution, ReplySender,
+    ResolutionFor, admission, refuse,
+};
 use crate::authority;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::peer::Peer;
-use crate::server::Told;
+use crate::server::Reply;
 
 impl<N: Network> Flows<N> {
     pub(super) fn open(
@@ -25,76 +28,76 @@ impl<N: Network> Flows<N> {
         promises: &mut impl Promises,
         session: u64,
         open: OpenFlow,
-        reply: Reply,
+        reply: ReplySender,
         now: Now,
     ) {
-        let flow = match self.new_flow(promises, session, open) {
+        let flow = match self.prepare_flow(promises, session, open) {
             Ok(flow) => flow,
-            Err(denied) => return refuse(reply, denied),
+            Err(error) => return refuse(reply, error),
         };
-        let Station::Toward { via, .. } = flow.station else {
+        let NextHop::Toward { via, .. } = flow.next_hop else {
             return self.open_at_driver(promises, flow, reply, now);
         };
-        match self.station(&flow, via) {
+        match self.neighbour_of(&flow, via) {
             Ok(Neighbour::Known(mac)) => {
                 let mut flow = flow;
-                flow.station = flow.station.at(Some(mac));
+                flow.next_hop = flow.next_hop.with_mac(Some(mac));
                 self.open_at_driver(promises, flow, reply, now);
             }
             Ok(_) => {
-                let index = self.index_of(&flow);
+                let index = self.interface_of(&flow);
                 let flow = Box::new(flow);
-                let what = Wanted::Flow {
+                let purpose = ResolutionFor::Flow {
                     session,
                     flow,
                     reply,
                 };
-                self.wait_for(index, via, what, now);
+                self.resolve(index, via, purpose, now);
             }
-            Err(denied) => {
-                self.give_back_of(&flow);
-                refuse(reply, denied);
+            Err(error) => {
+                self.release_ports_of(&flow);
+                refuse(reply, error);
             }
         }
     }
 
     /// A flow as requested, with its ports held.
-    fn new_flow(
+    fn prepare_flow(
         &mut self,
         promises: &impl Promises,
         session: u64,
         open: OpenFlow,
-    ) -> Result<Flow, Denied> {
+    ) -> Result<FlowRecord, RequestError> {
         let session = self.sessions.get(&session).ok_or_else(not_attached)?;
         promises.may_use(&session.peer)?;
         let (peer, link) = (session.peer.clone(), session.link.clone());
         let program = session.program.ok_or_else(not_attached)?;
         let most = session.flows;
-        let lane = self.lanes.get(&link);
-        let present = lane.and_then(|lane| Some(lane.programs.get(&program)?.open));
+        let state = self.link_states.get(&link);
+        let present = state.and_then(|state| Some(state.programs.get(&program)?.open));
         let present = present.unwrap_or(0);
         if present >= most {
-            return Err(Denied::NotAdmitted(format!(
+            return Err(RequestError::NotAdmitted(format!(
                 "refused: this program attached for {most} flows, and {present} are open"
             )));
         }
         let contract = contract(&peer, &Contract::default(), open.contract.as_deref())?;
-        on_this_link(&contract, &link)?;
+        check_link(&contract, &link)?;
         let nic = self.nic_of(&link)?;
-        let chosen = self.choose(&peer, &link, nic, &open.speaks)?;
+        let resolved = self.resolve_endpoint(&peer, &link, nic, &open.speaks)?;
         let number = self.free_number();
-        Ok(Flow {
+        Ok(FlowRecord {
             number,
             link,
             program,
             at_driver: None,
             setup: open,
-            speaks: chosen.speaks,
+            endpoint: resolved.endpoint,
             contract,
             degraded: None,
-            station: chosen.station,
-            mtu: chosen.mtu,
-            ports: chosen.ports,
+            next_hop: resolved.next_hop,
+            mtu: resolved.mtu,
+            ports: resolved.ports,
             closing: None,
         })
     }
@@ -114,32 +117,32 @@ impl<N: Network> Flows<N> {
     pub(super) fn open_at_driver(
         &mut self,
         promises: &mut impl Promises,
-        flow: Flow,
-        reply: Reply,
+        flow: FlowRecord,
+        reply: ReplySender,
         now: Now,
     ) {
         let (link, number) = (flow.link.clone(), flow.number);
-        self.enrol(flow.clone());
-        if let Err(denied) = self.admit(promises, &link, number, None, now) {
-            self.forget_flow(number);
-            return refuse(reply, denied);
+        self.record_flow(flow.clone());
+        if let Err(error) = self.admit(promises, &link, number, None, now) {
+            self.remove_flow(number);
+            return refuse(reply, error);
         }
         let ask = DriverRequest::Open(Box::new(self.setup(&flow)));
-        let what = Pending::Open {
+        let purpose = CallPurpose::Open {
             flow: Box::new(flow),
             reply,
         };
-        self.call(&link, ask, None, what, now);
+        self.call(&link, ask, None, purpose, now);
     }
 
     /// The setup of a flow for the driver.
-    pub(super) fn setup(&self, flow: &Flow) -> DriverFlow {
-        let (contract, granted) = self.terms(flow);
+    pub(super) fn setup(&self, flow: &FlowRecord) -> DriverFlow {
+        let (contract, granted) = self.contracts_for_driver(flow);
         DriverFlow {
             program: flow.program,
             number: flow.number,
-            speaks: flow.speaks.clone(),
-            next_hop: flow.station.mac(),
+            speaks: flow.endpoint.clone(),
+            next_hop: flow.next_hop.mac(),
             mtu: flow.mtu,
             contract,
             granted,
@@ -149,15 +152,18 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    pub(super) fn opened(&self, flow: &Flow, slot: u32, offset: u64) -> Response {
-        let mac = self.lanes.get(&flow.link).and_then(|lane| lane.nic?.mac);
+    pub(super) fn opened_response(&self, flow: &FlowRecord, slot: u32, offset: u64) -> Response {
+        let mac = self
+            .link_states
+            .get(&flow.link)
+            .and_then(|state| state.nic?.mac);
         Response::Direct(DirectAnswer::Opened(FlowOpened {
             flow: flow.number,
             slot,
             offset,
-            speaks: flow.speaks.clone(),
+            speaks: flow.endpoint.clone(),
             mac: mac.unwrap_or_default(),
-            next_hop: flow.station.mac(),
+            next_hop: flow.next_hop.mac(),
             mtu: flow.mtu,
             contract: flow.contract.to_string(),
         }))
@@ -168,29 +174,29 @@ impl<N: Network> Flows<N> {
         promises: &mut impl Promises,
         session: u64,
         asked: &ChangeFlow,
-        reply: Reply,
+        reply: ReplySender,
         now: Now,
     ) {
         let changed = self.own_flow(session, asked.flow).and_then(|flow| {
             let session = self.sessions.get(&session).ok_or_else(not_attached)?;
             let after = contract(&session.peer, &flow.contract, Some(&asked.change))?;
-            on_this_link(&after, &flow.link)?;
+            check_link(&after, &flow.link)?;
             Ok((flow.link.clone(), flow.contract.clone(), after))
         });
         let (link, before, after) = match changed {
             Ok(changed) => changed,
-            Err(denied) => return refuse(reply, denied),
+            Err(error) => return refuse(reply, error),
         };
         let degraded = self
             .flows
             .get(&asked.flow)
             .and_then(|flow| flow.degraded.clone());
         self.set_contract(asked.flow, after, None);
-        if let Err(denied) = self.admit(promises, &link, asked.flow, Some(&before), now) {
+        if let Err(error) = self.admit(promises, &link, asked.flow, Some(&before), now) {
             self.set_contract(asked.flow, before, degraded);
-            return refuse(reply, denied);
+            return refuse(reply, error);
         }
-        let before = Box::new(Before {
+        let before = Box::new(FormerContract {
             contract: before,
             degraded,
         });
@@ -198,23 +204,29 @@ impl<N: Network> Flows<N> {
         let Some(flow) = flow.filter(|flow| flow.at_driver.is_some()) else {
             return refuse(reply, no_flow(asked.flow));
         };
-        let what = Pending::Change {
+        let purpose = CallPurpose::Change {
             flow: flow.number,
             before,
             reply,
         };
-        self.serve(&flow, what, now);
+        self.send_contract(&flow, purpose, now);
     }
 
-    pub(super) fn close(&mut self, session: u64, number: u32, reply: Reply, now: Now) {
+    pub(super) fn close(&mut self, session: u64, number: u32, reply: ReplySender, now: Now) {
         match self.own_flow(session, number).cloned() {
             Ok(flow) => self.close_flow(&flow, "closed by its program", Some(reply), now),
-            Err(denied) => refuse(reply, denied),
+            Err(error) => refuse(reply, error),
         }
     }
 
     /// Asks the driver to close a flow. A flow that is being opened is closed once it is open.
-    pub(super) fn close_flow(&mut self, flow: &Flow, why: &str, reply: Option<Reply>, now: Now) {
+    pub(super) fn close_flow(
+        &mut self,
+        flow: &FlowRecord,
+        why: &str,
+        reply: Option<ReplySender>,
+        now: Now,
+    ) {
         if let Some(flow) = self.flows.get_mut(&flow.number) {
             flow.closing.get_or_insert_with(|| why.to_owned());
         }
@@ -222,15 +234,15 @@ impl<N: Network> Flows<N> {
             return;
         };
         let ask = DriverRequest::Close { flow: at_driver };
-        let what = Pending::Close {
+        let purpose = CallPurpose::Close {
             flow: flow.number,
             reply,
         };
-        self.call(&flow.link.clone(), ask, None, what, now);
+        self.call(&flow.link.clone(), ask, None, purpose, now);
     }
 
     /// An open flow of this session.
-    fn own_flow(&self, session: u64, number: u32) -> Result<&Flow, Denied> {
+    fn own_flow(&self, session: u64, number: u32) -> Result<&FlowRecord, RequestError> {
         let session = self.sessions.get(&session).ok_or_else(not_attached)?;
         let flow = self.flows.get(&number).filter(|flow| {
             let is_open = flow.at_driver.is_some() && flow.closing.is_none();
@@ -240,79 +252,83 @@ impl<N: Network> Flows<N> {
     }
 
     /// Replies with the next hop towards a host.
-    pub(super) fn next_hop(&mut self, session: u64, to: IpAddr, reply: Reply, now: Now) {
-        let found = self.hop(session, to);
+    pub(super) fn next_hop(&mut self, session: u64, to: IpAddr, reply: ReplySender, now: Now) {
+        let found = self.resolve_next_hop(session, to);
         match found {
-            Ok((_, _, mtu, Neighbour::Known(mac))) => hop(reply, mac, mtu),
+            Ok((_, _, mtu, Neighbour::Known(mac))) => reply_next_hop(reply, mac, mtu),
             Ok((index, via, mtu, _)) => {
-                self.wait_for(index, via, Wanted::Hop { mtu, reply }, now);
+                self.resolve(index, via, ResolutionFor::Hop { mtu, reply }, now);
             }
-            Err(denied) => refuse(reply, denied),
+            Err(error) => refuse(reply, error),
         }
     }
 
-    fn hop(&mut self, session: u64, to: IpAddr) -> Result<(u32, IpAddr, u32, Neighbour), Denied> {
+    fn resolve_next_hop(
+        &mut self,
+        session: u64,
+        to: IpAddr,
+    ) -> Result<(u32, IpAddr, u32, Neighbour), RequestError> {
         let session = self.sessions.get(&session).ok_or_else(not_attached)?;
         let link = session.link.clone();
         let nic = self.nic_of(&link)?;
-        let way = self.way(&link, nic, to, None)?;
-        let known = self.network.neighbour(nic.index, way.station)?;
-        let mtu = super::endpoint::mtu(&way, nic);
-        Ok((nic.index, way.station, mtu, known))
+        let route = self.route_over(&link, nic, to, None)?;
+        let known = self.network.neighbour(nic.index, route.station)?;
+        let mtu = super::endpoint::route_mtu(&route, nic);
+        Ok((nic.index, route.station, mtu, known))
     }
 
     /// Starts neighbour resolution, and waits for it.
-    fn wait_for(&mut self, index: u32, via: IpAddr, what: Wanted, now: Now) {
+    fn resolve(&mut self, index: u32, via: IpAddr, purpose: ResolutionFor, now: Now) {
         if let Err(error) = self.network.solicit(index, via) {
-            tracing::debug!(%error, "a station cannot be asked for");
+            tracing::debug!(%error, "the resolution of a next hop cannot be started");
         }
-        self.waiting.push(Waiting {
-            until: now.monotonic.after(super::routes::PATIENCE),
+        self.resolutions.push(PendingResolution {
+            deadline: now.monotonic.after(super::routes::RESOLUTION_TIMEOUT),
             index,
             via,
-            what,
+            purpose,
         });
     }
 
-    fn station(&mut self, flow: &Flow, via: IpAddr) -> Result<Neighbour, Denied> {
-        let index = self.index_of(flow);
+    fn neighbour_of(&mut self, flow: &FlowRecord, via: IpAddr) -> Result<Neighbour, RequestError> {
+        let index = self.interface_of(flow);
         self.network.neighbour(index, via)
     }
 
-    fn index_of(&self, flow: &Flow) -> u32 {
-        let nic = self.lanes.get(&flow.link).and_then(|lane| lane.nic);
+    fn interface_of(&self, flow: &FlowRecord) -> u32 {
+        let nic = self.link_states.get(&flow.link).and_then(|state| state.nic);
         nic.map_or(0, |nic| nic.index)
     }
 
     /// Releases the ports of a flow that is not open.
-    pub(super) fn give_back_of(&mut self, flow: &Flow) {
-        self.give_back(&flow.ports, end(&flow.speaks));
+    pub(super) fn release_ports_of(&mut self, flow: &FlowRecord) {
+        self.release_ports(&flow.ports, remote_end(&flow.endpoint));
     }
 
     /// Adds a flow to the records.
-    pub(super) fn enrol(&mut self, flow: Flow) {
+    pub(super) fn record_flow(&mut self, flow: FlowRecord) {
         let number = flow.number;
-        if let Some(lane) = self.lanes.get_mut(&flow.link) {
-            lane.count += 1;
-            if let Some(program) = lane.programs.get_mut(&flow.program) {
+        if let Some(state) = self.link_states.get_mut(&flow.link) {
+            state.flow_count += 1;
+            if let Some(program) = state.programs.get_mut(&flow.program) {
                 program.open += 1;
             }
         }
         self.flows.insert(number, flow);
-        self.count_promise(number);
+        self.update_promise(number);
     }
 
     /// Removes a flow from the records and releases its ports.
-    pub(super) fn forget_flow(&mut self, number: u32) -> Option<Flow> {
+    pub(super) fn remove_flow(&mut self, number: u32) -> Option<FlowRecord> {
         let flow = self.flows.remove(&number)?;
-        if let Some(lane) = self.lanes.get_mut(&flow.link) {
-            lane.count -= 1;
-            lane.promised.remove(&number);
-            if let Some(program) = lane.programs.get_mut(&flow.program) {
+        if let Some(state) = self.link_states.get_mut(&flow.link) {
+            state.flow_count -= 1;
+            state.promised.remove(&number);
+            if let Some(program) = state.programs.get_mut(&flow.program) {
                 program.open -= 1;
             }
         }
-        self.give_back_of(&flow);
+        self.release_ports_of(&flow);
         Some(flow)
     }
 
@@ -327,25 +343,25 @@ impl<N: Network> Flows<N> {
             flow.contract = contract;
             flow.degraded = degraded;
         }
-        self.count_promise(number);
+        self.update_promise(number);
     }
 
-    fn count_promise(&mut self, number: u32) {
+    fn update_promise(&mut self, number: u32) {
         let Some(flow) = self.flows.get(&number) else {
             return;
         };
-        let Some(lane) = self.lanes.get_mut(&flow.link) else {
+        let Some(state) = self.link_states.get_mut(&flow.link) else {
             return;
         };
         match flow.degraded.is_none() && admission::is_promised(&flow.contract) {
-            true => drop(lane.promised.insert(number, flow.contract.clone())),
-            false => drop(lane.promised.remove(&number)),
+            true => drop(state.promised.insert(number, flow.contract.clone())),
+            false => drop(state.promised.remove(&number)),
         }
     }
 }
 
 /// The remote end, which distinguishes flows of one port.
-pub(super) fn end(speaks: &Speaks) -> Option<std::net::SocketAddr> {
+pub(super) fn remote_end(speaks: &Speaks) -> Option<std::net::SocketAddr> {
     match speaks {
         Speaks::Udp { remote, .. } => *remote,
         Speaks::Group { group, .. } => Some(*group),
@@ -354,18 +370,22 @@ pub(super) fn end(speaks: &Speaks) -> Option<std::net::SocketAddr> {
 }
 
 /// Replies to a next-hop request.
-pub(super) fn hop(reply: Reply, mac: [u8; 6], mtu: u32) {
+pub(super) fn reply_next_hop(reply: ReplySender, mac: [u8; 6], mtu: u32) {
     let answer = DirectAnswer::Hop(Hop { mac, mtu });
-    let _ = reply.send(Told::from(Response::Direct(answer)));
+    let _ = reply.send(Reply::from(Response::Direct(answer)));
 }
 
 /// The contract after a change, if this peer may request it for a flow.
-fn contract(peer: &Peer, before: &Contract, change: Option<&str>) -> Result<Contract, Denied> {
+fn contract(
+    peer: &Peer,
+    before: &Contract,
+    change: Option<&str>,
+) -> Result<Contract, RequestError> {
     let Some(text) = change.filter(|text| *text != "none") else {
         return Ok(before.clone());
     };
     let change: Change = text.parse()?;
-    authority::may_ask(peer, &change)?;
+    authority::may_request(peer, &change)?;
     let after = before.apply(&change)?;
     let clauses = after.as_change().clauses();
     let foreign = clauses.into_iter().find(|clause| {
@@ -375,33 +395,36 @@ fn contract(peer: &Peer, before: &Contract, change: Option<&str>) -> Result<Cont
         )
     });
     if let Some(clause) = foreign {
-        return Err(Denied::BadUsage(format!(
+        return Err(RequestError::BadUsage(format!(
             "{clause} is not for direct flows: up, burst, min, slice, cell, channel and weight are; \
              what a flow receives is bounded by its buffers"
         )));
     }
-    Service::of(&after).map_err(|error| Denied::BadUsage(error.to_string()))?;
+    Service::of(&after).map_err(|error| RequestError::BadUsage(error.to_string()))?;
     Ok(after)
 }
 
 /// Checks that a contract names no link other than its program's.
-fn on_this_link(contract: &Contract, link: &netnice_core::contract::IfName) -> Result<(), Denied> {
+fn check_link(
+    contract: &Contract,
+    link: &netnice_core::contract::IfName,
+) -> Result<(), RequestError> {
     match contract.on() {
-        Some(other) if other != link => Err(Denied::BadUsage(format!(
+        Some(other) if other != link => Err(RequestError::BadUsage(format!(
             "this program attached to {link}: its flows cannot be promised anything on {other}"
         ))),
         _ => Ok(()),
     }
 }
 
-fn not_attached() -> Denied {
-    Denied::BadUsage(
+fn not_attached() -> RequestError {
+    RequestError::BadUsage(
         "attach to a link first: this connection has not, or its driver has ended".to_owned(),
     )
 }
 
-fn no_flow(number: u32) -> Denied {
-    Denied::BadUsage(format!("flow:{number} is not open, or another program's"))
+fn no_flow(number: u32) -> RequestError {
+    RequestError::BadUsage(format!("flow:{number} is not open, or another program's"))
 }
 
 /// A flow's share of its driver's time for receiving, in millionths: half, so that one flow never

@@ -8,43 +8,43 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use super::Flows;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::flows::network::Network;
 use crate::peer::Peer;
 
 /// A held port.
-pub(super) struct Hold<P> {
+pub(super) struct HeldPort<P> {
     /// The uid of its user; `None` for a group's port, which all users share.
     uid: Option<u32>,
     /// The remote ends of the flows that share it.
-    ends: Vec<Option<SocketAddr>>,
+    remotes: Vec<Option<SocketAddr>>,
     /// Keeps the port held in the kernel.
     _port: P,
 }
 
 /// A port to be held.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Want {
+pub(super) struct PortRequest {
     /// The local address; port 0: any free port.
     pub at: SocketAddr,
     /// The remote end.
-    pub end: Option<SocketAddr>,
+    pub remote: Option<SocketAddr>,
     /// True for the port of a multicast group to receive from.
     pub group: bool,
 }
 
 impl<N: Network> Flows<N> {
     /// Holds a port for a flow; returns the address with the chosen port.
-    pub(super) fn hold(
+    pub(super) fn hold_port(
         &mut self,
         peer: &Peer,
-        want: Want,
+        want: PortRequest,
         index: u32,
-    ) -> Result<SocketAddr, Denied> {
-        let Want { at, end, group } = want;
-        let lowest = self.network.first_port_for_all();
+    ) -> Result<SocketAddr, RequestError> {
+        let PortRequest { at, remote, group } = want;
+        let lowest = self.network.first_unprivileged_port();
         if at.port() != 0 && at.port() < lowest && !peer.privileged {
-            return Err(Denied::NotPermitted(format!(
+            return Err(RequestError::NotPermitted(format!(
                 "port {} is for root and the group netnice: others have ports from {lowest} on",
                 at.port()
             )));
@@ -53,31 +53,34 @@ impl<N: Network> Flows<N> {
             let theirs = match hold.uid {
                 None => group,
                 Some(uid) => {
-                    !group && uid == peer.uid && !hold.ends.contains(&end) && end.is_some()
+                    !group && uid == peer.uid && !hold.remotes.contains(&remote) && remote.is_some()
                 }
             };
             if !theirs {
                 return Err(in_use(at, "a direct flow has it"));
             }
-            hold.ends.push(end);
+            hold.remotes.push(remote);
             return Ok(at);
         }
-        let (port, held) = self.network.hold(at).map_err(|error| match error.kind() {
-            ErrorKind::AddrInUse => in_use(at, "a socket of this host has it"),
-            ErrorKind::AddrNotAvailable => {
-                Denied::Failed(format!("{} is not an address of this host", at.ip()))
-            }
-            _ => Denied::Failed(format!("cannot hold port {at}: {error}")),
-        })?;
+        let (port, held) = self
+            .network
+            .hold_port(at)
+            .map_err(|error| match error.kind() {
+                ErrorKind::AddrInUse => in_use(at, "a socket of this host has it"),
+                ErrorKind::AddrNotAvailable => {
+                    RequestError::Failed(format!("{} is not an address of this host", at.ip()))
+                }
+                _ => RequestError::Failed(format!("cannot hold port {at}: {error}")),
+            })?;
         if group {
-            let joined = self.network.join(&port, at.ip(), index);
+            let joined = self.network.join_group(&port, at.ip(), index);
             joined.map_err(|error| {
-                Denied::Failed(format!("cannot join the group {}: {error}", at.ip()))
+                RequestError::Failed(format!("cannot join the group {}: {error}", at.ip()))
             })?;
         }
-        let hold = Hold {
+        let hold = HeldPort {
             uid: (!group).then_some(peer.uid),
-            ends: vec![end],
+            remotes: vec![remote],
             _port: port,
         };
         self.ports.insert(held, hold);
@@ -85,16 +88,16 @@ impl<N: Network> Flows<N> {
     }
 
     /// Releases the ports of a flow with this remote end.
-    pub(super) fn give_back(&mut self, ports: &[SocketAddr], end: Option<SocketAddr>) {
+    pub(super) fn release_ports(&mut self, ports: &[SocketAddr], remote: Option<SocketAddr>) {
         for at in ports {
             let Some(hold) = self.ports.get_mut(at) else {
                 continue;
             };
-            let is_end = |one: &Option<SocketAddr>| *one == end || hold.uid.is_none();
-            if let Some(n) = hold.ends.iter().position(is_end) {
-                hold.ends.swap_remove(n);
+            let is_remote = |one: &Option<SocketAddr>| *one == remote || hold.uid.is_none();
+            if let Some(n) = hold.remotes.iter().position(is_remote) {
+                hold.remotes.swap_remove(n);
             }
-            if hold.ends.is_empty() {
+            if hold.remotes.is_empty() {
                 self.ports.remove(at);
             }
         }
@@ -107,6 +110,6 @@ impl<N: Network> Flows<N> {
     }
 }
 
-fn in_use(at: SocketAddr, who: &str) -> Denied {
-    Denied::Failed(format!("port {at} of UDP is in use: {who}"))
+fn in_use(at: SocketAddr, who: &str) -> RequestError {
+    RequestError::Failed(format!("port {at} of UDP is in use: {who}"))
 }

@@ -1,8 +1,8 @@
 //! The interface from flows to the rest of the daemon: to the ledger, the class trees and the
 //! machine.
 //!
-//! The ledger records the promises to all flows of a link as one [`Part`], beside the promises to
-//! targets of the kernel path, so that neither path promises what the other has. Only
+//! The ledger records the promises to all flows of a link as one [`DirectPart`], beside the
+//! promises to targets of the kernel path, so that neither path promises what the other has. Only
 //! [`crate::flows`] has the promise of each flow.
 
 use netnice_api::direct::Term;
@@ -11,10 +11,10 @@ use netnice_core::link::Link;
 use netnice_core::units::Amount;
 
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::Process;
 use crate::journal::Journal;
-use crate::ledger::part::Part;
+use crate::ledger::direct_part::DirectPart;
 use crate::peer::Peer;
 use crate::quotas::Quotas;
 
@@ -24,7 +24,7 @@ pub(crate) trait Promises {
     ///
     /// # Errors
     /// If it does not. While the policy cannot be read, only privileged peers may have flows.
-    fn may_use(&self, peer: &Peer) -> Result<(), Denied>;
+    fn may_use(&self, peer: &Peer) -> Result<(), RequestError>;
     /// The quotas, from the policy.
     fn quotas(&self) -> &Quotas;
     /// The policy's setting: drivers keep processors awake while packets with a departure time are
@@ -42,13 +42,13 @@ pub(crate) trait Promises {
     /// total.
     fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount);
     /// The flows' part of a link.
-    fn part(&self, link: &IfName) -> Option<Part>;
+    fn part(&self, link: &IfName) -> Option<DirectPart>;
     /// Sets the flows' part of a link, and gives the rest to the kernel's classes. The part is not
     /// in the state file: the next daemon asks the drivers.
     ///
     /// # Errors
     /// If the kernel refuses the classes; then nothing has changed.
-    fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Result<(), Denied>;
+    fn set_part(&mut self, link: &IfName, part: Option<DirectPart>) -> Result<(), RequestError>;
     /// Bytes that the kernel's classes of a link have sent so far, for all its users.
     fn sent_by_classes(&self, link: &IfName) -> Option<u64>;
     /// Admits degraded targets again, as far as they fit: flows have released rate.

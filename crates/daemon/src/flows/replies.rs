@@ -9,107 +9,110 @@ use netnice_api::driver::{
 };
 use netnice_core::contract::{Contract, IfName};
 
-use super::driver::Heard;
+use super::driver::ConnectionEvent;
 use super::network::Network;
 use super::promises::Promises;
 use super::{
-    Before, Call, Flow, Flows, Order, Pending, Program, Reply, Station, admission, refuse,
+    CallPurpose, Command, FlowRecord, Flows, FormerContract, NextHop, PendingCall, Program,
+    ReplySender, admission, refuse,
 };
 use crate::clock::Now;
-use crate::denied::Denied;
-use crate::journal::Kind;
-use crate::server::Told;
+use crate::error::RequestError;
+use crate::journal::EventKind;
+use crate::server::Reply;
 
 impl<N: Network> Flows<N> {
     /// Handles an event of the connection to a link's driver.
-    pub(crate) fn heard(
+    pub(crate) fn handle_driver_event(
         &mut self,
         promises: &mut impl Promises,
         link: &IfName,
-        heard: Heard,
+        event: ConnectionEvent,
         now: Now,
     ) {
-        match heard {
-            Heard::Came => {
-                if let Some(lane) = self.lanes.get_mut(link) {
-                    lane.here = true;
+        match event {
+            ConnectionEvent::Connected => {
+                if let Some(state) = self.link_states.get_mut(link) {
+                    state.connected = true;
                 }
             }
-            Heard::Said(DriverWord::Answer { id, answer }, fds) => {
+            ConnectionEvent::Message(DriverWord::Answer { id, answer }, fds) => {
                 let known = self.calls.get(&id).is_some_and(|call| call.link == *link);
                 if let Some(call) = self.calls.remove(&id).filter(|_| known) {
-                    self.answered(promises, call, answer, fds, now);
+                    self.handle_answer(promises, call, answer, fds, now);
                 }
             }
-            Heard::Said(DriverWord::Event(event), _) => self.happened(promises, link, event, now),
-            Heard::Ended(why) => self.ended(promises, link, &why, now),
+            ConnectionEvent::Message(DriverWord::Event(event), _) => {
+                self.handle_event(promises, link, event, now)
+            }
+            ConnectionEvent::Ended(why) => self.driver_ended(promises, link, &why, now),
         }
     }
 
-    fn answered(
+    fn handle_answer(
         &mut self,
         promises: &mut impl Promises,
-        call: Call,
+        call: PendingCall,
         answer: DriverAnswer,
         fds: Vec<OwnedFd>,
         now: Now,
     ) {
         let link = call.link;
-        match (call.what, answer) {
-            (Pending::Detach { program }, _) => {
-                self.forget_program(promises, &link, program, None, now);
+        match (call.purpose, answer) {
+            (CallPurpose::Detach { program }, _) => {
+                self.remove_program(promises, &link, program, None, now);
             }
-            (Pending::Attach { session, reply, .. }, answer) => {
-                self.attached(&link, session, reply, answer, fds, now);
+            (CallPurpose::Attach { session, reply, .. }, answer) => {
+                self.handle_attached(&link, session, reply, answer, fds, now);
             }
-            (Pending::Open { flow, reply }, answer) => {
-                self.answered_open(promises, *flow, reply, answer, now);
+            (CallPurpose::Open { flow, reply }, answer) => {
+                self.handle_open_answer(promises, *flow, reply, answer, now);
             }
             (
-                Pending::Change {
+                CallPurpose::Change {
                     flow,
                     before,
                     reply,
                 },
                 answer,
             ) => {
-                self.answered_change(promises, &link, (flow, *before), reply, answer, now);
+                self.handle_change_answer(promises, &link, (flow, *before), reply, answer, now);
             }
-            (Pending::Close { flow, reply }, _) => {
-                self.forget_flow(flow);
+            (CallPurpose::Close { flow, reply }, _) => {
+                self.remove_flow(flow);
                 self.settle(promises, &link, now);
                 if let Some(reply) = reply {
-                    super::sessions::done(reply);
+                    super::sessions::reply_done(reply);
                 }
             }
-            (Pending::Wire, DriverAnswer::Done) => self.rewired(promises, &link, now),
-            (Pending::Discard, DriverAnswer::Done) => {}
-            (Pending::Wire | Pending::Discard, other) => {
+            (CallPurpose::SetRate, DriverAnswer::Done) => self.grow_classes(promises, &link, now),
+            (CallPurpose::Discard, DriverAnswer::Done) => {}
+            (CallPurpose::SetRate | CallPurpose::Discard, other) => {
                 promises
                     .journal()
-                    .warn(now, format!("the driver of {link}: {}", failed(&other)));
+                    .warn(now, format!("the driver of {link}: {}", call_error(&other)));
             }
-            (Pending::Adopt, DriverAnswer::Census(census)) => {
-                self.adopt(promises, &link, *census, now);
+            (CallPurpose::Adopt, DriverAnswer::Census(census)) => {
+                self.take_over(promises, &link, *census, now);
             }
-            (Pending::Tell(tickets), answer) => {
+            (CallPurpose::Census(tickets), answer) => {
                 let census = match answer {
                     DriverAnswer::Census(census) => Some((&link, *census)),
                     _ => None,
                 };
                 self.tickets.take(&tickets, census);
-                self.tell_ready(promises, now);
-                self.take_census(&link, now);
+                self.send_ready_replies(promises, now);
+                self.request_census(&link, now);
             }
-            (Pending::Totals, DriverAnswer::Totals(totals)) => {
-                self.totals(promises, &link, totals, now);
+            (CallPurpose::Totals, DriverAnswer::Totals(totals)) => {
+                self.handle_totals(promises, &link, totals, now);
             }
-            (Pending::Totals, _) => {
-                if let Some(lane) = self.lanes.get_mut(&link) {
-                    lane.asked_totals = false;
+            (CallPurpose::Totals, _) => {
+                if let Some(state) = self.link_states.get_mut(&link) {
+                    state.totals_pending = false;
                 }
             }
-            (Pending::Late, answer) => self.take_back(&link, &answer, now),
+            (CallPurpose::Abandoned, answer) => self.undo_late_result(&link, &answer, now),
             (_, DriverAnswer::Failed { why }) => {
                 tracing::debug!(%link, why, "the driver could not");
             }
@@ -117,19 +120,19 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    fn answered_change(
+    fn handle_change_answer(
         &mut self,
         promises: &mut impl Promises,
         link: &IfName,
-        (flow, before): (u32, Before),
-        reply: Reply,
+        (flow, before): (u32, FormerContract),
+        reply: ReplySender,
         answer: DriverAnswer,
         now: Now,
     ) {
         if !matches!(answer, DriverAnswer::Done) {
-            self.change_back(flow, before, now);
+            self.restore_contract(flow, before, now);
             self.settle(promises, link, now);
-            return refuse(reply, failed(&answer));
+            return refuse(reply, call_error(&answer));
         }
         self.settle(promises, link, now);
         let flow = self.flows.get(&flow);
@@ -137,45 +140,47 @@ impl<N: Network> Flows<N> {
             contract: flow.map(|flow| flow.contract.to_string()),
             ..netnice_api::Done::default()
         };
-        let _ = reply.send(Told::from(Response::Done(done)));
+        let _ = reply.send(Reply::from(Response::Done(done)));
     }
 
-    fn attached(
+    fn handle_attached(
         &mut self,
         link: &IfName,
         session: u64,
-        reply: Reply,
+        reply: ReplySender,
         answer: DriverAnswer,
         fds: Vec<OwnedFd>,
         now: Now,
     ) {
         let DriverAnswer::Attached { program } = answer else {
             self.sessions.remove(&session);
-            return refuse(reply, failed(&answer));
+            return refuse(reply, call_error(&answer));
         };
-        let (Some(lane), Some(known)) = (self.lanes.get_mut(link), self.sessions.get_mut(&session))
-        else {
+        let (Some(state), Some(known)) = (
+            self.link_states.get_mut(link),
+            self.sessions.get_mut(&session),
+        ) else {
             // The program's connection has ended while the driver attached it.
             let ask = DriverRequest::Detach { program };
-            return self.call(link, ask, None, Pending::Nothing, now);
+            return self.call(link, ask, None, CallPurpose::Nothing, now);
         };
-        if let Some(guest) = self.guests.get_mut(&session) {
-            guest.attached = true;
+        if let Some(connection) = self.connections.get_mut(&session) {
+            connection.attached = true;
         }
         if fds.len() != netnice_api::fds::MOST {
             self.sessions.remove(&session);
             let ask = DriverRequest::Detach { program };
-            self.call(link, ask, None, Pending::Nothing, now);
+            self.call(link, ask, None, CallPurpose::Nothing, now);
             return refuse(
                 reply,
-                Denied::Failed(format!(
+                RequestError::Failed(format!(
                     "the driver of {link} sent {} descriptors with an attachment, not three",
                     fds.len()
                 )),
             );
         }
         known.program = Some(program);
-        lane.programs.insert(
+        state.programs.insert(
             program,
             Program {
                 pid: known.pid,
@@ -188,19 +193,19 @@ impl<N: Network> Flows<N> {
         );
         let answer = Attached {
             iface: link.to_string(),
-            mode: lane.mode.clone(),
+            mode: state.mode.clone(),
         };
-        let _ = reply.send(Told {
+        let _ = reply.send(Reply {
             response: Response::Direct(DirectAnswer::Attached(answer)),
             fds,
         });
     }
 
-    fn answered_open(
+    fn handle_open_answer(
         &mut self,
         promises: &mut impl Promises,
-        flow: Flow,
-        reply: Reply,
+        flow: FlowRecord,
+        reply: ReplySender,
         answer: DriverAnswer,
         now: Now,
     ) {
@@ -210,14 +215,17 @@ impl<N: Network> Flows<N> {
             offset,
         } = answer
         else {
-            self.forget_flow(flow.number);
+            self.remove_flow(flow.number);
             self.settle(promises, &flow.link, now);
-            return refuse(reply, failed(&answer));
+            return refuse(reply, call_error(&answer));
         };
         let Some(known) = self.flows.get_mut(&flow.number) else {
             // The program has ended while the driver opened the flow; the driver is informed of
             // that already.
-            return refuse(reply, Denied::Failed("the program is gone".to_owned()));
+            return refuse(
+                reply,
+                RequestError::Failed("the program is gone".to_owned()),
+            );
         };
         known.at_driver = Some(at_driver);
         let now_open = known.clone();
@@ -225,20 +233,20 @@ impl<N: Network> Flows<N> {
             self.close_flow(&now_open, why, None, now);
             return refuse(
                 reply,
-                Denied::Failed(format!("flow:{}: {why}", flow.number)),
+                RequestError::Failed(format!("flow:{}: {why}", flow.number)),
             );
         }
         // The next hop or MTU has changed while the driver opened the flow.
-        if now_open.station != flow.station || now_open.mtu != flow.mtu {
+        if now_open.next_hop != flow.next_hop || now_open.mtu != flow.mtu {
             self.readdress(&now_open, now);
         }
-        let _ = reply.send(Told::from(self.opened(&now_open, slot, offset)));
+        let _ = reply.send(Reply::from(self.opened_response(&now_open, slot, offset)));
         if now_open.degraded.is_some() || now_open.contract.slice().is_some() {
-            self.serve(&now_open, Pending::Nothing, now);
+            self.send_contract(&now_open, CallPurpose::Nothing, now);
         }
     }
 
-    fn happened(
+    fn handle_event(
         &mut self,
         promises: &mut impl Promises,
         link: &IfName,
@@ -247,22 +255,22 @@ impl<N: Network> Flows<N> {
     ) {
         match event {
             DriverEvent::Gone { program } => {
-                self.forget_program(promises, link, program, None, now);
+                self.remove_program(promises, link, program, None, now);
             }
             DriverEvent::Expelled { program, why } => {
-                let known = self.lanes.get(link);
-                let known = known.and_then(|lane| lane.programs.get(&program));
+                let known = self.link_states.get(link);
+                let known = known.and_then(|state| state.programs.get(&program));
                 let (pid, name) = known.map_or((0, ""), |known| (known.pid, &known.name));
                 let text = format!("process {pid} ({name}) was expelled from {link}: {why}");
                 let user = known.and_then(|known| self.user_of(known));
-                promises.journal().tell(now, user, Kind::Fault, text);
+                promises.journal().log(now, user, EventKind::Fault, text);
                 let why = format!("expelled: {why}");
-                self.forget_program(promises, link, program, Some(&why), now);
+                self.remove_program(promises, link, program, Some(&why), now);
             }
             DriverEvent::Lost { why } => {
                 let why = format!("the driver of {link} ends: {why}");
-                self.ended(promises, link, &why, now);
-                self.orders.push(Order::Leave(link.clone()));
+                self.driver_ended(promises, link, &why, now);
+                self.commands.push(Command::Disconnect(link.clone()));
             }
         }
     }
@@ -277,29 +285,31 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Removes an ended driver's lane: closes its flows, and answers the pending requests.
-    fn ended(&mut self, promises: &mut impl Promises, link: &IfName, why: &str, now: Now) {
-        let Some(lane) = self.lanes.get(link) else {
+    /// Removes the link of an ended driver: closes its flows, and answers the pending requests.
+    fn driver_ended(&mut self, promises: &mut impl Promises, link: &IfName, why: &str, now: Now) {
+        let Some(state) = self.link_states.get(link) else {
             return;
         };
-        let was_idle = lane.here && lane.count == 0;
+        let was_idle = state.connected && state.flow_count == 0;
         if !was_idle {
             promises.journal().warn(now, why);
         }
-        let programs: Vec<u32> = lane.programs.keys().copied().collect();
+        let programs: Vec<u32> = state.programs.keys().copied().collect();
         for program in programs {
-            self.forget_program(promises, link, program, Some(why), now);
+            self.remove_program(promises, link, program, Some(why), now);
         }
         let mut again = Vec::new();
         for call in self.take_calls(link) {
-            match call.what {
+            match call.purpose {
                 // The driver ended for lack of flows just before this program attached.
-                Pending::Attach {
+                CallPurpose::Attach {
                     session,
                     reply,
                     again: Some(ask),
                 } if was_idle => again.push((session, reply, ask)),
-                what => self.give_up(promises, what, Denied::Failed(why.to_owned()), now),
+                purpose => {
+                    self.abandon_call(promises, purpose, RequestError::Failed(why.to_owned()), now)
+                }
             }
         }
         // Flows that were being opened are in no program's list.
@@ -310,36 +320,39 @@ impl<N: Network> Flows<N> {
             .map(|flow| flow.number)
             .collect();
         for flow in left {
-            self.forget_flow(flow);
+            self.remove_flow(flow);
         }
         let awaited: Vec<u64> = again.iter().map(|(session, ..)| *session).collect();
         self.sessions
             .retain(|number, session| session.link != *link || awaited.contains(number));
-        let untold = self.lanes.remove(link).map(|lane| lane.await_census);
+        let untold = self
+            .link_states
+            .remove(link)
+            .map(|state| state.census_waiters);
         self.tickets.take(&untold.unwrap_or_default(), None);
-        self.tell_ready(promises, now);
-        if let Err(denied) = promises.set_part(link, None) {
+        self.send_ready_replies(promises, now);
+        if let Err(error) = promises.set_part(link, None) {
             promises
                 .journal()
-                .warn(now, format!("giving {link} back to its classes: {denied}"));
+                .warn(now, format!("giving {link} back to its classes: {error}"));
         }
         promises.heal(now);
         for (session, reply, ask) in again {
             let (start, ask, handle) = *ask;
-            if !self.lanes.contains_key(link) {
-                self.reach(link, super::Lane::new(), Some(start), now);
+            if !self.link_states.contains_key(link) {
+                self.connect_driver(link, super::LinkState::new(), Some(start), now);
             }
-            let what = Pending::Attach {
+            let purpose = CallPurpose::Attach {
                 session,
                 reply,
                 again: None,
             };
-            self.call(link, ask, Some(handle), what, now);
+            self.call(link, ask, Some(handle), purpose, now);
         }
     }
 
     /// Removes and returns the pending calls to a driver.
-    fn take_calls(&mut self, link: &IfName) -> Vec<Call> {
+    fn take_calls(&mut self, link: &IfName) -> Vec<PendingCall> {
         let theirs = self.calls.iter().filter(|(_, call)| call.link == *link);
         let theirs: Vec<u64> = theirs.map(|(id, _)| *id).collect();
         let calls = theirs.into_iter();
@@ -348,21 +361,27 @@ impl<N: Network> Flows<N> {
 
     /// Takes over the flows of a driver that an earlier daemon started. For a new driver, records
     /// its mode.
-    fn adopt(&mut self, promises: &mut impl Promises, link: &IfName, census: CensusDoc, now: Now) {
+    fn take_over(
+        &mut self,
+        promises: &mut impl Promises,
+        link: &IfName,
+        census: CensusDoc,
+        now: Now,
+    ) {
         let nic = self.nic(link).ok();
-        let Some(lane) = self.lanes.get_mut(link) else {
+        let Some(state) = self.link_states.get_mut(link) else {
             return;
         };
-        lane.mode = census.mode;
-        lane.why_not_native = census.why_not_native;
-        lane.nic = nic;
+        state.mode = census.mode;
+        state.why_not_native = census.why_not_native;
+        state.nic = nic;
         // A driver without patterns needs no message if it should have none.
-        lane.discards = (census.discards == 0).then(Vec::new);
+        state.discards = (census.discards == 0).then(Vec::new);
         for program in &census.programs {
-            let known = lane.programs.entry(program.program);
-            known.or_insert_with(|| of_before(promises, program));
+            let known = state.programs.entry(program.program);
+            known.or_insert_with(|| adopted_program(promises, program));
         }
-        self.follow_discards(promises, link, now);
+        self.update_discards(promises, link, now);
         let mut found: Vec<DriverFlowDoc> = census.flows;
         found.sort_by_key(|doc| doc.setup.number);
         let mut adopted = 0;
@@ -381,7 +400,7 @@ impl<N: Network> Flows<N> {
                 now,
                 format!("{adopted} direct flows of {link} were there before, and stay"),
             );
-            self.look_at_ways = true;
+            self.check_routes = true;
             self.settle(promises, link, now);
         }
     }
@@ -400,28 +419,28 @@ impl<N: Network> Flows<N> {
             number => number,
         };
         self.next_flow = self.next_flow.max(number.saturating_add(1));
-        let program = self.lanes.get(link);
-        let program = program.and_then(|lane| lane.programs.get(&setup.program));
+        let program = self.link_states.get(link);
+        let program = program.and_then(|state| state.programs.get(&setup.program));
         let peer = crate::peer::Peer {
             uid: program.map_or(0, |program| program.uid),
             privileged: true,
             groups: Vec::new(),
         };
-        let (station, ports) = self.hold_again(&peer, link, &setup);
-        let ports = ports.unwrap_or_else(|denied| {
+        let (next_hop, ports) = self.hold_ports_again(&peer, link, &setup);
+        let ports = ports.unwrap_or_else(|error| {
             promises
                 .journal()
-                .warn(now, format!("flow:{number} goes on, but {denied}"));
+                .warn(now, format!("flow:{number} goes on, but {error}"));
             Vec::new()
         });
         let granted = setup.granted.unwrap_or_else(|| setup.contract.clone());
         let [contract, served] =
             [&granted, &setup.contract].map(|text| text.parse::<Contract>().unwrap_or_default());
         let is_kept = admission::is_promised(&served) || !admission::is_promised(&contract);
-        if !is_kept && let Some(lane) = self.lanes.get_mut(link) {
-            lane.any_degraded = true;
+        if !is_kept && let Some(state) = self.link_states.get_mut(link) {
+            state.had_degraded = true;
         }
-        self.enrol(Flow {
+        self.record_flow(FlowRecord {
             number,
             link: link.clone(),
             program: setup.program,
@@ -432,11 +451,11 @@ impl<N: Network> Flows<N> {
                 shape: setup.shape,
                 in_order: setup.in_order,
             },
-            speaks: setup.speaks,
+            endpoint: setup.speaks,
             contract,
             degraded: (!is_kept)
                 .then(|| format!("{link} has had no room for it since before this daemon began")),
-            station,
+            next_hop,
             mtu: setup.mtu,
             ports,
             closing: None,
@@ -445,26 +464,30 @@ impl<N: Network> Flows<N> {
 
     /// Closes all flows and stops the drivers.
     pub(crate) fn clear(&mut self, promises: &mut impl Promises, now: Now) {
-        let links: Vec<IfName> = self.lanes.keys().cloned().collect();
+        let links: Vec<IfName> = self.link_states.keys().cloned().collect();
         for link in links {
-            self.call(&link, DriverRequest::Stop, None, Pending::Nothing, now);
-            self.ended(promises, &link, "all was cleared", now);
+            self.call(&link, DriverRequest::Stop, None, CallPurpose::Nothing, now);
+            self.driver_ended(promises, &link, "all was cleared", now);
         }
     }
 
     /// Notifies all programs of a link.
-    pub(super) fn tell_lane(&self, link: &IfName, news: &FlowNews) {
-        let Some(lane) = self.lanes.get(link) else {
+    pub(super) fn notify_link(&self, link: &IfName, notification: &FlowNews) {
+        let Some(state) = self.link_states.get(link) else {
             return;
         };
-        for session in lane.programs.values().filter_map(|program| program.session) {
-            self.tell_session(session, news.clone());
+        for session in state
+            .programs
+            .values()
+            .filter_map(|program| program.session)
+        {
+            self.notify_session(session, notification.clone());
         }
     }
 }
 
 /// The record of a program that an earlier daemon attached.
-fn of_before(promises: &mut impl Promises, doc: &ProgramDoc) -> Program {
+fn adopted_program(promises: &mut impl Promises, doc: &ProgramDoc) -> Program {
     let process = promises.process(doc.pid);
     Program {
         pid: doc.pid,
@@ -477,18 +500,18 @@ fn of_before(promises: &mut impl Promises, doc: &ProgramDoc) -> Program {
 }
 
 /// The error for a failed call or an answer of the wrong kind.
-fn failed(answer: &DriverAnswer) -> Denied {
-    Denied::Failed(match answer {
+fn call_error(answer: &DriverAnswer) -> RequestError {
+    RequestError::Failed(match answer {
         DriverAnswer::Failed { why } => why.clone(),
         _ => "the driver answered something else than it was asked".to_owned(),
     })
 }
 
 /// The next hop of a flow, with the Ethernet address that the driver has.
-pub(super) fn station_of(via: Option<Station>, next_hop: Option<[u8; 6]>) -> Station {
-    match (via, next_hop) {
-        (Some(station), next_hop) => station.at(next_hop),
-        (None, Some(mac)) => Station::Group(mac),
-        (None, None) => Station::Any,
+pub(super) fn next_hop_with(via: Option<NextHop>, mac: Option<[u8; 6]>) -> NextHop {
+    match (via, mac) {
+        (Some(next_hop), mac) => next_hop.with_mac(mac),
+        (None, Some(mac)) => NextHop::Group(mac),
+        (None, None) => NextHop::Any,
     }
 }

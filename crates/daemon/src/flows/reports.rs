@@ -21,13 +21,13 @@ use netnice_core::units::{Amount, Instant, Nanos};
 
 use super::network::Network;
 use super::promises::Promises;
-use super::{Flow, Flows, Pending, Reply, Station, messages, refuse};
-use crate::authority::user;
+use super::{CallPurpose, FlowRecord, Flows, NextHop, ReplySender, messages, refuse};
+use crate::authority::user_name;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::page::Page;
 use crate::peer::Peer;
-use crate::server::Told;
+use crate::server::Reply;
 
 /// Replies that wait for drivers.
 #[derive(Default)]
@@ -38,9 +38,9 @@ pub(super) struct Tickets {
 
 struct Ticket {
     peer: Peer,
-    what: What,
-    reply: Reply,
-    waits: usize,
+    what: PartialReply,
+    reply: ReplySender,
+    drivers_left: usize,
     census: Census,
     until: Instant,
 }
@@ -49,7 +49,7 @@ struct Ticket {
 type Census = BTreeMap<IfName, Rc<CensusDoc>>;
 
 /// A reply, as far as the service has filled it in.
-pub(crate) enum What {
+pub(crate) enum PartialReply {
     /// The state; of one target, if one was named.
     Show(ShowDoc, Option<Target>),
     /// How a target is served.
@@ -66,10 +66,10 @@ impl Tickets {
         let census = census.map(|(link, census)| (link, Rc::new(census)));
         for ticket in tickets {
             if let Some(ticket) = self.open.get_mut(ticket) {
-                ticket.waits = ticket.waits.saturating_sub(1);
-                let told = census.iter();
-                let told = told.map(|(link, census)| ((*link).clone(), Rc::clone(census)));
-                ticket.census.extend(told);
+                ticket.drivers_left = ticket.drivers_left.saturating_sub(1);
+                let received = census.iter();
+                let received = received.map(|(link, census)| ((*link).clone(), Rc::clone(census)));
+                ticket.census.extend(received);
             }
         }
     }
@@ -77,11 +77,14 @@ impl Tickets {
     /// Ends the wait of tickets that are over their time; returns true if there were any.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         let late = self.open.values_mut().filter(|ticket| ticket.until <= now);
-        late.map(|ticket| ticket.waits = 0).count() > 0
+        late.map(|ticket| ticket.drivers_left = 0).count() > 0
     }
 
     fn ready(&mut self) -> Vec<Ticket> {
-        let ready = self.open.iter().filter(|(_, ticket)| ticket.waits == 0);
+        let ready = self
+            .open
+            .iter()
+            .filter(|(_, ticket)| ticket.drivers_left == 0);
         let ready: Vec<u64> = ready.map(|(number, _)| *number).collect();
         ready
             .into_iter()
@@ -92,15 +95,15 @@ impl Tickets {
 
 impl<N: Network> Flows<N> {
     /// Adds the state of flows to the service's reply, and sends it when the drivers have answered.
-    pub(crate) fn tell(
+    pub(crate) fn reply_with_flows(
         &mut self,
         promises: &mut impl Promises,
         peer: Peer,
-        what: What,
-        reply: Reply,
+        what: PartialReply,
+        reply: ReplySender,
         now: Now,
     ) {
-        let here = self.lanes.iter().filter(|(_, lane)| lane.here);
+        let here = self.link_states.iter().filter(|(_, state)| state.connected);
         let here: Vec<IfName> = here.map(|(link, _)| link.clone()).collect();
         let number = self.tickets.next;
         self.tickets.next += 1;
@@ -108,42 +111,44 @@ impl<N: Network> Flows<N> {
             peer,
             what,
             reply,
-            waits: here.len(),
+            drivers_left: here.len(),
             census: BTreeMap::new(),
-            until: now.monotonic.after(PATIENCE),
+            until: now.monotonic.after(CENSUS_TIMEOUT),
         };
         self.tickets.open.insert(number, ticket);
         for link in here {
-            if let Some(lane) = self.lanes.get_mut(&link) {
+            if let Some(state) = self.link_states.get_mut(&link) {
                 // Tickets that were answered without the census need none, so a stalled driver does
                 // not grow the list.
                 let open = &self.tickets.open;
-                lane.await_census.retain(|ticket| open.contains_key(ticket));
-                lane.await_census.push(number);
-                if !lane.asked_census {
-                    self.take_census(&link, now);
+                state
+                    .census_waiters
+                    .retain(|ticket| open.contains_key(ticket));
+                state.census_waiters.push(number);
+                if !state.census_pending {
+                    self.request_census(&link, now);
                 }
             }
         }
-        self.tell_ready(promises, now);
+        self.send_ready_replies(promises, now);
     }
 
     /// Asks a driver for a census if replies wait for one and none is in progress.
-    pub(super) fn take_census(&mut self, link: &IfName, now: Now) {
-        let Some(lane) = self.lanes.get_mut(link) else {
+    pub(super) fn request_census(&mut self, link: &IfName, now: Now) {
+        let Some(state) = self.link_states.get_mut(link) else {
             return;
         };
-        let mut tickets = std::mem::take(&mut lane.await_census);
+        let mut tickets = std::mem::take(&mut state.census_waiters);
         tickets.retain(|ticket| self.tickets.open.contains_key(ticket));
-        lane.asked_census = !tickets.is_empty();
-        if lane.asked_census {
-            let what = Pending::Tell(tickets);
+        state.census_pending = !tickets.is_empty();
+        if state.census_pending {
+            let what = CallPurpose::Census(tickets);
             self.call(link, DriverRequest::Census, None, what, now);
         }
     }
 
     /// Sends the replies that wait for no driver any more.
-    pub(super) fn tell_ready(&mut self, promises: &mut impl Promises, now: Now) {
+    pub(super) fn send_ready_replies(&mut self, promises: &mut impl Promises, now: Now) {
         for ticket in self.tickets.ready() {
             let Ticket {
                 peer,
@@ -154,23 +159,23 @@ impl<N: Network> Flows<N> {
             } = ticket;
             let counts = Counts::of(&census);
             match what {
-                What::Show(mut doc, target) => {
-                    let told = self.told_to(&peer).filter(|flow| match &target {
+                PartialReply::Show(mut doc, target) => {
+                    let shown = self.visible_to(&peer).filter(|flow| match &target {
                         None => true,
-                        Some(target) => self.is_of(flow, target),
+                        Some(target) => self.matches_target(flow, target),
                     });
-                    doc.direct = told
-                        .take(MOST_TOLD)
+                    doc.direct = shown
+                        .take(MAX_LISTED)
                         .map(|flow| self.flow_doc(flow, &counts, now))
                         .collect();
-                    let _ = reply.send(Told::from(Response::Shown(doc)));
+                    let _ = reply.send(Reply::from(Response::Shown(doc)));
                 }
-                What::Explain(target, known) => {
+                PartialReply::Explain(target, known) => {
                     match self.explain(promises, &peer, &target, known, &census) {
                         Ok(page) => {
-                            let _ = reply.send(Told::from(Response::Explained(page)));
+                            let _ = reply.send(Reply::from(Response::Explained(page)));
                         }
-                        Err(denied) => refuse(reply, denied),
+                        Err(error) => refuse(reply, error),
                     }
                 }
             }
@@ -178,7 +183,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// The flows that a peer may see: all for root and the group netnice, else the user's own.
-    fn told_to<'a>(&'a self, peer: &'a Peer) -> impl Iterator<Item = &'a Flow> {
+    fn visible_to<'a>(&'a self, peer: &'a Peer) -> impl Iterator<Item = &'a FlowRecord> {
         self.flows.values().filter(move |flow| {
             let program = self.program_of(flow);
             flow.at_driver.is_some()
@@ -186,11 +191,14 @@ impl<N: Network> Flows<N> {
         })
     }
 
-    fn program_of(&self, flow: &Flow) -> Option<&super::Program> {
-        self.lanes.get(&flow.link)?.programs.get(&flow.program)
+    fn program_of(&self, flow: &FlowRecord) -> Option<&super::Program> {
+        self.link_states
+            .get(&flow.link)?
+            .programs
+            .get(&flow.program)
     }
 
-    fn is_of(&self, flow: &Flow, target: &Target) -> bool {
+    fn matches_target(&self, flow: &FlowRecord, target: &Target) -> bool {
         match target {
             Target::Flow(number) => flow.number == *number,
             Target::Direct(link) => flow.link == *link,
@@ -199,23 +207,23 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    fn flow_doc(&self, flow: &Flow, counts: &Counts<'_>, now: Now) -> FlowDoc {
+    fn flow_doc(&self, flow: &FlowRecord, counts: &Counts<'_>, now: Now) -> FlowDoc {
         let program = self.program_of(flow);
-        let lane = self.lanes.get(&flow.link);
+        let state = self.link_states.get(&flow.link);
         let mut contract = ContractDoc::from(&flow.contract);
         contract.on = Some(flow.link.to_string());
         FlowDoc {
             flow: format!("flow:{}", flow.number),
             link: flow.link.to_string(),
-            mode: lane.map(|lane| lane.mode.clone()).unwrap_or_default(),
+            mode: state.map(|state| state.mode.clone()).unwrap_or_default(),
             pid: program.map_or(0, |program| program.pid),
             program: program
                 .map(|program| program.name.clone())
                 .unwrap_or_default(),
             uid: program.map_or(0, |program| program.uid),
-            speaks: messages::speaks(&flow.speaks),
+            speaks: messages::endpoint(&flow.endpoint),
             contract,
-            station: flow.station.mac().map(messages::mac),
+            station: flow.next_hop.mac().map(messages::mac),
             mtu: flow.mtu,
             degraded: flow.degraded.iter().cloned().collect(),
             counters: FlowCountersDoc {
@@ -232,15 +240,17 @@ impl<N: Network> Flows<N> {
         target: &Target,
         known: Option<Explained>,
         census: &Census,
-    ) -> Result<Explained, Denied> {
+    ) -> Result<Explained, RequestError> {
         let counts = Counts::of(census);
         let mut page = Page::after(known.clone().unwrap_or_default());
         if let Target::Direct(link) = target {
             self.explain_link(promises, link, census.get(link).map(Rc::as_ref), &mut page)?;
             return Ok(page.into());
         }
-        let mut flows = self.told_to(peer).filter(|flow| self.is_of(flow, target));
-        for flow in flows.by_ref().take(MOST_EXPLAINED) {
+        let mut flows = self
+            .visible_to(peer)
+            .filter(|flow| self.matches_target(flow, target));
+        for flow in flows.by_ref().take(MAX_EXPLAINED) {
             self.explain_flow(flow, &counts, &mut page);
         }
         let more = flows.count();
@@ -253,20 +263,20 @@ impl<N: Network> Flows<N> {
         let page = Explained::from(page);
         match page.lines.is_empty() {
             false => Ok(page),
-            true => Err(Denied::Failed(format!(
+            true => Err(RequestError::Failed(format!(
                 "{target} is not open; netnice show lists flows"
             ))),
         }
     }
 
-    fn explain_flow(&self, flow: &Flow, counts: &Counts<'_>, page: &mut Page) {
-        let lane = self.lanes.get(&flow.link);
+    fn explain_flow(&self, flow: &FlowRecord, counts: &Counts<'_>, page: &mut Page) {
+        let state = self.link_states.get(&flow.link);
         let who = self.program_of(flow).map_or_else(String::new, |program| {
             format!(
                 "process {} ({}) of {}",
                 program.pid,
                 program.name,
-                user(program.uid)
+                user_name(program.uid)
             )
         });
         page.row(
@@ -274,7 +284,7 @@ impl<N: Network> Flows<N> {
             &format!(
                 "flow:{}: {} on {}, {who}",
                 flow.number,
-                messages::speaks(&flow.speaks),
+                messages::endpoint(&flow.endpoint),
                 flow.link
             ),
         );
@@ -286,26 +296,26 @@ impl<N: Network> Flows<N> {
         if let Some(why) = &flow.degraded {
             page.row("degraded", &format!("served as best effort: {why}"));
         }
-        let station = match flow.station {
-            Station::Any => "to whichever station the program names".to_owned(),
-            Station::Group(mac) => format!("to the group's station {}", messages::mac(mac)),
-            Station::Toward {
+        let next_hop = match flow.next_hop {
+            NextHop::Any => "to whichever station the program names".to_owned(),
+            NextHop::Group(mac) => format!("to the group's station {}", messages::mac(mac)),
+            NextHop::Toward {
                 via,
                 mac: Some(mac),
                 ..
             } => format!("to {via} at {}", messages::mac(mac)),
-            Station::Toward { via, mac: None, .. } => {
+            NextHop::Toward { via, mac: None, .. } => {
                 format!("{via} does not answer: packets come back unsent")
             }
         };
         page.row(
             "leaves",
-            &format!("{station}, packets up to {} bytes", flow.mtu),
+            &format!("{next_hop}, packets up to {} bytes", flow.mtu),
         );
-        if let Some(lane) = lane {
+        if let Some(state) = state {
             page.row(
                 "socket",
-                &messages::mode(&lane.mode, lane.why_not_native.as_deref()),
+                &messages::mode(&state.mode, state.why_not_native.as_deref()),
             );
         }
         match counts.of_flow(flow) {
@@ -320,9 +330,9 @@ impl<N: Network> Flows<N> {
         link: &IfName,
         census: Option<&CensusDoc>,
         page: &mut Page,
-    ) -> Result<(), Denied> {
-        let Some(lane) = self.lanes.get(link) else {
-            return Err(Denied::Failed(format!(
+    ) -> Result<(), RequestError> {
+        let Some(state) = self.link_states.get(link) else {
+            return Err(RequestError::Failed(format!(
                 "there are no direct flows on {link}, and no driver of it runs"
             )));
         };
@@ -330,29 +340,29 @@ impl<N: Network> Flows<N> {
             "driver",
             &format!(
                 "of {link}: {} of {}",
-                messages::many(lane.count as usize, "flow"),
-                messages::many(lane.programs.len(), "program")
+                messages::plural(state.flow_count as usize, "flow"),
+                messages::plural(state.programs.len(), "program")
             ),
         );
         page.row(
             "socket",
-            &messages::mode(&lane.mode, lane.why_not_native.as_deref()),
+            &messages::mode(&state.mode, state.why_not_native.as_deref()),
         );
-        if let (Some(split), Some(need)) = (lane.split, lane.need) {
+        if let (Some(split), Some(need)) = (state.split, state.need) {
             let part = promises.part(link);
             let tree = part.map_or(split.tree, |part| part.tree);
             page.row(
                 "has",
                 &format!(
                     "{} of the link, {} of it promised or kept for flows; the kernel's classes have {tree}",
-                    split.wire, need
+                    split.driver, need
                 ),
             );
-            page.row("sends", &Amount(lane.sends).to_string());
+            page.row("sends", &Amount(state.sending_rate).to_string());
         }
-        let discards = lane.discards.as_ref().map_or(0, Vec::len);
+        let discards = state.discards.as_ref().map_or(0, Vec::len);
         if discards > 0 {
-            let patterns = messages::many(discards, "pattern");
+            let patterns = messages::plural(discards, "pattern");
             page.row("discards", &format!("what fits {patterns} of the policy"));
         }
         for (why, count) in census.map(|c| c.discarded.as_slice()).unwrap_or_default() {
@@ -370,7 +380,7 @@ impl<N: Network> Flows<N> {
                 page.row("confined", &census.confined);
             }
             if census.unasked > 0 {
-                page.row("rung", &messages::rung(census.unasked));
+                page.row("rung", &messages::needless_doorbells(census.unasked));
             }
         }
         Ok(())
@@ -381,19 +391,19 @@ impl<N: Network> Flows<N> {
     /// Reports what the direct path finds on this machine, and what it uses.
     pub(crate) fn doctor(&mut self, promises: &impl Promises) -> Vec<DoctorItem> {
         let mut items = vec![
-            messages::program(&super::driver::program()),
-            messages::af_xdp(self.network.af_xdp()),
+            messages::program_item(&super::driver::program()),
+            messages::af_xdp_item(self.network.af_xdp()),
         ];
         for link in promises.links() {
-            let lane = self.lanes.get(&link).filter(|lane| lane.here);
-            let used = lane.map(|lane| {
-                let programs = messages::many(lane.programs.len(), "program");
-                let flows = messages::many(lane.count as usize, "flow");
-                let mode = messages::mode(&lane.mode, lane.why_not_native.as_deref());
+            let state = self.link_states.get(&link).filter(|state| state.connected);
+            let used = state.map(|state| {
+                let programs = messages::plural(state.programs.len(), "program");
+                let flows = messages::plural(state.flow_count as usize, "flow");
+                let mode = messages::mode(&state.mode, state.why_not_native.as_deref());
                 format!("{flows} of {programs}; {mode}")
             });
-            if let Some(card) = self.network.card(link.as_str()) {
-                items.push(messages::card(link.as_str(), &card, used));
+            if let Some(card) = self.network.nic_features(link.as_str()) {
+                items.push(messages::nic_item(link.as_str(), &card, used));
             }
         }
         items
@@ -404,8 +414,8 @@ impl<N: Network> Flows<N> {
 pub(crate) fn examine() -> [DoctorItem; 2] {
     let af_xdp = netnice_kernel::card::has_af_xdp().map_err(|error| error.to_string());
     [
-        messages::program(&super::driver::program()),
-        messages::af_xdp(af_xdp),
+        messages::program_item(&super::driver::program()),
+        messages::af_xdp_item(af_xdp),
     ]
 }
 
@@ -421,14 +431,14 @@ impl Counts<'_> {
         Counts(flows.collect())
     }
 
-    fn of_flow(&self, flow: &Flow) -> Option<&FlowCounts> {
+    fn of_flow(&self, flow: &FlowRecord) -> Option<&FlowCounts> {
         self.0.get(&(&flow.link, flow.at_driver?)).copied()
     }
 }
 
 /// How long a reply waits for drivers.
-const PATIENCE: Nanos = Nanos::from_millis(500);
+const CENSUS_TIMEOUT: Nanos = Nanos::from_millis(500);
 /// Largest number of flows in a reply.
-const MOST_TOLD: usize = 10_000;
+const MAX_LISTED: usize = 10_000;
 /// Largest number of flows that one `explain` describes.
-const MOST_EXPLAINED: usize = 20;
+const MAX_EXPLAINED: usize = 20;

@@ -1,11 +1,12 @@
 //! Follows changes of the routes and next hops of open flows.
 //!
 //! The kernel's notifications about routes, addresses, interfaces and neighbours come in
-//! ([`Flows::ways_changed`]), and the flows concerned are looked up again; the driver writes the
+//! ([`Flows::routes_changed`]), and the flows concerned are looked up again; the driver writes the
 //! new next hop into frames, and the program is notified. A flow whose route leads over another
 //! link is closed, and the notification names that link: the flow's memory belongs to the driver of
-//! the old link. The kernel sends no packets to the next hops of direct flows, so it is told every
-//! [`USED`] that they are in use; then it checks that they are reachable.
+//! the old link. The kernel sends no packets to the next hops of direct flows, so the manager
+//! confirms every [`CONFIRM_INTERVAL`] that they are in use; then the kernel checks that they are
+//! reachable.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,110 +18,110 @@ use netnice_core::units::Nanos;
 use netnice_kernel::routes::{Change, Kind, Neighbour};
 
 use super::network::{Network, Nic};
-use super::open_flow::{end, hop};
-use super::ports::Want;
+use super::open_flow::{remote_end, reply_next_hop};
+use super::ports::PortRequest;
 use super::promises::Promises;
-use super::{Flow, Flows, Station, Wanted, endpoint, refuse, replies};
+use super::{FlowRecord, Flows, NextHop, ResolutionFor, endpoint, refuse, replies};
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::peer::Peer;
 
 impl<N: Network> Flows<N> {
-    /// Handles changes. If [`Flows::wants_look`] is true afterwards, the caller calls
-    /// [`Flows::look`] soon.
-    pub(crate) fn ways_changed(
+    /// Handles changes. If [`Flows::wants_route_check`] is true afterwards, the caller calls
+    /// [`Flows::handle_timeouts`] soon.
+    pub(crate) fn routes_changed(
         &mut self,
         promises: &mut impl Promises,
         changes: &[Change],
         now: Now,
     ) {
-        if self.lanes.is_empty() {
+        if self.link_states.is_empty() {
             return;
         }
         for change in changes {
             match change {
-                Change::Ways => self.look_at_ways = true,
-                Change::Neighbour { index, station } => self.look_at_station(*index, *station, now),
+                Change::Ways => self.check_routes = true,
+                Change::Neighbour { index, station } => self.check_neighbour(*index, *station, now),
             }
         }
-        self.look_at_stations(promises, now);
+        self.check_resolutions(promises, now);
     }
 
     /// True if the routes of all flows are to be checked.
-    pub(crate) fn wants_look(&self) -> bool {
-        self.look_at_ways
+    pub(crate) fn wants_route_check(&self) -> bool {
+        self.check_routes
     }
 
     /// Confirms to the kernel that the next hops are in use. The caller calls it each second.
     pub(crate) fn tick(&mut self, now: Now) {
-        if now.monotonic.since(self.used_stations_at) < USED {
+        if now.monotonic.since(self.next_hops_confirmed_at) < CONFIRM_INTERVAL {
             return;
         }
-        self.used_stations_at = now.monotonic;
-        let mut stations: BTreeMap<(u32, IpAddr), ()> = BTreeMap::new();
+        self.next_hops_confirmed_at = now.monotonic;
+        let mut next_hops: BTreeMap<(u32, IpAddr), ()> = BTreeMap::new();
         for flow in self.flows.values() {
-            let nic = self.lanes.get(&flow.link).and_then(|lane| lane.nic);
-            if let (Some(nic), Station::Toward { via, .. }) = (nic, flow.station) {
-                stations.insert((nic.index, via), ());
+            let nic = self.link_states.get(&flow.link).and_then(|state| state.nic);
+            if let (Some(nic), NextHop::Toward { via, .. }) = (nic, flow.next_hop) {
+                next_hops.insert((nic.index, via), ());
             }
         }
-        for (index, via) in stations.into_keys() {
+        for (index, via) in next_hops.into_keys() {
             if let Err(error) = self.network.solicit(index, via) {
-                tracing::debug!(%error, "a station cannot be asked for");
+                tracing::debug!(%error, "the resolution of a next hop cannot be started");
             }
         }
     }
 
-    /// The interface of a lane; looked up at the first call.
-    pub(super) fn nic_of(&mut self, link: &IfName) -> Result<Nic, Denied> {
-        if let Some(nic) = self.lanes.get(link).and_then(|lane| lane.nic) {
+    /// The interface of a link with a driver; looked up at the first call.
+    pub(super) fn nic_of(&mut self, link: &IfName) -> Result<Nic, RequestError> {
+        if let Some(nic) = self.link_states.get(link).and_then(|state| state.nic) {
             return Ok(nic);
         }
         let nic = self.nic(link)?;
-        if let Some(lane) = self.lanes.get_mut(link) {
-            lane.nic = Some(nic);
+        if let Some(state) = self.link_states.get_mut(link) {
+            state.nic = Some(nic);
         }
         Ok(nic)
     }
 
     /// Continues flows and requests whose neighbour resolution has ended.
-    pub(super) fn look_at_stations(&mut self, promises: &mut impl Promises, now: Now) {
-        for waiting in std::mem::take(&mut self.waiting) {
+    pub(super) fn check_resolutions(&mut self, promises: &mut impl Promises, now: Now) {
+        for waiting in std::mem::take(&mut self.resolutions) {
             let known = self.network.neighbour(waiting.index, waiting.via);
-            let silent = match known {
+            let unreachable = match known {
                 Ok(Neighbour::Known(mac)) => {
-                    match waiting.what {
-                        Wanted::Hop { mtu, reply } => hop(reply, mac, mtu),
-                        Wanted::Flow {
+                    match waiting.purpose {
+                        ResolutionFor::Hop { mtu, reply } => reply_next_hop(reply, mac, mtu),
+                        ResolutionFor::Flow {
                             session,
                             mut flow,
                             reply,
                         } => {
-                            flow.station = flow.station.at(Some(mac));
+                            flow.next_hop = flow.next_hop.with_mac(Some(mac));
                             let there = self.sessions.contains_key(&session);
                             match there {
                                 true => self.open_at_driver(promises, *flow, reply, now),
-                                false => self.give_back_of(&flow),
+                                false => self.release_ports_of(&flow),
                             }
                         }
                     }
                     continue;
                 }
                 Ok(Neighbour::Silent) => true,
-                _ => waiting.until <= now.monotonic,
+                _ => waiting.deadline <= now.monotonic,
             };
-            if !silent {
-                self.waiting.push(waiting);
+            if !unreachable {
+                self.resolutions.push(waiting);
                 continue;
             }
-            let why = Denied::Failed(format!(
+            let why = RequestError::Failed(format!(
                 "{} does not answer: it is the next station on the way",
                 waiting.via
             ));
-            match waiting.what {
-                Wanted::Hop { reply, .. } => refuse(reply, why),
-                Wanted::Flow { flow, reply, .. } => {
-                    self.give_back_of(&flow);
+            match waiting.purpose {
+                ResolutionFor::Hop { reply, .. } => refuse(reply, why),
+                ResolutionFor::Flow { flow, reply, .. } => {
+                    self.release_ports_of(&flow);
                     refuse(reply, why);
                 }
             }
@@ -128,13 +129,13 @@ impl<N: Network> Flows<N> {
     }
 
     /// Looks a neighbour up after a change of its address or state.
-    fn look_at_station(&mut self, index: u32, station: IpAddr, now: Now) {
+    fn check_neighbour(&mut self, index: u32, next_hop: IpAddr, now: Now) {
         let theirs: Vec<u32> = self
             .flows
             .values()
-            .filter(|flow| matches!(flow.station, Station::Toward { via, .. } if via == station))
+            .filter(|flow| matches!(flow.next_hop, NextHop::Toward { via, .. } if via == next_hop))
             .filter(|flow| {
-                self.lanes
+                self.link_states
                     .get(&flow.link)
                     .and_then(|l| l.nic)
                     .is_some_and(|n| n.index == index)
@@ -144,78 +145,78 @@ impl<N: Network> Flows<N> {
         if theirs.is_empty() {
             return;
         }
-        let mac = match self.network.neighbour(index, station) {
+        let mac = match self.network.neighbour(index, next_hop) {
             Ok(Neighbour::Known(mac)) => Some(mac),
             Ok(Neighbour::Silent) => None,
             // Resolution is in progress: keep the old address until it ends.
             Ok(Neighbour::Unknown) => {
-                let _ = self.network.solicit(index, station);
+                let _ = self.network.solicit(index, next_hop);
                 return;
             }
             _ => return,
         };
         for number in theirs {
-            self.move_to(number, |station| station.at(mac), None, now);
+            self.set_next_hop(number, |next_hop| next_hop.with_mac(mac), None, now);
         }
     }
 
     /// Sets the next hop and MTU of a flow.
-    fn move_to(
+    fn set_next_hop(
         &mut self,
         number: u32,
-        station: impl Fn(&Station) -> Station,
+        next_hop: impl Fn(&NextHop) -> NextHop,
         mtu: Option<u32>,
         now: Now,
     ) {
         let Some(flow) = self.flows.get_mut(&number) else {
             return;
         };
-        let (was, was_mtu) = (flow.station, flow.mtu);
-        flow.station = station(&was);
+        let (was, was_mtu) = (flow.next_hop, flow.mtu);
+        flow.next_hop = next_hop(&was);
         flow.mtu = mtu.unwrap_or(was_mtu);
         let flow = flow.clone();
-        if (flow.station.mac(), flow.mtu) == (was.mac(), was_mtu) {
+        if (flow.next_hop.mac(), flow.mtu) == (was.mac(), was_mtu) {
             return;
         }
         self.readdress(&flow, now);
-        if flow.station.mac() != was.mac() {
-            let mac = flow.station.mac();
-            self.tell_flow(number, FlowNews::NextHop { flow: number, mac });
+        if flow.next_hop.mac() != was.mac() {
+            let mac = flow.next_hop.mac();
+            self.notify_flow(number, FlowNews::NextHop { flow: number, mac });
         }
         if flow.mtu != was_mtu {
             let mtu = flow.mtu;
-            self.tell_flow(number, FlowNews::Mtu { flow: number, mtu });
+            self.notify_flow(number, FlowNews::Mtu { flow: number, mtu });
         }
     }
 
-    pub(super) fn readdress(&mut self, flow: &Flow, now: Now) {
+    pub(super) fn readdress(&mut self, flow: &FlowRecord, now: Now) {
         // A flow that is being opened gets them once it is open.
         let Some(at_driver) = flow.at_driver else {
             return;
         };
         let ask = DriverRequest::Readdress {
             flow: at_driver,
-            next_hop: flow.station.mac(),
+            next_hop: flow.next_hop.mac(),
             mtu: flow.mtu,
         };
         let link = flow.link.clone();
-        self.call(&link, ask, None, super::Pending::Nothing, now);
+        self.call(&link, ask, None, super::CallPurpose::Nothing, now);
     }
 
     /// Checks the interfaces, and the routes of all flows.
-    pub(super) fn look_at_all_ways(&mut self, promises: &mut impl Promises, now: Now) {
-        let links: Vec<IfName> = self.lanes.keys().cloned().collect();
+    pub(super) fn check_all_routes(&mut self, promises: &mut impl Promises, now: Now) {
+        let links: Vec<IfName> = self.link_states.keys().cloned().collect();
         for link in links {
-            let before = self.lanes.get(&link).and_then(|lane| lane.nic);
+            let before = self.link_states.get(&link).and_then(|state| state.nic);
             let nic = self.network.interface(link.as_str()).ok().flatten();
-            if let (Some(lane), Some(nic)) = (self.lanes.get_mut(&link), nic) {
-                lane.nic = Some(nic);
+            if let (Some(state), Some(nic)) = (self.link_states.get_mut(&link), nic) {
+                state.nic = Some(nic);
             }
             let up = nic.is_some_and(|nic| nic.up);
             if before.is_some_and(|before| before.up != up) {
-                self.tell_lane(&link, &FlowNews::Link { up });
-                if let Some(lane) = self.lanes.get_mut(&link)
-                    && let Some(known) = &mut lane.nic
+                self.notify_link(&link, &FlowNews::Link { up });
+                if let Some(state) = self.link_states.get_mut(&link)
+                    && let Some(known) = &mut state.nic
                 {
                     known.up = up;
                 }
@@ -225,79 +226,79 @@ impl<N: Network> Flows<N> {
                 // again.
                 continue;
             };
-            self.look_at_ways_of(promises, &link, nic, now);
+            self.check_routes_of(promises, &link, nic, now);
             if before.is_some_and(|before| before.mtu != nic.mtu) {
                 self.settle(promises, &link, now);
             }
         }
     }
 
-    fn look_at_ways_of(&mut self, promises: &mut impl Promises, link: &IfName, nic: Nic, now: Now) {
-        let theirs: Vec<(u32, Station, u32)> = self
+    fn check_routes_of(&mut self, promises: &mut impl Promises, link: &IfName, nic: Nic, now: Now) {
+        let theirs: Vec<(u32, NextHop, u32)> = self
             .flows
             .values()
             .filter(|flow| flow.link == *link && flow.closing.is_none())
-            .map(|flow| (flow.number, flow.station, flow.mtu))
+            .map(|flow| (flow.number, flow.next_hop, flow.mtu))
             .collect();
         // Many flows may have the same host, so each host is looked up once.
-        let mut known: BTreeMap<(IpAddr, IpAddr), Option<Hop>> = BTreeMap::new();
-        for (number, station, _) in theirs {
-            let Station::Toward { host, from, .. } = station else {
-                self.move_to(number, |station| *station, Some(nic.mtu), now);
+        let mut known: BTreeMap<(IpAddr, IpAddr), Option<ResolvedRoute>> = BTreeMap::new();
+        for (number, next_hop, _) in theirs {
+            let NextHop::Toward { host, from, .. } = next_hop else {
+                self.set_next_hop(number, |next_hop| *next_hop, Some(nic.mtu), now);
                 continue;
             };
-            let way = match known.get(&(host, from)) {
-                Some(way) => *way,
+            let route = match known.get(&(host, from)) {
+                Some(route) => *route,
                 None => {
-                    let way = match self.way_now(promises, link, nic, number, now) {
-                        Found::Way(hop) => Some(hop),
-                        Found::None => None,
-                        Found::Closed => continue,
+                    let route = match self.present_route(promises, link, nic, number, now) {
+                        RouteCheck::Route(hop) => Some(hop),
+                        RouteCheck::Unreachable => None,
+                        RouteCheck::FlowClosed => continue,
                     };
-                    known.insert((host, from), way);
-                    way
+                    known.insert((host, from), route);
+                    route
                 }
             };
-            match way {
-                Some(Hop { via, mac, mtu }) => {
-                    let station = Station::Toward {
+            match route {
+                Some(ResolvedRoute { via, mac, mtu }) => {
+                    let next_hop = NextHop::Toward {
                         host,
                         from,
                         via,
                         mac,
                     };
-                    self.move_to(number, |_| station, Some(mtu), now);
+                    self.set_next_hop(number, |_| next_hop, Some(mtu), now);
                 }
-                None => self.move_to(number, |station| station.at(None), None, now),
+                None => self.set_next_hop(number, |next_hop| next_hop.with_mac(None), None, now),
             }
         }
     }
 
     /// The present route of a flow. Closes the flow if the route leads over another link.
-    fn way_now(
+    fn present_route(
         &mut self,
         promises: &mut impl Promises,
         link: &IfName,
         nic: Nic,
         number: u32,
         now: Now,
-    ) -> Found {
-        let Some(Station::Toward {
+    ) -> RouteCheck {
+        let Some(NextHop::Toward {
             host,
             from,
             via,
             mac,
-        }) = self.flows.get(&number).map(|flow| flow.station)
+        }) = self.flows.get(&number).map(|flow| flow.next_hop)
         else {
-            return Found::None;
+            return RouteCheck::Unreachable;
         };
         let over = endpoint::is_link_local(host).then_some(nic.index);
-        let way = self.network.way(host, Some(from), over).ok().flatten();
-        let Some(way) = way.filter(|way| way.kind == Kind::Single) else {
-            return Found::None;
+        let route = self.network.route(host, Some(from), over).ok().flatten();
+        let Some(route) = route.filter(|route| route.kind == Kind::Single) else {
+            return RouteCheck::Unreachable;
         };
-        if way.index != nic.index {
-            let other = self.network.name(way.index).ok().flatten();
+        if route.index != nic.index {
+            let other = self.network.name(route.index).ok().flatten();
             let other = other.unwrap_or_else(|| "another link".to_owned());
             let why =
                 format!("its way leads over {other} now, not over {link}: open it again there");
@@ -308,98 +309,102 @@ impl<N: Network> Flows<N> {
                 self.close_flow(&flow, &why, None, now);
                 // If the flow is being opened, the reply to its program has this error instead.
                 if flow.at_driver.is_some() {
-                    self.tell_flow(number, FlowNews::Closed { flow: number, why });
+                    self.notify_flow(number, FlowNews::Closed { flow: number, why });
                 }
             }
-            return Found::Closed;
+            return RouteCheck::FlowClosed;
         }
-        let mtu = endpoint::mtu(&way, nic);
-        let mac = match self.network.neighbour(nic.index, way.station) {
+        let mtu = endpoint::route_mtu(&route, nic);
+        let mac = match self.network.neighbour(nic.index, route.station) {
             Ok(Neighbour::Known(known)) => Some(known),
             // Keep the old address until another is known.
-            _ if way.station == via => mac,
+            _ if route.station == via => mac,
             _ => {
-                let _ = self.network.solicit(nic.index, way.station);
+                let _ = self.network.solicit(nic.index, route.station);
                 None
             }
         };
-        Found::Way(Hop {
-            via: way.station,
+        RouteCheck::Route(ResolvedRoute {
+            via: route.station,
             mac,
             mtu,
         })
     }
 
     /// Next hop and ports of a flow that is older than this daemon.
-    pub(super) fn hold_again(
+    pub(super) fn hold_ports_again(
         &mut self,
         peer: &Peer,
         link: &IfName,
         setup: &DriverFlow,
-    ) -> (Station, Result<Vec<SocketAddr>, Denied>) {
+    ) -> (NextHop, Result<Vec<SocketAddr>, RequestError>) {
         let nic = self.nic_of(link).ok();
         let index = nic.map_or(0, |nic| nic.index);
         let toward = |flows: &mut Flows<N>, host: IpAddr, from: IpAddr| {
-            let way = flows.network.way(host, Some(from), None).ok().flatten();
-            let via = way.map_or(host, |way| way.station);
-            let station = Station::Toward {
+            let route = flows.network.route(host, Some(from), None).ok().flatten();
+            let via = route.map_or(host, |route| route.station);
+            let next_hop = NextHop::Toward {
                 host,
                 from,
                 via,
                 mac: None,
             };
-            replies::station_of(Some(station), setup.next_hop)
+            replies::next_hop_with(Some(next_hop), setup.next_hop)
         };
         let mut wants = Vec::new();
-        let station = match &setup.speaks {
+        let next_hop = match &setup.speaks {
             Speaks::Udp { local, remote } => {
                 wants.push((*local, false));
                 match remote {
                     Some(remote) => toward(self, remote.ip(), local.ip()),
-                    None => Station::Any,
+                    None => NextHop::Any,
                 }
             }
             Speaks::Group { local, group } => {
                 wants.extend([(*local, false), (*group, true)]);
-                replies::station_of(None, setup.next_hop)
+                replies::next_hop_with(None, setup.next_hop)
             }
             Speaks::Protocol {
                 local,
                 remote: Some(remote),
                 ..
             } => toward(self, *remote, *local),
-            Speaks::Protocol { .. } | Speaks::EtherType { .. } => Station::Any,
+            Speaks::Protocol { .. } | Speaks::EtherType { .. } => NextHop::Any,
         };
         let mut held = Vec::new();
         for (at, group) in wants {
-            let end = if group { None } else { end(&setup.speaks) };
-            match self.hold(peer, Want { at, end, group }, index) {
+            let remote = if group {
+                None
+            } else {
+                remote_end(&setup.speaks)
+            };
+            match self.hold_port(peer, PortRequest { at, remote, group }, index) {
                 Ok(at) => held.push(at),
-                Err(denied) => {
-                    self.give_back(&held, end);
-                    return (station, Err(denied));
+                Err(error) => {
+                    self.release_ports(&held, remote);
+                    return (next_hop, Err(error));
                 }
             }
         }
-        (station, Ok(held))
+        (next_hop, Ok(held))
     }
 }
 
 /// A resolved route.
 #[derive(Clone, Copy)]
-struct Hop {
+struct ResolvedRoute {
     via: IpAddr,
     mac: Option<[u8; 6]>,
     mtu: u32,
 }
 
-enum Found {
-    Way(Hop),
-    None,
-    Closed,
+enum RouteCheck {
+    Route(ResolvedRoute),
+    Unreachable,
+    FlowClosed,
 }
 
 /// Time limit of neighbour resolution.
-pub(super) const PATIENCE: Nanos = Nanos::from_secs(1);
-/// How often the kernel is told that next hops are in use.
-const USED: Nanos = Nanos::from_secs(5);
+pub(super) const RESOLUTION_TIMEOUT: Nanos = Nanos::from_secs(1);
+/// How often the manager confirms to the kernel that next hops are in use.
+const CONFIRM_INTERVAL: Nanos = Nanos::from_secs(5);

@@ -11,35 +11,39 @@ use netnice_core::contract::IfName;
 
 use super::driver::Start;
 use super::promises::Promises;
-use super::{Asked, Caller, Flows, GuestOf, Lane, Order, Pending, Reply, Session, refuse};
-use crate::authority::{self, user};
+use super::{
+    CallPurpose, Caller, Command, ConnectionUser, Flows, LinkState, ProgramRequest, ReplySender,
+    Session, refuse,
+};
+use crate::authority::{self, user_name};
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::flows::network::{Network, Nic};
 use crate::peer::Peer;
 use crate::quotas::{Quota, Quotas};
-use crate::server::Told;
+use crate::server::Reply;
 
 impl<N: Network> Flows<N> {
     /// Handles a request of a program.
-    pub(crate) fn handle(&mut self, promises: &mut impl Promises, asked: Asked, now: Now) {
-        let Asked {
+    pub(crate) fn handle(&mut self, promises: &mut impl Promises, asked: ProgramRequest, now: Now) {
+        let ProgramRequest {
             peer,
-            guest,
+            connection,
             request,
             caller,
             reply,
         } = asked;
-        let number = guest.number;
+        let number = connection.number;
         match request {
             DirectRequest::Attach(attach) => {
-                let session = self.may_attach(promises, &peer, &guest, caller.as_ref(), &attach);
+                let session =
+                    self.may_attach(promises, &peer, &connection, caller.as_ref(), &attach);
                 match (session, caller) {
                     (Ok((session, start)), Some(caller)) => {
                         self.attach(session, start, caller, &attach, reply, now);
                     }
-                    (Ok(_), None) => refuse(reply, no_caller()),
-                    (Err(denied), _) => refuse(reply, denied),
+                    (Ok(_), None) => refuse(reply, no_pidfd()),
+                    (Err(error), _) => refuse(reply, error),
                 }
             }
             DirectRequest::Open(open) => self.open(promises, number, open, reply, now),
@@ -52,8 +56,8 @@ impl<N: Network> Flows<N> {
     }
 
     /// Handles the end of a connection: detaches its program and closes the program's flows.
-    pub(crate) fn left(&mut self, session: u64, now: Now) {
-        self.guests.remove(&session);
+    pub(crate) fn connection_ended(&mut self, session: u64, now: Now) {
+        self.connections.remove(&session);
         let Some(session) = self.sessions.remove(&session) else {
             return;
         };
@@ -70,7 +74,7 @@ impl<N: Network> Flows<N> {
             }
         }
         let ask = DriverRequest::Detach { program };
-        self.call(link, ask, None, Pending::Detach { program }, now);
+        self.call(link, ask, None, CallPurpose::Detach { program }, now);
     }
 
     /// Checks a request to attach. Returns the session, the arguments to start the link's driver
@@ -79,41 +83,42 @@ impl<N: Network> Flows<N> {
         &mut self,
         promises: &mut impl Promises,
         peer: &Peer,
-        guest: &crate::server::Guest,
+        connection: &crate::server::ConnectionHandle,
         caller: Option<&Caller>,
         attach: &Attach,
-    ) -> Result<(Session, (Start, Nic)), Denied> {
+    ) -> Result<(Session, (Start, Nic)), RequestError> {
         promises.may_use(peer)?;
-        let caller = caller.ok_or_else(no_caller)?;
-        if self.sessions.contains_key(&guest.number) {
-            return Err(Denied::BadUsage(
+        let caller = caller.ok_or_else(no_pidfd)?;
+        if self.sessions.contains_key(&connection.number) {
+            return Err(RequestError::BadUsage(
                 "this connection has attached already: one for each link".to_owned(),
             ));
         }
-        let gone = || Denied::Failed(format!("process {} does not exist (any more)", caller.pid));
+        let gone =
+            || RequestError::Failed(format!("process {} does not exist (any more)", caller.pid));
         let process = promises.process(caller.pid).ok_or_else(gone)?;
         authority::may_limit_process(peer, &process)?;
         if !(caller.lives)() {
             return Err(gone());
         }
-        if !self.network.is_here(caller.pid) {
-            return Err(Denied::NotPermitted(format!(
+        if !self.network.is_in_own_namespace(caller.pid) {
+            return Err(RequestError::NotPermitted(format!(
                 "process {} is in another network namespace than this daemon",
                 caller.pid
             )));
         }
-        let link = which_link(promises, attach.iface.as_deref())?;
-        self.within_limits(peer, guest.number, attach, promises.quotas())?;
+        let link = select_link(promises, attach.iface.as_deref())?;
+        self.within_limits(peer, connection.number, attach, promises.quotas())?;
         let nic = self.nic(&link)?;
-        let room = self.room(promises, &link, nic.mtu)?;
+        let capacity = self.link_capacity(promises, &link, nic.mtu)?;
         let start = Start {
-            rate: room.least().bits_per_second(),
-            overhead: room.overhead(),
+            rate: capacity.least().bits_per_second(),
+            overhead: capacity.overhead(),
             keep_awake: promises.keeps_awake(),
         };
-        let most = most_of_files(peer, promises.quotas());
+        let most = max_memory_bytes(peer, promises.quotas());
         let session = Session {
-            guest: guest.clone(),
+            connection: connection.clone(),
             peer: peer.clone(),
             link,
             program: None,
@@ -132,27 +137,28 @@ impl<N: Network> Flows<N> {
         (start, nic): (Start, Nic),
         caller: Caller,
         attach: &Attach,
-        reply: Reply,
+        reply: ReplySender,
         now: Now,
     ) {
         let (link, peer) = (session.link.clone(), session.peer.clone());
-        let number = session.guest.number;
+        let number = session.connection.number;
         let most = session.most;
-        if let Entry::Vacant(vacant) = self.guests.entry(number) {
-            vacant.insert(GuestOf {
+        if let Entry::Vacant(vacant) = self.connections.entry(number) {
+            vacant.insert(ConnectionUser {
                 uid: peer.uid,
                 user: peer.user(),
                 attached: false,
             });
-            self.orders.push(Order::Watch(session.guest.clone()));
+            self.commands
+                .push(Command::WatchConnection(session.connection.clone()));
         }
         self.sessions.insert(number, session);
-        if !self.lanes.contains_key(&link) {
-            let lane = Lane {
+        if !self.link_states.contains_key(&link) {
+            let state = LinkState {
                 nic: Some(nic),
-                ..Lane::new()
+                ..LinkState::new()
             };
-            self.reach(&link, lane, Some(start.clone()), now);
+            self.connect_driver(&link, state, Some(start.clone()), now);
         }
         let ask = DriverRequest::Attach {
             pid: caller.pid,
@@ -163,7 +169,7 @@ impl<N: Network> Flows<N> {
         };
         let again = caller.handle.try_clone().ok();
         let again = again.map(|handle| Box::new((start, ask.clone(), handle)));
-        let what = Pending::Attach {
+        let what = CallPurpose::Attach {
             session: number,
             reply,
             again,
@@ -176,10 +182,10 @@ impl<N: Network> Flows<N> {
     fn used_by(&self, uid: u32) -> [(Quota, u64); 3] {
         let (mut flows, mut bytes) = (0, 0_u64);
         let mut programs = self
-            .guests
+            .connections
             .iter()
-            .filter(|(number, guest)| {
-                guest.uid == uid && guest.attached && !self.sessions.contains_key(number)
+            .filter(|(number, connection)| {
+                connection.uid == uid && connection.attached && !self.sessions.contains_key(number)
             })
             .count() as u64;
         for session in self.sessions.values().filter(|s| s.peer.uid == uid) {
@@ -188,7 +194,10 @@ impl<N: Network> Flows<N> {
             bytes = bytes.saturating_add(session.bytes);
         }
         // Programs that an earlier daemon attached.
-        let programs_before = self.lanes.values().flat_map(|lane| lane.programs.values());
+        let programs_before = self
+            .link_states
+            .values()
+            .flat_map(|state| state.programs.values());
         for program in programs_before.filter(|p| p.uid == uid && p.session.is_none()) {
             programs += 1;
             flows += u64::from(program.open);
@@ -209,14 +218,20 @@ impl<N: Network> Flows<N> {
 
     /// The unprivileged users with a program, session or connection on the direct path.
     fn uids(&self) -> BTreeSet<u32> {
-        let programs = self.lanes.values().flat_map(|lane| lane.programs.values());
+        let programs = self
+            .link_states
+            .values()
+            .flat_map(|state| state.programs.values());
         let programs = programs.filter_map(|program| self.user_of(program));
         let sessions = self.sessions.values();
-        let guests = self.guests.values().filter(|guest| guest.attached);
+        let connections = self
+            .connections
+            .values()
+            .filter(|connection| connection.attached);
         sessions
             .filter_map(|session| session.peer.user())
             .chain(programs)
-            .chain(guests.filter_map(|guest| guest.user))
+            .chain(connections.filter_map(|connection| connection.user))
             .collect()
     }
 
@@ -227,24 +242,27 @@ impl<N: Network> Flows<N> {
         number: u64,
         attach: &Attach,
         quotas: &Quotas,
-    ) -> Result<(), Denied> {
+    ) -> Result<(), RequestError> {
         if attach.flows == 0 || attach.bytes == 0 {
-            return Err(Denied::BadUsage(
+            return Err(RequestError::BadUsage(
                 "a program on the direct path asks for at least one flow, and for memory"
                     .to_owned(),
             ));
         }
         // A connection that attaches again is counted already.
-        let again = self.guests.get(&number).is_some_and(|guest| guest.attached);
+        let again = self
+            .connections
+            .get(&number)
+            .is_some_and(|connection| connection.attached);
         let more = [u64::from(!again), u64::from(attach.flows), attach.bytes];
         for ((quota, has), more) in self.used_by(peer.uid).into_iter().zip(more) {
             let would = has.saturating_add(more);
             quotas.check(peer, quota, would)?;
-            let most = most_of_privileged(quota);
+            let most = max_for_privileged(quota);
             if would > most {
                 let what = quota.describe().what;
-                let who = user(peer.uid);
-                return Err(Denied::NotAdmitted(format!(
+                let who = user_name(peer.uid);
+                return Err(RequestError::NotAdmitted(format!(
                     "refused: with this one {who} would have {} {what}, more than the {} that there can be",
                     quota.amount(would),
                     quota.amount(most)
@@ -255,13 +273,13 @@ impl<N: Network> Flows<N> {
     }
 
     /// Looks an interface up; it must be an Ethernet interface.
-    pub(super) fn nic(&mut self, link: &IfName) -> Result<Nic, Denied> {
+    pub(super) fn nic(&mut self, link: &IfName) -> Result<Nic, RequestError> {
         let found = self.network.interface(link.as_str())?;
         let nic = found.ok_or_else(|| {
-            Denied::from(netnice_kernel::KernelError::NoInterface(link.to_string()))
+            RequestError::from(netnice_kernel::KernelError::NoInterface(link.to_string()))
         })?;
         if nic.mac.is_none() {
-            return Err(Denied::Failed(format!(
+            return Err(RequestError::Failed(format!(
                 "{link} has no Ethernet address: the direct path speaks Ethernet"
             )));
         }
@@ -269,7 +287,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// Removes an ended program with its flows.
-    pub(super) fn forget_program(
+    pub(super) fn remove_program(
         &mut self,
         promises: &mut impl Promises,
         link: &IfName,
@@ -277,7 +295,7 @@ impl<N: Network> Flows<N> {
         why: Option<&str>,
         now: Now,
     ) {
-        let theirs = |flow: &&super::Flow| flow.link == *link && flow.program == program;
+        let theirs = |flow: &&super::FlowRecord| flow.link == *link && flow.program == program;
         let flows: Vec<u32> = self
             .flows
             .values()
@@ -285,15 +303,15 @@ impl<N: Network> Flows<N> {
             .map(|f| f.number)
             .collect();
         for flow in flows {
-            self.forget_flow(flow);
+            self.remove_flow(flow);
         }
         let gone = self
-            .lanes
+            .link_states
             .get_mut(link)
-            .and_then(|lane| lane.programs.remove(&program));
+            .and_then(|state| state.programs.remove(&program));
         if let Some(session) = gone.and_then(|gone| gone.session) {
             if let Some(why) = why {
-                self.tell_session(
+                self.notify_session(
                     session,
                     FlowNews::Ended {
                         why: why.to_owned(),
@@ -307,9 +325,9 @@ impl<N: Network> Flows<N> {
 }
 
 /// The link to attach to: the named one, else the only managed one.
-fn which_link(promises: &impl Promises, named: Option<&str>) -> Result<IfName, Denied> {
+fn select_link(promises: &impl Promises, named: Option<&str>) -> Result<IfName, RequestError> {
     let managed = promises.links();
-    let refused = |text: String| Err(Denied::NotAdmitted(format!("refused: {text}")));
+    let refused = |text: String| Err(RequestError::NotAdmitted(format!("refused: {text}")));
     match (named, managed.as_slice()) {
         (Some(name), all) => {
             let name: IfName = name.parse()?;
@@ -327,7 +345,7 @@ fn which_link(promises: &impl Promises, named: Option<&str>) -> Result<IfName, D
         ),
         (None, all) => {
             let names: Vec<String> = all.iter().map(IfName::to_string).collect();
-            Err(Denied::BadUsage(format!(
+            Err(RequestError::BadUsage(format!(
                 "several links are managed ({}): say which one",
                 names.join(", ")
             )))
@@ -335,25 +353,27 @@ fn which_link(promises: &impl Promises, named: Option<&str>) -> Result<IfName, D
     }
 }
 
-fn no_caller() -> Denied {
-    Denied::BadUsage("the caller is meant by a pidfd, and none came with the request".to_owned())
+fn no_pidfd() -> RequestError {
+    RequestError::BadUsage(
+        "the caller is meant by a pidfd, and none came with the request".to_owned(),
+    )
 }
 
 /// Replies with success.
-pub(super) fn done(reply: Reply) {
-    let _ = reply.send(Told::from(Response::Done(Done::default())));
+pub(super) fn reply_done(reply: ReplySender) {
+    let _ = reply.send(Reply::from(Response::Done(Done::default())));
 }
 
 /// Largest total of bytes of a peer's memory files: each file starts with a page of its own.
-fn most_of_files(peer: &Peer, quotas: &Quotas) -> u64 {
+fn max_memory_bytes(peer: &Peer, quotas: &Quotas) -> u64 {
     let most = |quota| match peer.privileged {
-        true => most_of_privileged(quota),
+        true => max_for_privileged(quota),
         false => quotas.limit(quota),
     };
     most(Quota::RingBytes).saturating_add(most(Quota::Programs) * 4096)
 }
 
 /// The limit for root and each member of the group netnice: the largest that the policy can set.
-fn most_of_privileged(quota: Quota) -> u64 {
+fn max_for_privileged(quota: Quota) -> u64 {
     quota.describe().range.1
 }

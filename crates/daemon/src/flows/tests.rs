@@ -19,8 +19,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::promises::Promises;
 use super::*;
-use crate::host::machine::Machine;
-use crate::service::{Named, Service};
+use crate::host::fake::FakeMachine;
+use crate::service::{NamedProcess, Service};
 use fake::{Driver, FakeNetwork};
 
 const ANN: Peer = Peer {
@@ -30,21 +30,21 @@ const ANN: Peer = Peer {
 };
 
 /// A service and a flow manager, with a fake driver and network.
-struct Stage {
-    service: Service<Machine>,
+struct Fixture {
+    service: Service<FakeMachine>,
     flows: Flows<FakeNetwork>,
     driver: Driver,
     /// True if the driver answers.
-    answers: bool,
+    driver_answers: bool,
     /// Calls that the driver has not answered.
     unanswered: Vec<(IfName, DriverCall)>,
     now: Now,
 }
 
 /// A program's side of its connection.
-struct Seat {
-    guest: Guest,
-    news: mpsc::Receiver<FlowNews>,
+struct TestClient {
+    connection: ConnectionHandle,
+    notifications: mpsc::Receiver<FlowNews>,
     peer: Peer,
     pid: u32,
 }
@@ -53,27 +53,27 @@ fn eth0() -> IfName {
     "eth0".parse().expect("a name")
 }
 
-impl Stage {
+impl Fixture {
     /// eth0 carries 100 Mbit/s; process 7 is root's, process 8 is Ann's.
-    fn new() -> Stage {
-        let mut stage = Stage::unmanaged();
-        stage.link("100mbit");
-        stage
+    fn new() -> Fixture {
+        let mut fixture = Fixture::unmanaged();
+        fixture.link("100mbit");
+        fixture
     }
 
-    fn unmanaged() -> Stage {
-        let mut machine = Machine::default();
+    fn unmanaged() -> Fixture {
+        let mut machine = FakeMachine::default();
         machine.spawn(1, 0);
         machine.spawn(7, 0);
         machine.spawn(8, 1000);
         machine.groups.insert("/".to_owned(), 1);
         machine.interfaces.insert("eth0".to_owned(), true);
         machine.interfaces.insert("eth1".to_owned(), true);
-        Stage {
+        Fixture {
             service: Service::new(machine, None),
             flows: Flows::new(FakeNetwork::default()),
             driver: Driver::default(),
-            answers: true,
+            driver_answers: true,
             unanswered: Vec::new(),
             now: Now {
                 monotonic: Instant(0).after(Nanos::from_secs(100)),
@@ -98,7 +98,7 @@ impl Stage {
         managed.link.up.as_mut().expect("a rate").rate = rate.parse().expect("a rate");
         self.service.force_link(managed);
         self.flows.settle_all(&mut self.service, self.now);
-        self.pump();
+        self.exchange();
     }
 
     fn set(&mut self, pid: u32, change: &str) -> Response {
@@ -111,60 +111,60 @@ impl Stage {
     }
 
     fn ask(&mut self, request: Request, pid: Option<u32>) -> Response {
-        let named = pid.map(|pid| Named {
+        let named = pid.map(|pid| NamedProcess {
             pid,
             lives: Box::new(|| true),
         });
         let answer = self.service.handle(&Peer::ROOT, &request, named, self.now);
         self.flows.settle_all(&mut self.service, self.now);
-        self.pump();
+        self.exchange();
         answer
     }
 
-    fn seat(&self, peer: &Peer, pid: u32) -> Seat {
-        let (guest, news) = Guest::new();
-        Seat {
-            guest,
-            news,
+    fn client(&self, peer: &Peer, pid: u32) -> TestClient {
+        let (connection, notifications) = ConnectionHandle::new();
+        TestClient {
+            connection,
+            notifications,
             peer: peer.clone(),
             pid,
         }
     }
 
     /// A program that has attached with ten flows.
-    fn program(&mut self, peer: &Peer, pid: u32) -> Seat {
-        let seat = self.seat(peer, pid);
-        let answer = self.attach(&seat, 10);
+    fn attached_client(&mut self, peer: &Peer, pid: u32) -> TestClient {
+        let client = self.client(peer, pid);
+        let answer = self.attach(&client, 10);
         match answer {
             Response::Direct(DirectAnswer::Attached(attached)) => {
                 assert_eq!(attached.mode, "native");
             }
             other => panic!("{other:?}"),
         }
-        seat
+        client
     }
 
-    fn attach(&mut self, seat: &Seat, flows: u32) -> Response {
+    fn attach(&mut self, client: &TestClient, flows: u32) -> Response {
         let attach = Attach {
             iface: None,
             flows,
             bytes: 1 << 20,
         };
-        self.tell(seat, DirectRequest::Attach(attach))
+        self.request(client, DirectRequest::Attach(attach))
             .expect("an answer")
     }
 
-    fn tell(&mut self, seat: &Seat, request: DirectRequest) -> Option<Response> {
-        let mut answer = self.begin(seat, request);
-        answer.try_recv().ok().map(|told| told.response)
+    fn request(&mut self, client: &TestClient, request: DirectRequest) -> Option<Response> {
+        let mut answer = self.begin(client, request);
+        answer.try_recv().ok().map(|text| text.response)
     }
 
-    fn begin(&mut self, seat: &Seat, request: DirectRequest) -> oneshot::Receiver<Told> {
+    fn begin(&mut self, client: &TestClient, request: DirectRequest) -> oneshot::Receiver<Reply> {
         let (reply, answer) = oneshot::channel();
-        let pid = seat.pid;
-        let asked = Asked {
-            peer: seat.peer.clone(),
-            guest: seat.guest.clone(),
+        let pid = client.pid;
+        let asked = ProgramRequest {
+            peer: client.peer.clone(),
+            connection: client.connection.clone(),
             request,
             caller: Some(Caller {
                 pid,
@@ -174,116 +174,121 @@ impl Stage {
             reply,
         };
         self.flows.handle(&mut self.service, asked, self.now);
-        self.pump();
+        self.exchange();
         answer
     }
 
-    fn open(&mut self, seat: &Seat, to: &str, contract: &str) -> Response {
+    fn open(&mut self, client: &TestClient, to: &str, contract: &str) -> Response {
         let open = udp("0.0.0.0:0", Some(to), contract);
-        self.tell(seat, DirectRequest::Open(open))
+        self.request(client, DirectRequest::Open(open))
             .expect("an answer")
     }
 
     /// Opens a flow, which must succeed.
-    fn opened(&mut self, seat: &Seat, to: &str, contract: &str) -> FlowOpened {
-        match self.open(seat, to, contract) {
+    fn opened(&mut self, client: &TestClient, to: &str, contract: &str) -> FlowOpened {
+        match self.open(client, to, contract) {
             Response::Direct(DirectAnswer::Opened(opened)) => opened,
             other => panic!("{other:?}"),
         }
     }
 
-    fn close(&mut self, seat: &Seat, flow: u32) -> Option<Response> {
-        self.tell(seat, DirectRequest::Close(CloseFlow { flow }))
+    fn close(&mut self, client: &TestClient, flow: u32) -> Option<Response> {
+        self.request(client, DirectRequest::Close(CloseFlow { flow }))
     }
 
-    fn change(&mut self, seat: &Seat, flow: u32, change: &str) -> Response {
+    fn change(&mut self, client: &TestClient, flow: u32, change: &str) -> Response {
         let change = ChangeFlow {
             flow,
             change: change.to_owned(),
         };
-        self.tell(seat, DirectRequest::Change(change))
+        self.request(client, DirectRequest::Change(change))
             .expect("an answer")
     }
 
     /// Passes commands to the driver and answers to the manager until there are no more.
-    fn pump(&mut self) {
+    fn exchange(&mut self) {
         loop {
-            let orders = self.flows.take_orders();
-            if orders.is_empty() {
+            let commands = self.flows.take_commands();
+            if commands.is_empty() {
                 return;
             }
-            for order in orders {
-                let (link, heard) = match order {
-                    Order::Reach(link, start) => {
+            for command in commands {
+                let (link, event) = match command {
+                    Command::Connect(link, start) => {
                         self.driver.starts += usize::from(start.is_some());
-                        (link, driver::Heard::Came)
+                        (link, driver::ConnectionEvent::Connected)
                     }
-                    Order::Call(link, call, _) if self.answers => {
-                        let heard = self.answer(&call);
-                        (link, heard)
+                    Command::Call(link, call, _) if self.driver_answers => {
+                        let event = self.answer(&call);
+                        (link, event)
                     }
-                    Order::Call(link, call, _) => {
+                    Command::Call(link, call, _) => {
                         self.unanswered.push((link, call));
                         continue;
                     }
-                    Order::Leave(_) | Order::Watch(_) => continue,
+                    Command::Disconnect(_) | Command::WatchConnection(_) => continue,
                 };
-                self.flows.heard(&mut self.service, &link, heard, self.now);
+                self.flows
+                    .handle_driver_event(&mut self.service, &link, event, self.now);
             }
         }
     }
 
-    fn answer(&mut self, call: &DriverCall) -> driver::Heard {
+    fn answer(&mut self, call: &DriverCall) -> driver::ConnectionEvent {
         let (answer, fds) = self.driver.answer(&call.ask);
         let id = call.id;
-        driver::Heard::Said(netnice_api::driver::DriverWord::Answer { id, answer }, fds)
+        driver::ConnectionEvent::Message(
+            netnice_api::driver::DriverWord::Answer { id, answer },
+            fds,
+        )
     }
 
     /// Makes the driver answer again, first the calls made meanwhile.
-    fn answer_late(&mut self) {
-        self.answers = true;
+    fn answer_pending(&mut self) {
+        self.driver_answers = true;
         for (link, call) in std::mem::take(&mut self.unanswered) {
-            let heard = self.answer(&call);
-            self.flows.heard(&mut self.service, &link, heard, self.now);
-            self.pump();
+            let event = self.answer(&call);
+            self.flows
+                .handle_driver_event(&mut self.service, &link, event, self.now);
+            self.exchange();
         }
     }
 
-    fn pass(&mut self, time: Nanos) {
+    fn advance(&mut self, time: Nanos) {
         self.now.monotonic = self.now.monotonic.after(time);
-        self.flows.look(&mut self.service, self.now);
-        self.pump();
+        self.flows.handle_timeouts(&mut self.service, self.now);
+        self.exchange();
     }
 
     fn changed(&mut self, change: Change) {
         self.flows
-            .ways_changed(&mut self.service, &[change], self.now);
-        self.flows.look(&mut self.service, self.now);
-        self.pump();
+            .routes_changed(&mut self.service, &[change], self.now);
+        self.flows.handle_timeouts(&mut self.service, self.now);
+        self.exchange();
     }
 
     /// Restarts the daemon; driver and programs stay.
     fn restart(&mut self) {
-        let paper = FakeNetwork {
+        let network = FakeNetwork {
             taken: Default::default(),
             ..self.flows.network.clone()
         };
-        self.flows = Flows::new(paper);
+        self.flows = Flows::new(network);
         self.service.set_part(&eth0(), None).expect("given back");
-        self.flows.find(&eth0(), self.now);
-        self.pump();
+        self.flows.adopt_driver(&eth0(), self.now);
+        self.exchange();
     }
 
-    fn part(&self) -> Option<crate::ledger::part::Part> {
+    fn part(&self) -> Option<crate::ledger::direct_part::DirectPart> {
         self.service.ledger().part(&eth0()).copied()
     }
 }
 
-impl Seat {
-    fn heard(&mut self) -> Vec<FlowNews> {
+impl TestClient {
+    fn notifications(&mut self) -> Vec<FlowNews> {
         let mut all = Vec::new();
-        while let Ok(news) = self.news.try_recv() {
-            all.push(news);
+        while let Ok(notifications) = self.notifications.try_recv() {
+            all.push(notifications);
         }
         all
     }
@@ -307,7 +312,7 @@ fn udp(local: &str, remote: Option<&str>, contract: &str) -> OpenFlow {
 }
 
 /// The text of a refusal.
-fn words(response: &Response) -> String {
+fn error_text(response: &Response) -> String {
     match response {
         Response::Refused(refused) => refused.text.clone(),
         Response::Failed(failed) => failed.text.clone(),

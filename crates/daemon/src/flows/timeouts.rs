@@ -19,59 +19,59 @@ use netnice_core::units::Nanos;
 
 use super::network::Network;
 use super::promises::Promises;
-use super::{Before, Flows, Pending, refuse, sessions};
+use super::{CallPurpose, Flows, FormerContract, refuse, sessions};
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 
 impl<N: Network> Flows<N> {
     /// Handles calls that are over their time limit, ended neighbour resolutions, and changed
     /// routes.
-    pub(crate) fn look(&mut self, promises: &mut impl Promises, now: Now) {
-        self.look_at_stations(promises, now);
-        if std::mem::take(&mut self.look_at_ways) {
-            self.look_at_all_ways(promises, now);
+    pub(crate) fn handle_timeouts(&mut self, promises: &mut impl Promises, now: Now) {
+        self.check_resolutions(promises, now);
+        if std::mem::take(&mut self.check_routes) {
+            self.check_all_routes(promises, now);
         }
         let late = self.calls.iter();
-        let late = late.filter(|(_, call)| call.until <= now.monotonic);
+        let late = late.filter(|(_, call)| call.deadline <= now.monotonic);
         let late: Vec<u64> = late.map(|(id, _)| *id).collect();
         for id in late {
-            self.is_late(promises, id, now);
+            self.call_timed_out(promises, id, now);
         }
         if self.tickets.expire(now.monotonic) {
-            self.tell_ready(promises, now);
+            self.send_ready_replies(promises, now);
         }
     }
 
     /// Handles a call that was not answered in time.
-    fn is_late(&mut self, promises: &mut impl Promises, id: u64, now: Now) {
+    fn call_timed_out(&mut self, promises: &mut impl Promises, id: u64, now: Now) {
         let Some(call) = self.calls.get_mut(&id) else {
             return;
         };
-        call.until = now.monotonic.after(AGAIN);
+        call.deadline = now.monotonic.after(RECHECK);
         let link = call.link.clone();
-        match &mut call.what {
-            Pending::Nothing => drop(self.calls.remove(&id)),
-            Pending::Close { reply, .. } => {
+        match &mut call.purpose {
+            CallPurpose::Nothing => drop(self.calls.remove(&id)),
+            CallPurpose::Close { reply, .. } => {
                 if let Some(reply) = reply.take() {
-                    sessions::done(reply);
+                    sessions::reply_done(reply);
                 }
             }
-            Pending::Detach { .. }
-            | Pending::Wire
-            | Pending::Discard
-            | Pending::Adopt
+            CallPurpose::Detach { .. }
+            | CallPurpose::SetRate
+            | CallPurpose::Discard
+            | CallPurpose::Adopt
             // The replies were sent without the census.
-            | Pending::Tell(_)
-            | Pending::Totals
-            | Pending::Late => {}
-            what => {
-                let what = std::mem::replace(what, Pending::Late);
-                if !matches!(what, Pending::Attach { .. } | Pending::Open { .. }) {
+            | CallPurpose::Census(_)
+            | CallPurpose::Totals
+            | CallPurpose::Abandoned => {}
+            purpose => {
+                let purpose = std::mem::replace(purpose, CallPurpose::Abandoned);
+                if !matches!(purpose, CallPurpose::Attach { .. } | CallPurpose::Open { .. }) {
                     self.calls.remove(&id);
                 }
-                let frees = matches!(what, Pending::Open { .. } | Pending::Change { .. });
-                let why = Denied::Failed(format!("the driver of {link} does not answer"));
-                self.give_up(promises, what, why, now);
+                let frees = matches!(purpose, CallPurpose::Open { .. } | CallPurpose::Change { .. });
+                let why = RequestError::Failed(format!("the driver of {link} does not answer"));
+                self.abandon_call(promises, purpose, why, now);
                 if frees {
                     self.settle(promises, &link, now);
                 }
@@ -80,68 +80,68 @@ impl<N: Network> Flows<N> {
     }
 
     /// Ends the wait for the answer to a call: undoes its effect on the records, and replies.
-    pub(super) fn give_up(
+    pub(super) fn abandon_call(
         &mut self,
         promises: &mut impl Promises,
-        what: Pending,
-        why: Denied,
+        purpose: CallPurpose,
+        why: RequestError,
         now: Now,
     ) {
-        match what {
-            Pending::Attach { session, reply, .. } => {
+        match purpose {
+            CallPurpose::Attach { session, reply, .. } => {
                 self.sessions.remove(&session);
                 refuse(reply, why);
             }
-            Pending::Open { flow, reply, .. } => {
-                self.forget_flow(flow.number);
+            CallPurpose::Open { flow, reply, .. } => {
+                self.remove_flow(flow.number);
                 refuse(reply, why);
             }
-            Pending::Change {
+            CallPurpose::Change {
                 flow,
                 before,
                 reply,
             } => {
-                self.change_back(flow, *before, now);
+                self.restore_contract(flow, *before, now);
                 refuse(reply, why);
             }
-            Pending::Close { flow, reply } => {
-                self.forget_flow(flow);
+            CallPurpose::Close { flow, reply } => {
+                self.remove_flow(flow);
                 if let Some(reply) = reply {
-                    sessions::done(reply);
+                    sessions::reply_done(reply);
                 }
             }
-            Pending::Tell(tickets) => {
+            CallPurpose::Census(tickets) => {
                 self.tickets.take(&tickets, None);
-                self.tell_ready(promises, now);
+                self.send_ready_replies(promises, now);
             }
-            Pending::Detach { .. }
-            | Pending::Wire
-            | Pending::Discard
-            | Pending::Adopt
-            | Pending::Totals
-            | Pending::Nothing
-            | Pending::Late => {}
+            CallPurpose::Detach { .. }
+            | CallPurpose::SetRate
+            | CallPurpose::Discard
+            | CallPurpose::Adopt
+            | CallPurpose::Totals
+            | CallPurpose::Nothing
+            | CallPurpose::Abandoned => {}
         }
     }
 
     /// Restores the contract of a flow, and sends it to the driver after the failed change.
-    pub(super) fn change_back(&mut self, flow: u32, before: Before, now: Now) {
+    pub(super) fn restore_contract(&mut self, flow: u32, before: FormerContract, now: Now) {
         self.set_contract(flow, before.contract, before.degraded);
         if let Some(flow) = self.flows.get(&flow).cloned() {
-            self.serve(&flow, Pending::Nothing, now);
+            self.send_contract(&flow, CallPurpose::Nothing, now);
         }
     }
 
     /// Undoes the result of an attachment or opening that was answered too late.
-    pub(super) fn take_back(&mut self, link: &IfName, made: &DriverAnswer, now: Now) {
+    pub(super) fn undo_late_result(&mut self, link: &IfName, made: &DriverAnswer, now: Now) {
         let ask = match *made {
             DriverAnswer::Attached { program } => DriverRequest::Detach { program },
             DriverAnswer::Opened { flow, .. } => DriverRequest::Close { flow },
             _ => return,
         };
-        self.call(link, ask, None, Pending::Nothing, now);
+        self.call(link, ask, None, CallPurpose::Nothing, now);
     }
 }
 
 /// A call that timed out has no waiting request any more; it is not handled again for this time.
-const AGAIN: Nanos = Nanos::from_secs(600);
+const RECHECK: Nanos = Nanos::from_secs(600);

@@ -28,18 +28,18 @@ pub(super) struct Connection {
     pub groups: Option<Vec<u32>>,
     state: State,
     decoder: Decoder,
-    out: VecDeque<Piece>,
+    queued: VecDeque<QueuedFrame>,
     /// Deadline for the rest of the message being read, or for the rest of a refused one.
     read_by: Option<Instant>,
-    /// Deadline for the client to take the first of `out`.
+    /// Deadline for the client to take the first of `queued`.
     write_by: Option<Instant>,
     /// The user's counter at the last change of idleness: the smallest value is idle for longest.
     pub idle_since: u64,
     /// True if it counts against the user's limit.
-    pub seated: bool,
+    pub is_counted: bool,
     /// True if the client hung up while its request waits; the connection is closed when the daemon
     /// has the request.
-    pub gone: bool,
+    pub hung_up: bool,
 }
 
 enum State {
@@ -48,28 +48,28 @@ enum State {
     /// A request waits for its turn.
     Waiting(Box<ClientCall>),
     /// The daemon has the request.
-    Asking,
+    AtDaemon,
     /// The client has got the reason for the end of the connection; up to so many more of its bytes
     /// are read.
-    Leaving(usize),
+    Closing(usize),
 }
 
 /// A frame that is partly sent.
-struct Piece {
+struct QueuedFrame {
     bytes: Vec<u8>,
-    gone: usize,
+    sent: usize,
     fds: Vec<OwnedFd>,
 }
 
 /// The next step for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextStep {
     /// None: the connection stays as it is.
-    Stays,
+    Keep,
     /// A complete request has come and waits for its turn.
-    Waits,
+    RequestReady,
     /// The connection is to be closed.
-    Ends,
+    Close,
 }
 
 impl Connection {
@@ -79,12 +79,12 @@ impl Connection {
             groups: Some(groups),
             state: State::Reading,
             decoder: Decoder::new(LONGEST_REQUEST),
-            out: VecDeque::new(),
+            queued: VecDeque::new(),
             read_by: None,
             write_by: None,
             idle_since: 0,
-            seated: true,
-            gone: false,
+            is_counted: true,
+            hung_up: false,
         }
     }
 
@@ -95,7 +95,7 @@ impl Connection {
     /// True if no request is in progress and nothing is to be sent. The connection may be dismissed
     /// for another.
     pub fn is_idle(&self) -> bool {
-        matches!(self.state, State::Reading) && self.out.is_empty()
+        matches!(self.state, State::Reading) && self.queued.is_empty()
     }
 
     /// True if its request waits for its user's turn.
@@ -104,23 +104,23 @@ impl Connection {
     }
 
     /// True if the daemon has its request.
-    pub fn is_asking(&self) -> bool {
-        matches!(self.state, State::Asking)
+    pub fn is_at_daemon(&self) -> bool {
+        matches!(self.state, State::AtDaemon)
     }
 
     /// True if it is to be read.
     pub fn wants_read(&self) -> bool {
         match self.state {
             // While an answer is unread, further requests of the client stay in the socket.
-            State::Reading => self.out.is_empty(),
-            State::Leaving(_) => true,
-            State::Waiting(_) | State::Asking => false,
+            State::Reading => self.queued.is_empty(),
+            State::Closing(_) => true,
+            State::Waiting(_) | State::AtDaemon => false,
         }
     }
 
     /// True if something is to be sent.
     pub fn wants_write(&self) -> bool {
-        !self.out.is_empty()
+        !self.queued.is_empty()
     }
 
     /// The time of the next [`Connection::expire`].
@@ -129,36 +129,36 @@ impl Connection {
     }
 
     /// Reads what is available.
-    pub fn read(&mut self, now: Instant) -> Next {
+    pub fn read(&mut self, now: Instant) -> NextStep {
         let mut bytes = [0; 16 * 1024];
         loop {
             let left = match self.state {
-                State::Leaving(left) => left.min(bytes.len()),
+                State::Closing(left) => left.min(bytes.len()),
                 _ if self.wants_read() => bytes.len(),
-                _ => return Next::Stays,
+                _ => return NextStep::Keep,
             };
             if left == 0 {
-                return Next::Ends;
+                return NextStep::Close;
             }
             // Descriptors that come with the bytes are closed inside this call: in the thread of
             // their sender.
             let got = match fds::receive(self.socket.as_fd(), &mut bytes[..left], 0) {
                 Ok(got) => got,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Stays,
-                Err(_) => return Next::Ends,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return NextStep::Keep,
+                Err(_) => return NextStep::Close,
             };
-            if let State::Leaving(left) = &mut self.state {
+            if let State::Closing(left) = &mut self.state {
                 *left = left.saturating_sub(got.bytes);
             } else if got.surplus {
-                return self.refuse(DESCRIPTOR.to_owned(), now);
+                return self.refuse(DESCRIPTOR_REFUSED.to_owned(), now);
             }
             if got.bytes == 0 {
-                return Next::Ends;
+                return NextStep::Close;
             }
             if matches!(self.state, State::Reading) {
                 self.decoder.push(&bytes[..got.bytes]);
                 match self.advance(now) {
-                    Next::Stays => {}
+                    NextStep::Keep => {}
                     other => return other,
                 }
             }
@@ -166,18 +166,18 @@ impl Connection {
     }
 
     /// Looks for a complete message in the bytes read.
-    pub fn advance(&mut self, now: Instant) -> Next {
-        if !matches!(self.state, State::Reading) || !self.out.is_empty() {
-            return Next::Stays;
+    pub fn advance(&mut self, now: Instant) -> NextStep {
+        if !matches!(self.state, State::Reading) || !self.queued.is_empty() {
+            return NextStep::Keep;
         }
         let body = match self.decoder.poll() {
             Ok(Some(body)) => body,
             Ok(None) => {
                 self.read_by = match self.decoder.is_inside() {
-                    true => self.read_by.or(Some(now + PATIENCE)),
+                    true => self.read_by.or(Some(now + REQUEST_TIMEOUT)),
                     false => None,
                 };
-                return Next::Stays;
+                return NextStep::Keep;
             }
             Err(error) => return self.refuse(error.to_string(), now),
         };
@@ -185,15 +185,15 @@ impl Connection {
         match decode_client_call(&body) {
             Ok(call) => {
                 self.state = State::Waiting(Box::new(call));
-                Next::Waits
+                NextStep::RequestReady
             }
             Err(error) => self.refuse(error.to_string(), now),
         }
     }
 
     /// Takes its request for the daemon, if one waits.
-    pub fn ask(&mut self) -> Option<ClientCall> {
-        match std::mem::replace(&mut self.state, State::Asking) {
+    pub fn take_request(&mut self) -> Option<ClientCall> {
+        match std::mem::replace(&mut self.state, State::AtDaemon) {
             State::Waiting(call) => Some(*call),
             other => {
                 self.state = other;
@@ -203,66 +203,66 @@ impl Connection {
     }
 
     /// Sends a message of the daemon, as far as the client reads.
-    pub fn deliver(&mut self, message: ToFront, now: Instant) -> Next {
+    pub fn deliver(&mut self, message: ToFront, now: Instant) -> NextStep {
         match message.kind {
-            Kind::Close => return Next::Ends,
-            Kind::Attached => self.seated = false,
-            Kind::Answer | Kind::News | Kind::Quota => {}
+            Kind::Close => return NextStep::Close,
+            Kind::Attached => self.is_counted = false,
+            Kind::Answer | Kind::Notification | Kind::Quota => {}
         }
-        if message.kind != Kind::News && self.is_asking() {
+        if message.kind != Kind::Notification && self.is_at_daemon() {
             self.state = State::Reading;
         }
         self.send(message.frame, message.fds, now)
     }
 
     /// Sends the client the reason for the end of the connection.
-    pub fn refuse(&mut self, why: String, now: Instant) -> Next {
-        self.leave(Response::bad_usage(why), now)
+    pub fn refuse(&mut self, why: String, now: Instant) -> NextStep {
+        self.send_last(Response::bad_usage(why), now)
     }
 
     /// Sends a last answer. Unread bytes of the client would turn the close into a reset that
     /// overtakes the answer, so some of them are read.
-    pub fn leave(&mut self, last: Response, now: Instant) -> Next {
-        self.state = State::Leaving(MOST_DRAINED);
-        self.read_by = Some(now + LAST_WORDS);
+    pub fn send_last(&mut self, last: Response, now: Instant) -> NextStep {
+        self.state = State::Closing(MAX_DRAINED);
+        self.read_by = Some(now + DRAIN_TIME);
         match encode_response(&last) {
             Ok(frame) => self.send(frame, Vec::new(), now),
-            Err(_) => Next::Ends,
+            Err(_) => NextStep::Close,
         }
     }
 
-    fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>, now: Instant) -> Next {
-        let waiting: usize = self.out.iter().map(|piece| piece.bytes.len()).sum();
-        if !self.out.is_empty() && waiting + bytes.len() > MOST_WAITING {
-            return Next::Ends;
+    fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>, now: Instant) -> NextStep {
+        let waiting: usize = self.queued.iter().map(|frame| frame.bytes.len()).sum();
+        if !self.queued.is_empty() && waiting + bytes.len() > MAX_QUEUED {
+            return NextStep::Close;
         }
-        self.out.push_back(Piece {
+        self.queued.push_back(QueuedFrame {
             bytes,
-            gone: 0,
+            sent: 0,
             fds,
         });
         self.write(now)
     }
 
     /// Sends what is queued, as far as the client reads.
-    pub fn write(&mut self, now: Instant) -> Next {
-        while let Some(piece) = self.out.front_mut() {
-            let beside: Vec<BorrowedFd<'_>> = piece.fds.iter().map(AsFd::as_fd).collect();
-            match fds::send(self.socket.as_fd(), &piece.bytes[piece.gone..], &beside) {
+    pub fn write(&mut self, now: Instant) -> NextStep {
+        while let Some(frame) = self.queued.front_mut() {
+            let beside: Vec<BorrowedFd<'_>> = frame.fds.iter().map(AsFd::as_fd).collect();
+            match fds::send(self.socket.as_fd(), &frame.bytes[frame.sent..], &beside) {
                 Ok(sent) => {
-                    piece.gone += sent;
+                    frame.sent += sent;
                     // They were sent with the first byte.
-                    piece.fds.clear();
-                    if piece.gone == piece.bytes.len() {
-                        self.out.pop_front();
+                    frame.fds.clear();
+                    if frame.sent == frame.bytes.len() {
+                        self.queued.pop_front();
                         self.write_by = None;
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.write_by.get_or_insert(now + SLOWEST_READER);
-                    return Next::Stays;
+                    self.write_by.get_or_insert(now + WRITE_TIMEOUT);
+                    return NextStep::Keep;
                 }
-                Err(_) => return Next::Ends,
+                Err(_) => return NextStep::Close,
             }
         }
         // Bytes read before the answer was sent may contain the next request.
@@ -270,30 +270,30 @@ impl Connection {
     }
 
     /// Acts on deadlines that are over.
-    pub fn expire(&mut self, now: Instant) -> Next {
+    pub fn expire(&mut self, now: Instant) -> NextStep {
         if self.write_by.is_some_and(|by| by <= now) {
-            return Next::Ends;
+            return NextStep::Close;
         }
         match (&self.state, self.read_by) {
             (State::Reading, Some(by)) if by <= now => {
-                let why = format!("the request did not end within {PATIENCE:?}");
+                let why = format!("the request did not end within {REQUEST_TIMEOUT:?}");
                 self.refuse(why, now)
             }
-            (State::Leaving(_), Some(by)) if by <= now => Next::Ends,
-            _ => Next::Stays,
+            (State::Closing(_), Some(by)) if by <= now => NextStep::Close,
+            _ => NextStep::Keep,
         }
     }
 }
 
-const DESCRIPTOR: &str = "a file descriptor came with the request; none is taken: a process is named by its number and \
+const DESCRIPTOR_REFUSED: &str = "a file descriptor came with the request; none is taken: a process is named by its number and \
                           its start";
 /// Time limit for a request to arrive completely.
-const PATIENCE: Duration = Duration::from_secs(1);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for a client to read an answer.
-const SLOWEST_READER: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the rest of a refused message is read.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const DRAIN_TIME: Duration = Duration::from_millis(200);
 /// Bytes of it that are read.
-const MOST_DRAINED: usize = 2 << 20;
+const MAX_DRAINED: usize = 2 << 20;
 /// Bytes queued behind an answer that the client does not read.
-const MOST_WAITING: usize = 4 << 20;
+const MAX_QUEUED: usize = 4 << 20;

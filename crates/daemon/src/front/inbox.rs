@@ -12,7 +12,7 @@ use super::messages::ToFront;
 
 /// A message to a user's thread.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum InboxMessage {
     /// A new connection of the user.
     Connected {
         /// The connection's number.
@@ -38,12 +38,12 @@ pub(super) struct Inbox {
     queue: Mutex<Queue>,
     wake: OwnedFd,
     /// Connections that count against the limit, including those still in the queue.
-    pub seats: AtomicUsize,
+    pub counted: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Queue {
-    told: VecDeque<Told>,
+    messages: VecDeque<InboxMessage>,
     ended: bool,
     /// True if the first thread has waited for this one without success, and it has taken nothing
     /// since.
@@ -55,17 +55,17 @@ impl Inbox {
         Ok(Inbox {
             queue: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            seats: AtomicUsize::new(0),
+            counted: AtomicUsize::new(0),
         })
     }
 
     /// Queues a message; returns it if the thread has ended.
-    pub fn tell(&self, what: Told) -> Result<(), Told> {
+    pub fn push(&self, what: InboxMessage) -> Result<(), InboxMessage> {
         let mut queue = self.lock();
         if queue.ended {
             return Err(what);
         }
-        queue.told.push_back(what);
+        queue.messages.push_back(what);
         drop(queue);
         // The write fails if the eventfd's counter is full; then the descriptor is readable
         // already.
@@ -74,28 +74,28 @@ impl Inbox {
     }
 
     /// Takes all queued messages.
-    pub fn take(&self) -> VecDeque<Told> {
+    pub fn take(&self) -> VecDeque<InboxMessage> {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         let mut queue = self.lock();
         queue.stuck = false;
-        std::mem::take(&mut queue.told)
+        std::mem::take(&mut queue.messages)
     }
 
     /// Ends the queue if it is empty; returns true if it has ended. An ended queue takes no
     /// message.
     pub fn end(&self) -> bool {
         let mut queue = self.lock();
-        queue.ended = queue.told.is_empty();
+        queue.ended = queue.messages.is_empty();
         queue.ended
     }
 
     /// Waits until the thread has taken all messages. False if it has not within `within`, or if an
     /// earlier wait failed and it has taken nothing since.
-    pub fn catches_up(&self, within: Duration) -> bool {
+    pub fn wait_until_taken(&self, within: Duration) -> bool {
         let until = Instant::now() + within;
         loop {
             let mut queue = self.lock();
-            if queue.told.is_empty() {
+            if queue.messages.is_empty() {
                 return true;
             }
             if queue.stuck || Instant::now() > until {
@@ -114,16 +114,16 @@ impl Inbox {
 
     /// The number of queued messages; it does not shrink while the thread is stuck.
     pub fn waiting(&self) -> usize {
-        self.lock().told.len()
+        self.lock().messages.len()
     }
 
     /// A descriptor that is readable while messages are queued.
-    pub fn woken(&self) -> BorrowedFd<'_> {
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    pub fn seats(&self) -> usize {
-        self.seats.load(Ordering::Relaxed)
+    pub fn counted(&self) -> usize {
+        self.counted.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {

@@ -77,7 +77,7 @@ pub(crate) enum Kind {
     /// The answer to an attachment: the connection no longer counts against the limit.
     Attached,
     /// A notification between answers.
-    News,
+    Notification,
     /// Closes the connection without an answer.
     Close,
     /// For the front itself: sets the number of connections of each user except root.
@@ -103,7 +103,7 @@ impl ToFront {
         let kinds = [
             Kind::Answer,
             Kind::Attached,
-            Kind::News,
+            Kind::Notification,
             Kind::Close,
             Kind::Quota,
         ];

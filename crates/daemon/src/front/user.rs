@@ -20,55 +20,55 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use super::Daemon;
-use super::accept::All;
-use super::connection::{Connection, Next};
-use super::inbox::{Inbox, Told};
+use super::DaemonPipe;
+use super::accept::SharedLimits;
+use super::connection::{Connection, NextStep};
+use super::inbox::{Inbox, InboxMessage};
 use super::messages::{FromFront, ToFront};
 
 /// The state of a user's thread.
 pub(super) struct User {
     uid: u32,
     inbox: Arc<Inbox>,
-    all: Arc<All>,
-    daemon: Arc<Daemon>,
+    limits: Arc<SharedLimits>,
+    daemon: Arc<DaemonPipe>,
     epoll: OwnedFd,
     connections: HashMap<u64, Connection>,
     due: BTreeSet<(Instant, u64)>,
-    moment: u64,
+    activity: u64,
     /// Number of requests that the daemon has.
-    asked: usize,
+    at_daemon: usize,
     /// Connections whose request waits.
     waiting: VecDeque<u64>,
-    ends: bool,
+    ending: bool,
 }
 
 impl User {
     pub fn new(
         uid: u32,
         inbox: Arc<Inbox>,
-        all: Arc<All>,
-        daemon: Arc<Daemon>,
+        limits: Arc<SharedLimits>,
+        daemon: Arc<DaemonPipe>,
     ) -> io::Result<User> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(
             &epoll,
-            inbox.woken(),
+            inbox.wake_fd(),
             EventData::new_u64(INBOX),
             EventFlags::IN,
         )?;
         Ok(User {
             uid,
             inbox,
-            all,
+            limits,
             daemon,
             epoll,
             connections: HashMap::new(),
             due: BTreeSet::new(),
-            moment: 0,
-            asked: 0,
+            activity: 0,
+            at_daemon: 0,
             waiting: VecDeque::new(),
-            ends: false,
+            ending: false,
         })
     }
 
@@ -77,7 +77,7 @@ impl User {
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
-            let wait = self.patience();
+            let wait = self.wait();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&wait)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => break,
@@ -85,14 +85,14 @@ impl User {
             let is_idle = events.is_empty() && self.connections.is_empty();
             let now = Instant::now();
             for event in events.drain(..) {
-                self.take_event(event, now);
+                self.handle_event(event, now);
             }
-            for told in self.inbox.take() {
-                self.take_told(told, now);
+            for message in self.inbox.take() {
+                self.handle_message(message, now);
             }
             // After all reads: bytes that arrived in time count even if this thread was late.
             self.expire(now);
-            if self.ask().is_err() || self.ends {
+            if self.pass_requests().is_err() || self.ending {
                 break;
             }
             if is_idle && self.connections.is_empty() && self.inbox.end() {
@@ -106,7 +106,7 @@ impl User {
         numbers.into_iter().for_each(|number| self.close(number));
     }
 
-    fn patience(&self) -> Timespec {
+    fn wait(&self) -> Timespec {
         let until_due = self.due.first().map(|(due, _)| {
             let left = due.saturating_duration_since(Instant::now());
             // Rounded up, so that the deadline is over then.
@@ -120,51 +120,55 @@ impl User {
         Timespec::try_from(wait).unwrap_or(LINGER)
     }
 
-    fn take_event(&mut self, event: Event, now: Instant) {
+    fn handle_event(&mut self, event: Event, now: Instant) {
         let number = event.data.u64();
         let Some(connection) = self.connections.get_mut(&number) else {
             return;
         };
         let flags = event.flags;
-        let mut next = Next::Stays;
+        let mut next = NextStep::Keep;
         if flags.contains(EventFlags::OUT) {
             next = connection.write(now);
         }
-        if next == Next::Stays && connection.wants_read() {
+        if next == NextStep::Keep && connection.wants_read() {
             next = connection.read(now);
-        } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) && next == Next::Stays {
+        } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) && next == NextStep::Keep {
             // The client has hung up while its request waits or is carried out; the request is
             // carried out anyway.
             if connection.is_waiting() {
-                connection.gone = epoll::delete(&self.epoll, connection.socket()).is_ok();
+                connection.hung_up = epoll::delete(&self.epoll, connection.socket()).is_ok();
             }
-            if !connection.gone {
-                next = Next::Ends;
+            if !connection.hung_up {
+                next = NextStep::Close;
             }
         }
-        self.follow(number, next);
+        self.apply_step(number, next);
     }
 
-    fn take_told(&mut self, told: Told, now: Instant) {
-        match told {
-            Told::Connected {
+    fn handle_message(&mut self, message: InboxMessage, now: Instant) {
+        match message {
+            InboxMessage::Connected {
                 number,
                 socket,
                 groups,
             } => self.connect(number, socket, groups, now),
-            Told::Deliver(message) => self.deliver(message, now),
-            Told::MakeRoom => drop(self.dismiss()),
-            Told::Close(socket) => drop(socket),
-            Told::End => self.ends = true,
+            InboxMessage::Deliver(message) => self.deliver(message, now),
+            InboxMessage::MakeRoom => drop(self.close_idle()),
+            InboxMessage::Close(socket) => drop(socket),
+            InboxMessage::End => self.ending = true,
         }
     }
 
     fn connect(&mut self, number: u64, socket: OwnedFd, groups: Vec<u32>, now: Instant) {
         let mut connection = Connection::new(socket, groups);
-        self.moment += 1;
-        connection.idle_since = self.moment;
-        let held = self.connections.values().filter(|held| held.seated).count();
-        let is_full = held >= self.all.most_of(self.uid) && !self.dismiss();
+        self.activity += 1;
+        connection.idle_since = self.activity;
+        let held = self
+            .connections
+            .values()
+            .filter(|held| held.is_counted)
+            .count();
+        let is_full = held >= self.limits.max_of(self.uid) && !self.close_idle();
         if epoll::add(
             &self.epoll,
             connection.socket(),
@@ -173,42 +177,42 @@ impl User {
         )
         .is_err()
         {
-            self.give_back_seat();
+            self.uncount();
             return;
         }
-        let mut next = Next::Stays;
+        let mut next = NextStep::Keep;
         if is_full {
-            next = connection.leave(too_many(self.uid, self.all.most_of(self.uid)), now);
+            next = connection.send_last(busy_refusal(self.uid, self.limits.max_of(self.uid)), now);
         }
         self.connections.insert(number, connection);
-        self.follow(number, next);
+        self.apply_step(number, next);
     }
 
     fn deliver(&mut self, message: ToFront, now: Instant) {
         let number = message.connection;
-        let is_answer = message.kind != super::messages::Kind::News;
-        self.asked = self.asked.saturating_sub(usize::from(is_answer));
+        let is_answer = message.kind != super::messages::Kind::Notification;
+        self.at_daemon = self.at_daemon.saturating_sub(usize::from(is_answer));
         let Some(connection) = self.connections.get_mut(&number) else {
             return;
         };
-        let had_seat = connection.seated;
-        self.moment += 1;
-        connection.idle_since = self.moment;
+        let was_counted = connection.is_counted;
+        self.activity += 1;
+        connection.idle_since = self.activity;
         let next = connection.deliver(message, now);
-        if had_seat && !connection.seated {
-            self.give_back_seat();
+        if was_counted && !connection.is_counted {
+            self.uncount();
         }
-        self.follow(number, next);
+        self.apply_step(number, next);
     }
 
     /// Takes a connection's next step, and updates the events and deadlines to wait for.
-    fn follow(&mut self, number: u64, next: Next) {
+    fn apply_step(&mut self, number: u64, next: NextStep) {
         match next {
-            Next::Ends => return self.close(number),
-            Next::Waits => self.waiting.push_back(number),
-            Next::Stays => {}
+            NextStep::Close => return self.close(number),
+            NextStep::RequestReady => self.waiting.push_back(number),
+            NextStep::Keep => {}
         }
-        let Some(connection) = self.connections.get(&number).filter(|held| !held.gone) else {
+        let Some(connection) = self.connections.get(&number).filter(|held| !held.hung_up) else {
             return;
         };
         let mut flags = EventFlags::empty();
@@ -231,14 +235,14 @@ impl User {
             self.due.pop_first();
             if let Some(connection) = self.connections.get_mut(&number) {
                 let next = connection.expire(now);
-                self.follow(number, next);
+                self.apply_step(number, next);
             }
         }
     }
 
     /// Passes requests on, as many as the daemon may have of this user.
-    fn ask(&mut self) -> io::Result<()> {
-        while self.asked < most_asked(self.uid) {
+    fn pass_requests(&mut self) -> io::Result<()> {
+        while self.at_daemon < max_at_daemon(self.uid) {
             let Some(number) = self.waiting.pop_front() else {
                 return Ok(());
             };
@@ -246,34 +250,44 @@ impl User {
                 continue;
             };
             let groups = connection.groups.take();
-            let Some(call) = connection.ask() else {
+            let Some(call) = connection.take_request() else {
                 continue;
             };
             if let Some(groups) = groups {
-                self.daemon.tell(&FromFront::Opened {
+                self.daemon.send(&FromFront::Opened {
                     connection: number,
                     uid: self.uid,
                     groups,
                 })?;
             }
-            self.daemon.tell(&FromFront::Asked {
+            self.daemon.send(&FromFront::Asked {
                 connection: number,
                 process: call.process,
                 request: call.request,
             })?;
-            self.asked += 1;
-            let gone = self.connections.get(&number).is_some_and(|held| held.gone);
-            self.follow(number, if gone { Next::Ends } else { Next::Stays });
+            self.at_daemon += 1;
+            let hung_up = self
+                .connections
+                .get(&number)
+                .is_some_and(|held| held.hung_up);
+            self.apply_step(
+                number,
+                if hung_up {
+                    NextStep::Close
+                } else {
+                    NextStep::Keep
+                },
+            );
         }
         Ok(())
     }
 
     /// Closes the connection that is idle for longest; false if none is idle.
-    fn dismiss(&mut self) -> bool {
+    fn close_idle(&mut self) -> bool {
         let idle = self
             .connections
             .iter()
-            .filter(|(_, held)| held.seated && held.is_idle());
+            .filter(|(_, held)| held.is_counted && held.is_idle());
         let longest = idle.min_by_key(|(_, held)| held.idle_since);
         let Some(number) = longest.map(|(number, _)| *number) else {
             return false;
@@ -286,32 +300,32 @@ impl User {
         let Some(connection) = self.connections.remove(&number) else {
             return;
         };
-        if connection.seated {
-            self.give_back_seat();
+        if connection.is_counted {
+            self.uncount();
         }
         if connection.groups.is_none() {
             // If the daemon has ended, the connection is closed anyway.
-            let _ = self.daemon.tell(&FromFront::Closed { connection: number });
+            let _ = self.daemon.send(&FromFront::Closed { connection: number });
         }
         // This drop may block, so all messages were sent before.
         drop(connection);
     }
 
-    fn give_back_seat(&self) {
-        self.inbox.seats.fetch_sub(1, Ordering::Relaxed);
+    fn uncount(&self) {
+        self.inbox.counted.fetch_sub(1, Ordering::Relaxed);
         if self.uid != 0 {
-            self.all.seats.fetch_sub(1, Ordering::Relaxed);
+            self.limits.counted.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
 /// Largest number of a user's requests at the daemon; the others wait in their connections.
-fn most_asked(uid: u32) -> usize {
+fn max_at_daemon(uid: u32) -> usize {
     if uid == 0 { 64 } else { 8 }
 }
 
 /// The reason for a refused connection.
-fn too_many(uid: u32, most: usize) -> Response {
+fn busy_refusal(uid: u32, most: usize) -> Response {
     Response::failed(format!(
         "too many connections of user {uid} are busy with requests, of at most {most}; try again when one of them has its answer"
     ))

@@ -54,12 +54,12 @@ impl Engines {
 }
 
 /// Why a contract is not supported for this target; `None` if it is.
-pub fn not_served(target: &Target, contract: &Contract) -> Option<String> {
+pub fn unsupported_clause(target: &Target, contract: &Contract) -> Option<String> {
     if !matches!(target, Target::Container(_)) {
         return None;
     }
     let asked = contract.as_change().clauses();
-    let clause = asked.iter().find(|clause| !SERVED.contains(clause))?;
+    let clause = asked.iter().find(|clause| !SUPPORTED.contains(clause))?;
     Some(format!(
         "{clause} is not supported for a container: its packets reach a link without their socket, so only limits (up, \
          down, both) hold; one in the host's own network can be promised something as cgroup:/path"
@@ -122,7 +122,7 @@ struct StorageRecord {
 }
 
 /// The clauses that are supported for a container.
-const SERVED: [Clause; 4] = [Clause::Up, Clause::Down, Clause::Both, Clause::Burst];
+const SUPPORTED: [Clause; 4] = [Clause::Up, Clause::Down, Clause::Both, Clause::Burst];
 /// Length of an id as engines print it.
 const SHORT_ID: usize = 12;
 

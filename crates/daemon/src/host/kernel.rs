@@ -1,5 +1,5 @@
 //! The Linux kernel as a [`super::Host`]: the only caller of `kernel`. Converts its errors to
-//! [`Denied`].
+//! [`RequestError`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,17 +14,19 @@ use netnice_kernel::plan::{Desired, Leaves};
 use netnice_kernel::probe::{self, Finding};
 use netnice_kernel::{KernelError, device, executable, process, speed, traffic};
 
-use super::{Act, Enforcer, Interface, Inventory, Members, Meter, Process, Seen, Sight};
-use crate::denied::Denied;
+use super::{
+    Act, Enforcer, Interface, InterfaceTraffic, Inventory, LookupRights, Members, Meter, Process,
+};
+use crate::error::RequestError;
 use crate::host::containers::Engines;
-use crate::ledger::{AppKey, Bound, Place, Root};
+use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
 
 /// The kernel of this machine, in this network namespace.
 pub struct KernelHost {
     kernel: Kernel,
     route: Route,
     engines: Engines,
-    sight: Sight,
+    lookup_rights: LookupRights,
 }
 
 impl KernelHost {
@@ -33,13 +35,13 @@ impl KernelHost {
         Ok(KernelHost {
             kernel,
             engines,
-            sight: Sight::default(),
+            lookup_rights: LookupRights::default(),
             route: Route::open()?,
         })
     }
 
     /// The port ids of the netlink sockets with which this host makes changes.
-    pub fn numbers(&self) -> Result<Vec<u32>, KernelError> {
+    pub fn netlink_ports(&self) -> Result<Vec<u32>, KernelError> {
         Ok(vec![self.kernel.number()?, self.route.number()?])
     }
 
@@ -52,7 +54,10 @@ impl KernelHost {
     ///
     /// # Errors
     /// If it could not be started; then there is nothing to undo.
-    fn carry_out(&mut self, act: &Act) -> Result<(Result<Adoption, KernelError>, Act), Denied> {
+    fn carry_out(
+        &mut self,
+        act: &Act,
+    ) -> Result<(Result<Adoption, KernelError>, Act), RequestError> {
         let nothing = |()| Adoption::default();
         Ok(match act {
             Act::Adopt {
@@ -62,9 +67,9 @@ impl KernelHost {
                 keep,
             } => {
                 let number = |id: u32| (id != 0).then_some(id);
-                let heir = number(self.kernel.membership(*pid).own).filter(|own| own != id);
+                let outer = number(self.kernel.membership(*pid).own).filter(|own| own != id);
                 let found = self.kernel.adopt(*id, *pid, *only, keep);
-                (found, Act::release(*id, heir))
+                (found, Act::release(*id, outer))
             }
             Act::Readopt { members } => {
                 let done = members.iter().try_for_each(|(pid, id)| {
@@ -73,9 +78,11 @@ impl KernelHost {
                 });
                 (done.map(nothing), Act::release_again(members))
             }
-            Act::Release { heirs } => {
+            Act::Release { outer_targets } => {
                 let mut members = BTreeMap::new();
-                let done = self.kernel.release(heirs, Membership::Own, &mut members);
+                let done = self
+                    .kernel
+                    .release(outer_targets, Membership::Own, &mut members);
                 (done.map(nothing), Act::Readopt { members })
             }
             Act::BindApp { id, path } => {
@@ -84,7 +91,7 @@ impl KernelHost {
                 (found, Act::UnbindApp { id, path })
             }
             Act::UnbindApp { id, path } => {
-                let done = self.unless_free(|kernel| kernel.unbind_app(*id));
+                let done = self.if_enforcing(|kernel| kernel.unbind_app(*id));
                 let (id, path) = (*id, path.clone());
                 (done.map(nothing), Act::BindApp { id, path })
             }
@@ -95,7 +102,7 @@ impl KernelHost {
                 (done.map(nothing), Act::UnbindCgroup { id, bound })
             }
             Act::UnbindCgroup { id, bound } => {
-                let done = self.unless_free(|kernel| kernel.unbind_cgroup(*id));
+                let done = self.if_enforcing(|kernel| kernel.unbind_cgroup(*id));
                 let id = *id;
                 let undo = match bound.clone() {
                     Some(bound) => Act::BindCgroup { id, bound },
@@ -108,7 +115,7 @@ impl KernelHost {
                 (self.kernel.bind_user(id, uid), Act::UnbindUser { id, uid })
             }
             Act::UnbindUser { id, uid } => {
-                let done = self.unless_free(|kernel| kernel.unbind_user(*id));
+                let done = self.if_enforcing(|kernel| kernel.unbind_user(*id));
                 let (id, uid) = (*id, *uid);
                 (done.map(nothing), Act::BindUser { id, uid })
             }
@@ -116,7 +123,7 @@ impl KernelHost {
     }
 
     /// Runs `act` if anything is in force.
-    fn unless_free(
+    fn if_enforcing(
         &mut self,
         act: impl FnOnce(&mut Kernel) -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
@@ -126,16 +133,18 @@ impl KernelHost {
         }
     }
 
-    fn find_group(&mut self, bound: &Bound) -> Result<Cgroup, Denied> {
+    fn find_group(&mut self, bound: &CgroupRef) -> Result<Cgroup, RequestError> {
         Ok(cgroup::find(&bound.path)?)
     }
 }
 
-impl From<KernelError> for Denied {
-    fn from(error: KernelError) -> Denied {
+impl From<KernelError> for RequestError {
+    fn from(error: KernelError) -> RequestError {
         match error {
-            KernelError::ForeignQdisc { .. } => Denied::NotAdmitted(format!("refused: {error}")),
-            _ => Denied::Failed(error.to_string()),
+            KernelError::ForeignQdisc { .. } => {
+                RequestError::NotAdmitted(format!("refused: {error}"))
+            }
+            _ => RequestError::Failed(error.to_string()),
         }
     }
 }
@@ -144,7 +153,7 @@ impl Inventory for KernelHost {
     fn process(&mut self, pid: u32) -> Option<Process> {
         let facts = process::facts(pid)?;
         Some(Process {
-            root: Root {
+            root: ProcessId {
                 pid,
                 started: process::started(pid)?,
             },
@@ -154,10 +163,10 @@ impl Inventory for KernelHost {
         })
     }
 
-    fn place(&mut self, pid: u32) -> Place {
+    fn place(&mut self, pid: u32) -> TargetPlace {
         let membership = self.kernel.membership(pid);
         let number = |id: u32| (id != 0).then_some(id);
-        Place {
+        TargetPlace {
             own: number(membership.own),
             app: number(membership.app),
             cgroup: Kernel::cgroup_of(pid),
@@ -183,23 +192,25 @@ impl Inventory for KernelHost {
         (membership.own, membership.app)
     }
 
-    fn members(&mut self) -> Result<Members, Denied> {
+    fn members(&mut self) -> Result<Members, RequestError> {
         let members = self.kernel.members()?.into_iter();
         Ok(members.map(|(pid, p)| (pid, (p.own, p.app))).collect())
     }
 
-    fn app(&mut self, path: &str) -> Result<AppKey, Denied> {
+    fn app(&mut self, path: &str) -> Result<AppKey, RequestError> {
         let nothing = |why: &str| {
-            Denied::Failed(format!(
+            RequestError::Failed(format!(
                 "there is no program at {path} to be limited: {why}"
             ))
         };
-        match &self.sight {
-            Sight::Roots => {}
-            Sight::Users(seen, found) if seen == path => {
+        match &self.lookup_rights {
+            LookupRights::AsRoot => {}
+            LookupRights::AsUser(seen, found) if seen == path => {
                 return found.clone().map_err(|why| nothing(&why));
             }
-            Sight::Users(..) | Sight::Nothing => return Err(nothing("it was not looked at")),
+            LookupRights::AsUser(..) | LookupRights::NoLookup => {
+                return Err(nothing("it was not looked at"));
+            }
         }
         let key = self.kernel.app(path).map_err(|error| match &error {
             KernelError::File { source, .. } => nothing(&source.to_string()),
@@ -211,27 +222,27 @@ impl Inventory for KernelHost {
         })
     }
 
-    fn cgroup(&mut self, path: &str) -> Result<Bound, Denied> {
+    fn cgroup(&mut self, path: &str) -> Result<CgroupRef, RequestError> {
         let found = cgroup::find(path)?;
-        Ok(Bound {
+        Ok(CgroupRef {
             path: found.path,
             id: found.id,
         })
     }
 
-    fn unit(&mut self, name: &str) -> Result<Bound, Denied> {
+    fn unit(&mut self, name: &str) -> Result<CgroupRef, RequestError> {
         let found = cgroup::find_unit(name)?;
-        Ok(Bound {
+        Ok(CgroupRef {
             path: found.path,
             id: found.id,
         })
     }
 
-    fn container(&mut self, name: &str) -> Result<Bound, Denied> {
+    fn container(&mut self, name: &str) -> Result<CgroupRef, RequestError> {
         let ids = self.engines.ids_of(name);
         let found = ids.iter().find_map(|id| cgroup::find_container(id));
         let Some(found) = found else {
-            return Err(Denied::Failed(match ids.first() {
+            return Err(RequestError::Failed(match ids.first() {
                 Some(id) => {
                     format!("container {name} ({id:.12}) does not run: it has no control group")
                 }
@@ -242,7 +253,7 @@ impl Inventory for KernelHost {
                 ),
             }));
         };
-        Ok(Bound {
+        Ok(CgroupRef {
             path: found.path,
             id: found.id,
         })
@@ -252,7 +263,7 @@ impl Inventory for KernelHost {
         cgroup::units()
     }
 
-    fn user(&mut self, name: &str) -> Result<u32, Denied> {
+    fn user(&mut self, name: &str) -> Result<u32, RequestError> {
         if let Ok(user) = nix::unistd::User::from_name(name)
             && let Some(user) = user
         {
@@ -264,7 +275,7 @@ impl Inventory for KernelHost {
         }
     }
 
-    fn interfaces(&mut self) -> Result<Vec<Interface>, Denied> {
+    fn interfaces(&mut self) -> Result<Vec<Interface>, RequestError> {
         let devices = device::list(&mut self.route).map_err(KernelError::from)?;
         let interfaces = devices.into_iter().map(|device| Interface {
             name: device.name,
@@ -274,15 +285,15 @@ impl Inventory for KernelHost {
         Ok(interfaces.collect())
     }
 
-    fn speed(&mut self, interface: &str) -> Result<Option<Rate>, Denied> {
+    fn speed(&mut self, interface: &str) -> Result<Option<Rate>, RequestError> {
         speed::reported(interface).map_err(|error| {
-            Denied::Failed(format!(
+            RequestError::Failed(format!(
                 "cannot ask the driver of {interface} for its speed: {error}"
             ))
         })
     }
 
-    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied> {
+    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, RequestError> {
         let listed = Route::open_diagnosis().and_then(|mut diag| connections::list(&mut diag));
         let mut all = listed.map_err(KernelError::from)?;
         let pids = match of {
@@ -303,13 +314,13 @@ impl Inventory for KernelHost {
         Ok(all)
     }
 
-    fn behold(&mut self, sight: Sight) {
-        self.sight = sight;
+    fn set_lookup_rights(&mut self, rights: LookupRights) {
+        self.lookup_rights = rights;
     }
 }
 
 impl Enforcer for KernelHost {
-    fn apply(&mut self, desired: &Desired) -> Result<(), Denied> {
+    fn apply(&mut self, desired: &Desired) -> Result<(), RequestError> {
         let interfaces = self.interfaces()?;
         let mut desired = desired.clone();
         // A managed link without its interface is installed when the interface returns.
@@ -323,14 +334,14 @@ impl Enforcer for KernelHost {
         self.kernel.preview(desired)
     }
 
-    fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied> {
+    fn act(&mut self, act: &Act) -> Result<(Adoption, Act), RequestError> {
         let (done, undo) = self.carry_out(act)?;
         match done {
             Ok(found) => Ok((found, undo)),
             Err(error) => {
                 // Once: a failed undo is not undone.
-                let taken_back = self.carry_out(&undo);
-                if let Err(again) = taken_back.and_then(|(done, _)| Ok(done?)) {
+                let rolled_back = self.carry_out(&undo);
+                if let Err(again) = rolled_back.and_then(|(done, _)| Ok(done?)) {
                     tracing::error!(%again, "a step that failed is not taken back");
                 }
                 Err(error.into())
@@ -338,15 +349,15 @@ impl Enforcer for KernelHost {
         }
     }
 
-    fn looks_left(&self) -> usize {
+    fn unfinished_surveys(&self) -> usize {
         self.kernel.looks_left()
     }
 
-    fn look_on(&mut self) -> Result<Option<Adoption>, Denied> {
+    fn continue_survey(&mut self) -> Result<Option<Adoption>, RequestError> {
         Ok(self.kernel.look_on()?)
     }
 
-    fn tend(&mut self) -> Result<Vec<String>, Denied> {
+    fn maintain_tables(&mut self) -> Result<Vec<String>, RequestError> {
         self.kernel.sweep_strays()?;
         let lost = self.kernel.find_lost()?;
         Ok(lost
@@ -361,36 +372,36 @@ impl Enforcer for KernelHost {
             .collect())
     }
 
-    fn await_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), Denied> {
+    fn expect_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), RequestError> {
         Ok(self.kernel.await_cgroups(names)?)
     }
 
-    fn house(
+    fn place_containers(
         &mut self,
         groups: &BTreeMap<u32, Option<String>>,
-    ) -> Result<BTreeMap<u32, Housing>, Denied> {
+    ) -> Result<BTreeMap<u32, Housing>, RequestError> {
         Ok(self.kernel.house(groups)?)
     }
 
-    fn balance(&mut self, now: Instant) -> Result<(), Denied> {
+    fn balance(&mut self, now: Instant) -> Result<(), RequestError> {
         self.kernel.balance(now)?;
         Ok(())
     }
 
-    fn reconcile(&mut self) -> Result<(), Denied> {
+    fn reconcile(&mut self) -> Result<(), RequestError> {
         Ok(self.kernel.reconcile()?)
     }
 
-    fn audit(&mut self, anew: bool) -> Result<Vec<String>, Denied> {
+    fn audit(&mut self, anew: bool) -> Result<Vec<String>, RequestError> {
         Ok(self.kernel.audit(anew)?)
     }
 
-    fn forget_dead(&mut self) -> Result<(), Denied> {
+    fn forget_dead(&mut self) -> Result<(), RequestError> {
         self.kernel.forget_dead()?;
         Ok(())
     }
 
-    fn found(&mut self) -> Result<Found, Denied> {
+    fn found(&mut self) -> Result<Found, RequestError> {
         Ok(self.kernel.found()?)
     }
 
@@ -413,7 +424,7 @@ impl Enforcer for KernelHost {
         self.kernel.attachment()
     }
 
-    fn whereabouts(&self, id: u32) -> Vec<Whereabouts> {
+    fn target_classes(&self, id: u32) -> Vec<Whereabouts> {
         self.kernel.whereabouts(id)
     }
 
@@ -423,11 +434,11 @@ impl Enforcer for KernelHost {
 }
 
 impl Meter for KernelHost {
-    fn sample(&mut self) -> Result<Sample, Denied> {
+    fn sample(&mut self) -> Result<Sample, RequestError> {
         Ok(self.kernel.sample()?)
     }
 
-    fn seen(&mut self) -> Result<Seen, Denied> {
+    fn interface_traffic(&mut self) -> Result<InterfaceTraffic, RequestError> {
         let passed = traffic::passed(&mut self.route).map_err(KernelError::from)?;
         let interfaces = self.interfaces()?.into_iter();
         Ok(interfaces

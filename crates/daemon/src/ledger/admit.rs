@@ -22,9 +22,9 @@ use netnice_core::claims::{Claimant, Claims};
 use netnice_core::contract::{Change, Contract, kernel_path_support};
 use netnice_core::target::Target;
 
-use super::place::Containers;
-use super::{Held, Ledger};
-use crate::denied::Denied;
+use super::place::ContainmentIndex;
+use super::{HeldTarget, Ledger};
+use crate::error::RequestError;
 
 impl Ledger {
     /// Applies a change to the claim of `by`, and admits the resulting contract. If no claim is
@@ -32,22 +32,22 @@ impl Ledger {
     ///
     /// # Errors
     /// If the kernel path does not support the contract, or it does not fit.
-    pub(crate) fn ask(
+    pub(crate) fn change_claim(
         &mut self,
         slot: TargetId,
         by: Claimant,
         change: &Change,
         now_ns: u64,
-    ) -> Result<(), Denied> {
-        let claims = self.at(slot)?.claims.apply(by, change)?;
+    ) -> Result<(), RequestError> {
+        let claims = self.held_at(slot)?.claims.apply(by, change)?;
         if by.privileged {
             return self.admit(slot, claims, now_ns);
         }
         kernel_path_support(claims.effective())?;
         let request = self.request(slot, claims.effective().clone())?;
         let grant = admission::admit(&self.capacities(), &self.entries(), request)?;
-        self.leaves_a_level(grant.entry())?;
-        self.take(slot, claims, grant, now_ns);
+        self.check_reserved_level(grant.entry())?;
+        self.record_grant(slot, claims, grant, now_ns);
         Ok(())
     }
 
@@ -61,29 +61,29 @@ impl Ledger {
         slot: TargetId,
         claims: Claims,
         now_ns: u64,
-    ) -> Result<(), Denied> {
+    ) -> Result<(), RequestError> {
         kernel_path_support(claims.effective())?;
         let request = self.request(slot, claims.effective().clone())?;
         match admission::admit(&self.capacities(), &self.entries(), request) {
             Ok(grant) => {
-                self.take(slot, claims, grant, now_ns);
+                self.record_grant(slot, claims, grant, now_ns);
                 Ok(())
             }
             Err(refusal) if claims.iter().any(|claim| claim.by.privileged) => {
-                self.make_way(slot, claims, refusal, now_ns)
+                self.set_aside_users(slot, claims, refusal, now_ns)
             }
             Err(refusal) => Err(refusal.into()),
         }
     }
 
-    fn request(&self, slot: TargetId, contract: Contract) -> Result<Entry, Denied> {
+    fn request(&self, slot: TargetId, contract: Contract) -> Result<Entry, RequestError> {
         Ok(Entry {
             contract,
-            ..self.at(slot)?.entry.clone()
+            ..self.held_at(slot)?.entry.clone()
         })
     }
 
-    fn take(&mut self, slot: TargetId, claims: Claims, grant: Grant, now_ns: u64) {
+    fn record_grant(&mut self, slot: TargetId, claims: Claims, grant: Grant, now_ns: u64) {
         if let Some(held) = self.held.get_mut(&slot) {
             held.claims = claims;
             held.changed_ns = now_ns;
@@ -94,16 +94,16 @@ impl Ledger {
     /// Admits claims of root and the group by setting aside the claims of unprivileged users on
     /// targets in the same chain, and then puts those of them into force again that fit beside it.
     /// Returns `refusal` if the conflict is with privileged claims only.
-    fn make_way(
+    fn set_aside_users(
         &mut self,
         slot: TargetId,
         claims: Claims,
         refusal: Refusal,
         now_ns: u64,
-    ) -> Result<(), Denied> {
+    ) -> Result<(), RequestError> {
         let users = self.unprivileged_near(slot);
         for user in &users {
-            self.seated(*user, |held| {
+            self.update(*user, |held| {
                 held.entry.contract = held.of_privileged();
                 held.aside = Some(held.why_aside("it is looked at again at the next change"));
             });
@@ -116,11 +116,11 @@ impl Ledger {
         let Ok(grant) = admitted else {
             return Err(refusal.into());
         };
-        self.take(slot, claims, grant, now_ns);
+        self.record_grant(slot, claims, grant, now_ns);
         // Each try is a pass over all targets; [`Ledger::heal`] tries the rest.
-        let looked = [slot].into_iter().chain(users).take(MOST_LOOKED_AT);
+        let looked = [slot].into_iter().chain(users).take(MAX_TRIED);
         for slot in looked {
-            self.settle(slot);
+            self.readmit_one(slot);
         }
         Ok(())
     }
@@ -129,8 +129,9 @@ impl Ledger {
     /// oldest first.
     fn unprivileged_near(&self, slot: TargetId) -> Vec<TargetId> {
         let around: BTreeSet<TargetId> = self.around(slot).map(|held| held.entry.id).collect();
-        let is_inside = |held: &Held| self.around(held.entry.id).any(|at| at.entry.id == slot);
-        let in_chain = |held: &Held| around.contains(&held.entry.id) || is_inside(held);
+        let is_inside =
+            |held: &HeldTarget| self.around(held.entry.id).any(|at| at.entry.id == slot);
+        let in_chain = |held: &HeldTarget| around.contains(&held.entry.id) || is_inside(held);
         let asked = self
             .held
             .values()
@@ -141,7 +142,7 @@ impl Ledger {
 
     /// Keeps one level of the kernel's classes for root and the group, above or below targets with
     /// claims of unprivileged users.
-    fn leaves_a_level(&self, request: &Entry) -> Result<(), Denied> {
+    fn check_reserved_level(&self, request: &Entry) -> Result<(), RequestError> {
         let chain = |slot| {
             let around = self.around(slot).filter(|held| held.takes_a_level());
             1 + around.count()
@@ -165,7 +166,7 @@ impl Ledger {
             .unwrap_or(outer);
         match deepest < MAX_DEPTH {
             true => Ok(()),
-            false => Err(Denied::NotAdmitted(format!(
+            false => Err(RequestError::NotAdmitted(format!(
                 "refused: {} would be in a chain of {deepest} targets, and users have {} levels of {MAX_DEPTH}: one is \
                  kept for root and the group netnice",
                 request.target,
@@ -178,11 +179,11 @@ impl Ledger {
     /// those of unprivileged users, each oldest first. A target that does not fit keeps its limits
     /// and becomes degraded; a claim of an unprivileged user is set aside.
     pub(crate) fn readmit(&mut self) {
-        let asked = |held: &Held| Entry {
+        let asked = |held: &HeldTarget| Entry {
             contract: held.of_privileged(),
             ..held.entry.clone()
         };
-        let mut held: Vec<&Held> = self.held.values().collect();
+        let mut held: Vec<&HeldTarget> = self.held.values().collect();
         held.sort_by_key(|held| held.id);
         let wanted: Vec<Entry> = held.into_iter().map(asked).collect();
         for (entry, answer) in admission::readmit(&self.capacities(), wanted) {
@@ -194,32 +195,32 @@ impl Ledger {
                 Err(refusal) => held.degrade(held.of_privileged(), refusal.to_string()),
             }
         }
-        let asks = |held: &&Held| held.claims.iter().any(|claim| !claim.by.privileged);
+        let asks = |held: &&HeldTarget| held.claims.iter().any(|claim| !claim.by.privileged);
         for slot in by_age(self.held.values().filter(asks).collect()) {
-            self.settle(slot);
+            self.readmit_one(slot);
         }
     }
 
     /// Admits degraded and set-aside targets again, oldest first, as far as they fit. Returns the
-    /// targets that are served again. One call tries at most [`MOST_LOOKED_AT`] of the set-aside
+    /// targets that are served again. One call tries at most [`MAX_TRIED`] of the set-aside
     /// ones, in turn.
     pub(crate) fn heal(&mut self) -> Vec<Target> {
         let degraded = self.held.values().filter(|held| held.refused.is_some());
         let mut tried = by_age(degraded.collect());
         let aside = self.held.values().filter(|held| held.aside.is_some());
-        let (before, mut next): (Vec<&Held>, Vec<&Held>) =
+        let (before, mut next): (Vec<&HeldTarget>, Vec<&HeldTarget>) =
             aside.partition(|held| held.id <= self.healed_to);
         next.sort_by_key(|held| held.id);
-        let next: Vec<&Held> = match next.is_empty() {
+        let next: Vec<&HeldTarget> = match next.is_empty() {
             true => before,
             false => next,
         };
-        let next: Vec<&Held> = next.into_iter().take(MOST_LOOKED_AT).collect();
+        let next: Vec<&HeldTarget> = next.into_iter().take(MAX_TRIED).collect();
         self.healed_to = next.last().map_or(0, |held| held.id);
         tried.extend(by_age(next));
         let mut healed = Vec::new();
         for slot in tried {
-            self.reseat(slot);
+            self.readmit_in_place(slot);
             let held = self.held.get(&slot).filter(|held| held.is_served());
             healed.extend(held.map(|held| held.entry.target.clone()));
         }
@@ -228,20 +229,20 @@ impl Ledger {
 
     /// Sets the parent of a target after the one around it has gone, and admits its claims again
     /// there.
-    pub(super) fn reseat(&mut self, slot: TargetId) {
+    pub(super) fn readmit_in_place(&mut self, slot: TargetId) {
         let Some(held) = self.held.get(&slot) else {
             return;
         };
-        let parent = Containers::of(self).around(held);
+        let parent = ContainmentIndex::of(self).around(held);
         if let Some(held) = self.held.get_mut(&slot) {
             held.entry.parent = parent;
         }
-        self.settle(slot);
+        self.readmit_one(slot);
     }
 
     /// Admits all claims of a target in its present place; else those of root and the group, with
     /// the rest set aside; else only the limits.
-    fn settle(&mut self, slot: TargetId) {
+    fn readmit_one(&mut self, slot: TargetId) {
         let Some(held) = self.held.get(&slot) else {
             return;
         };
@@ -255,14 +256,14 @@ impl Ledger {
         let parent = held.entry.parent;
         let whole = of(held.claims.effective().clone(), parent);
         let refusal = match admission::admit(&links, &others, whole.clone()) {
-            Ok(grant) => return self.seated(slot, |held| held.granted(grant)),
+            Ok(grant) => return self.update(slot, |held| held.granted(grant)),
             Err(refusal) => refusal,
         };
         let privileged = held.claims.of_privileged();
         if privileged != whole.contract
             && let Ok(grant) = admission::admit(&links, &others, of(privileged.clone(), parent))
         {
-            return self.seated(slot, |held| {
+            return self.update(slot, |held| {
                 held.granted(grant);
                 held.aside = Some(held.why_aside(&refusal.to_string()));
             });
@@ -272,17 +273,17 @@ impl Ledger {
         if parent.is_some()
             && let Ok(grant) = admission::admit(&links, &others, of(privileged.clone(), None))
         {
-            return self.seated(slot, |held| held.granted(grant));
+            return self.update(slot, |held| held.granted(grant));
         }
         let limits = of(whole.contract.without_guarantees(), parent);
         let left = match admission::admit(&links, &others, limits) {
             Ok(grant) => grant.into_entry().contract,
             Err(_) => privileged.without_guarantees(),
         };
-        self.seated(slot, |held| held.degrade(left, refusal.to_string()));
+        self.update(slot, |held| held.degrade(left, refusal.to_string()));
     }
 
-    fn seated(&mut self, slot: TargetId, how: impl FnOnce(&mut Held)) {
+    fn update(&mut self, slot: TargetId, how: impl FnOnce(&mut HeldTarget)) {
         if let Some(held) = self.held.get_mut(&slot) {
             how(held);
         }
@@ -290,12 +291,12 @@ impl Ledger {
 }
 
 /// The slots of targets, oldest first.
-fn by_age(mut held: Vec<&Held>) -> Vec<TargetId> {
+fn by_age(mut held: Vec<&HeldTarget>) -> Vec<TargetId> {
     held.sort_by_key(|held| held.id);
     held.into_iter().map(|held| held.entry.id).collect()
 }
 
-impl Held {
+impl HeldTarget {
     /// True if all claims on the target are in force.
     pub(crate) fn is_served(&self) -> bool {
         self.refused.is_none() && self.aside.is_none()
@@ -334,7 +335,7 @@ impl Held {
 }
 
 /// Largest number of targets that one call tries one by one.
-const MOST_LOOKED_AT: usize = 64;
+const MAX_TRIED: usize = 64;
 
 #[cfg(test)]
 mod tests;

@@ -9,11 +9,11 @@ use netnice_core::contract::Contract;
 use netnice_core::target::Target;
 use netnice_core::units::Rate;
 
-use super::{Ledger, Place};
+use super::{Ledger, TargetPlace};
 
 /// A held target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct HeldTarget {
     /// Its slot, name and parent, and the contract in force.
     pub entry: Entry,
     /// Its id in the kernel's maps.
@@ -21,7 +21,7 @@ pub(crate) struct Held {
     /// What it consists of.
     pub body: Body,
     /// What contains it.
-    pub place: Place,
+    pub place: TargetPlace,
     /// The requests, by user.
     pub claims: Claims,
     /// Why its guarantees are not in force; `None` if they are.
@@ -41,21 +41,21 @@ pub(crate) enum Body {
     /// Processes: the named ones and, unless `only`, their descendants.
     Processes {
         /// The named processes that existed at the time of the request.
-        roots: Vec<Root>,
+        roots: Vec<ProcessId>,
         /// True if living descendants were left out.
         only: bool,
     },
     /// The processes that run an executable; `None` while there is no file at its path.
     App(Option<AppKey>),
     /// A control group and all below it; `None` while it does not exist.
-    Cgroup(Option<Bound>),
+    Cgroup(Option<CgroupRef>),
     /// The processes of a user.
     User(u32),
 }
 
 /// A process: its pid and its start time identify it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Root {
+pub(crate) struct ProcessId {
     /// The pid.
     pub pid: u32,
     /// The start time, in clock ticks since boot.
@@ -73,7 +73,7 @@ pub(crate) struct AppKey {
 
 /// An existing control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Bound {
+pub(crate) struct CgroupRef {
     /// Its path below the root of cgroup2.
     pub path: String,
     /// The kernel's id of it.
@@ -82,13 +82,13 @@ pub(crate) struct Bound {
 
 /// A target to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Newcomer {
+pub(crate) struct NewTarget {
     /// Its name.
     pub target: Target,
     /// What it consists of.
     pub body: Body,
     /// What contains it.
-    pub place: Place,
+    pub place: TargetPlace,
     /// Ids of the held targets that lie entirely inside it. Only for processes and executables; for
     /// the others the places determine it.
     pub inside: BTreeSet<u32>,
@@ -96,11 +96,11 @@ pub(crate) struct Newcomer {
 
 /// A target that was closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Closed {
+pub(crate) struct ClosedTarget {
     /// The target as it was held.
-    pub held: Held,
+    pub held: HeldTarget,
     /// Id of the process target that takes over its members.
-    pub heir: Option<u32>,
+    pub outer: Option<u32>,
 }
 
 impl Body {
@@ -118,7 +118,7 @@ impl Body {
     }
 }
 
-impl Held {
+impl HeldTarget {
     /// The effective contract: the admitted one, combined with the limits of the targets around it.
     pub(crate) fn effective(&self, ledger: &Ledger) -> Contract {
         let mut change = self.entry.contract.as_change();

@@ -9,7 +9,7 @@ use super::Ledger;
 impl Ledger {
     /// Panics if the ledger violates an invariant.
     #[cfg(any(test, debug_assertions))]
-    pub(crate) fn invariants(&self) {
+    pub(crate) fn assert_invariants(&self) {
         if let Some(fault) = self.fault() {
             panic!("the ledger contradicts itself: {fault}");
         }
@@ -48,12 +48,12 @@ impl Ledger {
                 }
             }
         }
-        self.remnants.iter().find_map(|(slot, remnant)| {
-            let alone = *slot == remnant.slot
+        self.draining.iter().find_map(|(slot, draining)| {
+            let alone = *slot == draining.slot
                 && slot.get() <= MAX_SLOT
                 && !self.held.contains_key(slot)
-                && remnant.id < self.next_id
-                && ids.insert(remnant.id);
+                && draining.id < self.next_id
+                && ids.insert(draining.id);
             (!alone).then(|| format!("what is left in slot {slot} is not alone there"))
         })
     }

@@ -6,12 +6,12 @@ use netnice_core::contract::{Direction, IfName};
 use netnice_core::link::Link;
 use netnice_core::units::Amount;
 
-use super::{Held, Ledger};
-use crate::denied::Denied;
+use super::{HeldTarget, Ledger};
+use crate::error::RequestError;
 
 /// A managed link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Managed {
+pub(crate) struct ManagedLink {
     /// The link with its capacity.
     pub link: Link,
     /// The uid of the user who manages it.
@@ -20,12 +20,12 @@ pub(crate) struct Managed {
 
 impl Ledger {
     /// The managed links, by name.
-    pub(crate) fn links(&self) -> impl Iterator<Item = &Managed> {
+    pub(crate) fn links(&self) -> impl Iterator<Item = &ManagedLink> {
         self.links.values()
     }
 
     /// The managed link of this name.
-    pub(crate) fn link(&self, name: &str) -> Option<&Managed> {
+    pub(crate) fn link(&self, name: &str) -> Option<&ManagedLink> {
         self.links
             .values()
             .find(|managed| managed.link.name.as_str() == name)
@@ -48,13 +48,13 @@ impl Ledger {
     /// The total promised on a link, up and down, to targets without a promise on it to a target
     /// around them.
     pub(crate) fn promised_to_targets(&self, link: &Link) -> [Amount; 2] {
-        let own = |held: &Held, direction| {
+        let own = |held: &HeldTarget, direction| {
             let on = held.entry.contract.on().is_some_and(|on| *on == link.name);
             let usable = link.usable(direction).filter(|_| on)?;
             held.entry.contract.link_min(direction, usable).flatten()
         };
         Direction::ALL.map(|direction| {
-            let outermost = |held: &&Held| {
+            let outermost = |held: &&HeldTarget| {
                 let mut around = self.around(held.entry.id);
                 around.all(|outer| own(outer, direction).is_none())
             };
@@ -81,10 +81,11 @@ impl Ledger {
     ///
     /// # Errors
     /// If the promises on it do not fit the capacity.
-    pub(crate) fn manage(&mut self, link: Link, by: u32) -> Result<(), Denied> {
+    pub(crate) fn manage(&mut self, link: Link, by: u32) -> Result<(), RequestError> {
         let grant = admission::admit_link(&self.capacities(), &self.entries(), link)?;
         let link = grant.into_link();
-        self.links.insert(link.name.clone(), Managed { link, by });
+        self.links
+            .insert(link.name.clone(), ManagedLink { link, by });
         Ok(())
     }
 
@@ -92,7 +93,7 @@ impl Ledger {
     ///
     /// # Errors
     /// While something is promised on it.
-    pub(crate) fn unmanage(&mut self, name: &IfName) -> Result<(), Denied> {
+    pub(crate) fn unmanage(&mut self, name: &IfName) -> Result<(), RequestError> {
         admission::admit_unmanage(&self.capacities(), &self.entries(), name)?;
         self.links.remove(name);
         Ok(())
@@ -101,13 +102,13 @@ impl Ledger {
     /// Sets a link's capacity whatever is promised on it, and admits everything again: targets that
     /// no longer fit become degraded.
     #[cfg(test)]
-    pub(crate) fn relink(&mut self, managed: Managed) {
+    pub(crate) fn relink(&mut self, managed: ManagedLink) {
         self.links.insert(managed.link.name.clone(), managed);
         self.readmit();
     }
 
     /// Adds a link as it was managed before a restart.
-    pub(crate) fn restore_link(&mut self, managed: Managed) {
+    pub(crate) fn restore_link(&mut self, managed: ManagedLink) {
         self.links.insert(managed.link.name.clone(), managed);
     }
 }

@@ -1,9 +1,9 @@
 //! What contains a target.
 //!
 //! For processes, the kernel's record determines it: the target that a process is a member of by
-//! descent ([`Place::own`]) and by its executable ([`Place::app`]). For other targets, paths and
-//! users determine it. The nearest of these contains the target, in the order in which the eBPF
-//! programs look up a packet's owner:
+//! descent ([`TargetPlace::own`]) and by its executable ([`TargetPlace::app`]). For other targets,
+//! paths and users determine it. The nearest of these contains the target, in the order in which
+//! the eBPF programs look up a packet's owner:
 //!
 //! ```text
 //!   process  in  the process or name target that it descends from
@@ -18,11 +18,11 @@ use std::collections::BTreeMap;
 
 use netnice_core::admission::TargetId;
 
-use super::{Body, Held, Ledger};
+use super::{Body, HeldTarget, Ledger};
 
 /// The facts that determine which targets contain a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct TargetPlace {
     /// Id of the process or name target that its processes descend from.
     pub own: Option<u32>,
     /// Id of the executable target that its processes belong to.
@@ -34,15 +34,15 @@ pub(crate) struct Place {
 }
 
 /// The held targets, indexed for the search of what contains a target.
-pub(super) struct Containers<'a> {
+pub(super) struct ContainmentIndex<'a> {
     by_id: &'a BTreeMap<u32, TargetId>,
     groups: Vec<(&'a str, TargetId)>,
     users: BTreeMap<u32, TargetId>,
 }
 
-impl<'a> Containers<'a> {
-    pub(super) fn of(ledger: &'a Ledger) -> Containers<'a> {
-        let mut containers = Containers {
+impl<'a> ContainmentIndex<'a> {
+    pub(super) fn of(ledger: &'a Ledger) -> ContainmentIndex<'a> {
+        let mut index = ContainmentIndex {
             by_id: &ledger.slots,
             groups: Vec::new(),
             users: BTreeMap::new(),
@@ -50,21 +50,21 @@ impl<'a> Containers<'a> {
         for held in ledger.held.values() {
             let slot = held.entry.id;
             match &held.body {
-                Body::Cgroup(Some(bound)) => containers.groups.push((&bound.path, slot)),
-                Body::User(uid) => drop(containers.users.insert(*uid, slot)),
+                Body::Cgroup(Some(bound)) => index.groups.push((&bound.path, slot)),
+                Body::User(uid) => drop(index.users.insert(*uid, slot)),
                 _ => {}
             }
         }
-        containers
+        index
     }
 
     /// The slot of the target directly around a target.
-    pub(super) fn around(&self, held: &Held) -> Option<TargetId> {
+    pub(super) fn around(&self, held: &HeldTarget) -> Option<TargetId> {
         self.at(&held.place, Some(held))
     }
 
     /// The slot of the target directly around a place, other than `me`.
-    fn at(&self, place: &Place, me: Option<&Held>) -> Option<TargetId> {
+    fn at(&self, place: &TargetPlace, me: Option<&HeldTarget>) -> Option<TargetId> {
         let slot_of_me = me.map(|me| me.entry.id);
         let other =
             |slot: Option<&TargetId>| slot.copied().filter(|slot| Some(*slot) != slot_of_me);
@@ -77,7 +77,7 @@ impl<'a> Containers<'a> {
 
     /// The deepest held control group at or above the place's path; for a control group, only
     /// above.
-    fn group_around(&self, place: &Place, me: Option<&Held>) -> Option<TargetId> {
+    fn group_around(&self, place: &TargetPlace, me: Option<&HeldTarget>) -> Option<TargetId> {
         let path = place.cgroup.as_deref()?;
         let is_group = me.is_some_and(|me| matches!(me.body, Body::Cgroup(_)));
         let slot_of_me = me.map(|me| me.entry.id);
@@ -92,22 +92,22 @@ impl<'a> Containers<'a> {
 
 impl Ledger {
     /// The innermost held target that contains a process at this place.
-    pub(crate) fn at_place(&self, place: &Place) -> Option<&Held> {
-        self.get(Containers::of(self).at(place, None)?)
+    pub(crate) fn at_place(&self, place: &TargetPlace) -> Option<&HeldTarget> {
+        self.get(ContainmentIndex::of(self).at(place, None)?)
     }
 
     /// The place of a target after a process at another place has joined it: what contains both.
-    pub(crate) fn joined(&self, me: TargetId, joiner: &Place) -> Place {
+    pub(crate) fn joined(&self, me: TargetId, joiner: &TargetPlace) -> TargetPlace {
         let Some(held) = self.held.get(&me) else {
             return joiner.clone();
         };
-        let theirs = self.descent(joiner.own);
+        let theirs = self.ancestors_of(joiner.own);
         if theirs.contains(&held.id) {
             return held.place.clone();
         }
-        let ours = self.descent(held.place.own);
+        let ours = self.ancestors_of(held.place.own);
         let cgroup = |one: &str| common_path(one, joiner.cgroup.as_deref().unwrap_or("/"));
-        Place {
+        TargetPlace {
             own: ours.into_iter().find(|id| theirs.contains(id)),
             app: held.place.app.filter(|app| joiner.app == Some(*app)),
             cgroup: held.place.cgroup.as_deref().map(cgroup),
@@ -116,7 +116,7 @@ impl Ledger {
     }
 
     /// A process target and those around it by descent, innermost first.
-    pub(crate) fn descent(&self, mut own: Option<u32>) -> Vec<u32> {
+    pub(crate) fn ancestors_of(&self, mut own: Option<u32>) -> Vec<u32> {
         let mut chain = Vec::new();
         while let Some(held) = own.and_then(|id| self.by_id(id)) {
             if chain.contains(&held.id) {

@@ -9,7 +9,7 @@
 //! can be merged without loss, and a late reading loses nothing and counts nothing twice. The
 //! history of a target ends with the target, and all history with the daemon.
 //!
-//! **Memory.** A point takes 40 bytes, and there are at most [`MOST_POINTS`] (20 MB): with more
+//! **Memory.** A point takes 40 bytes, and there are at most [`MAX_POINTS`] (20 MB): with more
 //! targets than fit, each keeps a shorter history.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,7 +22,7 @@ use netnice_core::units::{Instant, Nanos};
 #[derive(Debug, Default)]
 pub(crate) struct History {
     read_at: Option<Instant>,
-    pasts: BTreeMap<u32, Past>,
+    targets: BTreeMap<u32, TargetPoints>,
 }
 
 /// The changes in an interval.
@@ -51,7 +51,7 @@ pub(crate) enum Step {
 
 /// The history of one target.
 #[derive(Debug, Default)]
-struct Past {
+struct TargetPoints {
     last: Meter,
     seconds: VecDeque<Point>,
     minutes: VecDeque<Point>,
@@ -61,24 +61,24 @@ struct Past {
 
 impl History {
     /// Adds a reading of the targets' counters; drops the history of all other targets.
-    pub(crate) fn take(&mut self, now: Instant, meters: &[(u32, Meter)]) {
+    pub(crate) fn add(&mut self, now: Instant, meters: &[(u32, Meter)]) {
         let passed = self.read_at.map_or(Nanos(0), |at| now.since(at));
-        if self.read_at.is_some() && passed < SHORTEST {
+        if self.read_at.is_some() && passed < MIN_INTERVAL {
             return;
         }
         let there: BTreeSet<u32> = meters.iter().map(|(id, _)| *id).collect();
-        self.pasts.retain(|id, _| there.contains(id));
-        let share = MOST_POINTS / there.len().max(1);
+        self.targets.retain(|id, _| there.contains(id));
+        let share = MAX_POINTS / there.len().max(1);
         for (id, meter) in meters {
-            match self.pasts.get_mut(id) {
-                Some(past) => past.take(now, passed, *meter, share),
+            match self.targets.get_mut(id) {
+                Some(points) => points.add(now, passed, *meter, share),
                 None => {
                     let last = *meter;
-                    self.pasts.insert(
+                    self.targets.insert(
                         *id,
-                        Past {
+                        TargetPoints {
                             last,
-                            ..Past::default()
+                            ..TargetPoints::default()
                         },
                     );
                 }
@@ -94,21 +94,21 @@ impl History {
 
     /// The points of one target, oldest first; the present, incomplete minute comes last.
     pub(crate) fn of(&self, id: u32, step: Step) -> Vec<Point> {
-        let Some(past) = self.pasts.get(&id) else {
+        let Some(points) = self.targets.get(&id) else {
             return Vec::new();
         };
         match step {
-            Step::Second => past.seconds.iter().copied().collect(),
+            Step::Second => points.seconds.iter().copied().collect(),
             Step::Minute => {
-                let open = Some(past.minute).filter(|minute| minute.time_ms > 0);
-                past.minutes.iter().copied().chain(open).collect()
+                let open = Some(points.minute).filter(|minute| minute.time_ms > 0);
+                points.minutes.iter().copied().chain(open).collect()
             }
         }
     }
 }
 
-impl Past {
-    fn take(&mut self, now: Instant, passed: Nanos, meter: Meter, share: usize) {
+impl TargetPoints {
+    fn add(&mut self, now: Instant, passed: Nanos, meter: Meter, share: usize) {
         let flows = Direction::ALL.map(|d| (self.last.flow(d), meter.flow(d)));
         // If a counter has restarted, its value is the increase.
         let grown = |before: u64, now: u64| now.checked_sub(before).unwrap_or(now);
@@ -124,14 +124,14 @@ impl Past {
         };
         self.last = meter;
         // A quarter for seconds, the rest for minutes.
-        keep(&mut self.seconds, point, (share / 4).clamp(1, SECONDS));
+        keep(&mut self.seconds, point, (share / 4).clamp(1, MAX_SECONDS));
         self.minute.add(&point);
         if self.minute.time_ms >= MINUTE_MS {
             let whole = std::mem::take(&mut self.minute);
             keep(
                 &mut self.minutes,
                 whole,
-                (share - share / 4).clamp(1, MINUTES),
+                (share - share / 4).clamp(1, MAX_MINUTES),
             );
         }
     }
@@ -155,19 +155,19 @@ fn keep(row: &mut VecDeque<Point>, point: Point, most: usize) {
     }
     if row.len() == row.capacity() {
         // In small steps: most targets end before their row is full.
-        row.reserve_exact(GROW.min(most - row.len()));
+        row.reserve_exact(GROWTH.min(most - row.len()));
     }
     row.push_back(point);
 }
 
 /// A reading that comes sooner after the last one is skipped.
-const SHORTEST: Nanos = Nanos::from_millis(500);
-const SECONDS: usize = 120;
-const MINUTES: usize = 360;
+const MIN_INTERVAL: Nanos = Nanos::from_millis(500);
+const MAX_SECONDS: usize = 120;
+const MAX_MINUTES: usize = 360;
 const MINUTE_MS: u32 = 60_000;
 /// 480 points for each of 1,000 targets, and a reserve.
-const MOST_POINTS: usize = 500_000;
-const GROW: usize = 40;
+const MAX_POINTS: usize = 500_000;
+const GROWTH: usize = 40;
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use netnice_core::meter::{Flow, Meter};
 use netnice_core::units::{Amount, Instant, Nanos, Rate};
 use netnice_kernel::traffic::Passed;
 
-use crate::host::Seen;
+use crate::host::InterfaceTraffic;
 
 /// The last reading and its results.
 #[derive(Debug, Default)]
@@ -17,15 +17,15 @@ pub(crate) struct Rates {
     /// The counters at the last reading, by target id.
     meters: BTreeMap<u32, Meter>,
     /// The rates between the last two readings, sending and receiving, by target id.
-    paces: BTreeMap<u32, [Pace; 2]>,
+    rates: BTreeMap<u32, [TargetRates; 2]>,
     links_at: Option<Instant>,
-    links: BTreeMap<String, Wire>,
+    links: BTreeMap<String, LinkTraffic>,
     audited_at: Option<Instant>,
 }
 
 /// The rates of one target in one direction between two readings, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub(crate) struct TargetRates {
     /// Bit/s passed.
     pub rate: Amount,
     /// Packets dropped, rounded up.
@@ -36,7 +36,7 @@ pub(crate) struct Pace {
 
 /// The traffic of a managed link.
 #[derive(Debug, Default)]
-struct Wire {
+struct LinkTraffic {
     passed: Passed,
     /// Bit/s sent and received between the last two readings; `None` before the second.
     rates: Option<[Amount; 2]>,
@@ -47,7 +47,9 @@ struct Wire {
 impl Rates {
     /// True if an audit of all kernel objects is due; then its time is recorded.
     pub(crate) fn is_time_to_audit(&mut self, now: Instant) -> bool {
-        let due = self.audited_at.is_none_or(|at| now.since(at) >= AUDIT);
+        let due = self
+            .audited_at
+            .is_none_or(|at| now.since(at) >= AUDIT_INTERVAL);
         if due {
             self.audited_at = Some(now);
         }
@@ -57,15 +59,15 @@ impl Rates {
     /// Adds a reading of the targets' counters.
     pub(crate) fn targets(&mut self, now: Instant, meters: &[(u32, Meter)]) {
         let passed = self.read_at.map_or(Nanos(0), |at| now.since(at));
-        if self.read_at.is_some() && passed < SHORTEST {
+        if self.read_at.is_some() && passed < MIN_INTERVAL {
             return;
         }
         let meters: BTreeMap<u32, Meter> = meters.iter().copied().collect();
-        self.paces = meters
+        self.rates = meters
             .iter()
             .filter_map(|(id, now)| {
-                let before = self.meters.get(id).filter(|_| passed <= LONGEST)?;
-                let pace = |d: Direction| Pace::between(before.flow(d), now.flow(d), passed);
+                let before = self.meters.get(id).filter(|_| passed <= MAX_INTERVAL)?;
+                let pace = |d: Direction| TargetRates::between(before.flow(d), now.flow(d), passed);
                 Some((*id, Direction::ALL.map(pace)))
             })
             .collect();
@@ -84,21 +86,27 @@ impl Rates {
     }
 
     /// A target's present rates, if known.
-    pub(crate) fn pace(&self, id: u32, now: Instant) -> Option<[Pace; 2]> {
-        self.read_within(LONGEST, now)?;
-        self.paces.get(&id).copied()
+    pub(crate) fn present_rates(&self, id: u32, now: Instant) -> Option<[TargetRates; 2]> {
+        self.read_within(MAX_INTERVAL, now)?;
+        self.rates.get(&id).copied()
     }
 
     /// A target's present sending and receiving rate, if known.
     pub(crate) fn of(&self, id: u32, now: Instant) -> Option<[Amount; 2]> {
-        self.pace(id, now).map(|paces| paces.map(|pace| pace.rate))
+        self.present_rates(id, now)
+            .map(|rates| rates.map(|pace| pace.rate))
     }
 
     /// Adds a reading of the interfaces of managed links. `links` has each link with what its
     /// receive stage passes.
-    pub(crate) fn links(&mut self, now: Instant, seen: &Seen, links: &[(String, Option<Rate>)]) {
+    pub(crate) fn links(
+        &mut self,
+        now: Instant,
+        seen: &InterfaceTraffic,
+        links: &[(String, Option<Rate>)],
+    ) {
         let passed = self.links_at.map_or(Nanos(0), |at| now.since(at));
-        if self.links_at.is_some() && passed < SHORTEST {
+        if self.links_at.is_some() && passed < MIN_INTERVAL {
             return;
         }
         self.links
@@ -109,52 +117,54 @@ impl Rates {
                 continue;
             };
             let known = self.links.get(name);
-            let rates = known.map(|wire| {
-                let before = wire.passed;
+            let rates = known.map(|traffic| {
+                let before = traffic.passed;
                 [
                     per_second(before.sent, now.sent, passed),
                     per_second(before.received, now.received, passed),
                 ]
             });
             let is_above = usable.zip(rates).is_some_and(|(usable, [_, received])| {
-                let most = usable.portion(ABOVE.0, ABOVE.1).unwrap_or(usable);
+                let most = usable
+                    .portion(OVERLOAD_FACTOR.0, OVERLOAD_FACTOR.1)
+                    .unwrap_or(usable);
                 received > most.into()
             });
             let above = match is_above {
-                true => known.map_or(0, |wire| wire.above) + 1,
+                true => known.map_or(0, |traffic| traffic.above) + 1,
                 false => 0,
             };
-            let wire = Wire {
+            let traffic = LinkTraffic {
                 passed: now,
                 rates,
                 above,
             };
-            self.links.insert(name.clone(), wire);
+            self.links.insert(name.clone(), traffic);
         }
         self.links_at = Some(now);
     }
 
-    /// A link's receiving rate, if it has been above what the receive stage passes for [`IN_A_ROW`]
-    /// readings.
+    /// A link's receiving rate, if it has been above what the receive stage passes for
+    /// [`OVERLOAD_READINGS`] readings.
     pub(crate) fn overload(&self, link: &str) -> Option<Amount> {
-        let wire = self.links.get(link)?;
-        let [_, received] = wire.rates?;
-        (wire.above >= IN_A_ROW).then_some(received)
+        let traffic = self.links.get(link)?;
+        let [_, received] = traffic.rates?;
+        (traffic.above >= OVERLOAD_READINGS).then_some(received)
     }
 
     /// A link's present sending and receiving rate, if known.
     pub(crate) fn of_link(&self, link: &str, now: Instant) -> Option<[Amount; 2]> {
-        self.links_at.filter(|at| now.since(*at) <= LONGEST)?;
+        self.links_at.filter(|at| now.since(*at) <= MAX_INTERVAL)?;
         self.links.get(link)?.rates
     }
 }
 
-impl Pace {
-    fn between(before: &Flow, now: &Flow, passed: Nanos) -> Pace {
+impl TargetRates {
+    fn between(before: &Flow, now: &Flow, passed: Nanos) -> TargetRates {
         // `per_second` converts bytes to bits, a factor of eight that counts of packets do not
         // need.
         let times = |before, now| per_second(before, now, passed).0.div_ceil(8);
-        Pace {
+        TargetRates {
             rate: per_second(before.sent_bytes, now.sent_bytes, passed),
             drops: times(before.dropped_packets, now.dropped_packets),
             held: times(before.held_back, now.held_back),
@@ -171,17 +181,17 @@ fn per_second(before: u64, after: u64, passed: Nanos) -> Amount {
 }
 
 /// Readings closer together than this are too inaccurate for rates.
-const SHORTEST: Nanos = Nanos::from_millis(200);
+const MIN_INTERVAL: Nanos = Nanos::from_millis(200);
 /// Readings further apart than this give no present rate.
-const LONGEST: Nanos = Nanos::from_secs(5);
+const MAX_INTERVAL: Nanos = Nanos::from_secs(5);
 /// How often all kernel objects are audited without an event: at every tick of a second, so that a
 /// repair takes less than two.
-const AUDIT: Nanos = Nanos::from_millis(900);
+const AUDIT_INTERVAL: Nanos = Nanos::from_millis(900);
 /// TCP exceeds its rate for a moment while it probes; only an excess in so many readings counts.
-const IN_A_ROW: u32 = 3;
+const OVERLOAD_READINGS: u32 = 3;
 /// TCP's retransmissions after it has exceeded its rate stay below this factor (sixteen flows in
 /// 1.4 Mbit/s of 100: 1.8 % above what passes); a flood fills the wire, 3 % above it.
-const ABOVE: (u64, u64) = (1_023, 1_000);
+const OVERLOAD_FACTOR: (u64, u64) = (1_023, 1_000);
 
 #[cfg(test)]
 mod tests {
@@ -221,9 +231,9 @@ mod tests {
         meter.up.dropped_packets = 1;
         meter.up.held_back = 30;
         rates.targets(second(4), &[(1, meter)]);
-        let [up, down] = rates.pace(1, second(4)).expect("two readings");
+        let [up, down] = rates.present_rates(1, second(4)).expect("two readings");
         assert_eq!((up.drops, up.held, up.rate), (1, 10, Amount(0)));
-        assert_eq!(down, Pace::default());
+        assert_eq!(down, TargetRates::default());
     }
 
     #[test]
@@ -237,7 +247,7 @@ mod tests {
                 received: total,
                 sent: 0,
             };
-            let seen = Seen::from([("eth0".to_owned(), passed)]);
+            let seen = InterfaceTraffic::from([("eth0".to_owned(), passed)]);
             rates.links(second(second_), &seen, &links);
             rates.overload("eth0").is_some()
         };

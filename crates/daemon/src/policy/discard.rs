@@ -41,9 +41,9 @@ pub(super) enum DiscardError {
     Empty,
     /// Too many terms.
     #[error("{0} terms in one pattern; {PATTERN_WORDS} are allowed")]
-    Terms(usize),
+    ChangeDuration(usize),
     /// Too many patterns.
-    #[error("{0} discard patterns for one link; {MOST} are allowed")]
+    #[error("{0} discard patterns for one link; {MAX_PATTERNS} are allowed")]
     Patterns(usize),
     /// Too many different masks.
     #[error(
@@ -56,7 +56,7 @@ pub(super) enum DiscardError {
 pub(super) fn pattern(text: &str) -> Result<Vec<Term>, DiscardError> {
     let terms: Vec<&str> = text.split_whitespace().collect();
     if terms.len() > usize::from(PATTERN_WORDS) {
-        return Err(DiscardError::Terms(terms.len()));
+        return Err(DiscardError::ChangeDuration(terms.len()));
     }
     let mut bytes: BTreeMap<u16, Term> = BTreeMap::new();
     for text in terms {
@@ -81,8 +81,8 @@ pub(super) fn pattern(text: &str) -> Result<Vec<Term>, DiscardError> {
 }
 
 /// Checks that a driver supports these patterns together.
-pub(super) fn together(patterns: &[Vec<Term>]) -> Result<(), DiscardError> {
-    if patterns.len() > MOST {
+pub(super) fn check_set(patterns: &[Vec<Term>]) -> Result<(), DiscardError> {
+    if patterns.len() > MAX_PATTERNS {
         return Err(DiscardError::Patterns(patterns.len()));
     }
     let shape = |pattern: &Vec<Term>| -> Vec<(u16, u8)> {
@@ -107,7 +107,7 @@ fn bytes_of(text: &str) -> Result<Vec<Term>, DiscardError> {
         None => (hexadecimal(rest), hexadecimal(&"f".repeat(rest.len()))),
     };
     let (value, mask) = value.zip(mask).ok_or_else(no_bytes)?;
-    if value.len() != mask.len() || !(1..=LONGEST).contains(&value.len()) {
+    if value.len() != mask.len() || !(1..=MAX_TERM_BYTES).contains(&value.len()) {
         return Err(no_bytes());
     }
     let end = usize::from(offset) + value.len();
@@ -141,9 +141,9 @@ fn hexadecimal(text: &str) -> Option<Vec<u8>> {
 }
 
 /// Bytes of one term: with at most so many, a pattern of [`PATTERN_WORDS`] terms has as many words.
-const LONGEST: usize = 8;
+const MAX_TERM_BYTES: usize = 8;
 /// Largest number of patterns of a link.
-const MOST: usize = 64;
+const MAX_PATTERNS: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -197,10 +197,10 @@ mod tests {
         }
         let at = |offset: usize| pattern(&format!("{offset}=00")).expect("a pattern");
         let alike = vec![at(0); 65];
-        assert_eq!(together(&alike), Err(DiscardError::Patterns(65)));
+        assert_eq!(check_set(&alike), Err(DiscardError::Patterns(65)));
         let others: Vec<_> = (0..9).map(at).collect();
-        assert_eq!(together(&others), Err(DiscardError::Shapes(9)));
-        assert_eq!(together(&others[1..]), Ok(()));
+        assert_eq!(check_set(&others), Err(DiscardError::Shapes(9)));
+        assert_eq!(check_set(&others[1..]), Ok(()));
     }
 
     /// A driver gets all patterns of a link in one call.
@@ -208,8 +208,8 @@ mod tests {
     fn as_many_patterns_as_there_may_be_are_one_call() {
         let longest = [96, 104, 112, 120].map(|offset| format!("{offset}=ffffffffffffffff"));
         let longest = pattern(&longest.join(" ")).expect("a pattern");
-        let patterns = vec![longest; MOST];
-        assert_eq!(together(&patterns), Ok(()));
+        let patterns = vec![longest; MAX_PATTERNS];
+        assert_eq!(check_set(&patterns), Ok(()));
         let ask = DriverRequest::Discard { patterns };
         let call = encode_call(&DriverCall { id: u64::MAX, ask });
         assert!(call.is_ok(), "{}", call.expect_err("it is not"));

@@ -31,7 +31,7 @@ impl Reader<'_> {
         for (quota, count) in [
             (Quota::Connections, &doc.connections),
             (Quota::Targets, &doc.targets),
-            (Quota::Undos, &doc.undos),
+            (Quota::Rollbacks, &doc.undos),
             (Quota::Programs, &doc.programs),
             (Quota::Flows, &doc.flows),
             (Quota::LogLines, &doc.log_lines),
@@ -51,7 +51,7 @@ impl Reader<'_> {
             set.map_err(|reason| self.fault(size.span().start, reason))?;
         }
         for (quota, time) in [
-            (Quota::UndoTime, &doc.undo_time),
+            (Quota::RollbackTime, &doc.undo_time),
             (Quota::ServiceTime, &doc.service_time),
         ] {
             let Some(time) = time else { continue };

@@ -22,7 +22,7 @@ pub(crate) struct Rules {
     /// Why the present policy file is not in force; `None` if it is.
     pub fault: Option<String>,
     /// True if a policy has been in force since the start of the daemon.
-    pub read: bool,
+    pub loaded: bool,
     /// The sections of unit files.
     pub units: Units,
     /// Why sections of unit files are not in force, by target.
@@ -36,7 +36,7 @@ pub(crate) struct Rules {
 impl Rules {
     /// True if the policy file is invalid and no policy has been in force before.
     pub(crate) fn is_unknown(&self) -> bool {
-        self.fault.is_some() && !self.read
+        self.fault.is_some() && !self.loaded
     }
 
     /// The rule of a link.
@@ -45,7 +45,7 @@ impl Rules {
     }
 
     /// Sets the folders of unit files.
-    pub(crate) fn look_for_units(&mut self, path: Vec<PathBuf>) {
+    pub(crate) fn set_unit_path(&mut self, path: Vec<PathBuf>) {
         self.unit_path = path;
     }
 
@@ -56,7 +56,7 @@ impl Rules {
 
     /// True if a template has a section and the running units have changed since the files were
     /// read.
-    pub(crate) fn other_instances_run(&self, machine: &mut impl Inventory) -> bool {
+    pub(crate) fn instances_changed(&self, machine: &mut impl Inventory) -> bool {
         self.units.templates && machine.running_units() != self.running
     }
 
@@ -99,7 +99,7 @@ impl Rules {
     }
 
     /// Sets the path of the policy file.
-    pub(crate) fn follow(&mut self, path: &Path) {
+    pub(crate) fn set_path(&mut self, path: &Path) {
         self.path = Some(path.to_owned());
     }
 }

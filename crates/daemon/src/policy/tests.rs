@@ -198,10 +198,16 @@ fn quotas_are_read_with_their_units_and_the_rest_keep_their_defaults() {
     );
     let quotas = policy.expect("a policy").quotas;
     assert_eq!(quotas.limit(Quota::Targets), 7);
-    assert_eq!(quotas.limit(Quota::UndoTime), 24 * 3_600 * 1_000_000_000);
+    assert_eq!(
+        quotas.limit(Quota::RollbackTime),
+        24 * 3_600 * 1_000_000_000
+    );
     assert_eq!(quotas.limit(Quota::RingBytes), 64 << 20);
     assert_eq!(quotas.limit(Quota::ServiceTime), 100_000_000);
-    assert_eq!(quotas.limit(Quota::Undos), Quota::Undos.describe().default);
+    assert_eq!(
+        quotas.limit(Quota::Rollbacks),
+        Quota::Rollbacks.describe().default
+    );
     for (text, says) in [
         (
             "[quotas]\ntargets = 9000\n",

@@ -77,18 +77,18 @@ pub fn read(path: &[PathBuf], running: &BTreeSet<String>) -> Units {
 pub fn search_path() -> Vec<PathBuf> {
     match std::env::var_os("SYSTEMD_UNIT_PATH") {
         Some(folders) => path_of(&folders.to_string_lossy()),
-        None => USUAL.iter().map(PathBuf::from).collect(),
+        None => DEFAULT_PATH.iter().map(PathBuf::from).collect(),
     }
 }
 
 /// Parses a search path; an empty last part stands for the default folders.
 fn path_of(text: &str) -> Vec<PathBuf> {
-    let (named, usual) = match text.strip_suffix(':') {
-        Some(named) => (named, USUAL),
+    let (named, default_path) = match text.strip_suffix(':') {
+        Some(named) => (named, DEFAULT_PATH),
         None => (text, &[][..]),
     };
     let named = named.split(':').filter(|part| !part.is_empty());
-    let folders = named.chain(usual.iter().copied()).map(PathBuf::from);
+    let folders = named.chain(default_path.iter().copied()).map(PathBuf::from);
     folders.collect()
 }
 
@@ -171,7 +171,7 @@ const KEYS: [(&str, Key); 11] = [
 pub const SECTION: &str = "section [X-Netnice] of ";
 
 /// systemd.unit(5), table 1, for the system manager.
-const USUAL: &[&str] = &[
+const DEFAULT_PATH: &[&str] = &[
     "/etc/systemd/system.control",
     "/run/systemd/system.control",
     "/run/systemd/transient",

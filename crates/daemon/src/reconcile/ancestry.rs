@@ -22,14 +22,14 @@ pub(super) fn inside(
 ) -> BTreeSet<u32> {
     let mut by_target: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (pid, (own, _)) in members {
-        for target in ledger.descent(Some(*own)) {
+        for target in ledger.ancestors_of(Some(*own)) {
             by_target.entry(target).or_default().push(*pid);
         }
     }
     let around = newcomer
         .and_then(|pid| members.get(&pid))
         .map(|(own, _)| *own);
-    let around = ledger.descent(around);
+    let around = ledger.ancestors_of(around);
     let lies_inside = |id: u32, target: &Target, body: &Body| {
         let Body::Processes { roots, .. } = body else {
             return false;

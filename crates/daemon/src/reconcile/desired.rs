@@ -8,22 +8,22 @@ use netnice_core::target::Target;
 use netnice_core::units::Nanos;
 use netnice_kernel::plan::{self, Desired, Limit, Share};
 
-use crate::ledger::{Body, Held, Ledger, Managed};
+use crate::ledger::{Body, HeldTarget, Ledger, ManagedLink};
 
 /// The complete desired state.
 pub(crate) fn desired(ledger: &Ledger) -> Desired {
     let targets = ledger.held().map(|held| target(ledger, held));
-    let left = ledger.remnants().map(|remnant| plan::Target {
-        id: remnant.id,
-        slot: remnant.slot.get(),
-        parent: remnant.parent.map(|parent| parent.get()),
-        limit: limit(&remnant.contract),
-        burst: burst(&remnant.contract),
+    let left = ledger.draining().map(|draining| plan::Target {
+        id: draining.id,
+        slot: draining.slot.get(),
+        parent: draining.parent.map(|parent| parent.get()),
+        limit: limit(&draining.contract),
+        burst: burst(&draining.contract),
         share: None,
-        // The remnant keeps its HTB quantum: a quantum of one unit would make all others a hundred
-        // packets long.
-        weight: remnant.contract.weight().unwrap_or_default().get(),
-        priority: remnant.contract.priority().unwrap_or_default().get(),
+        // The draining target keeps its HTB quantum: a quantum of one unit would make all others a
+        // hundred packets long.
+        weight: draining.contract.weight().unwrap_or_default().get(),
+        priority: draining.contract.priority().unwrap_or_default().get(),
     });
     Desired {
         targets: targets.chain(left).collect(),
@@ -37,7 +37,7 @@ pub(crate) fn desired(ledger: &Ledger) -> Desired {
 
 /// The control groups that are bound to a target at their creation: by path, and for units also by
 /// name, which the service manager gives to no other group.
-pub(crate) fn awaited(ledger: &Ledger) -> BTreeMap<String, u32> {
+pub(crate) fn expected_groups(ledger: &Ledger) -> BTreeMap<String, u32> {
     let mut names = BTreeMap::new();
     for held in ledger.held() {
         let Body::Cgroup(bound) = &held.body else {
@@ -60,7 +60,7 @@ pub(crate) fn awaited(ledger: &Ledger) -> BTreeMap<String, u32> {
 
 /// The link on which a target has a class of its own: the one that its contract names; else, with a
 /// weight or priority, the only managed one.
-pub(crate) fn link_of<'l>(ledger: &'l Ledger, contract: &Contract) -> Option<&'l Managed> {
+pub(crate) fn link_of<'l>(ledger: &'l Ledger, contract: &Contract) -> Option<&'l ManagedLink> {
     if let Some(name) = contract.on() {
         return ledger.link(name.as_str());
     }
@@ -71,7 +71,7 @@ pub(crate) fn link_of<'l>(ledger: &'l Ledger, contract: &Contract) -> Option<&'l
     links.next().filter(|_| links.next().is_none())
 }
 
-fn target(ledger: &Ledger, held: &Held) -> plan::Target {
+fn target(ledger: &Ledger, held: &HeldTarget) -> plan::Target {
     let contract = &held.entry.contract;
     plan::Target {
         id: held.id,
@@ -85,7 +85,7 @@ fn target(ledger: &Ledger, held: &Held) -> plan::Target {
     }
 }
 
-fn share(managed: &Managed, contract: &Contract) -> Share {
+fn share(managed: &ManagedLink, contract: &Contract) -> Share {
     let each = |direction| {
         let usable = managed.link.usable(direction)?;
         contract.link_min(direction, usable).flatten()
@@ -118,7 +118,7 @@ pub(crate) fn burst(contract: &Contract) -> Nanos {
 }
 
 /// A link's rates for the kernel's classes, without the direct path's part.
-fn link(ledger: &Ledger, managed: &Managed) -> plan::Link {
+fn link(ledger: &Ledger, managed: &ManagedLink) -> plan::Link {
     let link = &managed.link;
     let usable = link.usable(Direction::Up);
     let tree = ledger.part(&link.name).map(|part| part.tree);

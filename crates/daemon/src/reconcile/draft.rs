@@ -5,8 +5,8 @@ use netnice_core::admission::TargetId;
 use netnice_core::target::Target;
 
 use crate::host::Act;
-use crate::ledger::undo::Undos;
-use crate::ledger::{Body, Closed, Ledger};
+use crate::ledger::rollbacks::Rollbacks;
+use crate::ledger::{Body, ClosedTarget, Ledger};
 use crate::state::Books;
 
 /// See the module docs.
@@ -15,12 +15,12 @@ pub(crate) struct Draft {
     /// The ledger after the change.
     pub ledger: Ledger,
     /// The pending rollbacks after the change.
-    pub undos: Undos,
+    pub rollbacks: Rollbacks,
     /// The bindings to add and to release.
     pub acts: Vec<Act>,
     /// True if no request caused the change: it follows from an event or an earlier request. It is
     /// installed even if the state file cannot be written, and written later.
-    pub by_itself: bool,
+    pub unrequested: bool,
 }
 
 impl Draft {
@@ -28,23 +28,23 @@ impl Draft {
     pub(crate) fn of(books: &Books) -> Draft {
         Draft {
             ledger: books.ledger.clone(),
-            undos: books.undos.clone(),
+            rollbacks: books.rollbacks.clone(),
             acts: Vec::new(),
-            by_itself: false,
+            unrequested: false,
         }
     }
 
     /// Closes a target: releases its binding, and drops its pending rollbacks.
-    pub(crate) fn close(&mut self, slot: TargetId) -> Option<Closed> {
+    pub(crate) fn close(&mut self, slot: TargetId) -> Option<ClosedTarget> {
         let closed = self.ledger.close(slot)?;
-        self.undos.forget_target(closed.held.id);
+        self.rollbacks.forget_target(closed.held.id);
         let mut act = release(&closed);
         let others = self.acts.iter_mut().find_map(|act| match act {
-            Act::Release { heirs } => Some(heirs),
+            Act::Release { outer_targets } => Some(outer_targets),
             _ => None,
         });
-        if let (Some(Act::Release { heirs }), Some(others)) = (&mut act, others) {
-            others.extend(std::mem::take(heirs));
+        if let (Some(Act::Release { outer_targets }), Some(others)) = (&mut act, others) {
+            others.extend(std::mem::take(outer_targets));
             act = None;
         }
         self.acts.extend(act);
@@ -53,10 +53,10 @@ impl Draft {
 }
 
 /// The act that releases a target's binding.
-fn release(closed: &Closed) -> Option<Act> {
+fn release(closed: &ClosedTarget) -> Option<Act> {
     let id = closed.held.id;
     match &closed.held.body {
-        Body::Processes { .. } => Some(Act::release(id, closed.heir)),
+        Body::Processes { .. } => Some(Act::release(id, closed.outer)),
         Body::App(key) => match (&closed.held.entry.target, key) {
             (Target::App(path), Some(_)) => Some(Act::UnbindApp {
                 id,

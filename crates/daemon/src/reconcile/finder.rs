@@ -7,9 +7,9 @@ use netnice_core::admission::TargetId;
 use netnice_core::target::Target;
 
 use super::{Draft, ancestry};
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::{Act, Inventory, Process};
-use crate::ledger::{Body, Held, Ledger, Newcomer, Place};
+use crate::ledger::{Body, HeldTarget, Ledger, NewTarget, TargetPlace};
 
 /// Makes the act that binds what was found, from the target's id.
 type Bind = Box<dyn FnOnce(u32) -> Act>;
@@ -34,9 +34,9 @@ impl<'a, I: Inventory> Finder<'a, I> {
         target: Target,
         process: &Process,
         only: bool,
-    ) -> Result<TargetId, Denied> {
+    ) -> Result<TargetId, RequestError> {
         let inside = self.inside_process(process, only)?;
-        let slot = draft.ledger.open(Newcomer {
+        let slot = draft.ledger.open(NewTarget {
             target,
             body: Body::Processes {
                 roots: vec![process.root],
@@ -52,13 +52,13 @@ impl<'a, I: Inventory> Finder<'a, I> {
 
     /// Adds a process to a target of processes. The targets around it are then those that contain
     /// all its processes.
-    pub(crate) fn join_as(
+    pub(crate) fn add_process(
         &mut self,
         draft: &mut Draft,
         slot: TargetId,
         process: &Process,
         only: bool,
-    ) -> Result<(), Denied> {
+    ) -> Result<(), RequestError> {
         let Some(held) = draft.ledger.get(slot) else {
             return Ok(());
         };
@@ -79,23 +79,27 @@ impl<'a, I: Inventory> Finder<'a, I> {
         }
         draft
             .ledger
-            .rebody(slot, Body::Processes { roots, only }, place);
+            .set_body(slot, Body::Processes { roots, only }, place);
         let mut keep = self.inside_process(process, only)?;
         keep.remove(&id);
-        draft.ledger.contain(slot, &keep, around);
+        draft.ledger.put_inside(slot, &keep, around);
         draft.acts.push(adopt(id, process, only, keep));
         Ok(())
     }
 
-    fn place_of(&mut self, process: &Process) -> Place {
-        Place {
+    fn place_of(&mut self, process: &Process) -> TargetPlace {
+        TargetPlace {
             uid: Some(process.uid),
             ..self.machine.place(process.root.pid)
         }
     }
 
     /// The held targets inside a process.
-    fn inside_process(&mut self, process: &Process, only: bool) -> Result<BTreeSet<u32>, Denied> {
+    fn inside_process(
+        &mut self,
+        process: &Process,
+        only: bool,
+    ) -> Result<BTreeSet<u32>, RequestError> {
         if only {
             return Ok(BTreeSet::new());
         }
@@ -109,7 +113,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
         &mut self,
         family: &BTreeSet<u32>,
         newcomer: Option<u32>,
-    ) -> Result<BTreeSet<u32>, Denied> {
+    ) -> Result<BTreeSet<u32>, RequestError> {
         // A target inside has a member inside; if all members belong to the target around it, no
         // target is inside.
         let around = newcomer.map_or(0, |pid| self.machine.membership(pid).0);
@@ -125,28 +129,28 @@ impl<'a, I: Inventory> Finder<'a, I> {
     }
 
     /// The slot of a target that is not a process: held under this name or another, or opened now.
-    pub(crate) fn slot_of_thing(
+    pub(crate) fn slot_of_existing(
         &mut self,
         draft: &mut Draft,
         target: &Target,
-    ) -> Result<TargetId, Denied> {
+    ) -> Result<TargetId, RequestError> {
         if let Some(held) = draft.ledger.find(target) {
             return Ok(held.entry.id);
         }
-        let found = self.find_thing(target)?;
+        let found = self.find_non_process(target)?;
         self.slot_of_found(draft, target, found)
     }
 
     /// The same for a target that may not exist yet.
-    pub(crate) fn seat_of(
+    pub(crate) fn slot_of_future(
         &mut self,
         draft: &mut Draft,
         target: &Target,
-    ) -> Result<TargetId, Denied> {
+    ) -> Result<TargetId, RequestError> {
         if let Some(held) = draft.ledger.find(target) {
             return Ok(held.entry.id);
         }
-        let absent = match self.find_thing(target) {
+        let absent = match self.find_non_process(target) {
             Ok(found) => return self.slot_of_found(draft, target, found),
             Err(absent) => absent,
         };
@@ -161,10 +165,10 @@ impl<'a, I: Inventory> Finder<'a, I> {
                 return Err(absent);
             }
         };
-        draft.ledger.open(Newcomer {
+        draft.ledger.open(NewTarget {
             target: target.clone(),
             body,
-            place: Place::default(),
+            place: TargetPlace::default(),
             inside: BTreeSet::new(),
         })
     }
@@ -173,8 +177,8 @@ impl<'a, I: Inventory> Finder<'a, I> {
         &mut self,
         draft: &mut Draft,
         target: &Target,
-        (body, place, bind): (Body, Place, Bind),
-    ) -> Result<TargetId, Denied> {
+        (body, place, bind): (Body, TargetPlace, Bind),
+    ) -> Result<TargetId, RequestError> {
         if let Some(held) = draft.ledger.find_alias(&body) {
             return Ok(held.entry.id);
         }
@@ -185,7 +189,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
             }
             _ => BTreeSet::new(),
         };
-        let slot = draft.ledger.open(Newcomer {
+        let slot = draft.ledger.open(NewTarget {
             target: target.clone(),
             body,
             place,
@@ -197,40 +201,44 @@ impl<'a, I: Inventory> Finder<'a, I> {
     }
 
     /// The held target of this name, or of another name with the same body.
-    pub(crate) fn lookup(&mut self, target: &Target) -> Result<&'a Held, Denied> {
+    pub(crate) fn lookup(&mut self, target: &Target) -> Result<&'a HeldTarget, RequestError> {
         let id = match self.ledger.find(target) {
             Some(held) => Some(held.id),
             None => self
-                .find_thing(target)
+                .find_non_process(target)
                 .ok()
                 .and_then(|(body, ..)| self.ledger.find_alias(&body))
                 .map(|held| held.id),
         };
         id.and_then(|id| self.ledger.by_id(id)).ok_or_else(|| {
-            Denied::Failed(format!(
+            RequestError::Failed(format!(
                 "nothing is set for {target}; `netnice show` lists what is"
             ))
         })
     }
 
     /// What a target consists of, held or not.
-    pub(crate) fn find(&mut self, text: &str) -> Result<Found, Denied> {
+    pub(crate) fn find(&mut self, text: &str) -> Result<Found, RequestError> {
         let target: Target = text.parse()?;
         let body = match &target {
             Target::Pid(pid) => {
-                let gone = || Denied::Failed(format!("process {} does not exist", pid.get()));
+                let gone = || RequestError::Failed(format!("process {} does not exist", pid.get()));
                 let process = self.machine.process(pid.get()).ok_or_else(gone)?;
                 return Ok(Found::Processes(vec![process.root.pid]));
             }
             Target::Name(_) => self.lookup(&target)?.body.clone(),
-            other => self.find_thing(other)?.0,
+            other => self.find_non_process(other)?.0,
         };
-        made_of(&body, &target).ok_or_else(|| Denied::Failed(format!("{target} is not there now")))
+        consists_of(&body, &target)
+            .ok_or_else(|| RequestError::Failed(format!("{target} is not there now")))
     }
 
     /// The body and place of a target that is not a process, and how to bind it.
-    pub(crate) fn find_thing(&mut self, target: &Target) -> Result<(Body, Place, Bind), Denied> {
-        let nowhere = Place::default();
+    pub(crate) fn find_non_process(
+        &mut self,
+        target: &Target,
+    ) -> Result<(Body, TargetPlace, Bind), RequestError> {
+        let nowhere = TargetPlace::default();
         let bound = match target {
             Target::App(path) => {
                 let path = path.to_string();
@@ -247,16 +255,18 @@ impl<'a, I: Inventory> Finder<'a, I> {
             Target::Cgroup(path) => self.machine.cgroup(path.as_str())?,
             Target::Container(name) => self.machine.container(name.as_str())?,
             Target::Pid(_) | Target::Name(_) => {
-                return Err(Denied::BadUsage(format!("{target} is made of processes")));
+                return Err(RequestError::BadUsage(format!(
+                    "{target} is made of processes"
+                )));
             }
             Target::Flow(_) | Target::Direct(_) => {
-                return Err(Denied::BadUsage(format!(
+                return Err(RequestError::BadUsage(format!(
                     "{target} is of the direct path: flows are opened, changed and closed by their programs; \
                      netnice show and explain tell of them"
                 )));
             }
         };
-        let place = Place {
+        let place = TargetPlace {
             cgroup: Some(bound.path.clone()),
             ..nowhere
         };
@@ -270,7 +280,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
 }
 
 /// What a target consists of, if it exists; for processes, the named ones.
-pub(crate) fn made_of(body: &Body, target: &Target) -> Option<Found> {
+pub(crate) fn consists_of(body: &Body, target: &Target) -> Option<Found> {
     match (body, target) {
         (Body::Processes { roots, .. }, _) => {
             let pids = roots.iter().map(|root| root.pid).collect();

@@ -5,7 +5,7 @@
 use netnice_kernel::enforce::Adoption;
 use netnice_kernel::plan::Desired;
 
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::{Act, Enforcer};
 
 /// An installed change that can be undone until it is written to the state file.
@@ -22,14 +22,14 @@ pub(super) fn install<H: Enforcer>(
     before: &Desired,
     after: &Desired,
     acts: &[Act],
-) -> Result<Installed, Denied> {
+) -> Result<Installed, RequestError> {
     let mut installed = Installed {
         undo: Vec::new(),
         adoption: Adoption::default(),
     };
     let result = steps(host, before, after, acts, &mut installed);
     if let Err(error) = result {
-        installed.take_back(host, before);
+        installed.roll_back(host, before);
         return Err(error);
     }
     Ok(installed)
@@ -41,8 +41,8 @@ fn steps<H: Enforcer>(
     after: &Desired,
     acts: &[Act],
     installed: &mut Installed,
-) -> Result<(), Denied> {
-    let mut carry_out = |host: &mut H, act: &Act| -> Result<(), Denied> {
+) -> Result<(), RequestError> {
+    let mut carry_out = |host: &mut H, act: &Act| -> Result<(), RequestError> {
         let (found, undo) = host.act(act)?;
         installed.undo.push(undo);
         installed.adoption.add(&found);
@@ -62,21 +62,21 @@ fn steps<H: Enforcer>(
 
 impl Installed {
     /// Restores the former state.
-    pub(super) fn take_back<H: Enforcer>(self, host: &mut H, before: &Desired) {
+    pub(super) fn roll_back<H: Enforcer>(self, host: &mut H, before: &Desired) {
         let undo = self.undo;
         let (leaving, coming): (Vec<Act>, Vec<Act>) =
             undo.into_iter().rev().partition(Act::releases);
         for act in &leaving {
-            complain(host.act(act).map(drop));
+            log_error(host.act(act).map(drop));
         }
-        complain(host.apply(before));
+        log_error(host.apply(before));
         for act in &coming {
-            complain(host.act(act).map(drop));
+            log_error(host.act(act).map(drop));
         }
     }
 }
 
-fn complain(result: Result<(), Denied>) {
+fn log_error(result: Result<(), RequestError>) {
     if let Err(error) = result {
         tracing::error!(%error, "could not put back what was in force before");
     }

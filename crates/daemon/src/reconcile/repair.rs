@@ -3,14 +3,14 @@
 //!
 //! Every change of links and qdiscs that the daemon did not make causes a check. New interfaces get
 //! the eBPF programs, returning links get their classes. A missing object is restored, at once the
-//! first time, then after longer and longer pauses. After [`TRIES`] repairs within [`WINDOW`] the
-//! removal counts as intended: the daemon stops the repairs and reports it.
+//! first time, then after longer and longer pauses. After [`MAX_REPAIRS`] repairs within [`WINDOW`]
+//! the removal counts as intended: the daemon stops the repairs and reports it.
 
 use netnice_core::units::{Instant, Nanos};
 
 use super::Reconciler;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::Host;
 
 /// The recent repairs.
@@ -28,7 +28,7 @@ pub(crate) struct Repairs {
 
 /// Whether an object may be restored now.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum RepairDecision {
     Now,
     Later,
     Never,
@@ -36,17 +36,17 @@ enum Verdict {
 
 impl Repairs {
     /// Starts repairs again, after a change of the desired state.
-    pub(crate) fn forgive(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Repairs {
             total: self.total,
             ..Repairs::default()
         };
     }
 
-    fn judge(&mut self, now: Instant) -> Verdict {
+    fn decide(&mut self, now: Instant) -> RepairDecision {
         self.recent.retain(|at| now.since(*at) < WINDOW);
-        if self.recent.len() >= TRIES {
-            return Verdict::Never;
+        if self.recent.len() >= MAX_REPAIRS {
+            return RepairDecision::Never;
         }
         let pause = PAUSES[self.recent.len()];
         let allowed = self
@@ -55,78 +55,78 @@ impl Repairs {
             .map_or(Instant(0), |last| last.after(pause));
         if now < allowed {
             self.due = Some(allowed);
-            return Verdict::Later;
+            return RepairDecision::Later;
         }
         self.due = None;
         self.recent.push(now);
-        Verdict::Now
+        RepairDecision::Now
     }
 }
 
 impl<H: Host> Reconciler<H> {
-    /// Checks the daemon's kernel objects, and restores missing ones. With `heard`, an event of
-    /// interfaces has come: checks the interfaces too, and lists all objects again. Otherwise the
-    /// check follows a sample.
-    pub(crate) fn repair(&mut self, heard: bool, now: Now) {
+    /// Checks the daemon's kernel objects, and restores missing ones. With `link_event`, an event
+    /// of interfaces has come: checks the interfaces too, and lists all objects again. Otherwise
+    /// the check follows a sample.
+    pub(crate) fn repair(&mut self, link_event: bool, now: Now) {
         if !self.host.is_enforcing() {
             return;
         }
-        let faults = match self.host.audit(heard) {
+        let faults = match self.host.audit(link_event) {
             Ok(faults) => faults,
-            Err(denied) => vec![denied.to_string()],
+            Err(error) => vec![error.to_string()],
         };
         if faults.is_empty() {
-            if self.standing.repairs.given_up.take().is_some() {
+            if self.deviations.repairs.given_up.take().is_some() {
                 self.journal.note(now, "all is there again");
             }
-            if heard || !self.standing.broken.is_empty() {
-                self.put_back(now);
+            if link_event || !self.deviations.broken.is_empty() {
+                self.restore(now);
             }
             return;
         }
-        match self.standing.repairs.judge(now.monotonic) {
-            Verdict::Later => {}
-            Verdict::Never => {
-                if self.standing.repairs.given_up.is_none() {
+        match self.deviations.repairs.decide(now.monotonic) {
+            RepairDecision::Later => {}
+            RepairDecision::Never => {
+                if self.deviations.repairs.given_up.is_none() {
                     let text = format!(
-                        "somebody keeps removing what is netnice's ({}): put back {TRIES} times within {WINDOW}, not \
+                        "somebody keeps removing what is netnice's ({}): put back {MAX_REPAIRS} times within {WINDOW}, not \
                          any more; find out who, then change anything with netnice to try again",
                         faults.join("; ")
                     );
                     self.journal.warn(now, text.clone());
-                    self.standing.repairs.given_up = Some(text);
+                    self.deviations.repairs.given_up = Some(text);
                 }
             }
-            Verdict::Now => {
+            RepairDecision::Now => {
                 for fault in &faults {
                     self.journal.warn(now, format!("{fault}: putting it back"));
-                    self.standing.repairs.total += 1;
+                    self.deviations.repairs.total += 1;
                 }
-                self.put_back(now);
+                self.restore(now);
             }
         }
     }
 
     /// True if a postponed repair is due.
     pub(crate) fn repair_is_due(&self, now: Now) -> bool {
-        self.standing
+        self.deviations
             .repairs
             .due
             .is_some_and(|due| due <= now.monotonic)
     }
 
     /// Makes `kernel` read the present state, and applies the desired state to what came back.
-    fn put_back(&mut self, now: Now) {
-        if let Err(denied) = self.host.reconcile() {
-            tracing::debug!(%denied, "reconciling");
+    fn restore(&mut self, now: Now) {
+        if let Err(error) = self.host.reconcile() {
+            tracing::debug!(%error, "reconciling");
         }
         self.apply_all(now);
     }
 
     /// Applies the desired state. A link that makes this fail is left out and recorded as broken.
     pub(super) fn apply_all(&mut self, now: Now) {
-        let before = std::mem::take(&mut self.standing.broken);
-        let wanted = self.standing.wanted(&self.books.ledger);
+        let before = std::mem::take(&mut self.deviations.broken);
+        let wanted = self.deviations.desired_state(&self.books.ledger);
         let nothing = wanted == netnice_kernel::plan::Desired::default();
         if before.is_empty() && nothing && !self.host.is_enforcing() {
             return;
@@ -135,14 +135,15 @@ impl<H: Host> Reconciler<H> {
             for name in before.keys() {
                 self.journal.note(now, format!("{name} is served again"));
             }
-            self.journal.judge(now, NOT_IN_FORCE, Ok::<(), Denied>(()));
+            self.journal
+                .log_result(now, NOT_IN_FORCE, Ok::<(), RequestError>(()));
             return;
         };
         for link in wanted.links.clone() {
             let mut without = wanted.clone();
             without.links.retain(|other| other.name != link.name);
             if self.host.apply(&without).is_ok() {
-                self.break_link(&link.name, &first, before.is_empty(), now);
+                self.mark_broken(&link.name, &first, before.is_empty(), now);
                 return;
             }
         }
@@ -151,29 +152,29 @@ impl<H: Host> Reconciler<H> {
         let applied = self.host.apply(&without);
         if applied.is_ok() {
             for link in wanted.links {
-                self.break_link(&link.name, &first, before.is_empty(), now);
+                self.mark_broken(&link.name, &first, before.is_empty(), now);
             }
         }
-        self.journal.judge(now, NOT_IN_FORCE, applied);
+        self.journal.log_result(now, NOT_IN_FORCE, applied);
     }
 
-    fn break_link(&mut self, name: &str, why: &Denied, news: bool, now: Now) {
+    fn mark_broken(&mut self, name: &str, why: &RequestError, is_new: bool, now: Now) {
         let text = why.to_string();
-        if news {
+        if is_new {
             self.journal
                 .warn(now, format!("link {name} cannot be served: {text}"));
         }
         if let Ok(name) = name.parse() {
-            self.standing.broken.insert(name, text);
+            self.deviations.broken.insert(name, text);
         }
     }
 }
 
 const NOT_IN_FORCE: &str = "what is wanted cannot be put in force";
 /// Largest number of repairs within [`WINDOW`].
-const TRIES: usize = 3;
+const MAX_REPAIRS: usize = 3;
 /// The pause before each repair.
-const PAUSES: [Nanos; TRIES] = [
+const PAUSES: [Nanos; MAX_REPAIRS] = [
     Nanos::from_secs(0),
     Nanos::from_millis(500),
     Nanos::from_secs(2),
@@ -189,16 +190,16 @@ mod tests {
     fn three_tries_with_longer_pauses_and_then_no_more_until_it_was_quiet() {
         let mut repairs = Repairs::default();
         let at = |millis| Instant(0).after(Nanos::from_millis(millis));
-        assert_eq!(repairs.judge(at(1_000)), Verdict::Now);
-        assert_eq!(repairs.judge(at(1_100)), Verdict::Later);
+        assert_eq!(repairs.decide(at(1_000)), RepairDecision::Now);
+        assert_eq!(repairs.decide(at(1_100)), RepairDecision::Later);
         assert_eq!(repairs.due, Some(at(1_500)));
-        assert_eq!(repairs.judge(at(1_500)), Verdict::Now);
-        assert_eq!(repairs.judge(at(3_000)), Verdict::Later);
-        assert_eq!(repairs.judge(at(3_500)), Verdict::Now);
-        assert_eq!(repairs.judge(at(50_000)), Verdict::Never);
+        assert_eq!(repairs.decide(at(1_500)), RepairDecision::Now);
+        assert_eq!(repairs.decide(at(3_000)), RepairDecision::Later);
+        assert_eq!(repairs.decide(at(3_500)), RepairDecision::Now);
+        assert_eq!(repairs.decide(at(50_000)), RepairDecision::Never);
         assert_eq!(
-            repairs.judge(at(61_001)),
-            Verdict::Now,
+            repairs.decide(at(61_001)),
+            RepairDecision::Now,
             "the first is forgotten"
         );
     }

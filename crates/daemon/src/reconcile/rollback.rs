@@ -8,21 +8,21 @@ use netnice_core::claims::Claims;
 use netnice_core::contract::Contract;
 use netnice_core::units::Instant;
 
-use super::{Draft, Reconciler, Terms};
+use super::{ChangeDuration, Draft, Reconciler};
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::Host;
-use crate::journal::Kind;
-use crate::ledger::undo::{self, Cleared, Undo, Waiting};
-use crate::ledger::{Body, Managed, Root, describe_link};
+use crate::journal::EventKind;
+use crate::ledger::rollbacks::{self, Cleared, PendingRollback, Undo};
+use crate::ledger::{Body, ManagedLink, ProcessId, describe_link};
 
 impl<H: Host> Reconciler<H> {
     /// Refuses invalid terms.
-    pub(crate) fn check_terms(&mut self, terms: Terms) -> Result<(), Denied> {
-        terms.check()?;
-        match terms.until {
-            Some(Until { pid, started }) if !self.lives(Root { pid, started }) => {
-                Err(Denied::Failed(format!(
+    pub(crate) fn check_duration(&mut self, duration: ChangeDuration) -> Result<(), RequestError> {
+        duration.check()?;
+        match duration.until {
+            Some(Until { pid, started }) if !self.is_alive(ProcessId { pid, started }) => {
+                Err(RequestError::Failed(format!(
                     "--until-exit: process {pid} does not run (any more)"
                 )))
             }
@@ -32,44 +32,44 @@ impl<H: Host> Reconciler<H> {
 
     /// Drops claims, cleared for a limited time, on processes that have ended.
     pub(crate) fn forget_ended(&mut self, draft: &mut Draft) {
-        let roots: BTreeSet<Root> = draft.undos.cleared_roots().collect();
-        let ended: Vec<Root> = roots.into_iter().filter(|r| !self.lives(*r)).collect();
+        let roots: BTreeSet<ProcessId> = draft.rollbacks.cleared_roots().collect();
+        let ended: Vec<ProcessId> = roots.into_iter().filter(|r| !self.is_alive(*r)).collect();
         let has_ended = |cleared: &Cleared| match &cleared.body {
             Body::Processes { roots, .. } => roots.iter().all(|root| ended.contains(root)),
             _ => false,
         };
         draft
-            .undos
+            .rollbacks
             .forget_cleared(|cleared, _| has_ended(cleared) && cleared.rule.is_none());
     }
 
-    fn lives(&mut self, root: Root) -> bool {
+    fn is_alive(&mut self, root: ProcessId) -> bool {
         self.host.process(root.pid).is_some_and(|p| p.root == root)
     }
 
     /// The time of the next rollback.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.books.undos.earliest()
+        self.books.rollbacks.earliest()
     }
 
     /// Rolls back the changes whose time is over.
     pub(crate) fn expire(&mut self, now: Now) {
         // Many changes may wait for the same process.
-        let awaited: BTreeSet<Root> = self.books.undos.awaited().collect();
-        let ended = awaited.into_iter().filter(|root| !self.lives(*root));
-        let ended: Vec<Root> = ended.collect();
+        let awaited: BTreeSet<ProcessId> = self.books.rollbacks.awaited().collect();
+        let ended = awaited.into_iter().filter(|root| !self.is_alive(*root));
+        let ended: Vec<ProcessId> = ended.collect();
         if ended.is_empty()
             && self
                 .books
-                .undos
+                .rollbacks
                 .earliest()
                 .is_none_or(|at| at > now.monotonic)
         {
             return;
         }
-        let mut rest = self.books.undos.clone();
+        let mut rest = self.books.rollbacks.clone();
         let due = rest.due(now.monotonic, &ended);
-        self.books.undos = rest;
+        self.books.rollbacks = rest;
         for waiting in due {
             let why = match (waiting.until, waiting.confirmable) {
                 (Some(_), _) => "was made until a process ended",
@@ -78,19 +78,19 @@ impl<H: Host> Reconciler<H> {
             };
             let number = waiting.number;
             let user = (!waiting.by.privileged).then_some(waiting.by.uid);
-            let (kind, text) = match self.take_back_change(waiting, now) {
-                Ok(what) => (Kind::Done, format!("change {number} {why}: {what}")),
-                Err(denied) => (
-                    Kind::Fault,
-                    format!("change {number} {why}, but cannot be taken back: {denied}"),
+            let (kind, text) = match self.roll_back(waiting, now) {
+                Ok(what) => (EventKind::Done, format!("change {number} {why}: {what}")),
+                Err(error) => (
+                    EventKind::Fault,
+                    format!("change {number} {why}, but cannot be taken back: {error}"),
                 ),
             };
-            self.journal.tell(now, user, kind, text);
+            self.journal.log(now, user, kind, text);
         }
     }
 
-    fn take_back_change(&mut self, waiting: Waiting, now: Now) -> Result<String, Denied> {
-        let mut draft = self.draft_by_itself();
+    fn roll_back(&mut self, waiting: PendingRollback, now: Now) -> Result<String, RequestError> {
+        let mut draft = self.unrequested_draft();
         let what = match waiting.undo {
             Undo::Claim { id, change } => {
                 let Some(held) = draft.ledger.by_id(id).cloned() else {
@@ -99,13 +99,17 @@ impl<H: Host> Reconciler<H> {
                 let slot = held.entry.id;
                 let asked = draft
                     .ledger
-                    .ask(slot, waiting.by, &change, now.wall_ns)
-                    .or_else(|denied| {
+                    .change_claim(slot, waiting.by, &change, now.wall_ns)
+                    .or_else(|error| {
                         // The former value no longer fits: then at least the change is removed.
                         let clears = change.only_clears();
                         match clears.is_empty() {
-                            true => Err(denied),
-                            false => draft.ledger.ask(slot, waiting.by, &clears, now.wall_ns),
+                            true => Err(error),
+                            false => {
+                                draft
+                                    .ledger
+                                    .change_claim(slot, waiting.by, &clears, now.wall_ns)
+                            }
                         }
                     });
                 asked?;
@@ -125,44 +129,51 @@ impl<H: Host> Reconciler<H> {
                     format!("{name} is no longer managed")
                 }
             },
-            Undo::Cleared { targets, links } => return Ok(self.bring_back(targets, links, now)),
+            Undo::Cleared { targets, links } => {
+                return Ok(self.restore_cleared(targets, links, now));
+            }
         };
         self.install(draft)?;
         Ok(what)
     }
 
     /// Restores cleared targets and links one by one; returns the result of each as text.
-    fn bring_back(&mut self, targets: Vec<Cleared>, links: Vec<Managed>, now: Now) -> String {
-        let mut told = Vec::new();
-        let mut tell = |name: String, result: Result<bool, Denied>| {
-            told.push(match result {
+    fn restore_cleared(
+        &mut self,
+        targets: Vec<Cleared>,
+        links: Vec<ManagedLink>,
+        now: Now,
+    ) -> String {
+        let mut results = Vec::new();
+        let mut report = |name: String, result: Result<bool, RequestError>| {
+            results.push(match result {
                 Ok(true) => format!("{name} is back"),
                 Ok(false) => format!("{name} is gone"),
-                Err(denied) => format!("{name} does not come back: {denied}"),
+                Err(error) => format!("{name} does not come back: {error}"),
             });
         };
         for managed in links {
             let name = managed.link.name.to_string();
-            let mut draft = self.draft_by_itself();
+            let mut draft = self.unrequested_draft();
             let known = draft.ledger.link(&name).is_some();
             let result = match known {
                 true => Ok(()),
                 false => draft.ledger.manage(managed.link, managed.by),
             };
             let result = result.and_then(|()| self.install(draft));
-            tell(name, result.map(|_| true));
+            report(name, result.map(|_| true));
         }
         // The target cleared last contains the others.
         for cleared in targets.into_iter().rev() {
             let name = cleared.target.to_string();
-            tell(name, self.reinstate(cleared, now));
+            report(name, self.restore_claims(cleared, now));
         }
-        told.join(", ")
+        results.join(", ")
     }
 
     /// Restores the withdrawn claims on a target; false if what it consisted of is gone.
-    fn reinstate(&mut self, cleared: Cleared, now: Now) -> Result<bool, Denied> {
-        let mut draft = self.draft_by_itself();
+    fn restore_claims(&mut self, cleared: Cleared, now: Now) -> Result<bool, RequestError> {
+        let mut draft = self.unrequested_draft();
         let Some(slot) = self.slot_of_cleared(&mut draft, &cleared)? else {
             return Ok(false);
         };
@@ -174,7 +185,7 @@ impl<H: Host> Reconciler<H> {
                 continue;
             };
             // A claim made meanwhile stays, and stays alone if the two cannot be combined.
-            let both = undo::merged(&back.contract.as_change(), &now.contract.as_change());
+            let both = rollbacks::merged(&back.contract.as_change(), &now.contract.as_change());
             if let Ok(both) = Contract::default().apply(&both) {
                 now.contract = both;
             }
@@ -191,9 +202,12 @@ impl<H: Host> Reconciler<H> {
         &mut self,
         draft: &mut Draft,
         cleared: &Cleared,
-    ) -> Result<Option<TargetId>, Denied> {
+    ) -> Result<Option<TargetId>, RequestError> {
         let Body::Processes { roots, only } = &cleared.body else {
-            return self.finder().seat_of(draft, &cleared.target).map(Some);
+            return self
+                .finder()
+                .slot_of_future(draft, &cleared.target)
+                .map(Some);
         };
         let mut slot = None;
         for root in roots {
@@ -211,7 +225,7 @@ impl<H: Host> Reconciler<H> {
                     )?,
                 },
                 Some(slot) => {
-                    self.finder().join_as(draft, slot, &process, *only)?;
+                    self.finder().add_process(draft, slot, &process, *only)?;
                     slot
                 }
             });

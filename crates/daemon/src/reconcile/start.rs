@@ -22,18 +22,18 @@ use netnice_kernel::plan::{self, Limit, MAX_SLOT};
 
 use super::Reconciler;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::{Act, Host};
-use crate::ledger::{Body, Held, Ledger, Managed, Remnant};
+use crate::ledger::{Body, DrainingTarget, HeldTarget, Ledger, ManagedLink};
 use crate::state::State;
 use netnice_core::target::Target;
 
 /// What an earlier daemon has written.
-pub(crate) enum Record {
+pub(crate) enum SavedState {
     /// No state file.
     None,
     /// A complete state.
-    Whole(Box<State>),
+    Complete(Box<State>),
     /// An unreadable state file: the reason, and what was done with it.
     Lost(String),
 }
@@ -41,50 +41,50 @@ pub(crate) enum Record {
 impl<H: Host> Reconciler<H> {
     /// Takes over from an earlier daemon. The caller calls it once, before any request. Returns a
     /// notice for the doctor, if there is one.
-    pub(crate) fn start(&mut self, record: Record, now: Now) -> Option<String> {
+    pub(crate) fn start(&mut self, saved: SavedState, now: Now) -> Option<String> {
         let enforcing = self.host.is_enforcing();
-        let notice = match record {
-            Record::Whole(state) => {
+        let notice = match saved {
+            SavedState::Complete(state) => {
                 self.books.ledger = state.ledger;
-                self.books.undos = state.undos;
+                self.books.rollbacks = state.rollbacks;
                 // An incomplete change may have assigned ids that were not written.
                 self.books
                     .ledger
                     .skip_ids(self.books.ledger.next_id() + u32::from(MAX_SLOT));
                 None
             }
-            Record::None if !enforcing => return None,
-            Record::None => Some(self.take_found("there is no state file".to_owned(), now)),
-            Record::Lost(why) => Some(self.take_found(why, now)),
+            SavedState::None if !enforcing => return None,
+            SavedState::None => Some(self.keep_recovered("there is no state file".to_owned(), now)),
+            SavedState::Lost(why) => Some(self.keep_recovered(why, now)),
         };
-        let mut gone_on = self.go_on(enforcing, now);
-        if let Err(denied) = &gone_on {
-            tracing::warn!(%denied, "taking over, which is tried once more");
-            gone_on = self.go_on(self.host.is_enforcing(), now);
+        let mut resumed = self.resume(enforcing, now);
+        if let Err(error) = &resumed {
+            tracing::warn!(%error, "taking over, which is tried once more");
+            resumed = self.resume(self.host.is_enforcing(), now);
         }
-        if let Err(denied) = gone_on {
+        if let Err(error) = resumed {
             self.journal.warn(
                 now,
-                format!("not all of what was in force is so again: {denied}"),
+                format!("not all of what was in force is so again: {error}"),
             );
         }
         notice
     }
 
-    fn go_on(&mut self, enforcing: bool, now: Now) -> Result<(), Denied> {
+    fn resume(&mut self, enforcing: bool, now: Now) -> Result<(), RequestError> {
         if enforcing {
             self.host.forget_dead()?;
-            self.take_in_released()?;
-            self.end_dead(now)?;
-            self.release_strangers()?;
+            self.readopt_released()?;
+            self.close_dead(now)?;
+            self.release_unknown()?;
         }
         let mut acts = Vec::new();
         if !enforcing {
             for held in self.books.ledger.held().cloned().collect::<Vec<_>>() {
-                acts.extend(self.take_in(&held));
+                acts.extend(self.binding_acts(&held));
             }
         }
-        self.books.ledger.look_anew(now.monotonic);
+        self.books.ledger.restart_quiet_time(now.monotonic);
         self.books.ledger.readmit();
         let degraded: Vec<String> = self
             .books
@@ -106,19 +106,19 @@ impl<H: Host> Reconciler<H> {
         }
         self.apply_all(now);
         for act in acts {
-            if let Err(denied) = self.host.act(&act) {
-                self.journal.warn(now, format!("taking over: {denied}"));
+            if let Err(error) = self.host.act(&act) {
+                self.journal.warn(now, format!("taking over: {error}"));
             }
         }
         if !enforcing {
-            self.end_dead(now)?;
+            self.close_dead(now)?;
             self.apply_all(now);
         }
         self.rebind(now)?;
-        self.await_groups();
-        self.house();
+        self.expect_groups();
+        self.place_containers();
         let draft = self.draft();
-        self.keep(&draft)?;
+        self.save(&draft)?;
         let held = self.books.ledger.held().count();
         if held > 0 {
             self.journal
@@ -129,11 +129,11 @@ impl<H: Host> Reconciler<H> {
 
     /// Undoes the releases of a change that was never written: adopts living processes that are
     /// members of no target although theirs is held.
-    fn take_in_released(&mut self) -> Result<(), Denied> {
+    fn readopt_released(&mut self) -> Result<(), RequestError> {
         let mut acts = Vec::new();
-        for slot in self.ended()? {
+        for slot in self.ended_targets()? {
             if let Some(held) = self.books.ledger.get(slot).cloned() {
-                acts.extend(self.take_in(&held));
+                acts.extend(self.binding_acts(&held));
             }
         }
         for act in &acts {
@@ -147,11 +147,11 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Closes process targets without processes, before anything is admitted again.
-    fn end_dead(&mut self, now: Now) -> Result<(), Denied> {
-        for slot in self.ended()? {
+    fn close_dead(&mut self, now: Now) -> Result<(), RequestError> {
+        for slot in self.ended_targets()? {
             if let Some(closed) = self.books.ledger.close(slot) {
-                self.books.undos.forget_target(closed.held.id);
-                self.books.ledger.linger(&closed, now.monotonic);
+                self.books.rollbacks.forget_target(closed.held.id);
+                self.books.ledger.keep_draining(&closed, now.monotonic);
                 self.journal
                     .note(now, format!("{} has ended", closed.held.entry.target));
             }
@@ -161,27 +161,27 @@ impl<H: Host> Reconciler<H> {
 
     /// Releases the members of targets from a change that was never completed: the targets around
     /// these take them over.
-    fn release_strangers(&mut self) -> Result<(), Denied> {
-        let mut strangers: Vec<u32> = self.host.members()?.values().map(|(own, _)| *own).collect();
-        strangers.sort_unstable();
-        strangers.dedup();
+    fn release_unknown(&mut self) -> Result<(), RequestError> {
+        let mut unknown: Vec<u32> = self.host.members()?.values().map(|(own, _)| *own).collect();
+        unknown.sort_unstable();
+        unknown.dedup();
         let known = |id: &u32| {
             self.books.ledger.by_id(*id).is_some()
-                || self.books.ledger.remnants().any(|left| left.id == *id)
+                || self.books.ledger.draining().any(|left| left.id == *id)
         };
-        strangers.retain(|id| *id != 0 && !known(id));
-        if strangers.is_empty() {
+        unknown.retain(|id| *id != 0 && !known(id));
+        if unknown.is_empty() {
             return Ok(());
         }
         let found = self.host.found()?;
-        let around = |id| (id, self.around_stranger(&found, id));
-        let heirs = strangers.into_iter().map(around).collect();
-        self.host.act(&Act::Release { heirs })?;
+        let around = |id| (id, self.outer_of_unknown(&found, id));
+        let outer_targets = unknown.into_iter().map(around).collect();
+        self.host.act(&Act::Release { outer_targets })?;
         Ok(())
     }
 
     /// Id of the process target around an unknown target, from the tree of the kernel's classes.
-    fn around_stranger(&self, found: &Found, id: u32) -> Option<u32> {
+    fn outer_of_unknown(&self, found: &Found, id: u32) -> Option<u32> {
         let mut slot = found.targets.iter().find(|(of, _)| *of == id)?.1;
         for _ in 0..MAX_DEPTH {
             let held = TargetId::new(slot).and_then(|slot| self.books.ledger.get(slot));
@@ -196,7 +196,7 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// The acts that bind what a target consists of, if the kernel has no record of it.
-    fn take_in(&mut self, held: &Held) -> Vec<Act> {
+    fn binding_acts(&mut self, held: &HeldTarget) -> Vec<Act> {
         let id = held.id;
         match (&held.body, &held.entry.target) {
             (Body::Processes { roots, only }, _) => roots
@@ -227,11 +227,11 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Keeps in force what is found in the kernel without a record.
-    fn take_found(&mut self, why: String, now: Now) -> String {
-        let found = self.host.found().unwrap_or_else(|denied| {
+    fn keep_recovered(&mut self, why: String, now: Now) -> String {
+        let found = self.host.found().unwrap_or_else(|error| {
             self.journal.warn(
                 now,
-                format!("cannot read back what the kernel holds: {denied}"),
+                format!("cannot read back what the kernel holds: {error}"),
             );
             Found::default()
         });
@@ -259,7 +259,7 @@ fn ledger_of(found: &Found) -> Ledger {
     }
     let largest = found.targets.iter().map(|(id, _)| *id).max().unwrap_or(0);
     // Sockets may carry larger ids, of targets that ended before the sockets.
-    ledger.skip_ids(largest.saturating_add(FAR));
+    ledger.skip_ids(largest.saturating_add(ID_GAP));
     let mut taken: Vec<u16> = found.limits.iter().map(|limit| limit.slot).collect();
     for limit in &found.limits {
         let id = ledger.next_id();
@@ -285,7 +285,7 @@ fn restore(ledger: &mut Ledger, id: u32, slot: u16, parent: Option<u16>, contrac
     let Some(slot) = TargetId::new(slot) else {
         return;
     };
-    ledger.restore_remnant(Remnant {
+    ledger.restore_draining(DrainingTarget {
         slot,
         id,
         parent: parent.and_then(TargetId::new),
@@ -316,7 +316,7 @@ fn contract(limit: Limit) -> Contract {
 }
 
 /// A managed link, from the rates of its classes.
-fn managed(link: &plan::Link) -> Option<Managed> {
+fn managed(link: &plan::Link) -> Option<ManagedLink> {
     let operator = |rate: Rate| Capacity {
         rate,
         source: CapacitySource::Operator,
@@ -326,7 +326,7 @@ fn managed(link: &plan::Link) -> Option<Managed> {
         let bits = usable.bits_per_second() * 100;
         Rate::new(bits.div_ceil(RECEIVE_PERCENT))
     };
-    Some(Managed {
+    Some(ManagedLink {
         link: Link {
             name: link.name.parse().ok()?,
             up: link.up.map(operator),
@@ -338,4 +338,4 @@ fn managed(link: &plan::Link) -> Option<Managed> {
 }
 
 /// More targets than end while a daemon runs.
-const FAR: u32 = 1 << 20;
+const ID_GAP: u32 = 1 << 20;

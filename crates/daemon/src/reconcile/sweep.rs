@@ -1,5 +1,5 @@
 //! Changes that no request caused: closes targets whose processes have ended, binds control groups
-//! and executables that were created again, and removes remnants without traffic.
+//! and executables that were created again, and removes draining targets without traffic.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,42 +8,42 @@ use netnice_core::target::Target;
 
 use super::Reconciler;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::{Act, Host};
-use crate::journal::Kind;
-use crate::ledger::{Body, Held, Place};
+use crate::journal::EventKind;
+use crate::ledger::{Body, HeldTarget, TargetPlace};
 use crate::peer::POLICY;
 
 impl<H: Host> Reconciler<H> {
     /// Checks everything that ends or appears on the machine. The caller calls it each second.
-    pub(crate) fn look_around(&mut self, now: Now) {
-        let tended = self.host.tend().map(|told| {
-            for text in told {
+    pub(crate) fn check_all(&mut self, now: Now) {
+        let tended = self.host.maintain_tables().map(|warnings| {
+            for text in warnings {
                 self.journal.warn(now, text);
             }
         });
         self.journal
-            .judge(now, "looking after the kernel's tables", tended);
+            .log_result(now, "looking after the kernel's tables", tended);
         self.expire(now);
         let looked = self
-            .sweep(now)
-            .and_then(|()| self.age(now))
+            .close_ended(now)
+            .and_then(|()| self.expire_draining(now))
             .and_then(|()| self.rebind(now));
-        self.journal.judge(now, "looking around", looked);
+        self.journal.log_result(now, "looking around", looked);
         self.write_again(now);
-        self.house();
+        self.place_containers();
     }
 
     /// Closes targets that have ended, and binds things that were created again. The caller calls
     /// it after an event that indicates either.
-    pub(crate) fn tidy(&mut self, now: Now) {
-        let looked = self.sweep(now).and_then(|()| self.rebind(now));
-        self.journal.judge(now, "looking around", looked);
+    pub(crate) fn close_and_rebind(&mut self, now: Now) {
+        let looked = self.close_ended(now).and_then(|()| self.rebind(now));
+        self.journal.log_result(now, "looking around", looked);
     }
 
     /// The paths of the held control groups, including those that do not exist now.
     pub(crate) fn group_paths(&self) -> Vec<String> {
-        let path = |held: &Held| match (&held.body, &held.entry.target) {
+        let path = |held: &HeldTarget| match (&held.body, &held.entry.target) {
             (_, Target::Cgroup(path)) => Some(path.to_string()),
             (Body::Cgroup(Some(bound)), _) => Some(bound.path.clone()),
             (Body::Cgroup(None), _) => held.place.cgroup.clone(),
@@ -59,13 +59,13 @@ impl<H: Host> Reconciler<H> {
             return;
         }
         let shared = self.host.balance(now.monotonic);
-        self.journal.judge(now, "sharing out", shared);
+        self.journal.log_result(now, "sharing out", shared);
     }
 
     /// Process targets whose last member has ended. A name with a rule of the policy stays without
     /// members.
-    pub(super) fn ended(&mut self) -> Result<Vec<TargetId>, Denied> {
-        let of_processes = |held: &&Held| match &held.body {
+    pub(super) fn ended_targets(&mut self) -> Result<Vec<TargetId>, RequestError> {
+        let of_processes = |held: &&HeldTarget| match &held.body {
             Body::Processes { roots, .. } => !roots.is_empty(),
             _ => false,
         };
@@ -78,7 +78,7 @@ impl<H: Host> Reconciler<H> {
         // A target lives as long as one inside it, because its limit applies to that one too.
         let around = own
             .into_iter()
-            .flat_map(|id| self.books.ledger.descent(Some(id)));
+            .flat_map(|id| self.books.ledger.ancestors_of(Some(id)));
         let alive: BTreeSet<u32> = around.collect();
         Ok(self
             .books
@@ -91,12 +91,12 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Closes process targets whose last member has ended.
-    fn sweep(&mut self, now: Now) -> Result<(), Denied> {
-        let ended = self.ended()?;
+    fn close_ended(&mut self, now: Now) -> Result<(), RequestError> {
+        let ended = self.ended_targets()?;
         if ended.is_empty() {
             return Ok(());
         }
-        let mut draft = self.draft_by_itself();
+        let mut draft = self.unrequested_draft();
         let mut names = Vec::new();
         for slot in ended {
             let Some(held) = draft.ledger.get(slot).cloned() else {
@@ -108,24 +108,24 @@ impl<H: Host> Reconciler<H> {
                 let claims = netnice_core::claims::Claims::restore(others.cloned().collect())?;
                 draft
                     .ledger
-                    .rebody(slot, held.body.without(), Place::default());
+                    .set_body(slot, held.body.without(), TargetPlace::default());
                 draft.ledger.admit(slot, claims, now.wall_ns)?;
-                draft.undos.forget_target(held.id);
+                draft.rollbacks.forget_target(held.id);
             } else if let Some(closed) = draft.close(slot) {
-                draft.ledger.linger(&closed, now.monotonic);
+                draft.ledger.keep_draining(&closed, now.monotonic);
             }
         }
         self.install(draft)?;
         for (name, user) in names {
             self.journal
-                .tell(now, user, Kind::Done, format!("{name} has ended"));
+                .log(now, user, EventKind::Done, format!("{name} has ended"));
         }
         Ok(())
     }
 
-    /// Removes remnants that have no more traffic.
-    fn age(&mut self, now: Now) -> Result<(), Denied> {
-        if self.books.ledger.remnants().all(|left| left.found) {
+    /// Removes draining targets that have no more traffic.
+    fn expire_draining(&mut self, now: Now) -> Result<(), RequestError> {
+        if self.books.ledger.draining().all(|left| left.found) {
             return Ok(());
         }
         let sample = self.host.sample()?;
@@ -138,8 +138,8 @@ impl<H: Host> Reconciler<H> {
                 (*id, (offered, up.queued_packets + down.queued_packets))
             })
             .collect();
-        let mut draft = self.draft_by_itself();
-        let went = draft.ledger.age(now.monotonic, |id| {
+        let mut draft = self.unrequested_draft();
+        let went = draft.ledger.expire_draining(now.monotonic, |id| {
             traffic.get(&id).copied().unwrap_or_default()
         });
         match went {
@@ -153,8 +153,8 @@ impl<H: Host> Reconciler<H> {
 
     /// Binds things that were created again: a control group of the same path, another file at an
     /// executable's path.
-    pub(super) fn rebind(&mut self, now: Now) -> Result<(), Denied> {
-        let things: Vec<Held> = self
+    pub(super) fn rebind(&mut self, now: Now) -> Result<(), RequestError> {
+        let things: Vec<HeldTarget> = self
             .books
             .ledger
             .held()
@@ -166,12 +166,12 @@ impl<H: Host> Reconciler<H> {
             if is == held.body {
                 continue;
             }
-            let mut draft = self.draft_by_itself();
+            let mut draft = self.unrequested_draft();
             let (id, slot) = (held.id, held.entry.id);
             let place = match &is {
-                Body::Cgroup(Some(bound)) => Place {
+                Body::Cgroup(Some(bound)) => TargetPlace {
                     cgroup: Some(bound.path.clone()),
-                    ..Place::default()
+                    ..TargetPlace::default()
                 },
                 _ => held.place.clone(),
             };
@@ -193,7 +193,7 @@ impl<H: Host> Reconciler<H> {
                 _ => continue,
             }
             let there = !matches!(is, Body::App(None) | Body::Cgroup(None));
-            draft.ledger.rebody(slot, is, place);
+            draft.ledger.set_body(slot, is, place);
             self.install(draft)?;
             let what = if there { "was made anew" } else { "is gone" };
             let text = format!("{} {what}; its contract stays", held.entry.target);
@@ -203,7 +203,7 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// The present body of a target that is not a process.
-    fn body_now(&mut self, held: &Held) -> Body {
+    fn body_now(&mut self, held: &HeldTarget) -> Body {
         match (&held.entry.target, &held.body) {
             (Target::App(path), _) => Body::App(self.host.app(path.as_str()).ok()),
             (Target::Cgroup(path), _) => Body::Cgroup(self.host.cgroup(path.as_str()).ok()),

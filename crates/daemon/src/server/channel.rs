@@ -22,33 +22,36 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::process::{Front, Running};
-use super::{Ask, Guest, Told};
+use super::process::{FrontChannels, FrontProcess};
+use super::{ConnectionHandle, PendingRequest, Reply};
 use crate::front::messages::{FromFront, Kind, LONGEST_FROM_FRONT, ToFront};
 use crate::peer::Peer;
 
-/// Serves a front until it ends or violates the protocol; returns the reason. Records in `running`
-/// that it is ready.
-pub(super) async fn attend(
-    front: Front,
-    asks: mpsc::Sender<Ask>,
-    running: &RefCell<Running>,
+/// Serves a front until it ends or violates the protocol; returns the reason. Records in
+/// `front_process` that it is ready.
+pub(super) async fn serve_front(
+    front: FrontChannels,
+    to_event_loop: mpsc::Sender<PendingRequest>,
+    front_process: &RefCell<FrontProcess>,
     most_of_user: watch::Receiver<u64>,
 ) -> String {
-    let Front { orders, told } = front;
-    let (out, answers) = mpsc::channel(MOST_ANSWERS);
+    let FrontChannels {
+        to_front,
+        from_front,
+    } = front;
+    let (out, answers) = mpsc::channel(MAX_ANSWERS);
     tokio::select! {
-        why = hear(told, asks, out, running) => why,
-        why = answer(&orders, answers, most_of_user) => why,
+        why = receive_requests(from_front, to_event_loop, out, front_process) => why,
+        why = send_answers(&to_front, answers, most_of_user) => why,
     }
 }
 
 /// Handles the front's messages until they end; returns the reason.
-async fn hear(
-    mut told: pipe::Receiver,
-    asks: mpsc::Sender<Ask>,
+async fn receive_requests(
+    mut from_front: pipe::Receiver,
+    to_event_loop: mpsc::Sender<PendingRequest>,
     out: mpsc::Sender<ToFront>,
-    running: &RefCell<Running>,
+    front_process: &RefCell<FrontProcess>,
 ) -> String {
     let mut decoder = Decoder::new(LONGEST_FROM_FRONT);
     let mut bytes = vec![0; 64 * 1024];
@@ -56,7 +59,7 @@ async fn hear(
     // Dropping this ends all tasks.
     let mut tasks = JoinSet::new();
     loop {
-        match told.read(&mut bytes).await {
+        match from_front.read(&mut bytes).await {
             Ok(0) => return "it has closed its pipe".to_owned(),
             Ok(read) => decoder.push(&bytes[..read]),
             Err(error) => return format!("its pipe cannot be read: {error}"),
@@ -69,26 +72,26 @@ async fn hear(
                 Err(error) => return format!("it is not understood: {error}"),
             };
             match serde_json::from_slice(&body) {
-                Ok(FromFront::Ready(how)) => running.borrow_mut().ready(how),
+                Ok(FromFront::Ready(how)) => front_process.borrow_mut().ready(how),
                 Ok(FromFront::Opened {
                     connection,
                     uid,
                     groups,
                 }) => {
-                    if connections.len() >= MOST_CONNECTIONS {
+                    if connections.len() >= MAX_CONNECTIONS {
                         return "it opens more connections than a front does".to_owned();
                     }
-                    let peer = Peer::known(&netnice_kernel::peer::Peer { uid, groups });
+                    let peer = Peer::from_credentials(&netnice_kernel::peer::Peer { uid, groups });
                     let (to, requests) = mpsc::channel(1);
-                    running.borrow_mut().opened(uid);
+                    front_process.borrow_mut().opened(uid);
                     connections.insert(connection, (uid, to));
-                    let client = Client {
+                    let task = ConnectionTask {
                         number: connection,
                         peer,
                         out: out.clone(),
-                        asks: asks.clone(),
+                        to_event_loop: to_event_loop.clone(),
                     };
-                    tasks.spawn_local(client.serve(requests));
+                    tasks.spawn_local(task.serve(requests));
                 }
                 Ok(FromFront::Asked {
                     connection,
@@ -104,7 +107,7 @@ async fn hear(
                 }
                 Ok(FromFront::Closed { connection }) => {
                     if let Some((uid, _)) = connections.remove(&connection) {
-                        running.borrow_mut().closed(uid);
+                        front_process.borrow_mut().closed(uid);
                     }
                 }
                 Err(error) => return format!("it is not understood: {error}"),
@@ -114,61 +117,66 @@ async fn hear(
 }
 
 /// One connection of a client.
-struct Client {
+struct ConnectionTask {
     number: u64,
     peer: Peer,
     out: mpsc::Sender<ToFront>,
-    asks: mpsc::Sender<Ask>,
+    to_event_loop: mpsc::Sender<PendingRequest>,
 }
 
-impl Client {
+impl ConnectionTask {
     /// Serves the connection until it has ended and its last request is answered.
     async fn serve(self, mut requests: mpsc::Receiver<(Request, Option<Process>)>) {
-        let (guest, mut news) = Guest::new();
+        let (handle, mut notifications) = ConnectionHandle::new();
         loop {
             let (request, process) = tokio::select! {
                 asked = requests.recv() => match asked {
                     Some(asked) => asked,
                     None => return,
                 },
-                Some(news) = news.recv() => {
-                    let told = Response::Direct(DirectAnswer::News(news));
-                    self.send(Kind::News, told.into()).await;
+                Some(notifications) = notifications.recv() => {
+                    let reply = Response::Direct(DirectAnswer::News(notifications));
+                    self.send(Kind::Notification, reply.into()).await;
                     continue;
                 }
             };
-            let told = match process.map(|process| open(&process)).transpose() {
-                Ok(fd) => self.ask(request, fd, &guest).await,
+            let reply = match process.map(|process| open(&process)).transpose() {
+                Ok(fd) => self.request(request, fd, &handle).await,
                 Err(why) => Some(Response::failed(why).into()),
             };
-            let Some(told) = told else {
-                let close = Told::from(Response::failed(String::new()));
+            let Some(reply) = reply else {
+                let close = Reply::from(Response::failed(String::new()));
                 return self.send(Kind::Close, close).await;
             };
-            let kind = match told.response {
+            let kind = match reply.response {
                 Response::Direct(DirectAnswer::Attached(_)) => Kind::Attached,
                 _ => Kind::Answer,
             };
-            self.send(kind, told).await;
+            self.send(kind, reply).await;
         }
     }
 
     /// The answer to a request; `None` if there will be none.
-    async fn ask(&self, request: Request, fd: Option<OwnedFd>, guest: &Guest) -> Option<Told> {
+    async fn request(
+        &self,
+        request: Request,
+        fd: Option<OwnedFd>,
+        handle: &ConnectionHandle,
+    ) -> Option<Reply> {
         let (reply, answer) = oneshot::channel();
-        let ask = Ask {
+        let ask = PendingRequest {
             peer: self.peer.clone(),
             request,
             fd,
-            guest: guest.clone(),
+            connection: handle.clone(),
             reply,
         };
-        self.asks.send(ask).await.ok()?;
+        self.to_event_loop.send(ask).await.ok()?;
         answer.await.ok()
     }
 
-    async fn send(&self, kind: Kind, told: Told) {
-        let frame = encode_response(&told.response).or_else(|error| {
+    async fn send(&self, kind: Kind, reply: Reply) {
+        let frame = encode_response(&reply.response).or_else(|error| {
             let text = format!("the answer cannot be sent: {error}");
             encode_response(&Response::failed(text))
         });
@@ -176,7 +184,7 @@ impl Client {
             connection: self.number,
             kind,
             frame: frame.unwrap_or_default(),
-            fds: told.fds,
+            fds: reply.fds,
         };
         // The send fails if the front has ended.
         let _ = self.out.send(message).await;
@@ -206,8 +214,8 @@ fn open(process: &Process) -> Result<OwnedFd, String> {
 
 /// Sends answers to the front, and the quota of connections at each change, until the front takes
 /// none; returns the reason.
-async fn answer(
-    orders: &UnixStream,
+async fn send_answers(
+    to_front: &UnixStream,
     mut answers: mpsc::Receiver<ToFront>,
     mut most_of_user: watch::Receiver<u64>,
 ) -> String {
@@ -226,23 +234,23 @@ async fn answer(
         };
         let bytes = match message.encode() {
             Ok(bytes) => bytes,
-            Err(error) => return format!("it cannot be told an answer: {error}"),
+            Err(error) => return format!("an answer cannot be encoded: {error}"),
         };
-        match timeout(PATIENCE, send(orders, &bytes, &message.fds)).await {
+        match timeout(SEND_TIMEOUT, send(to_front, &bytes, &message.fds)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return format!("it takes no answers: {error}"),
-            Err(_) => return format!("it has taken no answer for {PATIENCE:?}"),
+            Err(_) => return format!("it has taken no answer for {SEND_TIMEOUT:?}"),
         }
     }
 }
 
-async fn send(orders: &UnixStream, bytes: &[u8], with: &[OwnedFd]) -> io::Result<()> {
+async fn send(to_front: &UnixStream, bytes: &[u8], with: &[OwnedFd]) -> io::Result<()> {
     let mut with: Vec<BorrowedFd<'_>> = with.iter().map(AsFd::as_fd).collect();
     let mut rest = bytes;
     while !rest.is_empty() {
-        let sent = orders
+        let sent = to_front
             .async_io(Interest::WRITABLE, || {
-                fds::send(orders.as_fd(), rest, &with)
+                fds::send(to_front.as_fd(), rest, &with)
             })
             .await?;
         with.clear();
@@ -252,8 +260,8 @@ async fn send(orders: &UnixStream, bytes: &[u8], with: &[OwnedFd]) -> io::Result
 }
 
 /// Length of the queue of answers; further answers wait in the connections' tasks.
-const MOST_ANSWERS: usize = 64;
+const MAX_ANSWERS: usize = 64;
 /// Largest number of connections that have sent a request: as many as a front may hold.
-const MOST_CONNECTIONS: usize = 65_536;
+const MAX_CONNECTIONS: usize = 65_536;
 /// Time limit for the front to take an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);

@@ -18,16 +18,16 @@ use tokio::time::timeout;
 use crate::front::messages::Ready;
 
 /// The channels to a started front.
-pub(super) struct Front {
+pub(super) struct FrontChannels {
     /// The socket to the front. The other direction is shut.
-    pub orders: UnixStream,
+    pub to_front: UnixStream,
     /// The pipe from the front, which carries bytes and no descriptors.
-    pub told: pipe::Receiver,
+    pub from_front: pipe::Receiver,
 }
 
 /// The present front's process.
 #[derive(Default)]
-pub(super) struct Running {
+pub(super) struct FrontProcess {
     /// `None` in tests, where the front is a thread, and while there is no front.
     child: Option<Child>,
     /// How it is confined; `None` until it is.
@@ -37,7 +37,7 @@ pub(super) struct Running {
 }
 
 /// How a front is started.
-pub(super) enum Starts {
+pub(super) enum FrontStart {
     /// As a process.
     Process {
         /// Its working folder.
@@ -50,9 +50,9 @@ pub(super) enum Starts {
     Thread,
 }
 
-impl Starts {
-    pub fn process(folder: &Path) -> Starts {
-        Starts::Process {
+impl FrontStart {
+    pub fn process(folder: &Path) -> FrontStart {
+        FrontStart::Process {
             folder: folder.to_owned(),
             takes_descriptors: false,
         }
@@ -60,46 +60,52 @@ impl Starts {
 
     pub fn take_descriptors(&mut self) {
         match self {
-            Starts::Process {
+            FrontStart::Process {
                 takes_descriptors, ..
             } => *takes_descriptors = true,
             #[cfg(test)]
-            Starts::Thread => {}
+            FrontStart::Thread => {}
         }
     }
 
     /// Starts a front for a listening socket.
-    pub fn start(&self, listener: &UnixListener) -> Result<(Front, Option<Child>), String> {
-        let done = || -> io::Result<(Front, Option<Child>)> {
-            let (orders, theirs) = StdStream::pair()?;
-            orders.set_nonblocking(true)?;
+    pub fn start(&self, listener: &UnixListener) -> Result<(FrontChannels, Option<Child>), String> {
+        let done = || -> io::Result<(FrontChannels, Option<Child>)> {
+            let (to_front, theirs) = StdStream::pair()?;
+            to_front.set_nonblocking(true)?;
             theirs.set_nonblocking(true)?;
             // Descriptors that the front sent to this end would be closed by the daemon, so nothing
             // can be sent.
-            orders.shutdown(Shutdown::Read)?;
-            let (told, pipe) = io::pipe()?;
-            fds::send(orders.as_fd(), b"l", &[listener.as_fd()])?;
-            let told = pipe::Receiver::from_owned_fd(told.into())?;
+            to_front.shutdown(Shutdown::Read)?;
+            let (from_front, pipe) = io::pipe()?;
+            fds::send(to_front.as_fd(), b"l", &[listener.as_fd()])?;
+            let from_front = pipe::Receiver::from_owned_fd(from_front.into())?;
             let child = self.spawn(theirs.into(), pipe.into())?;
-            let orders = UnixStream::from_std(orders)?;
-            Ok((Front { orders, told }, child))
+            let to_front = UnixStream::from_std(to_front)?;
+            Ok((
+                FrontChannels {
+                    to_front,
+                    from_front,
+                },
+                child,
+            ))
         };
         done().map_err(|error| format!("it cannot be started: {error}"))
     }
 
-    fn spawn(&self, orders: OwnedFd, pipe: OwnedFd) -> io::Result<Option<Child>> {
+    fn spawn(&self, to_front: OwnedFd, pipe: OwnedFd) -> io::Result<Option<Child>> {
         let (folder, takes_descriptors) = match self {
-            Starts::Process {
+            FrontStart::Process {
                 folder,
                 takes_descriptors,
             } => (folder, *takes_descriptors),
             #[cfg(test)]
-            Starts::Thread => {
+            FrontStart::Thread => {
                 use crate::front;
                 std::thread::spawn(move || {
-                    let got = fds::receive(orders.as_fd(), &mut [0], 1).expect("the first");
+                    let got = fds::receive(to_front.as_fd(), &mut [0], 1).expect("the first");
                     let listener = got.fds.into_iter().next().expect("the listener");
-                    let _ = front::serve(orders, pipe, listener, Ready::default());
+                    let _ = front::serve(to_front, pipe, listener, Ready::default());
                 });
                 return Ok(None);
             }
@@ -119,7 +125,9 @@ impl Starts {
         if let Some(levels) = std::env::var_os("NETNICE_LOG") {
             command.env("NETNICE_LOG", levels);
         }
-        command.stdin(Stdio::from(orders)).stdout(Stdio::from(pipe));
+        command
+            .stdin(Stdio::from(to_front))
+            .stdout(Stdio::from(pipe));
         command.current_dir(folder).spawn().map(Some)
     }
 }
@@ -130,12 +138,12 @@ fn user() -> (u32, u32) {
     own.map_or((NOBODY, NOBODY), |own| (own.uid.as_raw(), own.gid.as_raw()))
 }
 
-impl Running {
+impl FrontProcess {
     /// Records a started front.
     pub fn begin(&mut self, child: Option<Child>) {
-        *self = Running {
+        *self = FrontProcess {
             child,
-            ..Running::default()
+            ..FrontProcess::default()
         };
     }
 
@@ -164,16 +172,16 @@ impl Running {
         &self.connections
     }
 
-    /// Waits for the end of the front, whose socket is closed; kills it after `patience`. Returns
+    /// Waits for the end of the front, whose socket is closed; kills it after `kill_after`. Returns
     /// its exit status as text.
-    pub async fn end(self, patience: Duration) -> String {
+    pub async fn end(self, kill_after: Duration) -> String {
         let Some(mut child) = self.child else {
             return String::new();
         };
-        let mut ended = timeout(patience, child.wait()).await;
+        let mut ended = timeout(kill_after, child.wait()).await;
         if ended.is_err() {
             let _ = child.start_kill();
-            ended = timeout(patience, child.wait()).await;
+            ended = timeout(kill_after, child.wait()).await;
         }
         match ended {
             Ok(Ok(status)) => format!(" ({status})"),
@@ -202,9 +210,9 @@ fn doctor(front: Option<(u32, Ready)>) -> DoctorItem {
         let detail = "the process that reads the socket is just being started".to_owned();
         return item(Status::Missing, detail, None);
     };
-    let told = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let proc_status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| {
-        let line = told.lines().find_map(|line| line.strip_prefix(name));
+        let line = proc_status.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|line| line.split_whitespace().next())
             .unwrap_or("?")
             .to_owned()

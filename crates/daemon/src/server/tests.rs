@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream as Plain;
+use std::os::unix::net::UnixStream as PlainStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -21,27 +21,27 @@ fn run_local(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&executor, test);
 }
 
-/// Runs a server that answers every ping, and `guests` on another thread.
-fn with_server(name: &str, guests: impl FnOnce(PathBuf) + Send + 'static) {
+/// Runs a server that answers every ping, and `clients` on another thread.
+fn with_server(name: &str, clients: impl FnOnce(PathBuf) + Send + 'static) {
     let path = std::env::temp_dir().join(format!("netnice-{}-{name}.sock", std::process::id()));
     run_local(async {
-        let server = Server::bind(&path).expect("a socket").in_thread();
-        let (to_clerk, mut asks) = mpsc::channel::<Ask>(4);
+        let server = FrontSupervisor::bind(&path).expect("a socket").in_thread();
+        let (to_service, mut requests) = mpsc::channel::<PendingRequest>(4);
         let there = path.clone();
-        let guests = tokio::task::spawn_blocking(move || guests(there));
-        let clerk = async {
-            while let Some(ask) = asks.recv().await {
+        let clients = tokio::task::spawn_blocking(move || clients(there));
+        let service = async {
+            while let Some(request) = requests.recv().await {
                 let pong = Pong {
-                    protocol: ask.peer.uid,
-                    daemon: ask.fd.is_some().to_string(),
+                    protocol: request.peer.uid,
+                    daemon: request.fd.is_some().to_string(),
                 };
-                let _ = ask.reply.send(Response::Pong(pong).into());
+                let _ = request.reply.send(Response::Pong(pong).into());
             }
         };
         tokio::select! {
-            () = server.serve(to_clerk) => {}
-            () = clerk => {}
-            done = guests => done.expect("the guests are content"),
+            () = server.serve(to_service) => {}
+            () = service => {}
+            done = clients => done.expect("the guests are content"),
         }
     });
     assert!(!path.exists(), "the socket goes with the server");
@@ -52,32 +52,32 @@ fn a_socket_that_was_handed_over_stays_with_who_made_it() {
     let path = std::env::temp_dir().join(format!("netnice-{}-handed.sock", std::process::id()));
     let made = UnixListener::bind(&path).expect("a socket");
     // A client asks before there is a daemon, and gets its answer once there is one.
-    let early = Plain::connect(&path).expect("it listens");
+    let early = PlainStream::connect(&path).expect("it listens");
     run_local(async {
-        let server = Server::take_over(made.try_clone().expect("another"));
+        let server = FrontSupervisor::take_over(made.try_clone().expect("another"));
         let server = server.expect("taken over").in_thread();
-        let (to_clerk, mut asks) = mpsc::channel::<Ask>(4);
-        let guest = tokio::task::spawn_blocking(move || ping(early));
-        let clerk = async {
-            let ask = asks.recv().await.expect("somebody asks");
+        let (to_service, mut requests) = mpsc::channel::<PendingRequest>(4);
+        let client = tokio::task::spawn_blocking(move || ping(early));
+        let service = async {
+            let request = requests.recv().await.expect("somebody asks");
             let pong = Pong {
                 protocol: 7,
                 daemon: String::new(),
             };
-            let _ = ask.reply.send(Response::Pong(pong).into());
+            let _ = request.reply.send(Response::Pong(pong).into());
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = server.serve(to_clerk) => {}
-            () = clerk => {}
-            answer = guest => assert!(matches!(answer, Ok(Response::Pong(p)) if p.protocol == 7)),
+            () = server.serve(to_service) => {}
+            () = service => {}
+            answer = client => assert!(matches!(answer, Ok(Response::Pong(p)) if p.protocol == 7)),
         }
     });
     assert!(path.exists(), "it is not ours to remove");
     std::fs::remove_file(&path).expect("removed");
 }
 
-fn ping(stream: Plain) -> Response {
+fn ping(stream: PlainStream) -> Response {
     let request = Request::Ping(Ping {});
     Client::over(stream)
         .call(&request, None)
@@ -85,26 +85,26 @@ fn ping(stream: Plain) -> Response {
 }
 
 /// All bytes that a connection sends until it ends.
-fn last_words(mut stream: Plain) -> Vec<u8> {
-    let mut words = Vec::new();
+fn remaining_bytes(mut stream: PlainStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
     let patience = Some(Duration::from_secs(5));
     stream.set_read_timeout(patience).expect("a patience");
-    stream.read_to_end(&mut words).expect("it ends");
-    words
+    stream.read_to_end(&mut bytes).expect("it ends");
+    bytes
 }
 
-fn told(stream: Plain) -> String {
-    let words = last_words(stream);
-    match decode_response(words.get(4..).unwrap_or_default()) {
+fn refusal_text(stream: PlainStream) -> String {
+    let bytes = remaining_bytes(stream);
+    match decode_response(bytes.get(4..).unwrap_or_default()) {
         Ok(Response::Failed(failed)) => failed.text,
-        other => panic!("{other:?} in {words:?}"),
+        other => panic!("{other:?} in {bytes:?}"),
     }
 }
 
 #[test]
 fn a_peer_is_known_by_its_user_and_asks_as_often_as_it_likes() {
     with_server("often", |path| {
-        let stream = Plain::connect(&path).expect("a connection");
+        let stream = PlainStream::connect(&path).expect("a connection");
         for _ in 0..3 {
             let again = stream.try_clone().expect("the same connection");
             let Response::Pong(pong) = ping(again) else {
@@ -128,16 +128,16 @@ fn garbage_is_told_once_and_the_connection_ends() {
             (b"\x00\x00\x00\x0d{\"version\":1}", "not understood"),
         ];
         for (junk, word) in table {
-            let mut guest = Plain::connect(&path).expect("a connection");
-            guest.write_all(junk).expect("junk is sent");
-            let text = told(guest);
+            let mut client = PlainStream::connect(&path).expect("a connection");
+            client.write_all(junk).expect("junk is sent");
+            let text = refusal_text(client);
             assert!(text.contains(word), "{junk:?}: {text}");
         }
-        let mut large = Plain::connect(&path).expect("a connection");
+        let mut large = PlainStream::connect(&path).expect("a connection");
         let mut message = (1_u32 << 20).to_be_bytes().to_vec();
         message.resize(1 << 20, b' ');
         large.write_all(&message).expect("a megabyte is sent");
-        assert!(told(large).contains("65536"));
+        assert!(refusal_text(large).contains("65536"));
     });
 }
 
@@ -145,13 +145,13 @@ fn garbage_is_told_once_and_the_connection_ends() {
 fn who_begins_and_does_not_end_has_a_second() {
     with_server("slow", |path| {
         let begun = Instant::now();
-        let mut slow = Plain::connect(&path).expect("a connection");
+        let mut slow = PlainStream::connect(&path).expect("a connection");
         slow.write_all(b"\x00\x00\x00\x20{").expect("a beginning");
         // Other clients are served meanwhile.
-        let other = Plain::connect(&path).expect("a connection");
+        let other = PlainStream::connect(&path).expect("a connection");
         assert!(matches!(ping(other), Response::Pong(_)));
         assert!(begun.elapsed() < Duration::from_millis(500));
-        assert!(told(slow).contains("within 1s"));
+        assert!(refusal_text(slow).contains("within 1s"));
         assert!(begun.elapsed() >= Duration::from_secs(1));
         assert!(begun.elapsed() < Duration::from_secs(5));
     });
@@ -162,8 +162,8 @@ fn a_thousand_idle_guests_leave_room_for_others() {
     with_server("crowd", |path| {
         let mut idle = Vec::new();
         for n in 0..1_000 {
-            match Plain::connect(&path) {
-                Ok(guest) => idle.push(guest),
+            match PlainStream::connect(&path) {
+                Ok(client) => idle.push(client),
                 Err(error) => panic!("guest {n}: {error}"),
             }
             // This test holds descriptors too, and its limit is that of the server.
@@ -172,12 +172,12 @@ fn a_thousand_idle_guests_leave_room_for_others() {
             }
         }
         let begun = Instant::now();
-        let other = Plain::connect(&path).expect("a connection");
+        let other = PlainStream::connect(&path).expect("a connection");
         assert!(matches!(ping(other), Response::Pong(_)));
         assert!(begun.elapsed() < Duration::from_secs(5));
         // The connections that were idle for longest were closed without an answer.
         let first = idle.remove(0);
-        assert_eq!(last_words(first), b"");
+        assert_eq!(remaining_bytes(first), b"");
         let last = idle.pop().expect("a guest");
         assert!(matches!(ping(last), Response::Pong(_)));
     });
@@ -188,7 +188,7 @@ fn a_process_is_named_and_no_descriptor_is_taken() {
     with_server("fds", |path| {
         let own = PidFd::open(std::process::id()).expect("a pidfd");
         let request = Request::Ping(Ping {});
-        let about = Plain::connect(&path).expect("a connection");
+        let about = PlainStream::connect(&path).expect("a connection");
         let answer = Client::over(about).call(&request, Some(own.as_fd()));
         match answer.expect("an answer") {
             Response::Pong(pong) => assert_eq!(pong.daemon, "true", "the daemon has a pidfd"),
@@ -220,21 +220,21 @@ fn a_process_is_named_and_no_descriptor_is_taken() {
             ),
         ];
         for (process, word) in wrong {
-            let mut guest = Plain::connect(&path).expect("a connection");
+            let mut client = PlainStream::connect(&path).expect("a connection");
             let frame = netnice_api::encode_client_call(&request, Some(process));
-            guest.write_all(&frame.expect("short")).expect("sent");
-            guest.shutdown(std::net::Shutdown::Write).expect("shut");
-            let text = told(guest);
+            client.write_all(&frame.expect("short")).expect("sent");
+            client.shutdown(std::net::Shutdown::Write).expect("shut");
+            let text = refusal_text(client);
             assert!(text.contains(word), "{process:?}: {text}");
         }
         let file = std::fs::File::open("/dev/null").expect("a file");
         let frame = netnice_api::encode_request(&request).expect("a frame");
         for (cut, many) in [(frame.len(), 1), (frame.len(), 3), (1, 1), (5, 2)] {
-            let mut guest = Plain::connect(&path).expect("a connection");
+            let mut client = PlainStream::connect(&path).expect("a connection");
             let fds = vec![file.as_fd(); many];
-            netnice_api::fds::send(guest.as_fd(), &frame[..cut], &fds).expect("sent");
-            let _ = guest.flush();
-            let text = told(guest);
+            netnice_api::fds::send(client.as_fd(), &frame[..cut], &fds).expect("sent");
+            let _ = client.flush();
+            let text = refusal_text(client);
             assert!(
                 text.contains("file descriptor"),
                 "{cut} bytes with {many}: {text}"
@@ -247,23 +247,25 @@ fn a_process_is_named_and_no_descriptor_is_taken() {
 fn what_was_asked_is_done_also_for_who_hangs_up_at_once() {
     let path = std::env::temp_dir().join(format!("netnice-{}-gone.sock", std::process::id()));
     run_local(async {
-        let server = Server::bind(&path).expect("a socket").in_thread();
-        let (to_clerk, mut asks) = mpsc::channel::<Ask>(1);
+        let server = FrontSupervisor::bind(&path).expect("a socket").in_thread();
+        let (to_service, mut requests) = mpsc::channel::<PendingRequest>(1);
         let frame = netnice_api::encode_request(&Request::Ping(Ping {})).expect("a frame");
         // More than a user may have at the daemon at a time.
         for _ in 0..200 {
-            let mut guest = Plain::connect(&path).expect("a connection");
-            guest.write_all(&frame).expect("sent");
+            let mut client = PlainStream::connect(&path).expect("a connection");
+            client.write_all(&frame).expect("sent");
         }
-        let clerk = async {
+        let service = async {
             for _ in 0..200 {
-                let ask = asks.recv().await.expect("all of them ask");
-                let _ = ask.reply.send(Response::failed("nobody hears it").into());
+                let request = requests.recv().await.expect("all of them ask");
+                let _ = request
+                    .reply
+                    .send(Response::failed("nobody hears it").into());
             }
         };
         tokio::select! {
-            () = server.serve(to_clerk) => {}
-            done = tokio::time::timeout(Duration::from_secs(20), clerk) => done.expect("all came"),
+            () = server.serve(to_service) => {}
+            done = tokio::time::timeout(Duration::from_secs(20), service) => done.expect("all came"),
         }
     });
 }

@@ -1,5 +1,5 @@
 //! `netnice clear`: withdraws claims, and closes targets without claims. For root, `--all` also
-//! removes links and remnants.
+//! removes links and draining targets.
 
 use netnice_api::{Clear, ClearWhat, Done};
 use netnice_core::admission::TargetId;
@@ -9,21 +9,21 @@ use netnice_core::target::Target;
 
 use crate::authority;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::Host;
-use crate::journal::Kind;
-use crate::ledger::undo::{Cleared, Undo};
-use crate::ledger::{Ledger, Managed};
+use crate::journal::EventKind;
+use crate::ledger::rollbacks::{Cleared, Undo};
+use crate::ledger::{Ledger, ManagedLink};
 use crate::peer::Peer;
 use crate::policy::rule_title;
 use crate::quotas::Quotas;
-use crate::reconcile::{Draft, Reconciler, Terms};
+use crate::reconcile::{ChangeDuration, Draft, Reconciler};
 
 /// What was withdrawn, for a rollback if it is for a limited time.
 #[derive(Default)]
-struct Taken {
+struct Withdrawn {
     targets: Vec<Cleared>,
-    links: Vec<Managed>,
+    links: Vec<ManagedLink>,
     messages: Vec<String>,
 }
 
@@ -34,29 +34,35 @@ pub(super) fn clear<H: Host>(
     peer: &Peer,
     clear: &Clear,
     now: Now,
-) -> Result<Done, Denied> {
-    let terms = Terms {
+) -> Result<Done, RequestError> {
+    let duration = ChangeDuration {
         confirm_ns: clear.confirm_ns,
         for_ns: clear.for_ns,
         until: clear.until,
     };
-    reconciler.check_terms(terms)?;
-    terms.within(quotas, peer)?;
+    reconciler.check_duration(duration)?;
+    duration.within(quotas, peer)?;
     let mut draft = reconciler.draft();
-    let mut taken = Taken::default();
+    let mut withdrawn = Withdrawn::default();
     match &clear.what {
-        ClearWhat::All => clear_all(&reconciler.books.ledger, &mut draft, &mut taken, peer, now)?,
+        ClearWhat::All => clear_all(
+            &reconciler.books.ledger,
+            &mut draft,
+            &mut withdrawn,
+            peer,
+            now,
+        )?,
         ClearWhat::Target(text) => {
             let target: Target = text.parse()?;
             let slot = reconciler.finder().lookup(&target)?.entry.id;
-            taken.take_back(&mut draft, slot, peer, now)?;
+            withdrawn.withdraw(&mut draft, slot, peer, now)?;
         }
     }
-    let Taken {
+    let Withdrawn {
         targets,
         links,
         messages,
-    } = taken;
+    } = withdrawn;
     if clear.dry_run {
         let steps = reconciler.preview(&draft);
         return Ok(Done {
@@ -65,11 +71,11 @@ pub(super) fn clear<H: Host>(
         });
     }
     reconciler.forget_ended(&mut draft);
-    if terms.is_lasting() {
+    if duration.is_lasting() {
         // A permanent clear also ends the wait of claims that were cleared for a limited time.
         match (&clear.what, peer.uid) {
-            (ClearWhat::All, 0) => draft.undos.forget_all(),
-            (_, uid) => draft.undos.forget_cleared(|one, claim| {
+            (ClearWhat::All, 0) => draft.rollbacks.forget_all(),
+            (_, uid) => draft.rollbacks.forget_cleared(|one, claim| {
                 let same = |target: &Cleared| target.target == one.target;
                 targets.iter().any(same) && (uid == 0 || claim.by.uid == uid)
             }),
@@ -77,77 +83,79 @@ pub(super) fn clear<H: Host>(
     }
     let confirm = match targets.is_empty() && links.is_empty() {
         true => None,
-        false => draft.wait(terms, peer, Undo::Cleared { targets, links }, now),
+        false => draft.add_rollback(duration, peer, Undo::Cleared { targets, links }, now),
     };
     draft.within(&reconciler.books, quotas, peer)?;
     reconciler.install(draft)?;
-    let who = authority::user(peer.uid);
+    let who = authority::user_name(peer.uid);
     for message in &messages {
         let text = format!("{who}: {message}");
-        reconciler.journal.tell(now, peer.user(), Kind::Done, text);
+        reconciler
+            .journal
+            .log(now, peer.user(), EventKind::Done, text);
     }
     Ok(Done {
-        messages: messages.into_iter().chain(terms.remarks()).collect(),
+        messages: messages.into_iter().chain(duration.remarks()).collect(),
         confirm,
         ..Done::default()
     })
 }
 
-/// Clears all that the peer may clear; for root also links and remnants.
+/// Clears all that the peer may clear; for root also links and draining targets.
 fn clear_all(
     present: &Ledger,
     draft: &mut Draft,
-    taken: &mut Taken,
+    withdrawn: &mut Withdrawn,
     peer: &Peer,
     now: Now,
-) -> Result<(), Denied> {
+) -> Result<(), RequestError> {
     let mut slots: Vec<TargetId> = present.held().map(|held| held.entry.id).collect();
     // Inner targets first, so that no target is moved that will be closed anyway.
     slots.sort_by_key(|slot| std::cmp::Reverse(present.around(*slot).count()));
     let mut cleared = 0;
     for slot in slots {
-        match taken.take_back(draft, slot, peer, now) {
+        match withdrawn.withdraw(draft, slot, peer, now) {
             Ok(()) => cleared += 1,
-            Err(Denied::NotPermitted(_)) if peer.uid != 0 => {}
-            Err(denied) => return Err(denied),
+            Err(RequestError::NotPermitted(_)) if peer.uid != 0 => {}
+            Err(error) => return Err(error),
         }
     }
-    taken.messages = vec![count(cleared, "target", "cleared")];
+    withdrawn.messages = vec![count(cleared, "target", "cleared")];
     if peer.uid != 0 {
         return Ok(());
     }
     let names: Vec<IfName> = present.links().map(|m| m.link.name.clone()).collect();
     for name in &names {
-        taken
+        withdrawn
             .links
             .extend(draft.ledger.link(name.as_str()).cloned());
         draft.ledger.unmanage(name)?;
-        draft.undos.forget_link(name);
+        draft.rollbacks.forget_link(name);
     }
     if !names.is_empty() {
-        taken
+        withdrawn
             .messages
             .push(count(names.len(), "link", "given back"));
     }
-    let left = draft.ledger.remnants().filter(|left| left.found).count();
+    let left = draft.ledger.draining().filter(|left| left.found).count();
     if left > 0 {
-        taken
+        withdrawn
             .messages
             .push(count(left, "limit", "of a lost state lifted"));
     }
-    draft.ledger.forget_remnants();
+    draft.ledger.forget_draining();
     Ok(())
 }
 
-impl Taken {
+impl Withdrawn {
     /// Withdraws a peer's claim on a target, and closes the target if no claim is left.
-    fn take_back(
+    fn withdraw(
         &mut self,
         draft: &mut Draft,
         slot: TargetId,
         peer: &Peer,
         now: Now,
-    ) -> Result<(), Denied> {
+    ) -> Result<(), RequestError> {
         let Some(held) = draft.ledger.get(slot).cloned() else {
             return Ok(());
         };
@@ -181,7 +189,7 @@ impl Taken {
             .find(|claim| claim.by.uid == by.uid)
             .map(|claim| claim.contract.as_change());
         if let Some(change) = whole {
-            draft.undos.supersede(held.id, target, by, &change);
+            draft.rollbacks.supersede(held.id, target, by, &change);
         }
         draft.ledger.admit(slot, claims, now.wall_ns)?;
         let left = draft.ledger.get(slot).map(|held| held.claims.effective());

@@ -4,10 +4,10 @@ use netnice_api::{Confirm, Done};
 
 use crate::authority;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::Host;
-use crate::journal::Kind;
-use crate::ledger::undo::Waiting;
+use crate::journal::EventKind;
+use crate::ledger::rollbacks::PendingRollback;
 use crate::peer::Peer;
 use crate::reconcile::Reconciler;
 
@@ -20,20 +20,22 @@ pub(super) fn confirm<H: Host>(
     peer: &Peer,
     confirm: &Confirm,
     now: Now,
-) -> Result<Done, Denied> {
+) -> Result<Done, RequestError> {
     let mut draft = reconciler.draft();
-    let may = |waiting: &Waiting| peer.uid == 0 || waiting.by.uid == peer.uid;
+    let may = |waiting: &PendingRollback| peer.uid == 0 || waiting.by.uid == peer.uid;
     let number = confirm.id;
-    draft.undos.confirm(number, may).ok_or_else(|| {
-        Denied::Failed(format!(
+    draft.rollbacks.confirm(number, may).ok_or_else(|| {
+        RequestError::Failed(format!(
             "no change of yours waits to be confirmed as {number}; it may have been taken back already, \
              `netnice log` tells"
         ))
     })?;
     reconciler.install(draft)?;
-    let who = authority::user(peer.uid);
+    let who = authority::user_name(peer.uid);
     let text = format!("{who} confirmed change {number}");
-    reconciler.journal.tell(now, peer.user(), Kind::Done, text);
+    reconciler
+        .journal
+        .log(now, peer.user(), EventKind::Done, text);
     Ok(Done {
         messages: vec![format!("change {number} is kept")],
         ..Done::default()

@@ -7,11 +7,11 @@ use netnice_kernel::connections;
 
 use super::view::View;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::Inventory;
-use crate::ledger::{Body, Held};
+use crate::ledger::{Body, HeldTarget};
 use crate::peer::Peer;
-use crate::reconcile::made_of;
+use crate::reconcile::consists_of;
 
 impl<H: Inventory> View<'_, H> {
     /// The connections of a target, as far as the peer may see them.
@@ -20,18 +20,18 @@ impl<H: Inventory> View<'_, H> {
         peer: &Peer,
         target: &str,
         now: Now,
-    ) -> Result<ConnectionsDoc, Denied> {
+    ) -> Result<ConnectionsDoc, RequestError> {
         let target: Target = target.parse()?;
         let held = match target {
             Target::Pid(pid) => self.of_process(&target, pid.get())?.into_iter().next(),
             _ => Some(self.finder().lookup(&target)?.clone()),
         };
         let held = held.ok_or_else(|| {
-            Denied::Failed(format!(
+            RequestError::Failed(format!(
                 "nothing is set for {target}; `netnice show` lists what is"
             ))
         })?;
-        let of = match made_of(&held.body, &held.entry.target) {
+        let of = match consists_of(&held.body, &held.entry.target) {
             Some(Found::Processes(_) | Found::App(_)) => {
                 Some(Found::Processes(self.members_of(&held)?))
             }
@@ -41,26 +41,26 @@ impl<H: Inventory> View<'_, H> {
             Some(of) => self.machine.connections(of)?,
             None => Vec::new(),
         };
-        let (mut told, hidden): (Vec<_>, Vec<_>) = all
+        let (mut visible, hidden): (Vec<_>, Vec<_>) = all
             .into_iter()
             .partition(|connection| peer.privileged || connection.uid == peer.uid);
         let passed = |c: &connections::Connection| {
             c.sent.unwrap_or(0).saturating_add(c.received.unwrap_or(0))
         };
-        told.sort_by_key(|c| (std::cmp::Reverse(passed(c)), c.inode));
-        let more = told.len().saturating_sub(MOST_TOLD);
-        told.truncate(MOST_TOLD);
+        visible.sort_by_key(|c| (std::cmp::Reverse(passed(c)), c.inode));
+        let more = visible.len().saturating_sub(MAX_CONNECTIONS);
+        visible.truncate(MAX_CONNECTIONS);
         Ok(ConnectionsDoc {
             target: held.entry.target.to_string(),
             at_ns: now.monotonic.0,
-            connections: told.into_iter().map(in_words).collect(),
+            connections: visible.into_iter().map(connection_doc).collect(),
             more: more as u64,
             of_others: hidden.len() as u64,
         })
     }
 
     /// All processes of a target that consists of processes.
-    fn members_of(&mut self, held: &Held) -> Result<Vec<u32>, Denied> {
+    fn members_of(&mut self, held: &HeldTarget) -> Result<Vec<u32>, RequestError> {
         let by_descent = matches!(held.body, Body::Processes { .. });
         let members = self.machine.members()?.into_iter();
         let of = |(own, app): (u32, u32)| if by_descent { own } else { app };
@@ -69,7 +69,7 @@ impl<H: Inventory> View<'_, H> {
     }
 }
 
-fn in_words(connection: connections::Connection) -> Connection {
+fn connection_doc(connection: connections::Connection) -> Connection {
     Connection {
         inode: connection.inode,
         protocol: connection.protocol.to_owned(),
@@ -82,4 +82,4 @@ fn in_words(connection: connections::Connection) -> Connection {
 }
 
 /// Largest number of connections in an answer; those with the least traffic are left out.
-const MOST_TOLD: usize = 200;
+const MAX_CONNECTIONS: usize = 200;

@@ -7,13 +7,13 @@ use netnice_kernel::probe::{Finding, Standing};
 
 use super::view::View;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::Host;
 use crate::policy::Rules;
 
 /// State of the doctor between requests.
 #[derive(Default)]
-pub(super) struct Findings {
+pub(super) struct DoctorState {
     /// Notices from the start of the daemon.
     pub(super) notices: Vec<String>,
     /// What this kernel offered at the last probe, and the time of the probe.
@@ -25,18 +25,18 @@ impl<H: Host> View<'_, H> {
     /// The report: what works and what does not.
     pub(super) fn doctor(
         &mut self,
-        findings: &mut Findings,
+        state: &mut DoctorState,
         rules: &Rules,
         now: Now,
-    ) -> Result<DoctorReport, Denied> {
+    ) -> Result<DoctorReport, RequestError> {
         let fresh = |at: Instant| now.monotonic.since(at) < FRESH;
-        if !findings.at.is_some_and(fresh) {
-            findings.at = Some(now.monotonic);
-            findings.offers = self.machine.probe().iter().map(item).collect();
+        if !state.at.is_some_and(fresh) {
+            state.at = Some(now.monotonic);
+            state.offers = self.machine.probe().iter().map(item).collect();
         }
-        let mut items = findings.offers.clone();
+        let mut items = state.offers.clone();
         items.push(self.service());
-        for notice in &findings.notices {
+        for notice in &state.notices {
             items.push(bad("lost state", notice, "netnice clear --all, by root"));
         }
         if let Some(fault) = &rules.fault {
@@ -46,7 +46,7 @@ impl<H: Host> View<'_, H> {
         for fault in rules.unit_faults.values() {
             items.push(bad("unit file", fault, "mend the file"));
         }
-        if let Some(given_up) = &self.standing.repairs.given_up {
+        if let Some(given_up) = &self.deviations.repairs.given_up {
             items.push(bad(
                 "repair",
                 given_up,
@@ -72,7 +72,7 @@ impl<H: Host> View<'_, H> {
         good("in force", detail)
     }
 
-    fn links_and_targets(&mut self) -> Result<Vec<DoctorItem>, Denied> {
+    fn links_and_targets(&mut self) -> Result<Vec<DoctorItem>, RequestError> {
         let interfaces = self.machine.interfaces()?;
         let many = (interfaces.len() > MOST_INTERFACES).then(|| {
             let detail = format!(
@@ -97,7 +97,7 @@ impl<H: Host> View<'_, H> {
                 let first = why.lines().next().unwrap_or_default();
                 Some(bad("target", first, "netnice show tells the rest"))
             })
-            .take(MOST_TOLD);
+            .take(MAX_TARGETS);
         Ok(many.into_iter().chain(links).chain(targets).collect())
     }
 }
@@ -137,4 +137,4 @@ fn bad(name: &str, detail: &str, hint: &str) -> DoctorItem {
 /// Probing the kernel takes long, and every user may request it: a result counts for this time.
 const FRESH: Nanos = Nanos::from_secs(60);
 /// Largest number of degraded targets in the report.
-const MOST_TOLD: usize = 20;
+const MAX_TARGETS: usize = 20;

@@ -8,18 +8,18 @@ use netnice_core::units::{Nanos, Rate};
 use netnice_kernel::enforce::{Housing, Whereabouts};
 
 use super::view::View;
-use crate::authority::user;
+use crate::authority::user_name;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::Host;
-use crate::ledger::{Body, Held, Place};
+use crate::ledger::{Body, HeldTarget, TargetPlace};
 use crate::page::Page;
 use crate::peer::POLICY;
 use crate::policy::rule_title;
 use crate::reconcile::desired;
 
 impl<H: Host> View<'_, H> {
-    pub(super) fn explain(&mut self, text: &str, now: Now) -> Result<Explained, Denied> {
+    pub(super) fn explain(&mut self, text: &str, now: Now) -> Result<Explained, RequestError> {
         let target: Target = text.parse()?;
         let Target::Pid(pid) = target else {
             let held = self.finder().lookup(&target)?.clone();
@@ -31,13 +31,13 @@ impl<H: Host> View<'_, H> {
         if let Some(held) = self.ledger().find(&target).cloned() {
             let mut page = Page::default();
             self.explain_into(&held, &mut page, now)?;
-            self.rivals(&held, &place, &mut page);
+            self.overridden_targets(&held, &place, &mut page);
             return Ok(page.into());
         }
         let process = self.machine.process(pid.get());
         let name = process
             .ok_or_else(|| {
-                Denied::Failed(format!("process {pid} does not exist", pid = pid.get()))
+                RequestError::Failed(format!("process {pid} does not exist", pid = pid.get()))
             })?
             .name;
         let mut page = Page::default();
@@ -50,25 +50,30 @@ impl<H: Host> View<'_, H> {
             holder.entry.target
         );
         page.row("process", &text);
-        self.rivals(&holder, &place, &mut page);
+        self.overridden_targets(&holder, &place, &mut page);
         self.explain_into(&holder, &mut page, now)?;
         Ok(page.into())
     }
 
-    fn explain_into(&mut self, held: &Held, page: &mut Page, now: Now) -> Result<(), Denied> {
+    fn explain_into(
+        &mut self,
+        held: &HeldTarget,
+        page: &mut Page,
+        now: Now,
+    ) -> Result<(), RequestError> {
         page.row("target", &self.title(held)?);
         for claim in held.claims.iter() {
             let who = match (&held.rule, claim.by == POLICY) {
                 (Some(rule), true) => rule_title(rule),
-                _ => user(claim.by.uid),
+                _ => user_name(claim.by.uid),
             };
             page.row("asked", &format!("{} by {who}", claim.contract));
         }
-        for waiting in self.books.undos.iter() {
-            if let crate::ledger::undo::Undo::Claim { id, change } = &waiting.undo
+        for waiting in self.books.rollbacks.iter() {
+            if let crate::ledger::rollbacks::Undo::Claim { id, change } = &waiting.undo
                 && *id == held.id
             {
-                let left = rough(waiting.at.since(now.monotonic));
+                let left = whole_seconds(waiting.at.since(now.monotonic));
                 let when = match (waiting.until, waiting.confirmable) {
                     (Some(root), _) => format!("when process {} ends", root.pid),
                     (None, true) => {
@@ -79,7 +84,7 @@ impl<H: Host> View<'_, H> {
                 page.row("then", &format!("{change} {when}"));
             }
         }
-        page.row("holds", &said(&held.effective(self.ledger())));
+        page.row("holds", &format_contract(&held.effective(self.ledger())));
         let nested = held.entry.parent.is_some();
         for outer in self.ledger().around(held.entry.id) {
             let text = format!(
@@ -93,8 +98,8 @@ impl<H: Host> View<'_, H> {
             page.row("contains", &text);
         }
         let contract = held.entry.contract.clone();
-        self.served(held, &contract, page);
-        for line in crossing(&held.entry.target, nested) {
+        self.serving_rows(held, &contract, page);
+        for line in precedence_lines(&held.entry.target, nested) {
             page.row("crossing", &line);
         }
         let interfaces = self.machine.interfaces()?;
@@ -108,7 +113,7 @@ impl<H: Host> View<'_, H> {
     }
 
     /// A target's name and what it consists of.
-    fn title(&mut self, held: &Held) -> Result<String, Denied> {
+    fn title(&mut self, held: &HeldTarget) -> Result<String, RequestError> {
         let target = &held.entry.target;
         let what = match &held.body {
             Body::Processes { roots, only } => {
@@ -133,8 +138,8 @@ impl<H: Host> View<'_, H> {
                 key.inode
             ),
             Body::App(None) => "no file is there now".to_owned(),
-            Body::Cgroup(Some(bound)) => match self.standing.housings.get(&held.id) {
-                Some(housing) => housed(housing, &bound.path),
+            Body::Cgroup(Some(bound)) => match self.deviations.placements.get(&held.id) {
+                Some(housing) => describe_placement(housing, &bound.path),
                 None => format!("sockets that were made in control group {}", bound.path),
             },
             Body::Cgroup(None) if matches!(target, Target::Container(_)) => {
@@ -147,7 +152,7 @@ impl<H: Host> View<'_, H> {
     }
 
     /// The programs and classes that serve a target.
-    fn served(&mut self, held: &Held, contract: &Contract, page: &mut Page) {
+    fn serving_rows(&mut self, held: &HeldTarget, contract: &Contract, page: &mut Page) {
         if !self.machine.is_enforcing() {
             return;
         }
@@ -158,8 +163,8 @@ impl<H: Host> View<'_, H> {
             attached.join(", ")
         );
         page.row("found by", &text);
-        for place in self.machine.whereabouts(held.id) {
-            page.row("passes", &passes(&place, contract.both().is_some()));
+        for place in self.machine.target_classes(held.id) {
+            page.row("passes", &class_row(&place, contract.both().is_some()));
         }
         page.row(
             "queues",
@@ -210,13 +215,13 @@ impl<H: Host> View<'_, H> {
 
     /// Other targets that a process at this place belongs to, and that do not limit it because
     /// `winner` is more specific.
-    fn rivals(&self, winner: &Held, place: &Place, page: &mut Page) {
+    fn overridden_targets(&self, winner: &HeldTarget, place: &TargetPlace, page: &mut Page) {
         let around: Vec<u32> = self
             .ledger()
             .around(winner.entry.id)
             .map(|held| held.id)
             .collect();
-        let claims_it = |held: &&Held| match &held.body {
+        let claims_it = |held: &&HeldTarget| match &held.body {
             Body::App(_) => place.app == Some(held.id),
             Body::Cgroup(Some(bound)) => place
                 .cgroup
@@ -225,12 +230,12 @@ impl<H: Host> View<'_, H> {
             Body::User(uid) => place.uid == Some(*uid),
             _ => false,
         };
-        let rivals = self
+        let overridden = self
             .ledger()
             .held()
             .filter(claims_it)
             .filter(|held| held.id != winner.id && !around.contains(&held.id));
-        for held in rivals {
+        for held in overridden {
             let text = format!(
                 "{} does not hold it: {} is more specific",
                 held.entry.target, winner.entry.target
@@ -241,7 +246,7 @@ impl<H: Host> View<'_, H> {
 }
 
 /// A contract, with each rate in both forms.
-fn said(contract: &Contract) -> String {
+fn format_contract(contract: &Contract) -> String {
     let rate = |word: &str, rate: Option<Rate>| rate.map(|rate| format!("{word} {rate}"));
     let mut parts: Vec<String> = [
         rate("up", contract.up()),
@@ -254,14 +259,14 @@ fn said(contract: &Contract) -> String {
     .flatten()
     .collect();
     let rest = contract.as_change();
-    let told = [
+    let rates = [
         Clause::Up,
         Clause::Down,
         Clause::Both,
         Clause::Min,
         Clause::MinDown,
     ];
-    if rest.clauses().iter().any(|clause| !told.contains(clause)) {
+    if rest.clauses().iter().any(|clause| !rates.contains(clause)) {
         let without = netnice_core::contract::Change {
             up: None,
             down: None,
@@ -279,7 +284,7 @@ fn said(contract: &Contract) -> String {
 }
 
 /// One class that delays packets.
-fn passes(place: &Whereabouts, both: bool) -> String {
+fn class_row(place: &Whereabouts, both: bool) -> String {
     let what = match (place.down, both && place.link.is_none()) {
         (_, true) => "what is sent and received",
         (false, false) => "what is sent",
@@ -303,7 +308,7 @@ fn passes(place: &Whereabouts, both: bool) -> String {
 }
 
 /// Where a container's traffic is limited.
-fn housed(housing: &Housing, group: &str) -> String {
+fn describe_placement(housing: &Housing, group: &str) -> String {
     match housing {
         Housing::Empty => format!("control group {group}, in which no process is now"),
         Housing::Here => format!(
@@ -322,7 +327,7 @@ fn housed(housing: &Housing, group: &str) -> String {
 }
 
 /// Which of two overlapping targets wins.
-fn crossing(target: &Target, nested: bool) -> Vec<String> {
+fn precedence_lines(target: &Target, nested: bool) -> Vec<String> {
     let beats = match target.specificity() {
         0 | 1 => "this one wins over app, cgroup, unit and user targets that do not contain it",
         2 => {
@@ -341,7 +346,7 @@ fn crossing(target: &Target, nested: bool) -> Vec<String> {
 }
 
 /// The traffic that a contract does not cover.
-fn not_covered(held: &Held) -> Vec<&'static str> {
+fn not_covered(held: &HeldTarget) -> Vec<&'static str> {
     let mut lines = vec![
         "ICMP, raw sockets and fragments, where they are received; AF_PACKET sockets (tcpdump, DHCP clients)",
         "what the kernel sends without a socket: SYN-ACK, RST, the last acknowledgements (TIME_WAIT)",
@@ -374,6 +379,6 @@ fn not_covered(held: &Held) -> Vec<&'static str> {
 }
 
 /// A remaining time for display: whole seconds, rounded up.
-fn rough(time: Nanos) -> Nanos {
+fn whole_seconds(time: Nanos) -> Nanos {
     Nanos::from_secs(time.0.div_ceil(1_000_000_000))
 }

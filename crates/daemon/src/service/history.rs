@@ -6,18 +6,18 @@ use netnice_core::units::Nanos;
 
 use super::view::View;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::Inventory;
-use crate::ledger::Held;
+use crate::ledger::HeldTarget;
 use crate::meter::history::{Point, Step};
 
 impl<H: Inventory> View<'_, H> {
-    pub(super) fn past(
+    pub(super) fn history(
         &mut self,
-        asked: &netnice_api::History,
+        request: &netnice_api::History,
         now: Now,
-    ) -> Result<HistoryDoc, Denied> {
-        let mut held: Vec<Held> = match &asked.target {
+    ) -> Result<HistoryDoc, RequestError> {
+        let mut held: Vec<HeldTarget> = match &request.target {
             None => self.ledger().held().cloned().collect(),
             Some(text) => match text.parse()? {
                 target @ Target::Pid(pid) => self.of_process(&target, pid.get())?,
@@ -25,22 +25,22 @@ impl<H: Inventory> View<'_, H> {
             },
         };
         held.sort_by_cached_key(|held| held.entry.target.to_string());
-        let last = Nanos(asked.last_ns);
-        let step = if last <= SECONDS {
+        let last = Nanos(request.last_ns);
+        let step = if last <= MAX_SECONDS {
             Step::Second
         } else {
             Step::Minute
         };
-        let most = MOST_TOLD / held.len().max(1);
+        let most = MAX_POINTS / held.len().max(1);
         let since = |point: &Point| now.monotonic.since(point.at);
-        let target = |held: &Held| {
-            let points = self.measured.history.of(held.id, step).into_iter();
+        let target = |held: &HeldTarget| {
+            let points = self.measurements.history.of(held.id, step).into_iter();
             let points: Vec<Point> = points.filter(|point| since(point) < last).collect();
             let from = points.len().saturating_sub(most);
-            self.told(held, &points[from..])
+            self.target_history(held, &points[from..])
         };
         // All points were read at the same time.
-        let read_at = self.measured.history.read_at().unwrap_or(now.monotonic);
+        let read_at = self.measurements.history.read_at().unwrap_or(now.monotonic);
         let ago = now.monotonic.since(read_at);
         Ok(HistoryDoc {
             version: HistoryDoc::VERSION,
@@ -53,7 +53,7 @@ impl<H: Inventory> View<'_, H> {
         })
     }
 
-    fn told(&self, held: &Held, points: &[Point]) -> TargetHistory {
+    fn target_history(&self, held: &HeldTarget, points: &[Point]) -> TargetHistory {
         let effective = held.effective(self.ledger());
         let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();
         let column = |of: &dyn Fn(&Point) -> u64| points.iter().map(of).collect::<Vec<u64>>();
@@ -76,6 +76,6 @@ impl<H: Inventory> View<'_, H> {
 }
 
 /// Up to this range the points are seconds, beyond it minutes.
-const SECONDS: Nanos = Nanos::from_secs(120);
+const MAX_SECONDS: Nanos = Nanos::from_secs(120);
 /// Largest number of points in an answer. With many targets, each gets a shorter history.
-const MOST_TOLD: usize = 100_000;
+const MAX_POINTS: usize = 100_000;

@@ -8,12 +8,12 @@ use netnice_core::units::{Bytes, Rate};
 
 use crate::authority;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::{Host, Inventory};
 use crate::ledger::describe_link;
-use crate::ledger::undo::Undo;
+use crate::ledger::rollbacks::Undo;
 use crate::peer::Peer;
-use crate::reconcile::{Reconciler, Terms};
+use crate::reconcile::{ChangeDuration, Reconciler};
 
 /// Manages a link, changes its capacity, or stops managing it.
 pub(super) fn change_link<H: Host>(
@@ -21,15 +21,15 @@ pub(super) fn change_link<H: Host>(
     peer: &Peer,
     change: &LinkChange,
     now: Now,
-) -> Result<Done, Denied> {
+) -> Result<Done, RequestError> {
     authority::may_manage(peer, "managing a link")?;
     let name: IfName = change.iface.parse()?;
-    let terms = Terms {
+    let duration = ChangeDuration {
         confirm_ns: change.confirm_ns,
         for_ns: change.for_ns,
         until: change.until,
     };
-    reconciler.check_terms(terms)?;
+    reconciler.check_duration(duration)?;
     let mut draft = reconciler.draft();
     let before = draft.ledger.link(name.as_str()).cloned();
     let message = match change.unmanage {
@@ -44,12 +44,12 @@ pub(super) fn change_link<H: Host>(
             message
         }
     };
-    let first = draft.undos.forget_link(&name);
+    let first = draft.rollbacks.forget_link(&name);
     let undo = Undo::Link {
         name: name.clone(),
         before: first.unwrap_or(before),
     };
-    let confirm = draft.wait(terms, peer, undo, now);
+    let confirm = draft.add_rollback(duration, peer, undo, now);
     if change.dry_run {
         return Ok(Done {
             plan: Some(reconciler.preview(&draft)),
@@ -58,18 +58,18 @@ pub(super) fn change_link<H: Host>(
         });
     }
     // The change may remove the cause of the fault, so the link is tried again.
-    let was_broken = reconciler.standing.broken.remove(&name);
-    if let Err(denied) = reconciler.install(draft) {
+    let was_broken = reconciler.deviations.broken.remove(&name);
+    if let Err(error) = reconciler.install(draft) {
         reconciler
-            .standing
+            .deviations
             .broken
             .extend(was_broken.map(|why| (name, why)));
-        return Err(denied);
+        return Err(error);
     }
-    let who = authority::user(peer.uid);
+    let who = authority::user_name(peer.uid);
     reconciler.journal.note(now, format!("{who}: {message}"));
     Ok(Done {
-        messages: [message].into_iter().chain(terms.remarks()).collect(),
+        messages: [message].into_iter().chain(duration.remarks()).collect(),
         confirm,
         ..Done::default()
     })
@@ -81,14 +81,14 @@ fn wanted_link<H: Host>(
     reconciler: &mut Reconciler<H>,
     name: &IfName,
     change: &LinkChange,
-) -> Result<Link, Denied> {
+) -> Result<Link, RequestError> {
     let interfaces = reconciler.host.interfaces()?;
     if !interfaces.iter().any(|i| i.name == name.as_str()) {
         return Err(netnice_kernel::KernelError::NoInterface(name.to_string()).into());
     }
     let overhead = match change.overhead {
         Some(bytes) if bytes > Link::MOST_OVERHEAD.0 => {
-            return Err(Denied::BadUsage(format!(
+            return Err(RequestError::BadUsage(format!(
                 "an overhead of {bytes} bytes per packet is more than the {} allowed; Ethernet's is 24",
                 Link::MOST_OVERHEAD.0
             )));
@@ -117,11 +117,11 @@ fn wanted_link<H: Host>(
         && change.down_rate.is_none()
         && (old.is_none() || change.overhead.is_none());
     if asks_driver {
-        let reported = reported(&mut reconciler.host, name)?;
+        let reported = reported_capacity(&mut reconciler.host, name)?;
         (link.up, link.down) = (Some(reported), Some(reported));
     }
     if Direction::ALL.iter().all(|d| link.usable(*d).is_none()) {
-        return Err(Denied::BadUsage(format!(
+        return Err(RequestError::BadUsage(format!(
             "{name} would have no rate in either direction: netnice link {name} --unmanage gives it back"
         )));
     }
@@ -129,9 +129,12 @@ fn wanted_link<H: Host>(
 }
 
 /// The rate that an interface's driver reports.
-pub(super) fn reported(machine: &mut impl Inventory, name: &IfName) -> Result<Capacity, Denied> {
+pub(super) fn reported_capacity(
+    machine: &mut impl Inventory,
+    name: &IfName,
+) -> Result<Capacity, RequestError> {
     let rate = machine.speed(name.as_str())?.ok_or_else(|| {
-        Denied::Failed(format!(
+        RequestError::Failed(format!(
             "the driver of {name} reports no speed: say what it carries with netnice link {name} --rate R"
         ))
     })?;
@@ -142,7 +145,7 @@ pub(super) fn reported(machine: &mut impl Inventory, name: &IfName) -> Result<Ca
 }
 
 /// Parses a rate of the operator; `none` and `0` give `None`.
-pub(super) fn capacity(text: &str) -> Result<Option<Capacity>, Denied> {
+pub(super) fn capacity(text: &str) -> Result<Option<Capacity>, RequestError> {
     if matches!(text, "none" | "0") {
         return Ok(None);
     }

@@ -1,12 +1,12 @@
 //! The process that a request names, checked against its pidfd.
 
 use crate::authority;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::{Inventory, Process};
 use crate::peer::Peer;
 
 /// A process that a request names by a pidfd.
-pub(crate) struct Named {
+pub(crate) struct NamedProcess {
     /// Its pid when the pidfd was received.
     pub pid: u32,
     /// Returns true while the process is alive.
@@ -15,24 +15,24 @@ pub(crate) struct Named {
 
 /// The process that a request names, if the peer may limit it. It is looked up by pid. If its pidfd
 /// is alive after all steps, the steps concerned this process.
-pub(super) fn named(
+pub(super) fn named_process(
     machine: &mut impl Inventory,
     peer: &Peer,
-    named: Option<&Named>,
+    named: Option<&NamedProcess>,
     number: Option<u32>,
-) -> Result<Process, Denied> {
+) -> Result<Process, RequestError> {
     let Some(named) = named else {
-        return Err(Denied::BadUsage(
+        return Err(RequestError::BadUsage(
             "a process is meant by a pidfd, and none came with the request".to_owned(),
         ));
     };
     if let Some(number) = number.filter(|number| *number != named.pid) {
-        return Err(Denied::BadUsage(format!(
+        return Err(RequestError::BadUsage(format!(
             "the request names process {number}, its pidfd is of process {}",
             named.pid
         )));
     }
-    let gone = || Denied::Failed(format!("process {} does not exist (any more)", named.pid));
+    let gone = || RequestError::Failed(format!("process {} does not exist (any more)", named.pid));
     let process = machine.process(named.pid).ok_or_else(gone)?;
     if !(named.lives)() {
         return Err(gone());

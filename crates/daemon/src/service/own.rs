@@ -3,22 +3,26 @@
 use netnice_api::ShowDoc;
 use netnice_core::target::Target;
 
-use super::named::Named;
+use super::named::NamedProcess;
 use super::view::View;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::Host;
 
 impl<H: Host> View<'_, H> {
     /// The target that contains the calling process.
-    pub(super) fn show_own(&mut self, named: Option<&Named>, now: Now) -> Result<ShowDoc, Denied> {
+    pub(super) fn show_own(
+        &mut self,
+        named: Option<&NamedProcess>,
+        now: Now,
+    ) -> Result<ShowDoc, RequestError> {
         let Some(named) = named else {
-            return Err(Denied::BadUsage(
+            return Err(RequestError::BadUsage(
                 "the caller is meant by a pidfd, and none came with the request".to_owned(),
             ));
         };
         let target = Target::pid(named.pid)
-            .ok_or_else(|| Denied::BadUsage(format!("{} is not a process id", named.pid)))?;
+            .ok_or_else(|| RequestError::BadUsage(format!("{} is not a process id", named.pid)))?;
         let held = self.of_process(&target, named.pid)?;
         self.document(&held, &[], now)
     }

@@ -9,16 +9,16 @@ use netnice_core::units::Amount;
 use super::Service;
 use crate::authority;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::flows::promises::Promises;
 use crate::host::{Host, Process};
 use crate::journal::Journal;
-use crate::ledger::part::Part;
+use crate::ledger::direct_part::DirectPart;
 use crate::peer::Peer;
 use crate::quotas::Quotas;
 
 impl<H: Host> Promises for Service<H> {
-    fn may_use(&self, peer: &Peer) -> Result<(), Denied> {
+    fn may_use(&self, peer: &Peer) -> Result<(), RequestError> {
         match (self.rules.is_unknown(), self.rules.policy.direct_users) {
             (true, _) => authority::may_manage(
                 peer,
@@ -67,11 +67,11 @@ impl<H: Host> Promises for Service<H> {
         (each.collect(), together)
     }
 
-    fn part(&self, link: &IfName) -> Option<Part> {
+    fn part(&self, link: &IfName) -> Option<DirectPart> {
         self.reconciler.books.ledger.part(link).copied()
     }
 
-    fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Result<(), Denied> {
+    fn set_part(&mut self, link: &IfName, part: Option<DirectPart>) -> Result<(), RequestError> {
         self.reconciler.set_part(link, part)
     }
 
@@ -91,7 +91,7 @@ impl<H: Host> Promises for Service<H> {
 #[cfg(test)]
 impl<H: Host> Service<H> {
     /// Sets a link's capacity without a check of the promises on it.
-    pub(crate) fn force_link(&mut self, managed: crate::ledger::Managed) {
+    pub(crate) fn force_link(&mut self, managed: crate::ledger::ManagedLink) {
         self.reconciler.books.ledger.relink(managed);
     }
 }

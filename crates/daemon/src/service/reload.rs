@@ -13,11 +13,11 @@ use netnice_core::contract::{Contract, IfName};
 use netnice_core::link::{Capacity, CapacitySource, Link};
 use netnice_core::units::{Bytes, Rate};
 
-use super::link::reported;
-use super::unit_files::{grow_units, keeps_faulty, look_at_units, unit_seats};
+use super::link::reported_capacity;
+use super::unit_files::{keeps_contract, reload_units, set_unit_claims, unit_slots};
 use crate::authority;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::{Host, Inventory};
 use crate::peer::POLICY;
 use crate::peer::Peer;
@@ -32,10 +32,12 @@ pub(super) fn reload<H: Host>(
     rules: &mut Rules,
     peer: &Peer,
     now: Now,
-) -> Result<Done, Denied> {
+) -> Result<Done, RequestError> {
     authority::may_manage(peer, "reading the policy again")?;
     let Some(path) = rules.path.clone() else {
-        return Err(Denied::Failed("this daemon has no policy file".to_owned()));
+        return Err(RequestError::Failed(
+            "this daemon has no policy file".to_owned(),
+        ));
     };
     let messages = read_policy(reconciler, rules, &path, now)?;
     Ok(Done {
@@ -46,17 +48,17 @@ pub(super) fn reload<H: Host>(
 
 /// Reads the policy file and puts it into force. If that fails, the former policy stays in force
 /// and the service continues.
-pub(super) fn obey<H: Host>(
+pub(super) fn load_policy<H: Host>(
     reconciler: &mut Reconciler<H>,
     rules: &mut Rules,
     path: &Path,
     now: Now,
 ) {
-    rules.follow(path);
-    if let Err(denied) = read_policy(reconciler, rules, path, now) {
-        let text = format!("the policy is not in force: {denied}");
+    rules.set_path(path);
+    if let Err(error) = read_policy(reconciler, rules, path, now) {
+        let text = format!("the policy is not in force: {error}");
         reconciler.journal.warn(now, text);
-        look_at_units(reconciler, rules, now);
+        reload_units(reconciler, rules, now);
     }
 }
 
@@ -65,13 +67,13 @@ fn read_policy<H: Host>(
     rules: &mut Rules,
     path: &Path,
     now: Now,
-) -> Result<Vec<String>, Denied> {
+) -> Result<Vec<String>, RequestError> {
     let result = match Policy::load(path) {
         Ok(policy) => {
             let units = rules.read_units(&mut reconciler.host);
             adopt_policy(reconciler, rules, path, policy, units, now)
         }
-        Err(error) => Err(Denied::BadUsage(error.to_string())),
+        Err(error) => Err(RequestError::BadUsage(error.to_string())),
     };
     rules.fault = result.as_ref().err().map(ToString::to_string);
     result
@@ -84,9 +86,9 @@ fn adopt_policy<H: Host>(
     policy: Option<Policy>,
     units: Units,
     now: Now,
-) -> Result<Vec<String>, Denied> {
-    let at = |line: usize, denied: Denied| {
-        Denied::NotAdmitted(format!("{}:{line}: {denied}", path.display()))
+) -> Result<Vec<String>, RequestError> {
+    let at = |line: usize, error: RequestError| {
+        RequestError::NotAdmitted(format!("{}:{line}: {error}", path.display()))
     };
     let there = policy.is_some();
     let policy = policy.unwrap_or_else(|| Policy {
@@ -95,14 +97,14 @@ fn adopt_policy<H: Host>(
     });
     let mut draft = reconciler.draft();
     let mut messages = Vec::new();
-    let wanted = seats(
+    let wanted = rule_slots(
         &mut reconciler.finder(),
         &mut draft,
         &policy,
         &mut messages,
         &at,
     )?;
-    let of_units = unit_seats(
+    let of_units = unit_slots(
         &mut reconciler.finder(),
         &draft,
         &units,
@@ -116,16 +118,16 @@ fn adopt_policy<H: Host>(
         let of_file = wanted.iter().find(|(at, _)| *at == slot).map(|(_, r)| *r);
         let of_unit = of_units.iter().find(|(at, _)| *at == Some(slot));
         let rule = of_file.or(of_unit.map(|(_, rule)| *rule));
-        if rule.is_none() && keeps_faulty(&draft, slot, &units) {
+        if rule.is_none() && keeps_contract(&draft, slot, &units) {
             continue;
         }
-        shrink(&mut draft, slot, rule, now)?;
+        reduce_claim(&mut draft, slot, rule, now)?;
     }
     change_links(&mut reconciler.host, &mut draft, &policy, &at)?;
     for (slot, rule) in &wanted {
-        grow(&mut draft, *slot, rule, now).map_err(|denied| at(rule.line, denied))?;
+        set_claim(&mut draft, *slot, rule, now).map_err(|error| at(rule.line, error))?;
     }
-    let (draft, refused) = grow_units(&mut reconciler.finder(), draft, &of_units, now);
+    let (draft, refused) = set_unit_claims(&mut reconciler.finder(), draft, &of_units, now);
     reconciler.install(draft)?;
     let text = match there {
         true => format!(
@@ -143,41 +145,41 @@ fn adopt_policy<H: Host>(
     messages.extend(rules.keep_units(units, refused, &mut reconciler.journal, now));
     reconciler
         .journal
-        .allow(policy.quotas.limit(Quota::LogLines));
+        .set_quota(policy.quotas.limit(Quota::LogLines));
     rules.policy = policy;
-    rules.read = true;
+    rules.loaded = true;
     Ok(messages)
 }
 
 /// The slot of each rule's target, opened if it is not held. The first rule of a target wins.
-fn seats<'p>(
+fn rule_slots<'p>(
     finder: &mut Finder<'_, impl Inventory>,
     draft: &mut Draft,
     policy: &'p Policy,
     messages: &mut Vec<String>,
-    at: &impl Fn(usize, Denied) -> Denied,
-) -> Result<Vec<(TargetId, &'p Rule)>, Denied> {
-    let mut seats: Vec<(TargetId, &Rule)> = Vec::new();
+    at: &impl Fn(usize, RequestError) -> RequestError,
+) -> Result<Vec<(TargetId, &'p Rule)>, RequestError> {
+    let mut slots: Vec<(TargetId, &Rule)> = Vec::new();
     for rule in &policy.rules {
-        let slot = finder.seat_of(draft, &rule.target);
-        let slot = slot.map_err(|denied| at(rule.line, denied))?;
-        match seats.iter().find(|(taken, _)| *taken == slot) {
+        let slot = finder.slot_of_future(draft, &rule.target);
+        let slot = slot.map_err(|error| at(rule.line, error))?;
+        match slots.iter().find(|(taken, _)| *taken == slot) {
             Some((_, first)) => messages.push(format!(
                 "rule {} (line {}) never matches: rule {} comes first for {}",
                 rule.name, rule.line, first.name, rule.target
             )),
-            None => seats.push((slot, rule)),
+            None => slots.push((slot, rule)),
         }
     }
-    Ok(seats)
+    Ok(slots)
 }
 
 fn change_links(
     machine: &mut impl Inventory,
     draft: &mut Draft,
     policy: &Policy,
-    at: &impl Fn(usize, Denied) -> Denied,
-) -> Result<(), Denied> {
+    at: &impl Fn(usize, RequestError) -> RequestError,
+) -> Result<(), RequestError> {
     let named = |name: &IfName| policy.links.iter().any(|rule| rule.name == *name);
     let gone: Vec<IfName> = draft
         .ledger
@@ -187,9 +189,9 @@ fn change_links(
         .collect();
     for rule in &policy.links {
         let link = link_of_rule(machine, rule);
-        let link = link.map_err(|denied| at(rule.line, denied))?;
+        let link = link.map_err(|error| at(rule.line, error))?;
         let managed = draft.ledger.manage(link, POLICY.uid);
-        managed.map_err(|denied| at(rule.line, denied))?;
+        managed.map_err(|error| at(rule.line, error))?;
     }
     for name in gone {
         draft.ledger.unmanage(&name)?;
@@ -197,14 +199,14 @@ fn change_links(
     Ok(())
 }
 
-fn link_of_rule(machine: &mut impl Inventory, rule: &LinkRule) -> Result<Link, Denied> {
+fn link_of_rule(machine: &mut impl Inventory, rule: &LinkRule) -> Result<Link, RequestError> {
     let operator = |rate: Rate| Capacity {
         rate,
         source: CapacitySource::Operator,
     };
     let (mut up, mut down) = (rule.rate.map(operator), rule.down_rate.map(operator));
     if up.is_none() && down.is_none() {
-        let reported = reported(machine, &rule.name)?;
+        let reported = reported_capacity(machine, &rule.name)?;
         (up, down) = (Some(reported), Some(reported));
     }
     Ok(Link {
@@ -217,12 +219,12 @@ fn link_of_rule(machine: &mut impl Inventory, rule: &LinkRule) -> Result<Link, D
 
 /// Reduces the policy's claim on a target to what its rule still asks. If the rule has changed, all
 /// guarantees of the claim are removed.
-pub(super) fn shrink(
+pub(super) fn reduce_claim(
     draft: &mut Draft,
     slot: TargetId,
     rule: Option<&Rule>,
     now: Now,
-) -> Result<(), Denied> {
+) -> Result<(), RequestError> {
     let Some(held) = draft.ledger.get(slot).cloned() else {
         return Ok(());
     };
@@ -245,7 +247,12 @@ pub(super) fn shrink(
 }
 
 /// Makes a rule's contract the policy's claim on a target.
-pub(super) fn grow(draft: &mut Draft, slot: TargetId, rule: &Rule, now: Now) -> Result<(), Denied> {
+pub(super) fn set_claim(
+    draft: &mut Draft,
+    slot: TargetId,
+    rule: &Rule,
+    now: Now,
+) -> Result<(), RequestError> {
     let Some(held) = draft.ledger.get(slot).cloned() else {
         return Ok(());
     };
@@ -259,7 +266,7 @@ pub(super) fn grow(draft: &mut Draft, slot: TargetId, rule: &Rule, now: Now) -> 
 }
 
 /// The claims of a target with the policy's replaced.
-fn with_policy(claims: &Claims, contract: Contract) -> Result<Claims, Denied> {
+fn with_policy(claims: &Claims, contract: Contract) -> Result<Claims, RequestError> {
     let mut all: Vec<Claim> = claims.iter().filter(|c| c.by != POLICY).cloned().collect();
     let order = claims.iter().map(|claim| claim.order + 1).max();
     if !contract.is_empty() {

@@ -6,33 +6,33 @@ use netnice_core::contract::{Change, Contract};
 use netnice_core::target::Target;
 use netnice_kernel::enforce::Adoption;
 
-use super::named::{Named, named};
+use super::named::{NamedProcess, named_process};
 use crate::authority;
 use crate::clock::Now;
-use crate::denied::Denied;
-use crate::host::containers::not_served;
+use crate::error::RequestError;
+use crate::host::containers::unsupported_clause;
 use crate::host::{Host, Inventory, Process};
-use crate::journal::Kind;
-use crate::ledger::undo;
-use crate::ledger::{Body, Held, Ledger};
+use crate::journal::EventKind;
+use crate::ledger::rollbacks;
+use crate::ledger::{Body, HeldTarget, Ledger};
 use crate::meter::metrics::Tally;
 use crate::peer::Peer;
 use crate::policy::Rules;
-use crate::reconcile::{Draft, Reconciler, Terms};
+use crate::reconcile::{ChangeDuration, Draft, Reconciler};
 
 /// A parsed request.
-struct Asked<'a> {
+struct SetRequest<'a> {
     peer: &'a Peer,
     target: Target,
     change: Option<Change>,
-    named: Option<Named>,
+    named: Option<NamedProcess>,
     set: &'a Set,
-    terms: Terms,
+    duration: ChangeDuration,
     now: Now,
 }
 
 /// A request applied to a draft.
-struct Worked {
+struct PreparedChange {
     draft: Draft,
     slot: TargetId,
     /// The named process.
@@ -50,83 +50,98 @@ pub(super) fn set<H: Host>(
     rules: &Rules,
     peer: &Peer,
     set: &Set,
-    named: Option<Named>,
+    named: Option<NamedProcess>,
     now: Now,
-) -> Result<Done, Denied> {
-    let asked = Asked {
+) -> Result<Done, RequestError> {
+    let request = SetRequest {
         peer,
         target: set.target.parse()?,
         change: change_of(set, !rules.policy.input_meter)?,
         named,
         set,
-        terms: Terms {
+        duration: ChangeDuration {
             confirm_ns: set.confirm_ns,
             for_ns: set.for_ns,
             until: set.until,
         },
         now,
     };
-    reconciler.check_terms(asked.terms)?;
+    reconciler.check_duration(request.duration)?;
     let quotas = &rules.policy.quotas;
-    asked.terms.within(quotas, peer)?;
-    if let Some(change) = &asked.change {
-        authority::may_ask(peer, change)?;
+    request.duration.within(quotas, peer)?;
+    if let Some(change) = &request.change {
+        authority::may_request(peer, change)?;
     }
-    let worked = work_out(reconciler, &asked)?;
-    worked.draft.within(&reconciler.books, quotas, peer)?;
-    finish(reconciler, tally, &asked, worked)
+    let prepared = prepare(reconciler, &request)?;
+    prepared.draft.within(&reconciler.books, quotas, peer)?;
+    finish(reconciler, tally, &request, prepared)
 }
 
 /// The change that a request contains.
-fn change_of(set: &Set, as_up: bool) -> Result<Option<Change>, Denied> {
+fn change_of(set: &Set, as_up: bool) -> Result<Option<Change>, RequestError> {
     let change: Option<Change> = set.change.as_deref().map(str::parse).transpose()?;
     Ok(match set.short && as_up {
-        true => change.map(|change| undo::as_up(&change)),
+        true => change.map(|change| rollbacks::as_up(&change)),
         false => change,
     })
 }
 
 /// Applies a request to a draft.
-fn work_out<H: Host>(reconciler: &mut Reconciler<H>, asked: &Asked<'_>) -> Result<Worked, Denied> {
+fn prepare<H: Host>(
+    reconciler: &mut Reconciler<H>,
+    request: &SetRequest<'_>,
+) -> Result<PreparedChange, RequestError> {
     let mut draft = reconciler.draft();
-    let (slot, process) = match &asked.target {
-        Target::Name(_) => find_name(reconciler, &mut draft, asked)?,
-        target if asked.change.is_none() => {
-            return Err(Denied::BadUsage(format!(
+    let (slot, process) = match &request.target {
+        Target::Name(_) => find_name(reconciler, &mut draft, request)?,
+        target if request.change.is_none() => {
+            return Err(RequestError::BadUsage(format!(
                 "nothing is asked of {target}: name at least one of up, down, both, min, …"
             )));
         }
         Target::Pid(_) => {
-            let process = named(
+            let process = named_process(
                 &mut reconciler.host,
-                asked.peer,
-                asked.named.as_ref(),
-                asked.set.pid,
+                request.peer,
+                request.named.as_ref(),
+                request.set.pid,
             )?;
-            let slot = find_pid(reconciler, &mut draft, asked, &process)?;
+            let slot = find_pid(reconciler, &mut draft, request, &process)?;
             (slot, Some(process))
         }
         target => {
-            authority::may_limit_target(asked.peer, target, None)?;
-            (reconciler.finder().slot_of_thing(&mut draft, target)?, None)
+            authority::may_limit_target(request.peer, target, None)?;
+            (
+                reconciler.finder().slot_of_existing(&mut draft, target)?,
+                None,
+            )
         }
     };
     let mut number = None;
-    if let Some(change) = &asked.change {
+    if let Some(change) = &request.change {
         let held = draft.ledger.get(slot);
         let (id, before) = held.map_or((0, Default::default()), |held| {
-            (held.id, claim_of(held, asked.peer.uid))
+            (held.id, claim_of(held, request.peer.uid))
         });
-        let by = asked.peer.claimant();
+        let by = request.peer.claimant();
         let asks = before.apply(change)?;
-        if let Some(why) = not_served(&asked.target, &asks) {
-            return Err(Denied::BadUsage(format!("{}: {why}", asked.target)));
+        if let Some(why) = unsupported_clause(&request.target, &asks) {
+            return Err(RequestError::BadUsage(format!("{}: {why}", request.target)));
         }
-        draft.ledger.ask(slot, by, change, asked.now.wall_ns)?;
-        let target = (id, &asked.target);
-        number = draft.wait_for_claim(target, asked.terms, asked.peer, change, &before, asked.now);
+        draft
+            .ledger
+            .change_claim(slot, by, change, request.now.wall_ns)?;
+        let target = (id, &request.target);
+        number = draft.add_claim_rollback(
+            target,
+            request.duration,
+            request.peer,
+            change,
+            &before,
+            request.now,
+        );
     }
-    Ok(Worked {
+    Ok(PreparedChange {
         draft,
         slot,
         process,
@@ -138,28 +153,28 @@ fn work_out<H: Host>(reconciler: &mut Reconciler<H>, asked: &Asked<'_>) -> Resul
 fn find_pid<H: Host>(
     reconciler: &mut Reconciler<H>,
     draft: &mut Draft,
-    asked: &Asked<'_>,
+    request: &SetRequest<'_>,
     process: &Process,
-) -> Result<TargetId, Denied> {
-    if let Target::Pid(pid) = &asked.target
+) -> Result<TargetId, RequestError> {
+    if let Target::Pid(pid) = &request.target
         && pid.get() != process.root.pid
     {
-        return Err(Denied::BadUsage(format!(
+        return Err(RequestError::BadUsage(format!(
             "the request names {}, its pidfd is of process {}",
-            asked.target, process.root.pid
+            request.target, process.root.pid
         )));
     }
-    let only = asked.set.only;
+    let only = request.set.only;
     let Some(held) = draft.ledger.find_process(process.root).cloned() else {
         return reconciler
             .finder()
-            .open_process(draft, asked.target.clone(), process, only);
+            .open_process(draft, request.target.clone(), process, only);
     };
     let was_only = matches!(held.body, Body::Processes { only: true, .. });
     if was_only && !only {
         reconciler
             .finder()
-            .join_as(draft, held.entry.id, process, false)?;
+            .add_process(draft, held.entry.id, process, false)?;
     }
     Ok(held.entry.id)
 }
@@ -168,46 +183,46 @@ fn find_pid<H: Host>(
 fn find_name<H: Host>(
     reconciler: &mut Reconciler<H>,
     draft: &mut Draft,
-    asked: &Asked<'_>,
-) -> Result<(TargetId, Option<Process>), Denied> {
-    let target = &asked.target;
-    let joins = asked.set.pid.is_some() || asked.named.is_some();
+    request: &SetRequest<'_>,
+) -> Result<(TargetId, Option<Process>), RequestError> {
+    let target = &request.target;
+    let joins = request.set.pid.is_some() || request.named.is_some();
     let process = match joins {
-        true => Some(named(
+        true => Some(named_process(
             &mut reconciler.host,
-            asked.peer,
-            asked.named.as_ref(),
-            asked.set.pid,
+            request.peer,
+            request.named.as_ref(),
+            request.set.pid,
         )?),
         false => None,
     };
     let held = draft.ledger.find(target).cloned();
     let slot = match (held, &process) {
         (None, None) => {
-            return Err(Denied::Failed(format!(
+            return Err(RequestError::Failed(format!(
                 "nobody runs as {target}; `netnice run --name N CONTRACT CMD` makes one"
             )));
         }
-        (None, Some(_)) if asked.change.is_none() => {
-            return Err(Denied::BadUsage(format!(
+        (None, Some(_)) if request.change.is_none() => {
+            return Err(RequestError::BadUsage(format!(
                 "nobody runs as {target} yet, so say what it may use: netnice run --name N --up 4mbit CMD"
             )));
         }
         (None, Some(process)) => {
             reconciler
                 .finder()
-                .open_process(draft, target.clone(), process, asked.set.only)?
+                .open_process(draft, target.clone(), process, request.set.only)?
         }
         (Some(held), process) => {
-            may_use_name(asked.peer, &held)?;
+            may_use_name(request.peer, &held)?;
             if let Some(process) = process {
                 reconciler
                     .finder()
-                    .join_as(draft, held.entry.id, process, asked.set.only)?;
+                    .add_process(draft, held.entry.id, process, request.set.only)?;
                 let claims = held.claims.clone();
                 draft
                     .ledger
-                    .admit(held.entry.id, claims, asked.now.wall_ns)?;
+                    .admit(held.entry.id, claims, request.now.wall_ns)?;
             }
             held.entry.id
         }
@@ -219,19 +234,22 @@ fn find_name<H: Host>(
 fn finish<H: Host>(
     reconciler: &mut Reconciler<H>,
     tally: &mut Tally,
-    asked: &Asked<'_>,
-    worked: Worked,
-) -> Result<Done, Denied> {
-    let Worked {
+    request: &SetRequest<'_>,
+    prepared: PreparedChange,
+) -> Result<Done, RequestError> {
+    let PreparedChange {
         mut draft,
         slot,
         process,
         number,
-    } = worked;
+    } = prepared;
     let Some(held) = draft.ledger.get(slot).cloned() else {
-        return Err(Denied::Failed(format!("{} is not held", asked.target)));
+        return Err(RequestError::Failed(format!(
+            "{} is not held",
+            request.target
+        )));
     };
-    let mut done = done(asked.peer, &draft.ledger, &held);
+    let mut done = answer(request.peer, &draft.ledger, &held);
     if held.claims.is_empty() {
         if reconciler.books.ledger.by_id(held.id).is_none() {
             done.messages = vec![format!("nothing was set for {}", held.entry.target)];
@@ -239,31 +257,33 @@ fn finish<H: Host>(
         }
         draft.acts.clear();
         let closed = draft.close(slot);
-        if let (Some(closed), Some(_)) = (closed, asked.peer.user()) {
-            draft.ledger.stay_loaded(&closed, asked.now.monotonic);
+        if let (Some(closed), Some(_)) = (closed, request.peer.user()) {
+            draft.ledger.stay_loaded(&closed, request.now.monotonic);
         }
     }
-    if asked.set.dry_run {
+    if request.set.dry_run {
         done.plan = Some(reconciler.preview(&draft));
         return Ok(done);
     }
     let adoption = reconciler.install_if(draft, |host| {
-        still_lives(host, process.as_ref(), asked.named.as_ref())
+        check_alive(host, process.as_ref(), request.named.as_ref())
     })?;
-    let who = authority::user(asked.peer.uid);
+    let who = authority::user_name(request.peer.uid);
     let what = done.effective.as_deref().unwrap_or_default();
     let text = format!("{who} set {}: {what}", held.entry.target);
-    let user = asked.peer.user();
-    reconciler.journal.tell(asked.now, user, Kind::Done, text);
+    let user = request.peer.user();
+    reconciler
+        .journal
+        .log(request.now, user, EventKind::Done, text);
     tally.grants += 1;
     done.messages = remarks(&reconciler.books.ledger, slot, &adoption);
-    done.messages.extend(asked.terms.remarks());
+    done.messages.extend(request.duration.remarks());
     done.confirm = number;
     Ok(done)
 }
 
 /// The answer to a change of one target.
-fn done(peer: &Peer, ledger: &Ledger, held: &Held) -> Done {
+fn answer(peer: &Peer, ledger: &Ledger, held: &HeldTarget) -> Done {
     Done {
         target: Some(held.entry.target.to_string()),
         id: Some(held.entry.id.get()),
@@ -274,13 +294,13 @@ fn done(peer: &Peer, ledger: &Ledger, held: &Held) -> Done {
 }
 
 /// A user's claim on a target.
-fn claim_of(held: &Held, uid: u32) -> Contract {
+fn claim_of(held: &HeldTarget, uid: u32) -> Contract {
     let own = held.claims.iter().find(|claim| claim.by.uid == uid);
     own.map_or_else(Contract::default, |claim| claim.contract.clone())
 }
 
 /// Checks that a peer may limit or join a held name.
-fn may_use_name(peer: &Peer, held: &Held) -> Result<(), Denied> {
+fn may_use_name(peer: &Peer, held: &HeldTarget) -> Result<(), RequestError> {
     let target = &held.entry.target;
     let waits = matches!(&held.body, Body::Processes { roots, .. } if roots.is_empty());
     if !waits {
@@ -288,7 +308,7 @@ fn may_use_name(peer: &Peer, held: &Held) -> Result<(), Denied> {
     }
     let asks = held.claims.effective().as_change().needs_privilege();
     match asks {
-        Some(clause) if !peer.privileged => Err(Denied::NotPermitted(format!(
+        Some(clause) if !peer.privileged => Err(RequestError::NotPermitted(format!(
             "{target} is promised {clause} by the policy file; only root and the group netnice may run as it"
         ))),
         _ => Ok(()),
@@ -299,14 +319,14 @@ fn may_use_name(peer: &Peer, held: &Held) -> Result<(), Denied> {
 fn remarks(ledger: &Ledger, slot: TargetId, adoption: &Adoption) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(held) = ledger.get(slot) {
-        remarks.extend(tighter_around(ledger, held));
+        remarks.extend(tighter_outer_limits(ledger, held));
     }
-    remarks.extend(about_sockets(adoption));
+    remarks.extend(socket_remarks(adoption));
     remarks
 }
 
 /// Remarks about the open sockets of new members.
-pub(super) fn about_sockets(adoption: &Adoption) -> Vec<String> {
+pub(super) fn socket_remarks(adoption: &Adoption) -> Vec<String> {
     let mut remarks = Vec::new();
     if adoption.shared_listeners > 0 {
         remarks.push(format!(
@@ -343,7 +363,7 @@ pub(super) fn about_sockets(adoption: &Adoption) -> Vec<String> {
 }
 
 /// Limits of the targets around a target that are below the target's own.
-fn tighter_around(ledger: &Ledger, held: &Held) -> Vec<String> {
+fn tighter_outer_limits(ledger: &Ledger, held: &HeldTarget) -> Vec<String> {
     let own = &held.entry.contract;
     let effective = held.effective(ledger);
     let pairs = [
@@ -366,11 +386,11 @@ fn tighter_around(ledger: &Ledger, held: &Held) -> Vec<String> {
 
 /// Checks that the named process is still alive: then everything that was read by its pid concerned
 /// this process.
-fn still_lives(
+fn check_alive(
     host: &mut impl Inventory,
     process: Option<&Process>,
-    named: Option<&Named>,
-) -> Result<(), Denied> {
+    named: Option<&NamedProcess>,
+) -> Result<(), RequestError> {
     let (Some(process), Some(named)) = (process, named) else {
         return Ok(());
     };
@@ -380,7 +400,7 @@ fn still_lives(
         .is_some_and(|now| now.root == process.root);
     match (named.lives)() && same {
         true => Ok(()),
-        false => Err(Denied::Failed(format!(
+        false => Err(RequestError::Failed(format!(
             "process {pid} ended meanwhile; nothing was changed"
         ))),
     }

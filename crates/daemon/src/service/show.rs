@@ -7,19 +7,19 @@ use netnice_kernel::enforce::{Sample, TargetCounts};
 
 use super::view::View;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::{Host, Interface};
-use crate::ledger::{Held, Ledger, Managed};
+use crate::ledger::{HeldTarget, Ledger, ManagedLink};
 use crate::meter;
 use crate::peer::POLICY;
 use crate::reconcile::desired;
 
 impl<H: Host> View<'_, H> {
     /// The state; of one target, if one is named.
-    pub(super) fn show(&mut self, target: Option<&str>, now: Now) -> Result<ShowDoc, Denied> {
+    pub(super) fn show(&mut self, target: Option<&str>, now: Now) -> Result<ShowDoc, RequestError> {
         let Some(text) = target else {
-            let all: Vec<Held> = self.ledger().held().cloned().collect();
-            let links: Vec<Managed> = self.ledger().links().cloned().collect();
+            let all: Vec<HeldTarget> = self.ledger().held().cloned().collect();
+            let links: Vec<ManagedLink> = self.ledger().links().cloned().collect();
             return self.document(&all, &links, now);
         };
         let target: Target = text.parse()?;
@@ -34,13 +34,13 @@ impl<H: Host> View<'_, H> {
 
     pub(super) fn document(
         &mut self,
-        targets: &[Held],
-        links: &[Managed],
+        targets: &[HeldTarget],
+        links: &[ManagedLink],
         now: Now,
-    ) -> Result<ShowDoc, Denied> {
+    ) -> Result<ShowDoc, RequestError> {
         let sample = self.machine.sample()?;
         let interfaces = self.machine.interfaces()?;
-        let link = |managed: &Managed| self.link_doc(managed, &sample, &interfaces, now);
+        let link = |managed: &ManagedLink| self.link_doc(managed, &sample, &interfaces, now);
         let links: Vec<LinkDoc> = links.iter().map(link).collect();
         let mut targets: Vec<TargetDoc> = targets
             .iter()
@@ -57,7 +57,7 @@ impl<H: Host> View<'_, H> {
 
     fn link_doc(
         &self,
-        managed: &Managed,
+        managed: &ManagedLink,
         sample: &Sample,
         interfaces: &[Interface],
         now: Now,
@@ -69,12 +69,12 @@ impl<H: Host> View<'_, H> {
         let counts = TargetCounts { directions: rest };
         let meter = meter::meter(&counts, &Contract::default());
         let counters = CountersDoc::new(now.monotonic.0, &meter);
-        let counters = match self.measured.rates.of_link(name, now.monotonic) {
+        let counters = match self.measurements.rates.of_link(name, now.monotonic) {
             Some([up, down]) => counters.with_rates(up, down),
             None => counters,
         };
         LinkDoc {
-            installed: there && !self.standing.broken.contains_key(&link.name),
+            installed: there && !self.deviations.broken.contains_key(&link.name),
             degraded: self.link_faults(managed, interfaces),
             counters,
             ..LinkDoc::new(link, self.ledger().promised(link))
@@ -83,7 +83,7 @@ impl<H: Host> View<'_, H> {
 
     fn target_doc(
         &self,
-        held: &Held,
+        held: &HeldTarget,
         sample: &Sample,
         interfaces: &[Interface],
         now: Now,
@@ -100,7 +100,7 @@ impl<H: Host> View<'_, H> {
             }
         }
         let counters = CountersDoc::new(now.monotonic.0, &meter);
-        let counters = match self.measured.rates.of(held.id, now.monotonic) {
+        let counters = match self.measurements.rates.of(held.id, now.monotonic) {
             Some([up, down]) => counters.with_rates(up, down),
             None => counters,
         };
@@ -116,7 +116,7 @@ impl<H: Host> View<'_, H> {
 }
 
 /// What was installed in the kernel for a target.
-fn installed(ledger: &Ledger, held: &Held, leaf: &str) -> Option<InstalledDoc> {
+fn installed(ledger: &Ledger, held: &HeldTarget, leaf: &str) -> Option<InstalledDoc> {
     let contract = &held.entry.contract;
     let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();
     let share = desired::link_of(ledger, contract);

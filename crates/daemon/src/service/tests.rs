@@ -14,11 +14,11 @@ mod watching;
 use netnice_api::{Clear, ClearWhat, LinkChange, Request, Response, Set, Show, ShowDoc};
 use netnice_core::units::{Instant, Nanos};
 
-use super::{Named, Service};
+use super::{NamedProcess, Service};
 use crate::clock::Now;
-use crate::host::machine::Machine;
+use crate::host::fake::FakeMachine;
 use crate::host::{Enforcer, Inventory};
-use crate::ledger::{AppKey, Held};
+use crate::ledger::{AppKey, HeldTarget};
 use crate::peer::Peer;
 
 const ANN: Peer = Peer {
@@ -28,19 +28,19 @@ const ANN: Peer = Peer {
 };
 
 /// A service on a fake machine, and the present time.
-struct Desk {
-    service: Service<Machine>,
+struct Fixture {
+    service: Service<FakeMachine>,
     now: Now,
 }
 
-impl Desk {
-    fn new() -> Desk {
-        let mut machine = Machine::default();
+impl Fixture {
+    fn new() -> Fixture {
+        let mut machine = FakeMachine::default();
         machine.spawn(1, 0);
         machine.groups.insert("/".to_owned(), 1);
         machine.interfaces.insert("eth0".to_owned(), true);
         machine.interfaces.insert("lo".to_owned(), true);
-        Desk {
+        Fixture {
             service: Service::new(machine, None),
             now: Now {
                 monotonic: Instant(0).after(Nanos::from_secs(100)),
@@ -49,18 +49,18 @@ impl Desk {
         }
     }
 
-    fn machine(&mut self) -> &mut Machine {
+    fn machine(&mut self) -> &mut FakeMachine {
         self.service.host()
     }
 
-    fn pass(&mut self, seconds: u64) {
+    fn advance(&mut self, seconds: u64) {
         self.now.monotonic = self.now.monotonic.after(Nanos::from_secs(seconds));
         self.service.tick(self.now);
     }
 
     fn ask(&mut self, peer: &Peer, request: Request, pid: Option<u32>) -> Response {
         let alive = pid.map(|pid| self.machine().process(pid).is_some());
-        let named = pid.map(|pid| Named {
+        let named = pid.map(|pid| NamedProcess {
             pid,
             lives: Box::new(move || alive == Some(true)),
         });
@@ -136,7 +136,7 @@ impl Desk {
         }
     }
 
-    fn held(&self, target: &str) -> Option<Held> {
+    fn held(&self, target: &str) -> Option<HeldTarget> {
         let target = target.parse().expect(target);
         self.service.ledger().find(&target).cloned()
     }
@@ -157,13 +157,13 @@ impl Desk {
 
     /// Checks that the machine's state matches the ledger.
     fn check(&mut self) {
-        self.service.ledger().invariants();
+        self.service.ledger().assert_invariants();
         let wanted = self
             .service
             .reconciler
-            .standing
-            .wanted(self.service.ledger());
-        assert_eq!(self.service.reconciler.host.force.desired, wanted);
+            .deviations
+            .desired_state(self.service.ledger());
+        assert_eq!(self.service.reconciler.host.in_force.desired, wanted);
     }
 }
 
@@ -189,7 +189,7 @@ fn failed(response: Response) -> String {
 }
 
 /// A state without the values that change over time.
-fn still(mut doc: ShowDoc) -> ShowDoc {
+fn without_counters(mut doc: ShowDoc) -> ShowDoc {
     for target in &mut doc.targets {
         target.counters = Default::default();
     }

@@ -7,9 +7,9 @@
 
 use netnice_core::admission::TargetId;
 
-use super::reload::{grow, shrink};
+use super::reload::{reduce_claim, set_claim};
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::{Host, Inventory};
 use crate::peer::POLICY;
 use crate::policy::units::{SECTION, Units};
@@ -17,17 +17,19 @@ use crate::policy::{Rule, Rules};
 use crate::reconcile::{Draft, Finder, Reconciler};
 
 /// A rule of a unit file, and the slot of its target if that is held.
-pub(super) type UnitSeat<'u> = (Option<TargetId>, &'u Rule);
+pub(super) type UnitSlot<'u> = (Option<TargetId>, &'u Rule);
 
 /// Reads the unit files again after a change of one of them or the start of a template's instance,
 /// and puts changes into force.
-pub(super) fn look_at_units<H: Host>(reconciler: &mut Reconciler<H>, rules: &mut Rules, now: Now) {
+pub(super) fn reload_units<H: Host>(reconciler: &mut Reconciler<H>, rules: &mut Rules, now: Now) {
     let units = rules.read_units(&mut reconciler.host);
     if units == rules.units {
         return;
     }
     let adopted = adopt_units(reconciler, rules, units, now);
-    reconciler.journal.judge(now, "reading unit files", adopted);
+    reconciler
+        .journal
+        .log_result(now, "reading unit files", adopted);
 }
 
 /// Puts the sections of unit files into force, without a change to the policy file's rules.
@@ -36,9 +38,9 @@ fn adopt_units<H: Host>(
     rules: &mut Rules,
     units: Units,
     now: Now,
-) -> Result<(), Denied> {
+) -> Result<(), RequestError> {
     let mut draft = reconciler.draft();
-    let mut of_units = unit_seats(
+    let mut of_units = unit_slots(
         &mut reconciler.finder(),
         &draft,
         &units,
@@ -62,12 +64,12 @@ fn adopt_units<H: Host>(
         .collect();
     for slot in sections {
         let rule = of_units.iter().find(|(at, _)| *at == Some(slot));
-        if rule.is_none() && keeps_faulty(&draft, slot, &units) {
+        if rule.is_none() && keeps_contract(&draft, slot, &units) {
             continue;
         }
-        shrink(&mut draft, slot, rule.map(|(_, rule)| *rule), now)?;
+        reduce_claim(&mut draft, slot, rule.map(|(_, rule)| *rule), now)?;
     }
-    let (draft, refused) = grow_units(&mut reconciler.finder(), draft, &of_units, now);
+    let (draft, refused) = set_unit_claims(&mut reconciler.finder(), draft, &of_units, now);
     reconciler.install(draft)?;
     rules.keep_units(units, refused, &mut reconciler.journal, now);
     Ok(())
@@ -75,19 +77,19 @@ fn adopt_units<H: Host>(
 
 /// The rules of unit files, except those of units with a rule of the policy file: among the rules
 /// being read (`of_file`) or, without these, in force.
-pub(super) fn unit_seats<'u>(
+pub(super) fn unit_slots<'u>(
     finder: &mut Finder<'_, impl Inventory>,
     draft: &Draft,
     units: &'u Units,
     of_file: Option<&[(TargetId, &Rule)]>,
     messages: &mut Vec<String>,
-) -> Vec<UnitSeat<'u>> {
-    let mut seats: Vec<UnitSeat<'u>> = Vec::new();
+) -> Vec<UnitSlot<'u>> {
+    let mut slots: Vec<UnitSlot<'u>> = Vec::new();
     for rule in &units.rules {
         let slot = match draft.ledger.find(&rule.target) {
             Some(held) => Some(held.entry.id),
             None => finder
-                .find_thing(&rule.target)
+                .find_non_process(&rule.target)
                 .ok()
                 .and_then(|(body, ..)| draft.ledger.find_alias(&body))
                 .map(|held| held.entry.id),
@@ -105,31 +107,31 @@ pub(super) fn unit_seats<'u>(
         if of_file.is_none() && ruled.is_some_and(|rule| !rule.starts_with(SECTION)) {
             continue;
         }
-        if seats.iter().all(|(at, _)| at.is_none() || *at != slot) {
-            seats.push((slot, rule));
+        if slots.iter().all(|(at, _)| at.is_none() || *at != slot) {
+            slots.push((slot, rule));
         }
     }
-    seats
+    slots
 }
 
 /// Makes the rules of unit files claims of the policy, each if it fits; returns the targets that
 /// did not fit, with the reasons.
-pub(super) fn grow_units(
+pub(super) fn set_unit_claims(
     finder: &mut Finder<'_, impl Inventory>,
     mut draft: Draft,
-    of_units: &[UnitSeat<'_>],
+    of_units: &[UnitSlot<'_>],
     now: Now,
 ) -> (Draft, Vec<(String, String)>) {
     let mut refused = Vec::new();
     for (_, rule) in of_units {
         let mut attempt = draft.clone();
         let grown = finder
-            .seat_of(&mut attempt, &rule.target)
-            .and_then(|slot| grow(&mut attempt, slot, rule, now));
+            .slot_of_future(&mut attempt, &rule.target)
+            .and_then(|slot| set_claim(&mut attempt, slot, rule, now));
         match grown {
             Ok(()) => draft = attempt,
-            Err(denied) => {
-                let text = format!("{}: {}: {denied}", rule.target, rule.name);
+            Err(error) => {
+                let text = format!("{}: {}: {error}", rule.target, rule.name);
                 refused.push((rule.target.to_string(), text));
             }
         }
@@ -138,7 +140,7 @@ pub(super) fn grow_units(
 }
 
 /// True if the target's section is invalid now: then it keeps its former contract.
-pub(super) fn keeps_faulty(draft: &Draft, slot: TargetId, units: &Units) -> bool {
+pub(super) fn keeps_contract(draft: &Draft, slot: TargetId, units: &Units) -> bool {
     let Some(held) = draft.ledger.get(slot) else {
         return false;
     };

@@ -8,7 +8,7 @@ use super::Service;
 use crate::host::Host;
 use crate::peer::Peer;
 use crate::quotas::{Quota, Quotas, Unit};
-use crate::reconcile::OnBooks;
+use crate::reconcile::UserAmounts;
 
 /// Amounts, by user and quota.
 pub(crate) type Used = BTreeMap<u32, BTreeMap<Quota, u64>>;
@@ -24,7 +24,7 @@ impl<H: Host> Service<H> {
         let mut used = Used::new();
         let books = &self.reconciler.books;
         for uid in books.users() {
-            let has = OnBooks::of(&books.ledger, &books.undos, uid);
+            let has = UserAmounts::of(&books.ledger, &books.rollbacks, uid);
             used.entry(uid).or_default().extend(has.amounts());
         }
         for (uid, lines) in self.reconciler.journal.of_users() {
@@ -37,7 +37,7 @@ impl<H: Host> Service<H> {
 
 /// The document of the users' amounts, as far as a peer may see them. `waiting` is the number of
 /// waiting requests, by user.
-pub(crate) fn document(
+pub(crate) fn users_doc(
     quotas: &Quotas,
     used: &Used,
     waiting: &BTreeMap<u32, u64>,

@@ -5,11 +5,11 @@ use netnice_core::contract::{Clause, Contract, Direction};
 use netnice_core::target::Target;
 use netnice_kernel::enforce::Housing;
 
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::{Interface, Inventory};
-use crate::ledger::{Body, Held, Ledger, Managed};
-use crate::meter::Measured;
-use crate::reconcile::{Finder, Reconciler, Standing, desired};
+use crate::ledger::{Body, HeldTarget, Ledger, ManagedLink};
+use crate::meter::Measurements;
+use crate::reconcile::{Deviations, Finder, Reconciler, desired};
 use crate::state::Books;
 
 /// See the module docs.
@@ -17,18 +17,21 @@ pub(super) struct View<'a, H> {
     /// It is queried and not changed.
     pub(super) machine: &'a mut H,
     pub(super) books: &'a Books,
-    pub(super) standing: &'a Standing,
-    pub(super) measured: &'a Measured,
+    pub(super) deviations: &'a Deviations,
+    pub(super) measurements: &'a Measurements,
 }
 
 impl<'a, H> View<'a, H> {
     /// A view of the present state.
-    pub(super) fn of(reconciler: &'a mut Reconciler<H>, measured: &'a Measured) -> View<'a, H> {
+    pub(super) fn of(
+        reconciler: &'a mut Reconciler<H>,
+        measurements: &'a Measurements,
+    ) -> View<'a, H> {
         View {
             machine: &mut reconciler.host,
             books: &reconciler.books,
-            standing: &reconciler.standing,
-            measured,
+            deviations: &reconciler.deviations,
+            measurements,
         }
     }
 }
@@ -41,13 +44,17 @@ impl<H: Inventory> View<'_, H> {
 
     /// The target that limits a process: its own, else the innermost one around it. If the process
     /// has joined a name inside its own target, that one too.
-    pub(super) fn of_process(&mut self, target: &Target, pid: u32) -> Result<Vec<Held>, Denied> {
+    pub(super) fn of_process(
+        &mut self,
+        target: &Target,
+        pid: u32,
+    ) -> Result<Vec<HeldTarget>, RequestError> {
         let place = self.machine.place(pid);
         let lives = self.machine.process(pid).is_some();
         let nearest = self.ledger().at_place(&place);
         if let Some(own) = self.ledger().find(target) {
             let slot = own.entry.id;
-            let is_inside = |held: &&Held| {
+            let is_inside = |held: &&HeldTarget| {
                 let mut around = self.ledger().around(held.entry.id);
                 around.any(|outer| outer.entry.id == slot)
             };
@@ -55,7 +62,9 @@ impl<H: Inventory> View<'_, H> {
             return Ok([own].into_iter().chain(inside).cloned().collect());
         }
         if !lives {
-            return Err(Denied::Failed(format!("process {pid} does not exist")));
+            return Err(RequestError::Failed(format!(
+                "process {pid} does not exist"
+            )));
         }
         Ok(nearest.into_iter().cloned().collect())
     }
@@ -68,26 +77,26 @@ impl<'a, H> View<'a, H> {
     }
 
     /// Why a target is degraded.
-    pub(super) fn target_faults(&self, held: &Held, interfaces: &[Interface]) -> Vec<String> {
+    pub(super) fn target_faults(&self, held: &HeldTarget, interfaces: &[Interface]) -> Vec<String> {
         let mut faults: Vec<String> = held.refused.iter().chain(&held.aside).cloned().collect();
         faults.extend(held.claims.set_aside().iter().map(|uid| {
             format!(
                 "what {} asks of {} is set aside, for it contradicts what root or the group netnice asks",
-                crate::authority::user(*uid),
+                crate::authority::user_name(*uid),
                 held.entry.target
             )
         }));
         if matches!(held.body, Body::Cgroup(None) | Body::App(None)) {
             faults.push(format!("{} is not there now", held.entry.target));
         }
-        if matches!(self.standing.housings.get(&held.id), Some(Housing::Apart(names)) if names.is_empty())
+        if matches!(self.deviations.placements.get(&held.id), Some(Housing::Apart(names)) if names.is_empty())
         {
             faults.push(format!(
                 "{} has a network of its own to which no pair of interfaces leads: nothing of it is held",
                 held.entry.target
             ));
         }
-        faults.extend(self.standing.repairs.given_up.clone());
+        faults.extend(self.deviations.repairs.given_up.clone());
         let contract = &held.entry.contract;
         let Some(managed) = desired::link_of(self.ledger(), contract) else {
             faults.extend(missing_link(self.ledger(), contract));
@@ -96,7 +105,7 @@ impl<'a, H> View<'a, H> {
         faults.extend(self.link_faults(managed, interfaces));
         let link = &managed.link.name;
         if contract.min(Direction::Down).is_some()
-            && let Some(rate) = self.measured.rates.overload(link.as_str())
+            && let Some(rate) = self.measurements.rates.overload(link.as_str())
         {
             let usable = managed.link.usable(Direction::Down);
             faults.push(format!(
@@ -109,10 +118,14 @@ impl<'a, H> View<'a, H> {
     }
 
     /// Why a link is not served.
-    pub(super) fn link_faults(&self, managed: &Managed, interfaces: &[Interface]) -> Vec<String> {
+    pub(super) fn link_faults(
+        &self,
+        managed: &ManagedLink,
+        interfaces: &[Interface],
+    ) -> Vec<String> {
         let link = &managed.link.name;
         let mut faults: Vec<String> = self
-            .standing
+            .deviations
             .broken
             .get(link)
             .cloned()

@@ -13,10 +13,10 @@ use netnice_core::units::Nanos;
 
 use super::view::View;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::{Host, Interface, Inventory};
-use crate::ledger::{Held, Managed};
-use crate::meter::Measured;
+use crate::ledger::{HeldTarget, ManagedLink};
+use crate::meter::Measurements;
 use crate::meter::metrics::serve::Page;
 use crate::meter::metrics::{self, Tally};
 use crate::reconcile::Reconciler;
@@ -24,78 +24,82 @@ use crate::reconcile::Reconciler;
 /// The counters of all targets and links.
 pub(super) fn watch<H: Host>(
     reconciler: &mut Reconciler<H>,
-    measured: &mut Measured,
+    measurements: &mut Measurements,
     asked: &Watch,
     now: Now,
-) -> Result<WatchDoc, Denied> {
-    let (doc, _) = watch_all(reconciler, measured, Nanos(asked.within_ns), now)?;
+) -> Result<WatchDoc, RequestError> {
+    let (doc, _) = watch_all(reconciler, measurements, Nanos(asked.within_ns), now)?;
     Ok(doc)
 }
 
 /// The last metrics page, if it is younger than [`FRESH`].
-pub(super) fn fresh_page(measured: &Measured, now: Now) -> Option<Page> {
-    let (at, page) = measured.page.as_ref()?;
+pub(super) fn fresh_page(measurements: &Measurements, now: Now) -> Option<Page> {
+    let (at, page) = measurements.page.as_ref()?;
     (now.monotonic.since(*at) < FRESH).then(|| page.clone())
 }
 
 /// A new metrics page, from counters that are at most half a second old.
 pub(super) fn metrics<H: Host>(
     reconciler: &mut Reconciler<H>,
-    measured: &mut Measured,
+    measurements: &mut Measurements,
     users: &UsersDoc,
     now: Now,
 ) -> Page {
-    let told = watch_all(reconciler, measured, FRESH, now);
+    let watched = watch_all(reconciler, measurements, FRESH, now);
     let tally = Tally {
-        repairs: reconciler.standing.repairs.total,
-        ..measured.tally
+        repairs: reconciler.deviations.repairs.total,
+        ..measurements.tally
     };
-    let page: Page = match told {
+    let page: Page = match watched {
         Ok((doc, meters)) => metrics::page(&doc, &meters, users, &tally).into(),
-        Err(denied) => {
-            reconciler.journal.judge(now, "metrics", Err(denied));
+        Err(error) => {
+            reconciler.journal.log_result(now, "metrics", Err(error));
             metrics::page(&WatchDoc::default(), &[], users, &tally).into()
         }
     };
-    measured.page = Some((now.monotonic, page.clone()));
+    measurements.page = Some((now.monotonic, page.clone()));
     page
 }
 
 /// The counters of all targets and links, and all counts of each target from the same reading.
 fn watch_all<H: Host>(
     reconciler: &mut Reconciler<H>,
-    measured: &mut Measured,
+    measurements: &mut Measurements,
     within: Nanos,
     now: Now,
-) -> Result<(WatchDoc, Vec<Meter>), Denied> {
-    if measured.rates.read_within(within, now.monotonic).is_none() {
-        measured.read(&mut reconciler.host, &reconciler.books.ledger, now)?;
+) -> Result<(WatchDoc, Vec<Meter>), RequestError> {
+    if measurements
+        .rates
+        .read_within(within, now.monotonic)
+        .is_none()
+    {
+        measurements.read(&mut reconciler.host, &reconciler.books.ledger, now)?;
     }
-    View::of(reconciler, measured).all_that_moves(now)
+    View::of(reconciler, measurements).watch_doc(now)
 }
 
 impl<H: Inventory> View<'_, H> {
-    fn all_that_moves(&mut self, now: Now) -> Result<(WatchDoc, Vec<Meter>), Denied> {
+    fn watch_doc(&mut self, now: Now) -> Result<(WatchDoc, Vec<Meter>), RequestError> {
         let read_at = self
-            .measured
+            .measurements
             .rates
             .read_within(Nanos(u64::MAX), now.monotonic);
         let interfaces = self.machine.interfaces()?;
-        let mut held: Vec<&Held> = self.ledger().held().collect();
+        let mut held: Vec<&HeldTarget> = self.ledger().held().collect();
         held.sort_by_cached_key(|held| held.entry.target.to_string());
         let places: BTreeMap<TargetId, usize> = held
             .iter()
             .enumerate()
             .map(|(place, held)| (held.entry.id, place))
             .collect();
-        let target = |held: &&Held| Watched {
+        let target = |held: &&HeldTarget| Watched {
             inside: held.entry.parent.and_then(|id| places.get(&id).copied()),
             ..self.watched(held, &interfaces, now)
         };
         let links = self.ledger().links();
         let meters = held
             .iter()
-            .map(|held| self.measured.rates.meter(held.id))
+            .map(|held| self.measurements.rates.meter(held.id))
             .collect();
         let doc = WatchDoc {
             at_ns: read_at.unwrap_or(now.monotonic).0,
@@ -107,17 +111,17 @@ impl<H: Inventory> View<'_, H> {
         Ok((doc, meters))
     }
 
-    fn watched(&self, held: &Held, interfaces: &[Interface], now: Now) -> Watched {
+    fn watched(&self, held: &HeldTarget, interfaces: &[Interface], now: Now) -> Watched {
         let effective = held.effective(self.ledger());
         let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();
-        let paces = self
-            .measured
+        let rates = self
+            .measurements
             .rates
-            .pace(held.id, now.monotonic)
+            .present_rates(held.id, now.monotonic)
             .unwrap_or_default();
-        let meter = self.measured.rates.meter(held.id);
+        let meter = self.measurements.rates.meter(held.id);
         let [sends, receives] = Direction::ALL.map(|direction| {
-            let pace = paces[direction as usize];
+            let pace = rates[direction as usize];
             Moving {
                 rate: pace.rate.0,
                 wait_ns: meter.flow(direction).queue_delay_ns,
@@ -139,7 +143,7 @@ impl<H: Inventory> View<'_, H> {
         }
     }
 
-    fn watched_link(&self, managed: &Managed, interfaces: &[Interface]) -> WatchedLink {
+    fn watched_link(&self, managed: &ManagedLink, interfaces: &[Interface]) -> WatchedLink {
         let doc = LinkDoc::new(&managed.link, self.ledger().promised(&managed.link));
         WatchedLink {
             link: doc.link,

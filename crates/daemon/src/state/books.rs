@@ -2,10 +2,10 @@
 
 use super::Store;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::journal::Journal;
 use crate::ledger::Ledger;
-use crate::ledger::undo::Undos;
+use crate::ledger::rollbacks::Rollbacks;
 
 /// See the module docs.
 #[derive(Default)]
@@ -13,7 +13,7 @@ pub(crate) struct Books {
     /// The ledger.
     pub ledger: Ledger,
     /// The pending rollbacks.
-    pub undos: Undos,
+    pub rollbacks: Rollbacks,
     /// `None`: nothing is written.
     store: Option<Store>,
     /// True if a change without a request could not be written yet.
@@ -29,24 +29,24 @@ impl Books {
         }
     }
 
-    /// Writes the state that is about to be in force. `by_itself`: no request caused the change, so
-    /// it takes effect even if it cannot be written now; [`Books::write_again`] writes it later.
+    /// Writes the state that is about to be in force. `unrequested`: no request caused the change,
+    /// so it takes effect even if it cannot be written now; [`Books::write_again`] writes it later.
     /// `in_force`: the kernel has state of the daemon.
     ///
     /// # Errors
     /// If the file cannot be written and a request caused the change.
-    pub(crate) fn keep(
+    pub(crate) fn save(
         &mut self,
         ledger: &Ledger,
-        undos: &Undos,
-        by_itself: bool,
+        rollbacks: &Rollbacks,
+        unrequested: bool,
         in_force: bool,
-    ) -> Result<(), Denied> {
-        let kept = self.write(ledger, undos, in_force);
-        self.unwritten = kept.is_err() && (by_itself || self.unwritten);
-        match by_itself {
+    ) -> Result<(), RequestError> {
+        let written = self.write(ledger, rollbacks, in_force);
+        self.unwritten = written.is_err() && (unrequested || self.unwritten);
+        match unrequested {
             true => Ok(()),
-            false => kept,
+            false => written,
         }
     }
 
@@ -56,13 +56,13 @@ impl Books {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(crate) fn keep_before_first(&self) -> Result<(), Denied> {
-        self.write(&self.ledger, &self.undos, true)
+    pub(crate) fn save_before_first(&self) -> Result<(), RequestError> {
+        self.write(&self.ledger, &self.rollbacks, true)
     }
 
     /// Writes that the first change has failed.
-    pub(crate) fn keep_after_failure(&mut self, in_force: bool) {
-        let written = self.write(&self.ledger, &self.undos, in_force);
+    pub(crate) fn save_after_failure(&mut self, in_force: bool) {
+        let written = self.write(&self.ledger, &self.rollbacks, in_force);
         self.unwritten |= written.is_err();
     }
 
@@ -71,20 +71,25 @@ impl Books {
         if !self.unwritten {
             return;
         }
-        let written = self.write(&self.ledger, &self.undos, in_force);
+        let written = self.write(&self.ledger, &self.rollbacks, in_force);
         self.unwritten = written.is_err();
-        journal.judge(now, "writing down what has changed", written);
+        journal.log_result(now, "writing down what has changed", written);
     }
 
-    fn write(&self, ledger: &Ledger, undos: &Undos, in_force: bool) -> Result<(), Denied> {
+    fn write(
+        &self,
+        ledger: &Ledger,
+        rollbacks: &Rollbacks,
+        in_force: bool,
+    ) -> Result<(), RequestError> {
         let Some(store) = &self.store else {
             return Ok(());
         };
-        let nothing = ledger.is_empty() && undos.iter().next().is_none();
-        let kept = match nothing && !in_force {
+        let nothing = ledger.is_empty() && rollbacks.iter().next().is_none();
+        let written = match nothing && !in_force {
             true => store.remove(),
-            false => store.save(ledger, undos),
+            false => store.save(ledger, rollbacks),
         };
-        kept.map_err(|error| Denied::Failed(error.to_string()))
+        written.map_err(|error| RequestError::Failed(error.to_string()))
     }
 }

@@ -9,8 +9,11 @@ use netnice_core::units::{Bytes, Instant, Rate};
 use serde::{Deserialize, Serialize};
 
 use super::State;
-use crate::ledger::undo::{Cleared, Undo, Undos, Waiting};
-use crate::ledger::{AppKey, Body, Bound, Held, Ledger, Managed, Place, Remnant, Root};
+use crate::ledger::rollbacks::{Cleared, PendingRollback, Rollbacks, Undo};
+use crate::ledger::{
+    AppKey, Body, CgroupRef, DrainingTarget, HeldTarget, Ledger, ManagedLink, ProcessId,
+    TargetPlace,
+};
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -140,14 +143,14 @@ struct ClearedDoc {
 
 /// The bytes of the state that belong to an unprivileged user: targets on which the user has a
 /// claim, and the user's pending rollbacks.
-pub fn bytes_of(ledger: &Ledger, undos: &Undos, uid: u32) -> u64 {
+pub fn bytes_of(ledger: &Ledger, rollbacks: &Rollbacks, uid: u32) -> u64 {
     let targets = ledger.held().filter(|held| held.user() == Some(uid));
     let targets = targets.map(|held| length(&TargetDoc::from(held)));
-    let undos = undos
+    let rollbacks = rollbacks
         .iter()
         .filter(|one| one.by.uid == uid && !one.by.privileged);
     targets
-        .chain(undos.map(|one| length(&UndoDoc::from(one))))
+        .chain(rollbacks.map(|one| length(&UndoDoc::from(one))))
         .sum()
 }
 
@@ -156,16 +159,21 @@ fn length(doc: &impl Serialize) -> u64 {
 }
 
 impl StateDoc {
-    pub(super) fn new(boot: &str, namespace: u64, ledger: &Ledger, undos: &Undos) -> StateDoc {
+    pub(super) fn new(
+        boot: &str,
+        namespace: u64,
+        ledger: &Ledger,
+        rollbacks: &Rollbacks,
+    ) -> StateDoc {
         StateDoc {
             boot: boot.to_owned(),
             namespace,
             next_id: ledger.next_id(),
-            next_undo: undos.next(),
+            next_undo: rollbacks.next(),
             links: ledger.links().map(LinkDoc::from).collect(),
             targets: ledger.held().map(TargetDoc::from).collect(),
-            remnants: ledger.remnants().map(RemnantDoc::from).collect(),
-            undos: undos.iter().map(UndoDoc::from).collect(),
+            remnants: ledger.draining().map(RemnantDoc::from).collect(),
+            undos: rollbacks.iter().map(UndoDoc::from).collect(),
         }
     }
 
@@ -186,23 +194,23 @@ impl StateDoc {
             ledger.restore(held);
         }
         for remnant in self.remnants {
-            ledger.restore_remnant(remnant.restore()?);
+            ledger.restore_draining(remnant.restore()?);
         }
         if let Some(fault) = ledger.fault() {
             return Err(fault);
         }
         ledger.skip_ids(self.next_id);
-        let waiting: Result<Vec<Waiting>, String> =
+        let waiting: Result<Vec<PendingRollback>, String> =
             self.undos.into_iter().map(UndoDoc::restore).collect();
         Ok(State {
             ledger,
-            undos: Undos::restore(waiting?, self.next_undo),
+            rollbacks: Rollbacks::restore(waiting?, self.next_undo),
         })
     }
 }
 
-impl From<&Managed> for LinkDoc {
-    fn from(managed: &Managed) -> LinkDoc {
+impl From<&ManagedLink> for LinkDoc {
+    fn from(managed: &ManagedLink) -> LinkDoc {
         let capacity = |capacity: Option<Capacity>| {
             let Capacity { rate, source } = capacity?;
             Some(CapacityDoc {
@@ -221,7 +229,7 @@ impl From<&Managed> for LinkDoc {
 }
 
 impl LinkDoc {
-    fn restore(self) -> Result<Managed, String> {
+    fn restore(self) -> Result<ManagedLink, String> {
         let capacity = |doc: Option<CapacityDoc>| -> Result<Option<Capacity>, String> {
             let Some(doc) = doc else { return Ok(None) };
             let rate: Rate = text(&doc.rate)?;
@@ -231,7 +239,7 @@ impl LinkDoc {
             };
             Ok(Some(Capacity { rate, source }))
         };
-        Ok(Managed {
+        Ok(ManagedLink {
             link: Link {
                 name: text(&self.link)?,
                 up: capacity(self.up)?,
@@ -243,8 +251,8 @@ impl LinkDoc {
     }
 }
 
-impl From<&Held> for TargetDoc {
-    fn from(held: &Held) -> TargetDoc {
+impl From<&HeldTarget> for TargetDoc {
+    fn from(held: &HeldTarget) -> TargetDoc {
         TargetDoc {
             slot: held.entry.id.get(),
             id: held.id,
@@ -260,11 +268,11 @@ impl From<&Held> for TargetDoc {
 }
 
 impl TargetDoc {
-    fn restore(self) -> Result<Held, String> {
+    fn restore(self) -> Result<HeldTarget, String> {
         let claims: Result<Vec<Claim>, String> =
             self.claims.into_iter().map(ClaimDoc::restore).collect();
         let claims = Claims::restore(claims?).map_err(|error| error.to_string())?;
-        Ok(Held {
+        Ok(HeldTarget {
             entry: Entry {
                 id: slot(self.slot)?,
                 target: text(&self.target)?,
@@ -305,19 +313,19 @@ impl BodyDoc {
             BodyDoc::Processes { roots, only } => Body::Processes {
                 roots: roots
                     .into_iter()
-                    .map(|(pid, started)| Root { pid, started })
+                    .map(|(pid, started)| ProcessId { pid, started })
                     .collect(),
                 only,
             },
             BodyDoc::App(key) => Body::App(key.map(|(inode, dev)| AppKey { inode, dev })),
-            BodyDoc::Cgroup(bound) => Body::Cgroup(bound.map(|(path, id)| Bound { path, id })),
+            BodyDoc::Cgroup(bound) => Body::Cgroup(bound.map(|(path, id)| CgroupRef { path, id })),
             BodyDoc::User(uid) => Body::User(uid),
         }
     }
 }
 
-impl From<&Place> for PlaceDoc {
-    fn from(place: &Place) -> PlaceDoc {
+impl From<&TargetPlace> for PlaceDoc {
+    fn from(place: &TargetPlace) -> PlaceDoc {
         PlaceDoc {
             own: place.own,
             app: place.app,
@@ -328,8 +336,8 @@ impl From<&Place> for PlaceDoc {
 }
 
 impl PlaceDoc {
-    fn restore(self) -> Place {
-        Place {
+    fn restore(self) -> TargetPlace {
+        TargetPlace {
             own: self.own,
             app: self.app,
             cgroup: self.cgroup,
@@ -362,8 +370,8 @@ impl ClaimDoc {
     }
 }
 
-impl From<&Remnant> for RemnantDoc {
-    fn from(remnant: &Remnant) -> RemnantDoc {
+impl From<&DrainingTarget> for RemnantDoc {
+    fn from(remnant: &DrainingTarget) -> RemnantDoc {
         RemnantDoc {
             slot: remnant.slot.get(),
             id: remnant.id,
@@ -377,8 +385,8 @@ impl From<&Remnant> for RemnantDoc {
 }
 
 impl RemnantDoc {
-    fn restore(self) -> Result<Remnant, String> {
-        Ok(Remnant {
+    fn restore(self) -> Result<DrainingTarget, String> {
+        Ok(DrainingTarget {
             slot: slot(self.slot)?,
             id: self.id,
             parent: self.parent.map(slot).transpose()?,
@@ -392,8 +400,8 @@ impl RemnantDoc {
     }
 }
 
-impl From<&Waiting> for UndoDoc {
-    fn from(waiting: &Waiting) -> UndoDoc {
+impl From<&PendingRollback> for UndoDoc {
+    fn from(waiting: &PendingRollback) -> UndoDoc {
         UndoDoc {
             number: waiting.number,
             at_ns: waiting.at.0,
@@ -420,7 +428,7 @@ impl From<&Waiting> for UndoDoc {
 }
 
 impl UndoDoc {
-    fn restore(self) -> Result<Waiting, String> {
+    fn restore(self) -> Result<PendingRollback, String> {
         let undo = match self.undo {
             UndoKind::Claim { id, change } => Undo::Claim {
                 id,
@@ -441,10 +449,10 @@ impl UndoDoc {
                     .collect::<Result<_, _>>()?,
             },
         };
-        Ok(Waiting {
+        Ok(PendingRollback {
             number: self.number,
             at: Instant(self.at_ns),
-            until: self.until.map(|(pid, started)| Root { pid, started }),
+            until: self.until.map(|(pid, started)| ProcessId { pid, started }),
             confirmable: self.confirmable,
             by: Claimant {
                 uid: self.uid,

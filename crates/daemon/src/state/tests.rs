@@ -5,8 +5,8 @@ use netnice_core::link::{Capacity, CapacitySource, Link};
 use netnice_core::units::{Bytes, Instant};
 
 use super::*;
-use crate::ledger::undo::{Cleared, Undo};
-use crate::ledger::{Body, Bound, Managed, Newcomer, Place, Root};
+use crate::ledger::rollbacks::{Cleared, Undo};
+use crate::ledger::{Body, CgroupRef, ManagedLink, NewTarget, ProcessId, TargetPlace};
 
 /// A state with at least one of everything.
 fn state() -> State {
@@ -17,7 +17,7 @@ fn state() -> State {
             source,
         })
     };
-    let managed = Managed {
+    let managed = ManagedLink {
         link: Link {
             name: "eth0".parse().expect("a name"),
             up: capacity("100mbit", CapacitySource::Operator),
@@ -28,23 +28,23 @@ fn state() -> State {
     };
     ledger.restore_link(managed.clone());
     let processes = Body::Processes {
-        roots: vec![Root {
+        roots: vec![ProcessId {
             pid: 10,
             started: 77,
         }],
         only: false,
     };
-    let group = Body::Cgroup(Some(Bound {
+    let group = Body::Cgroup(Some(CgroupRef {
         path: "/s/web.service".to_owned(),
         id: 9,
     }));
-    let place = Place {
+    let place = TargetPlace {
         own: None,
         app: None,
         cgroup: Some("/s/web.service".to_owned()),
         uid: Some(1000),
     };
-    let new = |target: &str, body: &Body, place: &Place| Newcomer {
+    let new = |target: &str, body: &Body, place: &TargetPlace| NewTarget {
         target: target.parse().expect(target),
         body: body.clone(),
         place: place.clone(),
@@ -61,11 +61,11 @@ fn state() -> State {
         ),
         (new("pid:10", &processes, &place), "both 2mbit burst 9ms"),
         (
-            new("user:1000", &Body::User(1000), &Place::default()),
+            new("user:1000", &Body::User(1000), &TargetPlace::default()),
             "weight 7",
         ),
         (
-            new("app:/bin/x", &Body::App(None), &Place::default()),
+            new("app:/bin/x", &Body::App(None), &TargetPlace::default()),
             "down 1mbit",
         ),
     ];
@@ -75,18 +75,23 @@ fn state() -> State {
         slots.push(slot);
         // Kinds of limits that cannot be nested are set separately.
         let change = change.parse().expect(change);
-        if ledger.ask(slot, Claimant::ROOT, &change, 5).is_err() {
+        if ledger
+            .change_claim(slot, Claimant::ROOT, &change, 5)
+            .is_err()
+        {
             ledger.close(slot);
         }
     }
     let change = "up 2mbit".parse().expect("a change");
-    ledger.ask(slots[0], ann, &change, 6).expect("ann asks");
+    ledger
+        .change_claim(slots[0], ann, &change, 6)
+        .expect("ann asks");
     ledger.set_rule(slots[0], Some("web".to_owned()));
     let closed = ledger.close(slots[3]).expect("it was held");
-    ledger.linger(&closed, Instant(0));
-    let mut undos = Undos::default();
+    ledger.keep_draining(&closed, Instant(0));
+    let mut rollbacks = Rollbacks::default();
     let id = ledger.held().next().expect("held").id;
-    undos.push(
+    rollbacks.push(
         Instant(9),
         true,
         ann,
@@ -95,7 +100,7 @@ fn state() -> State {
             change: "up 3mbit down none".parse().expect("a change"),
         },
     );
-    undos.push(
+    rollbacks.push(
         Instant(10),
         false,
         Claimant::ROOT,
@@ -117,7 +122,7 @@ fn state() -> State {
             links: vec![managed.clone()],
         },
     );
-    undos.push(
+    rollbacks.push(
         Instant(11),
         false,
         Claimant::ROOT,
@@ -126,7 +131,7 @@ fn state() -> State {
             before: None,
         },
     );
-    State { ledger, undos }
+    State { ledger, rollbacks }
 }
 
 fn store() -> Store {
@@ -136,24 +141,31 @@ fn store() -> Store {
 #[test]
 fn what_is_written_is_read_again() {
     let state = state();
-    let bytes = store().bytes(&state.ledger, &state.undos).expect("bytes");
+    let bytes = store()
+        .bytes(&state.ledger, &state.rollbacks)
+        .expect("bytes");
     let mut read = store().parse(&bytes).expect("whole").expect("of this boot");
     assert!(read.ledger.held().count() >= 2);
     // The contracts in force are those that are admitted again.
     read.ledger.readmit();
     assert_eq!(read.ledger, state.ledger);
-    assert_eq!(read.undos, state.undos);
+    assert_eq!(read.rollbacks, state.rollbacks);
 }
 
 #[test]
 fn of_another_boot_or_namespace_nothing_is_true_here() {
     let state = state();
-    let bytes = store().bytes(&state.ledger, &state.undos).expect("bytes");
+    let bytes = store()
+        .bytes(&state.ledger, &state.rollbacks)
+        .expect("bytes");
     let other = Store::new(Path::new("/nowhere"), "another boot", 7);
     assert_eq!(other.parse(&bytes).expect("whole"), None);
     let elsewhere = Store::new(Path::new("/nowhere"), "this boot", 8);
     let error = elsewhere.parse(&bytes).expect_err("another namespace");
-    assert!(matches!(error, StateError::Elsewhere { .. }), "{error}");
+    assert!(
+        matches!(error, StateError::OtherNamespace { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -172,7 +184,9 @@ fn a_later_version_is_told_from_damage() {
 #[test]
 fn cut_anywhere_it_is_damaged() {
     let state = state();
-    let bytes = store().bytes(&state.ledger, &state.undos).expect("bytes");
+    let bytes = store()
+        .bytes(&state.ledger, &state.rollbacks)
+        .expect("bytes");
     for length in 0..bytes.len() {
         let error = store().parse(&bytes[..length]).expect_err("cut");
         assert!(
@@ -185,7 +199,9 @@ fn cut_anywhere_it_is_damaged() {
 #[test]
 fn any_bit_that_flips_is_seen() {
     let state = state();
-    let bytes = store().bytes(&state.ledger, &state.undos).expect("bytes");
+    let bytes = store()
+        .bytes(&state.ledger, &state.rollbacks)
+        .expect("bytes");
     for at in 0..bytes.len() * 8 {
         let mut flipped = bytes.clone();
         flipped[at / 8] ^= 1 << (at % 8);
@@ -232,17 +248,17 @@ fn a_file_is_written_read_put_aside_and_removed() {
     let store = Store::new(&folder, "this boot", 7);
     assert_eq!(store.load().expect("no file"), None);
     let state = state();
-    store.save(&state.ledger, &state.undos).expect("saved");
+    store.save(&state.ledger, &state.rollbacks).expect("saved");
     store
-        .save(&state.ledger, &state.undos)
+        .save(&state.ledger, &state.rollbacks)
         .expect("saved again");
     assert!(store.load().expect("whole").is_some());
-    let aside = store.put_aside().expect("aside");
+    let aside = store.rename_damaged().expect("aside");
     assert!(aside.to_string_lossy().ends_with("state.json.damaged-1"));
-    store.save(&state.ledger, &state.undos).expect("saved");
+    store.save(&state.ledger, &state.rollbacks).expect("saved");
     assert!(
         store
-            .put_aside()
+            .rename_damaged()
             .expect("aside")
             .to_string_lossy()
             .ends_with("-2")
@@ -250,7 +266,7 @@ fn a_file_is_written_read_put_aside_and_removed() {
     store.remove().expect("nothing to remove is no error");
     fs::remove_dir_all(&folder).expect("clean up");
     let error = store
-        .save(&state.ledger, &state.undos)
+        .save(&state.ledger, &state.rollbacks)
         .expect_err("no folder");
     assert!(error.to_string().contains("write the state file"));
 }

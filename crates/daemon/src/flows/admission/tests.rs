@@ -7,7 +7,7 @@ use netnice_core::units::Instant;
 use super::*;
 
 /// A link of 100 Mbit/s whose wire adds so many bytes to each packet.
-fn room(overhead: u64) -> Room {
+fn capacity(overhead: u64) -> LinkCapacity {
     let link = Link {
         name: "eth0".parse().expect("a name"),
         up: Some(Capacity {
@@ -17,7 +17,7 @@ fn room(overhead: u64) -> Room {
         down: None,
         overhead: Bytes(overhead),
     };
-    Room::on(&link, Amount(0), 1500).expect("room")
+    LinkCapacity::on(&link, Amount(0), 1500).expect("room")
 }
 
 fn mbit(n: u64) -> Rate {
@@ -31,12 +31,12 @@ fn contracts(texts: &[&str]) -> Vec<Contract> {
 
 /// Simulates a driver of this rate: the bit/s of each flow, with an endless queue of packets of one
 /// size.
-fn played(room: &Room, rate: Rate, flows: &[(Contract, u64)]) -> Vec<f64> {
+fn played(capacity: &LinkCapacity, rate: Rate, flows: &[(Contract, u64)]) -> Vec<f64> {
     let wire = Wire {
         rate,
-        overhead: room.overhead,
+        overhead: capacity.overhead,
         ahead: Nanos(AHEAD_NS),
-        longest: room.longest,
+        longest: capacity.longest,
         ..Wire::new(rate)
     };
     let mut scheduler = Scheduler::new(wire).expect("a link");
@@ -66,14 +66,14 @@ fn played(room: &Room, rate: Rate, flows: &[(Contract, u64)]) -> Vec<f64> {
 #[test]
 fn what_the_wire_adds_is_counted_at_its_most() {
     let both = contracts(&["min 70mbit", "min 25mbit"]);
-    assert!(room(0).need(&both).is_ok());
-    assert!(matches!(room(24).need(&both), Err(Fault::Share { .. })));
+    assert!(capacity(0).need(&both).is_ok());
+    assert!(matches!(capacity(24).need(&both), Err(Fault::Share { .. })));
     // 62 of 98 with 66 for every 42 bytes.
-    assert!(room(24).need(&contracts(&["min 62mbit"])).is_ok());
-    assert!(room(24).need(&contracts(&["min 63mbit"])).is_err());
+    assert!(capacity(24).need(&contracts(&["min 62mbit"])).is_ok());
+    assert!(capacity(24).need(&contracts(&["min 63mbit"])).is_err());
     let cell = contracts(&["cell pcr=63mbit,cdvt=10ms"]);
-    assert!(room(24).need(&cell).is_err());
-    let slower = room(24)
+    assert!(capacity(24).need(&cell).is_err());
+    let slower = capacity(24)
         .admit(&[], &cell[0], None)
         .map_err(|misfit| misfit.instead);
     assert!(
@@ -90,16 +90,16 @@ fn what_is_admitted_is_kept_whatever_the_sizes() {
         (24, ["min 40mbit", "cell pcr=20mbit,cdvt=5ms", "weight 100"]),
         (400, ["min 6mbit", "min 3mbit", "weight 100"]),
     ] {
-        let (room, held) = (room(overhead), contracts(&texts));
-        let need = room.need(&held).expect("admitted");
+        let (capacity, held) = (capacity(overhead), contracts(&texts));
+        let need = capacity.need(&held).expect("admitted");
         for sizes in [[SHORTEST, 1514], [1514, SHORTEST], [60, 60], [700, 700]] {
             let sizes = sizes.into_iter().chain([1514]);
             let flows: Vec<_> = held.iter().cloned().zip(sizes).collect();
-            let got = played(&room, need, &flows);
+            let got = played(&capacity, need, &flows);
             for (at, got) in got.iter().enumerate().take(2) {
-                let promised = match promised(&held[at]) {
-                    Some(Asked::Rate(min)) => min,
-                    Some(Asked::Guarantee(Guarantee::Cell(cell), _)) => cell.pcr(),
+                let promised = match promise_of(&held[at]) {
+                    Some(PromiseKind::Rate(min)) => min,
+                    Some(PromiseKind::Guarantee(Guarantee::Cell(cell), _)) => cell.pcr(),
                     _ => panic!("not of this test"),
                 };
                 let least = promised.bits_per_second() as f64 * 0.99;

@@ -14,7 +14,7 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::fake::any_fd;
 use super::*;
-use crate::flows::driver::Heard;
+use crate::flows::driver::ConnectionEvent;
 
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("netnice-{}-{name}", std::process::id()));
@@ -22,14 +22,14 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
-fn listens(folder: &std::path::Path) -> UnixListener {
+fn driver_socket(folder: &std::path::Path) -> UnixListener {
     let socket = RuntimeDir::choose(Some(folder.to_owned()), None).driver_socket("eth0");
     let drivers = socket.parent().expect("the drivers' folder");
     std::fs::create_dir_all(drivers).expect("a folder");
     UnixListener::bind(&socket).expect("a socket")
 }
 
-fn word(id: u64, answer: DriverAnswer) -> Vec<u8> {
+fn answer_frame(id: u64, answer: DriverAnswer) -> Vec<u8> {
     encode_word(&DriverWord::Answer { id, answer }).expect("a frame")
 }
 
@@ -54,16 +54,16 @@ fn discard(id: u64, bytes: usize) -> driver::Call {
 }
 
 /// The events of a connection to a driver that gets these calls, until it ends.
-fn heard(folder: &std::path::Path, asked: Vec<driver::Call>) -> Vec<Heard> {
+fn connection_events(folder: &std::path::Path, asked: Vec<driver::Call>) -> Vec<ConnectionEvent> {
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("an executor");
     LocalSet::new().block_on(&executor, async {
         let (calls, to_make) = mpsc::unbounded_channel();
-        let (heard, mut from) = mpsc::unbounded_channel();
+        let (events, mut from) = mpsc::unbounded_channel();
         let to = (eth0(), 3);
-        spawn_local(driver::run(folder.to_owned(), to, None, to_make, heard));
+        spawn_local(driver::run(folder.to_owned(), to, None, to_make, events));
         for call in asked {
             calls.send(call).expect("it listens");
         }
@@ -79,7 +79,7 @@ fn heard(folder: &std::path::Path, asked: Vec<driver::Call>) -> Vec<Heard> {
 #[test]
 fn descriptors_stay_with_the_attachment_that_they_came_with() {
     let folder = folder("attachment");
-    let listener = listens(&folder);
+    let listener = driver_socket(&folder);
     let driver = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a daemon");
         let mut decoder = Decoder::new(LONGEST_CALL);
@@ -96,32 +96,37 @@ fn descriptors_stay_with_the_attachment_that_they_came_with() {
         assert_eq!((call.id, beside.len()), (9, 1));
         // The descriptors may be received together with the end of the message before theirs.
         stream
-            .write_all(&word(1, DriverAnswer::Done))
+            .write_all(&answer_frame(1, DriverAnswer::Done))
             .expect("said");
-        let attached = word(2, DriverAnswer::Attached { program: 0 });
+        let attached = answer_frame(2, DriverAnswer::Attached { program: 0 });
         let three = [any_fd(), any_fd(), any_fd()];
         let three = three.each_ref().map(AsFd::as_fd);
         let sent = fds::send(stream.as_fd(), &attached, &three).expect("said");
         stream.write_all(&attached[sent..]).expect("said");
         stream
-            .write_all(&word(3, DriverAnswer::Done))
+            .write_all(&answer_frame(3, DriverAnswer::Done))
             .expect("said");
         drop(stream.shutdown(std::net::Shutdown::Write));
         let _ = stream.read(&mut bytes);
     });
     let ask = DriverRequest::Census;
     let asked = (DriverCall { id: 9, ask }, Some(any_fd()));
-    let all = heard(&folder, vec![asked]);
+    let all = connection_events(&folder, vec![asked]);
     driver.join().expect("the driver is content");
     std::fs::remove_dir_all(&folder).expect("removed");
-    let [Heard::Came, said @ .., Heard::Ended(why)] = &all[..] else {
+    let [
+        ConnectionEvent::Connected,
+        messages @ ..,
+        ConnectionEvent::Ended(why),
+    ] = &all[..]
+    else {
         panic!("{all:?}");
     };
     assert!(why.contains("the driver of eth0 has ended"), "{why}");
-    let fds: Vec<usize> = said
+    let fds: Vec<usize> = messages
         .iter()
-        .map(|said| match said {
-            Heard::Said(_, fds) => fds.len(),
+        .map(|messages| match messages {
+            ConnectionEvent::Message(_, fds) => fds.len(),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -131,22 +136,22 @@ fn descriptors_stay_with_the_attachment_that_they_came_with() {
 #[test]
 fn a_driver_that_is_gone_or_not_understood_is_said_to_be() {
     let folder = folder("strange");
-    let gone = heard(&folder, census());
+    let gone = connection_events(&folder, census());
     assert!(
-        matches!(&gone[..], [Heard::Ended(why)] if why.contains("no driver of eth0")),
+        matches!(&gone[..], [ConnectionEvent::Ended(why)] if why.contains("no driver of eth0")),
         "{gone:?}"
     );
-    let listener = listens(&folder);
+    let listener = driver_socket(&folder);
     let driver = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a daemon");
         stream.write_all(b"\0\0\0\x05hello").expect("said");
         let _ = stream.read(&mut [0; 64]);
     });
-    let strange = heard(&folder, census());
+    let strange = connection_events(&folder, census());
     driver.join().expect("the driver is content");
     std::fs::remove_dir_all(&folder).expect("removed");
     assert!(
-        matches!(&strange[..], [Heard::Came, Heard::Ended(why)] if why.contains("not understood")),
+        matches!(&strange[..], [ConnectionEvent::Connected, ConnectionEvent::Ended(why)] if why.contains("not understood")),
         "{strange:?}"
     );
 }
@@ -154,26 +159,26 @@ fn a_driver_that_is_gone_or_not_understood_is_said_to_be() {
 #[test]
 fn a_word_as_long_as_a_census_of_all_flows_is_understood() {
     let folder = folder("long");
-    let listener = listens(&folder);
+    let listener = driver_socket(&folder);
     let driver = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a daemon");
         let why = "x".repeat(65_536 * 800);
         stream
-            .write_all(&word(9, DriverAnswer::Failed { why }))
+            .write_all(&answer_frame(9, DriverAnswer::Failed { why }))
             .expect("said");
         drop(stream.shutdown(std::net::Shutdown::Write));
         let _ = stream.read(&mut [0; 64]);
     });
-    let all = heard(&folder, census());
+    let all = connection_events(&folder, census());
     driver.join().expect("the driver is content");
     std::fs::remove_dir_all(&folder).expect("removed");
-    let understood = matches!(&all[..], [Heard::Came, Heard::Said(..), Heard::Ended(why)]
+    let understood = matches!(&all[..], [ConnectionEvent::Connected, ConnectionEvent::Message(..), ConnectionEvent::Ended(why)]
         if why.contains("the driver of eth0 has ended"));
     assert!(understood, "{} words", all.len());
 }
 
 /// The ids of the next `count` calls that a driver receives.
-fn hears(stream: &mut UnixStream, count: usize) -> Vec<u64> {
+fn received_call_ids(stream: &mut UnixStream, count: usize) -> Vec<u64> {
     let mut decoder = Decoder::new(LONGEST_CALL);
     let mut bytes = [0; 64 * 1024];
     let mut ids = Vec::new();
@@ -191,32 +196,40 @@ fn hears(stream: &mut UnixStream, count: usize) -> Vec<u64> {
 #[test]
 fn a_call_that_is_too_long_is_answered_at_once_and_ends_nothing() {
     let folder = folder("endless");
-    let listener = listens(&folder);
+    let listener = driver_socket(&folder);
     let driver = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a daemon");
-        assert_eq!(hears(&mut stream, 2), [7, 9]);
+        assert_eq!(received_call_ids(&mut stream, 2), [7, 9]);
         stream
-            .write_all(&word(9, DriverAnswer::Done))
+            .write_all(&answer_frame(9, DriverAnswer::Done))
             .expect("said");
     });
     let mut asked = vec![discard(7, LONGEST_CALL / 2), discard(8, LONGEST_CALL)];
     asked.extend(census());
-    let all = heard(&folder, asked);
+    let all = connection_events(&folder, asked);
     driver.join().expect("the driver is content");
     std::fs::remove_dir_all(&folder).expect("removed");
-    let [Heard::Came, said @ .., Heard::Ended(_)] = &all[..] else {
+    let [
+        ConnectionEvent::Connected,
+        messages @ ..,
+        ConnectionEvent::Ended(_),
+    ] = &all[..]
+    else {
         panic!("{all:?}");
     };
-    let [long, done] = said else {
-        panic!("{said:?}");
+    let [long, done] = messages else {
+        panic!("{messages:?}");
     };
     assert!(
-        matches!(long, Heard::Said(DriverWord::Answer { id: 8, answer: DriverAnswer::Failed { why } }, _)
+        matches!(long, ConnectionEvent::Message(DriverWord::Answer { id: 8, answer: DriverAnswer::Failed { why } }, _)
             if why.contains("longer than the 1048576 allowed")),
         "{long:?}"
     );
     assert!(
-        matches!(done, Heard::Said(DriverWord::Answer { id: 9, .. }, _)),
+        matches!(
+            done,
+            ConnectionEvent::Message(DriverWord::Answer { id: 9, .. }, _)
+        ),
         "{done:?}"
     );
 }
@@ -224,20 +237,27 @@ fn a_call_that_is_too_long_is_answered_at_once_and_ends_nothing() {
 #[test]
 fn what_a_driver_says_is_read_while_it_takes_no_call() {
     let folder = folder("busy");
-    let listener = listens(&folder);
+    let listener = driver_socket(&folder);
     let driver = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a daemon");
         let patience = Some(std::time::Duration::from_secs(10));
         stream.set_write_timeout(patience).expect("it can");
         let why = "x".repeat(8 * LONGEST_CALL);
-        let long = word(6, DriverAnswer::Failed { why });
+        let long = answer_frame(6, DriverAnswer::Failed { why });
         stream.write_all(&long).expect("the daemon reads");
-        assert_eq!(hears(&mut stream, 4), [0, 1, 2, 3]);
+        assert_eq!(received_call_ids(&mut stream, 4), [0, 1, 2, 3]);
     });
     let asked = (0..4).map(|id| discard(id, LONGEST_CALL / 2)).collect();
-    let all = heard(&folder, asked);
+    let all = connection_events(&folder, asked);
     driver.join().expect("the driver is content");
     std::fs::remove_dir_all(&folder).expect("removed");
-    let heard = matches!(&all[..], [Heard::Came, Heard::Said(..), Heard::Ended(_)]);
-    assert!(heard, "{} words", all.len());
+    let complete = matches!(
+        &all[..],
+        [
+            ConnectionEvent::Connected,
+            ConnectionEvent::Message(..),
+            ConnectionEvent::Ended(_)
+        ]
+    );
+    assert!(complete, "{} words", all.len());
 }

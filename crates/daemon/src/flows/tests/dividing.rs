@@ -4,7 +4,7 @@ use netnice_core::units::{Amount, Rate};
 use proptest::prelude::*;
 
 use super::*;
-use crate::flows::division::{Split, Used, Whole};
+use crate::flows::division::{LinkNeeds, Split, SplitUse};
 
 fn mbit(n: u64) -> Rate {
     Rate::new(n * 1_000_000).expect("a rate")
@@ -12,77 +12,80 @@ fn mbit(n: u64) -> Rate {
 
 #[test]
 fn both_parts_are_the_link_and_what_one_leaves_the_other_gets() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&Peer::ROOT, 7);
-    stage.opened(&seat, "10.0.0.2:6000", "");
-    let whole =
-        |stage: &Stage| stage.driver.rate + stage.part().expect("a part").tree.bits_per_second();
-    assert_eq!(whole(&stage), 100_000_000);
-    let half = stage.driver.rate;
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.opened(&client, "10.0.0.2:6000", "");
+    let whole = |fixture: &Fixture| {
+        fixture.driver.rate + fixture.part().expect("a part").tree.bits_per_second()
+    };
+    assert_eq!(whole(&fixture), 100_000_000);
+    let half = fixture.driver.rate;
     assert!((45_000_000..55_000_000).contains(&half), "{half}");
     // The classes use their whole rate, the flow nothing.
     let mut sent = 0;
     for _ in 0..10 {
-        let tree = stage.part().expect("a part").tree;
+        let tree = fixture.part().expect("a part").tree;
         sent += tree.bits_per_second() / 8 / 5;
-        stage.service.host().sent.insert("eth0".to_owned(), sent);
-        stage.now.monotonic = stage.now.monotonic.after(Nanos::from_millis(200));
-        stage.flows.balance(stage.now);
-        stage.pump();
-        assert_eq!(whole(&stage), 100_000_000);
+        fixture.service.host().sent.insert("eth0".to_owned(), sent);
+        fixture.now.monotonic = fixture.now.monotonic.after(Nanos::from_millis(200));
+        fixture.flows.balance(fixture.now);
+        fixture.exchange();
+        assert_eq!(whole(&fixture), 100_000_000);
     }
-    assert!(stage.driver.rate < 10_000_000, "{}", stage.driver.rate);
+    assert!(fixture.driver.rate < 10_000_000, "{}", fixture.driver.rate);
     // Then the flow and the classes both use all they get.
     for _ in 0..10 {
-        let tree = stage.part().expect("a part").tree;
+        let tree = fixture.part().expect("a part").tree;
         sent += tree.bits_per_second() / 8 / 5;
-        stage.service.host().sent.insert("eth0".to_owned(), sent);
-        stage.driver.totals.sent_bytes += stage.driver.rate / 8 / 5;
-        stage.now.monotonic = stage.now.monotonic.after(Nanos::from_millis(200));
-        stage.flows.balance(stage.now);
-        stage.pump();
-        assert_eq!(whole(&stage), 100_000_000);
+        fixture.service.host().sent.insert("eth0".to_owned(), sent);
+        fixture.driver.totals.sent_bytes += fixture.driver.rate / 8 / 5;
+        fixture.now.monotonic = fixture.now.monotonic.after(Nanos::from_millis(200));
+        fixture.flows.balance(fixture.now);
+        fixture.exchange();
+        assert_eq!(whole(&fixture), 100_000_000);
     }
-    assert_eq!(stage.driver.rate, half);
+    assert_eq!(fixture.driver.rate, half);
 }
 
 #[test]
 fn the_classes_grow_after_the_driver_has_shrunk() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&Peer::ROOT, 7);
-    let flow = stage.opened(&seat, "10.0.0.2:6000", "min 90mbit").flow;
-    let before = stage.part().expect("a part").tree;
-    stage.answers = false;
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    let flow = fixture.opened(&client, "10.0.0.2:6000", "min 90mbit").flow;
+    let before = fixture.part().expect("a part").tree;
+    fixture.driver_answers = false;
     let change = ChangeFlow {
         flow,
         change: "min none".to_owned(),
     };
-    let mut answer = stage.begin(&seat, DirectRequest::Change(change));
+    let mut answer = fixture.begin(&client, DirectRequest::Change(change));
     assert!(answer.try_recv().is_err());
     // The flow needs less now, but the division stays while no side needs more.
-    assert_eq!(stage.part().expect("a part").tree, before);
+    assert_eq!(fixture.part().expect("a part").tree, before);
     let split = Split {
-        wire: mbit(40),
+        driver: mbit(40),
         tree: mbit(60),
     };
-    let applied = stage
+    let applied = fixture
         .flows
-        .apply(&mut stage.service, &eth0(), split, stage.now);
+        .apply_split(&mut fixture.service, &eth0(), split, fixture.now);
     applied.expect("applied");
-    stage.pump();
-    let tree = |stage: &Stage| stage.part().expect("a part").tree;
-    assert_eq!(tree(&stage), before, "not before the driver says so");
-    stage.flows.rewired(&mut stage.service, &eth0(), stage.now);
-    assert_eq!(tree(&stage), mbit(60));
+    fixture.exchange();
+    let tree = |fixture: &Fixture| fixture.part().expect("a part").tree;
+    assert_eq!(tree(&fixture), before, "not before the driver says so");
+    fixture
+        .flows
+        .grow_classes(&mut fixture.service, &eth0(), fixture.now);
+    assert_eq!(tree(&fixture), mbit(60));
 }
 
 #[test]
 fn a_slice_is_the_same_part_of_the_link_at_every_rate_of_the_driver() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&Peer::ROOT, 7);
-    stage.opened(&seat, "10.0.0.2:6000", "slice 10ms/50ms");
-    stage.opened(&seat, "10.0.0.2:6001", "min 20mbit");
-    let flow = stage
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.opened(&client, "10.0.0.2:6000", "slice 10ms/50ms");
+    fixture.opened(&client, "10.0.0.2:6001", "min 20mbit");
+    let flow = fixture
         .driver
         .flows
         .values()
@@ -90,16 +93,16 @@ fn a_slice_is_the_same_part_of_the_link_at_every_rate_of_the_driver() {
         .expect("it is there");
     let contract: netnice_core::contract::Contract = flow.contract.parse().expect("a contract");
     let slice = contract.slice().expect("a slice");
-    let rate = u128::from(slice.slice().0) * u128::from(stage.driver.rate) / 50_000_000;
+    let rate = u128::from(slice.slice().0) * u128::from(fixture.driver.rate) / 50_000_000;
     assert!(
         (19_990_000..=20_010_000).contains(&rate),
         "{rate} at {}",
-        stage.driver.rate
+        fixture.driver.rate
     );
     // A restarted daemon has the contract as it was requested.
-    stage.restart();
-    let number = |flow: &&Flow| flow.number == 1;
-    let flow = stage.flows.flows.values().find(number).expect("it stays");
+    fixture.restart();
+    let number = |flow: &&FlowRecord| flow.number == 1;
+    let flow = fixture.flows.flows.values().find(number).expect("it stays");
     let slice = flow.contract.slice().expect("a slice");
     assert_eq!(slice.slice(), Nanos::from_millis(10));
 }
@@ -111,13 +114,13 @@ proptest! {
         need in 1u64..50,
         used in proptest::collection::vec((0u64..120, 0u64..120), 1..20),
     ) {
-        let whole = Whole { capacity: mbit(100), tree: mbit(tree), need: mbit(need) };
+        let whole = LinkNeeds { capacity: mbit(100), tree: mbit(tree), need: mbit(need) };
         let mut split: Split = whole.halved();
-        prop_assert!(whole.holds(split));
+        prop_assert!(whole.is_valid(split));
         for (wire, tree) in used {
-            let used = Used { wire: Amount(wire * 1_000_000), tree: Amount(tree * 1_000_000) };
+            let used = SplitUse { driver: Amount(wire * 1_000_000), tree: Amount(tree * 1_000_000) };
             split = whole.next(split, used);
-            prop_assert!(whole.holds(split), "{split:?}");
+            prop_assert!(whole.is_valid(split), "{split:?}");
         }
     }
 }

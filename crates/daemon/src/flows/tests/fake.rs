@@ -14,7 +14,7 @@ use netnice_api::driver::{
 use netnice_kernel::card::Card;
 use netnice_kernel::routes::{Kind, Neighbour, Way};
 
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::flows::network::{Network, Nic};
 
 /// Hosts 10.0.0.* are neighbours on eth0 (index 2), hosts 10.1.* are behind 10.0.0.1, hosts 10.9.*
@@ -22,7 +22,7 @@ use crate::flows::network::{Network, Nic};
 #[derive(Clone)]
 pub(super) struct FakeNetwork {
     /// The states of neighbours.
-    pub stations: BTreeMap<IpAddr, Neighbour>,
+    pub next_hops: BTreeMap<IpAddr, Neighbour>,
     /// The neighbours whose resolution was started.
     pub solicited: Vec<IpAddr>,
     /// Addresses that sockets hold.
@@ -44,7 +44,7 @@ impl Default for FakeNetwork {
         let mac = |n: u8| Neighbour::Known([2, 0, 0, 0, 0, n]);
         let host = |n: u8| IpAddr::from([10, 0, 0, n]);
         FakeNetwork {
-            stations: (1..10).map(|n| (host(n), mac(n))).collect(),
+            next_hops: (1..10).map(|n| (host(n), mac(n))).collect(),
             solicited: Vec::new(),
             taken: BTreeSet::new(),
             moved: BTreeMap::new(),
@@ -59,7 +59,7 @@ impl Default for FakeNetwork {
 impl Network for FakeNetwork {
     type Port = ();
 
-    fn interface(&mut self, name: &str) -> Result<Option<Nic>, Denied> {
+    fn interface(&mut self, name: &str) -> Result<Option<Nic>, RequestError> {
         let index = match name {
             "eth0" => 2,
             "eth1" => 3,
@@ -73,19 +73,19 @@ impl Network for FakeNetwork {
         }))
     }
 
-    fn name(&mut self, index: u32) -> Result<Option<String>, Denied> {
+    fn name(&mut self, index: u32) -> Result<Option<String>, RequestError> {
         Ok(Some(format!("eth{}", index - 2)))
     }
 
-    fn way(
+    fn route(
         &mut self,
         to: IpAddr,
         _from: Option<IpAddr>,
         over: Option<u32>,
-    ) -> Result<Option<Way>, Denied> {
+    ) -> Result<Option<Way>, RequestError> {
         let IpAddr::V4(v4) = to else { return Ok(None) };
         let [first, second, third, last] = v4.octets();
-        let (index, station) = match (first, second, third, last) {
+        let (index, next_hop) = match (first, second, third, last) {
             (10, 0, 0, 100) => (1, to),
             (10, 0, 0, _) => (2, to),
             (10, 1, ..) => (2, IpAddr::from([10, 0, 0, 1])),
@@ -101,22 +101,22 @@ impl Network for FakeNetwork {
             },
             index: self.moved.get(&to).copied().unwrap_or(index),
             source: Some([10, 0, 0, 100].into()),
-            station,
+            station: next_hop,
             mtu: (second == 1).then_some(1400),
         }))
     }
 
-    fn neighbour(&mut self, _index: u32, station: IpAddr) -> Result<Neighbour, Denied> {
-        let known = self.stations.get(&station).copied();
+    fn neighbour(&mut self, _index: u32, next_hop: IpAddr) -> Result<Neighbour, RequestError> {
+        let known = self.next_hops.get(&next_hop).copied();
         Ok(known.unwrap_or(Neighbour::Unknown))
     }
 
-    fn solicit(&mut self, _index: u32, station: IpAddr) -> Result<(), Denied> {
-        self.solicited.push(station);
+    fn solicit(&mut self, _index: u32, next_hop: IpAddr) -> Result<(), RequestError> {
+        self.solicited.push(next_hop);
         Ok(())
     }
 
-    fn hold(&mut self, at: SocketAddr) -> io::Result<((), SocketAddr)> {
+    fn hold_port(&mut self, at: SocketAddr) -> io::Result<((), SocketAddr)> {
         if !at.ip().is_multicast()
             && !at.ip().is_unspecified()
             && at.ip().to_string() != "10.0.0.100"
@@ -134,12 +134,12 @@ impl Network for FakeNetwork {
         }
     }
 
-    fn join(&mut self, _port: &(), group: IpAddr, _index: u32) -> io::Result<()> {
+    fn join_group(&mut self, _port: &(), group: IpAddr, _index: u32) -> io::Result<()> {
         self.joined.push(group);
         Ok(())
     }
 
-    fn first_port_for_all(&mut self) -> u16 {
+    fn first_unprivileged_port(&mut self) -> u16 {
         1024
     }
 
@@ -147,14 +147,14 @@ impl Network for FakeNetwork {
         Ok(())
     }
 
-    fn card(&mut self, _name: &str) -> Option<Card> {
+    fn nic_features(&mut self, _name: &str) -> Option<Card> {
         Some(Card {
             native: Some(true),
             ..Card::default()
         })
     }
 
-    fn is_here(&mut self, pid: u32) -> bool {
+    fn is_in_own_namespace(&mut self, pid: u32) -> bool {
         !self.elsewhere.contains(&pid)
     }
 }
@@ -284,7 +284,7 @@ impl Driver {
             }),
             unasked: 11,
             awake: true,
-            discards: self.discards.as_ref().map_or(0, |told| told.len() as u32),
+            discards: self.discards.as_ref().map_or(0, |text| text.len() as u32),
             ..CensusDoc::default()
         }
     }

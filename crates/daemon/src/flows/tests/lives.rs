@@ -5,7 +5,7 @@ use netnice_kernel::routes::Neighbour;
 use std::net::IpAddr;
 
 use super::*;
-use crate::flows::driver::Heard;
+use crate::flows::driver::ConnectionEvent;
 
 fn host(n: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, n])
@@ -13,44 +13,44 @@ fn host(n: u8) -> IpAddr {
 
 #[test]
 fn a_station_that_is_not_known_is_asked_for_and_waited_for() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&ANN, 8);
-    stage.flows.network.stations.remove(&host(2));
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&ANN, 8);
+    fixture.flows.network.next_hops.remove(&host(2));
     let open = DirectRequest::Open(udp("0.0.0.0:0", Some("10.0.0.2:1"), ""));
-    let mut answer = stage.begin(&seat, open.clone());
+    let mut answer = fixture.begin(&client, open.clone());
     assert!(answer.try_recv().is_err());
-    assert_eq!(stage.flows.network.solicited, [host(2)]);
-    stage
+    assert_eq!(fixture.flows.network.solicited, [host(2)]);
+    fixture
         .flows
         .network
-        .stations
+        .next_hops
         .insert(host(2), Neighbour::Known([7; 6]));
-    stage.changed(Change::Neighbour {
+    fixture.changed(Change::Neighbour {
         index: 2,
         station: host(2),
     });
-    let told = answer.try_recv().expect("an answer").response;
-    let Response::Direct(DirectAnswer::Opened(opened)) = told else {
-        panic!("{told:?}");
+    let text = answer.try_recv().expect("an answer").response;
+    let Response::Direct(DirectAnswer::Opened(opened)) = text else {
+        panic!("{text:?}");
     };
     assert_eq!(opened.next_hop, Some([7; 6]));
     // A neighbour that never answers is waited for one second.
-    stage.flows.network.stations.remove(&host(2));
-    let mut answer = stage.begin(&seat, open);
-    stage.pass(Nanos::from_millis(900));
+    fixture.flows.network.next_hops.remove(&host(2));
+    let mut answer = fixture.begin(&client, open);
+    fixture.advance(Nanos::from_millis(900));
     assert!(answer.try_recv().is_err());
-    stage.pass(Nanos::from_millis(100));
-    let told = words(&answer.try_recv().expect("an answer").response);
-    assert!(told.contains("10.0.0.2 does not answer"), "{told}");
-    assert_eq!(stage.flows.held_ports().len(), 1);
+    fixture.advance(Nanos::from_millis(100));
+    let text = error_text(&answer.try_recv().expect("an answer").response);
+    assert!(text.contains("10.0.0.2 does not answer"), "{text}");
+    assert_eq!(fixture.flows.held_ports().len(), 1);
 }
 
 #[test]
 fn hosts_of_flows_to_any_host_are_asked_for_one_by_one() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&ANN, 8);
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&ANN, 8);
     let open = DirectRequest::Open(udp("10.0.0.100:0", None, ""));
-    let opened = stage.tell(&seat, open);
+    let opened = fixture.request(&client, open);
     let Some(Response::Direct(DirectAnswer::Opened(opened))) = opened else {
         panic!("{opened:?}");
     };
@@ -58,221 +58,235 @@ fn hosts_of_flows_to_any_host_are_asked_for_one_by_one() {
     let to = DirectRequest::NextHop(NextHop {
         to: [10, 1, 2, 3].into(),
     });
-    let told = stage.tell(&seat, to);
-    let Some(Response::Direct(DirectAnswer::Hop(hop))) = told else {
-        panic!("{told:?}");
+    let text = fixture.request(&client, to);
+    let Some(Response::Direct(DirectAnswer::Hop(hop))) = text else {
+        panic!("{text:?}");
     };
     assert_eq!((hop.mac, hop.mtu), ([2, 0, 0, 0, 0, 1], 1400));
 }
 
 #[test]
 fn a_station_that_changes_is_told_to_driver_and_program() {
-    let mut stage = Stage::new();
-    let mut seat = stage.program(&ANN, 8);
-    let flow = stage.opened(&seat, "10.0.0.2:1", "").flow;
-    let hop = |stage: &Stage| {
-        stage
+    let mut fixture = Fixture::new();
+    let mut client = fixture.attached_client(&ANN, 8);
+    let flow = fixture.opened(&client, "10.0.0.2:1", "").flow;
+    let hop = |fixture: &Fixture| {
+        fixture
             .driver
             .flows
             .values()
             .next()
             .and_then(|flow| flow.next_hop)
     };
-    stage
+    fixture
         .flows
         .network
-        .stations
+        .next_hops
         .insert(host(2), Neighbour::Known([9; 6]));
-    stage.changed(Change::Neighbour {
+    fixture.changed(Change::Neighbour {
         index: 2,
         station: host(2),
     });
-    assert_eq!(hop(&stage), Some([9; 6]));
+    assert_eq!(hop(&fixture), Some([9; 6]));
     let mac = Some([9; 6]);
-    assert_eq!(seat.heard(), [FlowNews::NextHop { flow, mac }]);
-    stage
+    assert_eq!(client.notifications(), [FlowNews::NextHop { flow, mac }]);
+    fixture
         .flows
         .network
-        .stations
+        .next_hops
         .insert(host(2), Neighbour::Silent);
-    stage.changed(Change::Neighbour {
+    fixture.changed(Change::Neighbour {
         index: 2,
         station: host(2),
     });
-    assert_eq!(hop(&stage), None);
-    assert_eq!(seat.heard(), [FlowNews::NextHop { flow, mac: None }]);
+    assert_eq!(hop(&fixture), None);
+    assert_eq!(
+        client.notifications(),
+        [FlowNews::NextHop { flow, mac: None }]
+    );
     // The kernel is regularly told that the next hop is in use.
-    stage.flows.network.solicited.clear();
-    stage.flows.tick(stage.now);
-    assert_eq!(stage.flows.network.solicited, [host(2)]);
+    fixture.flows.network.solicited.clear();
+    fixture.flows.tick(fixture.now);
+    assert_eq!(fixture.flows.network.solicited, [host(2)]);
 }
 
 #[test]
 fn a_flow_whose_way_leads_elsewhere_is_closed_and_told_where() {
-    let mut stage = Stage::new();
-    let mut seat = stage.program(&ANN, 8);
-    let flow = stage.opened(&seat, "10.0.0.2:1", "").flow;
-    stage.opened(&seat, "10.0.0.3:1", "");
-    stage.flows.network.moved.insert(host(2), 3);
-    stage.changed(Change::Ways);
-    match seat.heard().as_slice() {
+    let mut fixture = Fixture::new();
+    let mut client = fixture.attached_client(&ANN, 8);
+    let flow = fixture.opened(&client, "10.0.0.2:1", "").flow;
+    fixture.opened(&client, "10.0.0.3:1", "");
+    fixture.flows.network.moved.insert(host(2), 3);
+    fixture.changed(Change::Ways);
+    match client.notifications().as_slice() {
         [FlowNews::Closed { flow: closed, why }] => {
             assert_eq!(*closed, flow);
             assert!(why.contains("leads over eth1 now"), "{why}");
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(stage.driver.flows.len(), 1);
-    assert_eq!(stage.flows.held_ports().len(), 1);
+    assert_eq!(fixture.driver.flows.len(), 1);
+    assert_eq!(fixture.flows.held_ports().len(), 1);
 }
 
 #[test]
 fn a_flow_whose_way_moves_while_it_is_being_opened_is_refused_and_closed() {
-    let mut stage = Stage::new();
-    let mut seat = stage.program(&ANN, 8);
-    stage.answers = false;
+    let mut fixture = Fixture::new();
+    let mut client = fixture.attached_client(&ANN, 8);
+    fixture.driver_answers = false;
     let open = DirectRequest::Open(udp("0.0.0.0:0", Some("10.0.0.2:1"), ""));
-    let mut answer = stage.begin(&seat, open);
-    stage.flows.network.moved.insert(host(2), 3);
-    stage.changed(Change::Ways);
-    stage.answer_late();
-    let told = words(&answer.try_recv().expect("an answer").response);
-    assert!(told.contains("leads over eth1 now"), "{told}");
-    assert_eq!(seat.heard(), [], "there was no flow to tell of");
-    assert!(stage.driver.flows.is_empty());
-    assert!(stage.flows.flows.is_empty());
-    assert!(stage.flows.held_ports().is_empty());
-    assert_eq!(stage.part(), None);
+    let mut answer = fixture.begin(&client, open);
+    fixture.flows.network.moved.insert(host(2), 3);
+    fixture.changed(Change::Ways);
+    fixture.answer_pending();
+    let text = error_text(&answer.try_recv().expect("an answer").response);
+    assert!(text.contains("leads over eth1 now"), "{text}");
+    assert_eq!(client.notifications(), [], "there was no flow to tell of");
+    assert!(fixture.driver.flows.is_empty());
+    assert!(fixture.flows.flows.is_empty());
+    assert!(fixture.flows.held_ports().is_empty());
+    assert_eq!(fixture.part(), None);
 }
 
 #[test]
 fn who_leaves_while_a_flow_is_being_opened_leaves_nothing() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&ANN, 8);
-    stage.answers = false;
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&ANN, 8);
+    fixture.driver_answers = false;
     let open = DirectRequest::Open(udp("0.0.0.0:0", Some("10.0.0.2:1"), ""));
-    let _answer = stage.begin(&seat, open);
-    stage.flows.left(seat.guest.number, stage.now);
-    stage.pump();
-    stage.answer_late();
-    assert!(stage.driver.flows.is_empty() && stage.driver.programs.is_empty());
-    assert!(stage.flows.flows.is_empty());
-    assert!(stage.flows.held_ports().is_empty());
-    assert_eq!(stage.part(), None);
+    let _answer = fixture.begin(&client, open);
+    fixture
+        .flows
+        .connection_ended(client.connection.number, fixture.now);
+    fixture.exchange();
+    fixture.answer_pending();
+    assert!(fixture.driver.flows.is_empty() && fixture.driver.programs.is_empty());
+    assert!(fixture.flows.flows.is_empty());
+    assert!(fixture.flows.held_ports().is_empty());
+    assert_eq!(fixture.part(), None);
 }
 
 #[test]
 fn a_link_that_goes_down_and_comes_up_is_told() {
-    let mut stage = Stage::new();
-    let mut seat = stage.program(&ANN, 8);
-    stage.opened(&seat, "10.0.0.2:1", "");
-    stage.flows.network.up = false;
-    stage.changed(Change::Ways);
-    stage.flows.network.up = true;
-    stage.changed(Change::Ways);
+    let mut fixture = Fixture::new();
+    let mut client = fixture.attached_client(&ANN, 8);
+    fixture.opened(&client, "10.0.0.2:1", "");
+    fixture.flows.network.up = false;
+    fixture.changed(Change::Ways);
+    fixture.flows.network.up = true;
+    fixture.changed(Change::Ways);
     let up = |up| FlowNews::Link { up };
-    assert_eq!(seat.heard(), [up(false), up(true)]);
-    assert_eq!(stage.driver.flows.len(), 1);
+    assert_eq!(client.notifications(), [up(false), up(true)]);
+    assert_eq!(fixture.driver.flows.len(), 1);
 }
 
 #[test]
 fn a_driver_that_ends_closes_all_and_the_next_attachment_starts_one_anew() {
-    let mut stage = Stage::new();
-    let mut seat = stage.program(&ANN, 8);
-    stage.opened(&seat, "10.0.0.2:1", "");
-    stage.driver.flows.clear();
-    stage.driver.programs.clear();
-    let heard = Heard::Ended("the driver of eth0 has ended".to_owned());
-    stage
+    let mut fixture = Fixture::new();
+    let mut client = fixture.attached_client(&ANN, 8);
+    fixture.opened(&client, "10.0.0.2:1", "");
+    fixture.driver.flows.clear();
+    fixture.driver.programs.clear();
+    let event = ConnectionEvent::Ended("the driver of eth0 has ended".to_owned());
+    fixture
         .flows
-        .heard(&mut stage.service, &eth0(), heard, stage.now);
-    match seat.heard().as_slice() {
+        .handle_driver_event(&mut fixture.service, &eth0(), event, fixture.now);
+    match client.notifications().as_slice() {
         [FlowNews::Ended { why }] => assert!(why.contains("has ended"), "{why}"),
         other => panic!("{other:?}"),
     }
-    assert!(stage.flows.held_ports().is_empty());
-    assert_eq!(stage.part(), None);
-    assert!(words(&stage.open(&seat, "10.0.0.2:1", "")).contains("attach"));
-    let again = stage.attach(&seat, 3);
+    assert!(fixture.flows.held_ports().is_empty());
+    assert_eq!(fixture.part(), None);
+    assert!(error_text(&fixture.open(&client, "10.0.0.2:1", "")).contains("attach"));
+    let again = fixture.attach(&client, 3);
     assert!(
         matches!(again, Response::Direct(DirectAnswer::Attached(_))),
         "{again:?}"
     );
-    assert_eq!(stage.driver.starts, 2);
-    stage.opened(&seat, "10.0.0.2:1", "");
+    assert_eq!(fixture.driver.starts, 2);
+    fixture.opened(&client, "10.0.0.2:1", "");
 }
 
 #[test]
 fn who_is_expelled_hears_by_which_rule_and_the_others_go_on() {
-    let mut stage = Stage::new();
-    let (mut bad, good) = (stage.program(&ANN, 8), stage.program(&Peer::ROOT, 7));
-    stage.opened(&bad, "10.0.0.2:1", "");
-    stage.opened(&good, "10.0.0.3:1", "");
-    let program = stage.driver.flows.values().next().expect("a flow").program;
+    let mut fixture = Fixture::new();
+    let (mut bad, good) = (
+        fixture.attached_client(&ANN, 8),
+        fixture.attached_client(&Peer::ROOT, 7),
+    );
+    fixture.opened(&bad, "10.0.0.2:1", "");
+    fixture.opened(&good, "10.0.0.3:1", "");
+    let program = fixture
+        .driver
+        .flows
+        .values()
+        .next()
+        .expect("a flow")
+        .program;
     let why = "R12: the cursor went back".to_owned();
     let event = DriverWord::Event(DriverEvent::Expelled { program, why });
-    stage.flows.heard(
-        &mut stage.service,
+    fixture.flows.handle_driver_event(
+        &mut fixture.service,
         &eth0(),
-        Heard::Said(event, Vec::new()),
-        stage.now,
+        ConnectionEvent::Message(event, Vec::new()),
+        fixture.now,
     );
-    match bad.heard().as_slice() {
+    match bad.notifications().as_slice() {
         [FlowNews::Ended { why }] => assert!(why.contains("R12"), "{why}"),
         other => panic!("{other:?}"),
     }
-    assert_eq!(stage.flows.held_ports().len(), 1);
-    assert_eq!(stage.part().expect("a part").flows, 1);
+    assert_eq!(fixture.flows.held_ports().len(), 1);
+    assert_eq!(fixture.part().expect("a part").flows, 1);
 }
 
 #[test]
 fn a_daemon_that_starts_anew_keeps_flows_that_are_there() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&Peer::ROOT, 7);
-    stage.opened(&seat, "10.0.0.2:1", "");
-    let kept = stage.opened(&seat, "10.0.0.3:1", "min 30mbit");
-    stage.close(&seat, 1);
-    stage.restart();
-    assert_eq!(stage.driver.flows.len(), 1);
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.opened(&client, "10.0.0.2:1", "");
+    let kept = fixture.opened(&client, "10.0.0.3:1", "min 30mbit");
+    fixture.close(&client, 1);
+    fixture.restart();
+    assert_eq!(fixture.driver.flows.len(), 1);
     assert_eq!(
-        stage.flows.flows.keys().copied().collect::<Vec<_>>(),
+        fixture.flows.flows.keys().copied().collect::<Vec<_>>(),
         [kept.flow]
     );
     assert_eq!(
-        stage.flows.held_ports(),
+        fixture.flows.held_ports(),
         [match kept.speaks {
             Speaks::Udp { local, .. } => local,
             other => panic!("{other:?}"),
         }]
     );
-    assert!(stage.part().expect("a part").need.bits_per_second() >= 30_000_000);
+    assert!(fixture.part().expect("a part").need.bits_per_second() >= 30_000_000);
     // The program ends.
-    let program = *stage.driver.programs.keys().next().expect("it is there");
+    let program = *fixture.driver.programs.keys().next().expect("it is there");
     let event = DriverWord::Event(DriverEvent::Gone { program });
-    stage.flows.heard(
-        &mut stage.service,
+    fixture.flows.handle_driver_event(
+        &mut fixture.service,
         &eth0(),
-        Heard::Said(event, Vec::new()),
-        stage.now,
+        ConnectionEvent::Message(event, Vec::new()),
+        fixture.now,
     );
-    assert!(stage.flows.flows.is_empty());
-    assert_eq!(stage.part(), None);
+    assert!(fixture.flows.flows.is_empty());
+    assert_eq!(fixture.part(), None);
 }
 
 #[test]
 fn what_no_longer_fits_is_degraded_and_heals() {
-    let mut stage = Stage::new();
-    let mut seat = stage.program(&Peer::ROOT, 7);
-    stage.opened(&seat, "10.0.0.2:1", "min 30mbit");
-    stage.opened(&seat, "10.0.0.3:1", "min 50mbit");
+    let mut fixture = Fixture::new();
+    let mut client = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.opened(&client, "10.0.0.2:1", "min 30mbit");
+    fixture.opened(&client, "10.0.0.3:1", "min 50mbit");
     // The link gets a lower rate, as after a restart with another driver.
-    stage.relink("60mbit");
-    match seat.heard().as_slice() {
+    fixture.relink("60mbit");
+    match client.notifications().as_slice() {
         [FlowNews::Degraded { flow: 2, why }] => assert!(why.contains("does not fit"), "{why}"),
         other => panic!("{other:?}"),
     }
-    let told = |stage: &Stage, number| {
-        let flow = stage
+    let text = |fixture: &Fixture, number| {
+        let flow = fixture
             .driver
             .flows
             .values()
@@ -280,152 +294,170 @@ fn what_no_longer_fits_is_degraded_and_heals() {
         flow.expect("it is there").contract.clone()
     };
     assert_eq!(
-        (told(&stage, 1).as_str(), told(&stage, 2).as_str()),
+        (text(&fixture, 1).as_str(), text(&fixture, 2).as_str()),
         ("min 30mbit", "none")
     );
-    stage.relink("100mbit");
-    assert_eq!(told(&stage, 2), "min 50mbit");
+    fixture.relink("100mbit");
+    assert_eq!(text(&fixture, 2), "min 50mbit");
 }
 
 #[test]
 fn what_was_not_kept_is_known_to_a_daemon_that_starts_anew_and_heals_there() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&Peer::ROOT, 7);
-    stage.opened(&seat, "10.0.0.2:1", "min 30mbit");
-    stage.opened(&seat, "10.0.0.3:1", "min 50mbit up 60mbit");
-    stage.relink("60mbit");
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.opened(&client, "10.0.0.2:1", "min 30mbit");
+    fixture.opened(&client, "10.0.0.3:1", "min 50mbit up 60mbit");
+    fixture.relink("60mbit");
     // A younger flow fits, and keeps its promise.
-    stage.opened(&seat, "10.0.0.4:1", "min 10mbit");
-    stage.restart();
-    let known = |stage: &Stage, number| {
-        let flow = &stage.flows.flows[&number];
+    fixture.opened(&client, "10.0.0.4:1", "min 10mbit");
+    fixture.restart();
+    let known = |fixture: &Fixture, number| {
+        let flow = &fixture.flows.flows[&number];
         (flow.contract.to_string(), flow.degraded.is_some())
     };
-    let told = |stage: &Stage, number| {
-        let flows = stage.driver.flows.values();
+    let text = |fixture: &Fixture, number| {
+        let flows = fixture.driver.flows.values();
         let mut theirs = flows.filter(|flow| flow.number == number);
         theirs.next().expect("it is there").contract.clone()
     };
-    assert_eq!(known(&stage, 1), ("min 30mbit".to_owned(), false));
-    assert_eq!(known(&stage, 2), ("up 60mbit min 50mbit".to_owned(), true));
-    assert_eq!(known(&stage, 3), ("min 10mbit".to_owned(), false));
-    assert_eq!(told(&stage, 2), "up 60mbit");
-    stage.relink("100mbit");
-    assert_eq!(known(&stage, 2), ("up 60mbit min 50mbit".to_owned(), false));
-    assert_eq!(told(&stage, 2), "up 60mbit min 50mbit");
+    assert_eq!(known(&fixture, 1), ("min 30mbit".to_owned(), false));
+    assert_eq!(
+        known(&fixture, 2),
+        ("up 60mbit min 50mbit".to_owned(), true)
+    );
+    assert_eq!(known(&fixture, 3), ("min 10mbit".to_owned(), false));
+    assert_eq!(text(&fixture, 2), "up 60mbit");
+    fixture.relink("100mbit");
+    assert_eq!(
+        known(&fixture, 2),
+        ("up 60mbit min 50mbit".to_owned(), false)
+    );
+    assert_eq!(text(&fixture, 2), "up 60mbit min 50mbit");
     // It stays so after a restart.
-    stage.restart();
-    assert_eq!(known(&stage, 2), ("up 60mbit min 50mbit".to_owned(), false));
+    fixture.restart();
+    assert_eq!(
+        known(&fixture, 2),
+        ("up 60mbit min 50mbit".to_owned(), false)
+    );
 }
 
 #[test]
 fn a_driver_that_does_not_answer_is_not_waited_for_and_what_it_did_is_taken_back() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&ANN, 8);
-    stage.answers = false;
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&ANN, 8);
+    fixture.driver_answers = false;
     let open = DirectRequest::Open(udp("0.0.0.0:0", Some("10.0.0.2:1"), ""));
-    let mut answer = stage.begin(&seat, open);
-    stage.pass(Nanos::from_secs(6));
-    let told = words(&answer.try_recv().expect("an answer").response);
-    assert!(told.contains("does not answer"), "{told}");
-    assert!(stage.flows.held_ports().is_empty());
-    stage.answer_late();
-    assert!(stage.driver.flows.is_empty(), "the late flow is closed");
+    let mut answer = fixture.begin(&client, open);
+    fixture.advance(Nanos::from_secs(6));
+    let text = error_text(&answer.try_recv().expect("an answer").response);
+    assert!(text.contains("does not answer"), "{text}");
+    assert!(fixture.flows.held_ports().is_empty());
+    fixture.answer_pending();
+    assert!(fixture.driver.flows.is_empty(), "the late flow is closed");
 }
 
 #[test]
 fn a_driver_that_refuses_leaves_nothing_held() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&Peer::ROOT, 7);
-    stage.driver.refuses = Some("no room in the memory file".to_owned());
-    let told = words(&stage.open(&seat, "10.0.0.2:1", "min 30mbit"));
-    assert!(told.contains("no room"), "{told}");
-    assert!(stage.flows.held_ports().is_empty());
-    assert_eq!(stage.part(), None);
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.driver.refuses = Some("no room in the memory file".to_owned());
+    let text = error_text(&fixture.open(&client, "10.0.0.2:1", "min 30mbit"));
+    assert!(text.contains("no room"), "{text}");
+    assert!(fixture.flows.held_ports().is_empty());
+    assert_eq!(fixture.part(), None);
 }
 
 #[test]
 fn who_leaves_while_being_attached_is_detached() {
-    let mut stage = Stage::new();
-    let first = stage.program(&ANN, 8);
-    stage.answers = false;
-    let seat = stage.seat(&ANN, 8);
+    let mut fixture = Fixture::new();
+    let first = fixture.attached_client(&ANN, 8);
+    fixture.driver_answers = false;
+    let client = fixture.client(&ANN, 8);
     let attach = DirectRequest::Attach(Attach {
         iface: None,
         flows: 1,
         bytes: 4096,
     });
-    let _answer = stage.begin(&seat, attach);
-    stage.flows.left(seat.guest.number, stage.now);
-    stage.answer_late();
-    assert_eq!(stage.driver.programs.len(), 1);
+    let _answer = fixture.begin(&client, attach);
+    fixture
+        .flows
+        .connection_ended(client.connection.number, fixture.now);
+    fixture.answer_pending();
+    assert_eq!(fixture.driver.programs.len(), 1);
     drop(first);
 }
 
 #[test]
 fn who_attaches_while_a_driver_ends_for_want_of_flows_gets_the_next_one() {
-    let mut stage = Stage::new();
-    let idle = stage.program(&ANN, 8);
-    stage.flows.left(idle.guest.number, stage.now);
-    stage.pump();
-    stage.answers = false;
-    let seat = stage.seat(&ANN, 8);
+    let mut fixture = Fixture::new();
+    let idle = fixture.attached_client(&ANN, 8);
+    fixture
+        .flows
+        .connection_ended(idle.connection.number, fixture.now);
+    fixture.exchange();
+    fixture.driver_answers = false;
+    let client = fixture.client(&ANN, 8);
     let attach = DirectRequest::Attach(Attach {
         iface: None,
         flows: 1,
         bytes: 4096,
     });
-    let mut answer = stage.begin(&seat, attach);
-    stage.answers = true;
-    let heard = Heard::Ended("the driver of eth0 has ended".to_owned());
-    stage
+    let mut answer = fixture.begin(&client, attach);
+    fixture.driver_answers = true;
+    let event = ConnectionEvent::Ended("the driver of eth0 has ended".to_owned());
+    fixture
         .flows
-        .heard(&mut stage.service, &eth0(), heard, stage.now);
-    stage.pump();
-    let told = answer.try_recv().expect("an answer").response;
-    let attached = matches!(told, Response::Direct(DirectAnswer::Attached(_)));
-    assert!(attached, "{told:?}");
-    assert_eq!(stage.driver.starts, 2);
+        .handle_driver_event(&mut fixture.service, &eth0(), event, fixture.now);
+    fixture.exchange();
+    let text = answer.try_recv().expect("an answer").response;
+    let attached = matches!(text, Response::Direct(DirectAnswer::Attached(_)));
+    assert!(attached, "{text:?}");
+    assert_eq!(fixture.driver.starts, 2);
 }
 
 #[test]
 fn clearing_all_ends_flows_and_drivers() {
-    let mut stage = Stage::new();
-    let mut seat = stage.program(&ANN, 8);
-    stage.opened(&seat, "10.0.0.2:1", "");
-    stage.flows.clear(&mut stage.service, stage.now);
-    stage.pump();
-    assert!(matches!(seat.heard().as_slice(), [FlowNews::Ended { .. }]));
-    assert!(stage.flows.is_idle() && stage.flows.held_ports().is_empty());
-    assert_eq!(stage.part(), None);
+    let mut fixture = Fixture::new();
+    let mut client = fixture.attached_client(&ANN, 8);
+    fixture.opened(&client, "10.0.0.2:1", "");
+    fixture.flows.clear(&mut fixture.service, fixture.now);
+    fixture.exchange();
+    assert!(matches!(
+        client.notifications().as_slice(),
+        [FlowNews::Ended { .. }]
+    ));
+    assert!(fixture.flows.is_idle() && fixture.flows.held_ports().is_empty());
+    assert_eq!(fixture.part(), None);
 }
 
 #[test]
 fn a_connection_whose_program_ended_counts_for_its_user_until_it_ends_too() {
-    let mut stage = Stage::new();
-    let mut seats = Vec::new();
+    let mut fixture = Fixture::new();
+    let mut clients = Vec::new();
     for n in 0..64 {
-        let seat = stage.program(&ANN, 8);
-        let programs = stage.driver.programs.clone();
+        let client = fixture.attached_client(&ANN, 8);
+        let programs = fixture.driver.programs.clone();
         let program = *programs.keys().next_back().expect("a program");
         // The process that it attached with ends at once, and the connection stays.
-        stage.driver.programs.remove(&program);
+        fixture.driver.programs.remove(&program);
         let event = DriverWord::Event(DriverEvent::Gone { program });
-        let heard = Heard::Said(event, Vec::new());
-        stage
+        let event = ConnectionEvent::Message(event, Vec::new());
+        fixture
             .flows
-            .heard(&mut stage.service, &eth0(), heard, stage.now);
-        assert_eq!(stage.flows.sessions.len(), 0, "{n}");
-        seats.push(seat);
+            .handle_driver_event(&mut fixture.service, &eth0(), event, fixture.now);
+        assert_eq!(fixture.flows.sessions.len(), 0, "{n}");
+        clients.push(client);
     }
-    let one_more = stage.seat(&ANN, 8);
-    let said = words(&stage.attach(&one_more, 1));
+    let one_more = fixture.client(&ANN, 8);
+    let said = error_text(&fixture.attach(&one_more, 1));
     assert!(said.contains("65 programs on the direct path"), "{said}");
     assert!(said.contains("`programs` in [quotas]"), "{said}");
     // One of them may attach again, and one that ends frees a place.
-    let again = stage.attach(&seats[0], 1);
+    let again = fixture.attach(&clients[0], 1);
     assert!(matches!(again, Response::Direct(DirectAnswer::Attached(_))));
-    stage.flows.left(seats[1].guest.number, stage.now);
-    let now = stage.attach(&one_more, 1);
+    fixture
+        .flows
+        .connection_ended(clients[1].connection.number, fixture.now);
+    let now = fixture.attach(&one_more, 1);
     assert!(matches!(now, Response::Direct(DirectAnswer::Attached(_))));
 }

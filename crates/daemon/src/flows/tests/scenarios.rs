@@ -4,9 +4,9 @@ use super::*;
 
 #[test]
 fn a_flow_is_opened_told_to_the_driver_and_closed_and_nothing_is_left() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&ANN, 8);
-    let opened = stage.opened(&seat, "10.0.0.2:6000", "up 1mbit");
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&ANN, 8);
+    let opened = fixture.opened(&client, "10.0.0.2:6000", "up 1mbit");
     assert_eq!((opened.flow, opened.mtu), (1, 1500));
     assert_eq!(opened.next_hop, Some([2, 0, 0, 0, 0, 2]));
     assert_eq!(opened.mac, [2, 0, 0, 0, 1, 2]);
@@ -14,39 +14,46 @@ fn a_flow_is_opened_told_to_the_driver_and_closed_and_nothing_is_left() {
         panic!("{:?}", opened.speaks);
     };
     assert_eq!(local.to_string(), "10.0.0.100:40001");
-    let at_driver = stage.driver.flows.values().next().expect("it has the flow");
+    let at_driver = fixture
+        .driver
+        .flows
+        .values()
+        .next()
+        .expect("it has the flow");
     assert_eq!(
         (at_driver.number, at_driver.contract.as_str()),
         (1, "up 1mbit")
     );
     assert_eq!(at_driver.receive_share, Some(500_000), "half of its time");
-    assert_eq!(stage.flows.held_ports(), [local]);
-    assert_eq!(stage.part().expect("a part").flows, 1);
-    assert!(matches!(stage.close(&seat, 1), Some(Response::Done(_))));
-    assert!(stage.driver.flows.is_empty());
-    assert!(stage.flows.held_ports().is_empty());
-    assert_eq!(stage.part(), None);
-    stage.opened(&seat, "10.0.0.2:6000", "");
-    stage.flows.left(seat.guest.number, stage.now);
-    stage.pump();
-    assert!(stage.driver.programs.is_empty());
-    assert!(stage.flows.held_ports().is_empty());
-    assert_eq!(stage.part(), None);
+    assert_eq!(fixture.flows.held_ports(), [local]);
+    assert_eq!(fixture.part().expect("a part").flows, 1);
+    assert!(matches!(fixture.close(&client, 1), Some(Response::Done(_))));
+    assert!(fixture.driver.flows.is_empty());
+    assert!(fixture.flows.held_ports().is_empty());
+    assert_eq!(fixture.part(), None);
+    fixture.opened(&client, "10.0.0.2:6000", "");
+    fixture
+        .flows
+        .connection_ended(client.connection.number, fixture.now);
+    fixture.exchange();
+    assert!(fixture.driver.programs.is_empty());
+    assert!(fixture.flows.held_ports().is_empty());
+    assert_eq!(fixture.part(), None);
 }
 
 #[test]
 fn who_may_not_is_told_what_to_do() {
-    let mut stage = Stage::new();
-    let strangers = stage.seat(&ANN, 7);
-    assert!(words(&stage.attach(&strangers, 1)).contains("belongs to root, not to you"));
-    let seat = stage.program(&ANN, 8);
-    let min = words(&stage.open(&seat, "10.0.0.2:6000", "min 1mbit"));
+    let mut fixture = Fixture::new();
+    let strangers = fixture.client(&ANN, 7);
+    assert!(error_text(&fixture.attach(&strangers, 1)).contains("belongs to root, not to you"));
+    let client = fixture.attached_client(&ANN, 8);
+    let min = error_text(&fixture.open(&client, "10.0.0.2:6000", "min 1mbit"));
     assert!(min.contains("is for root and the group netnice"), "{min}");
     let low = udp("0.0.0.0:53", Some("10.0.0.2:53"), "");
-    let low = stage
-        .tell(&seat, DirectRequest::Open(low))
+    let low = fixture
+        .request(&client, DirectRequest::Open(low))
         .expect("an answer");
-    assert!(words(&low).contains("others have ports from 1024 on"));
+    assert!(error_text(&low).contains("others have ports from 1024 on"));
     let raw = OpenFlow {
         speaks: Speaks::EtherType {
             number: 0x88b5,
@@ -54,19 +61,19 @@ fn who_may_not_is_told_what_to_do() {
         },
         ..udp("0.0.0.0:0", None, "")
     };
-    let raw = stage
-        .tell(&seat, DirectRequest::Open(raw))
+    let raw = fixture
+        .request(&client, DirectRequest::Open(raw))
         .expect("an answer");
-    assert!(words(&raw).contains("for root and the group netnice"));
-    stage.flows.network.elsewhere.insert(8);
-    let other = stage.seat(&ANN, 8);
-    assert!(words(&stage.attach(&other, 1)).contains("another network namespace"));
+    assert!(error_text(&raw).contains("for root and the group netnice"));
+    fixture.flows.network.elsewhere.insert(8);
+    let other = fixture.client(&ANN, 8);
+    assert!(error_text(&fixture.attach(&other, 1)).contains("another network namespace"));
 }
 
 #[test]
 fn a_pattern_has_as_many_terms_as_it_can_look_at_bytes() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&Peer::ROOT, 7);
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
     let term = Term {
         offset: 4,
         mask: 1,
@@ -90,13 +97,13 @@ fn a_pattern_has_as_many_terms_as_it_can_look_at_bytes() {
                 speaks,
                 ..udp("0.0.0.0:0", None, "")
             };
-            let answer = stage.tell(&seat, DirectRequest::Open(open));
+            let answer = fixture.request(&client, DirectRequest::Open(open));
             answer.expect("an answer")
         })
     };
     for refused in open(33) {
-        let told = words(&refused);
-        assert!(told.contains("33 terms in one pattern; 32 are"), "{told}");
+        let text = error_text(&refused);
+        assert!(text.contains("33 terms in one pattern; 32 are"), "{text}");
     }
     for opened in open(32) {
         let is_open = matches!(opened, Response::Direct(DirectAnswer::Opened(_)));
@@ -106,70 +113,70 @@ fn a_pattern_has_as_many_terms_as_it_can_look_at_bytes() {
 
 #[test]
 fn users_are_kept_off_the_direct_path_where_the_policy_says_so() {
-    let mut stage = Stage::new();
+    let mut fixture = Fixture::new();
     let path = std::env::temp_dir().join(format!("netnice-{}-users.toml", std::process::id()));
     let link = "\n[[link]]\nname = \"eth0\"\nrate = \"100mbit\"\n";
-    let obey = |stage: &mut Stage, text: &str| {
+    let load_policy = |fixture: &mut Fixture, text: &str| {
         std::fs::write(&path, text).expect("a file");
-        stage.service.obey(&path, stage.now);
+        fixture.service.load_policy(&path, fixture.now);
         std::fs::remove_file(&path).expect("it was there");
     };
     // The policy is not known yet.
-    obey(&mut stage, "[[rule]\n");
-    let seat = stage.seat(&ANN, 8);
-    let told = words(&stage.attach(&seat, 1));
+    load_policy(&mut fixture, "[[rule]\n");
+    let client = fixture.client(&ANN, 8);
+    let text = error_text(&fixture.attach(&client, 1));
     assert!(
-        told.contains("whose policy is not in force is for root"),
-        "{told}"
+        text.contains("whose policy is not in force is for root"),
+        "{text}"
     );
-    obey(&mut stage, link);
-    let seat = stage.program(&ANN, 8);
-    stage.opened(&seat, "10.0.0.2:6000", "");
-    obey(&mut stage, &format!("direct_users = false\n{link}"));
-    let told = words(&stage.open(&seat, "10.0.0.2:6001", ""));
-    assert!(told.contains("direct_users = false"), "{told}");
-    let second = stage.seat(&ANN, 8);
-    let told = words(&stage.attach(&second, 1));
-    assert!(told.contains("for root and the group netnice"), "{told}");
+    load_policy(&mut fixture, link);
+    let client = fixture.attached_client(&ANN, 8);
+    fixture.opened(&client, "10.0.0.2:6000", "");
+    load_policy(&mut fixture, &format!("direct_users = false\n{link}"));
+    let text = error_text(&fixture.open(&client, "10.0.0.2:6001", ""));
+    assert!(text.contains("direct_users = false"), "{text}");
+    let second = fixture.client(&ANN, 8);
+    let text = error_text(&fixture.attach(&second, 1));
+    assert!(text.contains("for root and the group netnice"), "{text}");
     // An unreadable file leaves the former policy in force.
-    obey(&mut stage, "[[rule]\n");
-    assert!(words(&stage.attach(&second, 1)).contains("direct_users = false"));
-    assert_eq!(stage.driver.flows.len(), 1, "what is open stays");
-    let roots = stage.program(&Peer::ROOT, 7);
-    stage.opened(&roots, "10.0.0.2:6002", "");
+    load_policy(&mut fixture, "[[rule]\n");
+    assert!(error_text(&fixture.attach(&second, 1)).contains("direct_users = false"));
+    assert_eq!(fixture.driver.flows.len(), 1, "what is open stays");
+    let roots = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.opened(&roots, "10.0.0.2:6002", "");
 }
 
 #[test]
 fn a_link_has_to_be_managed() {
-    let mut stage = Stage::unmanaged();
-    let seat = stage.seat(&ANN, 8);
-    let none = words(&stage.attach(&seat, 1));
+    let mut fixture = Fixture::unmanaged();
+    let client = fixture.client(&ANN, 8);
+    let none = error_text(&fixture.attach(&client, 1));
     assert!(none.contains("netnice link IFACE --rate R"), "{none}");
     let attach = Attach {
         iface: Some("eth1".to_owned()),
         flows: 1,
         bytes: 4096,
     };
-    let named = stage
-        .tell(&seat, DirectRequest::Attach(attach))
+    let named = fixture
+        .request(&client, DirectRequest::Attach(attach))
         .expect("an answer");
-    assert!(words(&named).contains("netnice link eth1 --rate R"));
-    assert_eq!(stage.driver.starts, 0);
+    assert!(error_text(&named).contains("netnice link eth1 --rate R"));
+    assert_eq!(fixture.driver.starts, 0);
 }
 
 #[test]
 fn a_user_has_so_many_flows_and_no_more() {
-    let mut stage = Stage::new();
-    let seat = stage.seat(&ANN, 8);
-    let many = words(&stage.attach(&seat, 5_000));
+    let mut fixture = Fixture::new();
+    let client = fixture.client(&ANN, 8);
+    let many = error_text(&fixture.attach(&client, 5_000));
     assert!(
         many.contains("5000 flows") && many.contains("quota of 4096"),
         "{many}"
     );
-    let seat = stage.seat(&ANN, 8);
-    stage.attach(&seat, 1);
-    stage.opened(&seat, "10.0.0.2:6000", "");
-    let second = words(&stage.open(&seat, "10.0.0.2:6001", ""));
+    let client = fixture.client(&ANN, 8);
+    fixture.attach(&client, 1);
+    fixture.opened(&client, "10.0.0.2:6000", "");
+    let second = error_text(&fixture.open(&client, "10.0.0.2:6001", ""));
     assert!(
         second.contains("attached for 1 flows, and 1 are open"),
         "{second}"
@@ -178,8 +185,8 @@ fn a_user_has_so_many_flows_and_no_more() {
 
 #[test]
 fn what_is_not_for_direct_flows_is_refused_by_name() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&Peer::ROOT, 7);
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
     let cases = [
         ("10.0.0.100:6000", "", "is this host itself"),
         ("239.1.1.1:6000", "", "ask for a flow of a group"),
@@ -198,56 +205,67 @@ fn what_is_not_for_direct_flows_is_refused_by_name() {
         ),
     ];
     for (to, contract, why) in cases {
-        let told = words(&stage.open(&seat, to, contract));
-        assert!(told.contains(why), "{to} {contract}: {told}");
+        let text = error_text(&fixture.open(&client, to, contract));
+        assert!(text.contains(why), "{to} {contract}: {text}");
     }
     let from_nowhere = DirectRequest::Open(udp("0.0.0.0:6000", None, ""));
-    let told = words(&stage.tell(&seat, from_nowhere).expect("an answer"));
+    let text = error_text(&fixture.request(&client, from_nowhere).expect("an answer"));
     let why = "0.0.0.0 names none; `ip address show dev eth0` lists those of eth0";
-    assert!(told.contains(why), "{told}");
-    assert!(stage.flows.held_ports().is_empty());
-    assert_eq!(stage.part(), None);
+    assert!(text.contains(why), "{text}");
+    assert!(fixture.flows.held_ports().is_empty());
+    assert_eq!(fixture.part(), None);
 }
 
 #[test]
 fn a_port_is_had_once() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&ANN, 8);
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&ANN, 8);
     let at = |remote: &str| DirectRequest::Open(udp("10.0.0.100:7000", Some(remote), ""));
-    let first = stage.tell(&seat, at("10.0.0.2:1"));
+    let first = fixture.request(&client, at("10.0.0.2:1"));
     assert!(matches!(first, Some(Response::Direct(_))), "{first:?}");
     // Another remote end is another flow; the same one is refused.
-    let second = stage.tell(&seat, at("10.0.0.3:1"));
+    let second = fixture.request(&client, at("10.0.0.3:1"));
     assert!(matches!(second, Some(Response::Direct(_))), "{second:?}");
-    let same = words(&stage.tell(&seat, at("10.0.0.2:1")).expect("an answer"));
+    let same = error_text(
+        &fixture
+            .request(&client, at("10.0.0.2:1"))
+            .expect("an answer"),
+    );
     assert!(
         same.contains("10.0.0.100:7000 of UDP is in use: a direct flow has it"),
         "{same}"
     );
-    let roots = stage.program(&Peer::ROOT, 7);
-    let other = words(&stage.tell(&roots, at("10.0.0.4:1")).expect("an answer"));
+    let roots = fixture.attached_client(&Peer::ROOT, 7);
+    let other = error_text(
+        &fixture
+            .request(&roots, at("10.0.0.4:1"))
+            .expect("an answer"),
+    );
     assert!(other.contains("a direct flow has it"), "{other}");
-    stage
+    fixture
         .flows
         .network
         .taken
         .insert("10.0.0.100:8000".parse().expect("an address"));
     let open = udp("10.0.0.100:8000", Some("10.0.0.2:1"), "");
-    let socket = stage
-        .tell(&seat, DirectRequest::Open(open))
+    let socket = fixture
+        .request(&client, DirectRequest::Open(open))
         .expect("an answer");
-    assert!(words(&socket).contains("a socket of this host has it"));
-    stage.close(&seat, 1);
-    assert_eq!(stage.flows.held_ports().len(), 1);
-    stage.close(&seat, 2);
-    assert!(stage.flows.held_ports().is_empty());
+    assert!(error_text(&socket).contains("a socket of this host has it"));
+    fixture.close(&client, 1);
+    assert_eq!(fixture.flows.held_ports().len(), 1);
+    fixture.close(&client, 2);
+    assert!(fixture.flows.held_ports().is_empty());
 }
 
 #[test]
 fn members_of_a_group_share_its_port() {
-    let mut stage = Stage::new();
-    let (one, other) = (stage.program(&ANN, 8), stage.program(&Peer::ROOT, 7));
-    for seat in [&one, &other] {
+    let mut fixture = Fixture::new();
+    let (one, other) = (
+        fixture.attached_client(&ANN, 8),
+        fixture.attached_client(&Peer::ROOT, 7),
+    );
+    for client in [&one, &other] {
         let open = OpenFlow {
             speaks: Speaks::Group {
                 local: "0.0.0.0:0".parse().expect("an address"),
@@ -255,73 +273,73 @@ fn members_of_a_group_share_its_port() {
             },
             ..udp("0.0.0.0:0", None, "")
         };
-        let opened = stage
-            .tell(seat, DirectRequest::Open(open))
+        let opened = fixture
+            .request(client, DirectRequest::Open(open))
             .expect("an answer");
         let Response::Direct(DirectAnswer::Opened(opened)) = opened else {
             panic!("{opened:?}");
         };
         assert_eq!(opened.next_hop, Some([0x01, 0, 0x5e, 1, 1, 1]));
     }
-    assert_eq!(stage.flows.network.joined.len(), 1);
-    assert_eq!(stage.flows.held_ports().len(), 3);
-    stage.close(&one, 1);
-    stage.close(&other, 2);
-    assert!(stage.flows.held_ports().is_empty());
+    assert_eq!(fixture.flows.network.joined.len(), 1);
+    assert_eq!(fixture.flows.held_ports().len(), 3);
+    fixture.close(&one, 1);
+    fixture.close(&other, 2);
+    assert!(fixture.flows.held_ports().is_empty());
 }
 
 #[test]
 fn what_does_not_fit_is_refused_with_what_would() {
-    let mut stage = Stage::new();
-    stage.set(7, "min 20mbit");
-    let seat = stage.program(&Peer::ROOT, 7);
-    stage.opened(&seat, "10.0.0.2:6000", "min 50mbit");
-    let told = words(&stage.open(&seat, "10.0.0.2:6001", "min 40mbit"));
+    let mut fixture = Fixture::new();
+    fixture.set(7, "min 20mbit");
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    fixture.opened(&client, "10.0.0.2:6000", "min 50mbit");
+    let text = error_text(&fixture.open(&client, "10.0.0.2:6001", "min 40mbit"));
     for part in [
         "flow:2 asks min 40mbit on eth0",
         "pid:7  20 Mbit/s",
         "flow:1  min 50mbit",
         "would fit   at most",
     ] {
-        assert!(told.contains(part), "{told}");
+        assert!(text.contains(part), "{text}");
     }
     assert!(matches!(
-        stage.open(&seat, "10.0.0.2:6001", "min 10mbit"),
+        fixture.open(&client, "10.0.0.2:6001", "min 10mbit"),
         Response::Direct(_)
     ));
     // The kernel path does not get what flows have either.
-    let told = words(&stage.set(7, "min 60mbit"));
-    assert!(told.contains("direct:eth0"), "{told}");
-    let told = words(&stage.link("50mbit"));
-    assert!(told.contains("direct:eth0"), "{told}");
+    let text = error_text(&fixture.set(7, "min 60mbit"));
+    assert!(text.contains("direct:eth0"), "{text}");
+    let text = error_text(&fixture.link("50mbit"));
+    assert!(text.contains("direct:eth0"), "{text}");
     // A cdvt that the driver cannot keep.
-    let told = words(&stage.open(&seat, "10.0.0.2:6002", "cell pcr=1mbit,cdvt=1us"));
-    assert!(told.contains("a cdvt of at least"), "{told}");
-    assert_eq!(stage.driver.flows.len(), 2);
+    let text = error_text(&fixture.open(&client, "10.0.0.2:6002", "cell pcr=1mbit,cdvt=1us"));
+    assert!(text.contains("a cdvt of at least"), "{text}");
+    assert_eq!(fixture.driver.flows.len(), 2);
 }
 
 #[test]
 fn a_changed_contract_is_admitted_or_the_old_one_stays() {
-    let mut stage = Stage::new();
-    let seat = stage.program(&Peer::ROOT, 7);
-    let flow = stage.opened(&seat, "10.0.0.2:6000", "min 50mbit").flow;
-    let more = stage.change(&seat, flow, "min 60mbit weight 7");
+    let mut fixture = Fixture::new();
+    let client = fixture.attached_client(&Peer::ROOT, 7);
+    let flow = fixture.opened(&client, "10.0.0.2:6000", "min 50mbit").flow;
+    let more = fixture.change(&client, flow, "min 60mbit weight 7");
     assert!(matches!(more, Response::Done(_)), "{more:?}");
-    let at_driver = |stage: &Stage| {
-        stage
+    let at_driver = |fixture: &Fixture| {
+        fixture
             .driver
             .flows
             .values()
             .next()
             .map(|f| f.contract.clone())
     };
-    assert_eq!(at_driver(&stage).as_deref(), Some("min 60mbit weight 7"));
-    let much = words(&stage.change(&seat, flow, "min 200mbit"));
+    assert_eq!(at_driver(&fixture).as_deref(), Some("min 60mbit weight 7"));
+    let much = error_text(&fixture.change(&client, flow, "min 200mbit"));
     assert!(much.contains("does not fit"), "{much}");
-    assert_eq!(at_driver(&stage).as_deref(), Some("min 60mbit weight 7"));
-    stage.change(&seat, flow, "min none");
-    assert_eq!(at_driver(&stage).as_deref(), Some("weight 7"));
-    let need = stage.part().expect("a part").need;
+    assert_eq!(at_driver(&fixture).as_deref(), Some("min 60mbit weight 7"));
+    fixture.change(&client, flow, "min none");
+    assert_eq!(at_driver(&fixture).as_deref(), Some("weight 7"));
+    let need = fixture.part().expect("a part").need;
     assert_eq!(need.bits_per_second(), 1_000_000);
-    assert!(words(&stage.change(&seat, 77, "up 1mbit")).contains("flow:77 is not open"));
+    assert!(error_text(&fixture.change(&client, 77, "up 1mbit")).contains("flow:77 is not open"));
 }

@@ -55,7 +55,7 @@ fn names_are_looked_up_in_the_records_of_both_engines() {
 #[test]
 fn a_container_has_limits_and_no_guarantees() {
     let container: Target = "container:web".parse().expect("a target");
-    let not = |text: &str| not_served(&container, &text.parse().expect("a contract"));
+    let not = |text: &str| unsupported_clause(&container, &text.parse().expect("a contract"));
     assert_eq!(not("up 4mbit down 1mbit burst 9ms"), None);
     assert_eq!(not("both 4mbit"), None);
     for (text, word) in [
@@ -68,7 +68,7 @@ fn a_container_has_limits_and_no_guarantees() {
     }
     let unit: Target = "unit:web".parse().expect("a target");
     assert_eq!(
-        not_served(&unit, &"weight 7".parse().expect("a contract")),
+        unsupported_clause(&unit, &"weight 7".parse().expect("a contract")),
         None
     );
 }

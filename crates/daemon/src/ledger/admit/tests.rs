@@ -3,7 +3,7 @@ use netnice_core::link::{Capacity, CapacitySource, Link};
 use netnice_core::units::Bytes;
 
 use super::*;
-use crate::ledger::{Body, Newcomer, Place, Root};
+use crate::ledger::{Body, NewTarget, ProcessId, TargetPlace};
 
 const USER: Claimant = Claimant {
     uid: 1000,
@@ -13,17 +13,17 @@ const USER: Claimant = Claimant {
 /// Opens a target of a user's process, in a control group and, if `own` is given, in another
 /// process target.
 fn process(ledger: &mut Ledger, pid: u32, own: Option<u32>) -> TargetId {
-    let newcomer = Newcomer {
+    let newcomer = NewTarget {
         target: format!("pid:{pid}").parse().expect("a target"),
         body: Body::Processes {
-            roots: vec![Root { pid, started: 1 }],
+            roots: vec![ProcessId { pid, started: 1 }],
             only: false,
         },
-        place: Place {
+        place: TargetPlace {
             own,
             cgroup: Some("/group/inner".to_owned()),
             uid: Some(USER.uid),
-            ..Place::default()
+            ..TargetPlace::default()
         },
         inside: BTreeSet::new(),
     };
@@ -31,24 +31,29 @@ fn process(ledger: &mut Ledger, pid: u32, own: Option<u32>) -> TargetId {
 }
 
 fn group(ledger: &mut Ledger, path: &str) -> TargetId {
-    let newcomer = Newcomer {
+    let newcomer = NewTarget {
         target: format!("cgroup:{path}").parse().expect("a target"),
-        body: Body::Cgroup(Some(crate::ledger::Bound {
+        body: Body::Cgroup(Some(crate::ledger::CgroupRef {
             path: path.to_owned(),
             id: 7,
         })),
-        place: Place {
+        place: TargetPlace {
             cgroup: Some(path.to_owned()),
-            ..Place::default()
+            ..TargetPlace::default()
         },
         inside: BTreeSet::new(),
     };
     ledger.open(newcomer).expect("room")
 }
 
-fn ask(ledger: &mut Ledger, slot: TargetId, by: Claimant, change: &str) -> Result<(), Denied> {
-    ledger.ask(slot, by, &change.parse().expect("a change"), 0)?;
-    ledger.invariants();
+fn ask(
+    ledger: &mut Ledger,
+    slot: TargetId,
+    by: Claimant,
+    change: &str,
+) -> Result<(), RequestError> {
+    ledger.change_claim(slot, by, &change.parse().expect("a change"), 0)?;
+    ledger.assert_invariants();
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 use netnice_core::meter::Meter;
 use netnice_core::units::{Instant, Nanos};
 
-use super::{History, MINUTES, MOST_POINTS, Point, SECONDS, Step};
+use super::{History, MAX_MINUTES, MAX_POINTS, MAX_SECONDS, Point, Step};
 
 fn at(ms: u64) -> Instant {
     Instant(ms * 1_000_000)
@@ -19,14 +19,14 @@ fn sent(bytes: u64) -> Meter {
 #[test]
 fn a_point_is_what_passed_since_the_one_before() {
     let mut history = History::default();
-    history.take(at(1000), &[(1, sent(500))]);
+    history.add(at(1000), &[(1, sent(500))]);
     assert!(
         history.of(1, Step::Second).is_empty(),
         "one reading is no time"
     );
-    history.take(at(2000), &[(1, sent(1500)), (2, sent(7))]);
-    history.take(at(2100), &[(1, sent(1600))]);
-    history.take(at(5000), &[(1, sent(2500)), (2, sent(7))]);
+    history.add(at(2000), &[(1, sent(1500)), (2, sent(7))]);
+    history.add(at(2100), &[(1, sent(1600))]);
+    history.add(at(5000), &[(1, sent(2500)), (2, sent(7))]);
     let point = |at_ms, time_ms, bytes: u64, drops| Point {
         at: at(at_ms),
         time_ms,
@@ -41,7 +41,7 @@ fn a_point_is_what_passed_since_the_one_before() {
     );
     assert_eq!(history.of(2, Step::Second), [point(5000, 3000, 0, 0)]);
     assert_eq!(history.of(1, Step::Minute), [point(5000, 4000, 2000, 20)]);
-    history.take(at(6000), &[(1, sent(100))]);
+    history.add(at(6000), &[(1, sent(100))]);
     assert_eq!(
         history.of(1, Step::Second)[2].bytes,
         [100, 200],
@@ -58,11 +58,11 @@ fn seconds_and_minutes_say_the_same_and_are_bounded() {
     let mut history = History::default();
     let hours = 7 * 3600_u64;
     for second in 0..=hours {
-        history.take(at(second * 1000), &[(1, sent(second * 1000))]);
+        history.add(at(second * 1000), &[(1, sent(second * 1000))]);
     }
     let seconds = history.of(1, Step::Second);
     let minutes = history.of(1, Step::Minute);
-    assert_eq!((seconds.len(), minutes.len()), (SECONDS, MINUTES));
+    assert_eq!((seconds.len(), minutes.len()), (MAX_SECONDS, MAX_MINUTES));
     assert!(
         minutes
             .iter()
@@ -71,7 +71,10 @@ fn seconds_and_minutes_say_the_same_and_are_bounded() {
     let last_two: u64 = seconds.iter().map(|s| s.bytes[0]).sum();
     assert_eq!(last_two, 120_000);
     let spans: u64 = minutes.windows(2).map(|w| w[1].at.since(w[0].at).0).sum();
-    assert_eq!(Nanos(spans), Nanos::from_secs(60 * (MINUTES as u64 - 1)));
+    assert_eq!(
+        Nanos(spans),
+        Nanos::from_secs(60 * (MAX_MINUTES as u64 - 1))
+    );
 }
 
 #[test]
@@ -80,17 +83,17 @@ fn many_targets_keep_a_shorter_past_in_the_same_room() {
     let many = 20_000_u32;
     for second in 0..40 {
         let meters: Vec<(u32, Meter)> = (0..many).map(|id| (id, sent(second))).collect();
-        history.take(at(second * 1000), &meters);
+        history.add(at(second * 1000), &meters);
     }
     let points: usize = (0..many)
         .map(|id| history.of(id, Step::Second).len() + history.of(id, Step::Minute).len())
         .sum();
-    assert!(points <= MOST_POINTS, "{points}");
+    assert!(points <= MAX_POINTS, "{points}");
     assert!(history.of(7, Step::Second).len() >= 5);
     assert!(size_of::<Point>() <= 40);
     // The remaining targets may have more points again.
     for second in 40..400 {
-        history.take(at(second * 1000), &[(7, sent(second))]);
+        history.add(at(second * 1000), &[(7, sent(second))]);
     }
-    assert_eq!(history.of(7, Step::Second).len(), SECONDS);
+    assert_eq!(history.of(7, Step::Second).len(), MAX_SECONDS);
 }

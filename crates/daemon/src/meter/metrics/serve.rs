@@ -2,10 +2,10 @@
 //! writes a page, ends the connection.
 //!
 //! Peers are not trusted. A request has at most [`LONGEST_REQUEST`] bytes and must arrive within
-//! [`PATIENCE`], an answer must be read within [`SLOWEST_READER`]; beyond [`MOST`] connections the
-//! oldest is closed. So a thousand silent connections lock no reader out: a new connection that
-//! sends its request at once is answered before it is the oldest. A page is made at most twice a
-//! second, however often it is requested, and all readers share it.
+//! [`REQUEST_TIMEOUT`], an answer must be read within [`ANSWER_TIMEOUT`]; beyond
+//! [`MAX_CONNECTIONS`] connections the oldest is closed. So a thousand silent connections lock no
+//! reader out: a new connection that sends its request at once is answered before it is the oldest.
+//! A page is made at most twice a second, however often it is requested, and all readers share it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -86,19 +86,19 @@ pub(crate) async fn serve(listener: TcpListener, service: mpsc::Sender<Scrape>) 
         match listener.accept().await {
             Ok((stream, _)) => {
                 open.retain(|connection| !connection.is_finished());
-                if open.len() >= MOST
-                    && let Some(eldest) = open.pop_front()
+                if open.len() >= MAX_CONNECTIONS
+                    && let Some(oldest) = open.pop_front()
                 {
-                    eldest.abort();
+                    oldest.abort();
                 }
                 open.push_back(spawn_local(answer(stream, service.clone())));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection for metrics");
-                if let Some(eldest) = open.pop_front() {
-                    eldest.abort();
+                if let Some(oldest) = open.pop_front() {
+                    oldest.abort();
                 }
-                sleep(AFTER_FAILURE).await;
+                sleep(ACCEPT_PAUSE).await;
             }
         }
     }
@@ -106,13 +106,13 @@ pub(crate) async fn serve(listener: TcpListener, service: mpsc::Sender<Scrape>) 
 
 /// Serves one connection.
 async fn answer(mut stream: TcpStream, service: mpsc::Sender<Scrape>) {
-    let asked = match timeout(PATIENCE, request(&mut stream)).await {
-        Ok(Ok(asked)) => asked,
+    let request = match timeout(REQUEST_TIMEOUT, read_request(&mut stream)).await {
+        Ok(Ok(request)) => request,
         Ok(Err(_)) => return,
-        Err(_) => Asked::Wrong("408 Request Timeout"),
+        Err(_) => HttpRequest::Refused("408 Request Timeout"),
     };
-    let (status, page, head) = match asked {
-        Asked::Page { head } => {
+    let (status, page, head) = match request {
+        HttpRequest::Page { head } => {
             let (reply, page) = oneshot::channel();
             if service.send(reply).await.is_err() {
                 return;
@@ -120,7 +120,7 @@ async fn answer(mut stream: TcpStream, service: mpsc::Sender<Scrape>) {
             let Ok(page) = page.await else { return };
             ("200 OK", page, head)
         }
-        Asked::Wrong(status) => (status, format!("{status}\n").into(), false),
+        HttpRequest::Refused(status) => (status, format!("{status}\n").into(), false),
     };
     let allow = if status.starts_with("405") {
         "Allow: GET, HEAD\r\n"
@@ -128,7 +128,7 @@ async fn answer(mut stream: TcpStream, service: mpsc::Sender<Scrape>) {
         ""
     };
     let start = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {FORM}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
         page.len()
     );
     let written = async {
@@ -139,7 +139,7 @@ async fn answer(mut stream: TcpStream, service: mpsc::Sender<Scrape>) {
         stream.shutdown().await?;
         // Unread bytes of the peer would turn the close into a reset that overtakes the page.
         let mut rest = [0; 1024];
-        let mut left = MOST_DRAINED;
+        let mut left = MAX_DRAINED;
         while left > 0 {
             match stream.read(&mut rest).await? {
                 0 => break,
@@ -148,29 +148,29 @@ async fn answer(mut stream: TcpStream, service: mpsc::Sender<Scrape>) {
         }
         io::Result::Ok(())
     };
-    let _ = timeout(SLOWEST_READER, written).await;
+    let _ = timeout(ANSWER_TIMEOUT, written).await;
 }
 
 /// A parsed request.
-enum Asked {
+enum HttpRequest {
     Page {
         /// True for HEAD: only the header is sent.
         head: bool,
     },
-    Wrong(&'static str),
+    Refused(&'static str),
 }
 
 /// Reads a request to its end, and parses its first line.
-async fn request(stream: &mut TcpStream) -> io::Result<Asked> {
+async fn read_request(stream: &mut TcpStream) -> io::Result<HttpRequest> {
     let mut bytes = Vec::with_capacity(1024);
     loop {
         if bytes.windows(4).any(|end| end == b"\r\n\r\n")
             || bytes.windows(2).any(|end| end == b"\n\n")
         {
-            return Ok(judge(&bytes));
+            return Ok(parse_request(&bytes));
         }
         if bytes.len() >= LONGEST_REQUEST {
-            return Ok(Asked::Wrong("431 Request Header Fields Too Large"));
+            return Ok(HttpRequest::Refused("431 Request Header Fields Too Large"));
         }
         let mut piece = [0; 1024];
         match stream.read(&mut piece).await? {
@@ -180,39 +180,39 @@ async fn request(stream: &mut TcpStream) -> io::Result<Asked> {
     }
 }
 
-fn judge(request: &[u8]) -> Asked {
+fn parse_request(request: &[u8]) -> HttpRequest {
     let first = request.split(|byte| matches!(byte, b'\r' | b'\n')).next();
     let words: Vec<&[u8]> = first
         .unwrap_or_default()
         .split(|byte| *byte == b' ')
         .collect();
     let [method, path, version] = words.as_slice() else {
-        return Asked::Wrong("400 Bad Request");
+        return HttpRequest::Refused("400 Bad Request");
     };
     if !version.starts_with(b"HTTP/1.") {
-        return Asked::Wrong("400 Bad Request");
+        return HttpRequest::Refused("400 Bad Request");
     }
     let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
     match (*method, path) {
-        (b"GET" | b"HEAD", b"/metrics") => Asked::Page {
+        (b"GET" | b"HEAD", b"/metrics") => HttpRequest::Page {
             head: *method == b"HEAD",
         },
-        (b"GET" | b"HEAD", _) => Asked::Wrong("404 Not Found"),
-        _ => Asked::Wrong("405 Method Not Allowed"),
+        (b"GET" | b"HEAD", _) => HttpRequest::Refused("404 Not Found"),
+        _ => HttpRequest::Refused("405 Method Not Allowed"),
     }
 }
 
 /// The content type of the page.
-const FORM: &str = "text/plain; version=0.0.4; charset=utf-8";
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// A scraper's request is a tenth as long.
 const LONGEST_REQUEST: usize = 8 * 1024;
 /// Time limit for a request to arrive.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for a peer to read the page and close the connection.
-const SLOWEST_READER: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes that are read after a request.
-const MOST_DRAINED: usize = 64 * 1024;
+const MAX_DRAINED: usize = 64 * 1024;
 /// Largest number of connections: as many readers as a site has.
-const MOST: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// The pause after a failed accept, so that a full descriptor table does not make the loop spin.
-const AFTER_FAILURE: Duration = Duration::from_millis(20);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);

@@ -85,7 +85,7 @@ pub fn flag(given: &Assignment) -> Result<bool, String> {
 
 /// True if a file may have a section. A quick filter: all files are read once, so false positives
 /// are harmless.
-pub fn may_have_one(text: &str) -> bool {
+pub fn may_have_section(text: &str) -> bool {
     text.contains(HEAD)
 }
 

@@ -241,5 +241,5 @@ fn the_search_path_may_be_named_and_end_with_the_usual_one() {
     assert_eq!(path_of("/a:/b"), [PathBuf::from("/a"), PathBuf::from("/b")]);
     let all = path_of("/a:");
     assert_eq!(all[0], PathBuf::from("/a"));
-    assert_eq!(all.len(), 1 + USUAL.len());
+    assert_eq!(all.len(), 1 + DEFAULT_PATH.len());
 }

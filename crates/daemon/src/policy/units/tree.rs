@@ -61,7 +61,7 @@ impl Tree {
     }
 
     fn note_section(&mut self, file: &Path) {
-        if fs::read_to_string(file).is_ok_and(|text| section::may_have_one(&text)) {
+        if fs::read_to_string(file).is_ok_and(|text| section::may_have_section(&text)) {
             self.with_section.insert(file.to_owned());
         }
     }

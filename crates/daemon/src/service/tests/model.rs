@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ledger::Body;
-use crate::reconcile::Record;
+use crate::reconcile::SavedState;
 use crate::state::State;
 
 #[derive(Clone, Debug)]
@@ -19,17 +19,17 @@ enum Event {
     Fork(usize),
     Exit(usize),
     Limit {
-        who: usize,
+        process: usize,
         kind: u8,
         mbit: u64,
         fails: Option<usize>,
     },
     Promise {
-        who: usize,
+        process: usize,
         mbit: u64,
     },
     Name {
-        who: usize,
+        process: usize,
         name: u8,
     },
     Group {
@@ -41,7 +41,7 @@ enum Event {
         mbit: u64,
     },
     Clear {
-        who: usize,
+        process: usize,
         fails: Option<usize>,
     },
     ClearGroup(usize),
@@ -57,12 +57,12 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         4 => (0..50_usize).prop_map(Event::Fork),
         2 => (0..50_usize).prop_map(Event::Exit),
         6 => (0..50_usize, 0..4_u8, 1..80_u64, fails())
-            .prop_map(|(who, kind, mbit, fails)| Event::Limit { who, kind, mbit, fails }),
-        3 => (0..50_usize, 1..60_u64).prop_map(|(who, mbit)| Event::Promise { who, mbit }),
-        2 => (0..50_usize, 0..2_u8).prop_map(|(who, name)| Event::Name { who, name }),
+            .prop_map(|(process, kind, mbit, fails)| Event::Limit { process, kind, mbit, fails }),
+        3 => (0..50_usize, 1..60_u64).prop_map(|(process, mbit)| Event::Promise { process, mbit }),
+        2 => (0..50_usize, 0..2_u8).prop_map(|(process, name)| Event::Name { process, name }),
         2 => (0..4_usize, 1..80_u64).prop_map(|(which, mbit)| Event::Group { which, mbit }),
         1 => (1000..1002_u32, 1..80_u64).prop_map(|(which, mbit)| Event::User { which, mbit }),
-        3 => (0..50_usize, fails()).prop_map(|(who, fails)| Event::Clear { who, fails }),
+        3 => (0..50_usize, fails()).prop_map(|(process, fails)| Event::Clear { process, fails }),
         1 => (0..4_usize).prop_map(Event::ClearGroup),
         1 => Just(Event::ClearAll),
         3 => Just(Event::Tick),
@@ -73,67 +73,67 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 const GROUPS: [&str; 4] = ["/", "/a", "/a/b", "/c"];
 
-struct World {
-    desk: Desk,
+struct Simulation {
+    fixture: Fixture,
     next: u32,
 }
 
-impl World {
-    fn new() -> World {
-        let mut desk = Desk::new();
+impl Simulation {
+    fn new() -> Simulation {
+        let mut fixture = Fixture::new();
         for (n, path) in GROUPS.iter().enumerate() {
             let id = n as u64 + 1;
-            desk.machine().groups.insert((*path).to_owned(), id);
+            fixture.machine().groups.insert((*path).to_owned(), id);
         }
-        ok(desk.link("eth0", "100mbit", ""));
-        World { desk, next: 100 }
+        ok(fixture.link("eth0", "100mbit", ""));
+        Simulation { fixture, next: 100 }
     }
 
     /// A living process other than init.
     fn pid(&mut self, n: usize) -> Option<u32> {
-        let pids = self.desk.machine().processes.keys().skip(1);
+        let pids = self.fixture.machine().processes.keys().skip(1);
         let pids: Vec<u32> = pids.copied().collect();
         pids.get(n % pids.len().max(1)).copied()
     }
 
-    fn happen(&mut self, event: &Event) -> Option<()> {
+    fn apply(&mut self, event: &Event) -> Option<()> {
         match event {
             Event::Spawn => {
                 let (pid, group) = (self.next, GROUPS[self.next as usize % 4]);
                 self.next += 1;
-                let machine = self.desk.machine();
+                let machine = self.fixture.machine();
                 machine.spawn(pid, 1000 + pid % 2);
                 machine.processes.get_mut(&pid)?.cgroup = group.to_owned();
             }
             Event::Fork(n) => {
                 let (parent, child) = (self.pid(*n)?, self.next);
                 self.next += 1;
-                self.desk.machine().fork(parent, child);
+                self.fixture.machine().fork(parent, child);
             }
             Event::Exit(n) => {
                 let pid = self.pid(*n)?;
-                self.desk.machine().exit(pid);
+                self.fixture.machine().exit(pid);
             }
-            Event::Tick => self.desk.pass(1),
+            Event::Tick => self.fixture.advance(1),
             Event::Restart => self.restart(),
             Event::ClearAll => {
-                ok(self.desk.clear("all"));
-                ok(self.desk.link("eth0", "100mbit", ""));
+                ok(self.fixture.clear("all"));
+                ok(self.fixture.link("eth0", "100mbit", ""));
             }
-            _ => return self.order(event),
+            _ => return self.apply_request(event),
         }
         Some(())
     }
 
-    fn order(&mut self, event: &Event) -> Option<()> {
+    fn apply_request(&mut self, event: &Event) -> Option<()> {
         match event {
             Event::Limit {
-                who,
+                process,
                 kind,
                 mbit,
                 fails,
             } => {
-                let pid = self.pid(*who)?;
+                let pid = self.pid(*process)?;
                 let change = match kind {
                     0 => format!("up {mbit}mbit"),
                     1 => format!("down {mbit}mbit"),
@@ -141,35 +141,35 @@ impl World {
                     _ => "up none down none both none".to_owned(),
                 };
                 let target = format!("pid:{pid}");
-                self.change(*fails, |desk| desk.set(&target, &change));
+                self.change(*fails, |fixture| fixture.set(&target, &change));
             }
-            Event::Promise { who, mbit } => {
-                let target = format!("pid:{}", self.pid(*who)?);
+            Event::Promise { process, mbit } => {
+                let target = format!("pid:{}", self.pid(*process)?);
                 let change = format!("min {mbit}mbit");
-                self.change(None, |desk| desk.set(&target, &change));
+                self.change(None, |fixture| fixture.set(&target, &change));
             }
-            Event::Name { who, name } => {
-                let (pid, name) = (self.pid(*who)?, format!("n{name}"));
-                self.change(None, |desk| {
-                    desk.run_named(&Peer::ROOT, &name, pid, "up 9mbit")
+            Event::Name { process, name } => {
+                let (pid, name) = (self.pid(*process)?, format!("n{name}"));
+                self.change(None, |fixture| {
+                    fixture.run_named(&Peer::ROOT, &name, pid, "up 9mbit")
                 });
             }
             Event::Group { which, mbit } => {
                 let target = format!("cgroup:{}", GROUPS[*which]);
                 let change = format!("up {mbit}mbit");
-                self.change(None, |desk| desk.set(&target, &change));
+                self.change(None, |fixture| fixture.set(&target, &change));
             }
             Event::User { which, mbit } => {
                 let (target, change) = (format!("user:{which}"), format!("down {mbit}mbit"));
-                self.change(None, |desk| desk.set(&target, &change));
+                self.change(None, |fixture| fixture.set(&target, &change));
             }
-            Event::Clear { who, fails } => {
-                let target = format!("pid:{}", self.pid(*who)?);
-                self.change(*fails, |desk| desk.clear(&target));
+            Event::Clear { process, fails } => {
+                let target = format!("pid:{}", self.pid(*process)?);
+                self.change(*fails, |fixture| fixture.clear(&target));
             }
             Event::ClearGroup(which) => {
                 let target = format!("cgroup:{}", GROUPS[*which]);
-                self.change(None, |desk| desk.clear(&target));
+                self.change(None, |fixture| fixture.clear(&target));
             }
             _ => {}
         }
@@ -177,70 +177,70 @@ impl World {
     }
 
     /// A change that may fail: if it does, the state is the same as before.
-    fn change(&mut self, fails: Option<usize>, change: impl FnOnce(&mut Desk) -> Response) {
-        let force = self.desk.machine().force.clone();
-        let mut ledger = self.desk.service.ledger().clone();
-        self.desk.machine().fails_in = fails;
-        let answer = change(&mut self.desk);
-        self.desk.machine().fails_in = None;
+    fn change(&mut self, fails: Option<usize>, change: impl FnOnce(&mut Fixture) -> Response) {
+        let in_force = self.fixture.machine().in_force.clone();
+        let mut ledger = self.fixture.service.ledger().clone();
+        self.fixture.machine().fails_in = fails;
+        let answer = change(&mut self.fixture);
+        self.fixture.machine().fails_in = None;
         if !matches!(answer, Response::Done(_)) {
-            assert_eq!(self.desk.machine().force, force, "{answer:?}");
-            ledger.skip_ids(self.desk.service.ledger().next_id());
-            assert_eq!(*self.desk.service.ledger(), ledger, "{answer:?}");
+            assert_eq!(self.fixture.machine().in_force, in_force, "{answer:?}");
+            ledger.skip_ids(self.fixture.service.ledger().next_id());
+            assert_eq!(*self.fixture.service.ledger(), ledger, "{answer:?}");
         }
     }
 
     /// `kill -9` and a new daemon.
     fn restart(&mut self) {
         let state = State {
-            ledger: self.desk.service.ledger().clone(),
-            undos: Default::default(),
+            ledger: self.fixture.service.ledger().clone(),
+            rollbacks: Default::default(),
         };
-        let held = |desk: &Desk| -> Vec<_> {
-            let held = desk.service.ledger().held();
+        let held = |fixture: &Fixture| -> Vec<_> {
+            let held = fixture.service.ledger().held();
             held.map(|h| (h.id, h.entry.clone())).collect()
         };
-        let before = held(&self.desk);
-        let force = self.desk.machine().force.clone();
-        let mut service = Service::new(self.desk.machine().clone(), None);
-        service.start(Record::Whole(Box::new(state)), self.desk.now);
-        self.desk.service = service;
-        assert_eq!(before, held(&self.desk), "a restart changes nothing");
-        assert_eq!(self.desk.machine().force, force);
+        let before = held(&self.fixture);
+        let in_force = self.fixture.machine().in_force.clone();
+        let mut service = Service::new(self.fixture.machine().clone(), None);
+        service.start(SavedState::Complete(Box::new(state)), self.fixture.now);
+        self.fixture.service = service;
+        assert_eq!(before, held(&self.fixture), "a restart changes nothing");
+        assert_eq!(self.fixture.machine().in_force, in_force);
     }
 
     fn check(&mut self) {
-        self.desk.check();
-        self.families_are_held();
-        self.promises_fit();
+        self.fixture.check();
+        self.check_families_held();
+        self.check_promises_fit();
     }
 
     /// Checks that the living family of a process target is in that target or in one inside it,
     /// except processes that have joined a name, and their families.
-    fn families_are_held(&mut self) {
-        let held: Vec<Held> = self.desk.service.ledger().held().cloned().collect();
-        let is_pid = |held: &Held| held.entry.target.to_string().starts_with("pid:");
-        let roots = |held: &Held| match &held.body {
+    fn check_families_held(&mut self) {
+        let held: Vec<HeldTarget> = self.fixture.service.ledger().held().cloned().collect();
+        let is_pid = |held: &HeldTarget| held.entry.target.to_string().starts_with("pid:");
+        let roots = |held: &HeldTarget| match &held.body {
             Body::Processes { roots, .. } => roots.clone(),
             _ => Vec::new(),
         };
         let named = held.iter().filter(|held| !is_pid(held)).flat_map(roots);
         let mut joined: BTreeSet<u32> = BTreeSet::new();
         for root in named {
-            joined.extend(self.desk.machine().family(root.pid));
+            joined.extend(self.fixture.machine().family(root.pid));
         }
         for target in held.iter().filter(|held| is_pid(held)) {
             let root = roots(target)[0];
-            let process = self.desk.machine().process(root.pid);
+            let process = self.fixture.machine().process(root.pid);
             let is_there = process.is_some_and(|process| process.root == root);
-            if !is_there || self.desk.machine().own(root.pid) != target.id {
+            if !is_there || self.fixture.machine().own(root.pid) != target.id {
                 continue;
             }
-            for pid in self.desk.machine().family(root.pid) {
-                let own = self.desk.machine().own(pid);
+            for pid in self.fixture.machine().family(root.pid) {
+                let own = self.fixture.machine().own(pid);
                 let inner = held.iter().find(|held| held.id == own);
                 let inner = inner.expect("a member of what is held");
-                let mut around = self.desk.service.ledger().around(inner.entry.id);
+                let mut around = self.fixture.service.ledger().around(inner.entry.id);
                 let inside = inner.id == target.id || around.any(|outer| outer.id == target.id);
                 assert!(
                     inside || joined.contains(&pid),
@@ -252,13 +252,21 @@ impl World {
         }
     }
 
-    fn promises_fit(&mut self) {
-        let ledger = &self.desk.service.ledger();
+    fn check_promises_fit(&mut self) {
+        let ledger = &self.fixture.service.ledger();
         let link = ledger.link("eth0").expect("managed").link.clone();
         let [up, _] = ledger.promised(&link);
         assert!(up <= Amount::from(link.usable(Direction::Up).expect("a rate")));
         let mut slots = BTreeSet::new();
-        for target in &self.desk.service.reconciler.host.force.desired.targets {
+        for target in &self
+            .fixture
+            .service
+            .reconciler
+            .host
+            .in_force
+            .desired
+            .targets
+        {
             assert!(slots.insert(target.slot), "a slot is used once");
         }
     }
@@ -268,13 +276,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn whatever_happens_the_machine_does_what_the_ledger_says(events in events()) {
-        let mut world = World::new();
+        let mut simulation = Simulation::new();
         for event in &events {
-            world.happen(event);
-            world.desk.service.tidy(world.desk.now);
-            world.check();
+            simulation.apply(event);
+            simulation.fixture.service.close_and_rebind(simulation.fixture.now);
+            simulation.check();
         }
-        ok(world.desk.clear("all"));
-        assert!(!world.desk.machine().is_enforcing(), "no trace");
+        ok(simulation.fixture.clear("all"));
+        assert!(!simulation.fixture.machine().is_enforcing(), "no trace");
     }
 }

@@ -3,11 +3,11 @@
 use netnice_api::{Doctor, DoctorReport, Explain, Find, Found, Status};
 
 use super::*;
-use crate::reconcile::Record;
+use crate::reconcile::SavedState;
 
-fn explain(desk: &mut Desk, target: &str) -> String {
+fn explain(fixture: &mut Fixture, target: &str) -> String {
     let target = target.to_owned();
-    match desk.ask(&ANN, Request::Explain(Explain { target }), None) {
+    match fixture.ask(&ANN, Request::Explain(Explain { target }), None) {
         Response::Explained(explained) => {
             assert!(
                 explained
@@ -22,15 +22,15 @@ fn explain(desk: &mut Desk, target: &str) -> String {
     }
 }
 
-fn doctor(desk: &mut Desk) -> DoctorReport {
-    match desk.ask(&ANN, Request::Doctor(Doctor {}), None) {
+fn doctor(fixture: &mut Fixture) -> DoctorReport {
+    match fixture.ask(&ANN, Request::Doctor(Doctor {}), None) {
         Response::Doctor(report) => report,
         other => panic!("{other:?}"),
     }
 }
 
 /// Checks that a page contains all of these in this order; lines may be broken anywhere.
-fn says(page: &str, words: &[&str]) {
+fn assert_contains_in_order(page: &str, words: &[&str]) {
     let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut rest = page.as_str();
     for word in words {
@@ -43,23 +43,26 @@ fn says(page: &str, words: &[&str]) {
 
 #[test]
 fn explain_says_who_asked_what_holds_and_what_is_around() {
-    let mut desk = Desk::new();
-    desk.machine().groups.insert("/s/web.service".to_owned(), 7);
-    desk.machine().spawn(10, 1000);
-    desk.machine().fork(10, 11);
+    let mut fixture = Fixture::new();
+    fixture
+        .machine()
+        .groups
+        .insert("/s/web.service".to_owned(), 7);
+    fixture.machine().spawn(10, 1000);
+    fixture.machine().fork(10, 11);
     for pid in [10, 11] {
-        let living = desk.machine().processes.get_mut(&pid);
+        let living = fixture.machine().processes.get_mut(&pid);
         living.expect("it lives").cgroup = "/s/web.service".to_owned();
     }
-    ok(desk.link("eth0", "100mbit", "50mbit"));
-    ok(desk.set("unit:web", "up 8mbit min-down 1mbit"));
-    ok(desk.set("pid:10", "up 4mbit"));
-    ok(desk.set_as(&ANN, "pid:10", "up 2mbit"));
-    ok(desk.set("user:1000", "up 1mbit"));
+    ok(fixture.link("eth0", "100mbit", "50mbit"));
+    ok(fixture.set("unit:web", "up 8mbit min-down 1mbit"));
+    ok(fixture.set("pid:10", "up 4mbit"));
+    ok(fixture.set_as(&ANN, "pid:10", "up 2mbit"));
+    ok(fixture.set("user:1000", "up 1mbit"));
     let terms = |set: &mut Set| set.confirm_ns = Some(30_000_000_000);
-    ok(desk.set_with(&Peer::ROOT, "pid:10", "down 3mbit", Some(10), terms));
-    let page = explain(&mut desk, "pid:10");
-    says(
+    ok(fixture.set_with(&Peer::ROOT, "pid:10", "down 3mbit", Some(10), terms));
+    let page = explain(&mut fixture, "pid:10");
+    assert_contains_in_order(
         &page,
         &[
             "pid:10, number 2: 2 processes now",
@@ -74,40 +77,40 @@ fn explain_says_who_asked_what_holds_and_what_is_around() {
             "user:1000 does not hold it: pid:10 is more specific",
         ],
     );
-    says(
-        &explain(&mut desk, "11"),
+    assert_contains_in_order(
+        &explain(&mut fixture, "11"),
         &["pid:11 (p11) has no contract of its own; pid:10 holds it"],
     );
-    says(
-        &explain(&mut desk, "unit:web"),
+    assert_contains_in_order(
+        &explain(&mut fixture, "unit:web"),
         &[
             "contains pid:10: up 2mbit down 3mbit",
             "48.5 Mbit/s, 97 % of what eth0 receives",
             "pid, name and app targets win",
         ],
     );
-    says(
-        &explain(&mut desk, "user:1000"),
+    assert_contains_in_order(
+        &explain(&mut fixture, "user:1000"),
         &["pid, name, app, cgroup and unit targets win over this one"],
     );
-    desk.machine().spawn(20, 1001);
-    says(&explain(&mut desk, "20"), &["held by nothing"]);
+    fixture.machine().spawn(20, 1001);
+    assert_contains_in_order(&explain(&mut fixture, "20"), &["held by nothing"]);
     for (target, word) in [("99", "99"), ("unit:no", "unit:no"), ("x:y", "x:y")] {
         let request = Request::Explain(Explain {
             target: target.to_owned(),
         });
-        assert!(failed(desk.ask(&ANN, request, None)).contains(word));
+        assert!(failed(fixture.ask(&ANN, request, None)).contains(word));
     }
 }
 
 #[test]
 fn explain_says_how_a_slice_is_served() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(10, 0);
-    ok(desk.link("eth0", "100mbit", ""));
-    ok(desk.set("pid:10", "slice 2ms/50ms extra"));
-    says(
-        &explain(&mut desk, "pid:10"),
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
+    ok(fixture.link("eth0", "100mbit", ""));
+    ok(fixture.set("pid:10", "slice 2ms/50ms extra"));
+    assert_contains_in_order(
+        &explain(&mut fixture, "pid:10"),
         &[
             "2ms/50ms of eth0 is served as its rate, 4 Mbit/s (500 kB/s), with a burst of one slice, and a share of \
              what is left over",
@@ -117,29 +120,32 @@ fn explain_says_how_a_slice_is_served() {
 
 #[test]
 fn doctor_says_what_a_person_should_look_at() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(10, 0);
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
     assert!(
-        doctor(&mut desk)
+        doctor(&mut fixture)
             .items
             .iter()
             .all(|i| i.status == Status::Good)
     );
-    ok(desk.link("eth0", "100mbit", ""));
-    ok(desk.set("pid:10", "min 4mbit"));
-    desk.machine().interfaces.remove("eth0");
-    let report = doctor(&mut desk);
+    ok(fixture.link("eth0", "100mbit", ""));
+    ok(fixture.set("pid:10", "min 4mbit"));
+    fixture.machine().interfaces.remove("eth0");
+    let report = doctor(&mut fixture);
     let link = report.items.iter().find(|item| item.name == "link");
     assert!(link.expect("told").detail.contains("eth0 is gone"));
-    let machine = desk.machine().clone();
+    let machine = fixture.machine().clone();
     let mut service = Service::new(machine, None);
-    service.start(Record::Lost("the state is damaged".to_owned()), desk.now);
-    let mut next = Desk {
+    service.start(
+        SavedState::Lost("the state is damaged".to_owned()),
+        fixture.now,
+    );
+    let mut next = Fixture {
         service,
-        now: desk.now,
+        now: fixture.now,
     };
-    let lost = |desk: &mut Desk| {
-        let items = doctor(desk).items;
+    let lost = |fixture: &mut Fixture| {
+        let items = doctor(fixture).items;
         items.into_iter().find(|item| item.name == "lost state")
     };
     assert!(lost(&mut next).expect("told").detail.contains("damaged"));
@@ -160,12 +166,15 @@ fn doctor_says_what_a_person_should_look_at() {
 
 #[test]
 fn find_says_what_a_target_is_made_of_whether_or_not_it_is_held() {
-    let mut desk = Desk::new();
-    desk.machine().groups.insert("/s/web.service".to_owned(), 7);
-    desk.machine().spawn(10, 1000);
+    let mut fixture = Fixture::new();
+    fixture
+        .machine()
+        .groups
+        .insert("/s/web.service".to_owned(), 7);
+    fixture.machine().spawn(10, 1000);
     let mut find = |target: &str| {
         let target = target.to_owned();
-        match desk.ask(&ANN, Request::Find(Find { target }), None) {
+        match fixture.ask(&ANN, Request::Find(Find { target }), None) {
             Response::Found(found) => Ok(found),
             Response::Failed(failed) => Err(failed.text),
             other => panic!("{other:?}"),
@@ -178,8 +187,8 @@ fn find_says_what_a_target_is_made_of_whether_or_not_it_is_held() {
     assert_eq!(find("user:1000"), Ok(Found::User(1000)));
     assert!(find("name:n").is_err_and(|why| why.contains("nothing is set for name:n")));
     assert!(find("pid:99").is_err_and(|why| why.contains("does not exist")));
-    ok(desk.run_named(&ANN, "n", 10, "up 1mbit"));
+    ok(fixture.run_named(&ANN, "n", 10, "up 1mbit"));
     let target = "name:n".to_owned();
-    let found = desk.ask(&ANN, Request::Find(Find { target }), None);
+    let found = fixture.ask(&ANN, Request::Find(Find { target }), None);
     assert_eq!(found, Response::Found(Found::Processes(vec![10])));
 }

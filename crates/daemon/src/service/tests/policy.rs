@@ -29,57 +29,63 @@ impl Drop for File {
     }
 }
 
-fn reload(desk: &mut Desk) -> Response {
-    desk.ask(&Peer::ROOT, Request::Reload(Reload {}), None)
+fn reload(fixture: &mut Fixture) -> Response {
+    fixture.ask(&Peer::ROOT, Request::Reload(Reload {}), None)
 }
 
 const WEB: &str = "[[rule]]\nname = \"web\"\nmatch = \"unit:web\"\nup = \"4mbit\"\n";
 
 #[test]
 fn rules_hold_change_and_go_with_the_file() {
-    let mut desk = Desk::new();
-    desk.machine().groups.insert("/s/web.service".to_owned(), 7);
+    let mut fixture = Fixture::new();
+    fixture
+        .machine()
+        .groups
+        .insert("/s/web.service".to_owned(), 7);
     let file = File::new("hold", WEB);
-    desk.service.obey(&file.0, desk.now);
-    let held = desk.held("unit:web").expect("in force");
+    fixture.service.load_policy(&file.0, fixture.now);
+    let held = fixture.held("unit:web").expect("in force");
     assert_eq!(held.rule.as_deref(), Some("web"));
-    assert_eq!(desk.show().targets[0].contract.set_by["up"], 0);
+    assert_eq!(fixture.show().targets[0].contract.set_by["up"], 0);
     // Root tightens the limit, the rule stays beneath; a rule that has not changed keeps its
     // target's id.
-    ok(desk.set("unit:web", "up 1mbit"));
-    ok(reload(&mut desk));
-    assert_eq!(desk.held("unit:web").expect("held").id, held.id);
-    let up = |desk: &mut Desk| desk.show().targets[0].effective.up;
-    assert_eq!(up(&mut desk), Some(1_000_000));
+    ok(fixture.set("unit:web", "up 1mbit"));
+    ok(reload(&mut fixture));
+    assert_eq!(fixture.held("unit:web").expect("held").id, held.id);
+    let up = |fixture: &mut Fixture| fixture.show().targets[0].effective.up;
+    assert_eq!(up(&mut fixture), Some(1_000_000));
     file.write(&WEB.replace("4mbit", "500kbit"));
-    ok(reload(&mut desk));
-    assert_eq!(up(&mut desk), Some(500_000));
+    ok(reload(&mut fixture));
+    assert_eq!(up(&mut fixture), Some(500_000));
     file.write("");
-    ok(reload(&mut desk));
-    assert_eq!(up(&mut desk), Some(1_000_000));
-    ok(desk.clear("unit:web"));
-    assert!(desk.service.ledger().is_empty());
-    desk.check();
+    ok(reload(&mut fixture));
+    assert_eq!(up(&mut fixture), Some(1_000_000));
+    ok(fixture.clear("unit:web"));
+    assert!(fixture.service.ledger().is_empty());
+    fixture.check();
 }
 
 #[test]
 fn a_reload_is_all_or_nothing() {
-    let mut desk = Desk::new();
-    desk.machine().groups.insert("/s/web.service".to_owned(), 7);
+    let mut fixture = Fixture::new();
+    fixture
+        .machine()
+        .groups
+        .insert("/s/web.service".to_owned(), 7);
     let link = "[[link]]\nname = \"eth0\"\nrate = \"100mbit\"\n";
     let min = |unit: &str, rate: &str| {
         format!("[[rule]]\nname = \"{unit}\"\nmatch = \"unit:{unit}\"\nmin = \"{rate}\"\n")
     };
     let text = format!("{link}{}{}", min("web", "60mbit"), min("b", "40mbit"));
     let file = File::new("all", &text);
-    desk.service.obey(&file.0, desk.now);
-    let shown = desk.show();
+    fixture.service.load_policy(&file.0, fixture.now);
+    let shown = fixture.show();
     let held = |shown: &ShowDoc| shown.links[0].up.as_ref().expect("up").held;
     assert_eq!(held(&shown), 100_000_000);
     assert!(shown.targets[0].degraded[0].contains("not there"));
     let before = (
-        desk.machine().force.clone(),
-        desk.service.ledger().entries(),
+        fixture.machine().in_force.clone(),
+        fixture.service.ledger().entries(),
     );
     let user = "[[rule]]\nname = \"u\"\nmatch = \"user:who\"\nup = \"1mbit\"\n";
     for (text, word) in [
@@ -92,15 +98,15 @@ fn a_reload_is_all_or_nothing() {
         (format!("{link}{user}"), "who"),
     ] {
         file.write(&text);
-        let said = match reload(&mut desk) {
+        let said = match reload(&mut fixture) {
             Response::Failed(failed) => failed.text,
             Response::Refused(refused) => refused.text,
             other => panic!("{other:?}"),
         };
         assert!(said.contains(word), "{word}: {said}");
         let after = (
-            desk.machine().force.clone(),
-            desk.service.ledger().entries(),
+            fixture.machine().in_force.clone(),
+            fixture.service.ledger().entries(),
         );
         assert_eq!(before, after, "{said}");
     }
@@ -109,83 +115,89 @@ fn a_reload_is_all_or_nothing() {
     let link = link.replace("100", "90");
     let text = format!("{link}{}{}", min("web", "30mbit"), min("b", "60mbit"));
     file.write(&text);
-    ok(reload(&mut desk));
-    assert_eq!(held(&desk.show()), 90_000_000);
+    ok(reload(&mut fixture));
+    assert_eq!(held(&fixture.show()), 90_000_000);
     file.write("");
-    ok(reload(&mut desk));
-    assert!(desk.service.ledger().is_empty());
-    desk.check();
+    ok(reload(&mut fixture));
+    assert!(fixture.service.ledger().is_empty());
+    fixture.check();
 }
 
 #[test]
 fn the_first_rule_of_a_target_wins_under_whatever_name() {
-    let mut desk = Desk::new();
-    desk.machine().groups.insert("/s/web.service".to_owned(), 7);
+    let mut fixture = Fixture::new();
+    fixture
+        .machine()
+        .groups
+        .insert("/s/web.service".to_owned(), 7);
     let second = WEB
         .replace("\"web\"", "\"other\"")
         .replace("unit:web", "cgroup:/s/web.service")
         .replace("4mbit", "1mbit");
     let file = File::new("first", &format!("{WEB}{second}"));
-    desk.service.obey(&file.0, desk.now);
-    assert_eq!(desk.show().targets.len(), 1);
-    assert_eq!(desk.show().targets[0].effective.up, Some(4_000_000));
-    let done = ok(reload(&mut desk));
+    fixture.service.load_policy(&file.0, fixture.now);
+    assert_eq!(fixture.show().targets.len(), 1);
+    assert_eq!(fixture.show().targets[0].effective.up, Some(4_000_000));
+    let done = ok(reload(&mut fixture));
     assert!(done.messages[1].contains("never matches"), "{done:?}");
 }
 
 #[test]
 fn a_rule_waits_for_its_name_and_stays_when_the_last_one_ends() {
-    let mut desk = Desk::new();
+    let mut fixture = Fixture::new();
     let rule = "[[rule]]\nname = \"b\"\nmatch = \"name:build\"\nup = \"4mbit\"\n";
     let file = File::new("name", rule);
-    desk.service.obey(&file.0, desk.now);
-    desk.pass(1);
-    desk.machine().spawn(10, 1000);
-    ok(desk.run_named(&ANN, "build", 10, ""));
-    assert_eq!(desk.own(10).as_deref(), Some("name:build"));
-    ok(desk.set_as(&ANN, "name:build", "up 1mbit"));
-    desk.machine().exit(10);
-    desk.pass(1);
-    let up = desk.show().targets[0].effective.up;
+    fixture.service.load_policy(&file.0, fixture.now);
+    fixture.advance(1);
+    fixture.machine().spawn(10, 1000);
+    ok(fixture.run_named(&ANN, "build", 10, ""));
+    assert_eq!(fixture.own(10).as_deref(), Some("name:build"));
+    ok(fixture.set_as(&ANN, "name:build", "up 1mbit"));
+    fixture.machine().exit(10);
+    fixture.advance(1);
+    let up = fixture.show().targets[0].effective.up;
     assert_eq!(up, Some(4_000_000), "ann's claim went with her process");
     // Only root and the group may join a name to which the policy promises something.
     let link = "[[link]]\nname = \"eth0\"\nrate = \"10mbit\"\n";
     file.write(&format!("{link}{}", rule.replace("up =", "min =")));
-    ok(reload(&mut desk));
-    desk.machine().spawn(11, 1000);
-    assert!(refused(desk.run_named(&ANN, "build", 11, "")).contains("policy file"));
-    desk.check();
+    ok(reload(&mut fixture));
+    fixture.machine().spawn(11, 1000);
+    assert!(refused(fixture.run_named(&ANN, "build", 11, "")).contains("policy file"));
+    fixture.check();
 }
 
 #[test]
 fn a_file_that_makes_no_sense_leaves_what_was_in_force_and_the_daemon_serving() {
-    let mut desk = Desk::new();
-    desk.machine().groups.insert("/s/web.service".to_owned(), 7);
-    desk.machine().spawn(10, 0);
+    let mut fixture = Fixture::new();
+    fixture
+        .machine()
+        .groups
+        .insert("/s/web.service".to_owned(), 7);
+    fixture.machine().spawn(10, 0);
     let file = File::new("sense", WEB);
-    desk.service.obey(&file.0, desk.now);
+    fixture.service.load_policy(&file.0, fixture.now);
     file.write("[[rule]\n");
-    desk.service.obey(&file.0, desk.now);
-    assert!(desk.held("unit:web").is_some());
-    assert!(desk.service.rules.fault.is_some());
-    ok(desk.set("pid:10", "up 1mbit"));
-    let by_ann = desk.ask(&ANN, Request::Reload(Reload {}), None);
+    fixture.service.load_policy(&file.0, fixture.now);
+    assert!(fixture.held("unit:web").is_some());
+    assert!(fixture.service.rules.fault.is_some());
+    ok(fixture.set("pid:10", "up 1mbit"));
+    let by_ann = fixture.ask(&ANN, Request::Reload(Reload {}), None);
     assert!(refused(by_ann).contains("root"));
 }
 
 #[test]
 fn the_short_form_means_what_the_policy_says() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(10, 0);
-    let short = |desk: &mut Desk, change: &str| {
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
+    let short = |fixture: &mut Fixture, change: &str| {
         let short = |set: &mut Set| set.short = true;
-        let done = ok(desk.set_with(&Peer::ROOT, "pid:10", change, Some(10), short));
+        let done = ok(fixture.set_with(&Peer::ROOT, "pid:10", change, Some(10), short));
         done.effective.unwrap_or_default()
     };
-    assert_eq!(short(&mut desk, "both 4mbit"), "both 4mbit");
-    ok(desk.clear("all"));
+    assert_eq!(short(&mut fixture, "both 4mbit"), "both 4mbit");
+    ok(fixture.clear("all"));
     let file = File::new("short", "input_meter = false\n");
-    desk.service.obey(&file.0, desk.now);
-    assert_eq!(short(&mut desk, "both 4mbit"), "up 4mbit");
-    assert_eq!(short(&mut desk, "both none"), "none");
+    fixture.service.load_policy(&file.0, fixture.now);
+    assert_eq!(short(&mut fixture, "both 4mbit"), "up 4mbit");
+    assert_eq!(short(&mut fixture, "both none"), "none");
 }

@@ -15,16 +15,16 @@ const GROUP: Peer = Peer {
 };
 
 /// A service with these quotas; processes 10 to 99 are Ann's, 110 to 199 Bob's.
-fn desk(quotas: &str) -> Desk {
-    let mut desk = Desk::new();
+fn fixture(quotas: &str) -> Fixture {
+    let mut fixture = Fixture::new();
     for pid in 10..100 {
-        desk.machine().spawn(pid, ANN.uid);
-        desk.machine().spawn(pid + 100, BOB.uid);
+        fixture.machine().spawn(pid, ANN.uid);
+        fixture.machine().spawn(pid + 100, BOB.uid);
     }
     let text = format!("[quotas]\n{quotas}\n");
     let policy = Policy::parse(std::path::Path::new("policy.toml"), &text).expect("a policy");
-    desk.service.rules.policy = policy;
-    desk
+    fixture.service.rules.policy = policy;
+    fixture
 }
 
 fn for_a_time(set: &mut Set) {
@@ -33,11 +33,11 @@ fn for_a_time(set: &mut Set) {
 
 #[test]
 fn a_user_has_so_many_targets_and_others_are_not_concerned() {
-    let mut desk = desk("targets = 3");
+    let mut fixture = fixture("targets = 3");
     for pid in 10..13 {
-        ok(desk.set_as(&ANN, &format!("pid:{pid}"), "up 4mbit"));
+        ok(fixture.set_as(&ANN, &format!("pid:{pid}"), "up 4mbit"));
     }
-    let said = refused(desk.set_as(&ANN, "pid:13", "up 4mbit"));
+    let said = refused(fixture.set_as(&ANN, "pid:13", "up 4mbit"));
     assert!(
         said.contains("user 1000 would have 4 targets, more than the quota of 3"),
         "{said}"
@@ -46,36 +46,36 @@ fn a_user_has_so_many_targets_and_others_are_not_concerned() {
         said.contains("`targets` in [quotas] of policy.toml"),
         "{said}"
     );
-    refused(desk.run_named(&ANN, "mine", 14, "up 1mbit"));
+    refused(fixture.run_named(&ANN, "mine", 14, "up 1mbit"));
     // Existing targets can be changed, and other users are not affected.
-    ok(desk.set_as(&ANN, "pid:10", "up 5mbit"));
-    ok(desk.set_as(&BOB, "pid:110", "up 4mbit"));
-    ok(desk.set_as(&GROUP, "pid:15", "up 4mbit"));
-    ok(desk.set("pid:16", "up 4mbit"));
+    ok(fixture.set_as(&ANN, "pid:10", "up 5mbit"));
+    ok(fixture.set_as(&BOB, "pid:110", "up 4mbit"));
+    ok(fixture.set_as(&GROUP, "pid:15", "up 4mbit"));
+    ok(fixture.set("pid:16", "up 4mbit"));
     // A released place can be used again.
-    ok(desk.clear_as(&ANN, "pid:11"));
-    ok(desk.set_as(&ANN, "pid:13", "up 4mbit"));
-    refused(desk.set_as(&ANN, "pid:14", "up 4mbit"));
-    desk.check();
+    ok(fixture.clear_as(&ANN, "pid:11"));
+    ok(fixture.set_as(&ANN, "pid:13", "up 4mbit"));
+    refused(fixture.set_as(&ANN, "pid:14", "up 4mbit"));
+    fixture.check();
 }
 
 #[test]
 fn what_is_left_of_a_target_counts_until_it_is_gone() {
-    let mut desk = desk("targets = 1");
-    ok(desk.set_as(&ANN, "pid:10", "up 4mbit"));
-    desk.machine().exit(10);
-    desk.pass(1);
-    assert_eq!(desk.service.ledger().remnants().count(), 1);
-    refused(desk.set_as(&ANN, "pid:11", "up 4mbit"));
-    desk.pass(10);
-    ok(desk.set_as(&ANN, "pid:11", "up 4mbit"));
+    let mut fixture = fixture("targets = 1");
+    ok(fixture.set_as(&ANN, "pid:10", "up 4mbit"));
+    fixture.machine().exit(10);
+    fixture.advance(1);
+    assert_eq!(fixture.service.ledger().draining().count(), 1);
+    refused(fixture.set_as(&ANN, "pid:11", "up 4mbit"));
+    fixture.advance(10);
+    ok(fixture.set_as(&ANN, "pid:11", "up 4mbit"));
 }
 
 #[test]
 fn a_user_has_so_many_changes_that_wait_and_for_so_long() {
-    let mut desk = desk("undos = 2\nundo-time = \"1h\"");
+    let mut fixture = fixture("undos = 2\nundo-time = \"1h\"");
     for pid in [10, 11] {
-        ok(desk.set_with(
+        ok(fixture.set_with(
             &ANN,
             &format!("pid:{pid}"),
             "up 4mbit",
@@ -83,30 +83,30 @@ fn a_user_has_so_many_changes_that_wait_and_for_so_long() {
             for_a_time,
         ));
     }
-    let said = refused(desk.set_with(&ANN, "pid:12", "up 4mbit", Some(12), for_a_time));
+    let said = refused(fixture.set_with(&ANN, "pid:12", "up 4mbit", Some(12), for_a_time));
     assert!(
         said.contains("3 changes that wait to be taken back"),
         "{said}"
     );
     assert!(said.contains("`undos`"), "{said}");
-    ok(desk.set_as(&ANN, "pid:12", "up 4mbit"));
+    ok(fixture.set_as(&ANN, "pid:12", "up 4mbit"));
     // A change that replaces another does not count as one more.
-    ok(desk.set_with(&ANN, "pid:10", "up 3mbit", Some(10), for_a_time));
+    ok(fixture.set_with(&ANN, "pid:10", "up 3mbit", Some(10), for_a_time));
     let long = |set: &mut Set| set.confirm_ns = Some(2 * 3_600_000_000_000);
-    let said = refused(desk.set_with(&ANN, "pid:13", "up 4mbit", Some(13), long));
+    let said = refused(fixture.set_with(&ANN, "pid:13", "up 4mbit", Some(13), long));
     assert!(
         said.contains("2h between a change and its undoing"),
         "{said}"
     );
-    ok(desk.set_with(&Peer::ROOT, "pid:13", "up 4mbit", Some(13), long));
+    ok(fixture.set_with(&Peer::ROOT, "pid:13", "up 4mbit", Some(13), long));
 }
 
 #[test]
 fn a_user_has_so_many_bytes_of_state() {
-    let mut desk = desk("state-bytes = \"4KiB\"");
+    let mut fixture = fixture("state-bytes = \"4KiB\"");
     let mut said = None;
     for pid in 10..60 {
-        match desk.run_named(&ANN, &format!("a{pid}"), pid, "up 4mbit") {
+        match fixture.run_named(&ANN, &format!("a{pid}"), pid, "up 4mbit") {
             Response::Done(_) => {}
             other => {
                 said = Some(refused(other));
@@ -123,77 +123,82 @@ fn a_user_has_so_many_bytes_of_state() {
 
 #[test]
 fn a_lowered_limit_takes_nothing_away_and_lets_nothing_be_added() {
-    let mut desk = desk("");
+    let mut fixture = fixture("");
     for pid in 10..15 {
-        ok(desk.set_as(&ANN, &format!("pid:{pid}"), "up 4mbit"));
+        ok(fixture.set_as(&ANN, &format!("pid:{pid}"), "up 4mbit"));
     }
-    desk.service
+    fixture
+        .service
         .rules
         .policy
         .quotas
         .set(crate::quotas::Quota::Targets, 2)
         .expect("a limit");
-    ok(desk.set_as(&ANN, "pid:10", "up 5mbit"));
-    ok(desk.clear_as(&ANN, "pid:11"));
-    refused(desk.set_as(&ANN, "pid:20", "up 5mbit"));
+    ok(fixture.set_as(&ANN, "pid:10", "up 5mbit"));
+    ok(fixture.clear_as(&ANN, "pid:11"));
+    refused(fixture.set_as(&ANN, "pid:20", "up 5mbit"));
 }
 
 #[test]
 fn refusals_of_a_user_do_not_push_out_the_lines_of_root() {
-    let mut desk = desk("");
-    ok(desk.set("pid:1", "up 4mbit"));
+    let mut fixture = fixture("");
+    ok(fixture.set("pid:1", "up 4mbit"));
     for _ in 0..2_500 {
-        refused(desk.set_as(&ANN, "user:1001", "up 4mbit"));
+        refused(fixture.set_as(&ANN, "user:1001", "up 4mbit"));
     }
-    let lines = desk.service.reconciler.journal.read(desk.now, None, None);
+    let lines = fixture
+        .service
+        .reconciler
+        .journal
+        .read(fixture.now, None, None);
     assert!(lines[0].text.contains("root set pid:1"), "{:?}", lines[0]);
     let last = &lines[lines.len() - 1].text;
     assert!(
         last.starts_with("2260 more refusals of user 1000"),
         "{last}"
     );
-    let used = desk.service.used();
+    let used = fixture.service.used();
     assert_eq!(used[&1000][&crate::quotas::Quota::LogLines], 2_500);
 }
 
 #[test]
 fn who_has_what_is_told_to_root_and_to_each_user_alone() {
-    let mut desk = desk("targets = 7");
-    ok(desk.set_as(&ANN, "pid:10", "up 4mbit"));
-    ok(desk.set_with(&BOB, "pid:110", "up 4mbit", Some(110), for_a_time));
-    let told = |desk: &Desk, peer: &Peer| {
-        let (quotas, used) = (desk.service.quotas(), desk.service.used());
-        crate::service::users::document(quotas, &used, &Default::default(), peer)
+    let mut fixture = fixture("targets = 7");
+    ok(fixture.set_as(&ANN, "pid:10", "up 4mbit"));
+    ok(fixture.set_with(&BOB, "pid:110", "up 4mbit", Some(110), for_a_time));
+    let users_doc = |fixture: &Fixture, peer: &Peer| {
+        let (quotas, used) = (fixture.service.quotas(), fixture.service.used());
+        crate::service::users::users_doc(quotas, &used, &Default::default(), peer)
     };
-    let all = told(&desk, &Peer::ROOT);
+    let all = users_doc(&fixture, &Peer::ROOT);
     assert_eq!(all.users.len(), 2);
     assert_eq!(all.users[0].used["targets"], 1);
     assert_eq!(all.users[1].used["undos"], 1);
     assert!(all.users[1].used["state-bytes"] > 100);
     let targets = all.quotas.iter().find(|quota| quota.quota == "targets");
     assert_eq!(targets.expect("it").limit, 7);
-    let of_ann = told(&desk, &ANN);
+    let of_ann = users_doc(&fixture, &ANN);
     assert_eq!(of_ann.users.len(), 1);
     assert_eq!(of_ann.users[0].uid, ANN.uid);
 }
 
 #[test]
 fn what_a_user_toggles_stays_loaded_for_a_while_and_of_root_nothing_is_left() {
-    let mut desk = desk("targets = 1");
+    let mut fixture = fixture("targets = 1");
     for _ in 0..3 {
-        ok(desk.set_as(&ANN, "pid:10", "up 4mbit"));
-        ok(desk.clear_as(&ANN, "pid:10"));
-        assert!(desk.held("pid:10").is_none() && desk.machine().is_enforcing());
-        assert_eq!(desk.service.ledger().remnants().count(), 1);
+        ok(fixture.set_as(&ANN, "pid:10", "up 4mbit"));
+        ok(fixture.clear_as(&ANN, "pid:10"));
+        assert!(fixture.held("pid:10").is_none() && fixture.machine().is_enforcing());
+        assert_eq!(fixture.service.ledger().draining().count(), 1);
     }
-    desk.pass(5);
-    assert!(!desk.machine().is_enforcing());
-    ok(desk.set_as(&ANN, "pid:10", "up 4mbit"));
-    ok(desk.clear("pid:10"));
-    assert!(!desk.machine().is_enforcing());
-    ok(desk.set_as(&ANN, "pid:10", "up 4mbit"));
-    ok(desk.clear_as(&ANN, "all"));
-    assert!(desk.machine().is_enforcing());
-    ok(desk.clear("all"));
-    assert!(!desk.machine().is_enforcing());
+    fixture.advance(5);
+    assert!(!fixture.machine().is_enforcing());
+    ok(fixture.set_as(&ANN, "pid:10", "up 4mbit"));
+    ok(fixture.clear("pid:10"));
+    assert!(!fixture.machine().is_enforcing());
+    ok(fixture.set_as(&ANN, "pid:10", "up 4mbit"));
+    ok(fixture.clear_as(&ANN, "all"));
+    assert!(fixture.machine().is_enforcing());
+    ok(fixture.clear("all"));
+    assert!(!fixture.machine().is_enforcing());
 }

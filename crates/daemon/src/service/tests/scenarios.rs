@@ -7,105 +7,111 @@ use super::*;
 
 #[test]
 fn a_limit_is_set_shown_changed_and_cleared() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(10, 0);
-    let done = ok(desk.set("pid:10", "up 4mbit"));
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
+    let done = ok(fixture.set("pid:10", "up 4mbit"));
     assert_eq!(done.effective.as_deref(), Some("up 4mbit"));
     assert_eq!(done.id, Some(1));
-    desk.check();
-    ok(desk.set("pid:10", "down 1mbit"));
-    let shown = desk.show();
+    fixture.check();
+    ok(fixture.set("pid:10", "down 1mbit"));
+    let shown = fixture.show();
     assert_eq!(shown.targets.len(), 1);
     assert_eq!(shown.targets[0].effective.up, Some(4_000_000));
     assert_eq!(shown.targets[0].effective.down, Some(1_000_000));
     assert_eq!(shown.targets[0].contract.set_by["up"], 0);
-    ok(desk.set("pid:10", "up none"));
-    desk.check();
-    ok(desk.clear("pid:10"));
-    desk.check();
-    assert!(desk.show().targets.is_empty());
-    assert!(!desk.machine().is_enforcing());
-    assert!(failed(desk.clear("pid:10")).contains("nothing is set for pid:10"));
+    ok(fixture.set("pid:10", "up none"));
+    fixture.check();
+    ok(fixture.clear("pid:10"));
+    fixture.check();
+    assert!(fixture.show().targets.is_empty());
+    assert!(!fixture.machine().is_enforcing());
+    assert!(failed(fixture.clear("pid:10")).contains("nothing is set for pid:10"));
 }
 
 #[test]
 fn clearing_the_last_clause_ends_the_target() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(10, 0);
-    ok(desk.set("pid:10", "up 4mbit"));
-    let done = ok(desk.set("pid:10", "up none"));
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
+    ok(fixture.set("pid:10", "up 4mbit"));
+    let done = ok(fixture.set("pid:10", "up none"));
     assert_eq!(done.effective.as_deref(), Some("none"));
-    assert!(desk.held("pid:10").is_none());
-    let done = ok(desk.set("pid:10", "up none"));
+    assert!(fixture.held("pid:10").is_none());
+    let done = ok(fixture.set("pid:10", "up none"));
     assert!(done.messages[0].contains("nothing was set"), "{done:?}");
-    desk.check();
+    fixture.check();
 }
 
 #[test]
 fn a_unit_keeps_its_contract_when_it_is_started_again() {
-    let mut desk = Desk::new();
-    desk.machine().groups.insert("/s/web.service".to_owned(), 7);
-    ok(desk.set("unit:web", "up 4mbit"));
-    desk.machine().groups.remove("/s/web.service");
-    desk.pass(1);
-    let shown = desk.show();
+    let mut fixture = Fixture::new();
+    fixture
+        .machine()
+        .groups
+        .insert("/s/web.service".to_owned(), 7);
+    ok(fixture.set("unit:web", "up 4mbit"));
+    fixture.machine().groups.remove("/s/web.service");
+    fixture.advance(1);
+    let shown = fixture.show();
     assert!(
         shown.targets[0].degraded[0].contains("not there"),
         "{shown:?}"
     );
     // The old group stays the unit's for packets still being sent, and a new group is the unit's
     // from its creation.
-    assert_eq!(desk.machine().force.groups.values().next(), Some(&7));
-    let awaited: Vec<String> = desk.machine().awaited.keys().cloned().collect();
-    assert_eq!(awaited, ["/s/web.service", "web.service"]);
-    desk.machine().groups.insert("/t/web.service".to_owned(), 8);
-    desk.pass(1);
-    assert!(desk.show().targets[0].degraded.is_empty());
-    assert_eq!(desk.machine().force.groups.values().next(), Some(&8));
-    assert!(failed(desk.set("unit:none", "up 1mbit")).contains("none"));
-    desk.machine().groups.clear();
-    desk.pass(1);
-    ok(desk.clear("unit:web"));
-    assert!(desk.machine().force.groups.is_empty() && desk.machine().awaited.is_empty());
-    desk.check();
+    assert_eq!(fixture.machine().in_force.groups.values().next(), Some(&7));
+    let expected: Vec<String> = fixture.machine().expected.keys().cloned().collect();
+    assert_eq!(expected, ["/s/web.service", "web.service"]);
+    fixture
+        .machine()
+        .groups
+        .insert("/t/web.service".to_owned(), 8);
+    fixture.advance(1);
+    assert!(fixture.show().targets[0].degraded.is_empty());
+    assert_eq!(fixture.machine().in_force.groups.values().next(), Some(&8));
+    assert!(failed(fixture.set("unit:none", "up 1mbit")).contains("none"));
+    fixture.machine().groups.clear();
+    fixture.advance(1);
+    ok(fixture.clear("unit:web"));
+    assert!(fixture.machine().in_force.groups.is_empty() && fixture.machine().expected.is_empty());
+    fixture.check();
 }
 
 #[test]
 fn users_tighten_each_others_limits_and_lift_their_own() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(10, 1000);
-    let up = |desk: &mut Desk| desk.show().targets[0].effective.up;
-    ok(desk.set("pid:10", "up 4mbit"));
-    ok(desk.set_as(&ANN, "pid:10", "up 2mbit"));
-    assert_eq!(up(&mut desk), Some(2_000_000));
-    ok(desk.clear_as(&ANN, "pid:10"));
-    assert_eq!(up(&mut desk), Some(4_000_000));
-    assert!(refused(desk.clear_as(&ANN, "pid:10")).contains("root"));
-    assert!(refused(desk.set_as(&ANN, "pid:10", "up none")).contains("root"));
-    assert!(refused(desk.set_as(&ANN, "pid:10", "min 1mbit")).contains("netnice"));
-    assert!(refused(desk.set_as(&ANN, "user:1000", "up 1mbit")).contains("root"));
-    desk.machine().spawn(20, 0);
-    assert!(refused(desk.set_as(&ANN, "pid:20", "up 1mbit")).contains("root"));
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 1000);
+    let up = |fixture: &mut Fixture| fixture.show().targets[0].effective.up;
+    ok(fixture.set("pid:10", "up 4mbit"));
+    ok(fixture.set_as(&ANN, "pid:10", "up 2mbit"));
+    assert_eq!(up(&mut fixture), Some(2_000_000));
+    ok(fixture.clear_as(&ANN, "pid:10"));
+    assert_eq!(up(&mut fixture), Some(4_000_000));
+    assert!(refused(fixture.clear_as(&ANN, "pid:10")).contains("root"));
+    assert!(refused(fixture.set_as(&ANN, "pid:10", "up none")).contains("root"));
+    assert!(refused(fixture.set_as(&ANN, "pid:10", "min 1mbit")).contains("netnice"));
+    assert!(refused(fixture.set_as(&ANN, "user:1000", "up 1mbit")).contains("root"));
+    fixture.machine().spawn(20, 0);
+    assert!(refused(fixture.set_as(&ANN, "pid:20", "up 1mbit")).contains("root"));
     // Clearing all clears the user's own claims, and the answer has their number.
-    ok(desk.set_as(&ANN, "pid:10", "up 1mbit"));
-    let done = ok(desk.clear_as(&ANN, "all"));
+    ok(fixture.set_as(&ANN, "pid:10", "up 1mbit"));
+    let done = ok(fixture.clear_as(&ANN, "all"));
     assert_eq!(done.messages[0], "1 target cleared");
-    assert_eq!(up(&mut desk), Some(4_000_000));
-    desk.check();
+    assert_eq!(up(&mut fixture), Some(4_000_000));
+    fixture.check();
 }
 
 #[test]
 fn what_does_not_fit_is_refused_and_nothing_changes() {
-    let mut desk = Desk::new();
+    let mut fixture = Fixture::new();
     for pid in [10, 20, 30] {
-        desk.machine().spawn(pid, 0);
+        fixture.machine().spawn(pid, 0);
     }
-    assert!(refused(desk.set("pid:10", "min 1mbit")).contains("netnice link"));
-    ok(desk.link("eth0", "100mbit", ""));
-    ok(desk.set("pid:10", "min 60mbit"));
-    ok(desk.set("pid:20", "min 20mbit"));
-    let before = desk.machine().force.clone();
-    let text = refused(desk.set("pid:30", "min 30mbit"));
+    assert!(refused(fixture.set("pid:10", "min 1mbit")).contains("netnice link"));
+    ok(fixture.link("eth0", "100mbit", ""));
+    ok(fixture.set("pid:10", "min 60mbit"));
+    ok(fixture.set("pid:20", "min 20mbit"));
+    let before = fixture.machine().in_force.clone();
+    let text = refused(fixture.set("pid:30", "min 30mbit"));
     for word in [
         "eth0",
         "100 Mbit/s",
@@ -116,142 +122,148 @@ fn what_does_not_fit_is_refused_and_nothing_changes() {
     ] {
         assert!(text.contains(word), "{word} in {text}");
     }
-    assert_eq!(desk.machine().force, before);
-    assert!(desk.held("pid:30").is_none());
-    assert!(refused(desk.link("eth0", "70mbit", "")).contains("eth0"));
-    assert!(refused(desk.link("eth0", "none", "50mbit")).contains("pid:10"));
-    ok(desk.set("pid:30", "min 20mbit"));
-    desk.check();
+    assert_eq!(fixture.machine().in_force, before);
+    assert!(fixture.held("pid:30").is_none());
+    assert!(refused(fixture.link("eth0", "70mbit", "")).contains("eth0"));
+    assert!(refused(fixture.link("eth0", "none", "50mbit")).contains("pid:10"));
+    ok(fixture.set("pid:30", "min 20mbit"));
+    fixture.check();
 }
 
 #[test]
 fn a_link_is_managed_with_what_its_driver_reports_and_not_over_others() {
-    let mut desk = Desk::new();
-    assert!(failed(desk.link("eth0", "", "")).contains("reports no speed"));
+    let mut fixture = Fixture::new();
+    assert!(failed(fixture.link("eth0", "", "")).contains("reports no speed"));
     let speed = "1gbit".parse().expect("a rate");
-    desk.machine().speeds.insert("eth0".to_owned(), speed);
-    let done = ok(desk.link("eth0", "", ""));
+    fixture.machine().speeds.insert("eth0".to_owned(), speed);
+    let done = ok(fixture.link("eth0", "", ""));
     assert!(done.messages[0].contains("reported by the driver"));
-    let up = desk.show().links[0].up.clone();
+    let up = fixture.show().links[0].up.clone();
     assert_eq!(up.expect("up").source, "driver");
-    assert!(failed(desk.link("nosuch0", "1mbit", "")).contains("nosuch0"));
-    desk.machine().foreign.insert("lo".to_owned());
-    assert!(refused(desk.link("lo", "1gbit", "")).contains("somebody"));
-    assert_eq!(desk.show().links.len(), 1);
-    desk.check();
+    assert!(failed(fixture.link("nosuch0", "1mbit", "")).contains("nosuch0"));
+    fixture.machine().foreign.insert("lo".to_owned());
+    assert!(refused(fixture.link("lo", "1gbit", "")).contains("somebody"));
+    assert_eq!(fixture.show().links.len(), 1);
+    fixture.check();
 }
 
 #[test]
 fn every_step_that_fails_leaves_all_as_it_was() {
-    let mut desk = Desk::new();
-    desk.machine().groups.insert("/g".to_owned(), 5);
-    desk.machine().spawn(10, 0);
-    desk.machine().fork(10, 11);
-    desk.machine().fork(10, 12);
-    ok(desk.set("pid:11", "up 4mbit"));
-    ok(desk.set("pid:12", "up 4mbit"));
-    type Change = fn(&mut Desk) -> Response;
+    let mut fixture = Fixture::new();
+    fixture.machine().groups.insert("/g".to_owned(), 5);
+    fixture.machine().spawn(10, 0);
+    fixture.machine().fork(10, 11);
+    fixture.machine().fork(10, 12);
+    ok(fixture.set("pid:11", "up 4mbit"));
+    ok(fixture.set("pid:12", "up 4mbit"));
+    type Change = fn(&mut Fixture) -> Response;
     let changes: [Change; 6] = [
-        |desk| desk.set("pid:10", "up 9mbit"),
-        |desk| desk.set("cgroup:/g", "up 9mbit"),
-        |desk| desk.set("pid:11", "up none"),
-        |desk| desk.clear("pid:12"),
-        |desk| desk.link("eth0", "100mbit", ""),
-        |desk| desk.set("user:0", "down 1mbit"),
+        |fixture| fixture.set("pid:10", "up 9mbit"),
+        |fixture| fixture.set("cgroup:/g", "up 9mbit"),
+        |fixture| fixture.set("pid:11", "up none"),
+        |fixture| fixture.clear("pid:12"),
+        |fixture| fixture.link("eth0", "100mbit", ""),
+        |fixture| fixture.set("user:0", "down 1mbit"),
     ];
     for (n, change) in changes.iter().enumerate() {
         for k in 0.. {
             let before = (
-                desk.machine().force.clone(),
-                desk.service.ledger().entries(),
+                fixture.machine().in_force.clone(),
+                fixture.service.ledger().entries(),
             );
-            desk.machine().fails_in = Some(k);
-            let answer = change(&mut desk);
-            if desk.machine().fails_in.take().is_some() {
+            fixture.machine().fails_in = Some(k);
+            let answer = change(&mut fixture);
+            if fixture.machine().fails_in.take().is_some() {
                 ok(answer);
                 break;
             }
             assert!(failed(answer).contains("says no"), "change {n}, step {k}");
             let after = (
-                desk.machine().force.clone(),
-                desk.service.ledger().entries(),
+                fixture.machine().in_force.clone(),
+                fixture.service.ledger().entries(),
             );
             assert_eq!(before, after, "change {n}, step {k}");
             assert!(k < 20, "it must be done some time");
         }
-        desk.check();
+        fixture.check();
     }
 }
 
 #[test]
 fn what_is_left_of_an_ended_program_keeps_its_limit_for_a_while() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(10, 0);
-    ok(desk.set("pid:10", "up 4mbit"));
-    let id = desk.held("pid:10").expect("held").id;
-    desk.machine().exit(10);
-    desk.pass(1);
-    assert!(desk.show().targets.is_empty());
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
+    ok(fixture.set("pid:10", "up 4mbit"));
+    let id = fixture.held("pid:10").expect("held").id;
+    fixture.machine().exit(10);
+    fixture.advance(1);
+    assert!(fixture.show().targets.is_empty());
     for packets in 1..10 {
-        let counts = desk.machine().sample.targets.entry(id).or_default();
+        let counts = fixture.machine().sample.targets.entry(id).or_default();
         counts.directions[0].offered_packets = packets;
-        desk.pass(1);
-        assert_eq!(desk.machine().force.desired.targets[0].id, id);
+        fixture.advance(1);
+        assert_eq!(fixture.machine().in_force.desired.targets[0].id, id);
     }
-    desk.pass(2);
-    assert!(desk.machine().is_enforcing());
-    desk.pass(1);
-    assert!(!desk.machine().is_enforcing(), "nothing moves any more");
-    desk.check();
+    fixture.advance(2);
+    assert!(fixture.machine().is_enforcing());
+    fixture.advance(1);
+    assert!(!fixture.machine().is_enforcing(), "nothing moves any more");
+    fixture.check();
 }
 
 #[test]
 fn showing_a_process_shows_what_holds_it() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(10, 1000);
-    desk.machine().fork(10, 11);
-    desk.machine().spawn(20, 1001);
-    ok(desk.set("pid:10", "up 4mbit"));
-    let show = |desk: &mut Desk, target: &str| {
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 1000);
+    fixture.machine().fork(10, 11);
+    fixture.machine().spawn(20, 1001);
+    ok(fixture.set("pid:10", "up 4mbit"));
+    let show = |fixture: &mut Fixture, target: &str| {
         let target = Some(target.to_owned());
-        desk.ask(&ANN, Request::Show(Show { target }), None)
+        fixture.ask(&ANN, Request::Show(Show { target }), None)
     };
     for target in ["pid:10", "11"] {
-        match show(&mut desk, target) {
+        match show(&mut fixture, target) {
             Response::Shown(doc) => assert_eq!(doc.targets[0].target, "pid:10"),
             other => panic!("{other:?}"),
         }
     }
-    match show(&mut desk, "20") {
+    match show(&mut fixture, "20") {
         Response::Shown(doc) => assert!(doc.targets.is_empty()),
         other => panic!("{other:?}"),
     }
-    assert!(failed(show(&mut desk, "99")).contains("99"));
-    assert!(failed(show(&mut desk, "unit:none")).contains("unit:none"));
-    assert!(failed(show(&mut desk, "rubbish")).contains("rubbish"));
+    assert!(failed(show(&mut fixture, "99")).contains("99"));
+    assert!(failed(show(&mut fixture, "unit:none")).contains("unit:none"));
+    assert!(failed(show(&mut fixture, "rubbish")).contains("rubbish"));
 }
 
 #[test]
 fn a_dry_run_tells_and_changes_nothing() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(10, 0);
-    let before = (desk.machine().force.clone(), desk.service.ledger().clone());
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
+    let before = (
+        fixture.machine().in_force.clone(),
+        fixture.service.ledger().clone(),
+    );
     let dry = |set: &mut Set| {
         set.dry_run = true;
         set.confirm_ns = Some(1_000_000_000);
     };
-    let done = ok(desk.set_with(&Peer::ROOT, "pid:10", "up 4mbit", Some(10), dry));
+    let done = ok(fixture.set_with(&Peer::ROOT, "pid:10", "up 4mbit", Some(10), dry));
     assert_eq!(done.effective.as_deref(), Some("up 4mbit"));
     assert!(done.plan.is_some_and(|plan| !plan.is_empty()));
-    let after = (desk.machine().force.clone(), desk.service.ledger().clone());
+    let after = (
+        fixture.machine().in_force.clone(),
+        fixture.service.ledger().clone(),
+    );
     assert_eq!(before, after);
-    assert_eq!(desk.service.next_due(), None);
+    assert_eq!(fixture.service.next_due(), None);
 }
 
 #[test]
 fn what_is_not_understood_is_said_and_nothing_changes() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(10, 0);
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
     let table = [
         ("pid:10", "", "nothing is asked"),
         ("pid:10", "up 10", "no unit"),
@@ -265,53 +277,53 @@ fn what_is_not_understood_is_said_and_nothing_changes() {
         ("user:nobody-here", "up 1mbit", "nobody-here"),
     ];
     for (target, change, word) in table {
-        let text = failed(desk.set(target, change));
+        let text = failed(fixture.set(target, change));
         assert!(text.contains(word), "{target} {change}: {text}");
     }
-    let without = desk.set_with(&Peer::ROOT, "pid:10", "up 1mbit", None, |_| {});
+    let without = fixture.set_with(&Peer::ROOT, "pid:10", "up 1mbit", None, |_| {});
     assert!(failed(without).contains("pidfd"));
-    desk.machine().spawn(11, 0);
-    let other = desk.set_with(&Peer::ROOT, "pid:10", "up 1mbit", Some(11), |_| {});
+    fixture.machine().spawn(11, 0);
+    let other = fixture.set_with(&Peer::ROOT, "pid:10", "up 1mbit", Some(11), |_| {});
     assert!(failed(other).contains("pidfd is of process 11"));
-    assert!(desk.service.ledger().is_empty());
+    assert!(fixture.service.ledger().is_empty());
 }
 
 #[test]
 fn five_deep_and_no_deeper() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(10, 0);
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
     for pid in 11..=15 {
-        desk.machine().fork(pid - 1, pid);
+        fixture.machine().fork(pid - 1, pid);
     }
     for pid in 10..15 {
-        ok(desk.set(&format!("pid:{pid}"), "up 4mbit"));
+        ok(fixture.set(&format!("pid:{pid}"), "up 4mbit"));
     }
-    assert!(refused(desk.set("pid:15", "up 1mbit")).contains("at most 5"));
+    assert!(refused(fixture.set("pid:15", "up 1mbit")).contains("at most 5"));
     // Nor from above: a sixth around the five.
-    assert!(refused(desk.set("pid:1", "up 9mbit")).contains("at most 5"));
-    desk.check();
+    assert!(refused(fixture.set("pid:1", "up 9mbit")).contains("at most 5"));
+    fixture.check();
 }
 
 #[test]
 fn both_and_one_way_limits_are_not_mixed_in_a_chain() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(10, 0);
-    desk.machine().fork(10, 11);
-    ok(desk.set("pid:11", "both 4mbit"));
-    assert!(refused(desk.set("pid:10", "up 9mbit")).contains("only one kind"));
-    ok(desk.set("pid:10", "both 9mbit"));
-    desk.check();
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
+    fixture.machine().fork(10, 11);
+    ok(fixture.set("pid:11", "both 4mbit"));
+    assert!(refused(fixture.set("pid:10", "up 9mbit")).contains("only one kind"));
+    ok(fixture.set("pid:10", "both 9mbit"));
+    fixture.check();
 }
 
 #[test]
 fn a_membership_of_nobody_does_no_harm() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(10, 0);
-    // A remnant of a change that was never completed.
-    desk.machine().force.members.insert(10, (77, 78));
-    ok(desk.set("pid:10", "up 1mbit"));
-    assert_eq!(desk.parent("pid:10"), None);
-    let held = desk.held("pid:10").expect("held");
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
+    // Left over from a change that was never completed.
+    fixture.machine().in_force.members.insert(10, (77, 78));
+    ok(fixture.set("pid:10", "up 1mbit"));
+    assert_eq!(fixture.parent("pid:10"), None);
+    let held = fixture.held("pid:10").expect("held");
     assert_eq!(held.entry.target, Target::pid(10).expect("a pid"));
-    desk.check();
+    fixture.check();
 }

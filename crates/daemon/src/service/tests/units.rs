@@ -12,11 +12,11 @@ use super::*;
 struct Folder(PathBuf);
 
 impl Folder {
-    fn new(name: &str, desk: &mut Desk) -> Folder {
+    fn new(name: &str, fixture: &mut Fixture) -> Folder {
         let name = format!("netnice-service-{}-{name}", std::process::id());
         let folder = Folder(std::env::temp_dir().join(name));
         fs::create_dir_all(&folder.0).expect("a folder");
-        desk.service.look_for_units(vec![folder.0.clone()]);
+        fixture.service.set_unit_path(vec![folder.0.clone()]);
         folder
     }
 
@@ -38,93 +38,101 @@ impl Drop for Folder {
     }
 }
 
-fn up(desk: &Desk, target: &str) -> Option<u64> {
-    let up = desk.held(target)?.entry.contract.up();
+fn up(fixture: &Fixture, target: &str) -> Option<u64> {
+    let up = fixture.held(target)?.entry.contract.up();
     up.map(|rate| rate.bits_per_second())
 }
 
 #[test]
 fn sections_hold_change_and_go_with_their_files_and_the_policy_file_wins() {
-    let mut desk = Desk::new();
-    let folder = Folder::new("change", &mut desk);
+    let mut fixture = Fixture::new();
+    let folder = Folder::new("change", &mut fixture);
     folder.unit("a.service", "NetworkUpMax=4mbit");
     folder.unit("b.service", "NetworkUpMax=5mbit");
     let rule = "[[rule]]\nname = \"b\"\nmatch = \"unit:b\"\nup = \"1mbit\"\n";
     let policy = folder.policy(rule);
-    desk.service.obey(&policy, desk.now);
-    assert_eq!(up(&desk, "unit:a.service"), Some(4_000_000));
-    assert_eq!(up(&desk, "unit:b.service"), Some(1_000_000));
-    let awaited = desk.machine().awaited.clone();
-    assert!(awaited.contains_key("a.service") && awaited.contains_key("b.service"));
+    fixture.service.load_policy(&policy, fixture.now);
+    assert_eq!(up(&fixture, "unit:a.service"), Some(4_000_000));
+    assert_eq!(up(&fixture, "unit:b.service"), Some(1_000_000));
+    let expected = fixture.machine().expected.clone();
+    assert!(expected.contains_key("a.service") && expected.contains_key("b.service"));
     // Without a request, only changes of unit files take effect.
     folder.policy("");
     folder.unit("a.service", "NetworkUpMax=2mbit");
-    desk.service.look_at_units(desk.now);
-    assert_eq!(up(&desk, "unit:a.service"), Some(2_000_000));
-    assert_eq!(up(&desk, "unit:b.service"), Some(1_000_000));
-    let done = ok(desk.ask(&Peer::ROOT, Request::Reload(Reload {}), None));
-    assert_eq!(up(&desk, "unit:b.service"), Some(5_000_000), "{done:?}");
+    fixture.service.reload_units(fixture.now);
+    assert_eq!(up(&fixture, "unit:a.service"), Some(2_000_000));
+    assert_eq!(up(&fixture, "unit:b.service"), Some(1_000_000));
+    let done = ok(fixture.ask(&Peer::ROOT, Request::Reload(Reload {}), None));
+    assert_eq!(up(&fixture, "unit:b.service"), Some(5_000_000), "{done:?}");
     // A unit that root has cleared stays cleared while its section does not change.
-    ok(desk.clear("unit:a"));
+    ok(fixture.clear("unit:a"));
     folder.unit("b.service", "NetworkUpMax=6mbit");
-    desk.service.look_at_units(desk.now);
-    assert_eq!(up(&desk, "unit:a.service"), None);
-    assert_eq!(up(&desk, "unit:b.service"), Some(6_000_000));
+    fixture.service.reload_units(fixture.now);
+    assert_eq!(up(&fixture, "unit:a.service"), None);
+    assert_eq!(up(&fixture, "unit:b.service"), Some(6_000_000));
     folder.unit("a.service", "NetworkUpMax=3mbit");
-    desk.service.look_at_units(desk.now);
-    assert_eq!(up(&desk, "unit:a.service"), Some(3_000_000));
+    fixture.service.reload_units(fixture.now);
+    assert_eq!(up(&fixture, "unit:a.service"), Some(3_000_000));
     for file in ["a.service", "b.service"] {
         fs::remove_file(folder.0.join(file)).expect("it goes");
     }
-    desk.service.look_at_units(desk.now);
-    assert!(desk.service.ledger().is_empty());
-    desk.check();
+    fixture.service.reload_units(fixture.now);
+    assert!(fixture.service.ledger().is_empty());
+    fixture.check();
 }
 
 #[test]
 fn a_section_that_is_wrong_or_does_not_fit_is_its_units_alone() {
-    let mut desk = Desk::new();
-    let folder = Folder::new("wrong", &mut desk);
-    ok(desk.link("eth0", "100mbit", ""));
+    let mut fixture = Fixture::new();
+    let folder = Folder::new("wrong", &mut fixture);
+    ok(fixture.link("eth0", "100mbit", ""));
     folder.unit("a.service", "NetworkUpMax=4mbit");
     folder.unit("b.service", "NetworkUpMin=90mbit\nNetworkLink=eth0");
-    desk.service.look_at_units(desk.now);
+    fixture.service.reload_units(fixture.now);
     folder.unit("a.service", "NetworkUpMax=fast");
     folder.unit("c.service", "NetworkUpMin=20mbit\nNetworkLink=eth0");
     folder.unit("d.service", "NetworkUpMax=7mbit");
-    desk.service.look_at_units(desk.now);
+    fixture.service.reload_units(fixture.now);
     assert_eq!(
-        up(&desk, "unit:a.service"),
+        up(&fixture, "unit:a.service"),
         Some(4_000_000),
         "it keeps what it had"
     );
-    assert_eq!(up(&desk, "unit:d.service"), Some(7_000_000));
-    assert!(desk.held("unit:b.service").is_some() && desk.held("unit:c.service").is_none());
-    let faults: Vec<&String> = desk.service.rules.unit_faults.values().collect();
+    assert_eq!(up(&fixture, "unit:d.service"), Some(7_000_000));
+    assert!(fixture.held("unit:b.service").is_some() && fixture.held("unit:c.service").is_none());
+    let faults: Vec<&String> = fixture.service.rules.unit_faults.values().collect();
     assert!(
         faults[0].contains("a.service:2") && faults[1].contains("does not fit"),
         "{faults:?}"
     );
     // Now there is room for it.
     fs::remove_file(folder.0.join("b.service")).expect("it goes");
-    desk.service.look_at_units(desk.now);
-    assert!(desk.held("unit:c.service").is_some());
-    desk.check();
+    fixture.service.reload_units(fixture.now);
+    assert!(fixture.held("unit:c.service").is_some());
+    fixture.check();
 }
 
 #[test]
 fn a_container_is_found_held_and_let_go() {
-    let mut desk = Desk::new();
-    assert!(failed(desk.set("container:web", "up 4mbit")).contains("web"));
-    desk.machine().groups.insert("/s/web.scope".to_owned(), 7);
-    ok(desk.set("container:web", "up 4mbit"));
-    let id = desk.held("container:web").expect("held").id;
+    let mut fixture = Fixture::new();
+    assert!(failed(fixture.set("container:web", "up 4mbit")).contains("web"));
+    fixture
+        .machine()
+        .groups
+        .insert("/s/web.scope".to_owned(), 7);
+    ok(fixture.set("container:web", "up 4mbit"));
+    let id = fixture.held("container:web").expect("held").id;
     assert_eq!(
-        desk.machine().housed.iter().copied().collect::<Vec<_>>(),
+        fixture
+            .machine()
+            .containers
+            .iter()
+            .copied()
+            .collect::<Vec<_>>(),
         [id]
     );
-    assert!(desk.machine().awaited.contains_key("/s/web.scope"));
-    let Response::Failed(wrong) = desk.set("container:web", "min 1mbit on eth0") else {
+    assert!(fixture.machine().expected.contains_key("/s/web.scope"));
+    let Response::Failed(wrong) = fixture.set("container:web", "min 1mbit on eth0") else {
         panic!("a guarantee for a container");
     };
     assert!(
@@ -132,25 +140,30 @@ fn a_container_is_found_held_and_let_go() {
         "{wrong:?}"
     );
     // Another container of the same name, after the first was removed.
-    desk.machine().groups.clear();
-    desk.machine().groups.insert("/t/web.scope".to_owned(), 8);
-    desk.pass(1);
-    assert_eq!(desk.machine().force.groups.values().next(), Some(&8));
-    ok(desk.clear("container:web"));
-    assert!(desk.machine().housed.is_empty() && desk.machine().force.groups.is_empty());
-    desk.check();
+    fixture.machine().groups.clear();
+    fixture
+        .machine()
+        .groups
+        .insert("/t/web.scope".to_owned(), 8);
+    fixture.advance(1);
+    assert_eq!(fixture.machine().in_force.groups.values().next(), Some(&8));
+    ok(fixture.clear("container:web"));
+    assert!(
+        fixture.machine().containers.is_empty() && fixture.machine().in_force.groups.is_empty()
+    );
+    fixture.check();
 }
 
 #[test]
 fn a_process_that_joined_a_name_inside_its_own_target_is_shown_in_both() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(10, 1000);
-    ok(desk.set("pid:10", "up 8mbit"));
-    ok(desk.run_named(&Peer::ROOT, "n", 10, "up 4mbit"));
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 1000);
+    ok(fixture.set("pid:10", "up 8mbit"));
+    ok(fixture.run_named(&Peer::ROOT, "n", 10, "up 4mbit"));
     let show = Show {
         target: Some("pid:10".to_owned()),
     };
-    let Response::Shown(shown) = desk.ask(&Peer::ROOT, Request::Show(show), None) else {
+    let Response::Shown(shown) = fixture.ask(&Peer::ROOT, Request::Show(show), None) else {
         panic!("no answer");
     };
     let names: Vec<&str> = shown.targets.iter().map(|t| t.target.as_str()).collect();

@@ -8,19 +8,24 @@ use netnice_kernel::enforce::{DirectionCounts, Sample, TargetCounts};
 
 use super::*;
 
-fn watch(desk: &mut Desk, within_ms: u64) -> WatchDoc {
+fn watch(fixture: &mut Fixture, within_ms: u64) -> WatchDoc {
     let watch = Watch {
         within_ns: within_ms * 1_000_000,
     };
-    match desk.ask(&ANN, Request::Watch(watch), None) {
+    match fixture.ask(&ANN, Request::Watch(watch), None) {
         Response::Watched(doc) => doc,
         other => panic!("{other:?}"),
     }
 }
 
 /// Each target has sent so many bytes until now, in packets of 1000 bytes.
-fn sent(desk: &mut Desk, bytes: u64) {
-    let ids: Vec<u32> = desk.service.ledger().held().map(|held| held.id).collect();
+fn sent(fixture: &mut Fixture, bytes: u64) {
+    let ids: Vec<u32> = fixture
+        .service
+        .ledger()
+        .held()
+        .map(|held| held.id)
+        .collect();
     let mut counts = TargetCounts::default();
     counts.directions[0] = DirectionCounts {
         offered_packets: bytes / 1000,
@@ -30,7 +35,7 @@ fn sent(desk: &mut Desk, bytes: u64) {
         overlimits: bytes / 2000,
         ..DirectionCounts::default()
     };
-    desk.machine().sample = Sample {
+    fixture.machine().sample = Sample {
         targets: ids.into_iter().map(|id| (id, counts)).collect(),
         ..Sample::default()
     };
@@ -38,15 +43,15 @@ fn sent(desk: &mut Desk, bytes: u64) {
 
 #[test]
 fn who_looks_each_second_shares_the_readings_of_the_second() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(7, 0);
-    desk.machine().fork(7, 8);
-    desk.set("pid:7", "up 4mbit");
-    desk.set("pid:8", "up 8mbit down 1mbit");
-    sent(&mut desk, 0);
-    let first = watch(&mut desk, 1500);
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(7, 0);
+    fixture.machine().fork(7, 8);
+    fixture.set("pid:7", "up 4mbit");
+    fixture.set("pid:8", "up 8mbit down 1mbit");
+    sent(&mut fixture, 0);
+    let first = watch(&mut fixture, 1500);
     assert_eq!(
-        first.at_ns, desk.now.monotonic.0,
+        first.at_ns, fixture.now.monotonic.0,
         "nobody had looked: it is read now"
     );
     let names: Vec<&str> = first.targets.iter().map(|t| t.target.as_str()).collect();
@@ -60,26 +65,26 @@ fn who_looks_each_second_shares_the_readings_of_the_second() {
     assert_eq!(first.targets[1].down, Some(1_000_000));
     assert!(first.targets[0].sends.is_still());
 
-    sent(&mut desk, 500_000);
-    desk.pass(1);
-    let read_at = desk.now.monotonic.0;
-    desk.now.monotonic = desk.now.monotonic.after(Nanos::from_millis(900));
-    sent(&mut desk, 900_000);
-    let second = watch(&mut desk, 1500);
+    sent(&mut fixture, 500_000);
+    fixture.advance(1);
+    let read_at = fixture.now.monotonic.0;
+    fixture.now.monotonic = fixture.now.monotonic.after(Nanos::from_millis(900));
+    sent(&mut fixture, 900_000);
+    let second = watch(&mut fixture, 1500);
     assert_eq!(second.at_ns, read_at, "0.9 s are new enough");
     assert_eq!(second.targets[0].sends.rate, 4_000_000);
     assert_eq!(second.targets[0].sends.held, 250);
-    let third = watch(&mut desk, 300);
-    assert_eq!(third.at_ns, desk.now.monotonic.0, "0.9 s are too old");
+    let third = watch(&mut fixture, 300);
+    assert_eq!(third.at_ns, fixture.now.monotonic.0, "0.9 s are too old");
     assert_eq!(third.targets[0].sends.rate, 400_000 * 8 * 10 / 9);
 }
 
 #[test]
 fn connections_are_told_to_their_owner_and_to_the_privileged() {
-    let mut desk = Desk::new();
-    desk.machine().spawn(7, 1000);
-    desk.machine().spawn(9, 0);
-    desk.set("pid:7", "up 4mbit");
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(7, 1000);
+    fixture.machine().spawn(9, 0);
+    fixture.set("pid:7", "up 4mbit");
     let peer: SocketAddr = "203.0.113.9:443".parse().expect("an address");
     let connection = |inode, uid, sent| Connection {
         inode,
@@ -92,7 +97,7 @@ fn connections_are_told_to_their_owner_and_to_the_privileged() {
         sent: Some(sent),
         received: Some(1),
     };
-    desk.machine().connections = vec![
+    fixture.machine().connections = vec![
         (7, connection(1, 1000, 5)),
         (7, connection(2, 0, 9)),
         (7, connection(3, 1000, 7)),
@@ -100,7 +105,7 @@ fn connections_are_told_to_their_owner_and_to_the_privileged() {
     ];
     let mut ask = |peer: &Peer, target: &str| {
         let target = target.to_owned();
-        desk.ask(peer, Request::Connections(Connections { target }), None)
+        fixture.ask(peer, Request::Connections(Connections { target }), None)
     };
     let inodes = |response: Response| match response {
         Response::Connections(doc) => {

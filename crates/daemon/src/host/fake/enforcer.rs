@@ -7,21 +7,24 @@ use netnice_kernel::enforce::{Adoption, Found, Housing, Whereabouts};
 use netnice_kernel::plan::Desired;
 use netnice_kernel::probe::Finding;
 
-use super::{Force, Machine};
-use crate::denied::Denied;
+use super::{FakeMachine, InForce};
+use crate::error::RequestError;
 use crate::host::{Act, Enforcer, Inventory};
 
-impl Enforcer for Machine {
-    fn apply(&mut self, desired: &Desired) -> Result<(), Denied> {
+impl Enforcer for FakeMachine {
+    fn apply(&mut self, desired: &Desired) -> Result<(), RequestError> {
         self.step()?;
         let taken = |name: &str| self.foreign.contains(name);
         if let Some(link) = desired.links.iter().find(|link| taken(&link.name)) {
-            return Err(Denied::NotAdmitted(format!("{} is somebody's", link.name)));
+            return Err(RequestError::NotAdmitted(format!(
+                "{} is somebody's",
+                link.name
+            )));
         }
-        self.force.desired = desired.clone();
+        self.in_force.desired = desired.clone();
         if *desired == Desired::default() {
             // The maps are removed with the programs.
-            self.force = Force::default();
+            self.in_force = InForce::default();
         }
         Ok(())
     }
@@ -30,7 +33,7 @@ impl Enforcer for Machine {
         vec![format!("{} targets", desired.targets.len())]
     }
 
-    fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied> {
+    fn act(&mut self, act: &Act) -> Result<(Adoption, Act), RequestError> {
         self.step()?;
         let nothing = Adoption::default();
         Ok(match act.clone() {
@@ -40,7 +43,7 @@ impl Enforcer for Machine {
                 only,
                 keep,
             } => {
-                let heir = Some(self.own(pid)).filter(|own| *own != 0 && *own != id);
+                let outer = Some(self.own(pid)).filter(|own| *own != 0 && *own != id);
                 let family = match only {
                     true => BTreeSet::from([pid]),
                     false => self.family(pid),
@@ -54,7 +57,7 @@ impl Enforcer for Machine {
                         count += 1;
                     }
                 }
-                (Self::adoption(count), Act::release(id, heir))
+                (Self::adoption(count), Act::release(id, outer))
             }
             Act::Readopt { members } => {
                 for (pid, id) in &members {
@@ -64,16 +67,16 @@ impl Enforcer for Machine {
                 }
                 (nothing, Act::release_again(&members))
             }
-            Act::Release { heirs } => {
-                let theirs = self.force.members.iter();
-                let theirs = theirs.filter(|(_, m)| heirs.contains_key(&m.0));
+            Act::Release { outer_targets } => {
+                let theirs = self.in_force.members.iter();
+                let theirs = theirs.filter(|(_, m)| outer_targets.contains_key(&m.0));
                 let members: BTreeMap<u32, u32> = theirs.map(|(pid, m)| (*pid, m.0)).collect();
                 for (pid, id) in &members {
-                    let mut heir = Some(*id);
-                    while let Some(next) = heir.and_then(|heir| heirs.get(&heir)) {
-                        heir = *next;
+                    let mut outer = Some(*id);
+                    while let Some(next) = outer.and_then(|outer| outer_targets.get(&outer)) {
+                        outer = *next;
                     }
-                    self.set_own(*pid, heir.unwrap_or(0));
+                    self.set_own(*pid, outer.unwrap_or(0));
                 }
                 (nothing, Act::Readopt { members })
             }
@@ -83,12 +86,12 @@ impl Enforcer for Machine {
                 for pid in &family {
                     self.set_app(*pid, id);
                 }
-                self.force.apps.insert(id, path.clone());
+                self.in_force.apps.insert(id, path.clone());
                 (Self::adoption(family.len()), Act::UnbindApp { id, path })
             }
             Act::UnbindApp { id, path } => {
-                self.force.apps.remove(&id);
-                let theirs = self.force.members.iter().filter(|(_, m)| m.1 == id);
+                self.in_force.apps.remove(&id);
+                let theirs = self.in_force.members.iter().filter(|(_, m)| m.1 == id);
                 for pid in theirs.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
                     self.set_app(pid, 0);
                 }
@@ -96,14 +99,14 @@ impl Enforcer for Machine {
             }
             Act::BindCgroup { id, bound } => {
                 if self.groups.get(&bound.path) != Some(&bound.id) {
-                    return Err(Denied::Failed(format!("no cgroup {}", bound.path)));
+                    return Err(RequestError::Failed(format!("no cgroup {}", bound.path)));
                 }
-                self.force.groups.insert(id, bound.id);
+                self.in_force.groups.insert(id, bound.id);
                 let bound = Some(bound);
                 (nothing, Act::UnbindCgroup { id, bound })
             }
             Act::UnbindCgroup { id, bound } => {
-                self.force.groups.remove(&id);
+                self.in_force.groups.remove(&id);
                 let undo = match bound {
                     Some(bound) => Act::BindCgroup { id, bound },
                     None => Act::UnbindCgroup { id, bound },
@@ -111,69 +114,71 @@ impl Enforcer for Machine {
                 (nothing, undo)
             }
             Act::BindUser { id, uid } => {
-                self.force.users.insert(id, uid);
+                self.in_force.users.insert(id, uid);
                 (nothing, Act::UnbindUser { id, uid })
             }
             Act::UnbindUser { id, uid } => {
-                self.force.users.remove(&id);
+                self.in_force.users.remove(&id);
                 (nothing, Act::BindUser { id, uid })
             }
         })
     }
 
-    fn await_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), Denied> {
-        self.awaited = names.clone();
+    fn expect_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), RequestError> {
+        self.expected = names.clone();
         Ok(())
     }
 
-    fn house(
+    fn place_containers(
         &mut self,
         groups: &BTreeMap<u32, Option<String>>,
-    ) -> Result<BTreeMap<u32, Housing>, Denied> {
-        self.housed = groups.keys().copied().collect();
+    ) -> Result<BTreeMap<u32, Housing>, RequestError> {
+        self.containers = groups.keys().copied().collect();
         let apart = |path: &Option<String>| match path {
             Some(_) => Housing::Apart(vec!["veth0".to_owned()]),
             None => Housing::Empty,
         };
-        let housings = groups.iter().map(|(id, path)| (*id, apart(path)));
-        Ok(housings.collect())
+        let placements = groups.iter().map(|(id, path)| (*id, apart(path)));
+        Ok(placements.collect())
     }
 
-    fn balance(&mut self, _now: Instant) -> Result<(), Denied> {
+    fn balance(&mut self, _now: Instant) -> Result<(), RequestError> {
         Ok(())
     }
 
-    fn reconcile(&mut self) -> Result<(), Denied> {
+    fn reconcile(&mut self) -> Result<(), RequestError> {
         self.faults.clear();
         Ok(())
     }
 
-    fn audit(&mut self, _anew: bool) -> Result<Vec<String>, Denied> {
+    fn audit(&mut self, _anew: bool) -> Result<Vec<String>, RequestError> {
         Ok(self.faults.clone())
     }
 
-    fn forget_dead(&mut self) -> Result<(), Denied> {
+    fn forget_dead(&mut self) -> Result<(), RequestError> {
         let living = &self.processes;
-        self.force.members.retain(|pid, _| living.contains_key(pid));
+        self.in_force
+            .members
+            .retain(|pid, _| living.contains_key(pid));
         Ok(())
     }
 
-    fn found(&mut self) -> Result<Found, Denied> {
+    fn found(&mut self) -> Result<Found, RequestError> {
         let limit = |target: &netnice_kernel::plan::Target| netnice_kernel::enforce::FoundLimit {
             slot: target.slot,
             parent: target.parent,
             limit: target.limit,
         };
-        let targets = &self.force.desired.targets;
+        let targets = &self.in_force.desired.targets;
         Ok(Found {
             limits: targets.iter().map(limit).collect(),
             targets: targets.iter().map(|t| (t.id, t.slot)).collect(),
-            links: self.force.desired.links.clone(),
+            links: self.in_force.desired.links.clone(),
         })
     }
 
     fn is_enforcing(&self) -> bool {
-        self.force.desired != Desired::default()
+        self.in_force.desired != Desired::default()
     }
 
     fn leaf(&self) -> &'static str {
@@ -188,8 +193,8 @@ impl Enforcer for Machine {
         "tcx"
     }
 
-    fn whereabouts(&self, id: u32) -> Vec<Whereabouts> {
-        let targets = self.force.desired.targets.iter();
+    fn target_classes(&self, id: u32) -> Vec<Whereabouts> {
+        let targets = self.in_force.desired.targets.iter();
         let mine = targets.filter(|target| target.id == id);
         mine.map(|target| Whereabouts {
             link: None,

@@ -8,14 +8,14 @@ use super::metrics::Tally;
 use super::metrics::serve::Page;
 use super::{Rates, meter};
 use crate::clock::Now;
-use crate::denied::Denied;
-use crate::host::{Meter, Seen};
+use crate::error::RequestError;
+use crate::host::{InterfaceTraffic, Meter};
 use crate::ledger::Ledger;
 use netnice_core::units::Instant;
 
 /// See the module docs.
 #[derive(Default)]
-pub(crate) struct Measured {
+pub(crate) struct Measurements {
     /// The results of the last two readings.
     pub rates: Rates,
     /// The results of earlier readings.
@@ -26,14 +26,14 @@ pub(crate) struct Measured {
     pub page: Option<(Instant, Page)>,
 }
 
-impl Measured {
+impl Measurements {
     /// Reads all counts, for rates, history and the state of links.
     pub(crate) fn read(
         &mut self,
         machine: &mut impl Meter,
         ledger: &Ledger,
         now: Now,
-    ) -> Result<(), Denied> {
+    ) -> Result<(), RequestError> {
         let sample = machine.sample()?;
         let meters: Vec<_> = ledger
             .held()
@@ -43,7 +43,7 @@ impl Measured {
             })
             .collect();
         self.rates.targets(now.monotonic, &meters);
-        self.history.take(now.monotonic, &meters);
+        self.history.add(now.monotonic, &meters);
         let links: Vec<_> = ledger
             .links()
             .map(|managed| {
@@ -52,7 +52,7 @@ impl Measured {
             })
             .collect();
         if !links.is_empty() {
-            let seen: Seen = machine.seen()?;
+            let seen: InterfaceTraffic = machine.interface_traffic()?;
             self.rates.links(now.monotonic, &seen, &links);
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! The direct path's part of a link, beside the targets of the kernel path.
 //!
 //! A link is split: the kernel's classes divide one part, the driver process the other; together
-//! they are the link. The ledger holds only the sum that the driver's flows need ([`Part::need`]);
-//! for admission it is one more promise, held by `direct:LINK`. [`crate::flows`] holds the promise
-//! of each flow.
+//! they are the link. The ledger holds only the sum that the driver's flows need
+//! ([`DirectPart::need`]); for admission it is one more promise, held by `direct:LINK`.
+//! [`crate::flows`] holds the promise of each flow.
 
 use netnice_core::admission::{Entry, TargetId};
 use netnice_core::contract::{Change, Contract, IfName};
@@ -14,7 +14,7 @@ use super::Ledger;
 
 /// The direct path's part of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct DirectPart {
     /// The smallest rate that keeps all promises to its flows.
     pub need: Rate,
     /// The number of flows.
@@ -25,12 +25,16 @@ pub(crate) struct Part {
 
 impl Ledger {
     /// The direct path's part of a link, if it has flows there.
-    pub(crate) fn part(&self, link: &IfName) -> Option<&Part> {
+    pub(crate) fn part(&self, link: &IfName) -> Option<&DirectPart> {
         self.parts.get(link)
     }
 
     /// Replaces the direct path's part of a link, and returns the former one.
-    pub(crate) fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Option<Part> {
+    pub(crate) fn set_part(
+        &mut self,
+        link: &IfName,
+        part: Option<DirectPart>,
+    ) -> Option<DirectPart> {
         match part {
             Some(part) => self.parts.insert(link.clone(), part),
             None => self.parts.remove(link),

@@ -8,14 +8,14 @@ use netnice_core::units::Nanos;
 
 use super::Draft;
 use crate::clock::Now;
-use crate::denied::Denied;
-use crate::ledger::Root;
-use crate::ledger::undo::{self, Undo};
+use crate::error::RequestError;
+use crate::ledger::ProcessId;
+use crate::ledger::rollbacks::{self, Undo};
 use crate::peer::Peer;
 
 /// The duration of a change.
 #[derive(Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct ChangeDuration {
     /// Nanoseconds until it is rolled back unless it is confirmed.
     pub confirm_ns: Option<u64>,
     /// Nanoseconds until it is rolled back.
@@ -24,7 +24,7 @@ pub(crate) struct Terms {
     pub until: Option<Until>,
 }
 
-impl Terms {
+impl ChangeDuration {
     /// True if the change is permanent.
     pub(crate) fn is_lasting(self) -> bool {
         self.confirm_ns.is_none() && self.for_ns.is_none() && self.until.is_none()
@@ -34,15 +34,17 @@ impl Terms {
     ///
     /// # Errors
     /// If a time is zero or exceeds [`Nanos::MAX`].
-    pub(crate) fn check(self) -> Result<(), Denied> {
+    pub(crate) fn check(self) -> Result<(), RequestError> {
         let longest = Nanos::MAX;
         for (option, time) in [("--confirm", self.confirm_ns), ("--for", self.for_ns)] {
             match time {
                 Some(0) => {
-                    return Err(Denied::BadUsage(format!("{option}: the time is zero")));
+                    return Err(RequestError::BadUsage(format!(
+                        "{option}: the time is zero"
+                    )));
                 }
                 Some(time) if time > longest.0 => {
-                    return Err(Denied::BadUsage(format!(
+                    return Err(RequestError::BadUsage(format!(
                         "{option}: {} is longer than the longest time, {longest}",
                         Nanos(time)
                     )));
@@ -65,37 +67,45 @@ impl Terms {
 
 impl Draft {
     /// Adds `undo` to the pending rollbacks, as the terms require; returns the number to confirm.
-    pub(crate) fn wait(&mut self, terms: Terms, peer: &Peer, undo: Undo, now: Now) -> Option<u64> {
+    pub(crate) fn add_rollback(
+        &mut self,
+        duration: ChangeDuration,
+        peer: &Peer,
+        undo: Undo,
+        now: Now,
+    ) -> Option<u64> {
         let mut push = |time: Option<u64>, confirmable| {
             let at = now.monotonic.after(Nanos(time?));
             let by = peer.claimant();
-            Some(self.undos.push(at, confirmable, by, undo.clone()))
+            Some(self.rollbacks.push(at, confirmable, by, undo.clone()))
         };
-        push(terms.for_ns, false);
-        let number = push(terms.confirm_ns, true);
-        if let Some(Until { pid, started }) = terms.until {
-            let root = Root { pid, started };
-            self.undos.push_until(root, peer.claimant(), undo);
+        push(duration.for_ns, false);
+        let number = push(duration.confirm_ns, true);
+        if let Some(Until { pid, started }) = duration.until {
+            let root = ProcessId { pid, started };
+            self.rollbacks.push_until(root, peer.claimant(), undo);
         }
         number
     }
 
     /// Records a change of a claim on a target: removes pending rollbacks of the same clauses, and
     /// adds one for the change itself if it is temporary.
-    pub(crate) fn wait_for_claim(
+    pub(crate) fn add_claim_rollback(
         &mut self,
         (id, target): (u32, &Target),
-        terms: Terms,
+        duration: ChangeDuration,
         peer: &Peer,
         change: &Change,
         before: &Contract,
         now: Now,
     ) -> Option<u64> {
-        let first = self.undos.supersede(id, target, peer.claimant(), change);
-        if terms.is_lasting() {
+        let first = self
+            .rollbacks
+            .supersede(id, target, peer.claimant(), change);
+        if duration.is_lasting() {
             return None;
         }
-        let change = undo::merged(&undo::inverse(change, before), &first);
-        self.wait(terms, peer, Undo::Claim { id, change }, now)
+        let change = rollbacks::merged(&rollbacks::inverse(change, before), &first);
+        self.add_rollback(duration, peer, Undo::Claim { id, change }, now)
     }
 }

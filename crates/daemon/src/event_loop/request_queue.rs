@@ -18,44 +18,44 @@ use netnice_core::units::{Instant, Nanos};
 
 /// The request queue of the module docs, for requests of type `T`.
 #[derive(Debug)]
-pub(crate) struct Turns<T> {
+pub(crate) struct RequestQueue<T> {
     /// By user; `None`: root and the group.
-    users: BTreeMap<Option<u32>, Queue<T>>,
+    users: BTreeMap<Option<u32>, UserQueue<T>>,
     /// The number of turns so far.
-    turn: u64,
+    turns: u64,
     /// True if the last turn was root's or the group's.
-    privileged_was: bool,
+    last_was_privileged: bool,
 }
 
 #[derive(Debug)]
-struct Queue<T> {
+struct UserQueue<T> {
     waiting: VecDeque<T>,
     /// The charge at time `at`; it decays from then on.
-    used: Nanos,
+    charged: Nanos,
     at: Instant,
     /// The number of the user's last turn.
-    last: u64,
+    last_turn: u64,
 }
 
-impl<T> Default for Turns<T> {
-    fn default() -> Turns<T> {
-        Turns {
+impl<T> Default for RequestQueue<T> {
+    fn default() -> RequestQueue<T> {
+        RequestQueue {
             users: BTreeMap::new(),
-            turn: 0,
-            privileged_was: false,
+            turns: 0,
+            last_was_privileged: false,
         }
     }
 }
 
-impl<T> Turns<T> {
+impl<T> RequestQueue<T> {
     /// Queues a request of an unprivileged user; `None`: of root or the group.
     pub(crate) fn push(&mut self, user: Option<u32>, request: T, now: Instant) {
-        let turn = self.turn;
-        let queue = self.users.entry(user).or_insert_with(|| Queue {
+        let turns = self.turns;
+        let queue = self.users.entry(user).or_insert_with(|| UserQueue {
             waiting: VecDeque::new(),
-            used: Nanos(0),
+            charged: Nanos(0),
             at: now,
-            last: turn,
+            last_turn: turns,
         });
         queue.waiting.push_back(request);
     }
@@ -67,12 +67,14 @@ impl<T> Turns<T> {
         });
         // `None` is the key of root and the group.
         let user = ready
-            .min_by_key(|(user, queue)| (user.is_none() == self.privileged_was, queue.last))
+            .min_by_key(|(user, queue)| {
+                (user.is_none() == self.last_was_privileged, queue.last_turn)
+            })
             .map(|(user, _)| *user)?;
-        self.turn += 1;
-        self.privileged_was = user.is_none();
+        self.turns += 1;
+        self.last_was_privileged = user.is_none();
         let queue = self.users.get_mut(&user)?;
-        queue.last = self.turn;
+        queue.last_turn = self.turns;
         let request = queue.waiting.pop_front()?;
         Some((user, request))
     }
@@ -91,40 +93,40 @@ impl<T> Turns<T> {
     /// Charges a user the time that a request took.
     pub(crate) fn charge(&mut self, user: Option<u32>, took: Nanos, quota: Nanos, now: Instant) {
         if let Some(queue) = self.users.get_mut(&user) {
-            queue.used = Nanos(queue.left(quota, now).0.saturating_add(took.0));
+            queue.charged = Nanos(queue.charge_at(quota, now).0.saturating_add(took.0));
             queue.at = now;
         }
         self.users
-            .retain(|_, queue| !queue.waiting.is_empty() || queue.left(quota, now).0 > 0);
+            .retain(|_, queue| !queue.waiting.is_empty() || queue.charge_at(quota, now).0 > 0);
     }
 
     /// For each unprivileged user: uid, present charge, waiting requests.
-    pub(crate) fn of_users(
+    pub(crate) fn charges(
         &self,
         quota: Nanos,
         now: Instant,
     ) -> impl Iterator<Item = (u32, Nanos, u64)> {
         self.users.iter().filter_map(move |(user, queue)| {
             let waiting = queue.waiting.len() as u64;
-            Some(((*user)?, queue.left(quota, now), waiting))
+            Some(((*user)?, queue.charge_at(quota, now), waiting))
         })
     }
 }
 
-impl<T> Queue<T> {
+impl<T> UserQueue<T> {
     /// The charge at `now`.
-    fn left(&self, quota: Nanos, now: Instant) -> Nanos {
-        let faded = u128::from(now.since(self.at).0) * u128::from(quota.0) / 1_000_000_000;
-        let faded = u64::try_from(faded).unwrap_or(u64::MAX);
-        Nanos(self.used.0.saturating_sub(faded))
+    fn charge_at(&self, quota: Nanos, now: Instant) -> Nanos {
+        let decayed = u128::from(now.since(self.at).0) * u128::from(quota.0) / 1_000_000_000;
+        let decayed = u64::try_from(decayed).unwrap_or(u64::MAX);
+        Nanos(self.charged.0.saturating_sub(decayed))
     }
 
     /// The time at which the user's next request may start.
     fn ready_at(&self, user: Option<u32>, quota: Nanos) -> Instant {
-        if user.is_none() || self.used < quota {
+        if user.is_none() || self.charged < quota {
             return self.at;
         }
-        let over = u128::from(self.used.0 - quota.0) + 1;
+        let over = u128::from(self.charged.0 - quota.0) + 1;
         let wait = (over * 1_000_000_000).div_ceil(u128::from(quota.0.max(1)));
         self.at
             .after(Nanos(u64::try_from(wait).unwrap_or(u64::MAX)))
@@ -145,77 +147,77 @@ mod tests {
 
     #[test]
     fn users_take_turns_whatever_each_has_waiting() {
-        let mut turns = Turns::default();
+        let mut queue = RequestQueue::default();
         for n in 0..100 {
-            turns.push(ANN, n, at(0));
+            queue.push(ANN, n, at(0));
         }
-        assert_eq!(turns.pop(QUOTA, at(0)), Some((ANN, 0)));
-        turns.push(BOB, 1_000, at(0));
-        turns.push(None, 2_000, at(0));
+        assert_eq!(queue.pop(QUOTA, at(0)), Some((ANN, 0)));
+        queue.push(BOB, 1_000, at(0));
+        queue.push(None, 2_000, at(0));
         let mut next: Vec<i32> = (0..3)
-            .filter_map(|_| turns.pop(QUOTA, at(0)))
+            .filter_map(|_| queue.pop(QUOTA, at(0)))
             .map(|(_, n)| n)
             .collect();
         next.sort_unstable();
         assert_eq!(next, [1, 1_000, 2_000]);
-        assert_eq!(turns.pop(QUOTA, at(0)), Some((ANN, 2)));
+        assert_eq!(queue.pop(QUOTA, at(0)), Some((ANN, 2)));
     }
 
     #[test]
     fn root_has_every_second_turn_and_others_the_rest() {
-        let mut turns = Turns::default();
+        let mut queue = RequestQueue::default();
         for what in ["a1", "a2", "a3"] {
-            turns.push(ANN, what, at(0));
+            queue.push(ANN, what, at(0));
         }
-        turns.push(BOB, "b1", at(0));
+        queue.push(BOB, "b1", at(0));
         for what in ["r1", "r2", "r3"] {
-            turns.push(None, what, at(0));
+            queue.push(None, what, at(0));
         }
-        let order = std::iter::from_fn(|| turns.pop(QUOTA, at(0)));
+        let order = std::iter::from_fn(|| queue.pop(QUOTA, at(0)));
         let order: Vec<&str> = order.map(|(_, what)| what).collect();
         assert_eq!(order, ["r1", "a1", "r2", "b1", "r3", "a2", "a3"]);
     }
 
     #[test]
     fn a_newcomer_waits_for_one_of_each_user_at_most() {
-        let mut turns = Turns::default();
+        let mut queue = RequestQueue::default();
         for _ in 0..1_000 {
-            turns.push(ANN, "flood", at(0));
+            queue.push(ANN, "flood", at(0));
         }
-        assert_eq!(turns.pop(QUOTA, at(0)), Some((ANN, "flood")));
-        turns.push(BOB, "ping", at(0));
-        let next = [turns.pop(QUOTA, at(0)), turns.pop(QUOTA, at(0))];
+        assert_eq!(queue.pop(QUOTA, at(0)), Some((ANN, "flood")));
+        queue.push(BOB, "ping", at(0));
+        let next = [queue.pop(QUOTA, at(0)), queue.pop(QUOTA, at(0))];
         assert!(next.contains(&Some((BOB, "ping"))), "{next:?}");
     }
 
     #[test]
     fn a_user_over_the_time_waits_and_others_do_not() {
-        let mut turns = Turns::default();
-        turns.push(ANN, 1, at(0));
-        turns.push(ANN, 2, at(0));
-        turns.pop(QUOTA, at(0)).expect("the first");
-        turns.charge(ANN, Nanos::from_millis(500), QUOTA, at(500));
-        turns.push(BOB, 3, at(500));
-        assert_eq!(turns.pop(QUOTA, at(500)), Some((BOB, 3)));
-        assert_eq!(turns.pop(QUOTA, at(500)), None);
-        let ready = turns.ready_at(QUOTA).expect("one waits");
+        let mut queue = RequestQueue::default();
+        queue.push(ANN, 1, at(0));
+        queue.push(ANN, 2, at(0));
+        queue.pop(QUOTA, at(0)).expect("the first");
+        queue.charge(ANN, Nanos::from_millis(500), QUOTA, at(500));
+        queue.push(BOB, 3, at(500));
+        assert_eq!(queue.pop(QUOTA, at(500)), Some((BOB, 3)));
+        assert_eq!(queue.pop(QUOTA, at(500)), None);
+        let ready = queue.ready_at(QUOTA).expect("one waits");
         assert_eq!(ready.since(at(1_500)), Nanos(4));
-        assert_eq!(turns.pop(QUOTA, ready), Some((ANN, 2)));
+        assert_eq!(queue.pop(QUOTA, ready), Some((ANN, 2)));
     }
 
     #[test]
     fn root_is_never_over_and_who_used_little_is_forgotten() {
-        let mut turns = Turns::default();
-        turns.push(None, 1, at(0));
-        turns.push(None, 2, at(0));
-        turns.pop(QUOTA, at(0)).expect("the first");
-        turns.charge(None, Nanos::from_secs(9), QUOTA, at(0));
-        assert_eq!(turns.pop(QUOTA, at(0)), Some((None, 2)));
-        turns.push(ANN, 3, at(10));
-        turns.pop(QUOTA, at(10)).expect("it");
-        turns.charge(ANN, Nanos::from_millis(1), QUOTA, at(11));
-        assert_eq!(turns.of_users(QUOTA, at(11)).count(), 1);
-        turns.charge(BOB, Nanos(0), QUOTA, at(100_000));
-        assert_eq!(turns.of_users(QUOTA, at(100_000)).count(), 0);
+        let mut queue = RequestQueue::default();
+        queue.push(None, 1, at(0));
+        queue.push(None, 2, at(0));
+        queue.pop(QUOTA, at(0)).expect("the first");
+        queue.charge(None, Nanos::from_secs(9), QUOTA, at(0));
+        assert_eq!(queue.pop(QUOTA, at(0)), Some((None, 2)));
+        queue.push(ANN, 3, at(10));
+        queue.pop(QUOTA, at(10)).expect("it");
+        queue.charge(ANN, Nanos::from_millis(1), QUOTA, at(11));
+        assert_eq!(queue.charges(QUOTA, at(11)).count(), 1);
+        queue.charge(BOB, Nanos(0), QUOTA, at(100_000));
+        assert_eq!(queue.charges(QUOTA, at(100_000)).count(), 0);
     }
 }

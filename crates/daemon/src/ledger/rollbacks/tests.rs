@@ -44,55 +44,58 @@ fn a_change_and_its_inverse_leave_what_was_there() {
 
 #[test]
 fn a_lasting_change_of_a_clause_keeps_it_and_leaves_the_rest_waiting() {
-    let mut undos = Undos::default();
-    undos.push(Instant(10), false, ANN, claim(1, "up none down 5mbit"));
-    undos.push(Instant(10), false, ANN, claim(2, "up none"));
+    let mut rollbacks = Rollbacks::default();
+    rollbacks.push(Instant(10), false, ANN, claim(1, "up none down 5mbit"));
+    rollbacks.push(Instant(10), false, ANN, claim(2, "up none"));
     assert_eq!(
-        undos.supersede(1, &target(), ANN, &change("up 2mbit")),
+        rollbacks.supersede(1, &target(), ANN, &change("up 2mbit")),
         change("up none")
     );
-    let left: Vec<&Undo> = undos.iter().map(|one| &one.undo).collect();
+    let left: Vec<&Undo> = rollbacks.iter().map(|one| &one.undo).collect();
     assert_eq!(left, [&claim(1, "down 5mbit"), &claim(2, "up none")]);
-    undos.supersede(1, &target(), ANN, &change("down 1mbit up 1mbit"));
-    assert_eq!(undos.iter().count(), 1, "what is empty goes");
+    rollbacks.supersede(1, &target(), ANN, &change("down 1mbit up 1mbit"));
+    assert_eq!(rollbacks.iter().count(), 1, "what is empty goes");
 }
 
 #[test]
 fn what_takes_over_brings_back_what_was_there_before_the_first() {
-    let mut undos = Undos::default();
-    undos.push(Instant(10), true, ANN, claim(1, "up none"));
+    let mut rollbacks = Rollbacks::default();
+    rollbacks.push(Instant(10), true, ANN, claim(1, "up none"));
     let second = change("up 2mbit");
     let own = inverse(&second, &contract("up 4mbit"));
-    let first = undos.supersede(1, &target(), ANN, &second);
+    let first = rollbacks.supersede(1, &target(), ANN, &second);
     assert_eq!(merged(&own, &first), change("up none"));
 }
 
 #[test]
 fn only_what_is_due_comes_out_and_the_latest_first() {
-    let mut undos = Undos::default();
+    let mut rollbacks = Rollbacks::default();
     for at in [5, 20, 7] {
-        undos.push(Instant(at), false, ANN, claim(1, "up none"));
+        rollbacks.push(Instant(at), false, ANN, claim(1, "up none"));
     }
-    assert_eq!(undos.earliest(), Some(Instant(5)));
-    let due: Vec<u64> = undos
+    assert_eq!(rollbacks.earliest(), Some(Instant(5)));
+    let due: Vec<u64> = rollbacks
         .due(Instant(7), &[])
         .iter()
         .map(|one| one.number)
         .collect();
     assert_eq!(due, [3, 1]);
-    assert_eq!(undos.earliest(), Some(Instant(20)));
+    assert_eq!(rollbacks.earliest(), Some(Instant(20)));
 }
 
 #[test]
 fn a_change_is_confirmed_once_and_only_by_who_may() {
-    let mut undos = Undos::default();
-    let timed = undos.push(Instant(5), false, ANN, claim(1, "up none"));
-    let number = undos.push(Instant(5), true, ANN, claim(1, "down none"));
-    assert!(undos.confirm(timed, |_| true).is_none(), "made for a time");
-    assert!(undos.confirm(number, |_| false).is_none());
-    assert!(undos.confirm(number, |one| one.by == ANN).is_some());
+    let mut rollbacks = Rollbacks::default();
+    let timed = rollbacks.push(Instant(5), false, ANN, claim(1, "up none"));
+    let number = rollbacks.push(Instant(5), true, ANN, claim(1, "down none"));
     assert!(
-        undos.confirm(number, |_| true).is_none(),
+        rollbacks.confirm(timed, |_| true).is_none(),
+        "made for a time"
+    );
+    assert!(rollbacks.confirm(number, |_| false).is_none());
+    assert!(rollbacks.confirm(number, |one| one.by == ANN).is_some());
+    assert!(
+        rollbacks.confirm(number, |_| true).is_none(),
         "confirmed already"
     );
 }
@@ -105,8 +108,8 @@ fn the_short_form_means_up_where_directions_are_limited_apart() {
 
 #[test]
 fn what_waits_for_a_process_goes_with_it_and_not_with_time() {
-    let mut undos = Undos::default();
-    let root = |pid| Root { pid, started: 7 };
+    let mut rollbacks = Rollbacks::default();
+    let root = |pid| ProcessId { pid, started: 7 };
     let by = Claimant {
         uid: 0,
         privileged: true,
@@ -115,12 +118,12 @@ fn what_waits_for_a_process_goes_with_it_and_not_with_time() {
         id: 1,
         change: Change::default(),
     };
-    undos.push_until(root(10), by, undo.clone());
-    undos.push(Instant(9), false, by, undo);
-    assert_eq!(undos.earliest(), Some(Instant(9)));
-    assert_eq!(undos.awaited().collect::<Vec<_>>(), [root(10)]);
-    let numbers = |due: Vec<Waiting>| due.iter().map(|one| one.number).collect::<Vec<_>>();
-    assert_eq!(numbers(undos.due(Instant(u64::MAX), &[root(11)])), [2]);
-    assert_eq!(undos.earliest(), None);
-    assert_eq!(numbers(undos.due(Instant(0), &[root(10)])), [1]);
+    rollbacks.push_until(root(10), by, undo.clone());
+    rollbacks.push(Instant(9), false, by, undo);
+    assert_eq!(rollbacks.earliest(), Some(Instant(9)));
+    assert_eq!(rollbacks.awaited().collect::<Vec<_>>(), [root(10)]);
+    let numbers = |due: Vec<PendingRollback>| due.iter().map(|one| one.number).collect::<Vec<_>>();
+    assert_eq!(numbers(rollbacks.due(Instant(u64::MAX), &[root(11)])), [2]);
+    assert_eq!(rollbacks.earliest(), None);
+    assert_eq!(numbers(rollbacks.due(Instant(0), &[root(10)])), [1]);
 }

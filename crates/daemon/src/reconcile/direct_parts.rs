@@ -4,9 +4,9 @@ use netnice_core::contract::IfName;
 
 use super::Reconciler;
 use crate::clock::Now;
-use crate::denied::Denied;
+use crate::error::RequestError;
 use crate::host::Host;
-use crate::ledger::part::Part;
+use crate::ledger::direct_part::DirectPart;
 
 impl<H: Host> Reconciler<H> {
     /// Sets the flows' part of a link, and gives the rest to the kernel's classes. The part is not
@@ -14,18 +14,22 @@ impl<H: Host> Reconciler<H> {
     ///
     /// # Errors
     /// If the kernel refuses the classes; then all is as before.
-    pub(crate) fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Result<(), Denied> {
+    pub(crate) fn set_part(
+        &mut self,
+        link: &IfName,
+        part: Option<DirectPart>,
+    ) -> Result<(), RequestError> {
         let ledger = &mut self.books.ledger;
-        let tree = |part: Option<&Part>| part.map(|part| part.tree);
+        let tree = |part: Option<&DirectPart>| part.map(|part| part.tree);
         let same_tree = tree(ledger.part(link)) == tree(part.as_ref());
         let before = ledger.set_part(link, part);
         if same_tree || ledger.link(link.as_str()).is_none() {
             return Ok(());
         }
-        let wanted = self.standing.wanted(ledger);
-        if let Err(denied) = self.host.apply(&wanted) {
+        let wanted = self.deviations.desired_state(ledger);
+        if let Err(error) = self.host.apply(&wanted) {
             ledger.set_part(link, before);
-            return Err(denied);
+            return Err(error);
         }
         Ok(())
     }
@@ -35,9 +39,9 @@ impl<H: Host> Reconciler<H> {
         let mut held = self.books.ledger.held();
         if held.any(|held| held.refused.is_some()) {
             drop(held);
-            let draft = self.draft_by_itself();
+            let draft = self.unrequested_draft();
             let healed = self.install(draft).map(drop);
-            self.journal.judge(now, "admitting again", healed);
+            self.journal.log_result(now, "admitting again", healed);
         }
     }
 }

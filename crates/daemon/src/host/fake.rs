@@ -10,15 +10,15 @@ use netnice_kernel::connections::Connection;
 use netnice_kernel::enforce::{Adoption, Sample};
 use netnice_kernel::plan::Desired;
 
-use super::{Interface, Inventory, Members, Meter, Process, Seen};
-use crate::denied::Denied;
-use crate::ledger::{AppKey, Bound, Place, Root};
+use super::{Interface, InterfaceTraffic, Inventory, Members, Meter, Process};
+use crate::error::RequestError;
+use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
 
 /// A fake machine.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Machine {
+pub(crate) struct FakeMachine {
     /// Its processes, by pid.
-    pub processes: BTreeMap<u32, Living>,
+    pub processes: BTreeMap<u32, FakeProcess>,
     /// Ids of its control groups, by path.
     pub groups: BTreeMap<String, u64>,
     /// Its executables, by path.
@@ -32,11 +32,11 @@ pub(crate) struct Machine {
     /// Links with a root qdisc of another program.
     pub foreign: BTreeSet<String>,
     /// What is in force.
-    pub force: Force,
+    pub in_force: InForce,
     /// The number of steps before the one that fails; `None`: no step fails.
     pub fails_in: Option<usize>,
     /// The bytes to report as passed.
-    pub seen: Seen,
+    pub seen: InterfaceTraffic,
     /// Connections, each with the pid of its process.
     pub connections: Vec<(u32, Connection)>,
     /// The counts to report.
@@ -44,9 +44,9 @@ pub(crate) struct Machine {
     /// The bytes to report as sent by the classes of a link.
     pub sent: BTreeMap<String, u64>,
     /// The targets that are containers.
-    pub housed: BTreeSet<u32>,
+    pub containers: BTreeSet<u32>,
     /// The control groups to be bound at their creation.
-    pub awaited: BTreeMap<String, u32>,
+    pub expected: BTreeMap<String, u32>,
     /// The differences from the installed state to report.
     pub faults: Vec<String>,
     clock: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Machine {
 
 /// The part of netnice's state that is in force on the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Force {
+pub(crate) struct InForce {
     /// Classes and limits.
     pub desired: Desired,
     /// Members of process and executable targets.
@@ -69,7 +69,7 @@ pub(crate) struct Force {
 
 /// A process.
 #[derive(Clone, Debug)]
-pub(crate) struct Living {
+pub(crate) struct FakeProcess {
     /// Its identity.
     pub process: Process,
     /// Its parent's pid.
@@ -80,12 +80,12 @@ pub(crate) struct Living {
     pub runs: Option<AppKey>,
 }
 
-impl Machine {
+impl FakeMachine {
     /// Starts a process under init.
     pub(crate) fn spawn(&mut self, pid: u32, uid: u32) {
         self.clock += 1;
         let process = Process {
-            root: Root {
+            root: ProcessId {
                 pid,
                 started: self.clock,
             },
@@ -93,7 +93,7 @@ impl Machine {
             dumpable: true,
             name: format!("p{pid}"),
         };
-        let living = Living {
+        let living = FakeProcess {
             process,
             parent: 1,
             cgroup: "/".to_owned(),
@@ -113,15 +113,15 @@ impl Machine {
             new.cgroup = living.cgroup;
             new.runs = living.runs;
         }
-        if let Some(membership) = self.force.members.get(&parent).copied() {
-            self.force.members.insert(child, membership);
+        if let Some(membership) = self.in_force.members.get(&parent).copied() {
+            self.in_force.members.insert(child, membership);
         }
     }
 
     /// Ends a process; its children become init's.
     pub(crate) fn exit(&mut self, pid: u32) {
         self.processes.remove(&pid);
-        self.force.members.remove(&pid);
+        self.in_force.members.remove(&pid);
         for living in self.processes.values_mut() {
             if living.parent == pid {
                 living.parent = 1;
@@ -131,14 +131,14 @@ impl Machine {
 
     /// The id of the target that a process belongs to by descent; 0: none.
     pub(crate) fn own(&self, pid: u32) -> u32 {
-        self.force.members.get(&pid).map_or(0, |m| m.0)
+        self.in_force.members.get(&pid).map_or(0, |m| m.0)
     }
 
-    fn step(&mut self) -> Result<(), Denied> {
+    fn step(&mut self) -> Result<(), RequestError> {
         match &mut self.fails_in {
             Some(0) => {
                 self.fails_in = None;
-                Err(Denied::Failed("the machine says no".to_owned()))
+                Err(RequestError::Failed("the machine says no".to_owned()))
             }
             Some(left) => {
                 *left -= 1;
@@ -149,18 +149,18 @@ impl Machine {
     }
 
     fn set_own(&mut self, pid: u32, own: u32) {
-        let entry = self.force.members.entry(pid).or_default();
+        let entry = self.in_force.members.entry(pid).or_default();
         entry.0 = own;
         if *entry == (0, 0) {
-            self.force.members.remove(&pid);
+            self.in_force.members.remove(&pid);
         }
     }
 
     fn set_app(&mut self, pid: u32, app: u32) {
-        let entry = self.force.members.entry(pid).or_default();
+        let entry = self.in_force.members.entry(pid).or_default();
         entry.1 = app;
         if *entry == (0, 0) {
-            self.force.members.remove(&pid);
+            self.in_force.members.remove(&pid);
         }
     }
 
@@ -172,16 +172,16 @@ impl Machine {
     }
 }
 
-impl Inventory for Machine {
+impl Inventory for FakeMachine {
     fn process(&mut self, pid: u32) -> Option<Process> {
         self.processes.get(&pid).map(|l| l.process.clone())
     }
 
-    fn place(&mut self, pid: u32) -> Place {
-        let (own, app) = self.force.members.get(&pid).copied().unwrap_or_default();
+    fn place(&mut self, pid: u32) -> TargetPlace {
+        let (own, app) = self.in_force.members.get(&pid).copied().unwrap_or_default();
         let living = self.processes.get(&pid);
         let number = |id: u32| (id != 0).then_some(id);
-        Place {
+        TargetPlace {
             own: number(own),
             app: number(app),
             cgroup: living.map(|l| l.cgroup.clone()),
@@ -215,41 +215,42 @@ impl Inventory for Machine {
     }
 
     fn membership(&mut self, pid: u32) -> (u32, u32) {
-        self.force.members.get(&pid).copied().unwrap_or_default()
+        self.in_force.members.get(&pid).copied().unwrap_or_default()
     }
 
-    fn members(&mut self) -> Result<Members, Denied> {
-        Ok(self.force.members.clone())
+    fn members(&mut self) -> Result<Members, RequestError> {
+        Ok(self.in_force.members.clone())
     }
 
-    fn app(&mut self, path: &str) -> Result<AppKey, Denied> {
-        let none = || Denied::Failed(format!("there is no program at {path}"));
+    fn app(&mut self, path: &str) -> Result<AppKey, RequestError> {
+        let none = || RequestError::Failed(format!("there is no program at {path}"));
         self.apps.get(path).copied().ok_or_else(none)
     }
 
-    fn cgroup(&mut self, path: &str) -> Result<Bound, Denied> {
-        let none = || Denied::Failed(format!("there is no cgroup {path}"));
+    fn cgroup(&mut self, path: &str) -> Result<CgroupRef, RequestError> {
+        let none = || RequestError::Failed(format!("there is no cgroup {path}"));
         let id = self.groups.get(path).copied().ok_or_else(none)?;
-        Ok(Bound {
+        Ok(CgroupRef {
             path: path.to_owned(),
             id,
         })
     }
 
-    fn unit(&mut self, name: &str) -> Result<Bound, Denied> {
+    fn unit(&mut self, name: &str) -> Result<CgroupRef, RequestError> {
         let end = format!("/{name}");
         let found = self.groups.keys().find(|path| path.ends_with(&end));
         match found.cloned() {
             Some(path) => self.cgroup(&path),
-            None => Err(Denied::Failed(format!("there is no unit {name}"))),
+            None => Err(RequestError::Failed(format!("there is no unit {name}"))),
         }
     }
 
-    fn container(&mut self, name: &str) -> Result<Bound, Denied> {
+    fn container(&mut self, name: &str) -> Result<CgroupRef, RequestError> {
         let end = format!("/{name}.scope");
         let found = self.groups.iter().find(|(path, _)| path.ends_with(&end));
-        let (path, id) = found.ok_or_else(|| Denied::Failed(format!("no container {name}")))?;
-        Ok(Bound {
+        let (path, id) =
+            found.ok_or_else(|| RequestError::Failed(format!("no container {name}")))?;
+        Ok(CgroupRef {
             path: path.clone(),
             id: *id,
         })
@@ -263,14 +264,14 @@ impl Inventory for Machine {
         names.map(str::to_owned).collect()
     }
 
-    fn user(&mut self, name: &str) -> Result<u32, Denied> {
+    fn user(&mut self, name: &str) -> Result<u32, RequestError> {
         let named = self.users.get(name).copied();
         named
             .or_else(|| name.parse().ok())
-            .ok_or_else(|| Denied::Failed(format!("there is no user {name}")))
+            .ok_or_else(|| RequestError::Failed(format!("there is no user {name}")))
     }
 
-    fn interfaces(&mut self) -> Result<Vec<Interface>, Denied> {
+    fn interfaces(&mut self) -> Result<Vec<Interface>, RequestError> {
         let interface = |(n, (name, up)): (usize, (&String, &bool))| Interface {
             name: name.clone(),
             index: n as u32 + 1,
@@ -279,11 +280,11 @@ impl Inventory for Machine {
         Ok(self.interfaces.iter().enumerate().map(interface).collect())
     }
 
-    fn speed(&mut self, interface: &str) -> Result<Option<Rate>, Denied> {
+    fn speed(&mut self, interface: &str) -> Result<Option<Rate>, RequestError> {
         Ok(self.speeds.get(interface).copied())
     }
 
-    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied> {
+    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, RequestError> {
         let of = match of {
             netnice_api::Found::Processes(pids) => pids.iter().copied().collect(),
             netnice_api::Found::App(path) => {
@@ -291,7 +292,7 @@ impl Inventory for Machine {
                 self.running(key)
             }
             netnice_api::Found::Cgroup(path) => {
-                let inside = |l: &&Living| l.cgroup.starts_with(path);
+                let inside = |l: &&FakeProcess| l.cgroup.starts_with(path);
                 let inside = self.processes.values().filter(inside);
                 inside.map(|living| living.process.root.pid).collect()
             }
@@ -306,12 +307,12 @@ impl Inventory for Machine {
     }
 }
 
-impl Meter for Machine {
-    fn sample(&mut self) -> Result<Sample, Denied> {
+impl Meter for FakeMachine {
+    fn sample(&mut self) -> Result<Sample, RequestError> {
         Ok(self.sample.clone())
     }
 
-    fn seen(&mut self) -> Result<Seen, Denied> {
+    fn interface_traffic(&mut self) -> Result<InterfaceTraffic, RequestError> {
         Ok(self.seen.clone())
     }
 

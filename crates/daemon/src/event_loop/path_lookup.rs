@@ -2,7 +2,7 @@
 //!
 //! The daemon itself may read every path, and a file system may block for long. So a thread with
 //! the user's rights alone looks up the path, and the request waits outside the event loop. A
-//! thread that waits for a file system cannot be ended: a user has at most [`MOST_OF_USER`]
+//! thread that waits for a file system cannot be ended: a user has at most [`MAX_OF_USER`]
 //! threads, and the request fails after [`PATIENCE`].
 
 use std::collections::BTreeMap;
@@ -16,85 +16,91 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use crate::host::Sight;
+use crate::host::LookupRights;
 use crate::ledger::AppKey;
-use crate::server::Ask;
+use crate::server::PendingRequest;
 
 /// The look-up threads.
-pub(crate) struct Sights {
+pub(crate) struct PathLookups {
     /// By user: an `Arc` with one reference for each running thread of the user, and one more.
     threads: BTreeMap<u32, Arc<()>>,
-    seen: mpsc::Sender<(Ask, Sight)>,
+    done: mpsc::Sender<(PendingRequest, LookupRights)>,
 }
 
-impl Sights {
+impl PathLookups {
     /// Starts with no thread; the receiver gets the requests whose path was looked up.
-    pub(crate) fn new() -> (Sights, mpsc::Receiver<(Ask, Sight)>) {
-        let (seen, come_back) = mpsc::channel(MOST);
+    pub(crate) fn new() -> (PathLookups, mpsc::Receiver<(PendingRequest, LookupRights)>) {
+        let (done, results) = mpsc::channel(MAX_THREADS);
         let threads = BTreeMap::new();
-        (Sights { threads, seen }, come_back)
+        (PathLookups { threads, done }, results)
     }
 
     /// Returns a request that needs no look-up. A request that needs one comes through the receiver
     /// later.
-    pub(crate) fn look(&mut self, ask: Ask) -> Option<(Ask, Sight)> {
-        if ask.peer.privileged {
-            return Some((ask, Sight::Roots));
+    pub(crate) fn submit(
+        &mut self,
+        pending: PendingRequest,
+    ) -> Option<(PendingRequest, LookupRights)> {
+        if pending.peer.privileged {
+            return Some((pending, LookupRights::AsRoot));
         }
-        let Some(path) = path_of(&ask.request) else {
-            return Some((ask, Sight::Nothing));
+        let Some(path) = path_of(&pending.request) else {
+            return Some((pending, LookupRights::NoLookup));
         };
-        self.threads.retain(|_, own| Arc::strong_count(own) > 1);
+        self.threads
+            .retain(|_, of_user| Arc::strong_count(of_user) > 1);
         let all: usize = self
             .threads
             .values()
-            .map(|o| Arc::strong_count(o) - 1)
+            .map(|user| Arc::strong_count(user) - 1)
             .sum();
-        let own = self.threads.entry(ask.peer.uid).or_default();
-        if Arc::strong_count(own) > MOST_OF_USER || all >= MOST {
+        let of_user = self.threads.entry(pending.peer.uid).or_default();
+        if Arc::strong_count(of_user) > MAX_OF_USER || all >= MAX_THREADS {
             refuse(
-                ask,
+                pending,
                 &path,
                 "earlier ones of yours still wait for a file system",
             );
             return None;
         }
-        let held = Arc::clone(own);
+        let held = Arc::clone(of_user);
         let rights = Rights {
-            uid: ask.peer.uid,
-            groups: ask.peer.groups.clone(),
+            uid: pending.peer.uid,
+            groups: pending.peer.groups.clone(),
         };
-        let (tell, told) = oneshot::channel();
+        let (send_found, found_key) = oneshot::channel();
         let name = path.clone();
         let started = thread::Builder::new()
             .name("looks".to_owned())
             .spawn(move || {
                 let _held = held;
                 // The request may have timed out.
-                let _ = tell.send(executable::look_as(&name, &rights));
+                let _ = send_found.send(executable::look_as(&name, &rights));
             });
         if let Err(error) = started {
-            refuse(ask, &path, &error.to_string());
+            refuse(pending, &path, &error.to_string());
             return None;
         }
-        let seen = self.seen.clone();
+        let done = self.done.clone();
         spawn_local(async move {
-            let found = match timeout(PATIENCE, told).await {
+            let found = match timeout(PATIENCE, found_key).await {
                 Ok(Ok(found)) => found,
                 Ok(Err(_)) | Err(_) => Err(executable::late()),
             };
-            let sight = match found {
+            let rights = match found {
                 Ok(key) => Ok(AppKey {
                     inode: key.inode,
                     dev: key.dev,
                 }),
                 Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-                    return refuse(ask, &path, &error.to_string());
+                    return refuse(pending, &path, &error.to_string());
                 }
                 Err(error) => Err(error.to_string()),
             };
             // The receiver is dropped while the daemon stops.
-            let _ = seen.send((ask, Sight::Users(path, sight))).await;
+            let _ = done
+                .send((pending, LookupRights::AsUser(path, rights)))
+                .await;
         });
         None
     }
@@ -120,16 +126,16 @@ fn path_of(request: &Request) -> Option<String> {
     }
 }
 
-fn refuse(ask: Ask, path: &str, why: &str) {
+fn refuse(pending: PendingRequest, path: &str, why: &str) {
     let text = format!("{path} cannot be looked at: {why}");
     // The send fails if the peer has closed its connection.
-    let _ = ask.reply.send(Response::failed(text).into());
+    let _ = pending.reply.send(Response::failed(text).into());
 }
 
 /// Largest number of concurrent look-up threads of one user.
-const MOST_OF_USER: usize = 4;
+const MAX_OF_USER: usize = 4;
 /// Largest number of concurrent look-up threads.
-const MOST: usize = 64;
+const MAX_THREADS: usize = 64;
 
 #[cfg(test)]
 mod tests {

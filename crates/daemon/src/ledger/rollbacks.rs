@@ -17,24 +17,24 @@ use netnice_core::contract::{Change, Clause, Contract, IfName, Setting};
 use netnice_core::target::Target;
 use netnice_core::units::Instant;
 
-use crate::ledger::{Body, Managed, Place, Root};
+use crate::ledger::{Body, ManagedLink, ProcessId, TargetPlace};
 
 /// All pending rollbacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Undos {
-    waiting: Vec<Waiting>,
+pub(crate) struct Rollbacks {
+    waiting: Vec<PendingRollback>,
     next: u64,
 }
 
 /// One pending rollback.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingRollback {
     /// The number by which `netnice confirm` names it.
     pub number: u64,
     /// The time of the rollback, on the monotonic clock; without meaning if `until` is set.
     pub at: Instant,
     /// The process at whose end the change is rolled back.
-    pub until: Option<Root>,
+    pub until: Option<ProcessId>,
     /// True if confirming the change keeps it; false if it was made for a limited time.
     pub confirmable: bool,
     /// The user who made the change.
@@ -58,14 +58,14 @@ pub(crate) enum Undo {
         /// The link's name.
         name: IfName,
         /// The former settings; `None` if it was not managed.
-        before: Option<Managed>,
+        before: Option<ManagedLink>,
     },
     /// What was cleared.
     Cleared {
         /// The targets with their withdrawn claims.
         targets: Vec<Cleared>,
         /// The links that were no longer managed.
-        links: Vec<Managed>,
+        links: Vec<ManagedLink>,
     },
 }
 
@@ -77,25 +77,25 @@ pub(crate) struct Cleared {
     /// What it consisted of.
     pub body: Body,
     /// What contained it.
-    pub place: Place,
+    pub place: TargetPlace,
     /// The withdrawn claims.
     pub claims: Vec<Claim>,
     /// The policy rule that asked for it.
     pub rule: Option<String>,
 }
 
-impl Undos {
+impl Rollbacks {
     /// The rollbacks as the state file has them.
-    pub(crate) fn restore(waiting: Vec<Waiting>, next: u64) -> Undos {
+    pub(crate) fn restore(waiting: Vec<PendingRollback>, next: u64) -> Rollbacks {
         let largest = waiting.iter().map(|one| one.number + 1).max();
-        Undos {
+        Rollbacks {
             next: next.max(largest.unwrap_or(0)),
             waiting,
         }
     }
 
     /// The pending rollbacks.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Waiting> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PendingRollback> {
         self.waiting.iter()
     }
 
@@ -109,7 +109,7 @@ impl Undos {
         self.next = self.next.max(1);
         let number = self.next;
         self.next += 1;
-        self.waiting.push(Waiting {
+        self.waiting.push(PendingRollback {
             number,
             at,
             until: None,
@@ -121,7 +121,7 @@ impl Undos {
     }
 
     /// Adds a rollback for the end of a process.
-    pub(crate) fn push_until(&mut self, root: Root, by: Claimant, undo: Undo) {
+    pub(crate) fn push_until(&mut self, root: ProcessId, by: Claimant, undo: Undo) {
         self.push(Instant(u64::MAX), false, by, undo);
         if let Some(waiting) = self.waiting.last_mut() {
             waiting.until = Some(root);
@@ -129,7 +129,7 @@ impl Undos {
     }
 
     /// The processes of targets that were cleared for a limited time.
-    pub(crate) fn cleared_roots(&self) -> impl Iterator<Item = Root> {
+    pub(crate) fn cleared_roots(&self) -> impl Iterator<Item = ProcessId> {
         let cleared = self.waiting.iter().filter_map(|one| match &one.undo {
             Undo::Cleared { targets, .. } => Some(targets),
             _ => None,
@@ -145,7 +145,7 @@ impl Undos {
     }
 
     /// The processes at whose end changes are rolled back.
-    pub(crate) fn awaited(&self) -> impl Iterator<Item = Root> {
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = ProcessId> {
         self.waiting.iter().filter_map(|one| one.until)
     }
 
@@ -153,21 +153,21 @@ impl Undos {
     pub(crate) fn confirm(
         &mut self,
         number: u64,
-        may: impl Fn(&Waiting) -> bool,
-    ) -> Option<Waiting> {
-        let found = |one: &Waiting| one.number == number && one.confirmable && may(one);
+        may: impl Fn(&PendingRollback) -> bool,
+    ) -> Option<PendingRollback> {
+        let found = |one: &PendingRollback| one.number == number && one.confirmable && may(one);
         let at = self.waiting.iter().position(found)?;
         Some(self.waiting.remove(at))
     }
 
     /// Removes and returns the rollbacks whose time is over or whose process is in `ended`, latest
     /// first.
-    pub(crate) fn due(&mut self, now: Instant, ended: &[Root]) -> Vec<Waiting> {
-        let is_due = |one: &Waiting| match &one.until {
+    pub(crate) fn due(&mut self, now: Instant, ended: &[ProcessId]) -> Vec<PendingRollback> {
+        let is_due = |one: &PendingRollback| match &one.until {
             Some(root) => ended.contains(root),
             None => one.at <= now,
         };
-        let (mut due, waiting): (Vec<Waiting>, Vec<Waiting>) =
+        let (mut due, waiting): (Vec<PendingRollback>, Vec<PendingRollback>) =
             self.waiting.drain(..).partition(is_due);
         self.waiting = waiting;
         due.sort_by_key(|one| std::cmp::Reverse(one.number));
@@ -245,7 +245,7 @@ impl Undos {
 
     /// Drops the rollbacks of a link, and returns the settings that the first of them would have
     /// restored.
-    pub(crate) fn forget_link(&mut self, link: &IfName) -> Option<Option<Managed>> {
+    pub(crate) fn forget_link(&mut self, link: &IfName) -> Option<Option<ManagedLink>> {
         let mut first = None;
         self.waiting.retain(|one| match &one.undo {
             Undo::Link { name, before } if name == link => {
