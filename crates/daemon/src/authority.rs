@@ -38,15 +38,16 @@ pub fn may_limit_process(peer: &Peer, process: &Process) -> Result<(), RequestEr
     }
     if process.uid != peer.uid {
         return Err(RequestError::NotPermitted(format!(
-            "process {} ({name}) belongs to {}, not to you; ask root or a member of the group netnice",
+            "process {} ({name}) belongs to {}, not to you; ask root or a member of the group \
+             netnice",
             root.pid,
             user_name(process.uid),
         )));
     }
     if !process.dumpable {
         return Err(RequestError::NotPermitted(format!(
-            "process {} ({name}) is closed to its own user (it changed identity or asked for it); \
-             ask root or a member of the group netnice",
+            "process {} ({name}) is not dumpable (it changed its user or asked for that), so \
+             only root and the group netnice may limit it",
             root.pid,
         )));
     }

@@ -75,9 +75,9 @@ pub(crate) async fn run(
     mut service: Service<KernelHost>,
 ) -> Result<(), RunError> {
     let numbers = service.host().netlink_ports();
-    let own_ports = numbers.during("find out who the daemon is to netlink")?;
+    let own_ports = numbers.during("read the port ids of the netlink sockets")?;
     let (sources, drivers) = Sources::open(settings, own_ports).await?;
-    let network = KernelNetwork::open().during("ask about ways")?;
+    let network = KernelNetwork::open().during("open the netlink socket for routes")?;
     let mut daemon = Daemon {
         service,
         flows: Flows::new(network),
@@ -90,7 +90,7 @@ pub(crate) async fn run(
         policy: settings.policy.to_owned(),
     };
     daemon.serve().await?;
-    tracing::info!("stopping; what is in force stays in force");
+    tracing::info!("stopping; limits and guarantees stay in force");
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
     daemon.sources.end().await;
     Ok(())
@@ -135,7 +135,7 @@ impl Daemon {
             self.drivers.carry_out(self.flows.take_commands());
             let took = Now::read().monotonic.since(began.monotonic);
             if took > SLOW_EVENT {
-                tracing::warn!(event = kind, %took, "one event held up all others");
+                tracing::warn!(event = kind, %took, "this event took long and delayed all others");
             }
         }
     }

@@ -29,6 +29,7 @@
 //!   attached has no session, and lives until its process ends.
 
 mod admission;
+mod balance;
 mod division;
 pub(crate) mod driver;
 pub(crate) mod drivers;
@@ -43,6 +44,7 @@ mod replies;
 pub(crate) mod reports;
 mod routes;
 mod sessions;
+mod takeover;
 #[cfg(test)]
 mod tests;
 mod timeouts;

@@ -8,8 +8,8 @@
 //!
 //! ```text
 //!               first thread         thread of a user                           daemon
-//!   connect ──> accept, identify ──> read, parse, wait for a turn ── pipe ──> Turns ──> requests,
-//!   answer  <─────────────────────── send <── first thread: by user <─ socket ──┘      one by one
+//!   connect ──> accept, identify ──> read, parse, wait for a turn ── pipe ──> request queue ─>
+//!   answer  <─────────────────────── send <── first thread: by user <─ socket ── one by one <─┘
 //! ```
 //! The front is a separate process because the daemon must not close descriptors that clients send:
 //! the close of the last copy can block forever. In the front such a close blocks one thread, which
@@ -58,7 +58,8 @@ pub fn run(user: (u32, u32), takes_descriptors: bool) -> io::Result<()> {
     let pipe = io::stdout().as_fd().try_clone_to_owned()?;
     let got = fds::receive(daemon_socket.as_fd(), &mut [0], 1)?;
     let listener = got.fds.into_iter().next();
-    let listener = listener.ok_or_else(|| io::Error::other("no socket to listen on was sent"))?;
+    let listener =
+        listener.ok_or_else(|| io::Error::other("the daemon sent no listening socket"))?;
     let refuses = !takes_descriptors && peer::refuse_descriptors(listener.as_fd()).is_ok();
     let confined = confine::confine(&confinement(user))?;
     // If one thread fails, the whole front ends, and the daemon starts another one.
@@ -212,7 +213,7 @@ impl DaemonSocket {
         while let Some(body) = self.decoder.poll().map_err(io::Error::other)? {
             let decoded = ToFront::decode(&body);
             let (mut message, fds) =
-                decoded.ok_or_else(|| io::Error::other("the daemon is not understood"))?;
+                decoded.ok_or_else(|| io::Error::other("the daemon sent an invalid message"))?;
             let fds = fds.min(self.fds.len());
             message.fds = self.fds.drain(..fds).collect();
             match message.kind {

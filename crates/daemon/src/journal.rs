@@ -239,7 +239,8 @@ impl UserLines {
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         (!parts.is_empty()).then(|| {
             format!(
-                "{} of {} within a minute, beyond the {} lines that the quota log-lines leaves each user",
+                "{} of {} within a minute, beyond the {} lines that the quota log-lines leaves \
+                 each user",
                 parts.join(" and "),
                 authority::user_name(uid),
                 self.kept

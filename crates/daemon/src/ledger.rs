@@ -339,7 +339,8 @@ impl Ledger {
             .find(|slot| !self.held.contains_key(slot) && !self.draining.contains_key(slot))
             .ok_or_else(|| {
                 RequestError::NotAdmitted(format!(
-                    "refused: {MAX_SLOT} targets are held, which is as many as there is room for; clear some first"
+                    "refused: {MAX_SLOT} targets are held, which is as many as there is room for; \
+                     clear some first"
                 ))
             })
     }

@@ -22,17 +22,17 @@ struct Arguments {
     /// Policy file
     #[arg(long, value_name = "FILE", default_value = "/etc/netnice/policy.toml")]
     policy: PathBuf,
-    /// Docker's data folder, for the names of containers [default: as daemon.json says, else
+    /// Docker's data folder, for the names of containers [default: from daemon.json, else
     /// /var/lib/docker]
     #[arg(long, value_name = "DIR")]
     docker_root: Option<PathBuf>,
-    /// Podman's storage [default: as storage.conf says, else /var/lib/containers/storage]
+    /// Podman's storage [default: from storage.conf, else /var/lib/containers/storage]
     #[arg(long, value_name = "DIR")]
     podman_root: Option<PathBuf>,
-    /// Say what this kernel offers and what would be used, and end
+    /// Print what this kernel offers and what would be used, and exit
     #[arg(long)]
     probe: bool,
-    /// With --probe: in JSON
+    /// With --probe: print JSON
     #[arg(long, requires = "probe")]
     json: bool,
     /// Serve metrics for Prometheus, over HTTP at /metrics [default ADDR: 127.0.0.1:9469]
@@ -41,16 +41,17 @@ struct Arguments {
     /// With --metrics: at an address that other machines can reach
     #[arg(long, requires = "metrics")]
     metrics_open: bool,
-    /// Read the socket for the daemon that started this process, as this user and group
+    /// Run as the front process of the daemon that started this process, as this user and group
     #[arg(long, value_name = "UID:GID", hide = true, value_parser = user)]
     front: Option<(u32, u32)>,
-    /// Be confined as with --front, try what must not be possible then, say what happened, and end
+    /// Confine this process as with --front, try what must then be impossible, and print each
+    /// result
     #[arg(long, value_name = "UID:GID", hide = true, value_parser = user)]
     try_front: Option<(u32, u32)>,
-    /// Let clients send file descriptors, as on kernels before Linux 6.16; for tests
+    /// Accept file descriptors from clients, as on kernels before Linux 6.16; for tests
     #[arg(long, hide = true)]
     take_descriptors: bool,
-    /// Stay in the foreground; it always does, the option is for unit files that say so
+    /// No effect: the daemon always stays in the foreground; for unit files that name the option
     #[arg(long)]
     foreground: bool,
 }
@@ -85,12 +86,14 @@ fn main() -> ExitCode {
     let front = arguments
         .front
         .map(|user| netnice_daemon::front::run(user, takes));
-    let tried = arguments.try_front.map(netnice_daemon::front::try_confinement);
+    let tried = arguments
+        .try_front
+        .map(netnice_daemon::front::try_confinement);
     if let Some(done) = front.or(tried) {
         return match done {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("netniced: the process that reads the socket: {error}");
+                eprintln!("netniced: the front process: {error}");
                 ExitCode::FAILURE
             }
         };

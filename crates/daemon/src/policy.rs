@@ -342,7 +342,8 @@ impl Reader<'_> {
         let target = rule.r#match.get_ref().parse::<Target>();
         let target = target.map_err(|error| self.fault(rule.r#match.span().start, error))?;
         if matches!(target, Target::Pid(_)) {
-            let reason = "a process ends, a rule lasts: match its unit, cgroup, app, user or name";
+            let reason = "a rule lasts longer than a process and cannot match one: match its unit, \
+                cgroup, app, user or name";
             return Err(self.fault(rule.r#match.span().start, reason));
         }
         let contract = self.contract(rule)?;

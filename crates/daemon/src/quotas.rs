@@ -276,8 +276,10 @@ mod tests {
         let error = quotas.check(&ann, Quota::Targets, 4).expect_err("too many");
         assert_eq!(
             error.to_string(),
-            "refused: user 1000 would have 4 targets, more than the quota of 3 for each user; root can change \
-             `targets` in [quotas] of /etc/netnice/policy.toml, and `netnice show --users` tells what is used"
+            "refused: user 1000 would have 4 targets, more than the quota of 3 for each user; root \
+             can change \
+             `targets` in [quotas] of /etc/netnice/policy.toml, and `netnice show --users` tells \
+             what is used"
         );
         assert_eq!(quotas.check(&Peer::ROOT, Quota::Targets, 4), Ok(()));
     }

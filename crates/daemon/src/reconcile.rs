@@ -188,7 +188,7 @@ impl<H: Host> Reconciler<H> {
             .expect_groups(&expected_groups(&self.books.ledger))
         {
             // Without this, the daemon binds them a moment after their creation.
-            tracing::warn!(%error, "control groups that are made anew are not awaited");
+            tracing::warn!(%error, "cannot register the control groups that are expected");
         }
     }
 
@@ -207,7 +207,7 @@ impl<H: Host> Reconciler<H> {
         let groups = containers.map(|held| (held.id, path(held))).collect();
         match self.host.place_containers(&groups) {
             Ok(placements) => self.deviations.placements = placements,
-            Err(error) => tracing::warn!(%error, "looking for the interfaces of containers"),
+            Err(error) => tracing::warn!(%error, "cannot find the interfaces of containers"),
         }
     }
 

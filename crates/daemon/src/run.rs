@@ -71,18 +71,18 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         // daemon accepts fewer connections.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
-    let boot = process::boot().during("tell this run of the machine from others")?;
-    let namespace = process::netns_cookie().during("tell this network namespace from others")?;
+    let boot = process::boot().during("read the boot id")?;
+    let namespace = process::netns_cookie().during("read the cookie of the network namespace")?;
     let store = Store::new(folder, &boot, namespace);
     let saved = read_state(&store)?;
-    let kernel = Kernel::open(folder, probe::leaves()).during("open the kernel's side")?;
+    let kernel = Kernel::open(folder, probe::leaves()).during("open the kernel path")?;
     let swept = kernel.was_swept();
-    let host = KernelHost::new(kernel, options.engines()).during("open the kernel's side")?;
+    let host = KernelHost::new(kernel, options.engines()).during("open the kernel path")?;
     let mut service = Service::new(host, Some(store));
     if swept {
         service.warn(
             Now::read(),
-            "what was in force was of another version of netniced: it is laid anew",
+            "the state in force was of another version of netniced: it is installed again",
         );
     }
     service.start(saved, Now::read());
@@ -91,7 +91,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .during("start the runtime")?;
+        .during("start the executor")?;
     let settings = Settings {
         runtime: &options.runtime,
         policy: &options.policy,
@@ -127,7 +127,7 @@ fn read_state(store: &Store) -> Result<SavedState, RunError> {
         StateError::Damaged { .. } => {
             let aside = store
                 .rename_damaged()
-                .during("put the damaged state aside")?;
+                .during("rename the damaged state file")?;
             Ok(SavedState::Lost(format!(
                 "{error}; it is kept as {}",
                 aside.display()

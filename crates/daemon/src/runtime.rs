@@ -15,7 +15,8 @@ use nix::fcntl::{Flock, FlockArg};
 pub enum RuntimeError {
     /// Another daemon has locked it.
     #[error(
-        "another netniced (process {holder}) serves {}; stop it first, or give this one a folder of its own with \
+        "another netniced (process {holder}) serves {}; stop it first, or give this one a folder \
+         of its own with \
          --runtime-dir", folder.display()
     )]
     Taken {
@@ -26,8 +27,10 @@ pub enum RuntimeError {
     },
     /// A user other than root can write the folder, or replace it.
     #[error(
-        "the runtime folder {} is not root's alone: {why}; make it root's and writable by root alone (chown root, chmod \
-         755), with all that is around it, or name another one with --runtime-dir", folder.display()
+        "users other than root can change the runtime folder {}: {why}; make it and the folders \
+         around it root's and \
+         writable by root alone (chown root, chmod 755), or name another one with \
+         --runtime-dir", folder.display()
     )]
     Unsafe {
         /// The folder.

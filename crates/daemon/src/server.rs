@@ -164,7 +164,8 @@ impl FrontSupervisor {
             };
             let ended = self.end_front(KILL_DELAY).await;
             tracing::error!(
-                "the process that reads the socket ended: {why}{ended}; its connections are closed, and another one starts"
+                "the front process ended: {why}{ended}; its connections are closed, and another \
+                 one starts"
             );
             if started.elapsed() > MAX_PAUSE {
                 pause = MIN_PAUSE;

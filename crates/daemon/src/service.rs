@@ -197,7 +197,7 @@ impl<H: Host> Service<H> {
                 .doctor(&mut self.doctor, &self.rules, now)
                 .map(Response::Doctor),
             _ => Err(RequestError::Failed(
-                "direct flows are not the service's".to_owned(),
+                "this request is not for the service".to_owned(),
             )),
         }
     }

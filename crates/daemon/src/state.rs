@@ -56,8 +56,9 @@ pub(crate) enum StateError {
     },
     /// A later version of netnice wrote it.
     #[error(
-        "the state file {} is of version {theirs}, this netniced knows version {VERSION}: run the netniced that wrote \
-         it, or remove the file and start anew", path.display()
+        "the state file {} is of version {theirs}, this netniced knows version {VERSION}: run the \
+         netniced that wrote \
+         it, or remove the file and start again", path.display()
     )]
     Newer {
         /// The file.
@@ -67,8 +68,10 @@ pub(crate) enum StateError {
     },
     /// It is of another network namespace.
     #[error(
-        "{} is of a netniced of another network namespace: start this one there, or give it a folder of its own with \
-         --runtime-dir (if that namespace is gone: remove the file, and unmount the folder bpf beside it)",
+        "{} belongs to a netniced of another network namespace: start this one there, or give it a \
+         folder of its own with \
+         --runtime-dir (if that namespace is gone: remove the file, and unmount the folder bpf \
+         beside it)",
         path.display()
     )]
     OtherNamespace {
@@ -121,7 +124,7 @@ impl Store {
         let sum = checksum(envelope.version, envelope.state.get());
         if envelope.checksum != sum {
             return Err(damaged(format!(
-                "its check sum is {}, its contents make {sum}",
+                "its checksum is {}, and that of its content is {sum}",
                 envelope.checksum
             )));
         }

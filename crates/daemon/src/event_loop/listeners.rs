@@ -68,7 +68,7 @@ impl LinkEvents {
 /// Logs an error of a read. The caller treats it as lost events: it checks the present state, and
 /// waits for the next event before it reads again.
 fn log_read_error(what: &str, error: &io::Error) -> io::Result<()> {
-    tracing::warn!(%error, "cannot read what has changed of {what}");
+    tracing::warn!(%error, "cannot read events of {what}");
     Ok(())
 }
 
@@ -89,7 +89,7 @@ impl RouteEvents {
                 Ok(Ok(changes)) => return Ok(changes),
                 Ok(Err(error)) => {
                     ready.clear_ready();
-                    return log_read_error("ways", &error).map(|()| vec![routes::Change::Ways]);
+                    return log_read_error("routes", &error).map(|()| vec![routes::Change::Ways]);
                 }
                 Err(_would_block) => {}
             }
@@ -208,7 +208,8 @@ impl FolderEvents {
 /// Registers a descriptor with the executor.
 #[expect(
     deprecated,
-    reason = "the other constructors are unsafe, for types whose descriptor changes while it is watched; those here \
+    reason = "the other constructors are unsafe, for types whose descriptor changes while it is \
+        watched; those here \
               own theirs and keep it"
 )]
 fn async_fd<T: AsRawFd>(inner: T) -> io::Result<AsyncFd<T>> {

@@ -59,7 +59,7 @@ impl PathLookups {
             refuse(
                 pending,
                 &path,
-                "earlier ones of yours still wait for a file system",
+                "earlier look-ups of yours still wait for a file system",
             );
             return None;
         }
@@ -127,7 +127,7 @@ fn path_of(request: &Request) -> Option<String> {
 }
 
 fn refuse(pending: PendingRequest, path: &str, why: &str) {
-    let text = format!("{path} cannot be looked at: {why}");
+    let text = format!("cannot look up {path}: {why}");
     // The send fails if the peer has closed its connection.
     let _ = pending.reply.send(Response::failed(text).into());
 }

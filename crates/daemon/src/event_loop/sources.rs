@@ -67,7 +67,7 @@ impl Event {
             Event::ReadPolicy => "read the policy",
             Event::Timer(timer) => timer.name(),
             Event::Request(_) => "request",
-            Event::PathLookedUp(_) => "look at a path",
+            Event::PathLookedUp(_) => "path look-up",
             Event::Metrics(_) => "metrics",
             Event::Driver(_) => "driver",
             Event::ProgramDisconnected(_) => "end of a connection",
@@ -112,9 +112,9 @@ impl Sources {
         settings: &Settings<'_>,
         own_ports: Vec<u32>,
     ) -> Result<(Sources, Drivers), RunError> {
-        let terminate = signal(SignalKind::terminate()).during("hear signals")?;
-        let interrupt = signal(SignalKind::interrupt()).during("hear signals")?;
-        let hangup = signal(SignalKind::hangup()).during("hear signals")?;
+        let terminate = signal(SignalKind::terminate()).during("install a signal handler")?;
+        let interrupt = signal(SignalKind::interrupt()).during("install a signal handler")?;
+        let hangup = signal(SignalKind::hangup()).during("install a signal handler")?;
         let links = LinkEvents::open(own_ports).during("listen to netlink")?;
         let groups = FolderEvents::open().during("watch folders")?;
         let unit_files = FolderEvents::open_for_files().during("watch unit files")?;
@@ -176,7 +176,10 @@ impl Sources {
         } else if self.exits.is_none() {
             match host.take_exits() {
                 Ok(exits) => self.exits = ExitEvents::new(exits).ok(),
-                Err(error) => tracing::debug!(%error, "ends are seen each second only"),
+                Err(error) => {
+                    tracing::debug!(%error, "no exit events: ends of processes are detected once a \
+                        second")
+                }
             }
         }
     }
@@ -206,23 +209,23 @@ impl Sources {
                 Some(changed) = self.drivers.recv() => Event::Driver(changed),
                 Some(session) = self.disconnected.recv() => Event::ProgramDisconnected(session),
                 changes = self.routes.changed(), if follow_routes => {
-                    Event::Routes(changes.during("listen to netlink any more")?)
+                    Event::Routes(changes.during("read netlink events")?)
                 }
                 Some(scrape) = self.scrapes.recv() => Event::Metrics(scrape),
                 changed = self.links.changed() => {
-                    changed.during("listen to netlink any more")?;
+                    changed.during("read netlink events")?;
                     Event::Links
                 }
                 changed = self.groups.changed() => {
-                    changed.during("watch folders any more")?;
+                    changed.during("read events of the folders of control groups")?;
                     Event::Groups
                 }
                 changed = self.unit_files.changed() => {
-                    changed.during("watch unit files any more")?;
+                    changed.during("read events of the folders of unit files")?;
                     Event::UnitFiles
                 }
                 changed = next_exit(&mut self.exits) => {
-                    changed.during("hear of ends any more")?;
+                    changed.during("read exit events")?;
                     Event::ProcessesEnded
                 }
                 () = &mut self.listening => Event::Stop,
@@ -262,7 +265,10 @@ fn listen(path: &Path) -> io::Result<FrontSupervisor> {
             if name.as_pathname() != Some(path) {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidInput,
-                    format!("the socket that was handed over is {name:?}, another one"),
+                    format!(
+                        "the service manager passed the socket {name:?}, not {}",
+                        path.display()
+                    ),
                 ));
             }
             FrontSupervisor::take_over(listener)

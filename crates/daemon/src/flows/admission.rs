@@ -33,8 +33,8 @@ pub(super) struct LinkCapacity {
 }
 
 impl LinkCapacity {
-    /// The capacity of a link with `promised` to targets of the kernel path. `None` if the link has no
-    /// sending rate or not enough is left.
+    /// The capacity of a link with `promised` to targets of the kernel path. `None` if the link has
+    /// no sending rate or not enough is left.
     pub(super) fn on(link: &Link, promised: Amount, mtu: u32) -> Option<LinkCapacity> {
         let link_rate = link.usable(Direction::Up)?;
         let bits = link_rate.bits_per_second();

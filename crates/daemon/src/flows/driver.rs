@@ -1,10 +1,10 @@
 //! The connection to a link's driver process, and the start of that process.
 //!
 //! ```text
-//!            socket answers                             socket ends
-//!   seeking ────────────────▶ report Came ──▶ open ───────────────▶ report Ended with the reason
-//!      │ no driver: start it, seek for 10 s   │ ▲
-//!      └──▶ report Ended with the reason      └─┘ calls out, messages in
+//!               socket answers                           socket ends
+//!   connecting ────────────────▶ report Connected ──▶ open ─────────────▶ report Ended
+//!      │ no driver: start it, try for 10 s              │ ▲                with the reason
+//!      └──▶ report Ended with the reason                └─┘ calls out, messages in
 //! ```
 //! A driver outlives the daemon and is independent of the daemon's terminal: it has a process group
 //! of its own, and its output goes to a file in the runtime folder. Calls made while the connection
@@ -96,7 +96,10 @@ pub(crate) async fn run(
                 Some((call, fd)) => {
                     match encode_call(&call) {
                         Ok(bytes) => unsent = Some(Unsent { bytes, sent_bytes: 0, fd }),
-                        Err(why) => report(ConnectionEvent::Message(unsendable(call.id, &why), Vec::new())),
+                        Err(why) => {
+                            let answer = unsendable(call.id, &why);
+                            report(ConnectionEvent::Message(answer, Vec::new()));
+                        }
                     }
                     Ok(())
                 }
@@ -160,8 +163,9 @@ async fn connect_or_start(
 
 fn spawn(folder: &Path, iface: &str, start: &Start) -> Result<Child, String> {
     let program = program();
-    let output = open_output(&output(folder, iface))
-        .map_err(|error| format!("cannot keep what the driver of {iface} says: {error}"))?;
+    let output = open_output(&output(folder, iface)).map_err(|error| {
+        format!("cannot open the output file of the driver of {iface}: {error}")
+    })?;
     let mut command = Command::new(&program);
     command
         .arg("--runtime-dir")
@@ -194,7 +198,7 @@ pub(crate) fn program() -> PathBuf {
     let named = named.filter(|path| match trust::check(path) {
         Ok(()) => true,
         Err(why) => {
-            tracing::warn!(%why, "NETNICE_BIN_DIR is passed over");
+            tracing::warn!(%why, "NETNICE_BIN_DIR is ignored");
             false
         }
     });
@@ -233,7 +237,7 @@ pub fn bound_output(folder: &Path, iface: &str) {
         File::options().write(true).open(&path)?.set_len(0)
     };
     if let Err(error) = cut() {
-        tracing::warn!(%error, file = %path.display(), "what a driver says becomes longer than it should");
+        tracing::warn!(%error, file = %path.display(), "cannot bound the output of a driver");
     }
 }
 
@@ -259,7 +263,7 @@ fn ending(error: &io::Error, folder: &Path, iface: &str) -> String {
             let said = last_output_line(folder, iface);
             format!("the driver of {iface} has ended{said}")
         }
-        _ => format!("the driver of {iface} is not understood: {error}"),
+        _ => format!("the connection to the driver of {iface} failed: {error}"),
     }
 }
 
@@ -344,7 +348,7 @@ fn unsendable(id: u64, why: &WireError) -> DriverWord {
     DriverWord::Answer {
         id,
         answer: DriverAnswer::Failed {
-            why: format!("it cannot be asked: {why}"),
+            why: format!("the call cannot be sent: {why}"),
         },
     }
 }

@@ -42,7 +42,8 @@ impl<N: Network> Flows<N> {
             } => {
                 if local.ip().is_multicast() {
                     return Err(RequestError::BadUsage(format!(
-                        "{} is a group: a flow of a group receives from it",
+                        "{} is a multicast group, which nothing sends from: open a flow of the \
+                         group",
                         local.ip()
                     )));
                 }
@@ -85,7 +86,8 @@ impl<N: Network> Flows<N> {
                 check_pattern_length(pattern)?;
                 if *number < FIRST_TYPE || KERNEL_TYPES.contains(number) {
                     return Err(RequestError::BadUsage(format!(
-                        "EtherType {number:#06x} is not for direct flows: the kernel speaks it, or it is a length"
+                        "EtherType {number:#06x} is not for direct flows: the kernel uses it, or \
+                         it is a length"
                     )));
                 }
                 Ok(ResolvedEndpoint {
@@ -107,7 +109,8 @@ impl<N: Network> Flows<N> {
     ) -> Result<ResolvedEndpoint, RequestError> {
         if let Some(name) = kernel_protocol(number) {
             return Err(RequestError::BadUsage(format!(
-                "protocol {number} ({name}) stays with the kernel: a direct flow of it would take it from all programs"
+                "protocol {number} ({name}) stays with the kernel: a direct flow of it would take \
+                 it from all programs"
             )));
         }
         let (from, next_hop, mtu) = match remote {
@@ -143,7 +146,7 @@ impl<N: Network> Flows<N> {
     ) -> Result<ResolvedEndpoint, RequestError> {
         if remote.port() == 0 || remote.ip().is_unspecified() {
             return Err(RequestError::BadUsage(format!(
-                "{remote} is no other end of a flow"
+                "{remote} cannot be the remote end of a flow: it needs an address and a port"
             )));
         }
         same_family(local.ip(), remote.ip())?;
@@ -176,12 +179,14 @@ impl<N: Network> Flows<N> {
     ) -> Result<ResolvedEndpoint, RequestError> {
         let Some(mac) = routes::group_station(group.ip()) else {
             return Err(RequestError::BadUsage(format!(
-                "{} is not a group",
+                "{} is not a multicast group",
                 group.ip()
             )));
         };
         if group.port() == 0 {
-            return Err(RequestError::BadUsage(format!("{group} has no port")));
+            return Err(RequestError::BadUsage(format!(
+                "the group {group} needs a port"
+            )));
         }
         same_family(local.ip(), group.ip())?;
         let from = match specified(local.ip()) {
@@ -189,9 +194,7 @@ impl<N: Network> Flows<N> {
             None => {
                 let route = self.network.route(group.ip(), None, Some(nic.index))?;
                 route.and_then(|route| route.source).ok_or_else(|| {
-                    RequestError::Failed(format!(
-                        "no address of {link} can be sent from to {group}"
-                    ))
+                    RequestError::Failed(format!("{link} has no address to send from to {group}"))
                 })?
             }
         };
@@ -234,7 +237,7 @@ impl<N: Network> Flows<N> {
         let Some(route) = self.network.route(to, from, over)? else {
             let from = from.map_or_else(String::new, |from| format!(" from {from}"));
             return Err(RequestError::Failed(format!(
-                "there is no way to {to}{from}"
+                "there is no route to {to}{from}"
             )));
         };
         match route.kind {
@@ -242,14 +245,14 @@ impl<N: Network> Flows<N> {
             Kind::Single => {
                 let other = self.network.name(route.index)?.unwrap_or_default();
                 Err(RequestError::Failed(format!(
-                    "the way to {to} leads over {other}, not over {link}: attach there"
+                    "the route to {to} leads over {other}, not over {link}: attach to {other}"
                 )))
             }
             Kind::Local => Err(RequestError::BadUsage(format!(
                 "{to} is this host itself: direct flows are between hosts"
             ))),
             Kind::Group => Err(RequestError::BadUsage(format!(
-                "{to} is a group: ask for a flow of a group"
+                "{to} is a multicast group: ask for a flow of a group"
             ))),
             Kind::Other => Err(RequestError::BadUsage(format!(
                 "{to} is not the address of one host"
@@ -300,7 +303,7 @@ fn check_pattern_length(pattern: &[Term]) -> Result<(), RequestError> {
     match pattern.len() > usize::from(PATTERN_TERMS) {
         false => Ok(()),
         true => Err(RequestError::BadUsage(format!(
-            "{} terms in one pattern; {PATTERN_TERMS} are allowed, and two of one byte can be one",
+            "{} terms in one pattern; {PATTERN_TERMS} are allowed; combine those of the same byte",
             pattern.len()
         ))),
     }
@@ -310,7 +313,7 @@ fn same_family(one: IpAddr, other: IpAddr) -> Result<(), RequestError> {
     match one.is_ipv4() == other.is_ipv4() {
         true => Ok(()),
         false => Err(RequestError::BadUsage(format!(
-            "{one} and {other} are of two families of addresses"
+            "{one} and {other} are of different address families"
         ))),
     }
 }

@@ -3,13 +3,12 @@
 //! get their rates.
 
 use netnice_api::direct::FlowNews;
-use netnice_api::driver::{DriverRequest, TotalsDoc};
+use netnice_api::driver::DriverRequest;
 use netnice_core::admission::timing::{Instead, Misfit};
 use netnice_core::contract::{Change, Contract, Direction, IfName, Setting};
-use netnice_core::units::{Amount, Instant};
 
 use super::admission::{self, LinkCapacity};
-use super::division::{LinkNeeds, SplitUse};
+use super::division::LinkNeeds;
 use super::network::Network;
 use super::promises::Promises;
 use super::{CallPurpose, FlowRecord, Flows};
@@ -38,7 +37,8 @@ impl<N: Network> Flows<N> {
         let (each, promised) = promises.promised_to_targets(&managed);
         LinkCapacity::on(&managed, promised, mtu).ok_or_else(|| {
             let mut text = format!(
-                "refused: nothing of {link} is left for direct flows: {promised:#} of it are promised"
+                "refused: nothing of {link} is left for direct flows: {promised:#} of it are \
+                 promised"
             );
             for (who, amount) in each {
                 text.push_str(&format!("\n  held        {who}  {amount} up on {link}"));
@@ -123,7 +123,7 @@ impl<N: Network> Flows<N> {
                 .map(|(n, contract)| format!("flow:{n}  {contract}")),
         );
         if total > MAX_LISTED {
-            holders.push(format!("and {} flows more", total - MAX_LISTED));
+            holders.push(format!("and {} more flows", total - MAX_LISTED));
         }
         for (n, holder) in holders.iter().enumerate() {
             let word = if n == 0 { "held" } else { "" };
@@ -231,7 +231,7 @@ impl<N: Network> Flows<N> {
         {
             promises
                 .journal()
-                .warn(now, format!("dividing {link}: {error}"));
+                .warn(now, format!("cannot divide {link}: {error}"));
         }
     }
 
@@ -313,7 +313,7 @@ impl<N: Network> Flows<N> {
         if let Err(error) = settled {
             promises
                 .journal()
-                .warn(now, format!("dividing {link}: {error}"));
+                .warn(now, format!("cannot divide {link}: {error}"));
         }
     }
 
@@ -420,82 +420,6 @@ impl<N: Network> Flows<N> {
         let ask = DriverRequest::Discard { patterns };
         self.call(link, ask, None, CallPurpose::Discard, now);
     }
-
-    /// Asks drivers for the bytes sent. The caller calls it several times a second.
-    pub(crate) fn balance(&mut self, now: Now) {
-        let due: Vec<IfName> = self
-            .link_states
-            .iter()
-            .filter(|(_, state)| state.connected && state.split.is_some() && !state.totals_pending)
-            .map(|(link, _)| link.clone())
-            .collect();
-        for link in due {
-            if let Some(state) = self.link_states.get_mut(&link) {
-                state.totals_pending = true;
-            }
-            self.call(&link, DriverRequest::Totals, None, CallPurpose::Totals, now);
-        }
-    }
-
-    /// Takes a driver's count of sent bytes, and adapts the division.
-    pub(super) fn handle_totals(
-        &mut self,
-        promises: &mut impl Promises,
-        link: &IfName,
-        totals: TotalsDoc,
-        now: Now,
-    ) {
-        let by_classes = promises.sent_by_classes(link);
-        let Some(state) = self.link_states.get_mut(link) else {
-            return;
-        };
-        state.totals_pending = false;
-        let overhead = state.capacity.map_or(0, |capacity| capacity.overhead());
-        let bytes = totals.sent_bytes + totals.sent * overhead;
-        let seen = state
-            .last_totals
-            .replace((now.monotonic, bytes, by_classes));
-        let (Some((at, flows, classes)), Some(split)) = (seen, state.split) else {
-            return;
-        };
-        let (Some(need), Some(capacity)) = (state.need, state.capacity) else {
-            return;
-        };
-        let rate = |before: u64, after: u64| per_second(after.saturating_sub(before), at, now);
-        let used = SplitUse {
-            driver: rate(flows, bytes),
-            tree: match (classes, by_classes) {
-                (Some(before), Some(after)) => rate(before, after),
-                _ => Amount(0),
-            },
-        };
-        state.sending_rate = used.driver.0;
-        // A change of scale starts a new period of a slice, so the division is fixed while a flow
-        // has one.
-        let slices = state.promised.values().any(|c| c.slice().is_some());
-        if slices || state.pending_tree.is_some() {
-            return;
-        }
-        let whole = LinkNeeds {
-            capacity: capacity.link_rate,
-            tree: capacity.tree,
-            need,
-        };
-        let next = whole.next(split, used);
-        if next != split
-            && let Err(error) = self.apply_split(promises, link, next, now)
-        {
-            promises
-                .journal()
-                .warn(now, format!("dividing {link}: {error}"));
-        }
-    }
-}
-
-fn per_second(bytes: u64, since: Instant, now: Now) -> Amount {
-    let passed = u128::from(now.monotonic.since(since).0.max(1));
-    let bits = u128::from(bytes) * 8 * 1_000_000_000 / passed;
-    Amount(u64::try_from(bits).unwrap_or(u64::MAX))
 }
 
 /// Largest number of flows that a refusal names.

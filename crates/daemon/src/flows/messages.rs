@@ -111,7 +111,8 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
         page.row(
             "takes",
             &format!(
-                "{0} of the driver's time so far for what it received; it may take {1} % of it, and all flows together {1} %",
+                "{0} of the driver's time so far for what it received; it may take {1} % of it, \
+                 and all flows together {1} %",
                 Nanos(counts.receiving_ns),
                 RECEIVE_SHARE / 10_000
             ),
@@ -151,7 +152,8 @@ pub(super) fn frames(frames: &FramesDoc, flows: &[DriverFlowDoc]) -> String {
         .map(|flow| u64::from(flow.setup.shape.chunks))
         .sum();
     format!(
-        "{} of {} free, {} with the kernel to be filled, {} to be sent, {} with the driver, and {held} of the flows' {chunks} chunks",
+        "{} of {} free, {} with the kernel to be filled, {} to be sent, {} with the driver, and \
+         {held} of the flows' {chunks} chunks",
         frames.free, frames.total, frames.filling, frames.sending, frames.driver
     )
 }
@@ -163,7 +165,8 @@ pub(super) const AWAKE: &str =
 /// The number of doorbells that were not needed.
 pub(super) fn needless_doorbells(unasked: u64) -> String {
     format!(
-        "{unasked} times by programs while the driver was awake and had not asked for it (rule R52 of the ring)"
+        "{unasked} times by programs while the driver was awake and had not asked for it (rule R52 \
+         of the ring)"
     )
 }
 

@@ -396,7 +396,8 @@ fn contract(
     });
     if let Some(clause) = foreign {
         return Err(RequestError::BadUsage(format!(
-            "{clause} is not for direct flows: up, burst, min, slice, cell, channel and weight are; \
+            "{clause} is not for direct flows: up, burst, min, slice, cell, channel and weight \
+             are; \
              what a flow receives is bounded by its buffers"
         )));
     }
@@ -424,7 +425,9 @@ fn not_attached() -> RequestError {
 }
 
 fn no_flow(number: u32) -> RequestError {
-    RequestError::BadUsage(format!("flow:{number} is not open, or another program's"))
+    RequestError::BadUsage(format!(
+        "flow:{number} is not open, or belongs to another program"
+    ))
 }
 
 /// A flow's share of its driver's time for receiving, in millionths: half, so that one flow never

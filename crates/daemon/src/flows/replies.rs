@@ -3,18 +3,16 @@
 use std::os::fd::OwnedFd;
 
 use netnice_api::Response;
-use netnice_api::direct::{Attached, DirectAnswer, FlowNews, OpenFlow};
-use netnice_api::driver::{
-    CensusDoc, DriverAnswer, DriverEvent, DriverFlowDoc, DriverRequest, DriverWord, ProgramDoc,
-};
-use netnice_core::contract::{Contract, IfName};
+use netnice_api::direct::{Attached, DirectAnswer, FlowNews};
+use netnice_api::driver::{DriverAnswer, DriverEvent, DriverRequest, DriverWord};
+use netnice_core::contract::IfName;
 
 use super::driver::ConnectionEvent;
 use super::network::Network;
 use super::promises::Promises;
 use super::{
-    CallPurpose, Command, FlowRecord, Flows, FormerContract, NextHop, PendingCall, Program,
-    ReplySender, admission, refuse,
+    CallPurpose, Command, FlowRecord, Flows, FormerContract, PendingCall, Program, ReplySender,
+    refuse,
 };
 use crate::clock::Now;
 use crate::error::RequestError;
@@ -114,7 +112,7 @@ impl<N: Network> Flows<N> {
             }
             (CallPurpose::Abandoned, answer) => self.undo_late_result(&link, &answer, now),
             (_, DriverAnswer::Failed { why }) => {
-                tracing::debug!(%link, why, "the driver could not");
+                tracing::debug!(%link, why, "the driver did not carry out a call");
             }
             (_, _) => {}
         }
@@ -224,7 +222,7 @@ impl<N: Network> Flows<N> {
             // that already.
             return refuse(
                 reply,
-                RequestError::Failed("the program is gone".to_owned()),
+                RequestError::Failed("the program has ended".to_owned()),
             );
         };
         known.at_driver = Some(at_driver);
@@ -261,10 +259,13 @@ impl<N: Network> Flows<N> {
                 let known = self.link_states.get(link);
                 let known = known.and_then(|state| state.programs.get(&program));
                 let (pid, name) = known.map_or((0, ""), |known| (known.pid, &known.name));
-                let text = format!("process {pid} ({name}) was expelled from {link}: {why}");
+                let text = format!(
+                    "process {pid} ({name}) was disconnected from {link}, for it violated the \
+                     protocol: {why}"
+                );
                 let user = known.and_then(|known| self.user_of(known));
                 promises.journal().log(now, user, EventKind::Fault, text);
-                let why = format!("expelled: {why}");
+                let why = format!("disconnected for a protocol violation: {why}");
                 self.remove_program(promises, link, program, Some(&why), now);
             }
             DriverEvent::Lost { why } => {
@@ -332,9 +333,10 @@ impl<N: Network> Flows<N> {
         self.tickets.take(&untold.unwrap_or_default(), None);
         self.send_ready_replies(promises, now);
         if let Err(error) = promises.set_part(link, None) {
-            promises
-                .journal()
-                .warn(now, format!("giving {link} back to its classes: {error}"));
+            promises.journal().warn(
+                now,
+                format!("cannot give {link} back to its classes: {error}"),
+            );
         }
         promises.heal(now);
         for (session, reply, ask) in again {
@@ -359,115 +361,12 @@ impl<N: Network> Flows<N> {
         calls.filter_map(|id| self.calls.remove(&id)).collect()
     }
 
-    /// Takes over the flows of a driver that an earlier daemon started. For a new driver, records
-    /// its mode.
-    fn take_over(
-        &mut self,
-        promises: &mut impl Promises,
-        link: &IfName,
-        census: CensusDoc,
-        now: Now,
-    ) {
-        let nic = self.nic(link).ok();
-        let Some(state) = self.link_states.get_mut(link) else {
-            return;
-        };
-        state.mode = census.mode;
-        state.why_not_native = census.why_not_native;
-        state.nic = nic;
-        // A driver without patterns needs no message if it should have none.
-        state.discards = (census.discards == 0).then(Vec::new);
-        for program in &census.programs {
-            let known = state.programs.entry(program.program);
-            known.or_insert_with(|| adopted_program(promises, program));
-        }
-        self.update_discards(promises, link, now);
-        let mut found: Vec<DriverFlowDoc> = census.flows;
-        found.sort_by_key(|doc| doc.setup.number);
-        let mut adopted = 0;
-        for doc in found {
-            let known = self.flows.values().any(|flow| {
-                flow.link == *link
-                    && (flow.at_driver == Some(doc.flow) || flow.number == doc.setup.number)
-            });
-            if !known {
-                self.adopt_flow(promises, link, doc, now);
-                adopted += 1;
-            }
-        }
-        if adopted > 0 {
-            promises.journal().note(
-                now,
-                format!("{adopted} direct flows of {link} were there before, and stay"),
-            );
-            self.check_routes = true;
-            self.settle(promises, link, now);
-        }
-    }
-
-    fn adopt_flow(
-        &mut self,
-        promises: &mut impl Promises,
-        link: &IfName,
-        doc: DriverFlowDoc,
-        now: Now,
-    ) {
-        let setup = doc.setup;
-        let number = match setup.number {
-            0 => self.next_flow,
-            number if self.flows.contains_key(&number) => self.next_flow,
-            number => number,
-        };
-        self.next_flow = self.next_flow.max(number.saturating_add(1));
-        let program = self.link_states.get(link);
-        let program = program.and_then(|state| state.programs.get(&setup.program));
-        let peer = crate::peer::Peer {
-            uid: program.map_or(0, |program| program.uid),
-            privileged: true,
-            groups: Vec::new(),
-        };
-        let (next_hop, ports) = self.hold_ports_again(&peer, link, &setup);
-        let ports = ports.unwrap_or_else(|error| {
-            promises
-                .journal()
-                .warn(now, format!("flow:{number} goes on, but {error}"));
-            Vec::new()
-        });
-        let granted = setup.granted.unwrap_or_else(|| setup.contract.clone());
-        let [contract, served] =
-            [&granted, &setup.contract].map(|text| text.parse::<Contract>().unwrap_or_default());
-        let is_kept = admission::is_promised(&served) || !admission::is_promised(&contract);
-        if !is_kept && let Some(state) = self.link_states.get_mut(link) {
-            state.had_degraded = true;
-        }
-        self.record_flow(FlowRecord {
-            number,
-            link: link.clone(),
-            program: setup.program,
-            at_driver: Some(doc.flow),
-            setup: OpenFlow {
-                speaks: setup.speaks.clone(),
-                contract: Some(granted),
-                shape: setup.shape,
-                in_order: setup.in_order,
-            },
-            endpoint: setup.speaks,
-            contract,
-            degraded: (!is_kept)
-                .then(|| format!("{link} has had no room for it since before this daemon began")),
-            next_hop,
-            mtu: setup.mtu,
-            ports,
-            closing: None,
-        });
-    }
-
     /// Closes all flows and stops the drivers.
     pub(crate) fn clear(&mut self, promises: &mut impl Promises, now: Now) {
         let links: Vec<IfName> = self.link_states.keys().cloned().collect();
         for link in links {
             self.call(&link, DriverRequest::Stop, None, CallPurpose::Nothing, now);
-            self.driver_ended(promises, &link, "all was cleared", now);
+            self.driver_ended(promises, &link, "everything was cleared", now);
         }
     }
 
@@ -486,32 +385,10 @@ impl<N: Network> Flows<N> {
     }
 }
 
-/// The record of a program that an earlier daemon attached.
-fn adopted_program(promises: &mut impl Promises, doc: &ProgramDoc) -> Program {
-    let process = promises.process(doc.pid);
-    Program {
-        pid: doc.pid,
-        uid: process.as_ref().map_or(0, |process| process.uid),
-        name: process.map(|process| process.name).unwrap_or_default(),
-        bytes: doc.bytes,
-        open: 0,
-        session: None,
-    }
-}
-
 /// The error for a failed call or an answer of the wrong kind.
 fn call_error(answer: &DriverAnswer) -> RequestError {
     RequestError::Failed(match answer {
         DriverAnswer::Failed { why } => why.clone(),
-        _ => "the driver answered something else than it was asked".to_owned(),
+        _ => "the driver's answer does not match the call".to_owned(),
     })
-}
-
-/// The next hop of a flow, with the Ethernet address that the driver has.
-pub(super) fn next_hop_with(via: Option<NextHop>, mac: Option<[u8; 6]>) -> NextHop {
-    match (via, mac) {
-        (Some(next_hop), mac) => next_hop.with_mac(mac),
-        (None, Some(mac)) => NextHop::Group(mac),
-        (None, None) => NextHop::Any,
-    }
 }

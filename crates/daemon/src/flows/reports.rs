@@ -354,7 +354,8 @@ impl<N: Network> Flows<N> {
             page.row(
                 "has",
                 &format!(
-                    "{} of the link, {} of it promised or kept for flows; the kernel's classes have {tree}",
+                    "{} of the link, {} of it promised or kept for flows; the kernel's classes \
+                     have {tree}",
                     split.driver, need
                 ),
             );

@@ -21,7 +21,7 @@ use super::network::{Network, Nic};
 use super::open_flow::{remote_end, reply_next_hop};
 use super::ports::PortRequest;
 use super::promises::Promises;
-use super::{FlowRecord, Flows, NextHop, ResolutionFor, endpoint, refuse, replies};
+use super::{FlowRecord, Flows, NextHop, ResolutionFor, endpoint, refuse, takeover};
 use crate::clock::Now;
 use crate::error::RequestError;
 use crate::peer::Peer;
@@ -115,7 +115,7 @@ impl<N: Network> Flows<N> {
                 continue;
             }
             let why = RequestError::Failed(format!(
-                "{} does not answer: it is the next station on the way",
+                "{} does not answer: it is the next hop of the route",
                 waiting.via
             ));
             match waiting.purpose {
@@ -300,8 +300,9 @@ impl<N: Network> Flows<N> {
         if route.index != nic.index {
             let other = self.network.name(route.index).ok().flatten();
             let other = other.unwrap_or_else(|| "another link".to_owned());
-            let why =
-                format!("its way leads over {other} now, not over {link}: open it again there");
+            let why = format!(
+                "its route leads over {other} now, not over {link}: open it again on {other}"
+            );
             promises
                 .journal()
                 .note(now, format!("flow:{number} is closed: {why}"));
@@ -349,7 +350,7 @@ impl<N: Network> Flows<N> {
                 via,
                 mac: None,
             };
-            replies::next_hop_with(Some(next_hop), setup.next_hop)
+            takeover::next_hop_with(Some(next_hop), setup.next_hop)
         };
         let mut wants = Vec::new();
         let next_hop = match &setup.speaks {
@@ -362,7 +363,7 @@ impl<N: Network> Flows<N> {
             }
             Speaks::Group { local, group } => {
                 wants.extend([(*local, false), (*group, true)]);
-                replies::next_hop_with(None, setup.next_hop)
+                takeover::next_hop_with(None, setup.next_hop)
             }
             Speaks::Protocol {
                 local,

@@ -70,7 +70,7 @@ impl<N: Network> Flows<N> {
     pub(super) fn detach(&mut self, link: &IfName, program: u32, now: Now) {
         for flow in self.flows.values_mut() {
             if flow.link == *link && flow.program == program {
-                flow.closing = Some("the program is gone".to_owned());
+                flow.closing = Some("the program has ended".to_owned());
             }
         }
         let ask = DriverRequest::Detach { program };
@@ -91,7 +91,7 @@ impl<N: Network> Flows<N> {
         let caller = caller.ok_or_else(no_pidfd)?;
         if self.sessions.contains_key(&connection.number) {
             return Err(RequestError::BadUsage(
-                "this connection has attached already: one for each link".to_owned(),
+                "this connection has attached already: use one connection for each link".to_owned(),
             ));
         }
         let gone =
@@ -245,8 +245,7 @@ impl<N: Network> Flows<N> {
     ) -> Result<(), RequestError> {
         if attach.flows == 0 || attach.bytes == 0 {
             return Err(RequestError::BadUsage(
-                "a program on the direct path asks for at least one flow, and for memory"
-                    .to_owned(),
+                "an attachment needs at least one flow and one byte of memory".to_owned(),
             ));
         }
         // A connection that attaches again is counted already.
@@ -263,7 +262,8 @@ impl<N: Network> Flows<N> {
                 let what = quota.describe().what;
                 let who = user_name(peer.uid);
                 return Err(RequestError::NotAdmitted(format!(
-                    "refused: with this one {who} would have {} {what}, more than the {} that there can be",
+                    "refused: with this one {who} would have {} {what}, more than the {} that \
+                     there can be",
                     quota.amount(would),
                     quota.amount(most)
                 )));
@@ -280,7 +280,7 @@ impl<N: Network> Flows<N> {
         })?;
         if nic.mac.is_none() {
             return Err(RequestError::Failed(format!(
-                "{link} has no Ethernet address: the direct path speaks Ethernet"
+                "{link} has no Ethernet address: the direct path needs an Ethernet interface"
             )));
         }
         Ok(nic)
@@ -335,7 +335,8 @@ fn select_link(promises: &impl Promises, named: Option<&str>) -> Result<IfName, 
                 return Ok(name);
             }
             refused(format!(
-                "{name} is not a managed link, and direct flows need one: netnice link {name} --rate R makes it one"
+                "{name} is not a managed link, and direct flows need one: netnice link {name} \
+                 --rate R makes it one"
             ))
         }
         (None, [only]) => Ok(only.clone()),
@@ -355,7 +356,7 @@ fn select_link(promises: &impl Promises, named: Option<&str>) -> Result<IfName, 
 
 fn no_pidfd() -> RequestError {
     RequestError::BadUsage(
-        "the caller is meant by a pidfd, and none came with the request".to_owned(),
+        "the request needs a pidfd of its process, and none came with it".to_owned(),
     )
 }
 

@@ -69,7 +69,10 @@ impl<N: Network> Flows<N> {
                 if !matches!(purpose, CallPurpose::Attach { .. } | CallPurpose::Open { .. }) {
                     self.calls.remove(&id);
                 }
-                let frees = matches!(purpose, CallPurpose::Open { .. } | CallPurpose::Change { .. });
+                let frees = matches!(
+                    purpose,
+                    CallPurpose::Open { .. } | CallPurpose::Change { .. }
+                );
                 let why = RequestError::Failed(format!("the driver of {link} does not answer"));
                 self.abandon_call(promises, purpose, why, now);
                 if frees {

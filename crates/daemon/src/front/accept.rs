@@ -93,12 +93,12 @@ impl Users {
     fn admit(&mut self, socket: OwnedFd) {
         let peer = match peer::of(socket.as_fd()) {
             Ok(peer) => peer,
-            Err(error) => return tracing::warn!(%error, "cannot tell who connects"),
+            Err(error) => return tracing::warn!(%error, "cannot read the credentials of a client"),
         };
         let uid = peer.uid;
         let inbox = match self.inbox(uid) {
             Ok(inbox) => inbox,
-            Err(error) => return tracing::warn!(%error, uid, "no thread for a user"),
+            Err(error) => return tracing::warn!(%error, uid, "cannot start the thread of a user"),
         };
         // The user's own thread closes idle connections. If it is behind or stuck, further
         // connections are refused here.
@@ -139,7 +139,7 @@ impl Users {
                 inbox.counted.fetch_add(1, Ordering::Relaxed);
                 drop(inbox.push(message));
             }
-            Err(error) => tracing::warn!(%error, uid, "no thread for a user"),
+            Err(error) => tracing::warn!(%error, uid, "cannot start the thread of a user"),
         }
     }
 
@@ -186,8 +186,8 @@ impl Users {
         }
         if inbox.waiting() > MAX_STUCK {
             tracing::error!(
-                "user {uid} has {MAX_STUCK} connections whose end waits for the close of a file that the user passed: \
-                 the front ends, and all connections with it"
+                "user {uid} has {MAX_STUCK} connections whose close blocks on a file that the user \
+                 sent: the front ends, and all connections with it"
             );
             std::process::exit(1);
         }
@@ -225,15 +225,16 @@ impl Users {
 
 fn stuck_refusal(uid: u32, counted: usize, most: usize) -> Response {
     Response::failed(format!(
-        "user {uid} has {counted} connections, of at most {most}, and none of them goes on: the end of one waits for the close of \
-         a file descriptor that the user sent with it; try again when that file is closed"
+        "user {uid} has {counted} connections, of at most {most}, and none of them makes \
+         progress: closing one waits for the close of a file descriptor that the user sent with \
+         it; try again when that file is closed"
     ))
 }
 
 fn full_refusal(others: usize) -> Response {
     Response::failed(format!(
-        "all users together have {others} connections, of at most {MAX_OF_OTHERS}, and none of a user with more than you is \
-         idle; try again when one has its answer"
+        "all users together have {others} connections, of at most {MAX_OF_OTHERS}, and no user \
+         with more connections than you has an idle one; try again later"
     ))
 }
 

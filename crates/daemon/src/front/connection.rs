@@ -1,12 +1,12 @@
 //! One connection of a client, in its user's thread: requests in; answers and notifications out.
 //!
 //! ```text
-//!            first byte             whole frame         its user's turn         answer sent
-//!   idle ─────────────> reading ─────────────> waiting ────────────> asking ──────────────> idle
-//!    │ dismissed           │ 1 s is over, invalid, too long,
+//!            first byte             whole frame         its user's turn             answer sent
+//!   idle ─────────────> reading ─────────────> waiting ────────────> at the daemon ─────────> idle
+//!    │ for another one     │ 1 s is over, invalid, too long,
 //!    │ end of stream       │ a descriptor
 //!    v                     v
-//!   closed <────────── leaving: the reason was sent
+//!   closed <────────── closing: the reason was sent
 //! ```
 //! It is pure except for its socket: the thread passes the readiness and the time, and acts on the
 //! result.
@@ -276,7 +276,7 @@ impl Connection {
         }
         match (&self.state, self.read_by) {
             (State::Reading, Some(by)) if by <= now => {
-                let why = format!("the request did not end within {REQUEST_TIMEOUT:?}");
+                let why = format!("the request was not complete within {REQUEST_TIMEOUT:?}");
                 self.refuse(why, now)
             }
             (State::Closing(_), Some(by)) if by <= now => NextStep::Close,
@@ -285,8 +285,9 @@ impl Connection {
     }
 }
 
-const DESCRIPTOR_REFUSED: &str = "a file descriptor came with the request; none is taken: a process is named by its number and \
-                          its start";
+const DESCRIPTOR_REFUSED: &str = "a file descriptor came with the request, and none is accepted: \
+    name a process by its pid and \
+                          its start time";
 /// Time limit for a request to arrive completely.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for a client to read an answer.

@@ -327,7 +327,8 @@ fn max_at_daemon(uid: u32) -> usize {
 /// The reason for a refused connection.
 fn busy_refusal(uid: u32, most: usize) -> Response {
     Response::failed(format!(
-        "too many connections of user {uid} are busy with requests, of at most {most}; try again when one of them has its answer"
+        "user {uid} has {most} connections, which is the limit, and all are busy with requests; \
+         try again when one of them has its answer"
     ))
 }
 

@@ -61,7 +61,8 @@ pub fn unsupported_clause(target: &Target, contract: &Contract) -> Option<String
     let asked = contract.as_change().clauses();
     let clause = asked.iter().find(|clause| !SUPPORTED.contains(clause))?;
     Some(format!(
-        "{clause} is not supported for a container: its packets reach a link without their socket, so only limits (up, \
+        "{clause} is not supported for a container: its packets reach a link without their socket, \
+         so only limits (up, \
          down, both) hold; one in the host's own network can be promised something as cgroup:/path"
     ))
 }

@@ -209,7 +209,7 @@ impl Inventory for KernelHost {
                 return found.clone().map_err(|why| nothing(&why));
             }
             LookupRights::AsUser(..) | LookupRights::NoLookup => {
-                return Err(nothing("it was not looked at"));
+                return Err(nothing("it was not looked up"));
             }
         }
         let key = self.kernel.app(path).map_err(|error| match &error {
@@ -247,7 +247,8 @@ impl Inventory for KernelHost {
                     format!("container {name} ({id:.12}) does not run: it has no control group")
                 }
                 None => format!(
-                    "no container is called {name}: neither Docker ({}) nor Podman ({}) has a record of it",
+                    "no container is called {name}: neither Docker ({}) nor Podman ({}) has a \
+                     record of it",
                     self.engines.docker.display(),
                     self.engines.podman.display()
                 ),
@@ -288,7 +289,7 @@ impl Inventory for KernelHost {
     fn speed(&mut self, interface: &str) -> Result<Option<Rate>, RequestError> {
         speed::reported(interface).map_err(|error| {
             RequestError::Failed(format!(
-                "cannot ask the driver of {interface} for its speed: {error}"
+                "cannot read the speed of {interface} from its driver: {error}"
             ))
         })
     }
@@ -342,7 +343,7 @@ impl Enforcer for KernelHost {
                 // Once: a failed undo is not undone.
                 let rolled_back = self.carry_out(&undo);
                 if let Err(again) = rolled_back.and_then(|(done, _)| Ok(done?)) {
-                    tracing::error!(%again, "a step that failed is not taken back");
+                    tracing::error!(%again, "a step that failed cannot be undone");
                 }
                 Err(error.into())
             }
@@ -363,8 +364,9 @@ impl Enforcer for KernelHost {
         Ok(lost
             .map(|lost| {
                 format!(
-                    "the table of members had no room for {} children of limited processes when they were born; {} were \
-                     found and are held now",
+                    "the table of members had no room for {} children of limited processes when \
+                     they were forked; {} were \
+                     found and are members now",
                     lost.children, lost.found
                 )
             })

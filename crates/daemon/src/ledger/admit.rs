@@ -167,7 +167,8 @@ impl Ledger {
         match deepest < MAX_DEPTH {
             true => Ok(()),
             false => Err(RequestError::NotAdmitted(format!(
-                "refused: {} would be in a chain of {deepest} targets, and users have {} levels of {MAX_DEPTH}: one is \
+                "refused: {} would be in a chain of {deepest} targets, and users have {} levels of \
+                 {MAX_DEPTH}: one is \
                  kept for root and the group netnice",
                 request.target,
                 MAX_DEPTH - 1

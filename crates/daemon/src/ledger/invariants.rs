@@ -21,19 +21,19 @@ impl Ledger {
         for (slot, held) in &self.held {
             let name = &held.entry.target;
             if *slot != held.entry.id {
-                return Some(format!("{name} stands in slot {slot}, not in its own"));
+                return Some(format!("{name} is in slot {slot}, which is not its own"));
             }
             if slot.get() > MAX_SLOT {
-                return Some(format!("{name} stands in slot {slot}, beyond {MAX_SLOT}"));
+                return Some(format!("{name} is in slot {slot}, beyond {MAX_SLOT}"));
             }
             if !ids.insert(held.id) || held.id >= self.next_id || held.id == 0 {
                 return Some(format!(
-                    "{name} has number {}, which was not given to it",
+                    "{name} has id {}, which was not assigned to it",
                     held.id
                 ));
             }
             if self.slots.get(&held.id) != Some(slot) {
-                return Some(format!("{name} is not found by its number"));
+                return Some(format!("{name} is not found by its id"));
             }
             let mut chain = vec![*slot];
             let mut next = held.entry.parent;
@@ -44,7 +44,7 @@ impl Ledger {
                 chain.push(parent);
                 match self.held.get(&parent) {
                     Some(outer) => next = outer.entry.parent,
-                    None => return Some(format!("{name} lies in slot {parent}, which is empty")),
+                    None => return Some(format!("{name} is inside slot {parent}, which is empty")),
                 }
             }
         }
@@ -54,7 +54,7 @@ impl Ledger {
                 && !self.held.contains_key(slot)
                 && draining.id < self.next_id
                 && ids.insert(draining.id);
-            (!alone).then(|| format!("what is left in slot {slot} is not alone there"))
+            (!alone).then(|| format!("the draining target in slot {slot} shares its slot or id"))
         })
     }
 }

@@ -53,12 +53,14 @@ pub(crate) fn page(doc: &WatchDoc, meters: &[Meter], users: &UsersDoc, tally: &T
         ),
         (
             "netnice_refusals_total",
-            "requests refused since netniced was started: they did not fit, or the asker may not",
+            "requests refused since netniced was started: they did not fit, or the user had no \
+             permission",
             tally.refusals,
         ),
         (
             "netnice_repairs_total",
-            "things of netnice's that somebody had removed and that were put back since netniced was started",
+            "objects of netnice that other programs removed and netniced restored since it was \
+             started",
             tally.repairs,
         ),
     ] {
@@ -191,7 +193,8 @@ impl Page {
                 self.sample(used, &[("user", &uid), ("quota", quota)], amount);
             }
         }
-        let help = "requests of a user that wait, for earlier ones took more than the service time";
+        let help = "requests of a user that wait, because earlier ones took more than the quota \
+            service-time";
         self.head(waiting, "gauge", help);
         for user in doc.users.iter().filter(|user| user.waiting > 0) {
             self.sample(waiting, &[("user", &user.uid.to_string())], user.waiting);

@@ -16,17 +16,18 @@ use netnice_api::direct::{PATTERN_REACH, PATTERN_SHAPES, PATTERN_WORDS, Term};
 pub(super) enum DiscardError {
     /// A part is not a term.
     #[error(
-        "`{0}` is no term of a discard pattern; write OFFSET=HEX or OFFSET=HEX/MASK, as in 12=0800 or 23=10/f0"
+        "`{0}` is not a term of a discard pattern; write OFFSET=HEX or OFFSET=HEX/MASK, as in \
+         12=0800 or 23=10/f0"
     )]
     Term(String),
     /// Value or mask have no bytes, too many, or different numbers of them.
     #[error("`{0}`: value and mask are hexadecimal, both of the same 1 to 8 bytes")]
     Bytes(String),
     /// The value has bits outside its mask.
-    #[error("`{0}`: the value has bits that the mask has not, so nothing fits")]
+    #[error("`{0}`: the value has bits outside the mask, so nothing fits")]
     Hidden(String),
     /// A term exceeds the part of a frame that patterns can match.
-    #[error("`{term}` ends at byte {end}: patterns look at the first {PATTERN_REACH}")]
+    #[error("`{term}` ends at byte {end}: patterns can match the first {PATTERN_REACH}")]
     Reach {
         /// The term.
         term: String,
@@ -37,7 +38,7 @@ pub(super) enum DiscardError {
     #[error("two terms contradict each other at byte {0}")]
     Contradiction(u16),
     /// The pattern has no term, or none with a bit to match.
-    #[error("a discard pattern without a bit to look at would discard everything")]
+    #[error("a discard pattern without a bit to match would discard everything")]
     Empty,
     /// Too many terms.
     #[error("{0} terms in one pattern; {PATTERN_WORDS} are allowed")]
@@ -46,9 +47,7 @@ pub(super) enum DiscardError {
     #[error("{0} discard patterns for one link; {MAX_PATTERNS} are allowed")]
     Patterns(usize),
     /// Too many different masks.
-    #[error(
-        "the patterns of one link look at {0} different sets of bits; {PATTERN_SHAPES} are allowed"
-    )]
+    #[error("the patterns of one link have {0} different masks; {PATTERN_SHAPES} are allowed")]
     Shapes(usize),
 }
 
@@ -175,9 +174,9 @@ mod tests {
     #[test]
     fn what_is_no_pattern_is_said_with_what_is_wrong() {
         let table = [
-            ("port 53", "`port` is no term"),
+            ("port 53", "`port` is not a term"),
             ("x=08", "OFFSET=HEX"),
-            ("70000=08", "no term"),
+            ("70000=08", "not a term"),
             ("12=", "1 to 8 bytes"),
             ("12=080", "1 to 8 bytes"),
             ("12=zz", "1 to 8 bytes"),

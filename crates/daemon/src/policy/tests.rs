@@ -86,7 +86,7 @@ fn what_makes_no_sense_is_said_with_its_line() {
         (
             link("discard = [\"12=0800\",\n\"port 53\"]"),
             5,
-            "`port` is no term",
+            "`port` is not a term",
         ),
         (link("discard = \"12=0800\""), 4, "sequence"),
         (rule("upp = \"4mbit\""), 5, "unknown field `upp`"),
@@ -125,7 +125,7 @@ fn what_makes_no_sense_is_said_with_its_line() {
         (
             "[[rule]]\nname = \"a\"\nmatch = \"pid:7\"\nup = \"1mbit\"".to_owned(),
             3,
-            "a process ends",
+            "a rule lasts longer than a process",
         ),
         (
             "[[rule]]\nname = \"a\"\nmatch = \"container:c\"\nweight = 7".to_owned(),
@@ -194,7 +194,8 @@ fn the_example_is_a_policy_with_and_without_its_examples() {
 #[test]
 fn quotas_are_read_with_their_units_and_the_rest_keep_their_defaults() {
     let policy = parse(
-        "[quotas]\ntargets = 7\nundo-time = \"1d\"\nring-bytes = \"64MiB\"\nservice-time = \"100ms\"\n",
+        "[quotas]\ntargets = 7\nundo-time = \"1d\"\nring-bytes = \"64MiB\"\nservice-time \
+         = \"100ms\"\n",
     );
     let quotas = policy.expect("a policy").quotas;
     assert_eq!(quotas.limit(Quota::Targets), 7);

@@ -106,7 +106,7 @@ fn rule(tree: &Tree, name: &str) -> Result<Option<Rule>, String> {
             let known = KEYS.iter().find(|(word, _)| *word == assignment.key);
             let Some((_, key)) = known else {
                 return Err(assignment.fault(format!(
-                    "{} is no key of [X-Netnice]; there are {}",
+                    "{} is not a key of [X-Netnice]; the keys are {}",
                     assignment.key,
                     KEYS.map(|(word, _)| word).join(", ")
                 )));

@@ -256,13 +256,14 @@ impl<'a, I: Inventory> Finder<'a, I> {
             Target::Container(name) => self.machine.container(name.as_str())?,
             Target::Pid(_) | Target::Name(_) => {
                 return Err(RequestError::BadUsage(format!(
-                    "{target} is made of processes"
+                    "{target} consists of processes"
                 )));
             }
             Target::Flow(_) | Target::Direct(_) => {
                 return Err(RequestError::BadUsage(format!(
-                    "{target} is of the direct path: flows are opened, changed and closed by their programs; \
-                     netnice show and explain tell of them"
+                    "{target} is of the direct path: flows are opened, changed and closed by their \
+                     programs; \
+                     netnice show and explain show them"
                 )));
             }
         };

@@ -78,6 +78,6 @@ impl Installed {
 
 fn log_error(result: Result<(), RequestError>) {
     if let Err(error) = result {
-        tracing::error!(%error, "could not put back what was in force before");
+        tracing::error!(%error, "cannot restore the former state after a failed change");
     }
 }

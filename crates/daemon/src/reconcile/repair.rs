@@ -77,7 +77,8 @@ impl<H: Host> Reconciler<H> {
         };
         if faults.is_empty() {
             if self.deviations.repairs.given_up.take().is_some() {
-                self.journal.note(now, "all is there again");
+                self.journal
+                    .note(now, "all objects of netnice are in place again");
             }
             if link_event || !self.deviations.broken.is_empty() {
                 self.restore(now);
@@ -89,7 +90,8 @@ impl<H: Host> Reconciler<H> {
             RepairDecision::Never => {
                 if self.deviations.repairs.given_up.is_none() {
                     let text = format!(
-                        "somebody keeps removing what is netnice's ({}): put back {MAX_REPAIRS} times within {WINDOW}, not \
+                        "somebody keeps removing what is netnice's ({}): put back {MAX_REPAIRS} \
+                         times within {WINDOW}, not \
                          any more; find out who, then change anything with netnice to try again",
                         faults.join("; ")
                     );
@@ -99,7 +101,7 @@ impl<H: Host> Reconciler<H> {
             }
             RepairDecision::Now => {
                 for fault in &faults {
-                    self.journal.warn(now, format!("{fault}: putting it back"));
+                    self.journal.warn(now, format!("{fault}: restoring it"));
                     self.deviations.repairs.total += 1;
                 }
                 self.restore(now);
@@ -170,7 +172,7 @@ impl<H: Host> Reconciler<H> {
     }
 }
 
-const NOT_IN_FORCE: &str = "what is wanted cannot be put in force";
+const NOT_IN_FORCE: &str = "the desired state cannot be put in force";
 /// Largest number of repairs within [`WINDOW`].
 const MAX_REPAIRS: usize = 3;
 /// The pause before each repair.

@@ -147,9 +147,9 @@ impl<H: Host> Reconciler<H> {
         let mut results = Vec::new();
         let mut report = |name: String, result: Result<bool, RequestError>| {
             results.push(match result {
-                Ok(true) => format!("{name} is back"),
+                Ok(true) => format!("{name} is restored"),
                 Ok(false) => format!("{name} is gone"),
-                Err(error) => format!("{name} does not come back: {error}"),
+                Err(error) => format!("{name} cannot be restored: {error}"),
             });
         };
         for managed in links {

@@ -59,13 +59,14 @@ impl<H: Host> Reconciler<H> {
         };
         let mut resumed = self.resume(enforcing, now);
         if let Err(error) = &resumed {
-            tracing::warn!(%error, "taking over, which is tried once more");
+            tracing::warn!(%error, "taking over from the earlier daemon failed, and is tried once \
+                more");
             resumed = self.resume(self.host.is_enforcing(), now);
         }
         if let Err(error) = resumed {
             self.journal.warn(
                 now,
-                format!("not all of what was in force is so again: {error}"),
+                format!("some of the earlier state is not in force: {error}"),
             );
         }
         notice
@@ -107,7 +108,10 @@ impl<H: Host> Reconciler<H> {
         self.apply_all(now);
         for act in acts {
             if let Err(error) = self.host.act(&act) {
-                self.journal.warn(now, format!("taking over: {error}"));
+                self.journal.warn(
+                    now,
+                    format!("cannot take over what a target consists of: {error}"),
+                );
             }
         }
         if !enforcing {
@@ -121,8 +125,10 @@ impl<H: Host> Reconciler<H> {
         self.save(&draft)?;
         let held = self.books.ledger.held().count();
         if held > 0 {
-            self.journal
-                .note(now, format!("{held} targets found and kept"));
+            self.journal.note(
+                now,
+                format!("took over {held} targets from an earlier daemon"),
+            );
         }
         Ok(())
     }
@@ -231,7 +237,7 @@ impl<H: Host> Reconciler<H> {
         let found = self.host.found().unwrap_or_else(|error| {
             self.journal.warn(
                 now,
-                format!("cannot read back what the kernel holds: {error}"),
+                format!("cannot read the limits from the kernel: {error}"),
             );
             Found::default()
         });
@@ -240,7 +246,7 @@ impl<H: Host> Reconciler<H> {
         let text = match limits {
             0 => why,
             _ => format!(
-                "{why}; {limits} limits of targets that nobody knows any more stay in force, guarantees do not; \
+                "{why}; {limits} limits of unknown targets stay in force, guarantees do not; \
                  `netnice clear --all` by root lifts them"
             ),
         };

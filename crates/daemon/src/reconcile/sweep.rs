@@ -23,13 +23,13 @@ impl<H: Host> Reconciler<H> {
             }
         });
         self.journal
-            .log_result(now, "looking after the kernel's tables", tended);
+            .log_result(now, "maintaining the kernel's tables", tended);
         self.expire(now);
         let looked = self
             .close_ended(now)
             .and_then(|()| self.expire_draining(now))
             .and_then(|()| self.rebind(now));
-        self.journal.log_result(now, "looking around", looked);
+        self.journal.log_result(now, "checking the machine", looked);
         self.write_again(now);
         self.place_containers();
     }
@@ -38,7 +38,7 @@ impl<H: Host> Reconciler<H> {
     /// it after an event that indicates either.
     pub(crate) fn close_and_rebind(&mut self, now: Now) {
         let looked = self.close_ended(now).and_then(|()| self.rebind(now));
-        self.journal.log_result(now, "looking around", looked);
+        self.journal.log_result(now, "checking the machine", looked);
     }
 
     /// The paths of the held control groups, including those that do not exist now.
@@ -59,7 +59,7 @@ impl<H: Host> Reconciler<H> {
             return;
         }
         let shared = self.host.balance(now.monotonic);
-        self.journal.log_result(now, "sharing out", shared);
+        self.journal.log_result(now, "dividing the links", shared);
     }
 
     /// Process targets whose last member has ended. A name with a rule of the policy stays without
@@ -195,7 +195,11 @@ impl<H: Host> Reconciler<H> {
             let there = !matches!(is, Body::App(None) | Body::Cgroup(None));
             draft.ledger.set_body(slot, is, place);
             self.install(draft)?;
-            let what = if there { "was made anew" } else { "is gone" };
+            let what = if there {
+                "was created again"
+            } else {
+                "is gone"
+            };
             let text = format!("{} {what}; its contract stays", held.entry.target);
             self.journal.note(now, text);
         }

@@ -86,7 +86,8 @@ impl Draft {
         let (before, after) = (users(&books.ledger), users(&self.ledger));
         if after > before && after > MAX_OF_USERS {
             return Err(RequestError::NotAdmitted(format!(
-                "refused: users would have {after} targets together, and there is room for {MAX_OF_USERS}: \
+                "refused: users would have {after} targets together, and there is room for \
+                 {MAX_OF_USERS}: \
                  {RESERVED_FOR_PRIVILEGED} of {MAX_SLOT} are kept for root and the group netnice"
             )));
         }

@@ -69,7 +69,7 @@ async fn receive_requests(
             let body = match decoder.poll() {
                 Ok(Some(body)) => body,
                 Ok(None) => break,
-                Err(error) => return format!("it is not understood: {error}"),
+                Err(error) => return format!("it sent an invalid message: {error}"),
             };
             match serde_json::from_slice(&body) {
                 Ok(FromFront::Ready(how)) => front_process.borrow_mut().ready(how),
@@ -79,7 +79,7 @@ async fn receive_requests(
                     groups,
                 }) => {
                     if connections.len() >= MAX_CONNECTIONS {
-                        return "it opens more connections than a front does".to_owned();
+                        return "it opened too many connections".to_owned();
                     }
                     let peer = Peer::from_credentials(&netnice_kernel::peer::Peer { uid, groups });
                     let (to, requests) = mpsc::channel(1);
@@ -101,7 +101,8 @@ async fn receive_requests(
                     let to = connections.get(&connection);
                     // One request at a time: the connection's task has taken the one before.
                     if to.is_none_or(|(_, to)| to.try_send((request, process)).is_err()) {
-                        return "it asks for a connection that waits, or that is not there"
+                        return "it sent a request of a connection that is unknown or waits for an \
+                            answer"
                             .to_owned();
                     }
                 }
@@ -110,7 +111,7 @@ async fn receive_requests(
                         front_process.borrow_mut().closed(uid);
                     }
                 }
-                Err(error) => return format!("it is not understood: {error}"),
+                Err(error) => return format!("it sent an invalid message: {error}"),
             }
         }
     }
@@ -201,7 +202,8 @@ fn open(process: &Process) -> Result<OwnedFd, String> {
     let own = Process::namespace().map_err(|error| format!("/proc cannot be read: {error}"))?;
     if namespace != own {
         return Err(format!(
-            "process {pid} is named by its number in another PID namespace ({namespace}; netniced is in {own}), where \
+            "process {pid} is named by its number in another PID namespace ({namespace}; netniced \
+             is in {own}), where \
              numbers mean other processes: ask from the namespace of netniced"
         ));
     }
@@ -238,7 +240,7 @@ async fn send_answers(
         };
         match timeout(SEND_TIMEOUT, send(to_front, &bytes, &message.fds)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => return format!("it takes no answers: {error}"),
+            Ok(Err(error)) => return format!("answers cannot be sent to it: {error}"),
             Err(_) => return format!("it has taken no answer for {SEND_TIMEOUT:?}"),
         }
     }

@@ -265,7 +265,8 @@ fn what_was_asked_is_done_also_for_who_hangs_up_at_once() {
         };
         tokio::select! {
             () = server.serve(to_service) => {}
-            done = tokio::time::timeout(Duration::from_secs(20), service) => done.expect("all came"),
+            done = tokio::time::timeout(Duration::from_secs(20), service) => done.expect("all \
+                came"),
         }
     });
 }

@@ -26,8 +26,9 @@ pub(super) fn confirm<H: Host>(
     let number = confirm.id;
     draft.rollbacks.confirm(number, may).ok_or_else(|| {
         RequestError::Failed(format!(
-            "no change of yours waits to be confirmed as {number}; it may have been taken back already, \
-             `netnice log` tells"
+            "no change of yours with number {number} waits to be confirmed; `netnice log` shows \
+             whether it was taken \
+             back"
         ))
     })?;
     reconciler.install(draft)?;

@@ -76,7 +76,8 @@ impl<H: Host> View<'_, H> {
         let interfaces = self.machine.interfaces()?;
         let many = (interfaces.len() > MOST_INTERFACES).then(|| {
             let detail = format!(
-                "there are {} in this network namespace and there is room for {MOST_INTERFACES}: changes are refused, \
+                "there are {} in this network namespace and there is room for {MOST_INTERFACES}: \
+                 changes are refused, \
                  for limits would not hold on the others",
                 interfaces.len()
             );

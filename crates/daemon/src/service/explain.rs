@@ -169,8 +169,14 @@ impl<H: Host> View<'_, H> {
         page.row(
             "queues",
             match self.machine.leaf() {
-                "fq_codel" => "fq_codel in each class: a small flow does not wait behind a large one",
-                _ => "two in each class, one for small flows and one for large: a small flow does not wait",
+                "fq_codel" => {
+                    "fq_codel in each class: a small flow does not wait behind a large \
+                    one"
+                }
+                _ => {
+                    "two in each class, one for small flows and one for large: a small flow does \
+                    not wait"
+                }
             },
         );
         if contract.is_limited() {
@@ -206,7 +212,8 @@ impl<H: Host> View<'_, H> {
             && let Some(usable) = down
         {
             let text = format!(
-                "kept at {usable:#}, 97 % of what {} receives: against TCP, and against UDP that fits the wire",
+                "kept at {usable:#}, 97 % of what {} receives: against TCP, and against UDP that \
+                 fits the wire",
                 link.name
             );
             page.row("receiving", &text);
@@ -315,12 +322,15 @@ fn describe_placement(housing: &Housing, group: &str) -> String {
             "it is in this host's own network: sockets that were made in control group {group}"
         ),
         Housing::Apart(names) if names.is_empty() => format!(
-            "control group {group}; it has a network of its own, and no pair of interfaces leads there from here, so \
-             nothing of it is held (a container without root sends by slirp4netns or pasta: limit the user or that \
+            "control group {group}; it has a network of its own, and no pair of interfaces leads \
+             there from here, so \
+             nothing of it is held (a container without root sends by slirp4netns or pasta: limit \
+             the user or that \
              program)"
         ),
         Housing::Apart(names) => format!(
-            "all that passes {}, where the network of control group {group} begins (of a pod: of all its containers)",
+            "all that passes {}, where the network of control group {group} begins (of a pod: of \
+             all its containers)",
             names.join(", ")
         ),
     }
@@ -331,10 +341,12 @@ fn precedence_lines(target: &Target, nested: bool) -> Vec<String> {
     let beats = match target.specificity() {
         0 | 1 => "this one wins over app, cgroup, unit and user targets that do not contain it",
         2 => {
-            "pid and name targets win over this one unless they are inside it; this one wins over cgroup, unit and user"
+            "pid and name targets win over this one unless they are inside it; this one wins over \
+             cgroup, unit and user"
         }
         3 => {
-            "pid, name and app targets win over this one unless they are inside it; this one wins over user"
+            "pid, name and app targets win over this one unless they are inside it; this one wins \
+             over user"
         }
         _ => "pid, name, app, cgroup and unit targets win over this one unless they are inside it",
     };
@@ -348,27 +360,38 @@ fn precedence_lines(target: &Target, nested: bool) -> Vec<String> {
 /// The traffic that a contract does not cover.
 fn not_covered(held: &HeldTarget) -> Vec<&'static str> {
     let mut lines = vec![
-        "ICMP, raw sockets and fragments, where they are received; AF_PACKET sockets (tcpdump, DHCP clients)",
-        "what the kernel sends without a socket: SYN-ACK, RST, the last acknowledgements (TIME_WAIT)",
-        "sockets that were handed over by processes outside, and listeners that are shared with such",
-        "MPTCP: connections that the kernel adds to a socket, and those open before, unless a cgroup or unit holds them",
+        "ICMP, raw sockets and fragments, where they are received; AF_PACKET sockets (tcpdump, \
+         DHCP clients)",
+        "what the kernel sends without a socket: SYN-ACK, RST, the last acknowledgements \
+         (TIME_WAIT)",
+        "sockets that were handed over by processes outside, and listeners that are shared with \
+         such",
+        "MPTCP: connections that the kernel adds to a socket, and those open before, unless a \
+         cgroup or unit holds them",
         "packets that a filter of somebody else takes before ours sees them",
     ];
     if matches!(held.body, Body::App(_)) {
         lines.push(
-            "the same program from another file (a copy, another path in a container); who has run a file that was \
+            "the same program from another file (a copy, another path in a container); who has run \
+             a file that was \
              replaced since; sockets that a process made before it began to run this file",
         );
     }
     if matches!(held.entry.target, Target::Container(_)) {
         lines.push(
-            "of a container in the host's own network: as of any control group, also what is said above; of one with a \
-             network of its own nothing of it, for all that passes its interface is held, but not what passes by a \
-             macvlan, an ipvlan or a device that was given to it, nor what slirp4netns or pasta carry for a container \
+            "of a container in the host's own network: as of any control group, also what is said \
+             above; of one with a \
+             network of its own nothing of it, for all that passes its interface is held, but not \
+             what passes by a \
+             macvlan, an ipvlan or a device that was given to it, nor what slirp4netns or pasta \
+             carry for a container \
              without root",
         );
     } else if matches!(held.body, Body::Cgroup(_)) {
-        lines.push("containers with a network of their own, though their control group is inside: limit container:NAME");
+        lines.push(
+            "containers with a network of their own, though their control group is inside: \
+            limit container:NAME",
+        );
     }
     if matches!(held.body, Body::Cgroup(_)) {
         lines.push(

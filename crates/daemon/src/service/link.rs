@@ -89,7 +89,8 @@ fn wanted_link<H: Host>(
     let overhead = match change.overhead {
         Some(bytes) if bytes > Link::MOST_OVERHEAD.0 => {
             return Err(RequestError::BadUsage(format!(
-                "an overhead of {bytes} bytes per packet is more than the {} allowed; Ethernet's is 24",
+                "an overhead of {bytes} bytes per packet is more than the {} allowed; Ethernet's \
+                 is 24",
                 Link::MOST_OVERHEAD.0
             )));
         }
@@ -122,7 +123,8 @@ fn wanted_link<H: Host>(
     }
     if Direction::ALL.iter().all(|d| link.usable(*d).is_none()) {
         return Err(RequestError::BadUsage(format!(
-            "{name} would have no rate in either direction: netnice link {name} --unmanage gives it back"
+            "{name} would have no rate in either direction: netnice link {name} --unmanage gives \
+             it back"
         )));
     }
     Ok(link)
@@ -135,7 +137,8 @@ pub(super) fn reported_capacity(
 ) -> Result<Capacity, RequestError> {
     let rate = machine.speed(name.as_str())?.ok_or_else(|| {
         RequestError::Failed(format!(
-            "the driver of {name} reports no speed: say what it carries with netnice link {name} --rate R"
+            "the driver of {name} reports no speed: set what it carries with netnice link {name} \
+             --rate R"
         ))
     })?;
     Ok(Capacity {

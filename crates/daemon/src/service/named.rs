@@ -23,7 +23,7 @@ pub(super) fn named_process(
 ) -> Result<Process, RequestError> {
     let Some(named) = named else {
         return Err(RequestError::BadUsage(
-            "a process is meant by a pidfd, and none came with the request".to_owned(),
+            "the request needs a pidfd of the process, and none came with it".to_owned(),
         ));
     };
     if let Some(number) = number.filter(|number| *number != named.pid) {

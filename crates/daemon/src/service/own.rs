@@ -18,7 +18,7 @@ impl<H: Host> View<'_, H> {
     ) -> Result<ShowDoc, RequestError> {
         let Some(named) = named else {
             return Err(RequestError::BadUsage(
-                "the caller is meant by a pidfd, and none came with the request".to_owned(),
+                "the request needs a pidfd of its process, and none came with it".to_owned(),
             ));
         };
         let target = Target::pid(named.pid)

@@ -200,12 +200,13 @@ fn find_name<H: Host>(
     let slot = match (held, &process) {
         (None, None) => {
             return Err(RequestError::Failed(format!(
-                "nobody runs as {target}; `netnice run --name N CONTRACT CMD` makes one"
+                "no process runs as {target}; start one with `netnice run --name N CONTRACT CMD`"
             )));
         }
         (None, Some(_)) if request.change.is_none() => {
             return Err(RequestError::BadUsage(format!(
-                "nobody runs as {target} yet, so say what it may use: netnice run --name N --up 4mbit CMD"
+                "no process runs as {target} yet, so the first needs a contract: netnice run \
+                 --name N --up 4mbit CMD"
             )));
         }
         (None, Some(process)) => {
@@ -309,7 +310,8 @@ fn may_use_name(peer: &Peer, held: &HeldTarget) -> Result<(), RequestError> {
     let asks = held.claims.effective().as_change().needs_privilege();
     match asks {
         Some(clause) if !peer.privileged => Err(RequestError::NotPermitted(format!(
-            "{target} is promised {clause} by the policy file; only root and the group netnice may run as it"
+            "{target} is promised {clause} by the policy file; only root and the group netnice may \
+             run as it"
         ))),
         _ => Ok(()),
     }
@@ -341,20 +343,23 @@ pub(super) fn socket_remarks(adoption: &Adoption) -> Vec<String> {
     }
     if adoption.strays > 0 {
         remarks.push(format!(
-            "{} open sockets have used up their option memory (net.core.optmem_max) and have no room for a tag: they are \
+            "{} open sockets have used up their option memory (net.core.optmem_max) and have no \
+             room for a tag: they are \
              held by their number",
             adoption.strays
         ));
     }
     if adoption.unheld > 0 {
         remarks.push(format!(
-            "{} open sockets without room for a tag are not held: the table of such sockets is full",
+            "{} open sockets without room for a tag are not held: the table of such sockets is \
+             full",
             adoption.unheld
         ));
     }
     if adoption.hidden_mptcp > 0 {
         remarks.push(format!(
-            "{} open MPTCP sockets hide their connections from the kernel's owner; limit their unit or cgroup to \
+            "{} open MPTCP sockets hide their connections from the kernel's owner; limit their \
+             unit or cgroup to \
              hold them",
             adoption.hidden_mptcp
         ));

@@ -81,7 +81,8 @@ impl<'a, H> View<'a, H> {
         let mut faults: Vec<String> = held.refused.iter().chain(&held.aside).cloned().collect();
         faults.extend(held.claims.set_aside().iter().map(|uid| {
             format!(
-                "what {} asks of {} is set aside, for it contradicts what root or the group netnice asks",
+                "what {} asks of {} is set aside, for it contradicts what root or the group \
+                 netnice asks",
                 crate::authority::user_name(*uid),
                 held.entry.target
             )
@@ -89,10 +90,11 @@ impl<'a, H> View<'a, H> {
         if matches!(held.body, Body::Cgroup(None) | Body::App(None)) {
             faults.push(format!("{} is not there now", held.entry.target));
         }
-        if matches!(self.deviations.placements.get(&held.id), Some(Housing::Apart(names)) if names.is_empty())
-        {
+        let placement = self.deviations.placements.get(&held.id);
+        if matches!(placement, Some(Housing::Apart(names)) if names.is_empty()) {
             faults.push(format!(
-                "{} has a network of its own to which no pair of interfaces leads: nothing of it is held",
+                "{} has a network of its own to which no pair of interfaces leads: nothing of it \
+                 is held",
                 held.entry.target
             ));
         }
@@ -109,9 +111,12 @@ impl<'a, H> View<'a, H> {
         {
             let usable = managed.link.usable(Direction::Down);
             faults.push(format!(
-                "{link} receives {rate:#}, more than the {:#} that can be shared out here: what is lost before it \
+                "{link} receives {rate:#}, more than the {:#} that can be shared out here: what is \
+                 lost before it \
                  arrives is not netnice's to give, so min-down may not hold",
-                usable.map(netnice_core::units::Amount::from).unwrap_or_default()
+                usable
+                    .map(netnice_core::units::Amount::from)
+                    .unwrap_or_default()
             ));
         }
         faults

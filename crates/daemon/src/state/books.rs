@@ -73,7 +73,7 @@ impl Books {
         }
         let written = self.write(&self.ledger, &self.rollbacks, in_force);
         self.unwritten = written.is_err();
-        journal.log_result(now, "writing down what has changed", written);
+        journal.log_result(now, "writing the state file", written);
     }
 
     fn write(

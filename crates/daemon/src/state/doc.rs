@@ -187,7 +187,7 @@ impl StateDoc {
             let held = target.restore()?;
             if ledger.get(held.entry.id).is_some() || ledger.by_id(held.id).is_some() {
                 return Err(format!(
-                    "two targets in slot {} or number {}",
+                    "two targets have slot {} or id {}",
                     held.entry.id, held.id
                 ));
             }
@@ -490,7 +490,7 @@ impl ClearedDoc {
 }
 
 fn slot(number: u16) -> Result<TargetId, String> {
-    TargetId::new(number).ok_or_else(|| "slot 0 is nobody's".to_owned())
+    TargetId::new(number).ok_or_else(|| "0 is not a slot".to_owned())
 }
 
 fn text<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {

@@ -221,9 +221,12 @@ fn contents_that_contradict_themselves_are_damage_too() {
         };
         whole.parse(&serde_json::to_vec(&envelope).expect("bytes"))
     };
-    let empty = r#"{"boot":"this boot","namespace":7,"next_id":5,"next_undo":1,"links":[],"targets":[],"remnants":[],"undos":[]}"#;
+    let empty = r#"{"boot":"this boot","namespace":7,"next_id":5,"next_undo":1,
+        "links":[],"targets":[],"remnants":[],"undos":[]}"#;
     assert!(parse(empty).expect("whole").is_some());
-    let target = r#"{"slot":1,"id":2,"target":"pid:10","parent":null,"body":{"user":1},"place":{"own":null,"app":null,"cgroup":null,"uid":null},"claims":[],"rule":null,"changed_ns":0}"#;
+    let target = r#"{"slot":1,"id":2,"target":"pid:10","parent":null,"body":{"user":1},
+        "place":{"own":null,"app":null,"cgroup":null,"uid":null},
+        "claims":[],"rule":null,"changed_ns":0}"#;
     let with = |target: &str| empty.replace("\"targets\":[]", &format!("\"targets\":[{target}]"));
     assert!(parse(&with(target)).expect("whole").is_some());
     for broken in [

@@ -139,7 +139,7 @@ const FAULTS: [(&str, &str, u32, &str); 12] = [
         "a process, which ends",
         "[[rule]]\nname = \"a\"\nmatch = \"pid:1\"\nup = \"1mbit\"\n",
         3,
-        "a process ends",
+        "a rule lasts longer than a process",
     ),
     (
         "no such kind of target",

@@ -59,7 +59,7 @@ fn programs_that_were_taken_off_an_interface_are_put_back() {
     let _program = limited(&desk);
     take_programs_off(&desk);
     let log = || desk.types("log").stdout;
-    let again = || log().contains("putting it back");
+    let again = || log().contains("restoring it");
     assert!(soon(again), "nothing was put back: {}", log());
     assert!(log().contains("eth0"), "nothing of eth0: {}", log());
     held_again(&desk, "after the programs were taken off");
@@ -72,7 +72,7 @@ fn our_own_pair_that_was_deleted_is_made_again() {
     let ns = &desk.world.client().ns;
     ns.ip("link del nn0").expect("our own pair was there");
     let log = || desk.types("log").stdout;
-    assert!(soon(|| log().contains("putting it back")), "{}", log());
+    assert!(soon(|| log().contains("restoring it")), "{}", log());
     held_again(&desk, "after our pair was deleted");
 }
 
@@ -200,7 +200,7 @@ fn who_insists_is_told_of_and_the_next_change_tries_again() {
         ns.ip("link del nn0").expect("our own pair is there");
         // The daemon's answer shows that the repair is complete: a pair that is deleted during a
         // repair does not count as another time.
-        let repairs = || desk.types("log").stdout.matches("putting it back").count();
+        let repairs = || desk.types("log").stdout.matches("restoring it").count();
         let again = || repairs() >= time && there();
         assert!(soon(again), "not put back after time {time}");
     }

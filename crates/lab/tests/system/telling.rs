@@ -145,7 +145,7 @@ fn a_rate_that_is_raised_across_what_is_cut_stays_as_it_was_set() {
     pause(3.5);
     let log = desk.types("log").stdout;
     assert_eq!(lines(), before, "something was said meanwhile: {log}");
-    assert!(!log.contains("putting it back"), "{log}");
+    assert!(!log.contains("restoring it"), "{log}");
     let shown = desk.target(&name);
     assert_eq!(shown["degraded"], json!([]), "{shown}");
     assert_eq!(shown["effective"]["up"], 1_000_000_000, "{shown}");

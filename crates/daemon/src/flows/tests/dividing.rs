@@ -117,8 +117,11 @@ proptest! {
         let whole = LinkNeeds { capacity: mbit(100), tree: mbit(tree), need: mbit(need) };
         let mut split: Split = whole.halved();
         prop_assert!(whole.is_valid(split));
-        for (wire, tree) in used {
-            let used = SplitUse { driver: Amount(wire * 1_000_000), tree: Amount(tree * 1_000_000) };
+        for (driver, tree) in used {
+            let used = SplitUse {
+                driver: Amount(driver * 1_000_000),
+                tree: Amount(tree * 1_000_000),
+            };
             split = whole.next(split, used);
             prop_assert!(whole.is_valid(split), "{split:?}");
         }

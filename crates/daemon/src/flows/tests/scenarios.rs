@@ -191,7 +191,7 @@ fn what_is_not_for_direct_flows_is_refused_by_name() {
         ("10.0.0.100:6000", "", "is this host itself"),
         ("239.1.1.1:6000", "", "ask for a flow of a group"),
         ("10.9.0.1:6000", "", "leads over eth1, not over eth0"),
-        ("192.0.2.1:6000", "", "there is no way"),
+        ("192.0.2.1:6000", "", "there is no route"),
         (
             "10.0.0.2:6000",
             "down 1mbit",

@@ -36,12 +36,18 @@ fn names_are_looked_up_in_the_records_of_both_engines() {
     let (one, two) = ("1a".repeat(32), "2b".repeat(32));
     folder.write(
         &format!("docker/containers/{one}/config.v2.json"),
-        &format!(r#"{{"StreamConfig":{{}},"State":{{"Running":true}},"ID":"{one}","Name":"/web","Driver":"overlay2"}}"#),
+        &format!(
+            r#"{{"StreamConfig":{{}},"State":{{"Running":true}},"ID":"{one}","Name":"/web",
+            "Driver":"overlay2"}}"#
+        ),
     );
     folder.write("docker/containers/broken/config.v2.json", "{");
     folder.write(
         "storage/overlay-containers/containers.json",
-        &format!(r#"[{{"id":"{two}","names":["db","other"],"image":"x","layer":"y","created":"2026-01-01T00:00:00Z"}}]"#),
+        &format!(
+            r#"[{{"id":"{two}","names":["db","other"],"image":"x","layer":"y",
+            "created":"2026-01-01T00:00:00Z"}}]"#
+        ),
     );
     let engines = folder.engines();
     assert_eq!(engines.ids_of("web"), [one.as_str()]);

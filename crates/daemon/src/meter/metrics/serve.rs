@@ -34,13 +34,15 @@ pub struct Address(pub SocketAddr);
 pub enum AddressError {
     /// Not an address.
     #[error(
-        "{0:?} is no address with a port: write 127.0.0.1:9469, [::1]:9469, or 9469 for loopback"
+        "{0:?} is not an address with a port: write 127.0.0.1:9469, [::1]:9469, or 9469 for \
+         loopback"
     )]
     NoAddress(String),
     /// Other machines could reach it, and that is not allowed.
     #[error(
-        "{0} can be reached from other machines, and whoever reaches it can read who sends how much: say so with \
-         --metrics-open, or serve it on loopback"
+        "other machines can reach {0} and read how much each program sends: allow that with \
+         --metrics-open, or use a \
+         loopback address"
     )]
     Open(SocketAddr),
 }
@@ -128,7 +130,8 @@ async fn answer(mut stream: TcpStream, service: mpsc::Sender<Scrape>) {
         ""
     };
     let start = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: \
+         {}\r\n{allow}Connection: close\r\n\r\n",
         page.len()
     );
     let written = async {

@@ -58,7 +58,7 @@ pub fn read(file: &Path, text: &str) -> Result<Vec<Assignment>, String> {
         }
         let Some((key, value)) = whole.split_once('=') else {
             return Err(format!(
-                "{}:{}: a line of [X-Netnice] is Key=value",
+                "{}:{}: a line of [X-Netnice] must have the form Key=value",
                 file.display(),
                 number + 1
             ));

@@ -158,8 +158,9 @@ fn an_alias_is_its_unit_and_lends_it_its_drop_ins() {
 #[test]
 fn every_key_is_a_clause() {
     let folders = Folders::new("keys");
-    let text = "NetworkUpMax=40mbit\nNetworkDownMax=30mbit\nNetworkUpMin=4mbit\nNetworkDownMin=3mbit\n\
-                NetworkLink=eth0\nNetworkWeight=300\nNetworkPriority=2\nNetworkBurst=9ms";
+    let text = "NetworkUpMax=40mbit\nNetworkDownMax=30mbit\nNetworkUpMin=4mbit\n\
+                NetworkDownMin=3mbit\nNetworkLink=eth0\nNetworkWeight=300\n\
+                NetworkPriority=2\nNetworkBurst=9ms";
     folders
         .with("etc/a.service", text)
         .with("etc/b.service", "NetworkMax=1mbit")
@@ -205,7 +206,7 @@ fn a_fault_is_said_with_file_and_line_and_is_its_units_alone() {
     let faults = [
         ("NetworkUpMax=4mbps", 4, "mbps"),
         ("NetworkUpMax=400", 4, "unit"),
-        ("NetworkUpMax=4mbit\nNetworkUpMaximum=1mbit", 5, "no key"),
+        ("NetworkUpMax=4mbit\nNetworkUpMaximum=1mbit", 5, "not a key"),
         ("NetworkUpMax", 4, "Key=value"),
         (
             "NetworkUpMax=1mbit\nNetworkUpMin=4mbit\nNetworkLink=eth0",

@@ -241,8 +241,10 @@ fn names_are_joined_and_end_with_the_last_who_joined() {
     for pid in [10, 20] {
         fixture.machine().spawn(pid, 1000);
     }
-    assert!(failed(fixture.run_named(&ANN, "build", 10, "")).contains("say what it may use"));
-    assert!(failed(fixture.set_as(&ANN, "name:build", "up 1mbit")).contains("nobody runs"));
+    assert!(
+        failed(fixture.run_named(&ANN, "build", 10, "")).contains("the first needs a contract")
+    );
+    assert!(failed(fixture.set_as(&ANN, "name:build", "up 1mbit")).contains("no process runs"));
     ok(fixture.run_named(&ANN, "build", 10, "up 4mbit"));
     ok(fixture.run_named(&ANN, "build", 20, ""));
     assert_eq!(fixture.own(20).as_deref(), Some("name:build"));

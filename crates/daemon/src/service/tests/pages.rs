@@ -112,7 +112,8 @@ fn explain_says_how_a_slice_is_served() {
     assert_contains_in_order(
         &explain(&mut fixture, "pid:10"),
         &[
-            "2ms/50ms of eth0 is served as its rate, 4 Mbit/s (500 kB/s), with a burst of one slice, and a share of \
+            "2ms/50ms of eth0 is served as its rate, 4 Mbit/s (500 kB/s), with a burst of one \
+             slice, and a share of \
              what is left over",
         ],
     );

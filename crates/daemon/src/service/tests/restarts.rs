@@ -265,7 +265,7 @@ fn what_was_set_for_a_time_ends_though_nothing_can_be_written() {
             .read(fixture.now, None, None)
             .into_iter();
         lines
-            .filter(|line| line.text.contains("writing down"))
+            .filter(|line| line.text.contains("writing the state file"))
             .count()
     };
     fixture.advance(1);

@@ -1,0 +1,138 @@
+//! Takes over the flows of a driver that an earlier daemon started.
+
+use netnice_api::direct::OpenFlow;
+use netnice_api::driver::{CensusDoc, DriverFlowDoc, ProgramDoc};
+use netnice_core::contract::{Contract, IfName};
+
+use super::network::Network;
+use super::promises::Promises;
+use super::{FlowRecord, Flows, NextHop, Program, admission};
+use crate::clock::Now;
+
+impl<N: Network> Flows<N> {
+    /// Takes over the flows of a driver that an earlier daemon started. For a new driver, records
+    /// its mode.
+    pub(super) fn take_over(
+        &mut self,
+        promises: &mut impl Promises,
+        link: &IfName,
+        census: CensusDoc,
+        now: Now,
+    ) {
+        let nic = self.nic(link).ok();
+        let Some(state) = self.link_states.get_mut(link) else {
+            return;
+        };
+        state.mode = census.mode;
+        state.why_not_native = census.why_not_native;
+        state.nic = nic;
+        // A driver without patterns needs no message if it should have none.
+        state.discards = (census.discards == 0).then(Vec::new);
+        for program in &census.programs {
+            let known = state.programs.entry(program.program);
+            known.or_insert_with(|| adopted_program(promises, program));
+        }
+        self.update_discards(promises, link, now);
+        let mut found: Vec<DriverFlowDoc> = census.flows;
+        found.sort_by_key(|doc| doc.setup.number);
+        let mut adopted = 0;
+        for doc in found {
+            let known = self.flows.values().any(|flow| {
+                flow.link == *link
+                    && (flow.at_driver == Some(doc.flow) || flow.number == doc.setup.number)
+            });
+            if !known {
+                self.adopt_flow(promises, link, doc, now);
+                adopted += 1;
+            }
+        }
+        if adopted > 0 {
+            promises.journal().note(
+                now,
+                format!("took over {adopted} direct flows of {link} from an earlier daemon"),
+            );
+            self.check_routes = true;
+            self.settle(promises, link, now);
+        }
+    }
+
+    fn adopt_flow(
+        &mut self,
+        promises: &mut impl Promises,
+        link: &IfName,
+        doc: DriverFlowDoc,
+        now: Now,
+    ) {
+        let setup = doc.setup;
+        let number = match setup.number {
+            0 => self.next_flow,
+            number if self.flows.contains_key(&number) => self.next_flow,
+            number => number,
+        };
+        self.next_flow = self.next_flow.max(number.saturating_add(1));
+        let program = self.link_states.get(link);
+        let program = program.and_then(|state| state.programs.get(&setup.program));
+        let peer = crate::peer::Peer {
+            uid: program.map_or(0, |program| program.uid),
+            privileged: true,
+            groups: Vec::new(),
+        };
+        let (next_hop, ports) = self.hold_ports_again(&peer, link, &setup);
+        let ports = ports.unwrap_or_else(|error| {
+            promises.journal().warn(
+                now,
+                format!("flow:{number} continues, but its port is not held: {error}"),
+            );
+            Vec::new()
+        });
+        let granted = setup.granted.unwrap_or_else(|| setup.contract.clone());
+        let [contract, served] =
+            [&granted, &setup.contract].map(|text| text.parse::<Contract>().unwrap_or_default());
+        let is_kept = admission::is_promised(&served) || !admission::is_promised(&contract);
+        if !is_kept && let Some(state) = self.link_states.get_mut(link) {
+            state.had_degraded = true;
+        }
+        self.record_flow(FlowRecord {
+            number,
+            link: link.clone(),
+            program: setup.program,
+            at_driver: Some(doc.flow),
+            setup: OpenFlow {
+                speaks: setup.speaks.clone(),
+                contract: Some(granted),
+                shape: setup.shape,
+                in_order: setup.in_order,
+            },
+            endpoint: setup.speaks,
+            contract,
+            degraded: (!is_kept)
+                .then(|| format!("it did not fit on {link} before this daemon started")),
+            next_hop,
+            mtu: setup.mtu,
+            ports,
+            closing: None,
+        });
+    }
+}
+
+/// The record of a program that an earlier daemon attached.
+fn adopted_program(promises: &mut impl Promises, doc: &ProgramDoc) -> Program {
+    let process = promises.process(doc.pid);
+    Program {
+        pid: doc.pid,
+        uid: process.as_ref().map_or(0, |process| process.uid),
+        name: process.map(|process| process.name).unwrap_or_default(),
+        bytes: doc.bytes,
+        open: 0,
+        session: None,
+    }
+}
+
+/// The next hop of a flow, with the Ethernet address that the driver has.
+pub(super) fn next_hop_with(via: Option<NextHop>, mac: Option<[u8; 6]>) -> NextHop {
+    match (via, mac) {
+        (Some(next_hop), mac) => next_hop.with_mac(mac),
+        (None, Some(mac)) => NextHop::Group(mac),
+        (None, None) => NextHop::Any,
+    }
+}
