@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_wrong_again_and_again_is_said_once() {
+    fn a_repeated_error_is_logged_once() {
         let mut journal = Journal::default();
         for result in [Err("a"), Err("a"), Err("b"), Ok(()), Err("b")] {
             journal.log_result(at(1), "measuring", result);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_and_a_reader_gets_the_latest_in_order() {
+    fn old_lines_are_dropped_and_the_latest_are_read_in_order() {
         let mut journal = Journal::default();
         for n in 0..MAX_LINES as u64 + 5 {
             journal.note(at(n), format!("event\n  {n}"));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_one_user_leaves_the_lines_of_others_and_becomes_one_line_a_minute() {
+    fn a_flood_of_one_user_becomes_one_line_a_minute_and_keeps_other_lines() {
         let mut journal = Journal::default();
         journal.set_quota(3);
         journal.note(at(0), "root did this");
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_users_the_one_with_the_most_lines_loses_the_oldest() {
+    fn the_user_with_the_most_lines_loses_the_oldest() {
         let mut journal = Journal::default();
         journal.set_quota(u64::MAX);
         journal.log(at(0), Some(BOB), EventKind::Done, "bob");

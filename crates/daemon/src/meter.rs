@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flow_balances() {
+    fn the_counters_of_every_flow_add_up() {
         let cases = [
             counts([0, 0], [0, 0], 0, [0, 0]),
             counts([10, 1_000], [0, 0], 0, [0, 0]),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_on_the_sum_counts_all_of_it_as_sent() {
+    fn a_limit_on_both_directions_counts_both_as_sent() {
         let mut counts_of = TargetCounts::default();
         counts_of.directions[0] = counts([4, 400], [9, 900], 1, [0, 0]);
         counts_of.directions[1] = counts([6, 700], [0, 0], 0, [0, 0]);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_delay_is_what_waits_at_the_rate() {
+    fn the_delay_is_the_queue_divided_by_the_rate() {
         let waiting = counts([1, 1_500], [0, 0], 0, [1, 1_500]);
         let flow = flow(&waiting, "12mbit".parse().ok());
         assert_eq!(flow.queue_delay_ns, 1_000_000);

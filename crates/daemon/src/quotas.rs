@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_quota_has_its_place_a_key_of_its_own_and_a_default_in_its_range() {
+    fn each_quota_has_its_index_its_own_key_and_a_valid_default() {
         let quotas = Quotas::default();
         let mut keys = std::collections::BTreeSet::new();
         for (place, quota) in Quota::ALL.into_iter().enumerate() {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_quota_the_amount_the_limit_and_who_changes_it() {
+    fn a_refusal_names_the_quota_the_amount_the_limit_and_the_remedy() {
         let mut quotas = Quotas::of_file(Path::new("/etc/netnice/policy.toml"));
         quotas.set(Quota::Targets, 3).expect("a limit");
         let ann = Peer {
@@ -285,10 +285,13 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_out_of_its_range_is_no_limit() {
+    fn a_limit_out_of_range_is_refused() {
         let mut quotas = Quotas::default();
-        let said = quotas.set(Quota::ServiceTime, 1).expect_err("too short");
-        assert_eq!(said, "service-time is 1ns, and it can be from 10ms to 1s");
+        let refusal = quotas.set(Quota::ServiceTime, 1).expect_err("too short");
+        assert_eq!(
+            refusal,
+            "service-time is 1ns, and it can be from 10ms to 1s"
+        );
         assert!(quotas.set(Quota::Targets, 8_191).is_err());
     }
 }

@@ -104,10 +104,10 @@ impl LockedFolder {
                 break lock;
             }
         };
-        let said = lock
+        let written = lock
             .set_len(0)
             .and_then(|()| writeln!(lock, "{}", std::process::id()));
-        said.map_err(unusable)?;
+        written.map_err(unusable)?;
         Ok(LockedFolder {
             lock,
             folder: folder.to_owned(),
@@ -137,12 +137,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_daemon_at_a_time_has_a_folder() {
+    fn only_one_daemon_can_take_a_runtime_folder() {
         let folder = std::env::temp_dir().join(format!("netnice-lock-{}", std::process::id()));
-        let first = LockedFolder::take(&folder).expect("the first has it");
+        let first = LockedFolder::take(&folder).expect("taken");
         let second = LockedFolder::take(&folder);
         let Err(RuntimeError::Taken { holder, .. }) = second else {
-            panic!("a second one was let in: {second:?}");
+            panic!("a second daemon took it: {second:?}");
         };
         assert_eq!(holder, std::process::id().to_string());
         first.release();

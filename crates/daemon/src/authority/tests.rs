@@ -22,7 +22,7 @@ fn process(uid: u32, dumpable: bool) -> Process {
 }
 
 #[test]
-fn who_may_name_which_clauses() {
+fn users_may_name_only_limits() {
     let table = [
         ("up 1mbit", true),
         ("down 1mbit", true),
@@ -54,7 +54,7 @@ fn who_may_name_which_clauses() {
 }
 
 #[test]
-fn who_may_limit_which_process() {
+fn users_may_limit_their_own_dumpable_processes() {
     let table = [
         (ANN, 1000, true, true),
         (ANN, 1000, false, false),
@@ -74,7 +74,7 @@ fn who_may_limit_which_process() {
 }
 
 #[test]
-fn who_may_limit_which_target() {
+fn users_may_limit_names_of_their_own_processes() {
     let table = [
         ("name:build", Some(1000), true),
         ("name:build", Some(1002), false),

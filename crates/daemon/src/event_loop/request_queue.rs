@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn users_take_turns_whatever_each_has_waiting() {
+    fn users_take_turns_however_many_requests_each_has() {
         let mut queue = RequestQueue::default();
         for n in 0..100 {
             queue.push(ANN, n, at(0));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn root_has_every_second_turn_and_others_the_rest() {
+    fn root_gets_every_second_turn() {
         let mut queue = RequestQueue::default();
         for what in ["a1", "a2", "a3"] {
             queue.push(ANN, what, at(0));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_waits_for_one_of_each_user_at_most() {
+    fn a_new_user_waits_for_at_most_one_request_of_each_other() {
         let mut queue = RequestQueue::default();
         for _ in 0..1_000 {
             queue.push(ANN, "flood", at(0));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_over_the_time_waits_and_others_do_not() {
+    fn a_user_over_the_quota_waits_and_others_do_not() {
         let mut queue = RequestQueue::default();
         queue.push(ANN, 1, at(0));
         queue.push(ANN, 2, at(0));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn root_is_never_over_and_who_used_little_is_forgotten() {
+    fn root_has_no_quota_and_decayed_charges_are_removed() {
         let mut queue = RequestQueue::default();
         queue.push(None, 1, at(0));
         queue.push(None, 2, at(0));

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_that_are_due_the_first_in_order_goes_off_first() {
+    fn of_several_due_timers_the_first_in_order_is_taken_first() {
         let mut timers = Timers::default();
         assert_eq!(timers.next(), None);
         timers.set(Timer::Routes, Some(at(10)));
@@ -126,13 +126,13 @@ mod tests {
         assert_eq!(timers.take_due(at(9)), None);
         assert_eq!(timers.take_due(at(20)), Some(Timer::Rollback));
         assert_eq!(timers.take_due(at(20)), Some(Timer::Routes));
-        assert_eq!(timers.take_due(at(20)), None, "each goes off once");
+        assert_eq!(timers.take_due(at(20)), None, "each is due once");
         timers.set(Timer::Sweep, None);
         assert_eq!(timers.next(), None);
     }
 
     #[test]
-    fn a_burst_does_not_put_its_timer_off() {
+    fn later_changes_of_a_burst_do_not_move_its_timer() {
         let mut timers = Timers::default();
         timers.set_unless_set(Timer::Repair, at(50));
         timers.set_unless_set(Timer::Repair, at(90));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_again_does_so_a_period_after_it_went_off_and_not_in_a_row() {
+    fn a_periodic_timer_is_set_one_period_after_it_was_taken() {
         let mut timers = Timers::default();
         timers.repeat_while(true, Timer::Tick, at(0));
         assert_eq!(timers.take_due(at(0)), Some(Timer::Tick));

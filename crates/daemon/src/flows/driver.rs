@@ -141,9 +141,9 @@ async fn connect_or_start(
         }
         if let Ok(Some(status)) = child.try_wait() {
             if restarts_left == 0 {
-                let said = last_output_line(folder, iface);
+                let last_line = last_output_line(folder, iface);
                 return Err(format!(
-                    "the driver of {iface} did not start ({status}){said}"
+                    "the driver of {iface} did not start ({status}){last_line}"
                 ));
             }
             // The previous driver may still hold the interface.
@@ -260,8 +260,8 @@ fn last_output_line(folder: &Path, iface: &str) -> String {
 fn ending(error: &io::Error, folder: &Path, iface: &str) -> String {
     match error.kind() {
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-            let said = last_output_line(folder, iface);
-            format!("the driver of {iface} has ended{said}")
+            let last_line = last_output_line(folder, iface);
+            format!("the driver of {iface} has ended{last_line}")
         }
         _ => format!("the connection to the driver of {iface} failed: {error}"),
     }

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_told_with_whose_doing_it_was() {
+    fn lost_packets_are_shown_with_their_cause() {
         let counted = FlowCounts {
             received: 9,
             no_buffer: 2,
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_with_more_queues_than_sockets_is_told_what_to_type() {
+    fn a_nic_with_too_many_queues_gets_a_hint() {
         let queues = |count| Card {
             queues: Some(Queues::Exactly(count)),
             ..Card::default()
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn the_histogram_is_told_by_when_how_many_had_left() {
+    fn the_lateness_histogram_becomes_four_bounds() {
         assert!(lateness(&[0, 0]).is_empty());
         let rows = lateness(&[500, 0, 489, 0, 0, 10, 0, 0, 0, 0, 1]);
         let expected = [

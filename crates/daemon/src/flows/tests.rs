@@ -1,12 +1,12 @@
 //! The flow manager with a fake network and a fake driver.
 
 mod connection;
-mod dividing;
+mod division;
 mod fake;
-mod late;
-mod lives;
+mod late_answers;
+mod open_flows;
+mod reports;
 mod scenarios;
-mod telling;
 
 use netnice_api::direct::{
     Attach, ChangeFlow, CloseFlow, DirectAnswer, DirectRequest, FlowNews, FlowOpened, NextHop,

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_between_two_readings_and_grows_old() {
+    fn a_rate_needs_two_recent_readings() {
         let mut rates = Rates::default();
         rates.targets(second(1), &sent(1_000));
         assert_eq!(rates.of(1, second(1)), None, "one reading is no rate");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn one_drop_in_a_long_time_is_not_none() {
+    fn one_drop_in_a_long_interval_is_not_rounded_to_zero() {
         let mut rates = Rates::default();
         let mut meter = Meter::default();
         rates.targets(second(1), &[(1, meter)]);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_stays_above_the_receive_stage_is_an_overload() {
+    fn only_a_lasting_excess_is_an_overload() {
         let mut rates = Rates::default();
         let links = [("eth0".to_owned(), "97mbit".parse().ok())];
         let mut total = 0;
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_looked_at_every_second() {
+    fn an_audit_is_due_every_second() {
         let mut rates = Rates::default();
         assert!(rates.is_time_to_audit(second(1)));
         let soon = Instant(second(1).0 + 500_000_000);

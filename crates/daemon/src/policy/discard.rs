@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_is_read_byte_by_byte() {
+    fn a_pattern_becomes_one_term_for_each_byte() {
         let term = |offset, mask, value| Term {
             offset,
             mask,
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_said_with_what_is_wrong() {
+    fn an_invalid_pattern_is_refused_with_the_reason() {
         let table = [
             ("port 53", "`port` is not a term"),
             ("x=08", "OFFSET=HEX"),
@@ -191,8 +191,8 @@ mod tests {
             ("1=00 2=00 3=00 4=00 5=00", "5 terms"),
         ];
         for (text, why) in table {
-            let said = pattern(text).expect_err(text).to_string();
-            assert!(said.contains(why), "{text}: {said}");
+            let refusal = pattern(text).expect_err(text).to_string();
+            assert!(refusal.contains(why), "{text}: {refusal}");
         }
         let at = |offset: usize| pattern(&format!("{offset}=00")).expect("a pattern");
         let alike = vec![at(0); 65];
@@ -204,7 +204,7 @@ mod tests {
 
     /// A driver gets all patterns of a link in one call.
     #[test]
-    fn as_many_patterns_as_there_may_be_are_one_call() {
+    fn the_largest_set_of_patterns_fits_in_one_call() {
         let longest = [96, 104, 112, 120].map(|offset| format!("{offset}=ffffffffffffffff"));
         let longest = pattern(&longest.join(" ")).expect("a pattern");
         let patterns = vec![longest; MAX_PATTERNS];

@@ -94,8 +94,10 @@ impl Rules {
             journal.note(now, text);
         }
         self.units = units;
-        let said = self.unit_faults.values();
-        said.map(|fault| format!("not in force: {fault}")).collect()
+        let faults = self.unit_faults.values();
+        faults
+            .map(|fault| format!("not in force: {fault}"))
+            .collect()
     }
 
     /// Sets the path of the policy file.

@@ -76,7 +76,7 @@ priority = 0
 }
 
 #[test]
-fn what_makes_no_sense_is_said_with_its_line() {
+fn an_invalid_file_is_refused_with_line_and_reason() {
     let rule = |lines: &str| format!("\n[[rule]]\nname = \"a\"\nmatch = \"unit:a\"\n{lines}\n");
     let link = |lines: &str| format!("\n[[link]]\nname = \"eth0\"\n{lines}\n");
     let table = [
@@ -170,7 +170,7 @@ fn what_makes_no_sense_is_said_with_its_line() {
 }
 
 #[test]
-fn a_file_that_is_not_there_asks_for_nothing() {
+fn a_missing_file_gives_no_policy() {
     let none = Policy::load(Path::new("/nowhere/policy.toml")).expect("no error");
     assert_eq!(none, None);
     let folder = Policy::load(Path::new("/")).expect_err("a folder");
@@ -178,7 +178,7 @@ fn a_file_that_is_not_there_asks_for_nothing() {
 }
 
 #[test]
-fn the_example_is_a_policy_with_and_without_its_examples() {
+fn the_example_file_is_valid_with_and_without_its_commented_settings() {
     let example = include_str!("../../../../docs/manual/policy.toml");
     assert_eq!(parse(example).expect("all is commented"), nothing());
     // A commented setting begins with `#` and no space.
@@ -218,7 +218,7 @@ fn quotas_are_read_with_their_units_and_the_rest_keep_their_defaults() {
         ("[quotas]\nservice-time = \"2s\"\n", "from 10ms to 1s"),
         ("[quotas]\ntarget = 9\n", "policy.toml:2: "),
     ] {
-        let said = parse(text).expect_err(text).to_string();
-        assert!(said.contains(says), "{text}: {said}");
+        let refusal = parse(text).expect_err(text).to_string();
+        assert!(refusal.contains(says), "{text}: {refusal}");
     }
 }

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_tries_with_longer_pauses_and_then_no_more_until_it_was_quiet() {
+    fn three_repairs_with_growing_pauses_are_allowed_in_a_minute() {
         let mut repairs = Repairs::default();
         let at = |millis| Instant(0).after(Nanos::from_millis(millis));
         assert_eq!(repairs.decide(at(1_000)), RepairDecision::Now);

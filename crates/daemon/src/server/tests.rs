@@ -41,14 +41,14 @@ fn with_server(name: &str, clients: impl FnOnce(PathBuf) + Send + 'static) {
         tokio::select! {
             () = server.serve(to_service) => {}
             () = service => {}
-            done = clients => done.expect("the guests are content"),
+            done = clients => done.expect("the clients succeed"),
         }
     });
     assert!(!path.exists(), "the socket goes with the server");
 }
 
 #[test]
-fn a_socket_that_was_handed_over_stays_with_who_made_it() {
+fn a_passed_socket_is_not_removed_with_the_server() {
     let path = std::env::temp_dir().join(format!("netnice-{}-handed.sock", std::process::id()));
     let made = UnixListener::bind(&path).expect("a socket");
     // A client asks before there is a daemon, and gets its answer once there is one.
@@ -59,7 +59,7 @@ fn a_socket_that_was_handed_over_stays_with_who_made_it() {
         let (to_service, mut requests) = mpsc::channel::<PendingRequest>(4);
         let client = tokio::task::spawn_blocking(move || ping(early));
         let service = async {
-            let request = requests.recv().await.expect("somebody asks");
+            let request = requests.recv().await.expect("a request");
             let pong = Pong {
                 protocol: 7,
                 daemon: String::new(),
@@ -88,7 +88,7 @@ fn ping(stream: PlainStream) -> Response {
 fn remaining_bytes(mut stream: PlainStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let patience = Some(Duration::from_secs(5));
-    stream.set_read_timeout(patience).expect("a patience");
+    stream.set_read_timeout(patience).expect("a time limit");
     stream.read_to_end(&mut bytes).expect("it ends");
     bytes
 }
@@ -102,7 +102,7 @@ fn refusal_text(stream: PlainStream) -> String {
 }
 
 #[test]
-fn a_peer_is_known_by_its_user_and_asks_as_often_as_it_likes() {
+fn a_connection_carries_many_requests_of_its_user() {
     with_server("often", |path| {
         let stream = PlainStream::connect(&path).expect("a connection");
         for _ in 0..3 {
@@ -117,7 +117,7 @@ fn a_peer_is_known_by_its_user_and_asks_as_often_as_it_likes() {
 }
 
 #[test]
-fn garbage_is_told_once_and_the_connection_ends() {
+fn an_invalid_message_gets_one_refusal_and_the_connection_ends() {
     with_server("garbage", |path| {
         let table: [(&[u8], &str); 6] = [
             (b"\xff\xff\xff\xff", "longer than"),
@@ -142,7 +142,7 @@ fn garbage_is_told_once_and_the_connection_ends() {
 }
 
 #[test]
-fn who_begins_and_does_not_end_has_a_second() {
+fn an_incomplete_request_is_refused_after_a_second() {
     with_server("slow", |path| {
         let begun = Instant::now();
         let mut slow = PlainStream::connect(&path).expect("a connection");
@@ -158,13 +158,13 @@ fn who_begins_and_does_not_end_has_a_second() {
 }
 
 #[test]
-fn a_thousand_idle_guests_leave_room_for_others() {
+fn a_thousand_idle_connections_do_not_lock_out_a_new_one() {
     with_server("crowd", |path| {
         let mut idle = Vec::new();
         for n in 0..1_000 {
             match PlainStream::connect(&path) {
                 Ok(client) => idle.push(client),
-                Err(error) => panic!("guest {n}: {error}"),
+                Err(error) => panic!("client {n}: {error}"),
             }
             // This test holds descriptors too, and its limit is that of the server.
             if idle.len() > 400 {
@@ -178,13 +178,13 @@ fn a_thousand_idle_guests_leave_room_for_others() {
         // The connections that were idle for longest were closed without an answer.
         let first = idle.remove(0);
         assert_eq!(remaining_bytes(first), b"");
-        let last = idle.pop().expect("a guest");
+        let last = idle.pop().expect("a client");
         assert!(matches!(ping(last), Response::Pong(_)));
     });
 }
 
 #[test]
-fn a_process_is_named_and_no_descriptor_is_taken() {
+fn a_request_names_a_process_and_descriptors_are_refused() {
     with_server("fds", |path| {
         let own = PidFd::open(std::process::id()).expect("a pidfd");
         let request = Request::Ping(Ping {});
@@ -244,7 +244,7 @@ fn a_process_is_named_and_no_descriptor_is_taken() {
 }
 
 #[test]
-fn what_was_asked_is_done_also_for_who_hangs_up_at_once() {
+fn a_request_is_carried_out_although_its_client_hangs_up() {
     let path = std::env::temp_dir().join(format!("netnice-{}-gone.sock", std::process::id()));
     run_local(async {
         let server = FrontSupervisor::bind(&path).expect("a socket").in_thread();
@@ -257,10 +257,8 @@ fn what_was_asked_is_done_also_for_who_hangs_up_at_once() {
         }
         let service = async {
             for _ in 0..200 {
-                let request = requests.recv().await.expect("all of them ask");
-                let _ = request
-                    .reply
-                    .send(Response::failed("nobody hears it").into());
+                let request = requests.recv().await.expect("all requests arrive");
+                let _ = request.reply.send(Response::failed("not read").into());
             }
         };
         tokio::select! {

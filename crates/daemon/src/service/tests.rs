@@ -9,7 +9,7 @@ mod restarts;
 mod scenarios;
 mod timed;
 mod units;
-mod watching;
+mod watch;
 
 use netnice_api::{Clear, ClearWhat, LinkChange, Request, Response, Set, Show, ShowDoc};
 use netnice_core::units::{Instant, Nanos};

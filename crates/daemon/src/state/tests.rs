@@ -139,7 +139,7 @@ fn store() -> Store {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn a_written_state_is_read_back() {
     let state = state();
     let bytes = store()
         .bytes(&state.ledger, &state.rollbacks)
@@ -153,7 +153,7 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
-fn of_another_boot_or_namespace_nothing_is_true_here() {
+fn a_state_of_another_boot_is_ignored_and_of_another_namespace_refused() {
     let state = state();
     let bytes = store()
         .bytes(&state.ledger, &state.rollbacks)
@@ -169,7 +169,7 @@ fn of_another_boot_or_namespace_nothing_is_true_here() {
 }
 
 #[test]
-fn a_later_version_is_told_from_damage() {
+fn a_later_version_is_not_reported_as_damage() {
     let text = "{}".to_owned();
     let envelope = Envelope {
         version: VERSION + 1,
@@ -182,7 +182,7 @@ fn a_later_version_is_told_from_damage() {
 }
 
 #[test]
-fn cut_anywhere_it_is_damaged() {
+fn a_truncated_file_is_damaged() {
     let state = state();
     let bytes = store()
         .bytes(&state.ledger, &state.rollbacks)
@@ -197,7 +197,7 @@ fn cut_anywhere_it_is_damaged() {
 }
 
 #[test]
-fn any_bit_that_flips_is_seen() {
+fn every_flipped_bit_is_detected() {
     let state = state();
     let bytes = store()
         .bytes(&state.ledger, &state.rollbacks)
@@ -211,7 +211,7 @@ fn any_bit_that_flips_is_seen() {
 }
 
 #[test]
-fn contents_that_contradict_themselves_are_damage_too() {
+fn a_contradictory_state_is_damaged() {
     let whole = store();
     let parse = |state: &str| {
         let envelope = Envelope {
@@ -245,7 +245,7 @@ fn contents_that_contradict_themselves_are_damage_too() {
 }
 
 #[test]
-fn a_file_is_written_read_put_aside_and_removed() {
+fn a_file_is_written_read_renamed_and_removed() {
     let folder = std::env::temp_dir().join(format!("netnice-state-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");
     let store = Store::new(&folder, "this boot", 7);

@@ -174,7 +174,10 @@ fn a_file_system_that_does_not_answer_holds_up_only_who_asks_for_it() {
     assert!(first.contains("did not answer"), "{first}");
     let rest = rest.into_iter().map(|answer| answer.expect("an answer"));
     let last = rest.last().expect("eight");
-    assert!(last.contains("earlier look-ups of yours still wait"), "{last}");
+    assert!(
+        last.contains("earlier look-ups of yours still wait"),
+        "{last}"
+    );
 }
 
 /// Runs `netniced` in a runtime folder for at most 5 s; returns its exit status and messages.
@@ -205,7 +208,8 @@ fn a_runtime_folder_that_others_can_write_is_refused() {
         let (status, said) = started_in(&desk, &folder);
         assert_eq!(status, Some(1), "{said}");
         assert!(
-            said.contains("users other than root can change the runtime folder") && said.contains(what),
+            said.contains("users other than root can change the runtime folder")
+                && said.contains(what),
             "{said}"
         );
         assert!(!folder.join("netnice.sock").exists());

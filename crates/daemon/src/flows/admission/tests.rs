@@ -64,7 +64,7 @@ fn played(capacity: &LinkCapacity, rate: Rate, flows: &[(Contract, u64)]) -> Vec
 /// `min 70mbit` of 60-byte frames takes 98 % of a link that adds 24 bytes to each: 25 of 100 Mbit/s
 /// cannot be promised to another flow.
 #[test]
-fn what_the_wire_adds_is_counted_at_its_most() {
+fn the_overhead_is_counted_for_the_shortest_packets() {
     let both = contracts(&["min 70mbit", "min 25mbit"]);
     assert!(capacity(0).need(&both).is_ok());
     assert!(matches!(capacity(24).need(&both), Err(Fault::Share { .. })));
@@ -83,7 +83,7 @@ fn what_the_wire_adds_is_counted_at_its_most() {
 }
 
 #[test]
-fn what_is_admitted_is_kept_whatever_the_sizes() {
+fn admitted_promises_are_kept_for_all_packet_sizes() {
     for (overhead, texts) in [
         (0, ["min 65mbit", "min 25mbit", "weight 100"]),
         (24, ["min 40mbit", "min 20mbit", "weight 100"]),

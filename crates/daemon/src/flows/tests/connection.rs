@@ -77,7 +77,7 @@ fn connection_events(folder: &std::path::Path, asked: Vec<driver::Call>) -> Vec<
 }
 
 #[test]
-fn descriptors_stay_with_the_attachment_that_they_came_with() {
+fn descriptors_are_assigned_to_the_attachment_they_came_with() {
     let folder = folder("attachment");
     let listener = driver_socket(&folder);
     let driver = std::thread::spawn(move || {
@@ -97,22 +97,22 @@ fn descriptors_stay_with_the_attachment_that_they_came_with() {
         // The descriptors may be received together with the end of the message before theirs.
         stream
             .write_all(&answer_frame(1, DriverAnswer::Done))
-            .expect("said");
+            .expect("sent");
         let attached = answer_frame(2, DriverAnswer::Attached { program: 0 });
         let three = [any_fd(), any_fd(), any_fd()];
         let three = three.each_ref().map(AsFd::as_fd);
-        let sent = fds::send(stream.as_fd(), &attached, &three).expect("said");
-        stream.write_all(&attached[sent..]).expect("said");
+        let sent = fds::send(stream.as_fd(), &attached, &three).expect("sent");
+        stream.write_all(&attached[sent..]).expect("sent");
         stream
             .write_all(&answer_frame(3, DriverAnswer::Done))
-            .expect("said");
+            .expect("sent");
         drop(stream.shutdown(std::net::Shutdown::Write));
         let _ = stream.read(&mut bytes);
     });
     let ask = DriverRequest::Census;
     let asked = (DriverCall { id: 9, ask }, Some(any_fd()));
     let all = connection_events(&folder, vec![asked]);
-    driver.join().expect("the driver is content");
+    driver.join().expect("the driver ends without a panic");
     std::fs::remove_dir_all(&folder).expect("removed");
     let [
         ConnectionEvent::Connected,
@@ -134,7 +134,7 @@ fn descriptors_stay_with_the_attachment_that_they_came_with() {
 }
 
 #[test]
-fn a_driver_that_is_gone_or_not_understood_is_said_to_be() {
+fn a_missing_driver_and_an_invalid_message_end_the_connection_with_a_reason() {
     let folder = folder("strange");
     let gone = connection_events(&folder, census());
     assert!(
@@ -144,11 +144,11 @@ fn a_driver_that_is_gone_or_not_understood_is_said_to_be() {
     let listener = driver_socket(&folder);
     let driver = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a daemon");
-        stream.write_all(b"\0\0\0\x05hello").expect("said");
+        stream.write_all(b"\0\0\0\x05hello").expect("sent");
         let _ = stream.read(&mut [0; 64]);
     });
     let strange = connection_events(&folder, census());
-    driver.join().expect("the driver is content");
+    driver.join().expect("the driver ends without a panic");
     std::fs::remove_dir_all(&folder).expect("removed");
     assert!(
         matches!(
@@ -161,7 +161,7 @@ fn a_driver_that_is_gone_or_not_understood_is_said_to_be() {
 }
 
 #[test]
-fn a_word_as_long_as_a_census_of_all_flows_is_understood() {
+fn a_message_as_long_as_a_census_of_all_flows_is_decoded() {
     let folder = folder("long");
     let listener = driver_socket(&folder);
     let driver = std::thread::spawn(move || {
@@ -169,19 +169,19 @@ fn a_word_as_long_as_a_census_of_all_flows_is_understood() {
         let why = "x".repeat(65_536 * 800);
         stream
             .write_all(&answer_frame(9, DriverAnswer::Failed { why }))
-            .expect("said");
+            .expect("sent");
         drop(stream.shutdown(std::net::Shutdown::Write));
         let _ = stream.read(&mut [0; 64]);
     });
     let all = connection_events(&folder, census());
-    driver.join().expect("the driver is content");
+    driver.join().expect("the driver ends without a panic");
     std::fs::remove_dir_all(&folder).expect("removed");
     let understood = matches!(
         &all[..],
         [ConnectionEvent::Connected, ConnectionEvent::Message(..), ConnectionEvent::Ended(why)]
             if why.contains("the driver of eth0 has ended")
     );
-    assert!(understood, "{} words", all.len());
+    assert!(understood, "{} events", all.len());
 }
 
 /// The ids of the next `count` calls that a driver receives.
@@ -201,7 +201,7 @@ fn received_call_ids(stream: &mut UnixStream, count: usize) -> Vec<u64> {
 }
 
 #[test]
-fn a_call_that_is_too_long_is_answered_at_once_and_ends_nothing() {
+fn a_call_that_is_too_long_fails_at_once_and_the_connection_continues() {
     let folder = folder("endless");
     let listener = driver_socket(&folder);
     let driver = std::thread::spawn(move || {
@@ -209,12 +209,12 @@ fn a_call_that_is_too_long_is_answered_at_once_and_ends_nothing() {
         assert_eq!(received_call_ids(&mut stream, 2), [7, 9]);
         stream
             .write_all(&answer_frame(9, DriverAnswer::Done))
-            .expect("said");
+            .expect("sent");
     });
     let mut asked = vec![discard(7, LONGEST_CALL / 2), discard(8, LONGEST_CALL)];
     asked.extend(census());
     let all = connection_events(&folder, asked);
-    driver.join().expect("the driver is content");
+    driver.join().expect("the driver ends without a panic");
     std::fs::remove_dir_all(&folder).expect("removed");
     let [
         ConnectionEvent::Connected,
@@ -245,7 +245,7 @@ fn a_call_that_is_too_long_is_answered_at_once_and_ends_nothing() {
 }
 
 #[test]
-fn what_a_driver_says_is_read_while_it_takes_no_call() {
+fn messages_are_read_while_a_driver_takes_no_call() {
     let folder = folder("busy");
     let listener = driver_socket(&folder);
     let driver = std::thread::spawn(move || {
@@ -259,7 +259,7 @@ fn what_a_driver_says_is_read_while_it_takes_no_call() {
     });
     let asked = (0..4).map(|id| discard(id, LONGEST_CALL / 2)).collect();
     let all = connection_events(&folder, asked);
-    driver.join().expect("the driver is content");
+    driver.join().expect("the driver ends without a panic");
     std::fs::remove_dir_all(&folder).expect("removed");
     let complete = matches!(
         &all[..],
@@ -269,5 +269,5 @@ fn what_a_driver_says_is_read_while_it_takes_no_call() {
             ConnectionEvent::Ended(_)
         ]
     );
-    assert!(complete, "{} words", all.len());
+    assert!(complete, "{} events", all.len());
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_flow_is_opened_told_to_the_driver_and_closed_and_nothing_is_left() {
+fn a_flow_is_opened_at_the_driver_and_closed_without_traces() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&ANN, 8);
     let opened = fixture.opened(&client, "10.0.0.2:6000", "up 1mbit");
@@ -42,7 +42,7 @@ fn a_flow_is_opened_told_to_the_driver_and_closed_and_nothing_is_left() {
 }
 
 #[test]
-fn who_may_not_is_told_what_to_do() {
+fn a_request_without_permission_is_refused_with_advice() {
     let mut fixture = Fixture::new();
     let strangers = fixture.client(&ANN, 7);
     assert!(error_text(&fixture.attach(&strangers, 1)).contains("belongs to root, not to you"));
@@ -71,7 +71,7 @@ fn who_may_not_is_told_what_to_do() {
 }
 
 #[test]
-fn a_pattern_has_as_many_terms_as_it_can_look_at_bytes() {
+fn a_pattern_can_have_as_many_terms_as_it_can_match_bytes() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&Peer::ROOT, 7);
     let term = Term {
@@ -112,7 +112,7 @@ fn a_pattern_has_as_many_terms_as_it_can_look_at_bytes() {
 }
 
 #[test]
-fn users_are_kept_off_the_direct_path_where_the_policy_says_so() {
+fn the_policy_can_forbid_users_the_direct_path() {
     let mut fixture = Fixture::new();
     let path = std::env::temp_dir().join(format!("netnice-{}-users.toml", std::process::id()));
     let link = "\n[[link]]\nname = \"eth0\"\nrate = \"100mbit\"\n";
@@ -147,7 +147,7 @@ fn users_are_kept_off_the_direct_path_where_the_policy_says_so() {
 }
 
 #[test]
-fn a_link_has_to_be_managed() {
+fn an_attachment_needs_a_managed_link() {
     let mut fixture = Fixture::unmanaged();
     let client = fixture.client(&ANN, 8);
     let none = error_text(&fixture.attach(&client, 1));
@@ -165,7 +165,7 @@ fn a_link_has_to_be_managed() {
 }
 
 #[test]
-fn a_user_has_so_many_flows_and_no_more() {
+fn a_user_cannot_exceed_the_quota_of_flows() {
     let mut fixture = Fixture::new();
     let client = fixture.client(&ANN, 8);
     let many = error_text(&fixture.attach(&client, 5_000));
@@ -184,7 +184,7 @@ fn a_user_has_so_many_flows_and_no_more() {
 }
 
 #[test]
-fn what_is_not_for_direct_flows_is_refused_by_name() {
+fn unsupported_endpoints_and_clauses_are_refused_with_the_reason() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&Peer::ROOT, 7);
     let cases = [
@@ -217,7 +217,7 @@ fn what_is_not_for_direct_flows_is_refused_by_name() {
 }
 
 #[test]
-fn a_port_is_had_once() {
+fn a_port_belongs_to_one_user_and_one_remote_end() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&ANN, 8);
     let at = |remote: &str| DirectRequest::Open(udp("10.0.0.100:7000", Some(remote), ""));
@@ -289,7 +289,7 @@ fn members_of_a_group_share_its_port() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_what_would() {
+fn a_flow_that_does_not_fit_is_refused_with_the_largest_that_would() {
     let mut fixture = Fixture::new();
     fixture.set(7, "min 20mbit");
     let client = fixture.attached_client(&Peer::ROOT, 7);

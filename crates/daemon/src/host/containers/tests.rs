@@ -69,8 +69,8 @@ fn a_container_has_limits_and_no_guarantees() {
         ("weight 7", "weight"),
         ("up 4mbit priority 1", "priority"),
     ] {
-        let said = not(text).expect(text);
-        assert!(said.starts_with(word), "{text}: {said}");
+        let refusal = not(text).expect(text);
+        assert!(refusal.starts_with(word), "{text}: {refusal}");
     }
     let unit: Target = "unit:web".parse().expect("a target");
     assert_eq!(

@@ -78,7 +78,7 @@ fn nested(ledger: &mut Ledger, levels: usize) -> Vec<TargetId> {
 }
 
 #[test]
-fn a_users_limit_of_another_kind_gives_way_to_that_of_root_around_it_and_comes_back() {
+fn a_users_limit_of_another_kind_is_set_aside_for_roots_and_restored() {
     let mut ledger = Ledger::default();
     let pid = process(&mut ledger, 1, None);
     ask(&mut ledger, pid, USER, "both 1tbit").expect("it fits");
@@ -97,7 +97,7 @@ fn a_users_limit_of_another_kind_gives_way_to_that_of_root_around_it_and_comes_b
 }
 
 #[test]
-fn what_was_set_aside_counts_again_when_nothing_contradicts_it() {
+fn a_claim_set_aside_is_restored_when_nothing_conflicts() {
     let mut ledger = Ledger::default();
     let pid = process(&mut ledger, 1, None);
     ask(&mut ledger, pid, USER, "both 2mbit").expect("it fits");
@@ -110,7 +110,7 @@ fn what_was_set_aside_counts_again_when_nothing_contradicts_it() {
 }
 
 #[test]
-fn users_nest_one_level_less_and_give_way_where_root_needs_more() {
+fn users_have_one_nesting_level_less_than_root() {
     let mut ledger = Ledger::default();
     let all = nested(&mut ledger, MAX_DEPTH - 1);
     let own = all.last().and_then(|slot| Some(ledger.get(*slot)?.id));
@@ -130,7 +130,7 @@ fn users_nest_one_level_less_and_give_way_where_root_needs_more() {
 }
 
 #[test]
-fn after_a_restart_root_comes_first_however_young_its_limit_is() {
+fn readmission_prefers_root_regardless_of_age() {
     let mut ledger = Ledger::default();
     let pid = process(&mut ledger, 1, None);
     ask(&mut ledger, pid, USER, "both 1tbit").expect("it fits");
@@ -143,7 +143,7 @@ fn after_a_restart_root_comes_first_however_young_its_limit_is() {
 }
 
 #[test]
-fn a_users_small_limit_does_not_refuse_roots_minimum() {
+fn a_users_small_limit_does_not_prevent_roots_minimum() {
     let mut ledger = Ledger::default();
     let link = "eth0".parse().expect("a name");
     let capacity = Capacity {

@@ -25,7 +25,7 @@ fn claim(id: u32, text: &str) -> Undo {
 }
 
 #[test]
-fn a_change_and_its_inverse_leave_what_was_there() {
+fn a_change_and_its_inverse_restore_the_contract() {
     let table = [
         ("none", "up 4mbit"),
         ("up 1mbit", "up 4mbit"),
@@ -43,7 +43,7 @@ fn a_change_and_its_inverse_leave_what_was_there() {
 }
 
 #[test]
-fn a_lasting_change_of_a_clause_keeps_it_and_leaves_the_rest_waiting() {
+fn a_lasting_change_removes_its_clauses_from_pending_rollbacks() {
     let mut rollbacks = Rollbacks::default();
     rollbacks.push(Instant(10), false, ANN, claim(1, "up none down 5mbit"));
     rollbacks.push(Instant(10), false, ANN, claim(2, "up none"));
@@ -58,7 +58,7 @@ fn a_lasting_change_of_a_clause_keeps_it_and_leaves_the_rest_waiting() {
 }
 
 #[test]
-fn what_takes_over_brings_back_what_was_there_before_the_first() {
+fn a_replacing_change_restores_the_value_before_the_first() {
     let mut rollbacks = Rollbacks::default();
     rollbacks.push(Instant(10), true, ANN, claim(1, "up none"));
     let second = change("up 2mbit");
@@ -68,7 +68,7 @@ fn what_takes_over_brings_back_what_was_there_before_the_first() {
 }
 
 #[test]
-fn only_what_is_due_comes_out_and_the_latest_first() {
+fn due_rollbacks_are_returned_latest_first() {
     let mut rollbacks = Rollbacks::default();
     for at in [5, 20, 7] {
         rollbacks.push(Instant(at), false, ANN, claim(1, "up none"));
@@ -84,7 +84,7 @@ fn only_what_is_due_comes_out_and_the_latest_first() {
 }
 
 #[test]
-fn a_change_is_confirmed_once_and_only_by_who_may() {
+fn a_change_is_confirmed_once_and_only_with_permission() {
     let mut rollbacks = Rollbacks::default();
     let timed = rollbacks.push(Instant(5), false, ANN, claim(1, "up none"));
     let number = rollbacks.push(Instant(5), true, ANN, claim(1, "down none"));
@@ -101,13 +101,13 @@ fn a_change_is_confirmed_once_and_only_by_who_may() {
 }
 
 #[test]
-fn the_short_form_means_up_where_directions_are_limited_apart() {
+fn the_short_form_means_up_if_directions_are_limited_separately() {
     assert_eq!(as_up(&change("both 4mbit")), change("up 4mbit"));
     assert_eq!(as_up(&change("both none")), change("up none"));
 }
 
 #[test]
-fn what_waits_for_a_process_goes_with_it_and_not_with_time() {
+fn a_rollback_that_waits_for_a_process_is_due_only_at_its_end() {
     let mut rollbacks = Rollbacks::default();
     let root = |pid| ProcessId { pid, started: 7 };
     let by = Claimant {

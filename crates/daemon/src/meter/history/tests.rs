@@ -17,7 +17,7 @@ fn sent(bytes: u64) -> Meter {
 }
 
 #[test]
-fn a_point_is_what_passed_since_the_one_before() {
+fn a_point_has_the_changes_since_the_one_before() {
     let mut history = History::default();
     history.add(at(1000), &[(1, sent(500))]);
     assert!(
@@ -37,7 +37,7 @@ fn a_point_is_what_passed_since_the_one_before() {
     assert_eq!(
         history.of(1, Step::Second),
         [point(2000, 1000, 1000, 10), point(5000, 3000, 1000, 10)],
-        "what is too soon is told with the next, what is late covers its time"
+        "an early reading is merged into the next; a late one covers its time"
     );
     assert_eq!(history.of(2, Step::Second), [point(5000, 3000, 0, 0)]);
     assert_eq!(history.of(1, Step::Minute), [point(5000, 4000, 2000, 20)]);
@@ -54,7 +54,7 @@ fn a_point_is_what_passed_since_the_one_before() {
 }
 
 #[test]
-fn seconds_and_minutes_say_the_same_and_are_bounded() {
+fn seconds_and_minutes_agree_and_are_bounded() {
     let mut history = History::default();
     let hours = 7 * 3600_u64;
     for second in 0..=hours {
@@ -78,7 +78,7 @@ fn seconds_and_minutes_say_the_same_and_are_bounded() {
 }
 
 #[test]
-fn many_targets_keep_a_shorter_past_in_the_same_room() {
+fn many_targets_share_the_memory_with_shorter_histories() {
     let mut history = History::default();
     let many = 20_000_u32;
     for second in 0..40 {

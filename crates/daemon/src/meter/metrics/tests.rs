@@ -5,7 +5,7 @@ use super::serve::{Address, AddressError};
 use super::{Tally, page};
 
 #[test]
-fn the_page_says_what_it_counts_and_what_adds_up_does() {
+fn the_page_has_every_counter_with_help_and_type() {
     let flow = Flow {
         offered_packets: 10,
         offered_bytes: 10_000,
@@ -101,7 +101,7 @@ fn the_page_says_what_it_counts_and_what_adds_up_does() {
 }
 
 #[test]
-fn an_address_is_one_of_loopback_unless_somebody_says_otherwise() {
+fn an_address_beyond_loopback_needs_permission() {
     for (text, meant) in [
         ("9469", "127.0.0.1:9469"),
         (":9469", "127.0.0.1:9469"),

@@ -69,7 +69,7 @@ fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn drop_ins_lie_over_the_units_own_file_in_the_order_of_their_names() {
+fn drop_ins_override_the_units_own_file_in_the_order_of_their_names() {
     let folders = Folders::new("order");
     folders
         .with(
@@ -96,7 +96,7 @@ fn drop_ins_lie_over_the_units_own_file_in_the_order_of_their_names() {
 }
 
 #[test]
-fn of_two_files_of_a_name_the_first_folder_wins_and_a_mask_says_nothing() {
+fn the_first_folder_wins_for_files_of_one_name_and_a_mask_has_no_effect() {
     let folders = Folders::new("masks");
     folders
         .with("lib/web.service", "NetworkUpMax=1mbit")
@@ -117,7 +117,7 @@ fn of_two_files_of_a_name_the_first_folder_wins_and_a_mask_says_nothing() {
 }
 
 #[test]
-fn a_unit_takes_from_its_template_its_prefixes_and_its_type() {
+fn a_unit_inherits_from_its_template_its_prefixes_and_its_type() {
     let folders = Folders::new("inherit");
     folders
         .with("lib/vpn@.service", "NetworkUpMax=1mbit")
@@ -142,7 +142,7 @@ fn a_unit_takes_from_its_template_its_prefixes_and_its_type() {
 }
 
 #[test]
-fn an_alias_is_its_unit_and_lends_it_its_drop_ins() {
+fn drop_ins_of_an_alias_apply_to_its_unit() {
     let folders = Folders::new("alias");
     folders
         .with("lib/real.service", "NetworkUpMax=1mbit")
@@ -156,7 +156,7 @@ fn an_alias_is_its_unit_and_lends_it_its_drop_ins() {
 }
 
 #[test]
-fn every_key_is_a_clause() {
+fn every_key_sets_its_clause() {
     let folders = Folders::new("keys");
     let text = "NetworkUpMax=40mbit\nNetworkDownMax=30mbit\nNetworkUpMin=4mbit\n\
                 NetworkDownMin=3mbit\nNetworkLink=eth0\nNetworkWeight=300\n\
@@ -202,7 +202,7 @@ fn every_key_is_a_clause() {
 }
 
 #[test]
-fn a_fault_is_said_with_file_and_line_and_is_its_units_alone() {
+fn an_invalid_section_is_reported_with_file_and_line_and_affects_only_its_unit() {
     let faults = [
         ("NetworkUpMax=4mbps", 4, "mbps"),
         ("NetworkUpMax=400", 4, "unit"),
@@ -238,7 +238,7 @@ fn a_fault_is_said_with_file_and_line_and_is_its_units_alone() {
 }
 
 #[test]
-fn the_search_path_may_be_named_and_end_with_the_usual_one() {
+fn a_search_path_can_end_with_the_default_folders() {
     assert_eq!(path_of("/a:/b"), [PathBuf::from("/a"), PathBuf::from("/b")]);
     let all = path_of("/a:");
     assert_eq!(all[0], PathBuf::from("/a"));

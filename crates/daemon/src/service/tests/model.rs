@@ -275,7 +275,7 @@ impl Simulation {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn whatever_happens_the_machine_does_what_the_ledger_says(events in events()) {
+    fn the_machine_matches_the_ledger_after_any_events(events in events()) {
         let mut simulation = Simulation::new();
         for event in &events {
             simulation.apply(event);

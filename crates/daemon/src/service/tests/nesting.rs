@@ -4,7 +4,7 @@ use super::*;
 use crate::ledger::Body;
 
 #[test]
-fn what_contains_what_follows_processes_groups_and_users() {
+fn nesting_follows_processes_groups_and_users() {
     let mut fixture = Fixture::new();
     let machine = fixture.machine();
     for path in ["/a.slice", "/a.slice/b.service", "/a.slice/b.service/c"] {
@@ -52,7 +52,7 @@ fn what_contains_what_follows_processes_groups_and_users() {
 }
 
 #[test]
-fn an_executable_contains_what_runs_it_and_what_that_starts() {
+fn an_executable_contains_its_processes_and_their_children() {
     let mut fixture = Fixture::new();
     let rsync = AppKey { inode: 5, dev: 1 };
     let machine = fixture.machine();
@@ -85,7 +85,7 @@ fn an_executable_contains_what_runs_it_and_what_that_starts() {
 }
 
 #[test]
-fn the_whole_host_by_pid_1_takes_in_what_had_a_limit_of_its_own() {
+fn a_limit_on_pid_1_contains_existing_targets() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     fixture.machine().fork(10, 11);
@@ -107,7 +107,7 @@ fn the_whole_host_by_pid_1_takes_in_what_had_a_limit_of_its_own() {
 }
 
 #[test]
-fn all_is_cleared_in_one_look_at_who_is_a_member() {
+fn clearing_all_takes_one_pass_over_the_members() {
     let mut fixture = Fixture::new();
     for pid in 100..120 {
         fixture.machine().spawn(pid, 1000);
@@ -139,7 +139,7 @@ fn all_is_cleared_in_one_look_at_who_is_a_member() {
 }
 
 #[test]
-fn what_lies_inside_a_process_that_joins_a_name_lies_inside_the_name() {
+fn targets_inside_a_joining_process_are_inside_the_name() {
     let mut fixture = Fixture::new();
     for pid in [10, 20] {
         fixture.machine().spawn(pid, 0);
@@ -158,7 +158,7 @@ fn what_lies_inside_a_process_that_joins_a_name_lies_inside_the_name() {
 }
 
 #[test]
-fn only_leaves_living_children_free() {
+fn only_excludes_living_children() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     fixture.machine().fork(10, 11);
@@ -173,7 +173,7 @@ fn only_leaves_living_children_free() {
 }
 
 #[test]
-fn a_number_that_was_used_again_is_another_target() {
+fn a_reused_pid_is_another_target() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     fixture.machine().fork(10, 11);
@@ -189,7 +189,7 @@ fn a_number_that_was_used_again_is_another_target() {
 }
 
 #[test]
-fn a_process_that_ends_meanwhile_leaves_nothing() {
+fn a_process_that_ends_during_its_request_leaves_nothing() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     // It is alive at the look-up, and no longer at the end.
@@ -218,7 +218,7 @@ fn a_process_that_ends_meanwhile_leaves_nothing() {
 }
 
 #[test]
-fn a_limit_of_ones_own_is_no_way_out_of_the_one_around_it() {
+fn an_own_limit_does_not_escape_the_outer_one() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 1000);
     fixture.machine().fork(10, 11);
@@ -236,7 +236,7 @@ fn a_limit_of_ones_own_is_no_way_out_of_the_one_around_it() {
 }
 
 #[test]
-fn names_are_joined_and_end_with_the_last_who_joined() {
+fn a_name_ends_with_its_last_process() {
     let mut fixture = Fixture::new();
     for pid in [10, 20] {
         fixture.machine().spawn(pid, 1000);
@@ -268,7 +268,7 @@ fn names_are_joined_and_end_with_the_last_who_joined() {
 }
 
 #[test]
-fn a_name_lies_in_what_contains_all_of_it() {
+fn a_name_is_inside_the_target_that_contains_all_its_processes() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     fixture.machine().fork(10, 11);
@@ -287,7 +287,7 @@ fn a_name_lies_in_what_contains_all_of_it() {
 }
 
 #[test]
-fn one_thing_under_two_names_is_one_target() {
+fn two_names_of_one_thing_are_one_target() {
     let mut fixture = Fixture::new();
     fixture
         .machine()

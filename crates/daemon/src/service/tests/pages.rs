@@ -42,7 +42,7 @@ fn assert_contains_in_order(page: &str, words: &[&str]) {
 }
 
 #[test]
-fn explain_says_who_asked_what_holds_and_what_is_around() {
+fn explain_shows_claims_effective_contract_and_outer_targets() {
     let mut fixture = Fixture::new();
     fixture
         .machine()
@@ -104,7 +104,7 @@ fn explain_says_who_asked_what_holds_and_what_is_around() {
 }
 
 #[test]
-fn explain_says_how_a_slice_is_served() {
+fn explain_shows_how_a_slice_is_served() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     ok(fixture.link("eth0", "100mbit", ""));
@@ -120,7 +120,7 @@ fn explain_says_how_a_slice_is_served() {
 }
 
 #[test]
-fn doctor_says_what_a_person_should_look_at() {
+fn doctor_reports_what_needs_attention() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     assert!(
@@ -134,7 +134,7 @@ fn doctor_says_what_a_person_should_look_at() {
     fixture.machine().interfaces.remove("eth0");
     let report = doctor(&mut fixture);
     let link = report.items.iter().find(|item| item.name == "link");
-    assert!(link.expect("told").detail.contains("eth0 is gone"));
+    assert!(link.expect("reported").detail.contains("eth0 is gone"));
     let machine = fixture.machine().clone();
     let mut service = Service::new(machine, None);
     service.start(
@@ -149,7 +149,12 @@ fn doctor_says_what_a_person_should_look_at() {
         let items = doctor(fixture).items;
         items.into_iter().find(|item| item.name == "lost state")
     };
-    assert!(lost(&mut next).expect("told").detail.contains("damaged"));
+    assert!(
+        lost(&mut next)
+            .expect("reported")
+            .detail
+            .contains("damaged")
+    );
     ok(next.clear("all"));
     assert_eq!(lost(&mut next), None);
     for number in 0..5_000 {
@@ -158,7 +163,7 @@ fn doctor_says_what_a_person_should_look_at() {
     }
     let report = doctor(&mut next);
     let many = report.items.iter().find(|item| item.name == "interfaces");
-    let detail = &many.expect("told").detail;
+    let detail = &many.expect("reported").detail;
     assert!(
         detail.contains("500") && detail.contains("4096"),
         "{detail}"
@@ -166,7 +171,7 @@ fn doctor_says_what_a_person_should_look_at() {
 }
 
 #[test]
-fn find_says_what_a_target_is_made_of_whether_or_not_it_is_held() {
+fn find_returns_what_a_target_consists_of() {
     let mut fixture = Fixture::new();
     fixture
         .machine()

@@ -36,7 +36,7 @@ fn reload(fixture: &mut Fixture) -> Response {
 const WEB: &str = "[[rule]]\nname = \"web\"\nmatch = \"unit:web\"\nup = \"4mbit\"\n";
 
 #[test]
-fn rules_hold_change_and_go_with_the_file() {
+fn rules_follow_the_policy_file() {
     let mut fixture = Fixture::new();
     fixture
         .machine()
@@ -98,17 +98,17 @@ fn a_reload_is_all_or_nothing() {
         (format!("{link}{user}"), "who"),
     ] {
         file.write(&text);
-        let said = match reload(&mut fixture) {
+        let refusal = match reload(&mut fixture) {
             Response::Failed(failed) => failed.text,
             Response::Refused(refused) => refused.text,
             other => panic!("{other:?}"),
         };
-        assert!(said.contains(word), "{word}: {said}");
+        assert!(refusal.contains(word), "{word}: {refusal}");
         let after = (
             fixture.machine().in_force.clone(),
             fixture.service.ledger().entries(),
         );
-        assert_eq!(before, after, "{said}");
+        assert_eq!(before, after, "{refusal}");
     }
     // A conflict that exists only in between causes no refusal: the two swap, and the link shrinks
     // with them.
@@ -124,7 +124,7 @@ fn a_reload_is_all_or_nothing() {
 }
 
 #[test]
-fn the_first_rule_of_a_target_wins_under_whatever_name() {
+fn the_first_rule_of_a_target_wins_under_any_name() {
     let mut fixture = Fixture::new();
     fixture
         .machine()
@@ -143,7 +143,7 @@ fn the_first_rule_of_a_target_wins_under_whatever_name() {
 }
 
 #[test]
-fn a_rule_waits_for_its_name_and_stays_when_the_last_one_ends() {
+fn a_rule_of_a_name_stays_without_processes() {
     let mut fixture = Fixture::new();
     let rule = "[[rule]]\nname = \"b\"\nmatch = \"name:build\"\nup = \"4mbit\"\n";
     let file = File::new("name", rule);
@@ -167,7 +167,7 @@ fn a_rule_waits_for_its_name_and_stays_when_the_last_one_ends() {
 }
 
 #[test]
-fn a_file_that_makes_no_sense_leaves_what_was_in_force_and_the_daemon_serving() {
+fn an_invalid_file_leaves_the_former_policy_in_force() {
     let mut fixture = Fixture::new();
     fixture
         .machine()
@@ -186,7 +186,7 @@ fn a_file_that_makes_no_sense_leaves_what_was_in_force_and_the_daemon_serving() 
 }
 
 #[test]
-fn the_short_form_means_what_the_policy_says() {
+fn the_short_form_follows_the_policy() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     let short = |fixture: &mut Fixture, change: &str| {

@@ -32,19 +32,19 @@ fn for_a_time(set: &mut Set) {
 }
 
 #[test]
-fn a_user_has_so_many_targets_and_others_are_not_concerned() {
+fn the_quota_of_targets_bounds_each_user_alone() {
     let mut fixture = fixture("targets = 3");
     for pid in 10..13 {
         ok(fixture.set_as(&ANN, &format!("pid:{pid}"), "up 4mbit"));
     }
-    let said = refused(fixture.set_as(&ANN, "pid:13", "up 4mbit"));
+    let refusal = refused(fixture.set_as(&ANN, "pid:13", "up 4mbit"));
     assert!(
-        said.contains("user 1000 would have 4 targets, more than the quota of 3"),
-        "{said}"
+        refusal.contains("user 1000 would have 4 targets, more than the quota of 3"),
+        "{refusal}"
     );
     assert!(
-        said.contains("`targets` in [quotas] of policy.toml"),
-        "{said}"
+        refusal.contains("`targets` in [quotas] of policy.toml"),
+        "{refusal}"
     );
     refused(fixture.run_named(&ANN, "mine", 14, "up 1mbit"));
     // Existing targets can be changed, and other users are not affected.
@@ -60,7 +60,7 @@ fn a_user_has_so_many_targets_and_others_are_not_concerned() {
 }
 
 #[test]
-fn what_is_left_of_a_target_counts_until_it_is_gone() {
+fn a_draining_target_counts_for_its_user() {
     let mut fixture = fixture("targets = 1");
     ok(fixture.set_as(&ANN, "pid:10", "up 4mbit"));
     fixture.machine().exit(10);
@@ -72,7 +72,7 @@ fn what_is_left_of_a_target_counts_until_it_is_gone() {
 }
 
 #[test]
-fn a_user_has_so_many_changes_that_wait_and_for_so_long() {
+fn quotas_bound_pending_rollbacks_and_their_time() {
     let mut fixture = fixture("undos = 2\nundo-time = \"1h\"");
     for pid in [10, 11] {
         ok(fixture.set_with(
@@ -83,46 +83,46 @@ fn a_user_has_so_many_changes_that_wait_and_for_so_long() {
             for_a_time,
         ));
     }
-    let said = refused(fixture.set_with(&ANN, "pid:12", "up 4mbit", Some(12), for_a_time));
+    let refusal = refused(fixture.set_with(&ANN, "pid:12", "up 4mbit", Some(12), for_a_time));
     assert!(
-        said.contains("3 changes that wait to be taken back"),
-        "{said}"
+        refusal.contains("3 changes that wait to be taken back"),
+        "{refusal}"
     );
-    assert!(said.contains("`undos`"), "{said}");
+    assert!(refusal.contains("`undos`"), "{refusal}");
     ok(fixture.set_as(&ANN, "pid:12", "up 4mbit"));
     // A change that replaces another does not count as one more.
     ok(fixture.set_with(&ANN, "pid:10", "up 3mbit", Some(10), for_a_time));
     let long = |set: &mut Set| set.confirm_ns = Some(2 * 3_600_000_000_000);
-    let said = refused(fixture.set_with(&ANN, "pid:13", "up 4mbit", Some(13), long));
+    let refusal = refused(fixture.set_with(&ANN, "pid:13", "up 4mbit", Some(13), long));
     assert!(
-        said.contains("2h between a change and its undoing"),
-        "{said}"
+        refusal.contains("2h between a change and its undoing"),
+        "{refusal}"
     );
     ok(fixture.set_with(&Peer::ROOT, "pid:13", "up 4mbit", Some(13), long));
 }
 
 #[test]
-fn a_user_has_so_many_bytes_of_state() {
+fn the_quota_of_state_bytes_bounds_a_user() {
     let mut fixture = fixture("state-bytes = \"4KiB\"");
-    let mut said = None;
+    let mut refusal = None;
     for pid in 10..60 {
         match fixture.run_named(&ANN, &format!("a{pid}"), pid, "up 4mbit") {
             Response::Done(_) => {}
             other => {
-                said = Some(refused(other));
+                refusal = Some(refused(other));
                 break;
             }
         }
     }
-    let said = said.expect("no end of it");
+    let refusal = refusal.expect("no end of it");
     assert!(
-        said.contains("bytes of state, more than the quota of 4KiB"),
-        "{said}"
+        refusal.contains("bytes of state, more than the quota of 4KiB"),
+        "{refusal}"
     );
 }
 
 #[test]
-fn a_lowered_limit_takes_nothing_away_and_lets_nothing_be_added() {
+fn a_lowered_quota_keeps_targets_and_refuses_new_ones() {
     let mut fixture = fixture("");
     for pid in 10..15 {
         ok(fixture.set_as(&ANN, &format!("pid:{pid}"), "up 4mbit"));
@@ -162,7 +162,7 @@ fn refusals_of_a_user_do_not_push_out_the_lines_of_root() {
 }
 
 #[test]
-fn who_has_what_is_told_to_root_and_to_each_user_alone() {
+fn each_user_sees_its_own_use_and_root_sees_all() {
     let mut fixture = fixture("targets = 7");
     ok(fixture.set_as(&ANN, "pid:10", "up 4mbit"));
     ok(fixture.set_with(&BOB, "pid:110", "up 4mbit", Some(110), for_a_time));
@@ -183,7 +183,7 @@ fn who_has_what_is_told_to_root_and_to_each_user_alone() {
 }
 
 #[test]
-fn what_a_user_toggles_stays_loaded_for_a_while_and_of_root_nothing_is_left() {
+fn programs_stay_loaded_after_a_users_last_clear_and_not_after_roots() {
     let mut fixture = fixture("targets = 1");
     for _ in 0..3 {
         ok(fixture.set_as(&ANN, "pid:10", "up 4mbit"));

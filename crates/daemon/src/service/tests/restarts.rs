@@ -34,7 +34,7 @@ fn complete(state: State) -> SavedState {
 }
 
 #[test]
-fn a_restart_finds_what_lives_and_forgets_what_ended() {
+fn a_restart_keeps_living_targets_and_closes_ended_ones() {
     let mut fixture = Fixture::new();
     fixture.machine().groups.insert("/g".to_owned(), 5);
     for pid in [10, 20, 30] {
@@ -68,7 +68,7 @@ fn a_restart_finds_what_lives_and_forgets_what_ended() {
 }
 
 #[test]
-fn a_change_that_was_cut_short_lets_nobody_out() {
+fn an_incomplete_change_releases_no_process() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 1000);
     fixture.machine().fork(10, 11);
@@ -88,7 +88,7 @@ fn a_change_that_was_cut_short_lets_nobody_out() {
 }
 
 #[test]
-fn what_waits_to_be_taken_back_still_does_after_a_restart() {
+fn pending_rollbacks_survive_a_restart() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     ok(fixture.set("pid:10", "up 1mbit"));
@@ -103,7 +103,7 @@ fn what_waits_to_be_taken_back_still_does_after_a_restart() {
 }
 
 #[test]
-fn what_no_longer_fits_after_a_restart_is_kept_and_said() {
+fn a_contract_that_no_longer_fits_after_a_restart_is_degraded() {
     let mut fixture = Fixture::new();
     for pid in [10, 20] {
         fixture.machine().spawn(pid, 0);
@@ -133,7 +133,7 @@ fn what_no_longer_fits_after_a_restart_is_kept_and_said() {
 }
 
 #[test]
-fn a_lost_state_keeps_what_the_kernel_holds_and_takes_new_orders() {
+fn limits_stay_in_force_without_the_state_file_and_requests_are_served() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     fixture.machine().spawn(20, 0);
@@ -143,7 +143,7 @@ fn a_lost_state_keeps_what_the_kernel_holds_and_takes_new_orders() {
     let lost = SavedState::Lost("the state is damaged".to_owned());
     let mut after = restarted(&mut fixture, lost, |_| {});
     assert!(!after.machine().in_force.desired.targets.is_empty());
-    assert_eq!(after.machine().own(10), id, "whom it held it holds");
+    assert_eq!(after.machine().own(10), id, "its member stays a member");
     assert_eq!(after.show().links.len(), 1);
     assert!(after.show().targets.is_empty());
     ok(after.set("pid:20", "up 5mbit"));
@@ -157,7 +157,7 @@ fn a_lost_state_keeps_what_the_kernel_holds_and_takes_new_orders() {
 }
 
 #[test]
-fn what_somebody_takes_away_is_put_back_three_times_and_then_said() {
+fn removed_objects_are_restored_three_times_and_then_reported() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     ok(fixture.set("pid:10", "up 4mbit"));
@@ -177,7 +177,7 @@ fn what_somebody_takes_away_is_put_back_three_times_and_then_said() {
 }
 
 #[test]
-fn a_link_that_somebody_took_is_said_and_does_not_stop_the_rest() {
+fn a_link_taken_by_another_program_is_reported_and_the_rest_is_served() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     ok(fixture.link("eth0", "100mbit", ""));
@@ -199,7 +199,7 @@ fn a_link_that_somebody_took_is_said_and_does_not_stop_the_rest() {
 }
 
 #[test]
-fn a_wire_that_brings_too_much_degrades_what_is_promised_of_receiving() {
+fn an_overloaded_link_degrades_receive_guarantees() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     ok(fixture.link("eth0", "100mbit", "100mbit"));
@@ -232,11 +232,11 @@ fn a_wire_that_brings_too_much_degrades_what_is_promised_of_receiving() {
     assert_eq!(rates, (Some(20_000_000), Some(40_000_000)));
     fixture.now.monotonic = fixture.now.monotonic.after(Nanos::from_secs(9));
     let counters = fixture.show().links[0].counters.clone();
-    assert_eq!(counters.up_rate, None, "what is old is not told");
+    assert_eq!(counters.up_rate, None, "an old rate is not shown");
 }
 
 #[test]
-fn what_was_set_for_a_time_ends_though_nothing_can_be_written() {
+fn timed_changes_end_although_the_state_file_cannot_be_written() {
     let folder = std::env::temp_dir().join(format!("netnice-full-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let store = || Store::new(&folder, "this boot", 7);
@@ -247,7 +247,7 @@ fn what_was_set_for_a_time_ends_though_nothing_can_be_written() {
     let terms = |set: &mut Set| set.for_ns = Some(10_000_000_000);
     ok(fixture.set_with(&Peer::ROOT, "pid:10", "up 4mbit", Some(10), terms));
     ok(fixture.set("pid:11", "up 4mbit"));
-    std::fs::remove_dir_all(&folder).expect("it goes");
+    std::fs::remove_dir_all(&folder).expect("removed");
     let why = failed(fixture.set("pid:11", "up 1mbit"));
     assert!(why.contains("cannot write the state file"), "{why}");
     assert_eq!(fixture.show().targets[1].effective.up, Some(4_000_000));
@@ -257,7 +257,7 @@ fn what_was_set_for_a_time_ends_though_nothing_can_be_written() {
     fixture.advance(1);
     assert!(fixture.held("pid:11").is_none(), "it has ended");
     fixture.check();
-    let said = |fixture: &Fixture| {
+    let lines_logged = |fixture: &Fixture| {
         let lines = fixture
             .service
             .reconciler
@@ -269,11 +269,11 @@ fn what_was_set_for_a_time_ends_though_nothing_can_be_written() {
             .count()
     };
     fixture.advance(1);
-    assert_eq!(said(&fixture), 1, "said once");
+    assert_eq!(lines_logged(&fixture), 1, "logged once");
     std::fs::create_dir_all(&folder).expect("a folder");
     std::fs::write(folder.join("state.json"), "of earlier").expect("written");
     fixture.advance(1);
     let kept = store().load().expect("it is written anew, or gone");
     assert!(kept.is_none_or(|state| state.rollbacks.iter().next().is_none()));
-    std::fs::remove_dir_all(&folder).expect("it goes");
+    std::fs::remove_dir_all(&folder).expect("removed");
 }

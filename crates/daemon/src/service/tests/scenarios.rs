@@ -101,7 +101,7 @@ fn users_tighten_each_others_limits_and_lift_their_own() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_nothing_changes() {
+fn a_request_that_does_not_fit_is_refused_and_changes_nothing() {
     let mut fixture = Fixture::new();
     for pid in [10, 20, 30] {
         fixture.machine().spawn(pid, 0);
@@ -131,7 +131,7 @@ fn what_does_not_fit_is_refused_and_nothing_changes() {
 }
 
 #[test]
-fn a_link_is_managed_with_what_its_driver_reports_and_not_over_others() {
+fn a_link_gets_the_speed_of_its_driver_and_a_foreign_qdisc_is_refused() {
     let mut fixture = Fixture::new();
     assert!(failed(fixture.link("eth0", "", "")).contains("reports no speed"));
     let speed = "1gbit".parse().expect("a rate");
@@ -148,7 +148,7 @@ fn a_link_is_managed_with_what_its_driver_reports_and_not_over_others() {
 }
 
 #[test]
-fn every_step_that_fails_leaves_all_as_it_was() {
+fn a_failure_of_any_step_changes_nothing() {
     let mut fixture = Fixture::new();
     fixture.machine().groups.insert("/g".to_owned(), 5);
     fixture.machine().spawn(10, 0);
@@ -190,7 +190,7 @@ fn every_step_that_fails_leaves_all_as_it_was() {
 }
 
 #[test]
-fn what_is_left_of_an_ended_program_keeps_its_limit_for_a_while() {
+fn an_ended_target_keeps_its_limit_while_packets_drain() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     ok(fixture.set("pid:10", "up 4mbit"));
@@ -212,7 +212,7 @@ fn what_is_left_of_an_ended_program_keeps_its_limit_for_a_while() {
 }
 
 #[test]
-fn showing_a_process_shows_what_holds_it() {
+fn showing_a_process_shows_the_target_that_limits_it() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 1000);
     fixture.machine().fork(10, 11);
@@ -238,7 +238,7 @@ fn showing_a_process_shows_what_holds_it() {
 }
 
 #[test]
-fn a_dry_run_tells_and_changes_nothing() {
+fn a_dry_run_describes_and_changes_nothing() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     let before = (
@@ -261,7 +261,7 @@ fn a_dry_run_tells_and_changes_nothing() {
 }
 
 #[test]
-fn what_is_not_understood_is_said_and_nothing_changes() {
+fn an_invalid_request_is_refused_and_changes_nothing() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     let table = [
@@ -289,7 +289,7 @@ fn what_is_not_understood_is_said_and_nothing_changes() {
 }
 
 #[test]
-fn five_deep_and_no_deeper() {
+fn targets_nest_at_most_five_deep() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     for pid in 11..=15 {
@@ -316,7 +316,7 @@ fn both_and_one_way_limits_are_not_mixed_in_a_chain() {
 }
 
 #[test]
-fn a_membership_of_nobody_does_no_harm() {
+fn a_stale_membership_does_no_harm() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(10, 0);
     // Left over from a change that was never completed.

@@ -5,7 +5,7 @@ use netnice_api::Confirm;
 use super::*;
 
 #[test]
-fn changes_for_a_time_and_unconfirmed_ones_are_taken_back() {
+fn timed_and_unconfirmed_changes_are_rolled_back() {
     let mut fixture = Fixture::new();
     for pid in [10, 20] {
         fixture.machine().spawn(pid, 0);
@@ -46,7 +46,7 @@ fn changes_for_a_time_and_unconfirmed_ones_are_taken_back() {
 }
 
 #[test]
-fn what_was_cleared_for_a_time_comes_back() {
+fn claims_cleared_for_a_time_are_restored() {
     let mut fixture = Fixture::new();
     fixture.machine().groups.insert("/g".to_owned(), 5);
     for pid in [10, 20] {
@@ -77,7 +77,7 @@ fn what_was_cleared_for_a_time_comes_back() {
 }
 
 #[test]
-fn what_is_asked_while_something_is_cleared_for_a_time_stays() {
+fn claims_made_during_a_timed_clear_stay() {
     let mut fixture = Fixture::new();
     for pid in [10, 20, 30] {
         fixture.machine().spawn(pid, 0);

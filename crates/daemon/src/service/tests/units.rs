@@ -44,7 +44,7 @@ fn up(fixture: &Fixture, target: &str) -> Option<u64> {
 }
 
 #[test]
-fn sections_hold_change_and_go_with_their_files_and_the_policy_file_wins() {
+fn sections_follow_their_files_and_the_policy_file_wins() {
     let mut fixture = Fixture::new();
     let folder = Folder::new("change", &mut fixture);
     folder.unit("a.service", "NetworkUpMax=4mbit");
@@ -74,7 +74,7 @@ fn sections_hold_change_and_go_with_their_files_and_the_policy_file_wins() {
     fixture.service.reload_units(fixture.now);
     assert_eq!(up(&fixture, "unit:a.service"), Some(3_000_000));
     for file in ["a.service", "b.service"] {
-        fs::remove_file(folder.0.join(file)).expect("it goes");
+        fs::remove_file(folder.0.join(file)).expect("removed");
     }
     fixture.service.reload_units(fixture.now);
     assert!(fixture.service.ledger().is_empty());
@@ -82,7 +82,7 @@ fn sections_hold_change_and_go_with_their_files_and_the_policy_file_wins() {
 }
 
 #[test]
-fn a_section_that_is_wrong_or_does_not_fit_is_its_units_alone() {
+fn a_section_that_is_invalid_or_does_not_fit_affects_only_its_unit() {
     let mut fixture = Fixture::new();
     let folder = Folder::new("wrong", &mut fixture);
     ok(fixture.link("eth0", "100mbit", ""));
@@ -106,14 +106,14 @@ fn a_section_that_is_wrong_or_does_not_fit_is_its_units_alone() {
         "{faults:?}"
     );
     // Now there is room for it.
-    fs::remove_file(folder.0.join("b.service")).expect("it goes");
+    fs::remove_file(folder.0.join("b.service")).expect("removed");
     fixture.service.reload_units(fixture.now);
     assert!(fixture.held("unit:c.service").is_some());
     fixture.check();
 }
 
 #[test]
-fn a_container_is_found_held_and_let_go() {
+fn a_container_is_found_limited_and_cleared() {
     let mut fixture = Fixture::new();
     assert!(failed(fixture.set("container:web", "up 4mbit")).contains("web"));
     fixture

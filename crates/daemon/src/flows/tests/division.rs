@@ -11,7 +11,7 @@ fn mbit(n: u64) -> Rate {
 }
 
 #[test]
-fn both_parts_are_the_link_and_what_one_leaves_the_other_gets() {
+fn unused_rate_of_one_side_is_lent_to_the_other() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&Peer::ROOT, 7);
     fixture.opened(&client, "10.0.0.2:6000", "");
@@ -109,7 +109,7 @@ fn a_slice_is_the_same_part_of_the_link_at_every_rate_of_the_driver() {
 
 proptest! {
     #[test]
-    fn whatever_is_used_each_side_has_what_it_needs(
+    fn each_side_keeps_what_it_needs_for_any_use(
         tree in 2u64..50,
         need in 1u64..50,
         used in proptest::collection::vec((0u64..120, 0u64..120), 1..20),

@@ -42,7 +42,7 @@ fn sent(fixture: &mut Fixture, bytes: u64) {
 }
 
 #[test]
-fn who_looks_each_second_shares_the_readings_of_the_second() {
+fn clients_that_poll_share_the_readings_of_the_tick() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(7, 0);
     fixture.machine().fork(7, 8);
@@ -52,7 +52,7 @@ fn who_looks_each_second_shares_the_readings_of_the_second() {
     let first = watch(&mut fixture, 1500);
     assert_eq!(
         first.at_ns, fixture.now.monotonic.0,
-        "nobody had looked: it is read now"
+        "without an earlier reading, it is read now"
     );
     let names: Vec<&str> = first.targets.iter().map(|t| t.target.as_str()).collect();
     assert_eq!(names, ["pid:7", "pid:8"]);
@@ -80,7 +80,7 @@ fn who_looks_each_second_shares_the_readings_of_the_second() {
 }
 
 #[test]
-fn connections_are_told_to_their_owner_and_to_the_privileged() {
+fn connections_are_shown_to_their_owner_and_to_privileged_users() {
     let mut fixture = Fixture::new();
     fixture.machine().spawn(7, 1000);
     fixture.machine().spawn(9, 0);

@@ -12,7 +12,7 @@ fn host(n: u8) -> IpAddr {
 }
 
 #[test]
-fn a_station_that_is_not_known_is_asked_for_and_waited_for() {
+fn opening_waits_for_the_resolution_of_the_next_hop() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&ANN, 8);
     fixture.flows.network.next_hops.remove(&host(2));
@@ -46,7 +46,7 @@ fn a_station_that_is_not_known_is_asked_for_and_waited_for() {
 }
 
 #[test]
-fn hosts_of_flows_to_any_host_are_asked_for_one_by_one() {
+fn a_flow_to_any_host_resolves_each_host_on_request() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&ANN, 8);
     let open = DirectRequest::Open(udp("10.0.0.100:0", None, ""));
@@ -66,7 +66,7 @@ fn hosts_of_flows_to_any_host_are_asked_for_one_by_one() {
 }
 
 #[test]
-fn a_station_that_changes_is_told_to_driver_and_program() {
+fn a_changed_next_hop_reaches_driver_and_program() {
     let mut fixture = Fixture::new();
     let mut client = fixture.attached_client(&ANN, 8);
     let flow = fixture.opened(&client, "10.0.0.2:1", "").flow;
@@ -111,7 +111,7 @@ fn a_station_that_changes_is_told_to_driver_and_program() {
 }
 
 #[test]
-fn a_flow_whose_way_leads_elsewhere_is_closed_and_told_where() {
+fn a_flow_whose_route_moves_to_another_link_is_closed_with_that_link_named() {
     let mut fixture = Fixture::new();
     let mut client = fixture.attached_client(&ANN, 8);
     let flow = fixture.opened(&client, "10.0.0.2:1", "").flow;
@@ -130,7 +130,7 @@ fn a_flow_whose_way_leads_elsewhere_is_closed_and_told_where() {
 }
 
 #[test]
-fn a_flow_whose_way_moves_while_it_is_being_opened_is_refused_and_closed() {
+fn a_flow_whose_route_moves_during_opening_is_refused_and_closed() {
     let mut fixture = Fixture::new();
     let mut client = fixture.attached_client(&ANN, 8);
     fixture.driver_answers = false;
@@ -149,7 +149,7 @@ fn a_flow_whose_way_moves_while_it_is_being_opened_is_refused_and_closed() {
 }
 
 #[test]
-fn who_leaves_while_a_flow_is_being_opened_leaves_nothing() {
+fn a_program_that_ends_during_opening_leaves_nothing_held() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&ANN, 8);
     fixture.driver_answers = false;
@@ -167,7 +167,7 @@ fn who_leaves_while_a_flow_is_being_opened_leaves_nothing() {
 }
 
 #[test]
-fn a_link_that_goes_down_and_comes_up_is_told() {
+fn programs_are_notified_when_a_link_goes_down_and_up() {
     let mut fixture = Fixture::new();
     let mut client = fixture.attached_client(&ANN, 8);
     fixture.opened(&client, "10.0.0.2:1", "");
@@ -181,7 +181,7 @@ fn a_link_that_goes_down_and_comes_up_is_told() {
 }
 
 #[test]
-fn a_driver_that_ends_closes_all_and_the_next_attachment_starts_one_anew() {
+fn the_end_of_a_driver_closes_all_flows_and_the_next_attachment_starts_another() {
     let mut fixture = Fixture::new();
     let mut client = fixture.attached_client(&ANN, 8);
     fixture.opened(&client, "10.0.0.2:1", "");
@@ -208,7 +208,7 @@ fn a_driver_that_ends_closes_all_and_the_next_attachment_starts_one_anew() {
 }
 
 #[test]
-fn who_is_expelled_hears_by_which_rule_and_the_others_go_on() {
+fn a_disconnected_program_gets_the_violated_rule_and_others_continue() {
     let mut fixture = Fixture::new();
     let (mut bad, good) = (
         fixture.attached_client(&ANN, 8),
@@ -240,7 +240,7 @@ fn who_is_expelled_hears_by_which_rule_and_the_others_go_on() {
 }
 
 #[test]
-fn a_daemon_that_starts_anew_keeps_flows_that_are_there() {
+fn a_restarted_daemon_takes_over_open_flows() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&Peer::ROOT, 7);
     fixture.opened(&client, "10.0.0.2:1", "");
@@ -274,7 +274,7 @@ fn a_daemon_that_starts_anew_keeps_flows_that_are_there() {
 }
 
 #[test]
-fn what_no_longer_fits_is_degraded_and_heals() {
+fn a_promise_that_no_longer_fits_is_degraded_and_restored_later() {
     let mut fixture = Fixture::new();
     let mut client = fixture.attached_client(&Peer::ROOT, 7);
     fixture.opened(&client, "10.0.0.2:1", "min 30mbit");
@@ -302,7 +302,7 @@ fn what_no_longer_fits_is_degraded_and_heals() {
 }
 
 #[test]
-fn what_was_not_kept_is_known_to_a_daemon_that_starts_anew_and_heals_there() {
+fn a_restarted_daemon_restores_degraded_promises_too() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&Peer::ROOT, 7);
     fixture.opened(&client, "10.0.0.2:1", "min 30mbit");
@@ -342,7 +342,7 @@ fn what_was_not_kept_is_known_to_a_daemon_that_starts_anew_and_heals_there() {
 }
 
 #[test]
-fn a_driver_that_does_not_answer_is_not_waited_for_and_what_it_did_is_taken_back() {
+fn a_call_times_out_and_its_late_result_is_undone() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&ANN, 8);
     fixture.driver_answers = false;
@@ -357,7 +357,7 @@ fn a_driver_that_does_not_answer_is_not_waited_for_and_what_it_did_is_taken_back
 }
 
 #[test]
-fn a_driver_that_refuses_leaves_nothing_held() {
+fn a_flow_that_the_driver_refuses_leaves_nothing_held() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&Peer::ROOT, 7);
     fixture.driver.refuses = Some("no room in the memory file".to_owned());
@@ -368,7 +368,7 @@ fn a_driver_that_refuses_leaves_nothing_held() {
 }
 
 #[test]
-fn who_leaves_while_being_attached_is_detached() {
+fn a_program_that_ends_during_its_attachment_is_detached() {
     let mut fixture = Fixture::new();
     let first = fixture.attached_client(&ANN, 8);
     fixture.driver_answers = false;
@@ -388,7 +388,7 @@ fn who_leaves_while_being_attached_is_detached() {
 }
 
 #[test]
-fn who_attaches_while_a_driver_ends_for_want_of_flows_gets_the_next_one() {
+fn an_attachment_during_the_end_of_an_idle_driver_starts_another_driver() {
     let mut fixture = Fixture::new();
     let idle = fixture.attached_client(&ANN, 8);
     fixture
@@ -431,7 +431,7 @@ fn clearing_all_ends_flows_and_drivers() {
 }
 
 #[test]
-fn a_connection_whose_program_ended_counts_for_its_user_until_it_ends_too() {
+fn a_connection_counts_for_its_user_until_it_ends_although_its_program_has_ended() {
     let mut fixture = Fixture::new();
     let mut clients = Vec::new();
     for n in 0..64 {
@@ -449,9 +449,12 @@ fn a_connection_whose_program_ended_counts_for_its_user_until_it_ends_too() {
         clients.push(client);
     }
     let one_more = fixture.client(&ANN, 8);
-    let said = error_text(&fixture.attach(&one_more, 1));
-    assert!(said.contains("65 programs on the direct path"), "{said}");
-    assert!(said.contains("`programs` in [quotas]"), "{said}");
+    let refusal = error_text(&fixture.attach(&one_more, 1));
+    assert!(
+        refusal.contains("65 programs on the direct path"),
+        "{refusal}"
+    );
+    assert!(refusal.contains("`programs` in [quotas]"), "{refusal}");
     // One of them may attach again, and one that ends frees a place.
     let again = fixture.attach(&clients[0], 1);
     assert!(matches!(again, Response::Direct(DirectAnswer::Attached(_))));

@@ -9,7 +9,7 @@ use crate::flows::driver::ConnectionEvent;
 const STALL: Nanos = Nanos::from_secs(6);
 
 #[test]
-fn a_program_that_leaves_while_the_driver_stalls_leaves_nothing_held() {
+fn a_program_that_ends_while_the_driver_stalls_leaves_nothing_held() {
     for stall in [STALL, Nanos::from_secs(1_000)] {
         let mut fixture = Fixture::new();
         let client = fixture.attached_client(&Peer::ROOT, 7);
@@ -32,7 +32,7 @@ fn a_program_that_leaves_while_the_driver_stalls_leaves_nothing_held() {
 }
 
 #[test]
-fn a_change_that_was_refused_for_want_of_an_answer_is_in_force_nowhere() {
+fn a_change_that_timed_out_is_undone_everywhere() {
     for driver_refuses in [false, true] {
         let mut fixture = Fixture::new();
         let client = fixture.attached_client(&Peer::ROOT, 7);
@@ -62,7 +62,7 @@ fn a_change_that_was_refused_for_want_of_an_answer_is_in_force_nowhere() {
 }
 
 #[test]
-fn a_flow_that_is_closed_while_the_driver_stalls_holds_its_port_until_it_is() {
+fn a_flow_closed_at_a_stalled_driver_holds_its_port_until_the_answer() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&Peer::ROOT, 7);
     let flow = fixture.opened(&client, "10.0.0.2:1", "min 30mbit").flow;
@@ -78,7 +78,7 @@ fn a_flow_that_is_closed_while_the_driver_stalls_holds_its_port_until_it_is() {
 }
 
 #[test]
-fn what_was_refused_for_want_of_an_answer_gives_its_part_of_the_link_back() {
+fn a_flow_that_timed_out_returns_its_part_of_the_link() {
     for stall in [STALL, Nanos::from_secs(1_000)] {
         let mut fixture = Fixture::new();
         let client = fixture.attached_client(&Peer::ROOT, 7);
@@ -96,7 +96,7 @@ fn what_was_refused_for_want_of_an_answer_gives_its_part_of_the_link_back() {
 }
 
 #[test]
-fn the_classes_grow_however_late_the_driver_says_that_it_has_shrunk() {
+fn the_classes_grow_after_a_late_answer_of_the_driver() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&Peer::ROOT, 7);
     fixture.opened(&client, "10.0.0.2:1", "");
@@ -120,7 +120,7 @@ fn the_classes_grow_however_late_the_driver_says_that_it_has_shrunk() {
 }
 
 #[test]
-fn flows_of_before_are_found_however_late_the_driver_tells_of_them() {
+fn earlier_flows_are_taken_over_from_a_late_census() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&Peer::ROOT, 7);
     fixture.opened(&client, "10.0.0.2:1", "min 30mbit");
@@ -134,7 +134,7 @@ fn flows_of_before_are_found_however_late_the_driver_tells_of_them() {
 }
 
 #[test]
-fn what_is_asked_of_a_flow_before_its_end_is_heard_changes_no_other() {
+fn a_call_for_an_ended_flow_changes_no_other_flow() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&Peer::ROOT, 7);
     let other = fixture.attached_client(&ANN, 8);

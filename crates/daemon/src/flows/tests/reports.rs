@@ -30,7 +30,7 @@ fn explained(fixture: &mut Fixture, target: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_driver_is_told_with_what_it_discarded_who_has_its_frames_and_who_rang_for_nothing() {
+fn explain_shows_discards_frames_and_needless_doorbells_of_a_driver() {
     let mut fixture = Fixture::new();
     let client = fixture.attached_client(&ANN, 8);
     fixture.opened(&client, "10.0.0.2:1", "");
@@ -48,7 +48,7 @@ fn a_driver_is_told_with_what_it_discarded_who_has_its_frames_and_who_rang_for_n
 }
 
 #[test]
-fn a_driver_throws_away_what_the_policy_says_and_no_more() {
+fn a_driver_gets_the_discard_patterns_of_the_policy() {
     let mut fixture = Fixture::new();
     let path = std::env::temp_dir().join(format!("netnice-{}-discard.toml", std::process::id()));
     let load_policy = |fixture: &mut Fixture, lines: &str| {
@@ -62,7 +62,7 @@ fn a_driver_throws_away_what_the_policy_says_and_no_more() {
     load_policy(&mut fixture, "discard = [\"12=0800\", \"12=88cc\"]");
     assert_eq!(fixture.driver.discards, None, "there is no driver yet");
     let client = fixture.attached_client(&ANN, 8);
-    let text = fixture.driver.discards.clone().expect("told");
+    let text = fixture.driver.discards.clone().expect("sent to the driver");
     assert_eq!(text.len(), 2);
     let page = explained(&mut fixture, "direct:eth0").join("\n");
     let row = "discards   what fits 2 patterns of the policy";
@@ -97,7 +97,7 @@ fn fixture_with_waiting_requests() -> (Fixture, TestClient, Vec<oneshot::Receive
 }
 
 #[test]
-fn of_one_driver_one_census_is_under_way_and_the_next_is_for_all_who_came_meanwhile() {
+fn one_census_is_in_progress_at_a_driver_and_waiting_requests_share_the_next() {
     let (mut fixture, _seat, mut answers) = fixture_with_waiting_requests();
     for text in [1, 99] {
         assert_eq!(fixture.unanswered.len(), 1, "{:?}", fixture.unanswered);
@@ -117,7 +117,7 @@ fn of_one_driver_one_census_is_under_way_and_the_next_is_for_all_who_came_meanwh
 }
 
 #[test]
-fn a_driver_that_is_slow_is_not_asked_again_for_who_has_been_answered_without() {
+fn a_slow_driver_gets_no_census_for_requests_already_answered() {
     let (mut fixture, _seat, mut answers) = fixture_with_waiting_requests();
     for _ in 0..20 {
         fixture.advance(Nanos::from_secs(1));
@@ -130,14 +130,14 @@ fn a_driver_that_is_slow_is_not_asked_again_for_who_has_been_answered_without() 
     }
     assert_eq!(fixture.unanswered.len(), 1, "{:?}", fixture.unanswered);
     let waits = fixture.flows.link_states[&eth0()].census_waiters.len();
-    assert_eq!(waits, 1, "of all who came, the last");
+    assert_eq!(waits, 1, "only the last request waits");
     fixture.answer_pending();
     let page = explained(&mut fixture, "flow:1").join("\n");
     assert!(page.contains("5 packets"), "{page}");
 }
 
 #[test]
-fn who_waits_for_the_next_census_hears_of_the_drivers_end() {
+fn requests_that_wait_for_a_census_are_answered_when_the_driver_ends() {
     let (mut fixture, _seat, mut answers) = fixture_with_waiting_requests();
     let ended = driver::ConnectionEvent::Ended("it was killed".to_owned());
     fixture
