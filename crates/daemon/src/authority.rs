@@ -21,7 +21,7 @@ use crate::host::Process;
 use crate::peer::Peer;
 
 /// Checks that a peer may use the clauses of a change.
-pub fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestError> {
+pub(crate) fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestError> {
     match change.needs_privilege() {
         Some(clause) if !peer.privileged => Err(RequestError::NotPermitted(format!(
             "{clause} is for root and the group netnice; up, down, both and burst are for all"
@@ -31,7 +31,7 @@ pub fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestError> {
 }
 
 /// Checks that a peer may limit a process, or let it join a target.
-pub fn may_limit_process(peer: &Peer, process: &Process) -> Result<(), RequestError> {
+pub(crate) fn may_limit_process(peer: &Peer, process: &Process) -> Result<(), RequestError> {
     let Process { root, name, .. } = process;
     if peer.privileged {
         return Ok(());
@@ -56,7 +56,7 @@ pub fn may_limit_process(peer: &Peer, process: &Process) -> Result<(), RequestEr
 
 /// Checks that a peer may limit a target that is not a process. `owner` is the user of all its
 /// processes, if there is exactly one.
-pub fn may_limit_target(
+pub(crate) fn may_limit_target(
     peer: &Peer,
     target: &Target,
     owner: Option<u32>,
@@ -77,7 +77,7 @@ pub fn may_limit_target(
 }
 
 /// Checks that a peer may change the whole host. `what` names the action in the error.
-pub fn may_manage(peer: &Peer, what: &str) -> Result<(), RequestError> {
+pub(crate) fn may_manage(peer: &Peer, what: &str) -> Result<(), RequestError> {
     match peer.privileged {
         true => Ok(()),
         false => Err(RequestError::NotPermitted(format!(
@@ -87,7 +87,7 @@ pub fn may_manage(peer: &Peer, what: &str) -> Result<(), RequestError> {
 }
 
 /// A user's name in a message.
-pub fn user_name(uid: u32) -> String {
+pub(crate) fn user_name(uid: u32) -> String {
     match uid {
         0 => "root".to_owned(),
         uid if uid == crate::peer::POLICY.uid => "the policy file".to_owned(),

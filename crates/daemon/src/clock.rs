@@ -8,7 +8,7 @@ use nix::time::{ClockId, clock_gettime};
 
 /// One moment, on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Now {
+pub(crate) struct Now {
     /// CLOCK_MONOTONIC: time since boot, without suspend; for expiry and rates. It continues across
     /// restarts of the daemon.
     pub monotonic: Instant,
@@ -18,7 +18,7 @@ pub struct Now {
 
 impl Now {
     /// Reads the clocks.
-    pub fn read() -> Now {
+    pub(crate) fn read() -> Now {
         let monotonic = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| {
             t.tv_sec().unsigned_abs() * 1_000_000_000 + t.tv_nsec().unsigned_abs()
         });

@@ -18,7 +18,7 @@ use crate::quotas::Quota;
 
 /// The latest events.
 #[derive(Debug)]
-pub struct Journal {
+pub(crate) struct Journal {
     /// Lines of root, the group and the machine.
     lines: VecDeque<Line>,
     /// Lines of unprivileged users, by uid.
@@ -33,7 +33,7 @@ pub struct Journal {
 
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventKind {
+pub(crate) enum EventKind {
     /// An action succeeded.
     Done,
     /// A request was refused.
@@ -74,22 +74,28 @@ impl Default for Journal {
 
 impl Journal {
     /// Sets the number of lines of each user in a minute.
-    pub fn set_quota(&mut self, lines_of_user: u64) {
+    pub(crate) fn set_quota(&mut self, lines_of_user: u64) {
         self.lines_of_user = lines_of_user;
     }
 
     /// Logs an action that succeeded.
-    pub fn note(&mut self, now: Now, text: impl Into<String>) {
+    pub(crate) fn note(&mut self, now: Now, text: impl Into<String>) {
         self.log(now, None, EventKind::Done, text);
     }
 
     /// Logs a fault that needs attention.
-    pub fn warn(&mut self, now: Now, text: impl Into<String>) {
+    pub(crate) fn warn(&mut self, now: Now, text: impl Into<String>) {
         self.log(now, None, EventKind::Fault, text);
     }
 
     /// Logs an event; `user` is the unprivileged user who caused it, if one did.
-    pub fn log(&mut self, now: Now, user: Option<u32>, kind: EventKind, text: impl Into<String>) {
+    pub(crate) fn log(
+        &mut self,
+        now: Now,
+        user: Option<u32>,
+        kind: EventKind,
+        text: impl Into<String>,
+    ) {
         let text = text.into();
         if let Some(uid) = user
             && !self.has_room_for(now, uid, kind)
@@ -105,7 +111,7 @@ impl Journal {
 
     /// Logs the result of a repeated action: an error once, until the action succeeds or the error
     /// changes.
-    pub fn log_result<E: ToString>(
+    pub(crate) fn log_result<E: ToString>(
         &mut self,
         now: Now,
         action: &'static str,
@@ -125,7 +131,7 @@ impl Journal {
 
     /// Logs the sums of events beyond the quota for users whose minute is over. The caller calls it
     /// each second.
-    pub fn sum_up(&mut self, now: Now) {
+    pub(crate) fn sum_up(&mut self, now: Now) {
         let is_over = |of: &UserLines| now.monotonic.since(of.since) >= MINUTE;
         let over = self.users.iter().filter(|(_, of)| is_over(of));
         let over: Vec<u32> = over.map(|(uid, _)| *uid).collect();
@@ -138,7 +144,7 @@ impl Journal {
 
     /// The events of the last `since_ns`, at most `most` of them, oldest first. The sums of the
     /// present minute come last.
-    pub fn read(&self, now: Now, since_ns: Option<u64>, most: Option<u32>) -> Vec<LogLine> {
+    pub(crate) fn read(&self, now: Now, since_ns: Option<u64>, most: Option<u32>) -> Vec<LogLine> {
         let from = since_ns.map_or(0, |since| now.wall_ns.saturating_sub(since));
         let of_users = self.users.values().flat_map(|of| &of.lines);
         let all = self.lines.iter().chain(of_users);
@@ -159,7 +165,7 @@ impl Journal {
     }
 
     /// For each user: the number of events in the present minute, kept or not.
-    pub fn of_users(&self) -> impl Iterator<Item = (u32, u64)> {
+    pub(crate) fn of_users(&self) -> impl Iterator<Item = (u32, u64)> {
         self.users
             .iter()
             .map(|(uid, of)| (*uid, of.kept + of.more.iter().sum::<u64>()))

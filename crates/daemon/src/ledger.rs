@@ -94,19 +94,19 @@ impl Ledger {
     }
 
     /// The number of targets and draining targets that count for an unprivileged user.
-    pub fn targets_of(&self, uid: u32) -> usize {
+    pub(crate) fn targets_of(&self, uid: u32) -> usize {
         self.users().filter(|user| *user == uid).count()
     }
 
     /// The number of targets and draining targets that count for any unprivileged user.
-    pub fn targets_of_users(&self) -> usize {
+    pub(crate) fn targets_of_users(&self) -> usize {
         self.users().count()
     }
 
     /// The unprivileged user of each target and draining target that has one. A target on which
     /// unprivileged users have claims consists of one user's processes, so it has at most one such
     /// user.
-    pub fn users(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn users(&self) -> impl Iterator<Item = u32> {
         let held = self.held.values().filter_map(HeldTarget::user);
         held.chain(self.draining.values().filter_map(|left| left.user))
     }

@@ -4,7 +4,7 @@ use netnice_core::claims::Claimant;
 
 /// The user at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// The uid.
     pub uid: u32,
     /// True for root, and for a user who was a member of the group [`GROUP`] when the connection
@@ -17,21 +17,21 @@ pub struct Peer {
 impl Peer {
     /// The super user.
     #[cfg(test)]
-    pub const ROOT: Peer = Peer {
+    pub(crate) const ROOT: Peer = Peer {
         uid: 0,
         privileged: true,
         groups: Vec::new(),
     };
 
     /// The reader of the metrics page, which shows all users.
-    pub const METRICS: Peer = Peer {
+    pub(crate) const METRICS: Peer = Peer {
         uid: 0,
         privileged: true,
         groups: Vec::new(),
     };
 
     /// Converts the kernel's credentials of a connection.
-    pub fn from_credentials(peer: &netnice_kernel::peer::Peer) -> Peer {
+    pub(crate) fn from_credentials(peer: &netnice_kernel::peer::Peer) -> Peer {
         let in_group = || {
             let group = nix::unistd::Group::from_name(GROUP).ok().flatten();
             group.is_some_and(|group| peer.groups.contains(&group.gid.as_raw()))
@@ -44,12 +44,12 @@ impl Peer {
     }
 
     /// The uid if quotas apply to it; `None` for root and the group.
-    pub fn user(&self) -> Option<u32> {
+    pub(crate) fn user(&self) -> Option<u32> {
         (!self.privileged).then_some(self.uid)
     }
 
     /// The peer as a claimant.
-    pub fn claimant(&self) -> Claimant {
+    pub(crate) fn claimant(&self) -> Claimant {
         Claimant {
             uid: self.uid,
             privileged: self.privileged,
@@ -58,10 +58,10 @@ impl Peer {
 }
 
 /// The policy file as a claimant: its uid is one that no user has.
-pub const POLICY: Claimant = Claimant {
+pub(crate) const POLICY: Claimant = Claimant {
     uid: u32::MAX,
     privileged: true,
 };
 
 /// Members of this group may reserve, like root.
-pub const GROUP: &str = "netnice";
+pub(crate) const GROUP: &str = "netnice";

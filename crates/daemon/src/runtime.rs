@@ -12,7 +12,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 /// Why a runtime folder cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum RuntimeError {
+pub(crate) enum RuntimeError {
     /// Another daemon has locked it.
     #[error(
         "another netniced (process {holder}) serves {}; stop it first, or give this one a folder \
@@ -50,7 +50,7 @@ pub enum RuntimeError {
 
 /// A locked runtime folder. The lock ends when this value is dropped or the process ends.
 #[derive(Debug)]
-pub struct LockedFolder {
+pub(crate) struct LockedFolder {
     lock: Flock<File>,
     folder: PathBuf,
     /// True if this daemon created the folder.
@@ -63,7 +63,7 @@ impl LockedFolder {
     /// # Errors
     /// If another daemon has locked it, a user other than root can write or replace it, or a system
     /// call fails.
-    pub fn take(folder: &Path) -> Result<LockedFolder, RuntimeError> {
+    pub(crate) fn take(folder: &Path) -> Result<LockedFolder, RuntimeError> {
         let unusable = |source| RuntimeError::Unusable {
             folder: folder.to_owned(),
             source,
@@ -116,7 +116,7 @@ impl LockedFolder {
     }
 
     /// Removes the lock file and, if nothing in them must outlive this daemon, the folders.
-    pub fn release(self) {
+    pub(crate) fn release(self) {
         let _ = fs::remove_file(self.folder.join(LOCK));
         // Fails while a driver lives.
         let whole = RuntimeDir::choose(Some(self.folder.clone()), None);
@@ -130,7 +130,7 @@ impl LockedFolder {
 }
 
 /// The name of the lock file in the folder.
-pub const LOCK: &str = "lock";
+pub(crate) const LOCK: &str = "lock";
 
 #[cfg(test)]
 mod tests {

@@ -29,7 +29,7 @@ use crate::quotas::Quota;
 use process::{FrontProcess, FrontStart};
 
 /// A request on its way to the service.
-pub struct PendingRequest {
+pub(crate) struct PendingRequest {
     /// The peer.
     pub peer: Peer,
     /// The request.
@@ -44,7 +44,7 @@ pub struct PendingRequest {
 
 /// An answer with its descriptors.
 #[derive(Debug)]
-pub struct Reply {
+pub(crate) struct Reply {
     /// The answer.
     pub response: Response,
     /// Three descriptors with the answer to an attachment, otherwise none.
@@ -62,7 +62,7 @@ impl From<Response> for Reply {
 
 /// A handle of a connection, for notifications.
 #[derive(Clone, Debug)]
-pub struct ConnectionHandle {
+pub(crate) struct ConnectionHandle {
     /// Its number; never reused in this daemon.
     pub number: u64,
     /// The queue of notifications. Closed when the connection has ended.
@@ -71,7 +71,7 @@ pub struct ConnectionHandle {
 
 impl ConnectionHandle {
     /// A new connection, and the receiver of its notifications.
-    pub fn new() -> (ConnectionHandle, mpsc::Receiver<FlowNews>) {
+    pub(crate) fn new() -> (ConnectionHandle, mpsc::Receiver<FlowNews>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (notifications, received) = mpsc::channel(MAX_NOTIFICATIONS);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl ConnectionHandle {
 
 /// The listening socket with its front. A socket that the daemon created has its name in the file
 /// system until this is dropped; one that was passed to the daemon stays with its creator.
-pub struct FrontSupervisor {
+pub(crate) struct FrontSupervisor {
     listener: UnixListener,
     created_path: Option<PathBuf>,
     front_start: FrontStart,
@@ -100,7 +100,7 @@ pub struct FrontSupervisor {
 impl FrontSupervisor {
     /// Listens at a path, replacing the socket of an earlier daemon. The caller holds the lock of
     /// the runtime folder, so no other daemon uses the path.
-    pub fn bind(path: &Path) -> io::Result<FrontSupervisor> {
+    pub(crate) fn bind(path: &Path) -> io::Result<FrontSupervisor> {
         let beside = path.with_extension("new");
         let _ = fs::remove_file(&beside);
         let listener = UnixListener::bind(&beside)?;
@@ -110,7 +110,7 @@ impl FrontSupervisor {
     }
 
     /// Takes over a socket that a service manager has created (sd_listen_fds(3)).
-    pub fn take_over(listener: UnixListener) -> io::Result<FrontSupervisor> {
+    pub(crate) fn take_over(listener: UnixListener) -> io::Result<FrontSupervisor> {
         FrontSupervisor::new(listener, None)
     }
 
@@ -136,13 +136,13 @@ impl FrontSupervisor {
     /// Accepts descriptors that clients send, as on kernels before 6.16, which cannot refuse them.
     /// For tests.
     #[must_use]
-    pub fn taking_descriptors(mut self) -> FrontSupervisor {
+    pub(crate) fn taking_descriptors(mut self) -> FrontSupervisor {
         self.front_start.take_descriptors();
         self
     }
 
     /// Serves until the receiver of `requests` is dropped. Must run in a local set.
-    pub async fn serve(&self, requests: mpsc::Sender<PendingRequest>) {
+    pub(crate) async fn serve(&self, requests: mpsc::Sender<PendingRequest>) {
         tokio::select! {
             () = requests.closed() => {}
             () = self.keep_front(&requests) => {}
@@ -184,7 +184,7 @@ impl FrontSupervisor {
 
     /// Waits until the front has sent its last answers and ended. The caller has stopped
     /// [`FrontSupervisor::serve`].
-    pub async fn end(self) {
+    pub(crate) async fn end(self) {
         self.end_front(ANSWER_TIME).await;
     }
 
@@ -205,7 +205,7 @@ impl FrontSupervisor {
     }
 
     /// Reports how the front is confined.
-    pub fn doctor(&self) -> DoctorItem {
+    pub(crate) fn doctor(&self) -> DoctorItem {
         self.front.borrow().doctor()
     }
 }

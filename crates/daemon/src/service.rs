@@ -31,7 +31,7 @@ mod reload;
 mod set;
 mod show;
 mod unit_files;
-pub mod users;
+pub(crate) mod users;
 mod view;
 mod watch;
 

@@ -226,7 +226,7 @@ fn open_output(path: &Path) -> io::Result<File> {
 
 /// Bounds a driver's output: copies a long file to the one beside it, and truncates it. A driver
 /// cannot do so itself, because it cannot open files.
-pub fn bound_output(folder: &Path, iface: &str) {
+pub(crate) fn bound_output(folder: &Path, iface: &str) {
     let path = output(folder, iface);
     let is_long = fs::metadata(&path).is_ok_and(|file| file.len() > MAX_OUTPUT);
     if !is_long {

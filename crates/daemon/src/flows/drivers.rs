@@ -51,7 +51,7 @@ impl Drivers {
     }
 
     /// Bounds the output of all drivers. The caller calls it each second.
-    pub fn bound_outputs(&self) {
+    pub(crate) fn bound_outputs(&self) {
         for link in self.calls.keys() {
             driver::bound_output(&self.folder, link.as_str());
         }

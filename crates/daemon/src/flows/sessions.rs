@@ -211,7 +211,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// Use of the direct path by each unprivileged user.
-    pub fn used(&self) -> impl Iterator<Item = (u32, [(Quota, u64); 3])> {
+    pub(crate) fn used(&self) -> impl Iterator<Item = (u32, [(Quota, u64); 3])> {
         let uids = self.uids().into_iter();
         uids.map(|uid| (uid, self.used_by(uid)))
     }

@@ -47,7 +47,7 @@ pub(super) struct SharedLimits {
 
 impl SharedLimits {
     /// Largest number of open connections of a user.
-    pub fn max_of(&self, uid: u32) -> usize {
+    pub(super) fn max_of(&self, uid: u32) -> usize {
         match uid {
             0 => MAX_OF_ROOT,
             _ => self.max_of_user.load(Ordering::Relaxed),
@@ -56,7 +56,7 @@ impl SharedLimits {
 }
 
 impl Users {
-    pub fn new(daemon: DaemonPipe, refuses_descriptors: bool) -> Users {
+    pub(super) fn new(daemon: DaemonPipe, refuses_descriptors: bool) -> Users {
         // The daemon sends the actual quota at once.
         let until_set = Quota::Connections.describe().default;
         Users {
@@ -73,7 +73,7 @@ impl Users {
 
     /// Accepts some of the waiting connections: a long queue of them must not delay the daemon's
     /// messages to clients.
-    pub fn accept(&mut self, listener: &OwnedFd) {
+    pub(super) fn accept(&mut self, listener: &OwnedFd) {
         for _ in 0..ACCEPT_BATCH {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(listener, flags) {
@@ -196,7 +196,7 @@ impl Users {
 
     /// Sets the limit of each user except root. A user above it keeps the connections until the
     /// next one comes.
-    pub fn set_limit(&mut self, most: u64) {
+    pub(super) fn set_limit(&mut self, most: u64) {
         let most = usize::try_from(most).unwrap_or(MAX_OF_OTHERS);
         self.limits
             .max_of_user
@@ -204,7 +204,7 @@ impl Users {
     }
 
     /// Passes a message to its user's thread. If that has ended, the connection is closed already.
-    pub fn deliver(&mut self, message: ToFront) {
+    pub(super) fn deliver(&mut self, message: ToFront) {
         let uid = (message.connection >> 32) as u32;
         if let Some(inbox) = self.users.get(&uid) {
             drop(inbox.push(InboxMessage::Deliver(message)));
@@ -212,7 +212,7 @@ impl Users {
     }
 
     /// Makes all threads send what is queued and end; does not wait for stuck ones.
-    pub fn end(&mut self, within: Duration) {
+    pub(super) fn end(&mut self, within: Duration) {
         for inbox in self.users.values() {
             drop(inbox.push(InboxMessage::End));
         }

@@ -73,7 +73,7 @@ pub(super) enum NextStep {
 }
 
 impl Connection {
-    pub fn new(socket: OwnedFd, groups: Vec<u32>) -> Connection {
+    pub(super) fn new(socket: OwnedFd, groups: Vec<u32>) -> Connection {
         Connection {
             socket,
             groups: Some(groups),
@@ -88,28 +88,28 @@ impl Connection {
         }
     }
 
-    pub fn socket(&self) -> BorrowedFd<'_> {
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     /// True if no request is in progress and nothing is to be sent. The connection may be dismissed
     /// for another.
-    pub fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         matches!(self.state, State::Reading) && self.queued.is_empty()
     }
 
     /// True if its request waits for its user's turn.
-    pub fn is_waiting(&self) -> bool {
+    pub(super) fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting(_))
     }
 
     /// True if the daemon has its request.
-    pub fn is_at_daemon(&self) -> bool {
+    pub(super) fn is_at_daemon(&self) -> bool {
         matches!(self.state, State::AtDaemon)
     }
 
     /// True if it is to be read.
-    pub fn wants_read(&self) -> bool {
+    pub(super) fn wants_read(&self) -> bool {
         match self.state {
             // While an answer is unread, further requests of the client stay in the socket.
             State::Reading => self.queued.is_empty(),
@@ -119,17 +119,17 @@ impl Connection {
     }
 
     /// True if something is to be sent.
-    pub fn wants_write(&self) -> bool {
+    pub(super) fn wants_write(&self) -> bool {
         !self.queued.is_empty()
     }
 
     /// The time of the next [`Connection::expire`].
-    pub fn due(&self) -> Option<Instant> {
+    pub(super) fn due(&self) -> Option<Instant> {
         self.read_by.into_iter().chain(self.write_by).min()
     }
 
     /// Reads what is available.
-    pub fn read(&mut self, now: Instant) -> NextStep {
+    pub(super) fn read(&mut self, now: Instant) -> NextStep {
         let mut bytes = [0; 16 * 1024];
         loop {
             let left = match self.state {
@@ -166,7 +166,7 @@ impl Connection {
     }
 
     /// Looks for a complete message in the bytes read.
-    pub fn advance(&mut self, now: Instant) -> NextStep {
+    pub(super) fn advance(&mut self, now: Instant) -> NextStep {
         if !matches!(self.state, State::Reading) || !self.queued.is_empty() {
             return NextStep::Keep;
         }
@@ -192,7 +192,7 @@ impl Connection {
     }
 
     /// Takes its request for the daemon, if one waits.
-    pub fn take_request(&mut self) -> Option<ClientCall> {
+    pub(super) fn take_request(&mut self) -> Option<ClientCall> {
         match std::mem::replace(&mut self.state, State::AtDaemon) {
             State::Waiting(call) => Some(*call),
             other => {
@@ -203,7 +203,7 @@ impl Connection {
     }
 
     /// Sends a message of the daemon, as far as the client reads.
-    pub fn deliver(&mut self, message: ToFront, now: Instant) -> NextStep {
+    pub(super) fn deliver(&mut self, message: ToFront, now: Instant) -> NextStep {
         match message.kind {
             Kind::Close => return NextStep::Close,
             Kind::Attached => self.is_counted = false,
@@ -216,13 +216,13 @@ impl Connection {
     }
 
     /// Sends the client the reason for the end of the connection.
-    pub fn refuse(&mut self, why: String, now: Instant) -> NextStep {
+    pub(super) fn refuse(&mut self, why: String, now: Instant) -> NextStep {
         self.send_last(Response::bad_usage(why), now)
     }
 
     /// Sends a last answer. Unread bytes of the client would turn the close into a reset that
     /// overtakes the answer, so some of them are read.
-    pub fn send_last(&mut self, last: Response, now: Instant) -> NextStep {
+    pub(super) fn send_last(&mut self, last: Response, now: Instant) -> NextStep {
         self.state = State::Closing(MAX_DRAINED);
         self.read_by = Some(now + DRAIN_TIME);
         match encode_response(&last) {
@@ -245,7 +245,7 @@ impl Connection {
     }
 
     /// Sends what is queued, as far as the client reads.
-    pub fn write(&mut self, now: Instant) -> NextStep {
+    pub(super) fn write(&mut self, now: Instant) -> NextStep {
         while let Some(frame) = self.queued.front_mut() {
             let beside: Vec<BorrowedFd<'_>> = frame.fds.iter().map(AsFd::as_fd).collect();
             match fds::send(self.socket.as_fd(), &frame.bytes[frame.sent..], &beside) {
@@ -270,7 +270,7 @@ impl Connection {
     }
 
     /// Acts on deadlines that are over.
-    pub fn expire(&mut self, now: Instant) -> NextStep {
+    pub(super) fn expire(&mut self, now: Instant) -> NextStep {
         if self.write_by.is_some_and(|by| by <= now) {
             return NextStep::Close;
         }

@@ -51,7 +51,7 @@ struct Queue {
 }
 
 impl Inbox {
-    pub fn new() -> rustix::io::Result<Inbox> {
+    pub(super) fn new() -> rustix::io::Result<Inbox> {
         Ok(Inbox {
             queue: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -60,7 +60,7 @@ impl Inbox {
     }
 
     /// Queues a message; returns it if the thread has ended.
-    pub fn push(&self, what: InboxMessage) -> Result<(), InboxMessage> {
+    pub(super) fn push(&self, what: InboxMessage) -> Result<(), InboxMessage> {
         let mut queue = self.lock();
         if queue.ended {
             return Err(what);
@@ -74,7 +74,7 @@ impl Inbox {
     }
 
     /// Takes all queued messages.
-    pub fn take(&self) -> VecDeque<InboxMessage> {
+    pub(super) fn take(&self) -> VecDeque<InboxMessage> {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         let mut queue = self.lock();
         queue.stuck = false;
@@ -83,7 +83,7 @@ impl Inbox {
 
     /// Ends the queue if it is empty; returns true if it has ended. An ended queue takes no
     /// message.
-    pub fn end(&self) -> bool {
+    pub(super) fn end(&self) -> bool {
         let mut queue = self.lock();
         queue.ended = queue.messages.is_empty();
         queue.ended
@@ -91,7 +91,7 @@ impl Inbox {
 
     /// Waits until the thread has taken all messages. False if it has not within `within`, or if an
     /// earlier wait failed and it has taken nothing since.
-    pub fn wait_until_taken(&self, within: Duration) -> bool {
+    pub(super) fn wait_until_taken(&self, within: Duration) -> bool {
         let until = Instant::now() + within;
         loop {
             let mut queue = self.lock();
@@ -108,21 +108,21 @@ impl Inbox {
     }
 
     /// True if the thread has ended.
-    pub fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.lock().ended
     }
 
     /// The number of queued messages; it does not shrink while the thread is stuck.
-    pub fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         self.lock().messages.len()
     }
 
     /// A descriptor that is readable while messages are queued.
-    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    pub fn counted(&self) -> usize {
+    pub(super) fn counted(&self) -> usize {
         self.counted.load(Ordering::Relaxed)
     }
 

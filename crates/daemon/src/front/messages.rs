@@ -86,7 +86,7 @@ pub(crate) enum Kind {
 
 impl ToFront {
     /// Encodes the message for the socket. Its descriptors go with the first byte.
-    pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, FrameError> {
         let mut body = Vec::with_capacity(HEADER + self.frame.len());
         body.extend_from_slice(&self.connection.to_be_bytes());
         body.push(self.kind as u8);
@@ -97,7 +97,7 @@ impl ToFront {
 
     /// Decodes a message and the number of its descriptors, which the caller adds. `None` if the
     /// bytes are no message.
-    pub fn decode(body: &[u8]) -> Option<(ToFront, usize)> {
+    pub(crate) fn decode(body: &[u8]) -> Option<(ToFront, usize)> {
         let (connection, rest) = body.split_first_chunk::<8>()?;
         let ([kind, fds], frame) = rest.split_first_chunk::<2>()?;
         let kinds = [

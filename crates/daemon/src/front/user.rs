@@ -44,7 +44,7 @@ pub(super) struct User {
 }
 
 impl User {
-    pub fn new(
+    pub(super) fn new(
         uid: u32,
         inbox: Arc<Inbox>,
         limits: Arc<SharedLimits>,
@@ -73,7 +73,7 @@ impl User {
     }
 
     /// Serves the user until there is nothing to serve or the daemon has ended.
-    pub fn run(mut self) {
+    pub(super) fn run(mut self) {
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();

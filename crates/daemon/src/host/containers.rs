@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 /// The folders with the engines' records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Engines {
+pub(crate) struct Engines {
     /// Docker's data folder.
     pub docker: PathBuf,
     /// Podman's storage.
@@ -25,7 +25,7 @@ pub struct Engines {
 
 impl Engines {
     /// The folders on this machine, from the engines' own configuration, else their defaults.
-    pub fn installed() -> Engines {
+    pub(crate) fn installed() -> Engines {
         let docker = fs::read("/etc/docker/daemon.json").ok();
         let docker = docker.and_then(|text| serde_json::from_slice::<DockerDaemon>(&text).ok());
         let podman = fs::read_to_string("/etc/containers/storage.conf").ok();
@@ -42,7 +42,7 @@ impl Engines {
 
     /// The ids that a container of this name may have. A text in the form of an id stands for
     /// itself.
-    pub fn ids_of(&self, name: &str) -> Vec<String> {
+    pub(crate) fn ids_of(&self, name: &str) -> Vec<String> {
         let mut ids: Vec<String> = docker(&self.docker, name).into_iter().collect();
         ids.extend(podman(&self.podman, name));
         let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
@@ -54,7 +54,7 @@ impl Engines {
 }
 
 /// Why a contract is not supported for this target; `None` if it is.
-pub fn unsupported_clause(target: &Target, contract: &Contract) -> Option<String> {
+pub(crate) fn unsupported_clause(target: &Target, contract: &Contract) -> Option<String> {
     if !matches!(target, Target::Container(_)) {
         return None;
     }

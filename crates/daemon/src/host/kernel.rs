@@ -22,7 +22,7 @@ use crate::host::containers::Engines;
 use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
 
 /// The kernel of this machine, in this network namespace.
-pub struct KernelHost {
+pub(crate) struct KernelHost {
     kernel: Kernel,
     route: Route,
     engines: Engines,
@@ -31,7 +31,7 @@ pub struct KernelHost {
 
 impl KernelHost {
     /// Wraps an opened kernel.
-    pub fn new(kernel: Kernel, engines: Engines) -> Result<KernelHost, KernelError> {
+    pub(crate) fn new(kernel: Kernel, engines: Engines) -> Result<KernelHost, KernelError> {
         Ok(KernelHost {
             kernel,
             engines,
@@ -41,12 +41,12 @@ impl KernelHost {
     }
 
     /// The port ids of the netlink sockets with which this host makes changes.
-    pub fn netlink_ports(&self) -> Result<Vec<u32>, KernelError> {
+    pub(crate) fn netlink_ports(&self) -> Result<Vec<u32>, KernelError> {
         Ok(vec![self.kernel.number()?, self.route.number()?])
     }
 
     /// The exit ring. Taken once after something has come into force.
-    pub fn take_exits(&mut self) -> Result<Exits, KernelError> {
+    pub(crate) fn take_exits(&mut self) -> Result<Exits, KernelError> {
         self.kernel.take_exits()
     }
 

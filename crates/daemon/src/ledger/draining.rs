@@ -64,7 +64,7 @@ impl Ledger {
     /// Keeps a closed target as a draining target if nothing else is in force: unloading the eBPF
     /// programs and loading them again takes long, and a user who toggles a limit would cause it
     /// each time. It counts for no user, because there is at most one.
-    pub fn stay_loaded(&mut self, closed: &ClosedTarget, now: Instant) {
+    pub(crate) fn stay_loaded(&mut self, closed: &ClosedTarget, now: Instant) {
         if self.is_empty() {
             self.keep_draining(closed, now);
             for draining in self.draining.values_mut() {

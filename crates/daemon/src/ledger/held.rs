@@ -144,14 +144,14 @@ impl HeldTarget {
     }
 
     /// The unprivileged user with a claim on it, if there is one.
-    pub fn user(&self) -> Option<u32> {
+    pub(crate) fn user(&self) -> Option<u32> {
         let mut claims = self.claims.iter();
         let claim = claims.find(|claim| !claim.by.privileged)?;
         Some(claim.by.uid)
     }
 
     /// The same, unless root, the group or the policy has a claim on it too.
-    pub fn user_alone(&self) -> Option<u32> {
+    pub(crate) fn user_alone(&self) -> Option<u32> {
         let alone = self.claims.iter().all(|claim| !claim.by.privileged);
         self.user().filter(|_| alone)
     }

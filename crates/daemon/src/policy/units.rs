@@ -45,7 +45,7 @@ use tree::Tree;
 
 /// The contracts in unit files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Units {
+pub(crate) struct Units {
     /// A rule for each unit with a section, in the order of their names.
     pub rules: Vec<Rule>,
     /// The errors of invalid sections, by unit.
@@ -57,7 +57,7 @@ pub struct Units {
 }
 
 /// Reads the sections of all units. `running` are the units that have a control group now.
-pub fn read(path: &[PathBuf], running: &BTreeSet<String>) -> Units {
+pub(crate) fn read(path: &[PathBuf], running: &BTreeSet<String>) -> Units {
     let tree = Tree::read(path);
     let mut units = Units {
         folders: tree.folders(),
@@ -74,7 +74,7 @@ pub fn read(path: &[PathBuf], running: &BTreeSet<String>) -> Units {
 }
 
 /// The folders of unit files, in order of precedence (systemd.unit(5), for the system manager).
-pub fn search_path() -> Vec<PathBuf> {
+pub(crate) fn search_path() -> Vec<PathBuf> {
     match std::env::var_os("SYSTEMD_UNIT_PATH") {
         Some(folders) => path_of(&folders.to_string_lossy()),
         None => DEFAULT_PATH.iter().map(PathBuf::from).collect(),
@@ -168,7 +168,7 @@ const KEYS: [(&str, Key); 11] = [
 ];
 
 /// The start of the name of a unit file's rule; the file's name follows.
-pub const SECTION: &str = "section [X-Netnice] of ";
+pub(crate) const SECTION: &str = "section [X-Netnice] of ";
 
 /// systemd.unit(5), table 1, for the system manager.
 const DEFAULT_PATH: &[&str] = &[

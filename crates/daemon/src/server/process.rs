@@ -51,14 +51,14 @@ pub(super) enum FrontStart {
 }
 
 impl FrontStart {
-    pub fn process(folder: &Path) -> FrontStart {
+    pub(super) fn process(folder: &Path) -> FrontStart {
         FrontStart::Process {
             folder: folder.to_owned(),
             takes_descriptors: false,
         }
     }
 
-    pub fn take_descriptors(&mut self) {
+    pub(super) fn take_descriptors(&mut self) {
         match self {
             FrontStart::Process {
                 takes_descriptors, ..
@@ -69,7 +69,10 @@ impl FrontStart {
     }
 
     /// Starts a front for a listening socket.
-    pub fn start(&self, listener: &UnixListener) -> Result<(FrontChannels, Option<Child>), String> {
+    pub(super) fn start(
+        &self,
+        listener: &UnixListener,
+    ) -> Result<(FrontChannels, Option<Child>), String> {
         let done = || -> io::Result<(FrontChannels, Option<Child>)> {
             let (to_front, theirs) = StdStream::pair()?;
             to_front.set_nonblocking(true)?;
@@ -140,7 +143,7 @@ fn user() -> (u32, u32) {
 
 impl FrontProcess {
     /// Records a started front.
-    pub fn begin(&mut self, child: Option<Child>) {
+    pub(super) fn begin(&mut self, child: Option<Child>) {
         *self = FrontProcess {
             child,
             ..FrontProcess::default()
@@ -148,17 +151,17 @@ impl FrontProcess {
     }
 
     /// Records that the front is confined and serves.
-    pub fn ready(&mut self, how: Ready) {
+    pub(super) fn ready(&mut self, how: Ready) {
         self.ready = Some(how);
     }
 
     /// Counts a connection that sends its first request.
-    pub fn opened(&mut self, uid: u32) {
+    pub(super) fn opened(&mut self, uid: u32) {
         *self.connections.entry(uid).or_default() += 1;
     }
 
     /// Counts the end of a connection.
-    pub fn closed(&mut self, uid: u32) {
+    pub(super) fn closed(&mut self, uid: u32) {
         if let Some(count) = self.connections.get_mut(&uid) {
             *count -= 1;
             if *count == 0 {
@@ -168,13 +171,13 @@ impl FrontProcess {
     }
 
     /// Number of connections that have sent a request, by uid.
-    pub fn connections(&self) -> &BTreeMap<u32, u64> {
+    pub(super) fn connections(&self) -> &BTreeMap<u32, u64> {
         &self.connections
     }
 
     /// Waits for the end of the front, whose socket is closed; kills it after `kill_after`. Returns
     /// its exit status as text.
-    pub async fn end(self, kill_after: Duration) -> String {
+    pub(super) async fn end(self, kill_after: Duration) -> String {
         let Some(mut child) = self.child else {
             return String::new();
         };
@@ -191,7 +194,7 @@ impl FrontProcess {
     }
 
     /// Reports how it is confined.
-    pub fn doctor(&self) -> DoctorItem {
+    pub(super) fn doctor(&self) -> DoctorItem {
         let pid = self.child.as_ref().and_then(Child::id);
         doctor(pid.zip(self.ready))
     }

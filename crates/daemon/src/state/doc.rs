@@ -143,7 +143,7 @@ struct ClearedDoc {
 
 /// The bytes of the state that belong to an unprivileged user: targets on which the user has a
 /// claim, and the user's pending rollbacks.
-pub fn bytes_of(ledger: &Ledger, rollbacks: &Rollbacks, uid: u32) -> u64 {
+pub(crate) fn bytes_of(ledger: &Ledger, rollbacks: &Rollbacks, uid: u32) -> u64 {
     let targets = ledger.held().filter(|held| held.user() == Some(uid));
     let targets = targets.map(|held| length(&TargetDoc::from(held)));
     let rollbacks = rollbacks

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// `Key=value` with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Assignment {
+pub(super) struct Assignment {
     /// The key.
     pub key: String,
     /// The value, without surrounding blanks.
@@ -20,7 +20,7 @@ pub struct Assignment {
 
 impl Assignment {
     /// An error with file, line and key.
-    pub fn fault(&self, reason: impl Display) -> String {
+    pub(super) fn fault(&self, reason: impl Display) -> String {
         format!(
             "{}:{}: {}: {reason}",
             self.file.display(),
@@ -31,7 +31,7 @@ impl Assignment {
 }
 
 /// The assignments of one file, in order. Other sections are skipped.
-pub fn read(file: &Path, text: &str) -> Result<Vec<Assignment>, String> {
+pub(super) fn read(file: &Path, text: &str) -> Result<Vec<Assignment>, String> {
     let mut found = Vec::new();
     let mut inside = false;
     let mut lines = text.lines().enumerate();
@@ -75,7 +75,7 @@ pub fn read(file: &Path, text: &str) -> Result<Vec<Assignment>, String> {
 }
 
 /// Parses a boolean value as the service manager does.
-pub fn flag(given: &Assignment) -> Result<bool, String> {
+pub(super) fn flag(given: &Assignment) -> Result<bool, String> {
     match given.value.to_ascii_lowercase().as_str() {
         "1" | "yes" | "y" | "true" | "t" | "on" => Ok(true),
         "0" | "no" | "n" | "false" | "f" | "off" => Ok(false),
@@ -85,7 +85,7 @@ pub fn flag(given: &Assignment) -> Result<bool, String> {
 
 /// True if a file may have a section. A quick filter: all files are read once, so false positives
 /// are harmless.
-pub fn may_have_section(text: &str) -> bool {
+pub(super) fn may_have_section(text: &str) -> bool {
     text.contains(HEAD)
 }
 

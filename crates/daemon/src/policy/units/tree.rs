@@ -9,7 +9,7 @@ use super::{is_mask, section};
 
 /// The present content of the search path.
 #[derive(Debug, Default)]
-pub struct Tree {
+pub(super) struct Tree {
     path: Vec<PathBuf>,
     /// Unit files by name; the first one in the search path.
     fragments: BTreeMap<String, PathBuf>,
@@ -25,7 +25,7 @@ pub struct Tree {
 
 impl Tree {
     /// Reads the folders.
-    pub fn read(path: &[PathBuf]) -> Tree {
+    pub(super) fn read(path: &[PathBuf]) -> Tree {
         let mut tree = Tree {
             path: path.to_vec(),
             ..Tree::default()
@@ -67,13 +67,13 @@ impl Tree {
     }
 
     /// The folders in which a change may affect the contracts of units.
-    pub fn folders(&self) -> BTreeSet<PathBuf> {
+    pub(super) fn folders(&self) -> BTreeSet<PathBuf> {
         let drop_ins = self.drop_ins.values().flatten();
         self.path.iter().chain(drop_ins).cloned().collect()
     }
 
     /// True if a template or its drop-ins have a section.
-    pub fn has_template_sections(&self) -> bool {
+    pub(super) fn has_template_sections(&self) -> bool {
         let of_template = |name: &String| template_of(name).is_some_and(|t| t == *name);
         let fragment = |(name, file): (&String, &PathBuf)| {
             of_template(name) && self.with_section.contains(file)
@@ -89,7 +89,7 @@ impl Tree {
     }
 
     /// The units that may have a section.
-    pub fn names(&self, running: &BTreeSet<String>) -> BTreeSet<String> {
+    pub(super) fn names(&self, running: &BTreeSet<String>) -> BTreeSet<String> {
         if self.with_section.is_empty() {
             return BTreeSet::new();
         }
@@ -105,7 +105,7 @@ impl Tree {
     }
 
     /// The files of a unit that may have a section, in merge order.
-    pub fn files_of(&self, name: &str) -> Vec<PathBuf> {
+    pub(super) fn files_of(&self, name: &str) -> Vec<PathBuf> {
         let template = template_of(name);
         let own = self.fragments.get(name);
         let fragment = own.or_else(|| self.fragments.get(template.as_deref()?));
