@@ -75,20 +75,64 @@ priority = 0
     assert_eq!(parse("").expect("empty"), nothing());
 }
 
+/// Checks that each file is refused, with an error that names the line and contains the word.
+fn refused(table: &[(String, usize, &str)]) {
+    for (text, line, word) in table {
+        let error = parse(text).expect_err(text).to_string();
+        let place = format!("policy.toml:{line}: ");
+        assert!(error.starts_with(&place), "{text}\n{error}");
+        assert!(error.contains(word), "{text}\n{error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
 #[test]
-fn an_invalid_file_is_refused_with_line_and_reason() {
-    let rule = |lines: &str| format!("\n[[rule]]\nname = \"a\"\nmatch = \"unit:a\"\n{lines}\n");
-    let link = |lines: &str| format!("\n[[link]]\nname = \"eth0\"\n{lines}\n");
-    let table = [
+fn an_invalid_setting_is_refused_with_line_and_reason() {
+    refused(&[
         ("input_meter = 3".to_owned(), 1, "boolean"),
         ("meter = true".to_owned(), 1, "unknown field"),
         ("[[rule]\n".to_owned(), 1, ""),
+    ]);
+}
+
+#[test]
+fn an_invalid_link_is_refused_with_line_and_reason() {
+    let link = |lines: &str| format!("\n[[link]]\nname = \"eth0\"\n{lines}\n");
+    refused(&[
         (
             link("discard = [\"12=0800\",\n\"port 53\"]"),
             5,
             "`port` is not a term",
         ),
         (link("discard = \"12=0800\""), 4, "sequence"),
+        ("[[link]]\nname = \"eth0/1\"".to_owned(), 2, "interface"),
+        (
+            "[[link]]\nname = \"eth0\"\nrate = \"fast\"".to_owned(),
+            3,
+            "rate",
+        ),
+        (
+            "[[link]]\nname = \"eth0\"\noverhead = 9000".to_owned(),
+            3,
+            "512",
+        ),
+        (
+            "[[link]]\nname = \"eth0\"\nspeed = \"1mbit\"".to_owned(),
+            3,
+            "unknown field",
+        ),
+        (
+            "[[link]]\nname = \"eth0\"\n[[link]]\nname = \"eth0\"".to_owned(),
+            4,
+            "named twice",
+        ),
+    ]);
+}
+
+#[test]
+fn an_invalid_contract_of_a_rule_is_refused_with_line_and_reason() {
+    let rule = |lines: &str| format!("\n[[rule]]\nname = \"a\"\nmatch = \"unit:a\"\n{lines}\n");
+    refused(&[
         (rule("upp = \"4mbit\""), 5, "unknown field `upp`"),
         (rule("up = \"4mbps\""), 5, "4mbit"),
         (rule("up = \"10\""), 5, "no unit"),
@@ -112,6 +156,13 @@ fn an_invalid_file_is_refused_with_line_and_reason() {
             "not supported yet",
         ),
         (rule("up = \"1mbit\"\nup = \"2mbit\""), 6, "duplicate"),
+    ]);
+}
+
+#[test]
+fn an_invalid_head_of_a_rule_is_refused_with_line_and_reason() {
+    let rule = |lines: &str| format!("\n[[rule]]\nname = \"a\"\nmatch = \"unit:a\"\n{lines}\n");
+    refused(&[
         (
             "[[rule]]\nmatch = \"unit:a\"\nup = \"1mbit\"".to_owned(),
             1,
@@ -138,35 +189,7 @@ fn an_invalid_file_is_refused_with_line_and_reason() {
             "not a kind of target",
         ),
         (format!("{0}{0}", rule("up = \"1mbit\"")), 8, "named twice"),
-        ("[[link]]\nname = \"eth0/1\"".to_owned(), 2, "interface"),
-        (
-            "[[link]]\nname = \"eth0\"\nrate = \"fast\"".to_owned(),
-            3,
-            "rate",
-        ),
-        (
-            "[[link]]\nname = \"eth0\"\noverhead = 9000".to_owned(),
-            3,
-            "512",
-        ),
-        (
-            "[[link]]\nname = \"eth0\"\nspeed = \"1mbit\"".to_owned(),
-            3,
-            "unknown field",
-        ),
-        (
-            "[[link]]\nname = \"eth0\"\n[[link]]\nname = \"eth0\"".to_owned(),
-            4,
-            "named twice",
-        ),
-    ];
-    for (text, line, word) in table {
-        let error = parse(&text).expect_err(&text).to_string();
-        let place = format!("policy.toml:{line}: ");
-        assert!(error.starts_with(&place), "{text}\n{error}");
-        assert!(error.contains(word), "{text}\n{error}");
-        assert!(!error.contains('\n'), "{error}");
-    }
+    ]);
 }
 
 #[test]

@@ -8,16 +8,20 @@ use super::*;
 use crate::ledger::rollbacks::{Cleared, Undo};
 use crate::ledger::{Body, CgroupRef, ManagedLink, NewTarget, ProcessId, TargetPlace};
 
-/// A state with at least one of everything.
-fn state() -> State {
-    let mut ledger = Ledger::default();
+const ANN: Claimant = Claimant {
+    uid: 1000,
+    privileged: false,
+};
+
+/// A managed link with a rate from each source.
+fn managed() -> ManagedLink {
     let capacity = |text: &str, source| {
         Some(Capacity {
             rate: text.parse().expect(text),
             source,
         })
     };
-    let managed = ManagedLink {
+    ManagedLink {
         link: Link {
             name: "eth0".parse().expect("a name"),
             up: capacity("100mbit", CapacitySource::Operator),
@@ -25,112 +29,101 @@ fn state() -> State {
             overhead: Bytes(24),
         },
         by: 0,
-    };
-    ledger.restore_link(managed.clone());
-    let processes = Body::Processes {
+    }
+}
+
+fn processes() -> Body {
+    Body::Processes {
         roots: vec![ProcessId {
             pid: 10,
             started: 77,
         }],
         only: false,
-    };
-    let group = Body::Cgroup(Some(CgroupRef {
-        path: "/s/web.service".to_owned(),
-        id: 9,
-    }));
-    let place = TargetPlace {
+    }
+}
+
+fn place() -> TargetPlace {
+    TargetPlace {
         own: None,
         app: None,
         cgroup: Some("/s/web.service".to_owned()),
         uid: Some(1000),
-    };
-    let new = |target: &str, body: &Body, place: &TargetPlace| NewTarget {
-        target: target.parse().expect(target),
-        body: body.clone(),
-        place: place.clone(),
-        inside: BTreeSet::new(),
-    };
-    let ann = Claimant {
-        uid: 1000,
-        privileged: false,
-    };
-    let asks = [
-        (
-            new("unit:web", &group, &place),
-            "up 4mbit min 1mbit on eth0",
-        ),
-        (new("pid:10", &processes, &place), "both 2mbit burst 9ms"),
-        (
-            new("user:1000", &Body::User(1000), &TargetPlace::default()),
-            "weight 7",
-        ),
-        (
-            new("app:/bin/x", &Body::App(None), &TargetPlace::default()),
-            "down 1mbit",
-        ),
+    }
+}
+
+/// A ledger with a link, targets of several kinds, and a draining target.
+fn ledger() -> Ledger {
+    let mut ledger = Ledger::default();
+    ledger.restore_link(managed());
+    let group = Body::Cgroup(Some(CgroupRef {
+        path: "/s/web.service".to_owned(),
+        id: 9,
+    }));
+    let nowhere = TargetPlace::default();
+    let requests = [
+        ("unit:web", group, place(), "up 4mbit min 1mbit on eth0"),
+        ("pid:10", processes(), place(), "both 2mbit burst 9ms"),
+        ("user:1000", Body::User(1000), nowhere.clone(), "weight 7"),
+        ("app:/bin/x", Body::App(None), nowhere, "down 1mbit"),
     ];
     let mut slots = Vec::new();
-    for (newcomer, change) in asks {
-        let slot = ledger.open(newcomer).expect("room");
+    for (target, body, place, change) in requests {
+        let new = NewTarget {
+            target: target.parse().expect(target),
+            body,
+            place,
+            inside: BTreeSet::new(),
+        };
+        let slot = ledger.open(new).expect("room");
         slots.push(slot);
         // Kinds of limits that cannot be nested are set separately.
         let change = change.parse().expect(change);
-        if ledger
-            .change_claim(slot, Claimant::ROOT, &change, 5)
-            .is_err()
-        {
+        let changed = ledger.change_claim(slot, Claimant::ROOT, &change, 5);
+        if changed.is_err() {
             ledger.close(slot);
         }
     }
     let change = "up 2mbit".parse().expect("a change");
-    ledger
-        .change_claim(slots[0], ann, &change, 6)
-        .expect("ann asks");
+    let changed = ledger.change_claim(slots[0], ANN, &change, 6);
+    changed.expect("it fits");
     ledger.set_rule(slots[0], Some("web".to_owned()));
     let closed = ledger.close(slots[3]).expect("it was held");
     ledger.keep_draining(&closed, Instant(0));
+    ledger
+}
+
+/// A rollback of each kind.
+fn rollbacks(ledger: &Ledger) -> Rollbacks {
+    let held = ledger.held().next().expect("held");
+    let claim = Undo::Claim {
+        id: held.id,
+        change: "up 3mbit down none".parse().expect("a change"),
+    };
+    let cleared = Undo::Cleared {
+        targets: vec![Cleared {
+            target: "pid:10".parse().expect("a target"),
+            body: processes(),
+            place: place(),
+            rule: Some("web".to_owned()),
+            claims: held.claims.iter().cloned().collect(),
+        }],
+        links: vec![managed()],
+    };
+    let link = Undo::Link {
+        name: managed().link.name,
+        before: None,
+    };
     let mut rollbacks = Rollbacks::default();
-    let id = ledger.held().next().expect("held").id;
-    rollbacks.push(
-        Instant(9),
-        true,
-        ann,
-        Undo::Claim {
-            id,
-            change: "up 3mbit down none".parse().expect("a change"),
-        },
-    );
-    rollbacks.push(
-        Instant(10),
-        false,
-        Claimant::ROOT,
-        Undo::Cleared {
-            targets: vec![Cleared {
-                target: "pid:10".parse().expect("a target"),
-                body: processes,
-                place,
-                rule: Some("web".to_owned()),
-                claims: ledger
-                    .held()
-                    .next()
-                    .expect("held")
-                    .claims
-                    .iter()
-                    .cloned()
-                    .collect(),
-            }],
-            links: vec![managed.clone()],
-        },
-    );
-    rollbacks.push(
-        Instant(11),
-        false,
-        Claimant::ROOT,
-        Undo::Link {
-            name: managed.link.name.clone(),
-            before: None,
-        },
-    );
+    rollbacks.push(Instant(9), true, ANN, claim);
+    rollbacks.push(Instant(10), false, Claimant::ROOT, cleared);
+    rollbacks.push(Instant(11), false, Claimant::ROOT, link);
+    rollbacks
+}
+
+/// A state with at least one of everything.
+fn state() -> State {
+    let ledger = ledger();
+    let rollbacks = rollbacks(&ledger);
     State { ledger, rollbacks }
 }
 

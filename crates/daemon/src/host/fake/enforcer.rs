@@ -11,6 +11,59 @@ use super::{FakeMachine, InForce};
 use crate::error::RequestError;
 use crate::host::{Act, Enforcer, Inventory};
 
+impl FakeMachine {
+    fn adopt(&mut self, id: u32, pid: u32, only: bool, keep: &BTreeSet<u32>) -> (Adoption, Act) {
+        let outer = Some(self.own(pid)).filter(|own| *own != 0 && *own != id);
+        let family = match only {
+            true => BTreeSet::from([pid]),
+            false => self.family(pid),
+        };
+        let mut count = 0;
+        for one in family {
+            let stays = one != pid && keep.contains(&self.own(one));
+            if self.processes.contains_key(&one) && !stays {
+                self.set_own(one, id);
+                count += 1;
+            }
+        }
+        (Self::adoption(count), Act::release(id, outer))
+    }
+
+    /// Releases the members of targets to the targets around these; returns the act that undoes it.
+    fn release(&mut self, outer_targets: &BTreeMap<u32, Option<u32>>) -> Act {
+        let theirs = self.in_force.members.iter();
+        let theirs = theirs.filter(|(_, m)| outer_targets.contains_key(&m.0));
+        let members: BTreeMap<u32, u32> = theirs.map(|(pid, m)| (*pid, m.0)).collect();
+        for (pid, id) in &members {
+            let mut outer = Some(*id);
+            while let Some(next) = outer.and_then(|outer| outer_targets.get(&outer)) {
+                outer = *next;
+            }
+            self.set_own(*pid, outer.unwrap_or(0));
+        }
+        Act::Readopt { members }
+    }
+
+    fn bind_app(&mut self, id: u32, path: String) -> Result<(Adoption, Act), RequestError> {
+        let key = self.app(&path)?;
+        let family = self.running(key);
+        for pid in &family {
+            self.set_app(*pid, id);
+        }
+        self.in_force.apps.insert(id, path.clone());
+        Ok((Self::adoption(family.len()), Act::UnbindApp { id, path }))
+    }
+
+    fn unbind_app(&mut self, id: u32, path: String) -> Act {
+        self.in_force.apps.remove(&id);
+        let theirs = self.in_force.members.iter().filter(|(_, m)| m.1 == id);
+        for pid in theirs.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
+            self.set_app(pid, 0);
+        }
+        Act::BindApp { id, path }
+    }
+}
+
 impl Enforcer for FakeMachine {
     fn apply(&mut self, desired: &Desired) -> Result<(), RequestError> {
         self.step()?;
@@ -42,23 +95,7 @@ impl Enforcer for FakeMachine {
                 pid,
                 only,
                 keep,
-            } => {
-                let outer = Some(self.own(pid)).filter(|own| *own != 0 && *own != id);
-                let family = match only {
-                    true => BTreeSet::from([pid]),
-                    false => self.family(pid),
-                };
-                let mut count = 0;
-                for one in family {
-                    if self.processes.contains_key(&one)
-                        && (one == pid || !keep.contains(&self.own(one)))
-                    {
-                        self.set_own(one, id);
-                        count += 1;
-                    }
-                }
-                (Self::adoption(count), Act::release(id, outer))
-            }
+            } => self.adopt(id, pid, only, &keep),
             Act::Readopt { members } => {
                 for (pid, id) in &members {
                     if self.processes.contains_key(pid) {
@@ -67,36 +104,9 @@ impl Enforcer for FakeMachine {
                 }
                 (nothing, Act::release_again(&members))
             }
-            Act::Release { outer_targets } => {
-                let theirs = self.in_force.members.iter();
-                let theirs = theirs.filter(|(_, m)| outer_targets.contains_key(&m.0));
-                let members: BTreeMap<u32, u32> = theirs.map(|(pid, m)| (*pid, m.0)).collect();
-                for (pid, id) in &members {
-                    let mut outer = Some(*id);
-                    while let Some(next) = outer.and_then(|outer| outer_targets.get(&outer)) {
-                        outer = *next;
-                    }
-                    self.set_own(*pid, outer.unwrap_or(0));
-                }
-                (nothing, Act::Readopt { members })
-            }
-            Act::BindApp { id, path } => {
-                let key = self.app(&path)?;
-                let family = self.running(key);
-                for pid in &family {
-                    self.set_app(*pid, id);
-                }
-                self.in_force.apps.insert(id, path.clone());
-                (Self::adoption(family.len()), Act::UnbindApp { id, path })
-            }
-            Act::UnbindApp { id, path } => {
-                self.in_force.apps.remove(&id);
-                let theirs = self.in_force.members.iter().filter(|(_, m)| m.1 == id);
-                for pid in theirs.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
-                    self.set_app(pid, 0);
-                }
-                (nothing, Act::BindApp { id, path })
-            }
+            Act::Release { outer_targets } => (nothing, self.release(&outer_targets)),
+            Act::BindApp { id, path } => self.bind_app(id, path)?,
+            Act::UnbindApp { id, path } => (nothing, self.unbind_app(id, path)),
             Act::BindCgroup { id, bound } => {
                 if self.groups.get(&bound.path) != Some(&bound.id) {
                     return Err(RequestError::Failed(format!("no cgroup {}", bound.path)));

@@ -4,8 +4,8 @@ use netnice_core::meter::{Flow, Meter};
 use super::serve::{Address, AddressError};
 use super::{Tally, page};
 
-#[test]
-fn the_page_has_every_counter_with_help_and_type() {
+/// A page with one target, one link and one user.
+fn example() -> String {
     let flow = Flow {
         offered_packets: 10,
         offered_bytes: 10_000,
@@ -56,15 +56,19 @@ fn the_page_has_every_counter_with_help_and_type() {
             waiting: 2,
         }],
     };
-    let page = page(&doc, &[meter], &users, &tally);
+    page(&doc, &[meter], &users, &tally)
+}
+
+#[test]
+fn the_page_has_every_amount() {
+    let page = example();
     let target = r#"target="app:/opt/a \"b\"\\c""#;
     for line in [
         "netnice_quota_limit{quota=\"targets\",unit=\"count\"} 1024",
         "netnice_quota_used{user=\"1000\",quota=\"targets\"} 3",
         "netnice_waiting_requests{user=\"1000\"} 2",
         "# HELP netnice_offered_bytes_total bytes that came to the limiter, in layer-2 bytes, by \
-         target and direction; \
-         the sum of what was sent, was dropped and is queued",
+         target and direction; the sum of what was sent, was dropped and is queued",
         "# TYPE netnice_offered_bytes_total counter",
         &format!("netnice_offered_bytes_total{{{target},direction=\"up\"}} 10000"),
         &format!("netnice_sent_bytes_total{{{target},direction=\"up\"}} 7000"),
@@ -89,6 +93,11 @@ fn the_page_has_every_counter_with_help_and_type() {
             "no line {line:?} in\n{page}"
         );
     }
+}
+
+#[test]
+fn every_amount_has_a_help_text_and_a_type() {
+    let page = example();
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap_or_default();
         for kind in ["HELP", "TYPE"] {
