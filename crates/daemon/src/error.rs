@@ -36,34 +36,23 @@ impl From<RequestError> for Response {
     }
 }
 
-impl From<TargetError> for RequestError {
-    fn from(error: TargetError) -> RequestError {
-        RequestError::BadUsage(error.to_string())
-    }
+/// Converts errors of `core` to the variant of the same kind.
+macro_rules! from_errors {
+    ($($error:ty => $variant:ident),* $(,)?) => {
+        $(impl From<$error> for RequestError {
+            fn from(error: $error) -> RequestError {
+                RequestError::$variant(error.to_string())
+            }
+        })*
+    };
 }
 
-impl From<ContractError> for RequestError {
-    fn from(error: ContractError) -> RequestError {
-        RequestError::BadUsage(error.to_string())
-    }
-}
-
-impl From<UnitError> for RequestError {
-    fn from(error: UnitError) -> RequestError {
-        RequestError::BadUsage(error.to_string())
-    }
-}
-
-impl From<Unsupported> for RequestError {
-    fn from(error: Unsupported) -> RequestError {
-        RequestError::Failed(error.to_string())
-    }
-}
-
-impl From<Refusal> for RequestError {
-    fn from(refusal: Refusal) -> RequestError {
-        RequestError::NotAdmitted(refusal.to_string())
-    }
+from_errors! {
+    TargetError => BadUsage,
+    ContractError => BadUsage,
+    UnitError => BadUsage,
+    Unsupported => Failed,
+    Refusal => NotAdmitted,
 }
 
 impl From<ClaimError> for RequestError {

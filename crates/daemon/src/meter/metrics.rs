@@ -98,6 +98,22 @@ impl Page {
         let _ = writeln!(self.0, "{name}{labels} {value}");
     }
 
+    /// Adds a sample for each of the amounts that exist, with the label of their owner and a label
+    /// that tells them apart.
+    fn amounts(
+        &mut self,
+        name: &str,
+        owner: (&str, &str),
+        label: &str,
+        amounts: &[(&str, Option<u64>)],
+    ) {
+        for (value, amount) in amounts {
+            if let Some(amount) = amount {
+                self.sample(name, &[owner, (label, value)], amount);
+            }
+        }
+    }
+
     fn counters(&mut self, doc: &WatchDoc, meters: &[Meter]) {
         for counter in &COUNTERS {
             let name = name(counter);
@@ -127,19 +143,12 @@ impl Page {
             "the limit that holds for a target, by clause: up, down, or both for the two together",
         );
         for target in &doc.targets {
-            for (clause, limit) in [
+            let limits = [
                 ("up", target.up),
                 ("down", target.down),
                 ("both", target.both),
-            ] {
-                if let Some(limit) = limit {
-                    self.sample(
-                        name,
-                        &[("target", &target.target), ("clause", clause)],
-                        limit,
-                    );
-                }
-            }
+            ];
+            self.amounts(name, ("target", &target.target), "clause", &limits);
         }
         let name = "netnice_minimum_bits_per_second";
         self.head(
@@ -148,15 +157,8 @@ impl Page {
             "what is guaranteed to a target on its link, by direction",
         );
         for target in &doc.targets {
-            for (direction, minimum) in [("up", target.min), ("down", target.min_down)] {
-                if let Some(minimum) = minimum {
-                    self.sample(
-                        name,
-                        &[("target", &target.target), ("direction", direction)],
-                        minimum,
-                    );
-                }
-            }
+            let minimums = [("up", target.min), ("down", target.min_down)];
+            self.amounts(name, ("target", &target.target), "direction", &minimums);
         }
         let name = "netnice_degraded";
         self.head(
@@ -212,15 +214,8 @@ impl Page {
             "what a managed link carries, by direction",
         );
         for link in &doc.links {
-            for (direction, rate) in [("up", link.up), ("down", link.down)] {
-                if let Some(rate) = rate {
-                    self.sample(
-                        capacity,
-                        &[("link", &link.link), ("direction", direction)],
-                        rate,
-                    );
-                }
-            }
+            let rates = [("up", link.up), ("down", link.down)];
+            self.amounts(capacity, ("link", &link.link), "direction", &rates);
         }
         self.head(
             promised,
@@ -228,18 +223,11 @@ impl Page {
             "what of a managed link is promised to targets, by direction",
         );
         for link in &doc.links {
-            for (direction, rate, held) in [
-                ("up", link.up, link.up_held),
-                ("down", link.down, link.down_held),
-            ] {
-                if rate.is_some() {
-                    self.sample(
-                        promised,
-                        &[("link", &link.link), ("direction", direction)],
-                        held,
-                    );
-                }
-            }
+            let held = [
+                ("up", link.up.map(|_| link.up_held)),
+                ("down", link.down.map(|_| link.down_held)),
+            ];
+            self.amounts(promised, ("link", &link.link), "direction", &held);
         }
     }
 }
