@@ -169,8 +169,8 @@ impl<H: Host> Service<H> {
         named: Option<&NamedProcess>,
         now: Now,
     ) -> Result<Response, RequestError> {
-        if let Request::Watch(asked) = request {
-            let doc = watch::watch(&mut self.reconciler, &mut self.measurements, asked, now);
+        if let Request::Watch(watch) = request {
+            let doc = watch::watch(&mut self.reconciler, &mut self.measurements, watch, now);
             return doc.map(Response::Watched);
         }
         if let Request::Log(log) = request {
@@ -184,10 +184,10 @@ impl<H: Host> Service<H> {
                 daemon: env!("CARGO_PKG_VERSION").to_owned(),
             })),
             Request::Show(show) => view.show(show.target.as_deref(), now).map(Response::Shown),
-            Request::Connections(asked) => view
-                .connections(peer, &asked.target, now)
+            Request::Connections(of) => view
+                .connections(peer, &of.target, now)
                 .map(Response::Connections),
-            Request::History(asked) => view.history(asked, now).map(Response::History),
+            Request::History(of) => view.history(of, now).map(Response::History),
             Request::Own(_) => view.show_own(named, now).map(Response::Shown),
             Request::Explain(explain) => {
                 view.explain(&explain.target, now).map(Response::Explained)

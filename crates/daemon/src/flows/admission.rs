@@ -90,14 +90,14 @@ impl LinkCapacity {
     pub(super) fn admit(
         &self,
         held: &[Contract],
-        asked: &Contract,
+        requested: &Contract,
         present: Option<Rate>,
     ) -> Result<Rate, Misfit> {
         let present = present.unwrap_or(self.least()).max(self.least());
-        if present <= self.max_direct && promise_of(asked).is_none() {
+        if present <= self.max_direct && promise_of(requested).is_none() {
             return Ok(present);
         }
-        let all: Vec<Contract> = held.iter().chain([asked]).cloned().collect();
+        let all: Vec<Contract> = held.iter().chain([requested]).cloned().collect();
         // With many promises a single test is slow, and one more often fits into the present rate.
         if all.len() > MAX_SEARCHED
             && present <= self.max_direct
@@ -106,7 +106,7 @@ impl LinkCapacity {
             return Ok(present);
         }
         self.need(&all).map_err(|fault| Misfit {
-            instead: self.instead(held, asked),
+            instead: self.instead(held, requested),
             fault,
         })
     }
@@ -160,15 +160,15 @@ impl LinkCapacity {
     }
 
     /// The largest contract of the same kind that would fit.
-    fn instead(&self, held: &[Contract], asked: &Contract) -> Option<Instead> {
+    fn instead(&self, held: &[Contract], requested: &Contract) -> Option<Instead> {
         if held.len() > MAX_SEARCHED {
             return None;
         }
         let promise = |contract| self.promise(self.max_direct, contract);
         let held: Option<Vec<Promise>> = held.iter().filter_map(promise).map(Result::ok).collect();
-        let (held, asked) = (held?, promise(asked)?.ok()?);
+        let (held, requested) = (held?, promise(requested)?.ok()?);
         let transmitter = self.transmitter(self.max_direct, held.len() + 1);
-        let Err(misfit) = transmitter.admit(&held, &asked) else {
+        let Err(misfit) = transmitter.admit(&held, &requested) else {
             return None;
         };
         let of_link = |slice: Nanos| {
@@ -176,13 +176,13 @@ impl LinkCapacity {
             let nanos = u128::from(slice.0) * bits / u128::from(self.link_rate.bits_per_second());
             Instead::Slice(Nanos(nanos as u64))
         };
-        match (misfit.instead, asked) {
+        match (misfit.instead, requested) {
             (Some(Instead::Slice(slice)), _) => Some(of_link(slice)),
             (None, Promise::Cell(cell, sizes)) => {
                 let all = |pcr: Rate| {
                     let slower = Cell::new(pcr, cell.cdvt(), None).ok()?;
-                    let asked = Promise::Cell(slower, sizes);
-                    transmitter.admit(&held, &asked).is_ok().then_some(())
+                    let requested = Promise::Cell(slower, sizes);
+                    transmitter.admit(&held, &requested).is_ok().then_some(())
                 };
                 let sustained = cell.sustained().is_some();
                 largest(cell.pcr(), |rate| !sustained && all(rate).is_some()).map(Instead::Rate)

@@ -173,13 +173,13 @@ impl<N: Network> Flows<N> {
         &mut self,
         promises: &mut impl Promises,
         session: u64,
-        asked: &ChangeFlow,
+        request: &ChangeFlow,
         reply: ReplySender,
         now: Now,
     ) {
-        let changed = self.own_flow(session, asked.flow).and_then(|flow| {
+        let changed = self.own_flow(session, request.flow).and_then(|flow| {
             let session = self.sessions.get(&session).ok_or_else(not_attached)?;
-            let after = contract(&session.peer, &flow.contract, Some(&asked.change))?;
+            let after = contract(&session.peer, &flow.contract, Some(&request.change))?;
             check_link(&after, &flow.link)?;
             Ok((flow.link.clone(), flow.contract.clone(), after))
         });
@@ -189,20 +189,20 @@ impl<N: Network> Flows<N> {
         };
         let degraded = self
             .flows
-            .get(&asked.flow)
+            .get(&request.flow)
             .and_then(|flow| flow.degraded.clone());
-        self.set_contract(asked.flow, after, None);
-        if let Err(error) = self.admit(promises, &link, asked.flow, Some(&before), now) {
-            self.set_contract(asked.flow, before, degraded);
+        self.set_contract(request.flow, after, None);
+        if let Err(error) = self.admit(promises, &link, request.flow, Some(&before), now) {
+            self.set_contract(request.flow, before, degraded);
             return refuse(reply, error);
         }
         let before = Box::new(FormerContract {
             contract: before,
             degraded,
         });
-        let flow = self.flows.get(&asked.flow).cloned();
+        let flow = self.flows.get(&request.flow).cloned();
         let Some(flow) = flow.filter(|flow| flow.at_driver.is_some()) else {
-            return refuse(reply, no_flow(asked.flow));
+            return refuse(reply, no_flow(request.flow));
         };
         let purpose = CallPurpose::Change {
             flow: flow.number,

@@ -288,11 +288,11 @@ impl<N: Network> Flows<N> {
                 flow.link
             ),
         );
-        let asked = match flow.contract.is_empty() {
+        let contract = match flow.contract.is_empty() {
             true => "best effort".to_owned(),
             false => flow.contract.to_string(),
         };
-        page.row("contract", &asked);
+        page.row("contract", &contract);
         if let Some(why) = &flow.degraded {
             page.row("degraded", &format!("served as best effort: {why}"));
         }

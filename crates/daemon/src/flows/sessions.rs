@@ -25,14 +25,19 @@ use crate::server::Reply;
 
 impl<N: Network> Flows<N> {
     /// Handles a request of a program.
-    pub(crate) fn handle(&mut self, promises: &mut impl Promises, asked: ProgramRequest, now: Now) {
+    pub(crate) fn handle(
+        &mut self,
+        promises: &mut impl Promises,
+        program_request: ProgramRequest,
+        now: Now,
+    ) {
         let ProgramRequest {
             peer,
             connection,
             request,
             caller,
             reply,
-        } = asked;
+        } = program_request;
         let number = connection.number;
         match request {
             DirectRequest::Attach(attach) => {
@@ -51,7 +56,7 @@ impl<N: Network> Flows<N> {
                 self.change(promises, number, &change, reply, now);
             }
             DirectRequest::Close(close) => self.close(number, close.flow, reply, now),
-            DirectRequest::NextHop(asked) => self.next_hop(number, asked.to, reply, now),
+            DirectRequest::NextHop(next_hop) => self.next_hop(number, next_hop.to, reply, now),
         }
     }
 

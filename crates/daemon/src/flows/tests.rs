@@ -162,7 +162,7 @@ impl Fixture {
     fn begin(&mut self, client: &TestClient, request: DirectRequest) -> oneshot::Receiver<Reply> {
         let (reply, answer) = oneshot::channel();
         let pid = client.pid;
-        let asked = ProgramRequest {
+        let program_request = ProgramRequest {
             peer: client.peer.clone(),
             connection: client.connection.clone(),
             request,
@@ -173,7 +173,8 @@ impl Fixture {
             }),
             reply,
         };
-        self.flows.handle(&mut self.service, asked, self.now);
+        self.flows
+            .handle(&mut self.service, program_request, self.now);
         self.exchange();
         answer
     }

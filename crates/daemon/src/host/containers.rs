@@ -58,8 +58,8 @@ pub(crate) fn unsupported_clause(target: &Target, contract: &Contract) -> Option
     if !matches!(target, Target::Container(_)) {
         return None;
     }
-    let asked = contract.as_change().clauses();
-    let clause = asked.iter().find(|clause| !SUPPORTED.contains(clause))?;
+    let claimed = contract.as_change().clauses();
+    let clause = claimed.iter().find(|clause| !SUPPORTED.contains(clause))?;
     Some(format!(
         "{clause} is not supported for a container: its packets reach a link without their socket, \
          so only limits (up, \

@@ -132,12 +132,12 @@ impl Ledger {
         let is_inside =
             |held: &HeldTarget| self.around(held.entry.id).any(|at| at.entry.id == slot);
         let in_chain = |held: &HeldTarget| around.contains(&held.entry.id) || is_inside(held);
-        let asked = self
+        let claimed = self
             .held
             .values()
             .filter(|held| held.aside.is_none())
             .filter(|held| held.claims.iter().any(|claim| !claim.by.privileged));
-        by_age(asked.filter(|held| in_chain(held)).collect())
+        by_age(claimed.filter(|held| in_chain(held)).collect())
     }
 
     /// Keeps one level of the kernel's classes for root and the group, above or below targets with
@@ -180,13 +180,13 @@ impl Ledger {
     /// those of unprivileged users, each oldest first. A target that does not fit keeps its limits
     /// and becomes degraded; a claim of an unprivileged user is set aside.
     pub(crate) fn readmit(&mut self) {
-        let asked = |held: &HeldTarget| Entry {
+        let claimed = |held: &HeldTarget| Entry {
             contract: held.of_privileged(),
             ..held.entry.clone()
         };
         let mut held: Vec<&HeldTarget> = self.held.values().collect();
         held.sort_by_key(|held| held.id);
-        let wanted: Vec<Entry> = held.into_iter().map(asked).collect();
+        let wanted: Vec<Entry> = held.into_iter().map(claimed).collect();
         for (entry, answer) in admission::readmit(&self.capacities(), wanted) {
             let Some(held) = self.held.get_mut(&entry.id) else {
                 continue;
@@ -309,10 +309,10 @@ impl HeldTarget {
 
     /// The claims of root and the group, without guarantees if those are refused.
     fn of_privileged(&self) -> Contract {
-        let asked = self.claims.of_privileged();
+        let claimed = self.claims.of_privileged();
         match self.refused {
-            Some(_) => asked.without_guarantees(),
-            None => asked,
+            Some(_) => claimed.without_guarantees(),
+            None => claimed,
         }
     }
 

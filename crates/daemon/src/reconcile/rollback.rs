@@ -97,7 +97,7 @@ impl<H: Host> Reconciler<H> {
                     return Ok("its target is gone".to_owned());
                 };
                 let slot = held.entry.id;
-                let asked = draft
+                let changed = draft
                     .ledger
                     .change_claim(slot, waiting.by, &change, now.wall_ns)
                     .or_else(|error| {
@@ -112,7 +112,7 @@ impl<H: Host> Reconciler<H> {
                             }
                         }
                     });
-                asked?;
+                changed?;
                 let left = draft.ledger.get(slot);
                 if left.is_some_and(|held| held.claims.is_empty()) {
                     draft.close(slot);

@@ -131,8 +131,8 @@ impl ConnectionTask {
         let (handle, mut notifications) = ConnectionHandle::new();
         loop {
             let (request, process) = tokio::select! {
-                asked = requests.recv() => match asked {
-                    Some(asked) => asked,
+                received = requests.recv() => match received {
+                    Some(received) => received,
                     None => return,
                 },
                 Some(notifications) = notifications.recv() => {

@@ -256,8 +256,8 @@ pub(super) fn set_claim(
     let Some(held) = draft.ledger.get(slot).cloned() else {
         return Ok(());
     };
-    let asked = held.claims.iter().find(|claim| claim.by == POLICY);
-    if asked.is_none_or(|claim| claim.contract != rule.contract) {
+    let claimed = held.claims.iter().find(|claim| claim.by == POLICY);
+    if claimed.is_none_or(|claim| claim.contract != rule.contract) {
         let claims = with_policy(&held.claims, rule.contract.clone())?;
         draft.ledger.admit(slot, claims, now.wall_ns)?;
     }

@@ -90,9 +90,9 @@ impl<H: Host> View<'_, H> {
     ) -> TargetDoc {
         let counts = sample.targets.get(&held.id).copied().unwrap_or_default();
         let meter = meter::meter(&counts, &held.entry.contract);
-        let asked = held.claims.effective();
-        let mut contract = ContractDoc::from(asked);
-        for clause in asked.as_change().clauses() {
+        let claimed = held.claims.effective();
+        let mut contract = ContractDoc::from(claimed);
+        for clause in claimed.as_change().clauses() {
             if let Some(uid) = held.claims.set_by(clause) {
                 // Claims of the policy file are shown as root's.
                 let uid = if uid == POLICY.uid { 0 } else { uid };

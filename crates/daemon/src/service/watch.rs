@@ -25,10 +25,10 @@ use crate::reconcile::Reconciler;
 pub(super) fn watch<H: Host>(
     reconciler: &mut Reconciler<H>,
     measurements: &mut Measurements,
-    asked: &Watch,
+    request: &Watch,
     now: Now,
 ) -> Result<WatchDoc, RequestError> {
-    let (doc, _) = watch_all(reconciler, measurements, Nanos(asked.within_ns), now)?;
+    let (doc, _) = watch_all(reconciler, measurements, Nanos(request.within_ns), now)?;
     Ok(doc)
 }
 

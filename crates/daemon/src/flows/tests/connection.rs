@@ -54,18 +54,18 @@ fn discard(id: u64, bytes: usize) -> driver::Call {
 }
 
 /// The events of a connection to a driver that gets these calls, until it ends.
-fn connection_events(folder: &std::path::Path, asked: Vec<driver::Call>) -> Vec<ConnectionEvent> {
+fn connection_events(folder: &std::path::Path, calls: Vec<driver::Call>) -> Vec<ConnectionEvent> {
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("an executor");
     LocalSet::new().block_on(&executor, async {
-        let (calls, to_make) = mpsc::unbounded_channel();
+        let (sender, to_make) = mpsc::unbounded_channel();
         let (events, mut from) = mpsc::unbounded_channel();
         let to = (eth0(), 3);
         spawn_local(driver::run(folder.to_owned(), to, None, to_make, events));
-        for call in asked {
-            calls.send(call).expect("it listens");
+        for call in calls {
+            sender.send(call).expect("it listens");
         }
         let mut all = Vec::new();
         while let Some((link, connection, what)) = from.recv().await {
@@ -110,8 +110,8 @@ fn descriptors_are_assigned_to_the_attachment_they_came_with() {
         let _ = stream.read(&mut bytes);
     });
     let ask = DriverRequest::Census;
-    let asked = (DriverCall { id: 9, ask }, Some(any_fd()));
-    let all = connection_events(&folder, vec![asked]);
+    let call = (DriverCall { id: 9, ask }, Some(any_fd()));
+    let all = connection_events(&folder, vec![call]);
     driver.join().expect("the driver ends without a panic");
     std::fs::remove_dir_all(&folder).expect("removed");
     let [
@@ -211,9 +211,9 @@ fn a_call_that_is_too_long_fails_at_once_and_the_connection_continues() {
             .write_all(&answer_frame(9, DriverAnswer::Done))
             .expect("sent");
     });
-    let mut asked = vec![discard(7, LONGEST_CALL / 2), discard(8, LONGEST_CALL)];
-    asked.extend(census());
-    let all = connection_events(&folder, asked);
+    let mut calls = vec![discard(7, LONGEST_CALL / 2), discard(8, LONGEST_CALL)];
+    calls.extend(census());
+    let all = connection_events(&folder, calls);
     driver.join().expect("the driver ends without a panic");
     std::fs::remove_dir_all(&folder).expect("removed");
     let [
@@ -257,8 +257,8 @@ fn messages_are_read_while_a_driver_takes_no_call() {
         stream.write_all(&long).expect("the daemon reads");
         assert_eq!(received_call_ids(&mut stream, 4), [0, 1, 2, 3]);
     });
-    let asked = (0..4).map(|id| discard(id, LONGEST_CALL / 2)).collect();
-    let all = connection_events(&folder, asked);
+    let calls = (0..4).map(|id| discard(id, LONGEST_CALL / 2)).collect();
+    let all = connection_events(&folder, calls);
     driver.join().expect("the driver ends without a panic");
     std::fs::remove_dir_all(&folder).expect("removed");
     let complete = matches!(

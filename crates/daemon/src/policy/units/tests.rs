@@ -58,7 +58,7 @@ impl Drop for Folders {
 }
 
 /// The target and contract of each rule.
-fn asked(units: &Units) -> Vec<(String, String)> {
+fn contracts(units: &Units) -> Vec<(String, String)> {
     let pair = |rule: &Rule| (rule.target.to_string(), rule.contract.to_string());
     units.rules.iter().map(pair).collect()
 }
@@ -84,7 +84,7 @@ fn drop_ins_override_the_units_own_file_in_the_order_of_their_names() {
         .with("lib/web.service.d/30-c.conf", "NetworkDownMax=");
     let units = folders.read(&[]);
     assert_eq!(
-        asked(&units),
+        contracts(&units),
         pairs(&[("web.service", "up 2mbit burst 7ms")])
     );
     let from = &units.rules[0].name;
@@ -113,7 +113,7 @@ fn the_first_folder_wins_for_files_of_one_name_and_a_mask_has_no_effect() {
         ("b.service", "up 1mbit"),
         ("web.service", "up 2mbit down 2mbit"),
     ];
-    assert_eq!(asked(&units), pairs(&wants));
+    assert_eq!(contracts(&units), pairs(&wants));
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_unit_inherits_from_its_template_its_prefixes_and_its_type() {
         ("vpn@c.service", "up 1mbit"),
         ("vpn@d.service", "up 1mbit"),
     ];
-    assert_eq!(asked(&units), pairs(&wants));
+    assert_eq!(contracts(&units), pairs(&wants));
     assert!(units.templates);
 }
 
@@ -150,7 +150,7 @@ fn drop_ins_of_an_alias_apply_to_its_unit() {
         .with("etc/other.service.d/x.conf", "NetworkDownMax=2mbit");
     let units = folders.read(&[]);
     assert_eq!(
-        asked(&units),
+        contracts(&units),
         pairs(&[("real.service", "up 1mbit down 2mbit")])
     );
 }
@@ -175,7 +175,10 @@ fn every_key_sets_its_clause() {
         .with("etc/e.service", "NetworkUpMax=4mbit\nNetworkUpMax=infinity");
     let units = folders.read(&[]);
     assert!(units.faults.is_empty(), "{:?}", units.faults);
-    let names: Vec<String> = asked(&units).into_iter().map(|(unit, _)| unit).collect();
+    let names: Vec<String> = contracts(&units)
+        .into_iter()
+        .map(|(unit, _)| unit)
+        .collect();
     assert_eq!(
         names,
         [
@@ -227,7 +230,7 @@ fn an_invalid_section_is_reported_with_file_and_line_and_affects_only_its_unit()
             .with("etc/bad.service", text)
             .with("etc/good.service", "NetworkUpMax=1mbit");
         let units = folders.read(&[]);
-        assert_eq!(asked(&units), pairs(&[("good.service", "up 1mbit")]));
+        assert_eq!(contracts(&units), pairs(&[("good.service", "up 1mbit")]));
         let fault = &units.faults["bad.service"];
         assert!(
             fault.contains(&format!("etc/bad.service:{line}: ")),
