@@ -20,7 +20,7 @@
 //! A part uses the parts below it and never a part above it. `service` and `flows` are siblings:
 //! flows reach the ledger only through `flows::promises::Promises`, which the service implements.
 //! All parts may use `clock`, `peer`, `error`, `authority`, `journal`, `page` and `runtime`.
-//! `cargo xtask close_and_rebind` refuses circles.
+//! `cargo xtask tidy` refuses circles.
 #![forbid(unsafe_code)]
 
 mod authority;
