@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use netnice_api::{ClientError, Gate};
 use netnice_ring::layout::SetupError;
-use netnice_ring::program::{Fault, Refused};
+use netnice_ring::program::{FlowError, RecordError};
 
 use crate::headers::AddressError;
 
@@ -14,7 +14,7 @@ use crate::headers::AddressError;
 pub enum StackError {
     /// The call would block: no buffer is free, or no packet has arrived.
     #[error("not now")]
-    NotNow,
+    WouldBlock,
     /// The payload is longer than a packet on the path to the destination can carry.
     #[error("a payload of {length} bytes; the link carries {longest} in one packet")]
     TooLong {
@@ -25,7 +25,7 @@ pub enum StackError {
     },
     /// The message has more packets than the flow has sending buffers.
     #[error("a message of {parts} packets; the flow has room for {most} at a time")]
-    TooMany {
+    TooManyPackets {
         /// Packets of the message.
         parts: usize,
         /// Largest number of packets.
@@ -36,37 +36,37 @@ pub enum StackError {
     NoRemote,
     /// A call on a flow to one host or group named a destination.
     #[error("the flow sends to {0} and to nobody else")]
-    OneRemote(SocketAddr),
+    FixedRemote(SocketAddr),
     /// The next hop to the host is unknown, or its entry has expired.
     #[error("through which station {0} is reached has to be asked for first")]
-    NoHop(IpAddr),
+    UnknownNextHop(IpAddr),
     /// The flow is closed, with the reason if the daemon gave one.
-    #[error("the flow is closed{}", because(.0))]
+    #[error("the flow is closed{}", with_reason(.0))]
     Closed(Option<String>),
     /// The driver ended, and with it all flows.
     #[error("the direct path ended: {0}")]
     Ended(String),
     /// The driver disconnected the program for breaking the rule with this number.
     #[error("the driver expelled this program for breaking rule R{0} of docs/reference/ring.md")]
-    Expelled(u32),
+    Disconnected(u32),
     /// The driver broke a rule of `docs/reference/ring.md`.
     #[error(transparent)]
-    Driver(Fault),
+    Driver(FlowError),
     /// The buffer does not belong to this socket.
     #[error("{0}")]
-    Buffer(Refused),
+    Buffer(RecordError),
     /// The addresses are not valid for a flow.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// A buffer is smaller than a packet of the link.
     #[error("buffers of {chunk} bytes do not hold a packet of {packet} bytes")]
-    Chunk {
+    SmallBuffers {
         /// Bytes of a buffer.
         chunk: u32,
         /// Bytes of the longest frame.
         packet: usize,
     },
-    /// The memory file or the flow's place in it is invalid.
+    /// The memory file or the flow's location in it is invalid.
     #[error(transparent)]
     Setup(#[from] SetupError),
     /// Waiting for the doorbell failed.
@@ -77,7 +77,7 @@ pub enum StackError {
     Daemon(#[from] ClientError),
     /// There is no connection to the daemon, or it was lost earlier. Open flows keep working.
     #[error("the connection to the daemon was lost: open flows go on, but cannot be changed")]
-    Alone,
+    NoDaemon,
     /// The daemon refused the request.
     #[error("{text}")]
     Refused {
@@ -96,10 +96,10 @@ pub enum StackError {
     },
     /// The daemon sent a response of another type than the request calls for.
     #[error("the daemon gave another answer than one to `{0}`")]
-    Answer(&'static str),
+    UnexpectedResponse(&'static str),
 }
 
-fn because(why: &Option<String>) -> String {
+fn with_reason(why: &Option<String>) -> String {
     match why {
         Some(why) => format!(": {why}"),
         None => String::new(),

@@ -15,10 +15,10 @@ use super::moving::*;
 use super::*;
 use crate::netnice_error;
 
-#[path = "../../../stack/src/peer.rs"]
-mod peer;
+#[path = "../../../stack/src/fake_daemon.rs"]
+mod fake_daemon;
 
-use peer::{Order, Peer};
+use fake_daemon::{DaemonCommand, FakeDaemon};
 
 const SOON: c_int = 20_000;
 
@@ -40,13 +40,13 @@ fn empty<T>() -> T {
 
 /// A program with its fake daemon.
 struct Side {
-    peer: Peer,
+    peer: FakeDaemon,
     program: c_int,
 }
 
 impl Side {
     fn new(name: &str) -> Side {
-        let peer = Peer::new(name);
+        let peer = FakeDaemon::new(name);
         let program = super::attach(&peer.dir(), Some("wire0"), 16, 16 << 20).unwrap();
         Side { peer, program }
     }
@@ -284,7 +284,7 @@ fn a_loop_waits_for_one_descriptor_and_is_told_the_flows() {
     assert_eq!(netnice_news(side.program, &mut news), 1);
     assert_eq!((news.kind, news.up, news.flow), (1, 1, -1));
     assert_eq!(netnice_flow_info(here, &mut info), 0);
-    side.peer.order(Order::Say(FlowNews::Closed {
+    side.peer.send(DaemonCommand::Notify(FlowNews::Closed {
         flow: info.id,
         why: "its way leads over wire1 ".repeat(20),
     }));
@@ -328,7 +328,7 @@ fn flows_outlive_the_daemon_and_end_with_the_driver() {
     let (here, there) = side.pair();
     let mut info: FlowInfo = empty();
     assert_eq!(netnice_flow_info(there, &mut info), 0);
-    side.peer.order(Order::Shut(info.id));
+    side.peer.send(DaemonCommand::CloseSilently(info.id));
     let mut bytes = [0u8; 8];
     let room = bytes.as_mut_ptr().cast();
     assert_eq!(netnice_flow_recv(there, room, 8, null_mut(), SOON), -1);
@@ -336,7 +336,7 @@ fn flows_outlive_the_daemon_and_end_with_the_driver() {
         (errno(), said().as_str()),
         (libc::ECONNABORTED, "the flow is closed")
     );
-    side.peer.order(Order::HangUp);
+    side.peer.send(DaemonCommand::Disconnect);
     assert_eq!(netnice_flow_recv(here, room, 8, null_mut(), 200), -1);
     assert_eq!(errno(), libc::EAGAIN);
     assert_eq!(netnice_flow_change(here, c"slice 1ms/20ms".as_ptr()), -1);
