@@ -297,7 +297,7 @@ pub extern "C" fn netnice_flow_info(flow: c_int, info: *mut FlowInfo) -> c_int {
                 longest: socket.longest(),
                 under_way: socket.under_way(),
                 no_buffer: socket.lost(Loss::NoBuffer),
-                over_share: socket.lost(Loss::OverShare),
+                over_share: socket.lost(Loss::OverBudget),
                 too_long: socket.lost(Loss::TooLong),
                 dropped: dropped.short + dropped.foreign + dropped.fragment + dropped.checksum,
                 id: socket.id().unwrap_or_default(),

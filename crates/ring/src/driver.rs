@@ -79,7 +79,7 @@ impl Handles<'_> {
     /// If a descriptor cannot be duplicated, and as [`Attachment::new`].
     pub fn attach(&self) -> Result<Attachment, SetupError> {
         let copy = |fd: BorrowedFd| {
-            rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(system("cannot copy a descriptor"))
+            rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(system("cannot duplicate a descriptor"))
         };
         Attachment::new(
             copy(self.memory)?,
@@ -103,14 +103,14 @@ impl ProgramMemory {
         let region = Arc::new(file.map()?);
         let eventfd = || {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-            rustix::event::eventfd(0, flags).map_err(system("cannot make a doorbell"))
+            rustix::event::eventfd(0, flags).map_err(system("cannot create a doorbell"))
         };
         let (doorbell, out) = (eventfd()?, eventfd()?);
         let poll_fd = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(system("cannot make a doorbell's other end"))?;
+            .map_err(system("cannot create the program's end of a doorbell"))?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&poll_fd, &out, epoll::EventData::new_u64(0), edge)
-            .map_err(system("cannot watch a doorbell"))?;
+            .map_err(system("cannot poll a doorbell"))?;
         let header = Header::new(&region);
         header.write(&budget, file.bytes());
         let words = budget.flows.div_ceil(64) as usize;

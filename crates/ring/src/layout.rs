@@ -185,7 +185,7 @@ pub enum ShapeError {
         most: u64,
     },
     /// The value must be a power of two.
-    #[error("{what}: {value} is no power of two")]
+    #[error("{what}: {value} is not a power of two")]
     NoPowerOfTwo {
         /// Which number.
         what: &'static str,
@@ -201,7 +201,7 @@ pub enum SetupError {
     #[error(transparent)]
     Shape(#[from] ShapeError),
     /// The program has as many open flows as its budget allows.
-    #[error("all {0} flows of the program are open")]
+    #[error("all {0} flows of the program are open: close one first")]
     NoSlot(u32),
     /// No gap in the memory file is large enough for the region.
     #[error(
@@ -246,7 +246,7 @@ pub enum SetupError {
         wanted: u64,
     },
     /// Another open flow of this program uses the region or a part of it.
-    #[error("the region at {offset} is another flow's, which is still in use")]
+    #[error("the region at {offset} is in use by another open flow")]
     InUse {
         /// Offset of the region.
         offset: u64,

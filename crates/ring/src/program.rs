@@ -66,13 +66,13 @@ impl Attachment {
         to_program: OwnedFd,
     ) -> Result<Attachment, SetupError> {
         let file = MemoryFile::receive(memory)?;
-        check_at_least("its bytes", file.bytes(), PAGE)?;
+        check_at_least("its length", file.bytes(), PAGE)?;
         let region = Arc::new(file.map()?);
         let header = Header::new(&region);
         let (magic, version, bytes, flows) = header.read();
         check_equal("magic", magic, MAGIC)?;
         check_equal("version", version.into(), VERSION.into())?;
-        check_equal("its bytes by its header", bytes, file.bytes())?;
+        check_equal("the length in its header", bytes, file.bytes())?;
         let flows = flows.clamp(1, MAX_FLOWS);
         let words = flows.div_ceil(64) as usize;
         Ok(Attachment {
@@ -303,12 +303,13 @@ pub enum RecordError {
     /// The chunk is not held: it is free, the driver has it, or the record names it twice.
     #[error("chunk {} is not held", .0.0)]
     NotHeld(Chunk),
-    /// The part is empty, not aligned or not inside its chunk.
+    /// The piece is empty, not aligned or not inside its chunk.
     #[error(
-        "bytes {start} to {start} + {length} are no part of a chunk of {chunk_bytes} bytes that begins at a multiple of {ALIGN}"
+        "invalid piece of {length} bytes at {start}: it must have 1 byte or more, begin at a \
+         multiple of {ALIGN} and lie inside a chunk of {chunk_bytes} bytes"
     )]
     Piece {
-        /// Offset of the part in its chunk, in bytes.
+        /// Offset of the piece in its chunk, in bytes.
         start: u32,
         /// Length in bytes.
         length: u32,

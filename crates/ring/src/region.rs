@@ -55,8 +55,9 @@ impl MemoryFile {
             Err(Errno::INVAL) => rustix::fs::memfd_create(NAME, plain),
             other => other,
         };
-        let fd = fd.map_err(system("cannot make a memory file"))?;
-        rustix::fs::ftruncate(&fd, bytes).map_err(system("cannot size the memory file"))?;
+        let fd = fd.map_err(system("cannot create a memory file"))?;
+        rustix::fs::ftruncate(&fd, bytes)
+            .map_err(system("cannot set the size of the memory file"))?;
         rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS)
             .map_err(system("cannot seal the memory file"))?;
         Ok(MemoryFile { fd, bytes })
@@ -74,7 +75,7 @@ impl MemoryFile {
             Err(other) => return Err(system("cannot seal the memory file")(other)),
         }
         let seals = rustix::fs::fcntl_get_seals(&self.fd)
-            .map_err(system("the memory file cannot say how it is sealed"))?;
+            .map_err(system("cannot read the seals of the memory file"))?;
         match seals.contains(SIZE_SEALS | FINAL_SEALS) {
             true => Ok(()),
             false => Err(SetupError::OtherSeals {
@@ -88,7 +89,7 @@ impl MemoryFile {
     /// Takes a memory file from the driver and checks that it is sealed against resizing.
     pub(crate) fn receive(fd: OwnedFd) -> Result<MemoryFile, SetupError> {
         let seals = rustix::fs::fcntl_get_seals(&fd)
-            .map_err(system("the memory file cannot say how it is sealed"))?;
+            .map_err(system("cannot read the seals of the memory file"))?;
         if !seals.contains(SIZE_SEALS) {
             return Err(SetupError::NotMemoryFile {
                 what: "its set of seals",
@@ -96,7 +97,8 @@ impl MemoryFile {
                 wanted: SIZE_SEALS.bits().into(),
             });
         }
-        let stat = rustix::fs::fstat(&fd).map_err(system("cannot size the memory file"))?;
+        let stat =
+            rustix::fs::fstat(&fd).map_err(system("cannot read the size of the memory file"))?;
         let bytes = u64::try_from(stat.st_size).unwrap_or(0);
         Ok(MemoryFile { fd, bytes })
     }
@@ -262,7 +264,8 @@ impl Region {
     /// If the pipe cannot be created.
     pub(crate) fn pin_pages(&self) -> Result<OwnedFd, SetupError> {
         let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
-        let (kept, into) = rustix::pipe::pipe_with(flags).map_err(system("cannot make a pipe"))?;
+        let (kept, into) =
+            rustix::pipe::pipe_with(flags).map_err(system("cannot create a pipe"))?;
         let count = self.length / HUGE_PAGE;
         // A new pipe has 16 slots. If the kernel grants no more, the pages in those slots are held.
         let _ = rustix::pipe::fcntl_setpipe_size(&into, (count * PAGE as usize).max(PAGE as usize));

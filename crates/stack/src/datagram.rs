@@ -27,16 +27,16 @@ pub struct ParsedDatagram {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// The frame is shorter than its headers or than they state.
-    #[error("shorter than its headers say")]
+    #[error("the frame is shorter than its headers state")]
     Short,
     /// The frame is neither IPv4 nor IPv6, or not UDP.
-    #[error("not UDP")]
+    #[error("the frame is not UDP over IPv4 or IPv6")]
     Protocol,
     /// The frame contains a fragment of a datagram.
-    #[error("a fragment")]
+    #[error("the frame contains a fragment of a datagram")]
     Fragment,
     /// A checksum is wrong.
-    #[error("a wrong checksum")]
+    #[error("a checksum of the frame is wrong")]
     Checksum,
 }
 

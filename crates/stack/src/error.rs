@@ -13,7 +13,7 @@ use crate::headers::AddressError;
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
     /// The call would block: no buffer is free, or no packet has arrived.
-    #[error("not now")]
+    #[error("the call would block: no buffer is free, or no packet has arrived")]
     WouldBlock,
     /// The payload is longer than a packet on the path to the destination can carry.
     #[error("a payload of {length} bytes; the link carries {longest} in one packet")]
@@ -32,13 +32,13 @@ pub enum StackError {
         most: usize,
     },
     /// A call on a flow to any host did not name a destination.
-    #[error("the flow sends to any host, and the call names none")]
+    #[error("the flow sends to any host: the call must name a destination")]
     NoRemote,
     /// A call on a flow to one host or group named a destination.
-    #[error("the flow sends to {0} and to nobody else")]
+    #[error("the flow sends only to {0}: the call must not name a destination")]
     FixedRemote(SocketAddr),
     /// The next hop to the host is unknown, or its entry has expired.
-    #[error("through which station {0} is reached has to be asked for first")]
+    #[error("the next hop to {0} is unknown: request it first")]
     UnknownNextHop(IpAddr),
     /// The flow is closed, with the reason if the daemon gave one.
     #[error("the flow is closed{}", with_reason(.0))]
@@ -47,7 +47,7 @@ pub enum StackError {
     #[error("the direct path ended: {0}")]
     Ended(String),
     /// The driver disconnected the program for breaking the rule with this number.
-    #[error("the driver expelled this program for breaking rule R{0} of docs/reference/ring.md")]
+    #[error("the driver disconnected this program: it broke rule R{0} of docs/reference/ring.md")]
     Disconnected(u32),
     /// The driver broke a rule of `docs/reference/ring.md`.
     #[error(transparent)]
@@ -70,13 +70,13 @@ pub enum StackError {
     #[error(transparent)]
     Setup(#[from] SetupError),
     /// Waiting for the doorbell failed.
-    #[error("waiting for the driver: {0}")]
+    #[error("cannot wait for the driver: {0}")]
     Wait(#[from] io::Error),
     /// Communication with the daemon failed. Open flows keep working.
     #[error(transparent)]
     Daemon(#[from] ClientError),
     /// There is no connection to the daemon, or it was lost earlier. Open flows keep working.
-    #[error("the connection to the daemon was lost: open flows go on, but cannot be changed")]
+    #[error("there is no connection to the daemon: open flows continue, but cannot be changed")]
     NoDaemon,
     /// The daemon refused the request.
     #[error("{text}")]
@@ -95,7 +95,7 @@ pub enum StackError {
         bad_usage: bool,
     },
     /// The daemon sent a response of another type than the request calls for.
-    #[error("the daemon gave another answer than one to `{0}`")]
+    #[error("the response of the daemon does not fit the request `{0}`")]
     UnexpectedResponse(&'static str),
 }
 

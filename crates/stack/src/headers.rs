@@ -34,7 +34,7 @@ pub struct FlowAddress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// One endpoint is IPv4 and the other IPv6.
-    #[error("{local} and {remote} are not of one family")]
+    #[error("{local} and {remote} have different address families")]
     Family {
         /// Local endpoint.
         local: SocketAddr,
@@ -42,7 +42,7 @@ pub enum AddressError {
         remote: SocketAddr,
     },
     /// The MTU leaves no room for a payload.
-    #[error("an MTU of {mtu} has no room for headers of {headers} bytes and a payload")]
+    #[error("an MTU of {mtu} bytes leaves no room for a payload: the headers have {headers} bytes")]
     Mtu {
         /// The MTU.
         mtu: u16,

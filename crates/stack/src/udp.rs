@@ -404,7 +404,7 @@ impl Socket {
 
     /// Number of datagrams that the driver did not deliver to this socket, for all reasons.
     pub fn lost_total(&self) -> u64 {
-        [Loss::NoBuffer, Loss::OverShare, Loss::TooLong]
+        [Loss::NoBuffer, Loss::OverBudget, Loss::TooLong]
             .iter()
             .map(|why| self.lost(*why))
             .sum()

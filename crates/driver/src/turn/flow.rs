@@ -320,7 +320,7 @@ impl Flow {
             && let Err(until) = share.admit(among, (look, rest), now)
         {
             self.counters.over_share += 1;
-            self.ring.count_lost(Loss::OverShare);
+            self.ring.count_lost(Loss::OverBudget);
             return Ok(Handed::Cut(until));
         }
         self.counters.receiving += rest.0;
@@ -353,7 +353,7 @@ impl Flow {
     pub(super) fn shut_out(&mut self, packets: u64) {
         self.counters.received += packets;
         self.counters.over_share += packets;
-        self.ring.count_lost_many(Loss::OverShare, packets);
+        self.ring.count_lost_many(Loss::OverBudget, packets);
     }
 
     pub(super) fn invariants(&self) {

@@ -261,7 +261,7 @@ fn a_flooded_flow_is_cut_before_the_copy() {
     let (before, counters) = (counters, rig.turn.counters(flow).unwrap());
     assert_eq!(counters.received, before.received + 7);
     assert_eq!(counters.over_share, before.over_share + 7);
-    assert_eq!(talkers[0].flow.lost(Loss::OverShare), counters.over_share);
+    assert_eq!(talkers[0].flow.lost(Loss::OverBudget), counters.over_share);
     rig.turn.invariants();
     // 1 % of 10 ms is 100 us. A packet takes 200 ns of it; the look-ups of dropped packets take the
     // rest.

@@ -170,7 +170,7 @@ impl Listener {
                 // compensated.
                 let mut busy = Instant::now();
                 while !told.load(Ordering::Relaxed) {
-                    let lost = [Loss::NoBuffer, Loss::OverShare, Loss::TooLong];
+                    let lost = [Loss::NoBuffer, Loss::OverBudget, Loss::TooLong];
                     let lost = lost.map(|why| self.flow.lost(why)).iter().sum();
                     counts.1.store(lost, Ordering::Relaxed);
                     let Some(record) = self.flow.receive()? else {

@@ -57,8 +57,8 @@ pub enum Taken {
 pub enum Loss {
     /// The flow had no empty record, or no room in its deliver ring.
     NoBuffer,
-    /// The flow had used its share of the driver's processor time.
-    OverShare,
+    /// The flow had used its receive budget of the driver's processor time.
+    OverBudget,
     /// The packet was longer than the record.
     TooLong,
 }

@@ -53,7 +53,7 @@ fn each_flow_has_its_own_region_and_leaves_it_zeroed() {
     let refused = memory.open(SMALL).err().map(|error| error.to_string());
     assert_eq!(
         refused.as_deref(),
-        Some("all 100 flows of the program are open")
+        Some("all 100 flows of the program are open: close one first")
     );
     let locations: Vec<FlowLocation> = flows.iter().map(DriverRings::location).collect();
     for (number, location) in (0..).zip(&locations) {

@@ -38,7 +38,7 @@ fn an_invalid_shape_is_refused_with_the_name_of_the_number() {
             chunk_bytes: 1500,
             ..SMALL
         }),
-        "bytes of a chunk: 1500 is no power of two"
+        "bytes of a chunk: 1500 is not a power of two"
     );
     assert_eq!(
         refused(Shape { chunks: 0, ..SMALL }),

@@ -123,7 +123,7 @@ fn the_program_reads_the_counts_of_lost_packets() {
     let mut both = BothSides::new(SMALL, 0);
     for (why, times) in [
         (Loss::NoBuffer, 3),
-        (Loss::OverShare, 2),
+        (Loss::OverBudget, 2),
         (Loss::TooLong, 1),
     ] {
         for _ in 0..times {

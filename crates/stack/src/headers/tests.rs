@@ -71,12 +71,12 @@ fn mixed_families_and_a_small_mtu_are_refused() {
     };
     assert_eq!(
         Headers::udp(&mixed).unwrap_err().to_string(),
-        "10.78.0.1:4000 and [fd00::2]:53 are not of one family"
+        "10.78.0.1:4000 and [fd00::2]:53 have different address families"
     );
     let small = FlowAddress { mtu: 48, ..v6() };
     assert_eq!(
         Headers::udp(&small).unwrap_err().to_string(),
-        "an MTU of 48 has no room for headers of 48 bytes and a payload"
+        "an MTU of 48 bytes leaves no room for a payload: the headers have 48 bytes"
     );
 }
 

@@ -155,13 +155,13 @@ fn refusals_return_their_reason() {
     };
     assert_eq!(
         said(none),
-        "buffers to send from: 0, and 1 to 65536 are allowed"
+        "buffers for sending: 0, and 1 to 65536 are allowed"
     );
     let odd = Buffers {
         bytes: 1500,
         ..SMALL
     };
-    assert_eq!(said(odd), "bytes of a chunk: 1500 is no power of two");
+    assert_eq!(said(odd), "bytes of a chunk: 1500 is not a power of two");
     let short = Buffers {
         bytes: 1024,
         ..SMALL
@@ -235,7 +235,7 @@ fn a_flow_to_any_host_requests_each_next_hop_once() {
     let error = one.try_send_to(b"!", to).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the flow sends to 10.78.0.2:4002 and to nobody else"
+        "the flow sends only to 10.78.0.2:4002: the call must not name a destination"
     );
 }
 

@@ -133,7 +133,7 @@ impl Buffers {
     fn shape(&self) -> Result<Shape, ShapeError> {
         if self.sending == 0 {
             return Err(ShapeError::Bounds {
-                what: "buffers to send from",
+                what: "buffers for sending",
                 value: 0,
                 least: 1,
                 most: 65_536,

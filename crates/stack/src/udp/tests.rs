@@ -445,7 +445,7 @@ fn a_waiting_call_returns_the_reason_when_the_flow_ends() {
     });
     assert_eq!(
         waiter.join().unwrap(),
-        "the driver expelled this program for breaking rule R30 of docs/reference/ring.md"
+        "the driver disconnected this program: it broke rule R30 of docs/reference/ring.md"
     );
 }
 
