@@ -105,12 +105,17 @@ impl ProgramMemory {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
             rustix::event::eventfd(0, flags).map_err(system("cannot create a doorbell"))
         };
-        let (doorbell, out) = (eventfd()?, eventfd()?);
+        let (doorbell, program_eventfd) = (eventfd()?, eventfd()?);
         let poll_fd = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(system("cannot create the program's end of a doorbell"))?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&poll_fd, &out, epoll::EventData::new_u64(0), edge)
-            .map_err(system("cannot poll a doorbell"))?;
+        epoll::add(
+            &poll_fd,
+            &program_eventfd,
+            epoll::EventData::new_u64(0),
+            edge,
+        )
+        .map_err(system("cannot poll a doorbell"))?;
         let header = Header::new(&region);
         header.write(&budget, file.bytes());
         let words = budget.flows.div_ceil(64) as usize;
@@ -122,7 +127,7 @@ impl ProgramMemory {
             to_program: header.to_program(words),
             sleep_flag: header.driver_sleeps(),
             granted: 0,
-            notifier: Notifier::new(header.program_sleeps(), out),
+            notifier: Notifier::new(header.program_sleeps(), program_eventfd),
             doorbell,
             poll_fd,
             ended: header.ended(),

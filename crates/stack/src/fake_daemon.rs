@@ -126,7 +126,8 @@ fn serve(listener: &UnixListener, commands: &Receiver<DaemonCommand>, wake: &std
         while let Ok(command) = commands.try_recv() {
             match command {
                 DaemonCommand::Notify(notification) => {
-                    session.reply(&Response::Direct(DirectAnswer::News(notification)), &[]);
+                    session
+                        .write_response(&Response::Direct(DirectAnswer::News(notification)), &[]);
                 }
                 DaemonCommand::CloseSilently(flow) => session.close(flow),
                 DaemonCommand::Disconnect => session.stream = None,
@@ -198,17 +199,17 @@ impl Session {
                 let handles = memory.handles();
                 // The client must not take a notification that arrives before the response for the
                 // response.
-                self.reply(
+                self.write_response(
                     &Response::Direct(DirectAnswer::News(FlowNews::Link { up: true })),
                     &[],
                 );
                 let fds = [handles.memory, handles.to_driver, handles.to_program];
-                self.reply(&Response::Direct(DirectAnswer::Attached(attached)), &fds);
+                self.write_response(&Response::Direct(DirectAnswer::Attached(attached)), &fds);
                 self.memory = Some(memory);
             }
             DirectRequest::Open(open) => {
                 let response = self.open(open);
-                self.reply(&response, &[]);
+                self.write_response(&response, &[]);
             }
             DirectRequest::Change(change) => {
                 let response = match change.change.contains("100ms/") {
@@ -218,7 +219,7 @@ impl Session {
                         ..Done::default()
                     }),
                 };
-                self.reply(&response, &[]);
+                self.write_response(&response, &[]);
             }
             DirectRequest::Close(close) => {
                 let response = match self.flows.contains_key(&close.flow) {
@@ -226,7 +227,7 @@ impl Session {
                     false => Response::failed("no such flow"),
                 };
                 self.close(close.flow);
-                self.reply(&response, &[]);
+                self.write_response(&response, &[]);
             }
             DirectRequest::NextHop(hop) => {
                 self.hop_requests += 1;
@@ -239,7 +240,7 @@ impl Session {
                         mtu: 1400,
                     })),
                 };
-                self.reply(&response, &[]);
+                self.write_response(&response, &[]);
             }
         }
     }
@@ -315,7 +316,7 @@ impl Session {
         memory.notify();
     }
 
-    fn reply(&mut self, response: &Response, fds: &[std::os::fd::BorrowedFd<'_>]) {
+    fn write_response(&mut self, response: &Response, fds: &[std::os::fd::BorrowedFd<'_>]) {
         let Some(stream) = &mut self.stream else {
             return;
         };

@@ -1,5 +1,5 @@
-//! Tests against a peer that is only the other end of the ring. It delivers the frames of each flow
-//! to the flow that their addresses match.
+//! Tests with the driver's side of the ring in the same process. Each frame is delivered to the
+//! other flow.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
