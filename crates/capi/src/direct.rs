@@ -14,7 +14,7 @@ use std::time::Duration;
 use libc::{c_char, c_int, c_longlong, c_uint, c_ulonglong, sockaddr, sockaddr_storage, socklen_t};
 use netnice_api::RuntimeDir;
 use netnice_ring::driver::Loss;
-use netnice_stack::udp::{Buffers, Checks, UdpOptions, With};
+use netnice_stack::udp::{Buffers, Checks, Remote, UdpOptions};
 use netnice_stack::{FlowNews, Program, StackError};
 
 use crate::fault::Fault;
@@ -145,7 +145,7 @@ pub extern "C" fn netnice_hear(program: c_int, flows: *mut c_int, room: c_int) -
         }
         let known = handles::program(program)?;
         let mut slots = Vec::new();
-        known.program.hear(|slot| slots.push(slot));
+        known.program.poll(|slot| slots.push(slot));
         let mut open = known.open();
         slots.into_iter().for_each(|slot| open.tell(slot));
         let count = room.min(open.news.len());
@@ -166,7 +166,7 @@ pub extern "C" fn netnice_news(program: c_int, news: *mut News) -> c_int {
             return Err(Fault::Null("the news"));
         }
         let known = handles::program(program)?;
-        let Some(next) = known.program.news() else {
+        let Some(next) = known.program.next_notification() else {
             return Ok(0);
         };
         let flow = |id| known.open().named(id).unwrap_or(-1);
@@ -297,7 +297,7 @@ pub extern "C" fn netnice_flow_info(flow: c_int, info: *mut FlowInfo) -> c_int {
                 longest: socket.longest(),
                 under_way: socket.under_way(),
                 no_buffer: socket.lost(Loss::NoBuffer),
-                over_share: socket.lost(Loss::OverShare),
+                over_share: socket.lost(Loss::OverBudget),
                 too_long: socket.lost(Loss::TooLong),
                 dropped: dropped.short + dropped.foreign + dropped.fragment + dropped.checksum,
                 id: socket.id().unwrap_or_default(),
@@ -336,14 +336,14 @@ impl Udp {
             (None, None) => return Err(Fault::Null("one of the two addresses")),
         };
         let with = match (self.flags & GROUP, remote) {
-            (0, Some(remote)) => With::One(remote),
-            (0, None) => With::Any,
-            (_, Some(group)) => With::Group(group),
+            (0, Some(remote)) => Remote::One(remote),
+            (0, None) => Remote::Any,
+            (_, Some(group)) => Remote::Group(group),
             (_, None) => return Err(Fault::Null("the group")),
         };
         Ok(UdpOptions {
             local: local.unwrap_or(usual.local),
-            with,
+            remote: with,
             contract: pointers::text(self.contract)?,
             buffers: self.buffers()?,
             checks: match self.flags & (VERIFY | TRUST) {
@@ -354,7 +354,7 @@ impl Udp {
             },
             hops: match self.hops {
                 // The default for groups stays on the link.
-                0 if matches!(with, With::Group(_)) => 1,
+                0 if matches!(with, Remote::Group(_)) => 1,
                 0 => usual.hops,
                 hops => u8::try_from(hops).map_err(|_| Fault::Invalid)?,
             },

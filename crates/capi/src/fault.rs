@@ -89,21 +89,21 @@ fn of_client(error: &ClientError) -> i32 {
 
 fn of_stack(error: &StackError) -> i32 {
     match error {
-        StackError::NotNow => libc::EAGAIN,
-        StackError::TooLong { .. } | StackError::TooMany { .. } | StackError::Chunk { .. } => {
-            libc::EMSGSIZE
-        }
+        StackError::WouldBlock => libc::EAGAIN,
+        StackError::TooLong { .. }
+        | StackError::TooManyPackets { .. }
+        | StackError::SmallBuffers { .. } => libc::EMSGSIZE,
         StackError::NoRemote => libc::EDESTADDRREQ,
-        StackError::OneRemote(_) => libc::EISCONN,
-        StackError::NoHop(_) => libc::EHOSTUNREACH,
+        StackError::FixedRemote(_) => libc::EISCONN,
+        StackError::UnknownNextHop(_) => libc::EHOSTUNREACH,
         StackError::Closed(_) => libc::ECONNABORTED,
-        StackError::Ended(_) | StackError::Expelled(_) => libc::ECONNRESET,
-        StackError::Driver(_) | StackError::Answer(_) => libc::EPROTO,
+        StackError::Ended(_) | StackError::Disconnected(_) => libc::ECONNRESET,
+        StackError::Driver(_) | StackError::UnexpectedResponse(_) => libc::EPROTO,
         StackError::Buffer(_) | StackError::Address(_) => libc::EINVAL,
         StackError::Setup(error) => of_setup(error),
         StackError::Wait(error) => of_io(error),
         StackError::Daemon(error) => of_client(error),
-        StackError::Alone => libc::ENOTCONN,
+        StackError::NoDaemon => libc::ENOTCONN,
         StackError::Refused {
             by: Gate::Permission,
             ..
@@ -124,7 +124,7 @@ fn of_setup(error: &SetupError) -> i32 {
         SetupError::Shape(_) => libc::EINVAL,
         SetupError::NoSlot(_) | SetupError::NoRoom { .. } => libc::ENOBUFS,
         SetupError::System { error, .. } => of_io(error),
-        SetupError::NotOurs { .. }
+        SetupError::NotMemoryFile { .. }
         | SetupError::OtherSeals { .. }
         | SetupError::InUse { .. }
         | SetupError::Outside { .. } => libc::EPROTO,

@@ -40,9 +40,9 @@ use netnice_driver::share::Share;
 use netnice_driver::template::{Sender, Sends};
 use netnice_driver::turn::{Counters, Open, Opened, Turn};
 use netnice_kernel::direct::Claim;
-use netnice_ring::driver::Client;
+use netnice_ring::driver::ProgramMemory;
 use netnice_ring::layout::{Budget, Shape};
-use netnice_ring::program::{Attachment, Flow};
+use netnice_ring::program::{Attachment, ProgramRings};
 
 pub use programs::{Listener, Listening, Talker, Talking};
 
@@ -271,8 +271,8 @@ impl Direct {
         &mut self,
         open: &Open,
         how: impl FnOnce(&mut Turn, netnice_driver::turn::ProgramNo, &Open) -> Result<Opened>,
-    ) -> Result<(Attachment, Flow)> {
-        let client = Client::create(Budget {
+    ) -> Result<(Attachment, ProgramRings)> {
+        let client = ProgramMemory::create(Budget {
             flows: 1,
             bytes: open.shape.plan()?.bytes(),
         })?;
@@ -289,7 +289,7 @@ impl Direct {
     fn talks(
         &self,
         attachment: Attachment,
-        flow: Flow,
+        flow: ProgramRings,
         port: u16,
         length: usize,
     ) -> Result<Talker> {

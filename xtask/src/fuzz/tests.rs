@@ -68,8 +68,8 @@ fn the_properties_of_the_tree_are_found() {
         .map(|one| properties_of(one).expect("read"));
     let all: Vec<String> = all.flatten().map(|one| one.shown()).collect();
     for wanted in [
-        "netnice-ring story::fuzz::any_state_of_the_rings",
-        "netnice-ring story::fuzz::script::stories_near_those_that_are_kept",
+        "netnice-ring scenario::fuzz::any_state_of_the_rings_keeps_the_ledger_balanced",
+        "netnice-ring scenario::fuzz::script::scenarios_near_those_that_are_kept",
         "netnice-driver template::tests::kept::frames_near_those_that_are_kept",
         "netnice-driver demux::tests::kept::frames_near_those_that_are_kept",
         "netnice-driver control::connection::tests::streams_near_those_that_are_kept",

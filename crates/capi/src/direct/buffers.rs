@@ -61,7 +61,7 @@ pub extern "C" fn netnice_flow_queue(
         }
         queue(flow, buffer, |held, packet| match flags & GOES_ON {
             0 => held.socket.queue(packet, length),
-            _ => held.socket.queue_on(packet, length),
+            _ => held.socket.queue_continuation(packet, length),
         })
     })
 }

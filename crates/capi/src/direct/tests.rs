@@ -15,10 +15,10 @@ use super::moving::*;
 use super::*;
 use crate::netnice_error;
 
-#[path = "../../../stack/src/peer.rs"]
-mod peer;
+#[path = "../../../stack/src/fake_daemon.rs"]
+mod fake_daemon;
 
-use peer::{Order, Peer};
+use fake_daemon::{DaemonCommand, FakeDaemon};
 
 const SOON: c_int = 20_000;
 
@@ -40,13 +40,13 @@ fn empty<T>() -> T {
 
 /// A program with its fake daemon.
 struct Side {
-    peer: Peer,
+    peer: FakeDaemon,
     program: c_int,
 }
 
 impl Side {
     fn new(name: &str) -> Side {
-        let peer = Peer::new(name);
+        let peer = FakeDaemon::new(name);
         let program = super::attach(&peer.dir(), Some("wire0"), 16, 16 << 20).unwrap();
         Side { peer, program }
     }
@@ -172,7 +172,11 @@ fn datagrams_go_there_and_back() {
         netnice_flow_recv_batch(there, places.as_ptr(), received.as_mut_ptr(), 5),
         -1
     );
-    assert_eq!((errno(), said().as_str()), (libc::EAGAIN, "not now"));
+    assert_eq!(errno(), libc::EAGAIN);
+    assert_eq!(
+        said(),
+        "the call would block: no buffer is free, or no packet has arrived"
+    );
     // A flow to any host: each call names the destination.
     let any = side.open("10.78.0.3:53", None);
     let to = pointers::storage(Some("10.78.0.2:4002".parse().unwrap()));
@@ -284,7 +288,7 @@ fn a_loop_waits_for_one_descriptor_and_is_told_the_flows() {
     assert_eq!(netnice_news(side.program, &mut news), 1);
     assert_eq!((news.kind, news.up, news.flow), (1, 1, -1));
     assert_eq!(netnice_flow_info(here, &mut info), 0);
-    side.peer.order(Order::Say(FlowNews::Closed {
+    side.peer.send(DaemonCommand::Notify(FlowNews::Closed {
         flow: info.id,
         why: "its way leads over wire1 ".repeat(20),
     }));
@@ -316,7 +320,7 @@ fn what_the_daemon_says_is_told() {
     assert_eq!(netnice_buffer_bytes(&udp), 274_432);
     udp.buffer_bytes = 1000;
     assert_eq!(netnice_buffer_bytes(&udp), -1);
-    assert_eq!(said(), "bytes of a chunk: 1000 is no power of two");
+    assert_eq!(said(), "bytes of a chunk: 1000 is not a power of two");
     udp.flags = 64;
     assert_eq!(netnice_buffer_bytes(&udp), -1);
     assert_eq!(errno(), libc::EINVAL);
@@ -328,7 +332,7 @@ fn flows_outlive_the_daemon_and_end_with_the_driver() {
     let (here, there) = side.pair();
     let mut info: FlowInfo = empty();
     assert_eq!(netnice_flow_info(there, &mut info), 0);
-    side.peer.order(Order::Shut(info.id));
+    side.peer.send(DaemonCommand::CloseSilently(info.id));
     let mut bytes = [0u8; 8];
     let room = bytes.as_mut_ptr().cast();
     assert_eq!(netnice_flow_recv(there, room, 8, null_mut(), SOON), -1);
@@ -336,7 +340,7 @@ fn flows_outlive_the_daemon_and_end_with_the_driver() {
         (errno(), said().as_str()),
         (libc::ECONNABORTED, "the flow is closed")
     );
-    side.peer.order(Order::HangUp);
+    side.peer.send(DaemonCommand::Disconnect);
     assert_eq!(netnice_flow_recv(here, room, 8, null_mut(), 200), -1);
     assert_eq!(errno(), libc::EAGAIN);
     assert_eq!(netnice_flow_change(here, c"slice 1ms/20ms".as_ptr()), -1);

@@ -24,8 +24,8 @@ use netnice_core::sched::Wire;
 use netnice_core::units::{Bytes, Nanos, Rate};
 use netnice_kernel::direct::Claim;
 use netnice_kernel::process::PidFd;
-use netnice_ring::driver::Client;
-use netnice_ring::layout::{Budget, Place};
+use netnice_ring::driver::ProgramMemory;
+use netnice_ring::layout::{Budget, FlowLocation};
 use rustix::event::epoll;
 
 use crate::control::files::{Files, TooMuch};
@@ -66,7 +66,7 @@ struct Program {
     bytes: u64,
     /// `Some` until the program's first flow. Until then the program may not have mapped its
     /// memory, and the packet thread does not have it.
-    unmapped: Option<Client>,
+    unmapped: Option<ProgramMemory>,
     /// The program's flows, by number.
     flows: BTreeSet<u32>,
 }
@@ -229,7 +229,7 @@ impl Registry {
         if !life.lives() {
             return Err(RegistryError::Pidfd("that process has ended"));
         }
-        let client = Client::create(budget)?;
+        let client = ProgramMemory::create(budget)?;
         let bytes = client.bytes();
         self.files.admit(guest.uid, bytes, guest.most)?;
         let handles = client.handles();
@@ -313,7 +313,7 @@ impl Registry {
     }
 
     /// Opens a flow: returns its number and its place in the program's memory.
-    pub fn open(&mut self, asked: DriverFlow) -> Result<(u32, Place), RegistryError> {
+    pub fn open(&mut self, asked: DriverFlow) -> Result<(u32, FlowLocation), RegistryError> {
         let program = asked.program;
         if !self.programs.contains_key(&program) {
             return Err(RegistryError::NoProgram(program));

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 use netnice_ring::driver::Loss;
-use netnice_ring::program::{Attachment, Flow, Piece};
+use netnice_ring::program::{Attachment, Piece, ProgramRings};
 
 use crate::sys;
 
 /// Sends the same datagram repeatedly.
 pub struct Talker {
     attachment: Attachment,
-    flow: Flow,
+    flow: ProgramRings,
     frame: Vec<u8>,
     /// Records that the driver returned as sent.
     sent: u64,
@@ -31,7 +31,7 @@ pub struct Talking {
 }
 
 impl Talker {
-    pub(super) fn new(attachment: Attachment, flow: Flow, frame: Vec<u8>) -> Talker {
+    pub(super) fn new(attachment: Attachment, flow: ProgramRings, frame: Vec<u8>) -> Talker {
         Talker {
             attachment,
             flow,
@@ -69,7 +69,7 @@ impl Talker {
             }
         }
         if self.flow.publish() {
-            self.attachment.ring();
+            self.attachment.notify();
         }
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Drop for Talking {
 /// A program that receives packets and counts them.
 pub struct Listener {
     attachment: Attachment,
-    flow: Flow,
+    flow: ProgramRings,
 }
 
 /// A listener that runs in a thread of its own. Dropping it ends the thread.
@@ -131,7 +131,7 @@ pub struct Listening {
 }
 
 impl Listener {
-    pub(super) fn new(attachment: Attachment, flow: Flow) -> Listener {
+    pub(super) fn new(attachment: Attachment, flow: ProgramRings) -> Listener {
         Listener { attachment, flow }
     }
 
@@ -142,7 +142,7 @@ impl Listener {
             let whole = Piece {
                 chunk,
                 start: 0,
-                length: self.flow.place().shape.chunk_bytes,
+                length: self.flow.location().shape.chunk_bytes,
             };
             if self.flow.prime(&[whole]).is_err() {
                 self.flow.free(chunk)?;
@@ -150,7 +150,7 @@ impl Listener {
             }
         }
         if self.flow.publish() {
-            self.attachment.ring();
+            self.attachment.notify();
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ impl Listener {
                 // compensated.
                 let mut busy = Instant::now();
                 while !told.load(Ordering::Relaxed) {
-                    let lost = [Loss::NoBuffer, Loss::OverShare, Loss::TooLong];
+                    let lost = [Loss::NoBuffer, Loss::OverBudget, Loss::TooLong];
                     let lost = lost.map(|why| self.flow.lost(why)).iter().sum();
                     counts.1.store(lost, Ordering::Relaxed);
                     let Some(record) = self.flow.receive()? else {

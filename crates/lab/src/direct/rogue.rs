@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use netnice_driver::orders::Orders;
 use netnice_driver::turn::{Open, ProgramNo};
-use netnice_ring::driver::Client;
-use netnice_ring::layout::{Budget, Place};
+use netnice_ring::driver::ProgramMemory;
+use netnice_ring::layout::{Budget, FlowLocation};
 
 use crate::direct::shared::Shared;
 use crate::process::PATIENCE;
@@ -103,7 +103,7 @@ pub struct Rogue {
     memory: Arc<Shared>,
     file: File,
     bell: File,
-    place: Place,
+    place: FlowLocation,
     /// A frame that its flow may send.
     frame: Vec<u8>,
     /// The submit ring's producer index, and the reclaim ring's consumer index.
@@ -115,7 +115,7 @@ struct Inmate {
     memory: Arc<Shared>,
     file: OwnedFd,
     bell: OwnedFd,
-    place: Place,
+    place: FlowLocation,
 }
 
 /// The interface through which one rogue attaches to the driver.
@@ -174,7 +174,7 @@ impl Prison {
                 if let Some(door) = self.doors.iter_mut().find(of) {
                     door.present = None;
                     // The rogue may be gone already.
-                    let _ = door.expelled.send(expelled.breach.must());
+                    let _ = door.expelled.send(expelled.breach.rule_number());
                 }
             }
             self.doors.retain_mut(|door| match door.asked.try_recv() {
@@ -197,7 +197,7 @@ impl Door {
         if let Some(before) = self.present.take() {
             orders.detach(before)?;
         }
-        let mut client = Client::create(Budget {
+        let mut client = ProgramMemory::create(Budget {
             flows: 1,
             bytes: self.open.shape.plan()?.bytes(),
         })?;

@@ -19,7 +19,7 @@ use netnice_api::{
     Log, Ping, Reload, Request, Response, Set, Show, Watch,
 };
 use netnice_stack::Program;
-use netnice_stack::udp::{Buffers, UdpOptions, With};
+use netnice_stack::udp::{Buffers, Remote, UdpOptions};
 use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;
 use rustix::pipe::PipeFlags;
@@ -518,7 +518,7 @@ fn open_and_leave(hostile: &mut Hostile) -> Result<()> {
     let mut from = hostile.local;
     from.set_port(from.port() + hostile.random.below(100) as u16);
     let options = UdpOptions {
-        with: With::One(hostile.remote),
+        remote: Remote::One(hostile.remote),
         buffers: Buffers {
             sending: 64,
             receiving: 64,

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use netnice_stack::udp::{Buffers, UdpOptions, With};
+use netnice_stack::udp::{Buffers, Remote, UdpOptions};
 use netnice_stack::{Program, RuntimeDir, Socket, StackError, Status};
 
 use super::session::{LifeArgs, Tally, frame_overhead, live, offer};
@@ -100,10 +100,10 @@ pub fn main(args: &DirectArgs) -> Result<()> {
 impl DirectArgs {
     fn options(&self) -> UdpOptions {
         UdpOptions {
-            with: match (self.remote, self.group) {
-                (Some(remote), _) => With::One(remote),
-                (None, Some(group)) => With::Group(group),
-                (None, None) => With::Any,
+            remote: match (self.remote, self.group) {
+                (Some(remote), _) => Remote::One(remote),
+                (None, Some(group)) => Remote::Group(group),
+                (None, None) => Remote::Any,
             },
             contract: self.contract.clone(),
             buffers: Buffers {
@@ -171,10 +171,10 @@ fn receive(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
                 let wire = received.whole as u64 + overhead;
                 tally.received_wire.fetch_add(wire, Relaxed);
             }
-            Err(StackError::NotNow) => {}
+            Err(StackError::WouldBlock) => {}
             Err(error) => return Err(error),
         }
-        tally.lost.store(socket.lost_in_all(), Relaxed);
+        tally.lost.store(socket.lost_total(), Relaxed);
     }
 }
 
@@ -184,7 +184,7 @@ fn echo(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
     loop {
         let received = match socket.recv(&mut bytes, Some(LOOK)) {
             Ok(received) => received,
-            Err(StackError::NotNow) => continue,
+            Err(StackError::WouldBlock) => continue,
             Err(error) => return Err(error),
         };
         tally.received.fetch_add(received.whole as u64, Relaxed);

@@ -22,7 +22,7 @@ use std::process::{Command, exit};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use netnice_stack::udp::{Buffers, UdpOptions, With};
+use netnice_stack::udp::{Buffers, Remote, UdpOptions};
 use netnice_stack::{Program, RuntimeDir, Socket, StackError};
 
 use super::session::LifeArgs;
@@ -49,7 +49,7 @@ pub struct UnrulyArgs {
 pub fn main(args: &UnrulyArgs) -> Result<()> {
     let dir = RuntimeDir::choose(Some(args.runtime_dir.clone()), None);
     let options = UdpOptions {
-        with: With::One(args.remote),
+        remote: Remote::One(args.remote),
         buffers: Buffers {
             sending: BUFFERS,
             receiving: BUFFERS,
@@ -107,19 +107,19 @@ pub fn main(args: &UnrulyArgs) -> Result<()> {
 fn turn(socket: &mut Socket) -> Result<(), StackError> {
     let payload = vec![0x5a; socket.longest()];
     match socket.send(&payload, Some(PAUSE)) {
-        Ok(_) | Err(StackError::NotNow) => {}
+        Ok(_) | Err(StackError::WouldBlock) => {}
         Err(error) => return Err(error),
     }
     for _ in 0..BUFFERS {
         let more = match socket.try_send(&payload) {
             Ok(_) => true,
-            Err(StackError::NotNow) => false,
+            Err(StackError::WouldBlock) => false,
             Err(error) => return Err(error),
         };
         match socket.try_recv(&mut [0; 64]) {
             Ok(_) => {}
-            Err(StackError::NotNow) if !more => break,
-            Err(StackError::NotNow) => {}
+            Err(StackError::WouldBlock) if !more => break,
+            Err(StackError::WouldBlock) => {}
             Err(error) => return Err(error),
         }
     }

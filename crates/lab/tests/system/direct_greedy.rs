@@ -259,7 +259,7 @@ fn long_records(judged: Judged) -> Result<()> {
                 }
             }
             flow.publish();
-            eve.attachment.ring();
+            eve.attachment.notify();
         }
         Ok(())
     })?;
@@ -279,7 +279,7 @@ fn watched_doorbells(judged: Judged) -> Result<()> {
     let count = (most.saturating_sub(1000)).min(20_000) as usize;
     let frame = udp(&rig.world, BAD, PEER, &[1; 100])?;
     let bell = eve.bell().try_clone()?;
-    let ear = eve.attachment.bell().try_clone_to_owned()?;
+    let ear = eve.attachment.doorbell().try_clone_to_owned()?;
     let began = thread::scope(|scope| {
         let all = scope.spawn(|| {
             sys::become_user(EVE)?;

@@ -27,8 +27,8 @@ use netnice_lab::direct::shared::Shared;
 use netnice_lab::experiment::bench::at;
 use netnice_lab::process::{PATIENCE, Proc, binary, own_group};
 use netnice_lab::world::{Door, Family, Host, World};
-use netnice_ring::layout::{Place, Shape};
-use netnice_ring::program::{Attachment, Flow, Piece};
+use netnice_ring::layout::{FlowLocation, Shape};
+use netnice_ring::program::{Attachment, Piece, ProgramRings};
 use netnice_ring::record::Status;
 
 /// A driver of the client's interface, with a runtime folder of its own.
@@ -274,7 +274,7 @@ pub struct Program {
     memory: Arc<Shared>,
     file: File,
     bell: OwnedFd,
-    flow: Option<Flow>,
+    flow: Option<ProgramRings>,
 }
 
 /// The memory of a test's flow.
@@ -355,7 +355,7 @@ impl Program {
         let DriverAnswer::Opened { flow, slot, offset } = answer else {
             bail!("{answer:?}")
         };
-        let place = Place {
+        let place = FlowLocation {
             slot,
             offset,
             shape,
@@ -376,7 +376,7 @@ impl Program {
         Ok(flow)
     }
 
-    pub fn flow(&mut self) -> Result<&mut Flow> {
+    pub fn flow(&mut self) -> Result<&mut ProgramRings> {
         self.flow.as_mut().context("a flow")
     }
 
@@ -396,7 +396,7 @@ impl Program {
         flow.submit(&[piece], false)
             .map_err(|why| anyhow!("{why:?}"))?;
         flow.publish();
-        self.attachment.ring();
+        self.attachment.notify();
         Ok(())
     }
 
@@ -420,7 +420,7 @@ impl Program {
                 }
             }
             if flow.publish() {
-                self.attachment.ring();
+                self.attachment.notify();
             }
             self.attachment.wait(Some(Duration::from_millis(5)))?;
         }
@@ -462,7 +462,7 @@ impl Program {
                 };
                 flow.prime(&[piece]).map_err(|why| anyhow!("{why:?}"))?;
                 if flow.publish() {
-                    self.attachment.ring();
+                    self.attachment.notify();
                 }
                 return Ok(bytes);
             }
@@ -485,7 +485,7 @@ impl Program {
 
     /// Overwrites the rings of its flow with invalid values, and rings the doorbell.
     pub fn break_a_rule(&mut self) -> Result<()> {
-        let place = self.flow()?.place();
+        let place = self.flow()?.location();
         let area = place.shape.plan()?.area();
         self.send(&[0; 60])?;
         self.memory.fill(place.offset, area, 0xff)?;
@@ -493,7 +493,7 @@ impl Program {
         self.memory.fill(0x200, 8, 0xff)?;
         // Rings until the driver has disconnected the program.
         for _ in 0..1000 {
-            self.attachment.ring();
+            self.attachment.notify();
             if self.attachment.ended().is_some() {
                 break;
             }

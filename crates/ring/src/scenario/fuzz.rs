@@ -14,21 +14,22 @@ mod script;
 use netnice_cases::cases;
 use proptest::prelude::*;
 
-use super::hostile::{Poke, START, Step, Story};
+use super::hostile::{Corruption, START, Scenario, Step};
 use crate::layout::Ring;
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (1usize..=8, 1u32..=64).prop_map(|(pieces, length)| Step::Submit { pieces, length }),
         4 => (1usize..=8).prop_map(|pieces| Step::Prime { pieces }),
-        4 => Just(Step::ProgramShows),
+        4 => Just(Step::ProgramPublish),
         3 => Just(Step::Reclaim),
         3 => Just(Step::Receive),
         4 => Just(Step::Take),
         4 => Just(Step::TakeEmpty),
         3 => any::<usize>().prop_map(|which| Step::GiveBack { which }),
-        3 => (any::<usize>(), 0usize..600).prop_map(|(which, length)| Step::Deliver { which, length }),
-        4 => Just(Step::DriverShows),
+        3 => (any::<usize>(), 0usize..600)
+            .prop_map(|(which, length)| Step::Deliver { which, length }),
+        4 => Just(Step::DriverPublish),
     ]
 }
 
@@ -51,12 +52,13 @@ fn entry() -> impl Strategy<Value = [u64; 2]> {
         // A head with a valid count.
         3 => (1u64..9).prop_map(|count| [count, 0]),
         // A pair that may be valid.
-        3 => (base, prop_oneof![4 => 0u64..66, 1 => number()]).prop_map(|(base, length)| [base, length]),
+        3 => (base, prop_oneof![4 => 0u64..66, 1 => number()])
+            .prop_map(|(base, length)| [base, length]),
         1 => [number(), number()],
     ]
 }
 
-fn poke(start: u32) -> impl Strategy<Value = Poke> {
+fn corruption(start: u32) -> impl Strategy<Value = Corruption> {
     let index = move || {
         prop_oneof![
             4 => (0u32..40).prop_map(move |off| start.wrapping_add(off).wrapping_sub(2)),
@@ -64,10 +66,11 @@ fn poke(start: u32) -> impl Strategy<Value = Poke> {
         ]
     };
     prop_oneof![
-        6 => (ring(), 0u32..16, entry()).prop_map(|(ring, at, words)| Poke::Entry(ring, at, words)),
-        2 => (ring(), index()).prop_map(|(ring, index)| Poke::Producer(ring, index)),
-        2 => (ring(), index()).prop_map(|(ring, index)| Poke::Consumer(ring, index)),
-        6 => Just(Poke::Nothing),
+        6 => (ring(), 0u32..16, entry())
+            .prop_map(|(ring, at, words)| Corruption::Entry(ring, at, words)),
+        2 => (ring(), index()).prop_map(|(ring, index)| Corruption::Producer(ring, index)),
+        2 => (ring(), index()).prop_map(|(ring, index)| Corruption::Consumer(ring, index)),
+        6 => Just(Corruption::Nothing),
     ]
 }
 
@@ -78,54 +81,58 @@ proptest! {
     #![proptest_config(cases(100))]
 
     #[test]
-    fn honest_sides_break_nothing_and_lose_nothing(steps in prop::collection::vec(step(), 0..STEPS)) {
-        let mut story = Story::new(START, true);
+    fn valid_steps_break_no_rule_and_lose_no_packet(
+        steps in prop::collection::vec(step(), 0..STEPS),
+    ) {
+        let mut scenario = Scenario::new(START, true);
         for step in &steps {
-            prop_assert!(story.step(step), "{:?}", step);
-            story.both.invariants();
+            prop_assert!(scenario.step(step), "{:?}", step);
+            scenario.both.invariants();
         }
-        story.end();
+        scenario.end();
     }
 
     #[test]
-    fn whatever_a_program_writes(steps in prop::collection::vec((poke(START), step()), 0..STEPS)) {
-        let mut story = Story::new(START, false);
-        for (poke, step) in &steps {
-            story.poke(poke);
-            let goes_on = story.step(step);
-            story.both.driver.invariants();
-            if !goes_on {
+    fn any_writes_of_a_program_keep_the_ledger_balanced(
+        steps in prop::collection::vec((corruption(START), step()), 0..STEPS),
+    ) {
+        let mut scenario = Scenario::new(START, false);
+        for (corruption, step) in &steps {
+            scenario.corrupt(corruption);
+            let continues = scenario.step(step);
+            scenario.both.driver.invariants();
+            if !continues {
                 break;
             }
         }
-        story.end();
+        scenario.end();
     }
 
     /// Random memory: the test draws every word of the rings and indices.
     #[test]
-    fn any_state_of_the_rings(
+    fn any_state_of_the_rings_keeps_the_ledger_balanced(
         entries in prop::collection::vec(entry(), 64),
         indices in prop::array::uniform8(number()),
         calls in 1usize..20,
     ) {
-        let mut story = Story::new(0, false);
+        let mut scenario = Scenario::new(0, false);
         for (place, words) in (0..).zip(&entries) {
-            story.both.set_entry(Ring::ALL[place as usize / 16], place % 16, *words);
+            scenario.both.set_entry(Ring::ALL[place as usize / 16], place % 16, *words);
         }
         for (place, index) in indices.iter().enumerate() {
             // Mostly values that can occur.
             let index = *index as u32 % if place % 3 == 0 { u32::MAX } else { 40 };
             match place {
-                0..4 => story.both.set_producer(Ring::ALL[place], index),
-                _ => story.both.set_consumer(Ring::ALL[place - 4], index),
+                0..4 => scenario.both.set_producer(Ring::ALL[place], index),
+                _ => scenario.both.set_consumer(Ring::ALL[place - 4], index),
             }
         }
         for _ in 0..calls {
-            if !story.step(&Step::Take) || !story.step(&Step::TakeEmpty) {
+            if !scenario.step(&Step::Take) || !scenario.step(&Step::TakeEmpty) {
                 break;
             }
-            story.both.driver.invariants();
+            scenario.both.driver.invariants();
         }
-        story.end();
+        scenario.end();
     }
 }

@@ -13,7 +13,7 @@ fn corpus() -> Corpus {
 
 #[test]
 #[cfg_attr(miri, ignore = "reads files")]
-fn stories_that_are_kept_end_as_they_did() {
+fn kept_scenarios_end_as_their_file_names_state() {
     corpus().replay(judged, &ENDS);
 }
 
@@ -22,7 +22,7 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore = "reads files")]
-    fn stories_near_those_that_are_kept(bytes in corpus().near()) {
+    fn scenarios_near_those_that_are_kept(bytes in corpus().near()) {
         judged(&bytes);
     }
 }

@@ -38,14 +38,14 @@ use crate::words::{Ordering, Word, Words, fence};
 
 /// The sleeping flag of one side.
 #[derive(Clone)]
-pub(crate) struct Nap {
+pub(crate) struct SleepFlag {
     pub(crate) flag: Word,
 }
 
-impl Nap {
+impl SleepFlag {
     /// Sets the flag. The caller must look for work once more after this call. True if the flag was
     /// 0 before, so that the other side may take it from now on.
-    pub(crate) fn begin(&self) -> bool {
+    pub(crate) fn set(&self) -> bool {
         let new = self.flag.swap(1, Ordering::Relaxed) == 0;
         fence(Ordering::SeqCst);
         new
@@ -53,13 +53,13 @@ impl Nap {
 
     /// Clears the flag. True if it was still set, which means that the other side sent no
     /// notification.
-    pub(crate) fn end(&self) -> bool {
+    pub(crate) fn clear(&self) -> bool {
         self.flag.swap(0, Ordering::Relaxed) != 0
     }
 
     /// True if the other side sleeps and this caller took its flag: the caller must notify it.
     #[inline]
-    pub(crate) fn must_ring(&self) -> bool {
+    pub(crate) fn take(&self) -> bool {
         fence(Ordering::SeqCst);
         self.flag.load(Ordering::Relaxed) != 0 && self.flag.swap(0, Ordering::Relaxed) != 0
     }
@@ -125,57 +125,57 @@ impl Notices {
 
 /// Notifies the other side if it sleeps. It is cheap to clone and can be used by any thread.
 #[derive(Clone)]
-pub struct Ringer {
-    nap: Nap,
-    bell: Arc<OwnedFd>,
+pub struct Notifier {
+    sleep_flag: SleepFlag,
+    doorbell: Arc<OwnedFd>,
 }
 
-impl Ringer {
-    pub(crate) fn new(nap: Nap, bell: OwnedFd) -> Ringer {
-        Ringer {
-            nap,
-            bell: Arc::new(bell),
+impl Notifier {
+    pub(crate) fn new(sleep_flag: SleepFlag, doorbell: OwnedFd) -> Notifier {
+        Notifier {
+            sleep_flag,
+            doorbell: Arc::new(doorbell),
         }
     }
 
     /// Notifies the other side if it sleeps. Call it after publishing. True if the other side
     /// slept.
     #[inline]
-    pub fn ring(&self) -> bool {
-        let sleeps = self.claim();
+    pub fn notify(&self) -> bool {
+        let sleeps = self.take_flag();
         if sleeps {
-            self.strike();
+            self.signal();
         }
         sleeps
     }
 
-    /// The first half of [`Ringer::ring`]. True if the other side sleeps: the caller must then call
-    /// [`Ringer::strike`].
+    /// The first half of [`Notifier::notify`]. True if the other side sleeps: the caller must then
+    /// call [`Notifier::signal`].
     #[inline]
-    pub fn claim(&self) -> bool {
-        self.nap.must_ring()
+    pub fn take_flag(&self) -> bool {
+        self.sleep_flag.take()
     }
 
-    /// The second half of [`Ringer::ring`]: a system call. The kernel visits every waiter of the
-    /// doorbell, so the time is proportional to their number.
-    pub fn strike(&self) {
+    /// The second half of [`Notifier::notify`]: a system call. The kernel visits every waiter of
+    /// the doorbell, so the time is proportional to their number.
+    pub fn signal(&self) {
         // The write fails if the counter is full. The doorbell is then already signalled.
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.doorbell, &1u64.to_ne_bytes());
     }
 
     /// The other side's flag.
     #[cfg(all(test, not(loom), not(miri)))]
-    pub(crate) fn bell_flag(&self) -> u32 {
-        self.nap.flag.load(Ordering::Relaxed)
+    pub(crate) fn flag(&self) -> u32 {
+        self.sleep_flag.flag.load(Ordering::Relaxed)
     }
 }
 
 /// The notifications that a poll of the doorbell found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct Notifications {
     /// Notifications since the last poll.
-    pub rings: u64,
+    pub count: u64,
     /// Notifications that were sent without taking the flag, which breaks R52. 0 for a program that
     /// keeps the rules.
-    pub unasked: u64,
+    pub without_flag: u64,
 }

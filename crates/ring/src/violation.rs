@@ -6,18 +6,18 @@ use crate::layout::Ring;
 
 /// A protocol violation: the rule that was broken, and the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{ring} ring: {rule}")]
-pub struct Breach {
+#[error("{ring} ring: R{}: {rule}", .rule.number())]
+pub struct ProtocolViolation {
     /// The ring in which the violation was detected.
     pub ring: Ring,
     /// The rule that was broken.
     pub rule: Rule,
 }
 
-impl Breach {
+impl ProtocolViolation {
     /// The number of the rule in `docs/reference/ring.md`.
-    pub fn must(&self) -> u32 {
-        self.rule.must()
+    pub fn rule_number(&self) -> u32 {
+        self.rule.number()
     }
 }
 
@@ -25,7 +25,7 @@ impl Breach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rule {
     /// A producer index moved back (R20).
-    #[error("R{must}: the producer index went back from {last} to {seen}", must = self.must())]
+    #[error("the producer index went back from {last} to {seen}")]
     ProducerBack {
         /// The previous value.
         last: u32,
@@ -33,7 +33,7 @@ pub enum Rule {
         seen: u32,
     },
     /// A producer index advanced by more entries than were free (R21).
-    #[error("R{must}: the producer index advanced by {advance}, and only {room} entries were free", must = self.must())]
+    #[error("the producer index advanced by {advance}, and only {room} entries were free")]
     ProducerPast {
         /// The advance, in entries.
         advance: u32,
@@ -41,7 +41,7 @@ pub enum Rule {
         room: u32,
     },
     /// A consumer index moved back (R22).
-    #[error("R{must}: the consumer index went back from {last} to {seen}", must = self.must())]
+    #[error("the consumer index went back from {last} to {seen}")]
     ConsumerBack {
         /// The previous value.
         last: u32,
@@ -49,7 +49,7 @@ pub enum Rule {
         seen: u32,
     },
     /// A consumer index moved past the published producer index (R23).
-    #[error("R{must}: the consumer index advanced by {advance}, and only {waiting} entries were waiting", must = self.must())]
+    #[error("the consumer index advanced by {advance}, and only {waiting} entries were waiting")]
     ConsumerPast {
         /// The advance, in entries.
         advance: u32,
@@ -57,13 +57,13 @@ pub enum Rule {
         waiting: u32,
     },
     /// A record with no pair or with more than 8 pairs (R30).
-    #[error("R{must}: a record of {count} pairs, 1 to {most} are allowed", must = self.must(), most = crate::record::MAX_PAIRS)]
+    #[error("a record of {count} pairs, 1 to {most} are allowed", most = crate::record::MAX_PAIRS)]
     Count {
         /// The count in the record's head.
         count: u32,
     },
     /// A record that was only partly published (R31).
-    #[error("R{must}: a record of {entries} entries, of which {published} were published", must = self.must())]
+    #[error("a record of {entries} entries, of which {published} were published")]
     Partial {
         /// Entries of the record according to its head.
         entries: u32,
@@ -71,7 +71,7 @@ pub enum Rule {
         published: u32,
     },
     /// A reserved field or bit is not 0 (R32).
-    #[error("R{must}: the reserved field {field} holds {seen:#x}, not 0", must = self.must())]
+    #[error("the reserved field {field} holds {seen:#x}, not 0")]
     Reserved {
         /// The field.
         field: &'static str,
@@ -79,20 +79,20 @@ pub enum Rule {
         seen: u64,
     },
     /// A base that is not aligned (R40).
-    #[error("R{must}: base {base:#x} is not a multiple of {align}", must = self.must(), align = crate::layout::ALIGN)]
+    #[error("base {base:#x} is not a multiple of {align}", align = crate::layout::ALIGN)]
     Alignment {
         /// The base.
         base: u64,
     },
     /// A pair of length 0 from the program (R41).
-    #[error("R{must}: the pair at base {base:#x} has length 0", must = self.must())]
+    #[error("the pair at base {base:#x} has length 0")]
     Empty {
         /// The base.
         base: u64,
     },
     /// A pair that is not inside the flow's data area (R42).
-    #[error("R{must}: base {base:#x} and length {length} are not inside the data area of {area} bytes", must = self.must())]
-    Foreign {
+    #[error("base {base:#x} and length {length} are not inside the data area of {area} bytes")]
+    OutsideArea {
         /// The base.
         base: u64,
         /// The length.
@@ -101,7 +101,7 @@ pub enum Rule {
         area: u64,
     },
     /// A pair that crosses a chunk boundary (R43).
-    #[error("R{must}: base {base:#x} and length {length} cross the end of a chunk of {chunk} bytes", must = self.must())]
+    #[error("base {base:#x} and length {length} cross the end of a chunk of {chunk} bytes")]
     Crossing {
         /// The base.
         base: u64,
@@ -111,8 +111,8 @@ pub enum Rule {
         chunk: u32,
     },
     /// A side handed over a chunk that it does not own (R44).
-    #[error("R{must}: chunk {chunk} was handed over, and was not the sender's to give", must = self.must())]
-    NotYours {
+    #[error("chunk {chunk} was handed over, and its sender did not own it")]
+    NotOwned {
         /// The chunk's number in the flow's data area.
         chunk: u32,
     },
@@ -120,7 +120,7 @@ pub enum Rule {
 
 impl Rule {
     /// The number of the rule in `docs/reference/ring.md`.
-    pub fn must(&self) -> u32 {
+    pub fn number(&self) -> u32 {
         match self {
             Rule::ProducerBack { .. } => 20,
             Rule::ProducerPast { .. } => 21,
@@ -131,9 +131,9 @@ impl Rule {
             Rule::Reserved { .. } => 32,
             Rule::Alignment { .. } => 40,
             Rule::Empty { .. } => 41,
-            Rule::Foreign { .. } => 42,
+            Rule::OutsideArea { .. } => 42,
             Rule::Crossing { .. } => 43,
-            Rule::NotYours { .. } => 44,
+            Rule::NotOwned { .. } => 44,
         }
     }
 }

@@ -7,21 +7,21 @@ pub mod hostile;
 
 use std::sync::Arc;
 
-use crate::bell::Notices;
-use crate::driver::{self, Header, Taken};
-use crate::layout::{PAGE, Place, Ring, Shape};
-use crate::program::{self, Chunk, Piece};
+use crate::doorbell::Notices;
+use crate::driver::{DriverRings, Header, Taken};
+use crate::layout::{FlowLocation, PAGE, Ring, Shape};
+use crate::program::{Chunk, Piece, ProgramRings};
 use crate::record::Record;
 use crate::region::Region;
-use crate::words::{Ordering, Slots, Word};
+use crate::words::{Entries, Ordering, Word};
 
 /// Both sides of one flow.
-pub(crate) struct Both {
-    pub driver: driver::Flow,
-    pub program: program::Flow,
+pub(crate) struct BothSides {
+    pub driver: DriverRings,
+    pub program: ProgramRings,
     pub to_driver: Notices,
     region: Arc<Region>,
-    place: Place,
+    location: FlowLocation,
 }
 
 /// 4 chunks of 256 bytes, rings of 16 entries.
@@ -32,26 +32,26 @@ pub(crate) const SMALL: Shape = Shape {
     receive_entries: 16,
 };
 
-impl Both {
+impl BothSides {
     /// A flow whose ring indices are `at`.
-    pub(crate) fn new(shape: Shape, at: u32) -> Both {
+    pub(crate) fn new(shape: Shape, at: u32) -> BothSides {
         let bytes = shape.plan().expect("a shape").bytes();
         let region = Arc::new(Region::private(PAGE + bytes));
-        let place = Place {
+        let location = FlowLocation {
             slot: 0,
             offset: PAGE,
             shape,
         };
         let header = Header::new(&region);
-        let driver = driver::Flow::open(&region, place, &header.to_program(1), at);
-        let program = program::Flow::new(&region, place, &header.to_driver(1), at, None);
+        let driver = DriverRings::open(&region, location, &header.to_program(1), at);
+        let program = ProgramRings::new(&region, location, &header.to_driver(1), at, None);
         let to_driver = header.to_driver(1);
-        Both {
+        BothSides {
             driver,
             program,
             to_driver,
             region,
-            place,
+            location,
         }
     }
 
@@ -72,7 +72,7 @@ impl Both {
 
     /// The driver takes the next record, which must be there.
     pub(crate) fn taken(&mut self) -> Record {
-        record(self.driver.take().expect("by the rules"))
+        record(self.driver.take().expect("no violation"))
     }
 
     /// The bytes of a record that the driver holds.
@@ -94,9 +94,9 @@ impl Both {
 
     /// Overwrites an entry in shared memory.
     pub(crate) fn set_entry(&self, ring: Ring, index: u32, words: [u64; 2]) {
-        let plan = self.place.shape.plan().expect("a shape");
-        let at = self.place.offset + plan.ring(ring);
-        Slots::new(&self.region, at, self.place.shape.entries(ring)).write(index, words);
+        let plan = self.location.shape.plan().expect("a shape");
+        let at = self.location.offset + plan.ring(ring);
+        Entries::new(&self.region, at, self.location.shape.entries(ring)).write(index, words);
     }
 
     pub(crate) fn invariants(&self) {
@@ -105,7 +105,7 @@ impl Both {
     }
 
     fn word(&self, at: u64) -> Word {
-        Word::new(&self.region, self.place.offset + at)
+        Word::new(&self.region, self.location.offset + at)
     }
 }
 
@@ -120,6 +120,6 @@ pub(crate) fn piece(chunk: Chunk, start: u32, length: u32) -> Piece {
 pub(crate) fn record(taken: Taken) -> Record {
     match taken {
         Taken::Record(record) => record,
-        other => panic!("a record should be there, and it is {other:?}"),
+        other => panic!("expected a record, got {other:?}"),
     }
 }

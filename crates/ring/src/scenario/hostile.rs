@@ -5,11 +5,11 @@
 //! driver's side breaks one of its own properties, which the documentation of the test module
 //! `fuzz` lists.
 
-use super::{Both, piece};
-use crate::breach::Breach;
-use crate::driver::{Flow, Taken};
+use super::{BothSides, piece};
+use crate::driver::{DriverRings, Taken};
 use crate::layout::{Ring, Shape};
 use crate::record::{Record, Status};
+use crate::violation::ProtocolViolation;
 
 pub(super) const SHAPE: Shape = Shape {
     chunk_bytes: 64,
@@ -22,18 +22,18 @@ pub(super) const SHAPE: Shape = Shape {
 pub(super) enum Step {
     Submit { pieces: usize, length: u32 },
     Prime { pieces: usize },
-    ProgramShows,
+    ProgramPublish,
     Reclaim,
     Receive,
     Take,
     TakeEmpty,
     GiveBack { which: usize },
     Deliver { which: usize, length: usize },
-    DriverShows,
+    DriverPublish,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Poke {
+pub(super) enum Corruption {
     Producer(Ring, u32),
     Consumer(Ring, u32),
     Entry(Ring, u32, [u64; 2]),
@@ -41,7 +41,7 @@ pub(super) enum Poke {
 }
 
 /// Checks the properties that every accepted record must have, whatever the ring contained.
-fn judge_again(record: &Record, driver: &Flow, held: &[Record]) {
+fn check_record(record: &Record, driver: &DriverRings, held: &[Record]) {
     let chunk = |base: u32| base / SHAPE.chunk_bytes;
     let mut seen = Vec::new();
     for pair in record.pairs() {
@@ -56,13 +56,13 @@ fn judge_again(record: &Record, driver: &Flow, held: &[Record]) {
     let all = seen.len();
     seen.sort_unstable();
     seen.dedup();
-    assert_eq!(seen.len(), all, "a chunk in two hands");
+    assert_eq!(seen.len(), all, "a chunk belongs to two records");
     assert_eq!(driver.balance().in_use as usize, all);
 }
 
-/// A scenario on one flow, and the records and packets that are under way in it.
-pub(super) struct Story {
-    pub(super) both: Both,
+/// A scenario on one flow, and the records and packets that are in flight in it.
+pub(super) struct Scenario {
+    pub(super) both: BothSides,
     /// The records that the driver holds: of the transmit channel, then of the receive channel.
     full: Vec<Record>,
     empty: Vec<Record>,
@@ -70,22 +70,22 @@ pub(super) struct Story {
     sent: std::collections::VecDeque<(u8, usize)>,
     delivered: std::collections::VecDeque<(u8, usize)>,
     number: u8,
-    honest: bool,
+    check_packets: bool,
     /// The rule of docs/reference/ring.md that the program broke.
-    broken: Option<u32>,
+    broken_rule: Option<u32>,
 }
 
-impl Story {
-    pub(super) fn new(start: u32, honest: bool) -> Story {
-        Story {
-            both: Both::new(SHAPE, start),
+impl Scenario {
+    pub(super) fn new(start: u32, check_packets: bool) -> Scenario {
+        Scenario {
+            both: BothSides::new(SHAPE, start),
             full: Vec::new(),
             empty: Vec::new(),
             sent: Default::default(),
             delivered: Default::default(),
             number: 0,
-            honest,
-            broken: None,
+            check_packets,
+            broken_rule: None,
         }
     }
 
@@ -94,7 +94,7 @@ impl Story {
         match *step {
             Step::Submit { pieces, length } => self.hand_over(pieces, Some(length)),
             Step::Prime { pieces } => self.hand_over(pieces, None),
-            Step::ProgramShows => {
+            Step::ProgramPublish => {
                 self.both.program.publish();
                 true
             }
@@ -106,11 +106,11 @@ impl Story {
             Step::Take => self.take(),
             Step::TakeEmpty => match self.both.driver.take_empty() {
                 Ok(Taken::Record(record)) => {
-                    self.judge(&record);
+                    self.check(&record);
                     self.empty.push(record);
                     true
                 }
-                other => self.goes_on(other),
+                other => self.record_violation(other),
             },
             Step::GiveBack { which } if !self.full.is_empty() => {
                 let record = self.full.swap_remove(which % self.full.len());
@@ -128,16 +128,16 @@ impl Story {
                 true
             }
             Step::GiveBack { .. } | Step::Deliver { .. } => true,
-            Step::DriverShows => {
+            Step::DriverPublish => {
                 self.both.driver.publish();
                 true
             }
         }
     }
 
-    fn judge(&self, record: &Record) {
+    fn check(&self, record: &Record) {
         let held: Vec<Record> = self.full.iter().chain(&self.empty).cloned().collect();
-        judge_again(record, &self.both.driver, &held);
+        check_record(record, &self.both.driver, &held);
     }
 
     fn hand_over(&mut self, pieces: usize, fill: Option<u32>) -> bool {
@@ -149,7 +149,7 @@ impl Story {
             chunks.push(chunk);
         }
         let length = fill.unwrap_or(SHAPE.chunk_bytes);
-        let parts: Vec<_> = chunks
+        let pieces: Vec<_> = chunks
             .iter()
             .map(|chunk| piece(*chunk, 0, length))
             .collect();
@@ -159,9 +159,9 @@ impl Story {
                 for chunk in &chunks {
                     program.bytes_mut(*chunk).expect("held").fill(self.number);
                 }
-                program.submit(&parts, false)
+                program.submit(&pieces, false)
             }
-            None => program.prime(&parts),
+            None => program.prime(&pieces),
         };
         if done.is_err() {
             for chunk in chunks {
@@ -169,44 +169,47 @@ impl Story {
             }
         } else if fill.is_some() {
             self.sent
-                .push_back((self.number, parts.len() * length as usize));
+                .push_back((self.number, pieces.len() * length as usize));
         }
-        !matches!(done, Err(crate::program::Refused::Fault(_)))
+        !matches!(done, Err(crate::program::RecordError::Flow(_)))
     }
 
     fn take(&mut self) -> bool {
         match self.both.driver.take() {
             Ok(Taken::Record(record)) => {
-                self.judge(&record);
+                self.check(&record);
                 let bytes = self.both.read(&record);
-                if self.honest {
-                    let (byte, length) = self.sent.pop_front().expect("somebody submitted it");
+                if self.check_packets {
+                    let (byte, length) = self.sent.pop_front().expect("the packet was submitted");
                     assert_eq!(bytes, vec![byte; length]);
                 }
                 self.full.push(record);
                 true
             }
-            other => self.goes_on(other),
+            other => self.record_violation(other),
         }
     }
 
-    /// True if the driver found no violation.
-    fn goes_on(&mut self, taken: Result<Taken, Breach>) -> bool {
-        self.broken = taken.err().map(|breach| breach.must());
-        self.broken.is_none()
+    /// Stores the violation that the driver found. True if it found none.
+    fn record_violation(&mut self, taken: Result<Taken, ProtocolViolation>) -> bool {
+        self.broken_rule = taken.err().map(|violation| violation.rule_number());
+        self.broken_rule.is_none()
     }
 
     fn receive(&mut self) -> bool {
         match self.both.program.receive() {
             Ok(Some(record)) => {
-                if self.honest {
-                    let (byte, length) = self.delivered.pop_front().expect("somebody delivered it");
+                if self.check_packets {
+                    let (byte, length) = self
+                        .delivered
+                        .pop_front()
+                        .expect("the packet was delivered");
                     assert_eq!(record.bytes(), length);
                     for pair in record.pairs() {
-                        let part = self.both.program.piece(pair);
-                        let bytes = self.both.program.bytes(part.chunk).expect("held");
+                        let piece = self.both.program.piece(pair);
+                        let bytes = self.both.program.bytes(piece.chunk).expect("held");
                         assert!(
-                            bytes[..part.length as usize]
+                            bytes[..piece.length as usize]
                                 .iter()
                                 .all(|seen| *seen == byte)
                         );
@@ -218,12 +221,12 @@ impl Story {
         }
     }
 
-    pub(super) fn poke(&mut self, poke: &Poke) {
-        match *poke {
-            Poke::Producer(ring, index) => self.both.set_producer(ring, index),
-            Poke::Consumer(ring, index) => self.both.set_consumer(ring, index),
-            Poke::Entry(ring, at, words) => self.both.set_entry(ring, at, words),
-            Poke::Nothing => {}
+    pub(super) fn corrupt(&mut self, corruption: &Corruption) {
+        match *corruption {
+            Corruption::Producer(ring, index) => self.both.set_producer(ring, index),
+            Corruption::Consumer(ring, index) => self.both.set_consumer(ring, index),
+            Corruption::Entry(ring, at, words) => self.both.set_entry(ring, at, words),
+            Corruption::Nothing => {}
         }
     }
 
@@ -270,18 +273,18 @@ impl Script<'_> {
         Some(start.wrapping_add(self.number()? as u32).wrapping_sub(2))
     }
 
-    fn next(&mut self, start: u32) -> Option<(Poke, Step)> {
+    fn next(&mut self, start: u32) -> Option<(Corruption, Step)> {
         let kind = self.byte()? % 14;
-        let poke = match kind {
-            10 => Poke::Producer(self.ring()?, self.index(start)?),
-            11 => Poke::Consumer(self.ring()?, self.index(start)?),
-            12 => Poke::Entry(
+        let corruption = match kind {
+            10 => Corruption::Producer(self.ring()?, self.index(start)?),
+            11 => Corruption::Consumer(self.ring()?, self.index(start)?),
+            12 => Corruption::Entry(
                 self.ring()?,
                 u32::from(self.byte()? % 16),
                 [self.number()?, self.number()?],
             ),
             // As 12, but the base is a multiple of the chunk size, like most bases.
-            13 => Poke::Entry(
+            13 => Corruption::Entry(
                 self.ring()?,
                 u32::from(self.byte()? % 16),
                 [
@@ -289,7 +292,7 @@ impl Script<'_> {
                     self.number()?,
                 ],
             ),
-            _ => Poke::Nothing,
+            _ => Corruption::Nothing,
         };
         let step = match kind {
             0 => Step::Submit {
@@ -299,7 +302,7 @@ impl Script<'_> {
             1 => Step::Prime {
                 pieces: 1 + usize::from(self.byte()? % 8),
             },
-            2 => Step::ProgramShows,
+            2 => Step::ProgramPublish,
             3 => Step::Reclaim,
             4 => Step::Receive,
             5 => Step::TakeEmpty,
@@ -310,10 +313,10 @@ impl Script<'_> {
                 which: self.byte()?.into(),
                 length: self.number()? as usize,
             },
-            8 => Step::DriverShows,
+            8 => Step::DriverPublish,
             _ => Step::Take,
         };
-        Some((poke, step))
+        Some((corruption, step))
     }
 }
 
@@ -327,19 +330,19 @@ pub fn judged(bytes: &[u8]) -> String {
     } else {
         0
     };
-    let mut story = Story::new(start, false);
-    let mut goes_on = true;
-    while goes_on && let Some((poke, step)) = script.next(start) {
-        story.poke(&poke);
-        goes_on = story.step(&step);
-        story.both.driver.invariants();
+    let mut scenario = Scenario::new(start, false);
+    let mut continues = true;
+    while continues && let Some((corruption, step)) = script.next(start) {
+        scenario.corrupt(&corruption);
+        continues = scenario.step(&step);
+        scenario.both.driver.invariants();
     }
-    let end = match (goes_on, story.broken) {
+    let end = match (continues, scenario.broken_rule) {
         (true, _) => "whole".to_owned(),
-        (false, Some(must)) => format!("r{must}"),
+        (false, Some(number)) => format!("r{number}"),
         // The program's side found its own rings corrupted.
         (false, None) => "program".to_owned(),
     };
-    story.end();
+    scenario.end();
     end
 }

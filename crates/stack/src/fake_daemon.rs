@@ -16,47 +16,47 @@ use netnice_api::direct::{
 };
 use netnice_api::frame::{Decoder, LONGEST_REQUEST};
 use netnice_api::{Done, Request, Response, RuntimeDir, decode_client_call, encode_response, fds};
-use netnice_ring::driver::{Client, Flow, Loss, Taken};
+use netnice_ring::driver::{DriverRings, Loss, ProgramMemory, Taken};
 use netnice_ring::{Budget, Shape, Status};
 use rustix::event::{PollFd, PollFlags, eventfd};
 
 use netnice_stack::datagram::{self, Checks};
 
 /// The fake daemon, as a test holds it.
-pub(crate) struct Peer {
+pub(crate) struct FakeDaemon {
     folder: PathBuf,
-    orders: Sender<Order>,
+    commands: Sender<DaemonCommand>,
     wake: std::sync::Arc<std::os::fd::OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// A command from a test to the fake daemon.
-pub(crate) enum Order {
-    /// Send these news to the program.
-    Say(FlowNews),
+pub(crate) enum DaemonCommand {
+    /// Send this notification to the program.
+    Notify(FlowNews),
     /// Close a flow in the ring without a message.
-    Shut(u32),
+    CloseSilently(u32),
     /// Close the connection; the driver's side continues.
-    HangUp,
+    Disconnect,
     /// End the thread.
     End,
 }
 
-impl Peer {
+impl FakeDaemon {
     /// Starts a fake daemon that serves one program, in a new runtime folder.
-    pub(crate) fn new(name: &str) -> Peer {
+    pub(crate) fn new(name: &str) -> FakeDaemon {
         let folder = std::env::temp_dir().join(format!("netnice-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let dir = RuntimeDir::choose(Some(folder.clone()), None);
         let listener = UnixListener::bind(dir.socket()).unwrap();
-        let (orders, taken) = channel();
+        let (commands, received) = channel();
         let wake = eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
         let wake = std::sync::Arc::new(wake);
         let woken = wake.clone();
-        let thread = std::thread::spawn(move || serve(&listener, &taken, &woken));
-        Peer {
+        let thread = std::thread::spawn(move || serve(&listener, &received, &woken));
+        FakeDaemon {
             folder,
-            orders,
+            commands,
             wake,
             thread: Some(thread),
         }
@@ -66,21 +66,21 @@ impl Peer {
         RuntimeDir::choose(Some(self.folder.clone()), None)
     }
 
-    pub(crate) fn order(&self, order: Order) {
-        self.orders.send(order).unwrap();
+    pub(crate) fn send(&self, command: DaemonCommand) {
+        self.commands.send(command).unwrap();
         rustix::io::write(&*self.wake, &1u64.to_ne_bytes()).unwrap();
     }
 }
 
-impl Drop for Peer {
+impl Drop for FakeDaemon {
     fn drop(&mut self) {
-        let _ = self.orders.send(Order::End);
+        let _ = self.commands.send(DaemonCommand::End);
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
             && !std::thread::panicking()
         {
-            panic!("the peer failed");
+            panic!("the fake daemon panicked");
         }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
@@ -89,15 +89,15 @@ impl Drop for Peer {
 /// The connection, the flows and the memory of one program.
 struct Session {
     stream: Option<UnixStream>,
-    words: Decoder,
-    client: Option<Client>,
-    flows: HashMap<u32, (Flow, Speaks)>,
-    next: u32,
-    asked_hops: u32,
+    decoder: Decoder,
+    memory: Option<ProgramMemory>,
+    flows: HashMap<u32, (DriverRings, Speaks)>,
+    next_flow: u32,
+    hop_requests: u32,
     now: u64,
 }
 
-fn serve(listener: &UnixListener, orders: &Receiver<Order>, wake: &std::os::fd::OwnedFd) {
+fn serve(listener: &UnixListener, commands: &Receiver<DaemonCommand>, wake: &std::os::fd::OwnedFd) {
     let stream = loop {
         let mut fds = [
             PollFd::new(listener, PollFlags::IN),
@@ -113,46 +113,52 @@ fn serve(listener: &UnixListener, orders: &Receiver<Order>, wake: &std::os::fd::
     };
     let mut session = Session {
         stream: Some(stream),
-        words: Decoder::new(LONGEST_REQUEST),
-        client: None,
+        decoder: Decoder::new(LONGEST_REQUEST),
+        memory: None,
         flows: HashMap::new(),
-        next: 1,
-        asked_hops: 0,
+        next_flow: 1,
+        hop_requests: 0,
         now: 0,
     };
     loop {
         session.sleep(wake);
         let _ = rustix::io::read(wake, &mut [0; 8]);
-        while let Ok(order) = orders.try_recv() {
-            match order {
-                Order::Say(news) => session.say(&Response::Direct(DirectAnswer::News(news)), &[]),
-                Order::Shut(flow) => session.close(flow),
-                Order::HangUp => session.stream = None,
-                Order::End => return,
+        while let Ok(command) = commands.try_recv() {
+            match command {
+                DaemonCommand::Notify(notification) => {
+                    session
+                        .write_response(&Response::Direct(DirectAnswer::News(notification)), &[]);
+                }
+                DaemonCommand::CloseSilently(flow) => session.close(flow),
+                DaemonCommand::Disconnect => session.stream = None,
+                DaemonCommand::End => return,
             }
         }
-        session.hear();
-        session.carry();
+        session.read_requests();
+        session.deliver_frames();
     }
 }
 
 impl Session {
     fn sleep(&mut self, wake: &std::os::fd::OwnedFd) {
-        let quiet = self.client.as_mut().is_none_or(Client::doze);
+        let quiet = self
+            .memory
+            .as_mut()
+            .is_none_or(ProgramMemory::prepare_sleep);
         if quiet {
             let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
             fds.extend(self.stream.as_ref().map(|s| PollFd::new(s, PollFlags::IN)));
-            let bell = self.client.as_ref().map(Client::bell);
-            fds.extend(bell.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN)));
+            let doorbell = self.memory.as_ref().map(ProgramMemory::doorbell);
+            fds.extend(doorbell.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             rustix::event::poll(&mut fds, None).unwrap();
         }
-        if let Some(client) = &mut self.client {
-            assert_eq!(client.hear().unasked, 0);
-            client.take_notices(|_| {});
+        if let Some(memory) = &mut self.memory {
+            assert_eq!(memory.drain_doorbell().without_flag, 0);
+            memory.take_notices(|_| {});
         }
     }
 
-    fn hear(&mut self) {
+    fn read_requests(&mut self) {
         let Some(stream) = &self.stream else { return };
         let mut readable = [PollFd::new(stream, PollFlags::IN)];
         let now = rustix::event::Timespec::default();
@@ -165,75 +171,76 @@ impl Session {
             self.stream = None;
             return;
         }
-        self.words.push(&bytes[..got.bytes]);
-        while let Some(body) = self.words.poll().unwrap() {
+        self.decoder.push(&bytes[..got.bytes]);
+        while let Some(body) = self.decoder.poll().unwrap() {
             let call = decode_client_call(&body).unwrap();
-            let Request::Direct(ask) = call.request else {
-                panic!("something else than of direct flows");
+            let Request::Direct(request) = call.request else {
+                panic!("expected a request about direct flows");
             };
-            if matches!(ask, DirectRequest::Attach(_)) {
-                assert!(call.process.is_some(), "the program is named");
+            if matches!(request, DirectRequest::Attach(_)) {
+                assert!(call.process.is_some(), "the request has a pidfd");
             }
-            self.answer(ask);
+            self.handle(request);
         }
     }
 
-    fn answer(&mut self, ask: DirectRequest) {
-        match ask {
+    fn handle(&mut self, request: DirectRequest) {
+        match request {
             DirectRequest::Attach(attach) => {
                 let budget = Budget {
                     flows: attach.flows,
                     bytes: attach.bytes,
                 };
-                let client = Client::create(budget).unwrap();
+                let memory = ProgramMemory::create(budget).unwrap();
                 let attached = Attached {
                     iface: attach.iface.unwrap_or("only0".into()),
                     mode: "native".into(),
                 };
-                let handles = client.handles();
-                // The client must not take news that arrive before the response for the response.
-                self.say(
+                let handles = memory.handles();
+                // The client must not take a notification that arrives before the response for the
+                // response.
+                self.write_response(
                     &Response::Direct(DirectAnswer::News(FlowNews::Link { up: true })),
                     &[],
                 );
                 let fds = [handles.memory, handles.to_driver, handles.to_program];
-                self.say(&Response::Direct(DirectAnswer::Attached(attached)), &fds);
-                self.client = Some(client);
+                self.write_response(&Response::Direct(DirectAnswer::Attached(attached)), &fds);
+                self.memory = Some(memory);
             }
             DirectRequest::Open(open) => {
-                let answer = self.open(open);
-                self.say(&answer, &[]);
+                let response = self.open(open);
+                self.write_response(&response, &[]);
             }
             DirectRequest::Change(change) => {
-                let answer = match change.change.contains("100ms/") {
+                let response = match change.change.contains("100ms/") {
                     true => Response::not_admitted("the link carries 10 ms of each 20 ms"),
                     false => Response::Done(Done {
                         contract: Some(change.change),
                         ..Done::default()
                     }),
                 };
-                self.say(&answer, &[]);
+                self.write_response(&response, &[]);
             }
             DirectRequest::Close(close) => {
-                let answer = match self.flows.contains_key(&close.flow) {
+                let response = match self.flows.contains_key(&close.flow) {
                     true => Response::Done(Done::default()),
                     false => Response::failed("no such flow"),
                 };
                 self.close(close.flow);
-                self.say(&answer, &[]);
+                self.write_response(&response, &[]);
             }
             DirectRequest::NextHop(hop) => {
-                self.asked_hops += 1;
-                let answer = match hop.to {
+                self.hop_requests += 1;
+                let response = match hop.to {
                     IpAddr::V4(to) if to.octets()[3] == 99 => {
                         Response::failed("10.78.0.99 does not answer")
                     }
                     _ => Response::Direct(DirectAnswer::Hop(Hop {
-                        mac: [2, 0, 0, 0, 1, self.asked_hops as u8],
+                        mac: [2, 0, 0, 0, 1, self.hop_requests as u8],
                         mtu: 1400,
                     })),
                 };
-                self.say(&answer, &[]);
+                self.write_response(&response, &[]);
             }
         }
     }
@@ -260,20 +267,20 @@ impl Session {
                 local: self.chosen(local),
                 group,
             },
-            _ => return Response::bad_usage("what is that?"),
+            _ => return Response::bad_usage("neither a UDP flow nor a group"),
         };
-        let client = self.client.as_mut().expect("attached");
-        let flow = match client.open(shape) {
+        let memory = self.memory.as_mut().expect("attached");
+        let flow = match memory.open(shape) {
             Ok(flow) => flow,
             Err(why) => return Response::failed(why.to_string()),
         };
-        let number = self.next;
-        self.next += 1;
-        let place = flow.place();
+        let number = self.next_flow;
+        self.next_flow += 1;
+        let location = flow.location();
         let opened = FlowOpened {
             flow: number,
-            slot: place.slot,
-            offset: place.offset,
+            slot: location.slot,
+            offset: location.offset,
             next_hop: match &speaks {
                 Speaks::Udp { remote: None, .. } => None,
                 _ => Some([2, 0, 0, 0, 0, 1]),
@@ -295,7 +302,7 @@ impl Session {
             });
         }
         if local.port() == 0 {
-            local.set_port(40_000 + self.next as u16);
+            local.set_port(40_000 + self.next_flow as u16);
         }
         local
     }
@@ -304,22 +311,22 @@ impl Session {
         let Some((flow, _)) = self.flows.remove(&number) else {
             return;
         };
-        let client = self.client.as_mut().expect("attached");
-        client.close(flow);
-        client.ring();
+        let memory = self.memory.as_mut().expect("attached");
+        memory.close(flow);
+        memory.notify();
     }
 
-    fn say(&mut self, what: &Response, fds: &[std::os::fd::BorrowedFd<'_>]) {
+    fn write_response(&mut self, response: &Response, fds: &[std::os::fd::BorrowedFd<'_>]) {
         let Some(stream) = &mut self.stream else {
             return;
         };
-        let frame = encode_response(what).unwrap();
+        let frame = encode_response(response).unwrap();
         let sent = fds::send(stream.as_fd(), &frame, fds).unwrap();
         stream.write_all(&frame[sent..]).unwrap();
     }
 
     /// Delivers all sent frames to the flows that their addresses match.
-    fn carry(&mut self) {
+    fn deliver_frames(&mut self) {
         let senders: Vec<u32> = self.flows.keys().copied().collect();
         for from in senders {
             while let Some((flow, _)) = self.flows.get_mut(&from) {
@@ -330,35 +337,35 @@ impl Session {
                 let bytes = flow.read(&record, &mut frame);
                 self.now += 1;
                 flow.give_back(record, Status::DONE, self.now);
-                self.hand(&frame[..bytes]);
+                self.deliver(&frame[..bytes]);
             }
         }
         let mut moved = false;
         for (flow, _) in self.flows.values_mut() {
             moved |= flow.publish();
         }
-        if let Some(client) = &self.client
+        if let Some(memory) = &self.memory
             && moved
         {
-            client.ring();
+            memory.notify();
         }
     }
 
-    fn hand(&mut self, frame: &[u8]) {
-        let found = datagram::read(frame, Checks::Verify).expect("a datagram");
+    fn deliver(&mut self, frame: &[u8]) {
+        let datagram = datagram::parse(frame, Checks::Verify).expect("a datagram");
         for (flow, speaks) in self.flows.values_mut() {
             let same = |one: SocketAddr, other: &SocketAddr| {
                 (one.ip(), one.port()) == (other.ip(), other.port())
             };
-            let for_it = match speaks {
+            let matches = match speaks {
                 Speaks::Udp { local, remote } => {
-                    let from = |remote: &SocketAddr| same(found.from, remote);
-                    same(found.to, local) && remote.as_ref().is_none_or(from)
+                    let from = |remote: &SocketAddr| same(datagram.from, remote);
+                    same(datagram.to, local) && remote.as_ref().is_none_or(from)
                 }
-                Speaks::Group { group, .. } => same(found.to, group),
+                Speaks::Group { group, .. } => same(datagram.to, group),
                 _ => false,
             };
-            if !for_it {
+            if !matches {
                 continue;
             }
             match flow.take_empty().unwrap() {
@@ -366,7 +373,7 @@ impl Session {
                     assert_eq!(flow.write(&empty, 0, frame), frame.len());
                     flow.deliver(empty, frame.len(), Status::DONE, self.now);
                 }
-                _ => flow.lost(Loss::NoBuffer),
+                _ => flow.count_lost(Loss::NoBuffer),
             }
         }
     }
