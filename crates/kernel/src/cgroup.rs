@@ -99,12 +99,13 @@ pub fn units() -> BTreeSet<String> {
 /// Whether a cgroup is a slice that only root can change.
 fn is_slice(folder: &Path) -> bool {
     let name = folder.file_name().unwrap_or_default();
-    name.as_bytes().ends_with(b".slice") && is_roots(folder)
+    name.as_bytes().ends_with(b".slice") && only_root_can_write(folder)
 }
 
 /// Whether only root can make cgroups in this one.
-fn is_roots(folder: &Path) -> bool {
-    fs::symlink_metadata(folder).is_ok_and(|about| about.uid() == 0 && about.mode() & 0o022 == 0)
+fn only_root_can_write(folder: &Path) -> bool {
+    fs::symlink_metadata(folder)
+        .is_ok_and(|metadata| metadata.uid() == 0 && metadata.mode() & 0o022 == 0)
 }
 
 /// The cgroups directly below this one; empty if it was removed.
@@ -115,7 +116,7 @@ fn folders(of: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 }
 
 /// The cgroup of this folder.
-fn at(root: &Path, folder: &Path) -> Result<Cgroup, KernelError> {
+fn from_folder(root: &Path, folder: &Path) -> Result<Cgroup, KernelError> {
     let relative = folder.strip_prefix(root).unwrap_or(folder);
     find(&format!("/{}", relative.display()))
 }
@@ -141,7 +142,7 @@ pub fn find_unit(unit: &str) -> Result<Cgroup, KernelError> {
     while let Some(slice) = slices.pop() {
         for folder in folders(&slice) {
             if folder.file_name().is_some_and(|name| name == unit) {
-                return at(&root, &folder);
+                return from_folder(&root, &folder);
             }
             if is_slice(&folder) {
                 slices.push(folder);
@@ -162,9 +163,9 @@ pub fn find_container(id: &str) -> Option<Cgroup> {
         for folder in folders(&above) {
             let name = folder.file_name().unwrap_or_default().to_string_lossy();
             match container_id(&name) {
-                Some(whole) if whole.starts_with(id) => return at(&root, &folder).ok(),
+                Some(whole) if whole.starts_with(id) => return from_folder(&root, &folder).ok(),
                 Some(_) => {}
-                None if is_roots(&folder) => stack.push(folder),
+                None if only_root_can_write(&folder) => stack.push(folder),
                 None => {}
             }
         }
@@ -216,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_containers_group_is_known_by_its_name() {
+    fn a_container_id_is_found_in_the_name_of_its_cgroup() {
         let id = "0123456789abcdef".repeat(4);
         for name in [
             format!("docker-{id}.scope"),

@@ -15,14 +15,14 @@
 //! "dumpable", so both are set after it.
 
 mod calls;
-mod trial;
+mod check;
 
 use std::ffi::CString;
 use std::io;
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
 
-pub use trial::{Trial, trials};
+pub use check::{Attempt, attempts};
 
 /// The restrictions of a process.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ pub fn confine(to: &Confinement) -> io::Result<Confined> {
     };
     // Each capability of the kernel; the kernel refuses the first number above them.
     let drop_one = |number: u64| prctl(libc::PR_CAPBSET_DROP, number);
-    confined.bounded = drop_one(0).is_ok() && (1..64).all(|n| is_beyond(drop_one(n)));
+    confined.bounded = drop_one(0).is_ok() && (1..64).all(|n| is_dropped_or_unknown(drop_one(n)));
     confined.other_user = become_user(to.user).is_ok();
     no_capabilities()?;
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
@@ -85,7 +85,7 @@ pub fn close_from(first: u32) -> io::Result<()> {
 }
 
 /// Whether the capability was dropped, or no capability has this number.
-fn is_beyond(dropped: io::Result<()>) -> bool {
+fn is_dropped_or_unknown(dropped: io::Result<()>) -> bool {
     match dropped {
         Ok(()) => true,
         Err(error) => error.raw_os_error() == Some(libc::EINVAL),

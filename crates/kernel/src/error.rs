@@ -106,7 +106,7 @@ impl KernelError {
         }
         Self::Bpf {
             what: what.into(),
-            reason: ends_of(&reason),
+            reason: shortened_log(&reason),
         }
     }
 
@@ -121,7 +121,7 @@ impl KernelError {
 
 /// The first line and the last 12 lines. The verifier reports the reason of a refusal at the end of
 /// its log.
-fn ends_of(text: &str) -> String {
+fn shortened_log(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let (first, rest) = lines.split_at(lines.len().min(1));
     let last = &rest[rest.len().saturating_sub(12)..];
@@ -129,7 +129,7 @@ fn ends_of(text: &str) -> String {
 }
 
 /// The system error number (errno) in the causes of an error, if there is one.
-pub(crate) fn number(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+pub(crate) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     let mut at = Some(error);
     while let Some(error) = at {
         if let Some(error) = error.downcast_ref::<io::Error>() {

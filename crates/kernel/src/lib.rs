@@ -3,9 +3,7 @@
 //! Must never: decide about a contract, or keep a ledger of its own beside the kernel's state.
 
 pub mod abi;
-mod again;
 mod bpf;
-pub mod card;
 pub mod cgroup;
 pub mod confine;
 pub mod connections;
@@ -13,17 +11,19 @@ pub mod device;
 pub mod direct;
 pub mod enforce;
 pub mod error;
+pub mod ethtool;
 pub mod executable;
-mod grace;
 pub mod netlink;
+pub mod nic;
 pub mod peer;
 pub mod plan;
 pub mod port;
 pub mod probe;
 pub mod process;
 pub mod programs;
+mod rcu;
+mod retry;
 pub mod routes;
-pub mod speed;
 pub mod tc;
 pub mod traffic;
 pub mod trust;

@@ -111,7 +111,7 @@ mod tests {
     use std::os::{fd::AsFd, unix::net::UnixStream};
 
     #[test]
-    fn the_other_end_of_a_pair_of_ours_is_us() {
+    fn the_peer_of_a_socket_pair_is_this_process() {
         let (one, _other) = UnixStream::pair().expect("a socket pair");
         let peer = super::of(one.as_fd()).expect("its credentials");
         let status = std::fs::read_to_string("/proc/self/status").expect("our status");

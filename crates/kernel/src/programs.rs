@@ -28,19 +28,19 @@ use aya::{
 
 use crate::{
     abi,
-    again::{self, insist},
     bpf::{self, detach_pinned},
     cgroup,
     device::Device,
     error::KernelError,
-    netlink::Route,
+    netlink::NetlinkClient,
+    retry::{self, with_retries},
     tc,
 };
 
 use loading::{SOCK_ADDR, TRACEPOINTS, load_programs};
 use pins::{layout_file, made_clsact, mount, remove_pins};
 
-pub use loading::trial;
+pub use loading::test_load;
 
 mod loading;
 mod pins;
@@ -75,7 +75,7 @@ impl Programs {
         for (name, pin) in MAPS.iter().zip(&pins) {
             loader.map_pin_path(name, pin.as_path());
         }
-        loader.map_max_entries("procs", most_processes());
+        loader.map_max_entries("procs", max_members());
         let mut ebpf = loader
             .load(OBJECT)
             .map_err(|e| KernelError::bpf("load the eBPF programs", e))?;
@@ -85,12 +85,12 @@ impl Programs {
             folder,
             tcx: has_tcx(),
         };
-        programs.follow_ownership()?;
+        programs.attach_trackers()?;
         // Written last and only if absent: the file's presence means that everything is pinned.
         if Self::layout(runtime)?.as_deref() != Some(abi::LAYOUT) {
             let layout = layout_file(&programs.folder);
             fs::write(&layout, abi::LAYOUT)
-                .map_err(KernelError::file("note the layout", layout))?;
+                .map_err(KernelError::file("write the layout of the maps", layout))?;
         }
         Ok(programs)
     }
@@ -99,7 +99,7 @@ impl Programs {
     pub fn are_pinned(runtime: &Path) -> Result<bool, KernelError> {
         let folder = runtime.join(FOLDER);
         let there = folder.try_exists();
-        there.map_err(KernelError::file("look for what is pinned", folder))
+        there.map_err(KernelError::file("look for pinned programs", folder))
     }
 
     /// The layout of the maps that an earlier daemon left. `None` if the daemon had not loaded all
@@ -112,19 +112,19 @@ impl Programs {
         match fs::read(&file) {
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(KernelError::file("read how the maps are laid out", file)(
+            Err(error) => Err(KernelError::file("read the layout of the maps", file)(
                 error,
             )),
         }
     }
 
     /// Removes what programs of another layout left: links, filters, maps, the bpffs.
-    pub fn sweep(runtime: &Path, route: &mut Route, devices: &[Device]) {
+    pub fn remove_all(runtime: &Path, netlink: &mut NetlinkClient, devices: &[Device]) {
         let folder = runtime.join(FOLDER);
         if !has_tcx() {
             for device in devices {
                 for hook in Hook::ALL {
-                    take_filters_off(&folder, route, device.index, &device.name, hook);
+                    remove_filters(&folder, netlink, device.index, &device.name, hook);
                 }
             }
         }
@@ -132,7 +132,7 @@ impl Programs {
     }
 
     /// Removes the pins of a runtime folder that has nothing in force.
-    pub fn forget(runtime: &Path) {
+    pub fn remove_pins(runtime: &Path) {
         remove_pins(&runtime.join(FOLDER));
     }
 
@@ -141,7 +141,7 @@ impl Programs {
         self.tcx
     }
 
-    fn follow_ownership(&mut self) -> Result<(), KernelError> {
+    fn attach_trackers(&mut self) -> Result<(), KernelError> {
         for (name, _) in TRACEPOINTS {
             let what = || format!("attach {name}");
             let program: &mut BtfTracePoint = self.program(name)?;
@@ -190,12 +190,12 @@ impl Programs {
         let path = self.link_path(name);
         let new = self.folder.join(format!("new_{name}"));
         let link = link.map_err(|e| KernelError::bpf(format!("keep the link of {name}"), e))?;
-        again::remove_file(&new); // left by a daemon that was killed here
+        retry::remove_file(&new); // left by a daemon that was killed here
         link.pin(&new)
             .map_err(|e| KernelError::bpf(format!("pin {}", new.display()), e))?;
         fs::rename(&new, &path).map_err(|source| {
-            again::remove_file(&new);
-            KernelError::file("take the place of the pin", path)(source)
+            retry::remove_file(&new);
+            KernelError::file("replace the pin", path)(source)
         })
     }
 
@@ -207,7 +207,7 @@ impl Programs {
     /// Returns the preference of the clsact filter, or `None` with tcx.
     pub fn attach(
         &mut self,
-        route: &mut Route,
+        netlink: &mut NetlinkClient,
         index: u32,
         name: &str,
         hook: Hook,
@@ -215,7 +215,7 @@ impl Programs {
         if self.tcx {
             self.attach_tcx(index, name, hook).map(|()| None)
         } else {
-            self.attach_clsact(route, index, name, hook).map(Some)
+            self.attach_clsact(netlink, index, name, hook).map(Some)
         }
     }
 
@@ -240,7 +240,7 @@ impl Programs {
                 drop(FdLink::try_from(link));
                 return Ok(());
             }
-            again::remove_file(&path); // the pin is of a removed interface whose index was reused
+            retry::remove_file(&path); // the pin is of a removed interface whose index was reused
         }
         let options = TcAttachOptions::TcxOrder(LinkOrder::first());
         let id = program
@@ -254,17 +254,17 @@ impl Programs {
 
     fn attach_clsact(
         &mut self,
-        route: &mut Route,
+        netlink: &mut NetlinkClient,
         index: u32,
         name: &str,
         hook: Hook,
     ) -> Result<u16, KernelError> {
-        if tc::ensure_clsact(route, index)? {
+        if tc::ensure_clsact(netlink, index)? {
             let _ = fs::File::create(made_clsact(&self.folder, index));
         }
         let what = || format!("attach to clsact of {name}");
         let program: &mut SchedClassifier = self.program(hook.program())?;
-        for priority in 1..=MOST_PREFERENCES {
+        for priority in 1..=MAX_PREFERENCE {
             let options = TcAttachOptions::Netlink(NlOptions {
                 priority,
                 handle: FILTER_HANDLE,
@@ -275,7 +275,7 @@ impl Programs {
                 // A filter of an earlier daemon: replace it in place.
                 Err(_)
                     if tc::has_filter(
-                        route,
+                        netlink,
                         index,
                         hook.is_egress(),
                         priority,
@@ -288,7 +288,7 @@ impl Programs {
                         .attach_to_link(old)
                         .map_err(|e| KernelError::bpf(what(), e))?
                 }
-                Err(error) if priority == MOST_PREFERENCES => {
+                Err(error) if priority == MAX_PREFERENCE => {
                     return Err(KernelError::bpf(what(), error));
                 }
                 Err(_) => continue, // another kind of filter has this preference
@@ -307,17 +307,17 @@ impl Programs {
     }
 
     /// Whether netnice's program is still attached to an interface.
-    pub fn holds(
+    pub fn is_attached(
         &mut self,
-        route: &mut Route,
+        netlink: &mut NetlinkClient,
         index: u32,
         name: &str,
         hook: Hook,
     ) -> Result<bool, KernelError> {
         if !self.tcx {
-            for priority in 1..=MOST_PREFERENCES {
+            for priority in 1..=MAX_PREFERENCE {
                 if tc::has_filter(
-                    route,
+                    netlink,
                     index,
                     hook.is_egress(),
                     priority,
@@ -336,21 +336,21 @@ impl Programs {
     }
 
     /// Detaches a program from an interface.
-    pub fn detach(&mut self, route: &mut Route, index: u32, name: &str, hook: Hook) {
+    pub fn detach(&mut self, netlink: &mut NetlinkClient, index: u32, name: &str, hook: Hook) {
         let pin = self.link_path(&hook.key(index));
         if self.tcx {
             // Removing the pin alone detaches the program some time later, and attaching it again
             // before then fails.
             let _ = detach_pinned(&pin);
         }
-        again::remove_file(pin);
+        retry::remove_file(pin);
         if !self.tcx {
-            take_filters_off(&self.folder, route, index, name, hook);
+            remove_filters(&self.folder, netlink, index, name, hook);
         }
     }
 
     /// Attaches the program for sockets that only receive to a cgroup's receive path.
-    pub fn watch_cgroup(&mut self, id: u64, path: &Path) -> Result<(), KernelError> {
+    pub fn attach_cgroup(&mut self, id: u64, path: &Path) -> Result<(), KernelError> {
         let file = fs::File::open(path).map_err(KernelError::file("open the cgroup", path))?;
         let what = || format!("attach to cgroup {}", path.display());
         let program: &mut CgroupSkb = self.program("on_cgroup_receive")?;
@@ -366,8 +366,8 @@ impl Programs {
     }
 
     /// Detaches the receive program of a cgroup.
-    pub fn forget_cgroup(&mut self, id: u64) {
-        again::remove_file(self.link_path(&format!("cgroup_{id}")));
+    pub fn detach_cgroup(&mut self, id: u64) {
+        retry::remove_file(self.link_path(&format!("cgroup_{id}")));
     }
 
     /// The indices of the interfaces that have a pinned program, one for each pin.
@@ -390,11 +390,11 @@ impl Programs {
     }
 
     /// Removes the pins of an interface that is gone.
-    pub fn forget_interface(&mut self, index: u32) {
+    pub fn remove_interface_pins(&mut self, index: u32) {
         for hook in Hook::ALL {
-            again::remove_file(self.link_path(&hook.key(index)));
+            retry::remove_file(self.link_path(&hook.key(index)));
         }
-        again::remove_file(made_clsact(&self.folder, index));
+        retry::remove_file(made_clsact(&self.folder, index));
     }
 
     /// Removes everything from the kernel: links, maps, programs, the bpffs.
@@ -409,22 +409,25 @@ impl Programs {
         &mut self,
         name: &str,
     ) -> Result<HashMap<&mut MapData, K, V>, KernelError> {
-        let map = self.ebpf.map_mut(name).ok_or_else(|| absent(name))?;
+        let map = self
+            .ebpf
+            .map_mut(name)
+            .ok_or_else(|| missing_from_object(name))?;
         HashMap::try_from(map).map_err(|e| KernelError::bpf(format!("map {name}"), e))
     }
 
     /// All entries of a hash map.
-    pub fn all<K: aya::Pod + Default, V: aya::Pod + Default>(
+    pub fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
         &self,
         name: &str,
     ) -> Result<Vec<(K, V)>, KernelError> {
         let Some(found @ Map::HashMap(map)) = self.ebpf.map(name) else {
-            return Err(absent(name));
+            return Err(missing_from_object(name));
         };
         // Fails if the keys or values differ in size from these types.
         HashMap::<_, K, V>::try_from(found)
             .map_err(|e| KernelError::bpf(format!("map {name}"), e))?;
-        let read = insist(|| bpf::read_all(map.fd().as_fd(), 1));
+        let read = with_retries(|| bpf::read_all(map.fd().as_fd(), 1));
         let read = read.map_err(|e| KernelError::bpf(format!("read map {name}"), e))?;
         Ok(read
             .into_iter()
@@ -439,20 +442,20 @@ impl Programs {
         let map = self
             .ebpf
             .map_mut("counters")
-            .ok_or_else(|| absent("counters"))?;
+            .ok_or_else(|| missing_from_object("counters"))?;
         PerCpuHashMap::try_from(map).map_err(|e| KernelError::bpf("map counters", e))
     }
 
     /// The values of the counters, one for each processor.
-    pub fn counted(&self) -> Result<Vec<(abi::CounterKey, Vec<abi::Counter>)>, KernelError> {
+    pub fn counter_values(&self) -> Result<Vec<(abi::CounterKey, Vec<abi::Counter>)>, KernelError> {
         let Some(found @ Map::PerCpuHashMap(map)) = self.ebpf.map("counters") else {
-            return Err(absent("counters"));
+            return Err(missing_from_object("counters"));
         };
         PerCpuHashMap::<_, abi::CounterKey, abi::Counter>::try_from(found)
             .map_err(|e| KernelError::bpf("map counters", e))?;
         let processors =
             aya::util::nr_cpus().map_err(|(_, e)| KernelError::bpf("count processors", e))?;
-        insist(|| bpf::read_all(map.fd().as_fd(), processors))
+        with_retries(|| bpf::read_all(map.fd().as_fd(), processors))
             .map_err(|e| KernelError::bpf("read the counters", e))
     }
 
@@ -461,7 +464,7 @@ impl Programs {
         let map = self
             .ebpf
             .map_mut("settings")
-            .ok_or_else(|| absent("settings"))?;
+            .ok_or_else(|| missing_from_object("settings"))?;
         let mut map: Array<_, abi::Settings> =
             Array::try_from(map).map_err(|e| KernelError::bpf("map settings", e))?;
         map.set(0, settings, 0)
@@ -473,7 +476,7 @@ impl Programs {
         let map = self
             .ebpf
             .map_mut("settings")
-            .ok_or_else(|| absent("settings"))?;
+            .ok_or_else(|| missing_from_object("settings"))?;
         let map: Array<_, abi::Settings> =
             Array::try_from(map).map_err(|e| KernelError::bpf("map settings", e))?;
         map.get(&0, 0)
@@ -498,17 +501,19 @@ impl Programs {
         let map = self
             .ebpf
             .map_mut("counts")
-            .ok_or_else(|| absent("counts"))?;
+            .ok_or_else(|| missing_from_object("counts"))?;
         Array::try_from(map).map_err(|e| KernelError::bpf("map counts", e))
     }
 
     /// The socket storage with the owners of sockets.
-    pub fn socket_owners(&mut self) -> Result<SkStorage<&mut MapData, abi::SockOwn>, KernelError> {
+    pub fn socket_owners(
+        &mut self,
+    ) -> Result<SkStorage<&mut MapData, abi::SockOwner>, KernelError> {
         let map = self
             .ebpf
-            .map_mut("sock_owns")
-            .ok_or_else(|| absent("sock_owns"))?;
-        SkStorage::try_from(map).map_err(|e| KernelError::bpf("map sock_owns", e))
+            .map_mut("sock_owners")
+            .ok_or_else(|| missing_from_object("sock_owners"))?;
+        SkStorage::try_from(map).map_err(|e| KernelError::bpf("map sock_owners", e))
     }
 
     /// The ring buffer of exit events. Can be taken once.
@@ -516,7 +521,7 @@ impl Programs {
         let map = self
             .ebpf
             .take_map("events")
-            .ok_or_else(|| absent("events"))?;
+            .ok_or_else(|| missing_from_object("events"))?;
         RingBuf::try_from(map).map_err(|e| KernelError::bpf("map events", e))
     }
 }
@@ -558,10 +563,10 @@ impl Hook {
 }
 
 /// Removes netnice's filters from an interface's clsact, and the clsact if netnice made it.
-fn take_filters_off(folder: &Path, route: &mut Route, index: u32, name: &str, hook: Hook) {
-    for priority in 1..=MOST_PREFERENCES {
+fn remove_filters(folder: &Path, netlink: &mut NetlinkClient, index: u32, name: &str, hook: Hook) {
+    for priority in 1..=MAX_PREFERENCE {
         let ours = tc::has_filter(
-            route,
+            netlink,
             index,
             hook.is_egress(),
             priority,
@@ -574,9 +579,9 @@ fn take_filters_off(folder: &Path, route: &mut Route, index: u32, name: &str, ho
         }
     }
     let made = made_clsact(folder, index);
-    if made.exists() && tc::has_no_filters(route, index).unwrap_or(false) {
-        let _ = tc::remove_clsact(route, index);
-        again::remove_file(made);
+    if made.exists() && tc::has_no_filters(netlink, index).unwrap_or(false) {
+        let _ = tc::remove_clsact(netlink, index);
+        retry::remove_file(made);
     }
 }
 
@@ -589,13 +594,15 @@ fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, KernelErr
 where
     &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
 {
-    let program = ebpf.program_mut(name).ok_or_else(|| absent(name))?;
+    let program = ebpf
+        .program_mut(name)
+        .ok_or_else(|| missing_from_object(name))?;
     program
         .try_into()
         .map_err(|e| KernelError::bpf(format!("program {name}"), e))
 }
 
-fn absent(name: &str) -> KernelError {
+fn missing_from_object(name: &str) -> KernelError {
     KernelError::Bpf {
         what: format!("find {name}"),
         reason: "the compiled object has none".into(),
@@ -604,7 +611,7 @@ fn absent(name: &str) -> KernelError {
 
 /// The size of the table of member processes: as many as can run, so that no user can fill it. Both
 /// limits can be raised later; the programs then count the children that did not fit.
-fn most_processes() -> u32 {
+fn max_members() -> u32 {
     let limit = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
         text.trim().parse::<u32>().ok()
@@ -612,7 +619,7 @@ fn most_processes() -> u32 {
     let most = limit("pid_max").into_iter().chain(limit("threads-max"));
     most.min()
         .unwrap_or_default()
-        .clamp(abi::MAX_PROCESSES, MOST_PROCESSES)
+        .clamp(abi::MAX_PROCESSES, PID_MAX_LIMIT)
 }
 
 /// Whether this kernel has tcx (Linux 6.6).
@@ -630,7 +637,7 @@ impl std::os::fd::AsRawFd for SocketRef<'_> {
 }
 
 /// The largest `pid_max` of Linux.
-const MOST_PROCESSES: u32 = 1 << 22;
+const PID_MAX_LIMIT: u32 = 1 << 22;
 /// The name of the folder of pins in the runtime folder.
 pub const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
@@ -641,24 +648,24 @@ const MAPS: [&str; 22] = [
     "targets",
     "apps",
     "cgroups",
-    "awaited",
+    "expected_groups",
     "users",
     "containers",
-    "boxes",
+    "container_veths",
     "ifaces",
     "slots",
     "links",
     "counters",
     "flows",
     "windows",
-    "sock_owns",
+    "sock_owners",
     "sock_cgroups",
-    "stray_owns",
-    "stray_groups",
+    "cookie_owners",
+    "cookie_cgroups",
     "counts",
     "events",
 ];
 const FILTER_HANDLE_NUMBER: u32 = 0x6e6e;
 const FILTER_HANDLE: TcHandle = TcHandle::new(0, FILTER_HANDLE_NUMBER as u16);
 /// The highest preference that is tried.
-const MOST_PREFERENCES: u16 = 16;
+const MAX_PREFERENCE: u16 = 16;

@@ -9,7 +9,7 @@ use crate::tc::Queue;
 
 /// The plan if all targets are busy.
 fn plan(desired: &Desired) -> Plan {
-    plan_for(desired, &Quiet::new())
+    plan_for(desired, &IdleNodes::new())
 }
 
 fn rate(bits: u64) -> Rate {
@@ -47,7 +47,7 @@ fn inside(parent: u16, child: Target) -> Target {
 }
 
 fn on_link(slot: u16, min: u64) -> Target {
-    let share = Share {
+    let share = LinkShare {
         link: "eth0".into(),
         min: Some(rate(min)),
         min_down: None,
@@ -69,8 +69,8 @@ fn desired(targets: Vec<Target>) -> Desired {
     Desired {
         targets,
         links: vec![link],
-        leaves: Leaves::Fifo,
-        longest: 1_518,
+        leaf_qdisc: LeafQdisc::Fifo,
+        longest_packet: 1_518,
     }
 }
 
@@ -148,7 +148,7 @@ fn check(tree: &Tree, whole: u64) {
         assert!(class.htb.quantum >= 1_514 && class.htb.burst > 0 && class.htb.cburst > 0);
         // The rate of 1,000 bytes per second for each class without a guarantee is negligible on a
         // link, but not in a limit.
-        let (promised, noise) = match tree.contains_key(&TOP_CLASS) {
+        let (guaranteed, noise) = match tree.contains_key(&TOP_CLASS) {
             true => (
                 below.iter().map(|(_, c)| c.htb.rate).sum(),
                 1_000 * below.len() as u64,
@@ -161,8 +161,8 @@ fn check(tree: &Tree, whole: u64) {
             false => class.htb.ceil,
         };
         assert!(
-            class.queue.is_some() || promised <= has + noise,
-            "class {number} has {has} and gives away {promised}"
+            class.queue.is_some() || guaranteed <= has + noise,
+            "class {number} has {has} and gives away {guaranteed}"
         );
     }
     let depth = |mut n: u16| {
@@ -183,7 +183,7 @@ fn a_limit_becomes_a_class_with_three_leaves() {
         plan.cap[&9].htb.rate, 125_000,
         "a quarter is assured to sparse flows"
     );
-    let cap = plan.places[&1_001];
+    let cap = plan.leaves[&1_001];
     assert_eq!(
         cap.cap[0].map(|l| (l.sparse, l.bulk, l.local)),
         Some((9, 10, 11))
@@ -234,15 +234,15 @@ fn a_limit_on_both_is_one_class_for_both_directions() {
     let plan = plan(&desired(vec![both, inside(3, target(4))]));
     assert_eq!(plan.cap.len(), 4);
     for id in [1_003, 1_004] {
-        assert_eq!(plan.places[&id].cap[0], plan.places[&id].cap[1]);
-        assert!(plan.places[&id].cap[0].is_some());
+        assert_eq!(plan.leaves[&id].cap[0], plan.leaves[&id].cap[1]);
+        assert!(plan.leaves[&id].cap[0].is_some());
     }
     assert_eq!(
-        plan.places[&1_003].own,
+        plan.leaves[&1_003].own,
         [true, false],
         "what one class counts is told once"
     );
-    assert_eq!(plan.places[&1_004].own, [false, false]);
+    assert_eq!(plan.leaves[&1_004].own, [false, false]);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn a_target_without_a_limit_uses_the_one_around_it() {
         inside(1, target(2)),
         inside(2, up(3, 1_000_000)),
     ]));
-    assert_eq!(plan.places[&1_002].cap[0], plan.places[&1_001].cap[0]);
+    assert_eq!(plan.leaves[&1_002].cap[0], plan.leaves[&1_001].cap[0]);
     assert_eq!(
         plan.cap[&24].parent, 8,
         "the inner limit hangs under the outer one"
@@ -262,16 +262,16 @@ fn a_target_without_a_limit_uses_the_one_around_it() {
 
 #[test]
 fn packets_are_cut_where_they_would_take_more_than_a_millisecond() {
-    let cut = |bits| {
+    let segment_to = |bits| {
         plan(&desired(vec![up(1, bits)])).cap[&10]
             .queue
-            .map(|q| q.cut)
+            .map(|q| q.segment_to)
     };
-    assert_eq!(cut(4_000_000), Some(Some(1_518)));
-    assert_eq!(cut(1_000_000_000), Some(None));
+    assert_eq!(segment_to(4_000_000), Some(Some(1_518)));
+    assert_eq!(segment_to(1_000_000_000), Some(None));
     let local = plan(&desired(vec![up(1, 4_000_000)])).cap[&11].queue;
     assert_eq!(
-        local.map(|q| q.cut),
+        local.map(|q| q.segment_to),
         Some(None),
         "a packet of lo cannot be cut"
     );
@@ -361,12 +361,12 @@ fn only_the_busy_share_what_is_left_over() {
             ..on_link(2, 20_000_000)
         },
     ]);
-    let quiet = Quiet::from([("eth0".to_owned(), [BTreeSet::from([1]), BTreeSet::new()])]);
-    let plan = plan_for(&wanted, &quiet);
+    let idle = IdleNodes::from([("eth0".to_owned(), [BTreeSet::from([1]), BTreeSet::new()])]);
+    let plan = plan_for(&wanted, &idle);
     let up = plan.links["eth0"].trees[0]
         .as_ref()
         .expect("the link is managed");
-    assert_eq!(up[&8].htb.rate, 7_500_000, "who is quiet keeps the minimum");
+    assert_eq!(up[&8].htb.rate, 7_500_000, "who is idle keeps the minimum");
     assert_eq!(up[&16].htb.rate, 2_500_000 + 2_500_000 / 4 * 3);
     assert_eq!(up[&2].htb.rate, 2_500_000 / 4);
 }
@@ -421,12 +421,12 @@ fn a_lower_rate_is_set_before_a_higher_one() {
 
 #[test]
 fn one_more_nested_target_seldom_changes_the_others() {
-    let family = |count: u16| {
+    let nesting = |count: u16| {
         let mut targets = vec![up(1, 80_000_000)];
         targets.extend((2..2 + count).map(|slot| inside(1, up(slot, 1_000_000))));
         plan(&desired(targets)).cap
     };
-    let steps = difference(&family(5), &family(6));
+    let steps = difference(&nesting(5), &nesting(6));
     assert!(
         steps.before.iter().all(|s| matches!(s, Step::Add(..))),
         "{steps:?}"
@@ -473,7 +473,7 @@ fn any_target(slot: u16) -> impl Strategy<Value = Target> {
     ];
     let min = || proptest::option::of(1_000u64..3_000_000);
     let parts = (min(), min(), any::<bool>());
-    let share = proptest::option::of(parts.prop_map(|(up, down, slice)| Share {
+    let share = proptest::option::of(parts.prop_map(|(up, down, slice)| LinkShare {
         link: "eth0".into(),
         min: up.map(rate),
         min_down: down.map(rate),
@@ -486,7 +486,7 @@ fn any_target(slot: u16) -> impl Strategy<Value = Target> {
             parent: parent.filter(|p| *p < slot),
             limit,
             // Admission ensured that the members of a slice fit into it.
-            share: share.map(|share| Share {
+            share: share.map(|share| LinkShare {
                 max: share.max.filter(|_| slot > 3),
                 ..share
             }),
@@ -525,14 +525,14 @@ proptest! {
         check(&cap, u64::MAX);
         check(&up, 12_500_000);
         check(&down, 12_125_000);
-        for places in plan.places.values() {
+        for places in plan.leaves.values() {
             for leaf in places.cap.iter().flatten() {
                 prop_assert!(cap[&leaf.sparse].queue.is_some() && cap[&leaf.bulk].queue.is_some());
                 prop_assert!(cap[&leaf.local].queue.is_some());
             }
         }
         for (dir, tree) in [up, down].into_iter().enumerate() {
-            for leaf in plan.links["eth0"].places.values().filter_map(|p| p[dir]) {
+            for leaf in plan.links["eth0"].leaves.values().filter_map(|p| p[dir]) {
                 prop_assert!(tree[&leaf.sparse].queue.is_some() && tree[&leaf.bulk].queue.is_some());
             }
         }
