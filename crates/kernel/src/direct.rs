@@ -155,7 +155,7 @@ impl XdpProgram {
                 local,
                 remote,
             } => {
-                let (family, address) = words(local.0);
+                let (family, address) = address_words(local.0);
                 let mut key = DirectEndpoints {
                     local: address,
                     local_port: local.1.to_be(),
@@ -164,13 +164,13 @@ impl XdpProgram {
                     ..DirectEndpoints::default()
                 };
                 if let Some((address, port)) = remote {
-                    key.remote = words(address).1;
+                    key.remote = address_words(address).1;
                     key.remote_port = port.to_be();
                 }
                 put(self.map("endpoints")?, key, insert)
             }
             FrameMatch::Protocol { protocol, local } => {
-                let (family, local) = words(local);
+                let (family, local) = address_words(local);
                 let key = DirectProtocol {
                     local,
                     protocol,
@@ -206,7 +206,7 @@ fn put<K: aya::Pod>(map: &mut Map, key: K, insert: Option<u32>) -> Result<(), Ke
 }
 
 /// The IP version (4 or 6) and the address, in the form of the eBPF program.
-fn words(address: IpAddr) -> (u8, [u32; 4]) {
+fn address_words(address: IpAddr) -> (u8, [u32; 4]) {
     match address {
         IpAddr::V4(v4) => (4, [v4.to_bits().to_be(), 0, 0, 0]),
         IpAddr::V6(v6) => {

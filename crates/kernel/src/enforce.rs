@@ -79,7 +79,7 @@ pub struct Kernel {
     /// Number of children that could not be made members, at the last search for them.
     missed_forks: u64,
     /// The classes at their last listing.
-    listed: sample::Listed,
+    listed: sample::ListedClasses,
     /// Processes whose open sockets are still to be tagged.
     surveys: VecDeque<sockets::Survey>,
 }
@@ -110,7 +110,7 @@ impl Kernel {
             was_reset: false,
             cookie_checks: 0,
             missed_forks: 0,
-            listed: sample::Listed::new(),
+            listed: sample::ListedClasses::new(),
             surveys: VecDeque::new(),
         };
         ShortGracePeriods::restore_after_crash(runtime);

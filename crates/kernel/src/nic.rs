@@ -85,7 +85,7 @@ pub fn features(
         launch_time: socket.is_some_and(|bits| bits & LAUNCH_TIME != 0),
         flow_steering: ethtool::has_flow_steering(name).unwrap_or(false),
         queues: queues(netlink, name, device.index)?,
-        attached: attached(netlink, device.index)?,
+        attached: xdp_attachment(netlink, device.index)?,
     }))
 }
 
@@ -112,7 +112,7 @@ fn queues(
     Ok(count.and_then(number).map(ReceiveQueues::AtMost))
 }
 
-fn attached(netlink: &mut NetlinkClient, index: u32) -> Result<XdpAttachment, NetlinkError> {
+fn xdp_attachment(netlink: &mut NetlinkClient, index: u32) -> Result<XdpAttachment, NetlinkError> {
     let replies = link(netlink, "ask whether XDP is on an interface", index)?;
     let row = replies.first().map(|reply| reply.attributes(LINK_HEAD));
     let xdp = row.as_deref().and_then(|row| find(row, IFLA_XDP));

@@ -272,12 +272,12 @@ pub fn is_top(number: u16) -> bool {
 
 /// The slot of a node's class; 0 for traffic without a target.
 pub fn slot_of(number: u16) -> u16 {
-    number / stage::BLOCK
+    number / stage::CLASSES_PER_SLOT
 }
 
 /// Whether a node's class limits what is received.
 pub fn is_down(number: u16) -> bool {
-    number % stage::BLOCK >= stage::BLOCK / 2
+    number % stage::CLASSES_PER_SLOT >= stage::CLASSES_PER_SLOT / 2
 }
 
 /// Highest slot: its block of class numbers still fits in 16 bits.

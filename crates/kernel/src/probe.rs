@@ -290,13 +290,13 @@ struct Trials {
 
 impl Trials {
     fn run() -> Self {
-        thread::spawn(Self::alone)
+        thread::spawn(Self::run_in_own_namespace)
             .join()
             .unwrap_or_else(|_| Self::failed("the trial ended early"))
     }
 
     /// Runs on a thread that leaves its namespace; the new namespace ends with the thread.
-    fn alone() -> Self {
+    fn run_in_own_namespace() -> Self {
         // SAFETY: no pointers; the call changes the namespace of this thread only, which ends after
         // the trial.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {

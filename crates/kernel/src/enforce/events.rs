@@ -25,7 +25,7 @@ pub struct Exits(RingBuf<MapData>);
 impl Exits {
     /// The members that ended since the last call.
     pub fn read(&mut self) -> Vec<Exit> {
-        let mut ends = Vec::new();
+        let mut exits = Vec::new();
         while let Some(item) = self.0.next() {
             let word = |at: usize| {
                 item.get(4 * at..)
@@ -34,14 +34,14 @@ impl Exits {
             };
             // struct event: kind, tgid, process, app
             if word(0) == abi::EVENT_EXIT {
-                ends.push(Exit {
+                exits.push(Exit {
                     pid: word(1),
                     process: word(2),
                     app: word(3),
                 });
             }
         }
-        ends
+        exits
     }
 }
 

@@ -144,11 +144,11 @@ impl Kernel {
             .copied()
             .collect();
         members.retain(|pid| !ended.contains(pid));
-        self.drop_entries(&ended)?;
+        self.remove_processes(&ended)?;
         Ok(members)
     }
 
-    fn drop_entries(&mut self, of: &[u32]) -> Result<(), KernelError> {
+    fn remove_processes(&mut self, of: &[u32]) -> Result<(), KernelError> {
         let mut procs = loaded(&mut self.programs)?.hash::<u32, Proc>("procs")?;
         for pid in of {
             procs.remove_entry(pid)?;
@@ -237,7 +237,7 @@ impl Kernel {
             .filter(|p| !process::is_running(*p))
             .collect();
         if !ended.is_empty() {
-            self.drop_entries(&ended)?;
+            self.remove_processes(&ended)?;
         }
         Ok(ended.len())
     }

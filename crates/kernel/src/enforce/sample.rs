@@ -49,10 +49,10 @@ pub struct DirectionCounts {
 
 /// Classes by interface, from the last sample. A caller that reads counters and then audits needs
 /// one listing for both.
-pub(super) type Listed = BTreeMap<u32, Vec<FoundClass>>;
+pub(super) type ListedClasses = BTreeMap<u32, Vec<FoundClass>>;
 
 /// Counts of the classes and queues of one HTB, by class number.
-type Classes = BTreeMap<u16, Counts>;
+type ClassCounts = BTreeMap<u16, Counts>;
 
 impl Kernel {
     /// Reads all counts.
@@ -62,7 +62,7 @@ impl Kernel {
         let mut offered = self.offered()?;
         let cap = match self.stages.cap {
             Some(pair) => self.leaf_counts(pair.near, stages::CAP_MAJOR)?,
-            None => Classes::new(),
+            None => ClassCounts::new(),
         };
         for (id, leaves) in &self.installed.leaves {
             let mut counts = TargetCounts::default();
@@ -136,9 +136,9 @@ impl Kernel {
     }
 
     /// Bytes and packets of each class, with the drops and the backlog of the queue in it.
-    fn leaf_counts(&mut self, ifindex: u32, major: u16) -> Result<Classes, KernelError> {
+    fn leaf_counts(&mut self, ifindex: u32, major: u16) -> Result<ClassCounts, KernelError> {
         let classes = tc::classes(&mut self.netlink, ifindex)?;
-        let mut counts: Classes = classes
+        let mut counts: ClassCounts = classes
             .iter()
             .filter(|c| c.id.major() == major)
             .map(|c| (c.id.minor(), c.counts))
@@ -160,7 +160,7 @@ impl Kernel {
 }
 
 impl DirectionCounts {
-    fn add_classes(&mut self, classes: &Classes, leaf: Option<NodeLeaves>) {
+    fn add_classes(&mut self, classes: &ClassCounts, leaf: Option<NodeLeaves>) {
         let Some(leaf) = leaf else { return };
         for number in [leaf.sparse, leaf.bulk, leaf.local] {
             let counts = classes.get(&number).copied().unwrap_or_default();

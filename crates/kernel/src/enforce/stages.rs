@@ -47,10 +47,10 @@ impl Kernel {
             let device =
                 find_device(devices, name).ok_or_else(|| KernelError::NoInterface(name.clone()))?;
             if trees.trees[0].is_some() && self.stages.up.get(name) != Some(&device.index) {
-                self.take_root(device)?;
+                self.install_root(device)?;
             }
             if trees.trees[1].is_some() && !self.stages.down.contains_key(name) {
-                let (near, far) = down_names(device.index);
+                let (near, far) = receive_stage_names(device.index);
                 let pair = self.make_stage(&near, &far, DOWN_MAJOR)?;
                 self.stages.down.insert(name.clone(), pair);
             }
@@ -70,7 +70,7 @@ impl Kernel {
     }
 
     /// Installs netnice's HTB at a link's root, unless the root has another qdisc.
-    fn take_root(&mut self, device: &Device) -> Result<(), KernelError> {
+    fn install_root(&mut self, device: &Device) -> Result<(), KernelError> {
         let roots = tc::qdiscs(&mut self.netlink)?;
         let root = roots
             .iter()
@@ -212,7 +212,7 @@ impl Kernel {
             self.installed.cap = self.read_tree(pair.near, CAP_MAJOR)?;
         }
         for device in devices {
-            let (near, far) = down_names(device.index);
+            let (near, far) = receive_stage_names(device.index);
             if let Some(pair) = pair(&near, &far) {
                 self.stages.down.insert(device.name.clone(), pair);
                 let tree = self.read_tree(pair.near, DOWN_MAJOR)?;
@@ -440,7 +440,7 @@ pub(super) fn leaf(major: u16, leaf: Option<plan::NodeLeaves>) -> abi::Leaf {
 
 /// The interface names of a link's receive stage. They contain the index, since a link's name may
 /// already have the maximum length.
-fn down_names(index: u32) -> (String, String) {
+fn receive_stage_names(index: u32) -> (String, String) {
     (format!("nnd{index}"), format!("nne{index}"))
 }
 

@@ -36,7 +36,7 @@ fn mapped(path: &Path) -> (u64, u32) {
     (inode, number(major) << 20 | number(minor))
 }
 
-fn seen(path: &Path) -> (u64, u32) {
+fn looked_up(path: &Path) -> (u64, u32) {
     let key = lookup(path.to_str().expect("plain")).expect("the file is there");
     (key.inode, key.dev)
 }
@@ -44,7 +44,7 @@ fn seen(path: &Path) -> (u64, u32) {
 #[test]
 fn the_key_of_an_executable_is_the_kernels() {
     let own = fs::canonicalize("/proc/self/exe").expect("this test is a file");
-    assert_eq!(seen(&own), mapped(&own));
+    assert_eq!(looked_up(&own), mapped(&own));
     assert_eq!(
         of_process(std::process::id()),
         lookup(own.to_str().expect("plain")).ok()
@@ -119,7 +119,7 @@ fn the_key_of_an_executable_on_an_overlay_is_the_kernels() {
             return None; // this kernel has no overlayfs
         }
         let program = place("all").join("program");
-        Some((seen_by_thread(&program), mapped(&program)))
+        Some((looked_up_by_thread(&program), mapped(&program)))
     };
     fs::create_dir_all(&folder).expect("a folder");
     let found = std::thread::scope(|scope| scope.spawn(work).join());
@@ -129,8 +129,8 @@ fn the_key_of_an_executable_on_an_overlay_is_the_kernels() {
     }
 }
 
-/// As [`seen`], with the mounts of this thread.
-fn seen_by_thread(path: &Path) -> (u64, u32) {
+/// As [`looked_up`], with the mounts of this thread.
+fn looked_up_by_thread(path: &Path) -> (u64, u32) {
     let tables = ["/proc/thread-self/mountinfo".to_owned()];
     let file = open(path.to_str().expect("plain")).expect("the file is there");
     let key = key_of(&file, &tables).expect("it has a key");

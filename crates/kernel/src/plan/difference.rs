@@ -93,7 +93,7 @@ fn ancestors(tree: &Tree, number: u16) -> impl Iterator<Item = u16> + '_ {
         next = tree.get(&here).map(|c| c.parent).filter(|p| *p != 0);
         Some(here)
     })
-    .take(DEEPEST)
+    .take(MAX_DEPTH)
 }
 
 fn deepest_first(tree: &Tree, numbers: &[u16]) -> Vec<u16> {
@@ -106,4 +106,4 @@ fn deepest_first(tree: &Tree, numbers: &[u16]) -> Vec<u16> {
 }
 
 /// One more than the eight levels of HTB.
-const DEEPEST: usize = 9;
+const MAX_DEPTH: usize = 9;

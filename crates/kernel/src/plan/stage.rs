@@ -225,8 +225,8 @@ impl<'a> Stage<'a> {
     fn numbers(&self, slot: u16) -> [u16; 4] {
         let own = match (slot, self.direction) {
             (REST, _) => REST_CLASS,
-            (_, Direction::Up) => slot * BLOCK,
-            (_, Direction::Down) => slot * BLOCK + BLOCK / 2,
+            (_, Direction::Up) => slot * CLASSES_PER_SLOT,
+            (_, Direction::Down) => slot * CLASSES_PER_SLOT + CLASSES_PER_SLOT / 2,
         };
         [own, own + 1, own + 2, own + 3]
     }
@@ -540,7 +540,7 @@ fn to_u32(number: u64) -> u32 {
 }
 
 /// Class numbers of one slot: four for up (or both), four for down.
-pub(super) const BLOCK: u16 = 8;
+pub(super) const CLASSES_PER_SLOT: u16 = 8;
 const REST_CLASS: u16 = 2;
 pub(super) const TOP_CLASS: u16 = 1;
 /// The assured rate of a class without a guarantee on a link, in bytes per second. HTB needs a

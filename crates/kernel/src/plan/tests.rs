@@ -195,7 +195,7 @@ fn a_limit_becomes_a_class_with_three_leaves() {
 /// A leaf with an assured rate would send at that rate and by borrowing, and so two packets
 /// together.
 #[test]
-fn bulk_packets_of_a_limit_wait_for_one_clock() {
+fn bulk_leaves_of_a_limit_have_no_assured_rate() {
     let plan = plan(&desired(vec![
         up(1, 4_000_000),
         inside(1, up(2, 2_000_000)),
@@ -203,14 +203,17 @@ fn bulk_packets_of_a_limit_wait_for_one_clock() {
     for leaf in [10, 11, 18, 19] {
         assert_eq!(plan.cap[&leaf].htb.rate, 1, "class {leaf}");
     }
-    assert_eq!(plan.cap[&8].htb.rate, 500_000, "the limit is the clock");
-    assert_eq!(plan.cap[&16].htb.rate, 1, "what is nested borrows from it");
+    assert_eq!(
+        plan.cap[&8].htb.rate, 500_000,
+        "the limit itself has the whole rate"
+    );
+    assert_eq!(plan.cap[&16].htb.rate, 1, "a nested limit borrows from it");
     assert_eq!(plan.cap[&16].htb.ceil, 250_000);
     assert!(plan.cap[&17].htb.rate > 10_000, "but not its sparse leaf");
 }
 
 #[test]
-fn a_limit_runs_ahead_as_far_as_its_burst_and_no_further() {
+fn the_bucket_of_a_limit_holds_exactly_its_burst() {
     let ticks = |burst| {
         let target = Target {
             burst,
@@ -240,7 +243,7 @@ fn a_limit_on_both_is_one_class_for_both_directions() {
     assert_eq!(
         plan.leaves[&1_003].own,
         [true, false],
-        "what one class counts is told once"
+        "the packets of one class are counted once"
     );
     assert_eq!(plan.leaves[&1_004].own, [false, false]);
 }
@@ -261,7 +264,7 @@ fn a_target_without_a_limit_uses_the_one_around_it() {
 }
 
 #[test]
-fn packets_are_cut_where_they_would_take_more_than_a_millisecond() {
+fn packets_are_segmented_where_one_would_take_more_than_a_millisecond() {
     let segment_to = |bits| {
         plan(&desired(vec![up(1, bits)])).cap[&10]
             .queue
@@ -273,7 +276,7 @@ fn packets_are_cut_where_they_would_take_more_than_a_millisecond() {
     assert_eq!(
         local.map(|q| q.segment_to),
         Some(None),
-        "a packet of lo cannot be cut"
+        "a packet of lo cannot be segmented"
     );
 }
 
@@ -293,7 +296,7 @@ fn a_fifo_always_takes_two_of_the_largest_packets() {
 }
 
 #[test]
-fn a_receiving_fifo_is_short_but_for_packets_of_lo() {
+fn a_receiving_fifo_is_short_except_for_packets_of_lo() {
     let limit = |number: u16, bits: u64| {
         let down = Target {
             limit: Limit::Each {
@@ -314,12 +317,12 @@ fn a_receiving_fifo_is_short_but_for_packets_of_lo() {
     assert!(limit(15, 4_000_000) >= 2 * 65_550, "the one of lo");
     assert!(
         limit(14, 1_000_000_000) >= 2 * 65_550,
-        "where packets are not cut"
+        "where packets are not segmented"
     );
 }
 
 #[test]
-fn minimums_on_a_link_are_what_was_granted() {
+fn minimums_on_a_link_equal_the_granted_ones() {
     let plan = plan(&desired(vec![
         on_link(1, 60_000_000),
         on_link(2, 20_000_000),
@@ -353,7 +356,7 @@ fn a_slice_without_extra_gets_its_part_and_no_more() {
 }
 
 #[test]
-fn only_the_busy_share_what_is_left_over() {
+fn only_busy_targets_share_the_left_over() {
     let wanted = desired(vec![
         on_link(1, 60_000_000),
         Target {
@@ -366,13 +369,16 @@ fn only_the_busy_share_what_is_left_over() {
     let up = plan.links["eth0"].trees[0]
         .as_ref()
         .expect("the link is managed");
-    assert_eq!(up[&8].htb.rate, 7_500_000, "who is idle keeps the minimum");
+    assert_eq!(
+        up[&8].htb.rate, 7_500_000,
+        "an idle target keeps its minimum"
+    );
     assert_eq!(up[&16].htb.rate, 2_500_000 + 2_500_000 / 4 * 3);
     assert_eq!(up[&2].htb.rate, 2_500_000 / 4);
 }
 
 #[test]
-fn what_is_left_over_goes_to_the_first_priority() {
+fn the_left_over_goes_to_the_first_priority() {
     let wanted = desired(vec![
         Target {
             priority: 0,
@@ -421,12 +427,12 @@ fn a_lower_rate_is_set_before_a_higher_one() {
 
 #[test]
 fn one_more_nested_target_seldom_changes_the_others() {
-    let nesting = |count: u16| {
+    let nested = |count: u16| {
         let mut targets = vec![up(1, 80_000_000)];
         targets.extend((2..2 + count).map(|slot| inside(1, up(slot, 1_000_000))));
         plan(&desired(targets)).cap
     };
-    let steps = difference(&nesting(5), &nesting(6));
+    let steps = difference(&nested(5), &nested(6));
     assert!(
         steps.before.iter().all(|s| matches!(s, Step::Add(..))),
         "{steps:?}"
@@ -434,7 +440,7 @@ fn one_more_nested_target_seldom_changes_the_others() {
 }
 
 #[test]
-fn a_small_limit_holds_over_a_crowd_of_nested_ones() {
+fn a_small_limit_assures_little_more_than_itself_to_many_nested_limits() {
     let mut targets = vec![up(1, 256_000)];
     targets.extend((2..62).map(|slot| inside(1, up(slot, 10_000_000))));
     let cap = plan(&desired(targets)).cap;
@@ -451,7 +457,7 @@ fn the_smallest_limit_assures_no_more_than_itself() {
 }
 
 #[test]
-fn a_parent_that_is_not_there_or_its_own_child_does_no_harm() {
+fn a_parent_that_is_missing_or_the_target_itself_is_ignored() {
     let plan = plan(&desired(vec![
         inside(9, up(1, 1_000_000)),
         inside(2, up(2, 1_000_000)),
@@ -519,7 +525,7 @@ fn trees(plan: &Plan) -> [Tree; 3] {
 
 proptest! {
     #[test]
-    fn every_plan_is_sound(desired in any_desired()) {
+    fn every_plan_is_valid(desired in any_desired()) {
         let plan = plan(&desired);
         let [cap, up, down] = trees(&plan);
         check(&cap, u64::MAX);
@@ -533,7 +539,8 @@ proptest! {
         }
         for (dir, tree) in [up, down].into_iter().enumerate() {
             for leaf in plan.links["eth0"].leaves.values().filter_map(|p| p[dir]) {
-                prop_assert!(tree[&leaf.sparse].queue.is_some() && tree[&leaf.bulk].queue.is_some());
+                prop_assert!(tree[&leaf.sparse].queue.is_some());
+                prop_assert!(tree[&leaf.bulk].queue.is_some());
             }
         }
     }
@@ -546,8 +553,8 @@ proptest! {
             let mut tree = old;
             carry_out(&mut tree, &steps.before);
             // Between the halves the maps are switched: every leaf in them exists.
-            let leaves: BTreeSet<u16> = new.iter().filter(|(_, c)| c.queue.is_some()).map(|(n, _)| *n).collect();
-            prop_assert!(leaves.iter().all(|n| tree.contains_key(n)));
+            let mut leaves = new.iter().filter(|(_, class)| class.queue.is_some());
+            prop_assert!(leaves.all(|(number, _)| tree.contains_key(number)));
             carry_out(&mut tree, &steps.after);
             prop_assert_eq!(tree, new);
         }
