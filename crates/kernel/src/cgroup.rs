@@ -68,7 +68,7 @@ pub fn find(path: &str) -> Result<Cgroup, KernelError> {
         return Err(KernelError::CgroupTooDeep {
             path: path.into(),
             depth: level,
-            most: abi::MAX_CGROUP_LEVELS,
+            max: abi::MAX_CGROUP_LEVELS,
         });
     }
     // In cgroup2 the inode number is the id that the kernel compares with packets' cgroups.

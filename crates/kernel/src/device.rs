@@ -107,7 +107,7 @@ pub fn namespace_of(netlink: &mut NetlinkClient, pid: u32) -> Result<Option<u32>
     // struct rtgenmsg, padded
     let request = Request::new(RTM_GETNSID, 0, &[0; RTGEN_HEAD])
         .with(&Attributes::new().u32(NETNSA_PID, pid));
-    let replies = netlink.query("ask for the number of a network namespace", request)?;
+    let replies = netlink.query("query the id of a network namespace", request)?;
     let rows = replies.iter().map(|reply| reply.attributes(RTGEN_HEAD));
     let numbers = rows.filter_map(|row| find(&row, NETNSA_NSID).and_then(number));
     // NETNSA_NSID_NOT_ASSIGNED is -1.

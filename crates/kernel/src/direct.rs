@@ -74,7 +74,7 @@ impl XdpProgram {
     /// Sets the interface's MAC address.
     pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<(), KernelError> {
         let mut own_mac: Array<_, DirectMac> = Array::try_from(self.map("own_mac")?)
-            .map_err(|e| KernelError::bpf("map own_mac", e))?;
+            .map_err(|e| KernelError::bpf("open map own_mac", e))?;
         let value = DirectMac { mac, zero: 0 };
         own_mac
             .set(0, value, 0)
@@ -122,10 +122,10 @@ impl XdpProgram {
     /// Registers the AF_XDP socket for the frames of a receive queue.
     pub fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
         let mut sockets = XskMap::try_from(self.map("sockets")?)
-            .map_err(|e| KernelError::bpf("map sockets", e))?;
+            .map_err(|e| KernelError::bpf("open map sockets", e))?;
         sockets
             .set(queue, socket.as_raw_fd(), 0)
-            .map_err(|e| KernelError::bpf(format!("give queue {queue} its socket"), e))
+            .map_err(|e| KernelError::bpf(format!("register the socket of queue {queue}"), e))
     }
 
     /// The map of the flows' gates, for mmap(2): an array of [`MAX_GATES`] times [`DirectGate`].
@@ -197,12 +197,12 @@ fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, KernelError> {
 
 fn put<K: aya::Pod>(map: &mut Map, key: K, insert: Option<u32>) -> Result<(), KernelError> {
     let mut map: HashMap<&mut MapData, K, u32> =
-        HashMap::try_from(map).map_err(|e| KernelError::bpf("map of direct flows", e))?;
+        HashMap::try_from(map).map_err(|e| KernelError::bpf("open a map of direct flows", e))?;
     let done = match insert {
         Some(gate) => map.insert(key, gate, 0),
         None => map.remove(&key),
     };
-    done.map_err(|e| KernelError::bpf("change which frames go to the driver", e))
+    done.map_err(|e| KernelError::bpf("change the frames that go to the driver", e))
 }
 
 /// The IP version (4 or 6) and the address, in the form of the eBPF program.

@@ -190,10 +190,10 @@ impl Kernel {
             if self.programs.is_some()
                 && let Err(error) = self.refresh_installed()
             {
-                tracing::debug!(%error, "read back the state after a failed change");
+                tracing::debug!(%error, "cannot read back the state after a failed change");
             }
             if let Err(error) = self.install(&before) {
-                tracing::error!(%error, "could not put back what was in force before");
+                tracing::error!(%error, "cannot restore the state before the failed change");
             }
         }
         result
@@ -347,19 +347,20 @@ fn entries<T, C: FromIterator<T>>(
 fn loaded(programs: &mut Option<Programs>) -> Result<&mut Programs, KernelError> {
     programs.as_mut().ok_or_else(|| KernelError::Bpf {
         what: "use the eBPF programs".into(),
-        reason: "nothing is in force, so none are loaded".into(),
+        reason: "none are loaded, because nothing is in force".into(),
     })
 }
 
 /// Unpredictable random numbers.
 fn random<const N: usize>() -> Result<[u32; N], KernelError> {
-    let mut random = fs::File::open(RANDOM).map_err(KernelError::file("draw a number", RANDOM))?;
+    let mut random =
+        fs::File::open(RANDOM).map_err(KernelError::file("read random numbers", RANDOM))?;
     let mut numbers = [0; N];
     for number in &mut numbers {
         let mut bytes = [0; 4];
         random
             .read_exact(&mut bytes)
-            .map_err(KernelError::file("draw a number", RANDOM))?;
+            .map_err(KernelError::file("read random numbers", RANDOM))?;
         *number = u32::from_ne_bytes(bytes);
     }
     Ok(numbers)

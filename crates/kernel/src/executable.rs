@@ -54,7 +54,7 @@ pub fn lookup(path: &str) -> io::Result<AppKey> {
         return refused("it is not a file");
     }
     if metadata.mode() & 0o111 == 0 {
-        return refused("nobody may execute it");
+        return refused("its permissions let no user execute it");
     }
     let mut head = Vec::new();
     // This opens the same file, whatever is at the path now. A file that may be executed but not
@@ -70,7 +70,7 @@ pub fn lookup(path: &str) -> io::Result<AppKey> {
     }
     if head == b"#!" {
         return refused(
-            "it is a script, and what runs is its interpreter; `netnice run` or name: can hold it",
+            "it is a script, which its interpreter runs; limit it with `netnice run` or by name:",
         );
     }
     key_of(&file, &[OWN_MOUNTS.into()])

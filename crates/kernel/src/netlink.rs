@@ -21,9 +21,9 @@ use netlink_sys::{
 
 /// A failed request to the kernel.
 #[derive(Debug, thiserror::Error)]
-#[error("{what}: {}", explain(source, message))]
+#[error("cannot {what}: {}", explain(source, message))]
 pub struct NetlinkError {
-    /// The attempted operation.
+    /// The attempted operation, as a verb and its object.
     pub what: String,
     /// The kernel's error message, if it sent one (extended acknowledgement).
     pub message: Option<String>,
@@ -235,7 +235,7 @@ impl NetlinkClient {
         match self.socket.get_address(&mut address) {
             Ok(()) => Ok(address.port_number()),
             Err(source) => Err(NetlinkError {
-                what: "query the port number of a netlink socket".into(),
+                what: "read the port number of a netlink socket".into(),
                 message: None,
                 source,
             }),

@@ -106,14 +106,14 @@ fn queues(
     if let Ok(Some(count)) = ethtool::receive_queues(name) {
         return Ok(Some(ReceiveQueues::Exactly(count)));
     }
-    let replies = link(netlink, "ask for the queues of an interface", index)?;
+    let replies = link(netlink, "read the queues of an interface", index)?;
     let row = replies.first().map(|reply| reply.attributes(LINK_HEAD));
     let count = row.as_deref().and_then(|row| find(row, IFLA_NUM_RX_QUEUES));
     Ok(count.and_then(number).map(ReceiveQueues::AtMost))
 }
 
 fn xdp_attachment(netlink: &mut NetlinkClient, index: u32) -> Result<XdpAttachment, NetlinkError> {
-    let replies = link(netlink, "ask whether XDP is on an interface", index)?;
+    let replies = link(netlink, "read the XDP state of an interface", index)?;
     let row = replies.first().map(|reply| reply.attributes(LINK_HEAD));
     let xdp = row.as_deref().and_then(|row| find(row, IFLA_XDP));
     let xdp = xdp.map(attributes).unwrap_or_default();
@@ -141,7 +141,9 @@ fn driver_features(index: u32) -> Option<(Option<u64>, Option<u64>)> {
     let head = [CTRL_CMD_GETFAMILY, 1, 0, 0];
     let asked = Attributes::new().text(CTRL_ATTR_FAMILY_NAME, "netdev");
     let request = Request::new(GENL_ID_CTRL, 0, &head).with(&asked);
-    let replies = generic.query("look for the family netdev", request).ok()?;
+    let replies = generic
+        .query("find the netlink family netdev", request)
+        .ok()?;
     let row = replies.first()?.attributes(GENERIC_HEAD);
     let family = find(&row, CTRL_ATTR_FAMILY_ID)?;
     let family = u16::from_ne_bytes(*family.first_chunk()?);
@@ -149,7 +151,7 @@ fn driver_features(index: u32) -> Option<(Option<u64>, Option<u64>)> {
     let request =
         Request::new(family, 0, &head).with(&Attributes::new().u32(NETDEV_IFINDEX, index));
     let replies = generic
-        .query("ask for the abilities of a driver", request)
+        .query("read the features of a driver", request)
         .ok()?;
     let row = replies
         .iter()

@@ -115,7 +115,7 @@ fn privilege() -> Finding {
     }
     Finding::missing(
         "privilege",
-        "not root: what follows could not be tried",
+        "not root: the features below could not be tested",
         "run `netnice doctor` as root",
     )
 }
@@ -128,7 +128,7 @@ fn type_information() -> Finding {
     let hint = "a kernel with CONFIG_DEBUG_INFO_BTF, as Debian's and Ubuntu's";
     Finding::missing(
         name,
-        format!("{BTF} is not there; no limit works without it"),
+        format!("{BTF} does not exist; no limit works without it"),
         hint,
     )
 }
@@ -148,7 +148,8 @@ fn process_numbers() -> Finding {
         Ok(FIRST_PID_NAMESPACE) => Finding::good(name, "the first one"),
         _ => Finding::missing(
             name,
-            "not the first one: limits on processes would hit others' numbers; cgroups and users work",
+            "not the first one: the eBPF programs see other process ids, so limits on processes \
+             would apply to the wrong ones; cgroups and users work",
             "start netniced outside of containers",
         ),
     }
@@ -168,11 +169,12 @@ fn ebpf() -> Finding {
 fn attachment() -> Finding {
     let name = "attachment";
     if programs::has_tcx() {
-        return Finding::good(name, "tcx, before every filter of others");
+        return Finding::good(name, "tcx, before all filters of other programs");
     }
     Finding::fallback(
         name,
-        "filters of clsact (no tcx before Linux 6.6); a filter that stands before ours sees limited packets twice",
+        "clsact filters (tcx needs Linux 6.6); a filter before netnice's sees limited packets \
+         twice",
         "",
     )
 }
@@ -187,7 +189,7 @@ fn disciplines(trials: &Trials) -> Vec<Finding> {
         Ok(()) => Finding::good("fq_codel", "queues in the leaves"),
         Err(_) => Finding::fallback(
             "fq_codel",
-            "byte FIFOs queue in the leaves instead",
+            "absent; the leaves use byte FIFOs instead",
             &module("sch_fq_codel"),
         ),
     };
@@ -207,7 +209,7 @@ fn disciplines(trials: &Trials) -> Vec<Finding> {
         needed(
             "TBF",
             &trials.tbf,
-            "cuts packets of segmentation offload",
+            "segments packets of segmentation offload",
             &module("sch_tbf"),
         ),
         leaves,
@@ -221,8 +223,8 @@ fn mptcp() -> Finding {
     }
     Finding::fallback(
         "MPTCP",
-        "in use: the first subflow of a socket has an owner; those that the kernel adds later, and sockets that were \
-         open before, are found by their cgroup",
+        "in use: the first subflow of a socket has an owner; subflows that the kernel adds later, \
+         and sockets that were open before, are found by their cgroup",
         "",
     )
 }
@@ -254,7 +256,7 @@ fn other_tc_users() -> Finding {
         Ok(list) => Finding::good(
             name,
             format!(
-                "{}; a link with a root queue of theirs is not managed",
+                "{}; netnice cannot manage a link that has their root qdisc",
                 list.join(", ")
             ),
         ),
@@ -292,7 +294,7 @@ impl Trials {
     fn run() -> Self {
         thread::spawn(Self::run_in_own_namespace)
             .join()
-            .unwrap_or_else(|_| Self::failed("the trial ended early"))
+            .unwrap_or_else(|_| Self::failed("the thread of the trial ended early"))
     }
 
     /// Runs on a thread that leaves its namespace; the new namespace ends with the thread.
@@ -301,7 +303,9 @@ impl Trials {
         // the trial.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
             let error = std::io::Error::last_os_error();
-            return Self::failed(&format!("no network namespace to try in: {error}"));
+            return Self::failed(&format!(
+                "cannot create a network namespace for the trial: {error}"
+            ));
         }
         let mut netlink = match NetlinkClient::open() {
             Ok(netlink) => netlink,

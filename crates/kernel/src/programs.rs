@@ -189,7 +189,7 @@ impl Programs {
     fn pin(&self, link: Result<FdLink, LinkError>, name: &str) -> Result<(), KernelError> {
         let path = self.link_path(name);
         let new = self.folder.join(format!("new_{name}"));
-        let link = link.map_err(|e| KernelError::bpf(format!("keep the link of {name}"), e))?;
+        let link = link.map_err(|e| KernelError::bpf(format!("get the link of {name}"), e))?;
         retry::remove_file(&new); // left by a daemon that was killed here
         link.pin(&new)
             .map_err(|e| KernelError::bpf(format!("pin {}", new.display()), e))?;
@@ -222,7 +222,7 @@ impl Programs {
     fn attach_tcx(&mut self, index: u32, name: &str, hook: Hook) -> Result<(), KernelError> {
         let key = hook.key(index);
         let path = self.link_path(&key);
-        let what = || format!("attach to {name}");
+        let what = || format!("attach a program to {name}");
         let program: &mut SchedClassifier = self.program(hook.program())?;
         if let Ok(old) = PinnedLink::from_pin(&path) {
             let replaced = SchedClassifierLink::try_from(FdLink::from(old))
@@ -262,7 +262,7 @@ impl Programs {
         if tc::ensure_clsact(netlink, index)? {
             let _ = fs::File::create(made_clsact(&self.folder, index));
         }
-        let what = || format!("attach to clsact of {name}");
+        let what = || format!("attach a program to clsact of {name}");
         let program: &mut SchedClassifier = self.program(hook.program())?;
         for priority in 1..=MAX_PREFERENCE {
             let options = TcAttachOptions::Netlink(NlOptions {
@@ -352,7 +352,7 @@ impl Programs {
     /// Attaches the program for sockets that only receive to a cgroup's receive path.
     pub fn attach_cgroup(&mut self, id: u64, path: &Path) -> Result<(), KernelError> {
         let file = fs::File::open(path).map_err(KernelError::file("open the cgroup", path))?;
-        let what = || format!("attach to cgroup {}", path.display());
+        let what = || format!("attach a program to cgroup {}", path.display());
         let program: &mut CgroupSkb = self.program("on_cgroup_receive")?;
         let link = program
             .attach(
@@ -413,7 +413,7 @@ impl Programs {
             .ebpf
             .map_mut(name)
             .ok_or_else(|| missing_from_object(name))?;
-        HashMap::try_from(map).map_err(|e| KernelError::bpf(format!("map {name}"), e))
+        HashMap::try_from(map).map_err(|e| KernelError::bpf(format!("open map {name}"), e))
     }
 
     /// All entries of a hash map.
@@ -426,7 +426,7 @@ impl Programs {
         };
         // Fails if the keys or values differ in size from these types.
         HashMap::<_, K, V>::try_from(found)
-            .map_err(|e| KernelError::bpf(format!("map {name}"), e))?;
+            .map_err(|e| KernelError::bpf(format!("open map {name}"), e))?;
         let read = with_retries(|| bpf::read_all(map.fd().as_fd(), 1));
         let read = read.map_err(|e| KernelError::bpf(format!("read map {name}"), e))?;
         Ok(read
@@ -443,7 +443,7 @@ impl Programs {
             .ebpf
             .map_mut("counters")
             .ok_or_else(|| missing_from_object("counters"))?;
-        PerCpuHashMap::try_from(map).map_err(|e| KernelError::bpf("map counters", e))
+        PerCpuHashMap::try_from(map).map_err(|e| KernelError::bpf("open map counters", e))
     }
 
     /// The values of the counters, one for each processor.
@@ -452,7 +452,7 @@ impl Programs {
             return Err(missing_from_object("counters"));
         };
         PerCpuHashMap::<_, abi::CounterKey, abi::Counter>::try_from(found)
-            .map_err(|e| KernelError::bpf("map counters", e))?;
+            .map_err(|e| KernelError::bpf("open map counters", e))?;
         let processors =
             aya::util::nr_cpus().map_err(|(_, e)| KernelError::bpf("count processors", e))?;
         with_retries(|| bpf::read_all(map.fd().as_fd(), processors))
@@ -466,7 +466,7 @@ impl Programs {
             .map_mut("settings")
             .ok_or_else(|| missing_from_object("settings"))?;
         let mut map: Array<_, abi::Settings> =
-            Array::try_from(map).map_err(|e| KernelError::bpf("map settings", e))?;
+            Array::try_from(map).map_err(|e| KernelError::bpf("open map settings", e))?;
         map.set(0, settings, 0)
             .map_err(|e| KernelError::bpf("write the settings", e))
     }
@@ -478,7 +478,7 @@ impl Programs {
             .map_mut("settings")
             .ok_or_else(|| missing_from_object("settings"))?;
         let map: Array<_, abi::Settings> =
-            Array::try_from(map).map_err(|e| KernelError::bpf("map settings", e))?;
+            Array::try_from(map).map_err(|e| KernelError::bpf("open map settings", e))?;
         map.get(&0, 0)
             .map_err(|e| KernelError::bpf("read the settings", e))
     }
@@ -502,7 +502,7 @@ impl Programs {
             .ebpf
             .map_mut("counts")
             .ok_or_else(|| missing_from_object("counts"))?;
-        Array::try_from(map).map_err(|e| KernelError::bpf("map counts", e))
+        Array::try_from(map).map_err(|e| KernelError::bpf("open map counts", e))
     }
 
     /// The socket storage with the owners of sockets.
@@ -513,7 +513,7 @@ impl Programs {
             .ebpf
             .map_mut("sock_owners")
             .ok_or_else(|| missing_from_object("sock_owners"))?;
-        SkStorage::try_from(map).map_err(|e| KernelError::bpf("map sock_owners", e))
+        SkStorage::try_from(map).map_err(|e| KernelError::bpf("open map sock_owners", e))
     }
 
     /// The ring buffer of exit events. Can be taken once.
@@ -522,7 +522,7 @@ impl Programs {
             .ebpf
             .take_map("events")
             .ok_or_else(|| missing_from_object("events"))?;
-        RingBuf::try_from(map).map_err(|e| KernelError::bpf("map events", e))
+        RingBuf::try_from(map).map_err(|e| KernelError::bpf("open map events", e))
     }
 }
 
@@ -599,13 +599,13 @@ where
         .ok_or_else(|| missing_from_object(name))?;
     program
         .try_into()
-        .map_err(|e| KernelError::bpf(format!("program {name}"), e))
+        .map_err(|e| KernelError::bpf(format!("use program {name}"), e))
 }
 
 fn missing_from_object(name: &str) -> KernelError {
     KernelError::Bpf {
         what: format!("find {name}"),
-        reason: "the compiled object has none".into(),
+        reason: "the compiled eBPF object does not contain it".into(),
     }
 }
 

@@ -35,7 +35,7 @@ impl Drop for ShortGracePeriods {
     fn drop(&mut self) {
         let Setting { path, marker } = &self.0;
         if let Err(error) = fs::write(path, "0") {
-            tracing::debug!(%error, "restoring {}", path.display());
+            tracing::debug!(%error, "cannot restore {}", path.display());
         }
         let _ = fs::remove_file(marker);
     }

@@ -87,7 +87,7 @@ pub(crate) fn remove_file(path: impl AsRef<Path>) {
     let path = path.as_ref();
     match with_retries(|| fs::remove_file(path)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(%error, "removing {}", path.display());
+            tracing::warn!(%error, "cannot remove {}", path.display());
         }
         _ => {}
     }

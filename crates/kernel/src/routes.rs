@@ -76,7 +76,7 @@ pub fn lookup(
         asked = asked.u32(libc::RTA_OIF, over);
     }
     let request = Request::new(libc::RTM_GETROUTE, 0, &head).with(&asked);
-    let replies = match netlink.query(&format!("ask for the route to {to}"), request) {
+    let replies = match netlink.query(&format!("look up the route to {to}"), request) {
         Ok(replies) => replies,
         Err(error) => return unreachable_is_none(error),
     };
@@ -128,7 +128,7 @@ pub fn neighbour(
 ) -> Result<Neighbour, NetlinkError> {
     let request = Request::new(libc::RTM_GETNEIGH, 0, &neighbour_head(index, next_hop, 0))
         .with(&Attributes::new().bytes(libc::NDA_DST, &octets(next_hop)));
-    match netlink.query(&format!("ask for the next_hop {next_hop}"), request) {
+    match netlink.query(&format!("look up the neighbour {next_hop}"), request) {
         Ok(replies) => {
             let known = replies.iter().find_map(parse_neighbour);
             Ok(known.map_or(Neighbour::Unknown, |(_, _, neighbour)| neighbour))
@@ -148,7 +148,7 @@ pub fn resolve_neighbour(
     let head = neighbour_head(index, next_hop, libc::NTF_USE);
     let request = Request::new(libc::RTM_NEWNEIGH, NLM_F_CREATE, &head)
         .with(&Attributes::new().bytes(libc::NDA_DST, &octets(next_hop)));
-    netlink.execute(&format!("ask for the next_hop {next_hop}"), request)
+    netlink.execute(&format!("resolve the neighbour {next_hop}"), request)
 }
 
 /// The layer 2 address of a multicast group (RFC 1112, RFC 2464), which needs no resolution. `None`

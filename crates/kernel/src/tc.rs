@@ -152,7 +152,7 @@ pub fn add_htb(netlink: &mut NetlinkClient, ifindex: u32, major: u16) -> Result<
         .nested(libc::TCA_OPTIONS, &options);
     let head = tc_head(ifindex, Handle::new(major, 0), Handle::ROOT);
     let request = Request::new(libc::RTM_NEWQDISC, create(), &head).with(&row);
-    netlink.execute(&format!("put HTB on interface {ifindex}"), request)
+    netlink.execute(&format!("add HTB to interface {ifindex}"), request)
 }
 
 /// Adds clsact to an interface, if it has none. Returns whether it was added.
@@ -161,7 +161,7 @@ pub fn ensure_clsact(netlink: &mut NetlinkClient, ifindex: u32) -> Result<bool, 
     let head = tc_head(ifindex, Handle::new(0xFFFF, 0), Handle::CLSACT);
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
     match netlink.execute(
-        &format!("put clsact on interface {ifindex}"),
+        &format!("add clsact to interface {ifindex}"),
         Request::new(libc::RTM_NEWQDISC, flags, &head).with(&row),
     ) {
         Ok(()) => Ok(true),
@@ -230,7 +230,7 @@ pub fn put_class(
         &tc_head(ifindex, id, parent),
     )
     .with(&row);
-    netlink.execute(&format!("put class {id} on interface {ifindex}"), request)
+    netlink.execute(&format!("set class {id} of interface {ifindex}"), request)
 }
 
 /// Removes a class. Succeeds if it does not exist.
@@ -258,7 +258,7 @@ pub fn put_queue(
         let request =
             Request::new(libc::RTM_NEWQDISC, flags, &tc_head(ifindex, handle, parent)).with(&row);
         netlink.execute(
-            &format!("put a queue into class {leaf} of interface {ifindex}"),
+            &format!("set the queue of class {leaf} of interface {ifindex}"),
             request,
         )
     };

@@ -19,7 +19,7 @@ pub struct ByteCounts {
 /// Reads the counters of every interface of the namespace, by interface index.
 pub fn byte_counts(netlink: &mut NetlinkClient) -> Result<BTreeMap<u32, ByteCounts>, NetlinkError> {
     let replies = netlink.dump(
-        "count what has passed the interfaces",
+        "read the byte counts of the interfaces",
         Request::new(libc::RTM_GETLINK, 0, &[0; LINK_HEAD]),
     )?;
     let read = |reply: &crate::netlink::Message| {

@@ -37,8 +37,8 @@ impl Kernel {
             .collect();
         if wanted.len() > MAX_INTERFACES {
             return Err(KernelError::TooManyInterfaces {
-                there: wanted.len(),
-                most: MAX_INTERFACES,
+                count: wanted.len(),
+                max: MAX_INTERFACES,
             });
         }
         // The description of an interface over another contains the slot of the lower one.
@@ -91,8 +91,12 @@ impl Kernel {
         let programs = loaded(&mut self.programs)?;
         if known.as_ref().map(|k| k.iface) != Some(iface) {
             let mut map = programs.hash::<u32, abi::Iface>("ifaces")?;
-            map.insert(device.index, iface, 0)
-                .map_err(|e| KernelError::bpf(format!("describe {}", device.name), e))?;
+            map.insert(device.index, iface, 0).map_err(|e| {
+                KernelError::bpf(
+                    format!("write the description of interface {}", device.name),
+                    e,
+                )
+            })?;
         }
         let attached_hooks = known.as_ref().map_or(&[][..], |k| hooks_of(&k.iface));
         for hook in hooks_of(&iface)
@@ -365,7 +369,7 @@ impl Kernel {
             if LOOPBACK_SETTINGS.contains(&name) {
                 let path = format!("/proc/sys/net/ipv4/conf/lo/{name}");
                 if let Err(error) = with_retries(|| fs::write(&path, value)) {
-                    tracing::warn!(%error, "setting {path} back to {value}");
+                    tracing::warn!(%error, "cannot set {path} back to {value}");
                 }
             }
         }

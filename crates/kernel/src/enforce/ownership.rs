@@ -319,7 +319,7 @@ impl Kernel {
         programs
             .hash::<abi::AppKey, u32>("apps")?
             .insert(key, target, 0)
-            .map_err(|e| KernelError::bpf(format!("bind {path}"), e))?;
+            .map_err(|e| KernelError::bpf(format!("bind executable {path}"), e))?;
         let mut total = Adoption::default();
         for pid in process::all()
             .into_iter()
@@ -412,7 +412,7 @@ impl Kernel {
         for (name, target) in &wanted {
             if present.get(name) != Some(target) {
                 map.insert(name, target, 0)
-                    .map_err(|e| KernelError::bpf("expect a cgroup", e))?;
+                    .map_err(|e| KernelError::bpf("register an expected cgroup", e))?;
             }
         }
         self.invalidate_cached_cgroups()

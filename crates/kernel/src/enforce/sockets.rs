@@ -330,7 +330,7 @@ impl Kernel {
             }
             Ok(())
         });
-        done.map_err(KernelError::file("look at open sockets", "a thread"))?
+        done.map_err(KernelError::file("inspect open sockets", "a thread"))?
     }
 }
 
@@ -459,7 +459,7 @@ impl Default for DescriptorWalk {
 }
 
 fn process_error(pid: u32) -> impl FnOnce(std::io::Error) -> KernelError {
-    KernelError::file("look at the process", format!("/proc/{pid}"))
+    KernelError::file("inspect the process", format!("/proc/{pid}"))
 }
 
 /// How many incomplete folders are read again before the survey fails.

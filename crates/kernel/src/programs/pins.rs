@@ -10,7 +10,8 @@ use crate::retry::{self, with_retries};
 
 /// Mounts a bpffs for the pins, unless it is mounted.
 pub(super) fn mount(folder: &Path) -> Result<(), KernelError> {
-    fs::create_dir_all(folder).map_err(KernelError::file("make the folder of the pins", folder))?;
+    fs::create_dir_all(folder)
+        .map_err(KernelError::file("create the folder of the pins", folder))?;
     if cgroup::filesystem(folder) == Some(BPF_FS_MAGIC) {
         return Ok(());
     }
