@@ -19,7 +19,7 @@ use crate::cgroup;
 ///
 /// # Errors
 /// ENOENT if nothing is pinned there. EOPNOTSUPP if the kernel cannot detach this kind of link.
-pub fn detach_pinned(path: &Path) -> io::Result<()> {
+pub(crate) fn detach_pinned(path: &Path) -> io::Result<()> {
     let path = cgroup::c_path(path);
     let mut object = ObjectAttributes {
         pathname: path.as_ptr() as u64,
@@ -42,7 +42,7 @@ pub fn detach_pinned(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of bpf(2).
-pub fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
+pub(crate) fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
     map: BorrowedFd<'_>,
     copies: usize,
 ) -> io::Result<Vec<(K, Vec<V>)>> {

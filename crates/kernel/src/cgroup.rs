@@ -184,7 +184,7 @@ fn container_id(name: &str) -> Option<&str> {
 
 /// The path of a process's cgroup. A user may give a cgroup a name that is not valid text. The text
 /// still begins with the path of each cgroup above.
-pub fn of_process(pid: u32) -> Option<String> {
+pub(crate) fn of_process(pid: u32) -> Option<String> {
     let text = read_text(format!("/proc/{pid}/cgroup")).ok()?;
     text.split('\n')
         .find_map(|line| line.strip_prefix("0::"))

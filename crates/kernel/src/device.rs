@@ -49,24 +49,24 @@ pub struct Device {
 
 impl Device {
     /// Whether it is the loopback interface.
-    pub fn is_loopback(&self) -> bool {
+    pub(crate) fn is_loopback(&self) -> bool {
         self.hardware == ARPHRD_LOOPBACK
     }
 
     /// Whether its packets have no layer 2 header (`dev_is_mac_header_xmit` in the kernel).
-    pub fn is_headerless(&self) -> bool {
+    pub(crate) fn is_headerless(&self) -> bool {
         HEADERLESS.contains(&self.hardware)
     }
 
     /// Whether it is a port of a bridge, bond or team.
-    pub fn is_port(&self) -> bool {
+    pub(crate) fn is_port(&self) -> bool {
         PORT_MASTERS.contains(&self.port_of.as_str())
     }
 
     /// Whether it is an end of one of netnice's pairs: a veth named `nn0` or `nn1`, or `nnd` or
     /// `nne` with a number. Other names with this prefix do not count; otherwise a name would be
     /// enough to escape a limit.
-    pub fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let Some(rest) = self.name.strip_prefix(OUR_PREFIX) else {
             return false;
@@ -76,12 +76,12 @@ impl Device {
     }
 
     /// Whether it is an end of another veth pair. Its other end may be in a container.
-    pub fn is_veth(&self) -> bool {
+    pub(crate) fn is_veth(&self) -> bool {
         self.kind == "veth" && !self.is_ours()
     }
 
     /// Whether packets of this namespace's own sockets first appear on it.
-    pub fn carries_own_packets(&self) -> bool {
+    pub(crate) fn carries_own_packets(&self) -> bool {
         !self.is_ours() && !self.is_port() && self.kind != "ifb"
     }
 }
@@ -103,7 +103,10 @@ pub fn list(netlink: &mut NetlinkClient) -> Result<Vec<Device>, NetlinkError> {
 
 /// The id by which this namespace refers to the namespace of a process. Returns `None` if no
 /// interface of this namespace leads there.
-pub fn namespace_of(netlink: &mut NetlinkClient, pid: u32) -> Result<Option<u32>, NetlinkError> {
+pub(crate) fn namespace_of(
+    netlink: &mut NetlinkClient,
+    pid: u32,
+) -> Result<Option<u32>, NetlinkError> {
     // struct rtgenmsg, padded
     let request = Request::new(RTM_GETNSID, 0, &[0; RTGEN_HEAD])
         .with(&Attributes::new().u32(NETNSA_PID, pid));
@@ -124,7 +127,7 @@ pub fn find_by_name(
 
 /// A veth pair of netnice: a packet that enters the near end leaves at the far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pair {
+pub(crate) struct Pair {
     /// Index of the end that carries the classes.
     pub near: u32,
     /// Index of the end where the ingress program sends packets back.
@@ -133,7 +136,7 @@ pub struct Pair {
 
 /// Finds or makes the pair of these names: no addresses, no ARP, no IPv6, and an MTU for the
 /// largest packet.
-pub fn ensure_pair(
+pub(crate) fn ensure_pair(
     netlink: &mut NetlinkClient,
     near: &str,
     far: &str,
@@ -189,23 +192,11 @@ fn make_pair(netlink: &mut NetlinkClient, near: &str, far: &str) -> Result<(), N
 }
 
 /// Removes an interface, and so its peer, if it still exists.
-pub fn remove(netlink: &mut NetlinkClient, index: u32) -> Result<(), NetlinkError> {
+pub(crate) fn remove(netlink: &mut NetlinkClient, index: u32) -> Result<(), NetlinkError> {
     let request = Request::new(libc::RTM_DELLINK, 0, &link_head(index, 0, 0));
     match netlink.execute(&format!("remove interface {index}"), request) {
         Err(error) if !error.is_gone() => Err(error),
         _ => Ok(()),
-    }
-}
-
-/// The interface of a link message, and whether it was added or changed (true) or removed (false).
-pub fn changed(kind: u16, message: &crate::netlink::Message) -> Option<(Device, bool)> {
-    let head = message.head::<LINK_HEAD>()?;
-    match kind {
-        libc::RTM_NEWLINK | libc::RTM_DELLINK => Some((
-            device(head, &message.attributes(LINK_HEAD)),
-            kind == libc::RTM_NEWLINK,
-        )),
-        _ => None,
     }
 }
 

@@ -114,11 +114,6 @@ impl XdpProgram {
         }
     }
 
-    /// Whether the program is attached.
-    pub fn is_attached(&self) -> bool {
-        self.link.is_some()
-    }
-
     /// Registers the AF_XDP socket for the frames of a receive queue.
     pub fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
         let mut sockets = XskMap::try_from(self.map("sockets")?)

@@ -208,11 +208,6 @@ impl Kernel {
         stages::describe(&self.installed, &plan::plan(&desired, &self.idle_nodes))
     }
 
-    /// Removes everything of netnice from the kernel.
-    pub fn clear(&mut self) -> Result<(), KernelError> {
-        self.install(&Desired::default())
-    }
-
     fn install(&mut self, desired: &Desired) -> Result<(), KernelError> {
         self.listed.clear();
         let desired = Desired {

@@ -66,9 +66,6 @@ pub enum KernelError {
         /// The largest supported number.
         max: usize,
     },
-    /// The process has ended.
-    #[error("process {0} does not exist (any more)")]
-    NoProcess(u32),
     /// The cgroup does not exist. Fields: the path, and where cgroup2 is mounted.
     #[error("there is no cgroup {0}; cgroup2 is mounted at {1}")]
     NoCgroup(String, String),

@@ -40,7 +40,7 @@ pub fn speed(name: &str) -> io::Result<Option<Rate>> {
 
 /// Whether the NIC of an interface can steer flows to chosen queues, and this is enabled (`ethtool
 /// -K IFACE ntuple on`).
-pub fn has_flow_steering(name: &str) -> io::Result<bool> {
+pub(crate) fn has_flow_steering(name: &str) -> io::Result<bool> {
     let mut flags = Flags {
         command: ETHTOOL_GFLAGS,
         bits: 0,
@@ -49,7 +49,7 @@ pub fn has_flow_steering(name: &str) -> io::Result<bool> {
 }
 
 /// The number of receive queues of an interface, if its driver reports it.
-pub fn receive_queues(name: &str) -> io::Result<Option<u32>> {
+pub(crate) fn receive_queues(name: &str) -> io::Result<Option<u32>> {
     let mut channels = Channels {
         command: ETHTOOL_GCHANNELS,
         ..Channels::default()

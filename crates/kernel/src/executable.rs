@@ -43,7 +43,7 @@ pub struct Rights {
 /// # Errors
 /// The file cannot be read, or a process can never execute it: a folder, a file without execute
 /// permission, or a script (the kernel then executes the interpreter).
-pub fn lookup(path: &str) -> io::Result<AppKey> {
+pub(crate) fn lookup(path: &str) -> io::Result<AppKey> {
     let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     let file = open(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::new(error.kind(), "there is no such file"),
@@ -121,7 +121,7 @@ fn take_rights(rights: &Rights) -> io::Result<()> {
 
 /// The executables that root names. A thread that may block on a file system looks them up.
 #[derive(Debug, Default)]
-pub struct Executables {
+pub(crate) struct Executables {
     worker: Option<Worker>,
     /// Its reference count is the number of worker threads plus one.
     workers: Arc<()>,
@@ -142,7 +142,7 @@ impl Executables {
     /// # Errors
     /// Those of [`lookup`]; [`timed_out`] if the file system does not reply and no earlier result
     /// exists.
-    pub fn lookup(&mut self, path: &str) -> io::Result<AppKey> {
+    pub(crate) fn lookup(&mut self, path: &str) -> io::Result<AppKey> {
         let worker = match self.worker.take() {
             Some(worker) => Some(worker),
             None => self.start()?,

@@ -2,7 +2,7 @@
 //! May touch: bpf(2), netlink, tc, /proc, cgroupfs, pidfds; no other crate enforces with these.
 //! Must never: decide about a contract, or keep a ledger of its own beside the kernel's state.
 
-pub mod abi;
+mod abi;
 mod bpf;
 pub mod cgroup;
 pub mod confine;
@@ -10,7 +10,7 @@ pub mod connections;
 pub mod device;
 pub mod direct;
 pub mod enforce;
-pub mod error;
+mod error;
 pub mod ethtool;
 pub mod executable;
 pub mod netlink;
@@ -20,11 +20,11 @@ pub mod plan;
 pub mod port;
 pub mod probe;
 pub mod process;
-pub mod programs;
+mod programs;
 mod rcu;
 mod retry;
 pub mod routes;
-pub mod tc;
+mod tc;
 pub mod traffic;
 pub mod trust;
 

@@ -34,7 +34,7 @@ pub struct NetlinkError {
 
 impl NetlinkError {
     /// Whether the kernel reported that the object does not exist.
-    pub fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         matches!(
             self.source.raw_os_error(),
             Some(libc::ENOENT | libc::ENODEV | libc::EINVAL)
@@ -42,7 +42,7 @@ impl NetlinkError {
     }
 
     /// Whether the kernel reported that the object exists already.
-    pub fn exists(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.source.raw_os_error() == Some(libc::EEXIST)
     }
 }
@@ -56,7 +56,7 @@ fn explain(source: &io::Error, message: &Option<String>) -> String {
 
 /// A request under construction: a fixed head, then attributes.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub(crate) struct Request {
     kind: u16,
     flags: u16,
     body: Vec<u8>,
@@ -83,7 +83,7 @@ impl Request {
 
 /// A list of attributes, to be nested or sent.
 #[derive(Clone, Debug, Default)]
-pub struct Attributes(Vec<u8>);
+pub(crate) struct Attributes(Vec<u8>);
 
 impl Attributes {
     /// An empty list.
@@ -120,7 +120,7 @@ impl Attributes {
 
     /// Adds a string with its terminating zero byte.
     #[must_use]
-    pub fn text(self, kind: u16, value: &str) -> Self {
+    pub(crate) fn text(self, kind: u16, value: &str) -> Self {
         let mut bytes = value.as_bytes().to_vec();
         bytes.push(0);
         self.bytes(kind, &bytes)
@@ -146,22 +146,22 @@ pub struct Message {
 
 impl Message {
     /// The fixed head, or `None` if the message is shorter than `N` bytes.
-    pub fn head<const N: usize>(&self) -> Option<&[u8; N]> {
+    pub(crate) fn head<const N: usize>(&self) -> Option<&[u8; N]> {
         self.body.first_chunk()
     }
 
     /// The attributes after a head of this size.
-    pub fn attributes(&self, head: usize) -> AttributeList<'_> {
+    pub(crate) fn attributes(&self, head: usize) -> AttributeList<'_> {
         attributes(self.body.get(head..).unwrap_or_default())
     }
 }
 
 /// Attributes as pairs of kind and value. The values borrow from the message, because thousands are
 /// read each second.
-pub type AttributeList<'a> = Vec<(u16, &'a [u8])>;
+pub(crate) type AttributeList<'a> = Vec<(u16, &'a [u8])>;
 
 /// Parses a list of attributes up to the first malformed one.
-pub fn attributes(bytes: &[u8]) -> AttributeList<'_> {
+pub(crate) fn attributes(bytes: &[u8]) -> AttributeList<'_> {
     NlasIterator::new(bytes)
         .map_while(Result::ok)
         .map(|nla| {
@@ -173,17 +173,17 @@ pub fn attributes(bytes: &[u8]) -> AttributeList<'_> {
 }
 
 /// The value of one attribute in a list.
-pub fn find<'a>(row: &[(u16, &'a [u8])], kind: u16) -> Option<&'a [u8]> {
+pub(crate) fn find<'a>(row: &[(u16, &'a [u8])], kind: u16) -> Option<&'a [u8]> {
     row.iter().find(|(k, _)| *k == kind).map(|(_, v)| *v)
 }
 
 /// Reads a 32-bit number from an attribute's value. `None` if it is too short.
-pub fn number(bytes: &[u8]) -> Option<u32> {
+pub(crate) fn number(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|b| u32::from_ne_bytes(*b))
 }
 
 /// Reads a string from an attribute's value, up to its zero byte.
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.split(|b| *b == 0).next().unwrap_or_default()).into_owned()
 }
 
@@ -209,7 +209,7 @@ impl NetlinkClient {
     }
 
     /// Opens a connection to generic netlink, where each family has its own message type.
-    pub fn open_generic() -> Result<Self, NetlinkError> {
+    pub(crate) fn open_generic() -> Result<Self, NetlinkError> {
         Self::open_to(NETLINK_GENERIC, "open a generic netlink socket")
     }
 
@@ -246,20 +246,28 @@ impl NetlinkClient {
     ///
     /// # Errors
     /// The kernel's error, with `what` as the name of the operation.
-    pub fn execute(&mut self, what: &str, request: Request) -> Result<(), NetlinkError> {
+    pub(crate) fn execute(&mut self, what: &str, request: Request) -> Result<(), NetlinkError> {
         self.exchange(request, NLM_F_ACK)
             .map(drop)
             .map_err(|e| e.during(what))
     }
 
     /// Sends a request for one object. Returns the reply.
-    pub fn query(&mut self, what: &str, request: Request) -> Result<Vec<Message>, NetlinkError> {
+    pub(crate) fn query(
+        &mut self,
+        what: &str,
+        request: Request,
+    ) -> Result<Vec<Message>, NetlinkError> {
         self.exchange(request, NLM_F_ACK)
             .map_err(|e| e.during(what))
     }
 
     /// Sends a request for a list. Returns the reply.
-    pub fn dump(&mut self, what: &str, request: Request) -> Result<Vec<Message>, NetlinkError> {
+    pub(crate) fn dump(
+        &mut self,
+        what: &str,
+        request: Request,
+    ) -> Result<Vec<Message>, NetlinkError> {
         // A change can interrupt a dump, which is then repeated. After the last try this is an
         // error.
         let mut last = self.exchange(request.clone(), NLM_F_DUMP);

@@ -64,7 +64,7 @@ mod stage;
 #[cfg(test)]
 mod tests;
 
-pub use difference::{Step, Steps, difference};
+pub(crate) use difference::{Step, difference};
 use stage::{Direction, Nesting, Stage};
 
 /// The desired state.
@@ -156,7 +156,7 @@ pub struct Link {
 
 /// A desired class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Class {
+pub(crate) struct Class {
     /// Number of its parent class; 0 at the top.
     pub parent: u16,
     /// Its parameters.
@@ -166,11 +166,11 @@ pub struct Class {
 }
 
 /// The classes of one HTB, by number.
-pub type Tree = BTreeMap<u16, Class>;
+pub(crate) type Tree = BTreeMap<u16, Class>;
 
 /// The leaves of a node, by class number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeLeaves {
+pub(crate) struct NodeLeaves {
     /// For flows far below their share.
     pub sparse: u16,
     /// For all other flows.
@@ -185,7 +185,7 @@ pub struct NodeLeaves {
 
 /// The queues of a target's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TargetLeaves {
+pub(crate) struct TargetLeaves {
     /// The leaves in the cap stage, by direction (up, down).
     pub cap: [Option<NodeLeaves>; 2],
     /// Whether these are the target's own leaves, or else those of a target around it.
@@ -194,7 +194,7 @@ pub struct TargetLeaves {
 
 /// The class trees of a managed link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LinkTrees {
+pub(crate) struct LinkTrees {
     /// By direction (up, down); `None` for a direction that is not managed.
     pub trees: [Option<Tree>; 2],
     /// Leaves of traffic without a target, by direction.
@@ -205,7 +205,7 @@ pub struct LinkTrees {
 
 /// The desired kernel state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The tree of the cap stage.
     pub cap: Tree,
     /// Leaves of each target in the cap stage, by target number.
@@ -216,10 +216,10 @@ pub struct Plan {
 
 /// The nodes of a managed link that now carry too little to need a share of the left-over: by link,
 /// direction (up, down) and slot. The set is measured, not granted; minimums do not depend on it.
-pub type IdleNodes = BTreeMap<String, [BTreeSet<u16>; 2]>;
+pub(crate) type IdleNodes = BTreeMap<String, [BTreeSet<u16>; 2]>;
 
 /// Computes the classes for the desired state.
-pub fn plan(desired: &Desired, idle: &IdleNodes) -> Plan {
+pub(crate) fn plan(desired: &Desired, idle: &IdleNodes) -> Plan {
     let nesting = Nesting::new(&desired.targets);
     let mut plan = Plan::default();
     let up = Stage::cap(desired, &nesting, Direction::Up);
@@ -266,17 +266,17 @@ fn link_trees(desired: &Desired, nesting: &Nesting, link: &Link, idle: &IdleNode
 }
 
 /// Whether a class is the parent of all nodes of a link's tree.
-pub fn is_top(number: u16) -> bool {
+pub(crate) fn is_top(number: u16) -> bool {
     number == stage::TOP_CLASS
 }
 
 /// The slot of a node's class; 0 for traffic without a target.
-pub fn slot_of(number: u16) -> u16 {
+pub(crate) fn slot_of(number: u16) -> u16 {
     number / stage::CLASSES_PER_SLOT
 }
 
 /// Whether a node's class limits what is received.
-pub fn is_down(number: u16) -> bool {
+pub(crate) fn is_down(number: u16) -> bool {
     number % stage::CLASSES_PER_SLOT >= stage::CLASSES_PER_SLOT / 2
 }
 

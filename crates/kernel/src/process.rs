@@ -20,7 +20,7 @@ use std::{
 
 use crate::retry::with_retries;
 
-pub mod copies;
+pub(crate) mod copies;
 #[cfg(test)]
 mod tests;
 
@@ -44,7 +44,7 @@ impl PidFd {
     }
 
     /// As [`PidFd::open`], but returns `None` if no process has this id.
-    pub fn open_if_there(pid: u32) -> io::Result<Option<Self>> {
+    pub(crate) fn open_if_there(pid: u32) -> io::Result<Option<Self>> {
         match Self::open(pid) {
             Ok(handle) => Ok(Some(handle)),
             Err(error) => match error.raw_os_error() {
@@ -173,7 +173,7 @@ pub fn facts(pid: u32) -> Option<Facts> {
 }
 
 /// The thread group of a process or thread id.
-pub fn thread_group(pid: u32) -> Option<u32> {
+pub(crate) fn thread_group(pid: u32) -> Option<u32> {
     let status = read_text(format!("/proc/{pid}/status")).ok()?;
     status
         .split('\n')
@@ -186,7 +186,7 @@ pub fn thread_group(pid: u32) -> Option<u32> {
 /// Whether any thread of a process has not begun to end. An ending process remains in /proc for a
 /// while, but its exit event may be past. A process that exists and cannot be read counts as
 /// running.
-pub fn is_running(pid: u32) -> bool {
+pub(crate) fn is_running(pid: u32) -> bool {
     let threads = match read_folder(format!("/proc/{pid}/task")) {
         Ok(threads) => threads,
         Err(error) => return !is_gone(&error),
@@ -264,7 +264,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 /// The parent of a process.
-pub fn parent(pid: u32) -> Option<u32> {
+pub(crate) fn parent(pid: u32) -> Option<u32> {
     let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
     // The command name may contain any bytes; it ends at the last bracket.
     stat.rsplit_once(')')?
@@ -300,7 +300,7 @@ pub fn sockets(pid: u32) -> Vec<(i32, u64)> {
 }
 
 /// The descriptor number and inode of an entry in /proc/PID/fd, if it is a socket.
-pub fn socket_at(entry: &fs::DirEntry) -> Option<(i32, u64)> {
+pub(crate) fn socket_at(entry: &fs::DirEntry) -> Option<(i32, u64)> {
     let number = entry.file_name().to_str()?.parse().ok()?;
     let link = with_retries(|| fs::read_link(entry.path())).ok()?;
     let inode = link.to_str()?.strip_prefix("socket:[")?;
@@ -308,7 +308,7 @@ pub fn socket_at(entry: &fs::DirEntry) -> Option<(i32, u64)> {
 }
 
 /// The cookie of a socket: a number that no other socket ever has.
-pub fn cookie(socket: BorrowedFd<'_>) -> Option<u64> {
+pub(crate) fn cookie(socket: BorrowedFd<'_>) -> Option<u64> {
     socket_option(socket, libc::SO_COOKIE)
 }
 

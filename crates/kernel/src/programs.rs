@@ -40,13 +40,13 @@ use crate::{
 use loading::{SOCK_ADDR, TRACEPOINTS, load_programs};
 use pins::{layout_file, made_clsact, mount, remove_pins};
 
-pub use loading::test_load;
+pub(crate) use loading::test_load;
 
 mod loading;
 mod pins;
 
 /// The loaded programs and their maps.
-pub struct Programs {
+pub(crate) struct Programs {
     ebpf: Ebpf,
     folder: PathBuf,
     tcx: bool,
@@ -54,7 +54,7 @@ pub struct Programs {
 
 /// A place on an interface where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hook {
+pub(crate) enum Hook {
     /// Packets that leave by an interface.
     Egress,
     /// Packets that arrive by an interface.
@@ -67,7 +67,7 @@ impl Programs {
     /// Loads the programs onto the maps of this runtime folder, which are made if they are missing.
     /// Attaches the programs that track ownership. [`Programs::attach`] attaches the others, one
     /// interface at a time.
-    pub fn load(runtime: &Path) -> Result<Self, KernelError> {
+    pub(crate) fn load(runtime: &Path) -> Result<Self, KernelError> {
         let folder = runtime.join(FOLDER);
         mount(&folder)?;
         let pins: Vec<PathBuf> = MAPS.iter().map(|name| folder.join(name)).collect();
@@ -96,7 +96,7 @@ impl Programs {
     }
 
     /// Whether the folder of the pins exists: an earlier daemon left programs, or a part of them.
-    pub fn are_pinned(runtime: &Path) -> Result<bool, KernelError> {
+    pub(crate) fn are_pinned(runtime: &Path) -> Result<bool, KernelError> {
         let folder = runtime.join(FOLDER);
         let there = folder.try_exists();
         there.map_err(KernelError::file("look for pinned programs", folder))
@@ -107,7 +107,7 @@ impl Programs {
     ///
     /// # Errors
     /// The file exists and cannot be read. Then neither case may be assumed.
-    pub fn layout(runtime: &Path) -> Result<Option<String>, KernelError> {
+    pub(crate) fn layout(runtime: &Path) -> Result<Option<String>, KernelError> {
         let file = layout_file(&runtime.join(FOLDER));
         match fs::read(&file) {
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
@@ -119,7 +119,7 @@ impl Programs {
     }
 
     /// Removes what programs of another layout left: links, filters, maps, the bpffs.
-    pub fn remove_all(runtime: &Path, netlink: &mut NetlinkClient, devices: &[Device]) {
+    pub(crate) fn remove_all(runtime: &Path, netlink: &mut NetlinkClient, devices: &[Device]) {
         let folder = runtime.join(FOLDER);
         if !has_tcx() {
             for device in devices {
@@ -132,12 +132,12 @@ impl Programs {
     }
 
     /// Removes the pins of a runtime folder that has nothing in force.
-    pub fn remove_pins(runtime: &Path) {
+    pub(crate) fn remove_pins(runtime: &Path) {
         remove_pins(&runtime.join(FOLDER));
     }
 
     /// Whether the programs are attached with tcx (else with clsact).
-    pub fn uses_tcx(&self) -> bool {
+    pub(crate) fn uses_tcx(&self) -> bool {
         self.tcx
     }
 
@@ -205,7 +205,7 @@ impl Programs {
 
     /// Attaches a program to an interface, or replaces the program that an earlier daemon attached.
     /// Returns the preference of the clsact filter, or `None` with tcx.
-    pub fn attach(
+    pub(crate) fn attach(
         &mut self,
         netlink: &mut NetlinkClient,
         index: u32,
@@ -307,7 +307,7 @@ impl Programs {
     }
 
     /// Whether netnice's program is still attached to an interface.
-    pub fn is_attached(
+    pub(crate) fn is_attached(
         &mut self,
         netlink: &mut NetlinkClient,
         index: u32,
@@ -336,7 +336,13 @@ impl Programs {
     }
 
     /// Detaches a program from an interface.
-    pub fn detach(&mut self, netlink: &mut NetlinkClient, index: u32, name: &str, hook: Hook) {
+    pub(crate) fn detach(
+        &mut self,
+        netlink: &mut NetlinkClient,
+        index: u32,
+        name: &str,
+        hook: Hook,
+    ) {
         let pin = self.link_path(&hook.key(index));
         if self.tcx {
             // Removing the pin alone detaches the program some time later, and attaching it again
@@ -350,7 +356,7 @@ impl Programs {
     }
 
     /// Attaches the program for sockets that only receive to a cgroup's receive path.
-    pub fn attach_cgroup(&mut self, id: u64, path: &Path) -> Result<(), KernelError> {
+    pub(crate) fn attach_cgroup(&mut self, id: u64, path: &Path) -> Result<(), KernelError> {
         let file = fs::File::open(path).map_err(KernelError::file("open the cgroup", path))?;
         let what = || format!("attach a program to cgroup {}", path.display());
         let program: &mut CgroupSkb = self.program("on_cgroup_receive")?;
@@ -366,31 +372,12 @@ impl Programs {
     }
 
     /// Detaches the receive program of a cgroup.
-    pub fn detach_cgroup(&mut self, id: u64) {
+    pub(crate) fn detach_cgroup(&mut self, id: u64) {
         retry::remove_file(self.link_path(&format!("cgroup_{id}")));
     }
 
-    /// The indices of the interfaces that have a pinned program, one for each pin.
-    pub fn pinned_interfaces(&self) -> Vec<u32> {
-        let Ok(entries) = fs::read_dir(&self.folder) else {
-            return Vec::new();
-        };
-        entries
-            .flatten()
-            .filter_map(|e| {
-                e.file_name()
-                    .to_str()?
-                    .strip_prefix("link_if")?
-                    .split('_')
-                    .next()?
-                    .parse()
-                    .ok()
-            })
-            .collect()
-    }
-
     /// Removes the pins of an interface that is gone.
-    pub fn remove_interface_pins(&mut self, index: u32) {
+    pub(crate) fn remove_interface_pins(&mut self, index: u32) {
         for hook in Hook::ALL {
             retry::remove_file(self.link_path(&hook.key(index)));
         }
@@ -398,14 +385,14 @@ impl Programs {
     }
 
     /// Removes everything from the kernel: links, maps, programs, the bpffs.
-    pub fn unload(self) {
+    pub(crate) fn unload(self) {
         let folder = self.folder.clone();
         drop(self);
         remove_pins(&folder);
     }
 
     /// A hash map by its name.
-    pub fn hash<K: aya::Pod, V: aya::Pod>(
+    pub(crate) fn hash<K: aya::Pod, V: aya::Pod>(
         &mut self,
         name: &str,
     ) -> Result<HashMap<&mut MapData, K, V>, KernelError> {
@@ -417,7 +404,7 @@ impl Programs {
     }
 
     /// All entries of a hash map.
-    pub fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
+    pub(crate) fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
         &self,
         name: &str,
     ) -> Result<Vec<(K, V)>, KernelError> {
@@ -436,7 +423,7 @@ impl Programs {
     }
 
     /// The counters of the first pass.
-    pub fn counters(
+    pub(crate) fn counters(
         &mut self,
     ) -> Result<PerCpuHashMap<&mut MapData, abi::CounterKey, abi::Counter>, KernelError> {
         let map = self
@@ -447,7 +434,9 @@ impl Programs {
     }
 
     /// The values of the counters, one for each processor.
-    pub fn counter_values(&self) -> Result<Vec<(abi::CounterKey, Vec<abi::Counter>)>, KernelError> {
+    pub(crate) fn counter_values(
+        &self,
+    ) -> Result<Vec<(abi::CounterKey, Vec<abi::Counter>)>, KernelError> {
         let Some(found @ Map::PerCpuHashMap(map)) = self.ebpf.map("counters") else {
             return Err(missing_from_object("counters"));
         };
@@ -460,7 +449,7 @@ impl Programs {
     }
 
     /// Writes the settings that every program reads.
-    pub fn set_settings(&mut self, settings: abi::Settings) -> Result<(), KernelError> {
+    pub(crate) fn set_settings(&mut self, settings: abi::Settings) -> Result<(), KernelError> {
         let map = self
             .ebpf
             .map_mut("settings")
@@ -472,7 +461,7 @@ impl Programs {
     }
 
     /// The settings that every program reads.
-    pub fn settings(&mut self) -> Result<abi::Settings, KernelError> {
+    pub(crate) fn settings(&mut self) -> Result<abi::Settings, KernelError> {
         let map = self
             .ebpf
             .map_mut("settings")
@@ -484,14 +473,14 @@ impl Programs {
     }
 
     /// A count of the programs, by its `COUNT_*` index.
-    pub fn count(&mut self, which: u32) -> Result<u64, KernelError> {
+    pub(crate) fn count(&mut self, which: u32) -> Result<u64, KernelError> {
         self.counts()?
             .get(&which, 0)
             .map_err(|e| KernelError::bpf("read a count", e))
     }
 
     /// Sets a count, by its `COUNT_*` index.
-    pub fn set_count(&mut self, which: u32, to: u64) -> Result<(), KernelError> {
+    pub(crate) fn set_count(&mut self, which: u32, to: u64) -> Result<(), KernelError> {
         self.counts()?
             .set(which, to, 0)
             .map_err(|e| KernelError::bpf("set a count", e))
@@ -506,7 +495,7 @@ impl Programs {
     }
 
     /// The socket storage with the owners of sockets.
-    pub fn socket_owners(
+    pub(crate) fn socket_owners(
         &mut self,
     ) -> Result<SkStorage<&mut MapData, abi::SockOwner>, KernelError> {
         let map = self
@@ -517,7 +506,7 @@ impl Programs {
     }
 
     /// The ring buffer of exit events. Can be taken once.
-    pub fn take_events(&mut self) -> Result<RingBuf<MapData>, KernelError> {
+    pub(crate) fn take_events(&mut self) -> Result<RingBuf<MapData>, KernelError> {
         let map = self
             .ebpf
             .take_map("events")
@@ -549,7 +538,7 @@ impl Hook {
     }
 
     /// Its name in messages and pins.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Egress => "egress",
             Self::Ingress => "ingress",
@@ -623,12 +612,12 @@ fn max_members() -> u32 {
 }
 
 /// Whether this kernel has tcx (Linux 6.6).
-pub fn has_tcx() -> bool {
+pub(crate) fn has_tcx() -> bool {
     aya::util::KernelVersion::current().is_ok_and(|v| v >= aya::util::KernelVersion::new(6, 6, 0))
 }
 
 /// A socket of any process, to be tagged.
-pub struct SocketRef<'a>(pub BorrowedFd<'a>);
+pub(crate) struct SocketRef<'a>(pub BorrowedFd<'a>);
 
 impl std::os::fd::AsRawFd for SocketRef<'_> {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
@@ -639,7 +628,7 @@ impl std::os::fd::AsRawFd for SocketRef<'_> {
 /// The largest `pid_max` of Linux.
 const PID_MAX_LIMIT: u32 = 1 << 22;
 /// The name of the folder of pins in the runtime folder.
-pub const FOLDER: &str = "bpf";
+pub(crate) const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
 const MAPS: [&str; 22] = [
     "settings",

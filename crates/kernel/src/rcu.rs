@@ -21,12 +21,12 @@ impl ShortGracePeriods {
     /// Shortens grace periods for a batch of this many changes. Returns `None` if the batch is
     /// small, if another program has shortened them, or if they cannot be shortened (/sys mounted
     /// read-only). Then the batch takes longer.
-    pub fn for_batch(runtime: &Path, changes: usize) -> Option<ShortGracePeriods> {
+    pub(crate) fn for_batch(runtime: &Path, changes: usize) -> Option<ShortGracePeriods> {
         Setting::new(Path::new(SETTING_PATH), runtime).shorten(changes)
     }
 
     /// Restores the setting that a daemon left when it was killed during a batch.
-    pub fn restore_after_crash(runtime: &Path) {
+    pub(crate) fn restore_after_crash(runtime: &Path) {
         Setting::new(Path::new(SETTING_PATH), runtime).restore_after_crash();
     }
 }

@@ -9,28 +9,28 @@ use crate::netlink::{
 
 /// The handle of a qdisc or the id of a class: a major and a minor number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Handle(pub u32);
+pub(crate) struct Handle(pub u32);
 
 impl Handle {
     /// Combines the two numbers.
-    pub const fn new(major: u16, minor: u16) -> Self {
+    pub(crate) const fn new(major: u16, minor: u16) -> Self {
         Self((major as u32) << 16 | minor as u32)
     }
 
     /// The number of the class within its qdisc.
-    pub const fn minor(self) -> u16 {
+    pub(crate) const fn minor(self) -> u16 {
         self.0 as u16
     }
 
     /// The number of the qdisc.
-    pub const fn major(self) -> u16 {
+    pub(crate) const fn major(self) -> u16 {
         (self.0 >> 16) as u16
     }
 
     /// The parent of an interface's root qdisc.
-    pub const ROOT: Self = Self(0xFFFF_FFFF);
+    pub(crate) const ROOT: Self = Self(0xFFFF_FFFF);
     /// The parent of clsact.
-    pub const CLSACT: Self = Self(0xFFFF_FFF1);
+    pub(crate) const CLSACT: Self = Self(0xFFFF_FFF1);
 }
 
 impl std::fmt::Display for Handle {
@@ -41,7 +41,7 @@ impl std::fmt::Display for Handle {
 
 /// The parameters of an HTB class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HtbClass {
+pub(crate) struct HtbClass {
     /// Assured rate in bytes per second.
     pub rate: u64,
     /// Highest rate with borrowing, in bytes per second.
@@ -60,7 +60,7 @@ pub struct HtbClass {
 
 /// The queueing discipline of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queue {
+pub(crate) enum Queue {
     /// First in, first out, bounded in bytes.
     Fifo {
         /// Most bytes that may be queued.
@@ -77,7 +77,7 @@ pub enum Queue {
 
 /// A leaf's queue, and the segmentation before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeafQueue {
+pub(crate) struct LeafQueue {
     /// The queue.
     pub queue: Queue,
     /// The longest packet that enters the queue, in bytes, if longer packets of segmentation
@@ -89,7 +89,7 @@ pub struct LeafQueue {
 
 /// The kernel's counts of a class or qdisc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Bytes sent.
     pub bytes: u64,
     /// Packets sent.
@@ -106,22 +106,20 @@ pub struct Counts {
 
 /// A class found in the kernel.
 #[derive(Clone, Debug)]
-pub struct FoundClass {
+pub(crate) struct FoundClass {
     /// Its id.
     pub id: Handle,
     /// Its parent class, or the qdisc's handle or root if it has none.
     pub parent: Handle,
     /// Its parameters, if it is an HTB class.
     pub htb: Option<HtbClass>,
-    /// Handle of the qdisc in it, if it is a leaf.
-    pub leaf: Option<Handle>,
     /// Its counts.
     pub counts: Counts,
 }
 
 /// A qdisc found in the kernel.
 #[derive(Clone, Debug)]
-pub struct FoundQdisc {
+pub(crate) struct FoundQdisc {
     /// Index of its interface.
     pub ifindex: u32,
     /// Its handle; 0 for the kernel's default qdiscs.
@@ -138,7 +136,11 @@ pub struct FoundQdisc {
 ///
 /// # Errors
 /// The kernel's error; EEXIST if the root qdisc is not the kernel's default.
-pub fn add_htb(netlink: &mut NetlinkClient, ifindex: u32, major: u16) -> Result<(), NetlinkError> {
+pub(crate) fn add_htb(
+    netlink: &mut NetlinkClient,
+    ifindex: u32,
+    major: u16,
+) -> Result<(), NetlinkError> {
     let mut glob = Vec::new();
     // version, rate2quantum, default class (0: packets without a class pass), debug, direct packets
     for word in [3u32, 10, 0, 0, 0] {
@@ -156,7 +158,10 @@ pub fn add_htb(netlink: &mut NetlinkClient, ifindex: u32, major: u16) -> Result<
 }
 
 /// Adds clsact to an interface, if it has none. Returns whether it was added.
-pub fn ensure_clsact(netlink: &mut NetlinkClient, ifindex: u32) -> Result<bool, NetlinkError> {
+pub(crate) fn ensure_clsact(
+    netlink: &mut NetlinkClient,
+    ifindex: u32,
+) -> Result<bool, NetlinkError> {
     let row = Attributes::new().text(libc::TCA_KIND, "clsact");
     let head = tc_head(ifindex, Handle::new(0xFFFF, 0), Handle::CLSACT);
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
@@ -171,13 +176,13 @@ pub fn ensure_clsact(netlink: &mut NetlinkClient, ifindex: u32) -> Result<bool, 
 }
 
 /// Removes clsact from an interface. Succeeds if there is none.
-pub fn remove_clsact(netlink: &mut NetlinkClient, ifindex: u32) -> Result<(), NetlinkError> {
+pub(crate) fn remove_clsact(netlink: &mut NetlinkClient, ifindex: u32) -> Result<(), NetlinkError> {
     remove_qdisc(netlink, ifindex, Handle::new(0xFFFF, 0), Handle::CLSACT)
 }
 
 /// Removes the root qdisc with this handle, so that the kernel's default returns. Succeeds if it
 /// does not exist.
-pub fn remove_root(
+pub(crate) fn remove_root(
     netlink: &mut NetlinkClient,
     ifindex: u32,
     major: u16,
@@ -199,7 +204,7 @@ fn remove_qdisc(
 }
 
 /// Adds or changes a class.
-pub fn put_class(
+pub(crate) fn put_class(
     netlink: &mut NetlinkClient,
     ifindex: u32,
     id: Handle,
@@ -234,7 +239,7 @@ pub fn put_class(
 }
 
 /// Removes a class. Succeeds if it does not exist.
-pub fn remove_class(
+pub(crate) fn remove_class(
     netlink: &mut NetlinkClient,
     ifindex: u32,
     id: Handle,
@@ -247,7 +252,7 @@ pub fn remove_class(
 }
 
 /// Sets the queue of a leaf.
-pub fn put_queue(
+pub(crate) fn put_queue(
     netlink: &mut NetlinkClient,
     ifindex: u32,
     leaf: Handle,
@@ -324,7 +329,7 @@ fn segmenter_options(longest: u32, queue: &Queue) -> Attributes {
 }
 
 /// All qdiscs of the namespace.
-pub fn qdiscs(netlink: &mut NetlinkClient) -> Result<Vec<FoundQdisc>, NetlinkError> {
+pub(crate) fn qdiscs(netlink: &mut NetlinkClient) -> Result<Vec<FoundQdisc>, NetlinkError> {
     let replies = netlink.dump(
         "list the qdiscs",
         Request::new(libc::RTM_GETQDISC, 0, &tc_head(0, Handle(0), Handle(0))),
@@ -333,7 +338,10 @@ pub fn qdiscs(netlink: &mut NetlinkClient) -> Result<Vec<FoundQdisc>, NetlinkErr
 }
 
 /// All classes of an interface.
-pub fn classes(netlink: &mut NetlinkClient, ifindex: u32) -> Result<Vec<FoundClass>, NetlinkError> {
+pub(crate) fn classes(
+    netlink: &mut NetlinkClient,
+    ifindex: u32,
+) -> Result<Vec<FoundClass>, NetlinkError> {
     let head = tc_head(ifindex, Handle(0), Handle(0));
     let replies = netlink.dump(
         &format!("list the classes of interface {ifindex}"),
@@ -343,7 +351,7 @@ pub fn classes(netlink: &mut NetlinkClient, ifindex: u32) -> Result<Vec<FoundCla
 }
 
 /// Whether clsact of an interface has a filter with this preference and handle.
-pub fn has_filter(
+pub(crate) fn has_filter(
     netlink: &mut NetlinkClient,
     ifindex: u32,
     egress: bool,
@@ -360,7 +368,10 @@ pub fn has_filter(
 }
 
 /// Whether clsact of an interface has no filters at all.
-pub fn has_no_filters(netlink: &mut NetlinkClient, ifindex: u32) -> Result<bool, NetlinkError> {
+pub(crate) fn has_no_filters(
+    netlink: &mut NetlinkClient,
+    ifindex: u32,
+) -> Result<bool, NetlinkError> {
     Ok(filters(netlink, ifindex, CLSACT_EGRESS)?.is_empty()
         && filters(netlink, ifindex, CLSACT_INGRESS)?.is_empty())
 }
@@ -386,11 +397,6 @@ fn filters(
         .collect())
 }
 
-/// The interface index of a tc message.
-pub fn interface_of(message: &Message) -> Option<u32> {
-    message.head::<TC_HEAD>().map(|h| word(h, 4))
-}
-
 fn found_qdisc(message: &Message) -> Option<FoundQdisc> {
     let head = message.head::<TC_HEAD>()?;
     let row = message.attributes(TC_HEAD);
@@ -406,14 +412,12 @@ fn found_qdisc(message: &Message) -> Option<FoundQdisc> {
 fn found_class(message: &Message) -> Option<FoundClass> {
     let head = message.head::<TC_HEAD>()?;
     let row = message.attributes(TC_HEAD);
-    let leaf = word(head, 16);
     Some(FoundClass {
         id: Handle(word(head, 8)),
         parent: Handle(word(head, 12)),
         htb: find(&row, libc::TCA_OPTIONS)
             .map(attributes)
             .and_then(|o| htb_class(&o)),
-        leaf: (leaf != 0).then_some(Handle(leaf)),
         counts: counts(&row),
     })
 }

@@ -333,17 +333,6 @@ impl Kernel {
         Ok(total)
     }
 
-    /// Whether an executable is bound to a target. False if another file has replaced it at its
-    /// path.
-    pub fn is_app_bound(&mut self, target: u32, path: &str) -> bool {
-        let (Ok(key), Some(programs)) = (self.executable_key(path), &mut self.programs) else {
-            return false;
-        };
-        programs
-            .hash::<abi::AppKey, u32>("apps")
-            .is_ok_and(|map| map.get(&key, 0).is_ok_and(|t| t == target))
-    }
-
     /// Ends a target defined by executable.
     pub fn unbind_app(&mut self, target: u32) -> Result<(), KernelError> {
         let mut apps = loaded(&mut self.programs)?.hash::<abi::AppKey, u32>("apps")?;

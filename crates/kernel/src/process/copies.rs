@@ -22,14 +22,14 @@ use std::{
 use super::{PidFd, SO_NETNS_COOKIE, socket_option};
 
 /// The most copies that one thread should take: each stays open until the thread ends.
-pub const MAX_COPIES: usize = 128;
+pub(crate) const MAX_COPIES: usize = 128;
 
 /// Runs a function in a thread that may take sockets. A descriptor opened there is not valid
 /// outside.
 ///
 /// # Errors
 /// The thread cannot be started, or it cannot have a descriptor table of its own.
-pub fn with_own_descriptors<T: Send>(
+pub(crate) fn with_own_descriptors<T: Send>(
     what: impl FnOnce(&OwnDescriptors) -> T + Send,
 ) -> io::Result<T> {
     thread::scope(|scope| {
@@ -51,12 +51,12 @@ pub fn with_own_descriptors<T: Send>(
 
 /// Proof that the calling thread has its own descriptor table. It cannot leave the thread.
 #[derive(Debug)]
-pub struct OwnDescriptors(PhantomData<*const ()>);
+pub(crate) struct OwnDescriptors(PhantomData<*const ()>);
 
 impl OwnDescriptors {
     /// Copies a socket, or another descriptor, of a process. Returns `None` if it is closed or the
     /// process has ended.
-    pub fn take<'a>(
+    pub(crate) fn take<'a>(
         &'a self,
         process: &PidFd,
         number: RawFd,
@@ -80,7 +80,7 @@ impl OwnDescriptors {
 
 /// A copy of a socket of another process.
 #[derive(Clone, Copy, Debug)]
-pub struct SocketCopy<'a>(BorrowedFd<'a>);
+pub(crate) struct SocketCopy<'a>(BorrowedFd<'a>);
 
 impl AsFd for SocketCopy<'_> {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -90,7 +90,7 @@ impl AsFd for SocketCopy<'_> {
 
 /// The properties of a socket that matter for ownership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketFacts {
+pub(crate) struct SocketFacts {
     /// The cookie of its network namespace.
     pub netns_cookie: u64,
     /// Whether it accepts connections.
@@ -106,7 +106,7 @@ pub struct SocketFacts {
 impl SocketFacts {
     /// Reads the properties of a socket. Returns `None` for other descriptors and other address
     /// families.
-    pub fn of(socket: BorrowedFd<'_>) -> Option<SocketFacts> {
+    pub(crate) fn of(socket: BorrowedFd<'_>) -> Option<SocketFacts> {
         let domain = socket_option::<i32>(socket, libc::SO_DOMAIN)?;
         if domain != libc::AF_INET && domain != libc::AF_INET6 {
             return None;
