@@ -391,15 +391,17 @@ impl Programs {
         remove_pins(&folder);
     }
 
+    fn map(&mut self, name: &str) -> Result<&mut Map, KernelError> {
+        let map = self.ebpf.map_mut(name);
+        map.ok_or_else(|| missing_from_object(name))
+    }
+
     /// A hash map by its name.
     pub(crate) fn hash<K: aya::Pod, V: aya::Pod>(
         &mut self,
         name: &str,
     ) -> Result<HashMap<&mut MapData, K, V>, KernelError> {
-        let map = self
-            .ebpf
-            .map_mut(name)
-            .ok_or_else(|| missing_from_object(name))?;
+        let map = self.map(name)?;
         HashMap::try_from(map).map_err(|e| KernelError::bpf(format!("open map {name}"), e))
     }
 
@@ -426,10 +428,7 @@ impl Programs {
     pub(crate) fn counters(
         &mut self,
     ) -> Result<PerCpuHashMap<&mut MapData, abi::CounterKey, abi::Counter>, KernelError> {
-        let map = self
-            .ebpf
-            .map_mut("counters")
-            .ok_or_else(|| missing_from_object("counters"))?;
+        let map = self.map("counters")?;
         PerCpuHashMap::try_from(map).map_err(|e| KernelError::bpf("open map counters", e))
     }
 
@@ -450,26 +449,21 @@ impl Programs {
 
     /// Writes the settings that every program reads.
     pub(crate) fn set_settings(&mut self, settings: abi::Settings) -> Result<(), KernelError> {
-        let map = self
-            .ebpf
-            .map_mut("settings")
-            .ok_or_else(|| missing_from_object("settings"))?;
-        let mut map: Array<_, abi::Settings> =
-            Array::try_from(map).map_err(|e| KernelError::bpf("open map settings", e))?;
-        map.set(0, settings, 0)
+        self.settings_map()?
+            .set(0, settings, 0)
             .map_err(|e| KernelError::bpf("write the settings", e))
     }
 
     /// The settings that every program reads.
     pub(crate) fn settings(&mut self) -> Result<abi::Settings, KernelError> {
-        let map = self
-            .ebpf
-            .map_mut("settings")
-            .ok_or_else(|| missing_from_object("settings"))?;
-        let map: Array<_, abi::Settings> =
-            Array::try_from(map).map_err(|e| KernelError::bpf("open map settings", e))?;
-        map.get(&0, 0)
+        self.settings_map()?
+            .get(&0, 0)
             .map_err(|e| KernelError::bpf("read the settings", e))
+    }
+
+    fn settings_map(&mut self) -> Result<Array<&mut MapData, abi::Settings>, KernelError> {
+        let map = self.map("settings")?;
+        Array::try_from(map).map_err(|e| KernelError::bpf("open map settings", e))
     }
 
     /// A count of the programs, by its `COUNT_*` index.
@@ -487,10 +481,7 @@ impl Programs {
     }
 
     fn counts(&mut self) -> Result<Array<&mut MapData, u64>, KernelError> {
-        let map = self
-            .ebpf
-            .map_mut("counts")
-            .ok_or_else(|| missing_from_object("counts"))?;
+        let map = self.map("counts")?;
         Array::try_from(map).map_err(|e| KernelError::bpf("open map counts", e))
     }
 
@@ -498,10 +489,7 @@ impl Programs {
     pub(crate) fn socket_owners(
         &mut self,
     ) -> Result<SkStorage<&mut MapData, abi::SockOwner>, KernelError> {
-        let map = self
-            .ebpf
-            .map_mut("sock_owners")
-            .ok_or_else(|| missing_from_object("sock_owners"))?;
+        let map = self.map("sock_owners")?;
         SkStorage::try_from(map).map_err(|e| KernelError::bpf("open map sock_owners", e))
     }
 

@@ -93,7 +93,7 @@ impl Kernel {
             processes: members.len(),
             ..Adoption::default()
         };
-        total.add(&self.tag_sockets_twice(&members, target, Membership::Process)?);
+        total.add(&self.tag_sockets(&members, target, Membership::Process, 1)?);
         Ok(total)
     }
 
@@ -217,7 +217,7 @@ impl Kernel {
                 (membership.app, Membership::App),
             ] {
                 if target != 0 {
-                    self.tag_sockets(pids, target, which)?;
+                    self.tag_sockets(pids, target, which, 0)?;
                 }
             }
         }
@@ -274,7 +274,7 @@ impl Kernel {
             }
         }
         for (new_target, members) in moved {
-            self.tag_sockets(&members, new_target, which)?;
+            self.tag_sockets(&members, new_target, which, 0)?;
         }
         Ok(())
     }
@@ -327,7 +327,7 @@ impl Kernel {
         {
             let members =
                 self.add_members(target, pid, false, &BTreeSet::new(), Membership::App)?;
-            total.add(&self.tag_sockets(&members, target, Membership::App)?);
+            total.add(&self.tag_sockets(&members, target, Membership::App, 0)?);
             total.processes += members.len();
         }
         Ok(total)

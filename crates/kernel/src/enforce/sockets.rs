@@ -82,24 +82,17 @@ struct OpenSocket {
 }
 
 impl Kernel {
-    /// Tags the open sockets of some processes.
+    /// Tags the open sockets of some processes. Sockets that are made during the call may be
+    /// missed; each further pass visits all processes again to find them.
     pub(super) fn tag_sockets(
         &mut self,
         members: &BTreeSet<u32>,
         target: u32,
         which: Membership,
+        more_passes: u32,
     ) -> Result<Adoption, KernelError> {
-        self.start_survey(Survey::new(Purpose::Tag { target, which }, members, 0))
-    }
-
-    /// As `tag_sockets`, including sockets that are made during the call.
-    pub(super) fn tag_sockets_twice(
-        &mut self,
-        members: &BTreeSet<u32>,
-        target: u32,
-        which: Membership,
-    ) -> Result<Adoption, KernelError> {
-        self.start_survey(Survey::new(Purpose::Tag { target, which }, members, 1))
+        let purpose = Purpose::Tag { target, which };
+        self.start_survey(Survey::new(purpose, members, more_passes))
     }
 
     /// Records the users of the open sockets of processes.

@@ -58,6 +58,9 @@ pub(super) struct Stage<'a> {
     nodes: BTreeMap<u16, Node>,
 }
 
+/// The nodes by parent; `None`: the nodes without a parent.
+type ChildrenByParent = BTreeMap<Option<u16>, Vec<u16>>;
+
 /// The node of one target.
 #[derive(Clone, Copy, Debug)]
 struct Node {
@@ -231,9 +234,8 @@ impl<'a> Stage<'a> {
         [own, own + 1, own + 2, own + 3]
     }
 
-    /// The nodes by parent.
-    fn children_by_parent(&self) -> BTreeMap<Option<u16>, Vec<u16>> {
-        let mut nested: BTreeMap<Option<u16>, Vec<u16>> = BTreeMap::new();
+    fn children_by_parent(&self) -> ChildrenByParent {
+        let mut nested = ChildrenByParent::new();
         for (slot, node) in &self.nodes {
             nested.entry(node.parent).or_default().push(*slot);
         }
@@ -279,7 +281,7 @@ impl<'a> Stage<'a> {
     fn shares(
         &self,
         tops: &[u16],
-        nested: &BTreeMap<Option<u16>, Vec<u16>>,
+        nested: &ChildrenByParent,
         idle: Option<&BTreeSet<u16>>,
     ) -> BTreeMap<u16, u64> {
         let guaranteed: u64 = tops.iter().map(|s| self.guaranteed(*s, nested)).sum();
@@ -302,12 +304,12 @@ impl<'a> Stage<'a> {
         parent: u16,
         assured: u64,
         base_quantum: u64,
-        nested: &BTreeMap<Option<u16>, Vec<u16>>,
+        nested: &ChildrenByParent,
         tree: &mut Tree,
     ) {
         let node = self.nodes[&slot];
         let assured = assured.min(node.ceil);
-        let [own, sparse, bulk, local] = self.numbers(slot);
+        let own = self.numbers(slot)[0];
         let children = nested
             .get(&Some(slot))
             .map(Vec::as_slice)
@@ -322,66 +324,77 @@ impl<'a> Stage<'a> {
             None if node.parent.is_none() => (node.ceil, 0),
             None => (0, 0),
         };
-        let quantum = quantum(base_quantum, node.weight);
-        let class = |rate: u64, burst_rule: BurstRule, quantum: u32, order: u32| HtbClass {
-            overhead: self.top.map_or(0, |t| t.overhead),
-            ..htb(
-                rate.max(self.min_assured()).min(node.ceil),
-                node.ceil,
-                burst_rule,
-                quantum,
-                order,
-            )
-        };
-        // A limit permits exactly its burst; on a link a class must not lose the credit of its
-        // waiting time.
-        let burst_rule = match self.top {
-            Some(_) => BurstRule::Packets(node.burst),
-            None => BurstRule::Exactly(node.burst),
-        };
-        let [first, second] = node.priorities;
-        tree.insert(
-            own,
-            Class {
-                parent,
-                htb: class(own_rate, burst_rule, INNER_QUANTUM, INNER_PRIORITY),
-                queue: None,
-            },
-        );
-        let leaf = |htb, queue| Class {
-            parent: own,
+        let burst_rule = self.burst_rule(&node);
+        let htb = self.htb_class(&node, own_rate, burst_rule, INNER_QUANTUM, INNER_PRIORITY);
+        let class = Class {
+            parent,
             htb,
-            queue: Some(queue),
+            queue: None,
         };
-        let queues = self.queues(&node);
-        tree.insert(
-            sparse,
-            leaf(
-                class(
-                    spare / 4,
-                    BurstRule::Packets(node.burst),
-                    SMALL_QUANTUM,
-                    first,
-                ),
-                queues[0],
-            ),
-        );
-        tree.insert(
-            bulk,
-            leaf(class(bulk_rate, burst_rule, quantum, second), queues[1]),
-        );
-        if self.top.is_none() {
-            let large = quantum.max(LARGEST_PACKET as u32);
-            tree.insert(
-                local,
-                leaf(class(bulk_rate, burst_rule, large, second), queues[2]),
-            );
-        }
+        tree.insert(own, class);
+        self.write_leaves(slot, spare / 4, bulk_rate, base_quantum, tree);
         let share = spare / 2 / children.len().max(1).next_power_of_two() as u64;
         let base_quantum = self.base_quantum(children);
         for child in children {
             let assured = (self.guaranteed(*child, nested) + share).max(self.min_assured());
             self.write_node(*child, own, assured, base_quantum, nested, tree);
+        }
+    }
+
+    /// Writes the leaves of a node, with the assured rates of its sparse leaf and of the others.
+    fn write_leaves(
+        &self,
+        slot: u16,
+        sparse_rate: u64,
+        bulk_rate: u64,
+        base_quantum: u64,
+        tree: &mut Tree,
+    ) {
+        let node = self.nodes[&slot];
+        let [own, sparse, bulk, local] = self.numbers(slot);
+        let [first, second] = node.priorities;
+        let quantum = quantum(base_quantum, node.weight);
+        let burst_rule = self.burst_rule(&node);
+        let leaf = |htb, queue| Class {
+            parent: own,
+            htb,
+            queue: Some(queue),
+        };
+        let [sparse_queue, bulk_queue, local_queue] = self.queues(&node);
+        let two_packets = BurstRule::Packets(node.burst);
+        let htb = self.htb_class(&node, sparse_rate, two_packets, SMALL_QUANTUM, first);
+        tree.insert(sparse, leaf(htb, sparse_queue));
+        let htb = self.htb_class(&node, bulk_rate, burst_rule, quantum, second);
+        tree.insert(bulk, leaf(htb, bulk_queue));
+        if self.top.is_none() {
+            let large = quantum.max(LARGEST_PACKET as u32);
+            let htb = self.htb_class(&node, bulk_rate, burst_rule, large, second);
+            tree.insert(local, leaf(htb, local_queue));
+        }
+    }
+
+    /// A class of a node, with this assured rate or what its limits permit of it.
+    fn htb_class(
+        &self,
+        node: &Node,
+        rate: u64,
+        burst_rule: BurstRule,
+        quantum: u32,
+        priority: u32,
+    ) -> HtbClass {
+        let rate = rate.max(self.min_assured()).min(node.ceil);
+        HtbClass {
+            overhead: self.top.map_or(0, |top| top.overhead),
+            ..htb(rate, node.ceil, burst_rule, quantum, priority)
+        }
+    }
+
+    /// The burst of a node's classes. A limit permits exactly its burst; on a link a class must not
+    /// lose the credit of its waiting time.
+    fn burst_rule(&self, node: &Node) -> BurstRule {
+        match self.top {
+            Some(_) => BurstRule::Packets(node.burst),
+            None => BurstRule::Exactly(node.burst),
         }
     }
 
@@ -392,7 +405,7 @@ impl<'a> Stage<'a> {
     }
 
     /// The guaranteed rate of a node: its own minimum, or the sum inside it if that is more.
-    fn guaranteed(&self, slot: u16, nested: &BTreeMap<Option<u16>, Vec<u16>>) -> u64 {
+    fn guaranteed(&self, slot: u16, nested: &ChildrenByParent) -> u64 {
         let children = nested
             .get(&Some(slot))
             .map(Vec::as_slice)
