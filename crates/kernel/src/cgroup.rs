@@ -163,7 +163,9 @@ pub fn find_container(id: &str) -> Option<Cgroup> {
         for folder in folders(&above) {
             let name = folder.file_name().unwrap_or_default().to_string_lossy();
             match container_id(&name) {
-                Some(whole) if whole.starts_with(id) => return from_folder(&root, &folder).ok(),
+                Some(full_id) if full_id.starts_with(id) => {
+                    return from_folder(&root, &folder).ok();
+                }
                 Some(_) => {}
                 None if only_root_can_write(&folder) => stack.push(folder),
                 None => {}

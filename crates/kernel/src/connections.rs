@@ -144,8 +144,8 @@ mod tests {
                 eprintln!("left out: nothing can be bound at {any}");
                 continue;
             };
-            let there = listener.local_addr().expect("an address");
-            let mut client = TcpStream::connect(there).expect("a connection");
+            let address = listener.local_addr().expect("an address");
+            let mut client = TcpStream::connect(address).expect("a connection");
             let (mut server, _) = listener.accept().expect("its other end");
             client.write_all(&[7; 5000]).expect("room");
             server.read_exact(&mut [0; 5000]).expect("5000 bytes");
@@ -154,7 +154,7 @@ mod tests {
             let all = list(&mut diag).expect("a list");
             let of = |inode: u64| all.iter().find(|c| c.inode == inode).expect("one of ours");
             let sender = of(inode(&client));
-            assert_eq!((sender.protocol, sender.peer), ("tcp", Some(there)));
+            assert_eq!((sender.protocol, sender.peer), ("tcp", Some(address)));
             assert_eq!(sender.state, Some("established"));
             let receiver = of(inode(&server));
             assert_eq!(receiver.received, Some(5000), "{receiver:?}");

@@ -172,13 +172,13 @@ impl Executables {
             return Ok(None);
         }
         let workers = Arc::clone(&self.workers);
-        let (paths, asked) = mpsc::channel::<String>();
+        let (paths, requested) = mpsc::channel::<String>();
         let (results, found) = mpsc::channel();
         thread::Builder::new()
             .name("executables".into())
             .spawn(move || {
                 let _worker = workers;
-                for path in asked {
+                for path in requested {
                     if results.send(lookup(&path)).is_err() {
                         return;
                     }

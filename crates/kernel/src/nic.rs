@@ -139,8 +139,8 @@ fn link(netlink: &mut NetlinkClient, what: &str, index: u32) -> Result<Vec<Messa
 fn driver_features(index: u32) -> Option<(Option<u64>, Option<u64>)> {
     let mut generic = NetlinkClient::open_generic().ok()?;
     let head = [CTRL_CMD_GETFAMILY, 1, 0, 0];
-    let asked = Attributes::new().text(CTRL_ATTR_FAMILY_NAME, "netdev");
-    let request = Request::new(GENL_ID_CTRL, 0, &head).with(&asked);
+    let criteria = Attributes::new().text(CTRL_ATTR_FAMILY_NAME, "netdev");
+    let request = Request::new(GENL_ID_CTRL, 0, &head).with(&criteria);
     let replies = generic
         .query("find the netlink family netdev", request)
         .ok()?;

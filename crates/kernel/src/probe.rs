@@ -270,7 +270,7 @@ fn open_sockets() -> Finding {
     let name = "open sockets";
     let taken = fs::File::open("/proc/self/status").and_then(|file| {
         let own = PidFd::open(std::process::id())?;
-        with_own_descriptors(|here| here.take(&own, file.as_raw_fd()).map(drop))?
+        with_own_descriptors(|descriptors| descriptors.take(&own, file.as_raw_fd()).map(drop))?
     });
     match taken {
         Ok(_) => Finding::good(name, "those of a running program are found (pidfd_getfd)"),

@@ -98,8 +98,8 @@ impl Programs {
     /// Whether the folder of the pins exists: an earlier daemon left programs, or a part of them.
     pub(crate) fn are_pinned(runtime: &Path) -> Result<bool, KernelError> {
         let folder = runtime.join(FOLDER);
-        let there = folder.try_exists();
-        there.map_err(KernelError::file("look for pinned programs", folder))
+        let exists = folder.try_exists();
+        exists.map_err(KernelError::file("look for pinned programs", folder))
     }
 
     /// The layout of the maps that an earlier daemon left. `None` if the daemon had not loaded all
@@ -331,8 +331,8 @@ impl Programs {
         let what = |e| KernelError::bpf(format!("look for the program on {name}"), e);
         let program: &mut SchedClassifier = self.program(hook.program())?;
         let ours = program.info().map_err(what)?.id();
-        let (_, there) = SchedClassifier::query_tcx(name, hook.direction()).map_err(what)?;
-        Ok(there.iter().any(|p| p.id() == ours))
+        let (_, attached) = SchedClassifier::query_tcx(name, hook.direction()).map_err(what)?;
+        Ok(attached.iter().any(|p| p.id() == ours))
     }
 
     /// Detaches a program from an interface.

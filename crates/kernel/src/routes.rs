@@ -67,15 +67,15 @@ pub fn lookup(
     let mut head = [0; ROUTE_HEAD];
     head[0] = family(to);
     head[1] = bits(to);
-    let mut asked = Attributes::new().bytes(libc::RTA_DST, &octets(to));
+    let mut criteria = Attributes::new().bytes(libc::RTA_DST, &octets(to));
     if let Some(from) = from {
         head[2] = bits(from);
-        asked = asked.bytes(libc::RTA_SRC, &octets(from));
+        criteria = criteria.bytes(libc::RTA_SRC, &octets(from));
     }
     if let Some(over) = over {
-        asked = asked.u32(libc::RTA_OIF, over);
+        criteria = criteria.u32(libc::RTA_OIF, over);
     }
-    let request = Request::new(libc::RTM_GETROUTE, 0, &head).with(&asked);
+    let request = Request::new(libc::RTM_GETROUTE, 0, &head).with(&criteria);
     let replies = match netlink.query(&format!("look up the route to {to}"), request) {
         Ok(replies) => replies,
         Err(error) => return unreachable_is_none(error),

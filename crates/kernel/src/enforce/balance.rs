@@ -130,13 +130,13 @@ struct TopClass {
 
 /// The top class above this class, or this class itself.
 fn below_top(parents: &BTreeMap<u16, u16>, class: u16) -> Option<u16> {
-    let mut here = class;
+    let mut current = class;
     for _ in 0..parents.len() {
-        let above = *parents.get(&here)?;
+        let above = *parents.get(&current)?;
         if plan::is_top(above) {
-            return Some(here);
+            return Some(current);
         }
-        here = above;
+        current = above;
     }
     None
 }

@@ -75,18 +75,20 @@ impl Kernel {
         path: &str,
         devices: &[Device],
     ) -> Result<ContainerPlacement, KernelError> {
-        let mut here = false;
+        let mut in_host_network = false;
         let mut other_namespaces: BTreeMap<u64, u32> = BTreeMap::new();
         let group = cgroup::find(path).ok();
         for pid in group.iter().flat_map(cgroup::processes) {
             match process::namespace(pid) {
-                Some(namespace) if Some(namespace) == process::own_namespace() => here = true,
+                Some(namespace) if Some(namespace) == process::own_namespace() => {
+                    in_host_network = true
+                }
                 Some(namespace) => drop(other_namespaces.insert(namespace, pid)),
                 None => {} // the process ended meanwhile
             }
         }
         if other_namespaces.is_empty() {
-            return Ok(match here {
+            return Ok(match in_host_network {
                 true => ContainerPlacement::HostNetwork,
                 false => ContainerPlacement::NotRunning,
             });

@@ -63,8 +63,8 @@ impl Kernel {
         for device in wanted {
             if let Err(error) = self.attach(device, plan) {
                 // Interfaces of containers come and go within seconds; a removed one needs nothing.
-                let there = device::list(&mut self.netlink)?;
-                if there.iter().any(|d| d.index == device.index) {
+                let present = device::list(&mut self.netlink)?;
+                if present.iter().any(|d| d.index == device.index) {
                     if !self.interfaces.contains_key(&device.index) {
                         // The next try writes these entries again.
                         let _ = self.remove_interface_entries(device.index, None);
@@ -282,8 +282,8 @@ impl Kernel {
 
     pub(super) fn detach_interfaces(&mut self, devices: &[Device]) {
         for (index, attached) in std::mem::take(&mut self.interfaces) {
-            let there = find_device(devices, &attached.name).is_some_and(|d| d.index == index);
-            if let Some(programs) = self.programs.as_mut().filter(|_| there) {
+            let exists = find_device(devices, &attached.name).is_some_and(|d| d.index == index);
+            if let Some(programs) = self.programs.as_mut().filter(|_| exists) {
                 for hook in hooks_of(&attached.iface) {
                     programs.detach(&mut self.netlink, index, &attached.name, *hook);
                 }
@@ -389,9 +389,9 @@ impl Kernel {
         desired
             .links
             .retain(|l| find_device(&devices, &l.name).is_some());
-        let whole = self.desired.clone();
+        let complete = self.desired.clone();
         let result = self.apply(&desired);
-        self.desired = whole;
+        self.desired = complete;
         result
     }
 
@@ -400,11 +400,11 @@ impl Kernel {
     pub(super) fn refresh_installed(&mut self) -> Result<Vec<Device>, KernelError> {
         let devices = device::list(&mut self.netlink)?;
         // State on removed interfaces was removed with them.
-        let there = |index: u32| devices.iter().any(|d| d.index == index);
+        let exists = |index: u32| devices.iter().any(|d| d.index == index);
         if self
             .stages
             .cap
-            .is_some_and(|p| !there(p.near) || !there(p.far))
+            .is_some_and(|p| !exists(p.near) || !exists(p.far))
         {
             self.stages.cap = None;
             self.installed.cap.clear();
@@ -413,7 +413,7 @@ impl Kernel {
             .stages
             .up
             .iter()
-            .filter(|(_, i)| !there(**i))
+            .filter(|(_, i)| !exists(**i))
             .map(|(n, _)| n.clone())
             .collect();
         for name in lost_up {
@@ -424,7 +424,7 @@ impl Kernel {
             .stages
             .down
             .iter()
-            .filter(|(_, p)| !there(p.near))
+            .filter(|(_, p)| !exists(p.near))
             .map(|(n, _)| n.clone())
             .collect();
         for name in lost_down {
@@ -440,9 +440,10 @@ impl Kernel {
         let pairs = self.stages.cap.iter().chain(self.stages.down.values());
         let exits = pairs.map(|pair| (pair.far, Hook::StageExit));
         let interfaces = self.interfaces.iter();
-        let there = interfaces.flat_map(|(i, a)| hooks_of(&a.iface).iter().map(|hook| (*i, *hook)));
+        let on_interfaces =
+            interfaces.flat_map(|(i, a)| hooks_of(&a.iface).iter().map(|hook| (*i, *hook)));
         exits
-            .chain(there)
+            .chain(on_interfaces)
             .filter_map(|(index, hook)| {
                 let device = devices.iter().find(|d| d.index == index)?;
                 Some((index, device.name.clone(), hook))

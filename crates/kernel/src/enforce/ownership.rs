@@ -410,7 +410,7 @@ impl Kernel {
     /// Invalidates the cgroup target that each socket has cached.
     fn invalidate_cached_cgroups(&mut self) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
-        let there = programs
+        let bound = programs
             .hash::<u64, u32>("cgroups")?
             .keys()
             .next()
@@ -422,7 +422,7 @@ impl Kernel {
             .is_some();
         let mut settings = programs.settings()?;
         settings.generation += 1;
-        settings.cgroups = u32::from(there || expected);
+        settings.cgroups = u32::from(bound || expected);
         programs.set_settings(settings)
     }
 

@@ -67,12 +67,12 @@ impl Kernel {
         for (id, leaves) in &self.installed.leaves {
             let mut counts = TargetCounts::default();
             for dir in 0..2 {
-                let here = &mut counts.directions[dir];
+                let direction = &mut counts.directions[dir];
                 if let Some(seen) = offered.remove(&(*id, dir)) {
-                    here.offered_packets = seen.packets;
-                    here.offered_bytes = seen.bytes;
+                    direction.offered_packets = seen.packets;
+                    direction.offered_bytes = seen.bytes;
                 }
-                here.add_classes(&cap, leaves.cap[dir].filter(|_| leaves.own[dir]));
+                direction.add_classes(&cap, leaves.cap[dir].filter(|_| leaves.own[dir]));
             }
             sample.targets.insert(*id, counts);
         }

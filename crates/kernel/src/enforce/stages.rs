@@ -153,14 +153,14 @@ impl Kernel {
         {
             self.remove_pair(pair)?;
         }
-        let wants = |name: &String, dir: usize| {
+        let is_needed = |name: &String, dir: usize| {
             plan.links.get(name).is_some_and(|l| l.trees[dir].is_some())
         };
         let down: Vec<String> = self
             .stages
             .down
             .keys()
-            .filter(|n| !wants(n, 1))
+            .filter(|n| !is_needed(n, 1))
             .cloned()
             .collect();
         for name in down {
@@ -172,7 +172,7 @@ impl Kernel {
             .stages
             .up
             .keys()
-            .filter(|n| !wants(n, 0))
+            .filter(|n| !is_needed(n, 0))
             .cloned()
             .collect();
         for name in up {

@@ -132,7 +132,7 @@ fn assured_to_leaves(tree: &Tree, number: u16) -> (u64, u64) {
 }
 
 /// Checks the properties of every tree.
-fn check(tree: &Tree, whole: u64) {
+fn check(tree: &Tree, link_rate: u64) {
     for (number, class) in tree {
         let below: Vec<(&u16, &Class)> = tree.iter().filter(|(_, c)| c.parent == *number).collect();
         assert_eq!(
@@ -144,7 +144,7 @@ fn check(tree: &Tree, whole: u64) {
             class.htb.rate <= class.htb.ceil,
             "class {number} is assured more than its ceiling"
         );
-        assert!(class.htb.ceil <= whole);
+        assert!(class.htb.ceil <= link_rate);
         assert!(class.htb.quantum >= 1_514 && class.htb.burst > 0 && class.htb.cburst > 0);
         // The rate of 1,000 bytes per second for each class without a guarantee is negligible on a
         // link, but not in a limit.

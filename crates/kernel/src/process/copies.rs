@@ -7,8 +7,8 @@
 //! and only the end of that thread closes them.
 //!
 //! ```text
-//! with_own_descriptors(|here| ..)   a thread with a copy of this descriptor table
-//!   → here.take(process, number)   a socket of another process
+//! with_own_descriptors(|own| ..)   a thread with a copy of this descriptor table
+//!   → own.take(process, number)   a socket of another process
 //!   → the thread ends: the kernel closes its table
 //! ```
 
