@@ -15,7 +15,7 @@ use aya::programs::Xdp;
 use aya::programs::xdp::{XdpLinkId, XdpMode};
 use aya::{Ebpf, EbpfLoader};
 
-use crate::KernelError;
+use crate::error::{KernelError, errno};
 
 /// The program, its maps, and its attachment.
 #[derive(Debug)]
@@ -214,15 +214,7 @@ fn address_words(address: IpAddr) -> (u8, [u32; 4]) {
 
 /// Whether the error is EBUSY: another program is attached.
 fn is_busy(error: &aya::programs::ProgramError) -> bool {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        let number = error.downcast_ref::<std::io::Error>();
-        if number.and_then(std::io::Error::raw_os_error) == Some(libc::EBUSY) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    errno(error) == Some(libc::EBUSY)
 }
 
 /// Half a second in total.
