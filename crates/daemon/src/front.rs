@@ -86,7 +86,7 @@ pub fn try_out(user: (u32, u32)) -> io::Result<()> {
     let confined = confine::confine(&confinement(user))?;
     let mut out = io::stdout().lock();
     writeln!(out, "{confined:?}")?;
-    for trial in confine::trials(parent) {
+    for trial in confine::attempts(parent) {
         match trial.errno {
             Some(errno) => writeln!(
                 out,

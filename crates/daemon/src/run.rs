@@ -71,12 +71,12 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         // daemon accepts fewer connections.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
-    let boot = process::boot().during("tell this run of the machine from others")?;
+    let boot = process::boot_id().during("tell this run of the machine from others")?;
     let namespace = process::netns_cookie().during("tell this network namespace from others")?;
     let store = Store::new(folder, &boot, namespace);
     let record = read(&store)?;
-    let kernel = Kernel::open(folder, probe::leaves()).during("open the kernel's side")?;
-    let swept = kernel.was_swept();
+    let kernel = Kernel::open(folder, probe::leaf_qdisc()).during("open the kernel's side")?;
+    let swept = kernel.was_reset();
     let host = KernelHost::new(kernel, options.engines()).during("open the kernel's side")?;
     let mut service = Service::new(host, Some(store));
     if swept {

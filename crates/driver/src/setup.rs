@@ -8,7 +8,7 @@ use netnice_api::driver::{DriverFlow, FlowCounts, FramesDoc};
 use netnice_core::contract::{Contract, ContractError};
 use netnice_core::sched::{NotServed, Service};
 use netnice_core::units::Nanos;
-use netnice_kernel::direct::Claim;
+use netnice_kernel::direct::FrameMatch;
 use netnice_ring::layout::Shape;
 
 use crate::demux::{Match, Reassembly};
@@ -47,7 +47,7 @@ pub enum SetupError {
 }
 
 /// A flow's parameters for the datapath, and its claim on received frames.
-pub fn flow(asked: &DriverFlow, mac: Mac, mtu: u32) -> Result<(Open, Claim), SetupError> {
+pub fn flow(asked: &DriverFlow, mac: Mac, mtu: u32) -> Result<(Open, FrameMatch), SetupError> {
     let (sends, what, claim) = speaks(&asked.speaks)?;
     let share = match asked.receive_share {
         Some(part) if part > MILLION => return Err(SetupError::Share(part)),
@@ -150,9 +150,9 @@ fn shape(asked: &ShapeDoc) -> Shape {
     }
 }
 
-fn speaks(asked: &Speaks) -> Result<(Sends, Match, Claim), SetupError> {
+fn speaks(asked: &Speaks) -> Result<(Sends, Match, FrameMatch), SetupError> {
     let transport = Transport::Udp;
-    let ends = |local: SocketAddr, remote: Option<SocketAddr>| Claim::Ends {
+    let ends = |local: SocketAddr, remote: Option<SocketAddr>| FrameMatch::Endpoints {
         protocol: transport.number(),
         local: (local.ip(), local.port()),
         remote: remote.map(|remote| (remote.ip(), remote.port())),
@@ -203,7 +203,7 @@ fn speaks(asked: &Speaks) -> Result<(Sends, Match, Claim), SetupError> {
                 pattern: compiled(pattern)?,
             };
             let protocol = *number;
-            (sends, what, Claim::Host { protocol, local })
+            (sends, what, FrameMatch::Protocol { protocol, local })
         }
         Speaks::EtherType { number, pattern } => {
             let kind = EtherType::new(*number)?;
@@ -211,7 +211,7 @@ fn speaks(asked: &Speaks) -> Result<(Sends, Match, Claim), SetupError> {
                 kind,
                 pattern: compiled(pattern)?,
             };
-            (Sends::EtherType(kind), what, Claim::Kind(*number))
+            (Sends::EtherType(kind), what, FrameMatch::EtherType(*number))
         }
     })
 }

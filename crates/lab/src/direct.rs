@@ -39,7 +39,7 @@ use netnice_driver::serve::{Pace, Server, monotonic, pace};
 use netnice_driver::share::Share;
 use netnice_driver::template::{Sender, Sends};
 use netnice_driver::turn::{Counters, Open, Opened, Turn};
-use netnice_kernel::direct::Claim;
+use netnice_kernel::direct::FrameMatch;
 use netnice_ring::driver::ProgramMemory;
 use netnice_ring::layout::{Budget, Shape};
 use netnice_ring::program::{Attachment, ProgramRings};
@@ -160,7 +160,7 @@ impl Direct {
         let (attachment, flow) = self.attach(&open, |turn, program, open| {
             Ok(turn.open(program, open, monotonic())?)
         })?;
-        let claim = Claim::Ends {
+        let claim = FrameMatch::Endpoints {
             protocol: 17,
             local: (local.ip(), port),
             remote: None,

@@ -70,12 +70,12 @@ fn unread(what: &str, error: &io::Error) -> io::Result<()> {
 }
 
 /// Waits for changes of routes and next hops.
-pub(super) struct Ways(AsyncFd<routes::Heard>);
+pub(super) struct Ways(AsyncFd<routes::RouteListener>);
 
 impl Ways {
     /// Subscribes.
     pub(super) fn open() -> io::Result<Ways> {
-        watched(routes::Heard::open()?).map(Ways)
+        watched(routes::RouteListener::open()?).map(Ways)
     }
 
     /// Waits for changes and returns them.
@@ -86,7 +86,7 @@ impl Ways {
                 Ok(Ok(changes)) => return Ok(changes),
                 Ok(Err(error)) => {
                     ready.clear_ready();
-                    return unread("ways", &error).map(|()| vec![routes::Change::Ways]);
+                    return unread("ways", &error).map(|()| vec![routes::Change::Routes]);
                 }
                 Err(_would_block) => {}
             }
@@ -109,7 +109,7 @@ impl Ends {
             let mut ready = self.0.readable_mut().await?;
             let ends = ready.get_inner_mut().read();
             ready.clear_ready();
-            if ends.iter().any(|end| end.own != 0) {
+            if ends.iter().any(|end| end.process != 0) {
                 return Ok(());
             }
         }

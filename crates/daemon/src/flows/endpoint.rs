@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use netnice_api::direct::{PATTERN_TERMS, Speaks, Term};
 use netnice_core::contract::IfName;
-use netnice_kernel::routes::{self, Kind, Way};
+use netnice_kernel::routes::{self, HostKind, RouteEntry};
 
 use super::network::{Network, Nic};
 use super::ports::Want;
@@ -172,7 +172,7 @@ impl<N: Network> Flows<N> {
         local: SocketAddr,
         group: SocketAddr,
     ) -> Result<Chosen, Denied> {
-        let Some(station) = routes::group_station(group.ip()) else {
+        let Some(station) = routes::multicast_mac(group.ip()) else {
             return Err(Denied::BadUsage(format!("{} is not a group", group.ip())));
         };
         if group.port() == 0 {
@@ -221,7 +221,7 @@ impl<N: Network> Flows<N> {
         nic: Nic,
         to: IpAddr,
         from: Option<IpAddr>,
-    ) -> Result<Way, Denied> {
+    ) -> Result<RouteEntry, Denied> {
         // A link-local address is looked up on this link.
         let over = is_link_local(to).then_some(nic.index);
         let Some(way) = self.network.way(to, from, over)? else {
@@ -229,20 +229,20 @@ impl<N: Network> Flows<N> {
             return Err(Denied::Failed(format!("there is no way to {to}{from}")));
         };
         match way.kind {
-            Kind::Single if way.index == nic.index => Ok(way),
-            Kind::Single => {
+            HostKind::Unicast if way.index == nic.index => Ok(way),
+            HostKind::Unicast => {
                 let other = self.network.name(way.index)?.unwrap_or_default();
                 Err(Denied::Failed(format!(
                     "the way to {to} leads over {other}, not over {link}: attach there"
                 )))
             }
-            Kind::Local => Err(Denied::BadUsage(format!(
+            HostKind::Local => Err(Denied::BadUsage(format!(
                 "{to} is this host itself: direct flows are between hosts"
             ))),
-            Kind::Group => Err(Denied::BadUsage(format!(
+            HostKind::Multicast => Err(Denied::BadUsage(format!(
                 "{to} is a group: ask for a flow of a group"
             ))),
-            Kind::Other => Err(Denied::BadUsage(format!(
+            HostKind::Other => Err(Denied::BadUsage(format!(
                 "{to} is not the address of one host"
             ))),
         }
@@ -250,15 +250,15 @@ impl<N: Network> Flows<N> {
 }
 
 /// The MTU of a route.
-pub(super) fn mtu(way: &Way, nic: Nic) -> u32 {
+pub(super) fn mtu(way: &RouteEntry, nic: Nic) -> u32 {
     way.mtu.map_or(nic.mtu, |mtu| mtu.min(nic.mtu))
 }
 
-fn toward(host: IpAddr, from: IpAddr, way: &Way) -> Station {
+fn toward(host: IpAddr, from: IpAddr, way: &RouteEntry) -> Station {
     Station::Toward {
         host,
         from,
-        via: way.station,
+        via: way.next_hop,
         mac: None,
     }
 }
@@ -280,7 +280,7 @@ fn sends_from(local: IpAddr, link: &IfName) -> Result<(), Denied> {
 }
 
 /// The local address: the named one, else the source address of the route.
-fn own(local: IpAddr, way: &Way, to: IpAddr) -> Result<IpAddr, Denied> {
+fn own(local: IpAddr, way: &RouteEntry, to: IpAddr) -> Result<IpAddr, Denied> {
     named(local)
         .or(way.source)
         .ok_or_else(|| Denied::Failed(format!("this host has no address to send from to {to}")))

@@ -7,8 +7,8 @@ use netnice_api::direct::Speaks;
 use netnice_api::driver::{DriverFlowDoc, FlowCounts, FramesDoc, SpentDoc};
 use netnice_api::{DoctorItem, Status};
 use netnice_core::units::Nanos;
-use netnice_kernel::card::{Attached, Card, Queues};
 use netnice_kernel::direct::MAX_QUEUES;
+use netnice_kernel::nic::{NicFeatures, ReceiveQueues, XdpAttachment};
 
 use crate::flows::open_flow::RECEIVE_SHARE;
 use crate::page::Page;
@@ -244,7 +244,7 @@ pub(super) fn af_xdp(found: Result<(), String>) -> DoctorItem {
 }
 
 /// Reports what a managed link offers direct flows.
-pub(super) fn card(link: &str, card: &Card, used: Option<String>) -> DoctorItem {
+pub(super) fn card(link: &str, card: &NicFeatures, used: Option<String>) -> DoctorItem {
     let mut text = vec![format!(
         "{link}: {}",
         used.unwrap_or_else(|| "no direct flows".to_owned())
@@ -263,17 +263,17 @@ pub(super) fn card(link: &str, card: &Card, used: Option<String>) -> DoctorItem 
     text.push(xdp.to_owned());
     text.push(
         match card.attached {
-            Attached::No => "none is on it now",
-            Attached::Native => "XDP is on it now, in its driver",
-            Attached::Generic => "XDP is on it now, behind its driver",
-            Attached::Other => "XDP is on it now, in the card or in several places",
+            XdpAttachment::No => "none is on it now",
+            XdpAttachment::Native => "XDP is on it now, in its driver",
+            XdpAttachment::Generic => "XDP is on it now, behind its driver",
+            XdpAttachment::Other => "XDP is on it now, in the card or in several places",
         }
         .to_owned(),
     );
     if card.zero_copy == Some(true) {
         text.push("it could do without copies, which are not dispensed with here".to_owned());
     }
-    let by_itself = match (card.paces, card.steers) {
+    let by_itself = match (card.launch_time, card.flow_steering) {
         (true, true) => "the card could pace frames and steer flows by itself",
         (true, false) => "the card could pace frames by itself, and steers no flows",
         (false, true) => "the card could steer flows to queues, and cannot pace frames",
@@ -282,12 +282,12 @@ pub(super) fn card(link: &str, card: &Card, used: Option<String>) -> DoctorItem 
     text.push(by_itself.to_owned());
     let mut hint = None;
     let (status, queues) = match card.queues {
-        Some(Queues::Exactly(count)) if count > MAX_QUEUES => {
+        Some(ReceiveQueues::Exactly(count)) if count > MAX_QUEUES => {
             hint = Some(format!("ethtool -L {link} combined {MAX_QUEUES}"));
             let text = format!("it has {count} receive queues, AF_XDP is used up to {MAX_QUEUES}");
             (Status::Fallback, Some(text))
         }
-        Some(Queues::Exactly(count)) => (
+        Some(ReceiveQueues::Exactly(count)) => (
             status,
             Some(format!("frames come by {}", many(count as usize, "queue"))),
         ),
@@ -336,9 +336,9 @@ mod tests {
 
     #[test]
     fn a_card_with_more_queues_than_sockets_is_told_what_to_type() {
-        let queues = |count| Card {
-            queues: Some(Queues::Exactly(count)),
-            ..Card::default()
+        let queues = |count| NicFeatures {
+            queues: Some(ReceiveQueues::Exactly(count)),
+            ..NicFeatures::default()
         };
         let few = card("eth0", &queues(4), None);
         assert!(few.detail.ends_with("frames come by 4 queues"), "{few:?}");

@@ -256,9 +256,9 @@ impl<N: Network> Flows<N> {
         let link = session.link.clone();
         let nic = self.nic_of(&link)?;
         let way = self.way(&link, nic, to, None)?;
-        let known = self.network.neighbour(nic.index, way.station)?;
+        let known = self.network.neighbour(nic.index, way.next_hop)?;
         let mtu = super::endpoint::mtu(&way, nic);
-        Ok((nic.index, way.station, mtu, known))
+        Ok((nic.index, way.next_hop, mtu, known))
     }
 
     /// Starts neighbour resolution, and waits for it.

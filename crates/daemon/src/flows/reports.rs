@@ -402,7 +402,7 @@ impl<N: Network> Flows<N> {
 
 /// The same report without a running daemon.
 pub(crate) fn examine() -> [DoctorItem; 2] {
-    let af_xdp = netnice_kernel::card::has_af_xdp().map_err(|error| error.to_string());
+    let af_xdp = netnice_kernel::nic::has_af_xdp().map_err(|error| error.to_string());
     [
         messages::program(&super::driver::program()),
         messages::af_xdp(af_xdp),

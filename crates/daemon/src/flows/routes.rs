@@ -14,7 +14,7 @@ use netnice_api::direct::{FlowNews, Speaks};
 use netnice_api::driver::{DriverFlow, DriverRequest};
 use netnice_core::contract::IfName;
 use netnice_core::units::Nanos;
-use netnice_kernel::routes::{Change, Kind, Neighbour};
+use netnice_kernel::routes::{Change, HostKind, Neighbour};
 
 use super::network::{Network, Nic};
 use super::open_flow::{end, hop};
@@ -39,8 +39,10 @@ impl<N: Network> Flows<N> {
         }
         for change in changes {
             match change {
-                Change::Ways => self.look_at_ways = true,
-                Change::Neighbour { index, station } => self.look_at_station(*index, *station, now),
+                Change::Routes => self.look_at_ways = true,
+                Change::Neighbour { index, next_hop } => {
+                    self.look_at_station(*index, *next_hop, now)
+                }
             }
         }
         self.look_at_stations(promises, now);
@@ -106,7 +108,7 @@ impl<N: Network> Flows<N> {
                     }
                     continue;
                 }
-                Ok(Neighbour::Silent) => true,
+                Ok(Neighbour::Failed) => true,
                 _ => waiting.until <= now.monotonic,
             };
             if !silent {
@@ -146,7 +148,7 @@ impl<N: Network> Flows<N> {
         }
         let mac = match self.network.neighbour(index, station) {
             Ok(Neighbour::Known(mac)) => Some(mac),
-            Ok(Neighbour::Silent) => None,
+            Ok(Neighbour::Failed) => None,
             // Resolution is in progress: keep the old address until it ends.
             Ok(Neighbour::Unknown) => {
                 let _ = self.network.solicit(index, station);
@@ -293,7 +295,7 @@ impl<N: Network> Flows<N> {
         };
         let over = endpoint::is_link_local(host).then_some(nic.index);
         let way = self.network.way(host, Some(from), over).ok().flatten();
-        let Some(way) = way.filter(|way| way.kind == Kind::Single) else {
+        let Some(way) = way.filter(|way| way.kind == HostKind::Unicast) else {
             return Found::None;
         };
         if way.index != nic.index {
@@ -314,17 +316,17 @@ impl<N: Network> Flows<N> {
             return Found::Closed;
         }
         let mtu = endpoint::mtu(&way, nic);
-        let mac = match self.network.neighbour(nic.index, way.station) {
+        let mac = match self.network.neighbour(nic.index, way.next_hop) {
             Ok(Neighbour::Known(known)) => Some(known),
             // Keep the old address until another is known.
-            _ if way.station == via => mac,
+            _ if way.next_hop == via => mac,
             _ => {
-                let _ = self.network.solicit(nic.index, way.station);
+                let _ = self.network.solicit(nic.index, way.next_hop);
                 None
             }
         };
         Found::Way(Hop {
-            via: way.station,
+            via: way.next_hop,
             mac,
             mtu,
         })
@@ -341,7 +343,7 @@ impl<N: Network> Flows<N> {
         let index = nic.map_or(0, |nic| nic.index);
         let toward = |flows: &mut Flows<N>, host: IpAddr, from: IpAddr| {
             let way = flows.network.way(host, Some(from), None).ok().flatten();
-            let via = way.map_or(host, |way| way.station);
+            let via = way.map_or(host, |way| way.next_hop);
             let station = Station::Toward {
                 host,
                 from,

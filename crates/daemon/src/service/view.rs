@@ -3,7 +3,7 @@
 
 use netnice_core::contract::{Clause, Contract, Direction};
 use netnice_core::target::Target;
-use netnice_kernel::enforce::Housing;
+use netnice_kernel::enforce::ContainerPlacement;
 
 use crate::denied::Denied;
 use crate::host::{Interface, Inventory};
@@ -80,7 +80,7 @@ impl<'a, H> View<'a, H> {
         if matches!(held.body, Body::Cgroup(None) | Body::App(None)) {
             faults.push(format!("{} is not there now", held.entry.target));
         }
-        if matches!(self.standing.housings.get(&held.id), Some(Housing::Apart(names)) if names.is_empty())
+        if matches!(self.standing.housings.get(&held.id), Some(ContainerPlacement::OwnNetwork(names)) if names.is_empty())
         {
             faults.push(format!(
                 "{} has a network of its own to which no pair of interfaces leads: nothing of it is held",

@@ -22,7 +22,7 @@ use netnice_api::driver::{
 };
 use netnice_core::sched::Wire;
 use netnice_core::units::{Bytes, Nanos, Rate};
-use netnice_kernel::direct::Claim;
+use netnice_kernel::direct::FrameMatch;
 use netnice_kernel::process::PidFd;
 use netnice_ring::driver::ProgramMemory;
 use netnice_ring::layout::{Budget, FlowLocation};
@@ -46,7 +46,7 @@ pub struct Registry {
     programs: BTreeMap<u32, Program>,
     flows: Flows,
     /// Number of flows per claim.
-    claims: HashMap<Claim, u32>,
+    claims: HashMap<FrameMatch, u32>,
     /// Since when no flow exists while XDP is still attached.
     quiet_since: Option<Instant>,
     /// The epoll that waits for the ends of processes.
@@ -74,7 +74,7 @@ struct Program {
 struct Flow {
     /// The flow's configuration, with all changes since it was opened.
     setup: DriverFlow,
-    claim: Claim,
+    claim: FrameMatch,
     /// The flow's number in the packet thread.
     place: FlowNo,
 }
@@ -226,7 +226,7 @@ impl Registry {
     ) -> Result<Attached, RegistryError> {
         let pidfd = pidfd.ok_or(RegistryError::Pidfd("none came"))?;
         let life = PidFd::verified(pidfd).ok_or(RegistryError::Pidfd("this is none"))?;
-        if !life.lives() {
+        if !life.is_alive() {
             return Err(RegistryError::Pidfd("that process has ended"));
         }
         let client = ProgramMemory::create(budget)?;
@@ -288,7 +288,7 @@ impl Registry {
     /// Whether the program's process has ended.
     pub fn has_ended(&self, program: u32) -> bool {
         let known = self.programs.get(&program);
-        known.is_some_and(|known| !known.life.lives())
+        known.is_some_and(|known| !known.life.is_alive())
     }
 
     /// Detaches a program and closes its flows.
@@ -570,11 +570,12 @@ impl Registry {
         Ok(Some(setup::counts(&closed.counters)))
     }
 
-    fn claim(&mut self, claim: &Claim, flow: FlowNo) -> Result<(), LinkError> {
+    fn claim(&mut self, claim: &FrameMatch, flow: FlowNo) -> Result<(), LinkError> {
         let count = self.claims.entry(*claim).or_insert(0);
         if *count == 0 {
             // A group may have several flows.
-            let is_its_own = matches!(claim, Claim::Ends { local, .. } if !local.0.is_multicast());
+            let is_its_own =
+                matches!(claim, FrameMatch::Endpoints { local, .. } if !local.0.is_multicast());
             let done = self.ear.claim(claim, is_its_own.then_some(flow));
             if done.is_err() {
                 self.claims.remove(claim);
@@ -585,7 +586,7 @@ impl Registry {
         Ok(())
     }
 
-    fn release(&mut self, claim: &Claim) {
+    fn release(&mut self, claim: &FrameMatch) {
         let Some(count) = self.claims.get_mut(claim) else {
             return;
         };

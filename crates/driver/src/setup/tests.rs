@@ -44,7 +44,7 @@ fn what_a_flow_speaks_is_what_it_sends_receives_and_claims() {
     let protocol = 17;
     assert_eq!(
         claim,
-        Claim::Ends {
+        FrameMatch::Endpoints {
             protocol,
             local,
             remote
@@ -57,7 +57,7 @@ fn what_a_flow_speaks_is_what_it_sends_receives_and_claims() {
     let remote = None;
     assert_eq!(
         claim,
-        Claim::Ends {
+        FrameMatch::Endpoints {
             protocol,
             local,
             remote
@@ -73,7 +73,7 @@ fn what_a_flow_speaks_is_what_it_sends_receives_and_claims() {
     let local = ("239.1.2.3".parse().unwrap(), 6000);
     assert_eq!(
         claim,
-        Claim::Ends {
+        FrameMatch::Endpoints {
             protocol,
             local,
             remote
@@ -100,7 +100,7 @@ fn other_protocols_are_received_by_their_pattern() {
         pattern,
     };
     let (open, claim) = flow(&asked(speaks), OWN, 1500).unwrap();
-    assert_eq!(claim, Claim::Kind(0x88b5));
+    assert_eq!(claim, FrameMatch::EtherType(0x88b5));
     let [Match::EtherType { pattern, .. }] = &open.matches[..] else {
         panic!("{:?}", open.matches)
     };

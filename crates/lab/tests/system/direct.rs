@@ -17,7 +17,7 @@ use netnice_driver::frames::Holder;
 use netnice_driver::link::{Ear, Link, Mode};
 use netnice_driver::protocol::Transport;
 use netnice_driver::template::{Sender, Sends, Template};
-use netnice_kernel::direct::Claim;
+use netnice_kernel::direct::FrameMatch;
 use netnice_lab::experiment::bench::at;
 use netnice_lab::process::PATIENCE;
 use netnice_lab::sys;
@@ -72,8 +72,8 @@ fn collect(link: &mut Link, demux: &mut Demux, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-fn claim(local: SocketAddr) -> Claim {
-    Claim::Ends {
+fn claim(local: SocketAddr) -> FrameMatch {
+    FrameMatch::Endpoints {
         protocol: 17,
         local: (local.ip(), local.port()),
         remote: None,

@@ -16,7 +16,7 @@ use netnice_driver::link::{Ear, Link, Mode};
 use netnice_driver::protocol::{EtherType, Transport};
 use netnice_driver::template::{Checked, Forbidden, Sender, Sends, Template};
 use netnice_driver::turn::{Card, Open, Turn};
-use netnice_kernel::direct::Claim;
+use netnice_kernel::direct::FrameMatch;
 use netnice_lab::stats::median;
 use netnice_lab::world::{self, Host, Pair, World};
 use netnice_ring::driver::ProgramMemory;
@@ -422,7 +422,7 @@ impl Receivers {
             let opened = turn.open(program, &open, units::Instant(0))?;
             flows.push(attachment.flow(opened.place)?);
             let (host, port) = end(k);
-            let ends = Claim::Ends {
+            let ends = FrameMatch::Endpoints {
                 protocol: 17,
                 local: (host.into(), port),
                 remote: None,

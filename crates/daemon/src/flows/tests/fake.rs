@@ -11,8 +11,8 @@ use netnice_api::driver::{
     CensusDoc, DriverAnswer, DriverFlow, DriverFlowDoc, DriverRequest, FlowCounts, FramesDoc,
     ProgramDoc, TotalsDoc,
 };
-use netnice_kernel::card::Card;
-use netnice_kernel::routes::{Kind, Neighbour, Way};
+use netnice_kernel::nic::NicFeatures;
+use netnice_kernel::routes::{HostKind, Neighbour, RouteEntry};
 
 use crate::denied::Denied;
 use crate::flows::network::{Network, Nic};
@@ -82,7 +82,7 @@ impl Network for FakeNetwork {
         to: IpAddr,
         _from: Option<IpAddr>,
         over: Option<u32>,
-    ) -> Result<Option<Way>, Denied> {
+    ) -> Result<Option<RouteEntry>, Denied> {
         let IpAddr::V4(v4) = to else { return Ok(None) };
         let [first, second, third, last] = v4.octets();
         let (index, station) = match (first, second, third, last) {
@@ -93,15 +93,15 @@ impl Network for FakeNetwork {
             _ if v4.is_multicast() => (over.unwrap_or(2), to),
             _ => return Ok(None),
         };
-        Ok(Some(Way {
+        Ok(Some(RouteEntry {
             kind: match () {
-                () if v4.is_multicast() => Kind::Group,
-                () if index == 1 => Kind::Local,
-                () => Kind::Single,
+                () if v4.is_multicast() => HostKind::Multicast,
+                () if index == 1 => HostKind::Local,
+                () => HostKind::Unicast,
             },
             index: self.moved.get(&to).copied().unwrap_or(index),
             source: Some([10, 0, 0, 100].into()),
-            station,
+            next_hop: station,
             mtu: (second == 1).then_some(1400),
         }))
     }
@@ -147,10 +147,10 @@ impl Network for FakeNetwork {
         Ok(())
     }
 
-    fn card(&mut self, _name: &str) -> Option<Card> {
-        Some(Card {
+    fn card(&mut self, _name: &str) -> Option<NicFeatures> {
+        Some(NicFeatures {
             native: Some(true),
-            ..Card::default()
+            ..NicFeatures::default()
         })
     }
 

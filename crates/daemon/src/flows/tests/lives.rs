@@ -27,7 +27,7 @@ fn a_station_that_is_not_known_is_asked_for_and_waited_for() {
         .insert(host(2), Neighbour::Known([7; 6]));
     stage.changed(Change::Neighbour {
         index: 2,
-        station: host(2),
+        next_hop: host(2),
     });
     let told = answer.try_recv().expect("an answer").response;
     let Response::Direct(DirectAnswer::Opened(opened)) = told else {
@@ -85,7 +85,7 @@ fn a_station_that_changes_is_told_to_driver_and_program() {
         .insert(host(2), Neighbour::Known([9; 6]));
     stage.changed(Change::Neighbour {
         index: 2,
-        station: host(2),
+        next_hop: host(2),
     });
     assert_eq!(hop(&stage), Some([9; 6]));
     let mac = Some([9; 6]);
@@ -94,10 +94,10 @@ fn a_station_that_changes_is_told_to_driver_and_program() {
         .flows
         .network
         .stations
-        .insert(host(2), Neighbour::Silent);
+        .insert(host(2), Neighbour::Failed);
     stage.changed(Change::Neighbour {
         index: 2,
-        station: host(2),
+        next_hop: host(2),
     });
     assert_eq!(hop(&stage), None);
     assert_eq!(seat.heard(), [FlowNews::NextHop { flow, mac: None }]);
@@ -114,7 +114,7 @@ fn a_flow_whose_way_leads_elsewhere_is_closed_and_told_where() {
     let flow = stage.opened(&seat, "10.0.0.2:1", "").flow;
     stage.opened(&seat, "10.0.0.3:1", "");
     stage.flows.network.moved.insert(host(2), 3);
-    stage.changed(Change::Ways);
+    stage.changed(Change::Routes);
     match seat.heard().as_slice() {
         [FlowNews::Closed { flow: closed, why }] => {
             assert_eq!(*closed, flow);
@@ -134,7 +134,7 @@ fn a_flow_whose_way_moves_while_it_is_being_opened_is_refused_and_closed() {
     let open = DirectRequest::Open(udp("0.0.0.0:0", Some("10.0.0.2:1"), ""));
     let mut answer = stage.begin(&seat, open);
     stage.flows.network.moved.insert(host(2), 3);
-    stage.changed(Change::Ways);
+    stage.changed(Change::Routes);
     stage.answer_late();
     let told = words(&answer.try_recv().expect("an answer").response);
     assert!(told.contains("leads over eth1 now"), "{told}");
@@ -167,9 +167,9 @@ fn a_link_that_goes_down_and_comes_up_is_told() {
     let mut seat = stage.program(&ANN, 8);
     stage.opened(&seat, "10.0.0.2:1", "");
     stage.flows.network.up = false;
-    stage.changed(Change::Ways);
+    stage.changed(Change::Routes);
     stage.flows.network.up = true;
-    stage.changed(Change::Ways);
+    stage.changed(Change::Routes);
     let up = |up| FlowNews::Link { up };
     assert_eq!(seat.heard(), [up(false), up(true)]);
     assert_eq!(stage.driver.flows.len(), 1);

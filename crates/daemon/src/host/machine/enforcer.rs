@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::Instant;
-use netnice_kernel::enforce::{Adoption, Found, Housing, Whereabouts};
+use netnice_kernel::enforce::{Adoption, ContainerPlacement, Recovered, TargetClass};
 use netnice_kernel::plan::Desired;
 use netnice_kernel::probe::Finding;
 
@@ -129,11 +129,11 @@ impl Enforcer for Machine {
     fn house(
         &mut self,
         groups: &BTreeMap<u32, Option<String>>,
-    ) -> Result<BTreeMap<u32, Housing>, Denied> {
+    ) -> Result<BTreeMap<u32, ContainerPlacement>, Denied> {
         self.housed = groups.keys().copied().collect();
         let apart = |path: &Option<String>| match path {
-            Some(_) => Housing::Apart(vec!["veth0".to_owned()]),
-            None => Housing::Empty,
+            Some(_) => ContainerPlacement::OwnNetwork(vec!["veth0".to_owned()]),
+            None => ContainerPlacement::NotRunning,
         };
         let housings = groups.iter().map(|(id, path)| (*id, apart(path)));
         Ok(housings.collect())
@@ -158,14 +158,15 @@ impl Enforcer for Machine {
         Ok(())
     }
 
-    fn found(&mut self) -> Result<Found, Denied> {
-        let limit = |target: &netnice_kernel::plan::Target| netnice_kernel::enforce::FoundLimit {
-            slot: target.slot,
-            parent: target.parent,
-            limit: target.limit,
-        };
+    fn found(&mut self) -> Result<Recovered, Denied> {
+        let limit =
+            |target: &netnice_kernel::plan::Target| netnice_kernel::enforce::RecoveredLimit {
+                slot: target.slot,
+                parent: target.parent,
+                limit: target.limit,
+            };
         let targets = &self.force.desired.targets;
-        Ok(Found {
+        Ok(Recovered {
             limits: targets.iter().map(limit).collect(),
             targets: targets.iter().map(|t| (t.id, t.slot)).collect(),
             links: self.force.desired.links.clone(),
@@ -188,15 +189,15 @@ impl Enforcer for Machine {
         "tcx"
     }
 
-    fn whereabouts(&self, id: u32) -> Vec<Whereabouts> {
+    fn whereabouts(&self, id: u32) -> Vec<TargetClass> {
         let targets = self.force.desired.targets.iter();
         let mine = targets.filter(|target| target.id == id);
-        mine.map(|target| Whereabouts {
+        mine.map(|target| TargetClass {
             link: None,
             down: false,
             device: "nn0".to_owned(),
             class: format!("4e00:{:x}", target.slot * 8),
-            most: None,
+            max_rate: None,
             own: true,
         })
         .collect()

@@ -1,6 +1,6 @@
 //! What survives a restart of the daemon, and what is restored after another program removes it.
 
-use netnice_kernel::traffic::Passed;
+use netnice_kernel::traffic::ByteCounts;
 
 use super::*;
 use crate::reconcile::Record;
@@ -202,7 +202,7 @@ fn a_wire_that_brings_too_much_degrades_what_is_promised_of_receiving() {
     let mut receive = |desk: &mut Desk, seconds: u64, bits: u64| {
         for _ in 0..seconds {
             bytes += bits / 8;
-            let passed = Passed {
+            let passed = ByteCounts {
                 received: bytes,
                 sent: bytes / 2,
             };

@@ -4,7 +4,7 @@ use std::io;
 
 /// The result of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trial {
+pub struct Attempt {
     /// The operation's name.
     pub what: &'static str,
     /// The error number; `None` if the operation succeeded.
@@ -14,24 +14,24 @@ pub struct Trial {
 /// Tries operations outside the list of calls that an attacker would want, on files that every user
 /// may read and on the process `parent`. It keeps what it obtains, so the calling process must end
 /// afterwards.
-pub fn trials(parent: u32) -> Vec<Trial> {
-    let tried = TRIALS.iter().map(|(what, one)| {
-        let got = one(parent as libc::c_int);
+pub fn attempts(parent: u32) -> Vec<Attempt> {
+    let attempts = OPERATIONS.iter().map(|(what, operation)| {
+        let result = operation(parent as libc::c_int);
         let error = io::Error::last_os_error().raw_os_error();
-        Trial {
+        Attempt {
             what,
-            errno: error.filter(|_| got < 0),
+            errno: error.filter(|_| result < 0),
         }
     });
-    tried.collect()
+    attempts.collect()
 }
 
 /// A name and an operation. The operation's argument is the process id to try it on.
-type One = (&'static str, fn(libc::c_int) -> libc::c_long);
+type Operation = (&'static str, fn(libc::c_int) -> libc::c_long);
 
 const NULL: *mut libc::c_void = std::ptr::null_mut();
 
-const TRIALS: &[One] = &[
+const OPERATIONS: &[Operation] = &[
     ("open /", |_| open(c"/")),
     ("open .", |_| open(c".")),
     ("open /etc/passwd", |_| open(c"/etc/passwd")),

@@ -19,47 +19,49 @@ use crate::error::{self, KernelError};
 ///
 /// # Errors
 /// The error of the last try.
-pub(crate) fn insist<T, E: Error + 'static>(mut act: impl FnMut() -> Result<T, E>) -> Result<T, E> {
-    for _ in 1..TIMES {
-        match act() {
-            Err(error) if !is_final(&error) => {}
+pub(crate) fn with_retries<T, E: Error + 'static>(
+    mut operation: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    for _ in 1..MAX_TRIES {
+        match operation() {
+            Err(error) if !is_permanent(&error) => {}
             result => return result,
         }
     }
-    act()
+    operation()
 }
 
-fn is_final(error: &(dyn Error + 'static)) -> bool {
+fn is_permanent(error: &(dyn Error + 'static)) -> bool {
     matches!(
-        error::number(error),
+        error::errno(error),
         Some(libc::ENOENT | libc::ESRCH | libc::EACCES)
     )
 }
 
 /// A map whose entries can be removed.
-pub(crate) trait Forget<K> {
+pub(crate) trait RemoveEntry<K> {
     /// Removes an entry, if it exists.
     ///
     /// # Errors
     /// The entry exists and could not be removed in three tries.
-    fn forget(&mut self, key: &K) -> Result<(), KernelError>;
+    fn remove_entry(&mut self, key: &K) -> Result<(), KernelError>;
 }
 
-impl<K: Pod, V: Pod> Forget<K> for HashMap<&mut MapData, K, V> {
-    fn forget(&mut self, key: &K) -> Result<(), KernelError> {
-        removed(insist(|| self.remove(key)))
+impl<K: Pod, V: Pod> RemoveEntry<K> for HashMap<&mut MapData, K, V> {
+    fn remove_entry(&mut self, key: &K) -> Result<(), KernelError> {
+        gone_is_fine(with_retries(|| self.remove(key)))
     }
 }
 
-impl<K: Pod, V: Pod> Forget<K> for PerCpuHashMap<&mut MapData, K, V> {
-    fn forget(&mut self, key: &K) -> Result<(), KernelError> {
-        removed(insist(|| self.remove(key)))
+impl<K: Pod, V: Pod> RemoveEntry<K> for PerCpuHashMap<&mut MapData, K, V> {
+    fn remove_entry(&mut self, key: &K) -> Result<(), KernelError> {
+        gone_is_fine(with_retries(|| self.remove(key)))
     }
 }
 
-fn removed(result: Result<(), MapError>) -> Result<(), KernelError> {
+fn gone_is_fine(result: Result<(), MapError>) -> Result<(), KernelError> {
     match result {
-        Err(error) if error::number(&error) != Some(libc::ENOENT) => {
+        Err(error) if error::errno(&error) != Some(libc::ENOENT) => {
             Err(KernelError::bpf("remove an entry of a map", error))
         }
         _ => Ok(()),
@@ -73,7 +75,7 @@ fn removed(result: Result<(), MapError>) -> Result<(), KernelError> {
 pub(crate) fn look_up<V>(
     mut read: impl FnMut() -> Result<V, MapError>,
 ) -> Result<Option<V>, KernelError> {
-    let found = insist(|| match read() {
+    let found = with_retries(|| match read() {
         Err(MapError::KeyNotFound) => Ok(None),
         result => result.map(Some),
     });
@@ -83,15 +85,15 @@ pub(crate) fn look_up<V>(
 /// Removes a file or a pin, if it exists. A failure is logged.
 pub(crate) fn remove_file(path: impl AsRef<Path>) {
     let path = path.as_ref();
-    match insist(|| fs::remove_file(path)) {
+    match with_retries(|| fs::remove_file(path)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(%error, "removing {}", path.display());
+            tracing::warn!(%error, "cannot remove {}", path.display());
         }
         _ => {}
     }
 }
 
-const TIMES: u32 = 3;
+const MAX_TRIES: u32 = 3;
 
 #[cfg(test)]
 mod tests {
@@ -101,9 +103,9 @@ mod tests {
 
     /// Runs an operation that fails the given number of times. Returns the number of tries and the
     /// result.
-    fn tried(fails: u32, errno: i32) -> (u32, io::Result<()>) {
+    fn tries_and_result(fails: u32, errno: i32) -> (u32, io::Result<()>) {
         let mut tries = 0;
-        let result = insist(|| {
+        let result = with_retries(|| {
             tries += 1;
             match tries > fails {
                 true => Ok(()),
@@ -114,15 +116,15 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_twice_is_done_all_the_same() {
-        assert!(matches!(tried(0, libc::ENOMEM), (1, Ok(()))));
-        assert!(matches!(tried(2, libc::ENOMEM), (3, Ok(()))));
-        assert!(matches!(tried(3, libc::ENOMEM), (3, Err(_))));
+    fn an_operation_that_fails_twice_succeeds_at_the_third_try() {
+        assert!(matches!(tries_and_result(0, libc::ENOMEM), (1, Ok(()))));
+        assert!(matches!(tries_and_result(2, libc::ENOMEM), (3, Ok(()))));
+        assert!(matches!(tries_and_result(3, libc::ENOMEM), (3, Err(_))));
     }
 
     #[test]
-    fn what_is_not_there_is_not_looked_for_again() {
-        assert!(matches!(tried(1, libc::ENOENT), (1, Err(_))));
-        assert!(matches!(tried(1, libc::ESRCH), (1, Err(_))));
+    fn an_operation_on_a_missing_object_is_not_retried() {
+        assert!(matches!(tries_and_result(1, libc::ENOENT), (1, Err(_))));
+        assert!(matches!(tries_and_result(1, libc::ESRCH), (1, Err(_))));
     }
 }

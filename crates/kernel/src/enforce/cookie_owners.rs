@@ -3,25 +3,25 @@
 //! A tag is part of a socket's option memory, which the kernel limits for each socket
 //! (`net.core.optmem_max`). A program can use up all of it with group joins or a filter. Such a
 //! socket cannot be tagged any more, and its limit holds nevertheless: a table of the eBPF programs
-//! (`stray_owns`) has its owner under the socket's cookie, a number that the kernel gives to no
+//! (`cookie_owners`) has its owner under the socket's cookie, a number that the kernel gives to no
 //! other socket. The eBPF programs read this table only while it may have entries. An entry
 //! overrides a tag, which may be an old one that could not be replaced. The eBPF programs find the
-//! socket's cgroup by themselves and record it in the same way (`stray_groups`).
+//! socket's cgroup by themselves and record it in the same way (`cookie_cgroups`).
 //!
 //! The kernel never reuses a cookie. So the entry of a closed socket costs only its memory and the
-//! time of the lookups. [`Kernel::sweep_strays`] removes it some time later.
+//! time of the lookups. [`Kernel::remove_closed_cookies`] removes it some time later.
 
 use std::{collections::BTreeSet, os::fd::BorrowedFd};
 
 use super::{Kernel, loaded};
 use crate::{
-    abi::{self, SockCgroup, SockOwn},
-    again::{Forget, look_up},
+    abi::{self, SockCgroup, SockOwner},
     connections,
     error::{self, KernelError},
-    netlink::Route,
+    netlink::NetlinkClient,
     process,
     programs::SocketRef,
+    retry::{RemoveEntry, look_up},
 };
 
 /// The place where the owner of a socket is recorded.
@@ -30,7 +30,7 @@ pub(super) enum Tagged {
     /// In the socket's tag.
     Itself,
     /// Under its cookie, because the socket has no room for a tag.
-    ByNumber,
+    ByCookie,
     /// Nowhere: the table is full.
     Not,
 }
@@ -40,13 +40,13 @@ impl Kernel {
     pub(super) fn owner_of(
         &mut self,
         socket: BorrowedFd<'_>,
-    ) -> Result<Option<SockOwn>, KernelError> {
+    ) -> Result<Option<SockOwner>, KernelError> {
         let programs = loaded(&mut self.programs)?;
-        if programs.settings()?.strays != 0
+        if programs.settings()?.cookie_owners != 0
             && let Some(cookie) = process::cookie(socket)
         {
-            let strays = programs.hash::<u64, SockOwn>("stray_owns")?;
-            if let Some(own) = look_up(|| strays.get(&cookie, 0))? {
+            let by_cookie = programs.hash::<u64, SockOwner>("cookie_owners")?;
+            if let Some(own) = look_up(|| by_cookie.get(&cookie, 0))? {
                 return Ok(Some(own));
             }
         }
@@ -59,10 +59,10 @@ impl Kernel {
         &mut self,
         socket: BorrowedFd<'_>,
         inode: u64,
-        own: SockOwn,
+        own: SockOwner,
     ) -> Result<Tagged, KernelError> {
         let programs = loaded(&mut self.programs)?;
-        let inside = SockOwn { inode: 0, ..own };
+        let inside = SockOwner { inode: 0, ..own };
         let written = programs
             .socket_owners()?
             .insert(&SocketRef(socket), inside, 0);
@@ -70,72 +70,78 @@ impl Kernel {
         let cookie = process::cookie(socket);
         match (written, cookie) {
             (Ok(()), cookie) => {
-                if let Some(cookie) = cookie.filter(|_| settings.strays != 0) {
+                if let Some(cookie) = cookie.filter(|_| settings.cookie_owners != 0) {
                     // The socket may have had no room before.
                     programs
-                        .hash::<u64, SockOwn>("stray_owns")?
-                        .forget(&cookie)?;
+                        .hash::<u64, SockOwner>("cookie_owners")?
+                        .remove_entry(&cookie)?;
                 }
                 Ok(Tagged::Itself)
             }
-            (Err(error), Some(cookie)) if error::number(&error) == Some(libc::ENOMEM) => {
-                let own = SockOwn {
+            (Err(error), Some(cookie)) if error::errno(&error) == Some(libc::ENOMEM) => {
+                let own = SockOwner {
                     inode: inode as u32,
                     ..own
                 };
-                let mut strays = programs.hash::<u64, SockOwn>("stray_owns")?;
-                match strays.insert(cookie, own, 0) {
+                let mut by_cookie = programs.hash::<u64, SockOwner>("cookie_owners")?;
+                match by_cookie.insert(cookie, own, 0) {
                     Ok(()) => {}
-                    Err(error) if error::number(&error) == Some(libc::E2BIG) => {
+                    Err(error) if error::errno(&error) == Some(libc::E2BIG) => {
                         return Ok(Tagged::Not);
                     }
-                    Err(error) => return Err(KernelError::bpf("note an open socket", error)),
+                    Err(error) => {
+                        return Err(KernelError::bpf(
+                            "record the owner of an open socket",
+                            error,
+                        ));
+                    }
                 }
-                if settings.strays == 0 {
-                    settings.strays = 1;
+                if settings.cookie_owners == 0 {
+                    settings.cookie_owners = 1;
                     programs.set_settings(settings)?;
                 }
-                Ok(Tagged::ByNumber)
+                Ok(Tagged::ByCookie)
             }
             (Err(error), _) => Err(KernelError::bpf("tag an open socket", error)),
         }
     }
 
     /// Removes the entries of closed sockets that had no room for a tag. To be called once a
-    /// second; every [`LOOKS`]th call searches.
-    pub fn sweep_strays(&mut self) -> Result<(), KernelError> {
-        self.looks = self.looks.wrapping_add(1);
+    /// second; every [`CALLS_PER_CHECK`]th call searches.
+    pub fn remove_closed_cookies(&mut self) -> Result<(), KernelError> {
+        self.cookie_checks = self.cookie_checks.wrapping_add(1);
         let Some(programs) = self
             .programs
             .as_mut()
-            .filter(|_| self.looks.is_multiple_of(LOOKS))
+            .filter(|_| self.cookie_checks.is_multiple_of(CALLS_PER_CHECK))
         else {
             return Ok(());
         };
         let settings = programs.settings()?;
-        let counted = programs.count(abi::COUNT_STRAY_GROUPS)?;
-        if settings.strays == 0 && counted == 0 {
+        let counted = programs.count(abi::COUNT_COOKIE_CGROUPS)?;
+        if settings.cookie_owners == 0 && counted == 0 {
             return Ok(());
         }
-        let listed = Route::open_diagnosis().and_then(|mut diag| connections::list(&mut diag))?;
+        let listed =
+            NetlinkClient::open_diagnosis().and_then(|mut diag| connections::list(&mut diag))?;
         let listed: BTreeSet<u64> = listed.iter().map(|socket| socket.cookie).collect();
 
         // A socket that is not listed has no port, and is recorded again when it sends.
-        let mut groups = programs.hash::<u64, SockCgroup>("stray_groups")?;
-        let there: Vec<u64> = groups.keys().flatten().collect();
-        let (stay, gone): (Vec<u64>, Vec<u64>) = there
+        let mut cgroups = programs.hash::<u64, SockCgroup>("cookie_cgroups")?;
+        let entries: Vec<u64> = cgroups.keys().flatten().collect();
+        let (kept, closed): (Vec<u64>, Vec<u64>) = entries
             .into_iter()
             .partition(|cookie| listed.contains(cookie));
-        for cookie in gone {
-            groups.forget(&cookie)?;
+        for cookie in closed {
+            cgroups.remove_entry(&cookie)?;
         }
-        if stay.is_empty() {
-            programs.set_count(abi::COUNT_STRAY_GROUPS, 0)?;
+        if kept.is_empty() {
+            programs.set_count(abi::COUNT_COOKIE_CGROUPS, 0)?;
         }
 
-        let mut owns = programs.hash::<u64, SockOwn>("stray_owns")?;
-        let there: Vec<(u64, SockOwn)> = owns.iter().flatten().collect();
-        let some_unlisted = there.iter().any(|(cookie, _)| !listed.contains(cookie));
+        let mut owners = programs.hash::<u64, SockOwner>("cookie_owners")?;
+        let entries: Vec<(u64, SockOwner)> = owners.iter().flatten().collect();
+        let some_unlisted = entries.iter().any(|(cookie, _)| !listed.contains(cookie));
         let open: BTreeSet<u32> = match some_unlisted {
             true => process::all()
                 .into_iter()
@@ -145,20 +151,21 @@ impl Kernel {
             false => BTreeSet::new(),
         };
         let known = |id: u32| self.written.contains_key(&id);
-        let stays = |cookie: &u64, own: &SockOwn| {
-            let of_none = (own.own, own.app) != (0, 0) && !known(own.own) && !known(own.app);
-            !of_none && (listed.contains(cookie) || open.contains(&own.inode))
+        let is_kept = |cookie: &u64, own: &SockOwner| {
+            let without_target =
+                (own.process, own.app) != (0, 0) && !known(own.process) && !known(own.app);
+            !without_target && (listed.contains(cookie) || open.contains(&own.inode))
         };
         let mut left = 0;
-        for (cookie, own) in &there {
-            match stays(cookie, own) {
+        for (cookie, own) in &entries {
+            match is_kept(cookie, own) {
                 true => left += 1,
-                false => owns.forget(cookie)?,
+                false => owners.remove_entry(cookie)?,
             }
         }
-        if left == 0 && settings.strays != 0 {
+        if left == 0 && settings.cookie_owners != 0 {
             programs.set_settings(abi::Settings {
-                strays: 0,
+                cookie_owners: 0,
                 ..settings
             })?;
         }
@@ -167,4 +174,4 @@ impl Kernel {
 }
 
 /// The search takes time in proportion to the number of sockets on the machine.
-const LOOKS: u32 = 64;
+const CALLS_PER_CHECK: u32 = 64;

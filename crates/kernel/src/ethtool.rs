@@ -13,7 +13,7 @@ use std::{
 use netnice_core::units::Rate;
 
 /// The speed of an interface, if its driver reports one.
-pub fn reported(name: &str) -> io::Result<Option<Rate>> {
+pub fn speed(name: &str) -> io::Result<Option<Rate>> {
     let socket = socket()?;
     let mut settings = LinkSettings {
         command: ETHTOOL_GLINKSETTINGS,
@@ -21,7 +21,7 @@ pub fn reported(name: &str) -> io::Result<Option<Rate>> {
     };
     // The first call returns the number of link mode words as a negative number; the second call
     // must pass that number.
-    if !ask(&socket, name, &mut settings)? {
+    if !ioctl(&socket, name, &mut settings)? {
         return Ok(None);
     }
     if settings.words >= 0 {
@@ -32,7 +32,7 @@ pub fn reported(name: &str) -> io::Result<Option<Rate>> {
         words: -settings.words,
         ..LinkSettings::default()
     };
-    if !ask(&socket, name, &mut settings)? || settings.speed == SPEED_UNKNOWN {
+    if !ioctl(&socket, name, &mut settings)? || settings.speed == SPEED_UNKNOWN {
         return Ok(None);
     }
     Ok(Rate::new(u64::from(settings.speed) * 1_000_000))
@@ -40,23 +40,23 @@ pub fn reported(name: &str) -> io::Result<Option<Rate>> {
 
 /// Whether the NIC of an interface can steer flows to chosen queues, and this is enabled (`ethtool
 /// -K IFACE ntuple on`).
-pub fn steers(name: &str) -> io::Result<bool> {
+pub(crate) fn has_flow_steering(name: &str) -> io::Result<bool> {
     let mut flags = Flags {
         command: ETHTOOL_GFLAGS,
         bits: 0,
     };
-    Ok(ask(&socket()?, name, &mut flags)? && flags.bits & ETH_FLAG_NTUPLE != 0)
+    Ok(ioctl(&socket()?, name, &mut flags)? && flags.bits & ETH_FLAG_NTUPLE != 0)
 }
 
 /// The number of receive queues of an interface, if its driver reports it.
-pub fn receive_queues(name: &str) -> io::Result<Option<u32>> {
+pub(crate) fn receive_queues(name: &str) -> io::Result<Option<u32>> {
     let mut channels = Channels {
         command: ETHTOOL_GCHANNELS,
         ..Channels::default()
     };
-    let told = ask(&socket()?, name, &mut channels)?;
+    let supported = ioctl(&socket()?, name, &mut channels)?;
     let count = channels.receive + channels.combined;
-    Ok(Some(count).filter(|count| told && *count > 0))
+    Ok(Some(count).filter(|count| supported && *count > 0))
 }
 
 fn socket() -> io::Result<OwnedFd> {
@@ -70,7 +70,7 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 /// Makes one ioctl call. Returns false if the driver does not support the command.
-fn ask<T>(socket: &OwnedFd, name: &str, settings: &mut T) -> io::Result<bool> {
+fn ioctl<T>(socket: &OwnedFd, name: &str, settings: &mut T) -> io::Result<bool> {
     // SAFETY: an ifreq of zeros is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request

@@ -1,36 +1,38 @@
 //! The abilities of an interface for the direct path: where XDP can run, and what the NIC can do by
 //! itself.
 //!
-//! The input is an interface's name, the output a [`Card`]. The kernel reports the abilities of a
-//! driver over generic netlink (family `netdev`, Linux 6.3), and the XDP programs of an interface
-//! over route netlink. The ethtool ioctl reports whether a NIC can steer flows to queues. An
-//! ability that the kernel does not report is `None` or false.
+//! The input is an interface's name, the output a [`NicFeatures`]. The kernel reports the abilities
+//! of a driver over generic netlink (family `netdev`, Linux 6.3), and the XDP programs of an
+//! interface over route netlink. The ethtool ioctl reports whether a NIC can steer flows to queues.
+//! An ability that the kernel does not report is `None` or false.
 
 use std::io;
 
-use crate::netlink::{Answer, Attributes, Message, NetlinkError, Route, attributes, find, number};
-use crate::{device, speed};
+use crate::netlink::{
+    Attributes, Message, NetlinkClient, NetlinkError, Request, attributes, find, number,
+};
+use crate::{device, ethtool};
 
 /// The abilities of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Card {
+pub struct NicFeatures {
     /// Whether its driver can run XDP; `None` if the kernel does not report it.
     pub native: Option<bool>,
     /// Whether AF_XDP works without a copy; `None` if the kernel does not report it.
     pub zero_copy: Option<bool>,
     /// Whether the NIC accepts a departure time for each frame.
-    pub paces: bool,
+    pub launch_time: bool,
     /// Whether the NIC can steer a flow to a chosen queue.
-    pub steers: bool,
+    pub flow_steering: bool,
     /// The number of receive queues, if known.
-    pub queues: Option<Queues>,
+    pub queues: Option<ReceiveQueues>,
     /// Where an XDP program is attached now.
-    pub attached: Attached,
+    pub attached: XdpAttachment,
 }
 
 /// The number of receive queues of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queues {
+pub enum ReceiveQueues {
     /// The number in use, from the driver.
     Exactly(u32),
     /// An upper bound, from the kernel.
@@ -39,7 +41,7 @@ pub enum Queues {
 
 /// The place of an XDP program on an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Attached {
+pub enum XdpAttachment {
     /// No program is attached.
     #[default]
     No,
@@ -68,83 +70,92 @@ pub fn has_af_xdp() -> io::Result<()> {
 }
 
 /// Reads the abilities of an interface. Returns `None` if it does not exist.
-pub fn look(route: &mut Route, name: &str) -> Result<Option<Card>, NetlinkError> {
-    let Some(device) = device::find_by_name(route, name)? else {
+pub fn features(
+    netlink: &mut NetlinkClient,
+    name: &str,
+) -> Result<Option<NicFeatures>, NetlinkError> {
+    let Some(device) = device::find_by_name(netlink, name)? else {
         return Ok(None);
     };
-    let abilities = abilities(device.index);
-    let (xdp, socket) = abilities.unwrap_or_default();
-    Ok(Some(Card {
+    let reported = driver_features(device.index);
+    let (xdp, socket) = reported.unwrap_or_default();
+    Ok(Some(NicFeatures {
         native: xdp.map(|bits| bits & (BASIC | REDIRECT) == BASIC | REDIRECT),
         zero_copy: xdp.map(|bits| bits & ZERO_COPY != 0),
-        paces: socket.is_some_and(|bits| bits & LAUNCH_TIME != 0),
-        steers: speed::steers(name).unwrap_or(false),
-        queues: queues(route, name, device.index)?,
-        attached: attached(route, device.index)?,
+        launch_time: socket.is_some_and(|bits| bits & LAUNCH_TIME != 0),
+        flow_steering: ethtool::has_flow_steering(name).unwrap_or(false),
+        queues: queues(netlink, name, device.index)?,
+        attached: xdp_attachment(netlink, device.index)?,
     }))
 }
 
 /// The number of receive queues of an interface. Returns `None` if it is unknown.
-pub fn receive_queues(name: &str) -> Result<Option<Queues>, NetlinkError> {
-    let mut route = Route::open()?;
-    match device::find_by_name(&mut route, name)? {
-        Some(device) => queues(&mut route, name, device.index),
+pub fn receive_queues(name: &str) -> Result<Option<ReceiveQueues>, NetlinkError> {
+    let mut netlink = NetlinkClient::open()?;
+    match device::find_by_name(&mut netlink, name)? {
+        Some(device) => queues(&mut netlink, name, device.index),
         None => Ok(None),
     }
 }
 
-fn queues(route: &mut Route, name: &str, index: u32) -> Result<Option<Queues>, NetlinkError> {
-    if let Ok(Some(count)) = speed::receive_queues(name) {
-        return Ok(Some(Queues::Exactly(count)));
+fn queues(
+    netlink: &mut NetlinkClient,
+    name: &str,
+    index: u32,
+) -> Result<Option<ReceiveQueues>, NetlinkError> {
+    if let Ok(Some(count)) = ethtool::receive_queues(name) {
+        return Ok(Some(ReceiveQueues::Exactly(count)));
     }
-    let answers = link(route, "ask for the queues of an interface", index)?;
-    let row = answers.first().map(|answer| answer.attributes(LINK_HEAD));
+    let replies = link(netlink, "read the queues of an interface", index)?;
+    let row = replies.first().map(|reply| reply.attributes(LINK_HEAD));
     let count = row.as_deref().and_then(|row| find(row, IFLA_NUM_RX_QUEUES));
-    Ok(count.and_then(number).map(Queues::AtMost))
+    Ok(count.and_then(number).map(ReceiveQueues::AtMost))
 }
 
-fn attached(route: &mut Route, index: u32) -> Result<Attached, NetlinkError> {
-    let answers = link(route, "ask whether XDP is on an interface", index)?;
-    let row = answers.first().map(|answer| answer.attributes(LINK_HEAD));
+fn xdp_attachment(netlink: &mut NetlinkClient, index: u32) -> Result<XdpAttachment, NetlinkError> {
+    let replies = link(netlink, "read the XDP state of an interface", index)?;
+    let row = replies.first().map(|reply| reply.attributes(LINK_HEAD));
     let xdp = row.as_deref().and_then(|row| find(row, IFLA_XDP));
     let xdp = xdp.map(attributes).unwrap_or_default();
     Ok(
         match find(&xdp, IFLA_XDP_ATTACHED).and_then(|v| v.first()) {
-            None | Some(0) => Attached::No,
-            Some(1) => Attached::Native,
-            Some(2) => Attached::Generic,
-            Some(_) => Attached::Other,
+            None | Some(0) => XdpAttachment::No,
+            Some(1) => XdpAttachment::Native,
+            Some(2) => XdpAttachment::Generic,
+            Some(_) => XdpAttachment::Other,
         },
     )
 }
 
 /// Asks the kernel for the link message of an interface.
-fn link(route: &mut Route, what: &str, index: u32) -> Result<Vec<Answer>, NetlinkError> {
+fn link(netlink: &mut NetlinkClient, what: &str, index: u32) -> Result<Vec<Message>, NetlinkError> {
     let mut head = [0; LINK_HEAD];
     head[4..8].copy_from_slice(&index.to_ne_bytes());
-    route.ask(what, Message::new(libc::RTM_GETLINK, 0, &head))
+    netlink.query(what, Request::new(libc::RTM_GETLINK, 0, &head))
 }
 
 /// The abilities of a driver: the bits of XDP, and those of AF_XDP sockets. `None` if the kernel
 /// does not report them.
-fn abilities(index: u32) -> Option<(Option<u64>, Option<u64>)> {
-    let mut generic = Route::open_generic().ok()?;
+fn driver_features(index: u32) -> Option<(Option<u64>, Option<u64>)> {
+    let mut generic = NetlinkClient::open_generic().ok()?;
     let head = [CTRL_CMD_GETFAMILY, 1, 0, 0];
-    let asked = Attributes::new().text(CTRL_ATTR_FAMILY_NAME, "netdev");
-    let message = Message::new(GENL_ID_CTRL, 0, &head).with(&asked);
-    let answers = generic.ask("look for the family netdev", message).ok()?;
-    let row = answers.first()?.attributes(GENERIC_HEAD);
+    let criteria = Attributes::new().text(CTRL_ATTR_FAMILY_NAME, "netdev");
+    let request = Request::new(GENL_ID_CTRL, 0, &head).with(&criteria);
+    let replies = generic
+        .query("find the netlink family netdev", request)
+        .ok()?;
+    let row = replies.first()?.attributes(GENERIC_HEAD);
     let family = find(&row, CTRL_ATTR_FAMILY_ID)?;
     let family = u16::from_ne_bytes(*family.first_chunk()?);
     let head = [NETDEV_CMD_DEV_GET, 1, 0, 0];
-    let message =
-        Message::new(family, 0, &head).with(&Attributes::new().u32(NETDEV_IFINDEX, index));
-    let answers = generic
-        .ask("ask for the abilities of a driver", message)
+    let request =
+        Request::new(family, 0, &head).with(&Attributes::new().u32(NETDEV_IFINDEX, index));
+    let replies = generic
+        .query("read the features of a driver", request)
         .ok()?;
-    let row = answers
+    let row = replies
         .iter()
-        .map(|answer| answer.attributes(GENERIC_HEAD))
+        .map(|reply| reply.attributes(GENERIC_HEAD))
         .find(|row| find(row, NETDEV_IFINDEX).and_then(number) == Some(index))?;
     let bits = |kind| {
         let value = find(&row, kind)?;
@@ -179,13 +190,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lo_is_no_card_and_no_other_interface_is_there() {
-        let mut route = Route::open().expect("a connection");
-        let lo = look(&mut route, "lo")
-            .expect("an answer")
+    fn lo_has_no_nic_features_and_a_missing_interface_has_none() {
+        let mut netlink = NetlinkClient::open().expect("a connection");
+        let lo = features(&mut netlink, "lo")
+            .expect("a reply")
             .expect("it is there");
-        assert_eq!((lo.paces, lo.steers), (false, false));
+        assert_eq!((lo.launch_time, lo.flow_steering), (false, false));
         assert_ne!(lo.native, Some(true));
-        assert_eq!(look(&mut route, "nosuch0").expect("an answer"), None);
+        assert_eq!(features(&mut netlink, "nosuch0").expect("a reply"), None);
     }
 }

@@ -19,9 +19,9 @@ use crate::{
 
 /// State that was read back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct Recovered {
     /// The limits.
-    pub limits: Vec<FoundLimit>,
+    pub limits: Vec<RecoveredLimit>,
     /// Target numbers, each with the slot of the limit in which the target queues.
     pub targets: Vec<(u32, u16)>,
     /// The links that have classes of netnice.
@@ -30,7 +30,7 @@ pub struct Found {
 
 /// A limit that was read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FoundLimit {
+pub struct RecoveredLimit {
     /// The slot of the target that has it.
     pub slot: u16,
     /// The slot of the limit around it.
@@ -41,9 +41,9 @@ pub struct FoundLimit {
 
 impl Kernel {
     /// Reads back what an earlier daemon left in force. Empty if the programs are not loaded.
-    pub fn found(&mut self) -> Result<Found, KernelError> {
+    pub fn recovered(&mut self) -> Result<Recovered, KernelError> {
         if self.programs.is_none() {
-            return Ok(Found::default());
+            return Ok(Recovered::default());
         }
         let map = loaded(&mut self.programs)?.hash::<u32, abi::Target>("targets")?;
         let targets: BTreeMap<u32, abi::Target> = super::entries(map.iter(), "targets")?;
@@ -60,7 +60,7 @@ impl Kernel {
                 overhead: top(0).or(top(1)).map_or(0, |class| class.htb.overhead),
             }
         });
-        Ok(Found {
+        Ok(Recovered {
             links: links
                 .filter(|l| l.up.is_some() || l.down.is_some())
                 .collect(),
@@ -70,8 +70,8 @@ impl Kernel {
 }
 
 /// The limits in a tree, and the targets that queue in them.
-fn read_back(tree: &Tree, targets: &BTreeMap<u32, abi::Target>) -> Found {
-    let mut limits: BTreeMap<u16, FoundLimit> = BTreeMap::new();
+fn read_back(tree: &Tree, targets: &BTreeMap<u32, abi::Target>) -> Recovered {
+    let mut limits: BTreeMap<u16, RecoveredLimit> = BTreeMap::new();
     let mut members = Vec::new();
     for (id, target) in targets {
         // The parent of a leaf is the class of the limit.
@@ -87,13 +87,13 @@ fn read_back(tree: &Tree, targets: &BTreeMap<u32, abi::Target>) -> Found {
             while let Some((number, class)) = at {
                 let above = tree.get_key_value(&class.parent);
                 let slot = plan::slot_of(number);
-                let known = limits.entry(slot).or_insert(FoundLimit {
+                let known = limits.entry(slot).or_insert(RecoveredLimit {
                     slot,
                     parent: None,
                     limit: Limit::None,
                 });
                 known.parent = known.parent.or(above.map(|(n, _)| plan::slot_of(*n)));
-                known.limit = with(known.limit, number, class, same);
+                known.limit = add_class(known.limit, number, class, same);
                 at = above.map(|(n, c)| (*n, c));
             }
         }
@@ -110,7 +110,7 @@ fn read_back(tree: &Tree, targets: &BTreeMap<u32, abi::Target>) -> Found {
         }
         members.push((*id, own));
     }
-    Found {
+    Recovered {
         limits: limits.into_values().collect(),
         targets: members,
         links: Vec::new(),
@@ -118,7 +118,7 @@ fn read_back(tree: &Tree, targets: &BTreeMap<u32, abi::Target>) -> Found {
 }
 
 /// Combines a limit with the rate of one more class.
-fn with(limit: Limit, number: u16, class: &Class, both: bool) -> Limit {
+fn add_class(limit: Limit, number: u16, class: &Class, both: bool) -> Limit {
     let Some(rate) = rate_of(class) else {
         return limit;
     };
@@ -150,7 +150,7 @@ fn rate_of(class: &Class) -> Option<Rate> {
 mod tests {
     use super::*;
     use crate::enforce::stages;
-    use crate::plan::{Desired, Quiet, Target};
+    use crate::plan::{Desired, IdleNodes, Target};
     use netnice_core::units::Nanos;
 
     fn rate(text: &str) -> Rate {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_read_back_from_the_classes_that_they_became() {
+    fn limits_are_read_back_from_their_classes() {
         let up = |text| Limit::Each {
             up: Some(rate(text)),
             down: None,
@@ -191,9 +191,9 @@ mod tests {
             ],
             ..Desired::default()
         };
-        let plan = plan::plan(&desired, &Quiet::new());
-        let map = plan.places.iter().map(|(id, places)| {
-            let cap = places.cap.map(|leaf| stages::leaf(stages::CAP_MAJOR, leaf));
+        let plan = plan::plan(&desired, &IdleNodes::new());
+        let map = plan.leaves.iter().map(|(id, leaves)| {
+            let cap = leaves.cap.map(|leaf| stages::leaf(stages::CAP_MAJOR, leaf));
             let target = abi::Target {
                 counters: *id,
                 pad: 0,
