@@ -44,7 +44,7 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
 }
 
 /// Fails if these arguments are invalid.
-pub fn reads(words: &[&str]) -> Result<()> {
+pub fn check_args(words: &[&str]) -> Result<()> {
     parse(words).map(drop)
 }
 
@@ -74,7 +74,7 @@ fn build(tree: &Tree, version: &str) -> Result<Vec<PathBuf>> {
         if stage.root.exists() {
             fs::remove_dir_all(&stage.root).context("cannot clear the stage")?;
         }
-        stage.papers(part)?;
+        stage.documents(part)?;
         let built = tree.programs();
         let linked = match part.kind {
             Kind::Programs => {
@@ -177,15 +177,15 @@ impl Stage {
     }
 
     /// Adds the copyright and the changelog, which every package has.
-    fn papers(&self, part: &Part) -> Result<()> {
+    fn documents(&self, part: &Part) -> Result<()> {
         let read = |from: &str| {
             fs::read(self.source.join(from)).with_context(|| format!("cannot read {from}"))
         };
-        let documents = format!("usr/share/doc/{}", part.name);
+        let folder = format!("usr/share/doc/{}", part.name);
         let copyright = read("packaging/copyright")?;
-        self.write(&copyright, &format!("{documents}/copyright"), 0o644)?;
+        self.write(&copyright, &format!("{folder}/copyright"), 0o644)?;
         let changelog = read("packaging/changelog")?;
-        self.compressed(&changelog, &format!("{documents}/changelog.Debian"))
+        self.compressed(&changelog, &format!("{folder}/changelog.Debian"))
     }
 
     /// Adds the shared library and its name for the dynamic linker. Returns the path of the
@@ -290,13 +290,13 @@ impl Stage {
 
 /// The packages with the shared libraries that these files need, with versions.
 fn depends(stage: &Stage, folder: &Path, places: &[&str]) -> Result<String> {
-    let desk = folder.join("shlibdeps");
-    fs::create_dir_all(desk.join("debian"))?;
-    fs::write(desk.join("debian/control"), "Source: netnice\n")?;
+    let work = folder.join("shlibdeps");
+    fs::create_dir_all(work.join("debian"))?;
+    fs::write(work.join("debian/control"), "Source: netnice\n")?;
     let found = Step::new("dpkg-shlibdeps")
         .args(["-O"])
         .args(places.iter().map(|place| stage.root.join(place)))
-        .folder(&desk)
+        .folder(&work)
         .capture()?;
     parse_depends(&found)
 }
@@ -472,7 +472,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_control_file_says_what_the_package_needs() {
+    fn the_control_file_has_the_fields_of_its_package() {
         for (part, fields) in PARTS.iter().zip([11, 12, 11]) {
             let text = control(part, "1.2-3", "amd64", "4711", "libc6 (>= 2.34)");
             assert!(text.contains("\nDepends: libc6 (>= 2.34)"), "{text}");
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_is_found_where_debian_puts_it() {
+    fn the_pkg_config_file_names_debians_library_folder() {
         let text =
             "# by hand\nprefix=${pcfiledir}/../..\nlibdir=${prefix}/lib\n\nLibs: -L${libdir}\n";
         let placed = pkgconfig(text, "usr/lib/x86_64-linux-gnu");
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_linker_wants_is_read_or_missed() {
+    fn the_dependencies_are_read_from_dpkg_shlibdeps() {
         let found = "shlibs:Depends=libc6 (>= 2.34), libgcc-s1 (>= 4.2)\n";
         assert_eq!(
             parse_depends(found).expect("there"),

@@ -12,7 +12,7 @@ use crate::setup::{self, Use};
 use crate::suite;
 use crate::tree::Tree;
 
-/// Runs `loom [FILTER]`: every model, or those whose name contains the filter.
+/// Runs `loom [FILTER]`: all tests, or those whose name contains the filter.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let filter = parse(words)?;
     setup::ensure(tree, Use::Build)?;
@@ -25,7 +25,7 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
 }
 
 /// Fails if these arguments are invalid.
-pub fn reads(words: &[&str]) -> Result<()> {
+pub fn check_args(words: &[&str]) -> Result<()> {
     parse(words).map(drop)
 }
 

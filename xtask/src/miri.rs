@@ -40,7 +40,7 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
 }
 
 /// Fails if these arguments are invalid.
-pub fn reads(words: &[&str]) -> Result<()> {
+pub fn check_args(words: &[&str]) -> Result<()> {
     parse(words).map(drop)
 }
 
