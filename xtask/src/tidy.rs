@@ -7,6 +7,7 @@
 //!   longer one contains several subjects. A line that is a comment has at most [`MAX_COMMENT`]
 //!   characters.
 //! - Names: no `utils`, `common`, `helpers`, `types`; a helper belongs to the module of its subject.
+//! - [`module_names`]: the name of a module is a term of the glossary, or in a list of plain words.
 //! - Opening lines: a crate begins with what it answers, what it may touch and what it must never
 //!   do.
 //! - `unsafe`: only in the files that [`layers`] lists. (clippy checks that each block has a safety
@@ -23,6 +24,7 @@ mod circles;
 mod layers;
 mod lexer;
 mod links;
+mod module_names;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -87,6 +89,7 @@ fn inspect(tree: &Tree) -> Result<Vec<Complaint>> {
     let files = files(tree)?;
     found.extend(documents(tree, &files)?);
     found.extend(circles_of(tree, &files)?);
+    found.extend(module_names_of(tree, &files)?);
     for file in files {
         let place = display_path(tree, &file);
         found.extend(refused_name(&place));
@@ -128,6 +131,19 @@ fn documents(tree: &Tree, files: &[PathBuf]) -> Result<Vec<Complaint>> {
         .filter_map(|(place, text)| Some((place, text.as_ref()?)));
     let found = documents.flat_map(|(place, text)| links::complaints(place, text, &targets));
     Ok(found.collect())
+}
+
+/// Checks the names of all modules.
+fn module_names_of(tree: &Tree, files: &[PathBuf]) -> Result<Vec<Complaint>> {
+    let glossary = tree.root.join(module_names::GLOSSARY_FILE);
+    let glossary = read(&glossary)?.context("the glossary is not UTF-8")?;
+    let places: Vec<String> = files.iter().map(|file| display_path(tree, file)).collect();
+    let places = places.iter().map(String::as_str);
+    Ok(module_names::complaints(
+        places,
+        &glossary,
+        module_names::LIST,
+    ))
 }
 
 /// Checks each crate for circles between its modules.
