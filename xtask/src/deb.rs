@@ -10,6 +10,7 @@
 //! The files that are not Rust are in `packaging/`. [`trial`] installs the packages on a fresh
 //! machine, uses them, upgrades them while a limit is in force, and removes them.
 
+mod documents;
 mod trial;
 
 use std::fs;
@@ -74,7 +75,7 @@ fn build(tree: &Tree, version: &str) -> Result<Vec<PathBuf>> {
         if stage.root.exists() {
             fs::remove_dir_all(&stage.root).context("cannot clear the stage")?;
         }
-        stage.documents(part)?;
+        stage.copyright(part)?;
         let built = tree.programs();
         let linked = match part.kind {
             Kind::Programs => {
@@ -162,6 +163,7 @@ impl Stage {
         Ok(())
     }
 
+    /// Adds the files of the tree: units, scripts of the package, licences, manual pages, documents.
     fn files(&self) -> Result<()> {
         for (from, to, mode) in FILES {
             let bytes =
@@ -173,11 +175,15 @@ impl Stage {
                 fs::read(self.source.join(from)).with_context(|| format!("cannot read {from}"))?;
             self.compressed(&bytes, to)?;
         }
+        for document in documents::read(&self.source)? {
+            let to = format!("usr/share/doc/netnice/{}", document.place);
+            self.write(&document.bytes, &to, 0o644)?;
+        }
         Ok(())
     }
 
     /// Adds the copyright and the changelog, which every package has.
-    fn documents(&self, part: &Part) -> Result<()> {
+    fn copyright(&self, part: &Part) -> Result<()> {
         let read = |from: &str| {
             fs::read(self.source.join(from)).with_context(|| format!("cannot read {from}"))
         };
@@ -412,7 +418,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "usr/share/zsh/vendor-completions/_netnice"),
     ("fish", "usr/share/fish/vendor_completions.d/netnice.fish"),
 ];
-const FILES: [(&str, &str, u32); 13] = [
+const FILES: [(&str, &str, u32); 9] = [
     ("packaging/postinst", "DEBIAN/postinst", 0o755),
     ("packaging/prerm", "DEBIAN/prerm", 0o755),
     ("packaging/postrm", "DEBIAN/postrm", 0o755),
@@ -436,26 +442,6 @@ const FILES: [(&str, &str, u32); 13] = [
     (
         "LICENSE-BSD-2-CLAUSE",
         "usr/share/doc/netnice/LICENSE-BSD-2-CLAUSE",
-        0o644,
-    ),
-    (
-        "docs/manual/operations.md",
-        "usr/share/doc/netnice/operations.md",
-        0o644,
-    ),
-    (
-        "docs/manual/policy.md",
-        "usr/share/doc/netnice/policy.md",
-        0o644,
-    ),
-    (
-        "docs/reference/policy-keys.md",
-        "usr/share/doc/netnice/policy-keys.md",
-        0o644,
-    ),
-    (
-        "docs/manual/units.md",
-        "usr/share/doc/netnice/units.md",
         0o644,
     ),
 ];

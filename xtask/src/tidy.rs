@@ -23,7 +23,7 @@
 mod circles;
 mod layers;
 mod lexer;
-mod links;
+pub mod links;
 mod module_names;
 
 use std::fmt;
@@ -48,7 +48,7 @@ pub fn run(tree: &Tree) -> Result<()> {
 
 /// A violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
-struct Complaint {
+pub struct Complaint {
     place: String,
     what: String,
 }

@@ -56,22 +56,16 @@ impl LinkTargets {
 
 /// Complains about every link and path of a Markdown file whose target does not exist.
 pub fn complaints(place: &str, text: &str, targets: &LinkTargets) -> Vec<Complaint> {
-    let mut found = Vec::new();
-    let mut complain = |at: usize, what: Option<String>| {
-        let line = 1 + text[..at].matches('\n').count();
-        found.extend(what.map(|what| Complaint::new(format!("{place}:{line}"), what)));
-    };
+    let mut found = link_complaints(place, text, targets);
     let mut in_block = false;
     for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
         match event {
-            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
-                complain(range.start, link(place, &dest_url, targets));
-            }
             Event::Start(Tag::CodeBlock(_)) => in_block = true,
             Event::End(TagEnd::CodeBlock) => in_block = false,
             Event::Text(words) | Event::Code(words) if !in_block => {
                 for word in words.split_whitespace() {
-                    complain(range.start, path(word, targets));
+                    let fault = path(word, targets);
+                    found.extend(fault.map(|fault| complaint(place, text, range.start, fault)));
                 }
             }
             _ => {}
@@ -80,9 +74,32 @@ pub fn complaints(place: &str, text: &str, targets: &LinkTargets) -> Vec<Complai
     found
 }
 
+/// Complains about every link of a Markdown file whose target does not exist.
+pub fn link_complaints(place: &str, text: &str, targets: &LinkTargets) -> Vec<Complaint> {
+    let mut found = Vec::new();
+    for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+        if let Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) = event {
+            let fault = link(place, &dest_url, targets);
+            found.extend(fault.map(|fault| complaint(place, text, range.start, fault)));
+        }
+    }
+    found
+}
+
+/// A complaint about the line of a byte of the text.
+fn complaint(place: &str, text: &str, at: usize, what: String) -> Complaint {
+    let line = 1 + text[..at].matches('\n').count();
+    Complaint::new(format!("{place}:{line}"), what)
+}
+
+/// True if a link leads to another host.
+pub fn is_external(target: &str) -> bool {
+    target.contains("://") || target.starts_with("mailto:")
+}
+
 /// The fault of a link target in this file; `None` if it is valid.
 fn link(place: &str, target: &str, targets: &LinkTargets) -> Option<String> {
-    if target.contains("://") || target.starts_with("mailto:") {
+    if is_external(target) {
         return None;
     }
     let (path, anchor) = match target.split_once('#') {
@@ -91,7 +108,7 @@ fn link(place: &str, target: &str, targets: &LinkTargets) -> Option<String> {
     };
     let file = match path {
         "" => place.to_owned(),
-        _ => match resolved(place, path) {
+        _ => match resolve(place, path) {
             Some(file) => file,
             None => return Some(format!("the link '{target}' leads out of the tree")),
         },
@@ -111,7 +128,7 @@ fn link(place: &str, target: &str, targets: &LinkTargets) -> Option<String> {
 
 /// Converts a relative path in this file to a path from the root; `None` if it leads above the
 /// root.
-fn resolved(place: &str, path: &str) -> Option<String> {
+pub fn resolve(place: &str, path: &str) -> Option<String> {
     let mut parts: Vec<&str> = place.split('/').collect();
     parts.pop();
     for part in path.trim_end_matches('/').split('/') {
