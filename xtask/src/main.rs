@@ -20,6 +20,7 @@
 //! | `bare` | [`bare`] | the two commands of the README on a fresh machine |
 #![forbid(unsafe_code)]
 
+mod args;
 mod bare;
 mod cargo_tools;
 mod check;
@@ -100,19 +101,19 @@ const fn verb(
 const VERBS: &[Verb] = &[
     verb(
         "tidy",
-        |rest| no_args("tidy", rest),
+        |rest| args::none("tidy", rest),
         |tree, _| tidy::run(tree),
     ),
     verb(
         "check",
-        |rest| no_args("check", rest),
+        |rest| args::none("check", rest),
         |tree, _| check::run(tree),
     ),
     verb("setup", setup::check_args, setup::run),
     verb("deb", deb::check_args, deb::run),
     verb(
         "build",
-        |rest| no_args("build", rest),
+        |rest| args::none("build", rest),
         |tree, _| suite::build(tree),
     ),
     // netnice-lab parses the arguments.
@@ -120,28 +121,28 @@ const VERBS: &[Verb] = &[
     verb("test", suite::check_args, suite::test),
     verb(
         "bench",
-        |rest| no_args("bench", rest),
+        |rest| args::none("bench", rest),
         |tree, _| suite::bench(tree),
     ),
     verb(
         "long",
-        |rest| no_args("long", rest),
+        |rest| args::none("long", rest),
         |tree, _| long::run(tree),
     ),
     verb("fuzz", fuzz::check_args, fuzz::run),
-    verb("miri", miri::check_args, miri::run),
-    verb("loom", loom::check_args, loom::run),
+    verb(
+        "miri",
+        |words| args::filter("miri", words).map(drop),
+        miri::run,
+    ),
+    verb(
+        "loom",
+        |words| args::filter("loom", words).map(drop),
+        loom::run,
+    ),
     verb("vm", vm::check_args, vm::run),
     verb("bare", bare::check_args, bare::run),
 ];
-
-/// Refuses arguments of a verb that takes none.
-fn no_args(verb: &str, rest: &[&str]) -> Result<()> {
-    match rest.first() {
-        None => Ok(()),
-        Some(word) => bail!("{verb} takes no arguments, but got '{word}'"),
-    }
-}
 
 const USAGE: &str = "\
 cargo xtask VERB
