@@ -163,7 +163,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Adds the files of the tree: units, scripts of the package, licences, manual pages, documents.
+    /// Adds files of the tree: units, scripts of the package, licences, manual pages, documents.
     fn files(&self) -> Result<()> {
         for (from, to, mode) in FILES {
             let bytes =
@@ -257,7 +257,8 @@ impl Stage {
         let sums = Step::new("sh")
             .args([
                 "-c",
-                "find . -path ./DEBIAN -prune -o -type f -printf '%P\\0' | sort -z | xargs -0 md5sum",
+                "find . -path ./DEBIAN -prune -o -type f -printf '%P\\0' | sort -z |
+                 xargs -0 md5sum",
             ])
             .folder(&self.root)
             .capture()?;

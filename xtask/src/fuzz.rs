@@ -312,8 +312,8 @@ fn print_duration(what: &str, count: usize, time: Duration) {
     );
 }
 
-/// Applies `work` to all elements in order, [`parallel_runs`] at a time. Fails with the first error after
-/// all others have ended.
+/// Applies `work` to all elements in order, [`parallel_runs`] at a time. Fails with the first error
+/// after all others have ended.
 fn run_parallel<T: Send, R: Send>(
     all: Vec<T>,
     work: impl Fn(T) -> Result<R> + Sync,

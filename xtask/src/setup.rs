@@ -233,7 +233,8 @@ fn web_server(tree: &Tree) -> Result<()> {
     }
     if step::find_program("apt-get").is_none() {
         bail!(
-            "the program nginx is missing, and there is no apt-get to download it: install it by hand"
+            "the program nginx is missing, and there is no apt-get to download it: \
+             install it by hand"
         );
     }
     std::fs::create_dir_all(&folder)

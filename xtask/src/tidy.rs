@@ -6,7 +6,8 @@
 //! - Sizes: a source file has at most [`MAX_LINES`] lines, in the daemon [`MAX_DAEMON_LINES`]; a
 //!   longer one contains several subjects. A line that is a comment has at most [`MAX_COMMENT`]
 //!   characters.
-//! - Names: no `utils`, `common`, `helpers`, `types`; a helper belongs to the module of its subject.
+//! - Names: no `utils`, `common`, `helpers`, `types`; a helper belongs to the module of its
+//!   subject.
 //! - [`module_names`]: the name of a module is a term of the glossary, or in a list of plain words.
 //! - Opening lines: a crate begins with what it answers, what it may touch and what it must never
 //!   do.

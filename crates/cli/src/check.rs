@@ -298,8 +298,8 @@ impl Verdict {
         }
         if self.longest > LONGEST_FRAME {
             lines.push(format!(
-                "  note      packets of up to {} bytes were captured before segmentation offload:\n            \
-                 capture at the receiver, or turn segmentation offload off",
+                "  note      packets of up to {} bytes were captured before segmentation offload:\n\
+                 \x20           capture at the receiver, or turn segmentation offload off",
                 self.longest
             ));
         }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | no option | a terminal | the full screen ([`full_screen`]), which can change limits |
 //! | `--once` | anything | one frame of it as text, with all rows |
-//! | no option, or `-n` | no terminal, or `TERM=dumb` | plain tables in sequence ([`plain_tables`]) |
+//! | no option, or `-n` | no terminal, or `TERM=dumb` | plain tables ([`plain_tables`]) |
 //! | `--json` | anything | the document of `show --json` on one line, repeatedly |
 //!
 //! The daemon reads its counters once a second. A table shows the traffic between the latest two

@@ -75,7 +75,8 @@ impl CrateRule {
             return (!listed).then(|| {
                 let (own, others) = (self.layer, other.layer);
                 format!(
-                    "(layer {own}) may not use {used} (layer {others}): it is not in the \"may use\" column"
+                    "(layer {own}) may not use {used} (layer {others}): it is not in the \
+                     \"may use\" column"
                 )
             });
         }

@@ -99,10 +99,10 @@ fn weight(text: &str, targets: &[Target]) -> Result<(Whose, u16), BadUsage> {
 }
 
 const HELP: &str = "\
-A session is a process with all its descendants. The sessions of pid:N are its children. The sessions
-of any other target are its processes whose parent is outside the target; if such a process listens
-for connections (a server), its children instead. The command stays in the foreground, and removes
-its limits when it ends.
+A session is a process with all its descendants. The sessions of pid:N are its children. The
+sessions of any other target are its processes whose parent is outside the target; if such a process
+listens for connections (a server), its children instead. The command stays in the foreground, and
+removes its limits when it ends.
 
   netnice share 512Kbyte/s unit:vsftpd.service
   netnice share 20mbit unit:web unit:ftp --per service --weight unit:web=300

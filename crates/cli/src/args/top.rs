@@ -56,8 +56,8 @@ impl TopArgs {
 /// Text behind the options in `--help`.
 pub(super) const HELP: &str = "\
 On a terminal top fills the screen, and ? shows the keys. Without a terminal, or with TERM=dumb, it
-prints plain tables in sequence. With --json it prints the document of `show --json` on one line each
-time. NO_COLOR turns colours off; without a UTF-8 locale all output is ASCII.";
+prints plain tables in sequence. With --json it prints the document of `show --json` on one line
+each time. NO_COLOR turns colours off; without a UTF-8 locale all output is ASCII.";
 
 /// Bounds of `--interval`: a user cannot read faster tables, and slower ones show no trend.
 const MIN_INTERVAL: Nanos = Nanos::from_millis(100);

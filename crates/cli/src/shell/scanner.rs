@@ -418,8 +418,8 @@ impl Scanner {
         }
     }
 
-    /// As [`Scanner::skip_piece`], but records no substitutions: the caller records the text around them,
-    /// which is scanned again.
+    /// As [`Scanner::skip_piece`], but records no substitutions: the caller records the text around
+    /// them, which is scanned again.
     fn skip_nested_piece(&mut self, c: char) {
         let recorded = self.substitutions.len();
         self.skip_piece(c);
