@@ -6,15 +6,16 @@
 //! folder of its own; otherwise each change of the flag would rebuild everything. The verb fails if
 //! a test fails.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
+use crate::args;
 use crate::setup::{self, Use};
 use crate::suite;
 use crate::tree::Tree;
 
-/// Runs `loom [FILTER]`: every model, or those whose name contains the filter.
+/// Runs `loom [FILTER]`: all tests, or those whose name contains the filter.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
-    let filter = parse(words)?;
+    let filter = args::filter("loom", words)?;
     setup::ensure(tree, Use::Build)?;
     suite::cargo(tree)
         .args(["test", "--release", "--package", RING, "--lib"])
@@ -22,19 +23,6 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", tree.target.join("loom"))
         .run()
-}
-
-/// Fails if these arguments are invalid.
-pub fn reads(words: &[&str]) -> Result<()> {
-    parse(words).map(drop)
-}
-
-fn parse<'a>(words: &[&'a str]) -> Result<Option<&'a str>> {
-    match words {
-        [] => Ok(None),
-        [filter] if !filter.starts_with('-') => Ok(Some(filter)),
-        _ => bail!("loom takes one filter; got '{}'", words.join(" ")),
-    }
 }
 
 const RING: &str = "netnice-ring";

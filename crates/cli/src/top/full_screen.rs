@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   keys and sizes ──┐
-//!   signals ─────────┼──> one queue ──> the screen ──> orders ──> the daemon's connection ──┐
+//!   signals ─────────┼──> one queue ──> the screen ──> actions ──> the daemon's connection ─┐
 //!   answers ─────────┘                      │ draws                                         │
 //!      ^                                                                                    │
 //!      └────────────────────────────────────────────────────────────────────────────────────┘
@@ -26,12 +26,13 @@ use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::draw::{Looks, draw};
-use super::screen::{Answer, LOST, Order, Screen};
-use crate::desk::{self, Trouble};
+use super::draw::{TerminalStyle, draw};
+use super::screen::{Action, Answer, NO_ANSWER, Screen};
+use crate::error::CommandError;
+use crate::{daemon, process};
 
 /// An input of the loop.
-enum News {
+enum Input {
     Key(KeyEvent),
     /// The terminal has a new size, or its content was lost.
     Size,
@@ -42,15 +43,15 @@ enum News {
 }
 
 /// Shows the screen until the user or a signal ends it.
-pub(super) fn serve(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, Trouble> {
+pub(super) fn run(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, CommandError> {
     // Connects before the terminal changes, so that an error prints as usual.
-    let client = desk::connect(dir)?;
-    let (to_screen, news) = channel();
-    let asks = connection(client, dir.clone(), to_screen.clone());
-    signals(to_screen.clone())?;
-    let mut terminal = ratatui::try_init().map_err(terminal_trouble)?;
-    keys(to_screen);
-    let ended = run(&mut terminal, interval, &news, &asks);
+    let client = daemon::connect(dir)?;
+    let (to_screen, inputs) = channel();
+    let requests = start_requests(client, dir.clone(), to_screen.clone());
+    start_signals(to_screen.clone())?;
+    let mut terminal = ratatui::try_init().map_err(terminal_error)?;
+    start_keys(to_screen);
+    let ended = process_inputs(&mut terminal, interval, &inputs, &requests);
     // Dropping shows the cursor again; the signal below would leave no time for it.
     drop(terminal);
     ratatui::restore();
@@ -61,36 +62,36 @@ pub(super) fn serve(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, Trouble> 
             let _ = signal_hook::low_level::emulate_default_handler(signal);
             Ok(Exit::Error)
         }
-        Err(error) => Err(terminal_trouble(error)),
+        Err(error) => Err(terminal_error(error)),
     }
 }
 
 /// Processes inputs until `q` or a signal. Returns the signal.
-fn run(
+fn process_inputs(
     terminal: &mut DefaultTerminal,
     interval: Nanos,
-    news: &Receiver<News>,
-    asks: &Sender<(Request, Option<u32>)>,
+    inputs: &Receiver<Input>,
+    requests: &Sender<(Request, Option<u32>)>,
 ) -> io::Result<Option<i32>> {
     let started = Instant::now();
     let now = || Moment(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
     let mut screen = Screen::new(interval);
-    let looks = Looks::of_environment();
+    let style = TerminalStyle::of_environment();
     loop {
         screen.handle_time(now());
-        while let Some(order) = screen.poll_order() {
-            match order {
+        while let Some(action) = screen.poll_action() {
+            match action {
                 // The receiver lives as long as this process.
-                Order::Ask(request, pid) => drop(asks.send((request, pid))),
-                Order::Suspend => suspend(terminal)?,
-                Order::Redraw => terminal.clear()?,
-                Order::Quit => return Ok(None),
+                Action::Send(request, pid) => drop(requests.send((request, pid))),
+                Action::Suspend => suspend(terminal)?,
+                Action::Redraw => terminal.clear()?,
+                Action::Quit => return Ok(None),
             }
         }
-        terminal.draw(|frame: &mut Frame<'_>| draw(&mut screen, looks, frame))?;
+        terminal.draw(|frame: &mut Frame<'_>| draw(&mut screen, style, frame))?;
         let due = screen.poll_timeout();
-        let patience = due.map_or(LONGEST, |due| due.since(now()).into());
-        let mut next = match news.recv_timeout(patience) {
+        let timeout = due.map_or(MAX_WAIT, |due| due.since(now()).into());
+        let mut next = match inputs.recv_timeout(timeout) {
             Ok(first) => Some(first),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return Ok(None),
@@ -98,13 +99,13 @@ fn run(
         // Inputs that arrived in the meantime share one drawing.
         while let Some(one) = next {
             match one {
-                News::Key(key) => screen.handle_key(key),
-                News::Size => {}
-                News::Closed => return Ok(Some(SIGHUP)),
-                News::Signal(signal) => return Ok(Some(signal)),
-                News::Answer(answer) => screen.handle_answer(&answer.0, answer.1),
+                Input::Key(key) => screen.handle_key(key),
+                Input::Size => {}
+                Input::Closed => return Ok(Some(SIGHUP)),
+                Input::Signal(signal) => return Ok(Some(signal)),
+                Input::Answer(answer) => screen.handle_answer(&answer.0, answer.1),
             }
-            next = news.try_recv().ok();
+            next = inputs.try_recv().ok();
         }
     }
 }
@@ -120,17 +121,17 @@ fn suspend(terminal: &mut DefaultTerminal) -> io::Result<()> {
 }
 
 /// Starts the thread that reads keys and sizes.
-fn keys(to: Sender<News>) {
+fn start_keys(to: Sender<Input>) {
     thread::spawn(move || {
         loop {
             let one = match event::read() {
-                Ok(Event::Key(key)) => News::Key(key),
-                Ok(Event::Resize(..)) => News::Size,
+                Ok(Event::Key(key)) => Input::Key(key),
+                Ok(Event::Resize(..)) => Input::Size,
                 Ok(_) => continue,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => News::Closed,
+                Err(_) => Input::Closed,
             };
-            let last = matches!(one, News::Closed);
+            let last = matches!(one, Input::Closed);
             if to.send(one).is_err() || last {
                 return;
             }
@@ -139,12 +140,12 @@ fn keys(to: Sender<News>) {
 }
 
 /// Starts the thread that receives the ending signals.
-fn signals(to: Sender<News>) -> Result<(), Trouble> {
+fn start_signals(to: Sender<Input>) -> Result<(), CommandError> {
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
-    let mut signals = signals.map_err(terminal_trouble)?;
+    let mut signals = signals.map_err(terminal_error)?;
     thread::spawn(move || {
         for signal in signals.forever() {
-            if to.send(News::Signal(signal)).is_err() {
+            if to.send(Input::Signal(signal)).is_err() {
                 return;
             }
         }
@@ -154,31 +155,35 @@ fn signals(to: Sender<News>) -> Result<(), Trouble> {
 
 /// Starts the thread that sends requests to the daemon, one after another. It connects again if the
 /// connection ended.
-fn connection(client: Client, dir: RuntimeDir, to: Sender<News>) -> Sender<(Request, Option<u32>)> {
-    let (asks, asked) = channel::<(Request, Option<u32>)>();
+fn start_requests(
+    client: Client,
+    dir: RuntimeDir,
+    to: Sender<Input>,
+) -> Sender<(Request, Option<u32>)> {
+    let (requests, to_send) = channel::<(Request, Option<u32>)>();
     thread::spawn(move || {
         let mut client = Some(client);
-        while let Ok((request, pid)) = asked.recv() {
-            let answer = ask(&mut client, &dir, &request, pid);
-            if to.send(News::Answer(Box::new((request, answer)))).is_err() {
+        while let Ok((request, pid)) = to_send.recv() {
+            let answer = send(&mut client, &dir, &request, pid);
+            if to.send(Input::Answer(Box::new((request, answer)))).is_err() {
                 return;
             }
         }
     });
-    asks
+    requests
 }
 
-fn ask(
+fn send(
     client: &mut Option<Client>,
     dir: &RuntimeDir,
     request: &Request,
     pid: Option<u32>,
 ) -> Answer {
-    let process = match pid.map(desk::process).transpose() {
+    let process = match pid.map(process::open).transpose() {
         Ok(process) => process,
-        Err(trouble) => return Err(trouble.to_string()),
+        Err(error) => return Err(error.to_string()),
     };
-    let lost = |error: ClientError| format!("{LOST}{error}; trying again");
+    let lost = |error: ClientError| format!("{NO_ANSWER}{error}; trying again");
     let mut connected = match client.take() {
         Some(client) => client,
         None => Client::connect(dir).map_err(lost)?,
@@ -190,13 +195,10 @@ fn ask(
     Ok(answer)
 }
 
-fn terminal_trouble(source: io::Error) -> Trouble {
+fn terminal_error(source: io::Error) -> CommandError {
     let _ = io::stdout().flush();
-    Trouble::Io {
-        what: "the terminal".to_string(),
-        source,
-    }
+    CommandError::io("the terminal", source)
 }
 
 /// Longest wait; used if no time is due, so that the next input is a key.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_WAIT: Duration = Duration::from_secs(3600);

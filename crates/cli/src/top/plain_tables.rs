@@ -5,16 +5,17 @@ use std::time::{Duration, Instant};
 
 use netnice_api::{Exit, Request, Response, RuntimeDir, Show};
 
-use super::look;
+use super::request_table;
 use crate::args::Top;
-use crate::desk::{self, Trouble};
+use crate::error::CommandError;
 use crate::render::{self, Style};
+use crate::{daemon, output};
 
 /// Prints tables until their number is reached, the daemon fails or standard output closes.
-pub(super) fn serve(dir: &RuntimeDir, json: bool, asked: &Top) -> Result<Exit, Trouble> {
-    let mut client = desk::connect(dir)?;
+pub(super) fn print(dir: &RuntimeDir, json: bool, options: &Top) -> Result<Exit, CommandError> {
+    let mut client = daemon::connect(dir)?;
     let style = Style::of_stdout();
-    let interval = Duration::from(asked.interval);
+    let interval = Duration::from(options.interval);
     let mut next = Instant::now();
     let mut round = 0;
     loop {
@@ -23,22 +24,23 @@ pub(super) fn serve(dir: &RuntimeDir, json: bool, asked: &Top) -> Result<Exit, T
                 Response::Shown(doc) => Ok(render::json_line(&doc)),
                 other => Err(other),
             },
-            false => look(&mut client, asked.interval)?.map(|doc| render::top(&doc, &style)),
+            false => request_table(&mut client, options.interval)?
+                .map(|doc| render::rate_table(&doc, &style)),
         };
         let text = match answer {
             Ok(text) => text,
             Err(other) => {
-                desk::print(&other, json)?;
+                output::print_response(&other, json)?;
                 return Ok(Exit::from(&other));
             }
         };
-        desk::say(text.trim_end())?;
+        output::print_text(text.trim_end())?;
         round += 1;
-        if asked.rounds == Some(round) {
+        if options.rounds == Some(round) {
             return Ok(Exit::Done);
         }
         if !json {
-            desk::say("")?;
+            output::print_text("")?;
         }
         next += interval;
         thread::sleep(next.saturating_duration_since(Instant::now()));

@@ -16,28 +16,28 @@ fn the_command_lines_of_the_documents_are_read() {
     netnice_documents::judge("cargo", &least, &mentions, |shown| {
         let words: Vec<&str> = shown.words[1..].iter().map(String::as_str).collect();
         match words.as_slice() {
-            ["xtask", verb, rest @ ..] => xtask(verb, rest),
-            [verb, rest @ ..] => Cargo::new(&tree, verb).reads(rest),
+            ["xtask", verb, rest @ ..] => check_xtask(verb, rest),
+            [verb, rest @ ..] => Cargo::new(&tree, verb).check_args(rest),
             [] => Err("no verb".to_owned()),
         }
     });
 }
 
 #[test]
-fn the_targets_that_the_documents_make_are_there() {
+fn the_makefile_has_the_targets_in_the_documents() {
     let tree = Tree::find().expect("cargo metadata");
     let makefile = std::fs::read_to_string(tree.root.join("Makefile")).expect("a Makefile");
     let least = [("README.md", 5), ("docs/", 12)];
-    netnice_documents::judge("make", &least, &[], |shown| makes(&makefile, shown));
+    netnice_documents::judge("make", &least, &[], |shown| check_make(&makefile, shown));
 }
 
-fn xtask(verb: &str, rest: &[&str]) -> Result<(), String> {
+fn check_xtask(verb: &str, rest: &[&str]) -> Result<(), String> {
     let verb = VERBS.iter().find(|one| one.name == verb);
-    let verb = verb.ok_or("no such verb")?;
-    (verb.reads)(rest).map_err(|error| format!("{error:#}"))
+    let verb = verb.ok_or("unknown verb")?;
+    (verb.check_args)(rest).map_err(|error| format!("{error:#}"))
 }
 
-fn makes(makefile: &str, shown: &Shown) -> Result<(), String> {
+fn check_make(makefile: &str, shown: &Shown) -> Result<(), String> {
     for word in shown.words[1..].iter().chain(&shown.settings) {
         let (wanted, what) = match word.split_once('=') {
             Some((variable, _)) => (format!("$({variable})"), "variable"),
@@ -73,9 +73,9 @@ impl<'a> Cargo<'a> {
         }
     }
 
-    fn reads(mut self, words: &[&'a str]) -> Result<(), String> {
+    fn check_args(mut self, words: &[&'a str]) -> Result<(), String> {
         if !["bench", "build", "doc", "run", "test"].contains(&self.verb) {
-            return Err(format!("{} is not a verb that is known here", self.verb));
+            return Err(format!("{} is not a verb that this test knows", self.verb));
         }
         let (own, program) = match words.iter().position(|word| *word == "--") {
             Some(at) => (&words[..at], &words[at + 1..]),
@@ -95,17 +95,17 @@ impl<'a> Cargo<'a> {
                 "--example" => self.target = Some(("example", value()?)),
                 "--test" => self.target = Some(("test", value()?)),
                 "--release" | "--open" => {}
-                other => return Err(format!("{other} is not an argument that is known here")),
+                other => return Err(format!("{other} is not an argument that this test knows")),
             }
         }
-        self.target_is_there()?;
+        self.check_target()?;
         match self.verb {
-            "test" => self.tests_are_there(program),
+            "test" => self.check_test_filters(program),
             _ => Ok(()),
         }
     }
 
-    fn target_is_there(&self) -> Result<(), String> {
+    fn check_target(&self) -> Result<(), String> {
         let Some((kind, name)) = self.target else {
             return Ok(());
         };
@@ -118,7 +118,7 @@ impl<'a> Cargo<'a> {
     }
 
     /// Fails for a filter that matches no test, because cargo passes without running one.
-    fn tests_are_there(&self, program: &[&str]) -> Result<(), String> {
+    fn check_test_filters(&self, program: &[&str]) -> Result<(), String> {
         let filters = program.iter().filter(|word| !word.starts_with('-'));
         let (Some(package), Some(("test", name))) = (self.package, self.target) else {
             return Ok(());
@@ -149,7 +149,7 @@ fn text(file: &Path) -> String {
 }
 
 #[test]
-fn what_is_not_there_is_refused() {
+fn unknown_packages_targets_and_verbs_are_refused() {
     let tree = Tree::find().expect("cargo metadata");
     for (line, wanted) in [
         ("test -p netnice-lab --test system -- --nocapture", None),
@@ -166,20 +166,20 @@ fn what_is_not_there_is_refused() {
         ("run --example pace_udp", Some("name the package, with -p")),
         (
             "test --fast",
-            Some("--fast is not an argument that is known here"),
+            Some("--fast is not an argument that this test knows"),
         ),
     ] {
         let words: Vec<&str> = line.split(' ').collect();
-        let said = Cargo::new(&tree, words[0]).reads(&words[1..]);
-        assert_eq!(said.err().as_deref(), wanted, "{line}");
+        let result = Cargo::new(&tree, words[0]).check_args(&words[1..]);
+        assert_eq!(result.err().as_deref(), wanted, "{line}");
     }
-    assert!(xtask("deb", &["--try"]).is_ok());
-    assert!(xtask("deb", &["--tyr"]).is_err());
-    assert!(xtask("dep", &[]).is_err());
+    assert!(check_xtask("deb", &["--try"]).is_ok());
+    assert!(check_xtask("deb", &["--tyr"]).is_err());
+    assert!(check_xtask("dep", &[]).is_err());
 }
 
 #[test]
-fn a_target_and_a_variable_are_looked_for_in_the_makefile() {
+fn targets_and_variables_must_be_in_the_makefile() {
     let makefile = "fuzz: | cargo\n\tcargo xtask fuzz --for $(or $(FOR),600)\n";
     for (words, fits) in [
         (&["make", "fuzz"][..], true),
@@ -196,6 +196,6 @@ fn a_target_and_a_variable_are_looked_for_in_the_makefile() {
             refused: false,
             mention: false,
         };
-        assert_eq!(makes(makefile, &shown).is_ok(), fits, "{words:?}");
+        assert_eq!(check_make(makefile, &shown).is_ok(), fits, "{words:?}");
     }
 }

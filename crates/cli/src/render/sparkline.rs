@@ -2,12 +2,12 @@
 
 /// The characters for zero and for eight heights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Steps([char; 9]);
+pub(crate) struct Sparkline([char; 9]);
 
-impl Steps {
+impl Sparkline {
     /// The characters for a Unicode or an ASCII terminal.
-    pub(crate) fn new(unicode: bool) -> Steps {
-        Steps(match unicode {
+    pub(crate) fn new(unicode: bool) -> Sparkline {
+        Sparkline(match unicode {
             true => [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'],
             false => [' ', '.', ',', ':', '-', '=', '+', '*', '#'],
         })

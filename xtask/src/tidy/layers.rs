@@ -1,18 +1,17 @@
-//! The crates of the design: the crates that each may use, the foreign crates that belong to one
-//! crate, and the files that may contain `unsafe`.
+//! The layers of the crates: the crates that each may use, the foreign crates that are reserved for
+//! one crate, and the files that may contain `unsafe`.
 //!
-//! The table is that of the design in `docs/internals/architecture.md`, with crates that are not
-//! built yet; the two must be kept equal.
+//! The table is equal to the one in `docs/internals/architecture.md`; both must change together.
 
 use crate::tidy::Complaint;
 use crate::tree::Crate;
 
-/// One crate of this project.
-struct Room {
+/// What one crate of this project may use.
+struct CrateRule {
     name: &'static str,
     /// The layer. Crates of layer 0 use no other crate of this project; no crate uses those of the
     /// highest layer.
-    rank: u8,
+    layer: u8,
     may_use: MayUse,
     /// True if the crate is for tests: the tests of every crate may use it, and no built code.
     for_tests: bool,
@@ -29,15 +28,14 @@ enum MayUse {
 pub fn edges(crates: &[Crate]) -> Vec<Complaint> {
     let mut found = Vec::new();
     for one in crates {
-        let Some(room) = room(&one.name) else {
-            let what =
-                "is not in the table of rooms (xtask/src/tidy/rooms.rs); give it a rank first";
+        let Some(rule) = rule_of(&one.name) else {
+            let what = "has no layer: add it to the table in xtask/src/tidy/layers.rs";
             found.push(Complaint::new(&one.name, what));
             continue;
         };
-        for used in &one.uses {
-            let in_tests = !one.built_of.contains(used);
-            if let Some(what) = room.refuses(used, in_tests) {
+        for used in &one.dependencies {
+            let in_tests = !one.build_dependencies.contains(used);
+            if let Some(what) = rule.refusal(used, in_tests) {
                 found.push(Complaint::new(&one.name, what));
             }
         }
@@ -55,61 +53,66 @@ pub fn may_be_unsafe(place: &str) -> bool {
         })
 }
 
-/// True for the crates that test and build, where errors need no type because they are only
-/// printed.
-pub fn is_proof(place: &str) -> bool {
+/// True for files of the crates that test and build, where errors need no type because they are
+/// only printed.
+pub fn may_use_anyhow(place: &str) -> bool {
     ["crates/lab/", "xtask/", "fuzz/"]
         .iter()
         .any(|folder| place.starts_with(folder))
 }
 
-impl Room {
-    fn refuses(&self, used: &str, in_tests: bool) -> Option<String> {
-        if let Some(other) = room(used) {
+impl CrateRule {
+    /// Why this crate may not use another one; `None` if it may.
+    fn refusal(&self, used: &str, in_tests: bool) -> Option<String> {
+        if let Some(other) = rule_of(used) {
             if other.for_tests {
-                return (!in_tests).then(|| format!("may use {used} in its tests alone"));
+                return (!in_tests).then(|| format!("may use {used} only in its tests"));
             }
             let listed = match self.may_use {
                 MayUse::Only(names) => names.contains(&used),
-                MayUse::AnythingBelow => other.rank < self.rank,
+                MayUse::AnythingBelow => other.layer < self.layer,
             };
             return (!listed).then(|| {
-                let (own, others) = (self.rank, other.rank);
+                let (own, others) = (self.layer, other.layer);
                 format!(
-                    "(rank {own}) may not use {used} (rank {others}): not in its \"may use\" column"
+                    "(layer {own}) may not use {used} (layer {others}): it is not in the \
+                     \"may use\" column"
                 )
             });
         }
-        let (_, owners) = BELONGS.iter().find(|(outside, _)| *outside == used)?;
-        let free = matches!(self.may_use, MayUse::AnythingBelow) || owners.contains(&self.name);
-        (!free).then(|| format!("may not use {used}: it belongs to {}", owners.join(", ")))
+        let (_, owners) = RESERVED.iter().find(|(foreign, _)| *foreign == used)?;
+        let may_use = matches!(self.may_use, MayUse::AnythingBelow) || owners.contains(&self.name);
+        (!may_use).then(|| {
+            let owners = owners.join(", ");
+            format!("may not use {used}: it is reserved for {owners}")
+        })
     }
 }
 
-fn room(name: &str) -> Option<&'static Room> {
-    ROOMS.iter().find(|room| room.name == name)
+fn rule_of(name: &str) -> Option<&'static CrateRule> {
+    RULES.iter().find(|rule| rule.name == name)
 }
 
-const fn only(name: &'static str, rank: u8, uses: &'static [&'static str]) -> Room {
-    Room {
+const fn only(name: &'static str, layer: u8, uses: &'static [&'static str]) -> CrateRule {
+    CrateRule {
         name,
-        rank,
+        layer,
         may_use: MayUse::Only(uses),
         for_tests: false,
     }
 }
 
-const fn for_tests(name: &'static str) -> Room {
-    Room {
+const fn for_tests(name: &'static str) -> CrateRule {
+    CrateRule {
         for_tests: true,
         ..only(name, 0, &[])
     }
 }
 
-const fn top(name: &'static str) -> Room {
-    Room {
+const fn highest(name: &'static str) -> CrateRule {
+    CrateRule {
         name,
-        rank: 4,
+        layer: 4,
         may_use: MayUse::AnythingBelow,
         for_tests: false,
     }
@@ -122,7 +125,7 @@ const KERNEL: &str = "netnice-kernel";
 const STACK: &str = "netnice-stack";
 const SHARE: &str = "netnice-share";
 
-const ROOMS: &[Room] = &[
+const RULES: &[CrateRule] = &[
     only(CORE, 0, &[]),
     only(RING, 0, &[]),
     for_tests("netnice-cases"),
@@ -133,18 +136,17 @@ const ROOMS: &[Room] = &[
     only("netnice-driver", 2, &[CORE, RING, API, KERNEL]),
     only(STACK, 2, &[CORE, RING, API]),
     only("netnice-daemon", 2, &[CORE, API, KERNEL]),
-    only("netnice-channel", 3, &[CORE, RING, API, STACK]),
     only("netnice-capi", 3, &[CORE, RING, API, STACK]),
-    only(SHARE, 3, &[CORE, API]),
+    only(SHARE, 2, &[CORE, API]),
     only("netnice-cli", 3, &[CORE, API, SHARE]),
-    top("netnice-lab"),
-    top("netnice-fuzz"),
-    top("xtask"),
+    highest("netnice-lab"),
+    highest("netnice-fuzz"),
+    highest("xtask"),
 ];
 
-/// Foreign crates, each with the crates whose purpose is their use. Crates of the highest layer may
+/// Reserved foreign crates, each with the crates that may use it. Crates of the highest layer may
 /// use all of them.
-const BELONGS: &[(&str, &[&str])] = &[
+const RESERVED: &[(&str, &[&str])] = &[
     ("aya", &[KERNEL]),
     ("netlink-packet-core", &[KERNEL]),
     ("netlink-packet-route", &[KERNEL]),

@@ -1,32 +1,32 @@
-//! Formats answers that are lists: the doctor's report, and the log.
+//! Formats reports: the doctor's and the log.
 
 use netnice_api::{DoctorReport, LogLines, Status};
 
 use super::Style;
+use super::printable;
 use super::table::wrap;
-use crate::desk::plain;
 
 /// Formats what the kernel offers. Each line begins with the status.
 pub(super) fn doctor(report: &DoctorReport, style: &Style) -> String {
     let mut lines = Vec::new();
     let width = report.items.iter().map(|item| item.name.chars().count());
     let width = width.max().unwrap_or(0).min(LONGEST_NAME);
-    let indent = " ".repeat(STATUS + width + 4);
+    let indent = " ".repeat(STATUS_WIDTH + width + 4);
     for item in &report.items {
         let status = match item.status {
             Status::Good => "good",
             Status::Fallback => "instead",
             Status::Missing => "missing",
         };
-        let name = plain(&item.name);
-        let first = format!("{status:<STATUS$}  {name:<width$}  ");
-        lines.extend(wrap(&plain(&item.detail), &first, &indent));
+        let name = printable(&item.name);
+        let first = format!("{status:<STATUS_WIDTH$}  {name:<width$}  ");
+        lines.extend(wrap(&printable(&item.detail), &first, &indent));
         if let Some(hint) = &item.hint {
-            let hint = format!("try: {}", plain(hint));
+            let hint = format!("try: {}", printable(hint));
             lines.extend(wrap(&hint, &indent, &indent));
         }
     }
-    let bad = |status| {
+    let count = |status| {
         report
             .items
             .iter()
@@ -34,10 +34,10 @@ pub(super) fn doctor(report: &DoctorReport, style: &Style) -> String {
             .count()
     };
     let sum = format!(
-        "{} good, {} served by something else, {} missing",
-        bad(Status::Good),
-        bad(Status::Fallback),
-        bad(Status::Missing)
+        "{} good, {} replaced, {} missing",
+        count(Status::Good),
+        count(Status::Fallback),
+        count(Status::Missing)
     );
     lines.push(style.heading(&sum));
     lines.join("\n")
@@ -45,10 +45,11 @@ pub(super) fn doctor(report: &DoctorReport, style: &Style) -> String {
 
 /// Formats the log, each line with its time.
 pub(super) fn log(log: &LogLines) -> String {
-    let line = |line: &netnice_api::LogLine| format!("{}  {}", utc(line.at_ns), plain(&line.text));
+    let line =
+        |line: &netnice_api::LogLine| format!("{}  {}", utc(line.at_ns), printable(&line.text));
     let lines: Vec<String> = log.lines.iter().map(line).collect();
     match lines.is_empty() {
-        true => "nothing happened".to_string(),
+        true => "no event".to_string(),
         false => lines.join("\n"),
     }
 }
@@ -80,7 +81,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
 }
 
 /// Length of the longest status word.
-const STATUS: usize = 7;
+const STATUS_WIDTH: usize = 7;
 
 /// Width of the name column; a longer name moves its detail to the right.
 const LONGEST_NAME: usize = 24;

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use netnice_api::{Connection, ConnectionsDoc};
 
 /// Bytes that each connection has sent and received so far, by the inode of its socket.
-type Passed = BTreeMap<u64, [Option<u64>; 2]>;
+type ByteCounts = BTreeMap<u64, [Option<u64>; 2]>;
 
 /// The connections of one target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Peers {
+pub(super) struct ConnectionList {
     /// The connections, highest rate first.
     pub lines: Vec<Line>,
     /// Number of connections that the answer leaves out.
     pub more: u64,
     /// Number of connections of other users, which this user may not see.
     pub of_others: u64,
-    passed: Passed,
+    counts: ByteCounts,
     at_ns: u64,
 }
 
@@ -28,14 +28,14 @@ pub(super) struct Line {
     pub rates: [Option<u64>; 2],
 }
 
-impl Peers {
+impl ConnectionList {
     /// Computes the rates from an answer and the one before it.
-    pub(super) fn new(doc: ConnectionsDoc, before: Option<&Peers>) -> Peers {
+    pub(super) fn new(doc: ConnectionsDoc, before: Option<&ConnectionList>) -> ConnectionList {
         let rates = |connection: &Connection| -> [Option<u64>; 2] {
             let Some(before) = before.filter(|before| before.at_ns < doc.at_ns) else {
                 return [None; 2];
             };
-            let Some(then) = before.passed.get(&connection.inode) else {
+            let Some(then) = before.counts.get(&connection.inode) else {
                 return [None; 2];
             };
             let time = u128::from(doc.at_ns - before.at_ns);
@@ -48,7 +48,7 @@ impl Peers {
                 rate(then[1], connection.received),
             ]
         };
-        let passed = |c: &Connection| (c.inode, [c.sent, c.received]);
+        let counts = |c: &Connection| (c.inode, [c.sent, c.received]);
         let mut lines: Vec<Line> = doc
             .connections
             .iter()
@@ -57,18 +57,18 @@ impl Peers {
                 connection: connection.clone(),
             })
             .collect();
-        let moves = |line: &Line| {
+        let total_rate = |line: &Line| {
             line.rates
                 .iter()
                 .flatten()
                 .fold(0, |sum: u64, rate| sum.saturating_add(*rate))
         };
-        lines.sort_by_key(|line| std::cmp::Reverse(moves(line)));
-        Peers {
+        lines.sort_by_key(|line| std::cmp::Reverse(total_rate(line)));
+        ConnectionList {
             lines,
             more: doc.more,
             of_others: doc.of_others,
-            passed: doc.connections.iter().map(passed).collect(),
+            counts: doc.connections.iter().map(counts).collect(),
             at_ns: doc.at_ns,
         }
     }

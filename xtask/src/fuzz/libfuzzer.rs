@@ -12,7 +12,7 @@
 //! ```
 //! A run changes no file of the tree. After a fix, its author adds the finding to the corpus, named
 //! after its outcome with the fix. An input with an outcome that the corpus lacks is added in the
-//! same way. From then on `make test` checks both. A run fails if a target finds something or
+//! same way. From then on `make test` checks both. A run fails if a target has a finding or
 //! cannot be built or run.
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{say_how_long, side_by_side};
+use super::{print_duration, run_parallel};
 use crate::cargo_tools::CargoTool;
 use crate::nightly::Nightly;
 use crate::setup::{self, Use};
@@ -37,7 +37,7 @@ struct Target {
 }
 
 /// The result of a run.
-struct Learnt {
+struct RunResult {
     name: String,
     took: Duration,
     log: Log,
@@ -46,7 +46,7 @@ struct Learnt {
     /// Inputs with an outcome that the corpus lacks.
     outcomes: Vec<PathBuf>,
     /// False if libFuzzer ended with an error.
-    is_well: bool,
+    succeeded: bool,
 }
 
 /// The parsed output of libFuzzer.
@@ -54,17 +54,17 @@ struct Learnt {
 struct Log {
     runs: u64,
     /// Coverage of the inputs that the run began with.
-    first: Reached,
-    last: Reached,
+    first: Coverage,
+    last: Coverage,
     /// The file of a finding.
     finding: Option<PathBuf>,
     /// The text after the last progress line.
-    said: String,
+    text: String,
 }
 
 /// The coverage that a run reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Reached {
+struct Coverage {
     /// Edges of the control flow.
     edges: u64,
     /// Edges by how often they were taken, and values that were compared.
@@ -74,7 +74,7 @@ struct Reached {
 /// Runs every target, or those whose name contains the filter, for this time.
 ///
 /// # Errors
-/// If a target finds something, or cannot be built or run.
+/// If a target has a finding, or cannot be built or run.
 pub fn run(tree: &Tree, time: Duration, filter: Option<&str>) -> Result<()> {
     let mut targets = targets(tree)?;
     targets.retain(|one| filter.is_none_or(|filter| one.name.contains(filter)));
@@ -82,20 +82,20 @@ pub fn run(tree: &Tree, time: Duration, filter: Option<&str>) -> Result<()> {
         let filter = filter.unwrap_or_default();
         bail!("no target of fuzz/ has '{filter}' in its name");
     }
-    let programs = built(tree, &targets)?;
-    say_how_long("targets", targets.len(), time);
-    let learnt = side_by_side(targets, |target| {
-        let one = learn(tree, &target, &programs.join(&target.name), time)?;
-        println!("{}", one.line());
-        Ok(one)
+    let programs = build(tree, &targets)?;
+    print_duration("targets", targets.len(), time);
+    let results = run_parallel(targets, |target| {
+        let result = run_target(tree, &target, &programs.join(&target.name), time)?;
+        println!("{}", result.line());
+        Ok(result)
     })?;
-    tell(tree, &learnt)
+    report(tree, &results)
 }
 
 /// Runs a target on one input.
 ///
 /// # Errors
-/// If there is no such target or file, or the target finds something.
+/// If there is no such target or file, or the target has a finding.
 pub fn replay(tree: &Tree, name: &str, file: &Path) -> Result<()> {
     let targets = targets(tree)?;
     let names: Vec<&str> = targets.iter().map(|one| one.name.as_str()).collect();
@@ -105,14 +105,14 @@ pub fn replay(tree: &Tree, name: &str, file: &Path) -> Result<()> {
     let file = file
         .canonicalize()
         .with_context(|| format!("no input {}", file.display()))?;
-    let programs = built(tree, std::slice::from_ref(target))?;
+    let programs = build(tree, std::slice::from_ref(target))?;
     let status = Command::new(programs.join(name))
         .args(LIMITS)
         .arg(&file)
         .status()?;
     match status.success() {
         true => Ok(()),
-        false => bail!("{name} finds something in {}", file.display()),
+        false => bail!("{name} has a finding in {}", file.display()),
     }
 }
 
@@ -134,14 +134,14 @@ fn targets(tree: &Tree) -> Result<Vec<Target>> {
 }
 
 /// Builds these targets, and returns the folder with their programs.
-fn built(tree: &Tree, targets: &[Target]) -> Result<PathBuf> {
+fn build(tree: &Tree, targets: &[Target]) -> Result<PathBuf> {
     setup::ensure(tree, Use::Build)?;
     setup::ensure(tree, Use::Fuzz)?;
     let nightly = Nightly::ensure("libFuzzer", &["cargo", "--version"], &[])?;
     let cargo_fuzz = CARGO_FUZZ.ensure(tree)?;
     let folder = folder(tree).join("build");
     let host = nightly.host()?;
-    let build = || {
+    let step = || {
         nightly
             .step(&cargo_fuzz)
             .folder(&tree.root)
@@ -149,13 +149,13 @@ fn built(tree: &Tree, targets: &[Target]) -> Result<PathBuf> {
             .args(["--target-dir".as_ref(), folder.as_os_str()])
     };
     match targets {
-        [one] => build().args([&one.name]).run()?,
-        _ => build().run()?,
+        [one] => step().args([&one.name]).run()?,
+        _ => step().run()?,
     }
     Ok(folder.join(host).join("release"))
 }
 
-fn learn(tree: &Tree, target: &Target, program: &Path, time: Duration) -> Result<Learnt> {
+fn run_target(tree: &Tree, target: &Target, program: &Path, time: Duration) -> Result<RunResult> {
     let own = folder(tree).join(&target.name);
     let [kept, found, outcomes] = ["kept", "found", "outcomes"].map(|name| own.join(name));
     if outcomes.is_dir() {
@@ -184,23 +184,28 @@ fn learn(tree: &Tree, target: &Target, program: &Path, time: Duration) -> Result
     let known: BTreeSet<String> = files(&target.corpus)?.iter().map(outcome).collect();
     let mut others = files(&outcomes)?;
     others.retain(|file| !known.contains(&outcome(file)));
-    Ok(Learnt {
+    Ok(RunResult {
         name: target.name.clone(),
         took,
         log: Log::read(&String::from_utf8_lossy(&text)),
         kept: files(&kept)?.len().saturating_sub(before),
         outcomes: others,
-        is_well: status.success(),
+        succeeded: status.success(),
     })
 }
 
-impl Learnt {
+impl RunResult {
     fn line(&self) -> String {
         let Log { first, last, .. } = &self.log;
         format!(
-            "{}: {}, {} runs in {} s, edges {} at the start and {} at the end, features {} and {}, {} more inputs kept",
+            "{}: {}, {} runs in {} s, edges {} at the start and {} at the end, features {} and {}, \
+             {} more inputs kept",
             self.name,
-            if self.is_well { "no finding" } else { "FAILED" },
+            if self.succeeded {
+                "no finding"
+            } else {
+                "FAILED"
+            },
             self.log.runs,
             self.took.as_secs(),
             first.edges,
@@ -229,24 +234,24 @@ impl Log {
                 log.runs = runs;
                 let reached = (behind("cov:"), behind("ft:"));
                 if let (Some(edges), Some(features)) = reached {
-                    log.last = Reached { edges, features };
+                    log.last = Coverage { edges, features };
                 }
                 if !is_begun {
                     log.first = log.last;
                     is_begun = words.get(1) == Some(&"INITED");
                 }
-                log.said.clear();
+                log.text.clear();
                 continue;
             }
             if let Some(runs) = behind("stat::number_of_executed_units:") {
                 log.runs = runs;
             }
-            if let Some((_, file)) = line.split_once(WRITTEN) {
+            if let Some((_, file)) = line.split_once(FINDING_MARK) {
                 log.finding = Some(PathBuf::from(file.trim()));
             }
-            if !line.starts_with("INFO:") && log.said.lines().count() < MOST_SAID {
-                log.said.push_str(line);
-                log.said.push('\n');
+            if !line.starts_with("INFO:") && log.text.lines().count() < MAX_TEXT_LINES {
+                log.text.push_str(line);
+                log.text.push('\n');
             }
         }
         log
@@ -254,34 +259,34 @@ impl Log {
 }
 
 /// Prints the findings and how to reproduce them.
-fn tell(tree: &Tree, learnt: &[Learnt]) -> Result<()> {
+fn report(tree: &Tree, results: &[RunResult]) -> Result<()> {
     let shown = |file: &Path| match file.strip_prefix(&tree.root) {
         Ok(inside) => inside.display().to_string(),
         Err(_) => file.display().to_string(),
     };
-    for one in learnt {
+    for one in results {
         for file in &one.outcomes {
             let (name, outcome, file) = (&one.name, outcome(file), shown(file));
             println!("{name}: no input of the corpus has the outcome {outcome}; one is {file}");
         }
     }
-    let failed: Vec<&Learnt> = learnt.iter().filter(|one| !one.is_well).collect();
+    let failed: Vec<&RunResult> = results.iter().filter(|one| !one.succeeded).collect();
     for one in &failed {
-        println!("\n{}:\n{}", one.name, one.log.said.trim_end());
+        println!("\n{}:\n{}", one.name, one.log.text.trim_end());
         if let Some(file) = &one.log.finding {
             let file = shown(file);
             println!(
-                "\nto see it again: cargo xtask fuzz --replay {} {file}",
+                "\nto reproduce: cargo xtask fuzz --replay {} {file}",
                 one.name
             );
         }
     }
-    let runs: u64 = learnt.iter().map(|one| one.log.runs).sum();
-    let (count, wrong) = (learnt.len(), failed.len());
+    let runs: u64 = results.iter().map(|one| one.log.runs).sum();
+    let (count, wrong) = (results.len(), failed.len());
     println!("\n{count} targets, {runs} runs, {wrong} with a finding");
     match wrong {
         0 => Ok(()),
-        _ => bail!("a target found something; mend it, and put the input into the corpus"),
+        _ => bail!("a target has a finding; fix it, and add the input to the corpus"),
     }
 }
 
@@ -319,9 +324,9 @@ const CARGO_FUZZ: CargoTool = CargoTool {
 /// all inputs together.
 const LIMITS: [&str; 2] = ["-timeout=10", "-rss_limit_mb=2048"];
 /// The text of libFuzzer before the file name of a finding.
-const WRITTEN: &str = "Test unit written to ";
+const FINDING_MARK: &str = "Test unit written to ";
 /// Largest number of lines shown of a finding's text.
-const MOST_SAID: usize = 40;
+const MAX_TEXT_LINES: usize = 40;
 
 #[cfg(test)]
 mod tests;

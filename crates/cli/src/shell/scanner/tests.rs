@@ -46,7 +46,7 @@ fn the_last_word_of_a_simple_command_is_a_rate() {
 }
 
 #[test]
-fn a_word_that_is_no_rate_stays() {
+fn a_last_word_that_is_no_rate_is_ignored() {
     for text in [
         "git show @",
         "git log @~3",
@@ -76,7 +76,7 @@ fn a_word_that_is_no_rate_stays() {
 }
 
 #[test]
-fn a_whole_line_is_read_command_by_command() {
+fn every_simple_command_of_a_text_is_found() {
     for (text, all) in [
         ("a x @4mbit | b y @5mbit |& c z", &["a", "b"][..]),
         (
@@ -106,7 +106,7 @@ fn a_whole_line_is_read_command_by_command() {
 }
 
 #[test]
-fn a_job_has_its_process_to_itself() {
+fn a_command_is_a_job_if_its_process_runs_nothing_else() {
     let job = |name: &str| Name::Job(name.to_string());
     let other = |name: &str| Name::Literal(name.to_string());
     for (text, names) in [
@@ -125,7 +125,7 @@ fn a_job_has_its_process_to_itself() {
 }
 
 #[test]
-fn substitutions_are_read_where_they_are_wanted() {
+fn commands_in_substitutions_are_found_on_request() {
     for (text, all) in [
         ("x=$(a y @4mbit)", &["a"][..]),
         ("echo \"`a y @4mbit`\"", &["a"]),
@@ -139,7 +139,7 @@ fn substitutions_are_read_where_they_are_wanted() {
 }
 
 #[test]
-fn what_looks_like_a_rate_is_told_about() {
+fn a_malformed_rate_and_an_unknown_name_give_a_remark() {
     for (text, part) in [
         ("curl x @10mbps", "10mbit (bits)"),
         ("curl x @10MB", "write 10MB/s"),
@@ -155,7 +155,7 @@ fn what_looks_like_a_rate_is_told_about() {
 }
 
 #[test]
-fn no_text_breaks_the_reader() {
+fn the_scanner_accepts_incomplete_text() {
     for text in [
         "",
         "'",

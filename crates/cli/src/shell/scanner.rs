@@ -7,7 +7,7 @@
 //! reports what cannot be limited.
 //!
 //! ```text
-//! text ──Reader──▶ words and breaks ──Part──▶ the name and the last word of each simple command
+//! text ─Scanner─▶ words and separators ─SimpleCommand─▶ the name and last word of each command
 //! ```
 //!
 //! **Rule.** Redirections do not count. The last word must begin with an unquoted `@`, and the rest
@@ -61,30 +61,30 @@ impl Found {
 /// Finds the commands to limit in a text; with `inside`, also those in substitutions.
 pub(crate) fn limited(text: &str, inside: bool) -> Found {
     let mut found = Found::default();
-    scan(text, inside, DEEPEST, &mut found);
+    scan(text, inside, MAX_DEPTH, &mut found);
     found
 }
 
 fn scan(text: &str, inside: bool, depth: u32, found: &mut Found) {
-    let mut reader = Reader::new(text);
-    let mut parts = vec![(Part::default(), false)];
-    while let Some(token) = reader.next() {
-        match (token, parts.last_mut()) {
-            (Token::Word(word), Some((part, _))) => part.word(word),
-            (Token::Break { job }, Some((part, is_job))) if !part.is_empty() => {
+    let mut scanner = Scanner::new(text);
+    let mut commands = vec![(SimpleCommand::default(), false)];
+    while let Some(token) = scanner.next() {
+        match (token, commands.last_mut()) {
+            (Token::Word(word), Some((command, _))) => command.push(word),
+            (Token::Separator { job }, Some((command, is_job))) if !command.is_empty() => {
                 *is_job = job;
-                parts.push((Part::default(), false));
+                commands.push((SimpleCommand::default(), false));
             }
             _ => {}
         }
     }
-    parts.retain(|(part, _)| !part.is_empty());
-    let sole = parts.len() == 1;
-    for (part, job) in parts {
-        part.end(job || sole, found);
+    commands.retain(|(command, _)| !command.is_empty());
+    let sole = commands.len() == 1;
+    for (command, job) in commands {
+        command.finish(job || sole, found);
     }
     if inside && depth > 0 {
-        for text in reader.inner {
+        for text in scanner.substitutions {
             scan(&text, inside, depth - 1, found);
         }
     }
@@ -92,48 +92,48 @@ fn scan(text: &str, inside: bool, depth: u32, found: &mut Found) {
 
 /// The words of a simple command so far.
 #[derive(Default)]
-struct Part {
+struct SimpleCommand {
     words: Vec<String>,
     /// True at the head of a compound command, which is no simple command.
     head: bool,
 }
 
-impl Part {
+impl SimpleCommand {
     fn is_empty(&self) -> bool {
         self.words.is_empty() && !self.head
     }
 
-    fn word(&mut self, word: String) {
+    fn push(&mut self, word: String) {
         if !self.words.is_empty() {
             self.words.push(word);
-        } else if HEADS.contains(&word.as_str()) {
+        } else if COMPOUND_HEADS.contains(&word.as_str()) {
             self.head = true;
-        } else if !self.head && !BEFORE.contains(&word.as_str()) && !is_assignment(&word) {
+        } else if !self.head && !RESERVED_BEFORE.contains(&word.as_str()) && !is_assignment(&word) {
             self.words.push(word);
         }
     }
 
-    fn end(self, job: bool, found: &mut Found) {
+    fn finish(self, job: bool, found: &mut Found) {
         let [name, .., last] = self.words.as_slice() else {
             return;
         };
         let Some(rate) = last.strip_prefix('@') else {
             return;
         };
-        match candidate(rate) {
+        match may_be_rate(rate) {
             Ok(true) => {}
             Ok(false) => return,
             Err(hint) => return found.remarks.push(format!("{last} is no rate: {hint}")),
         }
         // In `command -v x` and `exec -a name x` options come before the command.
         let options = self.words.get(1).is_some_and(|word| word.starts_with('-'));
-        if options && PREFIXES.contains(&name.as_str()) {
+        if options && PREFIX_BUILTINS.contains(&name.as_str()) {
             return;
         }
-        match named(name) {
+        match command_name(name) {
             Some(name) => found.add(name, job),
             None => found.remarks.push(format!(
-                "{last} limits nothing: write the name of the command without {name}"
+                "{last} limits nothing, because {name} is no fixed name: write the command's name"
             )),
         }
     }
@@ -141,7 +141,7 @@ impl Part {
 
 /// True if the text behind an `@` is a rate or may expand to one. Fails if it looks like a rate but
 /// is none.
-fn candidate(text: &str) -> Result<bool, String> {
+fn may_be_rate(text: &str) -> Result<bool, String> {
     if text.contains(['\'', '"', '\\', '`', '(']) {
         return Ok(false);
     }
@@ -158,7 +158,7 @@ fn candidate(text: &str) -> Result<bool, String> {
 }
 
 /// How a word names a command; `None` if only running a command would give the name.
-fn named(word: &str) -> Option<Name> {
+fn command_name(word: &str) -> Option<Name> {
     let mut plain = String::new();
     let mut expand = word.starts_with('~');
     let mut chars = word.chars().peekable();
@@ -182,17 +182,17 @@ fn named(word: &str) -> Option<Name> {
         }
     }
     if !expand {
-        let good = !plain.is_empty() && plain.chars().all(of_names);
-        return good.then_some(Name::Literal(plain));
+        let is_valid = !plain.is_empty() && plain.chars().all(is_name_char);
+        return is_valid.then_some(Name::Literal(plain));
     }
     let harmless = word
         .chars()
-        .all(|c| of_names(c) || matches!(c, '$' | '{' | '}' | '"'));
+        .all(|c| is_name_char(c) || matches!(c, '$' | '{' | '}' | '"'));
     harmless.then(|| Name::Expand(word.to_string()))
 }
 
 /// True for characters that both shells accept in a function name.
-fn of_names(c: char) -> bool {
+fn is_name_char(c: char) -> bool {
     c.is_alphanumeric() || "_-./+:@%,~^".contains(c)
 }
 
@@ -211,29 +211,29 @@ enum Token {
     /// A word as written.
     Word(String),
     /// The end of a simple command.
-    Break {
+    Separator {
         /// True if a single `&` ends the command.
         job: bool,
     },
 }
 
-/// Splits text into words and breaks; skips redirections and here-documents.
-struct Reader {
+/// Splits text into words and separators; skips redirections and here-documents.
+struct Scanner {
     chars: Vec<char>,
     at: usize,
     /// End marks of the here-documents that begin on the next line.
-    documents: Vec<String>,
+    here_documents: Vec<String>,
     /// The texts inside substitutions.
-    inner: Vec<String>,
+    substitutions: Vec<String>,
 }
 
-impl Reader {
-    fn new(text: &str) -> Reader {
-        Reader {
+impl Scanner {
+    fn new(text: &str) -> Scanner {
+        Scanner {
             chars: text.chars().collect(),
             at: 0,
-            documents: Vec::new(),
-            inner: Vec::new(),
+            here_documents: Vec::new(),
+            substitutions: Vec::new(),
         }
     }
 
@@ -243,24 +243,24 @@ impl Reader {
                 ' ' | '\t' => self.at += 1,
                 '\n' => {
                     self.at += 1;
-                    self.pass_documents();
-                    return Some(Token::Break { job: false });
+                    self.skip_here_documents();
+                    return Some(Token::Separator { job: false });
                 }
-                '&' if self.peek(1) == Some('>') => self.redirection(),
-                '<' | '>' if self.peek(1) != Some('(') => self.redirection(),
+                '&' if self.peek(1) == Some('>') => self.skip_redirection(),
+                '<' | '>' if self.peek(1) != Some('(') => self.skip_redirection(),
                 '&' => {
                     let job = self.peek(1) != Some('&');
                     self.at += if job { 1 } else { 2 };
-                    return Some(Token::Break { job });
+                    return Some(Token::Separator { job });
                 }
                 // `|&` is a pipe as well.
                 '|' if self.peek(1) == Some('&') => {
                     self.at += 2;
-                    return Some(Token::Break { job: false });
+                    return Some(Token::Separator { job: false });
                 }
                 ';' | '|' | '(' | ')' => {
                     self.at += 1;
-                    return Some(Token::Break { job: false });
+                    return Some(Token::Separator { job: false });
                 }
                 _ => {
                     let word = self.word();
@@ -280,7 +280,7 @@ impl Reader {
     }
 
     /// Skips an operator and its word.
-    fn redirection(&mut self) {
+    fn skip_redirection(&mut self) {
         let start = self.at;
         while matches!(self.peek(0), Some('<' | '>' | '&' | '|')) {
             self.at += 1;
@@ -294,13 +294,14 @@ impl Reader {
         }
         let word = self.word();
         if operator == "<<" {
-            self.documents.push(word.replace(['\'', '"', '\\'], ""));
+            self.here_documents
+                .push(word.replace(['\'', '"', '\\'], ""));
         }
     }
 
     /// Skips the texts of here-documents.
-    fn pass_documents(&mut self) {
-        for end in std::mem::take(&mut self.documents) {
+    fn skip_here_documents(&mut self) {
+        for end in std::mem::take(&mut self.here_documents) {
             while self.at < self.chars.len() {
                 let rest = &self.chars[self.at..];
                 let length = rest.iter().position(|c| *c == '\n').unwrap_or(rest.len());
@@ -324,17 +325,17 @@ impl Reader {
                 '<' | '>' if self.peek(1) != Some('(') => break,
                 '<' | '>' | '$' if self.peek(1) == Some('(') => {
                     self.at += 1;
-                    self.parenthesis(true);
+                    self.skip_parenthesis(true);
                 }
-                '(' => self.parenthesis(false),
-                _ => self.piece(c),
+                '(' => self.skip_parenthesis(false),
+                _ => self.skip_piece(c),
             }
         }
         self.chars[start..self.at].iter().collect()
     }
 
     /// Skips one quoted piece, or one character.
-    fn piece(&mut self, c: char) {
+    fn skip_piece(&mut self, c: char) {
         match c {
             '\\' => self.at = (self.at + 2).min(self.chars.len()),
             '\'' => {
@@ -358,10 +359,10 @@ impl Reader {
                         }
                         '$' if self.peek(1) == Some('(') => {
                             self.at += 1;
-                            self.parenthesis(true);
+                            self.skip_parenthesis(true);
                         }
                         '\'' => self.at += 1,
-                        c => self.piece(c),
+                        c => self.skip_piece(c),
                     }
                 }
             }
@@ -374,7 +375,8 @@ impl Reader {
                     self.at += if c == '\\' { 2 } else { 1 };
                 }
                 let end = self.at.min(self.chars.len());
-                self.inner.push(self.chars[start..end].iter().collect());
+                self.substitutions
+                    .push(self.chars[start..end].iter().collect());
                 self.at = (end + 1).min(self.chars.len());
             }
             '$' if self.peek(1) == Some('{') => {
@@ -384,15 +386,15 @@ impl Reader {
                         self.at += 1;
                         break;
                     }
-                    self.piece(c);
+                    self.skip_piece(c);
                 }
             }
             _ => self.at += 1,
         }
     }
 
-    /// Skips a balanced parenthesis that begins here. `runs` tells whether it contains commands.
-    fn parenthesis(&mut self, runs: bool) {
+    /// Skips a balanced parenthesis that begins here. `runs` is true if it contains commands.
+    fn skip_parenthesis(&mut self, runs: bool) {
         let start = self.at + 1;
         let mut depth = 0;
         while let Some(c) = self.peek(0) {
@@ -400,7 +402,7 @@ impl Reader {
                 '(' => depth += 1,
                 ')' => depth -= 1,
                 _ => {
-                    self.piece_outside(c);
+                    self.skip_nested_piece(c);
                     continue;
                 }
             }
@@ -411,21 +413,22 @@ impl Reader {
         }
         let end = self.at.saturating_sub(1).max(start).min(self.chars.len());
         if runs && start <= end {
-            self.inner.push(self.chars[start..end].iter().collect());
+            self.substitutions
+                .push(self.chars[start..end].iter().collect());
         }
     }
 
-    /// As [`Reader::piece`], but does not record inner texts: the caller records the outer text,
-    /// which is read again.
-    fn piece_outside(&mut self, c: char) {
-        let noted = self.inner.len();
-        self.piece(c);
-        self.inner.truncate(noted);
+    /// As [`Scanner::skip_piece`], but records no substitutions: the caller records the text around
+    /// them, which is scanned again.
+    fn skip_nested_piece(&mut self, c: char) {
+        let recorded = self.substitutions.len();
+        self.skip_piece(c);
+        self.substitutions.truncate(recorded);
     }
 }
 
 /// Reserved words and similar words before a command.
-const BEFORE: &[&str] = &[
+const RESERVED_BEFORE: &[&str] = &[
     "!",
     "{",
     "}",
@@ -447,15 +450,15 @@ const BEFORE: &[&str] = &[
 ];
 
 /// Reserved words whose following words are no command.
-const HEADS: &[&str] = &[
+const COMPOUND_HEADS: &[&str] = &[
     "for", "foreach", "select", "case", "[[", "function", "repeat",
 ];
 
 /// Builtins that run another command.
-pub(crate) const PREFIXES: &[&str] = &["command", "exec"];
+pub(crate) const PREFIX_BUILTINS: &[&str] = &["command", "exec"];
 
 /// Largest depth of nested substitutions; typed text nests less.
-const DEEPEST: u32 = 16;
+const MAX_DEPTH: u32 = 16;
 
 #[cfg(test)]
 mod tests;

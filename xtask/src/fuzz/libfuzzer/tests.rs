@@ -9,24 +9,24 @@ INFO: seed corpus: files: 47 min: 1b max: 8187b total: 20000b rss: 40Mb
 ";
 
 #[test]
-fn a_quiet_run_is_read() {
+fn the_log_of_a_run_without_a_finding_is_parsed() {
     let end = "#2000000\tDONE   cov: 311 ft: 910 corp: 91/12Kb lim: 4096 exec/s: 9000 rss: 90Mb
 Done 2000000 runs in 61 second(s)
 stat::number_of_executed_units: 2000000
 stat::peak_rss_mb:              90
 ";
     let log = Log::read(&[RUN, end].concat());
-    let reached = |edges, features| Reached { edges, features };
+    let coverage = |edges, features| Coverage { edges, features };
     assert_eq!(log.runs, 2_000_000);
     assert_eq!(
         (log.first, log.last),
-        (reached(300, 700), reached(311, 910))
+        (coverage(300, 700), coverage(311, 910))
     );
     assert_eq!(log.finding, None);
 }
 
 #[test]
-fn a_finding_is_read_with_what_it_says() {
+fn the_log_of_a_run_with_a_finding_is_parsed_with_its_text() {
     let end = "\
 thread '<unnamed>' panicked at crates/api/src/wire/hostile.rs:9:9:
 Set and Clear
@@ -39,12 +39,12 @@ stat::number_of_executed_units: 1048600
     assert_eq!(log.finding, Some(PathBuf::from("found/crash-0a1b")));
     assert_eq!(log.runs, 1_048_600);
     assert_eq!(log.last.edges, 310);
-    assert!(log.said.starts_with("thread '<unnamed>' panicked at"));
-    assert!(log.said.contains("Set and Clear"));
+    assert!(log.text.starts_with("thread '<unnamed>' panicked at"));
+    assert!(log.text.contains("Set and Clear"));
     // A seed may be the finding.
     let log = Log::read(end);
-    assert_eq!(log.first, Reached::default());
-    assert!(log.said.contains("Set and Clear"));
+    assert_eq!(log.first, Coverage::default());
+    assert!(log.text.contains("Set and Clear"));
 }
 
 /// Each program has a corpus that is not empty, and each corpus has a program.
@@ -72,7 +72,7 @@ fn the_targets_are_those_of_the_manifest() {
 }
 
 #[test]
-fn an_outcome_is_in_the_name_of_a_file() {
+fn the_name_of_an_input_contains_its_outcome() {
     assert_eq!(outcome("a/checksum-2.bin"), "checksum");
     assert_eq!(outcome("odd-length-12.bin"), "odd-length");
 }
