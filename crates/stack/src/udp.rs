@@ -58,8 +58,8 @@ pub use options::{Buffers, Remote, UdpOptions};
 pub use receiving::Received;
 pub use sending::OUTCOMES;
 
-/// Longest time for which a closed flow counts as one that cannot do anything now, until the daemon's
-/// message with the reason arrives.
+/// Longest time for which a call on a closed flow would block, until the daemon's message with the
+/// reason arrives.
 const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A UDP flow. Dropping it closes the flow. Queued packets are then not sent ([`Socket::drain`]
