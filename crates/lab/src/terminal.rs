@@ -61,7 +61,7 @@ impl Terminal {
     }
 
     /// Types keys; `\r` is Enter, `\x1b` Esc.
-    pub fn types(&mut self, keys: &str) -> Result<()> {
+    pub fn type_keys(&mut self, keys: &str) -> Result<()> {
         self.ours
             .write_all(keys.as_bytes())
             .with_context(|| format!("the terminal does not take {keys:?}"))

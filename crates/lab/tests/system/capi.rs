@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::Rate;
 use netnice_lab::process::{self, PATIENCE, Proc};
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp};
 
 use crate::cc::{Link, compile, crate_file};
@@ -14,34 +14,34 @@ use crate::people::{CAROL, command_as, process_of};
 
 /// A test bed, the library installed in its folder, and the test program linked with it.
 struct Bench {
-    desk: Desk,
+    bed: TestBed,
     calls: PathBuf,
 }
 
 impl Bench {
     fn new() -> Bench {
-        let desk = Desk::new().expect("a desk");
-        let root = desk.world.folder().join("usr");
+        let bed = TestBed::new().expect("a bed");
+        let root = bed.world.folder().join("usr");
         crate::cc::install(&root);
         let calls = root.join("calls");
         compile(&root, "tests/calls.c", &calls, Link::Static);
-        Bench { desk, calls }
+        Bench { bed, calls }
     }
 
     /// The output of the test program for these calls by root.
     fn calls(&self, words: &str) -> String {
-        self.by(self.desk.world.client().ns.command(&self.calls), words)
+        self.by(self.bed.world.client().ns.command(&self.calls), words)
     }
 
     /// The output of the test program for these calls by CAROL.
     fn user_calls(&self, words: &str) -> String {
-        let mut command = command_as(self.desk.world.client(), CAROL);
+        let mut command = command_as(self.bed.world.client(), CAROL);
         command.arg(&self.calls);
         self.by(command, words)
     }
 
     fn by(&self, mut command: Command, words: &str) -> String {
-        command.env("NETNICE_RUNTIME_DIR", self.desk.netnice.runtime());
+        command.env("NETNICE_RUNTIME_DIR", self.bed.netnice.runtime());
         process::run(command.args(words.split(' '))).expect("it runs")
     }
 }
@@ -49,9 +49,9 @@ impl Bench {
 #[test]
 fn the_papers_call_limits_a_running_program() {
     let bench = Bench::new();
-    let to = bench.desk.sink(5001).expect("a sink");
+    let to = bench.bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source();
-    let sender = traffic::eager(bench.desk.world.client(), &flows).expect("a program");
+    let sender = traffic::eager(bench.bed.world.client(), &flows).expect("a program");
     let pid = sender.pid();
     // setpriority(PRIO_NET, 1234, 128 * 1024), for an existing process.
     assert_eq!(
@@ -65,13 +65,13 @@ fn the_papers_call_limits_a_running_program() {
         text: "128Kbyte/s",
         bits: 128 * 1024 * 8,
     };
-    let rate = bench.desk.sent(0.7, 1.5).expect("a rate");
-    bench.desk.held(rate, limit, "128 * 1024");
+    let rate = bench.bed.sent_rate(0.7, 1.5).expect("a rate");
+    bench.bed.assert_limited(rate, limit, "128 * 1024");
     assert_eq!(
         bench.calls(&format!("set 0 {pid} 0 get 0 {pid}")),
         "0 ok\n0 ok\n"
     );
-    bench.desk.freed((0.1, 0.5), limit, "0");
+    bench.bed.await_unlimited((0.1, 0.5), limit, "0");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn the_caller_its_group_and_its_user_are_who_0() {
 #[test]
 fn a_group_and_a_user_share_one_limit() {
     let bench = Bench::new();
-    let mut command = bench.desk.world.client().ns.command("sh");
+    let mut command = bench.bed.world.client().ns.command("sh");
     command.args(["-c", "sleep 600 & echo $!; wait"]);
     let mut group = Proc::start(command).expect("a group");
     let child = group.next_line(PATIENCE).expect("it runs");
@@ -108,7 +108,7 @@ fn a_group_and_a_user_share_one_limit() {
         "65536 ok\n65536 ok\n"
     );
     let name = format!("name:pgrp-{leader}");
-    assert_eq!(bench.desk.target(&name)["effective"]["both"], 65536 * 8);
+    assert_eq!(bench.bed.target(&name)["effective"]["both"], 65536 * 8);
     assert_eq!(
         bench.calls(&format!("set 1 {leader} 131072 get 0 {child}")),
         "0 ok\n131072 ok\n"
@@ -117,16 +117,16 @@ fn a_group_and_a_user_share_one_limit() {
         bench.calls(&format!("set 1 {leader} 0 get 1 {leader} set 1 {leader} 0")),
         "0 ok\n0 ok\n0 ok\n"
     );
-    assert!(bench.desk.target(&name).is_null());
+    assert!(bench.bed.target(&name).is_null());
     // A user with a process; a user without a process gives ESRCH.
     assert_eq!(bench.calls(&format!("get 2 {CAROL}")), "-1 ESRCH\n");
-    let _carols = process_of(&bench.desk, CAROL);
+    let _carols = process_of(&bench.bed, CAROL);
     assert_eq!(
         bench.calls(&format!("get 2 {CAROL} set 2 {CAROL} 65536 get 2 {CAROL}")),
         "0 ok\n0 ok\n65536 ok\n"
     );
     assert_eq!(
-        bench.desk.target(&format!("user:{CAROL}"))["effective"]["both"],
+        bench.bed.target(&format!("user:{CAROL}"))["effective"]["both"],
         65536 * 8
     );
 }
@@ -134,7 +134,7 @@ fn a_group_and_a_user_share_one_limit() {
 #[test]
 fn what_cannot_be_done_is_told_as_setpriority_tells_it() {
     let bench = Bench::new();
-    let sleeper = bench.desk.sleeper();
+    let sleeper = bench.bed.sleeper();
     let pid = sleeper.pid();
     // Invalid arguments.
     assert_eq!(
@@ -142,7 +142,7 @@ fn what_cannot_be_done_is_told_as_setpriority_tells_it() {
         "-1 EINVAL\n".repeat(6)
     );
     // No such target: a process that ended (waited for or not), invalid numbers, no such group.
-    let mut ended = bench.desk.sleeper();
+    let mut ended = bench.bed.sleeper();
     ended.kill();
     let gone = ended.pid();
     assert_eq!(
@@ -155,14 +155,14 @@ fn what_cannot_be_done_is_told_as_setpriority_tells_it() {
     let dead = zombie.id();
     // The state follows the name, which is in parentheses.
     let status = || fs::read_to_string(format!("/proc/{dead}/stat")).expect("nobody waits for it");
-    assert!(soon(|| status().contains(") Z ")), "{}", status());
+    assert!(becomes_true(|| status().contains(") Z ")), "{}", status());
     assert_eq!(
         bench.calls(&format!("get 0 {dead} set 0 {dead} 65536")),
         "-1 ESRCH\n".repeat(2)
     );
     zombie.wait().expect("it ended");
     // A thread's number means its process.
-    let daemon = bench.desk.netnice.pid().expect("it runs");
+    let daemon = bench.bed.netnice.pid().expect("it runs");
     let threads = fs::read_dir(format!("/proc/{daemon}/task")).expect("it has threads");
     let threads: Vec<_> = threads.map(|thread| thread.expect("an entry")).collect();
     assert!(!threads.is_empty(), "{daemon} has no thread");
@@ -197,10 +197,10 @@ fn what_cannot_be_done_is_told_as_setpriority_tells_it() {
 #[test]
 fn header_library_page_and_example_serve_a_program_of_somebody_else() {
     let bench = Bench::new();
-    let root = bench.desk.world.folder().join("usr");
+    let root = bench.bed.world.folder().join("usr");
     let shared = root.join("shared");
     compile(&root, "tests/calls.c", &shared, Link::Shared);
-    let command = bench.desk.world.client().ns.command(&shared);
+    let command = bench.bed.world.client().ns.command(&shared);
     assert_eq!(
         bench.by(command, "set 0 0 65536 get 0 0"),
         "0 ok\n65536 ok\n"
@@ -219,7 +219,7 @@ fn header_library_page_and_example_serve_a_program_of_somebody_else() {
     // The example runs a command under a limit.
     let limit = root.join("limit");
     compile(&root, "examples/limit.c", &limit, Link::Shared);
-    let mut command = bench.desk.world.client().ns.command(&limit);
+    let mut command = bench.bed.world.client().ns.command(&limit);
     command.arg("65536").arg(&bench.calls);
     assert_eq!(bench.by(command, "get 0 0"), "65536 ok\n");
     // The other example compiles; crates/lab/tests/system/direct_programs.rs runs it.

@@ -5,9 +5,9 @@
 use std::fs;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{R4M, Rate, pause, wait_until};
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Program, Running, Tcp, Udp};
 use netnice_lab::wire::{self, Flow, Record, Tap};
 use netnice_lab::world::{Cgroup, Host, Netns, Port};
@@ -35,18 +35,18 @@ struct Container {
 
 impl Container {
     /// Makes a container called `web` in Docker's records.
-    fn new(desk: &Desk, join: Join) -> Container {
+    fn new(bed: &TestBed, join: Join) -> Container {
         // Engines name the cgroup after the id, which is unique on a machine.
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let id = format!("{:04x}{number:04x}", std::process::id() as u16).repeat(8);
         let slice = Cgroup::create("box.slice").expect("a slice");
         let group = slice.below(&format!("docker-{id}.scope")).expect("a group");
-        let record = desk.netnice.docker().join("containers").join(&id);
+        let record = bed.netnice.docker().join("containers").join(&id);
         fs::create_dir_all(&record).expect("a folder");
         let text = format!(r#"{{"ID":"{id}","Name":"/web","State":{{"Running":true}}}}"#);
         fs::write(record.join("config.v2.json"), text).expect("a record");
-        let (client, server) = (&desk.world.client().ns, &desk.world.server().ns);
+        let (client, server) = (&bed.world.client().ns, &bed.world.server().ns);
         client
             .sysctl("net/ipv4/ip_forward", "1")
             .expect("forwarding");
@@ -69,8 +69,8 @@ impl Container {
     }
 
     /// Makes its network, as an engine does before it starts the program.
-    fn network(&self, desk: &Desk) -> Host {
-        let client = &desk.world.client().ns;
+    fn network(&self, bed: &TestBed) -> Host {
+        let client = &bed.world.client().ns;
         let ns = Netns::create(&format!("box{}", self.number)).expect("a namespace");
         let name = ns.name();
         client
@@ -116,19 +116,19 @@ fn arrives(network: &Host, settle: f64) -> f64 {
 
 /// The limits up, down and both apply to TCP in a running container, and each packet counts once.
 fn held(join: Join) {
-    let desk = Desk::new().expect("a desk");
-    let container = Container::new(&desk, join);
-    let network = container.network(&desk);
+    let bed = TestBed::new().expect("a bed");
+    let container = Container::new(&bed, join);
+    let network = container.network(&bed);
     let (up, down) = (
-        desk.sink(5001).expect("a sink"),
-        desk.source(5002).expect("a source"),
+        bed.sink(5001).expect("a sink"),
+        bed.source(5002).expect("a source"),
     );
     let _sends = container.run(&network, &Tcp::connect(up, 3).source());
-    desk.types("set container:web --up 4mbit --down 8mbit");
-    let said = desk.types("explain container:web").stdout;
+    bed.run_ok("set container:web --up 4mbit --down 8mbit");
+    let said = bed.run_ok("explain container:web").stdout;
     assert!(said.contains("vbox"), "{said}");
-    let sent = |desk: &Desk| {
-        let counters = desk.target("container:web")["counters"].clone();
+    let sent = |bed: &TestBed| {
+        let counters = bed.target("container:web")["counters"].clone();
         let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{counters}"));
         (
             number(&counters["at_ns"]),
@@ -136,31 +136,31 @@ fn held(join: Join) {
         )
     };
     pause(0.5);
-    let (from, before) = sent(&desk);
-    desk.keeps(
-        || desk.sent(0.0, 1.5).expect("a rate"),
+    let (from, before) = sent(&bed);
+    bed.await_limited(
+        || bed.sent_rate(0.0, 1.5).expect("a rate"),
         R4M,
         "what it sends",
     );
-    let (to, after) = sent(&desk);
+    let (to, after) = sent(&bed);
     let counted = (after - before) as f64 * 8e9 / (to - from) as f64;
-    desk.held(counted, R4M, "what is counted, once");
+    bed.assert_limited(counted, R4M, "what is counted, once");
     let _receives = container.run(&network, &Tcp::connect(down, 3).sink());
-    desk.keeps(|| arrives(&network, 1.5), R8M, "what it receives");
-    desk.types("set container:web --up none --down none --both 4mbit");
+    bed.await_limited(|| arrives(&network, 1.5), R8M, "what it receives");
+    bed.run_ok("set container:web --up none --down none --both 4mbit");
     pause(1.0);
     let sum = || {
-        let tap = Tap::start(&desk.world.server().ns, "eth0").expect("a meter");
+        let tap = Tap::start(&bed.world.server().ns, "eth0").expect("a meter");
         let from = sys::now_ns();
         let arrived = arrives(&network, 0.0);
         let to = sys::now_ns();
-        let record = tap.stop(&desk.world.server().ns).expect("a record");
+        let record = tap.stop(&bed.world.server().ns).expect("a record");
         record.sound().expect("sound");
         arrived + record.rate(wire::inbound, from, to)
     };
-    desk.keeps(sum, R4M, "both in sum");
-    desk.types("clear container:web");
-    desk.freed((0.1, 0.5), R4M, "a container without a limit");
+    bed.await_limited(sum, R4M, "both in sum");
+    bed.run_ok("clear container:web");
+    bed.await_unlimited((0.1, 0.5), R4M, "a container without a limit");
 }
 
 #[test]
@@ -193,28 +193,28 @@ fn a_container_restarted_twenty_times_is_held_from_its_first_packet_on() {
 
 /// Starts a container with a flood `times` times, each time with the same id and a new network.
 fn restarted(times: u16) {
-    let desk = Desk::new().expect("a desk");
-    let container = Container::new(&desk, Join::Bridged);
-    let to = desk.sink(5001).expect("a sink");
-    desk.types("set container:web --up 4mbit");
-    let server = &desk.world.server().ns;
+    let bed = TestBed::new().expect("a bed");
+    let container = Container::new(&bed, Join::Bridged);
+    let to = bed.sink(5001).expect("a sink");
+    bed.run_ok("set container:web --up 4mbit");
+    let server = &bed.world.server().ns;
     let tap = Tap::start(server, "eth0").expect("a meter");
     let arrived = || server.counters("eth0").expect("counters").rx_bytes;
     let ports = 6000..6000 + times;
     for port in ports.clone() {
         container.group.make_anew().expect("the group again");
-        let network = container.network(&desk);
+        let network = container.network(&bed);
         // An engine takes a tenth of a second or more between making the interfaces and starting
         // the program.
         pause(ENGINE);
         let from = std::net::SocketAddr::from(([10, 88, 0, 2], port));
         let before = arrived();
         let _flood = container.run(&network, &Udp::source(from, to).rate(200_000_000));
-        assert!(soon(|| arrived() > before), "it sends nothing");
+        assert!(becomes_true(|| arrived() > before), "it sends nothing");
         wait_until(sys::now_ns() + WINDOW + WINDOW / 4);
         // A namespace is removed some time after its last process, but the interface's name is
         // needed at once.
-        let _ = desk.world.client().ns.ip("link del vbox");
+        let _ = bed.world.client().ns.ip("link del vbox");
     }
     let record = tap.stop(server).expect("a record");
     record.sound().expect("sound");
@@ -230,16 +230,16 @@ fn restarted(times: u16) {
 
 #[test]
 fn a_container_in_the_hosts_network_is_its_control_group_and_what_is_not_seen_is_said() {
-    let desk = Desk::new().expect("a desk");
-    let to = desk.sink(5001).expect("a sink");
-    let answer = desk.answers("set container:web --up 4mbit", 1);
+    let bed = TestBed::new().expect("a bed");
+    let to = bed.sink(5001).expect("a sink");
+    let answer = bed.run_with_status("set container:web --up 4mbit", 1);
     assert!(
         answer.stderr.contains("no container is called web"),
         "{}",
         answer.stderr
     );
-    let container = Container::new(&desk, Join::Routed);
-    let answer = desk.answers("set container:web --min 1mbit --on eth0", 2);
+    let container = Container::new(&bed, Join::Routed);
+    let answer = bed.run_with_status("set container:web --min 1mbit --on eth0", 2);
     assert!(
         answer
             .stderr
@@ -247,15 +247,15 @@ fn a_container_in_the_hosts_network_is_its_control_group_and_what_is_not_seen_is
         "{}",
         answer.stderr
     );
-    let host = desk.world.client();
+    let host = bed.world.client();
     let inside = container.run(host, &Tcp::connect(to, 2).source());
-    desk.types("set container:web --up 4mbit");
-    desk.keeps(
-        || desk.sent(0.5, 1.5).expect("a rate"),
+    bed.run_ok("set container:web --up 4mbit");
+    bed.await_limited(
+        || bed.sent_rate(0.5, 1.5).expect("a rate"),
         R4M,
         "a container in the host's network",
     );
-    let said = desk.types("explain container:web").stdout;
+    let said = bed.run_ok("explain container:web").stdout;
     assert!(said.contains("own network: sockets"), "{said}");
     drop(inside);
     // A network without a veth pair, as slirp4netns makes.
@@ -265,11 +265,11 @@ fn a_container_in_the_hosts_network_is_its_control_group_and_what_is_not_seen_is
     let nowhere = Udp::sink("127.0.0.1:5003".parse().expect("an address"));
     let _lonely = container.run(&lonely, &nowhere);
     let said = || {
-        let shown = desk.target("container:web");
+        let shown = bed.target("container:web");
         let degraded = shown["degraded"][0].as_str();
         degraded.is_some_and(|d| d.contains("nothing of it is held"))
     };
-    assert!(soon(said), "{}", desk.target("container:web"));
+    assert!(becomes_true(said), "{}", bed.target("container:web"));
 }
 
 /// Minimum time that an engine needs, in seconds.

@@ -14,7 +14,7 @@ use netnice_lab::world::{self, Pair, World};
 use netnice_ring::program::Piece;
 
 use crate::driver::used;
-use crate::driving::{Caller, Driver, Program, flow, soon, udp};
+use crate::driving::{Caller, Driver, Program, flow, udp, wait_for};
 use crate::people::{ANN, BOB};
 
 /// The user of the greedy programs.
@@ -228,7 +228,7 @@ fn kept_memory() -> Result<()> {
     // Others still get memory, and EVE gets memory again when the files are closed.
     Program::attach_of(&mut rig.daemon, (BOB, Some(MOST)), 1, EACH)?.end(&mut rig.daemon)?;
     drop(kept);
-    soon("the files are gone", || {
+    wait_for("the files are gone", || {
         let told = rig.daemon.census()?.memory;
         Ok(told.iter().all(|user| user.uid != EVE))
     })?;

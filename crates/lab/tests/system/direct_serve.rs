@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::driving::{Driver, Program, flow, soon, udp};
+use crate::driving::{Driver, Program, flow, udp, wait_for};
 use anyhow::{Context, Result, anyhow, ensure};
 use netnice_core::units::Nanos;
 use netnice_driver::link::Mode;
-use netnice_lab::desk::skip;
 use netnice_lab::direct::{Direct, SINK, Talker, wire};
+use netnice_lab::testbed::skip;
 use netnice_lab::wire::Tap;
 use netnice_lab::world::{self, Pair, World};
 
@@ -118,14 +118,14 @@ fn asked(
     let (before, stop) = (arrived()?, AtomicBool::new(false));
     thread::scope(|scope| {
         let talker = scope.spawn(|| program.flood(&frame, &stop));
-        let came = soon("what its driver asks for", || {
+        let came = wait_for("what its driver asks for", || {
             Ok(enough(&asking.asked()?, arrived()? - before))
         });
         stop.store(true, Ordering::Relaxed);
         let done = talker.join().map_err(|_| anyhow!("it panicked"))?;
         came.and(done)
     })?;
-    soon("what it asks for at rest", || Ok(rests(&asking.asked()?)))?;
+    wait_for("what it asks for at rest", || Ok(rests(&asking.asked()?)))?;
     asking.asked()
 }
 

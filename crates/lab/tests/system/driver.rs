@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use crate::driving::{Caller, Driver, Program, flow, has_xdp, soon, udp};
+use crate::driving::{Caller, Driver, Program, flow, has_xdp, udp, wait_for};
 use anyhow::{Context, Result, ensure};
 use netnice_api::direct::Speaks;
 use netnice_api::driver::{
@@ -113,7 +113,7 @@ fn whole_life(mode: &str, stays: bool) -> Result<()> {
         anyhow::bail!("{closed:?}")
     };
     ensure!(*last == *counts, "{last:?}");
-    soon("XDP goes", || Ok(!has_xdp(&rig.world)?))?;
+    wait_for("XDP goes", || Ok(!has_xdp(&rig.world)?))?;
     // The program opens a flow again, at the same offset of the memory file.
     rig.open(&mut program, PORT)?;
     rig.there_and_back(&mut program)?;
@@ -122,7 +122,7 @@ fn whole_life(mode: &str, stays: bool) -> Result<()> {
         ensure!(rig.driver.running(), "it stays without a program");
         rig.daemon.done(DriverRequest::Stop)?;
     }
-    soon("it ends", || Ok(!rig.driver.running()))?;
+    wait_for("it ends", || Ok(!rig.driver.running()))?;
     ensure!(rig.driver.left().is_empty(), "{:?}", rig.driver.left());
     ensure!(!has_xdp(&rig.world)?);
     Ok(())
@@ -175,7 +175,7 @@ fn deaths() -> Result<()> {
     ensure!(rig.daemon.census()?.flows.len() == 1);
     // Case: the driver is killed.
     rig.driver.kill();
-    soon("XDP goes with it", || Ok(!has_xdp(&rig.world)?))?;
+    wait_for("XDP goes with it", || Ok(!has_xdp(&rig.world)?))?;
     // Another driver replaces it, and is told to end.
     rig.driver.restart()?;
     rig.daemon = rig.driver.call()?;
@@ -213,11 +213,11 @@ fn events(mode: &str) -> Result<()> {
         .client()
         .ns
         .ip(&format!("link set {device} down"))?;
-    soon("packets come back", || {
+    wait_for("packets come back", || {
         Ok(status(&mut program)? == Status::NO_LINK)
     })?;
     rig.world.client().ns.ip(&format!("link set {device} up"))?;
-    soon(
+    wait_for(
         "packets leave",
         || Ok(status(&mut program)? == Status::DONE),
     )?;
@@ -256,13 +256,13 @@ fn events(mode: &str) -> Result<()> {
     })?;
     // Packets that were submitted before are returned first.
     while program.sent(Duration::from_millis(10)).is_ok() {}
-    soon("long packets come back", || {
+    wait_for("long packets come back", || {
         program.send(&long)?;
         Ok(program.sent(PATIENCE)? == Status::TOO_LONG)
     })?;
     while program.sent(Duration::from_millis(1)).is_ok() {}
     rig.hushed()?;
-    soon("short ones arrive", || {
+    wait_for("short ones arrive", || {
         Ok(rig.there_and_back(&mut program).is_ok())
     })?;
     rig.world
@@ -277,14 +277,14 @@ fn events(mode: &str) -> Result<()> {
     rig.world.server().ns.ip("neigh flush all")?;
     rig.hushed()?;
     while program.sent(Duration::from_millis(1)).is_ok() {}
-    soon("there and back", || {
+    wait_for("there and back", || {
         Ok(rig.there_and_back(&mut program).is_ok())
     })?;
     // Case: the interface is removed.
     rig.world.client().ns.ip(&format!("link del {device}"))?;
     let event = rig.daemon.event(PATIENCE)?;
     ensure!(matches!(event, DriverEvent::Lost { .. }), "{event:?}");
-    soon("it ends", || Ok(!rig.driver.running()))?;
+    wait_for("it ends", || Ok(!rig.driver.running()))?;
     ensure!(rig.driver.left().is_empty(), "{:?}", rig.driver.left());
     Ok(())
 }
@@ -394,13 +394,13 @@ fn hostile() -> Result<()> {
     rig.there_and_back(&mut program)?;
     ensure!(rig.daemon.census()?.flows.len() == 1);
     drop(crowd);
-    soon("others can call again", || {
+    wait_for("others can call again", || {
         Ok(rig.driver.call()?.census().is_ok())
     })?;
     rig.there_and_back(&mut program)?;
     rig.daemon.done(DriverRequest::Stop)?;
     ensure!(!has_xdp(&rig.world)?, "off before the answer");
-    soon("it ends", || Ok(!rig.driver.running()))
+    wait_for("it ends", || Ok(!rig.driver.running()))
 }
 
 #[test]
@@ -485,7 +485,7 @@ fn kills(loops: usize, mode: &str) -> Result<()> {
     }
     let before = before.context("a beginning")?;
     // The end of a program is reported before its memory is freed.
-    let given_back = soon("as much is held as before", || {
+    let given_back = wait_for("as much is held as before", || {
         let after = holdings(rig.driver.pid())?;
         Ok(before.0 == after.0 && after.1 <= before.1 + 64)
     });
@@ -494,7 +494,7 @@ fn kills(loops: usize, mode: &str) -> Result<()> {
     given_back?;
     rig.hushed()?;
     rig.there_and_back(&mut good)?;
-    soon("what was lent is back", || {
+    wait_for("what was lent is back", || {
         Ok(frames(&mut rig, Some(lent.filling))? == lent)
     })?;
     let census = rig.daemon.census()?;

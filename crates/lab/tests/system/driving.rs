@@ -121,7 +121,7 @@ impl Driver {
     /// Starts the driver again, in the same folder.
     pub fn restart(&mut self) -> Result<()> {
         self.process = begin(&self.door, &self.command)?;
-        soon("it listens again", || {
+        wait_for("it listens again", || {
             Ok(UnixStream::connect(self.runtime.driver_socket(&self.iface)).is_ok())
         })
     }
@@ -554,7 +554,7 @@ pub fn has_xdp(world: &World) -> Result<bool> {
 }
 
 /// Polls until `holds` returns `true`. Fails after [`PATIENCE`].
-pub fn soon(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+pub fn wait_for(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !holds()? {
         ensure!(Instant::now() < until, "not within {PATIENCE:?}: {what}");

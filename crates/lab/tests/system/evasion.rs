@@ -5,9 +5,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{self, R4M};
 use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp, Udp};
 use netnice_lab::world::{Cgroup, Family, Host, Netns};
 
@@ -15,8 +15,8 @@ use crate::people::{ANN, as_user, command_as, setpriv};
 
 /// Starts a Python program of ANN on the client, in a cgroup if given, and waits for its first
 /// line.
-fn hostile(desk: &Desk, group: Option<&Cgroup>, program: &str, args: &[&str]) -> Proc {
-    let mut command = desk.world.client().ns.command("sh");
+fn hostile(bed: &TestBed, group: Option<&Cgroup>, program: &str, args: &[&str]) -> Proc {
+    let mut command = bed.world.client().ns.command("sh");
     let enter = "test -z \"$0\" || echo 0 > \"$0\"; exec \"$@\"";
     let procs = group.map(|group| group.procs().display().to_string());
     command.args(["-c", enter, &procs.unwrap_or_default()]);
@@ -110,83 +110,83 @@ while True:
 ";
 
 /// A sink of datagrams at the server's IPv6 address.
-fn sink(desk: &Desk, port: u16) -> (traffic::Running, String) {
-    let to = bench::at(desk.world.server(), Family::V6, port);
-    let sink = traffic::eager(desk.world.server(), &Udp::sink(to)).expect("a sink");
+fn sink(bed: &TestBed, port: u16) -> (traffic::Running, String) {
+    let to = bench::at(bed.world.server(), Family::V6, port);
+    let sink = traffic::eager(bed.world.server(), &Udp::sink(to)).expect("a sink");
     (sink, to.ip().to_string())
 }
 
-fn sent(desk: &Desk) -> f64 {
+fn sent(bed: &TestBed) -> f64 {
     // By then the packets that the flood queued before the limit have left.
-    desk.sent(1.0, 1.5).expect("a rate")
+    bed.sent_rate(1.0, 1.5).expect("a rate")
 }
 
 #[test]
 fn a_socket_without_room_for_a_tag_is_held() {
-    let mut desk = Desk::new().expect("a desk");
-    let (_sink, to) = sink(&desk, 5001);
-    let program = hostile(&desk, None, SENDER, &[&to, "5001", "6001"]);
+    let mut bed = TestBed::new().expect("a bed");
+    let (_sink, to) = sink(&bed, 5001);
+    let program = hostile(&bed, None, SENDER, &[&to, "5001", "6001"]);
     let pid = program.pid();
-    let answer = desk.types(&format!("set pid:{pid} --up 4mbit"));
+    let answer = bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
     assert!(
         answer.stdout.contains("have no room for a tag"),
         "{answer:?}"
     );
-    desk.keeps(|| sent(&desk), R4M, "a process");
-    desk.netnice.kill_daemon();
-    desk.netnice.start_daemon().expect("it starts again");
-    desk.keeps(|| sent(&desk), R4M, "after the daemon was killed");
-    desk.types(&format!("clear pid:{pid}"));
-    desk.freed((0.3, 0.5), R4M, "nobody limits it");
+    bed.await_limited(|| sent(&bed), R4M, "a process");
+    bed.netnice.kill_daemon();
+    bed.netnice.start_daemon().expect("it starts again");
+    bed.await_limited(|| sent(&bed), R4M, "after the daemon was killed");
+    bed.run_ok(&format!("clear pid:{pid}"));
+    bed.await_unlimited((0.3, 0.5), R4M, "nobody limits it");
     // A rule of the policy has the same effect.
     let rule = format!("[[rule]]\nname = \"ann\"\nmatch = \"user:{ANN}\"\nup = \"4mbit\"\n");
-    fs::write(desk.netnice.policy(), rule).expect("a policy");
-    desk.types("reload");
-    desk.keeps(|| sent(&desk), R4M, "a user of the policy");
+    fs::write(bed.netnice.policy(), rule).expect("a policy");
+    bed.run_ok("reload");
+    bed.await_limited(|| sent(&bed), R4M, "a user of the policy");
 }
 
 #[test]
 fn each_of_thousands_of_sockets_is_held() {
-    let mut desk = Desk::new().expect("a desk");
-    let (_sink, to) = sink(&desk, 5001);
-    let program = hostile(&desk, None, CROWD, &[&to, "5001"]);
+    let mut bed = TestBed::new().expect("a bed");
+    let (_sink, to) = sink(&bed, 5001);
+    let program = hostile(&bed, None, CROWD, &[&to, "5001"]);
     let pid = program.pid();
-    let answer = desk.types(&format!("set pid:{pid} --up 4mbit"));
+    let answer = bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
     assert!(answer.stdout.contains("held a moment later"), "{answer:?}");
-    held_soon(&desk, "a process");
-    desk.types(&format!("clear pid:{pid}"));
-    desk.freed((0.3, 0.5), R4M, "nobody limits it");
+    held_soon(&bed, "a process");
+    bed.run_ok(&format!("clear pid:{pid}"));
+    bed.await_unlimited((0.3, 0.5), R4M, "nobody limits it");
     // A daemon that is killed before it has tagged all sockets leaves the rest to the next one.
-    desk.types(&format!("set pid:{pid} --up 4mbit"));
-    desk.netnice.kill_daemon();
-    desk.netnice.start_daemon().expect("it starts again");
-    held_soon(&desk, "after the daemon was killed");
+    bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
+    bed.netnice.kill_daemon();
+    bed.netnice.start_daemon().expect("it starts again");
+    held_soon(&bed, "after the daemon was killed");
 }
 
 /// Fails unless the limit holds within [`PATIENCE`], and then once more. The daemon tags thousands
 /// of sockets in steps; on an emulated machine that takes seconds.
-fn held_soon(desk: &Desk, what: &str) {
-    let is_held = soon(|| sent(desk) <= 1.03 * R4M.bits as f64);
+fn held_soon(bed: &TestBed, what: &str) {
+    let is_held = becomes_true(|| sent(bed) <= 1.03 * R4M.bits as f64);
     assert!(is_held, "{what}: it sends more than its limit");
-    desk.keeps(|| sent(desk), R4M, what);
+    bed.await_limited(|| sent(bed), R4M, what);
 }
 
 #[test]
 fn a_socket_of_before_without_room_for_a_tag_is_held_by_its_group() {
-    let desk = Desk::new().expect("a desk");
-    let (_sink, to) = sink(&desk, 5001);
+    let bed = TestBed::new().expect("a bed");
+    let (_sink, to) = sink(&bed, 5001);
     let group = Cgroup::create("full.slice").expect("a group");
-    let _sends = hostile(&desk, Some(&group), SENDER, &[&to, "5001", "6001"]);
-    let mut receives = hostile(&desk, Some(&group), RECEIVER, &["6002"]);
-    let at = bench::at(desk.world.client(), Family::V6, 6002);
-    let from = bench::at(desk.world.server(), Family::V6, 6003);
+    let _sends = hostile(&bed, Some(&group), SENDER, &[&to, "5001", "6001"]);
+    let mut receives = hostile(&bed, Some(&group), RECEIVER, &["6002"]);
+    let at = bench::at(bed.world.client(), Family::V6, 6002);
+    let from = bench::at(bed.world.server(), Family::V6, 6003);
     let flood = Udp::source(from, at).rate(16_000_000);
-    let _flood = traffic::eager(desk.world.server(), &flood).expect("a flood");
-    desk.types(&format!(
+    let _flood = traffic::eager(bed.world.server(), &flood).expect("a flood");
+    bed.run_ok(&format!(
         "set cgroup:{} --up 4mbit --down 4mbit",
         group.path()
     ));
-    desk.keeps(|| sent(&desk), R4M, "what the group sends");
+    bed.await_limited(|| sent(&bed), R4M, "what the group sends");
     let mut received = || {
         receives.tell("?").expect("it hears");
         let line = receives.next_line(PATIENCE).expect("it counts");
@@ -198,21 +198,21 @@ fn a_socket_of_before_without_room_for_a_tag_is_held_by_its_group() {
     bench::pause(1.5);
     let after = received();
     let rate = (after.0 - before.0) / (after.1 - before.1) * 1e9;
-    desk.held(rate, R4M, "what the group receives");
+    bed.assert_limited(rate, R4M, "what the group receives");
 }
 
 #[test]
 fn connections_of_a_listener_without_room_for_a_tag_are_held() {
-    let desk = Desk::new().expect("a desk");
-    let program = hostile(&desk, None, LISTENER, &["6001"]);
-    let answer = desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+    let bed = TestBed::new().expect("a bed");
+    let program = hostile(&bed, None, LISTENER, &["6001"]);
+    let answer = bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
     assert!(
         answer.stdout.contains("have no room for a tag"),
         "{answer:?}"
     );
-    let asks = Tcp::connect(desk.client(6001), 2).sink();
-    let _asks = traffic::eager(desk.world.server(), &asks).expect("who downloads");
-    desk.keeps(|| sent(&desk), R4M, "accepted connections");
+    let asks = Tcp::connect(bed.client(6001), 2).sink();
+    let _asks = traffic::eager(bed.world.server(), &asks).expect("who downloads");
+    bed.await_limited(|| sent(&bed), R4M, "accepted connections");
 }
 
 /// Sends datagrams under a process name that is not valid text, from the start or from a signal on.
@@ -231,33 +231,33 @@ while True:
 
 #[test]
 fn a_process_whose_name_is_no_text_is_held() {
-    let desk = Desk::new().expect("a desk");
-    let (_sink, to) = sink(&desk, 5001);
-    let program = hostile(&desk, None, NAMELESS, &[&to, "5001", "now"]);
+    let bed = TestBed::new().expect("a bed");
+    let (_sink, to) = sink(&bed, 5001);
+    let program = hostile(&bed, None, NAMELESS, &[&to, "5001", "now"]);
     let pid = program.pid();
-    desk.types(&format!("set pid:{pid} --up 4mbit"));
-    desk.keeps(|| sent(&desk), R4M, "a process without a name");
-    let said = desk.types(&format!("explain pid:{pid}")).stdout;
+    bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
+    bed.await_limited(|| sent(&bed), R4M, "a process without a name");
+    let said = bed.run_ok(&format!("explain pid:{pid}")).stdout;
     assert!(!said.contains('\x1b'), "{said:?}");
 }
 
 #[test]
 fn a_process_that_calls_itself_by_no_text_stays_held_over_a_restart() {
-    let mut desk = Desk::new().expect("a desk");
-    let (_sink, to) = sink(&desk, 5001);
-    let program = hostile(&desk, None, NAMELESS, &[&to, "5001", "later"]);
+    let mut bed = TestBed::new().expect("a bed");
+    let (_sink, to) = sink(&bed, 5001);
+    let program = hostile(&bed, None, NAMELESS, &[&to, "5001", "later"]);
     let pid = program.pid();
-    desk.types(&format!("set pid:{pid} --up 4mbit"));
+    bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
     let comm = || fs::read(format!("/proc/{pid}/comm")).expect("its name");
     let before = comm();
     netnice_lab::sys::kill(pid as i32, 10).expect("it is told");
-    assert!(soon(|| comm() != before), "it keeps its name");
+    assert!(becomes_true(|| comm() != before), "it keeps its name");
     for _ in 0..2 {
-        desk.netnice.kill_daemon();
-        desk.netnice.start_daemon().expect("it starts again");
+        bed.netnice.kill_daemon();
+        bed.netnice.start_daemon().expect("it starts again");
     }
-    assert_ne!(desk.target(&format!("pid:{pid}")), serde_json::Value::Null);
-    desk.keeps(|| sent(&desk), R4M, "after a restart");
+    assert_ne!(bed.target(&format!("pid:{pid}")), serde_json::Value::Null);
+    bed.await_limited(|| sent(&bed), R4M, "after a restart");
 }
 
 /// A slice and a cgroup in it that ANN owns, like `user@UID.service`.
@@ -283,39 +283,39 @@ fn made_by_ann(part: &Cgroup, name: &str) -> Cgroup {
 
 #[test]
 fn a_users_own_group_does_not_take_the_contract_of_a_unit() {
-    let desk = Desk::new().expect("a desk");
+    let bed = TestBed::new().expect("a bed");
     let (slice, part) = part_of_ann();
     let name = format!("nn{}-name.service", std::process::id());
     let hers = made_by_ann(&part, &name);
     // Only the cgroup that ANN made has this name.
-    let answer = desk.answers(&format!("set unit:{name} --up 4mbit"), 1);
+    let answer = bed.run_with_status(&format!("set unit:{name} --up 4mbit"), 1);
     assert!(answer.stderr.contains("is it running?"), "{answer:?}");
     let rule = format!("[[rule]]\nname = \"web\"\nmatch = \"unit:{name}\"\nup = \"4mbit\"\n");
-    fs::write(desk.netnice.policy(), rule).expect("a policy");
-    desk.types("reload");
-    let explained = || desk.types(&format!("explain unit:{name}")).stdout;
+    fs::write(bed.netnice.policy(), rule).expect("a policy");
+    bed.run_ok("reload");
+    let explained = || bed.run_ok(&format!("explain unit:{name}")).stdout;
     assert!(!explained().contains(hers.path()), "{}", explained());
     // The unit starts and gets its contract.
     let unit = slice.below(&name).expect("the unit");
     assert!(
-        soon(|| explained().contains(unit.path())),
+        becomes_true(|| explained().contains(unit.path())),
         "{}",
         explained()
     );
-    let to = desk.sink(5001).expect("a sink");
+    let to = bed.sink(5001).expect("a sink");
     let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\""];
     let procs = unit.procs();
     let words = [&words[..], &[procs.to_str().expect("plain")]].concat();
     let sends = Tcp::connect(to, 2).source();
-    let _sends = traffic::eager_behind(desk.world.client(), &words, None, &sends).expect("it runs");
-    desk.keeps(|| sent(&desk), R4M, "the unit");
+    let _sends = traffic::eager_behind(bed.world.client(), &words, None, &sends).expect("it runs");
+    bed.await_limited(|| sent(&bed), R4M, "the unit");
 }
 
 #[test]
 fn a_users_own_group_is_not_taken_for_a_container() {
-    let desk = Desk::new().expect("a desk");
+    let bed = TestBed::new().expect("a bed");
     let id = format!("{:08x}", std::process::id()).repeat(8);
-    let record = desk.netnice.docker().join("containers").join(&id);
+    let record = bed.netnice.docker().join("containers").join(&id);
     fs::create_dir_all(&record).expect("a folder");
     let text = format!(r#"{{"ID":"{id}","Name":"/web","State":{{"Running":true}}}}"#);
     fs::write(record.join("config.v2.json"), text).expect("a record");
@@ -327,24 +327,24 @@ fn a_users_own_group_is_not_taken_for_a_container() {
     let _inside = other
         .below(&format!("docker-{id}.scope"))
         .expect("a group in a container");
-    let answer = desk.answers("set container:web --up 4mbit", 1);
+    let answer = bed.run_with_status("set container:web --up 4mbit", 1);
     assert!(answer.stderr.contains("does not run"), "{answer:?}");
     let container = slice
         .below(&format!("docker-{id}.scope"))
         .expect("the container");
-    desk.types("set container:web --up 4mbit");
-    let explained = desk.types("explain container:web").stdout;
+    bed.run_ok("set container:web --up 4mbit");
+    let explained = bed.run_ok("explain container:web").stdout;
     assert!(explained.contains(container.path()), "{explained}");
 }
 
 /// The slot numbers in the eBPF programs' map with which packets return to an interface of the
 /// client.
-fn slots(desk: &Desk, device: &str) -> Vec<String> {
-    let about = desk.world.client().ns.ip(&format!("-j link show {device}"));
+fn slots(bed: &TestBed, device: &str) -> Vec<String> {
+    let about = bed.world.client().ns.ip(&format!("-j link show {device}"));
     let about = about.expect("the interface");
     let about: serde_json::Value = serde_json::from_str(&about).expect("JSON");
     let index = about[0]["ifindex"].as_u64().expect("a number") as u32;
-    let map = desk.netnice.runtime().join("bpf/slots");
+    let map = bed.netnice.runtime().join("bpf/slots");
     let mut dump = Command::new("bpftool");
     dump.args(["-j", "map", "dump", "pinned"]).arg(map);
     let text = netnice_lab::process::run(&mut dump).expect("bpftool reads the map");
@@ -368,8 +368,8 @@ fn slots(desk: &Desk, device: &str) -> Vec<String> {
 }
 
 /// A container with a network of its own, behind a veth pair.
-fn network(desk: &Desk) -> Host {
-    let client = &desk.world.client().ns;
+fn network(bed: &TestBed) -> Host {
+    let client = &bed.world.client().ns;
     let ns = Netns::create("tcindex").expect("a namespace");
     let name = ns.name();
     for line in [
@@ -389,7 +389,7 @@ fn network(desk: &Desk) -> Host {
     client
         .sysctl("net/ipv4/ip_forward", "1")
         .expect("forwarding");
-    let server = &desk.world.server().ns;
+    let server = &bed.world.server().ns;
     server
         .ip("route add 10.88.0.0/24 via 10.77.0.1")
         .expect("a route");
@@ -402,33 +402,33 @@ fn network(desk: &Desk) -> Host {
 
 #[test]
 fn a_container_that_marks_its_packets_as_come_back_is_held() {
-    let desk = Desk::new().expect("a desk");
+    let bed = TestBed::new().expect("a bed");
     let slice = Cgroup::create("box.slice").expect("a slice");
     let id = format!("{:08x}", std::process::id()).repeat(8);
     let group = slice.below(&format!("docker-{id}.scope")).expect("a group");
-    let inside = network(&desk);
-    let to = desk.sink(5001).expect("a sink");
+    let inside = network(&bed);
+    let to = bed.sink(5001).expect("a sink");
     let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\""];
     let procs = group.procs();
     let words = [&words[..], &[procs.to_str().expect("plain")]].concat();
     let sends = Tcp::connect(to, 2).source();
     let _sends = traffic::eager_behind(&inside, &words, None, &sends).expect("it runs");
-    desk.types(&format!("set container:{id} --up 4mbit"));
-    desk.keeps(|| sent(&desk), R4M, "as it is");
+    bed.run_ok(&format!("set container:{id} --up 4mbit"));
+    bed.await_limited(|| sent(&bed), R4M, "as it is");
     // The container's own classifier may give packets any tc_index, also the ones that netnice
     // uses.
     inside
         .ns
         .tc("qdisc add dev eth0 clsact")
         .expect("its queue is its own");
-    let all = slots(&desk, "vbox");
+    let all = slots(&bed, "vbox");
     assert!(all.len() >= 6, "{all:?}");
     for slot in all {
         let rule = format!(
             "filter replace dev eth0 egress pref 1 handle 800::800 protocol ip u32 match u32 0 0 flowid :{slot}"
         );
         inside.ns.tc(&rule).expect("a classifier");
-        let rate = desk.sent(0.2, 0.7).expect("a rate");
+        let rate = bed.sent_rate(0.2, 0.7).expect("a rate");
         let most = R4M.bits as f64 * 1.03 + 8.0 * 65_536.0;
         assert!(
             rate <= most,
@@ -436,32 +436,32 @@ fn a_container_that_marks_its_packets_as_come_back_is_held() {
             rate / 1e6
         );
     }
-    desk.keeps(|| sent(&desk), R4M, "in the end");
+    bed.await_limited(|| sent(&bed), R4M, "in the end");
 }
 
 /// A set-user-id program that ANN runs belongs to root, not to ANN.
 #[test]
 fn a_set_user_id_program_is_not_its_callers() {
-    let desk = Desk::new().expect("a desk");
-    let program = desk.world.folder().join("sleep");
+    let bed = TestBed::new().expect("a bed");
+    let program = bed.world.folder().join("sleep");
     fs::copy("/bin/sleep", &program).expect("a copy");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("its mode");
     let started = |program: &str| {
-        let mut command = command_as(desk.world.client(), ANN);
+        let mut command = command_as(bed.world.client(), ANN);
         command.args(["sh", "-c", "echo here; exec \"$0\" 600", program]);
         let mut process = Proc::start(command).expect("a process");
         process.next_line(PATIENCE).expect("it runs");
         let of = process.pid();
         let runs =
             || fs::read_to_string(format!("/proc/{of}/comm")).is_ok_and(|name| name == "sleep\n");
-        assert!(soon(runs), "it does not begin");
+        assert!(becomes_true(runs), "it does not begin");
         process
     };
     let raised = started(program.to_str().expect("plain"));
     let own = started("/bin/sleep");
-    let netnice = desk.copy_for_all("netnice").expect("a copy");
+    let netnice = bed.copy_for_all("netnice").expect("a copy");
     let limit = |pid: u32| {
-        let mut command = as_user(&desk, ANN);
+        let mut command = as_user(&bed, ANN);
         command
             .arg(&netnice)
             .args(["set", &format!("pid:{pid}"), "--up", "1kbit"]);

@@ -32,11 +32,11 @@ use netnice_api::{
     Clear, ClearWhat, Client, ClientError, LinkChange, Reload, Request, Response, RuntimeDir, Set,
     Show,
 };
-use netnice_lab::desk::{Desk, skip, soon};
 use netnice_lab::experiment::bench::pause;
 use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::storm::seed;
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true, skip};
 use netnice_lab::tracer::{Call, Outcome, Tracer, Verdict};
 use netnice_lab::traffic::{self, Running, Udp};
 use netnice_lab::world::{Netnice, traces};
@@ -193,7 +193,7 @@ struct State {
 
 /// A test bed with a program under root's limit, and a process that the operations limit.
 struct Bench {
-    desk: Desk,
+    bed: TestBed,
     root: Running,
     other: Proc,
     third: Proc,
@@ -204,14 +204,14 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let desk = Desk::new().expect("a desk");
-        let to = desk.sink(5001).expect("a sink");
-        let flood = Udp::source(desk.client(4001), to).rate(OFFERED);
-        let root = traffic::eager(desk.world.client(), &flood).expect("a program");
-        let (other, third) = (desk.sleeper(), desk.sleeper());
-        let watch = Watch::new(desk.world.server().ns.door());
+        let bed = TestBed::new().expect("a bed");
+        let to = bed.sink(5001).expect("a sink");
+        let flood = Udp::source(bed.client(4001), to).rate(OFFERED);
+        let root = traffic::eager(bed.world.client(), &flood).expect("a program");
+        let (other, third) = (bed.sleeper(), bed.sleeper());
+        let watch = Watch::new(bed.world.server().ns.door());
         Bench {
-            desk,
+            bed,
             root,
             other,
             third,
@@ -249,20 +249,20 @@ impl Bench {
             Operation::Clear | Operation::Start | Operation::All => self.hold(other, "4mbit"),
             Operation::First => {}
         }
-        let policy = self.desk.netnice.policy();
+        let policy = self.bed.netnice.policy();
         match operation {
             Operation::Reload | Operation::Start => {
                 let there = std::fs::read_to_string(&policy).is_ok_and(|text| text == POLICY[0]);
                 std::fs::write(&policy, POLICY[0]).expect("a policy");
                 if !there {
-                    self.desk.types("reload");
+                    self.bed.run_ok("reload");
                 }
                 if operation == Operation::Reload {
                     std::fs::write(&policy, POLICY[1]).expect("a policy");
                 }
             }
             Operation::Link if !self.shown()["links"].as_array().is_some_and(Vec::is_empty) => {
-                self.desk.types("link eth0 --unmanage");
+                self.bed.run_ok("link eth0 --unmanage");
             }
             _ => {}
         }
@@ -270,25 +270,25 @@ impl Bench {
 
     /// Removes the policy.
     fn without_policy(&mut self) {
-        let policy = self.desk.netnice.policy();
+        let policy = self.bed.netnice.policy();
         if policy.exists() {
             std::fs::write(&policy, "").expect("a policy");
-            self.desk.types("reload");
+            self.bed.run_ok("reload");
             std::fs::remove_file(&policy).expect("it is there");
         }
     }
 
     fn hold(&self, pid: u32, rate: &str) {
         let name = self.target(pid);
-        if self.desk.target(&name).is_null() {
-            self.desk.types(&format!("set {name} --up {rate}"));
+        if self.bed.target(&name).is_null() {
+            self.bed.run_ok(&format!("set {name} --up {rate}"));
         }
     }
 
     fn lift(&self, pid: u32) {
         let name = self.target(pid);
-        if !self.desk.target(&name).is_null() {
-            self.desk.types(&format!("clear {name}"));
+        if !self.bed.target(&name).is_null() {
+            self.bed.run_ok(&format!("clear {name}"));
         }
     }
 
@@ -296,12 +296,12 @@ impl Bench {
         let shown = self.shown();
         let none = |what: &str| shown[what].as_array().is_some_and(Vec::is_empty);
         if !none("targets") || !none("links") {
-            self.desk.types("clear --all");
+            self.bed.run_ok("clear --all");
         }
     }
 
     fn shown(&self) -> Value {
-        self.desk.netnice.show_standing().expect("a show")
+        self.bed.netnice.show_standing().expect("a show")
     }
 
     /// The current state of the daemon.
@@ -346,7 +346,7 @@ impl Bench {
     ) -> anyhow::Result<(Outcome, Result<Response, ClientError>)> {
         let request = operation.request(self);
         let over = Arc::new(AtomicBool::new(false));
-        let netnice = &mut self.desk.netnice;
+        let netnice = &mut self.bed.netnice;
         if operation == Operation::Start {
             netnice.kill_daemon();
             let pid = netnice.start_daemon_stopped()?;
@@ -367,19 +367,19 @@ impl Bench {
         let pid = netnice.pid().expect("the daemon runs");
         let process = operation.process(self);
         let tracer = Tracer::seize(pid)?;
-        let asked = Asked::ask(&self.desk.netnice, request, process);
+        let asked = Asked::ask(&self.bed.netnice, request, process);
         let outcome = tracer.follow(judge, || asked.has_come())?;
         Ok((outcome, asked.answer()))
     }
 
     /// Root's limit in the kernel: the class, the programs, and the map entries of its target.
     fn of_root(&self) -> BTreeSet<String> {
-        let ns = &self.desk.world.client().ns;
+        let ns = &self.bed.world.client().ns;
         let classes = ns.tc("class show dev nn0").unwrap_or_default();
         let classes = classes.lines().filter(|line| line.contains(ROOTS_CLASS));
         let mut found: BTreeSet<String> = classes.map(|line| line.trim().to_owned()).collect();
         // The programs behind these pins follow forks, sockets and packets.
-        let runtime = self.desk.netnice.runtime();
+        let runtime = self.bed.netnice.runtime();
         let pins = std::fs::read_dir(runtime.join("bpf")).into_iter().flatten();
         let pins = pins
             .flatten()
@@ -415,7 +415,7 @@ impl Bench {
 
     /// Interfaces, queues, classes and files, and the number of entries in each map.
     fn traces(&self) -> BTreeSet<String> {
-        let (ns, runtime) = (&self.desk.world.client().ns, self.desk.netnice.runtime());
+        let (ns, runtime) = (&self.bed.world.client().ns, self.bed.netnice.runtime());
         let mut found = traces::traces(ns, runtime).expect("they are listed");
         // Target numbers differ each time, but the number of entries does not.
         let maps = [
@@ -452,20 +452,20 @@ impl Bench {
     /// Starts from an empty state after a fault, so that the next attempt is not affected.
     fn anew(&mut self) {
         self.watch.rest();
-        let netnice = &mut self.desk.netnice;
+        let netnice = &mut self.bed.netnice;
         if !netnice.runs() {
             netnice.kill_daemon();
             netnice.start_daemon().expect("another daemon");
         }
         let _ = std::fs::remove_file(netnice.policy());
-        self.desk.types("clear --all");
-        self.desk.netnice.stop_daemon();
-        let runtime = self.desk.netnice.runtime().to_owned();
+        self.bed.run_ok("clear --all");
+        self.bed.netnice.stop_daemon();
+        let runtime = self.bed.netnice.runtime().to_owned();
         for entry in std::fs::read_dir(&runtime).into_iter().flatten().flatten() {
             let _ = std::fs::remove_file(entry.path());
         }
         self.roots = None;
-        self.desk.netnice.start_daemon().expect("another daemon");
+        self.bed.netnice.start_daemon().expect("another daemon");
     }
 
     /// Fails if an object of netnice is left after everything is cleared, or if more arrived than
@@ -474,18 +474,18 @@ impl Bench {
         self.watch.rest();
         faults.extend(self.watch.judge());
         if faults.is_empty() {
-            let _ = std::fs::remove_file(self.desk.netnice.policy());
-            self.desk.types("clear --all");
-            self.desk.netnice.stop_daemon();
+            let _ = std::fs::remove_file(self.bed.netnice.policy());
+            self.bed.run_ok("clear --all");
+            self.bed.netnice.stop_daemon();
             let ours = |line: &&String| {
                 ["nn0", "interface nnd", "file "]
                     .iter()
                     .any(|mark| line.contains(mark))
             };
             let left = || self.traces().iter().filter(ours).count();
-            soon(|| left() == 0);
+            becomes_true(|| left() == 0);
             faults.extend(self.traces().iter().filter(ours).cloned());
-            self.desk.netnice.start_daemon().expect("another daemon");
+            self.bed.netnice.start_daemon().expect("another daemon");
         }
         let count = faults.len();
         faults.truncate(MOST_TOLD);

@@ -14,10 +14,10 @@ use netnice_api::{
     Clear, ClearWhat, Client, ClientError, Doctor, Ping, Request, Response, RuntimeDir, Set, Show,
     encode_request, fds,
 };
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::process::{self, PATIENCE, Proc};
 use netnice_lab::storm::pidfd;
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true};
 
 use crate::people::{ANN, BOB};
 
@@ -74,7 +74,7 @@ impl Pings {
     fn go_on(&self, least: Duration) {
         thread::sleep(least);
         let answered = self.answered.clone();
-        soon(|| answered.load(Ordering::Relaxed) >= ENOUGH || self.thread.is_finished());
+        becomes_true(|| answered.load(Ordering::Relaxed) >= ENOUGH || self.thread.is_finished());
     }
 
     /// Ends the pings and prints their durations; returns their p99.
@@ -179,8 +179,8 @@ impl Way {
 
 /// One user sends descriptors whose close blocks, in all ways, while another user pings. Returns
 /// the number that the kernel passed.
-fn descriptors_that_block(desk: &Desk) -> usize {
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+fn descriptors_that_block(bed: &TestBed) -> usize {
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let others = Pings::of(&dir);
     let sockets: Vec<Lingering> = (0..50).map(|_| Lingering::new()).collect();
     let passed = Arc::new(AtomicUsize::new(0));
@@ -208,9 +208,9 @@ fn descriptors_that_block(desk: &Desk) -> usize {
 
 /// Blocks the front's thread of a user: the front is stopped until this process has closed its copy
 /// of the sent descriptor. Returns what the caller must keep open.
-fn stick(desk: &Desk) -> (Vec<UnixStream>, TcpStream) {
-    let front = front(daemon(desk)).expect("a front") as i32;
-    let path = desk.netnice.runtime().join("netnice.sock");
+fn stick(bed: &TestBed) -> (Vec<UnixStream>, TcpStream) {
+    let front = front(daemon(bed)).expect("a front") as i32;
+    let path = bed.netnice.runtime().join("netnice.sock");
     sys::kill(front, libc::SIGSTOP).expect("root may");
     let sent = as_user(ANN, move || {
         let socket = Lingering::new();
@@ -226,9 +226,9 @@ fn stick(desk: &Desk) -> (Vec<UnixStream>, TcpStream) {
 }
 
 /// A process of the hostile user with many sockets whose close blocks.
-fn full_of_lingering(desk: &Desk, connections: usize) -> Proc {
-    let mut command = crate::people::as_user(desk, ANN);
-    command.arg(desk.copy_for_all("netnice-lab").expect("a copy"));
+fn full_of_lingering(bed: &TestBed, connections: usize) -> Proc {
+    let mut command = crate::people::as_user(bed, ANN);
+    command.arg(bed.copy_for_all("netnice-lab").expect("a copy"));
     command.args(["storm", "lingering", "--count", &connections.to_string()]);
     let mut process = Proc::start(command).expect("a process");
     process.next_line(PATIENCE).expect("it has them");
@@ -260,12 +260,12 @@ fn clear(pid: u32) -> Request {
 #[test]
 #[ignore = "long: a process with 10,000 connections, and a time that is judged"]
 fn a_process_with_twenty_thousand_sockets_delays_others_little() {
-    let desk = Desk::new().expect("a desk");
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
-    let own = desk.sleeper();
+    let bed = TestBed::new().expect("a bed");
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
+    let own = bed.sleeper();
     // The eBPF programs for the first limit are loaded before.
-    desk.types(&format!("set pid:{} --up 1mbit", own.pid()));
-    let process = full_of_lingering(&desk, 9_900);
+    bed.run_ok(&format!("set pid:{} --up 1mbit", own.pid()));
+    let process = full_of_lingering(&bed, 9_900);
     let others = Pings::of(&dir);
     let stop = Arc::new(AtomicBool::new(false));
     let (pid, over) = (process.pid(), stop.clone());
@@ -290,14 +290,14 @@ fn a_process_with_twenty_thousand_sockets_delays_others_little() {
 
 #[test]
 fn a_process_that_ends_while_its_sockets_are_tagged_stops_nobody() {
-    let desk = Desk::new().expect("a desk");
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+    let bed = TestBed::new().expect("a bed");
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let others = Pings::of(&dir);
-    let own = desk.sleeper();
+    let own = bed.sleeper();
     // The eBPF programs for the first limit are loaded before.
-    desk.types(&format!("set pid:{} --up 1mbit", own.pid()));
+    bed.run_ok(&format!("set pid:{} --up 1mbit", own.pid()));
     for tries in 0..12 {
-        let process = full_of_lingering(&desk, 400);
+        let process = full_of_lingering(&bed, 400);
         let (pid, dir) = (process.pid(), dir.clone());
         let asked = as_user(ANN, move || limit(&dir, pid, 1));
         thread::sleep(Duration::from_millis(2 + 3 * tries));
@@ -310,8 +310,8 @@ fn a_process_that_ends_while_its_sockets_are_tagged_stops_nobody() {
 }
 
 /// Whether a ping of the hostile user is answered.
-fn harmful_is_served(desk: &Desk, within: Duration) -> bool {
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+fn harmful_is_served(bed: &TestBed, within: Duration) -> bool {
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let pinged = as_user(ANN, move || {
         let client = Client::connect(&dir);
         client.and_then(|mut it| it.call_within(within, &ping(), None))
@@ -321,48 +321,51 @@ fn harmful_is_served(desk: &Desk, within: Duration) -> bool {
 
 #[test]
 fn descriptors_whose_close_blocks_stop_nobody() {
-    let desk = Desk::new().expect("a desk");
-    let before = descriptors_of(daemon(&desk));
-    descriptors_that_block(&desk);
-    desk.types("show");
+    let bed = TestBed::new().expect("a bed");
+    let before = descriptors_of(daemon(&bed));
+    descriptors_that_block(&bed);
+    bed.run_ok("show");
     assert!(
-        soon(|| descriptors_of(daemon(&desk)) <= before),
+        becomes_true(|| descriptors_of(daemon(&bed)) <= before),
         "the daemon keeps descriptors: {before}, then {}",
-        descriptors_of(daemon(&desk))
+        descriptors_of(daemon(&bed))
     );
 }
 
 #[test]
 fn descriptors_whose_close_blocks_stop_nobody_where_the_kernel_lets_them_through() {
-    let mut desk = Desk::new().expect("a desk");
-    desk.netnice
+    let mut bed = TestBed::new().expect("a bed");
+    bed.netnice
         .restart_with(&["--take-descriptors"])
         .expect("it starts");
-    let kept = stick(&desk);
+    let kept = stick(&bed);
     assert!(
-        !harmful_is_served(&desk, Duration::from_millis(500)),
+        !harmful_is_served(&bed, Duration::from_millis(500)),
         "nothing blocks"
     );
-    let passed = descriptors_that_block(&desk);
+    let passed = descriptors_that_block(&bed);
     assert!(passed >= 10, "{passed} came through, so nothing was tried");
     assert!(
-        !harmful_is_served(&desk, Duration::from_millis(500)),
+        !harmful_is_served(&bed, Duration::from_millis(500)),
         "nothing blocks"
     );
     // The user that sent the descriptors is served again when the other ends have closed.
     drop(kept);
-    let served = || harmful_is_served(&desk, BOUND);
-    assert!(soon(served), "the user's own pings are not answered");
+    let served = || harmful_is_served(&bed, BOUND);
+    assert!(
+        becomes_true(served),
+        "the user's own pings are not answered"
+    );
 }
 
 #[test]
 fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
-    let mut desk = Desk::new().expect("a desk");
-    desk.netnice
+    let mut bed = TestBed::new().expect("a bed");
+    bed.netnice
         .restart_with(&["--take-descriptors"])
         .expect("it starts");
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
-    let kept = stick(&desk);
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
+    let kept = stick(&bed);
     let others = Pings::of(&dir);
     let attack = as_user(ANN, move || {
         // More connections than the user may have; the blocked thread accepts none of them.
@@ -390,8 +393,8 @@ fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
 
 #[test]
 fn a_user_with_all_connections_that_a_user_may_have_delays_others_little() {
-    let desk = Desk::new().expect("a desk");
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+    let bed = TestBed::new().expect("a bed");
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let stop = Arc::new(AtomicBool::new(false));
     let others = Pings::of(&dir);
     let greedy: Vec<_> = (0..32)
@@ -429,8 +432,8 @@ fn a_user_with_all_connections_that_a_user_may_have_delays_others_little() {
 
 #[test]
 fn who_reads_no_answers_delays_nobody() {
-    let desk = Desk::new().expect("a desk");
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+    let bed = TestBed::new().expect("a bed");
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let others = Pings::of(&dir);
     let deaf = as_user(ANN, move || {
         let frame = encode_request(&Request::Doctor(Doctor {})).expect("short");
@@ -453,8 +456,8 @@ fn who_reads_no_answers_delays_nobody() {
 }
 
 /// The daemon's process.
-fn daemon(desk: &Desk) -> u32 {
-    desk.netnice.pid().expect("it runs")
+fn daemon(bed: &TestBed) -> u32 {
+    bed.netnice.pid().expect("it runs")
 }
 
 /// The front process of a daemon, once it is confined.
@@ -482,8 +485,8 @@ fn descriptors_of(pid: u32) -> usize {
 
 #[test]
 fn what_reads_the_socket_can_do_nothing_else() {
-    let desk = Desk::new().expect("a desk");
-    let front = front(daemon(&desk)).expect("a front");
+    let bed = TestBed::new().expect("a bed");
+    let front = front(daemon(&bed)).expect("a front");
     let users = field(front, "Uid:");
     assert!(users.split_whitespace().all(|uid| uid != "0"), "{users}");
     assert_eq!(field(front, "Groups:"), "");
@@ -499,14 +502,14 @@ fn what_reads_the_socket_can_do_nothing_else() {
     );
     let root = std::fs::read_dir(format!("/proc/{front}/root")).expect("root may look");
     assert_eq!(root.count(), 0, "its root folder is not empty");
-    let said = desk.types("doctor").stdout;
+    let said = bed.run_ok("doctor").stdout;
     let line = said.lines().find(|line| line.contains("reads the socket"));
     println!("{}", line.expect("a line of the front"));
     // The same program, with the same confinement, tries what must be impossible.
     let mut command = process::own_group(process::binary("netniced").expect("it is built"));
     command
         .args(["--try-front", "65534:65534"])
-        .current_dir(desk.world.folder());
+        .current_dir(bed.world.folder());
     let tried = process::run(&mut command).expect("it ends well");
     print!("{tried}");
     assert!(tried.lines().count() > 15, "{tried}");
@@ -525,7 +528,7 @@ fn what_reads_the_socket_can_do_nothing_else() {
             "{refused} is not in {tried}"
         );
     }
-    let left = std::fs::read_dir(desk.world.folder()).expect("the folder");
+    let left = std::fs::read_dir(bed.world.folder()).expect("the folder");
     let left: Vec<PathBuf> = left.flatten().map(|entry| entry.path()).collect();
     assert!(
         left.iter()
@@ -536,12 +539,12 @@ fn what_reads_the_socket_can_do_nothing_else() {
 
 #[test]
 fn when_it_is_killed_another_one_serves_and_limits_stay() {
-    let desk = Desk::new().expect("a desk");
-    let process = desk.sleeper();
-    desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
-    let before = desk.netnice.show_standing().expect("a show");
-    let own = daemon(&desk);
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+    let bed = TestBed::new().expect("a bed");
+    let process = bed.sleeper();
+    bed.run_ok(&format!("set pid:{} --up 4mbit", process.pid()));
+    let before = bed.netnice.show_standing().expect("a show");
+    let own = daemon(&bed);
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     for _ in 0..3 {
         let was = front(own).expect("a front");
         let mut client = Client::connect(&dir).expect("it listens");
@@ -553,47 +556,47 @@ fn when_it_is_killed_another_one_serves_and_limits_stay() {
             "{error}"
         );
         assert!(
-            soon(|| front(own).is_some_and(|now| now != was)),
+            becomes_true(|| front(own).is_some_and(|now| now != was)),
             "no other one"
         );
-        assert_eq!(desk.netnice.show_standing().expect("a show"), before);
+        assert_eq!(bed.netnice.show_standing().expect("a show"), before);
     }
-    assert_eq!(daemon(&desk), own);
+    assert_eq!(daemon(&bed), own);
     assert!(sys::alive(own));
 }
 
 #[test]
 fn it_ends_with_its_daemon() {
-    let mut desk = Desk::new().expect("a desk");
+    let mut bed = TestBed::new().expect("a bed");
     for signal in [libc::SIGKILL, libc::SIGTERM] {
-        let own = daemon(&desk);
+        let own = daemon(&bed);
         let front = front(own).expect("a front");
         sys::kill(own as i32, signal).expect("root may");
         assert!(
-            soon(|| !sys::alive(own) && !sys::alive(front)),
+            becomes_true(|| !sys::alive(own) && !sys::alive(front)),
             "{front} outlives it"
         );
-        desk.netnice.kill_daemon();
-        desk.netnice.start_daemon().expect("it starts");
+        bed.netnice.kill_daemon();
+        bed.netnice.start_daemon().expect("it starts");
     }
     // A stopped front cannot notice by itself that its daemon has ended.
-    let own = daemon(&desk);
+    let own = daemon(&bed);
     let front = front(own).expect("a front");
     sys::kill(front as i32, libc::SIGSTOP).expect("root may");
-    desk.netnice.kill_daemon();
-    assert!(soon(|| !sys::alive(front)), "{front} outlives it");
-    desk.netnice.start_daemon().expect("it starts");
+    bed.netnice.kill_daemon();
+    assert!(becomes_true(|| !sys::alive(front)), "{front} outlives it");
+    bed.netnice.start_daemon().expect("it starts");
 }
 
 #[test]
 fn a_service_manager_is_told_that_the_loop_turns() {
-    let desk = Desk::new().expect("a desk");
-    let path = desk.world.folder().join("notify");
+    let bed = TestBed::new().expect("a bed");
+    let path = bed.world.folder().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
     socket.set_read_timeout(Some(PATIENCE)).expect("a time");
-    let runtime = desk.world.folder().join("watched");
+    let runtime = bed.world.folder().join("watched");
     let netniced = process::binary("netniced").expect("it is built");
-    let mut command = desk.world.client().ns.command(&netniced);
+    let mut command = bed.world.client().ns.command(&netniced);
     command
         .arg("--runtime-dir")
         .arg(&runtime)

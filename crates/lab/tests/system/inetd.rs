@@ -9,11 +9,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{SECOND, at};
 use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::stats;
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Running, Tcp};
 use netnice_lab::wire::{Flow, Record};
 use netnice_lab::world::Family;
@@ -25,22 +25,22 @@ const K: f64 = 1024.0 * 8.0;
 struct Inetd {
     /// Dropped before the test bed.
     server: Proc,
-    desk: Desk,
+    bed: TestBed,
 }
 
 impl Inetd {
     /// Starts a super-server with this configuration; `words` follow the file's name.
     fn start(config: &str, words: &[&str]) -> Inetd {
-        let desk = Desk::new().expect("a desk");
-        let file = write(&desk, "inetd.conf", config);
+        let bed = TestBed::new().expect("a bed");
+        let file = write(&bed, "inetd.conf", config);
         let file = file.to_str().expect("text");
         let line = [&["inetd", file], words].concat();
-        let server = Proc::start(desk.netnice.command(&line)).expect("it starts");
-        Inetd::serving(desk, server)
+        let server = Proc::start(bed.netnice.command(&line)).expect("it starts");
+        Inetd::serving(bed, server)
     }
 
     /// Waits until a started super-server serves.
-    fn serving(desk: Desk, mut server: Proc) -> Inetd {
+    fn serving(bed: TestBed, mut server: Proc) -> Inetd {
         let until = Instant::now() + PATIENCE;
         let mut said = String::new();
         while !said.contains("is served at") {
@@ -50,19 +50,19 @@ impl Inetd {
             );
             said.push_str(&server.complaints());
         }
-        Inetd { server, desk }
+        Inetd { server, bed }
     }
 
     /// A client that reads everything, in `sessions` sessions of a port.
     fn read(&self, port: u16, sessions: u32) -> Running {
-        let to = self.desk.client(port);
+        let to = self.bed.client(port);
         let reads = Tcp::connect(to, sessions).sink();
-        traffic::eager(self.desk.world.server(), &reads).expect("a client")
+        traffic::eager(self.bed.world.server(), &reads).expect("a client")
     }
 
     /// Connects to an endpoint of the super-server.
     fn connect(&self, to: SocketAddr) -> TcpStream {
-        let stream = self.desk.world.server().ns.enter(|| {
+        let stream = self.bed.world.server().ns.enter(|| {
             let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             Ok(stream)
@@ -83,7 +83,7 @@ impl Inetd {
     /// a while: a window with a fault is followed by another one, for at most [`PATIENCE`]. A rate
     /// above its bound in any window makes `judge` panic.
     fn shows(&self, settle: f64, span: f64, judge: impl Fn(&Record, u64, u64) -> Verdict) {
-        let had = self.desk.record_until(settle, span, |record, from, to| {
+        let had = self.bed.record_until(settle, span, |record, from, to| {
             judge(record, from, to).is_ok()
         });
         let (record, from, to) = had.expect("a record");
@@ -93,15 +93,15 @@ impl Inetd {
     /// The number of sessions that the daemon holds. With a total, the super-server itself is a
     /// target too and is not counted.
     fn targets(&self) -> usize {
-        let shown = self.desk.netnice.show().expect("a show");
+        let shown = self.bed.netnice.show().expect("a show");
         let own = format!("pid:{}", self.server.pid());
         let list = shown["targets"].as_array().expect("a list");
         list.iter().filter(|one| one["target"] != own).count()
     }
 }
 
-fn write(desk: &Desk, name: &str, text: &str) -> PathBuf {
-    let path = desk.world.folder().join(name);
+fn write(bed: &TestBed, name: &str, text: &str) -> PathBuf {
+    let path = bed.world.folder().join(name);
     fs::write(&path, text).expect("written");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("root may");
     path
@@ -243,7 +243,7 @@ fn packets_of_all_sessions_leave_one_after_another() {
         shared("sessions", &got, &[512.0 / 3.0; 3])
     };
     inetd.shows(1.5, 2.0, judge);
-    let (record, from, to) = inetd.desk.record(0.0, 4.0).expect("a record");
+    let (record, from, to) = inetd.bed.record(0.0, 4.0).expect("a record");
     judge(&record, from, to).expect("as just before");
     // A full packet in a millisecond is 12.1 Mbit/s; with the total there may be one every 2.96 ms.
     let rates = record.bins(
@@ -266,16 +266,19 @@ fn an_idle_share_is_lent_and_comes_back() {
     // The quiet session sends after it got a line.
     let config = "ftp cat /dev/zero\n8001 sh -c \"read line; exec cat /dev/zero\"\n";
     let inetd = Inetd::start(config, &["@512Kbyte/sec"]);
-    let mut quiet = inetd.connect(inetd.desk.client(8001));
+    let mut quiet = inetd.connect(inetd.bed.client(8001));
     let _busy = inetd.read(21, 1);
     // Without lending the busy session would keep its half for ever. A session counts as idle after
     // some seconds.
     let lent = || {
-        let (record, from, to) = inetd.desk.record(0.0, 1.0).expect("a record");
+        let (record, from, to) = inetd.bed.record(0.0, 1.0).expect("a record");
         let busy = sessions(&record, 21, from, to);
         busy.iter().sum::<f64>() > 1.3 * 256.0
     };
-    assert!(soon(lent), "the share of an idle session is not lent");
+    assert!(
+        becomes_true(lent),
+        "the share of an idle session is not lent"
+    );
     quiet.write_all(b"go\n").expect("sent");
     let mut drain = quiet.try_clone().expect("a descriptor");
     std::thread::spawn(move || std::io::copy(&mut drain, &mut std::io::sink()));
@@ -292,7 +295,7 @@ fn services_have_weights_lend_nothing_if_told_and_all_sessions_are_counted() {
                   [[service]]\nname = \"heavy\"\nport = 8001\nprogram = \"cat\"\nargs = [\"/dev/zero\"]\nweight = 300\n\
                   [[service]]\nname = \"quiet\"\nport = 8002\nprogram = \"sleep\"\nargs = [\"600\"]\n";
     let mut inetd = Inetd::start(config, &[]);
-    let quiet = inetd.desk.client(8002);
+    let quiet = inetd.bed.client(8002);
     let _first = inetd.connect(quiet);
     let _heavy = inetd.read(8001, 1);
     // Longer than the time after which an idle session would lend.
@@ -301,7 +304,7 @@ fn services_have_weights_lend_nothing_if_told_and_all_sessions_are_counted() {
         limited("300 : 100", &got, &[384.0], 2.0)
     });
     let _second = inetd.connect(quiet);
-    assert!(soon(|| inetd.targets() == 3), "no third session");
+    assert!(becomes_true(|| inetd.targets() == 3), "no third session");
     assert_eq!(inetd.hear(quiet), "");
     let said = inetd.server.complaints();
     assert!(said.contains("3 sessions run, the limit is 3"), "{said}");
@@ -316,7 +319,7 @@ fn a_client_address_has_a_limit_of_its_own() {
     inetd.shows(1.0, 2.5, |record, from, to| {
         shared("of one client", &sessions(record, 21, from, to), &[64.0; 2])
     });
-    assert_eq!(inetd.hear(inetd.desk.client(21)), "");
+    assert_eq!(inetd.hear(inetd.bed.client(21)), "");
 }
 
 #[test]
@@ -328,7 +331,7 @@ fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
                  \"while ($p = recv(STDIN, $m, 99, 0)) { send(STDOUT, uc $m, 0, $p); last if $m eq q(end) }\" @4mbit\n\
                  8004 stream tcp nowait/1 root /usr/bin/cat cat @4mbit\n";
     let inetd = Inetd::start(lines, &[]);
-    let here = inetd.desk.world.client();
+    let here = inetd.bed.world.client();
     // TCP over both address families, with the rights of the user.
     for family in [Family::V4, Family::V6] {
         assert_eq!(inetd.hear(at(here, family, 8001)), "nobody\n");
@@ -338,8 +341,8 @@ fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
         assert_eq!(inetd.hear(at(here, Family::V6, 8002)), "waited\n");
     }
     // UDP: the program has the socket, and a limit.
-    let to = inetd.desk.client(8003);
-    let client = inetd.desk.world.server().ns.enter(|| {
+    let to = inetd.bed.client(8003);
+    let client = inetd.bed.world.server().ns.enter(|| {
         let client = std::net::UdpSocket::bind("0.0.0.0:0")?;
         client.set_read_timeout(Some(PATIENCE))?;
         client.connect(to)?;
@@ -353,19 +356,19 @@ fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
         String::from_utf8_lossy(&answer[..length]).into_owned()
     };
     assert_eq!(ask("hello"), "HELLO");
-    let shown = inetd.desk.netnice.show().expect("a show");
+    let shown = inetd.bed.netnice.show().expect("a show");
     assert_eq!(shown["targets"][0]["effective"]["both"], 4_000_000);
     assert_eq!(ask("end"), "END");
-    assert!(soon(|| inetd.targets() == 0), "a session stays");
+    assert!(becomes_true(|| inetd.targets() == 0), "a session stays");
     assert_eq!(ask("end"), "END");
     // At most one session: the second is closed.
-    let mut first = inetd.connect(inetd.desk.client(8004));
+    let mut first = inetd.connect(inetd.bed.client(8004));
     first.write_all(b"x").expect("sent");
     first.read_exact(&mut [0]).expect("echoed");
-    assert_eq!(inetd.hear(inetd.desk.client(8004)), "");
+    assert_eq!(inetd.hear(inetd.bed.client(8004)), "");
     drop(first);
-    assert!(soon(|| inetd.targets() == 0), "a session stays");
-    let mut again = inetd.connect(inetd.desk.client(8004));
+    assert!(becomes_true(|| inetd.targets() == 0), "a session stays");
+    let mut again = inetd.connect(inetd.bed.client(8004));
     again.write_all(b"y").expect("sent");
     again.read_exact(&mut [0]).expect("echoed");
 }
@@ -379,7 +382,7 @@ fn what_does_not_fit_beside_the_others_is_refused_at_the_door() {
         let mut byte = [0];
         stream.write_all(b"x").is_ok() && matches!(stream.read(&mut byte), Ok(1))
     };
-    let (ftp, fixed) = (inetd.desk.client(21), inetd.desk.client(8001));
+    let (ftp, fixed) = (inetd.bed.client(21), inetd.bed.client(8001));
     let mut one = inetd.connect(ftp);
     assert!(talks(&mut one));
     let mut two = inetd.connect(fixed);
@@ -388,7 +391,7 @@ fn what_does_not_fit_beside_the_others_is_refused_at_the_door() {
     assert!(!talks(&mut inetd.connect(fixed)));
     assert!(!talks(&mut inetd.connect(ftp)));
     drop(two);
-    assert!(soon(|| inetd.targets() == 1), "a session stays");
+    assert!(becomes_true(|| inetd.targets() == 1), "a session stays");
     let mut three = inetd.connect(ftp);
     assert!(talks(&mut three) && talks(&mut one));
     let said = inetd.server.complaints();
@@ -398,10 +401,10 @@ fn what_does_not_fit_beside_the_others_is_refused_at_the_door() {
 
 #[test]
 fn a_bad_configuration_is_refused_at_start_and_by_check() {
-    let desk = Desk::new().expect("a desk");
-    let file = desk.world.folder().join("inetd.toml");
+    let bed = TestBed::new().expect("a bed");
+    let file = bed.world.folder().join("inetd.toml");
     let name = file.display().to_string();
-    let mut taken = desk.world.client().ns.command("perl");
+    let mut taken = bed.world.client().ns.command("perl");
     taken.args([
         "-e",
         "use IO::Socket::INET; $|=1; $s = IO::Socket::INET->new(Listen => 1, LocalPort => 8009) or die; print qq(here\\n); sleep 600",
@@ -432,7 +435,7 @@ fn a_bad_configuration_is_refused_at_start_and_by_check() {
     ] {
         fs::write(&file, text).expect("written");
         for words in [&["inetd", &name, "--check"][..], &["inetd", &name][..]] {
-            let answer = desk.netnice.run(words).expect("it runs");
+            let answer = bed.netnice.run(words).expect("it runs");
             let said = &answer.stderr;
             assert_eq!(answer.status, status, "{text}: {said}");
             let begins = format!("netnice: {name}{line}");
@@ -440,7 +443,7 @@ fn a_bad_configuration_is_refused_at_start_and_by_check() {
         }
     }
     fs::write(&file, "total = \"1mbit\"\nlines = \"8001 cat @512kbit\"\n").expect("written");
-    let answer = desk
+    let answer = bed
         .netnice
         .run(&["inetd", &name, "--check"])
         .expect("it runs");
@@ -449,22 +452,22 @@ fn a_bad_configuration_is_refused_at_start_and_by_check() {
 
 #[test]
 fn more_sessions_than_files_and_programs_with_as_many_as_ever() {
-    let desk = Desk::new().expect("a desk");
-    let program = write(&desk, "program", "#!/bin/sh\nulimit -n\nexec cat\n");
+    let bed = TestBed::new().expect("a bed");
+    let program = write(&bed, "program", "#!/bin/sh\nulimit -n\nexec cat\n");
     let lines = format!("8001 {}\n", program.display());
-    let file = write(&desk, "inetd.conf", &lines);
-    let mut command = desk.world.client().ns.command("prlimit");
+    let file = write(&bed, "inetd.conf", &lines);
+    let mut command = bed.world.client().ns.command("prlimit");
     command
         .args(["--nofile=32:4096", "--"])
-        .arg(desk.netnice.command(&[]).get_program())
+        .arg(bed.netnice.command(&[]).get_program())
         .arg("inetd")
         .arg(file)
-        .env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
+        .env("NETNICE_RUNTIME_DIR", bed.netnice.runtime());
     let server = Proc::start(command).expect("it starts");
-    let inetd = Inetd::serving(desk, server);
+    let inetd = Inetd::serving(bed, server);
     let mut open = Vec::new();
     for _ in 0..48 {
-        let mut stream = inetd.connect(inetd.desk.client(8001));
+        let mut stream = inetd.connect(inetd.bed.client(8001));
         let mut said = [0; 3];
         stream.read_exact(&mut said).expect("a session");
         assert_eq!(&said, b"32\n", "what its programs may have open");
@@ -476,7 +479,7 @@ fn more_sessions_than_files_and_programs_with_as_many_as_ever() {
 fn come_and_go(all: usize, at_once: usize) {
     let mut inetd = Inetd::start("8001 cat\n", &["@100mbit"]);
     let pid = inetd.server.pid();
-    let to = inetd.desk.client(8001);
+    let to = inetd.bed.client(8001);
     let mut standing = inetd.connect(to);
     // Its program runs: the gate and its resources are gone.
     standing.write_all(b"x").expect("sent");
@@ -486,7 +489,7 @@ fn come_and_go(all: usize, at_once: usize) {
     let before = (
         count("fd"),
         classes(&inetd),
-        inetd.desk.world.client().ns.pids().len(),
+        inetd.bed.world.client().ns.pids().len(),
     );
     let mut open = std::collections::VecDeque::new();
     for _ in 0..all {
@@ -502,15 +505,15 @@ fn come_and_go(all: usize, at_once: usize) {
     }
     drop(open);
     assert!(
-        soon(|| inetd.targets() == 1),
+        becomes_true(|| inetd.targets() == 1),
         "targets stay: {}",
         inetd.targets()
     );
-    assert!(soon(|| classes(&inetd) == before.1), "classes stay");
+    assert!(becomes_true(|| classes(&inetd) == before.1), "classes stay");
     let after = (
         count("fd"),
         classes(&inetd),
-        inetd.desk.world.client().ns.pids().len(),
+        inetd.bed.world.client().ns.pids().len(),
     );
     assert_eq!(before, after, "descriptors, classes, processes");
     assert!(inetd.server.running());
@@ -525,7 +528,7 @@ fn come_and_go(all: usize, at_once: usize) {
 /// The number of classes in the limit stage. Queues such as fq_codel list their flows as classes,
 /// which are not counted.
 fn classes(inetd: &Inetd) -> usize {
-    let shown = inetd.desk.world.client().ns.tc("class show dev nn0");
+    let shown = inetd.bed.world.client().ns.tc("class show dev nn0");
     shown.map_or(0, |text| {
         let lines = text.lines();
         lines.filter(|line| line.starts_with("class htb")).count()
@@ -546,7 +549,7 @@ fn ten_thousand_sessions_leave_nothing() {
 #[test]
 fn sessions_go_on_with_their_limits_when_the_super_server_ends() {
     let mut inetd = Inetd::start("8001 cat @1mbit\n", &[]);
-    let mut stream = inetd.connect(inetd.desk.client(8001));
+    let mut stream = inetd.connect(inetd.bed.client(8001));
     let mut echo = || {
         stream.write_all(b"x").expect("sent");
         stream.read_exact(&mut [0]).expect("echoed");
@@ -556,6 +559,6 @@ fn sessions_go_on_with_their_limits_when_the_super_server_ends() {
     sys::kill(pid, libc::SIGKILL).expect("it runs");
     inetd.server.wait(PATIENCE).expect("it ended");
     echo();
-    let shown = inetd.desk.netnice.show().expect("a show");
+    let shown = inetd.bed.netnice.show().expect("a show");
     assert_eq!(shown["targets"][0]["effective"]["both"], 1_000_000);
 }

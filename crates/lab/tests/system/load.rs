@@ -18,10 +18,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use netnice_api::{Client, Log, LogLine, Request, Response, RuntimeDir};
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::storm::client::{Came, Change, Did};
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::world::Netnice;
 use serde_json::Value;
 
@@ -39,9 +39,15 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn start(desk: &Desk, second: &PathBuf, uid: u32, requests: u64, targets: &[String]) -> Crowd {
-        let lab = desk.copy_for_all("netnice-lab").expect("a copy");
-        let client = desk.world.client();
+    fn start(
+        bed: &TestBed,
+        second: &PathBuf,
+        uid: u32,
+        requests: u64,
+        targets: &[String],
+    ) -> Crowd {
+        let lab = bed.copy_for_all("netnice-lab").expect("a copy");
+        let client = bed.world.client();
         let mut command = if uid == 0 {
             client.ns.command(&lab)
         } else {
@@ -55,7 +61,7 @@ impl Crowd {
         };
         command.args(["storm", "client", "--runtime-dir"]);
         command
-            .arg(desk.netnice.runtime())
+            .arg(bed.netnice.runtime())
             .arg("--second")
             .arg(second);
         command.args(["--clients", &clients.to_string()]);
@@ -169,10 +175,10 @@ fn descriptors(netnice: &Netnice) -> usize {
 }
 
 fn serial(requests: u64, memory: u64) {
-    let mut desk = Desk::new().expect("a desk");
-    let second = desk.world.folder().join("second");
-    desk.types("link eth0 --rate 100mbit");
-    let start = |uid: u32, targets: &[String]| Crowd::start(&desk, &second, uid, requests, targets);
+    let mut bed = TestBed::new().expect("a bed");
+    let second = bed.world.folder().join("second");
+    bed.run_ok("link eth0 --rate 100mbit");
+    let start = |uid: u32, targets: &[String]| Crowd::start(&bed, &second, uid, requests, targets);
     let mut crowds: Vec<Crowd> = USERS.map(|uid| start(uid, &[])).collect();
     let processes = crowds.iter().flat_map(|crowd| crowd.targets.clone());
     // Root changes the limits of most of the users' processes, and of the users themselves.
@@ -181,8 +187,8 @@ fn serial(requests: u64, memory: u64) {
         .chain(USERS.map(|uid| format!("user:{uid}")))
         .collect();
     crowds.push(start(0, &roots));
-    let reader = Reader::start(&desk.netnice);
-    let before = (descriptors(&desk.netnice), desk.netnice.daemon_memory());
+    let reader = Reader::start(&bed.netnice);
+    let before = (descriptors(&bed.netnice), bed.netnice.daemon_memory());
     for crowd in &mut crowds {
         crowd.program.tell("go").expect("it listens");
     }
@@ -199,9 +205,9 @@ fn serial(requests: u64, memory: u64) {
         }
     }
     assert!(failures.is_empty(), "{failures:?}");
-    let made = standing(&desk.netnice);
+    let made = standing(&bed.netnice);
     let log = reader.all();
-    let after = (descriptors(&desk.netnice), desk.netnice.daemon_memory());
+    let after = (descriptors(&bed.netnice), bed.netnice.daemon_memory());
     let all: usize = changes.values().map(VecDeque::len).sum();
     println!(
         "{count} requests, {all} changes, {} lines of log",
@@ -216,9 +222,9 @@ fn serial(requests: u64, memory: u64) {
     let (had, has) = (before.1.expect("it lives"), after.1.expect("it lives"));
     assert!(has <= had + memory, "{had} bytes became {has}");
     // The same changes one after the other.
-    desk.types("clear --all");
-    desk.netnice.stop_daemon();
-    let again = Netnice::start(&desk.world.client().ns, &second).expect("a second daemon");
+    bed.run_ok("clear --all");
+    bed.netnice.stop_daemon();
+    let again = Netnice::start(&bed.world.client().ns, &second).expect("a second daemon");
     again.type_line("link eth0 --rate 100mbit").expect("a link");
     let mut faults = Vec::new();
     for line in &log {
@@ -248,7 +254,7 @@ fn serial(requests: u64, memory: u64) {
     );
     assert!(faults.is_empty(), "{} differ: {faults:#?}", faults.len());
     assert!(
-        soon(|| standing(&again) == made),
+        becomes_true(|| standing(&again) == made),
         "one after the other {} became {}",
         made,
         standing(&again)

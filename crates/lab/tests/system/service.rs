@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use netnice_lab::desk::{skip, soon};
 use netnice_lab::process;
+use netnice_lab::testbed::{becomes_true, skip};
 use serde_json::Value;
 
 /// The installed units and programs. Dropping it stops the units and removes their files.
@@ -109,7 +109,7 @@ fn whole_life() -> Result<()> {
     systemctl(&["start", "netniced.socket"])?;
     ensure!(limit()? == 4_000_000, "started again: {}", limit()?);
     netnice(&["clear", "--all"])?;
-    ensure!(soon(|| !stage()), "`clear --all` leaves nn0");
+    ensure!(becomes_true(|| !stage()), "`clear --all` leaves nn0");
     Ok(())
 }
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::time::Instant;
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{SECOND, pause};
 use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Running, Tcp, ftp};
 use netnice_lab::wire::{Flow, Record, Tap};
 use netnice_lab::world::Cgroup;
@@ -21,9 +21,9 @@ const K: f64 = 1024.0 * 8.0;
 struct Share(Proc);
 
 impl Share {
-    fn start(desk: &Desk, line: &str) -> Share {
+    fn start(bed: &TestBed, line: &str) -> Share {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let command = desk
+        let command = bed
             .netnice
             .command(&[&["share", "--json"], &words[..]].concat());
         Share(Proc::start(command).expect("it starts"))
@@ -71,9 +71,9 @@ fn of_line(line: &Value) -> BTreeMap<String, u64> {
 }
 
 /// Starts a program on the client that sends to a port of the server as fast as it can.
-fn sends(desk: &Desk, port: u16) -> Running {
-    let to = desk.sink(port).expect("a sink");
-    traffic::eager(desk.world.client(), &Tcp::connect(to, 1).source()).expect("a program")
+fn sends(bed: &TestBed, port: u16) -> Running {
+    let to = bed.sink(port).expect("a sink");
+    traffic::eager(bed.world.client(), &Tcp::connect(to, 1).source()).expect("a program")
 }
 
 /// The least fraction of its share that a sender must reach, see [`near`].
@@ -108,8 +108,8 @@ fn state(pid: u32) -> Option<char> {
 }
 
 /// The names of all targets of the daemon.
-fn targets(desk: &Desk) -> Vec<String> {
-    let shown = desk.netnice.show().expect("a show");
+fn targets(bed: &TestBed) -> Vec<String> {
+    let shown = bed.netnice.show().expect("a show");
     let targets = shown["targets"].as_array().expect("a list").iter();
     targets
         .filter_map(|t| Some(t["target"].as_str()?.to_string()))
@@ -119,11 +119,11 @@ fn targets(desk: &Desk) -> Vec<String> {
 #[test]
 fn sessions_of_a_running_ftp_server_share_and_follow() {
     ftp::needed().expect("what cargo xtask setup installs");
-    let desk = Desk::new().expect("a desk");
-    let (server, client) = (desk.world.client(), &desk.world.server().ns);
+    let bed = TestBed::new().expect("a bed");
+    let (server, client) = (bed.world.client(), &bed.world.server().ns);
     let address = server.port().v4;
     let conf = ftp::Server {
-        folder: desk.world.folder(),
+        folder: bed.world.folder(),
         bytes: 1 << 38,
         listen: Some(address),
     };
@@ -144,7 +144,7 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
             .enter(|| Ok(TcpStream::connect((address, 21))?))
             .is_ok()
     };
-    assert!(soon(listens), "{}", vsftpd.complaints());
+    assert!(becomes_true(listens), "{}", vsftpd.complaints());
     assert!(vsftpd.running(), "{}", vsftpd.complaints());
     let curl = |session| {
         Proc::start(ftp::fetch(client, address, &ftp::ports(session), 60.0)).expect("curl")
@@ -154,10 +154,10 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
     let before = received();
     let _first = curl(0);
     assert!(
-        soon(|| received() > before + 1_000_000),
+        becomes_true(|| received() > before + 1_000_000),
         "nothing is fetched"
     );
-    let mut share = Share::start(&desk, &format!("512Kbyte/s unit:{}", unit.name()));
+    let mut share = Share::start(&bed, &format!("512Kbyte/s unit:{}", unit.name()));
     share.until(1);
     // The meter starts only now: before, the first session was as fast as the machine.
     let tap = Tap::start(client, "eth0").expect("a tap");
@@ -187,11 +187,11 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
     near("alone again", of(0, left + half, end), 512.0, 0.05);
     share.end();
     assert!(
-        soon(|| targets(&desk).is_empty()),
+        becomes_true(|| targets(&bed).is_empty()),
         "{:?} stay",
-        targets(&desk)
+        targets(&bed)
     );
-    desk.freed(
+    bed.await_unlimited(
         (0.3, 0.7),
         netnice_lab::experiment::bench::R512K,
         "nothing is limited any more",
@@ -200,48 +200,48 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
 
 #[test]
 fn services_have_weights_and_what_was_set_before_comes_back() {
-    let desk = Desk::new().expect("a desk");
-    let (light, heavy) = (sends(&desk, 5001), sends(&desk, 5002));
+    let bed = TestBed::new().expect("a bed");
+    let (light, heavy) = (sends(&bed, 5001), sends(&bed, 5002));
     let [light, heavy] = [&light, &heavy].map(|program| format!("pid:{}", program.pid()));
     // One of them has a limit before.
-    desk.types(&format!("set {light} --both 2mbit"));
+    bed.run_ok(&format!("set {light} --both 2mbit"));
     let line = format!("512Kbyte/s {light} {heavy} --weight {heavy}=300");
     // First a dry run.
     let words: Vec<&str> = line.split_whitespace().collect();
-    let asked = desk
+    let asked = bed
         .netnice
         .run(&[&["share", "--dry-run", "--json"], &words[..]].concat());
     let asked = asked.expect("it runs").ok().expect("good");
     let planned = of_line(&serde_json::from_str(&asked.stdout).expect("JSON"));
     let aims = BTreeMap::from([(light.clone(), 1_048_576), (heavy.clone(), 3_145_728)]);
     assert_eq!(planned, aims);
-    assert_eq!(targets(&desk), [light.as_str()], "nothing was changed");
-    let mut share = Share::start(&desk, &line);
+    assert_eq!(targets(&bed), [light.as_str()], "nothing was changed");
+    let mut share = Share::start(&bed, &line);
     assert_eq!(share.until(2), aims);
     // Both sent without a limit: TCP retransmits their losses first.
-    let (record, from, to) = desk.record(1.5, 1.5).expect("a record");
+    let (record, from, to) = bed.record(1.5, 1.5).expect("a record");
     let of = |port| record.rate(|flow: &Flow| flow.has_port(port), from, to);
     near("weight 100", of(5001), 128.0, 0.03);
     near("weight 300", of(5002), 384.0, 0.03);
     share.end();
     assert!(
-        soon(|| targets(&desk) == [light.as_str()]),
+        becomes_true(|| targets(&bed) == [light.as_str()]),
         "{:?}",
-        targets(&desk)
+        targets(&bed)
     );
     assert!(
-        soon(|| desk.target(&light)["effective"]["both"] == 2_000_000),
+        becomes_true(|| bed.target(&light)["effective"]["both"] == 2_000_000),
         "{}",
-        desk.target(&light)
+        bed.target(&light)
     );
 }
 
 #[test]
 fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
-    let desk = Desk::new().expect("a desk");
-    let to = [5001, 5002, 5003].map(|port| desk.sink(port).expect("a sink"));
+    let bed = TestBed::new().expect("a bed");
+    let to = [5001, 5002, 5003].map(|port| bed.sink(port).expect("a sink"));
     // A parent with two senders of one user, and one of another user that is quiet at first.
-    let lab = desk.copy_for_all("netnice-lab").expect("a copy");
+    let lab = bed.copy_for_all("netnice-lab").expect("a copy");
     let source = |at: usize| {
         format!(
             "{} traffic tcp --connect {} --flows 4 --source --for-ms 600000",
@@ -253,7 +253,7 @@ fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
         format!("perl -e '$) = $( = {user}; $< = $> = {user}; exec @ARGV' sh -c \"{what}\" & ")
     };
     let (a, b, c) = (source(0), source(1), source(2));
-    let flag = desk.world.folder().join("go");
+    let flag = bed.world.folder().join("go");
     let script = [
         as_user(4001, &format!("exec {a}")),
         as_user(4001, &format!("exec {b}")),
@@ -266,10 +266,10 @@ fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
         ),
     ]
     .concat();
-    let mut parent = desk.world.client().ns.command("sh");
+    let mut parent = bed.world.client().ns.command("sh");
     parent.args(["-c", &format!("{script} wait")]);
     let parent = Proc::start(parent).expect("a parent");
-    let mut share = Share::start(&desk, &format!("512Kbyte/s {} --per user", parent.pid()));
+    let mut share = Share::start(&bed, &format!("512Kbyte/s {} --per user", parent.pid()));
     let quarter = 512 * 8192 / 4;
     let by_user = |shares: &BTreeMap<String, u64>| {
         let mut sorted: Vec<u64> = shares.values().copied().collect();
@@ -287,7 +287,7 @@ fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
         let of = |record: &Record, from, to| {
             [5001, 5002, 5003].map(|port| record.rate(|flow: &Flow| flow.has_port(port), from, to))
         };
-        let (record, from, to) = desk
+        let (record, from, to) = bed
             .record_until(1.0, 1.5, |record, from, to| {
                 let rates = of(record, from, to);
                 let mut pairs = rates.iter().zip(wanted);
@@ -311,32 +311,32 @@ fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
     let status = share.0.wait(PATIENCE).expect("it ends");
     assert!(status.success(), "{}", share.0.complaints());
     assert!(
-        soon(|| targets(&desk).is_empty()),
+        becomes_true(|| targets(&bed).is_empty()),
         "{:?} stay",
-        targets(&desk)
+        targets(&bed)
     );
 }
 
 #[test]
 fn a_manager_that_is_killed_leaves_limits_that_end() {
-    let desk = Desk::new().expect("a desk");
-    let program = sends(&desk, 5001);
+    let bed = TestBed::new().expect("a bed");
+    let program = sends(&bed, 5001);
     let target = format!("pid:{}", program.pid());
     let group = Cgroup::create("shared").expect("a control group");
     group.take(program.pid()).expect("it moves");
-    desk.types(&format!("set {target} --both 2mbit"));
-    let mut share = Share::start(&desk, &format!("1mbit cgroup:{}", group.path()));
+    bed.run_ok(&format!("set {target} --both 2mbit"));
+    let mut share = Share::start(&bed, &format!("1mbit cgroup:{}", group.path()));
     share.until(1);
-    let said = desk.types(&format!("explain {target}")).stdout;
+    let said = bed.run_ok(&format!("explain {target}")).stdout;
     let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
     let end = format!("when process {} ends", share.0.pid());
     assert!(words.contains(&end), "{said}");
-    assert_eq!(desk.target(&target)["effective"]["both"], 1_000_000);
+    assert_eq!(bed.target(&target)["effective"]["both"], 1_000_000);
     share.0.kill();
-    let left = || targets(&desk) == [target.clone()];
-    assert!(soon(left), "{:?} stay", targets(&desk));
+    let left = || targets(&bed) == [target.clone()];
+    assert!(becomes_true(left), "{:?} stay", targets(&bed));
     assert_eq!(
-        desk.target(&target)["effective"]["both"],
+        bed.target(&target)["effective"]["both"],
         2_000_000,
         "what was there before is back"
     );
@@ -344,8 +344,8 @@ fn a_manager_that_is_killed_leaves_limits_that_end() {
 
 #[test]
 fn a_child_that_has_ended_is_no_session_though_nobody_asks_how() {
-    let desk = Desk::new().expect("a desk");
-    let mut parent = desk.world.client().ns.command("perl");
+    let bed = TestBed::new().expect("a bed");
+    let mut parent = bed.world.client().ns.command("perl");
     let script = "$| = 1; for (1 .. 3) { my $child = fork; exit unless $child; say $child } \
                   sleep 600";
     parent.args(["-E", script]);
@@ -353,9 +353,9 @@ fn a_child_that_has_ended_is_no_session_though_nobody_asks_how() {
     for _ in 0..3 {
         let child = parent.next_line(PATIENCE).expect("a child");
         let child = child.trim().parse().expect("a number");
-        assert!(soon(|| state(child) == Some('Z')), "{child} lives");
+        assert!(becomes_true(|| state(child) == Some('Z')), "{child} lives");
     }
-    let mut share = Share::start(&desk, &format!("1mbit {}", parent.pid()));
+    let mut share = Share::start(&bed, &format!("1mbit {}", parent.pid()));
     share.until(0);
     // A manager that polled for the end of such a child without a pause would never sleep.
     let looks = (0..20).map(|_| {
@@ -369,8 +369,8 @@ fn a_child_that_has_ended_is_no_session_though_nobody_asks_how() {
 
 #[test]
 fn what_cannot_be_divided_is_refused_with_the_reason() {
-    let desk = Desk::new().expect("a desk");
-    let sleeper = desk.sleeper();
+    let bed = TestBed::new().expect("a bed");
+    let sleeper = bed.sleeper();
     let pid = sleeper.pid();
     for (line, status, part) in [
         ("share 512 pid:1".to_string(), 2, "no unit"),
@@ -405,20 +405,24 @@ fn what_cannot_be_divided_is_refused_with_the_reason() {
         ),
         ("share 1mbit name:nobody".to_string(), 1, "name:nobody"),
     ] {
-        let said = desk.answers(&line, status).stderr;
+        let said = bed.run_with_status(&line, status).stderr;
         assert!(said.contains(part), "{line}: {said}");
     }
     // One-way limits and a total of both ways are incompatible.
-    desk.types(&format!("set {pid} --up 1mbit"));
-    let said = desk
-        .answers(&format!("share 1mbit {pid} --dry-run"), 2)
+    bed.run_ok(&format!("set {pid} --up 1mbit"));
+    let said = bed
+        .run_with_status(&format!("share 1mbit {pid} --dry-run"), 2)
         .stderr;
     assert!(said.contains("both"), "{said}");
     // It ends by itself after a time.
-    let other = desk.sleeper();
-    let said = desk
-        .types(&format!("share 1mbit {} --for 300ms", other.pid()))
+    let other = bed.sleeper();
+    let said = bed
+        .run_ok(&format!("share 1mbit {} --for 300ms", other.pid()))
         .stdout;
     assert!(said.starts_with("no session; 1 Mbit/s"), "{said}");
-    assert!(soon(|| targets(&desk).len() == 1), "{:?}", targets(&desk));
+    assert!(
+        becomes_true(|| targets(&bed).len() == 1),
+        "{:?}",
+        targets(&bed)
+    );
 }

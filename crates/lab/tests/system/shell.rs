@@ -5,9 +5,9 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::R4M;
 use netnice_lab::process::{Proc, binary};
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{Life, Program, Tcp};
 use netnice_lab::wire::Flow;
 
@@ -27,13 +27,13 @@ enum Way {
 struct Shells {
     /// A process with a limit, so that the eBPF programs stay loaded between cases.
     _standing: Proc,
-    desk: Desk,
+    bed: TestBed,
 }
 
 impl Shells {
     fn new() -> Shells {
-        let desk = Desk::new().expect("a desk");
-        let probe = desk.world.folder().join("probe");
+        let bed = TestBed::new().expect("a bed");
+        let probe = bed.world.folder().join("probe");
         let netnice = binary("netnice").expect("built");
         let text = format!(
             "#!/bin/sh\nout=\nfor w; do out=\"$out<$w>\"; done\n\
@@ -44,32 +44,32 @@ impl Shells {
         );
         fs::write(&probe, text).expect("written");
         fs::set_permissions(&probe, fs::Permissions::from_mode(0o755)).expect("root may");
-        let standing = desk.sleeper();
-        desk.types(&format!("set {} --up 1gbit", standing.pid()));
+        let standing = bed.sleeper();
+        bed.run_ok(&format!("set {} --up 1gbit", standing.pid()));
         Shells {
             _standing: standing,
-            desk,
+            bed,
         }
     }
 
     fn command(&self, program: &str) -> Command {
-        let mut command = self.desk.world.client().ns.command(program);
+        let mut command = self.bed.world.client().ns.command(program);
         let path = std::env::var("PATH").unwrap_or_default();
         let netnice = binary("netnice").expect("built");
         let beside = netnice.parent().expect("a folder").display();
-        let own = self.desk.world.folder().display();
+        let own = self.bed.world.folder().display();
         command
-            .current_dir(self.desk.world.folder())
+            .current_dir(self.bed.world.folder())
             .env("PATH", format!("{own}:{beside}:{path}"))
-            .env("HOME", self.desk.world.folder())
-            .env("NETNICE_RUNTIME_DIR", self.desk.netnice.runtime());
+            .env("HOME", self.bed.world.folder())
+            .env("NETNICE_RUNTIME_DIR", self.bed.netnice.runtime());
         command
     }
 
     /// The output of a shell with `@rate` support for these lines.
     fn say(&self, shell: &str, way: Way, lines: &str) -> (String, String) {
         let text = format!("eval \"$(netnice shell-init {shell})\"\n{lines}\n");
-        let script = self.desk.world.folder().join("script");
+        let script = self.bed.world.folder().join("script");
         fs::write(&script, &text).expect("written");
         let mut command = self.command(shell);
         command.arg(if shell == "bash" { "--norc" } else { "-f" });
@@ -208,7 +208,7 @@ fn history_traps_and_errors_are_as_ever() {
     }
     // Without a daemon, for a user that may not start one: the command is not run without its
     // limit.
-    let netnice = shells.desk.copy_for_all("netnice").expect("a copy");
+    let netnice = shells.bed.copy_for_all("netnice").expect("a copy");
     let [program, options @ ..] = setpriv(ANN);
     let mut command = shells.command(&program);
     command
@@ -249,7 +249,7 @@ fn what_is_sent_keeps_to_the_rate_that_was_typed() {
     let lab = binary("netnice-lab").expect("built");
     // Each shell has a port of its own, because packets of the first may still arrive.
     for (shell, port) in SHELLS.into_iter().zip(5001..) {
-        let to = shells.desk.sink(port).expect("a sink");
+        let to = shells.bed.sink(port).expect("a sink");
         let words = [Tcp::connect(to, 2).source().args(), eager.args()].concat();
         // In a terminal of its own, as for a person.
         let mut command = shells.command("script");
@@ -261,17 +261,17 @@ fn what_is_sent_keeps_to_the_rate_that_was_typed() {
         let line = format!("{} traffic {} @4mbit", lab.display(), words.join(" "));
         terminal.tell(&line).expect("it reads");
         // It starts as soon as the shell and netnice have started.
-        let server = &shells.desk.world.server().ns;
+        let server = &shells.bed.world.server().ns;
         let received = || server.counters("eth0").expect("counters").rx_bytes;
         let before = received();
         let flows = || received() > before + 400_000;
         assert!(
-            soon(flows),
+            becomes_true(flows),
             "{shell}: nothing is sent: {}",
             terminal.complaints()
         );
         let its = |flow: &Flow| flow.has_port(port);
-        let rate = shells.desk.sent_by(0.2, 1.0, its).expect("a rate");
-        shells.desk.held(rate, R4M, shell);
+        let rate = shells.bed.sent_rate_of(0.2, 1.0, its).expect("a rate");
+        shells.bed.assert_limited(rate, R4M, shell);
     }
 }

@@ -1,85 +1,89 @@
 //! Requests stay in force through restarts, interfaces that come and go, and other programs that
 //! delete netnice's objects; they end when their time is over.
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::R4M;
 use netnice_lab::process::Proc;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Running, Tcp};
 use serde_json::Value;
 
 /// A program that floods port 5001 under a limit of 4 Mbit/s.
-fn limited(desk: &Desk) -> Running {
-    let to = desk.sink(5001).expect("a sink");
+fn limited(bed: &TestBed) -> Running {
+    let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();
-    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
-    desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+    let program = traffic::eager(bed.world.client(), &flows).expect("a program");
+    bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
     program
 }
 
-fn sleeper(desk: &Desk) -> Proc {
-    let mut command = desk.world.client().ns.command("sleep");
+fn sleeper(bed: &TestBed) -> Proc {
+    let mut command = bed.world.client().ns.command("sleep");
     command.arg("600");
     Proc::start(command).expect("a process")
 }
 
-fn standing(desk: &Desk) -> Value {
-    desk.netnice.show_standing().expect("a show")
+fn standing(bed: &TestBed) -> Value {
+    bed.netnice.show_standing().expect("a show")
 }
 
 #[test]
 fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
-    let mut desk = Desk::new().expect("a desk");
-    let program = limited(&desk);
-    let (a, b) = (sleeper(&desk), sleeper(&desk));
-    desk.types("link eth0 --rate 100mbit --down-rate 50mbit");
-    desk.types(&format!("set pid:{} --min 30mbit --weight 300", a.pid()));
-    desk.types(&format!("set pid:{} --both 3mbit --burst 10ms", b.pid()));
-    desk.types("set user:nobody --up 80mbit");
-    let before = standing(&desk);
+    let mut bed = TestBed::new().expect("a bed");
+    let program = limited(&bed);
+    let (a, b) = (sleeper(&bed), sleeper(&bed));
+    bed.run_ok("link eth0 --rate 100mbit --down-rate 50mbit");
+    bed.run_ok(&format!("set pid:{} --min 30mbit --weight 300", a.pid()));
+    bed.run_ok(&format!("set pid:{} --both 3mbit --burst 10ms", b.pid()));
+    bed.run_ok("set user:nobody --up 80mbit");
+    let before = standing(&bed);
     for crash in [false, true] {
         if crash {
-            desk.netnice.kill_daemon();
+            bed.netnice.kill_daemon();
         } else {
-            desk.netnice.stop_daemon();
+            bed.netnice.stop_daemon();
         }
-        desk.keeps(
-            || desk.sent(0.3, 1.0).expect("a rate"),
+        bed.await_limited(
+            || bed.sent_rate(0.3, 1.0).expect("a rate"),
             R4M,
             "without a daemon",
         );
-        desk.netnice.start_daemon().expect("it starts again");
-        assert_eq!(before, standing(&desk), "after a restart");
-        desk.keeps(
-            || desk.sent(0.3, 1.0).expect("a rate"),
+        bed.netnice.start_daemon().expect("it starts again");
+        assert_eq!(before, standing(&bed), "after a restart");
+        bed.await_limited(
+            || bed.sent_rate(0.3, 1.0).expect("a rate"),
             R4M,
             "with a new daemon",
         );
     }
     // The new daemon controls the targets that it found.
-    desk.types(&format!("clear pid:{}", program.pid()));
-    desk.freed((0.3, 0.5), R4M, "cleared by the new daemon");
+    bed.run_ok(&format!("clear pid:{}", program.pid()));
+    bed.await_unlimited((0.3, 0.5), R4M, "cleared by the new daemon");
 }
 
 #[test]
 fn what_another_version_has_left_is_laid_anew() {
-    let mut desk = Desk::new().expect("a desk");
-    let program = limited(&desk);
-    desk.types("link eth0 --rate 100mbit --down-rate 50mbit");
-    desk.types(&format!("set pid:{} --min 2mbit", program.pid()));
-    let before = standing(&desk);
-    desk.netnice.stop_daemon();
+    let mut bed = TestBed::new().expect("a bed");
+    let program = limited(&bed);
+    bed.run_ok("link eth0 --rate 100mbit --down-rate 50mbit");
+    bed.run_ok(&format!("set pid:{} --min 2mbit", program.pid()));
+    let before = standing(&bed);
+    bed.netnice.stop_daemon();
     // As a version with another map layout would have left it.
-    let layout = desk.netnice.runtime().join("layout");
+    let layout = bed.netnice.runtime().join("layout");
     assert!(layout.exists(), "nothing says how the maps are laid out");
     std::fs::write(&layout, "another").expect("root may");
-    desk.netnice.start_daemon().expect("it starts all the same");
-    assert_eq!(before, standing(&desk), "what was held is held");
-    desk.keeps(|| desk.sent(0.5, 1.0).expect("a rate"), R4M, "laid anew");
-    let log = desk.types("log").stdout;
+    bed.netnice.start_daemon().expect("it starts all the same");
+    assert_eq!(before, standing(&bed), "what was held is held");
+    bed.await_limited(
+        || bed.sent_rate(0.5, 1.0).expect("a rate"),
+        R4M,
+        "laid anew",
+    );
+    let log = bed.run_ok("log").stdout;
     assert!(log.contains("another version"), "{log}");
-    desk.types("clear --all");
-    desk.freed((0.3, 0.5), R4M, "cleared");
-    let left = desk.world.client().ns.ip("-o link").expect("ip");
+    bed.run_ok("clear --all");
+    bed.await_unlimited((0.3, 0.5), R4M, "cleared");
+    let left = bed.world.client().ns.ip("-o link").expect("ip");
     assert!(
         !left.contains("nn0") && !left.contains("nnd"),
         "something is left: {left}"
@@ -89,36 +93,36 @@ fn what_another_version_has_left_is_laid_anew() {
 
 #[test]
 fn what_ended_while_the_daemon_was_dead_is_gone_afterwards() {
-    let mut desk = Desk::new().expect("a desk");
-    let (stays, goes) = (sleeper(&desk), sleeper(&desk));
+    let mut bed = TestBed::new().expect("a bed");
+    let (stays, goes) = (sleeper(&bed), sleeper(&bed));
     for process in [&stays, &goes] {
-        desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
+        bed.run_ok(&format!("set pid:{} --up 4mbit", process.pid()));
     }
-    desk.netnice.kill_daemon();
+    bed.netnice.kill_daemon();
     drop(goes);
-    desk.netnice.start_daemon().expect("it starts again");
+    bed.netnice.start_daemon().expect("it starts again");
     let only = format!("pid:{}", stays.pid());
     assert!(
-        soon(|| {
-            let shown = standing(&desk);
+        becomes_true(|| {
+            let shown = standing(&bed);
             let targets = shown["targets"].as_array().expect("a list");
             targets.len() == 1 && targets[0]["target"] == only.as_str()
         }),
         "{}",
-        standing(&desk)
+        standing(&bed)
     );
 }
 
 #[test]
 fn time_ends_a_change_and_so_does_a_missing_confirmation() {
-    let desk = Desk::new().expect("a desk");
-    let (a, b, c) = (sleeper(&desk), sleeper(&desk), sleeper(&desk));
-    let empty = standing(&desk);
-    desk.types(&format!("set pid:{} --up 4mbit --dry-run", a.pid()));
-    assert_eq!(empty, standing(&desk), "a dry run changed something");
-    desk.types(&format!("set pid:{} --up 4mbit --for 1s", a.pid()));
-    desk.types(&format!("set pid:{} --up 4mbit --confirm 1s", b.pid()));
-    desk.types(&format!("set pid:{} --up 4mbit", c.pid()));
+    let bed = TestBed::new().expect("a bed");
+    let (a, b, c) = (sleeper(&bed), sleeper(&bed), sleeper(&bed));
+    let empty = standing(&bed);
+    bed.run_ok(&format!("set pid:{} --up 4mbit --dry-run", a.pid()));
+    assert_eq!(empty, standing(&bed), "a dry run changed something");
+    bed.run_ok(&format!("set pid:{} --up 4mbit --for 1s", a.pid()));
+    bed.run_ok(&format!("set pid:{} --up 4mbit --confirm 1s", b.pid()));
+    bed.run_ok(&format!("set pid:{} --up 4mbit", c.pid()));
     let up = |shown: &Value, pid: u32| {
         let name = format!("pid:{pid}");
         let targets = shown["targets"].as_array().expect("a list").clone();
@@ -128,63 +132,63 @@ fn time_ends_a_change_and_so_does_a_missing_confirmation() {
     // A slow machine needs longer for the check than the change lasts: then a longer time is tried.
     let holds = |seconds: u32| {
         let change = format!("set pid:{} --up 8mbit --confirm {seconds}s", c.pid());
-        desk.types(&change);
-        up(&standing(&desk), c.pid()) == 8_000_000
+        bed.run_ok(&change);
+        up(&standing(&bed), c.pid()) == 8_000_000
     };
-    assert!([1, 4, 16].into_iter().any(holds), "{}", standing(&desk));
+    assert!([1, 4, 16].into_iter().any(holds), "{}", standing(&bed));
     assert!(
-        soon(|| {
-            let shown = standing(&desk);
+        becomes_true(|| {
+            let shown = standing(&bed);
             let ended = up(&shown, a.pid()).is_null() && up(&shown, b.pid()).is_null();
             ended && up(&shown, c.pid()) == 4_000_000
         }),
         "{}",
-        standing(&desk)
+        standing(&bed)
     );
 }
 
 #[test]
 fn a_damaged_state_is_said_and_does_not_keep_the_daemon_from_serving() {
-    let mut desk = Desk::new().expect("a desk");
-    let process = sleeper(&desk);
-    desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
-    desk.netnice.stop_daemon();
-    let state = desk.netnice.runtime().join("state.json");
+    let mut bed = TestBed::new().expect("a bed");
+    let process = sleeper(&bed);
+    bed.run_ok(&format!("set pid:{} --up 4mbit", process.pid()));
+    bed.netnice.stop_daemon();
+    let state = bed.netnice.runtime().join("state.json");
     let whole = std::fs::read(&state).expect("the state is there");
     for damage in [&b""[..], b"{", &whole[..whole.len() / 2], b"\0\0\0\0"] {
         std::fs::write(&state, damage).expect("root may");
-        desk.netnice.start_daemon().expect("it starts all the same");
+        bed.netnice.start_daemon().expect("it starts all the same");
         // The daemon serves and accepts new requests.
-        desk.types(&format!("set pid:{} --up 5mbit", process.pid()));
-        let said = desk.types("log").stdout.to_lowercase();
+        bed.run_ok(&format!("set pid:{} --up 5mbit", process.pid()));
+        let said = bed.run_ok("log").stdout.to_lowercase();
         assert!(
             said.contains("state"),
             "the log does not speak of the state: {said}"
         );
-        desk.netnice.stop_daemon();
+        bed.netnice.stop_daemon();
     }
 }
 
 #[test]
 fn a_program_that_ends_while_it_is_limited_leaves_no_target_behind() {
-    let desk = Desk::new().expect("a desk");
+    let bed = TestBed::new().expect("a bed");
     // A process with a limit that stays, so that the first change's work is done before and the
     // detection of ends goes on.
-    let stays = sleeper(&desk);
-    desk.types(&format!("set pid:{} --up 4mbit", stays.pid()));
+    let stays = sleeper(&bed);
+    bed.run_ok(&format!("set pid:{} --up 4mbit", stays.pid()));
     for n in 0..60 {
-        let mut command = desk.world.client().ns.command("sleep");
+        let mut command = bed.world.client().ns.command("sleep");
         command.arg(format!("0.{:03}", n % 30));
         let brief = Proc::start(command).expect("a process");
         // The request may be refused because the process has ended meanwhile.
         let target = format!("pid:{}", brief.pid());
         let words = ["set", &target, "--up", "4mbit"];
-        desk.netnice.run(&words).expect("an answer");
+        bed.netnice.run(&words).expect("an answer");
     }
     let only = || {
-        standing(&desk)["targets"]
+        standing(&bed)["targets"]
             .as_array()
             .is_some_and(|all| all.len() == 1)
     };
-    assert!(soon(only), "{}", standing(&desk)["targets"]);
+    assert!(becomes_true(only), "{}", standing(&bed)["targets"]);
 }

@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{R4M, pause};
 use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::storm::attacks::ATTACKS;
 use netnice_lab::storm::seed;
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{Running, Tcp};
 use netnice_lab::wire::{self, Flow};
 use netnice_lab::world::traces;
@@ -44,7 +44,7 @@ struct Weather {
 
 /// A test bed with a managed link, root's limits, and a good user's program under a limit.
 struct Place {
-    desk: Desk,
+    bed: TestBed,
     lab: PathBuf,
     /// Sends as much as its limit allows.
     sender: Running,
@@ -63,19 +63,19 @@ struct Before {
 
 impl Place {
     fn new() -> Place {
-        let desk = Desk::new().expect("a desk");
-        let lab = desk.copy_for_all("netnice-lab").expect("a copy");
-        let to = desk.sink(PORT).expect("a sink");
-        desk.types("link eth0 --rate 100mbit --down-rate 100mbit");
+        let bed = TestBed::new().expect("a bed");
+        let lab = bed.copy_for_all("netnice-lab").expect("a copy");
+        let to = bed.sink(PORT).expect("a sink");
+        bed.run_ok("link eth0 --rate 100mbit --down-rate 100mbit");
         let flows = Tcp::connect(to, 4).source();
-        let sender = traffic_as(&desk, GOOD[0], &lab, &flows).expect("a program");
-        desk.types(&format!("set pid:{} --up 4mbit --min 4mbit", sender.pid()));
-        let others = vec![desk.sleeper(), desk.sleeper()];
-        desk.types(&format!("set pid:{} --up 3mbit", others[0].pid()));
-        desk.types(&format!("set pid:{} --both 2mbit", others[1].pid()));
-        desk.types(&format!("set user:{} --down 50mbit", GOOD[1]));
+        let sender = traffic_as(&bed, GOOD[0], &lab, &flows).expect("a program");
+        bed.run_ok(&format!("set pid:{} --up 4mbit --min 4mbit", sender.pid()));
+        let others = vec![bed.sleeper(), bed.sleeper()];
+        bed.run_ok(&format!("set pid:{} --up 3mbit", others[0].pid()));
+        bed.run_ok(&format!("set pid:{} --both 2mbit", others[1].pid()));
+        bed.run_ok(&format!("set user:{} --down 50mbit", GOOD[1]));
         Place {
-            desk,
+            bed,
             lab,
             sender,
             others,
@@ -84,11 +84,11 @@ impl Place {
 
     /// Starts a program of a storm as the user `uid`.
     fn start(&self, uid: u32, what: &str, more: &[String]) -> Proc {
-        let mut command = command_as(self.desk.world.client(), uid);
+        let mut command = command_as(self.bed.world.client(), uid);
         command
             .arg(&self.lab)
             .args(["storm", what, "--runtime-dir"]);
-        command.arg(self.desk.netnice.runtime()).args(more);
+        command.arg(self.bed.netnice.runtime()).args(more);
         let mut program = Proc::start(command).expect("it starts");
         program.next_json("ready", PATIENCE).expect("it is ready");
         program
@@ -109,7 +109,7 @@ impl Place {
         let start = |(n, uid): (usize, u32)| {
             let mut more = args(lasts, seed.wrapping_add(u64::from(uid)));
             let port = FLOWS + 100 * n as u16;
-            let (local, remote) = (self.desk.client(port), self.desk.server(FLOWS));
+            let (local, remote) = (self.bed.client(port), self.bed.server(FLOWS));
             more.extend(["--others".to_owned(), others.join(",")]);
             more.extend(["--local".to_owned(), local.to_string()]);
             more.extend(["--remote".to_owned(), remote.to_string()]);
@@ -125,7 +125,7 @@ impl Place {
 
     /// The contracts of all users that are not hostile.
     fn contracts(&self) -> Value {
-        let shown = self.desk.netnice.show_standing().expect("a show");
+        let shown = self.bed.netnice.show_standing().expect("a show");
         let mut ours: BTreeSet<String> = self.others.iter().map(|p| p.pid().to_string()).collect();
         ours.insert(self.sender.pid().to_string());
         let of_ours = |target: &&Value| {
@@ -138,7 +138,7 @@ impl Place {
     }
 
     fn pid(&self) -> u32 {
-        self.desk.netnice.pid().expect("the daemon runs")
+        self.bed.netnice.pid().expect("the daemon runs")
     }
 
     fn descriptors(&self) -> usize {
@@ -148,7 +148,7 @@ impl Place {
 
     /// Interfaces, queues, classes and files, without the drivers' logs, which remain.
     fn traces(&self) -> BTreeSet<String> {
-        let (ns, runtime) = (&self.desk.world.client().ns, self.desk.netnice.runtime());
+        let (ns, runtime) = (&self.bed.world.client().ns, self.bed.netnice.runtime());
         let mut found = traces::traces(ns, runtime).expect("they are listed");
         found.retain(|line| !line.ends_with(".log"));
         found
@@ -156,7 +156,7 @@ impl Place {
 
     /// The entries of the maps from members to targets.
     fn entries(&self) -> BTreeSet<String> {
-        let runtime: &Path = self.desk.netnice.runtime();
+        let runtime: &Path = self.bed.netnice.runtime();
         let maps = ["procs", "targets", "apps", "cgroups", "users", "containers"];
         let entries = maps.iter().flat_map(|map| traces::entries(runtime, map));
         entries.collect()
@@ -168,29 +168,29 @@ impl Place {
             traces: self.traces(),
             entries: self.entries(),
             descriptors: self.descriptors(),
-            memory: self.desk.netnice.daemon_memory().expect("it lives"),
+            memory: self.bed.netnice.daemon_memory().expect("it lives"),
         }
     }
 
     /// The differences from the state before, after a grace period.
     fn judge(&self, before: &Before, memory: u64) -> Vec<String> {
         let (mut faults, fds) = (Vec::new(), before.descriptors);
-        if !soon(|| self.traces() == before.traces) {
+        if !becomes_true(|| self.traces() == before.traces) {
             let now = self.traces();
             let left: Vec<&String> = now.difference(&before.traces).collect();
             let gone: Vec<&String> = before.traces.difference(&now).collect();
             faults.push(format!("left over: {left:#?}; gone: {gone:#?}"));
         }
-        if !soon(|| self.entries() == before.entries) {
+        if !becomes_true(|| self.entries() == before.entries) {
             let now = self.entries();
             let left: Vec<&String> = now.difference(&before.entries).collect();
             let gone: Vec<&String> = before.entries.difference(&now).collect();
             faults.push(format!("in the maps: left {left:?}; gone {gone:?}"));
         }
-        if !soon(|| self.descriptors() <= fds) {
+        if !becomes_true(|| self.descriptors() <= fds) {
             faults.push(format!("{fds} descriptors became {}", self.descriptors()));
         }
-        let now = self.desk.netnice.daemon_memory().expect("it lives");
+        let now = self.bed.netnice.daemon_memory().expect("it lives");
         if now > before.memory + memory {
             faults.push(format!("{} bytes became {now}", before.memory));
         }
@@ -272,7 +272,7 @@ fn rates(place: &Place, weather: &Weather) -> Vec<String> {
     let (mut windows, mut most) = (Vec::new(), 0.0f64);
     while std::time::Instant::now() < until {
         let theirs = |flow: &Flow| flow.target.1 == PORT && flow.transport == wire::Transport::Tcp;
-        match place.desk.sent_by(0.5, span, theirs) {
+        match place.bed.sent_rate_of(0.5, span, theirs) {
             Ok(rate) => {
                 let share = rate / R4M.bits as f64;
                 most = most.max(share);

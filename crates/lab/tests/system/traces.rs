@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use netnice_lab::desk::soon;
 use netnice_lab::process::{self, Proc};
+use netnice_lab::testbed::becomes_true;
 use netnice_lab::traffic::{self, Tcp, Udp};
 use netnice_lab::world::{self, Cgroup, Host, Pair, Snapshot, World};
 
@@ -31,7 +31,7 @@ impl Before {
     fn is_back(&self, world: &World) {
         // The kernel frees programs and maps some time after their last user has gone.
         let left = || self.left(world);
-        assert!(soon(|| left().is_empty()), "{:#?}", left());
+        assert!(becomes_true(|| left().is_empty()), "{:#?}", left());
     }
 
     /// The current differences from the state before.
@@ -122,7 +122,10 @@ fn after_clear_and_stop_everything_is_as_before() {
                 .rx_bytes
         };
         let begun = received();
-        assert!(soon(|| received() > begun + 100_000), "nothing passes");
+        assert!(
+            becomes_true(|| received() > begun + 100_000),
+            "nothing passes"
+        );
         let now = Snapshot::take(&world).expect("a picture");
         let during = before.picture.difference(&now);
         for wanted in ["+ bpf progs", "nn0", "htb"] {
@@ -290,7 +293,7 @@ fn exchange(world: &World, named: impl FnOnce(u32)) {
     let back = traffic::eager(server, &back).expect("a source");
     // The checks below detect missing datagrams.
     let all = || [server, world.client()].map(datagrams_read);
-    soon(|| {
+    becomes_true(|| {
         all()
             .iter()
             .zip(before)

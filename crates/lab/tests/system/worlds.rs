@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
-use netnice_lab::desk::soon;
 use netnice_lab::process::{self, PATIENCE};
+use netnice_lab::testbed::becomes_true;
 use netnice_lab::traffic::{self, Echo, Life, Probe, Tcp, Udp, clients};
 use netnice_lab::wire::{self, Tap, Transport};
 use netnice_lab::world::{self, Cable, Family, Offloads, Pair, Snapshot, World, htb};
@@ -282,5 +282,5 @@ fn a_snapshot_sees_what_came_and_what_went() {
         lines.retain(|line| !line.contains(": id "));
         lines
     };
-    assert!(soon(|| ours().is_empty()), "{:#?}", ours());
+    assert!(becomes_true(|| ours().is_empty()), "{:#?}", ours());
 }

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::process::PATIENCE;
 use netnice_lab::stats;
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Direct, Echo, Running, Unruly};
 use netnice_lab::wire::{Record, Tap};
 use netnice_lab::world;
@@ -73,7 +73,7 @@ struct Beset {
 
 /// The eight running programs and their predecessors.
 struct Crowd<'a> {
-    desk: &'a Desk,
+    bed: &'a TestBed,
     eight: Vec<Beset>,
     /// Killed programs whose children may live.
     graves: Vec<Running>,
@@ -86,9 +86,9 @@ struct Crowd<'a> {
 }
 
 impl Crowd<'_> {
-    fn new(desk: &Desk, seed: u64) -> Result<Crowd<'_>> {
+    fn new(bed: &TestBed, seed: u64) -> Result<Crowd<'_>> {
         let mut crowd = Crowd {
-            desk,
+            bed,
             eight: Vec::new(),
             graves: Vec::new(),
             port: GOOD + 1,
@@ -104,11 +104,11 @@ impl Crowd<'_> {
     }
 
     fn born(&mut self) -> Result<Beset> {
-        let (from, to) = (self.desk.client(self.port), self.desk.server(ECHO));
+        let (from, to) = (self.bed.client(self.port), self.bed.server(ECHO));
         self.port += 1;
-        let unruly = Unruly::new(from, to, self.desk.netnice.runtime());
+        let unruly = Unruly::new(from, to, self.bed.netnice.runtime());
         Ok(Beset {
-            program: traffic::eager(self.desk.world.client(), &unruly)?,
+            program: traffic::eager(self.bed.world.client(), &unruly)?,
             state: State::Well,
         })
     }
@@ -214,7 +214,7 @@ impl Crowd<'_> {
         let living = self.eight.iter().map(|one| one.program.pid());
         let living: BTreeSet<u64> = living.chain([good]).map(u64::from).collect();
         let shown = || -> Result<Vec<u64>> {
-            let shown = self.desk.netnice.show()?;
+            let shown = self.bed.netnice.show()?;
             let flows = shown["direct"].as_array().cloned().unwrap_or_default();
             flows
                 .iter()
@@ -227,7 +227,7 @@ impl Crowd<'_> {
             })
         };
         ensure!(
-            soon(right),
+            becomes_true(right),
             "these live: {living:?}; these have flows: {:?}",
             shown()?
         );
@@ -253,12 +253,12 @@ impl Holds {
 }
 
 /// The driver's process, by its name.
-fn driver(desk: &Desk) -> Result<u32> {
+fn driver(bed: &TestBed) -> Result<u32> {
     let named = |pid: &u32| {
         std::fs::read_to_string(format!("/proc/{pid}/comm"))
             .is_ok_and(|name| name.trim() == "netnice-driver")
     };
-    let pids = desk.world.client().ns.pids();
+    let pids = bed.world.client().ns.pids();
     pids.into_iter().find(named).context("a driver")
 }
 
@@ -273,22 +273,22 @@ fn measured(record: &Record, (from, to): (u64, u64), contracts: &Contracts) -> R
 }
 
 fn beset(calm: f64, seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Result<()> {
-    let desk = Desk::new()?;
-    let (client, server) = (desk.world.client(), desk.world.server());
+    let bed = TestBed::new()?;
+    let (client, server) = (bed.world.client(), bed.world.server());
     let device = &client.port().device;
-    desk.types(&format!("link {device} --rate 50mbit"));
-    let _echo = traffic::eager(server, &Echo::listen(desk.server(ECHO)))?;
-    let (own, far) = (desk.client(GOOD), desk.server(SINK));
+    bed.run_ok(&format!("link {device} --rate 50mbit"));
+    let _echo = traffic::eager(server, &Echo::listen(bed.server(ECHO)))?;
+    let (own, far) = (bed.client(GOOD), bed.server(SINK));
     let good = Direct::source(own, far).contract(contracts.good);
     // The good program has real-time priority too; otherwise it would be late itself because it
     // shares its processor.
     let first = ["chrt", "--rr", "1"];
-    let good = traffic::eager_behind(client, &first, None, &good.by(desk.netnice.runtime()))?;
-    let (driver_is, daemon) = (driver(&desk)?, desk.netnice.pid().context("a daemon")?);
+    let good = traffic::eager_behind(client, &first, None, &good.by(bed.netnice.runtime()))?;
+    let (driver_is, daemon) = (driver(&bed)?, bed.netnice.pid().context("a daemon")?);
     let before = [Holds::of(driver_is)?, Holds::of(daemon)?];
 
-    let mut crowd = Crowd::new(&desk, SEED)?;
-    let file = desk.world.folder().join("good.pcap");
+    let mut crowd = Crowd::new(&bed, SEED)?;
+    let file = bed.world.folder().join("good.pcap");
     let tap = Tap::keeping(&server.ns, &server.port().device, &file, |flow| {
         flow.inbound && flow.source.1 == GOOD
     })?;
@@ -301,7 +301,7 @@ fn beset(calm: f64, seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Res
     let record = tap.stop(&server.ns)?;
     record.sound()?;
     crowd.shown(good.pid())?;
-    ensure!(driver(&desk)? == driver_is, "the driver is another one");
+    ensure!(driver(&bed)? == driver_is, "the driver is another one");
 
     let calm = measured(&record, (began, begins), contracts)?;
     let rough = measured(&record, (begins, ended), contracts)?;
@@ -338,11 +338,11 @@ fn beset(calm: f64, seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Res
             .all(|(now, before)| now.is_ok_and(|now| now == *before))
     };
     ensure!(
-        soon(as_before),
+        becomes_true(as_before),
         "driver and daemon held {before:?}, and now {:?}",
         held()
     );
-    let told = desk.types(&format!("explain direct:{device}")).stdout;
+    let told = bed.run_ok(&format!("explain direct:{device}")).stdout;
     ensure!(!told.contains("strange"), "the frames' ledger: {told}");
     let report = good.stop()?;
     ensure!(report.refused.is_empty(), "{:?}", report.refused);

@@ -63,15 +63,15 @@ fn fail(at: &mut Strike, n: u64, errno: Errno) -> bool {
     };
     let mut found = Vec::new();
     at.keeps_roots("then", &mut found);
-    if !at.bench.desk.netnice.runs() {
-        let said = at.bench.desk.netnice.complaints();
-        at.bench.desk.netnice.kill_daemon();
+    if !at.bench.bed.netnice.runs() {
+        let said = at.bench.bed.netnice.complaints();
+        at.bench.bed.netnice.kill_daemon();
         match at.operation {
             // The daemon may refuse to start with an error message.
             Operation::Start if said.contains("netniced: cannot") => {}
             _ => found.push(format!("the daemon ended: {}", said.trim())),
         }
-        if let Err(error) = at.bench.desk.netnice.start_daemon() {
+        if let Err(error) = at.bench.bed.netnice.start_daemon() {
             found.push(format!("no daemon starts: {error:#}"));
             at.tell(&format!("{errno} at call {n}, {call}"), &found);
             return true;
@@ -101,13 +101,13 @@ fn names_a_thing(text: &str, found: &mut Vec<String>) {
 
 /// Whether the daemon makes another change and clears it.
 fn goes_on(bench: &Bench) -> bool {
-    let (netnice, pid) = (&bench.desk.netnice, bench.third.pid());
+    let (netnice, pid) = (&bench.bed.netnice, bench.third.pid());
     let asked = Asked::ask(netnice, set(pid, "up 3mbit"), Some(pid));
     let made = matches!(asked.answer(), Ok(Response::Done(_)));
     let name = bench.target(pid);
-    let held = !bench.desk.target(&name).is_null();
+    let held = !bench.bed.target(&name).is_null();
     if held {
-        bench.desk.types(&format!("clear {name}"));
+        bench.bed.run_ok(&format!("clear {name}"));
     }
     let show = netnice_api::Request::Show(Show::default());
     let answers = matches!(

@@ -27,8 +27,8 @@ fn die(at: &mut Strike, n: u64) -> bool {
     };
     let mut found = Vec::new();
     at.keeps_roots("with no daemon", &mut found);
-    at.bench.desk.netnice.kill_daemon();
-    if let Err(error) = at.bench.desk.netnice.start_daemon() {
+    at.bench.bed.netnice.kill_daemon();
+    if let Err(error) = at.bench.bed.netnice.start_daemon() {
         found.push(format!("no daemon starts: {error:#}"));
     } else {
         at.keeps_roots("after", &mut found);

@@ -55,15 +55,15 @@ fn deaths(count: u32) {
     let mut bench = Bench::new();
     // Only root's limit exists.
     bench.prepare(Operation::Set);
-    let processes = [(); CLIENTS].map(|()| bench.desk.sleeper());
+    let processes = [(); CLIENTS].map(|()| bench.bed.sleeper());
     let may = [(); CLIENTS].map(|()| Mutex::new(May(vec![None])));
     let mut faults = Vec::new();
     for death in 0..count {
-        let pid = bench.desk.netnice.pid().expect("the daemon runs");
+        let pid = bench.bed.netnice.pid().expect("the daemon runs");
         let moment = Duration::from_micros(random.below(150_000));
         std::thread::scope(|scope| {
             for (process, may) in processes.iter().zip(&may) {
-                let (dir, pid) = (dir(&bench.desk.netnice), process.pid());
+                let (dir, pid) = (dir(&bench.bed.netnice), process.pid());
                 let random = random.split();
                 scope.spawn(move || change(&dir, pid, may, random));
             }
@@ -71,8 +71,8 @@ fn deaths(count: u32) {
             netnice_lab::sys::kill(pid as i32, libc::SIGKILL).expect("it runs");
         });
         let mut found = bench.missing();
-        bench.desk.netnice.kill_daemon();
-        bench.desk.netnice.start_daemon().expect("another daemon");
+        bench.bed.netnice.kill_daemon();
+        bench.bed.netnice.start_daemon().expect("another daemon");
         found.extend(bench.missing());
         let shown = bench.shown();
         for (process, may) in processes.iter().zip(&may) {

@@ -5,9 +5,9 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use netnice_lab::desk::Desk;
 use netnice_lab::experiment::bench::at;
 use netnice_lab::process::PATIENCE;
+use netnice_lab::testbed::TestBed;
 use netnice_lab::traffic::{self, Direct};
 use netnice_lab::world::Family;
 
@@ -96,21 +96,21 @@ fn what_fits_a_discard_pattern_of_the_policy_comes_to_no_flow_and_is_counted() -
 
 #[test]
 fn a_policy_keeps_users_off_the_direct_path_and_not_root() -> Result<()> {
-    let desk = Desk::new()?;
-    let (client, runtime) = (desk.world.client(), desk.netnice.runtime());
-    let copy = desk.copy_for_all("netnice-lab")?;
+    let bed = TestBed::new()?;
+    let (client, runtime) = (bed.world.client(), bed.netnice.runtime());
+    let copy = bed.copy_for_all("netnice-lab")?;
     let sink = |port: u16| Direct::sink(at(client, Family::V4, port)).by(runtime);
-    let by_ann = |port: u16| traffic_as(&desk, ANN, &copy, &sink(port));
-    desk.types("link eth0 --rate 100mbit");
+    let by_ann = |port: u16| traffic_as(&bed, ANN, &copy, &sink(port));
+    bed.run_ok("link eth0 --rate 100mbit");
     let before = by_ann(5000)?;
-    let path = desk.world.folder().join("client.policy.toml");
+    let path = bed.world.folder().join("client.policy.toml");
     std::fs::write(path, "direct_users = false\n")?;
-    desk.types("reload");
+    bed.run_ok("reload");
     let refused = by_ann(5001).err().context("she is kept off")?;
     let refused = format!("{refused:#}");
     ensure!(refused.contains("direct_users = false"), "{refused}");
     let roots = traffic::eager(client, &sink(5001))?;
-    let flows = desk.netnice.show()?["direct"].as_array().map(Vec::len);
+    let flows = bed.netnice.show()?["direct"].as_array().map(Vec::len);
     ensure!(flows == Some(2), "what is open stays: {flows:?}");
     before.stop()?;
     roots.stop()?;
