@@ -2,8 +2,8 @@
 //!
 //! The driver is the real one (datapath, link and event loop of `netnice-driver`) on the client's
 //! device. A program is a thread with memory and doorbells of its own, and shares nothing else with
-//! the driver's thread. The server's end of the cable is the wire: [`crate::wire::Tap::keeping`]
-//! stamps and keeps the packets that arrive there.
+//! the driver's thread. The server's end of the cable is the wire:
+//! [`crate::wire::Tap::start_capturing`] stamps and keeps the packets that arrive there.
 //!
 //! ```text
 //!   talker ──ring──▶┐                                        ┌──▶ tap: stamps, capture file

@@ -2,7 +2,7 @@
 //!
 //! A [`Proc`] leads a process group of its own. Dropping it kills the whole group, so a shell and
 //! its background jobs end together. A process that leaves the group (a daemon, for example) is
-//! found by its network namespace, see [`crate::world::reap`].
+//! found by its network namespace, see [`crate::world::cleanup`].
 //!
 //! Programs of the lab communicate over their standard streams: they print one JSON object per
 //! line, and read one command per line.
@@ -21,7 +21,7 @@ use crate::sys;
 /// Time limit of a test for an event that must come. No test judges this time. It is long enough
 /// for a machine that is busy or emulated, and shorter than the time limit of the test runner, so
 /// that a test that waits in vain can report the missing event.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running child with its process group, its input and its two output streams.
 pub struct Proc {
@@ -44,8 +44,8 @@ impl Proc {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start `{what}`"))?;
-        let lines = follow(child.stdout.take().context("stdout is piped")?);
-        let errors = follow(child.stderr.take().context("stderr is piped")?);
+        let lines = read_lines(child.stdout.take().context("stdout is piped")?);
+        let errors = read_lines(child.stderr.take().context("stderr is piped")?);
         Ok(Proc {
             what,
             stdin: child.stdin.take(),
@@ -62,7 +62,7 @@ impl Proc {
     }
 
     /// Writes one line to the child's standard input.
-    pub fn tell(&mut self, line: &str) -> Result<()> {
+    pub fn write_line(&mut self, line: &str) -> Result<()> {
         let Some(stdin) = self.stdin.as_mut() else {
             bail!("`{}` no longer listens", self.what)
         };
@@ -80,12 +80,8 @@ impl Proc {
                 bail!("`{}` printed nothing for {within:?}", self.what)
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let complaints = self.complaints();
-                Err(anyhow!(
-                    "`{}` ended early: {}",
-                    self.what,
-                    complaints.trim()
-                ))
+                let stderr = self.take_stderr();
+                Err(anyhow!("`{}` ended early: {}", self.what, stderr.trim()))
             }
         }
     }
@@ -105,7 +101,7 @@ impl Proc {
     }
 
     /// Returns all unread lines of the child, until it ends or `within` passes.
-    pub fn rest(&mut self, within: Duration) -> Vec<String> {
+    pub fn remaining_lines(&mut self, within: Duration) -> Vec<String> {
         let until = Instant::now() + within;
         let mut all = Vec::new();
         while let Ok(line) = self
@@ -118,7 +114,7 @@ impl Proc {
     }
 
     /// Standard error of the child since the last call.
-    pub fn complaints(&mut self) -> String {
+    pub fn take_stderr(&mut self) -> String {
         let mut all = String::new();
         while let Ok(line) = self.errors.recv_timeout(Duration::from_millis(50)) {
             all.push_str(&line);
@@ -143,7 +139,7 @@ impl Proc {
     }
 
     /// True while the child runs.
-    pub fn running(&mut self) -> bool {
+    pub fn is_running(&mut self) -> bool {
         self.ended.is_none() && matches!(self.child.try_wait(), Ok(None))
     }
 
@@ -190,7 +186,7 @@ pub fn run(command: &mut Command) -> Result<String> {
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("cannot start `{what}`"))?;
-    succeed(&what, output)
+    stdout_if_successful(&what, output)
 }
 
 /// Runs a command with `input` on its standard input, to its end, and returns its standard output.
@@ -207,7 +203,7 @@ pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
         .write_all(input.as_bytes())
         .with_context(|| format!("`{what}` does not read"))?;
     drop(stdin);
-    succeed(&format!("{what} <<< {input}"), child.wait_with_output()?)
+    stdout_if_successful(&format!("{what} <<< {input}"), child.wait_with_output()?)
 }
 
 /// Whether a program of this name is on the search path.
@@ -246,7 +242,7 @@ pub fn binary(name: &str) -> Result<PathBuf> {
         })
 }
 
-fn succeed(what: &str, output: Output) -> Result<String> {
+fn stdout_if_successful(what: &str, output: Output) -> Result<String> {
     if !output.status.success() {
         bail!(
             "`{what}` failed ({}): {}{}",
@@ -270,7 +266,7 @@ pub fn describe(command: &Command) -> String {
     text
 }
 
-fn follow(stream: impl Read + Send + 'static) -> Receiver<String> {
+fn read_lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines() {

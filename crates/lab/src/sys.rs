@@ -70,7 +70,7 @@ pub fn fork() -> io::Result<i32> {
 }
 
 /// Clears the close-on-exec flag of all descriptors that are open now.
-pub fn keep_descriptors() -> io::Result<()> {
+pub fn clear_close_on_exec() -> io::Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let Some(Ok(number)) = entry?.file_name().to_str().map(str::parse::<i32>) else {
             continue;
@@ -100,7 +100,7 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 }
 
 /// True while a process with this id exists and is not a zombie.
-pub fn alive(pid: u32) -> bool {
+pub fn is_alive(pid: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => !stat
             .rsplit_once(") ")
@@ -110,7 +110,7 @@ pub fn alive(pid: u32) -> bool {
 }
 
 /// True while the first thread of the process is stopped by a signal.
-pub fn stopped(pid: u32) -> bool {
+pub fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
     state.is_some_and(|rest| rest.starts_with('T'))
@@ -130,22 +130,22 @@ pub fn cpu_time() -> (Duration, Duration) {
 
 /// Nanoseconds that the first thread of a process has been on a processor so far.
 pub fn time_on_cpu(pid: u32) -> io::Result<u64> {
-    scheduled(&format!("/proc/{pid}/schedstat"))
+    scheduled_ns(&format!("/proc/{pid}/schedstat"))
 }
 
 /// Processor time of the calling thread so far; zero if the kernel does not report it.
 pub fn thread_time() -> Duration {
-    Duration::from_nanos(scheduled("/proc/thread-self/schedstat").unwrap_or_default())
+    Duration::from_nanos(scheduled_ns("/proc/thread-self/schedstat").unwrap_or_default())
 }
 
-fn scheduled(path: &str) -> io::Result<u64> {
+fn scheduled_ns(path: &str) -> io::Result<u64> {
     let text = std::fs::read_to_string(path)?;
     let first = text.split(' ').next().and_then(|t| t.parse().ok());
     first.ok_or_else(|| io::Error::other(format!("{path} does not begin with a number: {text}")))
 }
 
 /// Sets the calling thread to SCHED_RR with this priority.
-pub fn real_time(priority: i32) -> io::Result<()> {
+pub fn set_real_time_priority(priority: i32) -> io::Result<()> {
     let priority = libc::sched_param {
         sched_priority: priority,
     };
@@ -247,7 +247,7 @@ pub fn pad_with_option(socket: impl AsFd) -> io::Result<()> {
 
 /// Opens a socket that sends complete frames unchanged on a device of the calling thread's
 /// namespace.
-pub fn open_frames(device: &str) -> io::Result<File> {
+pub fn open_raw_socket(device: &str) -> io::Result<File> {
     let name = std::ffi::CString::new(device)?;
     // SAFETY: the name outlives the call; a valid result of socket is a new descriptor without
     // another owner; sockaddr_ll is plain data and its size is passed with it.
@@ -321,33 +321,39 @@ fn check(result: libc::c_int) -> io::Result<()> {
 
 /// Opens a pseudoterminal of this size: the end for the user, and the end for a program.
 pub fn open_terminal(columns: u16, rows: u16) -> io::Result<(File, File)> {
-    let (mut ours, mut theirs) = (-1, -1);
+    let (mut user_end, mut program_end) = (-1, -1);
     // SAFETY: openpty writes two new descriptors without another owner; no name and no settings are
     // passed.
     unsafe {
         check(libc::openpty(
-            &raw mut ours,
-            &raw mut theirs,
+            &raw mut user_end,
+            &raw mut program_end,
             std::ptr::null_mut(),
             std::ptr::null(),
-            &size(columns, rows),
+            &winsize(columns, rows),
         ))?;
-        let (ours, theirs) = (File::from_raw_fd(ours), File::from_raw_fd(theirs));
-        for end in [&ours, &theirs] {
+        let (user_end, program_end) = (File::from_raw_fd(user_end), File::from_raw_fd(program_end));
+        for end in [&user_end, &program_end] {
             check(libc::fcntl(
                 end.as_raw_fd(),
                 libc::F_SETFD,
                 libc::FD_CLOEXEC,
             ))?;
         }
-        Ok((ours, theirs))
+        Ok((user_end, program_end))
     }
 }
 
 /// Changes the size of a terminal. The kernel signals its foreground processes.
 pub fn resize_terminal(terminal: &File, columns: u16, rows: u16) -> io::Result<()> {
     // SAFETY: the kernel reads a winsize.
-    check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &size(columns, rows)) })
+    check(unsafe {
+        libc::ioctl(
+            terminal.as_raw_fd(),
+            libc::TIOCSWINSZ,
+            &winsize(columns, rows),
+        )
+    })
 }
 
 /// Starts the command in a session of its own; the terminal on its standard input becomes the
@@ -365,7 +371,7 @@ pub fn start_in_terminal(command: &mut Command) {
     }
 }
 
-fn size(columns: u16, rows: u16) -> libc::winsize {
+fn winsize(columns: u16, rows: u16) -> libc::winsize {
     libc::winsize {
         ws_row: rows,
         ws_col: columns,
@@ -375,23 +381,23 @@ fn size(columns: u16, rows: u16) -> libc::winsize {
 }
 
 /// Sets the calling thread to SCHED_IDLE: it runs only when no other thread wants its processor.
-pub fn become_idle() -> io::Result<()> {
+pub fn set_idle_priority() -> io::Result<()> {
     let least = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameters outlive the call.
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &least) })
 }
 
 /// Punches a hole into a file.
-pub fn punch(file: &File, at: u64, length: u64) -> io::Result<()> {
+pub fn punch_hole(file: &File, at: u64, length: u64) -> io::Result<()> {
     let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: no memory is passed.
     check(unsafe { libc::fallocate64(file.as_raw_fd(), how, at as i64, length as i64) })
 }
 
 /// Makes a new epoll descriptor that watches `of`.
-pub fn watcher(of: impl AsFd) -> io::Result<File> {
+pub fn epoll_for(of: impl AsFd) -> io::Result<File> {
     // SAFETY: a valid result is a new descriptor without another owner.
-    let watcher = unsafe {
+    let epoll = unsafe {
         let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
         check(fd)?;
         File::from_raw_fd(fd)
@@ -400,14 +406,14 @@ pub fn watcher(of: impl AsFd) -> io::Result<File> {
         events: libc::EPOLLIN as u32,
         u64: 0,
     };
-    let (own, other) = (watcher.as_raw_fd(), of.as_fd().as_raw_fd());
+    let (own, other) = (epoll.as_raw_fd(), of.as_fd().as_raw_fd());
     // SAFETY: the event outlives the call.
     check(unsafe { libc::epoll_ctl(own, libc::EPOLL_CTL_ADD, other, &mut event) })?;
-    Ok(watcher)
+    Ok(epoll)
 }
 
 /// Polls the same descriptor with `times` entries in one call.
-pub fn poll_often(fd: impl AsFd, times: usize, within_ms: i32) -> io::Result<()> {
+pub fn poll_repeated(fd: impl AsFd, times: usize, within_ms: i32) -> io::Result<()> {
     let one = libc::pollfd {
         fd: fd.as_fd().as_raw_fd(),
         events: libc::POLLPRI,
@@ -432,7 +438,7 @@ unsafe impl Sync for Mapped {}
 
 impl Mapped {
     /// Maps the first `length` bytes of a file, shared and writable.
-    pub fn whole(file: &File, length: usize) -> io::Result<Mapped> {
+    pub fn map(file: &File, length: usize) -> io::Result<Mapped> {
         let both = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe {

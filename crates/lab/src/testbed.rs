@@ -34,11 +34,11 @@ use anyhow::Result;
 use serde_json::Value;
 
 use crate::experiment::bench::{self, Rate, SECOND, wait_until};
-use crate::process::{PATIENCE, Proc};
+use crate::process::{EVENT_TIMEOUT, Proc};
 use crate::sys;
 use crate::traffic::{self, Running, Tcp, Udp};
 use crate::wire::{self, Flow, Record, Tap};
-use crate::world::{Answer, Family, Netnice, Offloads, Pair, World};
+use crate::world::{CommandOutput, Family, Netnice, Offloads, Pair, World};
 
 /// A world with a client, a server and a netnice on the client.
 pub struct TestBed {
@@ -76,12 +76,12 @@ impl TestBed {
     }
 
     /// Runs `netnice LINE`, which must succeed.
-    pub fn run_ok(&self, line: &str) -> Answer {
+    pub fn run_ok(&self, line: &str) -> CommandOutput {
         self.run_with_status(line, 0)
     }
 
     /// Runs `netnice LINE`, which must end with this status.
-    pub fn run_with_status(&self, line: &str, status: i32) -> Answer {
+    pub fn run_with_status(&self, line: &str, status: i32) -> CommandOutput {
         let words: Vec<&str> = line.split_whitespace().collect();
         let answer = self.netnice.run(&words).expect("netnice can be started");
         assert_eq!(
@@ -177,7 +177,7 @@ impl TestBed {
         let mut records = Vec::new();
         for tap in taps {
             let record = tap.stop(ns)?;
-            record.sound()?;
+            record.validate()?;
             records.push(record);
         }
         Ok((records, from, to))
@@ -228,15 +228,15 @@ impl TestBed {
     }
 
     /// Repeats [`TestBed::record`] until `enough` accepts the record and its window, for at most
-    /// [`PATIENCE`]: a busy or emulated machine may starve the senders for a while. Returns the
-    /// last record in any case.
+    /// [`EVENT_TIMEOUT`]: a busy or emulated machine may starve the senders for a while. Returns
+    /// the last record in any case.
     pub fn record_until(
         &self,
         settle: f64,
         span: f64,
         enough: impl Fn(&Record, u64, u64) -> bool,
     ) -> Result<(Record, u64, u64)> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + EVENT_TIMEOUT;
         loop {
             let (record, from, to) = self.record(settle, span)?;
             if enough(&record, from, to) || Instant::now() > until {
@@ -246,10 +246,10 @@ impl TestBed {
     }
 
     /// Fails unless the rate that `measure` returns is kept to `limit`. If the sender was starved
-    /// in a window, another one follows, for at most [`PATIENCE`]; in the last one the rate must be
-    /// within the bounds.
+    /// in a window, another one follows, for at most [`EVENT_TIMEOUT`]; in the last one the rate
+    /// must be within the bounds.
     pub fn await_limited(&self, mut measure: impl FnMut() -> f64, limit: Rate, what: &str) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + EVENT_TIMEOUT;
         loop {
             let rate = measure();
             let share = rate / limit.bits as f64;
@@ -272,7 +272,7 @@ impl TestBed {
 
     /// Fails unless clearly more than `limit` arrives at the server over `span` seconds in one of
     /// several consecutive windows. The first one begins after `settle` seconds; the last one
-    /// begins at most [`PATIENCE`] later. A flow under the limit never reaches this rate. The
+    /// begins at most [`EVENT_TIMEOUT`] later. A flow under the limit never reaches this rate. The
     /// device's counters are used, because an unlimited program sends as fast as the machine and
     /// the meter would lose packets.
     pub fn await_unlimited(&self, (settle, span): (f64, f64), limit: Rate, what: &str) {
@@ -281,7 +281,7 @@ impl TestBed {
             (sys::now_ns(), counters.expect("counters").rx_bytes)
         };
         bench::pause(settle);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + EVENT_TIMEOUT;
         loop {
             let (from, before) = read();
             bench::pause(span);
@@ -323,9 +323,9 @@ pub fn skip(reason: impl std::fmt::Display) {
     println!("test skipped: {reason}");
 }
 
-/// Polls until `what` is true, for at most [`PATIENCE`]; returns whether it became true.
+/// Polls until `what` is true, for at most [`EVENT_TIMEOUT`]; returns whether it became true.
 pub fn becomes_true(what: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + EVENT_TIMEOUT;
     loop {
         if what() {
             return true;

@@ -420,7 +420,7 @@ pub struct Running {
 impl Running {
     /// Sends `go`; returns the wall-clock time in ns.
     pub fn go(&mut self) -> Result<u64> {
-        self.proc.tell("go")?;
+        self.proc.write_line("go")?;
         Ok(crate::sys::now_ns())
     }
 
@@ -431,7 +431,7 @@ impl Running {
 
     /// Sends `stop` and returns the report.
     pub fn stop(mut self) -> Result<Report> {
-        self.proc.tell("stop")?;
+        self.proc.write_line("stop")?;
         self.report(REPORT)
     }
 
@@ -549,7 +549,7 @@ impl Fetching {
 
     /// Fetches the file `times` times; returns the durations in seconds.
     pub fn fetch(&mut self, times: u32) -> Result<Vec<f64>> {
-        self.proc.tell(&times.to_string())?;
+        self.proc.write_line(&times.to_string())?;
         let value = self.proc.next_json("took_ns", Duration::from_secs(120))?;
         let took: Vec<u64> = serde_json::from_value(value["took_ns"].clone())?;
         Ok(took.into_iter().map(|ns| ns as f64 / 1e9).collect())
@@ -592,7 +592,7 @@ impl Family {
     /// Makes the parent start a command as its child; returns the child's id.
     pub fn run(&mut self, words: &[String]) -> Result<u32> {
         let line = serde_json::to_string(words)?;
-        self.proc.tell(&format!("run {line}"))?;
+        self.proc.write_line(&format!("run {line}"))?;
         let answer = self.hear("child")?;
         answer["child"]
             .as_u64()
@@ -614,13 +614,13 @@ impl Family {
     }
 
     /// Sends a line to a child.
-    pub fn tell(&mut self, child: u32, line: &str) -> Result<()> {
-        self.proc.tell(&format!("tell {child} {line}"))
+    pub fn write_line(&mut self, child: u32, line: &str) -> Result<()> {
+        self.proc.write_line(&format!("tell {child} {line}"))
     }
 
     /// Ends a traffic child and returns its report.
     pub fn stop(&mut self, child: u32) -> Result<Report> {
-        self.tell(child, "stop")?;
+        self.write_line(child, "stop")?;
         let value = self.child_said(child, |v| v.get("started_ns").is_some(), REPORT)?;
         serde_json::from_value(value).context("a traffic process reports in its own format")
     }

@@ -3,7 +3,7 @@
 //! A [`Tap`] is a packet socket with a ring, read by a thread of the lab, on a device in any
 //! namespace. Usually the device is at the far end of the cable, where neither netnice nor the
 //! program under test can influence it. The kernel stamps each packet, so a late reader does not
-//! change the times. If the ring overflows, packets are missing and [`Record::sound`] fails.
+//! change the times. If the ring overflows, packets are missing and [`Record::validate`] fails.
 //!
 //! **Wire length** is layer 2 without preamble and gap: 14 + the IP length. A packet that is not
 //! segmented yet (offloads on) counts as the segments that it will become: the ring reports the
@@ -12,8 +12,8 @@
 //!
 //! [`Record::rate`] rounds its window to whole bins.
 //!
-//! [`Tap::keeping`] records every packet, stamped on arrival at the device, and writes the packets
-//! to a capture file for `netnice check`.
+//! [`Tap::start_capturing`] records every packet, stamped on arrival at the device, and writes the
+//! packets to a capture file for `netnice check`.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -32,17 +32,17 @@ mod capture;
 mod parse;
 mod ring;
 
-pub use parse::{Flow, Passed, Transport};
+pub use parse::{Flow, Packet, Transport};
 
 /// A running meter. Dropping it ends the meter and discards the record.
 pub struct Tap {
     stop: Arc<AtomicBool>,
     reader: Option<JoinHandle<Result<Record>>>,
-    door: TapDoor,
+    start: TapStart,
 }
 
 /// The device and its counters at the start, for the comparison at the end.
-struct TapDoor {
+struct TapStart {
     before: DeviceCounters,
     device: String,
 }
@@ -54,9 +54,9 @@ impl Tap {
         Tap::read(ns, device, ring, |_, _| Ok(()))
     }
 
-    /// Starts a meter that also keeps the packets that `of` accepts, for [`Record::passed`] and in
+    /// Starts a meter that also keeps the packets that `of` accepts, for [`Record::packets`] and in
     /// a capture file.
-    pub fn keeping(
+    pub fn start_capturing(
         ns: &Netns,
         device: &str,
         file: &Path,
@@ -70,7 +70,7 @@ impl Tap {
         let mut capture = capture::Capture::create(file)?;
         Tap::read(ns, device, ring, move |record, seen| match seen {
             Some((packet, head)) if of(&packet.flow) => {
-                record.passed.push(*packet);
+                record.packets.push(*packet);
                 capture.packet(packet, head)
             }
             Some(_) => Ok(()),
@@ -83,7 +83,7 @@ impl Tap {
         ns: &Netns,
         device: &str,
         mut ring: ring::Ring,
-        mut each: impl FnMut(&mut Record, Option<(&Passed, &[u8])>) -> Result<()> + Send + 'static,
+        mut each: impl FnMut(&mut Record, Option<(&Packet, &[u8])>) -> Result<()> + Send + 'static,
     ) -> Result<Tap> {
         let before = ns.counters(device)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -116,7 +116,7 @@ impl Tap {
         Ok(Tap {
             stop,
             reader: Some(reader),
-            door: TapDoor {
+            start: TapStart {
                 before,
                 device: device.to_owned(),
             },
@@ -125,13 +125,13 @@ impl Tap {
 
     /// Ends the meter and returns its record. `ns` must be the namespace that it was started in.
     pub fn stop(mut self, ns: &Netns) -> Result<Record> {
-        let after = ns.counters(&self.door.device)?;
+        let after = ns.counters(&self.start.device)?;
         self.stop.store(true, Relaxed);
         let reader = self.reader.take().expect("stopped once");
         let mut record = reader
             .join()
             .map_err(|_| anyhow!("the tap's thread panicked"))??;
-        let before = self.door.before;
+        let before = self.start.before;
         record.device = Some(DeviceCounters {
             rx_bytes: after.rx_bytes - before.rx_bytes,
             rx_packets: after.rx_packets - before.rx_packets,
@@ -162,7 +162,7 @@ pub struct Record {
     bytes_in: u64,
     bytes_out: u64,
     device: Option<DeviceCounters>,
-    passed: Vec<Passed>,
+    packets: Vec<Packet>,
 }
 
 /// Counts of one flow's packets.
@@ -184,7 +184,7 @@ pub struct Totals {
 }
 
 impl Record {
-    fn add(&mut self, packet: &Passed) {
+    fn add(&mut self, packet: &Packet) {
         let bin = packet.at_ns / BIN_NS;
         let first = *self.first.get_or_insert(bin);
         // Timestamps of two processors may be out of order by less than a bin.
@@ -205,7 +205,7 @@ impl Record {
     }
 
     /// Fails if the ring overflowed, because then packets are missing from the record.
-    pub fn sound(&self) -> Result<&Record> {
+    pub fn validate(&self) -> Result<&Record> {
         if self.lost > 0 {
             bail!(
                 "the meter lost {} packets (the machine is too busy for this measurement): run it \
@@ -217,13 +217,13 @@ impl Record {
     }
 
     /// The kept packets, in the order in which the tap read them.
-    pub fn passed(&self) -> &[Passed] {
-        &self.passed
+    pub fn packets(&self) -> &[Packet] {
+        &self.packets
     }
 
     /// Times at which the kept packets of the flows that `of` accepts passed (wall clock, ns).
     pub fn times(&self, of: impl Fn(&Flow) -> bool) -> Vec<u64> {
-        let mine = self.passed.iter().filter(|packet| of(&packet.flow));
+        let mine = self.packets.iter().filter(|packet| of(&packet.flow));
         mine.map(|packet| packet.at_ns).collect()
     }
 

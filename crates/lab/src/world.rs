@@ -34,11 +34,11 @@ use anyhow::{Context, Result};
 
 pub mod arrivals;
 pub mod cgroup;
+pub mod cleanup;
 pub mod daemon;
 pub mod htb;
 pub mod hub;
 pub mod netns;
-pub mod reap;
 pub mod shape;
 pub mod snapshot;
 pub mod traces;
@@ -46,9 +46,9 @@ pub mod tunnel;
 
 pub use arrivals::Arrivals;
 pub use cgroup::Cgroup;
-pub use daemon::{Answer, Netnice};
-pub use netns::{Door, Netns};
-pub use reap::begin;
+pub use cleanup::begin;
+pub use daemon::{CommandOutput, Netnice};
+pub use netns::{Netns, NetnsHandle};
 pub use shape::{Cable, Offloads, Pair};
 pub use snapshot::Snapshot;
 pub use tunnel::Tunnel;
@@ -172,7 +172,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        reap::remove_folder(&self.path);
+        cleanup::remove_folder(&self.path);
     }
 }
 

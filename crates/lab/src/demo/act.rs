@@ -128,9 +128,9 @@ fn type_lines(netnice: &Netnice, lines: &[String]) -> Result<Vec<Typed>> {
     lines
         .iter()
         .map(|line| {
-            let answer = netnice.type_line(line)?;
+            let answer = netnice.run_line(line)?;
             Ok(Typed {
-                line: answer.typed,
+                line: answer.command_line,
                 answer: answer.stdout.trim_end().to_owned(),
             })
         })

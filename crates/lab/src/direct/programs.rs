@@ -83,7 +83,7 @@ impl Talker {
             .name("talker".into())
             .spawn(move || {
                 // Without the right to real-time priority it runs with normal priority.
-                let _ = sys::real_time(PRIORITY);
+                let _ = sys::set_real_time_priority(PRIORITY);
                 while !told.load(Ordering::Relaxed) {
                     talker.fill()?;
                     talker.attachment.wait(Some(LONGEST_SLEEP))?;
@@ -181,13 +181,13 @@ impl Listener {
                     if record.status().0 == 0 {
                         number += 1;
                         counts.0.store(number, Ordering::Relaxed);
-                        busy = busy.max(Instant::now() - PATIENCE) + each(number);
+                        busy = busy.max(Instant::now() - SHORTEST_SLEEP) + each(number);
                     }
                     self.flow.free_all(&record)?;
                     let rest = busy.saturating_duration_since(Instant::now());
                     if rest > Duration::ZERO {
                         self.prime()?;
-                        std::thread::sleep(rest.max(PATIENCE));
+                        std::thread::sleep(rest.max(SHORTEST_SLEEP));
                     }
                 }
                 Ok(self)
@@ -235,4 +235,4 @@ const PRIORITY: i32 = 1;
 /// Time after which an idle program checks whether it must stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 /// The shortest sleep.
-const PATIENCE: Duration = Duration::from_millis(1);
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);

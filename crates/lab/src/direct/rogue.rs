@@ -18,7 +18,7 @@ use netnice_ring::driver::Client;
 use netnice_ring::layout::{Budget, Place};
 
 use crate::direct::shared::Shared;
-use crate::process::PATIENCE;
+use crate::process::EVENT_TIMEOUT;
 use crate::sys;
 
 /// The protocol violations that the driver can detect.
@@ -239,7 +239,7 @@ impl Cell {
 
     /// Waits until the driver disconnected the rogue; returns the number of the violated rule.
     pub fn verdict(&self) -> Result<u32> {
-        let said = self.expelled.recv_timeout(PATIENCE);
+        let said = self.expelled.recv_timeout(EVENT_TIMEOUT);
         said.context("the driver did not expel a program that broke a rule")
     }
 
@@ -401,7 +401,7 @@ impl Rogue {
 
     /// Waits until all published records came back.
     pub fn await_sent(&mut self) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + EVENT_TIMEOUT;
         while self.read(RECLAIM_PRODUCER)? != self.ends.0 {
             if Instant::now() > until {
                 bail!("records that are right do not come back");

@@ -15,7 +15,7 @@ impl Shared {
     /// Maps the whole file.
     pub fn map(file: &File) -> Result<Shared> {
         let length = file.metadata()?.len();
-        Ok(Shared(Mapped::whole(file, length as usize)?))
+        Ok(Shared(Mapped::map(file, length as usize)?))
     }
 
     /// Writes bytes at offset `at`. Fails if the range is not inside the file.

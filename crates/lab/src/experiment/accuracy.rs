@@ -334,7 +334,7 @@ fn measure_prepared(
     let after = client.delivered()?;
     pause(0.05);
     let record = tap.stop(server)?;
-    record.sound()?;
+    record.validate()?;
     let sent = record.rate(wire::inbound, from, to);
     let took = (after.at_ns - before.at_ns).max(1) as f64;
     let got = (after.wire - before.wire) as f64 * 8e9 / took;

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 
 use crate::sys;
-use crate::world::{Answer, Family, Host, Netnice, World, htb};
+use crate::world::{CommandOutput, Family, Host, Netnice, World, htb};
 
 /// What holds the limits in an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -97,7 +97,7 @@ impl Limiter {
         match self {
             Limiter::Netnice(netnice) => {
                 let line = format!("set pid:{pid} {} {}", direction.option(), rate.text);
-                Ok(netnice.type_line(&line)?.at)
+                Ok(netnice.run_line(&line)?.at)
             }
             Limiter::Htb => {
                 if direction != Direction::Up {
@@ -123,9 +123,9 @@ pub fn netnice_only(subject: Subject) -> Result<()> {
 }
 
 /// Runs a `netnice` command line and adds it to `log`.
-pub fn typed(netnice: &Netnice, line: &str, log: &mut Vec<String>) -> Result<Answer> {
+pub fn typed(netnice: &Netnice, line: &str, log: &mut Vec<String>) -> Result<CommandOutput> {
     log.push(format!("netnice {line}"));
-    netnice.type_line(line)
+    netnice.run_line(line)
 }
 
 /// The endpoint of a host in this family.

@@ -76,7 +76,7 @@ fn flood(subject: Subject, offloads: Offloads) -> Result<Cost> {
     wait_until(began + 3 * SECOND);
     let report = program.stop()?;
     let record = tap.stop(&world.server().ns)?;
-    record.sound()?;
+    record.validate()?;
     let seconds = (report.ended_ns - report.started_ns) as f64 / 1e9;
     let packets = record.totals(wire::inbound).packets as f64;
     Ok(Cost {

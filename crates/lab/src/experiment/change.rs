@@ -180,7 +180,7 @@ fn change(context: &Context, case: &Case) -> Result<Seen> {
     program.stop()?;
     let received = arrivals.stop()?;
     let record = tap.stop(&server.ns)?;
-    record.sound()?;
+    record.validate()?;
     let rate = |a: u64, b: u64| match case.direction {
         Direction::Up => record.rate(wire::inbound, a, b),
         Direction::Down => received.rate(a, b).unwrap_or(0.0),

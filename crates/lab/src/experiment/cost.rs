@@ -71,7 +71,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         set(&bench.netnice, &pids[1..])?;
         let thousand = bench.measure(limited, THOUSAND, rounds)?;
         for pid in &pids[1..] {
-            bench.netnice.type_line(&format!("clear pid:{pid}"))?;
+            bench.netnice.run_line(&format!("clear pid:{pid}"))?;
         }
         let again = bench.measure(limited, 1, rounds)?;
         for m in [&one, &thousand, &again] {
@@ -97,7 +97,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
 
 fn set(netnice: &Netnice, pids: &[u32]) -> Result<()> {
     for pid in pids {
-        netnice.type_line(&format!("set pid:{pid} --up 4mbit --down 8mbit"))?;
+        netnice.run_line(&format!("set pid:{pid} --up 4mbit --down 8mbit"))?;
     }
     Ok(())
 }
@@ -120,7 +120,7 @@ impl Bench {
         if limited {
             // A limit that is never reached: the packets pass the whole stage.
             let line = format!("set pid:{} --up 10gbit", program.pid());
-            self.netnice.type_line(&line)?;
+            self.netnice.run_line(&line)?;
         }
         program.go()?;
         pause(0.3);

@@ -36,7 +36,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         unreachable!("netnice_only above")
     };
     let tap = Tap::start(&world.server().ns, "eth0")?;
-    program.tell(bulk, "go")?;
+    program.write_line(bulk, "go")?;
     pause(2.0);
     let from = sys::now_ns();
     let seed = from;
@@ -45,7 +45,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let (mut same, mut held) = (0, 0);
     let mut moments = Vec::new();
     for _ in 0..deaths {
-        let before = netnice.show_standing()?;
+        let before = netnice.show_without_counters()?;
         wait(100..=600);
         moments.push(sys::now_ns());
         netnice.kill_daemon();
@@ -59,7 +59,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let child = program.traffic(&Tcp::connect(to, 2).source(), life)?;
         wait(300..=600);
         netnice.start_daemon()?;
-        let after = netnice.show_standing()?;
+        let after = netnice.show_without_counters()?;
         if before == after {
             same += 1;
         } else {
@@ -71,7 +71,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     }
     let ended = sys::now_ns();
     let record = tap.stop(&world.server().ns)?;
-    record.sound()?;
+    record.validate()?;
     let bins = record.bins(wire::inbound, from, ended, 100 * MS);
     let limit = R20M.bits as f64;
     let most = stats::greatest(&bins) / limit * 100.0;

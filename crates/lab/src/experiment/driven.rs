@@ -40,7 +40,7 @@ impl Stage {
     pub fn tap(world: &World) -> Result<(Tap, PathBuf)> {
         let file = world.folder().join("wire.pcap");
         let server = world.server();
-        let tap = Tap::keeping(&server.ns, &server.port().device, &file, is_sent)?;
+        let tap = Tap::start_capturing(&server.ns, &server.port().device, &file, is_sent)?;
         Ok((tap, file))
     }
 }
@@ -70,7 +70,7 @@ pub fn bins(times: &[u64], from: u64, until: u64, width: u64) -> Vec<f64> {
 /// Validates a run: the meter lost no packet, and the driver's counts equal the packets that
 /// arrived.
 pub fn sound(record: &Record, driven: &mut crate::direct::Driven, ports: &[u16]) -> Result<()> {
-    record.sound()?;
+    record.validate()?;
     for port in ports {
         let (sent, seen) = (
             driven.counters(*port)?.sent,

@@ -120,7 +120,7 @@ fn measure(context: &Context, step: u64) -> Result<Run> {
         changes.push(sys::now_ns());
     }
     let record = tap.stop(server)?;
-    record.sound()?;
+    record.validate()?;
     Ok(Run { record, changes })
 }
 
@@ -154,10 +154,10 @@ pub(super) fn await_service(inetd: &mut Proc) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(20);
     let mut said = String::new();
     while !said.contains("telnet is served") {
-        if !inetd.running() || Instant::now() > until {
+        if !inetd.is_running() || Instant::now() > until {
             bail!("the super-server does not serve: {}", said.trim());
         }
-        said.push_str(&inetd.complaints());
+        said.push_str(&inetd.take_stderr());
     }
     Ok(())
 }

@@ -88,7 +88,7 @@ impl Mix {
         let tap = Tap::start(&self.world.server().ns, "eth0")?;
         wait_until(to(sys::now_ns()) + 50 * MS);
         let record = tap.stop(&self.world.server().ns)?;
-        record.sound()?;
+        record.validate()?;
         Ok(record)
     }
 }
@@ -213,7 +213,7 @@ fn idle(context: &Context, outcome: &mut Outcome) -> Result<()> {
     sys::kill(mix.a.pid() as i32, libc::SIGSTOP)?;
     wait_until(began + 7 * SECOND);
     let record = tap.stop(&mix.world.server().ns)?;
-    record.sound()?;
+    record.validate()?;
     // The kernel still sends the data in A's socket; the silence begins after A's last packet.
     let mut silent = began + 7 * SECOND;
     while silent > began + 3 * SECOND && record.bytes(of(0), silent - 10 * MS, silent) == 0 {

@@ -54,7 +54,7 @@ fn measure(
         end.go()?;
     }
     for child in &children {
-        program.tell(*child, "go")?;
+        program.write_line(*child, "go")?;
     }
     let from = crate::sys::now_ns() + 2 * SECOND;
     let to = from + if context.quick { 3 } else { 6 } * SECOND;
@@ -63,7 +63,7 @@ fn measure(
     for (child, tap) in children.iter().zip(taps) {
         let report = program.stop(*child)?;
         let record = tap.stop(&server.ns)?;
-        record.sound()?;
+        record.validate()?;
         rates.push(match direction {
             Direction::Up => record.rate(wire::inbound, from, to),
             _ => report.received_rate(from, to).unwrap_or(0.0),

@@ -87,7 +87,7 @@ fn measure(context: &Context, flows: u32, offloads: Offloads) -> Result<Run> {
     let mut program = Parent::start(world.client())?;
     let bulk = program.traffic(&Tcp::connect(to, flows).source(), Life::default())?;
     limiter.set(&world, program.pid(), Direction::Up, R4M)?;
-    program.tell(bulk, "go")?;
+    program.write_line(bulk, "go")?;
     pause(2.0);
     let count = if context.quick { 250 } else { 400 };
     let every = Duration::from_millis(20);

@@ -91,7 +91,7 @@ impl Loopback {
             command.arg("600");
             let limited = Proc::start(command)?;
             let pid = limited.pid();
-            netnice.type_line(&format!("set pid:{pid} --up 512Kbyte/s --down 512Kbyte/s"))?;
+            netnice.run_line(&format!("set pid:{pid} --up 512Kbyte/s --down 512Kbyte/s"))?;
             Some((netnice, limited))
         } else {
             None
@@ -245,7 +245,7 @@ fn limit_midway(context: &Context, direction: Direction) -> Result<Limited> {
     let report = program.stop()?;
     let received = arrivals.stop()?;
     let record = tap.stop(tap_at)?;
-    record.sound()?;
+    record.validate()?;
     Ok(Limited {
         record,
         received,

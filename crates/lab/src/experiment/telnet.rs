@@ -187,7 +187,7 @@ impl Figure {
         idler.arg("600");
         let idler = Proc::start(idler)?;
         if limited {
-            netnice.type_line(&format!("set pid:{} --both 1mbit", idler.pid()))?;
+            netnice.run_line(&format!("set pid:{} --both 1mbit", idler.pid()))?;
         }
         let mut inetd = Proc::start(netnice.command(words))?;
         await_service(&mut inetd)?;

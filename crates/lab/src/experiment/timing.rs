@@ -213,7 +213,7 @@ impl Subject {
         pause(SETTLE + seconds as f64);
         flood.stop()?;
         let record = tap.stop(&world.server().ns)?;
-        record.sound()?;
+        record.validate()?;
         Ok(record.times(from_port(PORT)))
     }
 }

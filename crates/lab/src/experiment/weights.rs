@@ -68,7 +68,7 @@ fn measure(context: &Context, outcome: &mut Outcome, (a, b, offloads): Case) -> 
     let to = from + if context.quick { 4 } else { 8 } * SECOND;
     wait_until(to + 50 * MS);
     let record = tap.stop(&server.ns)?;
-    record.sound()?;
+    record.validate()?;
     let rate = |port: u16| {
         let of = move |flow: &Flow| wire::inbound(flow) && flow.target.1 == port;
         record.rate(of, from, to) / MBIT

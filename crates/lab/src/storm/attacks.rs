@@ -492,7 +492,7 @@ fn questions(hostile: &mut Hostile) -> Result<()> {
     let mut client = Client::over(hostile.connect()?);
     for _ in 0..100 {
         client.call_within(
-            super::hostile::PATIENCE,
+            super::hostile::IO_TIMEOUT,
             &Request::Show(Show::default()),
             None,
         )?;

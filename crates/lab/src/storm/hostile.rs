@@ -122,15 +122,15 @@ impl Hostile {
         rustix::net::connect(&socket, &address).context("connect")?;
         let stream = UnixStream::from(socket);
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(IO_TIMEOUT))?;
+        stream.set_write_timeout(Some(IO_TIMEOUT))?;
         Ok(stream)
     }
 
     /// Sends a valid request; returns any response.
     pub fn ask(&self, request: &Request, process: Option<BorrowedFd<'_>>) -> Result<Response> {
         let mut client = Client::over(self.connect()?);
-        Ok(client.call_within(PATIENCE, request, process)?)
+        Ok(client.call_within(IO_TIMEOUT, request, process)?)
     }
 
     /// Requests a limit of a process.
@@ -200,5 +200,5 @@ pub fn say_with(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io
 /// The most descriptors that the kernel passes with one message (SCM_MAX_FD).
 pub const MOST_DESCRIPTORS: usize = 253;
 /// Time limit of an attack for each wait.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+pub const IO_TIMEOUT: Duration = Duration::from_secs(2);
 const LONGEST_HEARD: usize = 1 << 20;

@@ -107,7 +107,7 @@ pub fn ping(host: &Host, to: IpAddr, every: Duration, count: u32) -> Result<Proc
 /// Ends a ping and parses its output. SIGINT makes ping print its summary.
 pub fn ping_end(mut ping: Proc) -> Pings {
     let _ = crate::sys::kill(ping.pid() as i32, libc::SIGINT);
-    let lines = ping.rest(Duration::from_secs(6));
+    let lines = ping.remaining_lines(Duration::from_secs(6));
     Pings::parse(lines.iter().map(String::as_str))
 }
 
@@ -138,9 +138,9 @@ pub fn iperf(host: &Host, to: SocketAddr, flows: u32, seconds: u32, reverse: boo
 
 /// Waits for an iperf3 client and returns the receiver's goodput in bit/s.
 pub fn iperf_goodput(mut client: Proc, within: Duration) -> Result<f64> {
-    let text = client.rest(within).join("\n");
+    let text = client.remaining_lines(within).join("\n");
     let value: Value = serde_json::from_str(&text)
-        .with_context(|| format!("iperf3 printed no JSON: {text} {}", client.complaints()))?;
+        .with_context(|| format!("iperf3 printed no JSON: {text} {}", client.take_stderr()))?;
     value
         .pointer("/end/sum_received/bits_per_second")
         .and_then(Value::as_f64)
@@ -185,8 +185,8 @@ pub fn nginx(host: &Host, at: SocketAddr, folder: &Path, bytes: u64) -> Result<O
         .enter(|| Ok(std::net::TcpStream::connect(at)?))
         .is_err()
     {
-        if !server.running() || Instant::now() > until {
-            bail!("nginx does not listen at {at}: {}", server.complaints());
+        if !server.is_running() || Instant::now() > until {
+            bail!("nginx does not listen at {at}: {}", server.take_stderr());
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -56,11 +56,11 @@ fn bear(words: &str) -> Result<(u32, ChildStdin)> {
     let pid = child.id();
     println!("{}", json!({"child": pid}));
     let stdin = child.stdin.take().context("stdin is piped")?;
-    std::thread::spawn(move || follow(pid, child));
+    std::thread::spawn(move || report_child(pid, child));
     Ok((pid, stdin))
 }
 
-fn follow(pid: u32, mut child: Child) {
+fn report_child(pid: u32, mut child: Child) {
     if let Some(out) = child.stdout.take() {
         for line in BufReader::new(out).lines().map_while(Result::ok) {
             let said = serde_json::from_str::<Value>(&line)

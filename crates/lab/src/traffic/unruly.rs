@@ -95,7 +95,7 @@ pub fn main(args: &UnrulyArgs) -> Result<()> {
                 }
             }
             "exec" => {
-                sys::keep_descriptors()?;
+                sys::clear_close_on_exec()?;
                 return Err(Command::new("sleep").arg("600").exec().into());
             }
             other => bail!("`{other}` is no order"),

@@ -33,7 +33,7 @@ pub enum Transport {
 
 /// A packet that passed a tap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Passed {
+pub struct Packet {
     /// Wall-clock time in ns.
     pub at_ns: u64,
     /// Its flow.
@@ -47,14 +47,14 @@ pub struct Passed {
 /// Parses a frame that begins with its Ethernet header. `len` is the length of the whole packet in
 /// the kernel in bytes. `segment` is the payload size of each segment that the packet will become;
 /// 0 means one packet. `head` may be truncated after the transport header.
-pub fn packet(at_ns: u64, inbound: bool, head: &[u8], len: u64, segment: u16) -> Passed {
+pub fn packet(at_ns: u64, inbound: bool, head: &[u8], len: u64, segment: u16) -> Packet {
     let (flow, header) = headers(inbound, head);
     let payload = len.saturating_sub(header);
     let segments = match segment {
         0 => 1,
         size => payload.div_ceil(u64::from(size)).max(1),
     };
-    Passed {
+    Packet {
         at_ns,
         flow,
         wire: len + (segments - 1) * header,

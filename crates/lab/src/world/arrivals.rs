@@ -24,11 +24,11 @@ impl Arrivals {
     /// Starts sampling `ns`.
     pub fn start(ns: &Netns) -> Result<Arrivals> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (told, door) = (stop.clone(), ns.door());
+        let (told, handle) = (stop.clone(), ns.handle());
         let reader = std::thread::Builder::new()
             .name("arrivals".into())
             .spawn(move || {
-                door.settle()?;
+                handle.enter_thread()?;
                 let mut record = Cumulative::default();
                 loop {
                     let last = told.load(Relaxed);

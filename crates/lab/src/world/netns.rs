@@ -11,21 +11,21 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 
-use super::reap;
+use super::cleanup;
 use crate::{process, sys};
 
 /// A namespace. Dropping it kills every process in it and removes it.
 pub struct Netns {
     name: String,
-    door: Door,
+    handle: NetnsHandle,
 }
 
 /// A handle to enter a namespace, which can be kept and cloned. It keeps the namespace alive, but
 /// dropping the [`Netns`] kills the processes inside.
 #[derive(Clone)]
-pub struct Door(Arc<File>);
+pub struct NetnsHandle(Arc<File>);
 
-impl Door {
+impl NetnsHandle {
     /// Makes a command that runs inside, as leader of its own process group.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
@@ -34,7 +34,7 @@ impl Door {
     }
 
     /// Moves the calling thread into the namespace for the rest of its life.
-    pub fn settle(&self) -> Result<()> {
+    pub fn enter_thread(&self) -> Result<()> {
         Ok(sys::enter_netns(self.0.as_fd())?)
     }
 }
@@ -45,11 +45,11 @@ impl Netns {
         let name = format!("nn-{}-{role}", std::process::id());
         process::run(Command::new("ip").args(["netns", "add", &name]))
             .context("making a network namespace needs root and iproute2")?;
-        let file = File::open(reap::netns_path(&name))
+        let file = File::open(cleanup::netns_path(&name))
             .with_context(|| format!("the namespace {name} vanished"))?;
         let ns = Netns {
             name,
-            door: Door(Arc::new(file)),
+            handle: NetnsHandle(Arc::new(file)),
         };
         ns.ip("link set lo up")?;
         allow(CONGESTION)?;
@@ -66,17 +66,17 @@ impl Netns {
 
     /// Its path, for nsenter and for comparisons.
     pub fn path(&self) -> PathBuf {
-        reap::netns_path(&self.name)
+        cleanup::netns_path(&self.name)
     }
 
     /// Makes a command that runs inside, as leader of its own process group.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
-        self.door.command(program)
+        self.handle.command(program)
     }
 
     /// A handle to the namespace that outlives this borrow.
-    pub fn door(&self) -> Door {
-        self.door.clone()
+    pub fn handle(&self) -> NetnsHandle {
+        self.handle.clone()
     }
 
     /// Runs `program` with blank-separated arguments inside, to its end.
@@ -98,7 +98,7 @@ impl Netns {
     ///
     /// Sockets opened there stay in the namespace wherever they are used later.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        let ns = self.door.0.as_fd();
+        let ns = self.handle.0.as_fd();
         std::thread::scope(|scope| {
             scope
                 .spawn(move || {
@@ -133,13 +133,13 @@ impl Netns {
 
     /// The processes that are in the namespace now.
     pub fn pids(&self) -> Vec<u32> {
-        reap::pids_in(&self.path())
+        cleanup::pids_in(&self.path())
     }
 }
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        reap::remove_netns(&self.name);
+        cleanup::remove_netns(&self.name);
     }
 }
 

@@ -200,7 +200,7 @@ pub(super) fn raise(ns: &Netns, port: &Port, mtu: u32, offloads: Offloads) -> Re
 /// carrier, up to a second after the other end came up. A snapshot taken before would differ from a
 /// later one.
 fn await_carrier(ends: &[&Netns]) -> Result<()> {
-    let until = Instant::now() + process::PATIENCE;
+    let until = Instant::now() + process::EVENT_TIMEOUT;
     for ns in ends {
         while ns.ip("link")?.contains("NO-CARRIER") {
             ensure!(

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::{Netns, World, reap};
+use super::{Netns, World, cleanup};
 use crate::process;
 
 /// A snapshot of kernel state.
@@ -133,10 +133,10 @@ impl Snapshot {
                 }
             }
         }
-        if let Some(root) = reap::cgroup_root() {
+        if let Some(root) = cleanup::cgroup_root() {
             self.folders("cgroups", &root, &root);
         }
-        for mount in reap::mounts_below(Path::new("/")) {
+        for mount in cleanup::mounts_below(Path::new("/")) {
             // Other runs of the lab start and end at any time; their namespaces are mounts too.
             let theirs = mount.starts_with("/run/netns") || mount.starts_with("/var/run/netns");
             if !theirs {

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
-use netnice_lab::process::{self, PATIENCE, Proc};
+use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::{TestBed, becomes_true, skip};
 use netnice_lab::traffic::{Direct, Program};
 use netnice_lab::world::Host;
@@ -33,8 +33,8 @@ fn asker(bed: &TestBed, program: &str, args: &[&str]) -> Proc {
     command.args(["/usr/bin/python3", "-c", &program]);
     command.arg(socket).args(args);
     let mut process = Proc::start(command).expect("a client");
-    let said = process.next_line(PATIENCE);
-    said.unwrap_or_else(|error| panic!("{error:#}: {}", process.complaints()));
+    let said = process.next_line(EVENT_TIMEOUT);
+    said.unwrap_or_else(|error| panic!("{error:#}: {}", process.take_stderr()));
     process
 }
 
@@ -77,7 +77,7 @@ fn a_fifo_in_the_place_of_a_program_does_not_hold_the_daemon_up() {
     fs::create_dir(&folder).expect("a folder");
     chown(&folder, Some(ANN), Some(ANN)).expect("it is hers");
     let mut asks = asker(&bed, SWAPPER, &[folder.to_str().expect("plain")]);
-    let done = asks.next_line(PATIENCE);
+    let done = asks.next_line(EVENT_TIMEOUT);
     assert!(answers(&bed), "the daemon hangs");
     assert_eq!(done.expect("all was answered"), "done");
     // Root may limit a program that ANN can replace.
@@ -118,7 +118,7 @@ fn a_user_does_not_learn_what_is_in_folders_that_are_closed_to_them() {
     ];
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
     let mut asks = asker(&bed, FINDER, &paths);
-    let mut answer = || asks.next_line(PATIENCE).expect("an answer");
+    let mut answer = || asks.next_line(EVENT_TIMEOUT).expect("an answer");
     assert!(answer().contains("found"));
     let missing = answer();
     assert!(missing.contains("not yours to see"), "{missing}");
@@ -156,19 +156,21 @@ fn a_file_system_that_does_not_answer_holds_up_only_who_asks_for_it() {
     let mut command = process::own_group("/usr/bin/python3");
     command.args(["-c", SILENT]).arg(&folder);
     let mut silent = Proc::start(command).expect("python");
-    let said = silent.next_line(PATIENCE).expect("it says");
+    let said = silent.next_line(EVENT_TIMEOUT).expect("it says");
     if said != "mounted" {
         return skip(format!("autofs cannot be mounted: {said}"));
     }
     let path = folder.join("any/program").display().to_string();
     let paths = [path.as_str(); 8];
     let mut asks = asker(&bed, FINDER, &paths);
-    let first = asks.next_line(PATIENCE);
+    let first = asks.next_line(EVENT_TIMEOUT);
     let alive = answers(&bed);
-    let rest: Vec<_> = (1..paths.len()).map(|_| asks.next_line(PATIENCE)).collect();
+    let rest: Vec<_> = (1..paths.len())
+        .map(|_| asks.next_line(EVENT_TIMEOUT))
+        .collect();
     let still = answers(&bed);
-    silent.tell("end").expect("it ends");
-    silent.next_line(PATIENCE).expect("it is unmounted");
+    silent.write_line("end").expect("it ends");
+    silent.next_line(EVENT_TIMEOUT).expect("it is unmounted");
     assert!(alive && still, "the daemon hangs");
     let first = first.expect("an answer");
     assert!(first.contains("did not answer"), "{first}");
@@ -269,8 +271,8 @@ fn a_driver_of_somebody_elses_is_not_run() {
         let mut clear = bed.netnice.command(&["clear", "--all"]);
         clear.env("NETNICE_RUNTIME_DIR", &runtime);
         process::run(&mut clear).expect("all is cleared");
-        daemon.terminate(PATIENCE);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned() + &daemon.complaints();
+        daemon.terminate(EVENT_TIMEOUT);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned() + &daemon.take_stderr();
         let ran = marker.exists();
         let _ = fs::remove_file(&marker);
         (ran, said)
@@ -320,7 +322,7 @@ fn one_client_of_a_super_server_does_not_keep_others_out() {
         ]);
         let mut process = Proc::start(command).expect("a client");
         let served: u32 = process
-            .next_line(PATIENCE)
+            .next_line(EVENT_TIMEOUT)
             .expect("a count")
             .parse()
             .expect("a number");
@@ -333,13 +335,13 @@ fn one_client_of_a_super_server_does_not_keep_others_out() {
     assert!(
         becomes_true(listens),
         "it does not listen: {}",
-        server.complaints()
+        server.take_stderr()
     );
     let (_greedy, served) = connect(bed.world.server(), 30);
-    assert_eq!(served, 16, "{}", server.complaints());
+    assert_eq!(served, 16, "{}", server.take_stderr());
     let (_other, served) = connect(bed.world.client(), 4);
-    assert_eq!(served, 4, "{}", server.complaints());
-    let said = server.complaints();
+    assert_eq!(served, 4, "{}", server.take_stderr());
+    let said = server.take_stderr();
     assert!(
         said.contains("16 sessions of one client run, the limit is 16"),
         "{said}"

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use netnice_lab::experiment::bench::Rate;
-use netnice_lab::process::{self, PATIENCE, Proc};
+use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp};
 
@@ -95,7 +95,7 @@ fn a_group_and_a_user_share_one_limit() {
     let mut command = bench.bed.world.client().ns.command("sh");
     command.args(["-c", "sleep 600 & echo $!; wait"]);
     let mut group = Proc::start(command).expect("a group");
-    let child = group.next_line(PATIENCE).expect("it runs");
+    let child = group.next_line(EVENT_TIMEOUT).expect("it runs");
     let leader = group.pid();
     assert_eq!(
         bench.calls(&format!(

@@ -155,7 +155,7 @@ fn held(join: Join) {
         let arrived = arrives(&network, 0.0);
         let to = sys::now_ns();
         let record = tap.stop(&bed.world.server().ns).expect("a record");
-        record.sound().expect("sound");
+        record.validate().expect("sound");
         arrived + record.rate(wire::inbound, from, to)
     };
     bed.await_limited(sum, R4M, "both in sum");
@@ -217,7 +217,7 @@ fn restarted(times: u16) {
         let _ = bed.world.client().ns.ip("link del vbox");
     }
     let record = tap.stop(server).expect("a record");
-    record.sound().expect("sound");
+    record.validate().expect("sound");
     for port in ports {
         let sent = beginning(&record, port);
         assert!(

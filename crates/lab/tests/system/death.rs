@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use netnice_lab::experiment::bench::{R4M, Rate, pause};
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
@@ -50,7 +50,7 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
     let from = sys::now_ns();
     // Times before, between and after the daemon's periodic work, which it does every second.
     for moment in [0.13, 0.48, 0.91] {
-        let before = bed.netnice.show_standing().expect("a show");
+        let before = bed.netnice.show_without_counters().expect("a show");
         pause(moment);
         bed.netnice.kill_daemon();
         // The child starts without a daemon. It lives longer than the second after which TCP
@@ -63,15 +63,15 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
         let child = program.traffic(&child, life).expect("a child");
         pause(moment / 2.0);
         bed.netnice.start_daemon().expect("another daemon");
-        assert_eq!(before, bed.netnice.show_standing().expect("a show"));
+        assert_eq!(before, bed.netnice.show_without_counters().expect("a show"));
         let said = program
-            .child_said(child, |v| v.get("sent").is_some(), PATIENCE)
+            .child_said(child, |v| v.get("sent").is_some(), EVENT_TIMEOUT)
             .expect("the child reports");
         assert!(said["sent"].as_u64() > Some(0), "it was not held but dead");
     }
     let until = sys::now_ns();
     let record = tap.stop(&bed.world.server().ns).expect("a record");
-    record.sound().expect("sound");
+    record.validate().expect("sound");
     // The child must be limited: without a limit it sends as much in a tenth of a second as all may
     // in several. A window of 100 ms contains the burst of 5 ms and two packets more than its share
     // (8 %), and packets that a busy host delivers late add to the next window. The experiment

@@ -19,7 +19,7 @@ use netnice_driver::protocol::Transport;
 use netnice_driver::template::{Sender, Sends, Template};
 use netnice_kernel::direct::Claim;
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::sys;
 use netnice_lab::world::{self, Family, Host, Pair, World};
 
@@ -31,7 +31,7 @@ fn socket(host: &Host, family: Family, port: u16) -> Result<UdpSocket> {
     let socket = host
         .ns
         .enter(|| Ok(UdpSocket::bind(at(host, family, port))?))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(EVENT_TIMEOUT))?;
     Ok(socket)
 }
 
@@ -56,9 +56,9 @@ fn demux(link: &Link, local: SocketAddr, group: Option<SocketAddr>) -> Result<De
     Ok(demux)
 }
 
-/// Receives frames of the flow, until there are `count` or [`PATIENCE`] is over.
+/// Receives frames of the flow, until there are `count` or [`EVENT_TIMEOUT`] is over.
 fn collect(link: &mut Link, demux: &mut Demux, count: usize) -> Vec<Vec<u8>> {
-    let (mut frames, until) = (Vec::new(), Instant::now() + PATIENCE);
+    let (mut frames, until) = (Vec::new(), Instant::now() + EVENT_TIMEOUT);
     while frames.len() < count && Instant::now() < until {
         link.receive(64, |frame| {
             let verdict = demux.handle(frame, units::Instant(0));
@@ -247,7 +247,7 @@ fn sends(mode: Mode) -> Result<()> {
     let down = link.flush().err().context("the link is down")?;
     ensure!(down.raw_os_error() == Some(libc::ENETDOWN), "{down}");
     client.ns.ip("link set eth0 up")?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + EVENT_TIMEOUT;
     while link.flush().is_err() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -281,7 +281,7 @@ fn spread(mode: Mode) -> Result<()> {
             sender.send_to(format!("{round} {k}").as_bytes(), local)?;
         }
         ensure!(
-            sys::readable(link.fd().as_raw_fd(), PATIENCE.as_millis() as i32),
+            sys::readable(link.fd().as_raw_fd(), EVENT_TIMEOUT.as_millis() as i32),
             "round {round}"
         );
         told.extend(collect(&mut link, &mut demux, senders.len()));
@@ -387,7 +387,7 @@ fn drawn(mode: Mode) -> Result<()> {
     ear.claim(&claim(at(client, Family::V4, DIRECT + 2)), Some(FlowNo(1)))?;
     client.ns.enter(|| Ok(ear.listen()?))?;
     link.shut(FlowNo(1), units::Instant(u64::MAX));
-    let mut door = server.ns.enter(|| Ok(sys::open_frames("eth0")?))?;
+    let mut raw_socket = server.ns.enter(|| Ok(sys::open_raw_socket("eth0")?))?;
     for (id, port, begins) in [
         (77, DIRECT, 0),
         (77, DIRECT + 2, 0),
@@ -396,7 +396,7 @@ fn drawn(mode: Mode) -> Result<()> {
         (78, DIRECT, 0),
         (78, KERNEL, 504),
     ] {
-        door.write_all(&half(&world, id, port, begins)?)?;
+        raw_socket.write_all(&half(&world, id, port, begins)?)?;
     }
     let mut buffer = [0; 2000];
     let length = kernels.recv(&mut buffer).context("the kernel's datagram")?;

@@ -134,7 +134,7 @@ impl Rig {
             seen.kept, seen.worked
         );
         ensure!(seen.kept >= judged.keeps, "it kept {:.4}", seen.kept);
-        ensure!(self.driver.running(), "the driver is gone");
+        ensure!(self.driver.is_running(), "the driver is gone");
         Ok(seen)
     }
 }
@@ -160,7 +160,7 @@ fn holes(judged: Judged) -> Result<()> {
         let punch = scope.spawn(|| {
             sys::become_user(EVE)?;
             anyhow::Ok((
-                sys::punch(&file, 0, length),
+                sys::punch_hole(&file, 0, length),
                 memory.remove(0, length as usize),
             ))
         });
@@ -176,9 +176,9 @@ fn holes(judged: Judged) -> Result<()> {
             }
             all.push(scope.spawn(|| {
                 sys::become_user(EVE)?;
-                sys::become_idle()?;
+                sys::set_idle_priority()?;
                 while !stop.load(Ordering::Relaxed) {
-                    let _ = sys::punch(&file, 0, length);
+                    let _ = sys::punch_hole(&file, 0, length);
                 }
                 Ok(())
             }));
@@ -283,7 +283,8 @@ fn watched_doorbells(judged: Judged) -> Result<()> {
     let began = thread::scope(|scope| {
         let all = scope.spawn(|| {
             sys::become_user(EVE)?;
-            let all: std::io::Result<Vec<File>> = (0..count).map(|_| sys::watcher(&bell)).collect();
+            let all: std::io::Result<Vec<File>> =
+                (0..count).map(|_| sys::epoll_for(&bell)).collect();
             Ok::<_, anyhow::Error>(all?)
         });
         all.join().map_err(|_| anyhow!("it panicked"))?
@@ -293,7 +294,7 @@ fn watched_doorbells(judged: Judged) -> Result<()> {
             let waits = scope.spawn(|| {
                 sys::become_user(EVE)?;
                 while !stop.load(Ordering::Relaxed) {
-                    sys::poll_often(&ear, count, 100)?;
+                    sys::poll_repeated(&ear, count, 100)?;
                 }
                 anyhow::Ok(())
             });
@@ -352,7 +353,7 @@ fn confined() -> Result<()> {
         let ended = driver.terminate()?;
         ensure!(ended.success(), "{ended}");
         ensure!(driver.left().is_empty(), "{:?}", driver.left());
-        let said = driver.complaints();
+        let said = driver.take_stderr();
         let tried: Vec<&str> = said
             .lines()
             .filter(|line| line.contains("tried="))

@@ -197,7 +197,7 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
     let driving = direct.drive(None)?;
     let stations = stations(&world)?;
     let server = world.server();
-    let mut door: File = server.ns.enter(|| Ok(sys::open_frames("eth0")?))?;
+    let mut raw_socket: File = server.ns.enter(|| Ok(sys::open_raw_socket("eth0")?))?;
     let count = (frames / 500).max(200);
     // A kernel socket holds the flow's port, as the daemon does. Otherwise the kernel, which sees
     // every frame in fallback mode, would send ICMP errors.
@@ -207,7 +207,7 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
     let (mut random, mut tagged, mut refused) = (Random::new(1), 0, 0);
     for number in 0..frames {
         let (frame, is_tagged) = bad(&stations, &mut random);
-        match door.write(&frame) {
+        match raw_socket.write(&frame) {
             Ok(_) => tagged += u64::from(is_tagged),
             // The frame is longer than the device accepts.
             Err(_) => refused += 1,
@@ -405,13 +405,13 @@ fn bursts(count: u64, pause: Duration) -> Result<()> {
     let listening = listening.listen(|_| Duration::ZERO)?;
     let driving = direct.drive(None)?;
     let stations = stations(&world)?;
-    let mut door: File = (world.server().ns).enter(|| Ok(sys::open_frames("eth0")?))?;
+    let mut raw_socket: File = (world.server().ns).enter(|| Ok(sys::open_raw_socket("eth0")?))?;
     let mut took = Duration::ZERO;
     for burst in 0..count {
         let begin = Instant::now();
         for number in 0..BURST {
             let frame = datagram(&stations, 1472, (burst * BURST + number) as u16);
-            door.write_all(&frame)?;
+            raw_socket.write_all(&frame)?;
         }
         took += begin.elapsed();
         thread::sleep(pause);

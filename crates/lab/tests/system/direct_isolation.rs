@@ -204,7 +204,7 @@ fn run(seconds: f64, rogues: bool, contracts: &Contracts) -> Result<Seen> {
     let good = direct.talker(GOOD, contracts.good)?;
     let file = world.folder().join("wire.pcap");
     let server = world.server();
-    let tap = Tap::keeping(&server.ns, &server.port().device, &file, |flow| {
+    let tap = Tap::start_capturing(&server.ns, &server.port().device, &file, |flow| {
         flow.inbound
     })?;
     let (stop, flips) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -273,7 +273,7 @@ fn run(seconds: f64, rogues: bool, contracts: &Contracts) -> Result<Seen> {
     };
     drop(driven);
     let record = tap.stop(&server.ns)?;
-    record.sound()?;
+    record.validate()?;
     let times = record.times(|flow| flow.source.1 == GOOD && flow.target.1 == SINK);
     ensure!(times.len() > 10, "{} packets of the good flow", times.len());
     let good = times.len() as u64;

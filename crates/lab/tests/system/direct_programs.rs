@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::{self, PATIENCE, Proc};
+use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::TestBed;
 use netnice_lab::traffic::{self, Direct, Echo, Life, Probe, Report, Running, Udp};
 use netnice_lab::world::{Family, Host};
@@ -66,7 +66,7 @@ fn receiving(bytes: u64) -> Life {
 }
 
 fn report(running: Running) -> Report {
-    running.report(PATIENCE).expect("a report in time")
+    running.report(EVENT_TIMEOUT).expect("a report in time")
 }
 
 #[test]
@@ -189,10 +189,10 @@ fn a_program_in_c_asks_and_answers() {
         let (host, port) = (own.ip().to_string(), own.port().to_string());
         let mut answers =
             Proc::start(run(&other, &["-n", "50", "-l", &host, &port])).expect("it starts");
-        assert_eq!(answers.next_line(PATIENCE).expect("a line"), "open");
+        assert_eq!(answers.next_line(EVENT_TIMEOUT).expect("a line"), "open");
         let probe = Probe::udp(own, Duration::from_millis(5));
         let probe = traffic::eager(bed.world.server(), &probe).expect("a probe");
-        assert!(answers.wait(PATIENCE).expect("it ends").success());
+        assert!(answers.wait(EVENT_TIMEOUT).expect("it ends").success());
         // The last answers may not have arrived yet.
         let come = probe.stop().expect("a report").round_trips.len();
         assert!(come >= 40, "{come}");

@@ -15,7 +15,7 @@ use netnice_api::driver::{
 };
 use netnice_api::encode_call;
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::world::{self, Family, Pair, World};
 use netnice_ring::record::Status;
 
@@ -39,7 +39,7 @@ fn rig(options: &str) -> Result<Rig> {
     let peer = server
         .ns
         .enter(|| Ok(UdpSocket::bind(at(server, Family::V4, PEER))?))?;
-    peer.set_read_timeout(Some(PATIENCE))?;
+    peer.set_read_timeout(Some(EVENT_TIMEOUT))?;
     Ok(Rig {
         world,
         driver,
@@ -74,7 +74,7 @@ impl Rig {
         let (length, from) = self.peer.recv_from(&mut buffer).context("at the peer")?;
         ensure!(&buffer[..length] == text.as_bytes());
         self.peer.send_to(text.as_bytes(), from)?;
-        let got = program.receive(PATIENCE)?;
+        let got = program.receive(EVENT_TIMEOUT)?;
         ensure!(got.ends_with(text.as_bytes()), "{got:?}");
         Ok(())
     }
@@ -97,7 +97,7 @@ fn whole_life(mode: &str, stays: bool) -> Result<()> {
     }
     // A packet that the template forbids is returned and not sent.
     program.send(&udp(&rig.world, PORT + 1, PEER, b"forged")?)?;
-    ensure!(program.sent(PATIENCE)? == Status::FORBIDDEN);
+    ensure!(program.sent(EVENT_TIMEOUT)? == Status::FORBIDDEN);
     let census = rig.daemon.census()?;
     ensure!(census.mode == mode, "{census:?}");
     ensure!(census.frames.is_none() == (mode == "fallback"));
@@ -119,10 +119,10 @@ fn whole_life(mode: &str, stays: bool) -> Result<()> {
     rig.there_and_back(&mut program)?;
     program.end(&mut rig.daemon)?;
     if stays {
-        ensure!(rig.driver.running(), "it stays without a program");
+        ensure!(rig.driver.is_running(), "it stays without a program");
         rig.daemon.done(DriverRequest::Stop)?;
     }
-    wait_for("it ends", || Ok(!rig.driver.running()))?;
+    wait_for("it ends", || Ok(!rig.driver.is_running()))?;
     ensure!(rig.driver.left().is_empty(), "{:?}", rig.driver.left());
     ensure!(!has_xdp(&rig.world)?);
     Ok(())
@@ -144,7 +144,7 @@ fn deaths() -> Result<()> {
     let mut killed = rig.program()?;
     let late = rig.open(&mut killed, PORT + 1)?;
     killed.kill();
-    let event = rig.daemon.event(PATIENCE).context("killed")?;
+    let event = rig.daemon.event(EVENT_TIMEOUT).context("killed")?;
     let program = killed.number;
     ensure!(event == DriverEvent::Gone { program }, "{event:?}");
     rig.there_and_back(&mut good)?;
@@ -159,7 +159,7 @@ fn deaths() -> Result<()> {
     );
     ensure!(bad.flow()?.is_open());
     bad.break_a_rule()?;
-    let event = rig.daemon.event(PATIENCE).context("expelled")?;
+    let event = rig.daemon.event(EVENT_TIMEOUT).context("expelled")?;
     let DriverEvent::Expelled { program, why } = &event else {
         anyhow::bail!("{event:?}")
     };
@@ -205,7 +205,7 @@ fn events(mode: &str) -> Result<()> {
     let frame = udp(&rig.world, PORT, PEER, b"x")?;
     let status = |program: &mut Program| -> Result<Status> {
         program.send(&frame)?;
-        program.sent(PATIENCE)
+        program.sent(EVENT_TIMEOUT)
     };
     while program.sent(Duration::from_millis(1)).is_ok() {}
     let device = rig.world.client().port().device.clone();
@@ -258,7 +258,7 @@ fn events(mode: &str) -> Result<()> {
     while program.sent(Duration::from_millis(10)).is_ok() {}
     wait_for("long packets come back", || {
         program.send(&long)?;
-        Ok(program.sent(PATIENCE)? == Status::TOO_LONG)
+        Ok(program.sent(EVENT_TIMEOUT)? == Status::TOO_LONG)
     })?;
     while program.sent(Duration::from_millis(1)).is_ok() {}
     rig.hushed()?;
@@ -282,9 +282,9 @@ fn events(mode: &str) -> Result<()> {
     })?;
     // Case: the interface is removed.
     rig.world.client().ns.ip(&format!("link del {device}"))?;
-    let event = rig.daemon.event(PATIENCE)?;
+    let event = rig.daemon.event(EVENT_TIMEOUT)?;
     ensure!(matches!(event, DriverEvent::Lost { .. }), "{event:?}");
-    wait_for("it ends", || Ok(!rig.driver.running()))?;
+    wait_for("it ends", || Ok(!rig.driver.is_running()))?;
     ensure!(rig.driver.left().is_empty(), "{:?}", rig.driver.left());
     Ok(())
 }
@@ -400,7 +400,7 @@ fn hostile() -> Result<()> {
     rig.there_and_back(&mut program)?;
     rig.daemon.done(DriverRequest::Stop)?;
     ensure!(!has_xdp(&rig.world)?, "off before the answer");
-    wait_for("it ends", || Ok(!rig.driver.running()))
+    wait_for("it ends", || Ok(!rig.driver.is_running()))
 }
 
 #[test]
@@ -479,7 +479,7 @@ fn kills(loops: usize, mode: &str) -> Result<()> {
             _ => program.end(&mut rig.daemon)?,
         }
         if k % 3 < 2 {
-            rig.daemon.event(PATIENCE)?;
+            rig.daemon.event(EVENT_TIMEOUT)?;
         }
         frames(&mut rig, Some(lent.filling))?;
     }

@@ -25,8 +25,8 @@ use netnice_driver::link::Interface;
 use netnice_kernel::process::PidFd;
 use netnice_lab::direct::shared::Shared;
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::{PATIENCE, Proc, binary, own_group};
-use netnice_lab::world::{Door, Family, Host, World};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc, binary, own_group};
+use netnice_lab::world::{Family, Host, NetnsHandle, World};
 use netnice_ring::layout::{Place, Shape};
 use netnice_ring::program::{Attachment, Flow, Piece};
 use netnice_ring::record::Status;
@@ -37,7 +37,7 @@ pub struct Driver {
     runtime: RuntimeDir,
     command: Vec<String>,
     iface: String,
-    door: Door,
+    handle: NetnsHandle,
 }
 
 impl Driver {
@@ -61,25 +61,25 @@ impl Driver {
         ]);
         command.extend(options.split_whitespace().map(str::to_owned));
         command.push(iface.clone());
-        let door = host.ns.door();
+        let handle = host.ns.handle();
         let driver = Driver {
-            process: begin(&door, &command)?,
+            process: begin(&handle, &command)?,
             runtime: RuntimeDir::choose(Some(folder), None),
             command,
             iface,
-            door,
+            handle,
         };
         driver.listens()
     }
 
     fn listens(mut self) -> Result<Driver> {
         let socket = self.runtime.driver_socket(&self.iface);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + EVENT_TIMEOUT;
         while UnixStream::connect(&socket).is_err() {
             ensure!(
-                self.running() && Instant::now() < until,
+                self.is_running() && Instant::now() < until,
                 "the driver does not listen: {}",
-                self.process.complaints()
+                self.process.take_stderr()
             );
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -89,7 +89,7 @@ impl Driver {
     /// Connects to the driver.
     pub fn call(&self) -> Result<Caller> {
         let stream = UnixStream::connect(self.runtime.driver_socket(&self.iface))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(EVENT_TIMEOUT))?;
         Ok(Caller {
             stream,
             words: Decoder::new(LONGEST_WORD),
@@ -103,8 +103,8 @@ impl Driver {
         self.process.pid()
     }
 
-    pub fn running(&mut self) -> bool {
-        self.process.running()
+    pub fn is_running(&mut self) -> bool {
+        self.process.is_running()
     }
 
     pub fn kill(&mut self) {
@@ -113,14 +113,14 @@ impl Driver {
 
     /// Standard error of a second driver for the same interface, which must fail.
     pub fn second(&self) -> Result<String> {
-        let mut second = begin(&self.door, &self.command)?;
-        ensure!(!second.wait(PATIENCE)?.success());
-        Ok(second.complaints())
+        let mut second = begin(&self.handle, &self.command)?;
+        ensure!(!second.wait(EVENT_TIMEOUT)?.success());
+        Ok(second.take_stderr())
     }
 
     /// Starts the driver again, in the same folder.
     pub fn restart(&mut self) -> Result<()> {
-        self.process = begin(&self.door, &self.command)?;
+        self.process = begin(&self.handle, &self.command)?;
         wait_for("it listens again", || {
             Ok(UnixStream::connect(self.runtime.driver_socket(&self.iface)).is_ok())
         })
@@ -128,7 +128,7 @@ impl Driver {
 
     /// Asks the driver to end (SIGTERM) and waits for it.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
-        self.process.terminate(PATIENCE);
+        self.process.terminate(EVENT_TIMEOUT);
         self.process.wait(Duration::ZERO)
     }
 
@@ -142,14 +142,14 @@ impl Driver {
     }
 
     /// Standard error of the driver since the last call.
-    pub fn complaints(&mut self) -> String {
-        self.process.complaints()
+    pub fn take_stderr(&mut self) -> String {
+        self.process.take_stderr()
     }
 }
 
-fn begin(door: &Door, words: &[String]) -> Result<Proc> {
+fn begin(handle: &NetnsHandle, words: &[String]) -> Result<Proc> {
     let (program, rest) = words.split_first().context("a program")?;
-    let mut command = door.command(program);
+    let mut command = handle.command(program);
     command.args(rest);
     Proc::start(command)
 }
@@ -191,7 +191,7 @@ impl Caller {
         loop {
             match self.word()? {
                 DriverWord::Event(event) => self.events.push_back(event),
-                DriverWord::Answer { id, answer } => {
+                DriverWord::CommandOutput { id, answer } => {
                     ensure!(id == asked, "an answer to {id}, and {asked} was asked");
                     return Ok(answer);
                 }
@@ -228,7 +228,7 @@ impl Caller {
         }
         self.stream.set_read_timeout(Some(within))?;
         let word = self.word();
-        self.stream.set_read_timeout(Some(PATIENCE))?;
+        self.stream.set_read_timeout(Some(EVENT_TIMEOUT))?;
         match word? {
             DriverWord::Event(event) => Ok(event),
             other => bail!("{other:?}"),
@@ -237,7 +237,7 @@ impl Caller {
 
     /// The error with which the driver closes the connection.
     pub fn last_word(&mut self) -> Result<String> {
-        let DriverWord::Answer {
+        let DriverWord::CommandOutput {
             answer: DriverAnswer::Failed { why },
             ..
         } = self.word()?
@@ -553,11 +553,14 @@ pub fn has_xdp(world: &World) -> Result<bool> {
     Ok(shown.contains("prog/xdp"))
 }
 
-/// Polls until `holds` returns `true`. Fails after [`PATIENCE`].
+/// Polls until `holds` returns `true`. Fails after [`EVENT_TIMEOUT`].
 pub fn wait_for(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + EVENT_TIMEOUT;
     while !holds()? {
-        ensure!(Instant::now() < until, "not within {PATIENCE:?}: {what}");
+        ensure!(
+            Instant::now() < until,
+            "not within {EVENT_TIMEOUT:?}: {what}"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())

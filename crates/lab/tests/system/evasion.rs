@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use netnice_lab::experiment::bench::{self, R4M};
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp, Udp};
 use netnice_lab::world::{Cgroup, Family, Host, Netns};
@@ -24,8 +24,8 @@ fn hostile(bed: &TestBed, group: Option<&Cgroup>, program: &str, args: &[&str]) 
     command.args(["/usr/bin/python3", "-c", &format!("{PRELUDE}{program}")]);
     command.args(args);
     let mut process = Proc::start(command).expect("a program");
-    let said = process.next_line(PATIENCE);
-    said.unwrap_or_else(|error| panic!("{error:#}: {}", process.complaints()));
+    let said = process.next_line(EVENT_TIMEOUT);
+    said.unwrap_or_else(|error| panic!("{error:#}: {}", process.take_stderr()));
     process
 }
 
@@ -163,8 +163,8 @@ fn each_of_thousands_of_sockets_is_held() {
     held_soon(&bed, "after the daemon was killed");
 }
 
-/// Fails unless the limit holds within [`PATIENCE`], and then once more. The daemon tags thousands
-/// of sockets in steps; on an emulated machine that takes seconds.
+/// Fails unless the limit holds within [`EVENT_TIMEOUT`], and then once more. The daemon tags
+/// thousands of sockets in steps; on an emulated machine that takes seconds.
 fn held_soon(bed: &TestBed, what: &str) {
     let is_held = becomes_true(|| sent(bed) <= 1.03 * R4M.bits as f64);
     assert!(is_held, "{what}: it sends more than its limit");
@@ -188,8 +188,8 @@ fn a_socket_of_before_without_room_for_a_tag_is_held_by_its_group() {
     ));
     bed.await_limited(|| sent(&bed), R4M, "what the group sends");
     let mut received = || {
-        receives.tell("?").expect("it hears");
-        let line = receives.next_line(PATIENCE).expect("it counts");
+        receives.write_line("?").expect("it hears");
+        let line = receives.next_line(EVENT_TIMEOUT).expect("it counts");
         let (bits, at) = line.split_once(' ').expect("two numbers");
         let number = |text: &str| text.parse::<f64>().expect("a number");
         (number(bits), number(at))
@@ -450,7 +450,7 @@ fn a_set_user_id_program_is_not_its_callers() {
         let mut command = command_as(bed.world.client(), ANN);
         command.args(["sh", "-c", "echo here; exec \"$0\" 600", program]);
         let mut process = Proc::start(command).expect("a process");
-        process.next_line(PATIENCE).expect("it runs");
+        process.next_line(EVENT_TIMEOUT).expect("it runs");
         let of = process.pid();
         let runs =
             || fs::read_to_string(format!("/proc/{of}/comm")).is_ok_and(|name| name == "sleep\n");

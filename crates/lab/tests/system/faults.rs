@@ -33,7 +33,7 @@ use netnice_api::{
     Show,
 };
 use netnice_lab::experiment::bench::pause;
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::storm::seed;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true, skip};
@@ -209,7 +209,7 @@ impl Bench {
         let flood = Udp::source(bed.client(4001), to).rate(OFFERED);
         let root = traffic::eager(bed.world.client(), &flood).expect("a program");
         let (other, third) = (bed.sleeper(), bed.sleeper());
-        let watch = Watch::new(bed.world.server().ns.door());
+        let watch = Watch::new(bed.world.server().ns.handle());
         Bench {
             bed,
             root,
@@ -301,7 +301,7 @@ impl Bench {
     }
 
     fn shown(&self) -> Value {
-        self.bed.netnice.show_standing().expect("a show")
+        self.bed.netnice.show_without_counters().expect("a show")
     }
 
     /// The current state of the daemon.
@@ -356,8 +356,8 @@ impl Bench {
             let outcome = tracer.follow(since_first_change(judge), || asked.has_come())?;
             if matches!(outcome, Outcome::Failed(_)) {
                 // The daemon either answers or has ended.
-                let until = Instant::now() + PATIENCE;
-                while !asked.has_come() && netnice.runs() && Instant::now() < until {
+                let until = Instant::now() + EVENT_TIMEOUT;
+                while !asked.has_come() && netnice.daemon_is_running() && Instant::now() < until {
                     std::thread::sleep(Duration::from_millis(5));
                 }
             }
@@ -453,7 +453,7 @@ impl Bench {
     fn anew(&mut self) {
         self.watch.rest();
         let netnice = &mut self.bed.netnice;
-        if !netnice.runs() {
+        if !netnice.daemon_is_running() {
             netnice.kill_daemon();
             netnice.start_daemon().expect("another daemon");
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::traffic::{self, Direct, Running};
 use netnice_lab::world::{Family, Netnice, Pair, World};
 use serde_json::Value;
@@ -25,7 +25,7 @@ impl Stage {
     fn new() -> Result<Stage> {
         let world = World::pair(Pair::default())?;
         let netnice = world.netnice("client")?;
-        netnice.type_line("link eth0 --rate 100mbit")?;
+        netnice.run_line("link eth0 --rate 100mbit")?;
         Ok(Stage { netnice, world })
     }
 
@@ -65,14 +65,17 @@ fn bits(rate: &str) -> Result<u64> {
     read.with_context(|| format!("{rate} is no rate of tc"))
 }
 
-/// Polls `look` until it has a result. Fails after [`PATIENCE`].
+/// Polls `look` until it has a result. Fails after [`EVENT_TIMEOUT`].
 fn await_it<T>(what: &str, look: impl Fn() -> Result<Option<T>>) -> Result<T> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + EVENT_TIMEOUT;
     loop {
         if let Some(found) = look()? {
             return Ok(found);
         }
-        ensure!(Instant::now() < until, "{what}: not within {PATIENCE:?}");
+        ensure!(
+            Instant::now() < until,
+            "{what}: not within {EVENT_TIMEOUT:?}"
+        );
         std::thread::sleep(TURN);
     }
 }
@@ -90,16 +93,13 @@ fn ports_clash_both_ways_and_are_free_when_the_program_has_ended() -> Result<()>
     assert_eq!(flow["contract"]["up"], 10_000_000);
     let mode = flow["mode"].as_str().expect("a mode").to_owned();
     let number = flow["flow"].as_str().expect("a number").to_owned();
-    let told = stage
-        .netnice
-        .type_line(&format!("explain {number}"))?
-        .stdout;
+    let told = stage.netnice.run_line(&format!("explain {number}"))?.stdout;
     for word in ["up 10mbit", "sent", "received", &mode] {
         assert!(told.contains(word), "{word}: {told}");
     }
     let told = stage
         .netnice
-        .type_line(&format!("explain pid:{}", program.pid()))?;
+        .run_line(&format!("explain pid:{}", program.pid()))?;
     assert!(told.stdout.contains(&number), "{}", told.stdout);
     let socket = stage.bind(stage.own(5001))?.expect("it is free");
     let clash = stage
@@ -141,7 +141,7 @@ fn both_paths_promise_from_one_link() -> Result<()> {
     };
     let beside = classes()?;
     assert!((1..=40_000_000).contains(&beside), "{beside}");
-    let told = stage.netnice.type_line("explain direct:eth0")?.stdout;
+    let told = stage.netnice.run_line("explain direct:eth0")?.stdout;
     for word in ["of the link", "for what was sent", " free, "] {
         assert!(told.contains(word), "{word}: {told}");
     }
@@ -210,7 +210,7 @@ fn clearing_all_leaves_no_driver() -> Result<()> {
     let program = stage.source(5000, "up 10mbit")?;
     let socket = stage.netnice.runtime().join("drivers/eth0.sock");
     assert!(socket.exists());
-    stage.netnice.type_line("clear --all")?;
+    stage.netnice.run_line("clear --all")?;
     await_it("the driver ends", || Ok((!socket.exists()).then_some(())))?;
     drop(program);
     Ok(())

@@ -14,7 +14,7 @@ use netnice_api::{
     Clear, ClearWhat, Client, ClientError, Doctor, Ping, Request, Response, RuntimeDir, Set, Show,
     encode_request, fds,
 };
-use netnice_lab::process::{self, PATIENCE, Proc};
+use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
 use netnice_lab::storm::pidfd;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
@@ -231,7 +231,7 @@ fn full_of_lingering(bed: &TestBed, connections: usize) -> Proc {
     command.arg(bed.copy_for_all("netnice-lab").expect("a copy"));
     command.args(["storm", "lingering", "--count", &connections.to_string()]);
     let mut process = Proc::start(command).expect("a process");
-    process.next_line(PATIENCE).expect("it has them");
+    process.next_line(EVENT_TIMEOUT).expect("it has them");
     process
 }
 
@@ -244,7 +244,7 @@ fn limit(dir: &RuntimeDir, pid: u32, mbit: u32) -> Result<Response, ClientError>
         ..Set::default()
     });
     let client = Client::connect(dir);
-    client.and_then(|mut it| it.call_within(PATIENCE, &request, Some(pidfd.as_fd())))
+    client.and_then(|mut it| it.call_within(EVENT_TIMEOUT, &request, Some(pidfd.as_fd())))
 }
 
 fn clear(pid: u32) -> Request {
@@ -275,7 +275,7 @@ fn a_process_with_twenty_thousand_sockets_delays_others_little() {
             let answer = limit(&dir, pid, 1 + done % 2);
             assert!(matches!(answer, Ok(Response::Done(_))), "{answer:?}");
             let cleared = Client::connect(&dir)
-                .and_then(|mut client| client.call_within(PATIENCE, &clear(pid), None));
+                .and_then(|mut client| client.call_within(EVENT_TIMEOUT, &clear(pid), None));
             assert!(matches!(cleared, Ok(Response::Done(_))), "{cleared:?}");
             done += 1;
         }
@@ -542,7 +542,7 @@ fn when_it_is_killed_another_one_serves_and_limits_stay() {
     let bed = TestBed::new().expect("a bed");
     let process = bed.sleeper();
     bed.run_ok(&format!("set pid:{} --up 4mbit", process.pid()));
-    let before = bed.netnice.show_standing().expect("a show");
+    let before = bed.netnice.show_without_counters().expect("a show");
     let own = daemon(&bed);
     let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     for _ in 0..3 {
@@ -559,10 +559,10 @@ fn when_it_is_killed_another_one_serves_and_limits_stay() {
             becomes_true(|| front(own).is_some_and(|now| now != was)),
             "no other one"
         );
-        assert_eq!(bed.netnice.show_standing().expect("a show"), before);
+        assert_eq!(bed.netnice.show_without_counters().expect("a show"), before);
     }
     assert_eq!(daemon(&bed), own);
-    assert!(sys::alive(own));
+    assert!(sys::is_alive(own));
 }
 
 #[test]
@@ -573,7 +573,7 @@ fn it_ends_with_its_daemon() {
         let front = front(own).expect("a front");
         sys::kill(own as i32, signal).expect("root may");
         assert!(
-            becomes_true(|| !sys::alive(own) && !sys::alive(front)),
+            becomes_true(|| !sys::is_alive(own) && !sys::is_alive(front)),
             "{front} outlives it"
         );
         bed.netnice.kill_daemon();
@@ -584,7 +584,10 @@ fn it_ends_with_its_daemon() {
     let front = front(own).expect("a front");
     sys::kill(front as i32, libc::SIGSTOP).expect("root may");
     bed.netnice.kill_daemon();
-    assert!(becomes_true(|| !sys::alive(front)), "{front} outlives it");
+    assert!(
+        becomes_true(|| !sys::is_alive(front)),
+        "{front} outlives it"
+    );
     bed.netnice.start_daemon().expect("it starts");
 }
 
@@ -593,7 +596,9 @@ fn a_service_manager_is_told_that_the_loop_turns() {
     let bed = TestBed::new().expect("a bed");
     let path = bed.world.folder().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a time");
+    socket
+        .set_read_timeout(Some(EVENT_TIMEOUT))
+        .expect("a time");
     let runtime = bed.world.folder().join("watched");
     let netniced = process::binary("netniced").expect("it is built");
     let mut command = bed.world.client().ns.command(&netniced);
@@ -611,7 +616,7 @@ fn a_service_manager_is_told_that_the_loop_turns() {
         told.extend(text.lines().map(str::to_owned));
     }
     assert!(told.contains(&"READY=1".to_owned()), "{told:?}");
-    daemon.terminate(PATIENCE);
+    daemon.terminate(EVENT_TIMEOUT);
 }
 
 /// The least number of pings for a result.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use netnice_lab::experiment::bench::{pause, wait_until};
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
@@ -181,7 +181,7 @@ fn ping_on_a_small_link(count: u32) -> f64 {
     let to = server.ports[1].v4.into();
     let mut ping = clients::ping(client, to, Duration::from_millis(20), count).expect("a ping");
     // The lines end with the ping.
-    let lines = ping.rest(PATIENCE);
+    let lines = ping.remaining_lines(EVENT_TIMEOUT);
     let times = clients::Pings::parse(lines.iter().map(String::as_str)).times();
     let answers = times.len();
     assert!(
@@ -231,7 +231,7 @@ fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
     let netnice = world.netnice("client").expect("a daemon");
     let (client, server) = (world.client(), world.server());
     netnice
-        .type_line("link eth0 --rate 10mbit --down-rate 10mbit")
+        .run_line("link eth0 --rate 10mbit --down-rate 10mbit")
         .expect("a link");
     let mut sources = Vec::new();
     let mut sinks = Vec::new();
@@ -241,7 +241,7 @@ fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
         sinks.push(traffic::eager(client, &Tcp::connect(to, flows).sink()).expect("a sink"));
     }
     let line = format!("set pid:{} --min-down 6mbit", sinks[0].pid());
-    netnice.type_line(&line).expect("it fits");
+    netnice.run_line(&line).expect("it fits");
     // A flow that had a ninth of the rate needs time to grow, longer on an emulated machine. The
     // windows of two seconds begin when `show` first reports a rate near the minimum.
     let first = format!("pid:{}", sinks[0].pid());
@@ -308,7 +308,7 @@ fn a_refusal_changes_nothing_in_show_nor_in_the_kernel() {
     // A target without traffic gives up its share of the left-over; the test waits until this has
     // happened.
     let state = || {
-        let shown = bed.netnice.show_standing().expect("a show");
+        let shown = bed.netnice.show_without_counters().expect("a show");
         (shown, picture(&bed))
     };
     let unchanged_for_a_second = || {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use netnice_lab::experiment::bench::{SECOND, at};
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
@@ -41,14 +41,14 @@ impl Inetd {
 
     /// Waits until a started super-server serves.
     fn serving(bed: TestBed, mut server: Proc) -> Inetd {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + EVENT_TIMEOUT;
         let mut said = String::new();
         while !said.contains("is served at") {
             assert!(
-                server.running() && Instant::now() < until,
+                server.is_running() && Instant::now() < until,
                 "it said: {said}"
             );
-            said.push_str(&server.complaints());
+            said.push_str(&server.take_stderr());
         }
         Inetd { server, bed }
     }
@@ -63,8 +63,8 @@ impl Inetd {
     /// Connects to an endpoint of the super-server.
     fn connect(&self, to: SocketAddr) -> TcpStream {
         let stream = self.bed.world.server().ns.enter(|| {
-            let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            let stream = TcpStream::connect_timeout(&to, EVENT_TIMEOUT)?;
+            stream.set_read_timeout(Some(EVENT_TIMEOUT))?;
             Ok(stream)
         });
         stream.expect("connected")
@@ -80,8 +80,8 @@ impl Inetd {
 
     /// Fails unless `judge` accepts the packets of some window of `span` seconds, at the clients'
     /// end. Sessions begin one after the other, and a busy or emulated machine may starve them for
-    /// a while: a window with a fault is followed by another one, for at most [`PATIENCE`]. A rate
-    /// above its bound in any window makes `judge` panic.
+    /// a while: a window with a fault is followed by another one, for at most [`EVENT_TIMEOUT`]. A
+    /// rate above its bound in any window makes `judge` panic.
     fn shows(&self, settle: f64, span: f64, judge: impl Fn(&Record, u64, u64) -> Verdict) {
         let had = self.bed.record_until(settle, span, |record, from, to| {
             judge(record, from, to).is_ok()
@@ -306,7 +306,7 @@ fn services_have_weights_lend_nothing_if_told_and_all_sessions_are_counted() {
     let _second = inetd.connect(quiet);
     assert!(becomes_true(|| inetd.targets() == 3), "no third session");
     assert_eq!(inetd.hear(quiet), "");
-    let said = inetd.server.complaints();
+    let said = inetd.server.take_stderr();
     assert!(said.contains("3 sessions run, the limit is 3"), "{said}");
 }
 
@@ -344,7 +344,7 @@ fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
     let to = inetd.bed.client(8003);
     let client = inetd.bed.world.server().ns.enter(|| {
         let client = std::net::UdpSocket::bind("0.0.0.0:0")?;
-        client.set_read_timeout(Some(PATIENCE))?;
+        client.set_read_timeout(Some(EVENT_TIMEOUT))?;
         client.connect(to)?;
         Ok(client)
     });
@@ -394,7 +394,7 @@ fn what_does_not_fit_beside_the_others_is_refused_at_the_door() {
     assert!(becomes_true(|| inetd.targets() == 1), "a session stays");
     let mut three = inetd.connect(ftp);
     assert!(talks(&mut three) && talks(&mut one));
-    let said = inetd.server.complaints();
+    let said = inetd.server.take_stderr();
     assert!(said.contains("does not fit"), "{said}");
     assert!(said.contains("below the floor"), "{said}");
 }
@@ -410,7 +410,7 @@ fn a_bad_configuration_is_refused_at_start_and_by_check() {
         "use IO::Socket::INET; $|=1; $s = IO::Socket::INET->new(Listen => 1, LocalPort => 8009) or die; print qq(here\\n); sleep 600",
     ]);
     let mut taken = Proc::start(taken).expect("a program");
-    taken.next_line(PATIENCE).expect("it listens");
+    taken.next_line(EVENT_TIMEOUT).expect("it listens");
     for (text, status, line, part) in [
         (
             "total = \"1mbit\"\nspead = 1\nlines = \"8001 cat\"\n",
@@ -516,9 +516,9 @@ fn come_and_go(all: usize, at_once: usize) {
         inetd.bed.world.client().ns.pids().len(),
     );
     assert_eq!(before, after, "descriptors, classes, processes");
-    assert!(inetd.server.running());
+    assert!(inetd.server.is_running());
     drop(standing);
-    let said = inetd.server.complaints();
+    let said = inetd.server.take_stderr();
     assert!(
         !said.contains("refused") && !said.contains("cannot"),
         "{said}"
@@ -557,7 +557,7 @@ fn sessions_go_on_with_their_limits_when_the_super_server_ends() {
     echo();
     let pid = inetd.server.pid() as i32;
     sys::kill(pid, libc::SIGKILL).expect("it runs");
-    inetd.server.wait(PATIENCE).expect("it ended");
+    inetd.server.wait(EVENT_TIMEOUT).expect("it ended");
     echo();
     let shown = inetd.bed.netnice.show().expect("a show");
     assert_eq!(shown["targets"][0]["effective"]["both"], 1_000_000);

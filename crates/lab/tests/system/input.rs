@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::people::{ANN, as_user};
 
 fn standing(bed: &TestBed) -> Value {
-    bed.netnice.show_standing().expect("a show")
+    bed.netnice.show_without_counters().expect("a show")
 }
 
 /// The case, the command line (P is a process with a limit of 50 Mbit/s), the exit status, and the
@@ -406,9 +406,9 @@ fn without_a_daemon_root_gets_one_and_others_are_told_the_command() {
     bed.run_ok("show");
     let lock = std::fs::read_to_string(bed.netnice.runtime().join("lock")).expect("its number");
     let pid: u32 = lock.trim().parse().expect("its number");
-    assert!(sys::alive(pid), "{pid} does not serve");
+    assert!(sys::is_alive(pid), "{pid} does not serve");
     sys::kill(pid as i32, libc::SIGTERM).expect("it can be ended");
-    assert!(becomes_true(|| !sys::alive(pid)), "{pid} does not end");
+    assert!(becomes_true(|| !sys::is_alive(pid)), "{pid} does not end");
     bed.netnice.start_daemon().expect("it starts");
 }
 
@@ -443,8 +443,10 @@ fn framed(text: &[u8]) -> Vec<u8> {
 /// The daemon's answer to some bytes, after which it must close the connection.
 fn answered(socket: &std::path::Path, bytes: &[u8]) -> String {
     let mut guest = UnixStream::connect(socket).expect("the socket is open to all");
-    guest.set_write_timeout(Some(PATIENCE)).expect("a time");
-    guest.set_read_timeout(Some(PATIENCE)).expect("a time");
+    guest
+        .set_write_timeout(Some(EVENT_TIMEOUT))
+        .expect("a time");
+    guest.set_read_timeout(Some(EVENT_TIMEOUT)).expect("a time");
     // The daemon may close the connection before it has read everything.
     let _ = guest.write_all(bytes);
     let mut said = Vec::new();

@@ -96,7 +96,7 @@ fn a_receive_limit_is_not_escaped_by_a_priority_tag() {
     bed.run_ok(&format!("set pid:{} --down 4mbit", sink.pid()));
     let frame = tagged(&bed, 1400);
     let server = &bed.world.server().ns;
-    let socket = server.enter(|| Ok(sys::open_frames("eth0")?));
+    let socket = server.enter(|| Ok(sys::open_raw_socket("eth0")?));
     let socket = socket.expect("a packet socket");
     let done = AtomicBool::new(false);
     let got = std::thread::scope(|scope| {

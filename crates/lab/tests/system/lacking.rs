@@ -35,7 +35,7 @@ fn on_a_full_disk_a_change_is_refused_and_what_was_there_stays() {
     let program = traffic::eager(bed.world.client(), &source).expect("a program");
     let (held, other) = (program.pid(), bed.sleeper());
     bed.run_ok(&format!("set pid:{held} --up 4mbit"));
-    let before = bed.netnice.show_standing().expect("a show");
+    let before = bed.netnice.show_without_counters().expect("a show");
 
     fill(&runtime);
     for line in [
@@ -46,14 +46,14 @@ fn on_a_full_disk_a_change_is_refused_and_what_was_there_stays() {
         let said = bed.run_with_status(&line, 1).stderr;
         assert!(said.contains("No space left on device"), "{line}: {said}");
         assert!(said.contains(&*runtime.to_string_lossy()), "{line}: {said}");
-        assert_eq!(bed.netnice.show_standing().expect("a show"), before);
+        assert_eq!(bed.netnice.show_without_counters().expect("a show"), before);
     }
     bed.await_limited(|| bed.sent_rate(0.3, 1.0).expect("a rate"), R4M, "then");
     bed.netnice.kill_daemon();
     bed.netnice
         .start_daemon()
         .expect("it starts on a full disk");
-    assert_eq!(bed.netnice.show_standing().expect("a show"), before);
+    assert_eq!(bed.netnice.show_without_counters().expect("a show"), before);
     bed.await_limited(
         || bed.sent_rate(0.3, 1.0).expect("a rate"),
         R4M,
@@ -88,7 +88,7 @@ fn where_no_memory_may_be_locked_limits_hold_and_flows_are_open() {
     for (k, rights) in [&[][..], &NOT_LIFTED, &NOT_LOCKED].iter().enumerate() {
         bed.netnice.stop_daemon();
         let words = [&NO_MEMORY[..], rights].concat();
-        bed.netnice.start_daemon_behind(&words).expect("it starts");
+        bed.netnice.start_daemon_through(&words).expect("it starts");
         bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
         bed.run_ok("link eth0 --rate 100mbit");
         let sent = || bed.sent_rate(0.3, 1.0).expect("a rate");
@@ -187,7 +187,8 @@ fn where_memory_is_short_a_change_is_made_or_refused_and_what_was_there_stays() 
         println!("{spare} bytes to spare: {answer:?}");
         group.allow(group.all);
         // A process that the kernel kills for want of memory closes its connections before it ends.
-        let killed = answer.stderr.contains("closed the connection") || !bed.netnice.runs();
+        let killed =
+            answer.stderr.contains("closed the connection") || !bed.netnice.daemon_is_running();
         if killed {
             bed.netnice.kill_daemon();
             bed.netnice.start_daemon().expect("it starts again");

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use netnice_lab::experiment::bench::{R4M, R20M, Rate, at, pause, wait_until};
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true, skip};
@@ -63,7 +63,7 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
     wait_until(until + SECOND / 20);
     let rates = taps.map(|(ns, tap)| {
         let record = tap.stop(ns).expect("a record");
-        record.sound().expect("sound");
+        record.validate().expect("sound");
         let data = |flow: &Flow| wire::inbound(flow) && flow.target.1 == 5001;
         record.rate(data, from, until)
     });
@@ -179,7 +179,7 @@ fn a_ping_does_not_wait_behind_the_bulk_of_its_own_program() {
         pause(1.0);
         let words = ping_words(to.ip(), Duration::from_millis(20), 50);
         let ping = program.run(&words).expect("a ping");
-        let lines = program.child_lines(ping, PATIENCE).expect("it ends");
+        let lines = program.child_lines(ping, EVENT_TIMEOUT).expect("it ends");
         let pings = Pings::parse(lines.iter().map(String::as_str));
         // Behind all bulk packets in one queue a ping takes a second (HTB's default queue: 996 ms
         // with 8 flows). On a busy or emulated machine the round trip alone takes some time. The

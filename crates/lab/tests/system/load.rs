@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use netnice_api::{Client, Log, LogLine, Request, Response, RuntimeDir};
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::storm::client::{Came, Change, Did};
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
@@ -71,7 +71,9 @@ impl Crowd {
             command.args(["--targets", &targets.join(","), "--promises"]);
         }
         let mut program = Proc::start(command).expect("it starts");
-        let ready = program.next_json("ready", PATIENCE).expect("it is ready");
+        let ready = program
+            .next_json("ready", EVENT_TIMEOUT)
+            .expect("it is ready");
         let targets = serde_json::from_value(ready["ready"].clone()).expect("a list");
         Crowd {
             uid,
@@ -83,8 +85,11 @@ impl Crowd {
     /// Makes one change at the second daemon.
     fn order(&mut self, target: &str, asked: &str) -> Came {
         let order = format!("{target} {asked}");
-        self.program.tell(&order).expect("it listens");
-        let came = self.program.next_json("came", PATIENCE).expect("an answer");
+        self.program.write_line(&order).expect("it listens");
+        let came = self
+            .program
+            .next_json("came", EVENT_TIMEOUT)
+            .expect("an answer");
         serde_json::from_value(came["came"].clone()).expect("what came of it")
     }
 }
@@ -165,7 +170,7 @@ fn read(line: &str) -> Option<(u32, String, Came)> {
 }
 
 fn standing(netnice: &Netnice) -> Value {
-    netnice.show_standing().expect("a show")
+    netnice.show_without_counters().expect("a show")
 }
 
 fn descriptors(netnice: &Netnice) -> usize {
@@ -190,11 +195,11 @@ fn serial(requests: u64, memory: u64) {
     let reader = Reader::start(&bed.netnice);
     let before = (descriptors(&bed.netnice), bed.netnice.daemon_memory());
     for crowd in &mut crowds {
-        crowd.program.tell("go").expect("it listens");
+        crowd.program.write_line("go").expect("it listens");
     }
     let mut changes: BTreeMap<(u32, String), VecDeque<Change>> = BTreeMap::new();
     let (mut count, mut failures) = (0, Vec::new());
-    let within = PATIENCE + Duration::from_millis(64 * 20 * requests);
+    let within = EVENT_TIMEOUT + Duration::from_millis(64 * 20 * requests);
     for crowd in &mut crowds {
         let did = crowd.program.next_json("did", within).expect("a report");
         let did: Vec<Did> = serde_json::from_value(did["did"].clone()).expect("its form");
@@ -225,7 +230,7 @@ fn serial(requests: u64, memory: u64) {
     bed.run_ok("clear --all");
     bed.netnice.stop_daemon();
     let again = Netnice::start(&bed.world.client().ns, &second).expect("a second daemon");
-    again.type_line("link eth0 --rate 100mbit").expect("a link");
+    again.run_line("link eth0 --rate 100mbit").expect("a link");
     let mut faults = Vec::new();
     for line in &log {
         let Some((uid, target, came)) = read(&line.text) else {

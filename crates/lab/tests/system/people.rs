@@ -6,10 +6,10 @@ use std::process::Command;
 
 use anyhow::Result;
 use netnice_lab::experiment::bench::R4M;
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Program, Running, Tcp};
-use netnice_lab::world::{Answer, Host};
+use netnice_lab::world::{CommandOutput, Host};
 use serde_json::Value;
 
 /// Two users without an entry in the user database. Concurrent tests share them.
@@ -70,12 +70,12 @@ pub(crate) fn process_of(bed: &TestBed, uid: u32) -> Proc {
     let mut command = as_user(bed, uid);
     command.args(["sh", "-c", "echo here; exec sleep 600"]);
     let mut process = Proc::start(command).expect("a process");
-    process.next_line(PATIENCE).expect("it runs");
+    process.next_line(EVENT_TIMEOUT).expect("it runs");
     process
 }
 
 /// Runs `netnice LINE` as the user `uid`.
-pub(crate) fn run_as(bed: &TestBed, uid: u32, line: &str) -> Answer {
+pub(crate) fn run_as(bed: &TestBed, uid: u32, line: &str) -> CommandOutput {
     let mut command = as_user(bed, uid);
     // A plain user may have no access to the folder in which the programs were built.
     command.arg(bed.copy_for_all("netnice").expect("a copy"));
@@ -83,7 +83,7 @@ pub(crate) fn run_as(bed: &TestBed, uid: u32, line: &str) -> Answer {
         .args(line.split(' '))
         .output()
         .expect("netnice can be started");
-    Answer {
+    CommandOutput {
         typed: line.to_owned(),
         status: output.status.code().unwrap_or(-1),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -152,7 +152,7 @@ fn a_user_neither_reserves_nor_touches_others() {
     let roots = bed.sleeper();
     bed.run_ok("link eth0 --rate 100mbit");
     bed.run_ok(&format!("set pid:{} --up 4mbit", other.pid()));
-    let before = bed.netnice.show_standing().expect("a show");
+    let before = bed.netnice.show_without_counters().expect("a show");
     let own_pid = own.pid();
     for line in [
         format!("set pid:{own_pid} --min 1mbit"),
@@ -170,7 +170,7 @@ fn a_user_neither_reserves_nor_touches_others() {
         assert_eq!(answer.status, 3, "`{line}`: {answer:?}");
         assert!(!answer.stderr.trim().is_empty());
     }
-    let after = bed.netnice.show_standing().expect("a show");
+    let after = bed.netnice.show_without_counters().expect("a show");
     assert_eq!(before, after);
     // Every user may read.
     assert_eq!(run_as(&bed, ANN, "show --json").status, 0);
@@ -212,7 +212,7 @@ fn a_user_runs_programs_under_a_name_that_stays_theirs() {
     command.args(["run", "--name", "crawl", "--up", "4mbit", "-q", "--"]);
     command.args(["sh", "-c", "echo here; exec sleep 600"]);
     let mut running = Proc::start(command).expect("it runs");
-    let within = PATIENCE;
+    let within = EVENT_TIMEOUT;
     running.next_line(within).expect("it runs");
     let up = || bed.target("name:crawl")["effective"]["up"].clone();
     assert_eq!(up(), 4_000_000);
@@ -245,7 +245,7 @@ fn a_process_that_is_closed_to_its_user_is_closed_to_their_netnice() {
     let mut command = as_user(&bed, ANN);
     command.args(["perl", "-e", &script]);
     let mut process = Proc::start(command).expect("a process");
-    let within = PATIENCE;
+    let within = EVENT_TIMEOUT;
     process.next_line(within).expect("it closed itself");
     let line = format!("set pid:{} --up 4mbit", process.pid());
     let answer = run_as(&bed, ANN, &line);

@@ -23,7 +23,7 @@ fn write(bed: &TestBed, text: &str) {
 }
 
 fn standing(bed: &TestBed) -> Value {
-    bed.netnice.show_standing().expect("a show")
+    bed.netnice.show_without_counters().expect("a show")
 }
 
 fn unit_name() -> String {

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::world::Cgroup;
 use serde_json::Value;
@@ -65,7 +65,7 @@ fn nested(bed: &TestBed, levels: usize) -> (Proc, Vec<String>) {
     let mut command = as_user(bed, ANN);
     command.args(["sh", "-c", &script]);
     let mut shells = Proc::start(command).expect("shells");
-    let pids = (0..levels).map(|_| shells.next_line(PATIENCE).expect("a number"));
+    let pids = (0..levels).map(|_| shells.next_line(EVENT_TIMEOUT).expect("a number"));
     let pids = pids.collect();
     (shells, pids)
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use netnice_lab::experiment::bench::{MBIT, R4M, R20M, Rate, wait_until};
-use netnice_lab::process::{self, PATIENCE, Proc};
+use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true, skip};
@@ -38,7 +38,7 @@ fn eager() -> Life {
 /// Starts a command that executes a traffic program, and waits until it sends.
 fn sends(command: Command) -> Proc {
     let mut program = Proc::start(command).expect("a program");
-    let ready = program.next_json("ready", PATIENCE);
+    let ready = program.next_json("ready", EVENT_TIMEOUT);
     ready.expect("it is ready");
     program
 }
@@ -108,9 +108,9 @@ fn grandchildren_after_exec_share_the_limit_too() {
     // The shell starts a shell, which starts one program and executes another.
     let script = format!("echo ready; read go; sh -c '{words} & exec {words}' & wait");
     let mut parent = shell(&bed, &script);
-    parent.next_line(PATIENCE).expect("ready");
+    parent.next_line(EVENT_TIMEOUT).expect("ready");
     bed.run_ok(&format!("set pid:{} --up 4mbit", parent.pid()));
-    parent.tell("go").expect("it listens");
+    parent.write_line("go").expect("it listens");
     bed.await_limited(
         || bed.sent_rate(0.7, 1.5).expect("a rate"),
         R4M,
@@ -127,21 +127,21 @@ fn many_children_at_once_keep_the_limit() {
         "echo ready; read go; i=0; while [ $i -lt {CHILDREN} ]; do {words} & i=$((i+1)); done; wait"
     );
     let mut parent = shell(&bed, &script);
-    parent.next_line(PATIENCE).expect("ready");
+    parent.next_line(EVENT_TIMEOUT).expect("ready");
     bed.run_ok(&format!("set pid:{} --up 4mbit", parent.pid()));
     let server = &bed.world.server().ns;
     let tap = Tap::start(server, "eth0").expect("a tap");
-    parent.tell("go").expect("it listens");
+    parent.write_line("go").expect("it listens");
     // A child reports when its connection is open; the last one starts long after the first began
     // to send.
     for child in 0..CHILDREN {
-        let ready = parent.next_json("ready", PATIENCE);
+        let ready = parent.next_json("ready", EVENT_TIMEOUT);
         ready.unwrap_or_else(|error| panic!("child {child}: {error:#}"));
     }
     let born = sys::now_ns();
     wait_until(born + SECOND);
     let record = tap.stop(server).expect("a record");
-    record.sound().expect("sound");
+    record.validate().expect("sound");
     // The measurement starts with the first packet: children that start under load are limited from
     // the start. A child without a limit would send as much in some milliseconds as all may in half
     // a second. Packets without payload open connections.
@@ -295,7 +295,7 @@ fn loopback_is_limited_too() {
         let until = from + 3 * SECOND;
         wait_until(until + SECOND / 20);
         let record = tap.stop(&client.ns).expect("a record");
-        record.sound().expect("sound");
+        record.validate().expect("sound");
         for (side, at, _) in &programs {
             let at: &SocketAddr = at;
             let data = |flow: &Flow| wire::outbound(flow) && flow.target.1 == at.port();
@@ -382,7 +382,9 @@ fn a_static_go_program_is_held_as_client_and_as_server() {
         let mut command = ns.command(&talker);
         command.args(args);
         let mut program = Proc::start(command).expect("the Go program");
-        program.next_json("ready", PATIENCE).expect("it is ready");
+        program
+            .next_json("ready", EVENT_TIMEOUT)
+            .expect("it is ready");
         program
     };
     let sender = go(&["send", &to.to_string(), "4"]);

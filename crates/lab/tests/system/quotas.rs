@@ -14,7 +14,7 @@ use netnice_api::{
     Clear, ClearWhat, Client, Connections, Ping, Request, Response, RuntimeDir, Set,
 };
 use netnice_kernel::process::PidFd;
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Direct};
@@ -258,7 +258,7 @@ fn with_sockets(bed: &TestBed, uid: u32, sockets: u32) -> Proc {
     let shell = "ulimit -n $(ulimit -Hn); exec /usr/bin/python3 -c \"$0\"";
     command.args(["sh", "-c", shell, &script]);
     let mut process = Proc::start(command).expect("a process");
-    process.next_line(PATIENCE).expect("it runs");
+    process.next_line(EVENT_TIMEOUT).expect("it runs");
     process
 }
 

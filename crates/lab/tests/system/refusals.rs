@@ -1,17 +1,17 @@
 //! A request that does not fit is refused with the reason and changes nothing. (Invalid input:
 //! `tests/system/input.rs`.)
 
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::TestBed;
-use netnice_lab::world::{Answer, htb};
+use netnice_lab::world::{CommandOutput, htb};
 use serde_json::Value;
 
 fn standing(bed: &TestBed) -> Value {
-    bed.netnice.show_standing().expect("a show")
+    bed.netnice.show_without_counters().expect("a show")
 }
 
 /// Runs a command line that must fail with this status, print all of `words`, and change nothing.
-fn refused(bed: &TestBed, line: &str, status: i32, words: &[&str]) -> Answer {
+fn refused(bed: &TestBed, line: &str, status: i32, words: &[&str]) -> CommandOutput {
     let before = standing(bed);
     let answer = bed.run_with_status(line, status);
     for word in words {
@@ -97,7 +97,7 @@ fn a_sixth_level_of_nesting_is_refused() {
     let mut shells = Proc::start(command).expect("shells");
     let mut pids = Vec::new();
     for _ in 0..6 {
-        pids.push(shells.next_line(PATIENCE).expect("a number"));
+        pids.push(shells.next_line(EVENT_TIMEOUT).expect("a number"));
     }
     for (i, pid) in pids[..5].iter().enumerate() {
         bed.run_ok(&format!("set pid:{pid} --up {}mbit", 60 - 10 * i));

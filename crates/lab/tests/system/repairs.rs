@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use netnice_lab::experiment::bench::{R4M, pause};
-use netnice_lab::process::{self, PATIENCE};
+use netnice_lab::process::{self, EVENT_TIMEOUT};
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Family, Life, Running, Tcp};
 use netnice_lab::wire;
@@ -27,7 +27,7 @@ fn limited(bed: &TestBed) -> Running {
 /// Waits until the rate is limited to 4 Mbit/s again. Consecutive windows are measured until one
 /// has that rate; traffic without a limit never has it, and neither has a stopped flow.
 fn held_again(bed: &TestBed, what: &str) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + EVENT_TIMEOUT;
     let mut rate = bed.sent_rate(0.2, 1.0).expect("a rate");
     while !(2e6..=4.12e6).contains(&rate) && Instant::now() < until {
         rate = bed.sent_rate(0.0, 1.0).expect("a rate");
@@ -193,7 +193,7 @@ fn an_interface_that_comes_later_is_limited_too() {
             .expect("records");
         [0, 1].map(|i| records[i].rate(wire::inbound, from, to))
     };
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + EVENT_TIMEOUT;
     let [mut old, mut new] = both(0.5);
     while (old + new > 4.12e6 || new == 0.0) && Instant::now() < until {
         [old, new] = both(0.0);

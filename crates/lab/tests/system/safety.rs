@@ -1,7 +1,7 @@
 //! Changes that last until a process ends. (`stays.rs` and `telling.rs` have `--for`, `--confirm`
 //! and `--dry-run`.)
 
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::world::Cgroup;
 use serde_json::Value;
@@ -56,8 +56,8 @@ fn without_a_number_it_is_the_shell_that_runs_netnice() {
     shell.env("NETNICE_RUNTIME_DIR", bed.netnice.runtime());
     let mut shell = Proc::start(shell).expect("a shell");
     assert!(becomes_true(|| up(&bed, &target) == 4_000_000), "it is set");
-    shell.tell("go").expect("it reads");
-    assert!(shell.wait(PATIENCE).expect("it ends").success());
+    shell.write_line("go").expect("it reads");
+    assert!(shell.wait(EVENT_TIMEOUT).expect("it ends").success());
     assert!(becomes_true(|| bed.target(&target).is_null()), "it is gone");
     let gone = bed.run_with_status(&format!("set {target} --up 4mbit --until-exit=4194303"), 2);
     assert!(

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use netnice_lab::experiment::bench;
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp};
 
@@ -16,9 +16,9 @@ const AT: &str = "127.0.0.1:9469";
 fn connect(bed: &TestBed) -> Result<TcpStream> {
     let at: SocketAddr = AT.parse()?;
     bed.world.client().ns.enter(|| {
-        let stream = TcpStream::connect_timeout(&at, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        let stream = TcpStream::connect_timeout(&at, EVENT_TIMEOUT)?;
+        stream.set_read_timeout(Some(EVENT_TIMEOUT))?;
+        stream.set_write_timeout(Some(EVENT_TIMEOUT))?;
         Ok(stream)
     })
 }

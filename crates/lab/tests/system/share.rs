@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use netnice_lab::experiment::bench::{SECOND, pause};
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Running, Tcp, ftp};
@@ -39,9 +39,9 @@ impl Share {
         &mut self,
         are: impl Fn(&BTreeMap<String, u64>) -> bool,
     ) -> BTreeMap<String, u64> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + EVENT_TIMEOUT;
         loop {
-            let line = self.0.next_json("sessions", PATIENCE);
+            let line = self.0.next_json("sessions", EVENT_TIMEOUT);
             let shares = of_line(&line.expect("shares"));
             if are(&shares) {
                 return shares;
@@ -53,8 +53,8 @@ impl Share {
     /// Ends it with SIGINT, as a person does; it must exit with success.
     fn end(mut self) {
         sys::kill(self.0.pid() as i32, libc::SIGINT).expect("it runs");
-        let status = self.0.wait(PATIENCE).expect("it ends");
-        assert!(status.success(), "{status:?}: {}", self.0.complaints());
+        let status = self.0.wait(EVENT_TIMEOUT).expect("it ends");
+        assert!(status.success(), "{status:?}: {}", self.0.take_stderr());
     }
 }
 
@@ -144,8 +144,8 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
             .enter(|| Ok(TcpStream::connect((address, 21))?))
             .is_ok()
     };
-    assert!(becomes_true(listens), "{}", vsftpd.complaints());
-    assert!(vsftpd.running(), "{}", vsftpd.complaints());
+    assert!(becomes_true(listens), "{}", vsftpd.take_stderr());
+    assert!(vsftpd.is_running(), "{}", vsftpd.take_stderr());
     let curl = |session| {
         Proc::start(ftp::fetch(client, address, &ftp::ports(session), 60.0)).expect("curl")
     };
@@ -172,7 +172,7 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
     pause(2.0);
     let end = sys::now_ns();
     let record = tap.stop(client).expect("a record");
-    record.sound().expect("a sound record");
+    record.validate().expect("a sound record");
     // The second session's times according to its packets: it has a share during its login, and
     // leaves a queue behind.
     let asked = record.first_of(ftp::of_session(1)).expect("it connects");
@@ -308,8 +308,8 @@ fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
     near("the other user", three, 256.0, 0.05);
     // The manager ends with the last session.
     drop(parent);
-    let status = share.0.wait(PATIENCE).expect("it ends");
-    assert!(status.success(), "{}", share.0.complaints());
+    let status = share.0.wait(EVENT_TIMEOUT).expect("it ends");
+    assert!(status.success(), "{}", share.0.take_stderr());
     assert!(
         becomes_true(|| targets(&bed).is_empty()),
         "{:?} stay",
@@ -351,7 +351,7 @@ fn a_child_that_has_ended_is_no_session_though_nobody_asks_how() {
     parent.args(["-E", script]);
     let mut parent = Proc::start(parent).expect("a parent");
     for _ in 0..3 {
-        let child = parent.next_line(PATIENCE).expect("a child");
+        let child = parent.next_line(EVENT_TIMEOUT).expect("a child");
         let child = child.trim().parse().expect("a number");
         assert!(becomes_true(|| state(child) == Some('Z')), "{child} lives");
     }

@@ -257,9 +257,9 @@ fn what_is_sent_keeps_to_the_rate_that_was_typed() {
         command.args(["-qfec", &format!("{shell} {rc} -i"), "/dev/null"]);
         let mut terminal = Proc::start(command).expect("a terminal");
         let init = format!("eval \"$(netnice shell-init {shell})\"");
-        terminal.tell(&init).expect("it reads");
+        terminal.write_line(&init).expect("it reads");
         let line = format!("{} traffic {} @4mbit", lab.display(), words.join(" "));
-        terminal.tell(&line).expect("it reads");
+        terminal.write_line(&line).expect("it reads");
         // It starts as soon as the shell and netnice have started.
         let server = &shells.bed.world.server().ns;
         let received = || server.counters("eth0").expect("counters").rx_bytes;
@@ -268,7 +268,7 @@ fn what_is_sent_keeps_to_the_rate_that_was_typed() {
         assert!(
             becomes_true(flows),
             "{shell}: nothing is sent: {}",
-            terminal.complaints()
+            terminal.take_stderr()
         );
         let its = |flow: &Flow| flow.has_port(port);
         let rate = shells.bed.sent_rate_of(0.2, 1.0, its).expect("a rate");

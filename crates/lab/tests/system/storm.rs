@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use netnice_lab::experiment::bench::{R4M, pause};
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::storm::attacks::ATTACKS;
 use netnice_lab::storm::seed;
 use netnice_lab::sys;
@@ -90,7 +90,9 @@ impl Place {
             .args(["storm", what, "--runtime-dir"]);
         command.arg(self.bed.netnice.runtime()).args(more);
         let mut program = Proc::start(command).expect("it starts");
-        program.next_json("ready", PATIENCE).expect("it is ready");
+        program
+            .next_json("ready", EVENT_TIMEOUT)
+            .expect("it is ready");
         program
     }
 
@@ -125,7 +127,7 @@ impl Place {
 
     /// The contracts of all users that are not hostile.
     fn contracts(&self) -> Value {
-        let shown = self.bed.netnice.show_standing().expect("a show");
+        let shown = self.bed.netnice.show_without_counters().expect("a show");
         let mut ours: BTreeSet<String> = self.others.iter().map(|p| p.pid().to_string()).collect();
         ours.insert(self.sender.pid().to_string());
         let of_ours = |target: &&Value| {
@@ -218,7 +220,9 @@ fn storm(weather: &Weather, only: Option<&str>) -> Vec<String> {
     let seed = seed("storm");
     // Objects that are made on first use must exist before.
     for mut program in place.good(Duration::from_millis(500), seed) {
-        program.next_json("requests", PATIENCE).expect("a report");
+        program
+            .next_json("requests", EVENT_TIMEOUT)
+            .expect("a report");
     }
     pause(1.5);
     let before = place.before();
@@ -227,7 +231,7 @@ fn storm(weather: &Weather, only: Option<&str>) -> Vec<String> {
     let good = place.good(lasts.saturating_sub(Duration::from_millis(500)), seed);
     let mut faults = rates(&place, weather);
     for mut program in good {
-        let report = program.next_json("requests", lasts + PATIENCE);
+        let report = program.next_json("requests", lasts + EVENT_TIMEOUT);
         let report = report.expect("a good user's report");
         println!("good: {report}");
         let failures = report["failures"].as_array().expect("a list");
@@ -244,13 +248,13 @@ fn storm(weather: &Weather, only: Option<&str>) -> Vec<String> {
     }
     for (program, uid) in hostile.into_iter().zip(HOSTILE) {
         let mut program = program;
-        let report = program.next_json("crimes", lasts + PATIENCE);
+        let report = program.next_json("crimes", lasts + EVENT_TIMEOUT);
         let report = report.expect("a hostile user's report");
         println!("hostile {uid}: {report}");
         let crimes = report["crimes"].as_array().expect("a list");
         faults.extend(crimes.iter().map(|text| format!("user {uid}: {text}")));
     }
-    assert!(sys::alive(pid), "the daemon has ended");
+    assert!(sys::is_alive(pid), "the daemon has ended");
     faults.extend(place.judge(&before, weather.memory));
     faults
 }

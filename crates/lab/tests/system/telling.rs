@@ -2,14 +2,14 @@
 //! changes; and many targets.
 
 use netnice_lab::experiment::bench::pause;
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::Cgroup;
 use serde_json::{Value, json};
 
 fn standing(bed: &TestBed) -> Value {
-    bed.netnice.show_standing().expect("a show")
+    bed.netnice.show_without_counters().expect("a show")
 }
 
 fn read(text: &str) -> Value {
@@ -374,12 +374,12 @@ fn the_papers_short_forms_set_and_show() {
     command.args(["-c", &script]);
     command.env("NETNICE_RUNTIME_DIR", bed.netnice.runtime());
     let mut shell = Proc::start(command).expect("a shell");
-    let within = PATIENCE;
+    let within = EVENT_TIMEOUT;
     shell.next_line(within).expect("ready");
     bed.run_ok(&format!("{} 4mbit", shell.pid()));
     let own = format!("pid:{}", shell.pid());
-    shell.tell("go").expect("it listens");
-    let shown = read(&shell.rest(within).join("\n"));
+    shell.write_line("go").expect("it listens");
+    let shown = read(&shell.remaining_lines(within).join("\n"));
     assert_eq!(shown["targets"][0]["target"], own.as_str(), "{shown}");
 }
 
@@ -392,7 +392,7 @@ fn two_hundred_targets_are_set_one_by_one() {
         "i=0; while [ $i -lt 200 ]; do sleep 600 & echo $!; i=$((i+1)); done; wait",
     ]);
     let mut sleepers = Proc::start(command).expect("sleepers");
-    let within = PATIENCE;
+    let within = EVENT_TIMEOUT;
     for _ in 0..200 {
         let pid = sleepers.next_line(within).expect("a number");
         bed.run_ok(&format!("set pid:{pid} --up 2mbit --down 3mbit"));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use netnice_lab::experiment::bench::{self, Rate};
 use netnice_lab::experiment::sleepers;
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::sys;
 use netnice_lab::terminal::Terminal;
 use netnice_lab::testbed::TestBed;
@@ -24,7 +24,7 @@ fn terminal(bed: &TestBed, args: &[&str], size: (u16, u16), colour: bool) -> Ter
 }
 
 fn wait(terminal: &Terminal, what: &str) {
-    let shown = terminal.wait_for(what, PATIENCE, |text| text.contains(what));
+    let shown = terminal.wait_for(what, EVENT_TIMEOUT, |text| text.contains(what));
     shown.unwrap_or_else(|error| panic!("{error:#}"));
 }
 
@@ -32,7 +32,7 @@ fn wait(terminal: &Terminal, what: &str) {
 fn picture(terminal: &Terminal, name: &str) {
     if let Some(folder) = std::env::var_os("NETNICE_PICTURES") {
         let file = PathBuf::from(folder).join(name);
-        terminal.picture(&file).expect("a picture");
+        terminal.render(&file).expect("a picture");
     }
 }
 
@@ -52,7 +52,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
     wait(&top, &format!("> {name}"));
     assert!(top.is_full_screen() && top.hides_cursor() && top.has_colour());
     assert!(
-        !top.is_as_before().expect("settings"),
+        !top.settings_are_restored().expect("settings"),
         "keys come one by one"
     );
     // The rate, the history and the throttled direction appear with the second sample.
@@ -60,7 +60,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
         let line = text.lines().find(|line| line.contains(&name));
         line.is_some_and(|line| line.contains('█') && line.trim_end().ends_with("up"))
     };
-    top.wait_for("busy row", PATIENCE, busy)
+    top.wait_for("busy row", EVENT_TIMEOUT, busy)
         .unwrap_or_else(|error| panic!("{error:#}"));
 
     top.type_keys("u8mbps\r").expect("typed");
@@ -88,7 +88,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
         let known = |line: &&str| !line.contains("up      -");
         peers.len() == 2 && peers.iter().all(known) && text.contains("M  down")
     };
-    top.wait_for("rates of both connections", PATIENCE, rates)
+    top.wait_for("rates of both connections", EVENT_TIMEOUT, rates)
         .unwrap_or_else(|error| panic!("{error:#}"));
     picture(&top, "peers.png");
 
@@ -96,9 +96,9 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
     wait(&top, "no target is limited");
     assert!(bed.target(&name).is_null(), "taken back");
     top.type_keys("q").expect("typed");
-    assert!(top.wait(PATIENCE).expect("an end").success());
+    assert!(top.wait(EVENT_TIMEOUT).expect("an end").success());
     assert!(!top.is_full_screen() && !top.hides_cursor());
-    assert!(top.is_as_before().expect("settings"));
+    assert!(top.settings_are_restored().expect("settings"));
 }
 
 #[test]
@@ -116,14 +116,14 @@ fn the_terminal_is_given_back_on_every_way_out_and_the_size_may_change() {
         assert!(!top.has_colour(), "NO_COLOR is set");
         top.resize(120, 30).expect("resized");
         let wide = |text: &str| text.lines().any(|line| line.trim_end().len() > 90);
-        top.wait_for("wide heading", PATIENCE, wide)
+        top.wait_for("wide heading", EVENT_TIMEOUT, wide)
             .unwrap_or_else(|error| panic!("{error:#}"));
         sys::kill(top.pid().cast_signed(), signal).expect("signalled");
-        let status = top.wait(PATIENCE).expect("an end");
+        let status = top.wait(EVENT_TIMEOUT).expect("an end");
         let ended = std::os::unix::process::ExitStatusExt::signal(&status);
         assert_eq!(ended, Some(signal), "who started it sees how it ended");
         assert!(!top.is_full_screen() && !top.hides_cursor());
-        assert!(top.is_as_before().expect("settings"));
+        assert!(top.settings_are_restored().expect("settings"));
     }
     // The loss of the daemon is shown, and the daemon is found again when it returns.
     let mut bed = bed;
@@ -133,10 +133,10 @@ fn the_terminal_is_given_back_on_every_way_out_and_the_size_may_change() {
     wait(&top, "trying again");
     bed.netnice.start_daemon().expect("a daemon");
     let again = |text: &str| !text.contains("trying again") && text.contains(&name);
-    top.wait_for("the table again", PATIENCE, again)
+    top.wait_for("the table again", EVENT_TIMEOUT, again)
         .unwrap_or_else(|error| panic!("{error:#}"));
     top.type_keys("\x03").expect("Ctrl-C");
-    assert!(top.wait(PATIENCE).expect("an end").success());
+    assert!(top.wait(EVENT_TIMEOUT).expect("an end").success());
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_terminal_that_can_do_nothing_gets_plain_tables_and_a_frame_can_be_printed()
         .args(command.get_args());
     let top = Terminal::start(wrapped, 80, 24).expect("a terminal");
     let twice = |text: &str| text.matches(&name).count() >= 2;
-    top.wait_for("two tables", PATIENCE, twice)
+    top.wait_for("two tables", EVENT_TIMEOUT, twice)
         .unwrap_or_else(|error| panic!("{error:#}"));
     assert!(!top.is_full_screen());
     let frame = bed.run_ok("top --once -d 300ms").stdout;
@@ -265,13 +265,13 @@ fn five_hundred_busy_targets_cost_less_than_three_hundredths_of_a_core() {
     command.args([to.to_string(), "500".to_owned()]);
     let mut parent = Proc::start(command).expect("senders");
     let next = |_| {
-        let line = parent.next_line(PATIENCE).expect("a line");
+        let line = parent.next_line(EVENT_TIMEOUT).expect("a line");
         line.trim().parse().expect("a number")
     };
     let pids: Vec<u32> = (0..500).map(next).collect();
     let contracts = ["--up 100kbit", "--up 80kbit", "--both 120kbit"];
     costs_little(&bed, &pids, contracts, "busy", || {
-        parent.tell("go").expect("told");
+        parent.write_line("go").expect("told");
     });
 }
 

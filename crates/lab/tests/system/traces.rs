@@ -110,7 +110,7 @@ fn after_clear_and_stop_everything_is_as_before() {
             "set app:/bin/true --up 8mbit".to_owned(),
             "run --up 1mbit -- true".to_owned(),
         ] {
-            netnice.type_line(&line).expect("it is granted");
+            netnice.run_line(&line).expect("it is granted");
         }
         // Traffic passes during the work.
         let received = || {
@@ -134,7 +134,7 @@ fn after_clear_and_stop_everything_is_as_before() {
                 "no {wanted} while it worked? {during:#?}"
             );
         }
-        netnice.type_line("clear --all").expect("it clears");
+        netnice.run_line("clear --all").expect("it clears");
         netnice.stop_daemon();
     }
     before.is_back(&world);
@@ -154,11 +154,11 @@ fn a_daemon_that_was_killed_leaves_what_the_next_one_clears() {
             "link eth0 --rate 100mbit --down-rate 100mbit".to_owned(),
             format!("set pid:{} --up 4mbit --min 1mbit", sleeper.pid()),
         ] {
-            netnice.type_line(&line).expect("it is granted");
+            netnice.run_line(&line).expect("it is granted");
         }
         netnice.kill_daemon();
         netnice.start_daemon().expect("another daemon");
-        netnice.type_line("clear --all").expect("it clears");
+        netnice.run_line("clear --all").expect("it clears");
         netnice.stop_daemon();
     }
     before.is_back(&world);
@@ -231,18 +231,18 @@ fn foreign_filters_see_every_packet_once_before_during_and_after() {
     for phase in ["before", "limited", "on a managed link too", "after"] {
         if phase == "on a managed link too" {
             netnice
-                .type_line("link eth0 --rate 100mbit --down-rate 100mbit")
+                .run_line("link eth0 --rate 100mbit --down-rate 100mbit")
                 .expect("a link");
         }
         if phase == "after" {
-            netnice.type_line("clear --all").expect("it clears");
+            netnice.run_line("clear --all").expect("it clears");
         }
         let during = !["before", "after"].contains(&phase);
         let counted: Vec<u64> = places.iter().map(|(ns, c)| c.packets(ns)).collect();
         exchange(&world, |pid| {
             if during {
                 netnice
-                    .type_line(&format!("set pid:{pid} --up 20mbit --down 20mbit"))
+                    .run_line(&format!("set pid:{pid} --up 20mbit --down 20mbit"))
                     .expect("a limit");
             }
         });
@@ -287,8 +287,8 @@ fn exchange(world: &World, named: impl FnOnce(u32)) {
     let sender = program.traffic(&sender, own).expect("a child");
     named(program.pid());
     let before = [server, world.client()].map(datagrams_read);
-    program.tell(receiver, "go").expect("it listens");
-    program.tell(sender, "go").expect("it listens");
+    program.write_line(receiver, "go").expect("it listens");
+    program.write_line(sender, "go").expect("it listens");
     let back = source(at("server", 7004), at("client", DOWN));
     let back = traffic::eager(server, &back).expect("a source");
     // The checks below detect missing datagrams.

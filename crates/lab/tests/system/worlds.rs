@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
-use netnice_lab::process::{self, PATIENCE};
+use netnice_lab::process::{self, EVENT_TIMEOUT};
 use netnice_lab::testbed::becomes_true;
 use netnice_lab::traffic::{self, Echo, Life, Probe, Tcp, Udp, clients};
 use netnice_lab::wire::{self, Tap, Transport};
@@ -50,7 +50,7 @@ fn through_htb(family: Family, offloads: Offloads) {
     let record = tap.stop(&server.ns).expect("record");
     let got = sink.stop().expect("the sink reports");
     let end = start + 1_500_000_000;
-    record.sound().expect("sound");
+    record.validate().expect("sound");
     near(
         record.rate(wire::inbound, start, end),
         20e6,
@@ -141,7 +141,9 @@ fn a_family_bears_children_that_ping_and_send() {
     let sender = family.traffic(&source, life).expect("a sender");
     let words = clients::ping_words(to.ip(), Duration::from_millis(10), 20);
     let ping = family.run(&words).expect("a ping");
-    let lines = family.child_lines(ping, PATIENCE).expect("the ping ends");
+    let lines = family
+        .child_lines(ping, EVENT_TIMEOUT)
+        .expect("the ping ends");
     let pings = clients::Pings::parse(lines.iter().map(String::as_str));
     assert_eq!((pings.answers.len(), pings.sent), (20, Some(20)));
     pause(800);
@@ -178,14 +180,14 @@ fn real_programs_run_in_a_world() {
     let to = at(&world, "server", Family::V4, 5201);
     let _server = clients::iperf_server(server, to.port()).expect("iperf3 -s");
     let goodput = clients::iperf(client, to, 2, 2, false)
-        .and_then(|c| clients::iperf_goodput(c, PATIENCE))
+        .and_then(|c| clients::iperf_goodput(c, EVENT_TIMEOUT))
         .expect("iperf3 -c");
     near(goodput * 1514.0 / 1448.0, 20e6, 0.05, "iperf3's goodput");
     let web = SocketAddr::new(to.ip(), 80);
     let nginx = clients::nginx(server, web, world.folder(), 1 << 20).expect("nginx");
     let _web = nginx.expect("cargo xtask setup installs nginx");
     let mut curl = clients::curl(client, web).expect("curl");
-    let line = curl.next_line(PATIENCE).expect("curl reports");
+    let line = curl.next_line(EVENT_TIMEOUT).expect("curl reports");
     assert!(line.starts_with("1048576 "), "{line}");
 }
 
@@ -206,7 +208,7 @@ fn nothing_is_left_after_a_panic() {
     let (pid, path, folder) = facts
         .downcast_ref::<(u32, std::path::PathBuf, std::path::PathBuf)>()
         .expect("the facts");
-    assert!(!netnice_lab::sys::alive(*pid) && !path.exists() && !folder.exists());
+    assert!(!netnice_lab::sys::is_alive(*pid) && !path.exists() && !folder.exists());
 }
 
 #[test]
@@ -216,7 +218,9 @@ fn a_signal_and_even_sigkill_leave_nothing_for_long() {
         let mut command = process::own_group(&lab);
         command.args(["world", "--seconds", "60"]);
         let mut run = process::Proc::start(command).expect("a world in another process");
-        let line = run.next_json("inside", PATIENCE).expect("it says ready");
+        let line = run
+            .next_json("inside", EVENT_TIMEOUT)
+            .expect("it says ready");
         let (pid, inside) = (run.pid(), line["inside"].as_u64().expect("a pid") as u32);
         let left = |name: &str| {
             std::fs::read_dir(name)
@@ -228,9 +232,9 @@ fn a_signal_and_even_sigkill_leave_nothing_for_long() {
                         .starts_with(&format!("nn-{pid}-"))
                 })
         };
-        assert!(left("/run/netns") && netnice_lab::sys::alive(inside));
+        assert!(left("/run/netns") && netnice_lab::sys::is_alive(inside));
         netnice_lab::sys::kill(pid as i32, signal).expect("a signal");
-        run.wait(PATIENCE).expect("it ends");
+        run.wait(EVENT_TIMEOUT).expect("it ends");
         if swept_by_next_run {
             assert!(left("/run/netns"), "SIGKILL cannot be caught");
             process::run(Command::new(&lab).arg("list")).expect("another run");
@@ -238,7 +242,7 @@ fn a_signal_and_even_sigkill_leave_nothing_for_long() {
         let temp = std::env::temp_dir();
         assert!(!left("/run/netns") && !left(&temp.display().to_string()));
         assert!(
-            !netnice_lab::sys::alive(inside),
+            !netnice_lab::sys::is_alive(inside),
             "the process inside lives on"
         );
     }

@@ -114,7 +114,7 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     }
     outcome.plot(context, "cell-fig3", || {
         let chart = Chart::new("CELL, figure 3", "slot of 120 us", "packets");
-        let begin = record.passed().first().map_or(0, |one| one.at_ns);
+        let begin = record.packets().first().map_or(0, |one| one.at_ns);
         let names: Vec<(String, u16)> = (0..connections.len() as u16)
             .map(|number| (format!("VC {number}"), port(number)))
             .collect();

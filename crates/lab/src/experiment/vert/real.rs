@@ -189,7 +189,7 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
             one.stop()?;
         }
         let record = tap.stop(&world.server().ns)?;
-        record.sound()?;
+        record.validate()?;
         record
     };
     outcome.paper = json!({"ours, average Mb/s": 46.1, "the kernel's": 44.1, "ours": "smoother"});

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
@@ -160,13 +160,13 @@ impl Crowd<'_> {
                 return Ok(());
             }
             Fate::Killed => return self.replace(who),
-            Fate::Forks => return proc.tell("fork"),
+            Fate::Forks => return proc.write_line("fork"),
             Fate::Exits => "exit",
             Fate::Twin => "twin",
             Fate::Orphan => "orphan",
             Fate::Exec => "exec",
         };
-        proc.tell(word)?;
+        proc.write_line(word)?;
         let until = self.after(20, 120);
         self.eight[who].state = State::Doomed(until);
         Ok(())
@@ -189,10 +189,10 @@ impl Crowd<'_> {
     }
 
     /// Applies a random event to one program every few milliseconds, for `seconds`. On a slow
-    /// machine it goes on until each event has occurred, for at most [`PATIENCE`] more.
+    /// machine it goes on until each event has occurred, for at most [`EVENT_TIMEOUT`] more.
     fn suffers(&mut self, seconds: f64) -> Result<()> {
         let end = Instant::now() + Duration::from_secs_f64(seconds);
-        let latest = end + PATIENCE;
+        let latest = end + EVENT_TIMEOUT;
         let all = |happened: &[u32]| happened.iter().all(|count| *count > 0);
         while Instant::now() < end || (!all(&self.happened) && Instant::now() < latest) {
             self.due(false)?;
@@ -289,7 +289,7 @@ fn beset(calm: f64, seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Res
 
     let mut crowd = Crowd::new(&bed, SEED)?;
     let file = bed.world.folder().join("good.pcap");
-    let tap = Tap::keeping(&server.ns, &server.port().device, &file, |flow| {
+    let tap = Tap::start_capturing(&server.ns, &server.port().device, &file, |flow| {
         flow.inbound && flow.source.1 == GOOD
     })?;
     std::thread::sleep(Duration::from_millis(300));
@@ -299,7 +299,7 @@ fn beset(calm: f64, seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Res
     crowd.suffers(seconds)?;
     let ended = sys::now_ns();
     let record = tap.stop(&server.ns)?;
-    record.sound()?;
+    record.validate()?;
     crowd.shown(good.pid())?;
     ensure!(driver(&bed)? == driver_is, "the driver is another one");
 

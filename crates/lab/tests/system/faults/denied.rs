@@ -63,8 +63,8 @@ fn fail(at: &mut Strike, n: u64, errno: Errno) -> bool {
     };
     let mut found = Vec::new();
     at.keeps_roots("then", &mut found);
-    if !at.bench.bed.netnice.runs() {
-        let said = at.bench.bed.netnice.complaints();
+    if !at.bench.bed.netnice.daemon_is_running() {
+        let said = at.bench.bed.netnice.take_stderr();
         at.bench.bed.netnice.kill_daemon();
         match at.operation {
             // The daemon may refuse to start with an error message.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use netnice_lab::sys;
-use netnice_lab::world::Door;
+use netnice_lab::world::NetnsHandle;
 
 use super::{ROOTS, SECOND, WINDOW};
 
@@ -28,12 +28,12 @@ struct Sample {
 }
 
 impl Watch {
-    pub(super) fn new(door: Door) -> Watch {
+    pub(super) fn new(handle: NetnsHandle) -> Watch {
         let samples: Arc<Mutex<Vec<Option<Sample>>>> = Arc::default();
         let (looks, over): (Arc<AtomicBool>, Arc<AtomicBool>) = (Arc::default(), Arc::default());
         let (into, looking, ended) = (samples.clone(), looks.clone(), over.clone());
         let thread = std::thread::spawn(move || {
-            door.settle().expect("the namespace is there");
+            handle.enter_thread().expect("the namespace is there");
             while !ended.load(Ordering::Relaxed) {
                 let sample = looking.load(Ordering::Relaxed).then(sample);
                 into.lock().expect("no panic").push(sample);

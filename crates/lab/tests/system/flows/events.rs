@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::traffic::{self, Direct, Running};
 use netnice_lab::world::{Family, Pair, World};
 use serde_json::Value;
@@ -36,7 +36,7 @@ impl Shell {
             while answerer.read_exact(&mut line).is_ok() && answerer.write_all(&line).is_ok() {}
         });
         asker.set_nodelay(true)?;
-        asker.set_read_timeout(Some(PATIENCE))?;
+        asker.set_read_timeout(Some(EVENT_TIMEOUT))?;
         let (answers, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let (count, told) = (answers.clone(), stop.clone());
         let asks = std::thread::spawn(move || {
@@ -110,8 +110,8 @@ fn what_happens_to_a_link_is_known_and_the_kernels_connection_survives() -> Resu
         ..Pair::default()
     })?;
     let netnice = world.netnice("client")?;
-    netnice.type_line("link eth0 --rate 100mbit")?;
-    netnice.type_line("link eth1 --rate 100mbit")?;
+    netnice.run_line("link eth0 --rate 100mbit")?;
+    netnice.run_line("link eth1 --rate 100mbit")?;
     let stage = Stage { netnice, world };
     let (client, server) = (stage.world.client(), stage.world.server());
     // A host behind the server, reachable through both links.
@@ -132,7 +132,7 @@ fn what_happens_to_a_link_is_known_and_the_kernels_connection_survives() -> Resu
     await_it("the flow is closed: its way leads elsewhere", || {
         Ok(flow_of(&stage, &program)?.is_none().then_some(()))
     })?;
-    let why = program.closed(PATIENCE)?;
+    let why = program.closed(EVENT_TIMEOUT)?;
     ensure!(why.contains("eth1"), "where it leads: {why}");
     drop(program);
     let moved = source(&stage, "eth1", far)?;
@@ -156,7 +156,7 @@ fn what_happens_to_a_link_is_known_and_the_kernels_connection_survives() -> Resu
     await_it("the flow has ended with its driver", || {
         Ok(flow_of(&stage, &program)?.is_none().then_some(()))
     })?;
-    program.closed(PATIENCE)?;
+    program.closed(EVENT_TIMEOUT)?;
     drop(program);
     shell.goes_on("the driver was killed")?;
     let _again = source(&stage, "eth0", near)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::testbed::TestBed;
 use netnice_lab::traffic::{self, Direct};
 use netnice_lab::world::Family;
@@ -24,7 +24,7 @@ fn obey(stage: &Stage, lines: &str) -> Result<()> {
     let path = stage.world.folder().join("client.policy.toml");
     let link = "[[link]]\nname = \"eth0\"\nrate = \"100mbit\"\n";
     std::fs::write(path, format!("{link}{lines}"))?;
-    stage.netnice.type_line("reload")?;
+    stage.netnice.run_line("reload")?;
     Ok(())
 }
 
@@ -57,7 +57,7 @@ fn what_fits_a_discard_pattern_of_the_policy_comes_to_no_flow_and_is_counted() -
     let thrown_away = |count: u64| {
         let row = format!("{count} received frames: pattern");
         await_it(&row, || {
-            let told = stage.netnice.type_line("explain direct:eth0")?.stdout;
+            let told = stage.netnice.run_line("explain direct:eth0")?.stdout;
             Ok(told.contains(&row).then_some(()))
         })
     };
@@ -70,7 +70,7 @@ fn what_fits_a_discard_pattern_of_the_policy_comes_to_no_flow_and_is_counted() -
     thrown_away(COUNT)?;
     // The driver does not discard frames for the kernel.
     let socket = stage.bind(stage.own(5001))??;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(EVENT_TIMEOUT))?;
     unwanted.send_to(b"to the kernel", stage.own(5001))?;
     let length = socket.recv(&mut [0; 100])?;
     ensure!(length == b"to the kernel".len());

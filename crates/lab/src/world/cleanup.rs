@@ -45,7 +45,7 @@ fn begin_once() -> Result<()> {
         })
         .context("cannot start the reaper thread")?;
     for pid in owners() {
-        if pid != std::process::id() && !sys::alive(pid) {
+        if pid != std::process::id() && !sys::is_alive(pid) {
             sweep(pid);
         }
     }
@@ -109,7 +109,7 @@ fn ask_to_clear(folder: &Path) {
             .stderr(Stdio::null())
             .spawn();
         let Ok(mut child) = child else { continue };
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + CLEANUP_TIMEOUT;
         while matches!(child.try_wait(), Ok(None)) {
             if Instant::now() > until {
                 let _ = child.kill();
@@ -128,7 +128,7 @@ pub fn remove_netns(name: &str) {
     if !path.exists() {
         return;
     }
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + CLEANUP_TIMEOUT;
     loop {
         let pids = pids_in(&path);
         if pids.is_empty() || Instant::now() > until {
@@ -183,7 +183,7 @@ pub fn remove_cgroup(path: &Path) {
             remove_cgroup(&below);
         }
     }
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + CLEANUP_TIMEOUT;
     while fs::remove_dir(path).is_err() && path.exists() && Instant::now() < until {
         for pid in fs::read_to_string(path.join("cgroup.procs"))
             .unwrap_or_default()
@@ -239,4 +239,4 @@ const NETNS: &str = "/run/netns";
 /// The daemon's socket inside its runtime folder.
 const SOCKET: &str = "netnice.sock";
 /// Time limit for a daemon to clear and for processes to end.
-const PATIENCE: Duration = Duration::from_secs(3);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(3);
