@@ -235,7 +235,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 /// The folder in which iproute2 keeps named namespaces.
-const NETNS: &str = "/run/netns";
+pub(super) const NETNS: &str = "/run/netns";
 /// The daemon's socket inside its runtime folder.
 const SOCKET: &str = "netnice.sock";
 /// Time limit for a daemon to clear and for processes to end.

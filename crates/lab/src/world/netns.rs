@@ -10,6 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
+use rustix::fs::FlockOperation;
 
 use super::cleanup;
 use crate::{process, sys};
@@ -52,10 +53,10 @@ impl Netns {
             handle: NetnsHandle(Arc::new(file)),
         };
         ns.ip("link set lo up")?;
-        allow(CONGESTION)?;
         for (key, value) in DEFAULTS {
             ns.sysctl(key, value)?;
         }
+        ns.set_congestion_control(CONGESTION)?;
         Ok(ns)
     }
 
@@ -117,6 +118,28 @@ impl Netns {
             std::fs::write(&path, value)
                 .with_context(|| format!("cannot set {} to {value} in a namespace", path.display()))
         })
+    }
+
+    /// Sets the congestion control with which TCP sockets of the namespace begin. A socket may name
+    /// its own one again without privileges.
+    ///
+    /// The kernel accepts only a congestion control that unprivileged users of the machine may
+    /// choose. Another one is allowed to them for the moment of this call. A lock keeps other
+    /// processes of the lab from changing the list meanwhile.
+    fn set_congestion_control(&self, name: &str) -> Result<()> {
+        let lock = File::open(cleanup::NETNS)?;
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+        let allowed = std::fs::read_to_string(ALLOWED).unwrap_or_default();
+        if allowed.is_empty() || allowed.split_whitespace().any(|one| one == name) {
+            return self.sysctl(CONGESTION_CONTROL, name);
+        }
+        let set_allowed = |list: &str| {
+            std::fs::write(ALLOWED, list).with_context(|| format!("cannot write {ALLOWED}"))
+        };
+        set_allowed(&format!("{} {name}", allowed.trim()))?;
+        let set = self.sysctl(CONGESTION_CONTROL, name);
+        set_allowed(allowed.trim())?;
+        set
     }
 
     /// Received and sent bytes and packets of a device, by the device's own counters.
@@ -232,34 +255,21 @@ fn parse_device_counters(text: &str, device: &str) -> Option<DeviceCounters> {
     })
 }
 
-/// Settings of every namespace of the lab. BBR, the default of some hosts, paces itself and would
-/// make a limiter look better. Saved metrics would carry over from one run to the next.
-const DEFAULTS: [(&str, &str); 5] = [
-    ("net/ipv4/tcp_congestion_control", CONGESTION),
+/// Settings of every namespace of the lab. Saved metrics would carry over from one run to the next.
+const DEFAULTS: [(&str, &str); 4] = [
     ("net/ipv4/tcp_no_metrics_save", "1"),
     ("net/ipv6/conf/all/accept_dad", "0"),
     ("net/ipv6/conf/default/accept_dad", "0"),
     ("net/ipv4/ping_group_range", "0 2147483647"),
 ];
 
+/// The congestion control of the lab's namespaces. BBR, the default of some hosts, paces itself and
+/// would make a limiter look better.
 const CONGESTION: &str = "cubic";
-/// A setting of the whole machine, writable only in its first namespace.
+const CONGESTION_CONTROL: &str = "net/ipv4/tcp_congestion_control";
+/// The congestion controls that unprivileged users may choose. It is a setting of the whole
+/// machine, writable only in its first namespace.
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
-
-/// Adds a congestion control to those that all namespaces may use; by default these are reno and
-/// the machine's own default. The change stays until the machine boots again, because other runs
-/// may depend on it.
-fn allow(congestion: &str) -> Result<()> {
-    let allowed = std::fs::read_to_string(ALLOWED).unwrap_or_default();
-    if allowed.is_empty() || allowed.split_whitespace().any(|one| one == congestion) {
-        return Ok(());
-    }
-    let wider = format!("{} {congestion}", allowed.trim());
-    eprintln!(
-        "lab: congestion control {congestion} is allowed to everybody until this machine boots again ({ALLOWED})"
-    );
-    std::fs::write(ALLOWED, wider).with_context(|| format!("cannot write {ALLOWED}"))
-}
 
 #[cfg(test)]
 mod tests {
