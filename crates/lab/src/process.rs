@@ -154,11 +154,17 @@ impl Proc {
         }
     }
 
-    /// Asks the child to end (SIGTERM), and kills its group if it still runs after `within`.
+    /// Asks the child to end (SIGTERM), and kills its group when the child has ended or `within` has
+    /// passed.
     pub fn terminate(&mut self, within: Duration) {
         if self.ended.is_none() {
             let _ = sys::kill(self.child.id() as i32, libc::SIGTERM);
-            let _ = self.wait(within);
+            // `kill` reaps the child after it has signalled the group. Until then no other process
+            // or group gets the number.
+            let until = Instant::now() + within;
+            while sys::is_alive(self.child.id()) && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(2));
+            }
         }
         self.kill();
     }
