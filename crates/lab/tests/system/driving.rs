@@ -191,7 +191,7 @@ impl Caller {
         loop {
             match self.word()? {
                 DriverWord::Event(event) => self.events.push_back(event),
-                DriverWord::CommandOutput { id, answer } => {
+                DriverWord::Answer { id, answer } => {
                     ensure!(id == asked, "an answer to {id}, and {asked} was asked");
                     return Ok(answer);
                 }
@@ -237,7 +237,7 @@ impl Caller {
 
     /// The error with which the driver closes the connection.
     pub fn last_word(&mut self) -> Result<String> {
-        let DriverWord::CommandOutput {
+        let DriverWord::Answer {
             answer: DriverAnswer::Failed { why },
             ..
         } = self.word()?

@@ -350,7 +350,8 @@ fn bad_input_gets_one_clear_error_and_changes_nothing() {
             .map(|word| if word == "P" { name.as_str() } else { word })
             .collect();
         let answer = bed.netnice.run(&typed).expect("netnice can be started");
-        let mut fault = |text: String| faults.push(format!("{what}: `{}`: {text}", answer.typed));
+        let mut fault =
+            |text: String| faults.push(format!("{what}: `{}`: {text}", answer.command_line));
         if answer.status != *status {
             fault(format!("ended with {}, not {status}", answer.status));
         }

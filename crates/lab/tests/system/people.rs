@@ -84,7 +84,7 @@ pub(crate) fn run_as(bed: &TestBed, uid: u32, line: &str) -> CommandOutput {
         .output()
         .expect("netnice can be started");
     CommandOutput {
-        typed: line.to_owned(),
+        command_line: line.to_owned(),
         status: output.status.code().unwrap_or(-1),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
