@@ -22,7 +22,7 @@ mod cell;
 mod change;
 mod cost;
 mod death;
-mod driven;
+mod driver_world;
 mod fig5;
 mod guarantees;
 mod interfaces;

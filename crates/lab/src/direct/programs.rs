@@ -1,7 +1,7 @@
-//! Programs with one flow each: a talker sends as fast as possible, a listener counts received
+//! Programs with one flow each: a sender sends as fast as possible, a receiver counts received
 //! packets.
 //!
-//! The papers' programs have guaranteed processor time. Instead a talker runs as SCHED_RR below the
+//! The papers' programs have guaranteed processor time. Instead a sender runs as SCHED_RR below the
 //! driver's priority, so that other load of the machine does not change the packets on the wire.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use netnice_ring::program::{Attachment, Flow, Piece};
 use crate::sys;
 
 /// Sends the same datagram repeatedly.
-pub struct Talker {
+pub struct SenderProgram {
     attachment: Attachment,
     flow: Flow,
     frame: Vec<u8>,
@@ -24,15 +24,15 @@ pub struct Talker {
     sent: u64,
 }
 
-/// A talker that runs in a thread of its own. Dropping it ends the thread.
-pub struct Talking {
+/// A sender that runs in a thread of its own. Dropping it ends the thread.
+pub struct RunningSender {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Talker>>>,
+    thread: Option<JoinHandle<Result<SenderProgram>>>,
 }
 
-impl Talker {
-    pub(super) fn new(attachment: Attachment, flow: Flow, frame: Vec<u8>) -> Talker {
-        Talker {
+impl SenderProgram {
+    pub(super) fn new(attachment: Attachment, flow: Flow, frame: Vec<u8>) -> SenderProgram {
+        SenderProgram {
             attachment,
             flow,
             frame,
@@ -47,7 +47,7 @@ impl Talker {
 
     /// Reclaims returned records, and submits as many new ones as the ring takes. Fails if a record
     /// has an error status.
-    pub fn fill(&mut self) -> Result<()> {
+    pub fn fill_ring(&mut self) -> Result<()> {
         // The notices are ignored: there is only one flow.
         self.attachment.take_notices(|_| ());
         while let Some(record) = self.flow.reclaim()? {
@@ -74,41 +74,41 @@ impl Talker {
         Ok(())
     }
 
-    /// Starts a thread that sends until [`Talking::end`].
-    pub fn talk(self) -> Result<Talking> {
+    /// Starts a thread that sends until [`RunningSender::end`].
+    pub fn start(self) -> Result<RunningSender> {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
-        let mut talker = self;
+        let stopped = stop.clone();
+        let mut sender = self;
         let thread = std::thread::Builder::new()
-            .name("talker".into())
+            .name("sender".into())
             .spawn(move || {
                 // Without the right to real-time priority it runs with normal priority.
                 let _ = sys::set_real_time_priority(PRIORITY);
-                while !told.load(Ordering::Relaxed) {
-                    talker.fill()?;
-                    talker.attachment.wait(Some(LONGEST_SLEEP))?;
+                while !stopped.load(Ordering::Relaxed) {
+                    sender.fill_ring()?;
+                    sender.attachment.wait(Some(LONGEST_SLEEP))?;
                 }
-                Ok(talker)
+                Ok(sender)
             })?;
-        Ok(Talking {
+        Ok(RunningSender {
             stop,
             thread: Some(thread),
         })
     }
 }
 
-impl Talking {
-    /// Ends the thread; fails if the talker failed or panicked.
-    pub fn end(mut self) -> Result<Talker> {
+impl RunningSender {
+    /// Ends the thread; fails if the sender failed or panicked.
+    pub fn end(mut self) -> Result<SenderProgram> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("it ends once");
         thread
             .join()
-            .map_err(|_| anyhow!("a talker's thread panicked"))?
+            .map_err(|_| anyhow!("a sender's thread panicked"))?
     }
 }
 
-impl Drop for Talking {
+impl Drop for RunningSender {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -118,21 +118,21 @@ impl Drop for Talking {
 }
 
 /// A program that receives packets and counts them.
-pub struct Listener {
+pub struct ReceiverProgram {
     attachment: Attachment,
     flow: Flow,
 }
 
-/// A listener that runs in a thread of its own. Dropping it ends the thread.
-pub struct Listening {
+/// A receiver that runs in a thread of its own. Dropping it ends the thread.
+pub struct RunningReceiver {
     stop: Arc<AtomicBool>,
     counted: Arc<(AtomicU64, AtomicU64)>,
-    thread: Option<JoinHandle<Result<Listener>>>,
+    thread: Option<JoinHandle<Result<ReceiverProgram>>>,
 }
 
-impl Listener {
-    pub(super) fn new(attachment: Attachment, flow: Flow) -> Listener {
-        Listener { attachment, flow }
+impl ReceiverProgram {
+    pub(super) fn new(attachment: Attachment, flow: Flow) -> ReceiverProgram {
+        ReceiverProgram { attachment, flow }
     }
 
     /// Primes the receive ring with all free buffers.
@@ -157,19 +157,22 @@ impl Listener {
 
     /// Starts a thread that receives. For every packet `each` gets the packet's number and returns
     /// the time that the program works on it.
-    pub fn listen(mut self, each: impl Fn(u64) -> Duration + Send + 'static) -> Result<Listening> {
+    pub fn start(
+        mut self,
+        each: impl Fn(u64) -> Duration + Send + 'static,
+    ) -> Result<RunningReceiver> {
         let stop = Arc::new(AtomicBool::new(false));
         let counted = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
-        let (told, counts) = (stop.clone(), counted.clone());
+        let (stopped, counts) = (stop.clone(), counted.clone());
         self.prime()?;
         let thread = std::thread::Builder::new()
-            .name("listener".into())
+            .name("receiver".into())
             .spawn(move || {
                 let mut number = 0;
                 // Work is measured against the clock, so that a sleep that lasts too long is
                 // compensated.
                 let mut busy = Instant::now();
-                while !told.load(Ordering::Relaxed) {
+                while !stopped.load(Ordering::Relaxed) {
                     let lost = [Loss::NoBuffer, Loss::OverShare, Loss::TooLong];
                     let lost = lost.map(|why| self.flow.lost(why)).iter().sum();
                     counts.1.store(lost, Ordering::Relaxed);
@@ -192,7 +195,7 @@ impl Listener {
                 }
                 Ok(self)
             })?;
-        Ok(Listening {
+        Ok(RunningReceiver {
             stop,
             counted,
             thread: Some(thread),
@@ -200,9 +203,9 @@ impl Listener {
     }
 }
 
-impl Listening {
+impl RunningReceiver {
     /// Packets received so far.
-    pub fn got(&self) -> u64 {
+    pub fn received(&self) -> u64 {
         self.counted.0.load(Ordering::Relaxed)
     }
 
@@ -211,17 +214,17 @@ impl Listening {
         self.counted.1.load(Ordering::Relaxed)
     }
 
-    /// Ends the thread; fails if the listener failed or panicked.
-    pub fn end(mut self) -> Result<Listener> {
+    /// Ends the thread; fails if the receiver failed or panicked.
+    pub fn end(mut self) -> Result<ReceiverProgram> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("it ends once");
         thread
             .join()
-            .map_err(|_| anyhow!("a listener's thread panicked"))?
+            .map_err(|_| anyhow!("a receiver's thread panicked"))?
     }
 }
 
-impl Drop for Listening {
+impl Drop for RunningReceiver {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -230,7 +233,7 @@ impl Drop for Listening {
     }
 }
 
-/// Priority of talkers; the driver has 50.
+/// Priority of senders; the driver has 50.
 const PRIORITY: i32 = 1;
 /// Time after which an idle program checks whether it must stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);

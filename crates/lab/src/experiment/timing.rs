@@ -18,7 +18,7 @@ use netnice_driver::serve;
 use serde_json::{Value, json};
 
 use super::bench::{MS, SECOND, netnice_only, pause};
-use super::driven::{Stage, from_port, police, sound};
+use super::driver_world::{DriverWorld, check_conformance, from_port, validate};
 use super::{Bound, Context, Outcome};
 use crate::direct;
 use crate::plot::{Chart, Series, palette};
@@ -204,7 +204,7 @@ impl Subject {
                 ))?;
             }
         }
-        let (tap, _) = Stage::tap(&world)?;
+        let (tap, _) = DriverWorld::tap(&world)?;
         let (from, to) = (
             (client.port().v4, PORT).into(),
             (world.server().port().v4, direct::SINK).into(),
@@ -221,19 +221,19 @@ impl Subject {
 /// Runs the driver; returns the packets' arrival times and the number of early packets.
 fn driver(megabit: u64, seconds: u64) -> Result<(Vec<u64>, u64)> {
     // The link is fast enough to be free whenever a packet may leave.
-    let Stage { world, mut direct } = Stage::new(1_000_000_000, Nanos(0))?;
+    let DriverWorld { world, mut setup } = DriverWorld::new(1_000_000_000, Nanos(0))?;
     let contract = format!("pcr={megabit}mbit,cdvt={}us", CDVT / 1000);
-    let mut talker = direct.talker(PORT, &format!("cell {contract}"))?;
-    talker.fill()?;
-    let (tap, file) = Stage::tap(&world)?;
-    let driving = direct.drive(None)?;
-    let talking = talker.talk()?;
+    let mut sender = setup.add_sender(PORT, &format!("cell {contract}"))?;
+    sender.fill_ring()?;
+    let (tap, file) = DriverWorld::tap(&world)?;
+    let running_driver = setup.start(None)?;
+    let running_sender = sender.start()?;
     let begins = Subject::Driver.begins(12_000_000 / megabit) as f64 / SECOND as f64;
     pause(begins + seconds as f64);
-    let mut driven = driving.end()?;
-    talking.end()?;
+    let mut ended_driver = running_driver.end()?;
+    running_sender.end()?;
     let record = tap.stop(&world.server().ns)?;
-    sound(&record, &mut driven, &[PORT])?;
+    validate(&record, &mut ended_driver, &[PORT])?;
     let early = conforms(&file, &contract)?;
     Ok((record.times(from_port(PORT)), early))
 }
@@ -261,7 +261,7 @@ fn clock(spacing: u64, seconds: u64) -> Result<Vec<u64>> {
 }
 
 fn conforms(file: &Path, contract: &str) -> Result<u64> {
-    let (judged, early) = police(file, &["--cell", contract], PORT)?;
+    let (judged, early) = check_conformance(file, &["--cell", contract], PORT)?;
     anyhow::ensure!(judged > 0, "nothing was judged");
     Ok(early)
 }

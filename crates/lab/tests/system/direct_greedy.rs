@@ -14,7 +14,7 @@ use netnice_lab::world::{self, Pair, World};
 use netnice_ring::program::Piece;
 
 use crate::driver::used;
-use crate::driving::{Caller, Driver, Program, flow, udp, wait_for};
+use crate::driver_client::{Caller, Driver, Program, flow, udp, wait_for};
 use crate::people::{ANN, BOB};
 
 /// The user of the greedy programs.

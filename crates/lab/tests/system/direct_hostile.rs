@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use netnice_core::units::Nanos;
 use netnice_driver::link::Mode;
 use netnice_driver::share::Share;
-use netnice_lab::direct::{Direct, Driven, Listening, SINK, Talker, wire};
+use netnice_lab::direct::{DriverSetup, EndedDriver, RunningReceiver, SINK, SenderProgram, wire};
 use netnice_lab::experiment::bench::at;
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Udp};
@@ -125,12 +125,12 @@ fn well_behaved(world: &World, count: u64) -> Result<traffic::Running> {
 
 /// Waits until the good flow got everything, or until nothing more comes, and ends its sender. The
 /// sender must have sent all packets.
-fn await_all(sender: traffic::Running, listening: &Listening, count: u64) -> Result<()> {
-    let (mut before, mut since) = (listening.got(), Instant::now());
-    while listening.got() < count && since.elapsed() < QUIET {
+fn await_all(sender: traffic::Running, receiver: &RunningReceiver, count: u64) -> Result<()> {
+    let (mut before, mut since) = (receiver.received(), Instant::now());
+    while receiver.received() < count && since.elapsed() < QUIET {
         thread::sleep(Duration::from_millis(20));
-        if listening.got() != before {
-            (before, since) = (listening.got(), Instant::now());
+        if receiver.received() != before {
+            (before, since) = (receiver.received(), Instant::now());
         }
     }
     let sent = sender.stop()?;
@@ -147,15 +147,19 @@ fn await_all(sender: traffic::Running, listening: &Listening, count: u64) -> Res
 ///
 /// If a flood fills the NIC's rings (a stop of 5 ms is enough on a busy machine), frames are lost
 /// there before they are classified, and not all NICs count them.
-fn lost_nothing(listening: &Listening, driven: &mut Driven, least: u64) -> Result<()> {
-    let counters = driven.counters(GOOD)?;
+fn lost_nothing(
+    receiver: &RunningReceiver,
+    ended_driver: &mut EndedDriver,
+    least: u64,
+) -> Result<()> {
+    let counters = ended_driver.counters(GOOD)?;
     ensure!(
         counters.received == counters.delivered
-            && listening.got() == counters.delivered
-            && listening.got() >= least,
+            && receiver.received() == counters.delivered
+            && receiver.received() >= least,
         "the good flow got {} of at least {least}: {counters:?}, {:?}",
-        listening.got(),
-        driven.server().link().counters()
+        receiver.received(),
+        ended_driver.event_loop().link().counters()
     );
     Ok(())
 }
@@ -163,7 +167,7 @@ fn lost_nothing(listening: &Listening, driven: &mut Driven, least: u64) -> Resul
 /// One in this many frames of the good flow must reach the driver beside a flood: see
 /// [`lost_nothing`].
 const BESIDE_A_FLOOD: u64 = 10;
-/// A listener that got nothing for this time gets nothing more.
+/// A receiver that got nothing for this time gets nothing more.
 const QUIET: Duration = Duration::from_secs(5);
 
 fn stations(world: &World) -> Result<[u8; 12]> {
@@ -187,14 +191,14 @@ fn stations(world: &World) -> Result<[u8; 12]> {
 /// Sends bad frames beside a good flow.
 fn hostile(mode: Mode, frames: u64) -> Result<()> {
     let world = World::pair(Pair::default())?;
-    let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, mode)?;
-    let good = direct.listener(&world, GOOD, None)?;
-    let victim = direct.listener(&world, VICTIM, None)?;
+    let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, mode)?;
+    let good = setup.add_receiver(&world, GOOD, None)?;
+    let victim = setup.add_receiver(&world, VICTIM, None)?;
     let (good, victim) = (
-        good.listen(|_| Duration::ZERO)?,
-        victim.listen(|_| Duration::ZERO)?,
+        good.start(|_| Duration::ZERO)?,
+        victim.start(|_| Duration::ZERO)?,
     );
-    let driving = direct.drive(None)?;
+    let running_driver = setup.start(None)?;
     let stations = stations(&world)?;
     let server = world.server();
     let mut raw_socket: File = server.ns.enter(|| Ok(sys::open_raw_socket("eth0")?))?;
@@ -220,11 +224,11 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
     }
     await_all(sender, &good, count)?;
     thread::sleep(Duration::from_millis(300));
-    let mut driven = driving.end()?;
-    lost_nothing(&good, &mut driven, count)?;
-    let link = driven.server().link().counters();
-    let looked = driven.server().turn().demux().counters();
-    driven.server().turn().invariants();
+    let mut ended_driver = running_driver.end()?;
+    lost_nothing(&good, &mut ended_driver, count)?;
+    let link = ended_driver.event_loop().link().counters();
+    let looked = ended_driver.event_loop().turn().demux().counters();
+    ended_driver.event_loop().turn().invariants();
     println!(
         "{mode:?}: {frames} bad frames, {refused} refused by the device: {link:?}, {looked:?}"
     );
@@ -268,18 +272,18 @@ struct Run {
 /// a flood all.
 fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
     let world = World::pair(Pair::default())?;
-    let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
-    let good = direct.listener(&world, GOOD, None)?;
+    let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
+    let good = setup.add_receiver(&world, GOOD, None)?;
     let share = Share::new(leeway.share, Nanos::from_millis(1));
-    let victim = direct.listener(&world, VICTIM, Some(share))?;
-    let talker: Talker = direct.talker(SENDER, "cell pcr=20mbit,cdvt=500us")?;
+    let victim = setup.add_receiver(&world, VICTIM, Some(share))?;
+    let sender: SenderProgram = setup.add_sender(SENDER, "cell pcr=20mbit,cdvt=500us")?;
     let (good, victim) = (
-        good.listen(|_| Duration::ZERO)?,
-        victim.listen(|_| Duration::ZERO)?,
+        good.start(|_| Duration::ZERO)?,
+        victim.start(|_| Duration::ZERO)?,
     );
     let tap = Tap::start(&world.server().ns, "eth0")?;
-    let driving = direct.drive(None)?;
-    let talking = talker.talk()?;
+    let running_driver = setup.start(None)?;
+    let running_sender = sender.start()?;
     let (client, server) = (world.client(), world.server());
     let from = at(server, Family::V4, VICTIM);
     let storm = Udp::source(from, at(client, Family::V4, VICTIM)).size(22);
@@ -295,11 +299,11 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
         storm.stop()?;
     }
     thread::sleep(Duration::from_millis(100));
-    let life = sys::now_ns() - driving.began;
-    let mut driven = driving.end()?;
-    talking.end()?;
+    let life = sys::now_ns() - running_driver.began;
+    let mut ended_driver = running_driver.end()?;
+    running_sender.end()?;
     let least = if flooded { count / leeway.part } else { count };
-    lost_nothing(&good, &mut driven, least)?;
+    lost_nothing(&good, &mut ended_driver, least)?;
     let record = tap.stop(&world.server().ns)?;
     let is_ours = |flow: &netnice_lab::wire::Flow| {
         flow.inbound && flow.source.1 == SENDER && flow.target.1 == SINK
@@ -309,15 +313,15 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
         end.min(begin + seconds * 1_000_000_000),
     );
     let of_life = |nanos: u64| nanos as f64 / life as f64;
-    let counters = driven.counters(VICTIM)?;
-    let spent = driven.server().spent();
-    let driver = of_life(driven.worked.as_nanos() as u64);
+    let counters = ended_driver.counters(VICTIM)?;
+    let spent = ended_driver.event_loop().spent();
+    let driver = of_life(ended_driver.worked.as_nanos() as u64);
     let run = Run {
         rate: record.rate(is_ours, from, to) / 12_000.0,
         driver,
         work: driver - of_life(spent.waiting.0),
         receiving: of_life(spent.receiving.0),
-        good: of_life(driven.counters(GOOD)?.receiving),
+        good: of_life(ended_driver.counters(GOOD)?.receiving),
         victim: of_life(counters.receiving),
         came: counters.received,
         cut: counters.over_share,
@@ -331,7 +335,7 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
         run.receiving * 100.0,
         run.good * 100.0,
         run.victim * 100.0,
-        victim.got(),
+        victim.received(),
         run.came,
         counters.over_share,
     );
@@ -399,11 +403,11 @@ fn flooded(seconds: u64, leeway: &Leeway) -> Result<()> {
 /// between.
 fn bursts(count: u64, pause: Duration) -> Result<()> {
     let world = World::pair(Pair::default())?;
-    let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
+    let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
     let half = Share::new(DAEMONS_SHARE, Nanos::from_millis(1));
-    let listening = direct.listener(&world, VICTIM, Some(half))?;
-    let listening = listening.listen(|_| Duration::ZERO)?;
-    let driving = direct.drive(None)?;
+    let receiver = setup.add_receiver(&world, VICTIM, Some(half))?;
+    let receiver = receiver.start(|_| Duration::ZERO)?;
+    let running_driver = setup.start(None)?;
     let stations = stations(&world)?;
     let mut raw_socket: File = (world.server().ns).enter(|| Ok(sys::open_raw_socket("eth0")?))?;
     let mut took = Duration::ZERO;
@@ -417,14 +421,14 @@ fn bursts(count: u64, pause: Duration) -> Result<()> {
         thread::sleep(pause);
     }
     thread::sleep(Duration::from_millis(100));
-    let life = sys::now_ns() - driving.began;
-    let mut driven = driving.end()?;
-    let counters = driven.counters(VICTIM)?;
+    let life = sys::now_ns() - running_driver.began;
+    let mut ended_driver = running_driver.end()?;
+    let counters = ended_driver.counters(VICTIM)?;
     println!(
         "{count} bursts of {BURST} packets, {:?} each; they were charged {:.2} % of a processor: {counters:?}, {:?}",
         took / count as u32,
         counters.receiving as f64 / life as f64 * 100.0,
-        driven.server().spent(),
+        ended_driver.event_loop().spent(),
     );
     ensure!(
         counters.received == count * BURST,
@@ -435,9 +439,9 @@ fn bursts(count: u64, pause: Duration) -> Result<()> {
     // A program that waits for a processor may have no buffers left; it must have read all
     // delivered packets.
     ensure!(
-        listening.got() == counters.delivered && counters.delivered > 0,
+        receiver.received() == counters.delivered && counters.delivered > 0,
         "{} were read",
-        listening.got()
+        receiver.received()
     );
     Ok(())
 }
@@ -452,17 +456,17 @@ fn a_burst_of_a_millisecond_is_not_cut() {
 fn several(victims: u16, seconds: u64) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
-    let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
+    let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
     let share = || Some(Share::new(DAEMONS_SHARE, Nanos::from_millis(1)));
-    let good = direct.listener(&world, GOOD, share())?;
+    let good = setup.add_receiver(&world, GOOD, share())?;
     let ports: Vec<u16> = (VICTIM..VICTIM + victims).collect();
-    let mut listening = Vec::new();
+    let mut receivers = Vec::new();
     for port in &ports {
-        let victim = direct.listener(&world, *port, share())?;
-        listening.push(victim.listen(|_| Duration::ZERO)?);
+        let victim = setup.add_receiver(&world, *port, share())?;
+        receivers.push(victim.start(|_| Duration::ZERO)?);
     }
-    let good = good.listen(|_| Duration::ZERO)?;
-    let driving = direct.drive(None)?;
+    let good = good.start(|_| Duration::ZERO)?;
+    let running_driver = setup.start(None)?;
     let storms: Result<Vec<_>> = ports
         .iter()
         .map(|port| {
@@ -478,23 +482,23 @@ fn several(victims: u16, seconds: u64) -> Result<()> {
     for storm in storms {
         storm.stop()?;
     }
-    let life = sys::now_ns() - driving.began;
-    let mut driven = driving.end()?;
+    let life = sys::now_ns() - running_driver.began;
+    let mut ended_driver = running_driver.end()?;
     let of_life = |nanos: u64| nanos as f64 / life as f64;
     let (mut charged, mut came) = (0.0, 0);
     for port in &ports {
-        let counters = driven.counters(*port)?;
+        let counters = ended_driver.counters(*port)?;
         charged += of_life(counters.receiving);
         came += counters.received;
     }
-    let link = driven.server().link().counters();
+    let link = ended_driver.event_loop().link().counters();
     println!(
         "{victims} floods, {came} packets, were charged {:.2} % of a processor, of {:.2} % for what came in; the driver took {:.2} %; {link:?}",
         charged * 100.0,
-        of_life(driven.server().spent().receiving.0) * 100.0,
-        of_life(driven.worked.as_nanos() as u64) * 100.0,
+        of_life(ended_driver.event_loop().spent().receiving.0) * 100.0,
+        of_life(ended_driver.worked.as_nanos() as u64) * 100.0,
     );
-    lost_nothing(&good, &mut driven, count / BESIDE_A_FLOOD)?;
+    lost_nothing(&good, &mut ended_driver, count / BESIDE_A_FLOOD)?;
     let most = f64::from(DAEMONS_SHARE) / 1e6;
     ensure!(
         charged <= most + 0.02,

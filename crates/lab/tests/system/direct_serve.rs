@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::driving::{Driver, Program, flow, udp, wait_for};
+use crate::driver_client::{Driver, Program, flow, udp, wait_for};
 use anyhow::{Context, Result, anyhow, ensure};
 use netnice_core::units::Nanos;
 use netnice_driver::link::Mode;
-use netnice_lab::direct::{Direct, SINK, Talker, wire};
+use netnice_lab::direct::{DriverSetup, SINK, SenderProgram, wire};
 use netnice_lab::testbed::skip;
 use netnice_lab::wire::Tap;
 use netnice_lab::world::{self, Pair, World};
@@ -27,18 +27,18 @@ const AS_THEY_LIKE: i32 = 2_000_000_000;
 
 fn slices(mode: Mode) -> Result<()> {
     let world = World::pair(Pair::default())?;
-    let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, mode)?;
-    let talkers: Result<Vec<Talker>> = SLICES
+    let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, mode)?;
+    let senders: Result<Vec<SenderProgram>> = SLICES
         .iter()
-        .map(|ms| direct.talker(5000 + *ms as u16, &format!("slice {ms}ms/{PERIOD}ms")))
+        .map(|ms| setup.add_sender(5000 + *ms as u16, &format!("slice {ms}ms/{PERIOD}ms")))
         .collect();
     let tap = Tap::start(&world.server().ns, &world.server().port().device)?;
-    let driving = direct.drive(None)?;
-    let talking: Result<Vec<_>> = talkers?.into_iter().map(Talker::talk).collect();
+    let running_driver = setup.start(None)?;
+    let running_senders: Result<Vec<_>> = senders?.into_iter().map(SenderProgram::start).collect();
     // The window of 1.2 s begins 0.2 s after the first packet.
     thread::sleep(Duration::from_millis(1_700));
-    let mut driven = driving.end()?;
-    for one in talking? {
+    let mut ended_driver = running_driver.end()?;
+    for one in running_senders? {
         one.end()?;
     }
     let record = tap.stop(&world.server().ns)?;
@@ -62,7 +62,7 @@ fn slices(mode: Mode) -> Result<()> {
             "{ms} ms of {PERIOD}: {bytes} bytes in {periods} periods, each of which has {slice}"
         );
     }
-    println!("{mode:?}: {:?}", driven.server().spent());
+    println!("{mode:?}: {:?}", ended_driver.event_loop().spent());
     Ok(())
 }
 
@@ -117,12 +117,12 @@ fn asked(
     let arrived = || anyhow::Ok(world.server().ns.counters("eth0")?.rx_packets);
     let (before, stop) = (arrived()?, AtomicBool::new(false));
     thread::scope(|scope| {
-        let talker = scope.spawn(|| program.flood(&frame, &stop));
+        let sender = scope.spawn(|| program.flood(&frame, &stop));
         let came = wait_for("what its driver asks for", || {
             Ok(enough(&asking.asked()?, arrived()? - before))
         });
         stop.store(true, Ordering::Relaxed);
-        let done = talker.join().map_err(|_| anyhow!("it panicked"))?;
+        let done = sender.join().map_err(|_| anyhow!("it panicked"))?;
         came.and(done)
     })?;
     wait_for("what it asks for at rest", || Ok(rests(&asking.asked()?)))?;

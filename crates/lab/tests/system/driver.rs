@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use crate::driving::{Caller, Driver, Program, flow, has_xdp, udp, wait_for};
+use crate::driver_client::{Caller, Driver, Program, flow, has_xdp, udp, wait_for};
 use anyhow::{Context, Result, ensure};
 use netnice_api::direct::Speaks;
 use netnice_api::driver::{
@@ -229,7 +229,7 @@ fn events(mode: &str) -> Result<()> {
     };
     rig.daemon.done(readdress(None, 1500))?;
     ensure!(status(&mut program)? == Status::NO_LINK, "nobody");
-    let there = crate::driving::mac(rig.world.server())?;
+    let there = crate::driver_client::mac(rig.world.server())?;
     rig.daemon.done(readdress(Some(there), 1500))?;
     ensure!(status(&mut program)? == Status::DONE, "somebody");
     // Case: the MTU of the route and of the interface limit packets.

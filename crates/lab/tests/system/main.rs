@@ -19,7 +19,7 @@ mod direct_programs;
 mod direct_serve;
 mod direct_speed;
 mod driver;
-mod driving;
+mod driver_client;
 mod evasion;
 mod faults;
 mod flows;

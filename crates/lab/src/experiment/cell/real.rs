@@ -10,10 +10,12 @@ use netnice_core::units::{Nanos, Rate};
 use serde_json::json;
 
 use super::super::bench::{netnice_only, wait_until};
-use super::super::driven::{Stage, bins, from_port, police, sound, tell};
+use super::super::driver_world::{
+    DriverWorld, bins, check_conformance, from_port, note_mode, validate,
+};
 use super::super::{Bound, Context, Outcome};
 use super::{TOLERANCE, bursts, connections};
-use crate::direct::Talker;
+use crate::direct::SenderProgram;
 use crate::plot::{Chart, Series, palette};
 use crate::wire::Record;
 
@@ -22,39 +24,39 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let slots: u64 = if context.quick { 20_000 } else { 250_000 };
     let connections = connections();
-    let Stage { world, mut direct } = Stage::new(LINK, AHEAD)?;
-    let talkers: Result<Vec<Talker>> = (0..)
+    let DriverWorld { world, mut setup } = DriverWorld::new(LINK, AHEAD)?;
+    let senders: Result<Vec<SenderProgram>> = (0..)
         .zip(&connections)
-        .map(|(number, one)| direct.talker(port(number), &one.contract(LINK, PACKET)))
+        .map(|(number, one)| setup.add_sender(port(number), &one.contract(LINK, PACKET)))
         .collect();
-    let (mode, (tap, file)) = (direct.mode(), Stage::tap(&world)?);
-    let driving = direct.drive(None)?;
-    let mut starting: Vec<(u64, Talker)> = connections
+    let (mode, (tap, file)) = (setup.mode(), DriverWorld::tap(&world)?);
+    let running_driver = setup.start(None)?;
+    let mut starting: Vec<(u64, SenderProgram)> = connections
         .iter()
         .map(|one| one.start)
-        .zip(talkers?)
+        .zip(senders?)
         .collect();
     starting.sort_by_key(|(start, _)| *start);
-    let mut talking = Vec::new();
-    for (start, talker) in starting {
-        wait_until(driving.began + start * SLOT);
-        talking.push(talker.talk()?);
+    let mut running_senders = Vec::new();
+    for (start, sender) in starting {
+        wait_until(running_driver.began + start * SLOT);
+        running_senders.push(sender.start()?);
     }
-    wait_until(driving.began + slots * SLOT);
-    tell(outcome, mode, &driving);
-    let mut driven = driving.end()?;
-    for one in talking {
+    wait_until(running_driver.began + slots * SLOT);
+    note_mode(outcome, mode, &running_driver);
+    let mut ended_driver = running_driver.end()?;
+    for one in running_senders {
         one.end()?;
     }
     let record = tap.stop(&world.server().ns)?;
     let ports: Vec<u16> = (0..connections.len() as u16).map(port).collect();
-    sound(&record, &mut driven, &ports)?;
+    validate(&record, &mut ended_driver, &ports)?;
     outcome.paper = json!("straight lines; small deviations where two want the same slot");
     let (mut wrong, mut lost, mut part) = (0, 0.0_f64, 0.0_f64);
     for (number, one) in (0..).zip(&connections) {
         let contract = one.contract(LINK, PACKET);
         let option = contract.trim_start_matches("cell ");
-        let (judged, early) = police(&file, &["--cell", option], port(number))?;
+        let (judged, early) = check_conformance(&file, &["--cell", option], port(number))?;
         let times = record.times(from_port(port(number)));
         let (Some(first), Some(last)) = (times.first(), times.last()) else {
             anyhow::bail!("VC {number} sent nothing");
@@ -201,11 +203,11 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
 
 /// Runs figure 4; the lowest class may have a minimum. Returns the record and the start of the run.
 fn overload(least: Option<Rate>, scale: u64, outcome: &mut Outcome) -> Result<(Record, u64)> {
-    let Stage { world, mut direct } = Stage::new(LINK, AHEAD)?;
+    let DriverWorld { world, mut setup } = DriverWorld::new(LINK, AHEAD)?;
     let period = Nanos::from_millis(10);
     let min = [None, None, least];
     let classes = min.map(|min| Class { min });
-    let server = direct.server(Slice::new(period, period, false)?, &classes)?;
+    let server = setup.add_server(Slice::new(period, period, false)?, &classes)?;
     // Number, percent of the link, class, first slot, end slot.
     let flows = [
         (1, 25, 1, 0, 600),
@@ -218,36 +220,36 @@ fn overload(least: Option<Rate>, scale: u64, outcome: &mut Outcome) -> Result<(R
     let mut events = Vec::new();
     for (number, percent, class, from, until) in flows {
         let contract = format!("cell pcr={}bit,cdvt=3ms", LINK * percent / 100);
-        let talker = direct.member(port(number), (server, class), &contract)?;
-        events.push((from, number, Some(talker)));
+        let sender = setup.add_member(port(number), (server, class), &contract)?;
+        events.push((from, number, Some(sender)));
         events.push((until, number, None));
     }
     events.sort_by_key(|(slot, number, _)| (*slot, *number));
-    let (mode, (tap, _)) = (direct.mode(), Stage::tap(&world)?);
-    let driving = direct.drive(None)?;
-    let began = driving.began;
-    let (mut talking, mut ended) = (BTreeMap::new(), Vec::new());
-    for (slot, number, talker) in events {
+    let (mode, (tap, _)) = (setup.mode(), DriverWorld::tap(&world)?);
+    let running_driver = setup.start(None)?;
+    let began = running_driver.began;
+    let (mut running_senders, mut ended) = (BTreeMap::new(), Vec::new());
+    for (slot, number, sender) in events {
         wait_until(began + slot * scale * SLOT);
-        match talker {
-            Some(talker) => {
-                talking.insert(number, talker.talk()?);
+        match sender {
+            Some(sender) => {
+                running_senders.insert(number, sender.start()?);
             }
-            // The driver still sends the packets that the talker submitted.
-            None => ended.extend(talking.remove(&number)),
+            // The driver still sends the packets that the sender submitted.
+            None => ended.extend(running_senders.remove(&number)),
         }
         for one in ended.drain(..) {
             one.end()?;
         }
     }
     if least.is_none() {
-        tell(outcome, mode, &driving);
+        note_mode(outcome, mode, &running_driver);
     }
-    let mut driven = driving.end()?;
+    let mut ended_driver = running_driver.end()?;
     let record = tap.stop(&world.server().ns)?;
-    sound(
+    validate(
         &record,
-        &mut driven,
+        &mut ended_driver,
         &flows.map(|(number, ..)| port(number)),
     )?;
     Ok((record, began))
