@@ -25,7 +25,7 @@ use anyhow::{Context, Result};
 use crate::process;
 use crate::stats;
 use crate::traffic::Report;
-use crate::traffic::clients::Pings;
+use crate::traffic::real_programs::Pings;
 
 mod act;
 mod player;

@@ -12,7 +12,7 @@
 //!
 //! let bed = TestBed::new()?;
 //! let to = bed.sink(5001)?;
-//! let program = traffic::eager(bed.world.client(), &Tcp::connect(to, 4).source())?;
+//! let program = traffic::start_now(bed.world.client(), &Tcp::connect(to, 4).source())?;
 //! bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
 //! bed.await_limited(|| bed.sent_rate(0.5, 1.5).expect("a rate"), R4M, "four flows");
 //! # Ok(())
@@ -97,15 +97,15 @@ impl TestBed {
         let to = self.server(port);
         let server = self.world.server();
         let mut sinks = self.sinks.borrow_mut();
-        sinks.push(traffic::eager(server, &Tcp::listen(to).sink())?);
-        sinks.push(traffic::eager(server, &Udp::sink(to))?);
+        sinks.push(traffic::start_now(server, &Tcp::listen(to).sink())?);
+        sinks.push(traffic::start_now(server, &Udp::sink(to))?);
         Ok(to)
     }
 
     /// Starts a listener at a port of the server that sends to every client; returns its address.
     pub fn source(&self, port: u16) -> Result<SocketAddr> {
         let to = self.server(port);
-        let source = traffic::eager(self.world.server(), &Tcp::listen(to).source())?;
+        let source = traffic::start_now(self.world.server(), &Tcp::listen(to).source())?;
         self.sinks.borrow_mut().push(source);
         Ok(to)
     }

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::{CABLE, FILM, Take, time};
 use crate::sys;
-use crate::traffic::clients::{self, Pings};
+use crate::traffic::real_programs::{self, Pings};
 use crate::traffic::{self, Running, Tcp};
 use crate::world::{Cable, Family, Host, Netnice, World};
 
@@ -39,15 +39,15 @@ impl Stage {
         // The film's payload rate that gives the required wire rate.
         let payload = FILM * 1448 / 1514;
         let receive = |port, flows, source: Tcp| -> Result<[Running; 2]> {
-            let far = traffic::ready(server, &source)?;
-            let near = traffic::ready(client, &Tcp::connect(address(port), flows).sink())?;
+            let far = traffic::start_waiting(server, &source)?;
+            let near = traffic::start_waiting(client, &Tcp::connect(address(port), flows).sink())?;
             Ok([far, near])
         };
         let film = Tcp::listen(address(8001)).source().rate(payload);
         let film = receive(8001, 1, film)?;
         let download = receive(8002, 12, Tcp::listen(address(8002)).source())?;
-        let far = traffic::ready(server, &Tcp::listen(address(8003)).sink())?;
-        let near = traffic::ready(client, &Tcp::connect(address(8003), 4).source())?;
+        let far = traffic::start_waiting(server, &Tcp::listen(address(8003)).sink())?;
+        let near = traffic::start_waiting(client, &Tcp::connect(address(8003), 4).source())?;
         Ok(Stage {
             world,
             film,
@@ -79,7 +79,7 @@ pub fn play(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<Take> {
     };
     let to = stage.server().address(Family::V4);
     let every = Duration::from_millis(50);
-    let ping = clients::ping(stage.world.client(), to, every, 10_000)?;
+    let ping = real_programs::ping(stage.world.client(), to, every, 10_000)?;
     stage.film[1].go()?;
     let began = stage.film[0].go()?;
     let until = |second: f64, what: &str| {
@@ -113,7 +113,7 @@ pub fn play(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<Take> {
         backup: [backup, _near_backup],
         world: _world,
     } = stage;
-    let pings: Pings = clients::ping_end(ping);
+    let pings: Pings = real_programs::finish_ping(ping);
     Ok(Take {
         began,
         film: film.stop()?,

@@ -418,8 +418,8 @@ fn programs(world: &World, cell: &Cell) -> Result<(Running, Running)> {
             (true, true) => Udp::duplex(own, peer).rate(offer),
             _ => Udp::sink(own),
         };
-        let far = traffic::ready(server, &end(there, here, receives, sends))?;
-        let program = traffic::ready(client, &end(here, there, sends, receives))?;
+        let far = traffic::start_waiting(server, &end(there, here, receives, sends))?;
+        let program = traffic::start_waiting(client, &end(here, there, sends, receives))?;
         return Ok((far, program));
     }
     let (congestion, flows) = match cell.load {
@@ -435,9 +435,9 @@ fn programs(world: &World, cell: &Cell) -> Result<(Running, Running)> {
         }
         if receives { tcp.sink() } else { tcp }
     };
-    let far = traffic::ready(server, &ends(Tcp::listen(there), receives, sends))?;
+    let far = traffic::start_waiting(server, &ends(Tcp::listen(there), receives, sends))?;
     let program = ends(Tcp::connect(there, flows), sends, receives);
-    let program = traffic::ready(client, &program)?;
+    let program = traffic::start_waiting(client, &program)?;
     // The far end must accept the last connections before it gets `go`.
     pause(0.1);
     Ok((far, program))

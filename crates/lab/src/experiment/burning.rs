@@ -68,8 +68,8 @@ fn flood(subject: Subject, offloads: Offloads) -> Result<Cost> {
         at(world.client(), Family::V4, 5002),
         at(world.server(), Family::V4, 5001),
     );
-    let _sink = traffic::eager(world.server(), &Udp::sink(there))?;
-    let mut program = traffic::ready(world.client(), &Udp::source(here, there))?;
+    let _sink = traffic::start_now(world.server(), &Udp::sink(there))?;
+    let mut program = traffic::start_waiting(world.client(), &Udp::source(here, there))?;
     limiter.set(&world, program.pid(), Direction::Up, R20M)?;
     let tap = Tap::start(&world.server().ns, "eth0")?;
     let began = program.go()?;

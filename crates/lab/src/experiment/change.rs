@@ -150,20 +150,20 @@ fn change(context: &Context, case: &Case) -> Result<Seen> {
     let down = case.direction == Direction::Down;
     let (mut far, mut program) = match (case.flows, down) {
         (0, false) => (
-            traffic::ready(server, &Udp::sink(there))?,
-            traffic::ready(client, &Udp::source(here, there).rate(FLOOD))?,
+            traffic::start_waiting(server, &Udp::sink(there))?,
+            traffic::start_waiting(client, &Udp::source(here, there).rate(FLOOD))?,
         ),
         (0, true) => (
-            traffic::ready(server, &Udp::source(there, here).rate(FLOOD))?,
-            traffic::ready(client, &Udp::sink(here))?,
+            traffic::start_waiting(server, &Udp::source(there, here).rate(FLOOD))?,
+            traffic::start_waiting(client, &Udp::sink(here))?,
         ),
         (n, false) => (
-            traffic::ready(server, &Tcp::listen(there).sink())?,
-            traffic::ready(client, &Tcp::connect(there, n).source())?,
+            traffic::start_waiting(server, &Tcp::listen(there).sink())?,
+            traffic::start_waiting(client, &Tcp::connect(there, n).source())?,
         ),
         (n, true) => (
-            traffic::ready(server, &Tcp::listen(there).source())?,
-            traffic::ready(client, &Tcp::connect(there, n).sink())?,
+            traffic::start_waiting(server, &Tcp::listen(there).source())?,
+            traffic::start_waiting(client, &Tcp::connect(there, n).sink())?,
         ),
     };
     if let Some(before) = case.before {

@@ -114,9 +114,9 @@ impl Bench {
     fn measure(&self, limited: bool, targets: usize, rounds: u32) -> Result<PerPacket> {
         let (client, server) = (self.world.client(), self.world.server());
         let (here, there) = (at(client, Family::V4, 9), at(server, Family::V4, 9));
-        let _sink = traffic::eager(server, &Udp::sink(there))?;
+        let _sink = traffic::start_now(server, &Udp::sink(there))?;
         let small = Udp::source(here, there).size(64).rate(OFFER);
-        let mut program = traffic::ready(client, &small)?;
+        let mut program = traffic::start_waiting(client, &small)?;
         if limited {
             // A limit that is never reached: the packets pass the whole stage.
             let line = format!("set pid:{} --up 10gbit", program.pid());

@@ -16,7 +16,7 @@ use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 use crate::stats;
 use crate::sys;
-use crate::traffic::{self, Family as Parent, Life, Tcp};
+use crate::traffic::{self, ParentProcess, RunOptions, Tcp};
 use crate::wire::{self, Tap};
 use crate::world::{Family, Pair, World};
 
@@ -28,9 +28,9 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let mut limiter = Limiter::start(&world, context.subject)?;
     let to = at(world.server(), Family::V4, 5001);
-    let _sink = traffic::eager(world.server(), &Tcp::listen(to).sink())?;
-    let mut program = Parent::start(world.client())?;
-    let bulk = program.traffic(&Tcp::connect(to, 4).source(), Life::default())?;
+    let _sink = traffic::start_now(world.server(), &Tcp::listen(to).sink())?;
+    let mut program = ParentProcess::start(world.client())?;
+    let bulk = program.traffic(&Tcp::connect(to, 4).source(), RunOptions::default())?;
     limiter.set(&world, program.pid(), Direction::Up, R20M)?;
     let Limiter::Netnice(netnice) = &mut limiter else {
         unreachable!("netnice_only above")
@@ -51,12 +51,12 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         netnice.kill_daemon();
         wait(0..=200);
         // The child starts without a daemon and must be limited all the same, as the wire shows.
-        let life = Life {
-            eager: true,
+        let options = RunOptions {
+            at_once: true,
             lasts: Some(Duration::from_secs(1)),
-            ..Life::default()
+            ..RunOptions::default()
         };
-        let child = program.traffic(&Tcp::connect(to, 2).source(), life)?;
+        let child = program.traffic(&Tcp::connect(to, 2).source(), options)?;
         wait(300..=600);
         netnice.start_daemon()?;
         let after = netnice.show_without_counters()?;
@@ -66,7 +66,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
             context.say(format!("the state differs: {before} became {after}"));
         }
         let said =
-            program.child_said(child, |v| v.get("sent").is_some(), Duration::from_secs(10))?;
+            program.child_output(child, |v| v.get("sent").is_some(), Duration::from_secs(10))?;
         held += u32::from(said["sent"].as_u64().unwrap_or(0) > 0);
     }
     let ended = sys::now_ns();

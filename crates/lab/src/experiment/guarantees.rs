@@ -16,7 +16,7 @@ use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 use crate::stats;
 use crate::sys;
-use crate::traffic::{self, Family as Parent, Life, Running, Tcp, Udp};
+use crate::traffic::{self, ParentProcess, RunOptions, Running, Tcp, Udp};
 use crate::wire::{self, Flow, Record, Tap};
 use crate::world::{Family, Netnice, Pair, World};
 
@@ -38,7 +38,7 @@ struct Mix {
     netnice: Netnice,
     a: Running,
     b: Running,
-    c: Parent,
+    c: ParentProcess,
     _sinks: Vec<Running>,
 }
 
@@ -50,22 +50,19 @@ impl Mix {
         let to = |port| at(server, Family::V4, port);
         let mut sinks = Vec::new();
         for port in PORTS {
-            sinks.push(traffic::eager(server, &Tcp::listen(to(port)).sink())?);
+            sinks.push(traffic::start_now(server, &Tcp::listen(to(port)).sink())?);
         }
-        sinks.push(traffic::eager(server, &Udp::sink(to(FLOOD_PORT)))?);
+        sinks.push(traffic::start_now(server, &Udp::sink(to(FLOOD_PORT)))?);
         typed(&netnice, &format!("link eth0 --rate {}", R100M.text), log)?;
-        let a = traffic::ready(client, &Tcp::connect(to(PORTS[0]), 1).source())?;
-        let b = traffic::ready(client, &Tcp::connect(to(PORTS[1]), 4).source())?;
-        let mut c = Parent::start(client)?;
+        let a = traffic::start_waiting(client, &Tcp::connect(to(PORTS[0]), 1).source())?;
+        let b = traffic::start_waiting(client, &Tcp::connect(to(PORTS[1]), 4).source())?;
+        let mut c = ParentProcess::start(client)?;
         let flows = Tcp::connect(to(PORTS[2]), 16).source();
         let from = at(client, Family::V4, FLOOD_PORT);
         let flood = Udp::source(from, to(FLOOD_PORT)).rate(R100M.bits * 5);
-        let eager = Life {
-            eager: true,
-            ..Life::default()
-        };
-        c.traffic(&flows, eager)?;
-        c.traffic(&flood, eager)?;
+        let options = RunOptions::at_once();
+        c.traffic(&flows, options)?;
+        c.traffic(&flood, options)?;
         typed(&netnice, &format!("set pid:{} --min 60mbit", a.pid()), log)?;
         typed(&netnice, &format!("set pid:{} --min 20mbit", b.pid()), log)?;
         Ok(Mix {

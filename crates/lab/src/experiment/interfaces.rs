@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::bench::{Direction, Limiter, MBIT, MS, R20M, SECOND, netnice_only, wait_until};
 use super::{Bound, Context, Outcome};
-use crate::traffic::{self, Family as Parent, Life, Running, Tcp};
+use crate::traffic::{self, ParentProcess, RunOptions, Running, Tcp};
 use crate::wire::{self, Tap};
 use crate::world::{Arrivals, Family, Pair, World};
 
@@ -32,7 +32,7 @@ fn measure(
     })?;
     let limiter = Limiter::start(&world, context.subject)?;
     let server = world.server();
-    let mut program = Parent::start(world.client())?;
+    let mut program = ParentProcess::start(world.client())?;
     let mut far: Vec<Running> = Vec::new();
     let mut children = Vec::new();
     for port in &server.ports {
@@ -41,8 +41,8 @@ fn measure(
             Direction::Up => (Tcp::listen(to).sink(), Tcp::connect(to, 4).source()),
             _ => (Tcp::listen(to).source(), Tcp::connect(to, 4).sink()),
         };
-        far.push(traffic::ready(server, &there)?);
-        children.push(program.traffic(&here, Life::default())?);
+        far.push(traffic::start_waiting(server, &there)?);
+        children.push(program.traffic(&here, RunOptions::default())?);
     }
     limiter.set(&world, program.pid(), direction, R20M)?;
     let taps: Vec<Tap> = ["eth0", "eth1"]

@@ -37,12 +37,15 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let mut sinks = Vec::new();
     for (port, flows) in [(5001, 1), (5002, 4), (5003, 16)] {
         let to = at(server, Family::V4, port);
-        sources.push(traffic::ready(server, &Tcp::listen(to).source())?);
-        sinks.push(traffic::ready(client, &Tcp::connect(to, flows).sink())?);
+        sources.push(traffic::start_waiting(server, &Tcp::listen(to).source())?);
+        sinks.push(traffic::start_waiting(
+            client,
+            &Tcp::connect(to, flows).sink(),
+        )?);
     }
     let (there, here) = (at(server, Family::V4, 5004), at(client, Family::V4, 5004));
-    sinks.push(traffic::ready(client, &Udp::sink(here))?);
-    sources.push(traffic::ready(
+    sinks.push(traffic::start_waiting(client, &Udp::sink(here))?);
+    sources.push(traffic::start_waiting(
         server,
         &Udp::source(there, here).rate(FITTING),
     )?);
@@ -119,8 +122,8 @@ fn judge(
 fn overrun(netnice: &Netnice, world: &World) -> Result<Option<String>> {
     let (client, server) = (world.client(), world.server());
     let (there, here) = (at(server, Family::V4, 5005), at(client, Family::V4, 5005));
-    let _sink = traffic::eager(client, &Udp::sink(here))?;
-    let _flood = traffic::eager(server, &Udp::source(there, here).rate(R100M.bits * 2))?;
+    let _sink = traffic::start_now(client, &Udp::sink(here))?;
+    let _flood = traffic::start_now(server, &Udp::source(there, here).rate(R100M.bits * 2))?;
     let until = Instant::now() + Duration::from_secs(10);
     while Instant::now() < until {
         if let Some(reason) = degradation(&netnice.show()?) {

@@ -192,9 +192,9 @@ impl Figure {
         let mut inetd = Proc::start(netnice.command(words))?;
         await_service(&mut inetd)?;
         let to: SocketAddr = at(echo, Family::V4, 7);
-        let _echo = traffic::eager(echo, &Echo::listen(to))?;
+        let _echo = traffic::start_now(echo, &Echo::listen(to))?;
         let types = Probe::tcp(to, Duration::from_millis(100));
-        let mut telnet = traffic::ready(world.host("c3"), &types)?;
+        let mut telnet = traffic::start_waiting(world.host("c3"), &types)?;
         let began = telnet.go()?;
         let before = s1.ns.counters("eth0")?.tx_bytes;
         let mut sessions = Vec::new();

@@ -209,7 +209,7 @@ impl Subject {
             (client.port().v4, PORT).into(),
             (world.server().port().v4, direct::SINK).into(),
         );
-        let flood = traffic::eager(client, &Udp::source(from, to).size(1458))?;
+        let flood = traffic::start_now(client, &Udp::source(from, to).size(1458))?;
         pause(SETTLE + seconds as f64);
         flood.stop()?;
         let record = tap.stop(&world.server().ns)?;

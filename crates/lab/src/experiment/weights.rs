@@ -51,8 +51,8 @@ fn measure(context: &Context, outcome: &mut Outcome, (a, b, offloads): Case) -> 
     let mut sinks = Vec::new();
     for (port, (weight, flows)) in [(5001, a), (5002, b)] {
         let to = at(server, Family::V4, port);
-        sinks.push(traffic::eager(server, &Tcp::listen(to).sink())?);
-        let program = traffic::ready(client, &Tcp::connect(to, flows).source())?;
+        sinks.push(traffic::start_now(server, &Tcp::listen(to).sink())?);
+        let program = traffic::start_waiting(client, &Tcp::connect(to, flows).source())?;
         typed(
             &netnice,
             &format!("set pid:{} --weight {weight}", program.pid()),

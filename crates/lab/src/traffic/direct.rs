@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use netnice_stack::udp::{Buffers, UdpOptions, With};
 use netnice_stack::{Program, RuntimeDir, Socket, StackError, Status};
 
-use super::session::{LifeArgs, Tally, frame_overhead, live, offer};
+use super::common::{RunArgs, Tally, frame_overhead, run_until_end, send_paced};
 
 /// `netnice-lab traffic direct …`
 #[derive(Debug, Clone, clap::Args)]
@@ -60,7 +60,7 @@ pub struct DirectArgs {
     #[arg(long, default_value_t = 128)]
     buffers: u32,
     #[command(flatten)]
-    life: LifeArgs,
+    run: RunArgs,
 }
 
 /// Runs the program; returns only on bad arguments or if no flow can be opened.
@@ -79,7 +79,7 @@ pub fn main(args: &DirectArgs) -> Result<()> {
     let socket = program.open_udp(&options).context("no flow")?;
     let tally = Arc::new(Tally::default());
     let (args, counts) = (args.clone(), tally.clone());
-    let life = args.life.clone();
+    let run = args.run.clone();
     std::thread::spawn(move || {
         let end = match (args.source, args.echo) {
             (true, _) => {
@@ -90,11 +90,11 @@ pub fn main(args: &DirectArgs) -> Result<()> {
             _ => receive(socket, &counts),
         };
         if let Err(error) = end {
-            counts.refused_for(&error.to_string());
+            counts.count_refused(&error.to_string());
             println!("{}", serde_json::json!({"closed": error.to_string()}));
         }
     });
-    live(&life, &tally, || 0)
+    run_until_end(&run, &tally, || 0)
 }
 
 impl DirectArgs {
@@ -135,7 +135,7 @@ fn send(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), Stac
         end.is_ok()
     };
     match args.rate {
-        Some(bits) => offer(frame, bits, args.count, one),
+        Some(bits) => send_paced(frame, bits, args.count, one),
         None => {
             let mut left = args.count;
             while left > 0 && one() {
@@ -146,14 +146,14 @@ fn send(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), Stac
     if let Err(error) = end {
         return Err(with_reason(&mut socket, error));
     }
-    socket.drain(Some(LAST))?;
+    socket.drain(Some(DRAIN_TIMEOUT))?;
     count(&mut socket, size, tally)
 }
 
 /// Waits for the reason of a closed flow. The ring shows at once that a flow is closed; the reason
 /// comes over the daemon's connection and may be later.
 fn with_reason(socket: &mut Socket, mut error: StackError) -> StackError {
-    let until = Instant::now() + LAST;
+    let until = Instant::now() + DRAIN_TIMEOUT;
     while matches!(error, StackError::Closed(None)) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
         match socket.send(&[0; 16], None) {
@@ -171,7 +171,7 @@ fn count(socket: &mut Socket, size: usize, tally: &Tally) -> Result<(), StackErr
             Status::DONE => {
                 tally.sent.fetch_add(size as u64, Relaxed);
             }
-            other => tally.refused_for(&format!("status {}", other.0)),
+            other => tally.count_refused(&format!("status {}", other.0)),
         }
     }
     Ok(())
@@ -179,9 +179,9 @@ fn count(socket: &mut Socket, size: usize, tally: &Tally) -> Result<(), StackErr
 
 fn receive(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
     let overhead = 8 + frame_overhead(socket.local().is_ipv6());
-    let mut little = [0; 16];
+    let mut buffer = [0; 16];
     loop {
-        match socket.recv(&mut little, Some(LOOK)) {
+        match socket.recv(&mut buffer, Some(RECEIVE_TIMEOUT)) {
             Ok(received) => {
                 tally.received.fetch_add(received.whole as u64, Relaxed);
                 let wire = received.whole as u64 + overhead;
@@ -198,7 +198,7 @@ fn echo(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
     let any = socket.remote().is_none();
     let mut bytes = [0; 2048];
     loop {
-        let received = match socket.recv(&mut bytes, Some(LOOK)) {
+        let received = match socket.recv(&mut bytes, Some(RECEIVE_TIMEOUT)) {
             Ok(received) => received,
             Err(StackError::NotNow) => continue,
             Err(error) => return Err(error),
@@ -206,8 +206,8 @@ fn echo(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
         tally.received.fetch_add(received.whole as u64, Relaxed);
         let answer = &bytes[..received.bytes];
         match any {
-            true => socket.send_to(answer, received.from, Some(LAST))?,
-            false => socket.send(answer, Some(LAST))?,
+            true => socket.send_to(answer, received.from, Some(DRAIN_TIMEOUT))?,
+            false => socket.send(answer, Some(DRAIN_TIMEOUT))?,
         };
         tally.sends.fetch_add(1, Relaxed);
         count(&mut socket, received.bytes, tally)?;
@@ -215,6 +215,6 @@ fn echo(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
 }
 
 /// Time limit for the last packets to be sent.
-const LAST: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which a receiver updates its count of lost packets.
-const LOOK: Duration = Duration::from_millis(50);
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(50);

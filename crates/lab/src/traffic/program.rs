@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{direct, echo, family, fetch, tcp, udp, unruly};
+use super::{direct, echo, fetch, parent, tcp, udp, unruly};
 
 /// A traffic program.
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -23,8 +23,8 @@ pub enum Program {
     Serve(fetch::ServeArgs),
     /// Fetches files and times them.
     Fetch(fetch::FetchArgs),
-    /// Bears children.
-    Family(family::Family),
+    /// Starts other programs as its children.
+    Parent(parent::ParentArgs),
 }
 
 /// Runs a traffic program to its end.
@@ -38,6 +38,6 @@ pub fn main(program: &Program) -> Result<()> {
         Program::Probe(args) => echo::probe(args),
         Program::Serve(args) => fetch::serve(args),
         Program::Fetch(args) => fetch::fetch(args),
-        Program::Family(_) => family::main(),
+        Program::Parent(_) => parent::main(),
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::session::{LifeArgs, Tally, frame_overhead, live};
+use super::common::{RunArgs, Tally, frame_overhead, run_until_end};
 use crate::sys;
 
 /// `netnice-lab traffic tcp …`
@@ -47,7 +47,7 @@ pub struct TcpArgs {
     #[arg(long)]
     mptcp: bool,
     #[command(flatten)]
-    life: LifeArgs,
+    run: RunArgs,
 }
 
 /// Runs the program; returns only on bad arguments or when a socket cannot be opened.
@@ -84,7 +84,7 @@ pub fn main(args: &TcpArgs) -> Result<()> {
                     .bind(&SocketAddr::new(from, 0).into())
                     .with_context(|| format!("cannot bind to {from}"))?;
             }
-            connect_patiently(&connection, to)?;
+            connect_with_retries(&connection, to)?;
             serve(connection, args, &tally, &open)?;
         }
     }
@@ -93,7 +93,7 @@ pub fn main(args: &TcpArgs) -> Result<()> {
         .or(args.connect)
         .map_or(0, |a| frame_overhead(a.is_ipv6()))
         + 32;
-    live(&args.life, &tally, || received_on_wire(&open, header))
+    run_until_end(&args.run, &tally, || received_on_wire(&open, header))
 }
 
 /// Received wire bytes: the payload and the headers of every segment, duplicates included, because
@@ -144,7 +144,7 @@ fn socket(args: &TcpArgs, family: SocketAddr) -> Result<Socket> {
 }
 
 /// Connects, and retries for 5 s: a peer that is starting may not listen yet.
-fn connect_patiently(connection: &Socket, to: SocketAddr) -> Result<()> {
+fn connect_with_retries(connection: &Socket, to: SocketAddr) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(5);
     loop {
         match connection.connect(&to.into()) {

@@ -72,7 +72,7 @@ print('done', flush=True)
 
 #[test]
 fn a_fifo_in_the_place_of_a_program_does_not_hold_the_daemon_up() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let folder = bed.world.folder().join("hers");
     fs::create_dir(&folder).expect("a folder");
     chown(&folder, Some(ANN), Some(ANN)).expect("it is hers");
@@ -96,7 +96,7 @@ for path in sys.argv[2:]:
 
 #[test]
 fn a_user_does_not_learn_what_is_in_folders_that_are_closed_to_them() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let closed = bed.world.folder().join("closed");
     let open = bed.world.folder().join("open");
     for (folder, mode) in [(&closed, 0o700), (&open, 0o755)] {
@@ -150,7 +150,7 @@ print('gone', flush=True)
 
 #[test]
 fn a_file_system_that_does_not_answer_holds_up_only_who_asks_for_it() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let folder = bed.world.folder().join("silent");
     fs::create_dir(&folder).expect("a folder");
     let mut command = process::own_group("/usr/bin/python3");
@@ -196,7 +196,7 @@ fn started_in(bed: &TestBed, folder: &Path) -> (Option<i32>, String) {
 
 #[test]
 fn a_runtime_folder_that_others_can_write_is_refused() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let around = bed.world.folder().join("around");
     let folder = around.join("runtime");
     fs::create_dir_all(&folder).expect("a folder");
@@ -229,7 +229,7 @@ fn a_runtime_folder_that_others_can_write_is_refused() {
 /// Root does not run a driver from a folder that another user can write.
 #[test]
 fn a_driver_of_somebody_elses_is_not_run() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let folder = bed.world.folder().join("bin");
     fs::create_dir(&folder).expect("a folder");
     let marker = bed.world.folder().join("ran");
@@ -300,7 +300,7 @@ time.sleep(600)
 
 #[test]
 fn one_client_of_a_super_server_does_not_keep_others_out() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let file = bed.world.folder().join("inetd.toml");
     let program = bed.world.folder().join("program");
     fs::write(&program, "#!/bin/sh\nprintf x\nexec cat\n").expect("a program");

@@ -20,7 +20,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let bed = TestBed::new().expect("a bed");
+        let bed = TestBed::new().expect("a test bed");
         let root = bed.world.folder().join("usr");
         crate::cc::install(&root);
         let calls = root.join("calls");
@@ -51,7 +51,7 @@ fn the_papers_call_limits_a_running_program() {
     let bench = Bench::new();
     let to = bench.bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source();
-    let sender = traffic::eager(bench.bed.world.client(), &flows).expect("a program");
+    let sender = traffic::start_now(bench.bed.world.client(), &flows).expect("a program");
     let pid = sender.pid();
     // setpriority(PRIO_NET, 1234, 128 * 1024), for an existing process.
     assert_eq!(

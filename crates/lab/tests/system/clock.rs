@@ -43,10 +43,10 @@ fn a_clock_that_is_set_ends_no_limit_early_and_keeps_none() {
     if std::env::var_os("NETNICE_GUEST").is_none_or(|v| v != "1") {
         return skip("the clock is not this test's own (`make test-vm` has a guest)");
     }
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let source = Tcp::connect(to, 2).source();
-    let program = traffic::eager(bed.world.client(), &source).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &source).expect("a program");
     let target = format!("pid:{}", program.pid());
     let clock = Clock::new();
     for off in [HOUR, -HOUR, 400 * 24 * HOUR] {

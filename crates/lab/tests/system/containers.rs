@@ -101,7 +101,7 @@ impl Container {
         let procs = self.group.procs();
         let procs = procs.to_str().expect("a plain path");
         let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\"", procs];
-        traffic::eager_behind(network, &words, None, program).expect("a program inside")
+        traffic::start_through(network, &words, None, program).expect("a program inside")
     }
 }
 
@@ -116,7 +116,7 @@ fn arrives(network: &Host, settle: f64) -> f64 {
 
 /// The limits up, down and both apply to TCP in a running container, and each packet counts once.
 fn held(join: Join) {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let container = Container::new(&bed, join);
     let network = container.network(&bed);
     let (up, down) = (
@@ -193,7 +193,7 @@ fn a_container_restarted_twenty_times_is_held_from_its_first_packet_on() {
 
 /// Starts a container with a flood `times` times, each time with the same id and a new network.
 fn restarted(times: u16) {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let container = Container::new(&bed, Join::Bridged);
     let to = bed.sink(5001).expect("a sink");
     bed.run_ok("set container:web --up 4mbit");
@@ -230,7 +230,7 @@ fn restarted(times: u16) {
 
 #[test]
 fn a_container_in_the_hosts_network_is_its_control_group_and_what_is_not_seen_is_said() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let answer = bed.run_with_status("set container:web --up 4mbit", 1);
     assert!(

@@ -9,7 +9,7 @@ use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
-use netnice_lab::traffic::{Family, Life, Tcp};
+use netnice_lab::traffic::{ParentProcess, RunOptions, Tcp};
 use netnice_lab::wire::{self, Tap};
 use netnice_lab::world::Cgroup;
 
@@ -20,20 +20,15 @@ const R8M: Rate = Rate {
     bits: 8_000_000,
 };
 
-fn eager() -> Life {
-    Life {
-        eager: true,
-        ..Life::default()
-    }
-}
-
 #[test]
 fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
-    let mut program = Family::start(bed.world.client()).expect("a program");
+    let mut program = ParentProcess::start(bed.world.client()).expect("a program");
     let flows = Tcp::connect(to, 4).source();
-    program.traffic(&flows, eager()).expect("a child");
+    program
+        .traffic(&flows, RunOptions::at_once())
+        .expect("a child");
     let (min, user) = (bed.sleeper(), format!("user:{ANN}"));
     let group = Cgroup::create("death.slice").expect("a group");
     bed.run_ok(&format!(
@@ -55,17 +50,17 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
         bed.netnice.kill_daemon();
         // The child starts without a daemon. It lives longer than the second after which TCP
         // retransmits a SYN that was lost in the queue of the others.
-        let life = Life {
+        let options = RunOptions {
             lasts: Some(Duration::from_millis(1_800)),
-            ..eager()
+            ..RunOptions::at_once()
         };
         let child = Tcp::connect(to, 2).source();
-        let child = program.traffic(&child, life).expect("a child");
+        let child = program.traffic(&child, options).expect("a child");
         pause(moment / 2.0);
         bed.netnice.start_daemon().expect("another daemon");
         assert_eq!(before, bed.netnice.show_without_counters().expect("a show"));
         let said = program
-            .child_said(child, |v| v.get("sent").is_some(), EVENT_TIMEOUT)
+            .child_output(child, |v| v.get("sent").is_some(), EVENT_TIMEOUT)
             .expect("the child reports");
         assert!(said["sent"].as_u64() > Some(0), "it was not held but dead");
     }
@@ -97,7 +92,7 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
 
 #[test]
 fn a_daemon_that_dies_between_two_commands_loses_nothing_that_was_answered() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let sleepers = [(); 8].map(|()| bed.sleeper());
     for (i, sleeper) in sleepers.iter().enumerate() {
         bed.run_ok(&format!("set pid:{} --up {}mbit", sleeper.pid(), i + 1));

@@ -120,7 +120,7 @@ fn well_behaved(world: &World, count: u64) -> Result<traffic::Running> {
     let (client, server) = (world.client(), world.server());
     let from = at(server, Family::V4, GOOD);
     let udp = Udp::source(from, at(client, Family::V4, GOOD)).rate(10_000_000);
-    traffic::eager(server, &udp.size(958).count(count))
+    traffic::start_now(server, &udp.size(958).count(count))
 }
 
 /// Waits until the good flow got everything, or until nothing more comes, and ends its sender. The
@@ -206,7 +206,7 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
     // A kernel socket holds the flow's port, as the daemon does. Otherwise the kernel, which sees
     // every frame in fallback mode, would send ICMP errors.
     let client = world.client();
-    let _held = traffic::eager(client, &Udp::sink(at(client, Family::V4, GOOD)))?;
+    let _held = traffic::start_now(client, &Udp::sink(at(client, Family::V4, GOOD)))?;
     let sender = well_behaved(&world, count)?;
     let (mut random, mut tagged, mut refused) = (Random::new(1), 0, 0);
     for number in 0..frames {
@@ -288,7 +288,7 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
     let from = at(server, Family::V4, VICTIM);
     let storm = Udp::source(from, at(client, Family::V4, VICTIM)).size(22);
     let storm = flooded
-        .then(|| traffic::eager(server, &storm))
+        .then(|| traffic::start_now(server, &storm))
         .transpose()?;
     let count = seconds * 1250;
     let sender = well_behaved(&world, count)?;
@@ -472,7 +472,7 @@ fn several(victims: u16, seconds: u64) -> Result<()> {
         .map(|port| {
             let from = at(server, Family::V4, *port);
             let storm = Udp::source(from, at(client, Family::V4, *port)).size(22);
-            traffic::eager(server, &storm)
+            traffic::start_now(server, &storm)
         })
         .collect();
     let storms = storms?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use netnice_lab::experiment::bench::at;
 use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::TestBed;
-use netnice_lab::traffic::{self, Direct, Echo, Life, Probe, Report, Running, Udp};
+use netnice_lab::traffic::{self, Direct, Echo, Probe, Report, RunOptions, Running, Udp};
 use netnice_lab::world::{Family, Host};
 
 use crate::cc::{Link, compile};
@@ -18,7 +18,7 @@ const LINK: u64 = 100_000_000;
 
 /// A test bed with a managed link.
 fn test_bed() -> TestBed {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let device = &bed.world.client().port().device;
     bed.run_ok(&format!("link {device} --rate 100mbit"));
     bed
@@ -48,20 +48,20 @@ fn wrong_checksums(host: &Host) -> u64 {
     number(four) + number(six)
 }
 
-fn lasting(milliseconds: u64) -> Life {
-    Life {
-        eager: true,
+fn lasting(milliseconds: u64) -> RunOptions {
+    RunOptions {
+        at_once: true,
         lasts: Some(Duration::from_millis(milliseconds)),
-        ..Life::default()
+        ..RunOptions::default()
     }
 }
 
 /// A program that ends by itself when it has received `bytes`.
-fn receiving(bytes: u64) -> Life {
-    Life {
-        eager: true,
+fn receiving(bytes: u64) -> RunOptions {
+    RunOptions {
+        at_once: true,
         until_received: Some(bytes),
-        ..Life::default()
+        ..RunOptions::default()
     }
 }
 
@@ -82,7 +82,7 @@ fn a_program_sends_receives_and_answers() {
         let sink = traffic::start(server, &Udp::sink(to), receiving(all)).expect("a sink");
         let source = Direct::source(from, to).by(runtime).count(500).size(1400);
         let source = source.contract("slice 1ms/20ms");
-        let source = traffic::eager(client, &source).expect("a flow");
+        let source = traffic::start_now(client, &source).expect("a flow");
         let got = report(sink);
         let sent = source.stop().expect("a report");
         assert!(sent.refused.is_empty(), "{:?}", sent.refused);
@@ -108,7 +108,7 @@ fn a_program_sends_receives_and_answers() {
             let sink = traffic::start(client, &sink, receiving(all)).expect("a flow");
             let source = Udp::source(from, at).rate(8_000_000).size(size);
             let source = source.count(count);
-            let source = traffic::eager(server, &source).expect("a source");
+            let source = traffic::start_now(server, &source).expect("a source");
             let got = report(sink);
             let sent = source.stop().expect("a report");
             assert_eq!((sent.sent, got.received), (all, all), "{family:?}");
@@ -116,7 +116,7 @@ fn a_program_sends_receives_and_answers() {
         }
         // Echo.
         let (at, _) = both(&bed, family, 6003);
-        let echo = traffic::eager(client, &Direct::echo(at).by(runtime)).expect("a flow");
+        let echo = traffic::start_now(client, &Direct::echo(at).by(runtime)).expect("a flow");
         let probe = Probe::udp(at, Duration::from_millis(5));
         let probe = report(traffic::start(server, &probe, lasting(500)).expect("a probe"));
         // The probe sends a hundred requests, on a busy machine fewer.
@@ -145,7 +145,7 @@ fn what_is_sent_to_a_group_reaches_each_member() {
         .rate(4_000_000)
         .size(500)
         .count(200);
-    let source = traffic::eager(bed.world.server(), &source).expect("a source");
+    let source = traffic::start_now(bed.world.server(), &source).expect("a source");
     for member in members {
         assert_eq!(report(member).received, 100_000);
     }
@@ -176,7 +176,7 @@ fn a_program_in_c_asks_and_answers() {
     let before = wrong_checksums(bed.world.server());
     for family in [Family::V4, Family::V6] {
         let (own, to) = both(&bed, family, 6020);
-        let echo = traffic::eager(bed.world.server(), &Echo::listen(to)).expect("an echo");
+        let echo = traffic::start_now(bed.world.server(), &Echo::listen(to)).expect("an echo");
         let (host, port) = (to.ip().to_string(), to.port().to_string());
         let mut asks = run(
             &example,
@@ -191,7 +191,7 @@ fn a_program_in_c_asks_and_answers() {
             Proc::start(run(&other, &["-n", "50", "-l", &host, &port])).expect("it starts");
         assert_eq!(answers.next_line(EVENT_TIMEOUT).expect("a line"), "open");
         let probe = Probe::udp(own, Duration::from_millis(5));
-        let probe = traffic::eager(bed.world.server(), &probe).expect("a probe");
+        let probe = traffic::start_now(bed.world.server(), &probe).expect("a probe");
         assert!(answers.wait(EVENT_TIMEOUT).expect("it ends").success());
         // The last answers may not have arrived yet.
         let come = probe.stop().expect("a report").round_trips.len();

@@ -112,7 +112,7 @@ while True:
 /// A sink of datagrams at the server's IPv6 address.
 fn sink(bed: &TestBed, port: u16) -> (traffic::Running, String) {
     let to = bench::at(bed.world.server(), Family::V6, port);
-    let sink = traffic::eager(bed.world.server(), &Udp::sink(to)).expect("a sink");
+    let sink = traffic::start_now(bed.world.server(), &Udp::sink(to)).expect("a sink");
     (sink, to.ip().to_string())
 }
 
@@ -123,7 +123,7 @@ fn sent(bed: &TestBed) -> f64 {
 
 #[test]
 fn a_socket_without_room_for_a_tag_is_held() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
     let program = hostile(&bed, None, SENDER, &[&to, "5001", "6001"]);
     let pid = program.pid();
@@ -147,7 +147,7 @@ fn a_socket_without_room_for_a_tag_is_held() {
 
 #[test]
 fn each_of_thousands_of_sockets_is_held() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
     let program = hostile(&bed, None, CROWD, &[&to, "5001"]);
     let pid = program.pid();
@@ -173,7 +173,7 @@ fn held_soon(bed: &TestBed, what: &str) {
 
 #[test]
 fn a_socket_of_before_without_room_for_a_tag_is_held_by_its_group() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
     let group = Cgroup::create("full.slice").expect("a group");
     let _sends = hostile(&bed, Some(&group), SENDER, &[&to, "5001", "6001"]);
@@ -181,7 +181,7 @@ fn a_socket_of_before_without_room_for_a_tag_is_held_by_its_group() {
     let at = bench::at(bed.world.client(), Family::V6, 6002);
     let from = bench::at(bed.world.server(), Family::V6, 6003);
     let flood = Udp::source(from, at).rate(16_000_000);
-    let _flood = traffic::eager(bed.world.server(), &flood).expect("a flood");
+    let _flood = traffic::start_now(bed.world.server(), &flood).expect("a flood");
     bed.run_ok(&format!(
         "set cgroup:{} --up 4mbit --down 4mbit",
         group.path()
@@ -203,7 +203,7 @@ fn a_socket_of_before_without_room_for_a_tag_is_held_by_its_group() {
 
 #[test]
 fn connections_of_a_listener_without_room_for_a_tag_are_held() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let program = hostile(&bed, None, LISTENER, &["6001"]);
     let answer = bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
     assert!(
@@ -211,7 +211,7 @@ fn connections_of_a_listener_without_room_for_a_tag_are_held() {
         "{answer:?}"
     );
     let asks = Tcp::connect(bed.client(6001), 2).sink();
-    let _asks = traffic::eager(bed.world.server(), &asks).expect("who downloads");
+    let _asks = traffic::start_now(bed.world.server(), &asks).expect("who downloads");
     bed.await_limited(|| sent(&bed), R4M, "accepted connections");
 }
 
@@ -231,7 +231,7 @@ while True:
 
 #[test]
 fn a_process_whose_name_is_no_text_is_held() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
     let program = hostile(&bed, None, NAMELESS, &[&to, "5001", "now"]);
     let pid = program.pid();
@@ -243,7 +243,7 @@ fn a_process_whose_name_is_no_text_is_held() {
 
 #[test]
 fn a_process_that_calls_itself_by_no_text_stays_held_over_a_restart() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
     let program = hostile(&bed, None, NAMELESS, &[&to, "5001", "later"]);
     let pid = program.pid();
@@ -283,7 +283,7 @@ fn made_by_ann(part: &Cgroup, name: &str) -> Cgroup {
 
 #[test]
 fn a_users_own_group_does_not_take_the_contract_of_a_unit() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (slice, part) = part_of_ann();
     let name = format!("nn{}-name.service", std::process::id());
     let hers = made_by_ann(&part, &name);
@@ -307,13 +307,13 @@ fn a_users_own_group_does_not_take_the_contract_of_a_unit() {
     let procs = unit.procs();
     let words = [&words[..], &[procs.to_str().expect("plain")]].concat();
     let sends = Tcp::connect(to, 2).source();
-    let _sends = traffic::eager_behind(bed.world.client(), &words, None, &sends).expect("it runs");
+    let _sends = traffic::start_through(bed.world.client(), &words, None, &sends).expect("it runs");
     bed.await_limited(|| sent(&bed), R4M, "the unit");
 }
 
 #[test]
 fn a_users_own_group_is_not_taken_for_a_container() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let id = format!("{:08x}", std::process::id()).repeat(8);
     let record = bed.netnice.docker().join("containers").join(&id);
     fs::create_dir_all(&record).expect("a folder");
@@ -402,7 +402,7 @@ fn network(bed: &TestBed) -> Host {
 
 #[test]
 fn a_container_that_marks_its_packets_as_come_back_is_held() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let slice = Cgroup::create("box.slice").expect("a slice");
     let id = format!("{:08x}", std::process::id()).repeat(8);
     let group = slice.below(&format!("docker-{id}.scope")).expect("a group");
@@ -412,7 +412,7 @@ fn a_container_that_marks_its_packets_as_come_back_is_held() {
     let procs = group.procs();
     let words = [&words[..], &[procs.to_str().expect("plain")]].concat();
     let sends = Tcp::connect(to, 2).source();
-    let _sends = traffic::eager_behind(&inside, &words, None, &sends).expect("it runs");
+    let _sends = traffic::start_through(&inside, &words, None, &sends).expect("it runs");
     bed.run_ok(&format!("set container:{id} --up 4mbit"));
     bed.await_limited(|| sent(&bed), R4M, "as it is");
     // The container's own classifier may give packets any tc_index, also the ones that netnice
@@ -442,7 +442,7 @@ fn a_container_that_marks_its_packets_as_come_back_is_held() {
 /// A set-user-id program that ANN runs belongs to root, not to ANN.
 #[test]
 fn a_set_user_id_program_is_not_its_callers() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let program = bed.world.folder().join("sleep");
     fs::copy("/bin/sleep", &program).expect("a copy");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("its mode");

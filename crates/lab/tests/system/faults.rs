@@ -204,10 +204,10 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let bed = TestBed::new().expect("a bed");
+        let bed = TestBed::new().expect("a test bed");
         let to = bed.sink(5001).expect("a sink");
         let flood = Udp::source(bed.client(4001), to).rate(OFFERED);
-        let root = traffic::eager(bed.world.client(), &flood).expect("a program");
+        let root = traffic::start_now(bed.world.client(), &flood).expect("a program");
         let (other, third) = (bed.sleeper(), bed.sleeper());
         let watch = Watch::new(bed.world.server().ns.handle());
         Bench {

@@ -36,7 +36,7 @@ impl Stage {
     fn source(&self, port: u16, contract: &str) -> Result<Running> {
         let to = at(self.world.server(), Family::V4, 9);
         let program = Direct::source(self.own(port), to).contract(contract);
-        traffic::ready(self.world.client(), &program.by(self.netnice.runtime()))
+        traffic::start_waiting(self.world.client(), &program.by(self.netnice.runtime()))
     }
 
     fn flows(&self) -> Result<Vec<Value>> {

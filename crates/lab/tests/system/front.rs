@@ -260,7 +260,7 @@ fn clear(pid: u32) -> Request {
 #[test]
 #[ignore = "long: a process with 10,000 connections, and a time that is judged"]
 fn a_process_with_twenty_thousand_sockets_delays_others_little() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let own = bed.sleeper();
     // The eBPF programs for the first limit are loaded before.
@@ -290,7 +290,7 @@ fn a_process_with_twenty_thousand_sockets_delays_others_little() {
 
 #[test]
 fn a_process_that_ends_while_its_sockets_are_tagged_stops_nobody() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let others = Pings::of(&dir);
     let own = bed.sleeper();
@@ -321,7 +321,7 @@ fn harmful_is_served(bed: &TestBed, within: Duration) -> bool {
 
 #[test]
 fn descriptors_whose_close_blocks_stop_nobody() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let before = descriptors_of(daemon(&bed));
     descriptors_that_block(&bed);
     bed.run_ok("show");
@@ -334,7 +334,7 @@ fn descriptors_whose_close_blocks_stop_nobody() {
 
 #[test]
 fn descriptors_whose_close_blocks_stop_nobody_where_the_kernel_lets_them_through() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     bed.netnice
         .restart_with(&["--take-descriptors"])
         .expect("it starts");
@@ -360,7 +360,7 @@ fn descriptors_whose_close_blocks_stop_nobody_where_the_kernel_lets_them_through
 
 #[test]
 fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     bed.netnice
         .restart_with(&["--take-descriptors"])
         .expect("it starts");
@@ -393,7 +393,7 @@ fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
 
 #[test]
 fn a_user_with_all_connections_that_a_user_may_have_delays_others_little() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let stop = Arc::new(AtomicBool::new(false));
     let others = Pings::of(&dir);
@@ -432,7 +432,7 @@ fn a_user_with_all_connections_that_a_user_may_have_delays_others_little() {
 
 #[test]
 fn who_reads_no_answers_delays_nobody() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let others = Pings::of(&dir);
     let deaf = as_user(ANN, move || {
@@ -485,7 +485,7 @@ fn descriptors_of(pid: u32) -> usize {
 
 #[test]
 fn what_reads_the_socket_can_do_nothing_else() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let front = front(daemon(&bed)).expect("a front");
     let users = field(front, "Uid:");
     assert!(users.split_whitespace().all(|uid| uid != "0"), "{users}");
@@ -539,7 +539,7 @@ fn what_reads_the_socket_can_do_nothing_else() {
 
 #[test]
 fn when_it_is_killed_another_one_serves_and_limits_stay() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let process = bed.sleeper();
     bed.run_ok(&format!("set pid:{} --up 4mbit", process.pid()));
     let before = bed.netnice.show_without_counters().expect("a show");
@@ -567,7 +567,7 @@ fn when_it_is_killed_another_one_serves_and_limits_stay() {
 
 #[test]
 fn it_ends_with_its_daemon() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     for signal in [libc::SIGKILL, libc::SIGTERM] {
         let own = daemon(&bed);
         let front = front(own).expect("a front");
@@ -593,7 +593,7 @@ fn it_ends_with_its_daemon() {
 
 #[test]
 fn a_service_manager_is_told_that_the_loop_turns() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let path = bed.world.folder().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
     socket

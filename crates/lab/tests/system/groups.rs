@@ -26,7 +26,7 @@ fn inside(bed: &TestBed, group: &Cgroup, program: &impl Program) -> Running {
     let procs = group.procs();
     let procs = procs.to_str().expect("a plain path");
     let enter = "echo 0 > \"$0\" && exec \"$@\"";
-    traffic::eager_behind(
+    traffic::start_through(
         bed.world.client(),
         &["sh", "-c", enter, procs],
         None,
@@ -49,7 +49,7 @@ fn to_port(port: u16) -> impl Fn(&Flow) -> bool + Copy {
 
 #[test]
 fn a_unit_is_held_with_what_runs_in_it_and_what_comes_later() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let (_slice, unit) = unit("web");
     let _old = inside(&bed, &unit, &Tcp::connect(to, 2).source());
@@ -70,7 +70,7 @@ fn a_unit_is_held_with_what_runs_in_it_and_what_comes_later() {
 
 #[test]
 fn mptcp_sockets_from_before_are_held_by_their_control_group() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     for host in [bed.world.client(), bed.world.server()] {
         if host.ns.sysctl("net/mptcp/enabled", "1").is_err() {
             return skip("this kernel has no MPTCP");
@@ -79,14 +79,14 @@ fn mptcp_sockets_from_before_are_held_by_their_control_group() {
     let server = bed.world.server();
     let (up, down) = (bed.server(5001), bed.client(5002));
     let sink = Tcp::listen(up).sink().mptcp();
-    let _sink = traffic::eager(server, &sink).expect("a sink");
+    let _sink = traffic::start_now(server, &sink).expect("a sink");
     let (_slice, unit) = unit("mptcp");
     let _client = inside(&bed, &unit, &Tcp::connect(up, 2).source().mptcp());
     let _listener = inside(&bed, &unit, &Tcp::listen(down).source().mptcp());
     let ask = Tcp::connect(down, 2).sink().mptcp();
-    let _before = traffic::eager(server, &ask).expect("who downloads");
+    let _before = traffic::start_now(server, &ask).expect("who downloads");
     bed.run_ok(&format!("set unit:{} --up 4mbit", unit.name()));
-    let _after = traffic::eager(server, &ask).expect("who downloads");
+    let _after = traffic::start_now(server, &ask).expect("who downloads");
     bed.await_limited(
         || bed.sent_rate(0.5, 1.5).expect("a rate"),
         R4M,
@@ -96,12 +96,12 @@ fn mptcp_sockets_from_before_are_held_by_their_control_group() {
 
 #[test]
 fn sockets_of_a_unit_that_only_receive_are_held() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (_slice, unit) = unit("receiver");
     let at = bed.client(5001);
     let datagrams = inside(&bed, &unit, &Udp::sink(at));
     let flood = Udp::source(bed.server(6001), at).rate(8_000_000);
-    let _flood = traffic::eager(bed.world.server(), &flood).expect("a flood");
+    let _flood = traffic::start_now(bed.world.server(), &flood).expect("a flood");
     bed.run_ok(&format!("set unit:{} --down 4mbit", unit.name()));
     let from = sys::now_ns() + 500_000_000;
     let until = from + 1_500_000_000;
@@ -114,7 +114,7 @@ fn sockets_of_a_unit_that_only_receive_are_held() {
 
 #[test]
 fn a_process_in_a_unit_in_a_slice_is_held_by_all_three() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let ports = [5001, 5002, 5003];
     let [a, b, c] = ports.map(|port| bed.sink(port).expect("a sink"));
     let (slice, unit) = unit("nested");
@@ -149,7 +149,7 @@ fn a_process_in_a_unit_in_a_slice_is_held_by_all_three() {
 
 #[test]
 fn where_targets_cross_the_more_specific_wins_and_explain_says_so() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let (_slice, unit) = unit("crossing");
     let copy = bed
@@ -162,7 +162,7 @@ fn where_targets_cross_the_more_specific_wins_and_explain_says_so() {
         procs.display(),
         setpriv(ANN).join(" ")
     );
-    let program = traffic::eager_behind(
+    let program = traffic::start_through(
         bed.world.client(),
         &["sh", "-c", &enter],
         Some(&copy),
@@ -202,7 +202,7 @@ fn where_targets_cross_the_more_specific_wins_and_explain_says_so() {
 
 #[test]
 fn what_runs_an_executable_is_held_old_and_new_and_nothing_else() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (to, other) = (
         bed.sink(5001).expect("a sink"),
         bed.sink(5002).expect("a sink"),
@@ -210,13 +210,13 @@ fn what_runs_an_executable_is_held_old_and_new_and_nothing_else() {
     let copy = bed.copy_for_all("netnice-lab").expect("a copy");
     let client = bed.world.client();
     let run =
-        |program: &Tcp| traffic::eager_behind(client, &[], Some(&copy), program).expect("it runs");
+        |program: &Tcp| traffic::start_through(client, &[], Some(&copy), program).expect("it runs");
     let flows = Tcp::connect(to, 2).source();
     let _old = run(&flows);
     bed.run_ok(&format!("set app:{} --up 4mbit", copy.display()));
     let _new = run(&flows);
     let free = Tcp::connect(other, 1).source().rate(12_000_000);
-    let _free = traffic::eager(client, &free).expect("another program");
+    let _free = traffic::start_now(client, &free).expect("another program");
     let (record, from, until) = bed.record_with_rate(10e6, 0.7, 1.5).expect("a record");
     bed.assert_limited(
         record.rate(to_port(5001), from, until),
@@ -252,14 +252,14 @@ fn in_overlay(bed: &TestBed) -> Option<std::path::PathBuf> {
 
 #[test]
 fn an_executable_of_an_overlay_is_known_again() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let Some(program) = in_overlay(&bed) else {
         return;
     };
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source().rate(12_000_000);
     let run =
-        || traffic::eager_behind(bed.world.client(), &[], Some(&program), &flows).expect("it");
+        || traffic::start_through(bed.world.client(), &[], Some(&program), &flows).expect("it");
     let old = run();
     bed.run_ok(&format!("set app:{} --up 4mbit", program.display()));
     bed.await_limited(
@@ -278,7 +278,7 @@ fn an_executable_of_an_overlay_is_known_again() {
 
 #[test]
 fn what_a_user_runs_is_held_old_and_new_and_nobody_elses() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (to, other) = (
         bed.sink(5001).expect("a sink"),
         bed.sink(5002).expect("a sink"),
@@ -297,7 +297,7 @@ fn what_a_user_runs_is_held_old_and_new_and_nobody_elses() {
 
 #[test]
 fn a_unit_that_is_made_anew_is_bound_again() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let (_slice, unit) = unit("again");
     let target = format!("unit:{}", unit.name());

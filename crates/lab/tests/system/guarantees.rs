@@ -10,9 +10,9 @@ use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
-use netnice_lab::traffic::{self, Family, Life, Running, Tcp, Udp, clients};
+use netnice_lab::traffic::{self, ParentProcess, RunOptions, Running, Tcp, Udp, real_programs};
 use netnice_lab::wire::{self, Flow, Record};
-use netnice_lab::world::{Cable, Family as Internet, Pair, World};
+use netnice_lab::world::{Cable, Family, Pair, World};
 use serde_json::Value;
 
 /// Rate in bit/s of the link of these tests, slow enough for an emulated machine. A has a minimum
@@ -69,25 +69,22 @@ struct Mix {
     bed: TestBed,
     a: Running,
     b: Running,
-    _c: Family,
+    _c: ParentProcess,
 }
 
 fn mix() -> Mix {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = PORTS.map(|port| bed.sink(port).expect("a sink"));
     let client = bed.world.client();
     bed.run_ok("link eth0 --rate 10mbit");
-    let a = traffic::eager(client, &Tcp::connect(to[0], 1).source()).expect("A");
-    let b = traffic::eager(client, &Tcp::connect(to[1], 4).source()).expect("B");
-    let mut c = Family::start(client).expect("C");
-    let life = Life {
-        eager: true,
-        ..Life::default()
-    };
+    let a = traffic::start_now(client, &Tcp::connect(to[0], 1).source()).expect("A");
+    let b = traffic::start_now(client, &Tcp::connect(to[1], 4).source()).expect("B");
+    let mut c = ParentProcess::start(client).expect("C");
+    let options = RunOptions::at_once();
     let flood = Udp::source(bed.client(6003), to[2]).rate(30_000_000);
-    c.traffic(&Tcp::connect(to[2], 8).source(), life)
+    c.traffic(&Tcp::connect(to[2], 8).source(), options)
         .expect("C's flows");
-    c.traffic(&flood, life).expect("C's flood");
+    c.traffic(&flood, options).expect("C's flood");
     bed.run_ok(&format!("set pid:{} --min 6mbit", a.pid()));
     bed.run_ok(&format!("set pid:{} --min 2mbit", b.pid()));
     Mix { bed, a, b, _c: c }
@@ -137,14 +134,14 @@ fn minimums_hold_against_a_flood_and_an_idle_one_is_used_by_the_others() {
 
 #[test]
 fn what_is_left_over_is_shared_by_weight_however_many_flows() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let client = bed.world.client();
     bed.run_ok("link eth0 --rate 10mbit");
     let mut programs = Vec::new();
     for (port, flows, weight) in [(5001, 1, 300), (5002, 16, 100)] {
         let to = bed.sink(port).expect("a sink");
         let flows = Tcp::connect(to, flows).source();
-        let program = traffic::eager(client, &flows).expect("a program");
+        let program = traffic::start_now(client, &flows).expect("a program");
         bed.run_ok(&format!("set pid:{} --weight {weight}", program.pid()));
         programs.push(program);
     }
@@ -167,22 +164,23 @@ fn ping_on_a_small_link(count: u32) -> f64 {
         cables: 2,
         ..Pair::default()
     })
-    .expect("a bed");
+    .expect("a test bed");
     let (client, server) = (bed.world.client(), bed.world.server());
     bed.run_ok("link eth0 --rate 20mbit");
     bed.run_ok("link eth1 --rate 4mbit");
     let mut busy = Vec::new();
     for port in [0, 1] {
         let to = SocketAddr::new(server.ports[port].v4.into(), 5001);
-        busy.push(traffic::eager(server, &Tcp::listen(to).sink()).expect("a sink"));
-        busy.push(traffic::eager(client, &Tcp::connect(to, 8).source()).expect("a program"));
+        busy.push(traffic::start_now(server, &Tcp::listen(to).sink()).expect("a sink"));
+        busy.push(traffic::start_now(client, &Tcp::connect(to, 8).source()).expect("a program"));
     }
     pause(1.0);
     let to = server.ports[1].v4.into();
-    let mut ping = clients::ping(client, to, Duration::from_millis(20), count).expect("a ping");
+    let mut ping =
+        real_programs::ping(client, to, Duration::from_millis(20), count).expect("a ping");
     // The lines end with the ping.
     let lines = ping.remaining_lines(EVENT_TIMEOUT);
-    let times = clients::Pings::parse(lines.iter().map(String::as_str)).times();
+    let times = real_programs::Pings::parse(lines.iter().map(String::as_str)).times();
     let answers = times.len();
     assert!(
         answers * 10 >= count as usize * 9,
@@ -236,9 +234,9 @@ fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
     let mut sources = Vec::new();
     let mut sinks = Vec::new();
     for (port, flows) in [(5001, 1), (5002, 8)] {
-        let to = SocketAddr::new(server.address(Internet::V4), port);
-        sources.push(traffic::eager(server, &Tcp::listen(to).source()).expect("a source"));
-        sinks.push(traffic::eager(client, &Tcp::connect(to, flows).sink()).expect("a sink"));
+        let to = SocketAddr::new(server.address(Family::V4), port);
+        sources.push(traffic::start_now(server, &Tcp::listen(to).source()).expect("a source"));
+        sinks.push(traffic::start_now(client, &Tcp::connect(to, flows).sink()).expect("a sink"));
     }
     let line = format!("set pid:{} --min-down 6mbit", sinks[0].pid());
     netnice.run_line(&line).expect("it fits");
@@ -300,7 +298,7 @@ fn picture(bed: &TestBed) -> Vec<String> {
 
 #[test]
 fn a_refusal_changes_nothing_in_show_nor_in_the_kernel() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (a, b) = (bed.sleeper(), bed.sleeper());
     bed.run_ok("link eth0 --rate 100mbit --down-rate 100mbit");
     let holder = format!("pid:{}", a.pid());
@@ -343,7 +341,7 @@ fn a_refusal_changes_nothing_in_show_nor_in_the_kernel() {
 
 #[test]
 fn where_the_driver_tells_the_rate_a_refusal_says_so() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let a = bed.sleeper();
     bed.run_ok("link eth0");
     let shown = bed.netnice.show().expect("a show");

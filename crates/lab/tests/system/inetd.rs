@@ -31,7 +31,7 @@ struct Inetd {
 impl Inetd {
     /// Starts a super-server with this configuration; `words` follow the file's name.
     fn start(config: &str, words: &[&str]) -> Inetd {
-        let bed = TestBed::new().expect("a bed");
+        let bed = TestBed::new().expect("a test bed");
         let file = write(&bed, "inetd.conf", config);
         let file = file.to_str().expect("text");
         let line = [&["inetd", file], words].concat();
@@ -57,7 +57,7 @@ impl Inetd {
     fn read(&self, port: u16, sessions: u32) -> Running {
         let to = self.bed.client(port);
         let reads = Tcp::connect(to, sessions).sink();
-        traffic::eager(self.bed.world.server(), &reads).expect("a client")
+        traffic::start_now(self.bed.world.server(), &reads).expect("a client")
     }
 
     /// Connects to an endpoint of the super-server.
@@ -401,7 +401,7 @@ fn what_does_not_fit_beside_the_others_is_refused_at_the_door() {
 
 #[test]
 fn a_bad_configuration_is_refused_at_start_and_by_check() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let file = bed.world.folder().join("inetd.toml");
     let name = file.display().to_string();
     let mut taken = bed.world.client().ns.command("perl");
@@ -452,7 +452,7 @@ fn a_bad_configuration_is_refused_at_start_and_by_check() {
 
 #[test]
 fn more_sessions_than_files_and_programs_with_as_many_as_ever() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let program = write(&bed, "program", "#!/bin/sh\nulimit -n\nexec cat\n");
     let lines = format!("8001 {}\n", program.display());
     let file = write(&bed, "inetd.conf", &lines);

@@ -337,7 +337,7 @@ const IN_VAIN: &[Case] = &[
 
 #[test]
 fn bad_input_gets_one_clear_error_and_changes_nothing() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let process = bed.sleeper();
     bed.run_ok("link eth0 --rate 100mbit");
     let name = format!("pid:{}", process.pid());
@@ -379,7 +379,7 @@ fn bad_input_gets_one_clear_error_and_changes_nothing() {
 
 #[test]
 fn a_script_is_no_program_to_the_kernel_and_that_is_said() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let script = bed.world.folder().join("backup");
     std::fs::write(&script, "#!/bin/sh\nsleep 1\n").expect("a script");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -394,7 +394,7 @@ fn a_script_is_no_program_to_the_kernel_and_that_is_said() {
 
 #[test]
 fn without_a_daemon_root_gets_one_and_others_are_told_the_command() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     bed.netnice.stop_daemon();
     let copy = bed.copy_for_all("netnice").expect("a copy");
     let mut command = as_user(&bed, ANN);
@@ -415,7 +415,7 @@ fn without_a_daemon_root_gets_one_and_others_are_told_the_command() {
 
 #[test]
 fn a_process_that_dies_meanwhile_leaves_nothing() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     for i in 0..12u32 {
         let mut command = bed.world.client().ns.command("sh");
         command.args(["-c", "sleep 0.0$0", &format!("{}", i % 4)]);
@@ -466,7 +466,7 @@ fn answered(socket: &std::path::Path, bytes: &[u8]) -> String {
 
 #[test]
 fn garbage_on_the_socket_gets_an_answer_and_changes_nothing() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let process = bed.sleeper();
     bed.run_ok(&format!("set pid:{} --up 4mbit", process.pid()));
     let before = standing(&bed);
@@ -501,7 +501,7 @@ fn garbage_on_the_socket_gets_an_answer_and_changes_nothing() {
 
 #[test]
 fn a_thousand_idle_guests_keep_nobody_from_being_served() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let process = bed.sleeper();
     let socket = bed.netnice.runtime().join("netnice.sock");
     sys::raise_file_limit().expect("descriptors");

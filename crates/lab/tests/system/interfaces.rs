@@ -35,15 +35,15 @@ fn gets(sink: Running, settle: f64) -> f64 {
 
 #[test]
 fn a_receive_limit_is_not_escaped_by_ipv6_destination_options() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (client, server) = (bed.world.client(), bed.world.server());
     let to = at(client, Internet::V6, 5001);
-    let sink = traffic::eager(client, &Udp::sink(to)).expect("a sink");
+    let sink = traffic::start_now(client, &Udp::sink(to)).expect("a sink");
     bed.run_ok(&format!("set pid:{} --down 4mbit", sink.pid()));
     // With the option the packets are a little longer than counted for a datagram.
     let flood = Udp::source(at(server, Internet::V6, 6001), to);
     let flood = flood.size(1400).rate(8_000_000).option();
-    let _flood = traffic::eager(server, &flood).expect("a flood");
+    let _flood = traffic::start_now(server, &flood).expect("a flood");
     bed.assert_limited(gets(sink, 0.5), R4M, "datagrams with an option");
 }
 
@@ -90,9 +90,9 @@ fn tagged(bed: &TestBed, payload: usize) -> Vec<u8> {
 
 #[test]
 fn a_receive_limit_is_not_escaped_by_a_priority_tag() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.client(5001);
-    let sink = traffic::eager(bed.world.client(), &Udp::sink(to)).expect("a sink");
+    let sink = traffic::start_now(bed.world.client(), &Udp::sink(to)).expect("a sink");
     bed.run_ok(&format!("set pid:{} --down 4mbit", sink.pid()));
     let frame = tagged(&bed, 1400);
     let server = &bed.world.server().ns;
@@ -147,14 +147,15 @@ fn what_a_macvlan_with_its_lower_links_own_address_receives_is_counted_once() {
 }
 
 fn receives_through(mode: &str) {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     if !macvlan(&bed, mode) {
         return;
     }
     let far: SocketAddr = "10.78.0.2:5001".parse().expect("an address");
-    let _source = traffic::eager(bed.world.server(), &Tcp::listen(far).source()).expect("a source");
+    let _source =
+        traffic::start_now(bed.world.server(), &Tcp::listen(far).source()).expect("a source");
     let sink = Tcp::connect(far, 2).sink();
-    let mut sink = traffic::ready(bed.world.client(), &sink).expect("a program");
+    let mut sink = traffic::start_waiting(bed.world.client(), &sink).expect("a program");
     bed.run_ok(&format!("set pid:{} --down 8mbit", sink.pid()));
     sink.go().expect("it goes");
     let (rate, ..) = bed.received_rate(1.5, 1.5).expect("a rate");
@@ -163,7 +164,7 @@ fn receives_through(mode: &str) {
 
 #[test]
 fn grace_periods_are_short_while_many_interfaces_come_and_no_longer() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let setting = std::path::Path::new("/sys/kernel/rcu_expedited");
     let note = bed.netnice.runtime().join("rcu-expedited");
     let are_long = || {
@@ -190,14 +191,14 @@ fn grace_periods_are_short_while_many_interfaces_come_and_no_longer() {
 
 #[test]
 fn what_a_macvlan_sends_is_counted_once_and_its_lower_link_keeps_its_classes() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     if !macvlan(&bed, "bridge") {
         return;
     }
     let far: SocketAddr = "10.78.0.2:5001".parse().expect("an address");
-    let _sink = traffic::eager(bed.world.server(), &Tcp::listen(far).sink()).expect("a sink");
+    let _sink = traffic::start_now(bed.world.server(), &Tcp::listen(far).sink()).expect("a sink");
     let sends = Tcp::connect(far, 2).source().rate(20_000_000);
-    let program = traffic::eager(bed.world.client(), &sends).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &sends).expect("a program");
     let target = format!("pid:{}", program.pid());
     bed.run_ok(&format!("set {target} --up 8mbit"));
     let counted = || {
@@ -231,7 +232,7 @@ fn what_a_macvlan_sends_is_counted_once_and_its_lower_link_keeps_its_classes() {
     bed.run_ok("link eth0 --rate 8mbit");
     let to = bed.sink(5002).expect("a sink");
     let flood = Udp::source(bed.client(6002), to).rate(20_000_000);
-    let _flood = traffic::eager(bed.world.client(), &flood).expect("a flood");
+    let _flood = traffic::start_now(bed.world.client(), &flood).expect("a flood");
     bed.run_ok(&format!("set {target} --min 6mbit"));
     let (record, from, until) = bed.record(0.7, 1.5).expect("a record");
     let mine = |flow: &Flow| wire::inbound(flow) && flow.target.1 == 5001;
@@ -276,10 +277,10 @@ fn sixty_changes_are_made_while_interfaces_come_and_go() {
 
 /// Makes three changes in each round.
 fn changes_beside_interfaces(rounds: usize) {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source().rate(12_000_000);
-    let program = traffic::eager(bed.world.client(), &flows).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     let target = format!("pid:{}", program.pid());
     let done = AtomicBool::new(false);
     let times = std::thread::scope(|scope| {

@@ -22,7 +22,7 @@ fn fill(folder: &Path) {
 
 #[test]
 fn on_a_full_disk_a_change_is_refused_and_what_was_there_stays() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let runtime = bed.netnice.runtime().to_owned();
     bed.netnice.stop_daemon();
     // The world unmounts everything below its folder.
@@ -32,7 +32,7 @@ fn on_a_full_disk_a_change_is_refused_and_what_was_there_stays() {
     bed.netnice.start_daemon().expect("it starts there");
     let to = bed.sink(5001).expect("a sink");
     let source = Tcp::connect(to, 2).source();
-    let program = traffic::eager(bed.world.client(), &source).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &source).expect("a program");
     let (held, other) = (program.pid(), bed.sleeper());
     bed.run_ok(&format!("set pid:{held} --up 4mbit"));
     let before = bed.netnice.show_without_counters().expect("a show");
@@ -73,7 +73,7 @@ fn flow(bed: &TestBed, port: u16) -> anyhow::Result<traffic::Running> {
     let (client, server) = (bed.world.client(), bed.world.server());
     let source = Direct::source(at(client, Family::V4, port), at(server, Family::V4, 9));
     let source = source.contract("up 10mbit").by(bed.netnice.runtime());
-    traffic::ready(client, &source)
+    traffic::start_waiting(client, &source)
 }
 
 #[test]
@@ -81,10 +81,10 @@ fn where_no_memory_may_be_locked_limits_hold_and_flows_are_open() {
     const NO_MEMORY: [&str; 3] = ["prlimit", "--memlock=0:0", "--"];
     const NOT_LIFTED: [&str; 3] = ["setpriv", "--bounding-set", "-sys_resource"];
     const NOT_LOCKED: [&str; 3] = ["setpriv", "--bounding-set", "-sys_resource,-ipc_lock"];
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let source = Tcp::connect(to, 2).source();
-    let program = traffic::eager(bed.world.client(), &source).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &source).expect("a program");
     for (k, rights) in [&[][..], &NOT_LIFTED, &NOT_LOCKED].iter().enumerate() {
         bed.netnice.stop_daemon();
         let words = [&NO_MEMORY[..], rights].concat();
@@ -160,14 +160,14 @@ impl Drop for MemoryGroup {
 
 #[test]
 fn where_memory_is_short_a_change_is_made_or_refused_and_what_was_there_stays() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let Some(group) = MemoryGroup::new() else {
         netnice_lab::testbed::skip("this machine has no memory controller");
         return;
     };
     let to = bed.sink(5001).expect("a sink");
     let source = Tcp::connect(to, 2).source();
-    let program = traffic::eager(bed.world.client(), &source).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &source).expect("a program");
     let held = format!("pid:{}", program.pid());
     bed.run_ok(&format!("set {held} --up 4mbit"));
     let others: Vec<_> = (0..8).map(|_| bed.sleeper()).collect();

@@ -10,8 +10,8 @@ use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true, skip};
-use netnice_lab::traffic::clients::{Pings, ping_words};
-use netnice_lab::traffic::{self, Family, Life, Tcp, Udp};
+use netnice_lab::traffic::real_programs::{Pings, ping_words};
+use netnice_lab::traffic::{self, ParentProcess, RunOptions, Tcp, Udp};
 use netnice_lab::wire::{self, Flow, Tap};
 use netnice_lab::world::{Family as Internet, Offloads, Pair, Tunnel};
 
@@ -23,31 +23,26 @@ const fn rate(text: &'static str, bits: u64) -> Rate {
     Rate { text, bits }
 }
 
-fn eager() -> Life {
-    Life {
-        eager: true,
-        ..Life::default()
-    }
-}
-
 #[test]
 fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
     let bed = TestBed::with(Pair {
         cables: 2,
         ..Pair::default()
     })
-    .expect("a bed");
+    .expect("a test bed");
     let (client, server) = (bed.world.client(), bed.world.server());
     let far = |port: usize| SocketAddr::new(server.ports[port].v4.into(), 5001);
     let here: SocketAddr = "127.0.0.1:5001".parse().expect("an address");
     let mut sinks = Vec::new();
     for (host, to) in [(server, far(0)), (server, far(1)), (client, here)] {
-        sinks.push(traffic::eager(host, &Tcp::listen(to).sink()).expect("a sink"));
+        sinks.push(traffic::start_now(host, &Tcp::listen(to).sink()).expect("a sink"));
     }
-    let mut program = Family::start(client).expect("a program");
+    let mut program = ParentProcess::start(client).expect("a program");
     for to in [far(0), far(1), here] {
         let flows = Tcp::connect(to, 2).source();
-        program.traffic(&flows, eager()).expect("a child");
+        program
+            .traffic(&flows, RunOptions::at_once())
+            .expect("a child");
     }
     bed.run_ok(&format!("set pid:{} --up 20mbit", program.pid()));
     // The packets that pass are judged, not the bytes that programs read: a lost packet delays
@@ -82,23 +77,27 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
 
 #[test]
 fn over_ipv6_a_limit_holds_in_both_directions() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (client, server) = (bed.world.client(), bed.world.server());
     let (up, down) = (
         at(server, Internet::V6, 5001),
         at(server, Internet::V6, 5002),
     );
     let _sinks = [
-        traffic::eager(server, &Tcp::listen(up).sink()).expect("a sink"),
-        traffic::eager(server, &Udp::sink(up)).expect("a sink"),
+        traffic::start_now(server, &Tcp::listen(up).sink()).expect("a sink"),
+        traffic::start_now(server, &Udp::sink(up)).expect("a sink"),
     ];
-    let _source = traffic::eager(server, &Tcp::listen(down).source()).expect("a source");
-    let mut program = Family::start(client).expect("a program");
+    let _source = traffic::start_now(server, &Tcp::listen(down).source()).expect("a source");
+    let mut program = ParentProcess::start(client).expect("a program");
     let flood = Udp::source(at(client, Internet::V6, 6001), up).rate(8_000_000);
     for sends in [&Tcp::connect(up, 2).source(), &Tcp::connect(up, 1).source()] {
-        program.traffic(sends, eager()).expect("a child");
+        program
+            .traffic(sends, RunOptions::at_once())
+            .expect("a child");
     }
-    program.traffic(&flood, eager()).expect("a child");
+    program
+        .traffic(&flood, RunOptions::at_once())
+        .expect("a child");
     bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
     let (record, from, until) = bed.record(0.7, 1.5).expect("a record");
     let sent = |f: &wire::Flow| wire::inbound(f) && f.source.0.is_ipv6() && f.target.1 == 5001;
@@ -106,7 +105,7 @@ fn over_ipv6_a_limit_holds_in_both_directions() {
     // Acknowledgements of the sender would count as received.
     drop(program);
     let receives = Tcp::connect(down, 4).sink();
-    let mut receiver = traffic::ready(client, &receives).expect("another program");
+    let mut receiver = traffic::start_waiting(client, &receives).expect("another program");
     bed.run_ok(&format!("set pid:{} --down 4mbit", receiver.pid()));
     receiver.go().expect("it goes");
     let (rate, ..) = bed.received_rate(1.5, 1.5).expect("a rate");
@@ -115,16 +114,16 @@ fn over_ipv6_a_limit_holds_in_both_directions() {
 
 #[test]
 fn a_tunnel_without_a_layer_2_is_limited_both_ways() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (client, server) = (bed.world.client(), bed.world.server());
     let Some(tunnel) = Tunnel::between(client, server).expect("a tunnel") else {
         return skip("this kernel has no tun devices");
     };
     let far = |port| SocketAddr::new(Tunnel::SECOND.into(), port);
-    let _sink = traffic::eager(server, &Tcp::listen(far(5001)).sink()).expect("a sink");
-    let _source = traffic::eager(server, &Tcp::listen(far(5002)).source()).expect("a source");
+    let _sink = traffic::start_now(server, &Tcp::listen(far(5001)).sink()).expect("a sink");
+    let _source = traffic::start_now(server, &Tcp::listen(far(5002)).source()).expect("a source");
     let sends = Tcp::connect(far(5001), 2).source();
-    let sender = traffic::eager(client, &sends).expect("a program");
+    let sender = traffic::start_now(client, &sends).expect("a program");
     bed.run_ok(&format!("set pid:{} --up 4mbit", sender.pid()));
     pause(0.7);
     let (from, before) = (sys::now_ns(), tunnel.carried());
@@ -135,7 +134,7 @@ fn a_tunnel_without_a_layer_2_is_limited_both_ways() {
     // Acknowledgements of the sender would count as received.
     drop(sender);
     let receives = Tcp::connect(far(5002), 2).sink();
-    let mut receiver = traffic::ready(client, &receives).expect("another program");
+    let mut receiver = traffic::start_waiting(client, &receives).expect("another program");
     bed.run_ok(&format!("set pid:{} --down 4mbit", receiver.pid()));
     receiver.go().expect("it goes");
     let (rate, ..) = bed.received_rate(1.5, 1.5).expect("a rate");
@@ -144,10 +143,10 @@ fn a_tunnel_without_a_layer_2_is_limited_both_ways() {
 
 #[test]
 fn a_limit_is_lowered_raised_and_lifted_under_way() {
-    let bed = TestBed::with_offloads().expect("a bed");
+    let bed = TestBed::with_offloads().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();
-    let program = traffic::eager(bed.world.client(), &flows).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     let pid = program.pid();
     bed.run_ok(&format!("set pid:{pid} --up 12mbit"));
     bed.await_limited(
@@ -170,12 +169,14 @@ fn a_ping_does_not_wait_behind_the_bulk_of_its_own_program() {
             offloads,
             ..Pair::default()
         })
-        .expect("a bed");
+        .expect("a test bed");
         let to = bed.sink(5001).expect("a sink");
-        let mut program = Family::start(bed.world.client()).expect("a program");
+        let mut program = ParentProcess::start(bed.world.client()).expect("a program");
         bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
         let flows = Tcp::connect(to, 8).source();
-        program.traffic(&flows, eager()).expect("a child");
+        program
+            .traffic(&flows, RunOptions::at_once())
+            .expect("a child");
         pause(1.0);
         let words = ping_words(to.ip(), Duration::from_millis(20), 50);
         let ping = program.run(&words).expect("a ping");
@@ -196,14 +197,16 @@ fn a_ping_does_not_wait_behind_the_bulk_of_its_own_program() {
 
 #[test]
 fn forty_nested_limits_stay_inside_a_small_one() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
-    let mut program = Family::start(bed.world.client()).expect("a program");
+    let mut program = ParentProcess::start(bed.world.client()).expect("a program");
     bed.run_ok(&format!("set pid:{} --up 1mbit", program.pid()));
     for child in 0..40 {
         let sends = Udp::source(bed.client(6000 + child), to);
         let sends = sends.size(200).rate(64_000);
-        let pid = program.traffic(&sends, eager()).expect("a child");
+        let pid = program
+            .traffic(&sends, RunOptions::at_once())
+            .expect("a child");
         bed.run_ok(&format!("set pid:{pid} --up 64kbit"));
     }
     // Each limit begins with a burst of its own, which is compensated before this.
@@ -216,10 +219,10 @@ fn forty_nested_limits_stay_inside_a_small_one() {
 
 #[test]
 fn a_flood_above_its_limit_is_slowed() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let flood = Udp::source(bed.client(6001), to);
-    let mut program = traffic::ready(bed.world.client(), &flood).expect("a program");
+    let mut program = traffic::start_waiting(bed.world.client(), &flood).expect("a program");
     bed.run_ok(&format!("set pid:{} --up 20mbit", program.pid()));
     let server = &bed.world.server().ns;
     let tap = Tap::start(server, "eth0").expect("a tap");

@@ -180,7 +180,7 @@ fn descriptors(netnice: &Netnice) -> usize {
 }
 
 fn serial(requests: u64, memory: u64) {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let second = bed.world.folder().join("second");
     bed.run_ok("link eth0 --rate 100mbit");
     let start = |uid: u32, targets: &[String]| Crowd::start(&bed, &second, uid, requests, targets);

@@ -62,7 +62,7 @@ pub(crate) fn traffic_as(
 ) -> Result<Running> {
     let words = setpriv(uid);
     let words = words.each_ref().map(String::as_str);
-    traffic::eager_behind(bed.world.client(), &words, Some(lab), program)
+    traffic::start_through(bed.world.client(), &words, Some(lab), program)
 }
 
 /// Starts a process of the user `uid` that does nothing.
@@ -103,7 +103,7 @@ fn up(bed: &TestBed, pid: u32) -> Value {
 
 #[test]
 fn a_user_limits_own_processes_and_lifts_own_limits() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let own = process_of(&bed, ANN);
     let pid = own.pid();
     let set = run_as(&bed, ANN, &format!("set pid:{pid} --up 4mbit --down 8mbit"));
@@ -125,7 +125,7 @@ fn a_user_limits_own_processes_and_lifts_own_limits() {
 
 #[test]
 fn a_user_cannot_lift_what_root_has_set() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let own = process_of(&bed, ANN);
     let pid = own.pid();
     bed.run_ok(&format!("set pid:{pid} --up 2mbit"));
@@ -147,7 +147,7 @@ fn a_user_cannot_lift_what_root_has_set() {
 
 #[test]
 fn a_user_neither_reserves_nor_touches_others() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (own, other) = (process_of(&bed, ANN), process_of(&bed, BOB));
     let roots = bed.sleeper();
     bed.run_ok("link eth0 --rate 100mbit");
@@ -178,7 +178,7 @@ fn a_user_neither_reserves_nor_touches_others() {
 
 #[test]
 fn a_number_that_was_given_to_somebody_else_is_not_hit() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let mut first = process_of(&bed, ANN);
     let pid = first.pid();
@@ -190,7 +190,7 @@ fn a_number_that_was_given_to_somebody_else_is_not_hit() {
     for _ in 0..50 {
         std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).expect("root may");
         let paced = Tcp::connect(to, 1).source().rate(12_000_000);
-        let running = traffic::eager(bed.world.client(), &paced).expect("a program");
+        let running = traffic::start_now(bed.world.client(), &paced).expect("a program");
         if running.pid() == pid {
             second = Some(running);
             break;
@@ -205,7 +205,7 @@ fn a_number_that_was_given_to_somebody_else_is_not_hit() {
 
 #[test]
 fn a_user_runs_programs_under_a_name_that_stays_theirs() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let copy = bed.copy_for_all("netnice").expect("a copy");
     let mut command = as_user(&bed, ANN);
     command.arg(&copy);
@@ -234,7 +234,7 @@ fn a_user_runs_programs_under_a_name_that_stays_theirs() {
 
 #[test]
 fn a_process_that_is_closed_to_its_user_is_closed_to_their_netnice() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     // prctl(PR_SET_DUMPABLE, 0), as programs that keep secrets do.
     let number = match std::env::consts::ARCH {
         "x86_64" => 157,
@@ -256,7 +256,7 @@ fn a_process_that_is_closed_to_its_user_is_closed_to_their_netnice() {
 
 #[test]
 fn a_user_reads_what_holds_for_them_and_undoes_in_time_what_they_did() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let own = process_of(&bed, ANN);
     let pid = own.pid();
     bed.run_ok(&format!("set pid:{pid} --up 8mbit"));

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// A test bed whose daemon has loaded this policy.
 fn obeying(text: &str) -> TestBed {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     write(&bed, text);
     bed.run_ok("reload");
     bed
@@ -89,7 +89,7 @@ fn a_rule_waits_for_its_unit_and_holds_it_from_its_first_packet_on() {
     let procs = procs.to_str().expect("a plain path");
     let flows = Tcp::connect(to, 2).source();
     let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\"", procs];
-    let _program = traffic::eager_behind(bed.world.client(), &words, None, &flows).expect("it");
+    let _program = traffic::start_through(bed.world.client(), &words, None, &flows).expect("it");
     bed.await_limited(|| bed.sent_rate(0.7, 1.5).expect("a rate"), R4M, "the unit");
     // Beside the rule a user may request less, and the smaller limit applies. Root may clear both;
     // a reload then restores the rule.
@@ -238,7 +238,7 @@ fn a_policy_is_in_force_as_soon_as_the_daemon_serves() {
 
 #[test]
 fn a_host_without_an_input_meter_limits_by_the_short_form_what_is_sent_alone() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let target = format!("pid:{}", sleeper.pid());
     bed.run_ok(&format!("{} 4mbit", sleeper.pid()));

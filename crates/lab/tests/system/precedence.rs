@@ -21,7 +21,7 @@ fn up(bed: &TestBed, name: &str) -> Value {
 
 #[test]
 fn a_users_limit_of_another_kind_refuses_nothing_of_root_and_comes_back() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let group = Cgroup::create("precedence").expect("a control group");
     let own = process_of(&bed, ANN);
     group.take(own.pid()).expect("it moves");
@@ -44,7 +44,7 @@ fn a_users_limit_of_another_kind_refuses_nothing_of_root_and_comes_back() {
 
 #[test]
 fn a_users_limit_on_a_process_refuses_nothing_of_root_on_the_same() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     bed.run_ok("link eth0 --rate 100mbit");
     let own = process_of(&bed, ANN);
     let pid = format!("pid:{}", own.pid());
@@ -72,7 +72,7 @@ fn nested(bed: &TestBed, levels: usize) -> (Proc, Vec<String>) {
 
 #[test]
 fn nested_limits_of_a_user_leave_room_for_those_of_root() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let group = Cgroup::create("precedence").expect("a control group");
     let (shells, pids) = nested(&bed, 5);
     for pid in &pids {
@@ -97,7 +97,7 @@ fn nested_limits_of_a_user_leave_room_for_those_of_root() {
 
 #[test]
 fn a_policy_is_read_again_whatever_users_have_asked_meanwhile() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let group = Cgroup::create("precedence").expect("a control group");
     let own = process_of(&bed, ANN);
     group.take(own.pid()).expect("it moves");

@@ -10,7 +10,7 @@ use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true, skip};
-use netnice_lab::traffic::{self, Family, Life, Tcp, Udp};
+use netnice_lab::traffic::{self, ParentProcess, RunOptions, Tcp, Udp};
 use netnice_lab::wire::{self, Flow, Tap};
 
 const R12M: Rate = Rate {
@@ -27,13 +27,6 @@ const R2M: Rate = Rate {
 const CHILDREN: u32 = 40;
 const SECOND: u64 = 1_000_000_000;
 const HALF: u64 = SECOND / 2;
-
-fn eager() -> Life {
-    Life {
-        eager: true,
-        ..Life::default()
-    }
-}
 
 /// Starts a command that executes a traffic program, and waits until it sends.
 fn sends(command: Command) -> Proc {
@@ -61,20 +54,26 @@ fn shell(bed: &TestBed, script: &str) -> Proc {
 
 #[test]
 fn children_old_and_new_share_one_limit_with_their_parent() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
-    let mut family = Family::start(bed.world.client()).expect("a family");
+    let mut parent = ParentProcess::start(bed.world.client()).expect("a parent");
     let flows = Tcp::connect(to, 2).source();
-    family.traffic(&flows, eager()).expect("a child");
-    bed.run_ok(&format!("set pid:{} --up 4mbit", family.pid()));
+    parent
+        .traffic(&flows, RunOptions::at_once())
+        .expect("a child");
+    bed.run_ok(&format!("set pid:{} --up 4mbit", parent.pid()));
     bed.await_limited(
         || bed.sent_rate(0.5, 1.5).expect("a rate"),
         R4M,
         "a child from before",
     );
     let flood = Udp::source(bed.client(6001), to).rate(8_000_000);
-    family.traffic(&flows, eager()).expect("a child");
-    family.traffic(&flood, eager()).expect("a child");
+    parent
+        .traffic(&flows, RunOptions::at_once())
+        .expect("a child");
+    parent
+        .traffic(&flood, RunOptions::at_once())
+        .expect("a child");
     bed.await_limited(
         || bed.sent_rate(0.5, 1.5).expect("a rate"),
         R4M,
@@ -84,15 +83,19 @@ fn children_old_and_new_share_one_limit_with_their_parent() {
 
 #[test]
 fn with_only_the_living_descendants_stay_free_and_new_ones_are_held() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
-    let mut family = Family::start(bed.world.client()).expect("a family");
+    let mut parent = ParentProcess::start(bed.world.client()).expect("a parent");
     let paced = Tcp::connect(to, 1).source().rate(12_000_000);
-    let old = family.traffic(&paced, eager()).expect("a child");
-    bed.run_ok(&format!("set pid:{} --up 4mbit --only", family.pid()));
+    let old = parent
+        .traffic(&paced, RunOptions::at_once())
+        .expect("a child");
+    bed.run_ok(&format!("set pid:{} --up 4mbit --only", parent.pid()));
     bed.await_unlimited((0.3, 0.7), R4M, "a child from before");
-    family.stop(old).expect("it reports");
-    family.traffic(&paced, eager()).expect("a child");
+    parent.stop(old).expect("it reports");
+    parent
+        .traffic(&paced, RunOptions::at_once())
+        .expect("a child");
     bed.await_limited(
         || bed.sent_rate(0.5, 1.5).expect("a rate"),
         R4M,
@@ -102,7 +105,7 @@ fn with_only_the_living_descendants_stay_free_and_new_ones_are_held() {
 
 #[test]
 fn grandchildren_after_exec_share_the_limit_too() {
-    let bed = TestBed::with_offloads().expect("a bed");
+    let bed = TestBed::with_offloads().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let words = shell_words(&Tcp::connect(to, 2).source());
     // The shell starts a shell, which starts one program and executes another.
@@ -120,7 +123,7 @@ fn grandchildren_after_exec_share_the_limit_too() {
 
 #[test]
 fn many_children_at_once_keep_the_limit() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let words = shell_words(&Tcp::connect(to, 1).source());
     let script = format!(
@@ -160,7 +163,7 @@ fn many_children_at_once_keep_the_limit() {
 
 #[test]
 fn what_netnice_runs_is_held_and_its_status_is_passed_on() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let words = shell_words(&Tcp::connect(to, 2).source());
     let mut command = bed
@@ -193,7 +196,7 @@ fn what_netnice_runs_is_held_and_its_status_is_passed_on() {
 
 #[test]
 fn programs_of_one_name_share_one_limit() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let words = shell_words(&Tcp::connect(to, 2).source());
     let mut running = Vec::new();
@@ -220,12 +223,13 @@ fn programs_of_one_name_share_one_limit() {
 
 #[test]
 fn accepted_connections_follow_their_listener_whether_old_or_new() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let at = bed.client(5001);
-    let server = traffic::eager(bed.world.client(), &Tcp::listen(at).source()).expect("a server");
+    let server =
+        traffic::start_now(bed.world.client(), &Tcp::listen(at).source()).expect("a server");
     let ask = || {
         let sink = Tcp::connect(at, 2).sink();
-        traffic::eager(bed.world.server(), &sink).expect("who downloads")
+        traffic::start_now(bed.world.server(), &sink).expect("who downloads")
     };
     let _before = ask();
     bed.run_ok(&format!("set pid:{} --up 4mbit", server.pid()));
@@ -244,16 +248,16 @@ fn accepted_connections_follow_their_listener_whether_old_or_new() {
 
 #[test]
 fn nobody_else_is_held() {
-    let bed = TestBed::with_offloads().expect("a bed");
+    let bed = TestBed::with_offloads().expect("a test bed");
     let (to, other) = (
         bed.sink(5001).expect("a sink"),
         bed.sink(5002).expect("a sink"),
     );
     let client = bed.world.client();
-    let program = traffic::eager(client, &Tcp::connect(to, 4).source()).expect("a program");
+    let program = traffic::start_now(client, &Tcp::connect(to, 4).source()).expect("a program");
     bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
     let free = Tcp::connect(other, 1).source().rate(12_000_000);
-    let _free = traffic::eager(client, &free).expect("another program");
+    let _free = traffic::start_now(client, &free).expect("another program");
     let mut beside = 0.0;
     let limited = || {
         let (record, from, until) = bed.record_with_rate(10e6, 0.7, 1.5).expect("a record");
@@ -270,7 +274,7 @@ fn nobody_else_is_held() {
 
 #[test]
 fn loopback_is_limited_too() {
-    let bed = TestBed::with_offloads().expect("a bed");
+    let bed = TestBed::with_offloads().expect("a test bed");
     let client = bed.world.client();
     let mut programs = Vec::new();
     let mut ports = 5001..;
@@ -278,8 +282,9 @@ fn loopback_is_limited_too() {
         for host in ["127.0.0.1", "[::1]"] {
             let port = ports.next().expect("a port");
             let at = format!("{host}:{port}").parse().expect("an address");
-            let sink = traffic::eager(client, &Tcp::listen(at).sink()).expect("a sink");
-            let source = traffic::eager(client, &Tcp::connect(at, 2).source()).expect("a source");
+            let sink = traffic::start_now(client, &Tcp::listen(at).sink()).expect("a sink");
+            let source =
+                traffic::start_now(client, &Tcp::connect(at, 2).source()).expect("a source");
             let limited = if side == "--up" { &source } else { &sink };
             bed.run_ok(&format!("set pid:{} {side} 20mbit", limited.pid()));
             programs.push((side, at, [source, sink]));
@@ -311,19 +316,20 @@ fn loopback_is_limited_too() {
 
 #[test]
 fn receiving_is_limited_for_tcp_and_udp() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let from = bed.source(5001).expect("a source");
     let client = bed.world.client();
     // It starts to read only under the limit: before, it would be as fast as the machine, and TCP
     // needs long to reduce its rate to 4 Mbit/s.
-    let mut sink = traffic::ready(client, &Tcp::connect(from, 4).sink()).expect("a program");
+    let mut sink =
+        traffic::start_waiting(client, &Tcp::connect(from, 4).sink()).expect("a program");
     bed.run_ok(&format!("set pid:{} --down 4mbit", sink.pid()));
     sink.go().expect("it goes");
     let at = bed.client(5002);
-    let datagrams = traffic::eager(client, &Udp::sink(at)).expect("a program");
+    let datagrams = traffic::start_now(client, &Udp::sink(at)).expect("a program");
     bed.run_ok(&format!("set pid:{} --down 4mbit", datagrams.pid()));
     let flood = Udp::source(bed.server(5003), at).rate(8_000_000);
-    let _flood = traffic::eager(bed.world.server(), &flood).expect("a flood");
+    let _flood = traffic::start_now(bed.world.server(), &flood).expect("a flood");
     let (all, from, to) = bed.received_rate(1.5, 1.5).expect("a rate");
     // A report has a sample every 10 ms, and one that ends after the window.
     wait_until(to + SECOND / 10);
@@ -335,14 +341,14 @@ fn receiving_is_limited_for_tcp_and_udp() {
 
 #[test]
 fn the_whole_host_by_pid_1_and_a_lower_limit_inside() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (to, other) = (
         bed.sink(5001).expect("a sink"),
         bed.sink(5002).expect("a sink"),
     );
     let client = bed.world.client();
-    let _all = traffic::eager(client, &Tcp::connect(to, 4).source()).expect("a program");
-    let inner = traffic::eager(client, &Tcp::connect(other, 4).source()).expect("a program");
+    let _all = traffic::start_now(client, &Tcp::connect(to, 4).source()).expect("a program");
+    let inner = traffic::start_now(client, &Tcp::connect(other, 4).source()).expect("a program");
     bed.run_ok("1 12mbit");
     bed.run_ok(&format!("set pid:{} --both 4mbit", inner.pid()));
     let (record, from, until) = bed.record_with_rate(6e6, 1.0, 1.5).expect("a record");
@@ -374,7 +380,7 @@ fn talker(bed: &TestBed) -> PathBuf {
 
 #[test]
 fn a_static_go_program_is_held_as_client_and_as_server() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let talker = talker(&bed);
     let to = bed.sink(5001).expect("a sink");
     let ns = &bed.world.client().ns;
@@ -399,7 +405,7 @@ fn a_static_go_program_is_held_as_client_and_as_server() {
     let server = go(&["serve", &at.to_string()]);
     bed.run_ok(&format!("set pid:{} --up 4mbit", server.pid()));
     let sink = Tcp::connect(at, 4).sink();
-    let _sink = traffic::eager(bed.world.server(), &sink).expect("who downloads");
+    let _sink = traffic::start_now(bed.world.server(), &sink).expect("who downloads");
     // The kernel still sends data in the ended client's sockets, so only the server's port is
     // measured.
     let rate = bed.sent_rate_of(0.7, 1.5, |f| f.source.1 == at.port());
@@ -408,7 +414,7 @@ fn a_static_go_program_is_held_as_client_and_as_server() {
 
 #[test]
 fn new_mptcp_sockets_are_held_and_old_ones_are_told_of() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     for host in [bed.world.client(), bed.world.server()] {
         if host.ns.sysctl("net/mptcp/enabled", "1").is_err() {
             return skip("this kernel has no MPTCP");
@@ -417,27 +423,33 @@ fn new_mptcp_sockets_are_held_and_old_ones_are_told_of() {
     let (to, at) = (bed.server(5001), bed.client(5002));
     let server = bed.world.server();
     let listen = Tcp::listen(to).sink().mptcp();
-    let _sink = traffic::eager(server, &listen).expect("a sink");
-    let mut family = Family::start(bed.world.client()).expect("a family");
+    let _sink = traffic::start_now(server, &listen).expect("a sink");
+    let mut parent = ParentProcess::start(bed.world.client()).expect("a parent");
     // The kernel makes their connections without a visible owner: only their unit or cgroup limits
     // them (`tests/system/groups.rs`).
     let idle = Tcp::connect(to, 2).sink().mptcp();
-    family.traffic(&idle, eager()).expect("a child from before");
-    let answer = bed.run_ok(&format!("set pid:{} --up 4mbit", family.pid()));
+    parent
+        .traffic(&idle, RunOptions::at_once())
+        .expect("a child from before");
+    let answer = bed.run_ok(&format!("set pid:{} --up 4mbit", parent.pid()));
     assert!(answer.stdout.contains("MPTCP"), "{answer:?}");
-    let told = bed.run_ok(&format!("explain pid:{}", family.pid())).stdout;
+    let told = bed.run_ok(&format!("explain pid:{}", parent.pid())).stdout;
     assert!(told.contains("MPTCP"), "{told}");
     let flows = Tcp::connect(to, 2).source().mptcp();
-    family.traffic(&flows, eager()).expect("a child");
+    parent
+        .traffic(&flows, RunOptions::at_once())
+        .expect("a child");
     bed.await_limited(
         || bed.sent_rate(0.7, 1.5).expect("a rate"),
         R4M,
         "connected",
     );
     let listener = Tcp::listen(at).source().mptcp();
-    family.traffic(&listener, eager()).expect("a child");
+    parent
+        .traffic(&listener, RunOptions::at_once())
+        .expect("a child");
     let ask = Tcp::connect(at, 2).sink().mptcp();
-    let _ask = traffic::eager(server, &ask).expect("who downloads");
+    let _ask = traffic::start_now(server, &ask).expect("who downloads");
     bed.await_limited(
         || bed.sent_rate(0.7, 1.5).expect("a rate"),
         R4M,

@@ -24,7 +24,7 @@ use crate::people::{ANN, BOB, as_user, process_of, run_as};
 
 /// A test bed whose daemon has loaded these quotas.
 fn test_bed(quotas: &str) -> TestBed {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let text = format!("[quotas]\n{quotas}\n");
     fs::write(bed.netnice.policy(), text).expect("a policy");
     bed.run_ok("reload");
@@ -125,7 +125,7 @@ fn a_user_has_so_many_targets_and_the_refusal_says_so() {
 
 #[test]
 fn no_change_of_a_user_waits_for_a_year() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let own = process_of(&bed, ANN);
     let line = format!("set pid:{} --up 4mbit --for 8784h", own.pid());
     let answer = run_as(&bed, ANN, &line);
@@ -150,7 +150,7 @@ fn so_many_changes_of_a_user_wait_at_a_time() {
 
 #[test]
 fn refusals_of_a_user_do_not_erase_the_log() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let roots = bed.sleeper();
     bed.run_ok(&format!("set pid:{} --up 4mbit", roots.pid()));
     let runtime = bed.netnice.runtime();
@@ -179,12 +179,12 @@ fn refusals_of_a_user_do_not_erase_the_log() {
 
 #[test]
 fn what_a_driver_says_is_bounded() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let device = &bed.world.client().port().device;
     bed.run_ok(&format!("link {device} --rate 100mbit"));
     let source = Direct::source(bed.client(6001), bed.server(6001));
     let source = source.by(bed.netnice.runtime()).rate(1_000_000);
-    let _flow = traffic::eager(bed.world.client(), &source).expect("a flow");
+    let _flow = traffic::start_now(bed.world.client(), &source).expect("a flow");
     let path = bed.netnice.runtime().join(format!("driver-{device}.log"));
     assert!(path.exists(), "{}", path.display());
     // Appends, as the driver does.
@@ -209,7 +209,7 @@ fn what_a_driver_says_is_bounded() {
 
 #[test]
 fn a_connection_whose_program_ended_counts_until_it_ends() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let device = &bed.world.client().port().device;
     bed.run_ok(&format!("link {device} --rate 100mbit"));
     let runtime = bed.netnice.runtime();
@@ -264,7 +264,7 @@ fn with_sockets(bed: &TestBed, uid: u32, sockets: u32) -> Proc {
 
 #[test]
 fn a_user_who_asks_much_waits_and_others_do_not() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let busy = with_sockets(&bed, ANN, 3_000);
     // The eBPF programs are loaded and stay loaded.
     let roots = bed.sleeper();

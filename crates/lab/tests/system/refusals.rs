@@ -27,7 +27,7 @@ fn refused(bed: &TestBed, line: &str, status: i32, words: &[&str]) -> CommandOut
 
 #[test]
 fn a_minimum_that_does_not_fit_is_refused_with_everything_one_needs_to_know() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (a, b) = (bed.sleeper(), bed.sleeper());
     bed.run_ok("link eth0 --rate 100mbit --down-rate 100mbit");
     bed.run_ok(&format!(
@@ -66,7 +66,7 @@ fn a_minimum_that_does_not_fit_is_refused_with_everything_one_needs_to_know() {
 
 #[test]
 fn a_minimum_needs_a_managed_link() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let a = bed.sleeper();
     let line = format!("set pid:{} --min 1mbit", a.pid());
     refused(&bed, &line, 3, &["netnice link"]);
@@ -76,7 +76,7 @@ fn a_minimum_needs_a_managed_link() {
 
 #[test]
 fn a_link_with_somebody_elses_queue_is_refused_and_left_alone() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let ns = &bed.world.client().ns;
     htb::limit(ns, "eth0", 50_000_000, htb::Leaf::Default).expect("a foreign queue");
     let before = ns.tc("qdisc show dev eth0").expect("tc");
@@ -86,7 +86,7 @@ fn a_link_with_somebody_elses_queue_is_refused_and_left_alone() {
 
 #[test]
 fn a_sixth_level_of_nesting_is_refused() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     // Each shell prints its process id and becomes the parent of the next.
     let mut script = "echo $$; sleep 600".to_owned();
     for _ in 0..5 {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use netnice_lab::experiment::bench::{R4M, pause};
 use netnice_lab::process::{self, EVENT_TIMEOUT};
 use netnice_lab::testbed::{TestBed, becomes_true};
-use netnice_lab::traffic::{self, Family, Life, Running, Tcp};
+use netnice_lab::traffic::{self, ParentProcess, RunOptions, Running, Tcp};
 use netnice_lab::wire;
 
 /// The rate in bit/s that a program offers, five times its limit of 4 Mbit/s. (A higher rate would
@@ -18,7 +18,7 @@ const WANTED: u64 = 20_000_000;
 fn limited(bed: &TestBed) -> Running {
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source().rate(WANTED);
-    let program = traffic::eager(bed.world.client(), &flows).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
     bed.await_limited(|| bed.sent_rate(0.5, 1.0).expect("a rate"), R4M, "at first");
     program
@@ -55,7 +55,7 @@ fn take_programs_off(bed: &TestBed) {
 
 #[test]
 fn programs_that_were_taken_off_an_interface_are_put_back() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let _program = limited(&bed);
     take_programs_off(&bed);
     let log = || bed.run_ok("log").stdout;
@@ -67,7 +67,7 @@ fn programs_that_were_taken_off_an_interface_are_put_back() {
 
 #[test]
 fn our_own_pair_that_was_deleted_is_made_again() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let _program = limited(&bed);
     let ns = &bed.world.client().ns;
     ns.ip("link del nn0").expect("our own pair was there");
@@ -82,11 +82,11 @@ fn our_own_pair_that_was_deleted_is_made_again() {
 
 #[test]
 fn a_managed_link_that_lost_its_queue_gets_it_again() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     bed.run_ok("link eth0 --rate 4mbit");
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source().rate(WANTED);
-    let _program = traffic::eager(bed.world.client(), &flows).expect("a program");
+    let _program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     bed.await_limited(|| bed.sent_rate(0.5, 1.0).expect("a rate"), R4M, "at first");
     let ns = &bed.world.client().ns;
     ns.tc("qdisc del dev eth0 root")
@@ -96,7 +96,7 @@ fn a_managed_link_that_lost_its_queue_gets_it_again() {
 
 #[test]
 fn an_interface_that_goes_down_and_up_is_limited_as_before() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let _program = limited(&bed);
     let ns = &bed.world.client().ns;
     ns.ip("link set eth0 down").expect("down");
@@ -107,7 +107,7 @@ fn an_interface_that_goes_down_and_up_is_limited_as_before() {
 
 #[test]
 fn a_managed_interface_that_is_made_anew_is_served_again() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (client, server) = (&bed.world.client().ns, &bed.world.server().ns);
     let lay = || {
         let line = format!(
@@ -147,9 +147,9 @@ fn a_managed_interface_that_is_made_anew_is_served_again() {
         bed.netnice.show().expect("a show")
     );
     let far = "10.78.0.2:5001".parse().expect("an address");
-    let _sink = traffic::eager(bed.world.server(), &Tcp::listen(far).sink()).expect("a sink");
+    let _sink = traffic::start_now(bed.world.server(), &Tcp::listen(far).sink()).expect("a sink");
     let flows = Tcp::connect(far, 4).source();
-    let _program = traffic::eager(bed.world.client(), &flows).expect("a program");
+    let _program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     let (records, from, to) = bed.records(&["wan0"], 0.5, 1.5).expect("a record");
     let rate = records[0].rate(wire::inbound, from, to);
     bed.assert_limited(rate, R4M, "the link made anew");
@@ -157,10 +157,10 @@ fn a_managed_interface_that_is_made_anew_is_served_again() {
 
 #[test]
 fn an_interface_that_comes_later_is_limited_too() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
-    let mut family = Family::start(bed.world.client()).expect("a family");
-    bed.run_ok(&format!("set pid:{} --up 4mbit", family.pid()));
+    let mut parent = ParentProcess::start(bed.world.client()).expect("a parent");
+    bed.run_ok(&format!("set pid:{} --up 4mbit", parent.pid()));
     let (client, server) = (&bed.world.client().ns, &bed.world.server().ns);
     let line = format!(
         "link add name late0 type veth peer name late0 netns {}",
@@ -175,13 +175,10 @@ fn an_interface_that_comes_later_is_limited_too() {
         ns.ip("link set late0 up").expect("up");
     }
     let late = "10.78.0.2:5002".parse().expect("an address");
-    let _sink = traffic::eager(bed.world.server(), &Tcp::listen(late).sink()).expect("a sink");
-    let life = Life {
-        eager: true,
-        ..Life::default()
-    };
+    let _sink = traffic::start_now(bed.world.server(), &Tcp::listen(late).sink()).expect("a sink");
+    let life = RunOptions::at_once();
     for to in [to, late] {
-        family
+        parent
             .traffic(&Tcp::connect(to, 2).source(), life)
             .expect("a child");
     }
@@ -204,7 +201,7 @@ fn an_interface_that_comes_later_is_limited_too() {
 
 #[test]
 fn who_insists_is_told_of_and_the_next_change_tries_again() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let program = limited(&bed);
     let ns = &bed.world.client().ns;
     let there = || ns.ip("link show nn0").is_ok();
@@ -227,7 +224,7 @@ fn who_insists_is_told_of_and_the_next_change_tries_again() {
     drop(program);
     let to = bed.server(5001);
     let flows = Tcp::connect(to, 2).source().rate(WANTED);
-    let another = traffic::eager(bed.world.client(), &flows).expect("a program");
+    let another = traffic::start_now(bed.world.client(), &flows).expect("a program");
     bed.run_ok(&format!("set pid:{} --up 4mbit", another.pid()));
     held_again(&bed, "after another change");
     let shown = bed.target(&format!("pid:{}", another.pid()));

@@ -12,7 +12,7 @@ fn up(bed: &TestBed, target: &str) -> Value {
 
 #[test]
 fn a_change_lasts_as_long_as_the_process_that_it_names_also_over_a_restart() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let group = Cgroup::create("until").expect("a group");
     let target = format!("cgroup:{}", group.path());
     let (one, other) = (bed.sleeper(), bed.sleeper());
@@ -44,7 +44,7 @@ fn a_change_lasts_as_long_as_the_process_that_it_names_also_over_a_restart() {
 
 #[test]
 fn without_a_number_it_is_the_shell_that_runs_netnice() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let group = Cgroup::create("shell").expect("a group");
     let target = format!("cgroup:{}", group.path());
     let words = ["set", &target, "--up", "4mbit", "--until-exit"];

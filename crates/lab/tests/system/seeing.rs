@@ -85,14 +85,14 @@ for family in text_string_to_metric_families(sys.stdin.read()):
 
 #[test]
 fn metrics_parse_and_what_adds_up_does() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     assert!(connect(&bed).is_err(), "nobody asked for it");
     bed.netnice.restart_with(&["--metrics"]).expect("a daemon");
     // The kernel verifies the programs before the traffic loads the machine.
     bed.run_ok("set user:65533 --both 1gbit");
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();
-    let program = traffic::eager(bed.world.client(), &flows).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
     bed.run_ok("link eth0 --rate 100mbit");
     bed.run_with_status("set user:65533 --min 200mbit", 3);
@@ -151,7 +151,7 @@ fn an_address_that_others_reach_has_to_be_asked_for() {
         text.contains("--metrics-open") && text.contains("0.0.0.0:9469"),
         "{text}"
     );
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let open = ["--metrics", "0.0.0.0:9469", "--metrics-open"];
     bed.netnice.restart_with(&open).expect("a daemon");
     assert!(scrape(&bed).is_ok());
@@ -159,7 +159,7 @@ fn an_address_that_others_reach_has_to_be_asked_for() {
 
 #[test]
 fn hostile_peers_hurt_neither_the_daemon_nor_other_readers() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     bed.netnice.restart_with(&["--metrics"]).expect("a daemon");
     let long = [b"GET /metrics HTTP/1.1\r\nX: ".as_slice(), &[b'a'; 20_000]].concat();
     for (request, status) in [
@@ -215,12 +215,12 @@ fn hostile_peers_hurt_neither_the_daemon_nor_other_readers() {
 
 #[test]
 fn history_says_what_passed() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     // The kernel verifies the programs before the traffic loads the machine.
     bed.run_ok("set user:65533 --up 1mbit");
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();
-    let program = traffic::eager(bed.world.client(), &flows).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     let name = format!("pid:{}", program.pid());
     bed.run_ok(&format!("set {name} --up 4mbit"));
     let told = || -> serde_json::Value {

@@ -73,7 +73,7 @@ fn of_line(line: &Value) -> BTreeMap<String, u64> {
 /// Starts a program on the client that sends to a port of the server as fast as it can.
 fn sends(bed: &TestBed, port: u16) -> Running {
     let to = bed.sink(port).expect("a sink");
-    traffic::eager(bed.world.client(), &Tcp::connect(to, 1).source()).expect("a program")
+    traffic::start_now(bed.world.client(), &Tcp::connect(to, 1).source()).expect("a program")
 }
 
 /// The least fraction of its share that a sender must reach, see [`near`].
@@ -119,7 +119,7 @@ fn targets(bed: &TestBed) -> Vec<String> {
 #[test]
 fn sessions_of_a_running_ftp_server_share_and_follow() {
     ftp::needed().expect("what cargo xtask setup installs");
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (server, client) = (bed.world.client(), &bed.world.server().ns);
     let address = server.port().v4;
     let conf = ftp::Server {
@@ -200,7 +200,7 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
 
 #[test]
 fn services_have_weights_and_what_was_set_before_comes_back() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (light, heavy) = (sends(&bed, 5001), sends(&bed, 5002));
     let [light, heavy] = [&light, &heavy].map(|program| format!("pid:{}", program.pid()));
     // One of them has a limit before.
@@ -238,7 +238,7 @@ fn services_have_weights_and_what_was_set_before_comes_back() {
 
 #[test]
 fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = [5001, 5002, 5003].map(|port| bed.sink(port).expect("a sink"));
     // A parent with two senders of one user, and one of another user that is quiet at first.
     let lab = bed.copy_for_all("netnice-lab").expect("a copy");
@@ -319,7 +319,7 @@ fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
 
 #[test]
 fn a_manager_that_is_killed_leaves_limits_that_end() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let program = sends(&bed, 5001);
     let target = format!("pid:{}", program.pid());
     let group = Cgroup::create("shared").expect("a control group");
@@ -344,7 +344,7 @@ fn a_manager_that_is_killed_leaves_limits_that_end() {
 
 #[test]
 fn a_child_that_has_ended_is_no_session_though_nobody_asks_how() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let mut parent = bed.world.client().ns.command("perl");
     let script = "$| = 1; for (1 .. 3) { my $child = fork; exit unless $child; say $child } \
                   sleep 600";
@@ -369,7 +369,7 @@ fn a_child_that_has_ended_is_no_session_though_nobody_asks_how() {
 
 #[test]
 fn what_cannot_be_divided_is_refused_with_the_reason() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let pid = sleeper.pid();
     for (line, status, part) in [

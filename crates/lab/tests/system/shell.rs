@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use netnice_lab::experiment::bench::R4M;
 use netnice_lab::process::{Proc, binary};
 use netnice_lab::testbed::{TestBed, becomes_true};
-use netnice_lab::traffic::{Life, Program, Tcp};
+use netnice_lab::traffic::{Program, RunOptions, Tcp};
 use netnice_lab::wire::Flow;
 
 use crate::people::{ANN, setpriv};
@@ -32,7 +32,7 @@ struct Shells {
 
 impl Shells {
     fn new() -> Shells {
-        let bed = TestBed::new().expect("a bed");
+        let bed = TestBed::new().expect("a test bed");
         let probe = bed.world.folder().join("probe");
         let netnice = binary("netnice").expect("built");
         let text = format!(
@@ -242,15 +242,12 @@ fn what_the_shell_keeps_of_the_last_command_is_as_ever() {
 #[test]
 fn what_is_sent_keeps_to_the_rate_that_was_typed() {
     let shells = Shells::new();
-    let eager = Life {
-        eager: true,
-        ..Life::default()
-    };
+    let options = RunOptions::at_once();
     let lab = binary("netnice-lab").expect("built");
     // Each shell has a port of its own, because packets of the first may still arrive.
     for (shell, port) in SHELLS.into_iter().zip(5001..) {
         let to = shells.bed.sink(port).expect("a sink");
-        let words = [Tcp::connect(to, 2).source().args(), eager.args()].concat();
+        let words = [Tcp::connect(to, 2).source().args(), options.args()].concat();
         // In a terminal of its own, as for a person.
         let mut command = shells.command("script");
         let rc = if shell == "bash" { "--norc" } else { "-f" };

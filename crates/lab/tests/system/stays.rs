@@ -11,7 +11,7 @@ use serde_json::Value;
 fn limited(bed: &TestBed) -> Running {
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();
-    let program = traffic::eager(bed.world.client(), &flows).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
     program
 }
@@ -28,7 +28,7 @@ fn standing(bed: &TestBed) -> Value {
 
 #[test]
 fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let program = limited(&bed);
     let (a, b) = (sleeper(&bed), sleeper(&bed));
     bed.run_ok("link eth0 --rate 100mbit --down-rate 50mbit");
@@ -62,7 +62,7 @@ fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
 
 #[test]
 fn what_another_version_has_left_is_laid_anew() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let program = limited(&bed);
     bed.run_ok("link eth0 --rate 100mbit --down-rate 50mbit");
     bed.run_ok(&format!("set pid:{} --min 2mbit", program.pid()));
@@ -93,7 +93,7 @@ fn what_another_version_has_left_is_laid_anew() {
 
 #[test]
 fn what_ended_while_the_daemon_was_dead_is_gone_afterwards() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let (stays, goes) = (sleeper(&bed), sleeper(&bed));
     for process in [&stays, &goes] {
         bed.run_ok(&format!("set pid:{} --up 4mbit", process.pid()));
@@ -115,7 +115,7 @@ fn what_ended_while_the_daemon_was_dead_is_gone_afterwards() {
 
 #[test]
 fn time_ends_a_change_and_so_does_a_missing_confirmation() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (a, b, c) = (sleeper(&bed), sleeper(&bed), sleeper(&bed));
     let empty = standing(&bed);
     bed.run_ok(&format!("set pid:{} --up 4mbit --dry-run", a.pid()));
@@ -149,7 +149,7 @@ fn time_ends_a_change_and_so_does_a_missing_confirmation() {
 
 #[test]
 fn a_damaged_state_is_said_and_does_not_keep_the_daemon_from_serving() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let process = sleeper(&bed);
     bed.run_ok(&format!("set pid:{} --up 4mbit", process.pid()));
     bed.netnice.stop_daemon();
@@ -171,7 +171,7 @@ fn a_damaged_state_is_said_and_does_not_keep_the_daemon_from_serving() {
 
 #[test]
 fn a_program_that_ends_while_it_is_limited_leaves_no_target_behind() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     // A process with a limit that stays, so that the first change's work is done before and the
     // detection of ends goes on.
     let stays = sleeper(&bed);

@@ -63,7 +63,7 @@ struct Before {
 
 impl Place {
     fn new() -> Place {
-        let bed = TestBed::new().expect("a bed");
+        let bed = TestBed::new().expect("a test bed");
         let lab = bed.copy_for_all("netnice-lab").expect("a copy");
         let to = bed.sink(PORT).expect("a sink");
         bed.run_ok("link eth0 --rate 100mbit --down-rate 100mbit");

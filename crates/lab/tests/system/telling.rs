@@ -18,7 +18,7 @@ fn read(text: &str) -> Value {
 
 #[test]
 fn show_is_made_for_programs_and_for_people() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
     assert_eq!(
@@ -91,10 +91,10 @@ fn show_is_made_for_programs_and_for_people() {
 
 #[test]
 fn what_moves_is_under_counters_and_adds_up() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();
-    let program = traffic::eager(bed.world.client(), &flows).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     let name = format!("pid:{}", program.pid());
     bed.run_ok(&format!("set {name} --up 4mbit"));
     let counters = || bed.target(&name)["counters"]["up"].clone();
@@ -131,7 +131,7 @@ fn what_moves_is_under_counters_and_adds_up() {
 
 #[test]
 fn a_rate_that_is_raised_across_what_is_cut_stays_as_it_was_set() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
     // Below 500 Mbit/s long packets are segmented before the queue, so all parameters of a class
@@ -153,7 +153,7 @@ fn a_rate_that_is_raised_across_what_is_cut_stays_as_it_was_set() {
 
 #[test]
 fn explain_tells_the_whole_story_of_a_target() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let slice = Cgroup::create("told.slice").expect("a slice");
     let sleeper = bed.sleeper();
     slice.take(sleeper.pid()).expect("it moves");
@@ -201,7 +201,7 @@ fn explain_tells_the_whole_story_of_a_target() {
 
 #[test]
 fn doctor_says_what_is_used_with_a_daemon_and_without() {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     bed.run_ok(&format!("set pid:{} --up 4mbit", sleeper.pid()));
     let with = read(&bed.run_ok("doctor --json").stdout);
@@ -247,7 +247,7 @@ fn doctor_says_what_is_used_with_a_daemon_and_without() {
 
 #[test]
 fn a_dry_run_says_what_would_be_done_and_does_nothing() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
     let ns = &bed.world.client().ns;
@@ -292,7 +292,7 @@ const TIMES: [u32; 3] = [1, 4, 16];
 
 #[test]
 fn a_confirmed_change_stays_and_an_unconfirmed_one_goes() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
     let up = || bed.target(&name)["contract"]["up"].clone();
@@ -335,7 +335,7 @@ fn a_confirmed_change_stays_and_an_unconfirmed_one_goes() {
 
 #[test]
 fn the_log_keeps_grants_and_refusals() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
     bed.run_ok(&format!("set {name} --up 4mbit"));
@@ -357,7 +357,7 @@ fn the_log_keeps_grants_and_refusals() {
 
 #[test]
 fn the_papers_short_forms_set_and_show() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let pid = sleeper.pid();
     let name = format!("pid:{pid}");
@@ -385,7 +385,7 @@ fn the_papers_short_forms_set_and_show() {
 
 #[test]
 fn two_hundred_targets_are_set_one_by_one() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let mut command = bed.world.client().ns.command("sh");
     command.args([
         "-c",

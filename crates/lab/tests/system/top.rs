@@ -42,10 +42,10 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
         bits: 8_000_000,
         text: "8mbit",
     };
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source();
-    let program = traffic::eager(bed.world.client(), &flows).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     let name = format!("pid:{}", program.pid());
     bed.run_ok(&format!("set {name} --up 4mbit"));
     let mut top = terminal(&bed, &["top"], (80, 24), true);
@@ -103,7 +103,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
 
 #[test]
 fn the_terminal_is_given_back_on_every_way_out_and_the_size_may_change() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     bed.run_ok(&format!(
         "set pid:{} --up 4mbit --down 8mbit",
@@ -141,7 +141,7 @@ fn the_terminal_is_given_back_on_every_way_out_and_the_size_may_change() {
 
 #[test]
 fn a_terminal_that_can_do_nothing_gets_plain_tables_and_a_frame_can_be_printed() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
     bed.run_ok(&format!("set {name} --up 4mbit"));
@@ -169,10 +169,10 @@ fn a_terminal_that_can_do_nothing_gets_plain_tables_and_a_frame_can_be_printed()
 
 #[test]
 fn connections_are_told_to_their_owner_and_to_root() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 1).source();
-    let program = traffic::eager(bed.world.client(), &flows).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
     let netnice = bed.copy_for_all("netnice").expect("a copy");
     let mut command = as_user(&bed, NOBODY);
@@ -193,13 +193,13 @@ fn connections_are_told_to_their_owner_and_to_root() {
 #[test]
 #[ignore = "draws, and judges nothing"]
 fn pictures_for_the_manual() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let from = bed.source(5002).expect("a source");
     let client = bed.world.client();
     let sends =
-        |flows| traffic::eager(client, &Tcp::connect(to, flows).source()).expect("a program");
-    let receives = traffic::eager(client, &Tcp::connect(from, 2).sink()).expect("a program");
+        |flows| traffic::start_now(client, &Tcp::connect(to, flows).source()).expect("a program");
+    let receives = traffic::start_now(client, &Tcp::connect(from, 2).sink()).expect("a program");
     let (first, second, third) = (sends(3), sends(1), sends(1));
     let slice = Cgroup::create("batch.slice").expect("a slice");
     for program in [&first, &receives] {
@@ -249,7 +249,7 @@ fn spent(pid: u32) -> u64 {
 #[test]
 #[ignore = "takes a minute, and a quiet machine"]
 fn five_hundred_idle_targets_cost_less_than_three_hundredths_of_a_core() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let (_parent, pids) = sleepers(bed.world.client(), 500).expect("sleepers");
     let contracts = ["--up 4mbit", "--down 8mbit", "--up 2mbit --down 3mbit"];
     costs_little(&bed, &pids, contracts, "idle", || {});
@@ -258,7 +258,7 @@ fn five_hundred_idle_targets_cost_less_than_three_hundredths_of_a_core() {
 #[test]
 #[ignore = "takes a minute, and a quiet machine"]
 fn five_hundred_busy_targets_cost_less_than_three_hundredths_of_a_core() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let mut command = bed.world.client().ns.command("perl");
     command.args(["-MIO::Socket::INET", "-e", SENDERS]);

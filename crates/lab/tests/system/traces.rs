@@ -83,16 +83,13 @@ fn after_clear_and_stop_everything_is_as_before() {
         let client = world.client();
         let to = "10.77.0.2:5001".parse().expect("an address");
         let here = "127.0.0.1:5001".parse().expect("an address");
-        let _sink = traffic::eager(world.server(), &Tcp::listen(to).sink()).expect("a sink");
-        let _local = traffic::eager(client, &Tcp::listen(here).sink()).expect("a sink");
-        let mut program = traffic::Family::start(client).expect("a program");
-        let life = traffic::Life {
-            eager: true,
-            ..traffic::Life::default()
-        };
+        let _sink = traffic::start_now(world.server(), &Tcp::listen(to).sink()).expect("a sink");
+        let _local = traffic::start_now(client, &Tcp::listen(here).sink()).expect("a sink");
+        let mut program = traffic::ParentProcess::start(client).expect("a program");
+        let options = traffic::RunOptions::at_once();
         for to in [to, here] {
             let flows = Tcp::connect(to, 4).source();
-            program.traffic(&flows, life).expect("a child");
+            program.traffic(&flows, options).expect("a child");
         }
         let mut command = client.ns.command("sleep");
         command.arg("600");
@@ -275,9 +272,9 @@ fn datagrams_read(host: &Host) -> u64 {
 fn exchange(world: &World, named: impl FnOnce(u32)) {
     let at = |host: &str, port| std::net::SocketAddr::new(world.host(host).port().v4.into(), port);
     let server = world.server();
-    let sink = traffic::eager(server, &Udp::sink(at("server", UP))).expect("a sink");
-    let mut program = traffic::Family::start(world.client()).expect("a program");
-    let own = traffic::Life::default();
+    let sink = traffic::start_now(server, &Udp::sink(at("server", UP))).expect("a sink");
+    let mut program = traffic::ParentProcess::start(world.client()).expect("a program");
+    let own = traffic::RunOptions::default();
     let receiver = program
         .traffic(&Udp::sink(at("client", DOWN)), own)
         .expect("a child");
@@ -290,7 +287,7 @@ fn exchange(world: &World, named: impl FnOnce(u32)) {
     program.write_line(receiver, "go").expect("it listens");
     program.write_line(sender, "go").expect("it listens");
     let back = source(at("server", 7004), at("client", DOWN));
-    let back = traffic::eager(server, &back).expect("a source");
+    let back = traffic::start_now(server, &back).expect("a source");
     // The checks below detect missing datagrams.
     let all = || [server, world.client()].map(datagrams_read);
     becomes_true(|| {

@@ -23,7 +23,7 @@ fn flood(bed: &TestBed, group: &Cgroup, port: u16) -> Running {
     let procs = procs.to_str().expect("a plain path");
     let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\"", procs];
     let flood = Udp::source(bed.client(port), bed.server(5001)).rate(200_000_000);
-    traffic::eager_behind(bed.world.client(), &words, None, &flood).expect("a flood")
+    traffic::start_through(bed.world.client(), &words, None, &flood).expect("a flood")
 }
 
 /// Bytes that the flood from this port sent in the 200 ms after its first packet.
@@ -52,7 +52,7 @@ fn a_unit_restarted_twenty_times_is_held_from_its_first_packet_on() {
 /// Restarts a unit `times` times, and some more without a daemon; the flood in it must be limited
 /// each time.
 fn restarted(times: u16, without_daemon: u16) {
-    let mut bed = TestBed::new().expect("a bed");
+    let mut bed = TestBed::new().expect("a test bed");
     let _to = bed.sink(5001).expect("a sink");
     let (_slice, unit) = unit("restarts");
     bed.run_ok(&format!("set unit:{} --up 4mbit", unit.name()));
@@ -86,7 +86,7 @@ fn restarted(times: u16, without_daemon: u16) {
 
 #[test]
 fn a_unit_that_never_ran_is_held_by_its_drop_in_from_its_first_packet_on() {
-    let bed = TestBed::new().expect("a bed");
+    let bed = TestBed::new().expect("a test bed");
     let _to = bed.sink(5001).expect("a sink");
     let (slice, first) = unit("first");
     let name = first.name().to_owned();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use netnice_lab::process::{self, EVENT_TIMEOUT};
 use netnice_lab::testbed::becomes_true;
-use netnice_lab::traffic::{self, Echo, Life, Probe, Tcp, Udp, clients};
+use netnice_lab::traffic::{self, Echo, Probe, RunOptions, Tcp, Udp, real_programs};
 use netnice_lab::wire::{self, Tap, Transport};
 use netnice_lab::world::{self, Cable, Family, Offloads, Pair, Snapshot, World, htb};
 
@@ -42,8 +42,8 @@ fn through_htb(family: Family, offloads: Offloads) {
     // empty.
     htb::limit(&client.ns, "eth0", 20_000_000, htb::Leaf::Bytes(200_000)).expect("htb");
     let to = at(&world, "server", family, 5001);
-    let sink = traffic::eager(server, &Tcp::listen(to).sink()).expect("sink");
-    let mut source = traffic::ready(client, &Tcp::connect(to, 2).source()).expect("source");
+    let sink = traffic::start_now(server, &Tcp::listen(to).sink()).expect("sink");
+    let mut source = traffic::start_waiting(client, &Tcp::connect(to, 2).source()).expect("source");
     let tap = Tap::start(&server.ns, "eth0").expect("tap");
     let start = source.go().expect("go") + 500_000_000;
     pause(2100);
@@ -94,21 +94,21 @@ fn a_switched_world_holds_its_cables_rates_both_ways() {
     let tap = Tap::start(&client.ns, "eth0").expect("tap");
     let up = at(&world, "server", Family::V4, 5001);
     let down = at(&world, "client", Family::V4, 5002);
-    let _sink = traffic::eager(server, &Udp::sink(up)).expect("sink");
-    let own = traffic::eager(client, &Udp::sink(down)).expect("sink");
+    let _sink = traffic::start_now(server, &Udp::sink(up)).expect("sink");
+    let own = traffic::start_now(client, &Udp::sink(down)).expect("sink");
     let from = at(&world, "server", Family::V4, 5003);
     let flood = Udp::source(from, down).rate(12_000_000);
-    let _flood = traffic::eager(world.server(), &flood).expect("flood");
+    let _flood = traffic::start_now(world.server(), &flood).expect("flood");
     let probe = Probe::udp(
         at(&world, "other", Family::V6, 7),
         Duration::from_millis(20),
     );
-    let _echo = traffic::eager(
+    let _echo = traffic::start_now(
         world.host("other"),
         &Echo::listen(at(&world, "other", Family::V6, 7)),
     )
     .expect("echo");
-    let probe = traffic::eager(client, &probe).expect("probe");
+    let probe = traffic::start_now(client, &probe).expect("probe");
     let start = netnice_lab::sys::now_ns() + 500_000_000;
     pause(2100);
     let record = tap.stop(&client.ns).expect("record");
@@ -131,23 +131,20 @@ fn a_switched_world_holds_its_cables_rates_both_ways() {
 fn a_family_bears_children_that_ping_and_send() {
     let world = World::pair(Pair::default()).expect("a world");
     let to = at(&world, "server", Family::V4, 5001);
-    let sink = traffic::eager(world.server(), &Tcp::listen(to).sink()).expect("sink");
-    let mut family = traffic::Family::start(world.client()).expect("family");
-    let life = Life {
-        eager: true,
-        ..Life::default()
-    };
+    let sink = traffic::start_now(world.server(), &Tcp::listen(to).sink()).expect("sink");
+    let mut parent = traffic::ParentProcess::start(world.client()).expect("a parent");
+    let options = RunOptions::at_once();
     let source = Tcp::connect(to, 4).source().rate(8_000_000);
-    let sender = family.traffic(&source, life).expect("a sender");
-    let words = clients::ping_words(to.ip(), Duration::from_millis(10), 20);
-    let ping = family.run(&words).expect("a ping");
-    let lines = family
+    let sender = parent.traffic(&source, options).expect("a sender");
+    let words = real_programs::ping_words(to.ip(), Duration::from_millis(10), 20);
+    let ping = parent.run(&words).expect("a ping");
+    let lines = parent
         .child_lines(ping, EVENT_TIMEOUT)
         .expect("the ping ends");
-    let pings = clients::Pings::parse(lines.iter().map(String::as_str));
+    let pings = real_programs::Pings::parse(lines.iter().map(String::as_str));
     assert_eq!((pings.answers.len(), pings.sent), (20, Some(20)));
     pause(800);
-    let report = family.stop(sender).expect("the sender reports");
+    let report = parent.stop(sender).expect("the sender reports");
     let rate = report.sent as f64 * 8e9 / (report.ended_ns - report.started_ns) as f64;
     near(rate, 8e6, 0.05, "the paced sender");
     assert!(sink.stop().expect("the sink reports").received > 0);
@@ -159,9 +156,9 @@ fn a_family_bears_children_that_ping_and_send() {
 fn a_probe_over_tcp_counts_round_trips() {
     let world = World::pair(Pair::default()).expect("a world");
     let echo_at = at(&world, "server", Family::V6, 7);
-    let _echo = traffic::eager(world.server(), &Echo::listen(echo_at)).expect("echo");
+    let _echo = traffic::start_now(world.server(), &Echo::listen(echo_at)).expect("echo");
     let probe = Probe::tcp(echo_at, Duration::from_millis(5));
-    let probe = traffic::eager(world.client(), &probe).expect("probe");
+    let probe = traffic::start_now(world.client(), &probe).expect("probe");
     pause(500);
     let got = probe.stop().expect("the probe reports");
     // The probe sends a hundred requests, on a busy machine fewer.
@@ -178,15 +175,15 @@ fn real_programs_run_in_a_world() {
     let (client, server) = (world.client(), world.server());
     htb::limit(&client.ns, "eth0", 20_000_000, htb::Leaf::Bytes(60_000)).expect("htb");
     let to = at(&world, "server", Family::V4, 5201);
-    let _server = clients::iperf_server(server, to.port()).expect("iperf3 -s");
-    let goodput = clients::iperf(client, to, 2, 2, false)
-        .and_then(|c| clients::iperf_goodput(c, EVENT_TIMEOUT))
+    let _server = real_programs::iperf_server(server, to.port()).expect("iperf3 -s");
+    let goodput = real_programs::iperf(client, to, 2, 2, false)
+        .and_then(|c| real_programs::iperf_goodput(c, EVENT_TIMEOUT))
         .expect("iperf3 -c");
     near(goodput * 1514.0 / 1448.0, 20e6, 0.05, "iperf3's goodput");
     let web = SocketAddr::new(to.ip(), 80);
-    let nginx = clients::nginx(server, web, world.folder(), 1 << 20).expect("nginx");
+    let nginx = real_programs::nginx(server, web, world.folder(), 1 << 20).expect("nginx");
     let _web = nginx.expect("cargo xtask setup installs nginx");
-    let mut curl = clients::curl(client, web).expect("curl");
+    let mut curl = real_programs::curl(client, web).expect("curl");
     let line = curl.next_line(EVENT_TIMEOUT).expect("curl reports");
     assert!(line.starts_with("1048576 "), "{line}");
 }
@@ -196,7 +193,7 @@ fn nothing_is_left_after_a_panic() {
     let caught = std::panic::catch_unwind(|| {
         let world = World::pair(Pair::default()).expect("a world");
         let to = at(&world, "server", Family::V4, 5001);
-        let sink = traffic::eager(world.server(), &Tcp::listen(to).sink()).expect("sink");
+        let sink = traffic::start_now(world.server(), &Tcp::listen(to).sink()).expect("sink");
         let facts = (
             sink.pid(),
             world.client().ns.path(),

@@ -12,7 +12,7 @@ use super::super::{Bound, Context, Outcome};
 use crate::direct::{self, SenderProgram};
 use crate::plot::{Chart, Series, palette};
 use crate::stats;
-use crate::traffic::{self, Udp, clients};
+use crate::traffic::{self, Udp, real_programs};
 use crate::wire::Record;
 use crate::world::{Family, Pair, World, htb};
 
@@ -33,7 +33,7 @@ pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let (mode, (tap, _)) = (setup.mode(), DriverWorld::tap(&world)?);
     let every = Duration::from_millis(7);
     let count = (seconds * 1000 / 7) as u32;
-    let ping = clients::ping(
+    let ping = real_programs::ping(
         world.server(),
         world.client().address(Family::V4),
         every,
@@ -51,7 +51,7 @@ pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
     for one in running_senders? {
         one.end()?;
     }
-    let pings = clients::ping_end(ping);
+    let pings = real_programs::finish_ping(ping);
     let record = tap.stop(&world.server().ns)?;
     validate(&record, &mut ended_driver, &slices.map(port))?;
     outcome.paper = json!("each stream at its share, stable");
@@ -185,7 +185,7 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let flood = |number| {
             let from = (client.port().v4, port(number)).into();
             // With headers 1500 bytes, as the senders' packets.
-            traffic::eager(client, &Udp::source(from, to).size(1458))
+            traffic::start_now(client, &Udp::source(from, to).size(1458))
         };
         let floods = [flood(1)?, flood(2)?];
         pause(SETTLE + seconds as f64);

@@ -44,7 +44,7 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     for (number, (port, rate)) in ports.into_iter().zip(RATES).enumerate() {
         let from = at(server, Family::V4, port);
         let udp = Udp::source(from, at(client, Family::V4, port)).rate(rate);
-        senders.push(traffic::ready(
+        senders.push(traffic::start_waiting(
             server,
             &udp.size(1458).count(counts[number]),
         )?);

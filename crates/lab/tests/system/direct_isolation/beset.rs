@@ -108,7 +108,7 @@ impl Crowd<'_> {
         self.port += 1;
         let unruly = Unruly::new(from, to, self.bed.netnice.runtime());
         Ok(Beset {
-            program: traffic::eager(self.bed.world.client(), &unruly)?,
+            program: traffic::start_now(self.bed.world.client(), &unruly)?,
             state: State::Well,
         })
     }
@@ -277,13 +277,13 @@ fn beset(calm: f64, seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Res
     let (client, server) = (bed.world.client(), bed.world.server());
     let device = &client.port().device;
     bed.run_ok(&format!("link {device} --rate 50mbit"));
-    let _echo = traffic::eager(server, &Echo::listen(bed.server(ECHO)))?;
+    let _echo = traffic::start_now(server, &Echo::listen(bed.server(ECHO)))?;
     let (own, far) = (bed.client(GOOD), bed.server(SINK));
     let good = Direct::source(own, far).contract(contracts.good);
     // The good program has real-time priority too; otherwise it would be late itself because it
     // shares its processor.
     let first = ["chrt", "--rr", "1"];
-    let good = traffic::eager_behind(client, &first, None, &good.by(bed.netnice.runtime()))?;
+    let good = traffic::start_through(client, &first, None, &good.by(bed.netnice.runtime()))?;
     let (driver_is, daemon) = (driver(&bed)?, bed.netnice.pid().context("a daemon")?);
     let before = [Holds::of(driver_is)?, Holds::of(daemon)?];
 

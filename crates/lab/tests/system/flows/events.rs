@@ -86,7 +86,7 @@ impl Drop for Shell {
 fn source(stage: &Stage, link: &str, to: SocketAddr) -> Result<Running> {
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     let program = Direct::source(any, to).contract("up 1mbit").on(link);
-    traffic::eager(stage.world.client(), &program.by(stage.netnice.runtime()))
+    traffic::start_now(stage.world.client(), &program.by(stage.netnice.runtime()))
 }
 
 /// The flow of a program in `show`.
@@ -132,7 +132,7 @@ fn what_happens_to_a_link_is_known_and_the_kernels_connection_survives() -> Resu
     await_it("the flow is closed: its way leads elsewhere", || {
         Ok(flow_of(&stage, &program)?.is_none().then_some(()))
     })?;
-    let why = program.closed(EVENT_TIMEOUT)?;
+    let why = program.await_closed(EVENT_TIMEOUT)?;
     ensure!(why.contains("eth1"), "where it leads: {why}");
     drop(program);
     let moved = source(&stage, "eth1", far)?;
@@ -156,7 +156,7 @@ fn what_happens_to_a_link_is_known_and_the_kernels_connection_survives() -> Resu
     await_it("the flow has ended with its driver", || {
         Ok(flow_of(&stage, &program)?.is_none().then_some(()))
     })?;
-    program.closed(EVENT_TIMEOUT)?;
+    program.await_closed(EVENT_TIMEOUT)?;
     drop(program);
     shell.goes_on("the driver was killed")?;
     let _again = source(&stage, "eth0", near)?;

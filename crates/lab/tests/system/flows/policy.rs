@@ -42,7 +42,7 @@ fn what_fits_a_discard_pattern_of_the_policy_comes_to_no_flow_and_is_counted() -
     obey(&stage, "discard = [\"12=0800 23=11 34=1b59\"]\n")?;
     let sink = Direct::sink(stage.own(5000));
     let sink = sink.by(stage.netnice.runtime());
-    let sink = traffic::eager(stage.world.client(), &sink)?;
+    let sink = traffic::start_now(stage.world.client(), &sink)?;
     let (wanted, unwanted) = (sender(&stage, WANTED)?, sender(&stage, UNWANTED)?);
     let send = |from: &UdpSocket| from.send_to(&[7; 100], stage.own(5000));
     let counted = |what: &str, count: u64| {
@@ -109,7 +109,7 @@ fn a_policy_keeps_users_off_the_direct_path_and_not_root() -> Result<()> {
     let refused = by_ann(5001).err().context("she is kept off")?;
     let refused = format!("{refused:#}");
     ensure!(refused.contains("direct_users = false"), "{refused}");
-    let roots = traffic::eager(client, &sink(5001))?;
+    let roots = traffic::start_now(client, &sink(5001))?;
     let flows = bed.netnice.show()?["direct"].as_array().map(Vec::len);
     ensure!(flows == Some(2), "what is open stays: {flows:?}");
     before.stop()?;

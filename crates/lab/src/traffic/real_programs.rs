@@ -105,7 +105,7 @@ pub fn ping(host: &Host, to: IpAddr, every: Duration, count: u32) -> Result<Proc
 }
 
 /// Ends a ping and parses its output. SIGINT makes ping print its summary.
-pub fn ping_end(mut ping: Proc) -> Pings {
+pub fn finish_ping(mut ping: Proc) -> Pings {
     let _ = crate::sys::kill(ping.pid() as i32, libc::SIGINT);
     let lines = ping.remaining_lines(Duration::from_secs(6));
     Pings::parse(lines.iter().map(String::as_str))
