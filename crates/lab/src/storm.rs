@@ -49,7 +49,7 @@ impl Common {
         RuntimeDir::choose(Some(self.runtime_dir.clone()), None)
     }
 
-    fn lasts(&self) -> Duration {
+    fn duration(&self) -> Duration {
         Duration::from_millis(self.for_ms)
     }
 }

@@ -87,7 +87,7 @@ impl Tap {
     ) -> Result<Tap> {
         let before = ns.counters(device)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
+        let stopped = stop.clone();
         let reader = std::thread::Builder::new()
             .name("tap".into())
             .spawn(move || {
@@ -95,7 +95,7 @@ impl Tap {
                 // The thread polls every millisecond, which is faster than signals: the ring holds
                 // a third of a second at full rate.
                 loop {
-                    let last = told.load(Relaxed);
+                    let last = stopped.load(Relaxed);
                     let count = ring.drain(|packet, head| {
                         record.add(packet);
                         if done.is_ok() {

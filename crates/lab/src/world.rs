@@ -36,12 +36,12 @@ pub mod arrivals;
 pub mod cgroup;
 pub mod cleanup;
 pub mod daemon;
+pub mod daemon_objects;
 pub mod htb;
 pub mod hub;
 pub mod netns;
-pub mod shape;
 pub mod snapshot;
-pub mod traces;
+pub mod topology;
 pub mod tunnel;
 
 pub use arrivals::Arrivals;
@@ -49,8 +49,8 @@ pub use cgroup::Cgroup;
 pub use cleanup::begin;
 pub use daemon::{CommandOutput, Netnice};
 pub use netns::{Netns, NetnsHandle};
-pub use shape::{Cable, Offloads, Pair};
 pub use snapshot::Snapshot;
+pub use topology::{Cable, Offloads, Pair};
 pub use tunnel::Tunnel;
 
 /// One end of a cable, inside a host.

@@ -27,7 +27,7 @@ pub fn main(args: &GoodArgs) -> Result<()> {
     let handle = pidfd(pid)?;
     let target = format!("pid:{pid}");
     println!("{}", serde_json::json!({"ready": std::process::id()}));
-    let until = Instant::now() + args.common.lasts();
+    let until = Instant::now() + args.common.duration();
     let (mut took, mut failures): (Vec<u64>, Vec<String>) = Default::default();
     while Instant::now() < until {
         let rate = 1 + random.below(900);
@@ -48,7 +48,7 @@ pub fn main(args: &GoodArgs) -> Result<()> {
             let named = matches!(request, Request::Set(_)).then(|| handle.as_fd());
             let answer = Client::connect(&dir).and_then(|mut client| client.call(&request, named));
             took.push(begun.elapsed().as_micros() as u64);
-            let as_it_should = match (&request, &answer) {
+            let as_expected = match (&request, &answer) {
                 (Request::Ping(_), Ok(Response::Pong(_))) => true,
                 (Request::Set(_), Ok(Response::Done(done))) => {
                     done.contract.as_deref() == Some(change.as_str())
@@ -60,7 +60,7 @@ pub fn main(args: &GoodArgs) -> Result<()> {
                 (Request::Clear(_), Ok(Response::Done(_))) => true,
                 _ => false,
             };
-            if !as_it_should && failures.len() < MOST_TOLD {
+            if !as_expected && failures.len() < MAX_FAILURES {
                 failures.push(format!("{request:?}: {answer:?}"));
             }
             std::thread::sleep(PAUSE);
@@ -80,4 +80,4 @@ pub fn main(args: &GoodArgs) -> Result<()> {
 
 /// Time between two requests.
 const PAUSE: Duration = Duration::from_millis(5);
-const MOST_TOLD: usize = 5;
+const MAX_FAILURES: usize = 5;

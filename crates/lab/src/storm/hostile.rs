@@ -2,8 +2,8 @@
 //! random order, until its time is over.
 //!
 //! [`super::attacks::ATTACKS`] has the attacks. The daemon may refuse an attack in any way, but it
-//! must not grant what the user must not have. If it does, the attack reports a [`Hostile::crime`],
-//! which is a finding of the storm.
+//! must not grant what the user must not have. If it does, the attack reports a
+//! [`HostileUser::report_finding`], which is a finding of the storm.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
@@ -46,7 +46,7 @@ pub struct HostileArgs {
 }
 
 /// The user's state during the attacks.
-pub struct Hostile {
+pub struct HostileUser {
     /// The daemon's folder.
     pub dir: RuntimeDir,
     /// Its random numbers.
@@ -60,8 +60,8 @@ pub struct Hostile {
     /// A process of its own.
     pub own: Child,
     /// Connections that are kept open over several attacks.
-    pub held: Vec<UnixStream>,
-    crimes: Vec<String>,
+    pub kept_connections: Vec<UnixStream>,
+    findings: Vec<String>,
 }
 
 /// Runs the program.
@@ -72,18 +72,18 @@ pub fn main(args: &HostileArgs) -> Result<()> {
         bail!("there is no attack {}", args.only.as_deref().unwrap_or(""));
     }
     crate::sys::raise_file_limit().context("descriptors")?;
-    let mut hostile = Hostile {
+    let mut hostile = HostileUser {
         dir: args.common.dir(),
         random: Random::new(args.common.seed),
         others: args.others.clone(),
         local: args.local,
         remote: args.remote,
         own: sleeper()?,
-        held: Vec::new(),
-        crimes: Vec::new(),
+        kept_connections: Vec::new(),
+        findings: Vec::new(),
     };
     println!("{}", serde_json::json!({"ready": std::process::id()}));
-    let until = Instant::now() + args.common.lasts();
+    let until = Instant::now() + args.common.duration();
     let mut tried: BTreeMap<&str, u64> = BTreeMap::new();
     let mut failed: BTreeMap<&str, String> = BTreeMap::new();
     let mut longest: BTreeMap<&str, u128> = BTreeMap::new();
@@ -97,20 +97,20 @@ pub fn main(args: &HostileArgs) -> Result<()> {
         let took = longest.entry(name).or_default();
         *took = (*took).max(begun.elapsed().as_millis());
     }
-    hostile.held.clear();
+    hostile.kept_connections.clear();
     let _ = hostile.own.kill();
     let _ = hostile.own.wait();
     let report = serde_json::json!({
-        "tried": tried, "failed": failed, "longest_ms": longest, "crimes": hostile.crimes,
+        "tried": tried, "failed": failed, "longest_ms": longest, "findings": hostile.findings,
     });
     println!("{report}");
     Ok(())
 }
 
-impl Hostile {
+impl HostileUser {
     /// Records that the daemon granted something that an unprivileged user must not have.
-    pub fn crime(&mut self, what: impl Into<String>) {
-        self.crimes.push(what.into());
+    pub fn report_finding(&mut self, what: impl Into<String>) {
+        self.findings.push(what.into());
     }
 
     /// Connects to the daemon. Fails instead of waiting if the daemon's backlog is full.
@@ -164,26 +164,30 @@ pub fn frame(body: &[u8]) -> Vec<u8> {
 }
 
 /// Sends all bytes. Fails if the daemon does not take them within the write timeout.
-pub fn say(stream: &mut UnixStream, bytes: &[u8]) -> Result<()> {
+pub fn send(stream: &mut UnixStream, bytes: &[u8]) -> Result<()> {
     Ok(stream.write_all(bytes)?)
 }
 
 /// Bytes that the daemon sends until it closes the connection, or until nothing comes for the read
 /// timeout, or up to 1 MiB.
-pub fn hear(stream: &mut UnixStream) -> Vec<u8> {
+pub fn read_response(stream: &mut UnixStream) -> Vec<u8> {
     let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
         said.extend(&buffer[..count]);
-        if said.len() > LONGEST_HEARD {
+        if said.len() > MAX_RESPONSE_BYTES {
             break;
         }
     }
     said
 }
 
-/// Sends bytes with up to [`MOST_DESCRIPTORS`] descriptors.
-pub fn say_with(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+/// Sends bytes with up to [`MAX_DESCRIPTORS`] descriptors.
+pub fn send_with_descriptors(
+    stream: &UnixStream,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     if !beside.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::Error::other("too many descriptors for one message"));
@@ -198,7 +202,7 @@ pub fn say_with(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io
 }
 
 /// The most descriptors that the kernel passes with one message (SCM_MAX_FD).
-pub const MOST_DESCRIPTORS: usize = 253;
+pub const MAX_DESCRIPTORS: usize = 253;
 /// Time limit of an attack for each wait.
 pub const IO_TIMEOUT: Duration = Duration::from_secs(2);
-const LONGEST_HEARD: usize = 1 << 20;
+const MAX_RESPONSE_BYTES: usize = 1 << 20;

@@ -24,14 +24,14 @@ impl Arrivals {
     /// Starts sampling `ns`.
     pub fn start(ns: &Netns) -> Result<Arrivals> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (told, handle) = (stop.clone(), ns.handle());
+        let (stopped, handle) = (stop.clone(), ns.handle());
         let reader = std::thread::Builder::new()
             .name("arrivals".into())
             .spawn(move || {
                 handle.enter_thread()?;
                 let mut record = Cumulative::default();
                 loop {
-                    let last = told.load(Relaxed);
+                    let last = stopped.load(Relaxed);
                     let now = delivered_here()?;
                     record.push(now.at_ns, now.wire);
                     if last {

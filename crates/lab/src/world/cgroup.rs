@@ -40,7 +40,7 @@ impl Cgroup {
     }
 
     /// Removes the cgroup and makes one of the same name, which has another id in the kernel.
-    pub fn make_anew(&self) -> Result<()> {
+    pub fn recreate(&self) -> Result<()> {
         cleanup::remove_cgroup(&self.folder);
         fs::create_dir(&self.folder)
             .with_context(|| format!("cannot make {} anew", self.folder.display()))
@@ -58,7 +58,7 @@ impl Cgroup {
 
     /// Moves a process into it. The process's open sockets stay in the cgroup in which they were
     /// made.
-    pub fn take(&self, pid: u32) -> Result<()> {
+    pub fn add_process(&self, pid: u32) -> Result<()> {
         fs::write(self.procs(), pid.to_string())
             .with_context(|| format!("cannot move process {pid} into {}", self.path))
     }

@@ -85,7 +85,7 @@ fn carry(source: &File, sink: &File, stop: &AtomicBool, carried: &AtomicU64) {
     let mut packet = vec![0u8; 1 << 16];
     let (mut source, mut sink) = (source, sink);
     while !stop.load(Relaxed) {
-        if !sys::readable(source.as_raw_fd(), LOOK_UP_MS) {
+        if !sys::readable(source.as_raw_fd(), POLL_INTERVAL_MS) {
             continue;
         }
         // A device that is down or full loses packets, as a cable does.
@@ -100,4 +100,4 @@ fn carry(source: &File, sink: &File, stop: &AtomicBool, carried: &AtomicU64) {
 /// The device file of tun.
 const DEVICE: &str = "/dev/net/tun";
 /// Time in ms after which a thread without packets checks `stop`.
-const LOOK_UP_MS: i32 = 50;
+const POLL_INTERVAL_MS: i32 = 50;

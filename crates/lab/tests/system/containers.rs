@@ -202,7 +202,7 @@ fn restarted(times: u16) {
     let arrived = || server.counters("eth0").expect("counters").rx_bytes;
     let ports = 6000..6000 + times;
     for port in ports.clone() {
-        container.group.make_anew().expect("the group again");
+        container.group.recreate().expect("the group again");
         let network = container.network(&bed);
         // An engine takes a tenth of a second or more between making the interfaces and starting
         // the program.

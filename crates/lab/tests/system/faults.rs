@@ -39,7 +39,7 @@ use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true, skip};
 use netnice_lab::tracer::{Call, Outcome, Tracer, Verdict};
 use netnice_lab::traffic::{self, Running, Udp};
-use netnice_lab::world::{Netnice, traces};
+use netnice_lab::world::{Netnice, daemon_objects};
 use netnice_sim::Random;
 use serde_json::Value;
 
@@ -388,12 +388,12 @@ impl Bench {
         found.extend(links.map(|link| format!("pin {link}")));
         let key = |number: &str| format!("\"key\":{number} ");
         let of = |map: &str, number: &str| {
-            let entries = traces::entries(runtime, map).into_iter();
+            let entries = daemon_objects::map_entries(runtime, map).into_iter();
             entries
                 .filter(|e| e.contains(&key(number)))
                 .collect::<Vec<_>>()
         };
-        for member in of("procs", &traces::key(self.root.pid())) {
+        for member in of("procs", &daemon_objects::map_key(self.root.pid())) {
             // The value begins with the target's number.
             let value = member.split_once("] [").map_or("", |(_, value)| value);
             let number: Vec<&str> = value.split(',').take(4).collect();
@@ -416,12 +416,17 @@ impl Bench {
     /// Interfaces, queues, classes and files, and the number of entries in each map.
     fn traces(&self) -> BTreeSet<String> {
         let (ns, runtime) = (&self.bed.world.client().ns, self.bed.netnice.runtime());
-        let mut found = traces::traces(ns, runtime).expect("they are listed");
+        let mut found = daemon_objects::list(ns, runtime).expect("they are listed");
         // Target numbers differ each time, but the number of entries does not.
         let maps = [
             "procs", "targets", "apps", "users", "ifaces", "links", "slots",
         ];
-        let count = |map: &str| format!("{map}: {} entries", traces::entries(runtime, map).len());
+        let count = |map: &str| {
+            format!(
+                "{map}: {} entries",
+                daemon_objects::map_entries(runtime, map).len()
+            )
+        };
         found.extend(maps.map(count));
         found
     }

@@ -305,7 +305,7 @@ fn a_unit_that_is_made_anew_is_bound_again() {
     let first = inside(&bed, &unit, &flows);
     bed.run_ok(&format!("set {target} --up 4mbit"));
     drop(first);
-    unit.make_anew().expect("the unit again");
+    unit.recreate().expect("the unit again");
     assert!(!bed.target(&target).is_null(), "a unit stays until cleared");
     let _second = inside(&bed, &unit, &flows);
     let held = || {

@@ -137,7 +137,7 @@ impl MemoryGroup {
         limit.exists().then_some(MemoryGroup { folder, limit, all })
     }
 
-    fn take(&self, pid: u32) {
+    fn add_process(&self, pid: u32) {
         fs::write(self.folder.join("cgroup.procs"), pid.to_string()).expect("it is taken in");
     }
 
@@ -177,7 +177,7 @@ fn where_memory_is_short_a_change_is_made_or_refused_and_what_was_there_stays() 
         .enumerate()
     {
         let pid = bed.netnice.pid().expect("a daemon");
-        group.take(pid);
+        group.add_process(pid);
         // Memory that the daemon already has is charged to its earlier cgroup; new memory is
         // charged here.
         group.allow(&spare.max(4096).to_string());

@@ -24,7 +24,7 @@ fn a_users_limit_of_another_kind_refuses_nothing_of_root_and_comes_back() {
     let bed = TestBed::new().expect("a test bed");
     let group = Cgroup::create("precedence").expect("a control group");
     let own = process_of(&bed, ANN);
-    group.take(own.pid()).expect("it moves");
+    group.add_process(own.pid()).expect("it moves");
     let pid = format!("pid:{}", own.pid());
     let around = format!("cgroup:{}", group.path());
     let set = run_as(&bed, ANN, &format!("set {pid} --both 900gbit"));
@@ -77,7 +77,7 @@ fn nested_limits_of_a_user_leave_room_for_those_of_root() {
     let (shells, pids) = nested(&bed, 5);
     for pid in &pids {
         group
-            .take(pid.parse().expect("a number"))
+            .add_process(pid.parse().expect("a number"))
             .expect("it moves");
     }
     for pid in &pids[..4] {
@@ -100,7 +100,7 @@ fn a_policy_is_read_again_whatever_users_have_asked_meanwhile() {
     let bed = TestBed::new().expect("a test bed");
     let group = Cgroup::create("precedence").expect("a control group");
     let own = process_of(&bed, ANN);
-    group.take(own.pid()).expect("it moves");
+    group.add_process(own.pid()).expect("it moves");
     let set = run_as(&bed, ANN, &format!("set pid:{} --both 900gbit", own.pid()));
     assert_eq!(set.status, 0, "{set:?}");
     let around = format!("cgroup:{}", group.path());

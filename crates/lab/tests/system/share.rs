@@ -323,7 +323,7 @@ fn a_manager_that_is_killed_leaves_limits_that_end() {
     let program = sends(&bed, 5001);
     let target = format!("pid:{}", program.pid());
     let group = Cgroup::create("shared").expect("a control group");
-    group.take(program.pid()).expect("it moves");
+    group.add_process(program.pid()).expect("it moves");
     bed.run_ok(&format!("set {target} --both 2mbit"));
     let mut share = Share::start(&bed, &format!("1mbit cgroup:{}", group.path()));
     share.until(1);

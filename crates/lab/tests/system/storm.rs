@@ -16,7 +16,7 @@ use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{Running, Tcp};
 use netnice_lab::wire::{self, Flow};
-use netnice_lab::world::traces;
+use netnice_lab::world::daemon_objects;
 use serde_json::{Value, json};
 
 use crate::people::{ANN, BOB, command_as, traffic_as};
@@ -30,7 +30,7 @@ const PORT: u16 = 5001;
 const FLOWS: u16 = 20_000;
 
 /// Duration and bounds of a storm.
-struct Weather {
+struct Bounds {
     lasts: Duration,
     /// The least share of its limit that the good user's program must reach.
     least: f64,
@@ -43,7 +43,7 @@ struct Weather {
 }
 
 /// A test bed with a managed link, root's limits, and a good user's program under a limit.
-struct Place {
+struct StormBed {
     bed: TestBed,
     lab: PathBuf,
     /// Sends as much as its limit allows.
@@ -53,7 +53,7 @@ struct Place {
 }
 
 /// The state of the daemon that must be the same afterwards.
-struct Before {
+struct StateBefore {
     contracts: Value,
     traces: BTreeSet<String>,
     entries: BTreeSet<String>,
@@ -61,8 +61,8 @@ struct Before {
     memory: u64,
 }
 
-impl Place {
-    fn new() -> Place {
+impl StormBed {
+    fn new() -> StormBed {
         let bed = TestBed::new().expect("a test bed");
         let lab = bed.copy_for_all("netnice-lab").expect("a copy");
         let to = bed.sink(PORT).expect("a sink");
@@ -74,7 +74,7 @@ impl Place {
         bed.run_ok(&format!("set pid:{} --up 3mbit", others[0].pid()));
         bed.run_ok(&format!("set pid:{} --both 2mbit", others[1].pid()));
         bed.run_ok(&format!("set user:{} --down 50mbit", GOOD[1]));
-        Place {
+        StormBed {
             bed,
             lab,
             sender,
@@ -151,7 +151,7 @@ impl Place {
     /// Interfaces, queues, classes and files, without the drivers' logs, which remain.
     fn traces(&self) -> BTreeSet<String> {
         let (ns, runtime) = (&self.bed.world.client().ns, self.bed.netnice.runtime());
-        let mut found = traces::traces(ns, runtime).expect("they are listed");
+        let mut found = daemon_objects::list(ns, runtime).expect("they are listed");
         found.retain(|line| !line.ends_with(".log"));
         found
     }
@@ -160,12 +160,14 @@ impl Place {
     fn entries(&self) -> BTreeSet<String> {
         let runtime: &Path = self.bed.netnice.runtime();
         let maps = ["procs", "targets", "apps", "cgroups", "users", "containers"];
-        let entries = maps.iter().flat_map(|map| traces::entries(runtime, map));
+        let entries = maps
+            .iter()
+            .flat_map(|map| daemon_objects::map_entries(runtime, map));
         entries.collect()
     }
 
-    fn before(&self) -> Before {
-        Before {
+    fn before(&self) -> StateBefore {
+        StateBefore {
             contracts: self.contracts(),
             traces: self.traces(),
             entries: self.entries(),
@@ -175,7 +177,7 @@ impl Place {
     }
 
     /// The differences from the state before, after a grace period.
-    fn judge(&self, before: &Before, memory: u64) -> Vec<String> {
+    fn differences(&self, before: &StateBefore, memory: u64) -> Vec<String> {
         let (mut faults, fds) = (Vec::new(), before.descriptors);
         if !becomes_true(|| self.traces() == before.traces) {
             let now = self.traces();
@@ -215,21 +217,21 @@ fn args(lasts: Duration, seed: u64) -> Vec<String> {
 }
 
 /// Runs a storm, of the attack `only` if given; returns all faults.
-fn storm(weather: &Weather, only: Option<&str>) -> Vec<String> {
-    let place = Place::new();
+fn storm(bounds: &Bounds, only: Option<&str>) -> Vec<String> {
+    let storm_bed = StormBed::new();
     let seed = seed("storm");
     // Objects that are made on first use must exist before.
-    for mut program in place.good(Duration::from_millis(500), seed) {
+    for mut program in storm_bed.good(Duration::from_millis(500), seed) {
         program
             .next_json("requests", EVENT_TIMEOUT)
             .expect("a report");
     }
     pause(1.5);
-    let before = place.before();
-    let (pid, lasts) = (place.pid(), weather.lasts);
-    let hostile = place.hostile(lasts, seed, only);
-    let good = place.good(lasts.saturating_sub(Duration::from_millis(500)), seed);
-    let mut faults = rates(&place, weather);
+    let before = storm_bed.before();
+    let (pid, lasts) = (storm_bed.pid(), bounds.lasts);
+    let hostile = storm_bed.hostile(lasts, seed, only);
+    let good = storm_bed.good(lasts.saturating_sub(Duration::from_millis(500)), seed);
+    let mut faults = measure_limit(&storm_bed, bounds);
     for mut program in good {
         let report = program.next_json("requests", lasts + EVENT_TIMEOUT);
         let report = report.expect("a good user's report");
@@ -237,7 +239,7 @@ fn storm(weather: &Weather, only: Option<&str>) -> Vec<String> {
         let failures = report["failures"].as_array().expect("a list");
         faults.extend(failures.iter().map(|text| format!("a good user: {text}")));
         let took = |part: &str| Duration::from_micros(report[part].as_u64().unwrap_or(u64::MAX));
-        for (part, most) in [("p99_us", weather.p99), ("worst_us", weather.worst)] {
+        for (part, most) in [("p99_us", bounds.p99), ("worst_us", bounds.worst)] {
             if took(part) > most {
                 let took = took(part);
                 faults.push(format!(
@@ -248,18 +250,18 @@ fn storm(weather: &Weather, only: Option<&str>) -> Vec<String> {
     }
     for (program, uid) in hostile.into_iter().zip(HOSTILE) {
         let mut program = program;
-        let report = program.next_json("crimes", lasts + EVENT_TIMEOUT);
+        let report = program.next_json("findings", lasts + EVENT_TIMEOUT);
         let report = report.expect("a hostile user's report");
         println!("hostile {uid}: {report}");
-        let crimes = report["crimes"].as_array().expect("a list");
-        faults.extend(crimes.iter().map(|text| format!("user {uid}: {text}")));
+        let findings = report["findings"].as_array().expect("a list");
+        faults.extend(findings.iter().map(|text| format!("user {uid}: {text}")));
     }
     assert!(sys::is_alive(pid), "the daemon has ended");
-    faults.extend(place.judge(&before, weather.memory));
+    faults.extend(storm_bed.differences(&before, bounds.memory));
     faults
 }
 
-fn passes(faults: &[String]) {
+fn assert_no_faults(faults: &[String]) {
     assert!(
         faults.is_empty(),
         "{} faults:\n{}",
@@ -269,14 +271,14 @@ fn passes(faults: &[String]) {
 }
 
 /// Measures the good user's limit in consecutive windows during the storm; returns the faults.
-fn rates(place: &Place, weather: &Weather) -> Vec<String> {
+fn measure_limit(storm_bed: &StormBed, bounds: &Bounds) -> Vec<String> {
     let mut faults = Vec::new();
-    let span = (weather.lasts.as_secs_f64() / 4.0 - 1.0).clamp(2.0, 30.0);
-    let until = std::time::Instant::now() + weather.lasts.mul_f64(0.9);
+    let span = (bounds.lasts.as_secs_f64() / 4.0 - 1.0).clamp(2.0, 30.0);
+    let until = std::time::Instant::now() + bounds.lasts.mul_f64(0.9);
     let (mut windows, mut most) = (Vec::new(), 0.0f64);
     while std::time::Instant::now() < until {
         let theirs = |flow: &Flow| flow.target.1 == PORT && flow.transport == wire::Transport::Tcp;
-        match place.bed.sent_rate_of(0.5, span, theirs) {
+        match storm_bed.bed.sent_rate_of(0.5, span, theirs) {
             Ok(rate) => {
                 let share = rate / R4M.bits as f64;
                 most = most.max(share);
@@ -292,7 +294,7 @@ fn rates(place: &Place, weather: &Weather) -> Vec<String> {
     // On a busy machine the program may not run for a while; the best window shows whether its
     // limit is too tight.
     let best = windows.iter().copied().fold(0.0, f64::max);
-    if best < weather.least {
+    if best < bounds.least {
         faults.push(format!(
             "only {:.1} % of the good user's limit",
             best * 100.0
@@ -303,33 +305,33 @@ fn rates(place: &Place, weather: &Weather) -> Vec<String> {
 
 #[test]
 fn a_storm_of_hostile_users_disturbs_nobody() {
-    let weather = Weather {
+    let bounds = Bounds {
         lasts: Duration::from_secs(20),
         least: 0.5,
         p99: Duration::from_secs(10),
         worst: Duration::from_secs(20),
         memory: 32 << 20,
     };
-    passes(&storm(&weather, None));
+    assert_no_faults(&storm(&bounds, None));
 }
 
 #[test]
 #[ignore = "long: ten minutes of storm, judged as a quiet machine lets it"]
 fn ten_minutes_of_storm_disturb_nobody() {
-    let weather = Weather {
+    let bounds = Bounds {
         lasts: Duration::from_secs(600),
         least: 0.97,
         p99: Duration::from_millis(100),
         worst: Duration::from_secs(10),
         memory: 16 << 20,
     };
-    passes(&storm(&weather, None));
+    assert_no_faults(&storm(&bounds, None));
 }
 
 #[test]
 #[ignore = "long: each attack alone, with the answers to others timed as a quiet machine lets it"]
 fn beside_each_attack_alone_others_have_their_answers_within_50_ms() {
-    let weather = Weather {
+    let bounds = Bounds {
         lasts: Duration::from_secs(10),
         least: 0.97,
         p99: Duration::from_millis(50),
@@ -338,12 +340,12 @@ fn beside_each_attack_alone_others_have_their_answers_within_50_ms() {
     };
     let of = |name: &str| {
         println!("== {name}");
-        let faults = storm(&weather, Some(name));
+        let faults = storm(&bounds, Some(name));
         faults
             .into_iter()
             .map(|text| format!("{name}: {text}"))
             .collect::<Vec<_>>()
     };
     let faults: Vec<String> = ATTACKS.iter().flat_map(|(name, _)| of(name)).collect();
-    passes(&faults);
+    assert_no_faults(&faults);
 }

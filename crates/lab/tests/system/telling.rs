@@ -156,7 +156,7 @@ fn explain_tells_the_whole_story_of_a_target() {
     let bed = TestBed::new().expect("a test bed");
     let slice = Cgroup::create("told.slice").expect("a slice");
     let sleeper = bed.sleeper();
-    slice.take(sleeper.pid()).expect("it moves");
+    slice.add_process(sleeper.pid()).expect("it moves");
     let name = format!("pid:{}", sleeper.pid());
     let group = format!("cgroup:{}", slice.path());
     bed.run_ok("link eth0 --rate 100mbit");
@@ -190,11 +190,11 @@ fn explain_tells_the_whole_story_of_a_target() {
         "{lines}"
     );
     // For a process in another target `explain` names that target; for a free process it says so.
-    slice.take(sleeper.pid()).expect("it is there");
+    slice.add_process(sleeper.pid()).expect("it is there");
     let other = bed.sleeper();
     let told = bed.run_ok(&format!("explain pid:{}", other.pid())).stdout;
     assert!(told.contains("nothing"), "{told}");
-    slice.take(other.pid()).expect("it moves");
+    slice.add_process(other.pid()).expect("it moves");
     let told = bed.run_ok(&format!("explain pid:{}", other.pid())).stdout;
     assert!(told.contains(&group), "{told}");
 }

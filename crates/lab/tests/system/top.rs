@@ -203,7 +203,7 @@ fn pictures_for_the_manual() {
     let (first, second, third) = (sends(3), sends(1), sends(1));
     let slice = Cgroup::create("batch.slice").expect("a slice");
     for program in [&first, &receives] {
-        slice.take(program.pid()).expect("moved");
+        slice.add_process(program.pid()).expect("moved");
     }
     bed.run_ok("link eth0 --rate 100mbit");
     bed.run_ok(&format!(

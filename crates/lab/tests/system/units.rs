@@ -59,7 +59,7 @@ fn restarted(times: u16, without_daemon: u16) {
     let ns = &bed.world.server().ns;
     let tap = Tap::start(ns, "eth0").expect("a meter");
     let restart = |bed: &TestBed, port: u16| {
-        unit.make_anew().expect("the unit again");
+        unit.recreate().expect("the unit again");
         let _program = flood(bed, &unit, port);
         pause(0.25);
     };
