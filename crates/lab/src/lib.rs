@@ -16,9 +16,9 @@
 pub mod demo;
 pub mod direct;
 pub mod experiment;
-pub mod play;
 pub mod plot;
 pub mod process;
+pub mod simulate;
 pub mod stats;
 pub mod storm;
 pub mod sys;

@@ -122,7 +122,7 @@ fn carry_out(verb: Verb) -> Result<bool> {
             world::begin()?;
             return netnice_lab::demo::run(&out);
         }
-        Verb::Play { file, plot } => return netnice_lab::play::run(&file, plot.as_deref()),
+        Verb::Play { file, plot } => return netnice_lab::simulate::run(&file, plot.as_deref()),
         Verb::World { seconds } => {
             world::begin()?;
             stand(seconds)?;

@@ -186,12 +186,12 @@ impl Chart {
             out,
             "<rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>"
         );
-        self.words(&mut out, &frame);
+        self.labels(&mut out, &frame);
         self.grid(&mut out, &frame);
         for series in &self.series {
             draw_series(&mut out, &frame, series);
         }
-        self.remarks(&mut out, &frame);
+        self.marks(&mut out, &frame);
         out.push_str("</svg>");
         out
     }
@@ -235,7 +235,7 @@ impl Chart {
     }
 
     /// Title, legend, and axis labels.
-    fn words(&self, out: &mut String, f: &Frame) {
+    fn labels(&self, out: &mut String, f: &Frame) {
         if !self.title.is_empty() {
             let title = escape(&self.title);
             let _ = write!(
@@ -331,7 +331,7 @@ impl Chart {
     }
 
     /// Levels and moments, drawn over the series so that their labels stay readable.
-    fn remarks(&self, out: &mut String, f: &Frame) {
+    fn marks(&self, out: &mut String, f: &Frame) {
         const HALO: &str = "paint-order=\"stroke\" stroke=\"#fff\" stroke-width=\"4\"";
         for (y, word, colour) in &self.levels {
             let at = f.py(*y);

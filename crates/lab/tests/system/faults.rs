@@ -37,7 +37,7 @@ use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::storm::seed;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true, skip};
-use netnice_lab::tracer::{Call, Outcome, Tracer, Verdict};
+use netnice_lab::tracer::{Action, Call, Outcome, Tracer};
 use netnice_lab::traffic::{self, Running, Udp};
 use netnice_lab::world::{Netnice, daemon_objects};
 use netnice_sim::Random;
@@ -316,9 +316,9 @@ impl Bench {
     fn undisturbed(&mut self, operation: Operation) -> (State, State) {
         self.prepare(operation);
         let before = self.at_rest();
-        let outcome = self.trace(operation, |_| Verdict::Go);
+        let outcome = self.trace(operation, |_| Action::Execute);
         let (outcome, answer) = outcome.expect("it is followed");
-        assert_eq!(outcome, Outcome::Over, "{operation:?}: {answer:?}");
+        assert_eq!(outcome, Outcome::ConditionMet, "{operation:?}: {answer:?}");
         let answer = answer.expect("an answer");
         let refused = matches!(answer, Response::Refused(_) | Response::Failed(_));
         assert!(!refused, "{operation:?}: {answer:?}");
@@ -342,7 +342,7 @@ impl Bench {
     fn trace(
         &mut self,
         operation: Operation,
-        judge: impl FnMut(&Call) -> Verdict,
+        judge: impl FnMut(&Call) -> Action,
     ) -> anyhow::Result<(Outcome, Result<Response, ClientError>)> {
         let request = operation.request(self);
         let over = Arc::new(AtomicBool::new(false));
@@ -499,13 +499,13 @@ impl Bench {
 }
 
 /// Skips the calls of a start before the first change: the dynamic loader makes them.
-fn since_first_change(mut judge: impl FnMut(&Call) -> Verdict) -> impl FnMut(&Call) -> Verdict {
+fn since_first_change(mut decide: impl FnMut(&Call) -> Action) -> impl FnMut(&Call) -> Action {
     let mut begun = false;
     move |call| {
         begun |= call.changes_host();
         match begun {
-            true => judge(call),
-            false => Verdict::Go,
+            true => decide(call),
+            false => Action::Execute,
         }
     }
 }
@@ -574,14 +574,14 @@ impl Strike<'_> {
     fn trace(
         &mut self,
         n: u64,
-        judge: impl FnMut(&Call) -> Verdict,
+        judge: impl FnMut(&Call) -> Action,
     ) -> Result<(String, Result<Response, ClientError>), bool> {
         self.bench.prepare(self.operation);
         let traced = self.bench.trace(self.operation, judge);
         let (outcome, answer) = traced.expect("it is followed");
         match outcome {
             Outcome::Killed(call) | Outcome::Failed(call) => Ok((call, answer)),
-            Outcome::Over => Err(false),
+            Outcome::ConditionMet => Err(false),
             other => {
                 let text = format!("{:?}, call {n}: {other:?}", self.operation);
                 self.faults.push(text);
@@ -629,10 +629,10 @@ fn calls(bench: &mut Bench, operation: Operation, mut counts: impl FnMut(&Call) 
     let mut seen = 0;
     let counted = bench.trace(operation, |call| {
         seen += u64::from(counts(call));
-        Verdict::Go
+        Action::Execute
     });
     let (outcome, _) = counted.expect("it is followed");
-    assert_eq!(outcome, Outcome::Over);
+    assert_eq!(outcome, Outcome::ConditionMet);
     seen
 }
 

@@ -5,7 +5,7 @@
 //! next change.
 
 use netnice_api::{Response, Show};
-use netnice_lab::tracer::{Call, Verdict};
+use netnice_lab::tracer::{Action, Call};
 use nix::errno::Errno;
 
 use super::{Asked, Bench, Operation, Strike, calls, set, strikes};
@@ -31,7 +31,7 @@ struct Counter {
 impl Counter {
     /// Whether this call is tried.
     fn counts(&mut self, call: &Call) -> bool {
-        if !call.may_fail() {
+        if !call.can_be_failed() {
             return false;
         }
         let reads = call.reads_from();
@@ -47,11 +47,11 @@ impl Counter {
 }
 
 /// Makes the n-th tried call return an error, counted from 1.
-fn failing(n: u64, errno: Errno) -> impl FnMut(&Call) -> Verdict {
+fn failing(n: u64, errno: Errno) -> impl FnMut(&Call) -> Action {
     let mut counter = Counter::default();
     move |call| match counter.counts(call) && counter.tried == n {
-        true => Verdict::Fail(errno),
-        false => Verdict::Go,
+        true => Action::Fail(errno),
+        false => Action::Execute,
     }
 }
 

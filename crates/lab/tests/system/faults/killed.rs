@@ -3,18 +3,18 @@
 //! Only calls that change something outside of the daemon count ([`Call::changes_host`]): the state
 //! does not change between two of them.
 
-use netnice_lab::tracer::{Call, Verdict};
+use netnice_lab::tracer::{Action, Call};
 
 use super::{Bench, Operation, Strike, calls, strikes};
 
 /// Kills the daemon before the n-th call that changes something, counted from 1.
-fn before(n: u64) -> impl FnMut(&Call) -> Verdict {
+fn before(n: u64) -> impl FnMut(&Call) -> Action {
     let mut seen = 0;
     move |call| {
         seen += u64::from(call.changes_host());
         match call.changes_host() && seen == n {
-            true => Verdict::Kill,
-            false => Verdict::Go,
+            true => Action::Kill,
+            false => Action::Execute,
         }
     }
 }
