@@ -68,7 +68,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn a_stream_that_arrives_in_time_never_stands() {
+    fn a_stream_that_arrives_in_time_never_stalls() {
         assert_eq!(stalled(|_| 1.0, (2, 20)), 0.0);
         // It stands still only in the first second, while the buffer fills.
         let start = stalled(|_| 1.0, (0, 20));
@@ -76,13 +76,13 @@ mod tests {
     }
 
     #[test]
-    fn half_a_stream_stands_half_the_time() {
+    fn a_stream_at_half_its_rate_stalls_half_the_time() {
         let got = stalled(|_| 0.5, (4, 20));
         assert!((6.5..9.5).contains(&got), "{got} of 16 s");
     }
 
     #[test]
-    fn an_interruption_shorter_than_the_buffer_is_not_seen() {
+    fn an_interruption_shorter_than_the_buffer_causes_no_stall() {
         let gap = |t: f64| if (5.0..5.8).contains(&t) { 0.0 } else { 1.05 };
         assert_eq!(stalled(gap, (2, 20)), 0.0);
         let long = |t: f64| if (5.0..8.0).contains(&t) { 0.0 } else { 1.05 };

@@ -12,7 +12,7 @@ fn figures(video: f64, stalled: f64, backup: f64) -> Figures {
 }
 
 #[test]
-fn promises_are_kept_or_not() {
+fn the_video_needs_its_rate_without_a_stall() {
     assert!(video_kept(&figures(5.0, 0.0, 4.0)) && backup_kept(&figures(5.0, 0.0, 4.0)));
     // A sufficient mean rate does not compensate a standstill.
     assert!(!video_kept(&figures(5.2, 1.0, 4.0)) && !video_kept(&figures(4.7, 0.0, 4.0)));
@@ -27,7 +27,7 @@ fn the_table_fits_a_terminal_and_names_what_was_not_kept() {
 }
 
 #[test]
-fn the_page_is_whole_even_of_empty_takes() {
+fn the_page_is_complete_for_empty_records() {
     let record = || RunRecord {
         began: 0,
         video: Report::default(),

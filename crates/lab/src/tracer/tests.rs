@@ -54,7 +54,7 @@ fn nth(n: u32, action: Action) -> impl FnMut(&Call) -> Action {
 }
 
 #[test]
-fn a_process_is_killed_before_the_call_that_is_meant() {
+fn a_process_is_killed_before_the_chosen_call() {
     for n in 1..=2 {
         let mut shell = Shell::new("kill");
         let tracer = Tracer::seize(shell.child.id()).expect("it is ours");
@@ -69,7 +69,7 @@ fn a_process_is_killed_before_the_call_that_is_meant() {
 }
 
 #[test]
-fn a_call_that_is_to_fail_is_not_carried_out_and_the_process_goes_on() {
+fn a_failed_call_is_not_executed_and_the_process_continues() {
     let mut shell = Shell::new("fail");
     let tracer = Tracer::seize(shell.child.id()).expect("it is ours");
     shell.tell();
@@ -85,7 +85,7 @@ fn a_call_that_is_to_fail_is_not_carried_out_and_the_process_goes_on() {
 }
 
 #[test]
-fn a_process_goes_on_by_itself_when_all_has_come() {
+fn a_process_continues_without_the_tracer_when_the_condition_is_met() {
     let mut shell = Shell::new("over");
     let tracer = Tracer::seize(shell.child.id()).expect("it is ours");
     shell.tell();

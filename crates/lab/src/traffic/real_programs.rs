@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ping_output_is_read_as_printed() {
+    fn ping_output_is_parsed() {
         let text = "PING 10.77.0.2 (10.77.0.2) 56(84) bytes of data.\n\
             [1700000000.250000] 64 bytes from 10.77.0.2: icmp_seq=1 ttl=64 time=0.040 ms\n\
             [1700000000.500000] 64 bytes from 10.77.0.2: icmp_seq=2 ttl=64 time=120 ms\n\

@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ip_received_is_counted_as_on_the_wire() {
+    fn received_bytes_are_counted_as_on_the_wire() {
         let snmp = "Ip: Forwarding InReceives InHdrErrors\nIp: 2 3 0\n";
         // One plain packet of 1500 bytes, and two merged ones of 10 segments and 1 segment of 1448
         // bytes payload.

@@ -11,7 +11,7 @@ use netnice_lab::testbed::{TestBed, becomes_true, skip};
 use netnice_lab::traffic::{Direct, Program};
 use netnice_lab::world::Host;
 
-use crate::people::{ANN, command_as};
+use crate::users::{ANN, command_as};
 
 /// ANN's client: sends the requests of a test and prints each response.
 const ASKER: &str = r#"
@@ -71,7 +71,7 @@ print('done', flush=True)
 "#;
 
 #[test]
-fn a_fifo_in_the_place_of_a_program_does_not_hold_the_daemon_up() {
+fn a_fifo_in_place_of_a_program_does_not_block_the_daemon() {
     let bed = TestBed::new().expect("a test bed");
     let folder = bed.world.folder().join("hers");
     fs::create_dir(&folder).expect("a folder");
@@ -95,7 +95,7 @@ for path in sys.argv[2:]:
 "#;
 
 #[test]
-fn a_user_does_not_learn_what_is_in_folders_that_are_closed_to_them() {
+fn errors_do_not_reveal_files_in_folders_that_a_user_cannot_read() {
     let bed = TestBed::new().expect("a test bed");
     let closed = bed.world.folder().join("closed");
     let open = bed.world.folder().join("open");
@@ -149,7 +149,7 @@ print('gone', flush=True)
 "#;
 
 #[test]
-fn a_file_system_that_does_not_answer_holds_up_only_who_asks_for_it() {
+fn a_hanging_file_system_blocks_only_the_requests_that_name_it() {
     let bed = TestBed::new().expect("a test bed");
     let folder = bed.world.folder().join("silent");
     fs::create_dir(&folder).expect("a folder");
@@ -228,7 +228,7 @@ fn a_runtime_folder_that_others_can_write_is_refused() {
 
 /// Root does not run a driver from a folder that another user can write.
 #[test]
-fn a_driver_of_somebody_elses_is_not_run() {
+fn root_does_not_run_a_driver_from_another_users_folder() {
     let bed = TestBed::new().expect("a test bed");
     let folder = bed.world.folder().join("bin");
     fs::create_dir(&folder).expect("a folder");
@@ -299,7 +299,7 @@ time.sleep(600)
 ";
 
 #[test]
-fn one_client_of_a_super_server_does_not_keep_others_out() {
+fn one_client_of_a_super_server_does_not_block_other_clients() {
     let bed = TestBed::new().expect("a test bed");
     let file = bed.world.folder().join("inetd.toml");
     let program = bed.world.folder().join("program");

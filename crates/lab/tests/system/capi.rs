@@ -9,8 +9,8 @@ use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp};
 
-use crate::cc::{Link, compile, crate_file};
-use crate::people::{CAROL, command_as, process_of};
+use crate::c_compiler::{Link, compile, crate_file};
+use crate::users::{CAROL, command_as, process_of};
 
 /// A test bed, the library installed in its folder, and the test program linked with it.
 struct Bench {
@@ -22,7 +22,7 @@ impl Bench {
     fn new() -> Bench {
         let bed = TestBed::new().expect("a test bed");
         let root = bed.world.folder().join("usr");
-        crate::cc::install(&root);
+        crate::c_compiler::install(&root);
         let calls = root.join("calls");
         compile(&root, "tests/calls.c", &calls, Link::Static);
         Bench { bed, calls }
@@ -75,7 +75,7 @@ fn the_papers_call_limits_a_running_program() {
 }
 
 #[test]
-fn the_caller_its_group_and_its_user_are_who_0() {
+fn who_0_is_the_caller_its_group_or_its_user() {
     let bench = Bench::new();
     // A value of the caller's process does not change its group's value. A lower value of the group
     // applies to the process too.
@@ -132,7 +132,7 @@ fn a_group_and_a_user_share_one_limit() {
 }
 
 #[test]
-fn what_cannot_be_done_is_told_as_setpriority_tells_it() {
+fn errors_are_those_of_setpriority() {
     let bench = Bench::new();
     let sleeper = bench.bed.sleeper();
     let pid = sleeper.pid();
@@ -195,7 +195,7 @@ fn what_cannot_be_done_is_told_as_setpriority_tells_it() {
 }
 
 #[test]
-fn header_library_page_and_example_serve_a_program_of_somebody_else() {
+fn a_foreign_program_builds_with_the_installed_library_and_header() {
     let bench = Bench::new();
     let root = bench.bed.world.folder().join("usr");
     let shared = root.join("shared");

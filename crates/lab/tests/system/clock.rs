@@ -39,7 +39,7 @@ impl Drop for Clock {
 }
 
 #[test]
-fn a_clock_that_is_set_ends_no_limit_early_and_keeps_none() {
+fn setting_the_clock_neither_ends_nor_prolongs_a_limit() {
     if std::env::var_os("NETNICE_GUEST").is_none_or(|v| v != "1") {
         return skip("the clock is not this test's own (`make test-vm` has a guest)");
     }

@@ -164,12 +164,12 @@ fn held(join: Join) {
 }
 
 #[test]
-fn a_container_behind_a_route_is_held_both_ways() {
+fn a_container_behind_a_route_is_limited_both_ways() {
     held(Join::Routed);
 }
 
 #[test]
-fn a_container_behind_a_bridge_is_held_both_ways() {
+fn a_container_behind_a_bridge_is_limited_both_ways() {
     held(Join::Bridged);
 }
 
@@ -181,13 +181,13 @@ fn beginning(record: &Record, port: u16) -> u64 {
 }
 
 #[test]
-fn a_container_restarted_five_times_is_held_from_its_first_packet_on() {
+fn a_container_restarted_five_times_is_limited_from_its_first_packet() {
     restarted(5);
 }
 
 #[test]
 #[ignore = "many restarts; part of make test-long"]
-fn a_container_restarted_twenty_times_is_held_from_its_first_packet_on() {
+fn a_container_restarted_twenty_times_is_limited_from_its_first_packet() {
     restarted(20);
 }
 
@@ -229,7 +229,7 @@ fn restarted(times: u16) {
 }
 
 #[test]
-fn a_container_in_the_hosts_network_is_its_control_group_and_what_is_not_seen_is_said() {
+fn a_container_in_the_hosts_network_is_limited_by_its_cgroup_and_exceptions_are_shown() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let answer = bed.run_with_status("set container:web --up 4mbit", 1);

@@ -13,7 +13,7 @@ use netnice_lab::traffic::{ParentProcess, RunOptions, Tcp};
 use netnice_lab::wire::{self, Tap};
 use netnice_lab::world::Cgroup;
 
-use crate::people::ANN;
+use crate::users::ANN;
 
 const R8M: Rate = Rate {
     text: "8mbit",
@@ -21,7 +21,7 @@ const R8M: Rate = Rate {
 };
 
 #[test]
-fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() {
+fn a_daemon_killed_repeatedly_under_traffic_keeps_limit_and_state() {
     let mut bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let mut program = ParentProcess::start(bed.world.client()).expect("a program");
@@ -91,7 +91,7 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
 }
 
 #[test]
-fn a_daemon_that_dies_between_two_commands_loses_nothing_that_was_answered() {
+fn a_daemon_killed_between_two_commands_keeps_all_answered_changes() {
     let mut bed = TestBed::new().expect("a test bed");
     let sleepers = [(); 8].map(|()| bed.sleeper());
     for (i, sleeper) in sleepers.iter().enumerate() {

@@ -307,7 +307,7 @@ fn spread(mode: Mode) -> Result<()> {
 }
 
 #[test]
-fn what_comes_in_by_several_queues_comes_to_the_driver() {
+fn the_driver_receives_from_all_queues() {
     world::begin().expect("a clean machine");
     for mode in [Mode::Native, Mode::Generic, Mode::Fallback] {
         spread(mode).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
@@ -341,7 +341,7 @@ fn roomy() -> Result<()> {
 }
 
 #[test]
-fn queues_that_are_not_there_have_no_frames() {
+fn missing_queues_get_no_frames() {
     world::begin().expect("a clean machine");
     roomy().unwrap_or_else(|e| panic!("{e:#}"));
 }
@@ -411,7 +411,7 @@ fn drawn(mode: Mode) -> Result<()> {
 }
 
 #[test]
-fn nobody_draws_parts_of_others_to_himself() {
+fn a_flow_cannot_attract_fragments_of_other_flows() {
     world::begin().expect("a clean machine");
     for mode in [Mode::Native, Mode::Generic] {
         drawn(mode).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
@@ -419,7 +419,7 @@ fn nobody_draws_parts_of_others_to_himself() {
 }
 
 #[test]
-fn what_is_registered_comes_to_the_driver_and_nothing_else() {
+fn the_driver_receives_registered_packets_only() {
     world::begin().expect("a clean machine");
     for mode in [Mode::Native, Mode::Generic, Mode::Fallback] {
         for family in [Family::V4, Family::V6] {
@@ -429,7 +429,7 @@ fn what_is_registered_comes_to_the_driver_and_nothing_else() {
 }
 
 #[test]
-fn what_the_driver_sends_arrives_and_what_is_forged_does_not() {
+fn sent_packets_arrive_and_forged_ones_do_not() {
     world::begin().expect("a clean machine");
     for mode in [Mode::Native, Mode::Fallback] {
         sends(mode).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));

@@ -15,7 +15,7 @@ use netnice_ring::program::Piece;
 
 use crate::driver::used;
 use crate::driver_client::{Caller, Driver, Program, flow, udp, wait_for};
-use crate::people::{ANN, BOB};
+use crate::users::{ANN, BOB};
 
 /// The user of the greedy programs.
 const EVE: u32 = ANN;
@@ -369,25 +369,25 @@ fn confined() -> Result<()> {
 }
 
 #[test]
-fn holes_are_refused_and_hold_up_nobody() {
+fn holes_in_memory_are_refused_and_delay_no_flow() {
     world::begin().expect("a clean machine");
     holes(SHORT).unwrap_or_else(|e| panic!("{e:?}"));
 }
 
 #[test]
-fn memory_counts_for_its_user_until_nobody_has_it() {
+fn memory_counts_for_its_user_until_it_is_freed() {
     world::begin().expect("a clean machine");
     kept_memory().unwrap_or_else(|e| panic!("{e:?}"));
 }
 
 #[test]
-fn records_that_are_too_long_cost_the_driver_nothing() {
+fn too_long_records_cost_the_driver_no_time() {
     world::begin().expect("a clean machine");
     long_records(SHORT).unwrap_or_else(|e| panic!("{e:?}"));
 }
 
 #[test]
-fn doorbells_that_many_wait_for_are_no_matter() {
+fn doorbells_with_many_waiters_delay_no_flow() {
     world::begin().expect("a clean machine");
     watched_doorbells(SHORT).unwrap_or_else(|e| panic!("{e:?}"));
 }
@@ -400,7 +400,7 @@ fn no_thread_of_a_driver_can_open_signal_or_trace_anything() {
 
 #[test]
 #[ignore = "rates to the percent"]
-fn the_good_flow_keeps_its_rate_beside_each_of_them() {
+fn the_good_flow_keeps_its_rate_beside_each_greedy_program() {
     world::begin().expect("a clean machine");
     holes(LONG).unwrap_or_else(|e| panic!("holes: {e:?}"));
     long_records(LONG).unwrap_or_else(|e| panic!("long records: {e:?}"));

@@ -508,7 +508,7 @@ fn several(victims: u16, seconds: u64) -> Result<()> {
 }
 
 #[test]
-fn several_flooded_flows_have_no_more_than_one() {
+fn several_flooded_flows_get_no_more_time_than_one() {
     world::begin().expect("a clean machine");
     for victims in [2, 8] {
         several(victims, 1).unwrap_or_else(|e| panic!("{victims}: {e:#}"));
@@ -516,7 +516,7 @@ fn several_flooded_flows_have_no_more_than_one() {
 }
 
 #[test]
-fn malformed_frames_are_counted_and_harm_nobody() {
+fn malformed_frames_are_counted_and_disturb_no_flow() {
     world::begin().expect("a clean machine");
     for mode in [Mode::Native, Mode::Fallback] {
         hostile(mode, 40_000).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
@@ -525,7 +525,7 @@ fn malformed_frames_are_counted_and_harm_nobody() {
 
 #[test]
 #[ignore = "a million frames in each mode"]
-fn a_million_malformed_frames() {
+fn a_million_malformed_frames_disturb_no_flow() {
     world::begin().expect("a clean machine");
     for mode in [Mode::Native, Mode::Fallback] {
         hostile(mode, 1_000_000).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
@@ -533,7 +533,7 @@ fn a_million_malformed_frames() {
 }
 
 #[test]
-fn a_flooded_flow_pays_for_itself() {
+fn a_flood_is_charged_to_the_flooded_flow() {
     world::begin().expect("a clean machine");
     // The driver's time and the flood's rate depend on the machine's other load: the long form
     // judges them. Here the flood must not starve the sender, and any machine's flood uses up the
@@ -550,7 +550,7 @@ fn a_flooded_flow_pays_for_itself() {
 
 #[test]
 #[ignore = "judges one percent, on a quiet machine"]
-fn a_flooded_flow_pays_for_itself_to_the_percent() {
+fn a_flood_is_charged_to_the_flooded_flow_within_a_percent() {
     world::begin().expect("a clean machine");
     let leeway = Leeway {
         share: 100_000,

@@ -2,7 +2,7 @@
 //! names the rule, and the good flow is not affected. No packet that a template forbids may be
 //! sent: a checker that does not use templates reads a capture at the receiver.
 
-mod beset;
+mod random_events;
 
 use std::io::Read;
 use std::ops::RangeInclusive;
@@ -343,7 +343,7 @@ fn measure_calls(lasting: Duration, call: impl Fn(&Rogue) -> Result<()>) -> Resu
 }
 
 #[test]
-fn who_rings_for_nothing_wakes_the_driver_a_hundred_times_a_second() {
+fn needless_doorbells_wake_the_driver_rarely() {
     world::begin().expect("a clean machine");
     let (spent, run_time) =
         measure_calls(Duration::from_secs(1), Rogue::ring_doorbell).expect("it can be measured");
@@ -355,7 +355,7 @@ fn who_rings_for_nothing_wakes_the_driver_a_hundred_times_a_second() {
 }
 
 #[test]
-fn who_takes_the_flag_first_wakes_it_no_more_often() {
+fn doorbells_after_clearing_the_sleep_flag_wake_the_driver_rarely() {
     world::begin().expect("a clean machine");
     let answered = AtomicU64::new(0);
     let spent = measure_calls(Duration::from_secs(1), |rogue| {
@@ -372,7 +372,7 @@ fn who_takes_the_flag_first_wakes_it_no_more_often() {
 }
 
 #[test]
-fn who_sets_notices_for_nothing_does_not_keep_it_awake() {
+fn false_notices_do_not_keep_the_driver_awake() {
     world::begin().expect("a clean machine");
     let (spent, run_time) = measure_calls(Duration::from_secs(1), Rogue::set_false_notices)
         .expect("it can be measured");
@@ -497,7 +497,7 @@ fn isolation(seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Result<See
 }
 
 #[test]
-fn rogues_are_expelled_by_the_rule_they_broke_and_nothing_forbidden_leaves() {
+fn rogues_are_disconnected_by_the_violated_rule_and_send_nothing_forbidden() {
     world::begin().expect("a clean machine");
     let seen = isolation(2.0, &SLOW, &LOOSE).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(seen.flips > 1000, "{} bytes flipped", seen.flips);
@@ -505,7 +505,7 @@ fn rogues_are_expelled_by_the_rule_they_broke_and_nothing_forbidden_leaves() {
 
 #[test]
 #[ignore = "ten million flips, on a quiet machine"]
-fn ten_million_flips_and_all_rules_for_half_a_minute() {
+fn ten_million_flips_and_all_violations_disturb_no_flow() {
     world::begin().expect("a clean machine");
     let seen = isolation(40.0, &CONTRACTS, &TIGHT).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(seen.flips >= 10_000_000, "{} bytes flipped", seen.flips);

@@ -12,7 +12,7 @@ use netnice_lab::testbed::TestBed;
 use netnice_lab::traffic::{self, Direct, Echo, Probe, Report, RunOptions, Running, Udp};
 use netnice_lab::world::{Family, Host};
 
-use crate::cc::{Link, compile};
+use crate::c_compiler::{Link, compile};
 
 const LINK: u64 = 100_000_000;
 
@@ -70,7 +70,7 @@ fn report(running: Running) -> Report {
 }
 
 #[test]
-fn a_program_sends_receives_and_answers() {
+fn a_program_sends_receives_and_echoes() {
     let bed = test_bed();
     let (client, server) = (bed.world.client(), bed.world.server());
     let runtime = bed.netnice.runtime();
@@ -127,7 +127,7 @@ fn a_program_sends_receives_and_answers() {
 }
 
 #[test]
-fn what_is_sent_to_a_group_reaches_each_member() {
+fn a_multicast_datagram_reaches_each_member() {
     let bed = test_bed();
     let runtime = bed.netnice.runtime();
     let (at, _) = both(&bed, Family::V4, 6010);
@@ -155,7 +155,7 @@ fn what_is_sent_to_a_group_reaches_each_member() {
 /// The example of the C library, linked statically and dynamically.
 fn examples(bed: &TestBed) -> [PathBuf; 2] {
     let root = bed.world.folder().join("usr");
-    crate::cc::install(&root);
+    crate::c_compiler::install(&root);
     [(Link::Static, "static"), (Link::Shared, "shared")].map(|(link, name)| {
         let out = root.join(name);
         compile(&root, "examples/direct.c", &out, link);
@@ -164,7 +164,7 @@ fn examples(bed: &TestBed) -> [PathBuf; 2] {
 }
 
 #[test]
-fn a_program_in_c_asks_and_answers() {
+fn a_program_in_c_sends_and_echoes() {
     let bed = test_bed();
     let [example, other] = examples(&bed);
     let run = |example: &PathBuf, words: &[&str]| {

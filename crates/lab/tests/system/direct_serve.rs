@@ -130,7 +130,7 @@ fn asked(
 }
 
 #[test]
-fn no_processor_sleeps_while_a_cell_flow_sends() {
+fn processors_stay_awake_while_a_cell_flow_sends() {
     world::begin().expect("a clean machine");
     if !Path::new(DEVICE).exists() {
         return skip(format!("{DEVICE}: this kernel keeps no processors awake"));
@@ -155,7 +155,7 @@ fn six_programs_each_get_their_slice() {
 }
 
 #[test]
-fn also_where_there_is_no_af_xdp() {
+fn six_programs_each_get_their_slice_without_af_xdp() {
     world::begin().expect("a clean machine");
     slices(Mode::Fallback).unwrap_or_else(|e| panic!("fallback: {e:#}"));
 }

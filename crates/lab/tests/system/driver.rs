@@ -129,7 +129,7 @@ fn whole_life(mode: &str, stays: bool) -> Result<()> {
 }
 
 #[test]
-fn a_driver_lives_as_long_as_programs_need_it() {
+fn a_driver_runs_while_programs_are_attached() {
     world::begin().expect("a clean machine");
     for (mode, stays) in [("native", false), ("generic", true), ("fallback", true)] {
         whole_life(mode, stays).unwrap_or_else(|e| panic!("{mode}: {e:?}"));
@@ -192,7 +192,7 @@ fn deaths() -> Result<()> {
 }
 
 #[test]
-fn programs_and_drivers_that_are_killed_take_nothing_with_them() {
+fn killed_programs_and_drivers_disturb_no_others() {
     world::begin().expect("a clean machine");
     deaths().unwrap_or_else(|e| panic!("{e:?}"));
 }
@@ -290,7 +290,7 @@ fn events(mode: &str) -> Result<()> {
 }
 
 #[test]
-fn what_happens_to_the_interface_is_lived_with() {
+fn a_driver_continues_through_changes_of_its_interface() {
     world::begin().expect("a clean machine");
     for mode in ["native", "generic", "fallback"] {
         events(mode).unwrap_or_else(|e| panic!("{mode}: {e:?}"));
@@ -404,7 +404,7 @@ fn hostile() -> Result<()> {
 }
 
 #[test]
-fn hostile_messages_harm_nobody() {
+fn hostile_messages_disturb_no_program() {
     world::begin().expect("a clean machine");
     hostile().unwrap_or_else(|e| panic!("{e:?}"));
 }
@@ -511,13 +511,13 @@ fn kills(loops: usize, mode: &str) -> Result<()> {
 
 #[test]
 #[ignore = "10,000 programs"]
-fn ten_thousand_programs_that_end_badly_leave_nothing() {
+fn ten_thousand_programs_that_end_abnormally_leave_nothing() {
     world::begin().expect("a clean machine");
     kills(10_000, "native").unwrap_or_else(|e| panic!("{e:?}"));
 }
 
 #[test]
-fn programs_that_end_badly_leave_nothing() {
+fn programs_that_end_abnormally_leave_nothing() {
     world::begin().expect("a clean machine");
     for mode in ["native", "generic"] {
         kills(150, mode).unwrap_or_else(|e| panic!("{mode}: {e:?}"));
@@ -625,7 +625,7 @@ fn many(programs: usize, each: usize) -> Result<()> {
 
 #[test]
 #[ignore = "ten thousand flows"]
-fn ten_thousand_flows_are_set_up_in_ten_seconds_and_idle_for_nothing() {
+fn ten_thousand_flows_open_in_ten_seconds_and_cost_nothing_idle() {
     world::begin().expect("a clean machine");
     many(200, 50).unwrap_or_else(|e| panic!("{e:?}"));
 }

@@ -11,7 +11,7 @@ use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp, Udp};
 use netnice_lab::world::{Cgroup, Family, Host, Netns};
 
-use crate::people::{ANN, as_user, command_as, setpriv};
+use crate::users::{ANN, as_user, command_as, setpriv};
 
 /// Starts a Python program of ANN on the client, in a cgroup if given, and waits for its first
 /// line.
@@ -122,7 +122,7 @@ fn sent(bed: &TestBed) -> f64 {
 }
 
 #[test]
-fn a_socket_without_room_for_a_tag_is_held() {
+fn a_socket_without_room_for_a_tag_is_limited() {
     let mut bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
     let program = hostile(&bed, None, SENDER, &[&to, "5001", "6001"]);
@@ -146,7 +146,7 @@ fn a_socket_without_room_for_a_tag_is_held() {
 }
 
 #[test]
-fn each_of_thousands_of_sockets_is_held() {
+fn each_of_thousands_of_sockets_is_limited() {
     let mut bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
     let program = hostile(&bed, None, CROWD, &[&to, "5001"]);
@@ -172,7 +172,7 @@ fn held_soon(bed: &TestBed, what: &str) {
 }
 
 #[test]
-fn a_socket_of_before_without_room_for_a_tag_is_held_by_its_group() {
+fn an_open_socket_without_room_for_a_tag_is_limited_by_its_cgroup() {
     let bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
     let group = Cgroup::create("full.slice").expect("a group");
@@ -202,7 +202,7 @@ fn a_socket_of_before_without_room_for_a_tag_is_held_by_its_group() {
 }
 
 #[test]
-fn connections_of_a_listener_without_room_for_a_tag_are_held() {
+fn connections_of_a_listener_without_room_for_a_tag_are_limited() {
     let bed = TestBed::new().expect("a test bed");
     let program = hostile(&bed, None, LISTENER, &["6001"]);
     let answer = bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
@@ -230,7 +230,7 @@ while True:
 ";
 
 #[test]
-fn a_process_whose_name_is_no_text_is_held() {
+fn a_process_whose_name_is_not_utf8_is_limited() {
     let bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
     let program = hostile(&bed, None, NAMELESS, &[&to, "5001", "now"]);
@@ -242,7 +242,7 @@ fn a_process_whose_name_is_no_text_is_held() {
 }
 
 #[test]
-fn a_process_that_calls_itself_by_no_text_stays_held_over_a_restart() {
+fn a_process_that_takes_a_name_that_is_not_utf8_stays_limited_over_a_restart() {
     let mut bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
     let program = hostile(&bed, None, NAMELESS, &[&to, "5001", "later"]);
@@ -282,7 +282,7 @@ fn made_by_ann(part: &Cgroup, name: &str) -> Cgroup {
 }
 
 #[test]
-fn a_users_own_group_does_not_take_the_contract_of_a_unit() {
+fn a_users_own_cgroup_does_not_get_the_contract_of_a_unit() {
     let bed = TestBed::new().expect("a test bed");
     let (slice, part) = part_of_ann();
     let name = format!("nn{}-name.service", std::process::id());
@@ -312,7 +312,7 @@ fn a_users_own_group_does_not_take_the_contract_of_a_unit() {
 }
 
 #[test]
-fn a_users_own_group_is_not_taken_for_a_container() {
+fn a_users_own_cgroup_is_not_treated_as_a_container() {
     let bed = TestBed::new().expect("a test bed");
     let id = format!("{:08x}", std::process::id()).repeat(8);
     let record = bed.netnice.docker().join("containers").join(&id);
@@ -401,7 +401,7 @@ fn network(bed: &TestBed) -> Host {
 }
 
 #[test]
-fn a_container_that_marks_its_packets_as_come_back_is_held() {
+fn a_container_that_marks_packets_as_already_shaped_is_limited() {
     let bed = TestBed::new().expect("a test bed");
     let slice = Cgroup::create("box.slice").expect("a slice");
     let id = format!("{:08x}", std::process::id()).repeat(8);
@@ -441,7 +441,7 @@ fn a_container_that_marks_its_packets_as_come_back_is_held() {
 
 /// A set-user-id program that ANN runs belongs to root, not to ANN.
 #[test]
-fn a_set_user_id_program_is_not_its_callers() {
+fn a_set_user_id_program_does_not_belong_to_its_caller() {
     let bed = TestBed::new().expect("a test bed");
     let program = bed.world.folder().join("sleep");
     fs::copy("/bin/sleep", &program).expect("a copy");

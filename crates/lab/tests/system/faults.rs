@@ -16,10 +16,10 @@
 //! Each module has a sample of the fault points, drawn by a printed seed, for `make test`, and all
 //! fault points for `make test-long`.
 
-mod denied;
-mod killed;
-mod random;
-mod watch;
+mod failing_calls;
+mod kills;
+mod limit_watch;
+mod random_kills;
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -43,7 +43,7 @@ use netnice_lab::world::{Netnice, daemon_objects};
 use netnice_sim::Random;
 use serde_json::Value;
 
-use watch::Watch;
+use limit_watch::Watch;
 
 /// Root's limit as typed and in bit/s, and the rate that the limited program offers.
 const ROOTS: (&str, u64) = ("8mbit", 8_000_000);

@@ -81,7 +81,7 @@ fn await_it<T>(what: &str, look: impl Fn() -> Result<Option<T>>) -> Result<T> {
 }
 
 #[test]
-fn ports_clash_both_ways_and_are_free_when_the_program_has_ended() -> Result<()> {
+fn flows_and_sockets_exclude_each_other_from_a_port() -> Result<()> {
     let stage = Stage::new()?;
     let program = stage.source(5000, "up 10mbit")?;
     let clash = stage.bind(stage.own(5000))?.expect_err("a flow has it");
@@ -116,7 +116,7 @@ fn ports_clash_both_ways_and_are_free_when_the_program_has_ended() -> Result<()>
 }
 
 #[test]
-fn both_paths_promise_from_one_link() -> Result<()> {
+fn both_paths_share_the_capacity_of_one_link() -> Result<()> {
     let stage = Stage::new()?;
     let program = stage.source(5000, "min 60mbit")?;
     let much = stage.source(5001, "min 50mbit").err().expect("too much");
@@ -180,7 +180,7 @@ fn flows_outlive_the_daemon_and_end_with_their_program() -> Result<()> {
 }
 
 #[test]
-fn a_next_hop_and_an_mtu_that_change_are_known() -> Result<()> {
+fn flows_follow_changes_of_next_hop_and_mtu() -> Result<()> {
     let stage = Stage::new()?;
     let _program = stage.source(5000, "up 10mbit")?;
     let server = stage.world.server();

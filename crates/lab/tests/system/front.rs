@@ -19,7 +19,7 @@ use netnice_lab::storm::pidfd;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 
-use crate::people::{ANN, BOB};
+use crate::users::{ANN, BOB};
 
 /// Runs `what` as a user in a thread of its own. ANN is the hostile user, BOB is not.
 fn as_user<T: Send + 'static>(
@@ -227,7 +227,7 @@ fn stick(bed: &TestBed) -> (Vec<UnixStream>, TcpStream) {
 
 /// A process of the hostile user with many sockets whose close blocks.
 fn full_of_lingering(bed: &TestBed, connections: usize) -> Proc {
-    let mut command = crate::people::as_user(bed, ANN);
+    let mut command = crate::users::as_user(bed, ANN);
     command.arg(bed.copy_for_all("netnice-lab").expect("a copy"));
     command.args(["storm", "lingering", "--count", &connections.to_string()]);
     let mut process = Proc::start(command).expect("a process");
@@ -289,7 +289,7 @@ fn a_process_with_twenty_thousand_sockets_delays_others_little() {
 }
 
 #[test]
-fn a_process_that_ends_while_its_sockets_are_tagged_stops_nobody() {
+fn a_process_that_ends_while_its_sockets_are_tagged_blocks_no_request() {
     let bed = TestBed::new().expect("a test bed");
     let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let others = Pings::of(&dir);
@@ -320,7 +320,7 @@ fn harmful_is_served(bed: &TestBed, within: Duration) -> bool {
 }
 
 #[test]
-fn descriptors_whose_close_blocks_stop_nobody() {
+fn descriptors_whose_close_blocks_delay_no_other_user() {
     let bed = TestBed::new().expect("a test bed");
     let before = descriptors_of(daemon(&bed));
     descriptors_that_block(&bed);
@@ -333,7 +333,7 @@ fn descriptors_whose_close_blocks_stop_nobody() {
 }
 
 #[test]
-fn descriptors_whose_close_blocks_stop_nobody_where_the_kernel_lets_them_through() {
+fn descriptors_whose_close_blocks_delay_no_other_user_if_the_kernel_passes_them() {
     let mut bed = TestBed::new().expect("a test bed");
     bed.netnice
         .restart_with(&["--take-descriptors"])
@@ -359,7 +359,7 @@ fn descriptors_whose_close_blocks_stop_nobody_where_the_kernel_lets_them_through
 }
 
 #[test]
-fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
+fn a_user_whose_thread_is_blocked_gets_an_error_and_others_are_served() {
     let mut bed = TestBed::new().expect("a test bed");
     bed.netnice
         .restart_with(&["--take-descriptors"])
@@ -392,7 +392,7 @@ fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
 }
 
 #[test]
-fn a_user_with_all_connections_that_a_user_may_have_delays_others_little() {
+fn a_user_with_the_maximum_of_connections_delays_others_little() {
     let bed = TestBed::new().expect("a test bed");
     let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let stop = Arc::new(AtomicBool::new(false));
@@ -431,7 +431,7 @@ fn a_user_with_all_connections_that_a_user_may_have_delays_others_little() {
 }
 
 #[test]
-fn who_reads_no_answers_delays_nobody() {
+fn a_client_that_reads_no_responses_delays_no_other() {
     let bed = TestBed::new().expect("a test bed");
     let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let others = Pings::of(&dir);
@@ -484,7 +484,7 @@ fn descriptors_of(pid: u32) -> usize {
 }
 
 #[test]
-fn what_reads_the_socket_can_do_nothing_else() {
+fn the_front_process_has_no_rights_but_to_read_the_socket() {
     let bed = TestBed::new().expect("a test bed");
     let front = front(daemon(&bed)).expect("a front");
     let users = field(front, "Uid:");
@@ -538,7 +538,7 @@ fn what_reads_the_socket_can_do_nothing_else() {
 }
 
 #[test]
-fn when_it_is_killed_another_one_serves_and_limits_stay() {
+fn a_killed_front_process_is_replaced_and_limits_stay() {
     let bed = TestBed::new().expect("a test bed");
     let process = bed.sleeper();
     bed.run_ok(&format!("set pid:{} --up 4mbit", process.pid()));
@@ -566,7 +566,7 @@ fn when_it_is_killed_another_one_serves_and_limits_stay() {
 }
 
 #[test]
-fn it_ends_with_its_daemon() {
+fn the_front_process_ends_with_its_daemon() {
     let mut bed = TestBed::new().expect("a test bed");
     for signal in [libc::SIGKILL, libc::SIGTERM] {
         let own = daemon(&bed);
@@ -592,7 +592,7 @@ fn it_ends_with_its_daemon() {
 }
 
 #[test]
-fn a_service_manager_is_told_that_the_loop_turns() {
+fn the_daemon_notifies_the_watchdog_of_its_service_manager() {
     let bed = TestBed::new().expect("a test bed");
     let path = bed.world.folder().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");

@@ -11,7 +11,7 @@ use netnice_lab::traffic::{self, Program, Running, Tcp, Udp};
 use netnice_lab::wire::{self, Flow};
 use netnice_lab::world::Cgroup;
 
-use crate::people::{ANN, BOB, setpriv, traffic_as};
+use crate::users::{ANN, BOB, setpriv, traffic_as};
 
 const R2M: Rate = rate("2mbit", 2_000_000);
 const R6M: Rate = rate("6mbit", 6_000_000);
@@ -48,7 +48,7 @@ fn to_port(port: u16) -> impl Fn(&Flow) -> bool + Copy {
 }
 
 #[test]
-fn a_unit_is_held_with_what_runs_in_it_and_what_comes_later() {
+fn a_unit_is_limited_with_its_present_and_later_processes() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let (_slice, unit) = unit("web");
@@ -69,7 +69,7 @@ fn a_unit_is_held_with_what_runs_in_it_and_what_comes_later() {
 }
 
 #[test]
-fn mptcp_sockets_from_before_are_held_by_their_control_group() {
+fn open_mptcp_sockets_are_limited_by_their_cgroup() {
     let bed = TestBed::new().expect("a test bed");
     for host in [bed.world.client(), bed.world.server()] {
         if host.ns.sysctl("net/mptcp/enabled", "1").is_err() {
@@ -95,7 +95,7 @@ fn mptcp_sockets_from_before_are_held_by_their_control_group() {
 }
 
 #[test]
-fn sockets_of_a_unit_that_only_receive_are_held() {
+fn sockets_of_a_unit_that_only_receive_are_limited() {
     let bed = TestBed::new().expect("a test bed");
     let (_slice, unit) = unit("receiver");
     let at = bed.client(5001);
@@ -113,7 +113,7 @@ fn sockets_of_a_unit_that_only_receive_are_held() {
 }
 
 #[test]
-fn a_process_in_a_unit_in_a_slice_is_held_by_all_three() {
+fn a_process_in_a_unit_in_a_slice_is_limited_by_all_three() {
     let bed = TestBed::new().expect("a test bed");
     let ports = [5001, 5002, 5003];
     let [a, b, c] = ports.map(|port| bed.sink(port).expect("a sink"));
@@ -148,7 +148,7 @@ fn a_process_in_a_unit_in_a_slice_is_held_by_all_three() {
 }
 
 #[test]
-fn where_targets_cross_the_more_specific_wins_and_explain_says_so() {
+fn of_overlapping_targets_the_more_specific_applies_and_explain_shows_it() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let (_slice, unit) = unit("crossing");
@@ -201,7 +201,7 @@ fn where_targets_cross_the_more_specific_wins_and_explain_says_so() {
 }
 
 #[test]
-fn what_runs_an_executable_is_held_old_and_new_and_nothing_else() {
+fn present_and_later_processes_of_an_executable_are_limited_and_no_others() {
     let bed = TestBed::new().expect("a test bed");
     let (to, other) = (
         bed.sink(5001).expect("a sink"),
@@ -251,7 +251,7 @@ fn in_overlay(bed: &TestBed) -> Option<std::path::PathBuf> {
 }
 
 #[test]
-fn an_executable_of_an_overlay_is_known_again() {
+fn an_executable_of_an_overlay_is_recognised() {
     let bed = TestBed::new().expect("a test bed");
     let Some(program) = in_overlay(&bed) else {
         return;
@@ -277,7 +277,7 @@ fn an_executable_of_an_overlay_is_known_again() {
 }
 
 #[test]
-fn what_a_user_runs_is_held_old_and_new_and_nobody_elses() {
+fn present_and_later_processes_of_a_user_are_limited_and_no_others() {
     let bed = TestBed::new().expect("a test bed");
     let (to, other) = (
         bed.sink(5001).expect("a sink"),
@@ -296,7 +296,7 @@ fn what_a_user_runs_is_held_old_and_new_and_nobody_elses() {
 }
 
 #[test]
-fn a_unit_that_is_made_anew_is_bound_again() {
+fn a_recreated_unit_is_limited_again() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let (_slice, unit) = unit("again");

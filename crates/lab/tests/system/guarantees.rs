@@ -91,7 +91,7 @@ fn mix() -> Mix {
 }
 
 #[test]
-fn minimums_hold_against_a_flood_and_an_idle_one_is_used_by_the_others() {
+fn minimums_hold_against_a_flood_and_others_use_an_idle_one() {
     let mix = mix();
     let (record, from, until) = window(&mix.bed, &[(0, 6e6), (1, 2e6)]);
     let before = record.rate(wire::inbound, from, until);
@@ -133,7 +133,7 @@ fn minimums_hold_against_a_flood_and_an_idle_one_is_used_by_the_others() {
 }
 
 #[test]
-fn what_is_left_over_is_shared_by_weight_however_many_flows() {
+fn the_left_over_is_shared_by_weight_for_any_number_of_flows() {
     let bed = TestBed::new().expect("a test bed");
     let client = bed.world.client();
     bed.run_ok("link eth0 --rate 10mbit");
@@ -190,7 +190,7 @@ fn ping_on_a_small_link(count: u32) -> f64 {
 }
 
 #[test]
-fn a_ping_on_a_small_link_waits_for_nobody_while_a_large_one_is_busy() {
+fn a_ping_on_a_small_link_does_not_wait_for_a_busy_large_link() {
     // Behind all bulk packets in one queue a ping takes a second. On a busy or emulated machine the
     // round trip alone takes some time.
     let median = ping_on_a_small_link(50);
@@ -219,7 +219,7 @@ fn a_ceiling_and_a_minimum_of_one_program_hold_together() {
 }
 
 #[test]
-fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
+fn a_receive_minimum_holds_on_a_full_cable() {
     netnice_lab::world::begin().expect("a clean start");
     let world = World::switched(&[
         Cable::rated("client", LINK as u64, 20),
@@ -340,7 +340,7 @@ fn a_refusal_changes_nothing_in_show_nor_in_the_kernel() {
 }
 
 #[test]
-fn where_the_driver_tells_the_rate_a_refusal_says_so() {
+fn a_refusal_says_that_the_capacity_comes_from_the_driver() {
     let bed = TestBed::new().expect("a test bed");
     let a = bed.sleeper();
     bed.run_ok("link eth0");

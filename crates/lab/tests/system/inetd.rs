@@ -262,7 +262,7 @@ fn packets_of_all_sessions_leave_one_after_another() {
 }
 
 #[test]
-fn an_idle_share_is_lent_and_comes_back() {
+fn others_use_an_idle_share_until_it_is_needed() {
     // The quiet session sends after it got a line.
     let config = "ftp cat /dev/zero\n8001 sh -c \"read line; exec cat /dev/zero\"\n";
     let inetd = Inetd::start(config, &["@512Kbyte/sec"]);
@@ -290,7 +290,7 @@ fn an_idle_share_is_lent_and_comes_back() {
 }
 
 #[test]
-fn services_have_weights_lend_nothing_if_told_and_all_sessions_are_counted() {
+fn services_have_weights_and_may_keep_idle_shares_and_sessions_are_bounded() {
     let config = "total = \"512Kbyte/s\"\nlend = false\nsessions = 3\n\
                   [[service]]\nname = \"heavy\"\nport = 8001\nprogram = \"cat\"\nargs = [\"/dev/zero\"]\nweight = 300\n\
                   [[service]]\nname = \"quiet\"\nport = 8002\nprogram = \"sleep\"\nargs = [\"600\"]\n";
@@ -323,7 +323,7 @@ fn a_client_address_has_a_limit_of_its_own() {
 }
 
 #[test]
-fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
+fn inetd_serves_tcp_udp_ipv6_wait_users_and_session_limits() {
     let lines = "8001 stream tcp nowait nobody /usr/bin/id id -un @4mbit\n\
                  8002 stream tcp6 wait root /usr/bin/perl perl -e \
                  \"accept(C, STDIN) and syswrite(C, qq(waited\\n))\" @4mbit\n\
@@ -374,7 +374,7 @@ fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
 }
 
 #[test]
-fn what_does_not_fit_beside_the_others_is_refused_at_the_door() {
+fn a_session_that_does_not_fit_is_refused_at_its_start() {
     let config = "total = \"100Kbyte/s\"\nfloor = \"40Kbyte/s\"\nlines = \"\"\"\n\
                   ftp cat\n8001 cat @50Kbyte/s\n\"\"\"\n";
     let mut inetd = Inetd::start(config, &[]);
@@ -451,7 +451,7 @@ fn a_bad_configuration_is_refused_at_start_and_by_check() {
 }
 
 #[test]
-fn more_sessions_than_files_and_programs_with_as_many_as_ever() {
+fn the_server_exceeds_its_file_limit_and_its_programs_keep_theirs() {
     let bed = TestBed::new().expect("a test bed");
     let program = write(&bed, "program", "#!/bin/sh\nulimit -n\nexec cat\n");
     let lines = format!("8001 {}\n", program.display());
@@ -536,18 +536,18 @@ fn classes(inetd: &Inetd) -> usize {
 }
 
 #[test]
-fn sessions_leave_nothing() {
+fn ended_sessions_leave_nothing() {
     come_and_go(150, 20);
 }
 
 #[test]
 #[ignore = "takes minutes; part of make test-long"]
-fn ten_thousand_sessions_leave_nothing() {
+fn ten_thousand_ended_sessions_leave_nothing() {
     come_and_go(10_000, 100);
 }
 
 #[test]
-fn sessions_go_on_with_their_limits_when_the_super_server_ends() {
+fn sessions_keep_their_limits_when_the_super_server_ends() {
     let mut inetd = Inetd::start("8001 cat @1mbit\n", &[]);
     let mut stream = inetd.connect(inetd.bed.client(8001));
     let mut echo = || {

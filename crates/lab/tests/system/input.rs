@@ -9,7 +9,7 @@ use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use serde_json::{Value, json};
 
-use crate::people::{ANN, as_user};
+use crate::users::{ANN, as_user};
 
 fn standing(bed: &TestBed) -> Value {
     bed.netnice.show_without_counters().expect("a show")
@@ -378,7 +378,7 @@ fn bad_input_gets_one_clear_error_and_changes_nothing() {
 }
 
 #[test]
-fn a_script_is_no_program_to_the_kernel_and_that_is_said() {
+fn a_script_as_an_app_target_is_refused_with_the_reason() {
     let bed = TestBed::new().expect("a test bed");
     let script = bed.world.folder().join("backup");
     std::fs::write(&script, "#!/bin/sh\nsleep 1\n").expect("a script");
@@ -393,7 +393,7 @@ fn a_script_is_no_program_to_the_kernel_and_that_is_said() {
 }
 
 #[test]
-fn without_a_daemon_root_gets_one_and_others_are_told_the_command() {
+fn without_a_daemon_root_starts_one_and_others_see_the_command() {
     let mut bed = TestBed::new().expect("a test bed");
     bed.netnice.stop_daemon();
     let copy = bed.copy_for_all("netnice").expect("a copy");
@@ -414,7 +414,7 @@ fn without_a_daemon_root_gets_one_and_others_are_told_the_command() {
 }
 
 #[test]
-fn a_process_that_dies_meanwhile_leaves_nothing() {
+fn a_process_that_ends_during_a_request_leaves_nothing() {
     let bed = TestBed::new().expect("a test bed");
     for i in 0..12u32 {
         let mut command = bed.world.client().ns.command("sh");
@@ -500,7 +500,7 @@ fn garbage_on_the_socket_gets_an_answer_and_changes_nothing() {
 }
 
 #[test]
-fn a_thousand_idle_guests_keep_nobody_from_being_served() {
+fn a_thousand_idle_connections_prevent_no_request() {
     let bed = TestBed::new().expect("a test bed");
     let process = bed.sleeper();
     let socket = bed.netnice.runtime().join("netnice.sock");

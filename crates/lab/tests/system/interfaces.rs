@@ -137,12 +137,12 @@ fn macvlan(bed: &TestBed, mode: &str) -> bool {
 }
 
 #[test]
-fn what_a_macvlan_receives_is_counted_once() {
+fn packets_received_by_a_macvlan_are_counted_once() {
     receives_through("bridge");
 }
 
 #[test]
-fn what_a_macvlan_with_its_lower_links_own_address_receives_is_counted_once() {
+fn packets_received_by_a_macvlan_with_the_lower_links_address_are_counted_once() {
     receives_through("passthru");
 }
 
@@ -163,7 +163,7 @@ fn receives_through(mode: &str) {
 }
 
 #[test]
-fn grace_periods_are_short_while_many_interfaces_come_and_no_longer() {
+fn rcu_grace_periods_are_shortened_only_during_a_change() {
     let mut bed = TestBed::new().expect("a test bed");
     let setting = std::path::Path::new("/sys/kernel/rcu_expedited");
     let note = bed.netnice.runtime().join("rcu-expedited");
@@ -190,7 +190,7 @@ fn grace_periods_are_short_while_many_interfaces_come_and_no_longer() {
 }
 
 #[test]
-fn what_a_macvlan_sends_is_counted_once_and_its_lower_link_keeps_its_classes() {
+fn packets_sent_by_a_macvlan_are_counted_once_and_its_lower_link_keeps_its_classes() {
     let bed = TestBed::new().expect("a test bed");
     if !macvlan(&bed, "bridge") {
         return;

@@ -142,7 +142,7 @@ fn a_tunnel_without_a_layer_2_is_limited_both_ways() {
 }
 
 #[test]
-fn a_limit_is_lowered_raised_and_lifted_under_way() {
+fn a_limit_is_lowered_raised_and_lifted_under_traffic() {
     let bed = TestBed::with_offloads().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();

@@ -25,7 +25,7 @@ use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::world::Netnice;
 use serde_json::Value;
 
-use crate::people::command_as;
+use crate::users::command_as;
 
 /// Each of these users has four clients, and root has as many as all of them together.
 const USERS: std::ops::Range<u32> = 61_300..61_308;
@@ -286,12 +286,12 @@ fn concurrent_equals_serial(requests: u64, memory: u64) {
 }
 
 #[test]
-fn sixty_four_clients_at_once_get_what_they_would_get_one_after_the_other() {
+fn sixty_four_concurrent_clients_get_the_same_as_one_after_the_other() {
     concurrent_equals_serial(50, 32 << 20);
 }
 
 #[test]
 #[ignore = "long: a million requests"]
-fn a_million_requests_of_sixty_four_clients_leave_memory_and_descriptors_flat() {
+fn a_million_requests_leave_memory_and_descriptors_constant() {
     concurrent_equals_serial(16_000, 24 << 20);
 }

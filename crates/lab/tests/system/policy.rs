@@ -31,7 +31,7 @@ fn unit_name() -> String {
 }
 
 #[test]
-fn the_first_rule_that_matches_wins_and_links_are_managed() {
+fn the_first_matching_rule_applies_and_links_are_managed() {
     let bed = obeying(
         r#"
         [[link]]
@@ -75,7 +75,7 @@ fn the_first_rule_that_matches_wins_and_links_are_managed() {
 }
 
 #[test]
-fn a_rule_waits_for_its_unit_and_holds_it_from_its_first_packet_on() {
+fn a_rule_limits_a_later_unit_from_its_first_packet() {
     let bed = obeying(&format!(
         "[[rule]]\nname = \"web\"\nmatch = \"unit:{}\"\nup = \"4mbit\"\n",
         unit_name()
@@ -181,7 +181,7 @@ const GOOD: &str = "[[link]]\nname = \"eth0\"\nrate = \"10mbit\"\n\
     [[rule]]\nname = \"ann\"\nmatch = \"user:61234\"\nup = \"4mbit\"\nmin = \"1mbit\"\n";
 
 #[test]
-fn a_fault_is_said_with_file_and_line_and_nothing_is_changed() {
+fn an_error_is_reported_with_file_and_line_and_changes_nothing() {
     let bed = obeying(GOOD);
     let before = standing(&bed);
     assert_eq!(before["targets"][0]["target"], "user:61234", "{before}");
@@ -205,7 +205,7 @@ fn a_fault_is_said_with_file_and_line_and_nothing_is_changed() {
 }
 
 #[test]
-fn hangup_reads_it_again_and_a_faulty_one_does_not_keep_the_daemon_from_serving() {
+fn sighup_reloads_the_policy_and_a_faulty_one_does_not_stop_the_daemon() {
     let mut bed = obeying(GOOD);
     write(&bed, &GOOD.replace("4mbit", "5mbit"));
     let pid = bed.netnice.pid().expect("it runs");
@@ -225,7 +225,7 @@ fn hangup_reads_it_again_and_a_faulty_one_does_not_keep_the_daemon_from_serving(
 }
 
 #[test]
-fn a_policy_is_in_force_as_soon_as_the_daemon_serves() {
+fn a_policy_is_in_force_when_the_daemon_answers() {
     netnice_lab::world::begin().expect("a clean start");
     let world = World::pair(Pair::default()).expect("a world");
     fs::write(world.folder().join("client.policy.toml"), GOOD).expect("a policy");
@@ -237,7 +237,7 @@ fn a_policy_is_in_force_as_soon_as_the_daemon_serves() {
 }
 
 #[test]
-fn a_host_without_an_input_meter_limits_by_the_short_form_what_is_sent_alone() {
+fn without_an_input_meter_the_short_form_limits_sending_only() {
     let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let target = format!("pid:{}", sleeper.pid());

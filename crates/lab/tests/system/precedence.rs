@@ -8,7 +8,7 @@ use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::world::Cgroup;
 use serde_json::Value;
 
-use crate::people::{ANN, as_user, process_of, run_as};
+use crate::users::{ANN, as_user, process_of, run_as};
 
 /// The reasons for a target's degradation in `show`, in one text.
 fn degraded(bed: &TestBed, name: &str) -> String {
@@ -20,7 +20,7 @@ fn up(bed: &TestBed, name: &str) -> Value {
 }
 
 #[test]
-fn a_users_limit_of_another_kind_refuses_nothing_of_root_and_comes_back() {
+fn a_users_limit_of_another_kind_yields_to_root_and_returns() {
     let bed = TestBed::new().expect("a test bed");
     let group = Cgroup::create("precedence").expect("a control group");
     let own = process_of(&bed, ANN);
@@ -43,7 +43,7 @@ fn a_users_limit_of_another_kind_refuses_nothing_of_root_and_comes_back() {
 }
 
 #[test]
-fn a_users_limit_on_a_process_refuses_nothing_of_root_on_the_same() {
+fn a_users_limit_on_a_process_prevents_no_limit_of_root() {
     let bed = TestBed::new().expect("a test bed");
     bed.run_ok("link eth0 --rate 100mbit");
     let own = process_of(&bed, ANN);
@@ -96,7 +96,7 @@ fn nested_limits_of_a_user_leave_room_for_those_of_root() {
 }
 
 #[test]
-fn a_policy_is_read_again_whatever_users_have_asked_meanwhile() {
+fn requests_of_users_do_not_prevent_a_reload_of_the_policy() {
     let bed = TestBed::new().expect("a test bed");
     let group = Cgroup::create("precedence").expect("a control group");
     let own = process_of(&bed, ANN);

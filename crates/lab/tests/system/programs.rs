@@ -53,7 +53,7 @@ fn shell(bed: &TestBed, script: &str) -> Proc {
 }
 
 #[test]
-fn children_old_and_new_share_one_limit_with_their_parent() {
+fn present_and_later_children_share_one_limit_with_their_parent() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let mut parent = ParentProcess::start(bed.world.client()).expect("a parent");
@@ -82,7 +82,7 @@ fn children_old_and_new_share_one_limit_with_their_parent() {
 }
 
 #[test]
-fn with_only_the_living_descendants_stay_free_and_new_ones_are_held() {
+fn with_only_present_descendants_stay_unlimited_and_later_ones_are_limited() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let mut parent = ParentProcess::start(bed.world.client()).expect("a parent");
@@ -162,7 +162,7 @@ fn many_children_at_once_keep_the_limit() {
 }
 
 #[test]
-fn what_netnice_runs_is_held_and_its_status_is_passed_on() {
+fn a_program_run_by_netnice_is_limited_and_its_status_is_returned() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let words = shell_words(&Tcp::connect(to, 2).source());
@@ -222,7 +222,7 @@ fn programs_of_one_name_share_one_limit() {
 }
 
 #[test]
-fn accepted_connections_follow_their_listener_whether_old_or_new() {
+fn present_and_later_accepted_connections_belong_to_their_listener() {
     let bed = TestBed::new().expect("a test bed");
     let at = bed.client(5001);
     let server =
@@ -247,7 +247,7 @@ fn accepted_connections_follow_their_listener_whether_old_or_new() {
 }
 
 #[test]
-fn nobody_else_is_held() {
+fn other_programs_are_not_limited() {
     let bed = TestBed::with_offloads().expect("a test bed");
     let (to, other) = (
         bed.sink(5001).expect("a sink"),
@@ -362,12 +362,12 @@ fn the_whole_host_by_pid_1_and_a_lower_limit_inside() {
 }
 
 /// The Go program, built into the folder of a world. `cargo xtask setup` installs the compiler.
-fn talker(bed: &TestBed) -> PathBuf {
+fn build_go_program(bed: &TestBed) -> PathBuf {
     let source = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/tests/system/programs/talker.go"
+        "/tests/system/programs/flows.go"
     );
-    let out = bed.world.folder().join("talker");
+    let out = bed.world.folder().join("flows");
     let mut build = Command::new("go");
     build.arg("build").arg("-o").arg(&out).arg(source);
     build
@@ -379,13 +379,13 @@ fn talker(bed: &TestBed) -> PathBuf {
 }
 
 #[test]
-fn a_static_go_program_is_held_as_client_and_as_server() {
+fn a_static_go_program_is_limited_as_client_and_as_server() {
     let bed = TestBed::new().expect("a test bed");
-    let talker = talker(&bed);
+    let go_program = build_go_program(&bed);
     let to = bed.sink(5001).expect("a sink");
     let ns = &bed.world.client().ns;
     let go = |args: &[&str]| {
-        let mut command = ns.command(&talker);
+        let mut command = ns.command(&go_program);
         command.args(args);
         let mut program = Proc::start(command).expect("the Go program");
         program
@@ -413,7 +413,7 @@ fn a_static_go_program_is_held_as_client_and_as_server() {
 }
 
 #[test]
-fn new_mptcp_sockets_are_held_and_old_ones_are_told_of() {
+fn new_mptcp_sockets_are_limited_and_open_ones_are_reported() {
     let bed = TestBed::new().expect("a test bed");
     for host in [bed.world.client(), bed.world.server()] {
         if host.ns.sysctl("net/mptcp/enabled", "1").is_err() {

@@ -20,7 +20,7 @@ use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Direct};
 use serde_json::Value;
 
-use crate::people::{ANN, BOB, as_user, process_of, run_as};
+use crate::users::{ANN, BOB, as_user, process_of, run_as};
 
 /// A test bed whose daemon has loaded these quotas.
 fn test_bed(quotas: &str) -> TestBed {
@@ -64,7 +64,7 @@ fn refused(response: Response) -> String {
 }
 
 #[test]
-fn a_user_has_as_many_connections_as_the_policy_says_and_idle_ones_make_room() {
+fn connections_of_a_user_are_bounded_and_the_oldest_idle_one_is_closed() {
     let bed = test_bed("connections = 2");
     let runtime = bed.netnice.runtime().to_owned();
     let answers = |client: &mut Client| {
@@ -93,7 +93,7 @@ fn a_user_has_as_many_connections_as_the_policy_says_and_idle_ones_make_room() {
 }
 
 #[test]
-fn a_user_has_so_many_targets_and_the_refusal_says_so() {
+fn targets_of_a_user_are_bounded_and_the_refusal_names_the_quota() {
     let bed = test_bed("targets = 2");
     let own = [ANN; 3].map(|uid| process_of(&bed, uid));
     for process in &own[..2] {
@@ -124,7 +124,7 @@ fn a_user_has_so_many_targets_and_the_refusal_says_so() {
 }
 
 #[test]
-fn no_change_of_a_user_waits_for_a_year() {
+fn the_duration_of_a_users_change_is_bounded() {
     let bed = TestBed::new().expect("a test bed");
     let own = process_of(&bed, ANN);
     let line = format!("set pid:{} --up 4mbit --for 8784h", own.pid());
@@ -135,7 +135,7 @@ fn no_change_of_a_user_waits_for_a_year() {
 }
 
 #[test]
-fn so_many_changes_of_a_user_wait_at_a_time() {
+fn pending_changes_of_a_user_are_bounded() {
     let bed = test_bed("undos = 2");
     let own = [ANN; 3].map(|uid| process_of(&bed, uid));
     let line = |n: usize| format!("set pid:{} --up 4mbit --for 1h", own[n].pid());
@@ -178,7 +178,7 @@ fn refusals_of_a_user_do_not_erase_the_log() {
 }
 
 #[test]
-fn what_a_driver_says_is_bounded() {
+fn log_lines_of_a_driver_are_bounded() {
     let bed = TestBed::new().expect("a test bed");
     let device = &bed.world.client().port().device;
     bed.run_ok(&format!("link {device} --rate 100mbit"));
@@ -208,7 +208,7 @@ fn what_a_driver_says_is_bounded() {
 }
 
 #[test]
-fn a_connection_whose_program_ended_counts_until_it_ends() {
+fn a_connection_of_an_ended_program_counts_until_it_is_closed() {
     let bed = TestBed::new().expect("a test bed");
     let device = &bed.world.client().port().device;
     bed.run_ok(&format!("link {device} --rate 100mbit"));
@@ -263,7 +263,7 @@ fn with_sockets(bed: &TestBed, uid: u32, sockets: u32) -> Proc {
 }
 
 #[test]
-fn a_user_who_asks_much_waits_and_others_do_not() {
+fn a_user_with_costly_requests_waits_and_others_do_not() {
     let bed = TestBed::new().expect("a test bed");
     let busy = with_sockets(&bed, ANN, 3_000);
     // The eBPF programs are loaded and stay loaded.

@@ -26,7 +26,7 @@ fn refused(bed: &TestBed, line: &str, status: i32, words: &[&str]) -> CommandOut
 }
 
 #[test]
-fn a_minimum_that_does_not_fit_is_refused_with_everything_one_needs_to_know() {
+fn the_refusal_of_a_minimum_names_link_capacity_and_holders() {
     let bed = TestBed::new().expect("a test bed");
     let (a, b) = (bed.sleeper(), bed.sleeper());
     bed.run_ok("link eth0 --rate 100mbit --down-rate 100mbit");
@@ -75,7 +75,7 @@ fn a_minimum_needs_a_managed_link() {
 }
 
 #[test]
-fn a_link_with_somebody_elses_queue_is_refused_and_left_alone() {
+fn a_link_with_a_foreign_queue_is_refused_and_unchanged() {
     let bed = TestBed::new().expect("a test bed");
     let ns = &bed.world.client().ns;
     htb::limit(ns, "eth0", 50_000_000, htb::Leaf::Default).expect("a foreign queue");

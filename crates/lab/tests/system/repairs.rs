@@ -54,7 +54,7 @@ fn take_programs_off(bed: &TestBed) {
 }
 
 #[test]
-fn programs_that_were_taken_off_an_interface_are_put_back() {
+fn detached_bpf_programs_are_attached_again() {
     let bed = TestBed::new().expect("a test bed");
     let _program = limited(&bed);
     take_programs_off(&bed);
@@ -66,7 +66,7 @@ fn programs_that_were_taken_off_an_interface_are_put_back() {
 }
 
 #[test]
-fn our_own_pair_that_was_deleted_is_made_again() {
+fn a_deleted_veth_pair_is_made_again() {
     let bed = TestBed::new().expect("a test bed");
     let _program = limited(&bed);
     let ns = &bed.world.client().ns;
@@ -106,7 +106,7 @@ fn an_interface_that_goes_down_and_up_is_limited_as_before() {
 }
 
 #[test]
-fn a_managed_interface_that_is_made_anew_is_served_again() {
+fn a_recreated_managed_interface_is_managed_again() {
     let bed = TestBed::new().expect("a test bed");
     let (client, server) = (&bed.world.client().ns, &bed.world.server().ns);
     let lay = || {
@@ -156,7 +156,7 @@ fn a_managed_interface_that_is_made_anew_is_served_again() {
 }
 
 #[test]
-fn an_interface_that_comes_later_is_limited_too() {
+fn a_later_interface_is_limited_too() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let mut parent = ParentProcess::start(bed.world.client()).expect("a parent");
@@ -200,7 +200,7 @@ fn an_interface_that_comes_later_is_limited_too() {
 }
 
 #[test]
-fn who_insists_is_told_of_and_the_next_change_tries_again() {
+fn repeated_deletion_is_reported_and_the_next_change_repairs_again() {
     let bed = TestBed::new().expect("a test bed");
     let program = limited(&bed);
     let ns = &bed.world.client().ns;

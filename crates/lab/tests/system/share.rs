@@ -117,7 +117,7 @@ fn targets(bed: &TestBed) -> Vec<String> {
 }
 
 #[test]
-fn sessions_of_a_running_ftp_server_share_and_follow() {
+fn sessions_of_a_running_ftp_server_share_a_total() {
     ftp::needed().expect("what cargo xtask setup installs");
     let bed = TestBed::new().expect("a test bed");
     let (server, client) = (bed.world.client(), &bed.world.server().ns);
@@ -199,7 +199,7 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
 }
 
 #[test]
-fn services_have_weights_and_what_was_set_before_comes_back() {
+fn services_have_weights_and_earlier_limits_return() {
     let bed = TestBed::new().expect("a test bed");
     let (light, heavy) = (sends(&bed, 5001), sends(&bed, 5002));
     let [light, heavy] = [&light, &heavy].map(|program| format!("pid:{}", program.pid()));
@@ -237,7 +237,7 @@ fn services_have_weights_and_what_was_set_before_comes_back() {
 }
 
 #[test]
-fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
+fn users_of_a_process_tree_share_equally_and_use_idle_shares() {
     let bed = TestBed::new().expect("a test bed");
     let to = [5001, 5002, 5003].map(|port| bed.sink(port).expect("a sink"));
     // A parent with two senders of one user, and one of another user that is quiet at first.
@@ -318,7 +318,7 @@ fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
 }
 
 #[test]
-fn a_manager_that_is_killed_leaves_limits_that_end() {
+fn limits_of_a_killed_manager_end() {
     let bed = TestBed::new().expect("a test bed");
     let program = sends(&bed, 5001);
     let target = format!("pid:{}", program.pid());
@@ -343,7 +343,7 @@ fn a_manager_that_is_killed_leaves_limits_that_end() {
 }
 
 #[test]
-fn a_child_that_has_ended_is_no_session_though_nobody_asks_how() {
+fn a_zombie_child_is_no_session() {
     let bed = TestBed::new().expect("a test bed");
     let mut parent = bed.world.client().ns.command("perl");
     let script = "$| = 1; for (1 .. 3) { my $child = fork; exit unless $child; say $child } \
@@ -368,7 +368,7 @@ fn a_child_that_has_ended_is_no_session_though_nobody_asks_how() {
 }
 
 #[test]
-fn what_cannot_be_divided_is_refused_with_the_reason() {
+fn an_invalid_share_is_refused_with_the_reason() {
     let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let pid = sleeper.pid();

@@ -11,7 +11,7 @@ use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{Program, RunOptions, Tcp};
 use netnice_lab::wire::Flow;
 
-use crate::people::{ANN, setpriv};
+use crate::users::{ANN, setpriv};
 
 /// How a shell gets its lines.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,7 +108,7 @@ impl Shells {
 const SHELLS: [&str; 2] = ["bash", "zsh"];
 
 #[test]
-fn a_command_keeps_its_words_and_has_its_limit() {
+fn a_command_keeps_its_arguments_and_gets_its_limit() {
     let shells = Shells::new();
     // The paper's command line.
     shells.all(
@@ -156,7 +156,7 @@ fn jobs_and_subshells_have_limits_of_their_own() {
 }
 
 #[test]
-fn what_is_no_limited_program_stays_as_it_is() {
+fn builtins_functions_and_other_words_with_an_at_sign_are_unchanged() {
     let shells = Shells::new();
     // Builtins run in the shell itself; `command` and `exec` run a program.
     shells.all(
@@ -177,7 +177,7 @@ fn what_is_no_limited_program_stays_as_it_is() {
 }
 
 #[test]
-fn a_limit_on_the_shell_itself_holds_for_what_it_starts_and_the_prompt_shows_it() {
+fn a_limit_on_the_shell_applies_to_its_commands_and_is_in_the_prompt() {
     let shells = Shells::new();
     shells.all(
         "netnice $$ 8mbit >/dev/null\nprobe a\nprobe b @4mbit\nprobe c @9mbit\nnetnice_limit",
@@ -192,7 +192,7 @@ fn a_limit_on_the_shell_itself_holds_for_what_it_starts_and_the_prompt_shows_it(
 }
 
 #[test]
-fn history_traps_and_errors_are_as_ever() {
+fn history_traps_and_errors_are_unchanged() {
     let shells = Shells::new();
     for shell in SHELLS {
         // Interactive: the history has the typed line; an invalid rate gives an error and runs
@@ -228,7 +228,7 @@ fn history_traps_and_errors_are_as_ever() {
 }
 
 #[test]
-fn what_the_shell_keeps_of_the_last_command_is_as_ever() {
+fn variables_of_the_last_command_are_unchanged() {
     let shells = Shells::new();
     let lines = "true u v\necho $_\nfalse\necho $?\ntrue w\nprobe $_ @4mbit\nsh -c 'exit 3' @4mbit || echo $?\n\
                  set -eu\nprobe x @4mbit\necho end";
@@ -240,7 +240,7 @@ fn what_the_shell_keeps_of_the_last_command_is_as_ever() {
 }
 
 #[test]
-fn what_is_sent_keeps_to_the_rate_that_was_typed() {
+fn a_command_sends_at_the_typed_rate() {
     let shells = Shells::new();
     let options = RunOptions::at_once();
     let lab = binary("netnice-lab").expect("built");

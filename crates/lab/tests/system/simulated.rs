@@ -10,21 +10,21 @@ fn holds(id: &str) {
 }
 
 #[test]
-fn the_cell_paper() {
+fn simulated_cell_experiments_hold() {
     holds("cell-fig3-sim");
     holds("cell-fig4-sim");
     holds("cell-dma");
 }
 
 #[test]
-fn slices_of_a_link() {
+fn simulated_slice_experiments_hold() {
     holds("ntcp-fig4-sim");
     holds("vert-fig5a-sim");
     holds("vert-fig5b-sim");
 }
 
 #[test]
-fn real_time_channels() {
+fn simulated_channel_experiments_hold() {
     holds("rtc-fig5-sim");
     holds("rtc-fig6-sim");
 }

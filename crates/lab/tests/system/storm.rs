@@ -19,7 +19,7 @@ use netnice_lab::wire::{self, Flow};
 use netnice_lab::world::daemon_objects;
 use serde_json::{Value, json};
 
-use crate::people::{ANN, BOB, command_as, traffic_as};
+use crate::users::{ANN, BOB, command_as, traffic_as};
 
 const GOOD: [u32; 2] = [ANN, BOB];
 /// Users without an entry in the user database.
@@ -304,7 +304,7 @@ fn measure_limit(storm_bed: &StormBed, bounds: &Bounds) -> Vec<String> {
 }
 
 #[test]
-fn a_storm_of_hostile_users_disturbs_nobody() {
+fn a_storm_of_hostile_users_disturbs_no_good_user() {
     let bounds = Bounds {
         lasts: Duration::from_secs(20),
         least: 0.5,
@@ -317,7 +317,7 @@ fn a_storm_of_hostile_users_disturbs_nobody() {
 
 #[test]
 #[ignore = "long: ten minutes of storm, judged as a quiet machine lets it"]
-fn ten_minutes_of_storm_disturb_nobody() {
+fn ten_minutes_of_storm_disturb_no_good_user() {
     let bounds = Bounds {
         lasts: Duration::from_secs(600),
         least: 0.97,
@@ -330,7 +330,7 @@ fn ten_minutes_of_storm_disturb_nobody() {
 
 #[test]
 #[ignore = "long: each attack alone, with the answers to others timed as a quiet machine lets it"]
-fn beside_each_attack_alone_others_have_their_answers_within_50_ms() {
+fn good_users_are_answered_within_50_ms_during_each_attack() {
     let bounds = Bounds {
         lasts: Duration::from_secs(10),
         least: 0.97,

@@ -11,7 +11,7 @@ use netnice_lab::testbed::TestBed;
 use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::Cgroup;
 
-use crate::people::{NOBODY, as_user};
+use crate::users::{NOBODY, as_user};
 
 /// Runs `netnice ARGS` on a terminal with a UTF-8 locale, with or without colours.
 fn terminal(bed: &TestBed, args: &[&str], size: (u16, u16), colour: bool) -> Terminal {
@@ -102,7 +102,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
 }
 
 #[test]
-fn the_terminal_is_given_back_on_every_way_out_and_the_size_may_change() {
+fn the_terminal_is_restored_at_every_exit_and_may_be_resized() {
     let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     bed.run_ok(&format!(
@@ -140,7 +140,7 @@ fn the_terminal_is_given_back_on_every_way_out_and_the_size_may_change() {
 }
 
 #[test]
-fn a_terminal_that_can_do_nothing_gets_plain_tables_and_a_frame_can_be_printed() {
+fn a_dumb_terminal_gets_plain_tables_and_one_frame_can_be_printed() {
     let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
@@ -168,7 +168,7 @@ fn a_terminal_that_can_do_nothing_gets_plain_tables_and_a_frame_can_be_printed()
 }
 
 #[test]
-fn connections_are_told_to_their_owner_and_to_root() {
+fn connections_are_shown_to_their_owner_and_to_root() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 1).source();
@@ -192,7 +192,7 @@ fn connections_are_told_to_their_owner_and_to_root() {
 /// Draws the pictures of docs/manual/top.md into the folder `NETNICE_PICTURES`.
 #[test]
 #[ignore = "draws, and judges nothing"]
-fn pictures_for_the_manual() {
+fn pictures_for_the_manual_are_drawn() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let from = bed.source(5002).expect("a source");

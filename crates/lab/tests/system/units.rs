@@ -39,13 +39,13 @@ fn beginning(record: &Record, port: u16) -> u64 {
 const MOST: u64 = 2 * 4_000_000 / 8 * 205 / 1000;
 
 #[test]
-fn a_restarted_unit_is_held_from_its_first_packet_on() {
+fn a_restarted_unit_is_limited_from_its_first_packet() {
     restarted(5, 2);
 }
 
 #[test]
 #[ignore = "make test-long: as often as it is claimed"]
-fn a_unit_restarted_twenty_times_is_held_from_its_first_packet_on() {
+fn a_unit_restarted_twenty_times_is_limited_from_its_first_packet() {
     restarted(20, 3);
 }
 
@@ -85,7 +85,7 @@ fn restarted(times: u16, without_daemon: u16) {
 }
 
 #[test]
-fn a_unit_that_never_ran_is_held_by_its_drop_in_from_its_first_packet_on() {
+fn a_unit_that_never_ran_is_limited_by_its_drop_in_from_its_first_packet() {
     let bed = TestBed::new().expect("a test bed");
     let _to = bed.sink(5001).expect("a sink");
     let (slice, first) = unit("first");

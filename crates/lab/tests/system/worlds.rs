@@ -83,7 +83,7 @@ fn rates_are_measured_right_on_v6_with_offloads() {
 }
 
 #[test]
-fn a_switched_world_holds_its_cables_rates_both_ways() {
+fn a_switched_world_limits_its_cables_both_ways() {
     let world = World::switched(&[
         Cable::rated("client", 4_000_000, 50),
         Cable::free("server"),
@@ -128,7 +128,7 @@ fn a_switched_world_holds_its_cables_rates_both_ways() {
 }
 
 #[test]
-fn a_family_bears_children_that_ping_and_send() {
+fn a_parent_process_starts_children_that_ping_and_send() {
     let world = World::pair(Pair::default()).expect("a world");
     let to = at(&world, "server", Family::V4, 5001);
     let sink = traffic::start_now(world.server(), &Tcp::listen(to).sink()).expect("sink");
@@ -209,7 +209,7 @@ fn nothing_is_left_after_a_panic() {
 }
 
 #[test]
-fn a_signal_and_even_sigkill_leave_nothing_for_long() {
+fn nothing_is_left_after_a_signal_or_sigkill() {
     for (signal, swept_by_next_run) in [(libc::SIGTERM, false), (libc::SIGKILL, true)] {
         let lab = process::binary("netnice-lab").expect("the lab is built");
         let mut command = process::own_group(&lab);
@@ -246,7 +246,7 @@ fn a_signal_and_even_sigkill_leave_nothing_for_long() {
 }
 
 #[test]
-fn a_snapshot_sees_what_came_and_what_went() {
+fn a_snapshot_shows_added_and_removed_objects() {
     world::begin().expect("begin");
     let world = World::pair(Pair::default()).expect("a world");
     let before = Snapshot::take(&world).expect("a picture");

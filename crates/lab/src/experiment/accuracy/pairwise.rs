@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pair_of_a_full_matrix_is_met_by_few_cells() {
+    fn few_cells_cover_every_pair_of_a_full_matrix() {
         let mut cells = Vec::new();
         for a in 0..3 {
             for b in 0..5 {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_with_holes_has_no_pairs_made_up() {
+    fn a_matrix_with_holes_covers_its_existing_pairs_only() {
         let cells = [[0, 0], [1, 1]];
         assert_eq!(cover(&cells, |c| *c).len(), 2);
         assert!(cover::<[usize; 2], 2>(&[], |c| *c).is_empty());

@@ -104,7 +104,7 @@ fn arrives(there: &UdpSocket, what: &str) -> Result<()> {
 }
 
 #[test]
-fn what_happens_to_a_link_is_known_and_the_kernels_connection_survives() -> Result<()> {
+fn a_flow_follows_its_link_and_the_kernels_connection_survives() -> Result<()> {
     let world = World::pair(Pair {
         cables: 2,
         ..Pair::default()

@@ -12,7 +12,7 @@ use netnice_lab::traffic::{self, Direct};
 use netnice_lab::world::Family;
 
 use super::{Stage, await_it};
-use crate::people::{ANN, traffic_as};
+use crate::users::{ANN, traffic_as};
 
 /// Frames from the port `UNWANTED` are discarded, those from `WANTED` are not.
 const UNWANTED: u16 = 7001;
@@ -36,7 +36,7 @@ fn sender(stage: &Stage, port: u16) -> Result<UdpSocket> {
 }
 
 #[test]
-fn what_fits_a_discard_pattern_of_the_policy_comes_to_no_flow_and_is_counted() -> Result<()> {
+fn frames_that_match_a_discard_pattern_reach_no_flow_and_are_counted() -> Result<()> {
     let stage = Stage::new()?;
     // IPv4, UDP, from port 7001.
     obey(&stage, "discard = [\"12=0800 23=11 34=1b59\"]\n")?;
@@ -95,7 +95,7 @@ fn what_fits_a_discard_pattern_of_the_policy_comes_to_no_flow_and_is_counted() -
 }
 
 #[test]
-fn a_policy_keeps_users_off_the_direct_path_and_not_root() -> Result<()> {
+fn a_policy_excludes_users_but_not_root_from_the_direct_path() -> Result<()> {
     let bed = TestBed::new()?;
     let (client, runtime) = (bed.world.client(), bed.netnice.runtime());
     let copy = bed.copy_for_all("netnice-lab")?;

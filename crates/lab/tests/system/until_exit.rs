@@ -1,4 +1,4 @@
-//! Changes that last until a process ends. (`stays.rs` and `telling.rs` have `--for`, `--confirm`
+//! Changes that last until a process ends. (`persistence.rs` and `output.rs` have `--for`, `--confirm`
 //! and `--dry-run`.)
 
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
@@ -11,7 +11,7 @@ fn up(bed: &TestBed, target: &str) -> Value {
 }
 
 #[test]
-fn a_change_lasts_as_long_as_the_process_that_it_names_also_over_a_restart() {
+fn a_change_lasts_until_the_named_process_exits_also_over_a_restart() {
     let mut bed = TestBed::new().expect("a test bed");
     let group = Cgroup::create("until").expect("a group");
     let target = format!("cgroup:{}", group.path());
@@ -43,7 +43,7 @@ fn a_change_lasts_as_long_as_the_process_that_it_names_also_over_a_restart() {
 }
 
 #[test]
-fn without_a_number_it_is_the_shell_that_runs_netnice() {
+fn without_a_process_number_a_change_lasts_until_the_calling_shell_exits() {
     let bed = TestBed::new().expect("a test bed");
     let group = Cgroup::create("shell").expect("a group");
     let target = format!("cgroup:{}", group.path());

@@ -61,7 +61,7 @@ fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
 }
 
 #[test]
-fn what_another_version_has_left_is_laid_anew() {
+fn kernel_state_of_another_version_is_rebuilt() {
     let mut bed = TestBed::new().expect("a test bed");
     let program = limited(&bed);
     bed.run_ok("link eth0 --rate 100mbit --down-rate 50mbit");
@@ -92,7 +92,7 @@ fn what_another_version_has_left_is_laid_anew() {
 }
 
 #[test]
-fn what_ended_while_the_daemon_was_dead_is_gone_afterwards() {
+fn targets_that_ended_while_the_daemon_was_dead_are_removed() {
     let mut bed = TestBed::new().expect("a test bed");
     let (stays, goes) = (sleeper(&bed), sleeper(&bed));
     for process in [&stays, &goes] {
@@ -114,7 +114,7 @@ fn what_ended_while_the_daemon_was_dead_is_gone_afterwards() {
 }
 
 #[test]
-fn time_ends_a_change_and_so_does_a_missing_confirmation() {
+fn a_change_ends_after_its_time_or_without_a_confirmation() {
     let bed = TestBed::new().expect("a test bed");
     let (a, b, c) = (sleeper(&bed), sleeper(&bed), sleeper(&bed));
     let empty = standing(&bed);
@@ -148,7 +148,7 @@ fn time_ends_a_change_and_so_does_a_missing_confirmation() {
 }
 
 #[test]
-fn a_damaged_state_is_said_and_does_not_keep_the_daemon_from_serving() {
+fn a_damaged_state_file_is_reported_and_the_daemon_serves() {
     let mut bed = TestBed::new().expect("a test bed");
     let process = sleeper(&bed);
     bed.run_ok(&format!("set pid:{} --up 4mbit", process.pid()));

@@ -7,7 +7,7 @@ use netnice_lab::testbed::becomes_true;
 use netnice_lab::traffic::{self, Tcp, Udp};
 use netnice_lab::world::{self, Cgroup, Host, Pair, Snapshot, World};
 
-use crate::people::ANN;
+use crate::users::ANN;
 
 /// The state of the world and the machine before a test.
 struct Before {
@@ -138,7 +138,7 @@ fn after_clear_and_stop_everything_is_as_before() {
 }
 
 #[test]
-fn a_daemon_that_was_killed_leaves_what_the_next_one_clears() {
+fn the_next_daemon_clears_the_objects_of_a_killed_one() {
     world::begin().expect("a clean start");
     let world = World::pair(Pair::default()).expect("a world");
     let before = Before::picture(&world);

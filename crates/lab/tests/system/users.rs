@@ -124,7 +124,7 @@ fn a_user_limits_own_processes_and_lifts_own_limits() {
 }
 
 #[test]
-fn a_user_cannot_lift_what_root_has_set() {
+fn a_user_cannot_lift_limits_of_root() {
     let bed = TestBed::new().expect("a test bed");
     let own = process_of(&bed, ANN);
     let pid = own.pid();
@@ -146,7 +146,7 @@ fn a_user_cannot_lift_what_root_has_set() {
 }
 
 #[test]
-fn a_user_neither_reserves_nor_touches_others() {
+fn a_user_can_neither_reserve_nor_limit_processes_of_others() {
     let bed = TestBed::new().expect("a test bed");
     let (own, other) = (process_of(&bed, ANN), process_of(&bed, BOB));
     let roots = bed.sleeper();
@@ -177,7 +177,7 @@ fn a_user_neither_reserves_nor_touches_others() {
 }
 
 #[test]
-fn a_number_that_was_given_to_somebody_else_is_not_hit() {
+fn a_limit_does_not_apply_to_a_process_with_a_reused_number() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let mut first = process_of(&bed, ANN);
@@ -204,7 +204,7 @@ fn a_number_that_was_given_to_somebody_else_is_not_hit() {
 }
 
 #[test]
-fn a_user_runs_programs_under_a_name_that_stays_theirs() {
+fn a_user_runs_programs_under_a_name_that_others_cannot_use() {
     let bed = TestBed::new().expect("a test bed");
     let copy = bed.copy_for_all("netnice").expect("a copy");
     let mut command = as_user(&bed, ANN);
@@ -233,7 +233,7 @@ fn a_user_runs_programs_under_a_name_that_stays_theirs() {
 }
 
 #[test]
-fn a_process_that_is_closed_to_its_user_is_closed_to_their_netnice() {
+fn a_user_cannot_limit_an_own_process_that_is_not_dumpable() {
     let bed = TestBed::new().expect("a test bed");
     // prctl(PR_SET_DUMPABLE, 0), as programs that keep secrets do.
     let number = match std::env::consts::ARCH {
@@ -255,7 +255,7 @@ fn a_process_that_is_closed_to_its_user_is_closed_to_their_netnice() {
 }
 
 #[test]
-fn a_user_reads_what_holds_for_them_and_undoes_in_time_what_they_did() {
+fn a_user_reads_own_contracts_and_temporary_changes_are_undone() {
     let bed = TestBed::new().expect("a test bed");
     let own = process_of(&bed, ANN);
     let pid = own.pid();

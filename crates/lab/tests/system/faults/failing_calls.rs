@@ -134,32 +134,32 @@ fn failures(operations: &[Operation], sample: Option<u64>) {
 }
 
 #[test]
-fn a_change_of_which_a_system_call_fails_is_refused_or_made_and_the_daemon_goes_on() {
+fn a_change_with_a_failing_system_call_is_refused_or_made() {
     use Operation::{Clear, Reload, Set};
     failures(&[Set, Clear, Reload], Some(4));
 }
 
 #[test]
-fn a_start_of_which_a_system_call_fails_leaves_what_was_in_force() {
+fn a_start_with_a_failing_system_call_keeps_the_limits() {
     use Operation::{All, First, Link, Start};
     failures(&[Start, First, All, Link], Some(2));
 }
 
 #[test]
 #[ignore = "long: six errors at each system call of a change"]
-fn every_error_at_every_system_call_of_changes() {
+fn changes_survive_every_error_at_every_system_call() {
     failures(&Operation::EVERY[..4], None);
 }
 
 #[test]
 #[ignore = "long: six errors at each system call of a start"]
-fn every_error_at_every_system_call_of_a_start() {
+fn a_start_survives_every_error_at_every_system_call() {
     failures(&[Operation::Start], None);
 }
 
 #[test]
 #[ignore = "long: six errors at each system call of the first limit and of the last"]
-fn every_error_at_every_system_call_of_the_first_limit_and_the_last() {
+fn the_first_and_last_limit_survive_every_error_at_every_system_call() {
     failures(&[Operation::First, Operation::All], None);
 }
 

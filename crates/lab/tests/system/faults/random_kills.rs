@@ -98,13 +98,13 @@ fn deaths(count: u32) {
 }
 
 #[test]
-fn killed_at_ten_random_moments_under_load_nothing_that_was_answered_is_lost() {
+fn ten_random_kills_under_load_lose_no_answered_change() {
     deaths(10);
 }
 
 #[test]
 #[ignore = "long: a thousand deaths"]
-fn killed_at_a_thousand_random_moments_under_load() {
+fn a_thousand_random_kills_under_load_lose_no_answered_change() {
     deaths(1000);
 }
 

@@ -21,7 +21,7 @@ fn fill(folder: &Path) {
 }
 
 #[test]
-fn on_a_full_disk_a_change_is_refused_and_what_was_there_stays() {
+fn on_a_full_disk_a_change_is_refused_and_limits_stay() {
     let mut bed = TestBed::new().expect("a test bed");
     let runtime = bed.netnice.runtime().to_owned();
     bed.netnice.stop_daemon();
@@ -77,7 +77,7 @@ fn flow(bed: &TestBed, port: u16) -> anyhow::Result<traffic::Running> {
 }
 
 #[test]
-fn where_no_memory_may_be_locked_limits_hold_and_flows_are_open() {
+fn without_lockable_memory_limits_hold_and_flows_open() {
     const NO_MEMORY: [&str; 3] = ["prlimit", "--memlock=0:0", "--"];
     const NOT_LIFTED: [&str; 3] = ["setpriv", "--bounding-set", "-sys_resource"];
     const NOT_LOCKED: [&str; 3] = ["setpriv", "--bounding-set", "-sys_resource,-ipc_lock"];
@@ -159,7 +159,7 @@ impl Drop for MemoryGroup {
 }
 
 #[test]
-fn where_memory_is_short_a_change_is_made_or_refused_and_what_was_there_stays() {
+fn without_free_memory_a_change_is_made_or_refused_and_limits_stay() {
     let mut bed = TestBed::new().expect("a test bed");
     let Some(group) = MemoryGroup::new() else {
         netnice_lab::testbed::skip("this machine has no memory controller");

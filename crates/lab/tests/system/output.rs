@@ -17,7 +17,7 @@ fn read(text: &str) -> Value {
 }
 
 #[test]
-fn show_is_made_for_programs_and_for_people() {
+fn show_prints_text_for_people_and_json_for_programs() {
     let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
@@ -90,7 +90,7 @@ fn show_is_made_for_programs_and_for_people() {
 }
 
 #[test]
-fn what_moves_is_under_counters_and_adds_up() {
+fn changing_values_are_under_counters_and_add_up() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();
@@ -130,7 +130,7 @@ fn what_moves_is_under_counters_and_adds_up() {
 }
 
 #[test]
-fn a_rate_that_is_raised_across_what_is_cut_stays_as_it_was_set() {
+fn a_rate_raised_across_the_segmentation_threshold_stays_set() {
     let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
@@ -152,7 +152,7 @@ fn a_rate_that_is_raised_across_what_is_cut_stays_as_it_was_set() {
 }
 
 #[test]
-fn explain_tells_the_whole_story_of_a_target() {
+fn explain_describes_contract_members_path_and_exceptions_of_a_target() {
     let bed = TestBed::new().expect("a test bed");
     let slice = Cgroup::create("told.slice").expect("a slice");
     let sleeper = bed.sleeper();
@@ -200,7 +200,7 @@ fn explain_tells_the_whole_story_of_a_target() {
 }
 
 #[test]
-fn doctor_says_what_is_used_with_a_daemon_and_without() {
+fn doctor_reports_kernel_features_with_and_without_a_daemon() {
     let mut bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     bed.run_ok(&format!("set pid:{} --up 4mbit", sleeper.pid()));
@@ -246,7 +246,7 @@ fn doctor_says_what_is_used_with_a_daemon_and_without() {
 }
 
 #[test]
-fn a_dry_run_says_what_would_be_done_and_does_nothing() {
+fn a_dry_run_shows_a_change_and_does_not_make_it() {
     let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
@@ -291,7 +291,7 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
 const TIMES: [u32; 3] = [1, 4, 16];
 
 #[test]
-fn a_confirmed_change_stays_and_an_unconfirmed_one_goes() {
+fn a_confirmed_change_stays_and_an_unconfirmed_one_is_undone() {
     let bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());

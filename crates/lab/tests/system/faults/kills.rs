@@ -45,31 +45,31 @@ fn deaths(operations: &[Operation], sample: Option<u64>) {
 }
 
 #[test]
-fn killed_at_some_system_calls_of_changes_the_daemon_has_done_all_or_nothing() {
+fn a_daemon_killed_during_a_change_has_made_all_of_it_or_nothing() {
     use Operation::{Clear, Reload, Set};
     deaths(&[Set, Clear, Reload], Some(4));
 }
 
 #[test]
-fn killed_at_some_system_calls_of_starting_and_ending_it_leaves_nothing_half() {
+fn a_daemon_killed_while_it_starts_or_ends_leaves_nothing_half_done() {
     use Operation::{All, First, Link, Start};
     deaths(&[Start, First, All, Link], Some(3));
 }
 
 #[test]
 #[ignore = "long: a new daemon for each system call of a change"]
-fn killed_at_every_system_call_of_changes() {
+fn changes_survive_a_kill_at_every_system_call() {
     deaths(&Operation::EVERY[..4], None);
 }
 
 #[test]
 #[ignore = "long: a new daemon for each system call of a start"]
-fn killed_at_every_system_call_of_a_start() {
+fn a_start_survives_a_kill_at_every_system_call() {
     deaths(&[Operation::Start], None);
 }
 
 #[test]
 #[ignore = "long: a new daemon for each system call of the first limit and of the last"]
-fn killed_at_every_system_call_of_the_first_limit_and_the_last() {
+fn the_first_and_last_limit_survive_a_kill_at_every_system_call() {
     deaths(&[Operation::First, Operation::All], None);
 }

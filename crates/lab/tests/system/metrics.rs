@@ -84,7 +84,7 @@ for family in text_string_to_metric_families(sys.stdin.read()):
 "#;
 
 #[test]
-fn metrics_parse_and_what_adds_up_does() {
+fn metrics_are_valid_and_sums_agree() {
     let mut bed = TestBed::new().expect("a test bed");
     assert!(connect(&bed).is_err(), "nobody asked for it");
     bed.netnice.restart_with(&["--metrics"]).expect("a daemon");
@@ -138,7 +138,7 @@ fn metrics_parse_and_what_adds_up_does() {
 }
 
 #[test]
-fn an_address_that_others_reach_has_to_be_asked_for() {
+fn a_public_address_for_metrics_needs_an_explicit_option() {
     let netniced = netnice_lab::process::binary("netniced").expect("a daemon");
     let mut command = netnice_lab::process::own_group(netniced);
     let output = command
@@ -158,7 +158,7 @@ fn an_address_that_others_reach_has_to_be_asked_for() {
 }
 
 #[test]
-fn hostile_peers_hurt_neither_the_daemon_nor_other_readers() {
+fn hostile_peers_disturb_neither_the_daemon_nor_other_readers() {
     let mut bed = TestBed::new().expect("a test bed");
     bed.netnice.restart_with(&["--metrics"]).expect("a daemon");
     let long = [b"GET /metrics HTTP/1.1\r\nX: ".as_slice(), &[b'a'; 20_000]].concat();
@@ -214,7 +214,7 @@ fn hostile_peers_hurt_neither_the_daemon_nor_other_readers() {
 }
 
 #[test]
-fn history_says_what_passed() {
+fn history_shows_past_rates() {
     let bed = TestBed::new().expect("a test bed");
     // The kernel verifies the programs before the traffic loads the machine.
     bed.run_ok("set user:65533 --up 1mbit");

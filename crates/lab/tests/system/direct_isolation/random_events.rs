@@ -350,14 +350,14 @@ fn beset(calm: f64, seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Res
 }
 
 #[test]
-fn programs_that_are_stopped_fork_and_die_at_any_moment_harm_no_other() {
+fn programs_that_stop_fork_and_end_at_random_disturb_no_other() {
     world::begin().expect("a clean machine");
     beset(0.5, 2.0, &SLOW, &LOOSE).unwrap_or_else(|e| panic!("{e:#}"));
 }
 
 #[test]
 #[ignore = "a minute, on a quiet machine"]
-fn for_a_minute_they_harm_no_other() {
+fn a_minute_of_random_events_disturbs_no_other_program() {
     world::begin().expect("a clean machine");
     beset(20.0, 60.0, &PATIENT, &TIGHT).unwrap_or_else(|e| panic!("{e:#}"));
 }
