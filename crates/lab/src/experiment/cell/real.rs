@@ -2,6 +2,7 @@
 //! policer reads a capture of the packets that arrived.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use netnice_core::contract::Slice;
@@ -14,19 +15,66 @@ use super::super::driver_world::{
     DriverWorld, bins, check_conformance, from_port, note_mode, validate,
 };
 use super::super::{Bound, Context, Outcome};
-use super::{TOLERANCE, bursts, connections};
+use super::{Connection, OverloadCheck, TOLERANCE, bursts, check_bursts, connections};
 use crate::direct::SenderProgram;
 use crate::plot::{Chart, Series, palette};
 use crate::wire::Record;
+use crate::world::World;
 
 /// Figure 3: ten connections, each shaped so that a policer at the receiver finds no violation.
 pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let slots: u64 = if context.quick { 20_000 } else { 250_000 };
     let connections = connections();
+    let (_world, record, file) = send_shaped(outcome, &connections, slots)?;
+    outcome.paper = json!("straight lines; small deviations where two want the same slot");
+    let (mut wrong, mut lost, mut part) = (0, 0.0_f64, 0.0_f64);
+    for (number, one) in (0..).zip(&connections) {
+        let (early, short, wanted) = police(outcome, &record, &file, number, one)?;
+        wrong += early;
+        lost = lost.max(short);
+        part = part.max(short / wanted * 100.0);
+    }
+    let what = "packets that netnice check finds early";
+    outcome.check(what, wrong as f64, "", Bound::AtMost(0.0));
+    // A delay gives no credit. If the machine stops the driver for a millisecond, packets are lost
+    // that cannot be told from those lost to conflicts. The quick form therefore judges the rate
+    // (cell-fig3-sim does not depend on the machine and judges packets).
+    let what = "most packets that a connection lost to conflicts";
+    if context.quick {
+        let what = format!("{what}, of its contract");
+        outcome.check(what, part, "%", Bound::AtMost(3.0));
+    } else {
+        outcome.check(what, lost, "packets", Bound::AtMost(1.0));
+    }
+    let least = if context.quick { 90.0 } else { 99.0 };
+    for (number, one) in (0..).zip(&connections) {
+        if let Some(cells) = one.dual_burst() {
+            let times = record.times(from_port(port(number)));
+            let lengths = bursts(&times, (one.peak + TOLERANCE) * SLOT);
+            check_bursts(outcome, number.into(), cells, &lengths, "packets", least);
+        }
+    }
+    outcome.plot(context, "cell-fig3", || {
+        let chart = Chart::new("CELL, figure 3", "slot of 120 us", "packets");
+        let begin = record.packets().first().map_or(0, |one| one.at_ns);
+        let names: Vec<(String, u16)> = (0..connections.len() as u16)
+            .map(|number| (format!("VC {number}"), port(number)))
+            .collect();
+        steps(chart.x_range(0.0, 400.0), &record, &names, begin, 400)
+    })
+}
+
+/// Lets each connection send from its slot on until `slots` are over. Returns the world, whose
+/// folder has the capture, the record and the capture's path.
+fn send_shaped(
+    outcome: &mut Outcome,
+    connections: &[Connection],
+    slots: u64,
+) -> Result<(World, Record, PathBuf)> {
     let DriverWorld { world, mut setup } = DriverWorld::new(LINK, AHEAD)?;
     let senders: Result<Vec<SenderProgram>> = (0..)
-        .zip(&connections)
+        .zip(connections)
         .map(|(number, one)| setup.add_sender(port(number), &one.contract(LINK, PACKET)))
         .collect();
     let (mode, (tap, file)) = (setup.mode(), DriverWorld::tap(&world)?);
@@ -51,77 +99,40 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let record = tap.stop(&world.server().ns)?;
     let ports: Vec<u16> = (0..connections.len() as u16).map(port).collect();
     validate(&record, &mut ended_driver, &ports)?;
-    outcome.paper = json!("straight lines; small deviations where two want the same slot");
-    let (mut wrong, mut lost, mut part) = (0, 0.0_f64, 0.0_f64);
-    for (number, one) in (0..).zip(&connections) {
-        let contract = one.contract(LINK, PACKET);
-        let option = contract.trim_start_matches("cell ");
-        let (judged, early) = check_conformance(&file, &["--cell", option], port(number))?;
-        let times = record.times(from_port(port(number)));
-        let (Some(first), Some(last)) = (times.first(), times.last()) else {
-            anyhow::bail!("VC {number} sent nothing");
-        };
-        // The packets that the contract allows between the first packet and the last, and these
-        // two.
-        let wanted = one.at_least((last - first) / SLOT);
-        wrong += early;
-        let short = wanted as f64 - times.len() as f64;
-        lost = lost.max(short);
-        part = part.max(short / wanted as f64 * 100.0);
-        outcome.ours(
-            &format!("VC {number}"),
-            json!({
-                "contract": contract, "packets": times.len(), "at least": wanted, "judged": judged,
-                "early": early,
-            }),
-        );
-        if judged != times.len() as u64 {
-            anyhow::bail!(
-                "VC {number}: {judged} of {} packets were judged",
-                times.len()
-            );
-        }
-    }
-    let none = Bound::AtMost(0.0);
-    outcome.check(
-        "packets that netnice check finds early",
-        wrong as f64,
-        "",
-        none,
+    Ok((world, record, file))
+}
+
+/// Compares a connection's packets with its contract: the packets that are early, those that are
+/// missing, and those that the contract allows.
+fn police(
+    outcome: &mut Outcome,
+    record: &Record,
+    file: &Path,
+    number: u16,
+    connection: &Connection,
+) -> Result<(u64, f64, f64)> {
+    let contract = connection.contract(LINK, PACKET);
+    let option = contract.trim_start_matches("cell ");
+    let (judged, early) = check_conformance(file, &["--cell", option], port(number))?;
+    let times = record.times(from_port(port(number)));
+    let (Some(first), Some(last)) = (times.first(), times.last()) else {
+        anyhow::bail!("VC {number} sent nothing");
+    };
+    // The packets that the contract allows between the first packet and the last, and these two.
+    let wanted = connection.at_least((last - first) / SLOT);
+    outcome.ours(
+        &format!("VC {number}"),
+        json!({
+            "contract": contract, "packets": times.len(), "at least": wanted, "judged": judged,
+            "early": early,
+        }),
     );
-    // A delay gives no credit. If the machine stops the driver for a millisecond, packets are lost
-    // that cannot be told from those lost to conflicts. The quick form therefore judges the rate
-    // (cell-fig3-sim does not depend on the machine and judges packets).
-    let what = "most packets that a connection lost to conflicts";
-    if context.quick {
-        let what = format!("{what}, of its contract");
-        outcome.check(what, part, "%", Bound::AtMost(3.0));
-    } else {
-        outcome.check(what, lost, "packets", Bound::AtMost(1.0));
-    }
-    for (number, one) in (0..).zip(&connections) {
-        if let Some(cells) = one.dual_burst() {
-            let lengths = bursts(
-                &record.times(from_port(port(number))),
-                (one.peak + TOLERANCE) * SLOT,
-            );
-            let all: u64 = lengths.values().sum();
-            let whole = lengths.get(&cells).copied().unwrap_or(0);
-            let share = whole as f64 / all as f64 * 100.0;
-            let what = format!("VC {number}: bursts of exactly {cells} packets");
-            let least = if context.quick { 90.0 } else { 99.0 };
-            outcome.check(what, share, "%", Bound::AtLeast(least));
-            outcome.ours(&format!("VC {number}: bursts by length"), lengths);
-        }
-    }
-    outcome.plot(context, "cell-fig3", || {
-        let chart = Chart::new("CELL, figure 3", "slot of 120 us", "packets");
-        let begin = record.packets().first().map_or(0, |one| one.at_ns);
-        let names: Vec<(String, u16)> = (0..connections.len() as u16)
-            .map(|number| (format!("VC {number}"), port(number)))
-            .collect();
-        steps(chart.x_range(0.0, 400.0), &record, &names, begin, 400)
-    })
+    anyhow::ensure!(
+        judged == times.len() as u64,
+        "VC {number}: {judged} of {} packets were judged",
+        times.len()
+    );
+    Ok((early, wanted as f64 - times.len() as f64, wanted as f64))
 }
 
 /// Figure 4: transient overload of an overbooked link, proportional sharing and priorities. All
@@ -129,9 +140,6 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let scale = if context.quick { 25 } else { 100 };
-    outcome.paper = json!({
-        "VC 3": "undisturbed", "VC 2": "starves", "VC 1, 4, 5, 6": "equal ones have equal slopes",
-    });
     let (record, began) = overload(None, scale, outcome)?;
     // Percent of the link between two of the paper's slots.
     let share = |record: &Record, began: u64, number: u16, from: u64, until: u64| {
@@ -140,50 +148,17 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let packets = bins(&times, at(from), at(until), at(until) - at(from))[0];
         packets / ((until - from) * scale) as f64 * 100.0
     };
-    let part = |number: u16, from: u64, until: u64| share(&record, began, number, from, until);
-    let (mut apart, mut third, mut alike) = (0.0_f64, 0.0_f64, 0.0_f64);
-    for (from, until) in [(5, 200), (205, 250), (255, 300), (305, 400), (405, 600)] {
-        third = third.max((part(3, from, until) / 20.0 - 1.0).abs());
-        let found = (1..=6).map(|number| (format!("VC {number}"), part(number, from, until)));
-        let row: BTreeMap<_, _> = found.collect();
-        outcome.ours(&format!("slots {from} to {until}, % of the link"), row);
-    }
-    // VC 1 requests a quarter of the rate of VC 4, 5 and 6.
-    for (from, until, hungry) in [(205, 250, 1), (255, 300, 2), (305, 400, 3)] {
-        let unit = part(1, from, until);
-        let all: Vec<f64> = (0..hungry).map(|n| part(4 + n, from, until)).collect();
-        for one in &all {
-            apart = apart.max((one / (4.0 * unit) - 1.0).abs());
-            alike = alike.max((one / all[0] - 1.0).abs());
-        }
-    }
-    let most = |whole: f64| Bound::AtMost(if context.quick { whole.max(5.0) } else { whole });
-    let what = "equal connections, farthest from each other";
-    outcome.check(what, alike * 100.0, "%", most(2.0));
-    let what = "unequal ones, farthest from the ratio of what they asked";
-    outcome.check(what, apart * 100.0, "%", most(2.0));
-    outcome.check(
-        "VC 3, farthest from its slope",
-        third * 100.0,
-        "%",
-        most(1.0),
-    );
-    let starved = part(2, 210, 400) / part(2, 5, 190) * 100.0;
-    outcome.check(
-        "VC 2 in the overload, of before",
-        starved,
-        "%",
-        Bound::AtMost(5.0),
-    );
-    for (number, asked) in [(1, 25.0), (2, 10.0)] {
-        let after = part(number, 440, 600) / asked * 100.0;
-        let near = Bound::Near {
-            aim: 100.0,
-            share: context.tolerance(0.01),
-        };
-        let what = format!("VC {number} after the overload, of its slope");
-        outcome.check(what, after, "%", near);
-    }
+    let most = |full: f64| if context.quick { 5.0 } else { full };
+    let check = OverloadCheck {
+        spans: [(5, 200), (205, 250), (255, 300), (305, 400), (405, 600)],
+        settled: 440,
+        ratio: most(2.0),
+        slope: most(1.0),
+        afterwards: context.tolerance(0.01),
+    };
+    check.run(outcome, |vc, from, until| {
+        share(&record, began, vc, from, until)
+    });
     let (kept, from) = overload(Rate::new(LINK / 20), scale, outcome)?;
     let least = share(&kept, from, 2, 210, 400);
     let what = "VC 2 in the overload with a minimum of 5 %";
