@@ -7,7 +7,7 @@ use super::bench::{Direction, Limiter, MBIT, MS, R20M, SECOND, netnice_only, wai
 use super::{Bound, Context, Outcome};
 use crate::traffic::{self, ParentProcess, RunOptions, Running, Tcp};
 use crate::wire::{self, Tap};
-use crate::world::{Arrivals, Family, Pair, World};
+use crate::world::{Arrivals, Family, Host, Pair, World};
 
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
@@ -33,17 +33,7 @@ fn measure(
     let limiter = Limiter::start(&world, context.subject)?;
     let server = world.server();
     let mut program = ParentProcess::start(world.client())?;
-    let mut far: Vec<Running> = Vec::new();
-    let mut children = Vec::new();
-    for port in &server.ports {
-        let to = std::net::SocketAddr::new(port.address(family), 5001);
-        let (there, here) = match direction {
-            Direction::Up => (Tcp::listen(to).sink(), Tcp::connect(to, 4).source()),
-            _ => (Tcp::listen(to).source(), Tcp::connect(to, 4).sink()),
-        };
-        far.push(traffic::start_waiting(server, &there)?);
-        children.push(program.traffic(&here, RunOptions::default())?);
-    }
+    let (mut far, children) = start_flows(server, &mut program, family, direction)?;
     limiter.set(&world, program.pid(), direction, R20M)?;
     let taps: Vec<Tap> = ["eth0", "eth1"]
         .into_iter()
@@ -101,4 +91,26 @@ fn measure(
     );
     outcome.ours(&name, rates.iter().map(|r| r / MBIT).collect::<Vec<f64>>());
     Ok(())
+}
+
+/// Starts flows over each of the server's interfaces: the programs of the server, and children of
+/// `program`. None sends before `go`.
+fn start_flows(
+    server: &Host,
+    program: &mut ParentProcess,
+    family: Family,
+    direction: Direction,
+) -> Result<(Vec<Running>, Vec<u32>)> {
+    let mut far: Vec<Running> = Vec::new();
+    let mut children = Vec::new();
+    for port in &server.ports {
+        let to = std::net::SocketAddr::new(port.address(family), 5001);
+        let (there, here) = match direction {
+            Direction::Up => (Tcp::listen(to).sink(), Tcp::connect(to, 4).source()),
+            _ => (Tcp::listen(to).source(), Tcp::connect(to, 4).sink()),
+        };
+        far.push(traffic::start_waiting(server, &there)?);
+        children.push(program.traffic(&here, RunOptions::default())?);
+    }
+    Ok((far, children))
 }

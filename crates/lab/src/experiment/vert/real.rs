@@ -155,47 +155,8 @@ pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let seconds = if context.quick { 3 } else { 30 };
-    let ours = {
-        let DriverWorld { world, mut setup } = DriverWorld::new(LINK, AHEAD)?;
-        let senders = [
-            setup.add_sender(port(1), LEFT_OVER)?,
-            setup.add_sender(port(2), LEFT_OVER)?,
-        ];
-        let (mode, (tap, _)) = (setup.mode(), DriverWorld::tap(&world)?);
-        let running_driver = setup.start(None)?;
-        let running_senders: Result<Vec<_>> =
-            senders.into_iter().map(SenderProgram::start).collect();
-        pause(SETTLE + seconds as f64);
-        note_mode(outcome, mode, &running_driver);
-        let mut ended_driver = running_driver.end()?;
-        for one in running_senders? {
-            one.end()?;
-        }
-        let record = tap.stop(&world.server().ns)?;
-        validate(&record, &mut ended_driver, &[port(1), port(2)])?;
-        record
-    };
-    let kernels = {
-        let world = World::pair(Pair::default())?;
-        let client = world.client();
-        let _sink = direct::sink(world.server())?;
-        htb::limit(&client.ns, &client.port().device, LINK, htb::Leaf::Default)?;
-        let (tap, _) = DriverWorld::tap(&world)?;
-        let to = (world.server().port().v4, direct::SINK).into();
-        let flood = |number| {
-            let from = (client.port().v4, port(number)).into();
-            // With headers 1500 bytes, as the senders' packets.
-            traffic::start_now(client, &Udp::source(from, to).size(1458))
-        };
-        let floods = [flood(1)?, flood(2)?];
-        pause(SETTLE + seconds as f64);
-        for one in floods {
-            one.stop()?;
-        }
-        let record = tap.stop(&world.server().ns)?;
-        record.validate()?;
-        record
-    };
+    let ours = through_driver(outcome, seconds)?;
+    let kernels = through_kernel(seconds)?;
     outcome.paper = json!({"ours, average Mb/s": 46.1, "the kernel's": 44.1, "ours": "smoother"});
     let mut found = Vec::new();
     for (name, record) in [("ours", &ours), ("the kernel's queue", &kernels)] {
@@ -247,6 +208,50 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
         }
         chart.svg()
     })
+}
+
+/// The record of two senders through the driver.
+fn through_driver(outcome: &mut Outcome, seconds: u64) -> Result<Record> {
+    let DriverWorld { world, mut setup } = DriverWorld::new(LINK, AHEAD)?;
+    let senders = [
+        setup.add_sender(port(1), LEFT_OVER)?,
+        setup.add_sender(port(2), LEFT_OVER)?,
+    ];
+    let (mode, (tap, _)) = (setup.mode(), DriverWorld::tap(&world)?);
+    let running_driver = setup.start(None)?;
+    let running_senders: Result<Vec<_>> = senders.into_iter().map(SenderProgram::start).collect();
+    pause(SETTLE + seconds as f64);
+    note_mode(outcome, mode, &running_driver);
+    let mut ended_driver = running_driver.end()?;
+    for one in running_senders? {
+        one.end()?;
+    }
+    let record = tap.stop(&world.server().ns)?;
+    validate(&record, &mut ended_driver, &[port(1), port(2)])?;
+    Ok(record)
+}
+
+/// The record of two senders through the kernel's queue.
+fn through_kernel(seconds: u64) -> Result<Record> {
+    let world = World::pair(Pair::default())?;
+    let client = world.client();
+    let _sink = direct::sink(world.server())?;
+    htb::limit(&client.ns, &client.port().device, LINK, htb::Leaf::Default)?;
+    let (tap, _) = DriverWorld::tap(&world)?;
+    let to = (world.server().port().v4, direct::SINK).into();
+    let flood = |number| {
+        let from = (client.port().v4, port(number)).into();
+        // With headers 1500 bytes, as the senders' packets.
+        traffic::start_now(client, &Udp::source(from, to).size(1458))
+    };
+    let floods = [flood(1)?, flood(2)?];
+    pause(SETTLE + seconds as f64);
+    for one in floods {
+        one.stop()?;
+    }
+    let record = tap.stop(&world.server().ns)?;
+    record.validate()?;
+    Ok(record)
 }
 
 /// Rates of one sender of figure 6 in bins of 200 ms, in Mbit/s, after both have started.

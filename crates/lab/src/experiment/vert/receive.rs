@@ -10,7 +10,7 @@ use serde_json::json;
 use super::super::bench::{at, netnice_only, pause};
 use super::super::driver_world::{DriverWorld, note_mode};
 use super::super::{Bound, Context, Outcome};
-use crate::direct::RunningReceiver;
+use crate::direct::{EndedDriver, RunningReceiver};
 use crate::plot::{Chart, Series, palette};
 use crate::traffic::{self, Udp};
 use crate::world::Family;
@@ -66,39 +66,7 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let mut ended_driver = running_driver.end()?;
     let link = ended_driver.event_loop().link().counters();
     outcome.paper = json!("the second one's losses rise, the first is unperturbed");
-    let lost_of =
-        [(0, &first), (1, &second)].map(|(number, receiver): (usize, &RunningReceiver)| {
-            let counters = ended_driver.counters(ports[number])?;
-            let lost = counters.no_buffer + counters.too_short + counters.over_share;
-            outcome.ours(
-                &format!("consumer {}", number + 1),
-                json!({
-                    "sent": sent[number], "received": receiver.received(), "lost": lost,
-                    "lost, as the program reads": receiver.lost(),
-                }),
-            );
-            let apart = sent[number].abs_diff(receiver.received() + lost);
-            let what = format!(
-                "consumer {}: sent, less received and counted as lost",
-                number + 1
-            );
-            outcome.check(what, apart as f64, "packets", Bound::AtMost(0.0));
-            anyhow::Ok(lost as f64)
-        });
-    let [one, two] = lost_of;
-    let (one, two) = (one?, two?);
-    outcome.check(
-        "the first consumer loses",
-        one,
-        "packets",
-        Bound::AtMost(0.0),
-    );
-    outcome.check(
-        "the second consumer loses",
-        two,
-        "packets",
-        Bound::AtLeast(1.0),
-    );
+    check_losses(outcome, &mut ended_driver, [&first, &second], &sent, ports)?;
     let missed = link.missed as f64;
     outcome.check(
         "frames that the kernel lost before the driver",
@@ -110,6 +78,41 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     first.end()?;
     second.end()?;
     outcome.plot(context, "vert-fig7", || seen.chart())
+}
+
+/// Checks that each packet was received or counted as lost, and that only the second consumer
+/// loses packets.
+fn check_losses(
+    outcome: &mut Outcome,
+    ended_driver: &mut EndedDriver,
+    receivers: [&RunningReceiver; 2],
+    sent: &[u64],
+    ports: [u16; 2],
+) -> Result<()> {
+    let mut losses = Vec::new();
+    for (number, receiver) in receivers.into_iter().enumerate() {
+        let counters = ended_driver.counters(ports[number])?;
+        let lost = counters.no_buffer + counters.too_short + counters.over_share;
+        outcome.ours(
+            &format!("consumer {}", number + 1),
+            json!({
+                "sent": sent[number], "received": receiver.received(), "lost": lost,
+                "lost, as the program reads": receiver.lost(),
+            }),
+        );
+        let apart = sent[number].abs_diff(receiver.received() + lost);
+        let what = format!(
+            "consumer {}: sent, less received and counted as lost",
+            number + 1
+        );
+        outcome.check(what, apart as f64, "packets", Bound::AtMost(0.0));
+        losses.push(lost as f64);
+    }
+    let what = "the first consumer loses";
+    outcome.check(what, losses[0], "packets", Bound::AtMost(0.0));
+    let what = "the second consumer loses";
+    outcome.check(what, losses[1], "packets", Bound::AtLeast(1.0));
+    Ok(())
 }
 
 impl Seen {
