@@ -13,7 +13,7 @@ use netnice_lab::sys;
 use netnice_lab::world::{self, Pair, World};
 use netnice_ring::program::Piece;
 
-use crate::driver::used;
+use crate::driver::cpu_seconds;
 use crate::driver_client::{Caller, Driver, Program, flow, udp, wait_for};
 use crate::users::{ANN, BOB};
 
@@ -111,10 +111,10 @@ impl Rig {
             let attacking = scope.spawn(|| attack(&over));
             let sending = scope.spawn(|| good.flood(&frame, &stop));
             thread::sleep(Duration::from_millis(300));
-            let (before, worked) = (one(daemon, *number)?.counts, used(driver.pid())?);
+            let (before, worked) = (one(daemon, *number)?.counts, cpu_seconds(driver.pid())?);
             let begin = Instant::now();
             thread::sleep(Duration::from_secs_f64(judged.seconds));
-            let (after, work) = (one(daemon, *number)?.counts, used(driver.pid())?);
+            let (after, work) = (one(daemon, *number)?.counts, cpu_seconds(driver.pid())?);
             let seconds = begin.elapsed().as_secs_f64();
             stop.store(true, Ordering::Relaxed);
             over.store(true, Ordering::Relaxed);
@@ -278,7 +278,7 @@ fn watched_doorbells(judged: Judged) -> Result<()> {
     let most = sys::raise_file_limit()?;
     let count = (most.saturating_sub(1000)).min(20_000) as usize;
     let frame = udp(&rig.world, BAD, PEER, &[1; 100])?;
-    let bell = eve.bell().try_clone()?;
+    let bell = eve.doorbell().try_clone()?;
     let ear = eve.attachment.bell().try_clone_to_owned()?;
     let began = thread::scope(|scope| {
         let all = scope.spawn(|| {
@@ -352,7 +352,7 @@ fn confined() -> Result<()> {
         program.end(&mut daemon)?;
         let ended = driver.terminate()?;
         ensure!(ended.success(), "{ended}");
-        ensure!(driver.left().is_empty(), "{:?}", driver.left());
+        ensure!(driver.files().is_empty(), "{:?}", driver.files());
         let said = driver.take_stderr();
         let tried: Vec<&str> = said
             .lines()

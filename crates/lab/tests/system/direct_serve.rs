@@ -85,7 +85,7 @@ impl Asking {
         let words = "unshare --mount --propagation unchanged sh -c".split(' ');
         let words = words.map(str::to_owned).chain([script]);
         let words: Vec<String> = words.chain([file.display().to_string()]).collect();
-        let driver = Driver::start_behind(world, &words, "--stay")?;
+        let driver = Driver::start_through(world, &words, "--stay")?;
         Ok(Asking { driver, file })
     }
 

@@ -43,11 +43,11 @@ pub struct Driver {
 impl Driver {
     /// Starts a driver with these options, and waits until it listens.
     pub fn start(world: &World, options: &str) -> Result<Driver> {
-        Driver::start_behind(world, &[], options)
+        Driver::start_through(world, &[], options)
     }
 
     /// Starts a driver through another command that executes it.
-    pub fn start_behind(world: &World, words: &[String], options: &str) -> Result<Driver> {
+    pub fn start_through(world: &World, words: &[String], options: &str) -> Result<Driver> {
         let host = world.client();
         let iface = host.port().device.clone();
         let folder = world.folder().join("driver");
@@ -63,16 +63,16 @@ impl Driver {
         command.push(iface.clone());
         let handle = host.ns.handle();
         let driver = Driver {
-            process: begin(&handle, &command)?,
+            process: start_process(&handle, &command)?,
             runtime: RuntimeDir::choose(Some(folder), None),
             command,
             iface,
             handle,
         };
-        driver.listens()
+        driver.await_listening()
     }
 
-    fn listens(mut self) -> Result<Driver> {
+    fn await_listening(mut self) -> Result<Driver> {
         let socket = self.runtime.driver_socket(&self.iface);
         let until = Instant::now() + EVENT_TIMEOUT;
         while UnixStream::connect(&socket).is_err() {
@@ -92,8 +92,8 @@ impl Driver {
         stream.set_read_timeout(Some(EVENT_TIMEOUT))?;
         Ok(Caller {
             stream,
-            words: Decoder::new(LONGEST_WORD),
-            beside: VecDeque::new(),
+            decoder: Decoder::new(LONGEST_WORD),
+            descriptors: VecDeque::new(),
             events: VecDeque::new(),
             next: 1,
         })
@@ -112,15 +112,15 @@ impl Driver {
     }
 
     /// Standard error of a second driver for the same interface, which must fail.
-    pub fn second(&self) -> Result<String> {
-        let mut second = begin(&self.handle, &self.command)?;
+    pub fn start_second(&self) -> Result<String> {
+        let mut second = start_process(&self.handle, &self.command)?;
         ensure!(!second.wait(EVENT_TIMEOUT)?.success());
         Ok(second.take_stderr())
     }
 
     /// Starts the driver again, in the same folder.
     pub fn restart(&mut self) -> Result<()> {
-        self.process = begin(&self.handle, &self.command)?;
+        self.process = start_process(&self.handle, &self.command)?;
         wait_for("it listens again", || {
             Ok(UnixStream::connect(self.runtime.driver_socket(&self.iface)).is_ok())
         })
@@ -133,7 +133,7 @@ impl Driver {
     }
 
     /// The names in the drivers' folder.
-    pub fn left(&self) -> Vec<String> {
+    pub fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.runtime.drivers());
         let names = entries.into_iter().flatten().flatten();
         names
@@ -147,7 +147,7 @@ impl Driver {
     }
 }
 
-fn begin(handle: &NetnsHandle, words: &[String]) -> Result<Proc> {
+fn start_process(handle: &NetnsHandle, words: &[String]) -> Result<Proc> {
     let (program, rest) = words.split_first().context("a program")?;
     let mut command = handle.command(program);
     command.args(rest);
@@ -157,8 +157,8 @@ fn begin(handle: &NetnsHandle, words: &[String]) -> Result<Proc> {
 /// A connection to a driver.
 pub struct Caller {
     pub stream: UnixStream,
-    words: Decoder,
-    beside: VecDeque<OwnedFd>,
+    decoder: Decoder,
+    descriptors: VecDeque<OwnedFd>,
     events: VecDeque<DriverEvent>,
     next: u64,
 }
@@ -171,12 +171,12 @@ impl Caller {
 
     /// Sends a request with a descriptor and waits for the answer.
     pub fn ask_with(&mut self, ask: DriverRequest, fd: Option<&PidFd>) -> Result<DriverAnswer> {
-        let id = self.say(ask, fd)?;
-        self.answer(id)
+        let id = self.send_request(ask, fd)?;
+        self.await_answer(id)
     }
 
     /// Sends a request without waiting; returns its id.
-    pub fn say(&mut self, ask: DriverRequest, fd: Option<&PidFd>) -> Result<u64> {
+    pub fn send_request(&mut self, ask: DriverRequest, fd: Option<&PidFd>) -> Result<u64> {
         let id = self.next;
         self.next += 1;
         let bytes = encode_call(&DriverCall { id, ask })?;
@@ -187,9 +187,9 @@ impl Caller {
     }
 
     /// The answer to the request `asked`.
-    pub fn answer(&mut self, asked: u64) -> Result<DriverAnswer> {
+    pub fn await_answer(&mut self, asked: u64) -> Result<DriverAnswer> {
         loop {
-            match self.word()? {
+            match self.read_message()? {
                 DriverWord::Event(event) => self.events.push_back(event),
                 DriverWord::Answer { id, answer } => {
                     ensure!(id == asked, "an answer to {id}, and {asked} was asked");
@@ -227,7 +227,7 @@ impl Caller {
             return Ok(event);
         }
         self.stream.set_read_timeout(Some(within))?;
-        let word = self.word();
+        let word = self.read_message();
         self.stream.set_read_timeout(Some(EVENT_TIMEOUT))?;
         match word? {
             DriverWord::Event(event) => Ok(event),
@@ -236,11 +236,11 @@ impl Caller {
     }
 
     /// The error with which the driver closes the connection.
-    pub fn last_word(&mut self) -> Result<String> {
+    pub fn closing_error(&mut self) -> Result<String> {
         let DriverWord::Answer {
             answer: DriverAnswer::Failed { why },
             ..
-        } = self.word()?
+        } = self.read_message()?
         else {
             bail!("it is no reason")
         };
@@ -251,17 +251,17 @@ impl Caller {
         Ok(why)
     }
 
-    fn word(&mut self) -> Result<DriverWord> {
+    fn read_message(&mut self) -> Result<DriverWord> {
         let mut bytes = [0; 64 * 1024];
         loop {
-            if let Some(body) = self.words.poll()? {
+            if let Some(body) = self.decoder.poll()? {
                 return Ok(decode_word(&body)?);
             }
             let received = fds::receive(self.stream.as_fd(), &mut bytes, fds::MOST)?;
             ensure!(received.bytes > 0, "the driver hung up");
             ensure!(!received.surplus);
-            self.beside.extend(received.fds);
-            self.words.push(&bytes[..received.bytes]);
+            self.descriptors.extend(received.fds);
+            self.decoder.push(&bytes[..received.bytes]);
         }
     }
 }
@@ -270,10 +270,10 @@ impl Caller {
 pub struct Program {
     pub number: u32,
     pub attachment: Attachment,
-    life: Proc,
+    process: Proc,
     memory: Arc<Shared>,
     file: File,
-    bell: OwnedFd,
+    doorbell: OwnedFd,
     flow: Option<Flow>,
 }
 
@@ -300,8 +300,8 @@ impl Program {
     ) -> Result<Program> {
         let mut command = own_group("sleep");
         command.arg("1000");
-        let life = Proc::start(command)?;
-        let pid = life.pid();
+        let process = Proc::start(command)?;
+        let pid = process.pid();
         let pidfd = PidFd::open(pid)?;
         let asked = DriverRequest::Attach {
             pid,
@@ -314,14 +314,14 @@ impl Program {
         let DriverAnswer::Attached { program } = answer else {
             bail!("{answer:?}")
         };
-        let mut descriptor = || daemon.beside.pop_front().context("three descriptors");
+        let mut descriptor = || daemon.descriptors.pop_front().context("three descriptors");
         let (memory, bell, ear) = (descriptor()?, descriptor()?, descriptor()?);
         let file = File::from(memory.try_clone()?);
         Ok(Program {
             number: program,
-            bell: bell.try_clone()?,
+            doorbell: bell.try_clone()?,
             attachment: Attachment::new(memory, bell, ear)?,
-            life,
+            process,
             memory: Arc::new(Shared::map(&file)?),
             file,
             flow: None,
@@ -329,8 +329,8 @@ impl Program {
     }
 
     /// The doorbell to the driver.
-    pub fn bell(&self) -> &OwnedFd {
-        &self.bell
+    pub fn doorbell(&self) -> &OwnedFd {
+        &self.doorbell
     }
 
     /// Its memory file.
@@ -474,7 +474,7 @@ impl Program {
 
     /// Kills its process.
     pub fn kill(&mut self) {
-        self.life.kill();
+        self.process.kill();
     }
 
     /// Detaches it regularly.
@@ -484,7 +484,7 @@ impl Program {
     }
 
     /// Overwrites the rings of its flow with invalid values, and rings the doorbell.
-    pub fn break_a_rule(&mut self) -> Result<()> {
+    pub fn violate_a_rule(&mut self) -> Result<()> {
         let place = self.flow()?.place();
         let area = place.shape.plan()?.area();
         self.send(&[0; 60])?;
