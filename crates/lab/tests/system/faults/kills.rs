@@ -5,10 +5,10 @@
 
 use netnice_lab::tracer::{Action, Call};
 
-use super::{Bench, Operation, Strike, calls, strikes};
+use super::{FaultAttempt, FaultBed, Operation, count_calls, try_faults};
 
 /// Kills the daemon before the n-th call that changes something, counted from 1.
-fn before(n: u64) -> impl FnMut(&Call) -> Action {
+fn kill_before(n: u64) -> impl FnMut(&Call) -> Action {
     let mut seen = 0;
     move |call| {
         seen += u64::from(call.changes_host());
@@ -20,56 +20,59 @@ fn before(n: u64) -> impl FnMut(&Call) -> Action {
 }
 
 /// Tries one death; `false` if the operation has no n-th call.
-fn die(at: &mut Strike, n: u64) -> bool {
-    let (call, answer) = match at.trace(n, before(n)) {
+fn try_kill(at: &mut FaultAttempt, n: u64) -> bool {
+    let (call, answer) = match at.trace(n, kill_before(n)) {
         Ok(killed) => killed,
         Err(more) => return more,
     };
     let mut found = Vec::new();
-    at.keeps_roots("with no daemon", &mut found);
-    at.bench.bed.netnice.kill_daemon();
-    if let Err(error) = at.bench.bed.netnice.start_daemon() {
+    at.check_root_limit("with no daemon", &mut found);
+    at.fault_bed.bed.netnice.kill_daemon();
+    if let Err(error) = at.fault_bed.bed.netnice.start_daemon() {
         found.push(format!("no daemon starts: {error:#}"));
     } else {
-        at.keeps_roots("after", &mut found);
-        at.judge(&answer, &mut found);
+        at.check_root_limit("after", &mut found);
+        at.check_state(&answer, &mut found);
     }
-    at.tell(&format!("killed before call {n}, {call}"), &found);
+    at.record(&format!("killed before call {n}, {call}"), &found);
     true
 }
 
 /// Tries some deaths of each operation, or all.
-fn deaths(operations: &[Operation], sample: Option<u64>) {
-    let count = |bench: &mut Bench, operation| calls(bench, operation, Call::changes_host);
-    strikes("killed", operations, sample, count, |at, n, _| die(at, n));
+fn try_kills(operations: &[Operation], sample: Option<u64>) {
+    let count =
+        |fault_bed: &mut FaultBed, operation| count_calls(fault_bed, operation, Call::changes_host);
+    try_faults("killed", operations, sample, count, |at, n, _| {
+        try_kill(at, n)
+    });
 }
 
 #[test]
 fn a_daemon_killed_during_a_change_has_made_all_of_it_or_nothing() {
     use Operation::{Clear, Reload, Set};
-    deaths(&[Set, Clear, Reload], Some(4));
+    try_kills(&[Set, Clear, Reload], Some(4));
 }
 
 #[test]
 fn a_daemon_killed_while_it_starts_or_ends_leaves_nothing_half_done() {
     use Operation::{All, First, Link, Start};
-    deaths(&[Start, First, All, Link], Some(3));
+    try_kills(&[Start, First, All, Link], Some(3));
 }
 
 #[test]
 #[ignore = "long: a new daemon for each system call of a change"]
 fn changes_survive_a_kill_at_every_system_call() {
-    deaths(&Operation::EVERY[..4], None);
+    try_kills(&Operation::EVERY[..4], None);
 }
 
 #[test]
 #[ignore = "long: a new daemon for each system call of a start"]
 fn a_start_survives_a_kill_at_every_system_call() {
-    deaths(&[Operation::Start], None);
+    try_kills(&[Operation::Start], None);
 }
 
 #[test]
 #[ignore = "long: a new daemon for each system call of the first limit and of the last"]
 fn the_first_and_last_limit_survive_a_kill_at_every_system_call() {
-    deaths(&[Operation::First, Operation::All], None);
+    try_kills(&[Operation::First, Operation::All], None);
 }

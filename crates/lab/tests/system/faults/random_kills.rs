@@ -12,28 +12,33 @@ use netnice_lab::storm::seed;
 use netnice_sim::Random;
 use serde_json::Value;
 
-use super::{Bench, Operation, clear, dir, pidfd, set};
+use super::{FaultBed, Operation, clear, dir, pidfd, set};
 
 /// The requested limit of a client: a rate in bit/s, or none.
-type Asked = Option<u64>;
+type Limit = Option<u64>;
 
 /// The possible limits of a client's process: the last answered one, and the ones without a
 /// response.
 #[derive(Clone, Debug, Default)]
-struct May(Vec<Asked>);
+struct PossibleLimits(Vec<Limit>);
 
 /// Changes the limit of one process repeatedly until the daemon is gone.
-fn change(dir: &RuntimeDir, pid: u32, may: &Mutex<May>, mut random: Random) {
+fn change_repeatedly(
+    dir: &RuntimeDir,
+    pid: u32,
+    possible: &Mutex<PossibleLimits>,
+    mut random: Random,
+) {
     let Ok(mut client) = Client::connect(dir) else {
         return;
     };
     loop {
-        let last = may.lock().expect("no panic").0[0];
+        let last = possible.lock().expect("no panic").0[0];
         let next = match (last, random.below(4)) {
             (Some(_), 0) => None,
             _ => Some(1_000_000 + random.below(9_000_000)),
         };
-        may.lock().expect("no panic").0.push(next);
+        possible.lock().expect("no panic").0.push(next);
         let answer = match next {
             Some(rate) => {
                 let pidfd = pidfd(pid);
@@ -41,71 +46,75 @@ fn change(dir: &RuntimeDir, pid: u32, may: &Mutex<May>, mut random: Random) {
             }
             None => client.call(&clear(ClearWhat::Target(format!("pid:{pid}"))), None),
         };
-        let mut may = may.lock().expect("no panic");
+        let mut possible = possible.lock().expect("no panic");
         match answer {
-            Ok(Response::Done(_)) => may.0 = vec![next],
+            Ok(Response::Done(_)) => possible.0 = vec![next],
             Ok(other) => panic!("{next:?} of {pid}: {other:?}"),
             Err(_) => return,
         }
     }
 }
 
-fn deaths(count: u32) {
-    let mut random = Random::new(seed("random deaths"));
-    let mut bench = Bench::new();
+fn kill_at_random(count: u32) {
+    let mut random = Random::new(seed("random kills"));
+    let mut fault_bed = FaultBed::new();
     // Only root's limit exists.
-    bench.prepare(Operation::Set);
-    let processes = [(); CLIENTS].map(|()| bench.bed.sleeper());
-    let may = [(); CLIENTS].map(|()| Mutex::new(May(vec![None])));
+    fault_bed.prepare(Operation::Set);
+    let processes = [(); CLIENTS].map(|()| fault_bed.bed.sleeper());
+    let possible = [(); CLIENTS].map(|()| Mutex::new(PossibleLimits(vec![None])));
     let mut faults = Vec::new();
-    for death in 0..count {
-        let pid = bench.bed.netnice.pid().expect("the daemon runs");
+    for kill in 0..count {
+        let pid = fault_bed.bed.netnice.pid().expect("the daemon runs");
         let moment = Duration::from_micros(random.below(150_000));
         std::thread::scope(|scope| {
-            for (process, may) in processes.iter().zip(&may) {
-                let (dir, pid) = (dir(&bench.bed.netnice), process.pid());
+            for (process, possible) in processes.iter().zip(&possible) {
+                let (dir, pid) = (dir(&fault_bed.bed.netnice), process.pid());
                 let random = random.split();
-                scope.spawn(move || change(&dir, pid, may, random));
+                scope.spawn(move || change_repeatedly(&dir, pid, possible, random));
             }
             std::thread::sleep(moment);
             netnice_lab::sys::kill(pid as i32, libc::SIGKILL).expect("it runs");
         });
-        let mut found = bench.missing();
-        bench.bed.netnice.kill_daemon();
-        bench.bed.netnice.start_daemon().expect("another daemon");
-        found.extend(bench.missing());
-        let shown = bench.shown();
-        for (process, may) in processes.iter().zip(&may) {
-            let name = bench.target(process.pid());
+        let mut found = fault_bed.missing_of_root_limit();
+        fault_bed.bed.netnice.kill_daemon();
+        fault_bed
+            .bed
+            .netnice
+            .start_daemon()
+            .expect("another daemon");
+        found.extend(fault_bed.missing_of_root_limit());
+        let shown = fault_bed.shown();
+        for (process, possible) in processes.iter().zip(&possible) {
+            let name = fault_bed.target(process.pid());
             let targets = shown["targets"].as_array().expect("a list");
             let held = targets.iter().find(|t| t["target"] == name.as_str());
             let up = held.map(|target| target["contract"]["up"].as_u64().unwrap_or_default());
             let installed = held.map_or(&Value::Null, |target| &target["installed"]["up"]);
-            let mut may = may.lock().expect("no panic");
-            if !may.0.contains(&up) || installed.as_u64() != up {
+            let mut possible = possible.lock().expect("no panic");
+            if !possible.0.contains(&up) || installed.as_u64() != up {
                 found.push(format!(
-                    "{name} has {up:?}, in the kernel {installed}; asked was {may:?}"
+                    "{name} has {up:?}, in the kernel {installed}; asked was {possible:?}"
                 ));
             }
-            may.0 = vec![up];
+            possible.0 = vec![up];
         }
         if !found.is_empty() {
-            faults.push(format!("death {death}, after {moment:?}: {found:?}"));
+            faults.push(format!("kill {kill}, after {moment:?}: {found:?}"));
         }
     }
     drop(processes);
-    bench.finish(faults);
+    fault_bed.finish(faults);
 }
 
 #[test]
 fn ten_random_kills_under_load_lose_no_answered_change() {
-    deaths(10);
+    kill_at_random(10);
 }
 
 #[test]
-#[ignore = "long: a thousand deaths"]
+#[ignore = "long: a thousand kills"]
 fn a_thousand_random_kills_under_load_lose_no_answered_change() {
-    deaths(1000);
+    kill_at_random(1000);
 }
 
 /// Number of concurrent clients.
