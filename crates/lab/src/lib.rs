@@ -27,4 +27,5 @@ pub mod testbed;
 pub mod tracer;
 pub mod traffic;
 pub mod wire;
+mod worker;
 pub mod world;

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use netnice_api::RuntimeDir;
+use netnice_api::{Clear, ClearWhat, Request, RuntimeDir, Set};
 
 /// A program of a storm.
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -72,6 +72,26 @@ pub fn seed(what: &str) -> u64 {
     let seed = seed.unwrap_or_else(crate::sys::now_ns);
     println!("{what}: NETNICE_SEED={seed}");
     seed
+}
+
+/// A request for a limit of a process.
+pub fn set_request(pid: u32, change: &str) -> Request {
+    Request::Set(Set {
+        target: format!("pid:{pid}"),
+        change: Some(change.to_owned()),
+        ..Set::default()
+    })
+}
+
+/// A request to clear targets at once and for ever.
+pub fn clear_request(what: ClearWhat) -> Request {
+    Request::Clear(Clear {
+        what,
+        dry_run: false,
+        confirm_ns: None,
+        for_ns: None,
+        until: None,
+    })
 }
 
 /// A pidfd of a process that lives, or that ended and was not waited for yet.

@@ -191,6 +191,16 @@ impl TestBed {
         found.cloned().unwrap_or(Value::Null)
     }
 
+    /// `show --json` without the `counters` of targets, which change all the time.
+    pub fn shown(&self) -> Value {
+        self.netnice.show_without_counters().expect("a show")
+    }
+
+    /// The limit of a target's sending that is in force, as `show` has it.
+    pub fn effective_up(&self, name: &str) -> Value {
+        self.target(name)["effective"]["up"].clone()
+    }
+
     /// A copy of a netnice program that every user may run. install(1) makes the copy: a process
     /// that another test starts at this moment would inherit a file that this process has open, and
     /// the kernel does not execute a file that is open for writing.

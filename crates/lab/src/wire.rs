@@ -18,13 +18,12 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 
+use crate::worker::Worker;
 use crate::world::Netns;
 use crate::world::netns::DeviceCounters;
 
@@ -36,8 +35,7 @@ pub use parse::{Flow, Packet, Transport};
 
 /// A running meter. Dropping it ends the meter and discards the record.
 pub struct Tap {
-    stop: Arc<AtomicBool>,
-    reader: Option<JoinHandle<Result<Record>>>,
+    reader: Worker<Record>,
     start: TapStart,
 }
 
@@ -86,36 +84,31 @@ impl Tap {
         mut each: impl FnMut(&mut Record, Option<(&Packet, &[u8])>) -> Result<()> + Send + 'static,
     ) -> Result<Tap> {
         let before = ns.counters(device)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let reader = std::thread::Builder::new()
-            .name("tap".into())
-            .spawn(move || {
-                let (mut record, mut done) = (Record::default(), Ok(()));
-                // The thread polls every millisecond, which is faster than signals: the ring holds
-                // a third of a second at full rate.
-                loop {
-                    let last = stopped.load(Relaxed);
-                    let count = ring.drain(|packet, head| {
-                        record.add(packet);
-                        if done.is_ok() {
-                            done = each(&mut record, Some((packet, head)));
-                        }
-                    });
-                    match (last, count) {
-                        (true, _) => break,
-                        (false, 0) => std::thread::sleep(Duration::from_millis(1)),
-                        (false, _) => {}
+        let reader = Worker::start("tap", move |stopped| {
+            let (mut record, mut done) = (Record::default(), Ok(()));
+            // The thread polls every millisecond, which is faster than signals: the ring holds a
+            // third of a second at full rate.
+            loop {
+                let last = stopped.load(Relaxed);
+                let count = ring.drain(|packet, head| {
+                    record.add(packet);
+                    if done.is_ok() {
+                        done = each(&mut record, Some((packet, head)));
                     }
+                });
+                match (last, count) {
+                    (true, _) => break,
+                    (false, 0) => std::thread::sleep(Duration::from_millis(1)),
+                    (false, _) => {}
                 }
-                done?;
-                each(&mut record, None)?;
-                record.lost = ring.lost()?;
-                Ok(record)
-            })?;
+            }
+            done?;
+            each(&mut record, None)?;
+            record.lost = ring.lost()?;
+            Ok(record)
+        })?;
         Ok(Tap {
-            stop,
-            reader: Some(reader),
+            reader,
             start: TapStart {
                 before,
                 device: device.to_owned(),
@@ -124,13 +117,9 @@ impl Tap {
     }
 
     /// Ends the meter and returns its record. `ns` must be the namespace that it was started in.
-    pub fn stop(mut self, ns: &Netns) -> Result<Record> {
+    pub fn stop(self, ns: &Netns) -> Result<Record> {
         let after = ns.counters(&self.start.device)?;
-        self.stop.store(true, Relaxed);
-        let reader = self.reader.take().expect("stopped once");
-        let mut record = reader
-            .join()
-            .map_err(|_| anyhow!("the tap's thread panicked"))??;
+        let mut record = self.reader.stop()?;
         let before = self.start.before;
         record.device = Some(DeviceCounters {
             rx_bytes: after.rx_bytes - before.rx_bytes,
@@ -139,15 +128,6 @@ impl Tap {
             tx_packets: after.tx_packets - before.tx_packets,
         });
         Ok(record)
-    }
-}
-
-impl Drop for Tap {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        if let Some(reader) = self.reader.take() {
-            let _ = reader.join();
-        }
     }
 }
 

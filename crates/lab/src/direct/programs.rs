@@ -5,15 +5,15 @@
 //! driver's priority, so that other load of the machine does not change the packets on the wire.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use netnice_ring::driver::Loss;
 use netnice_ring::program::{Attachment, Flow, Piece};
 
 use crate::sys;
+use crate::worker::Worker;
 
 /// Sends the same datagram repeatedly.
 pub struct SenderProgram {
@@ -25,10 +25,7 @@ pub struct SenderProgram {
 }
 
 /// A sender that runs in a thread of its own. Dropping it ends the thread.
-pub struct RunningSender {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<SenderProgram>>>,
-}
+pub struct RunningSender(Worker<SenderProgram>);
 
 impl SenderProgram {
     pub(super) fn new(attachment: Attachment, flow: Flow, frame: Vec<u8>) -> SenderProgram {
@@ -76,44 +73,24 @@ impl SenderProgram {
 
     /// Starts a thread that sends until [`RunningSender::end`].
     pub fn start(self) -> Result<RunningSender> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
         let mut sender = self;
-        let thread = std::thread::Builder::new()
-            .name("sender".into())
-            .spawn(move || {
-                // Without the right to real-time priority it runs with normal priority.
-                let _ = sys::set_real_time_priority(PRIORITY);
-                while !stopped.load(Ordering::Relaxed) {
-                    sender.fill_ring()?;
-                    sender.attachment.wait(Some(LONGEST_SLEEP))?;
-                }
-                Ok(sender)
-            })?;
-        Ok(RunningSender {
-            stop,
-            thread: Some(thread),
-        })
+        let worker = Worker::start("sender", move |stopped| {
+            // Without the right to real-time priority it runs with normal priority.
+            let _ = sys::set_real_time_priority(PRIORITY);
+            while !stopped.load(Ordering::Relaxed) {
+                sender.fill_ring()?;
+                sender.attachment.wait(Some(LONGEST_SLEEP))?;
+            }
+            Ok(sender)
+        })?;
+        Ok(RunningSender(worker))
     }
 }
 
 impl RunningSender {
     /// Ends the thread; fails if the sender failed or panicked.
-    pub fn end(mut self) -> Result<SenderProgram> {
-        self.stop.store(true, Ordering::Relaxed);
-        let thread = self.thread.take().expect("it ends once");
-        thread
-            .join()
-            .map_err(|_| anyhow!("a sender's thread panicked"))?
-    }
-}
-
-impl Drop for RunningSender {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+    pub fn end(self) -> Result<SenderProgram> {
+        self.0.stop()
     }
 }
 
@@ -125,9 +102,8 @@ pub struct ReceiverProgram {
 
 /// A receiver that runs in a thread of its own. Dropping it ends the thread.
 pub struct RunningReceiver {
-    stop: Arc<AtomicBool>,
     counted: Arc<(AtomicU64, AtomicU64)>,
-    thread: Option<JoinHandle<Result<ReceiverProgram>>>,
+    worker: Worker<ReceiverProgram>,
 }
 
 impl ReceiverProgram {
@@ -161,45 +137,38 @@ impl ReceiverProgram {
         mut self,
         each: impl Fn(u64) -> Duration + Send + 'static,
     ) -> Result<RunningReceiver> {
-        let stop = Arc::new(AtomicBool::new(false));
         let counted = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
-        let (stopped, counts) = (stop.clone(), counted.clone());
+        let counts = counted.clone();
         self.prime()?;
-        let thread = std::thread::Builder::new()
-            .name("receiver".into())
-            .spawn(move || {
-                let mut number = 0;
-                // Work is measured against the clock, so that a sleep that lasts too long is
-                // compensated.
-                let mut busy = Instant::now();
-                while !stopped.load(Ordering::Relaxed) {
-                    let lost = [Loss::NoBuffer, Loss::OverShare, Loss::TooLong];
-                    let lost = lost.map(|why| self.flow.lost(why)).iter().sum();
-                    counts.1.store(lost, Ordering::Relaxed);
-                    let Some(record) = self.flow.receive()? else {
-                        self.prime()?;
-                        self.attachment.wait(Some(LONGEST_SLEEP))?;
-                        continue;
-                    };
-                    if record.status().0 == 0 {
-                        number += 1;
-                        counts.0.store(number, Ordering::Relaxed);
-                        busy = busy.max(Instant::now() - SHORTEST_SLEEP) + each(number);
-                    }
-                    self.flow.free_all(&record)?;
-                    let rest = busy.saturating_duration_since(Instant::now());
-                    if rest > Duration::ZERO {
-                        self.prime()?;
-                        std::thread::sleep(rest.max(SHORTEST_SLEEP));
-                    }
+        let worker = Worker::start("receiver", move |stopped| {
+            let mut number = 0;
+            // Work is measured against the clock, so that a sleep that lasts too long is
+            // compensated.
+            let mut busy = Instant::now();
+            while !stopped.load(Ordering::Relaxed) {
+                let lost = [Loss::NoBuffer, Loss::OverShare, Loss::TooLong];
+                let lost = lost.map(|why| self.flow.lost(why)).iter().sum();
+                counts.1.store(lost, Ordering::Relaxed);
+                let Some(record) = self.flow.receive()? else {
+                    self.prime()?;
+                    self.attachment.wait(Some(LONGEST_SLEEP))?;
+                    continue;
+                };
+                if record.status().0 == 0 {
+                    number += 1;
+                    counts.0.store(number, Ordering::Relaxed);
+                    busy = busy.max(Instant::now() - SHORTEST_SLEEP) + each(number);
                 }
-                Ok(self)
-            })?;
-        Ok(RunningReceiver {
-            stop,
-            counted,
-            thread: Some(thread),
-        })
+                self.flow.free_all(&record)?;
+                let rest = busy.saturating_duration_since(Instant::now());
+                if rest > Duration::ZERO {
+                    self.prime()?;
+                    std::thread::sleep(rest.max(SHORTEST_SLEEP));
+                }
+            }
+            Ok(self)
+        })?;
+        Ok(RunningReceiver { counted, worker })
     }
 }
 
@@ -215,21 +184,8 @@ impl RunningReceiver {
     }
 
     /// Ends the thread; fails if the receiver failed or panicked.
-    pub fn end(mut self) -> Result<ReceiverProgram> {
-        self.stop.store(true, Ordering::Relaxed);
-        let thread = self.thread.take().expect("it ends once");
-        thread
-            .join()
-            .map_err(|_| anyhow!("a receiver's thread panicked"))?
-    }
-}
-
-impl Drop for RunningReceiver {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+    pub fn end(self) -> Result<ReceiverProgram> {
+        self.worker.stop()
     }
 }
 

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use netnice_api::{
-    Clear, ClearWhat, Client, Confirm, Connections, Doctor, Explain, Find, History, LinkChange,
-    Log, Ping, Reload, Request, Response, Set, Show, Watch,
+    ClearWhat, Client, Confirm, Connections, Doctor, Explain, Find, History, LinkChange, Log, Ping,
+    Reload, Request, Response, Set, Show, Watch,
 };
 use netnice_stack::Program;
 use netnice_stack::udp::{Buffers, UdpOptions, With};
@@ -25,9 +25,9 @@ use rustix::fs::MemfdFlags;
 use rustix::pipe::PipeFlags;
 
 use super::hostile::{
-    HostileUser, MAX_DESCRIPTORS, frame, read_response, send, send_with_descriptors, set, sleeper,
+    HostileUser, MAX_DESCRIPTORS, frame, read_response, send, send_with_descriptors, sleeper,
 };
-use super::pidfd;
+use super::{clear_request, pidfd, set_request};
 use crate::sys;
 
 /// An attack of a hostile user. It fails if the daemon did not let it go on.
@@ -243,7 +243,7 @@ fn close_before_response(hostile: &mut HostileUser) -> Result<()> {
     let own = pidfd(pid)?;
     for n in 0..10 {
         let stream = hostile.connect()?;
-        let request = netnice_api::encode_request(&set(pid, &format!("up {}mbit", 1 + n)))?;
+        let request = netnice_api::encode_request(&set_request(pid, &format!("up {}mbit", 1 + n)))?;
         send_with_descriptors(&stream, &request, &[own.as_fd()])?;
     }
     Ok(())
@@ -285,7 +285,7 @@ fn queued_descriptors(hostile: &mut HostileUser) -> Result<()> {
 fn wrong_descriptor(hostile: &mut HostileUser) -> Result<()> {
     let pid = hostile.own.id();
     for wrong in harmless()? {
-        let answer = hostile.ask(&set(pid, "up 1mbit"), Some(wrong.as_fd()))?;
+        let answer = hostile.ask(&set_request(pid, "up 1mbit"), Some(wrong.as_fd()))?;
         if matches!(answer, Response::Done(_)) {
             hostile.report_finding("a descriptor that is no pidfd named a process");
         }
@@ -314,7 +314,7 @@ fn dead_pidfd(hostile: &mut HostileUser) -> Result<()> {
         let own = pidfd(pid)?;
         child.kill()?;
         child.wait()?;
-        let answer = hostile.ask(&set(pid, "up 1mbit"), Some(own.as_fd()))?;
+        let answer = hostile.ask(&set_request(pid, "up 1mbit"), Some(own.as_fd()))?;
         if matches!(answer, Response::Done(_)) {
             hostile.report_finding("a dead process is limited");
         }
@@ -351,7 +351,7 @@ fn foreign_pidfd(hostile: &mut HostileUser) -> Result<()> {
             hostile.report_finding(format!("process {other} of another user is limited"));
         }
         let own = pidfd(hostile.own.id())?;
-        let answer = hostile.ask(&set(other, "up 1mbit"), Some(own.as_fd()))?;
+        let answer = hostile.ask(&set_request(other, "up 1mbit"), Some(own.as_fd()))?;
         if matches!(answer, Response::Done(_)) {
             hostile.report_finding(format!(
                 "process {other} of another user is limited by an own pidfd"
@@ -399,17 +399,7 @@ fn set_and_clear(hostile: &mut HostileUser) -> Result<()> {
 
 fn clear(hostile: &HostileUser, pid: u32) -> Result<Response> {
     let what = ClearWhat::Target(format!("pid:{pid}"));
-    hostile.ask(&cleared(what), None)
-}
-
-fn cleared(what: ClearWhat) -> Request {
-    Request::Clear(Clear {
-        what,
-        dry_run: false,
-        confirm_ns: None,
-        for_ns: None,
-        until: None,
-    })
+    hostile.ask(&clear_request(what), None)
 }
 
 /// Changes for at most 2 ms, and changes that are not confirmed.
@@ -436,7 +426,7 @@ fn privileged_requests(hostile: &mut HostileUser) -> Result<()> {
     let pid = hostile.own.id();
     let own = pidfd(pid)?;
     for change in ["min 1mbit", "priority 0", "weight 1000", "slice 1ms/50ms"] {
-        let answer = hostile.ask(&set(pid, change), Some(own.as_fd()))?;
+        let answer = hostile.ask(&set_request(pid, change), Some(own.as_fd()))?;
         if matches!(answer, Response::Done(_)) {
             hostile.report_finding(format!("a plain user has `{change}`"));
         }
@@ -504,7 +494,7 @@ fn read_requests(hostile: &mut HostileUser) -> Result<()> {
 
 /// Clears everything that the user may clear, which is only its own.
 fn clear_all(hostile: &mut HostileUser) -> Result<()> {
-    hostile.ask(&cleared(ClearWhat::All), None).map(drop)
+    hostile.ask(&clear_request(ClearWhat::All), None).map(drop)
 }
 
 /// Attaches to the direct path and detaches.

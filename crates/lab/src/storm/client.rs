@@ -14,12 +14,12 @@ use std::process::Child;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use netnice_api::{Clear, ClearWhat, Client, Ping, Request, Response, RuntimeDir, Set, Show};
+use netnice_api::{ClearWhat, Client, Ping, Request, Response, RuntimeDir, Set, Show};
 use netnice_sim::Random;
 use serde::{Deserialize, Serialize};
 
 use super::hostile::sleeper;
-use super::{Common, pidfd};
+use super::{Common, clear_request, pidfd};
 
 /// `netnice-lab storm client …`
 #[derive(Debug, Clone, clap::Args)]
@@ -197,13 +197,7 @@ fn make_change(
 ) -> Result<ChangeOutcome> {
     let clears = change == "clear";
     let request = match clears {
-        true => Request::Clear(Clear {
-            what: ClearWhat::Target(client_target.target.clone()),
-            dry_run: false,
-            confirm_ns: None,
-            for_ns: None,
-            until: None,
-        }),
+        true => clear_request(ClearWhat::Target(client_target.target.clone())),
         false => Request::Set(Set {
             target: client_target.target.clone(),
             change: Some(change.to_owned()),

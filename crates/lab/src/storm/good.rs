@@ -5,11 +5,11 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use netnice_api::{Clear, ClearWhat, Client, Ping, Request, Response, Show};
+use netnice_api::{ClearWhat, Client, Ping, Request, Response, Show};
 use netnice_sim::Random;
 
-use super::hostile::{set, sleeper};
-use super::{Common, pidfd};
+use super::hostile::sleeper;
+use super::{Common, clear_request, pidfd, set_request};
 
 /// `netnice-lab storm good …`
 #[derive(Debug, Clone, clap::Args)]
@@ -35,14 +35,13 @@ pub fn main(args: &GoodArgs) -> Result<()> {
         let show = Request::Show(Show {
             target: Some(target.clone()),
         });
-        let clear = Request::Clear(Clear {
-            what: ClearWhat::Target(target.clone()),
-            dry_run: false,
-            confirm_ns: None,
-            for_ns: None,
-            until: None,
-        });
-        let round = [Request::Ping(Ping {}), set(pid, &change), show, clear];
+        let clear = clear_request(ClearWhat::Target(target.clone()));
+        let round = [
+            Request::Ping(Ping {}),
+            set_request(pid, &change),
+            show,
+            clear,
+        ];
         for request in round {
             let begun = Instant::now();
             let named = matches!(request, Request::Set(_)).then(|| handle.as_fd());

@@ -15,15 +15,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use netnice_api::{Client, Request, Response, RuntimeDir, Set};
+use netnice_api::{Client, Request, Response, RuntimeDir};
 use netnice_sim::Random;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
 
-use super::Common;
 use super::attacks::{ATTACKS, Attack};
+use super::{Common, set_request};
 
 /// `netnice-lab storm hostile …`
 #[derive(Debug, Clone, clap::Args)]
@@ -136,17 +136,8 @@ impl HostileUser {
     /// Requests a limit of a process.
     pub fn set(&self, pid: u32, change: &str) -> Result<Response> {
         let pidfd = super::pidfd(pid)?;
-        self.ask(&set(pid, change), Some(pidfd.as_fd()))
+        self.ask(&set_request(pid, change), Some(pidfd.as_fd()))
     }
-}
-
-/// A request for a limit of a process.
-pub fn set(pid: u32, change: &str) -> Request {
-    Request::Set(Set {
-        target: format!("pid:{pid}"),
-        change: Some(change.to_owned()),
-        ..Set::default()
-    })
 }
 
 /// Starts a process that does nothing.

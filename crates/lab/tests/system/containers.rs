@@ -9,9 +9,11 @@ use netnice_lab::experiment::bench::{R4M, Rate, pause, wait_until};
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Program, Running, Tcp, Udp};
-use netnice_lab::wire::{self, Flow, Record, Tap};
+use netnice_lab::wire::{self, Tap};
 use netnice_lab::world::{Cgroup, Host, Netns, Port};
 use serde_json::Value;
+
+use crate::units::assert_limited_from_first_packet;
 
 const R8M: Rate = Rate {
     text: "8mbit",
@@ -173,13 +175,6 @@ fn a_container_behind_a_bridge_is_limited_both_ways() {
     held(Join::Bridged);
 }
 
-/// Bytes that the flood from this port sent in the [`WINDOW`] after its first packet.
-fn beginning(record: &Record, port: u16) -> u64 {
-    let of = |flow: &Flow| wire::inbound(flow) && flow.source.1 == port;
-    let first = record.first_of(of).expect("it sent something");
-    record.bytes(of, first, first + WINDOW)
-}
-
 #[test]
 fn a_container_restarted_five_times_is_limited_from_its_first_packet() {
     restarted(5);
@@ -218,14 +213,7 @@ fn restarted(times: u16) {
     }
     let record = tap.stop(server).expect("a record");
     record.validate().expect("sound");
-    for port in ports {
-        let sent = beginning(&record, port);
-        assert!(
-            sent > 0 && sent <= MOST,
-            "start {}: {sent} bytes in 200 ms, {MOST} at most",
-            port - 5999
-        );
-    }
+    assert_limited_from_first_packet(&record, ports, MOST);
 }
 
 #[test]

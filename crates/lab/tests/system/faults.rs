@@ -29,12 +29,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netnice_api::{
-    Clear, ClearWhat, Client, ClientError, LinkChange, Reload, Request, Response, RuntimeDir, Set,
-    Show,
+    ClearWhat, Client, ClientError, LinkChange, Reload, Request, Response, RuntimeDir, Show,
 };
 use netnice_lab::experiment::bench::pause;
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
-use netnice_lab::storm::seed;
+use netnice_lab::storm::{clear_request, pidfd, seed, set_request};
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true, skip};
 use netnice_lab::tracer::{Action, Call, Outcome, Tracer};
@@ -88,8 +87,10 @@ impl Operation {
 
     fn request(self, fault_bed: &FaultBed) -> Request {
         match self {
-            Operation::Set => set(fault_bed.other.pid(), "up 4mbit"),
-            Operation::Clear => clear(ClearWhat::Target(fault_bed.target(fault_bed.other.pid()))),
+            Operation::Set => set_request(fault_bed.other.pid(), "up 4mbit"),
+            Operation::Clear => {
+                clear_request(ClearWhat::Target(fault_bed.target(fault_bed.other.pid())))
+            }
             Operation::Reload => Request::Reload(Reload {}),
             Operation::Link => Request::Link(LinkChange {
                 iface: "eth0".to_owned(),
@@ -99,8 +100,8 @@ impl Operation {
             }),
             // The response shows that the daemon runs.
             Operation::Start => Request::Show(Show::default()),
-            Operation::First => set(fault_bed.root.pid(), &format!("up {}", ROOT_LIMIT.0)),
-            Operation::All => clear(ClearWhat::All),
+            Operation::First => set_request(fault_bed.root.pid(), &format!("up {}", ROOT_LIMIT.0)),
+            Operation::All => clear_request(ClearWhat::All),
         }
     }
 
@@ -114,24 +115,6 @@ impl Operation {
     }
 }
 
-fn set(pid: u32, change: &str) -> Request {
-    Request::Set(Set {
-        target: format!("pid:{pid}"),
-        change: Some(change.to_owned()),
-        ..Set::default()
-    })
-}
-
-fn clear(what: ClearWhat) -> Request {
-    Request::Clear(Clear {
-        what,
-        dry_run: false,
-        confirm_ns: None,
-        for_ns: None,
-        until: None,
-    })
-}
-
 /// A request whose response arrives on a thread of its own, because the daemon is stopped
 /// repeatedly meanwhile.
 struct PendingRequest {
@@ -142,7 +125,7 @@ impl PendingRequest {
     /// Sends a request, with a pidfd of its process if there is one.
     fn send(netnice: &Netnice, request: Request, process: Option<u32>) -> PendingRequest {
         let client = Client::connect(&dir(netnice)).expect("the daemon listens");
-        let pidfd = process.map(pidfd);
+        let pidfd = process.map(|pid| pidfd(pid).expect("it lives"));
         let thread = std::thread::spawn(move || {
             let mut client = client;
             client.call(&request, pidfd.as_ref().map(AsFd::as_fd))
@@ -180,11 +163,6 @@ impl PendingRequest {
 
 fn dir(netnice: &Netnice) -> RuntimeDir {
     RuntimeDir::choose(Some(netnice.runtime().to_owned()), None)
-}
-
-fn pidfd(pid: u32) -> std::os::fd::OwnedFd {
-    let pid = rustix::process::Pid::from_raw(pid as i32).expect("a number");
-    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).expect("it lives")
 }
 
 /// The state of an idle daemon.

@@ -11,11 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use netnice_api::{
-    Clear, ClearWhat, Client, ClientError, Doctor, Ping, Request, Response, RuntimeDir, Set, Show,
+    ClearWhat, Client, ClientError, Doctor, Ping, Request, Response, RuntimeDir, Show,
     encode_request, fds,
 };
 use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
-use netnice_lab::storm::pidfd;
+use netnice_lab::storm::{clear_request, pidfd, set_request};
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 
@@ -238,23 +238,9 @@ fn full_of_lingering(bed: &TestBed, connections: usize) -> Proc {
 /// Requests a limit of a process as its user.
 fn limit(dir: &RuntimeDir, pid: u32, mbit: u32) -> Result<Response, ClientError> {
     let pidfd = pidfd(pid).expect("it is not waited for");
-    let request = Request::Set(Set {
-        target: format!("pid:{pid}"),
-        change: Some(format!("up {mbit}mbit")),
-        ..Set::default()
-    });
+    let request = set_request(pid, &format!("up {mbit}mbit"));
     let client = Client::connect(dir);
     client.and_then(|mut it| it.call_within(EVENT_TIMEOUT, &request, Some(pidfd.as_fd())))
-}
-
-fn clear(pid: u32) -> Request {
-    Request::Clear(Clear {
-        what: ClearWhat::Target(format!("pid:{pid}")),
-        dry_run: false,
-        confirm_ns: None,
-        for_ns: None,
-        until: None,
-    })
 }
 
 #[test]
@@ -274,8 +260,13 @@ fn a_process_with_twenty_thousand_sockets_delays_others_little() {
         while !over.load(Ordering::Relaxed) {
             let answer = limit(&dir, pid, 1 + done % 2);
             assert!(matches!(answer, Ok(Response::Done(_))), "{answer:?}");
-            let cleared = Client::connect(&dir)
-                .and_then(|mut client| client.call_within(EVENT_TIMEOUT, &clear(pid), None));
+            let cleared = Client::connect(&dir).and_then(|mut client| {
+                client.call_within(
+                    EVENT_TIMEOUT,
+                    &clear_request(ClearWhat::Target(format!("pid:{}", pid))),
+                    None,
+                )
+            });
             assert!(matches!(cleared, Ok(Response::Done(_))), "{cleared:?}");
             done += 1;
         }

@@ -7,13 +7,9 @@ use std::os::unix::net::UnixStream;
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::users::{ANN, as_user};
-
-fn standing(bed: &TestBed) -> Value {
-    bed.netnice.show_without_counters().expect("a show")
-}
 
 /// The case, the command line (P is a process with a limit of 50 Mbit/s), the exit status, and the
 /// parts of the message.
@@ -342,7 +338,7 @@ fn bad_input_gets_one_clear_error_and_changes_nothing() {
     bed.run_ok("link eth0 --rate 100mbit");
     let name = format!("pid:{}", process.pid());
     bed.run_ok(&format!("set {name} --up 50mbit"));
-    let before = standing(&bed);
+    let before = bed.shown();
     let mut faults = Vec::new();
     for (what, typed, status, words) in BAD_USAGE.iter().chain(IN_VAIN) {
         let typed: Vec<&str> = typed
@@ -365,7 +361,7 @@ fn bad_input_gets_one_clear_error_and_changes_nothing() {
         if !answer.stdout.is_empty() {
             fault(format!("prints an error as an answer: {}", answer.stdout));
         }
-        if standing(&bed) != before {
+        if bed.shown() != before {
             fault("changed something".to_owned());
         }
     }
@@ -430,8 +426,8 @@ fn a_process_that_ends_during_a_request_leaves_nothing() {
             assert!(answer.stderr.contains(&number), "{answer:?}");
         }
     }
-    let empty = || standing(&bed)["targets"] == json!([]);
-    assert!(becomes_true(empty), "{}", standing(&bed));
+    let empty = || bed.shown()["targets"] == json!([]);
+    assert!(becomes_true(empty), "{}", bed.shown());
 }
 
 /// A frame of the socket's protocol: four bytes of length, big-endian, and the JSON text.
@@ -469,7 +465,7 @@ fn garbage_on_the_socket_gets_an_answer_and_changes_nothing() {
     let bed = TestBed::new().expect("a test bed");
     let process = bed.sleeper();
     bed.run_ok(&format!("set pid:{} --up 4mbit", process.pid()));
-    let before = standing(&bed);
+    let before = bed.shown();
     let socket = bed.netnice.runtime().join("netnice.sock");
     let mut large = (1u32 << 20).to_be_bytes().to_vec();
     large.resize((1 << 20) + 4, b' ');
@@ -492,7 +488,7 @@ fn garbage_on_the_socket_gets_an_answer_and_changes_nothing() {
     for (what, bytes) in &cases {
         let said = answered(&socket, bytes);
         assert!(said.contains("failed"), "{what} is answered with {said:?}");
-        assert_eq!(before, standing(&bed), "{what} changed something");
+        assert_eq!(before, bed.shown(), "{what} changed something");
     }
     // A request that is not completed gets an error, and the connection is closed.
     let said = answered(&socket, &[0, 0, 0]);

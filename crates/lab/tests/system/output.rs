@@ -8,10 +8,6 @@ use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::Cgroup;
 use serde_json::{Value, json};
 
-fn standing(bed: &TestBed) -> Value {
-    bed.netnice.show_without_counters().expect("a show")
-}
-
 fn read(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("no JSON ({e}): {text}"))
 }
@@ -22,7 +18,7 @@ fn show_prints_text_for_people_and_json_for_programs() {
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
     assert_eq!(
-        standing(&bed),
+        bed.shown(),
         json!({"version": 1, "links": [], "targets": [], "direct": []})
     );
     bed.run_ok("link eth0 --rate 100mbit --down-rate 50mbit --overhead 24");
@@ -113,13 +109,9 @@ fn changing_values_are_under_counters_and_add_up() {
     // A sender on a busy machine may send half of its limit.
     let near = |rate: Option<u64>| rate.is_some_and(|r| (2_000_000..=4_120_000).contains(&r));
     assert!(becomes_true(|| near(rate())), "{:?}", rate());
-    let before = standing(&bed);
+    let before = bed.shown();
     assert!(becomes_true(|| sent() > of("sent_bytes")));
-    assert_eq!(
-        before,
-        standing(&bed),
-        "something moves beside the counters"
-    );
+    assert_eq!(before, bed.shown(), "something moves beside the counters");
     let top = bed.run_ok("top -n 2 -d 500ms").stdout;
     assert!(
         top.matches(&name).count() == 2 && top.contains("4 Mbit/s"),
@@ -253,7 +245,7 @@ fn a_dry_run_shows_a_change_and_does_not_make_it() {
     let ns = &bed.world.client().ns;
     let picture = || {
         let links = ns.ip("-o link").expect("ip");
-        (links, ns.tc("qdisc show").expect("tc"), standing(&bed))
+        (links, ns.tc("qdisc show").expect("tc"), bed.shown())
     };
     let empty = picture();
     for line in [
@@ -311,13 +303,13 @@ fn a_confirmed_change_stays_and_an_unconfirmed_one_is_undone() {
     assert!(TIMES.iter().any(confirmed), "nothing can be confirmed");
     let managed = |seconds: &u32| {
         bed.run_ok(&format!("link eth0 --rate 100mbit --confirm {seconds}s"));
-        standing(&bed)["links"][0]["link"] == "eth0"
+        bed.shown()["links"][0]["link"] == "eth0"
     };
-    assert!(TIMES.iter().any(managed), "{}", standing(&bed));
+    assert!(TIMES.iter().any(managed), "{}", bed.shown());
     assert!(
-        becomes_true(|| standing(&bed)["links"] == json!([])),
+        becomes_true(|| bed.shown()["links"] == json!([])),
         "a link that nobody confirmed stays: {}",
-        standing(&bed)
+        bed.shown()
     );
     assert_eq!(up(), 8_000_000, "what was confirmed has gone");
     bed.run_with_status(&format!("confirm {id}"), 1);
@@ -326,7 +318,7 @@ fn a_confirmed_change_stays_and_an_unconfirmed_one_is_undone() {
         bed.run_ok(&format!("clear --all --confirm {seconds}s"));
         up() == Value::Null
     };
-    assert!(TIMES.iter().any(cleared), "{}", standing(&bed));
+    assert!(TIMES.iter().any(cleared), "{}", bed.shown());
     assert!(
         becomes_true(|| up() == 8_000_000),
         "cleared without confirmation"
@@ -403,6 +395,6 @@ fn two_hundred_targets_are_set_one_by_one() {
     let memory = bed.netnice.daemon_memory().expect("it lives");
     assert!(memory < 64 << 20, "{memory} bytes");
     drop(sleepers);
-    let empty = || standing(&bed)["targets"] == json!([]);
+    let empty = || bed.shown()["targets"] == json!([]);
     assert!(becomes_true(empty), "targets outlive their processes");
 }

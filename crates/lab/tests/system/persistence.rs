@@ -22,10 +22,6 @@ fn sleeper(bed: &TestBed) -> Proc {
     Proc::start(command).expect("a process")
 }
 
-fn standing(bed: &TestBed) -> Value {
-    bed.netnice.show_without_counters().expect("a show")
-}
-
 #[test]
 fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
     let mut bed = TestBed::new().expect("a test bed");
@@ -35,7 +31,7 @@ fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
     bed.run_ok(&format!("set pid:{} --min 30mbit --weight 300", a.pid()));
     bed.run_ok(&format!("set pid:{} --both 3mbit --burst 10ms", b.pid()));
     bed.run_ok("set user:nobody --up 80mbit");
-    let before = standing(&bed);
+    let before = bed.shown();
     for crash in [false, true] {
         if crash {
             bed.netnice.kill_daemon();
@@ -48,7 +44,7 @@ fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
             "without a daemon",
         );
         bed.netnice.start_daemon().expect("it starts again");
-        assert_eq!(before, standing(&bed), "after a restart");
+        assert_eq!(before, bed.shown(), "after a restart");
         bed.await_limited(
             || bed.sent_rate(0.3, 1.0).expect("a rate"),
             R4M,
@@ -66,14 +62,14 @@ fn kernel_state_of_another_version_is_rebuilt() {
     let program = limited(&bed);
     bed.run_ok("link eth0 --rate 100mbit --down-rate 50mbit");
     bed.run_ok(&format!("set pid:{} --min 2mbit", program.pid()));
-    let before = standing(&bed);
+    let before = bed.shown();
     bed.netnice.stop_daemon();
     // As a version with another map layout would have left it.
     let layout = bed.netnice.runtime().join("layout");
     assert!(layout.exists(), "nothing says how the maps are laid out");
     std::fs::write(&layout, "another").expect("root may");
     bed.netnice.start_daemon().expect("it starts all the same");
-    assert_eq!(before, standing(&bed), "what was held is held");
+    assert_eq!(before, bed.shown(), "what was held is held");
     bed.await_limited(
         || bed.sent_rate(0.5, 1.0).expect("a rate"),
         R4M,
@@ -104,12 +100,12 @@ fn targets_that_ended_while_the_daemon_was_dead_are_removed() {
     let only = format!("pid:{}", stays.pid());
     assert!(
         becomes_true(|| {
-            let shown = standing(&bed);
+            let shown = bed.shown();
             let targets = shown["targets"].as_array().expect("a list");
             targets.len() == 1 && targets[0]["target"] == only.as_str()
         }),
         "{}",
-        standing(&bed)
+        bed.shown()
     );
 }
 
@@ -117,9 +113,9 @@ fn targets_that_ended_while_the_daemon_was_dead_are_removed() {
 fn a_change_ends_after_its_time_or_without_a_confirmation() {
     let bed = TestBed::new().expect("a test bed");
     let (a, b, c) = (sleeper(&bed), sleeper(&bed), sleeper(&bed));
-    let empty = standing(&bed);
+    let empty = bed.shown();
     bed.run_ok(&format!("set pid:{} --up 4mbit --dry-run", a.pid()));
-    assert_eq!(empty, standing(&bed), "a dry run changed something");
+    assert_eq!(empty, bed.shown(), "a dry run changed something");
     bed.run_ok(&format!("set pid:{} --up 4mbit --for 1s", a.pid()));
     bed.run_ok(&format!("set pid:{} --up 4mbit --confirm 1s", b.pid()));
     bed.run_ok(&format!("set pid:{} --up 4mbit", c.pid()));
@@ -133,17 +129,17 @@ fn a_change_ends_after_its_time_or_without_a_confirmation() {
     let holds = |seconds: u32| {
         let change = format!("set pid:{} --up 8mbit --confirm {seconds}s", c.pid());
         bed.run_ok(&change);
-        up(&standing(&bed), c.pid()) == 8_000_000
+        up(&bed.shown(), c.pid()) == 8_000_000
     };
-    assert!([1, 4, 16].into_iter().any(holds), "{}", standing(&bed));
+    assert!([1, 4, 16].into_iter().any(holds), "{}", bed.shown());
     assert!(
         becomes_true(|| {
-            let shown = standing(&bed);
+            let shown = bed.shown();
             let ended = up(&shown, a.pid()).is_null() && up(&shown, b.pid()).is_null();
             ended && up(&shown, c.pid()) == 4_000_000
         }),
         "{}",
-        standing(&bed)
+        bed.shown()
     );
 }
 
@@ -186,9 +182,9 @@ fn a_program_that_ends_while_it_is_limited_leaves_no_target_behind() {
         bed.netnice.run(&words).expect("an answer");
     }
     let only = || {
-        standing(&bed)["targets"]
+        bed.shown()["targets"]
             .as_array()
             .is_some_and(|all| all.len() == 1)
     };
-    assert!(becomes_true(only), "{}", standing(&bed)["targets"]);
+    assert!(becomes_true(only), "{}", bed.shown()["targets"]);
 }

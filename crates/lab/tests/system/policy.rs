@@ -22,10 +22,6 @@ fn write(bed: &TestBed, text: &str) {
     fs::write(bed.netnice.policy(), text).expect("the policy can be written");
 }
 
-fn standing(bed: &TestBed) -> Value {
-    bed.netnice.show_without_counters().expect("a show")
-}
-
 fn unit_name() -> String {
     format!("nn{}-policy.service", std::process::id())
 }
@@ -52,7 +48,7 @@ fn the_first_matching_rule_applies_and_links_are_managed() {
         up = "9mbit"
         "#,
     );
-    let shown = standing(&bed);
+    let shown = bed.shown();
     assert_eq!(shown["links"][0]["link"], "eth0", "{shown}");
     assert_eq!(shown["links"][0]["up"]["rate"], 100_000_000, "{shown}");
     assert_eq!(shown["links"][0]["down"]["rate"], 50_000_000, "{shown}");
@@ -64,7 +60,7 @@ fn the_first_matching_rule_applies_and_links_are_managed() {
     bed.run_ok("set user:61235 --up 1mbit");
     write(&bed, "");
     bed.run_ok("reload");
-    let shown = standing(&bed);
+    let shown = bed.shown();
     assert_eq!(shown["links"], json!([]), "{shown}");
     assert!(bed.target("user:61234").is_null(), "{shown}");
     assert_eq!(
@@ -183,7 +179,7 @@ const GOOD: &str = "[[link]]\nname = \"eth0\"\nrate = \"10mbit\"\n\
 #[test]
 fn an_error_is_reported_with_file_and_line_and_changes_nothing() {
     let bed = obeying(GOOD);
-    let before = standing(&bed);
+    let before = bed.shown();
     assert_eq!(before["targets"][0]["target"], "user:61234", "{before}");
     for (what, text, line, word) in FAULTS {
         write(&bed, text);
@@ -196,12 +192,12 @@ fn an_error_is_reported_with_file_and_line_and_changes_nothing() {
             answer.stderr
         );
         assert!(answer.stderr.contains(word), "{what}: {}", answer.stderr);
-        assert_eq!(before, standing(&bed), "{what}: something changed");
+        assert_eq!(before, bed.shown(), "{what}: something changed");
     }
     // The errors did not damage the daemon: a corrected file is loaded.
     write(&bed, GOOD);
     bed.run_ok("reload");
-    assert_eq!(before, standing(&bed));
+    assert_eq!(before, bed.shown());
 }
 
 #[test]

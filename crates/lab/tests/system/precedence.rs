@@ -6,17 +6,12 @@ use std::fs;
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::world::Cgroup;
-use serde_json::Value;
 
 use crate::users::{ANN, as_user, process_of, run_as};
 
 /// The reasons for a target's degradation in `show`, in one text.
 fn degraded(bed: &TestBed, name: &str) -> String {
     bed.target(name)["degraded"].to_string()
-}
-
-fn up(bed: &TestBed, name: &str) -> Value {
-    bed.target(name)["effective"]["up"].clone()
 }
 
 #[test]
@@ -30,9 +25,9 @@ fn a_users_limit_of_another_kind_yields_to_root_and_returns() {
     let set = run_as(&bed, ANN, &format!("set {pid} --both 900gbit"));
     assert_eq!(set.status, 0, "{set:?}");
     bed.run_ok(&format!("set {around} --up 4mbit"));
-    assert_eq!(up(&bed, &around), 4_000_000);
+    assert_eq!(bed.effective_up(&around), 4_000_000);
     // The outer target limits the user's process, and the user is told.
-    assert_eq!(up(&bed, &pid), 4_000_000);
+    assert_eq!(bed.effective_up(&pid), 4_000_000);
     let said = run_as(&bed, ANN, &format!("show {pid}")).stdout;
     assert!(said.contains("set aside"), "{said}");
     let again = run_as(&bed, ANN, &format!("set {pid} --both 800gbit"));
@@ -51,7 +46,7 @@ fn a_users_limit_on_a_process_prevents_no_limit_of_root() {
     let set = run_as(&bed, ANN, &format!("set {pid} --both 1mbit"));
     assert_eq!(set.status, 0, "{set:?}");
     bed.run_ok(&format!("set {pid} --up 4mbit --min 2mbit"));
-    assert_eq!(up(&bed, &pid), 4_000_000);
+    assert_eq!(bed.effective_up(&pid), 4_000_000);
     let said = degraded(&bed, &pid);
     assert!(said.contains(&format!("user {ANN}")), "{said}");
 }
@@ -90,7 +85,11 @@ fn nested_limits_of_a_user_leave_room_for_those_of_root() {
     bed.run_ok(&format!("set cgroup:{} --up 4mbit", group.path()));
     bed.run_ok(&format!("set user:{ANN} --up 8mbit"));
     for pid in &pids[..4] {
-        assert_eq!(up(&bed, &format!("pid:{pid}")), 4_000_000, "pid:{pid}");
+        assert_eq!(
+            bed.effective_up(&format!("pid:{pid}")),
+            4_000_000,
+            "pid:{pid}"
+        );
     }
     drop(shells);
 }
@@ -107,6 +106,6 @@ fn requests_of_users_do_not_prevent_a_reload_of_the_policy() {
     let text = format!("[[rule]]\nname = \"all\"\nmatch = \"{around}\"\nup = \"4mbit\"\n");
     fs::write(bed.netnice.policy(), text).expect("a policy");
     bed.run_ok("reload");
-    assert_eq!(up(&bed, &around), 4_000_000);
-    assert_eq!(up(&bed, &format!("pid:{}", own.pid())), 4_000_000);
+    assert_eq!(bed.effective_up(&around), 4_000_000);
+    assert_eq!(bed.effective_up(&format!("pid:{}", own.pid())), 4_000_000);
 }

@@ -4,15 +4,10 @@
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::TestBed;
 use netnice_lab::world::{CommandOutput, htb};
-use serde_json::Value;
-
-fn standing(bed: &TestBed) -> Value {
-    bed.netnice.show_without_counters().expect("a show")
-}
 
 /// Runs a command line that must fail with this status, print all of `words`, and change nothing.
 fn refused(bed: &TestBed, line: &str, status: i32, words: &[&str]) -> CommandOutput {
-    let before = standing(bed);
+    let before = bed.shown();
     let answer = bed.run_with_status(line, status);
     for word in words {
         assert!(
@@ -21,7 +16,7 @@ fn refused(bed: &TestBed, line: &str, status: i32, words: &[&str]) -> CommandOut
             answer.stderr
         );
     }
-    assert_eq!(before, standing(bed), "`{line}` changed something");
+    assert_eq!(before, bed.shown(), "`{line}` changed something");
     answer
 }
 

@@ -26,11 +26,22 @@ fn flood(bed: &TestBed, group: &Cgroup, port: u16) -> Running {
     traffic::start_through(bed.world.client(), &words, None, &flood).expect("a flood")
 }
 
-/// Bytes that the flood from this port sent in the 200 ms after its first packet.
-fn beginning(record: &Record, port: u16) -> u64 {
-    let of = |flow: &Flow| wire::inbound(flow) && flow.source.1 == port;
-    let first = record.first_of(of).expect("it sent something");
-    record.bytes(of, first, first + 200_000_000)
+/// Fails unless each of the floods from these ports sent at most `most` bytes in the 200 ms after
+/// its first packet.
+pub(crate) fn assert_limited_from_first_packet(
+    record: &Record,
+    ports: impl IntoIterator<Item = u16>,
+    most: u64,
+) {
+    for (start, port) in (1..).zip(ports) {
+        let of = |flow: &Flow| wire::inbound(flow) && flow.source.1 == port;
+        let first = record.first_of(of).expect("it sent something");
+        let sent = record.bytes(of, first, first + 200_000_000);
+        assert!(
+            sent > 0 && sent <= most,
+            "start {start}: {sent} bytes in 200 ms, {most} at most"
+        );
+    }
 }
 
 /// Twice the bytes that a limit of 4 Mbit/s passes in 200 ms with its burst of 5 ms. Twice, because
@@ -74,14 +85,7 @@ fn restarted(times: u16, without_daemon: u16) {
     }
     let record = tap.stop(&bed.world.server().ns).expect("a record");
     bed.netnice.start_daemon().expect("the daemon again");
-    for port in 6000..last + without_daemon {
-        let sent = beginning(&record, port);
-        assert!(
-            sent > 0 && sent <= MOST,
-            "start {}: {sent} bytes in 200 ms, {MOST} at most",
-            port - 5999
-        );
-    }
+    assert_limited_from_first_packet(&record, 6000..last + without_daemon, MOST);
 }
 
 #[test]
@@ -106,11 +110,7 @@ fn a_unit_that_never_ran_is_limited_by_its_drop_in_from_its_first_packet() {
     let program = flood(&bed, &unit, 6000);
     pause(0.25);
     let record = tap.stop(&bed.world.server().ns).expect("a record");
-    let sent = beginning(&record, 6000);
-    assert!(
-        sent > 0 && sent <= MOST,
-        "{sent} bytes in 200 ms, {MOST} at most"
-    );
+    assert_limited_from_first_packet(&record, [6000], MOST);
     bed.await_limited(|| bed.sent_rate(0.5, 1.0).expect("a rate"), R4M, "the unit");
     // A changed file is read automatically. An invalid file is reported, and the unit keeps its
     // contract.

@@ -4,11 +4,6 @@
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::world::Cgroup;
-use serde_json::Value;
-
-fn up(bed: &TestBed, target: &str) -> Value {
-    bed.target(target)["effective"]["up"].clone()
-}
 
 #[test]
 fn a_change_lasts_until_the_named_process_exits_also_over_a_restart() {
@@ -25,7 +20,7 @@ fn a_change_lasts_until_the_named_process_exits_also_over_a_restart() {
     assert!(bed.target(&target).is_null());
     drop(other);
     assert!(
-        becomes_true(|| up(&bed, &target) == 4_000_000),
+        becomes_true(|| bed.effective_up(&target) == 4_000_000),
         "what was cleared is there again"
     );
     let line = format!("set {target} --up 2mbit --until-exit={}", one.pid());
@@ -34,10 +29,10 @@ fn a_change_lasts_until_the_named_process_exits_also_over_a_restart() {
     assert!(said.contains(&when), "{said}");
     bed.netnice.stop_daemon();
     bed.netnice.start_daemon().expect("the daemon again");
-    assert_eq!(up(&bed, &target), 2_000_000);
+    assert_eq!(bed.effective_up(&target), 2_000_000);
     drop(one);
     assert!(
-        becomes_true(|| up(&bed, &target) == 4_000_000),
+        becomes_true(|| bed.effective_up(&target) == 4_000_000),
         "what was there before is there again"
     );
 }
@@ -55,7 +50,10 @@ fn without_a_process_number_a_change_lasts_until_the_calling_shell_exits() {
     shell.arg(netnice.get_program()).args(netnice.get_args());
     shell.env("NETNICE_RUNTIME_DIR", bed.netnice.runtime());
     let mut shell = Proc::start(shell).expect("a shell");
-    assert!(becomes_true(|| up(&bed, &target) == 4_000_000), "it is set");
+    assert!(
+        becomes_true(|| bed.effective_up(&target) == 4_000_000),
+        "it is set"
+    );
     shell.write_line("go").expect("it reads");
     assert!(shell.wait(EVENT_TIMEOUT).expect("it ends").success());
     assert!(becomes_true(|| bed.target(&target).is_null()), "it is gone");

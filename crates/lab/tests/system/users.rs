@@ -92,15 +92,6 @@ pub(crate) fn run_as(bed: &TestBed, uid: u32, line: &str) -> CommandOutput {
     }
 }
 
-/// The effective send limit of a process; null if there is none.
-fn up(bed: &TestBed, pid: u32) -> Value {
-    let shown = bed.netnice.show().expect("a show");
-    let name = format!("pid:{pid}");
-    let targets = shown["targets"].as_array().expect("a list");
-    let target = targets.iter().find(|t| t["target"] == name.as_str());
-    target.map_or(Value::Null, |t| t["effective"]["up"].clone())
-}
-
 #[test]
 fn a_user_limits_own_processes_and_lifts_own_limits() {
     let bed = TestBed::new().expect("a test bed");
@@ -108,16 +99,16 @@ fn a_user_limits_own_processes_and_lifts_own_limits() {
     let pid = own.pid();
     let set = run_as(&bed, ANN, &format!("set pid:{pid} --up 4mbit --down 8mbit"));
     assert_eq!(set.status, 0, "{set:?}");
-    assert_eq!(up(&bed, pid), 4_000_000);
+    assert_eq!(bed.effective_up(&format!("pid:{pid}")), 4_000_000);
     let raised = run_as(&bed, ANN, &format!("set pid:{pid} --up 6mbit"));
     assert_eq!(
-        (raised.status, up(&bed, pid)),
+        (raised.status, bed.effective_up(&format!("pid:{pid}"))),
         (0, 6_000_000.into()),
         "{raised:?}"
     );
     let lifted = run_as(&bed, ANN, &format!("clear pid:{pid}"));
     assert_eq!(
-        (lifted.status, up(&bed, pid)),
+        (lifted.status, bed.effective_up(&format!("pid:{pid}"))),
         (0, Value::Null),
         "{lifted:?}"
     );
@@ -136,13 +127,17 @@ fn a_user_cannot_lift_limits_of_root() {
         "clear --all".to_owned(),
     ] {
         let answer = run_as(&bed, ANN, &line);
-        assert_eq!(up(&bed, pid), 2_000_000, "after `{line}`: {answer:?}");
+        assert_eq!(
+            bed.effective_up(&format!("pid:{pid}")),
+            2_000_000,
+            "after `{line}`: {answer:?}"
+        );
     }
     // The smaller of two limits applies, whichever user set it.
     run_as(&bed, ANN, &format!("set pid:{pid} --up 1mbit"));
-    assert_eq!(up(&bed, pid), 1_000_000);
+    assert_eq!(bed.effective_up(&format!("pid:{pid}")), 1_000_000);
     bed.run_ok(&format!("clear pid:{pid}"));
-    assert_eq!(up(&bed, pid), Value::Null);
+    assert_eq!(bed.effective_up(&format!("pid:{pid}")), Value::Null);
 }
 
 #[test]
@@ -262,7 +257,7 @@ fn a_user_reads_own_contracts_and_temporary_changes_are_undone() {
     bed.run_ok(&format!("set pid:{pid} --up 8mbit"));
     let set = run_as(&bed, ANN, &format!("set pid:{pid} --up 4mbit --for 1s"));
     assert_eq!(
-        (set.status, up(&bed, pid)),
+        (set.status, bed.effective_up(&format!("pid:{pid}"))),
         (0, 4_000_000.into()),
         "{set:?}"
     );
@@ -271,8 +266,8 @@ fn a_user_reads_own_contracts_and_temporary_changes_are_undone() {
         assert_eq!(answer.status, 0, "`{line}`: {answer:?}");
     }
     assert!(
-        becomes_true(|| up(&bed, pid) == 8_000_000),
+        becomes_true(|| bed.effective_up(&format!("pid:{pid}")) == 8_000_000),
         "root's limit does not come back: {}",
-        up(&bed, pid)
+        bed.effective_up(&format!("pid:{pid}"))
     );
 }

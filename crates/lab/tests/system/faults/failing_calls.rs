@@ -5,10 +5,11 @@
 //! next change.
 
 use netnice_api::{Response, Show};
+use netnice_lab::storm::set_request;
 use netnice_lab::tracer::{Action, Call};
 use nix::errno::Errno;
 
-use super::{FaultAttempt, FaultBed, Operation, PendingRequest, count_calls, set, try_faults};
+use super::{FaultAttempt, FaultBed, Operation, PendingRequest, count_calls, try_faults};
 
 const ERRORS: [Errno; 6] = [
     Errno::EPERM,
@@ -102,7 +103,7 @@ fn check_error_text(text: &str, found: &mut Vec<String>) {
 /// Whether the daemon makes another change and clears it.
 fn makes_next_change(fault_bed: &FaultBed) -> bool {
     let (netnice, pid) = (&fault_bed.bed.netnice, fault_bed.third.pid());
-    let asked = PendingRequest::send(netnice, set(pid, "up 3mbit"), Some(pid));
+    let asked = PendingRequest::send(netnice, set_request(pid, "up 3mbit"), Some(pid));
     let made = matches!(asked.answer(), Ok(Response::Done(_)));
     let name = fault_bed.target(pid);
     let held = !fault_bed.bed.target(&name).is_null();

@@ -8,11 +8,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use netnice_api::{ClearWhat, Client, Response, RuntimeDir};
-use netnice_lab::storm::seed;
+use netnice_lab::storm::{clear_request, pidfd, seed, set_request};
 use netnice_sim::Random;
 use serde_json::Value;
 
-use super::{FaultBed, Operation, clear, dir, pidfd, set};
+use super::{FaultBed, Operation, dir};
 
 /// The requested limit of a client: a rate in bit/s, or none.
 type Limit = Option<u64>;
@@ -41,10 +41,16 @@ fn change_repeatedly(
         possible.lock().expect("no panic").0.push(next);
         let answer = match next {
             Some(rate) => {
-                let pidfd = pidfd(pid);
-                client.call(&set(pid, &format!("up {rate}bit")), Some(pidfd.as_fd()))
+                let pidfd = pidfd(pid).expect("it lives");
+                client.call(
+                    &set_request(pid, &format!("up {rate}bit")),
+                    Some(pidfd.as_fd()),
+                )
             }
-            None => client.call(&clear(ClearWhat::Target(format!("pid:{pid}"))), None),
+            None => client.call(
+                &clear_request(ClearWhat::Target(format!("pid:{pid}"))),
+                None,
+            ),
         };
         let mut possible = possible.lock().expect("no panic");
         match answer {
