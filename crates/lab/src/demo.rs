@@ -36,13 +36,13 @@ pub use run_once::Typed;
 /// Seconds since the start of a run.
 mod time {
     /// The backup and the download begin.
-    pub const CROWD: f64 = 5.0;
+    pub(crate) const CROWD: f64 = 5.0;
     /// The lines of netnice are typed.
-    pub const TYPED: f64 = 10.0;
+    pub(crate) const TYPED: f64 = 10.0;
     /// The comparison begins.
-    pub const FROM: f64 = 18.0;
+    pub(crate) const FROM: f64 = 18.0;
     /// The comparison and the run end.
-    pub const TO: f64 = 38.0;
+    pub(crate) const TO: f64 = 38.0;
 }
 
 /// Rate of the cable in bit/s.
@@ -53,7 +53,7 @@ const VIDEO_RATE: u64 = 5_000_000;
 const BACKUP_RATE: u64 = 4_000_000;
 
 /// The record of one run.
-pub struct RunRecord {
+pub(crate) struct RunRecord {
     /// Start of the run (wall clock, ns).
     began: u64,
     video: Report,
@@ -66,7 +66,7 @@ pub struct RunRecord {
 
 /// One run's figures in the compared seconds.
 #[derive(Debug, Clone, serde::Serialize)]
-pub struct Figures {
+pub(crate) struct Figures {
     /// Mbit/s on the wire.
     pub video: f64,
     /// Seconds of the comparison in which the video stood still.

@@ -123,7 +123,7 @@ impl DriverSetup {
     }
 
     /// A program as [`DriverSetup::add_sender`], with frames of `length` bytes.
-    pub fn add_sender_of_length(
+    pub(crate) fn add_sender_of_length(
         &mut self,
         port: u16,
         length: usize,
@@ -138,13 +138,13 @@ impl DriverSetup {
     }
 
     /// Makes an overbooked slice of the link with these classes.
-    pub fn add_server(&mut self, slice: Slice, classes: &[Class]) -> Result<FlowId> {
+    pub(crate) fn add_server(&mut self, slice: Slice, classes: &[Class]) -> Result<FlowId> {
         Ok(self.turn.insert_server(slice, classes, monotonic())?)
     }
 
     /// A program as [`DriverSetup::add_sender`], whose flow is a member of a class of an overbooked
     /// slice.
-    pub fn add_member(
+    pub(crate) fn add_member(
         &mut self,
         port: u16,
         of: (FlowId, usize),
@@ -188,19 +188,14 @@ impl DriverSetup {
     }
 
     /// Makes the driver get received frames; frames without a registered flow go to the kernel.
-    pub fn receive_frames(&mut self, world: &World) -> Result<()> {
+    pub(crate) fn receive_frames(&mut self, world: &World) -> Result<()> {
         let ear = &mut self.ear;
         world.client().ns.enter(|| Ok(ear.listen()?))
     }
 
     /// How the driver sends and receives frames.
-    pub fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Mode {
         self.ear.mode()
-    }
-
-    /// The datapath before the driver runs, for operations that programs do not have.
-    pub fn datapath(&mut self) -> &mut Turn {
-        &mut self.turn
     }
 
     /// The description of a flow that sends from `port`, for programs of other modules.
@@ -356,7 +351,7 @@ impl EndedDriver {
 
 /// Binds the destination port with a socket that is never read, so that the host sends no ICMP
 /// error.
-pub fn sink(host: &Host) -> Result<UdpSocket> {
+pub(crate) fn sink(host: &Host) -> Result<UdpSocket> {
     let at = (host.port().v4, SINK);
     let socket = host.ns.enter(|| Ok(UdpSocket::bind(at)?))?;
     let little = socket2::SockRef::from(&socket).set_recv_buffer_size(4096);
@@ -370,14 +365,14 @@ fn with(mut address: SocketAddr, port: u16) -> SocketAddr {
 }
 
 /// Bytes of a frame with its headers: a packet in the papers' terms.
-pub const FRAME: usize = 1500;
+pub(crate) const FRAME: usize = 1500;
 /// The destination port of senders.
 pub const SINK: u16 = 9;
 /// Bytes of the Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 42;
 /// Buffers for 120 ms at 100 Mbit/s, so that a program that waits for its processor does not run
 /// dry.
-pub const SENDING: Shape = Shape {
+pub(crate) const SENDING: Shape = Shape {
     chunk_bytes: 2048,
     chunks: 1024,
     transmit_entries: 2048,
@@ -390,7 +385,7 @@ pub const SHORT: Shape = Shape {
     ..SENDING
 };
 /// Buffers for 0.1 s of full frames at 40 Mbit/s.
-pub const RECEIVING: Shape = Shape {
+pub(crate) const RECEIVING: Shape = Shape {
     chunk_bytes: 2048,
     chunks: 512,
     transmit_entries: 16,

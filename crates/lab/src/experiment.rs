@@ -70,13 +70,13 @@ pub struct Context {
 
 impl Context {
     /// Prints a progress message on standard error.
-    pub fn say(&self, text: impl AsRef<str>) {
+    pub(crate) fn say(&self, text: impl AsRef<str>) {
         eprintln!("  {}", text.as_ref());
     }
 
     /// The tolerance for a rate: `promise`, but at least 3 % in a quick run, which shares the
     /// machine with other tests.
-    pub fn tolerance(&self, promise: f64) -> f64 {
+    pub(crate) fn tolerance(&self, promise: f64) -> f64 {
         if self.quick {
             promise.max(0.03)
         } else {
@@ -176,7 +176,13 @@ impl Outcome {
     }
 
     /// Adds a check.
-    pub fn check(&mut self, what: impl Into<String>, value: f64, unit: &'static str, bound: Bound) {
+    pub(crate) fn check(
+        &mut self,
+        what: impl Into<String>,
+        value: f64,
+        unit: &'static str,
+        bound: Bound,
+    ) {
         self.checks.push(Check {
             what: what.into(),
             value,
@@ -187,23 +193,23 @@ impl Outcome {
     }
 
     /// Adds a check of a condition.
-    pub fn check_that(&mut self, what: impl Into<String>, holds: bool) {
+    pub(crate) fn check_that(&mut self, what: impl Into<String>, holds: bool) {
         let value = f64::from(u8::from(holds));
         self.check(what, value, "", Bound::AtLeast(1.0));
     }
 
     /// Adds a note.
-    pub fn note(&mut self, text: impl Into<String>) {
+    pub(crate) fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
 
     /// Sets a member of `ours`; null if the value cannot be serialized.
-    pub fn ours(&mut self, key: &str, value: impl Serialize) {
+    pub(crate) fn ours(&mut self, key: &str, value: impl Serialize) {
         self.ours[key] = serde_json::to_value(value).unwrap_or(Value::Null);
     }
 
     /// Writes a plot if plots are wanted. Fails if the file cannot be written.
-    pub fn plot(
+    pub(crate) fn plot(
         &mut self,
         context: &Context,
         name: &str,

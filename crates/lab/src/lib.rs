@@ -16,7 +16,7 @@
 pub mod demo;
 pub mod direct;
 pub mod experiment;
-pub mod plot;
+mod plot;
 pub mod process;
 pub mod simulate;
 pub mod stats;

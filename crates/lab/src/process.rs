@@ -196,7 +196,7 @@ pub fn run(command: &mut Command) -> Result<String> {
 }
 
 /// Runs a command with `input` on its standard input, to its end, and returns its standard output.
-pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
+pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
     let what = describe(command);
     let mut child = command
         .stdin(Stdio::piped())
@@ -213,7 +213,7 @@ pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
 }
 
 /// Whether a program of this name is on the search path.
-pub fn installed(program: &str) -> bool {
+pub(crate) fn installed(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
     })
@@ -261,7 +261,7 @@ fn stdout_if_successful(what: &str, output: Output) -> Result<String> {
 }
 
 /// The command line, for messages.
-pub fn describe(command: &Command) -> String {
+pub(crate) fn describe(command: &Command) -> String {
     let mut text = PathBuf::from(command.get_program())
         .file_name()
         .map_or_else(String::new, |n| n.to_string_lossy().into_owned());

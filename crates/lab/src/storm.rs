@@ -32,7 +32,7 @@ pub enum Program {
 
 /// Where a program of a storm finds the daemon, and how long it goes on.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Common {
+pub(crate) struct Common {
     /// The daemon's folder.
     #[arg(long)]
     runtime_dir: PathBuf,

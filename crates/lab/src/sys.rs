@@ -24,7 +24,7 @@ pub fn now_ns() -> u64 {
 }
 
 /// Moves the calling thread into a network namespace.
-pub fn enter_netns(ns: impl AsFd) -> io::Result<()> {
+pub(crate) fn enter_netns(ns: impl AsFd) -> io::Result<()> {
     // SAFETY: setns takes a descriptor and a flag; it touches no memory of this process.
     check(unsafe { libc::setns(ns.as_fd().as_raw_fd(), libc::CLONE_NEWNET) })
 }
@@ -33,7 +33,7 @@ pub fn enter_netns(ns: impl AsFd) -> io::Result<()> {
 ///
 /// The mount namespace stays the caller's. Unlike `ip netns exec` this does not remount /sys, so
 /// that objects pinned under it remain visible.
-pub fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
+pub(crate) fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
     // SAFETY: between fork and exec only setns, setpgid and sigprocmask are called; all three are
     // plain system calls without allocation or locks.
     unsafe {
@@ -55,7 +55,7 @@ pub fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
 
 /// Forks. Returns the child's process id in the parent and 0 in the child. Fails if the process has
 /// more than one thread: a lock held by another thread would stay locked in the child.
-pub fn fork() -> io::Result<i32> {
+pub(crate) fn fork() -> io::Result<i32> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
         return Err(io::Error::other(format!(
@@ -70,7 +70,7 @@ pub fn fork() -> io::Result<i32> {
 }
 
 /// Clears the close-on-exec flag of all descriptors that are open now.
-pub fn clear_close_on_exec() -> io::Result<()> {
+pub(crate) fn clear_close_on_exec() -> io::Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let Some(Ok(number)) = entry?.file_name().to_str().map(str::parse::<i32>) else {
             continue;
@@ -110,14 +110,14 @@ pub fn is_alive(pid: u32) -> bool {
 }
 
 /// True while the first thread of the process is stopped by a signal.
-pub fn is_stopped(pid: u32) -> bool {
+pub(crate) fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
     state.is_some_and(|rest| rest.starts_with('T'))
 }
 
 /// Processor time of this process so far: in user mode, and in the kernel.
-pub fn cpu_time() -> (Duration, Duration) {
+pub(crate) fn cpu_time() -> (Duration, Duration) {
     // SAFETY: rusage is plain data, and getrusage fills it completely on success.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
@@ -129,12 +129,12 @@ pub fn cpu_time() -> (Duration, Duration) {
 }
 
 /// Nanoseconds that the first thread of a process has been on a processor so far.
-pub fn time_on_cpu(pid: u32) -> io::Result<u64> {
+pub(crate) fn time_on_cpu(pid: u32) -> io::Result<u64> {
     scheduled_ns(&format!("/proc/{pid}/schedstat"))
 }
 
 /// Processor time of the calling thread so far; zero if the kernel does not report it.
-pub fn thread_time() -> Duration {
+pub(crate) fn thread_time() -> Duration {
     Duration::from_nanos(scheduled_ns("/proc/thread-self/schedstat").unwrap_or_default())
 }
 
@@ -145,7 +145,7 @@ fn scheduled_ns(path: &str) -> io::Result<u64> {
 }
 
 /// Sets the calling thread to SCHED_RR with this priority.
-pub fn set_real_time_priority(priority: i32) -> io::Result<()> {
+pub(crate) fn set_real_time_priority(priority: i32) -> io::Result<()> {
     let priority = libc::sched_param {
         sched_priority: priority,
     };
@@ -167,26 +167,20 @@ pub fn raise_file_limit() -> io::Result<u64> {
 
 /// TCP information of the kernel about one connection (`struct tcp_info` of linux/tcp.h).
 #[derive(Debug, Clone, Copy, Default)]
-pub struct TcpInfo {
+pub(crate) struct TcpInfo {
     /// Payload bytes received in order and acknowledged (RFC 4898
     /// tcpEStatsAppHCThruOctetsReceived).
     pub bytes_received: u64,
-    /// Payload bytes sent, retransmissions included.
-    pub bytes_sent: u64,
     /// Payload bytes of a full received segment, before the options of the segment are subtracted.
     pub segment_in: u32,
     /// Segments with payload received, duplicates included.
     pub data_segs_in: u32,
     /// Segments received, pure acknowledgements included.
     pub segs_in: u32,
-    /// Segments sent, pure acknowledgements included.
-    pub segs_out: u32,
-    /// Segments retransmitted.
-    pub retransmitted: u32,
 }
 
 /// Reads [`TcpInfo`] of a connected socket.
-pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
+pub(crate) fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
     let mut raw = [0u8; TCP_INFO_LEN];
     let mut len = TCP_INFO_LEN as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into `raw`.
@@ -203,18 +197,15 @@ pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
     let u64_at = |at: usize| u64::from_ne_bytes(raw[at..at + 8].try_into().expect("8 bytes"));
     Ok(TcpInfo {
         segment_in: u32_at(84),
-        retransmitted: u32_at(100),
         data_segs_in: u32_at(152),
         bytes_received: u64_at(128),
-        segs_out: u32_at(136),
         segs_in: u32_at(140),
-        bytes_sent: u64_at(200),
     })
 }
 
 /// Sets the receive buffer beyond the host's limit (needs CAP_NET_ADMIN), so that a sink short of
 /// processor time does not lose datagrams that the limiter let through.
-pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+pub(crate) fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     let value = bytes as libc::c_int;
     // SAFETY: the option value is a live c_int and its size is passed with it.
     check(unsafe {
@@ -230,7 +221,7 @@ pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
 
 /// Puts a destination option without effect (RFC 8200 4.2, PadN) into every packet that an IPv6
 /// socket sends.
-pub fn pad_with_option(socket: impl AsFd) -> io::Result<()> {
+pub(crate) fn pad_with_option(socket: impl AsFd) -> io::Result<()> {
     // Next header (filled in by the kernel), no further words of 8 bytes, and PadN of 4.
     let options: [u8; 8] = [0, 0, 1, 4, 0, 0, 0, 0];
     // SAFETY: the option value is a live array and its size is passed with it.
@@ -269,7 +260,7 @@ pub fn open_raw_socket(device: &str) -> io::Result<File> {
 
 /// Opens a tun device of this name in the calling thread's namespace: one bare IP packet for each
 /// read and write. The device is removed when the file is closed.
-pub fn open_tun(name: &str) -> io::Result<File> {
+pub(crate) fn open_tun(name: &str) -> io::Result<File> {
     let file = File::options()
         .read(true)
         .write(true)
@@ -320,7 +311,7 @@ fn check(result: libc::c_int) -> io::Result<()> {
 }
 
 /// Opens a pseudoterminal of this size: the end for the user, and the end for a program.
-pub fn open_terminal(columns: u16, rows: u16) -> io::Result<(File, File)> {
+pub(crate) fn open_terminal(columns: u16, rows: u16) -> io::Result<(File, File)> {
     let (mut user_end, mut program_end) = (-1, -1);
     // SAFETY: openpty writes two new descriptors without another owner; no name and no settings are
     // passed.
@@ -345,7 +336,7 @@ pub fn open_terminal(columns: u16, rows: u16) -> io::Result<(File, File)> {
 }
 
 /// Changes the size of a terminal. The kernel signals its foreground processes.
-pub fn resize_terminal(terminal: &File, columns: u16, rows: u16) -> io::Result<()> {
+pub(crate) fn resize_terminal(terminal: &File, columns: u16, rows: u16) -> io::Result<()> {
     // SAFETY: the kernel reads a winsize.
     check(unsafe {
         libc::ioctl(
@@ -358,7 +349,7 @@ pub fn resize_terminal(terminal: &File, columns: u16, rows: u16) -> io::Result<(
 
 /// Starts the command in a session of its own; the terminal on its standard input becomes the
 /// controlling terminal. Call it after [`start_in_netns`].
-pub fn start_in_terminal(command: &mut Command) {
+pub(crate) fn start_in_terminal(command: &mut Command) {
     // SAFETY: between fork and exec only system calls without allocation or locks are made.
     unsafe {
         command.pre_exec(|| {
@@ -426,7 +417,7 @@ pub fn poll_repeated(fd: impl AsFd, times: usize, within_ms: i32) -> io::Result<
 
 /// A mapping of a file that other processes write to at the same time. It is accessed by copies
 /// alone.
-pub struct Mapped {
+pub(crate) struct Mapped {
     base: *mut u8,
     length: usize,
 }
@@ -438,7 +429,7 @@ unsafe impl Sync for Mapped {}
 
 impl Mapped {
     /// Maps the first `length` bytes of a file, shared and writable.
-    pub fn map(file: &File, length: usize) -> io::Result<Mapped> {
+    pub(crate) fn map(file: &File, length: usize) -> io::Result<Mapped> {
         let both = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe {
@@ -461,7 +452,7 @@ impl Mapped {
     }
 
     /// Size of the mapping in bytes.
-    pub fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         self.length
     }
 
@@ -469,7 +460,7 @@ impl Mapped {
     ///
     /// # Panics
     /// If the range is not inside the mapping.
-    pub fn write(&self, at: usize, bytes: &[u8]) {
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.length);
         // SAFETY: the range is inside the mapping, and no reference to the mapping exists.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at), bytes.len()) }
@@ -479,7 +470,7 @@ impl Mapped {
     ///
     /// # Panics
     /// If the range is not inside the mapping.
-    pub fn read(&self, at: usize, bytes: &mut [u8]) {
+    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
         assert!(at + bytes.len() <= self.length);
         // SAFETY: as in `write`.
         unsafe { std::ptr::copy_nonoverlapping(self.base.add(at), bytes.as_mut_ptr(), bytes.len()) }
@@ -489,7 +480,7 @@ impl Mapped {
     ///
     /// # Panics
     /// If the range is not inside the mapping.
-    pub fn remove(&self, at: usize, length: usize) -> io::Result<()> {
+    pub(crate) fn remove(&self, at: usize, length: usize) -> io::Result<()> {
         assert!(at + length <= self.length);
         // SAFETY: the range is inside the mapping, to which no reference exists.
         match unsafe { libc::madvise(self.base.add(at).cast(), length, libc::MADV_REMOVE) } {

@@ -17,7 +17,7 @@
 //! by a sink that connects to a source, like a browser.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -77,12 +77,12 @@ impl Report {
     }
 
     /// Received wire bytes over time.
-    pub fn received(&self) -> Cumulative {
+    pub(crate) fn received(&self) -> Cumulative {
         self.series.iter().map(|s| (s.0, s.2)).collect()
     }
 
     /// Processor time as a share of one processor.
-    pub fn cpu_share(&self) -> f64 {
+    pub(crate) fn cpu_share(&self) -> f64 {
         (self.user_ns + self.system_ns) as f64
             / self.ended_ns.saturating_sub(self.started_ns).max(1) as f64
     }
@@ -131,13 +131,8 @@ impl Tcp {
     }
 
     /// The congestion control; the default is cubic.
-    pub fn congestion(self, name: &str) -> Tcp {
+    pub(crate) fn congestion(self, name: &str) -> Tcp {
         self.with(&["--congestion", name])
-    }
-
-    /// Binds to this address and device before connecting.
-    pub fn from(self, address: IpAddr, device: &str) -> Tcp {
-        self.with(&["--bind", &address.to_string(), "--device", device])
     }
 
     /// Opens MPTCP sockets.
@@ -180,7 +175,7 @@ impl Udp {
     }
 
     /// Sends and receives on the same socket.
-    pub fn duplex(at: SocketAddr, peer: SocketAddr) -> Udp {
+    pub(crate) fn duplex(at: SocketAddr, peer: SocketAddr) -> Udp {
         let mut both = Udp::source(at, peer);
         both.args.push("--sink".into());
         both
@@ -519,25 +514,25 @@ fn lab_command(host: &Host, cpu: Option<u32>) -> Result<std::process::Command> {
 }
 
 /// Serves files of any size from memory at `at`, for [`FileClient`].
-pub fn serve_files(host: &Host, at: SocketAddr, cpu: Option<u32>) -> Result<Proc> {
+pub(crate) fn serve_files(host: &Host, at: SocketAddr, cpu: Option<u32>) -> Result<Proc> {
     let mut command = lab_command(host, cpu)?;
     command.args(["traffic", "serve", "--listen", &at.to_string()]);
     Ok(start_until_ready(command)?.proc)
 }
 
 /// A process that fetches a file of a fixed size on command.
-pub struct FileClient {
+pub(crate) struct FileClient {
     proc: Proc,
 }
 
 impl FileClient {
     /// Its process id.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.proc.pid()
     }
 
     /// Starts it on `host`; it connects only for a fetch.
-    pub fn start(
+    pub(crate) fn start(
         host: &Host,
         from: SocketAddr,
         bytes: u64,
@@ -551,7 +546,7 @@ impl FileClient {
     }
 
     /// Fetches the file `times` times; returns the durations in seconds.
-    pub fn fetch(&mut self, times: u32) -> Result<Vec<f64>> {
+    pub(crate) fn fetch(&mut self, times: u32) -> Result<Vec<f64>> {
         self.proc.write_line(&times.to_string())?;
         let value = self.proc.next_json("took_ns", Duration::from_secs(120))?;
         let took: Vec<u64> = serde_json::from_value(value["took_ns"].clone())?;

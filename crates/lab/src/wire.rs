@@ -16,7 +16,6 @@
 //! packets to a capture file for `netnice check`.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -197,7 +196,7 @@ impl Record {
     }
 
     /// The kept packets, in the order in which the tap read them.
-    pub fn packets(&self) -> &[Packet] {
+    pub(crate) fn packets(&self) -> &[Packet] {
         &self.packets
     }
 
@@ -312,10 +311,5 @@ impl Flow {
     /// True when either end of the flow has this port.
     pub fn has_port(&self, port: u16) -> bool {
         self.source.1 == port || self.target.1 == port
-    }
-
-    /// True when either end of the flow has this address.
-    pub fn has_address(&self, address: IpAddr) -> bool {
-        self.source.0 == address || self.target.0 == address
     }
 }

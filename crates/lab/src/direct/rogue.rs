@@ -240,7 +240,7 @@ impl RogueHandle {
     }
 
     /// Waits until the driver disconnected the rogue; returns the number of the violated rule.
-    pub fn await_disconnect(&self) -> Result<u32> {
+    pub(crate) fn await_disconnect(&self) -> Result<u32> {
         let rule = self.violated_rules.recv_timeout(EVENT_TIMEOUT);
         rule.context("the driver did not disconnect a program that violated a rule")
     }
@@ -269,7 +269,7 @@ impl RogueHandle {
 
 impl Rogue {
     /// Sends some valid records and then commits the violation.
-    pub fn commit(&mut self, violation: Violation) -> Result<()> {
+    pub(crate) fn commit(&mut self, violation: Violation) -> Result<()> {
         match violation {
             Violation::ConsumerBack => return self.write_invalid_consumer(u32::MAX),
             Violation::ConsumerPast => return self.write_invalid_consumer(1_000_000),

@@ -12,7 +12,7 @@ use crate::stats;
 use crate::world::{Host, Pair, World};
 
 /// The number of targets in the promise.
-pub const THOUSAND: usize = 1000;
+pub(crate) const THOUSAND: usize = 1000;
 
 /// Starts `count` processes that do nothing, each of which can be a target; returns their parent
 /// and their ids.
@@ -30,7 +30,7 @@ pub fn sleepers(host: &Host, count: usize) -> Result<(Proc, Vec<u32>)> {
     Ok((parent, pids))
 }
 
-pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
+pub(crate) fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     outcome.paper =
         json!({"promise": "p99 of one set < 50 ms, daemon < 64 MiB with 1,000 targets"});

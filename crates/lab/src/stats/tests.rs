@@ -26,29 +26,6 @@ fn a_percentile_is_a_value_that_occurred() {
 }
 
 #[test]
-fn intervals_use_students_t() {
-    // n = 2: t = 12.706, deviation sqrt(2)/… of {0, 2} is sqrt(2).
-    close(half_interval(&[0.0, 2.0]), 12.706);
-    assert!(half_interval(&[1.0]).is_infinite());
-    close(student_t95(30), 2.042);
-    close(student_t95(120), 1.9799);
-}
-
-#[test]
-fn a_least_squares_line_fits_its_points() {
-    let points: Vec<(f64, f64)> = (0..10)
-        .map(|x| (x.into(), 3.0 * f64::from(x) + 1.0))
-        .collect();
-    let got = line(&points).expect("a line");
-    close(got.slope, 3.0);
-    close(got.offset, 1.0);
-    close(got.r2, 1.0);
-    assert_eq!(line(&[(1.0, 1.0), (1.0, 2.0)]), None);
-    let noisy = line(&[(0.0, 0.0), (1.0, 2.0), (2.0, 1.0)]).expect("a line");
-    close(noisy.r2, 0.25);
-}
-
-#[test]
 fn the_worst_error_keeps_its_sign() {
     close(worst_error(&[101.0, 97.0, 102.0], 100.0), -0.03);
 }

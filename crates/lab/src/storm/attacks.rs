@@ -31,7 +31,7 @@ use super::{clear_request, pidfd, set_request};
 use crate::sys;
 
 /// An attack of a hostile user. It fails if the daemon did not let it go on.
-pub type Attack = fn(&mut HostileUser) -> Result<()>;
+pub(crate) type Attack = fn(&mut HostileUser) -> Result<()>;
 
 /// All attacks by name.
 pub const ATTACKS: &[(&str, Attack)] = &[

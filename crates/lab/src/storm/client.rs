@@ -85,7 +85,7 @@ struct ClientTarget {
 }
 
 /// Runs the program.
-pub fn main(args: &ClientArgs) -> Result<()> {
+pub(crate) fn main(args: &ClientArgs) -> Result<()> {
     let mut children: Vec<Child> = Vec::new();
     let mut targets = args.targets.clone();
     if targets.is_empty() {

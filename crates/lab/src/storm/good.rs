@@ -19,7 +19,7 @@ pub struct GoodArgs {
 }
 
 /// Runs the program.
-pub fn main(args: &GoodArgs) -> Result<()> {
+pub(crate) fn main(args: &GoodArgs) -> Result<()> {
     let dir = args.common.dir();
     let mut random = Random::new(args.common.seed);
     let mut own = sleeper()?;

@@ -65,7 +65,7 @@ pub struct HostileUser {
 }
 
 /// Runs the program.
-pub fn main(args: &HostileArgs) -> Result<()> {
+pub(crate) fn main(args: &HostileArgs) -> Result<()> {
     let named = |(name, _): &&(&str, Attack)| args.only.as_deref().is_none_or(|only| only == *name);
     let attacks: Vec<_> = ATTACKS.iter().filter(named).collect();
     if attacks.is_empty() {
@@ -109,12 +109,12 @@ pub fn main(args: &HostileArgs) -> Result<()> {
 
 impl HostileUser {
     /// Records that the daemon granted something that an unprivileged user must not have.
-    pub fn report_finding(&mut self, what: impl Into<String>) {
+    pub(crate) fn report_finding(&mut self, what: impl Into<String>) {
         self.findings.push(what.into());
     }
 
     /// Connects to the daemon. Fails instead of waiting if the daemon's backlog is full.
-    pub fn connect(&self) -> Result<UnixStream> {
+    pub(crate) fn connect(&self) -> Result<UnixStream> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -128,40 +128,44 @@ impl HostileUser {
     }
 
     /// Sends a valid request; returns any response.
-    pub fn ask(&self, request: &Request, process: Option<BorrowedFd<'_>>) -> Result<Response> {
+    pub(crate) fn ask(
+        &self,
+        request: &Request,
+        process: Option<BorrowedFd<'_>>,
+    ) -> Result<Response> {
         let mut client = Client::over(self.connect()?);
         Ok(client.call_within(IO_TIMEOUT, request, process)?)
     }
 
     /// Requests a limit of a process.
-    pub fn set(&self, pid: u32, change: &str) -> Result<Response> {
+    pub(crate) fn set(&self, pid: u32, change: &str) -> Result<Response> {
         let pidfd = super::pidfd(pid)?;
         self.ask(&set_request(pid, change), Some(pidfd.as_fd()))
     }
 }
 
 /// Starts a process that does nothing.
-pub fn sleeper() -> Result<Child> {
+pub(crate) fn sleeper() -> Result<Child> {
     let mut sleep = Command::new("sleep");
     sleep.arg("600").stdin(Stdio::null()).stdout(Stdio::null());
     sleep.spawn().context("start a process")
 }
 
 /// Bytes as a frame of the protocol.
-pub fn frame(body: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(body: &[u8]) -> Vec<u8> {
     let mut frame = (body.len() as u32).to_be_bytes().to_vec();
     frame.extend(body);
     frame
 }
 
 /// Sends all bytes. Fails if the daemon does not take them within the write timeout.
-pub fn send(stream: &mut UnixStream, bytes: &[u8]) -> Result<()> {
+pub(crate) fn send(stream: &mut UnixStream, bytes: &[u8]) -> Result<()> {
     Ok(stream.write_all(bytes)?)
 }
 
 /// Bytes that the daemon sends until it closes the connection, or until nothing comes for the read
 /// timeout, or up to 1 MiB.
-pub fn read_response(stream: &mut UnixStream) -> Vec<u8> {
+pub(crate) fn read_response(stream: &mut UnixStream) -> Vec<u8> {
     let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
         said.extend(&buffer[..count]);
@@ -173,7 +177,7 @@ pub fn read_response(stream: &mut UnixStream) -> Vec<u8> {
 }
 
 /// Sends bytes with up to [`MAX_DESCRIPTORS`] descriptors.
-pub fn send_with_descriptors(
+pub(crate) fn send_with_descriptors(
     stream: &UnixStream,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
@@ -193,7 +197,7 @@ pub fn send_with_descriptors(
 }
 
 /// The most descriptors that the kernel passes with one message (SCM_MAX_FD).
-pub const MAX_DESCRIPTORS: usize = 253;
+pub(crate) const MAX_DESCRIPTORS: usize = 253;
 /// Time limit of an attack for each wait.
-pub const IO_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const IO_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_RESPONSE_BYTES: usize = 1 << 20;

@@ -68,7 +68,7 @@ impl Pings {
     }
 
     /// The round trips in ms whose reply came between two moments.
-    pub fn between(&self, from_ns: u64, to_ns: u64) -> Vec<f64> {
+    pub(crate) fn between(&self, from_ns: u64, to_ns: u64) -> Vec<f64> {
         self.answers
             .iter()
             .filter(|(at, _)| (from_ns..to_ns).contains(at))
@@ -82,7 +82,7 @@ impl Pings {
     }
 
     /// The share of requests without a reply; 0 without a summary.
-    pub fn lost(&self) -> f64 {
+    pub(crate) fn lost(&self) -> f64 {
         match self.sent {
             Some(sent) if sent > 0 => 1.0 - self.answers.len() as f64 / f64::from(sent),
             _ => 0.0,
@@ -90,7 +90,7 @@ impl Pings {
     }
 
     /// Mean and 99th percentile in ms.
-    pub fn mean_and_p99(&self) -> (f64, f64) {
+    pub(crate) fn mean_and_p99(&self) -> (f64, f64) {
         let times = self.times();
         (stats::mean(&times), stats::percentile(&times, 99.0))
     }
@@ -105,7 +105,7 @@ pub fn ping(host: &Host, to: IpAddr, every: Duration, count: u32) -> Result<Proc
 }
 
 /// Ends a ping and parses its output. SIGINT makes ping print its summary.
-pub fn finish_ping(mut ping: Proc) -> Pings {
+pub(crate) fn finish_ping(mut ping: Proc) -> Pings {
     let _ = crate::sys::kill(ping.pid() as i32, libc::SIGINT);
     let lines = ping.remaining_lines(Duration::from_secs(6));
     Pings::parse(lines.iter().map(String::as_str))

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -37,12 +37,6 @@ pub struct TcpArgs {
     /// Payload bits per second to write, over all flows; without it as fast as it goes.
     #[arg(long)]
     rate: Option<u64>,
-    /// Local address to connect from.
-    #[arg(long)]
-    bind: Option<IpAddr>,
-    /// Device to connect through.
-    #[arg(long)]
-    device: Option<String>,
     /// Use MPTCP sockets.
     #[arg(long)]
     mptcp: bool,
@@ -76,14 +70,6 @@ pub fn main(args: &TcpArgs) -> Result<()> {
     } else if let Some(to) = args.connect {
         for _ in 0..args.flows {
             let connection = socket(args, to)?;
-            if let Some(device) = &args.device {
-                connection.bind_device(Some(device.as_bytes()))?;
-            }
-            if let Some(from) = args.bind {
-                connection
-                    .bind(&SocketAddr::new(from, 0).into())
-                    .with_context(|| format!("cannot bind to {from}"))?;
-            }
             connect_with_retries(&connection, to)?;
             serve(connection, args, &tally, &open)?;
         }

@@ -14,11 +14,11 @@ use crate::stats::Cumulative;
 use crate::worker::Worker;
 
 /// A running meter of the IP layer's received bytes in one namespace.
-pub struct Arrivals(Worker<Cumulative>);
+pub(crate) struct Arrivals(Worker<Cumulative>);
 
 impl Arrivals {
     /// Starts sampling `ns`.
-    pub fn start(ns: &Netns) -> Result<Arrivals> {
+    pub(crate) fn start(ns: &Netns) -> Result<Arrivals> {
         let handle = ns.handle();
         let worker = Worker::start("arrivals", move |stopped| {
             handle.enter_thread()?;
@@ -37,7 +37,7 @@ impl Arrivals {
     }
 
     /// Ends the meter and returns wire bytes over wall-clock time.
-    pub fn stop(self) -> Result<Cumulative> {
+    pub(crate) fn stop(self) -> Result<Cumulative> {
         self.0.stop()
     }
 }

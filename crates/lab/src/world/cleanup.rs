@@ -53,7 +53,7 @@ fn begin_once() -> Result<()> {
 }
 
 /// Removes everything that process `pid` has made.
-pub fn sweep(pid: u32) {
+pub(crate) fn sweep(pid: u32) {
     let prefix = format!("nn-{pid}-");
     let own = |name: &String| name.starts_with(&prefix);
     for folder in names_in(&std::env::temp_dir()).iter().filter(|n| own(n)) {
@@ -123,7 +123,7 @@ fn ask_to_clear(folder: &Path) {
 
 /// Kills every process inside the namespace and removes it; does nothing if the name does not
 /// exist.
-pub fn remove_netns(name: &str) {
+pub(crate) fn remove_netns(name: &str) {
     let path = netns_path(name);
     if !path.exists() {
         return;
@@ -147,7 +147,7 @@ pub fn remove_netns(name: &str) {
 }
 
 /// The processes in the network namespace at `path`, except this process.
-pub fn pids_in(path: &Path) -> Vec<u32> {
+pub(crate) fn pids_in(path: &Path) -> Vec<u32> {
     let Ok(wanted) = fs::metadata(path) else {
         return Vec::new();
     };
@@ -163,7 +163,7 @@ pub fn pids_in(path: &Path) -> Vec<u32> {
 }
 
 /// Unmounts everything below `folder`, and removes it.
-pub fn remove_folder(folder: &Path) {
+pub(crate) fn remove_folder(folder: &Path) {
     for mount in mounts_below(folder) {
         let _ = process::run(Command::new("umount").arg("-l").arg(&mount));
     }
@@ -176,7 +176,7 @@ pub fn remove_folder(folder: &Path) {
 }
 
 /// Kills the processes of a cgroup and of those below it, and removes these cgroups.
-pub fn remove_cgroup(path: &Path) {
+pub(crate) fn remove_cgroup(path: &Path) {
     for name in names_in(path) {
         let below = path.join(name);
         if below.is_dir() {
@@ -197,7 +197,7 @@ pub fn remove_cgroup(path: &Path) {
 }
 
 /// The mount point of the cgroup v2 tree.
-pub fn cgroup_root() -> Option<PathBuf> {
+pub(crate) fn cgroup_root() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ');
@@ -207,7 +207,7 @@ pub fn cgroup_root() -> Option<PathBuf> {
 }
 
 /// Mount points at or below `folder`, deepest first.
-pub fn mounts_below(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn mounts_below(folder: &Path) -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mut found: Vec<PathBuf> = mounts
         .lines()
@@ -219,7 +219,7 @@ pub fn mounts_below(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The path of a named namespace.
-pub fn netns_path(name: &str) -> PathBuf {
+pub(crate) fn netns_path(name: &str) -> PathBuf {
     Path::new(NETNS).join(name)
 }
 

@@ -56,7 +56,7 @@ impl CommandOutput {
     }
 
     /// Time from start to end of the process.
-    pub fn took(&self) -> Duration {
+    pub(crate) fn took(&self) -> Duration {
         Duration::from_nanos(self.at.1 - self.at.0)
     }
 }
@@ -131,7 +131,7 @@ impl Netnice {
     }
 
     /// Waits until the daemon answers. Fails if it ends, or after [`EVENT_TIMEOUT`].
-    pub fn wait_ready(&mut self) -> Result<()> {
+    pub(crate) fn wait_ready(&mut self) -> Result<()> {
         let until = Instant::now() + EVENT_TIMEOUT;
         loop {
             // A killed daemon leaves its socket. `netnice` finds no daemon behind that socket and

@@ -23,7 +23,7 @@ use super::{Cable, Folder, Host, Netns, Offloads, Port, World, next_number};
 
 /// Stations on one segment, and hosts on a switch behind it.
 #[derive(Debug, Clone, Copy)]
-pub struct Lan {
+pub(crate) struct Lan {
     /// Hosts on the segment.
     pub hub: &'static [&'static str],
     /// Hosts on ports of 100 Mbit/s of a switch, whose uplink is on the segment. If empty, there is
@@ -38,7 +38,7 @@ pub struct Lan {
 impl World {
     /// Makes hosts on a segment, and on a switch behind it. Their addresses are 10.77.0.1, .2, … in
     /// the order given, those of the hub first.
-    pub fn lan(lan: Lan) -> Result<World> {
+    pub(crate) fn lan(lan: Lan) -> Result<World> {
         let number = next_number();
         let folder = Folder::create(number)?;
         let hub = Netns::create(&format!("switch{number}"))?;
@@ -205,12 +205,12 @@ fn mac(host: usize) -> String {
 }
 
 /// The segment's rate in bit/s.
-pub const RATE: u64 = 10_000_000;
+pub(crate) const RATE: u64 = 10_000_000;
 /// The largest packet on the segment in bytes (layer 2 without preamble and gap).
-pub const FRAME: u64 = 1514;
+pub(crate) const FRAME: u64 = 1514;
 
 /// Full packets that a busy station sends before the next station's turn.
-pub const CAPTURE: u64 = 8;
+pub(crate) const CAPTURE: u64 = 8;
 
 /// Burst in bytes: the segment's rate times 160 µs of timer latency. A larger burst would let
 /// packets pass side by side.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -53,19 +53,6 @@ impl Snapshot {
             );
         }
         lines
-    }
-
-    /// Takes snapshots until one equals this one or `within` has passed, and returns the last
-    /// difference. The kernel frees programs and maps some time after their last user.
-    pub fn await_same(&self, world: &World, within: Duration) -> Result<Vec<String>> {
-        let until = Instant::now() + within;
-        loop {
-            let lines = self.difference(&Snapshot::take(world)?);
-            if lines.is_empty() || Instant::now() > until {
-                return Ok(lines);
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
     }
 
     fn insert(&mut self, heading: &str, line: String) {
