@@ -86,7 +86,7 @@ pub struct EndedDriver {
 /// bytes with all their headers, and no framing is charged, so a packet takes exactly 120 us at 100
 /// Mbit/s. The scheduler may decide up to `ahead` before the link is free.
 pub fn wire(bits: u64, ahead: Nanos) -> Result<Wire> {
-    let rate = Rate::new(bits).context("a link without a rate")?;
+    let rate = Rate::new(bits).context("the rate of the link must not be 0")?;
     Ok(Wire {
         ahead,
         ..Wire::new(rate)
@@ -222,12 +222,12 @@ impl DriverSetup {
     /// A datagram of `length` bytes with its headers, as the flow of `port` may send it.
     pub fn frame(&self, port: u16, length: usize) -> Result<Vec<u8>> {
         let (SocketAddr::V4(from), SocketAddr::V4(to)) = self.ends else {
-            anyhow::bail!("frames are of IPv4 here");
+            anyhow::bail!("only IPv4 frames are supported");
         };
         let mut frame = Vec::with_capacity(length);
         let payload = length
             .checked_sub(HEADERS)
-            .context("a frame without room")?;
+            .context("the frame is shorter than its headers")?;
         etherparse::PacketBuilder::ethernet2(self.link.interface().mac.0, self.next_hop.0)
             .ipv4(from.ip().octets(), to.ip().octets(), 64)
             .udp(port, SINK)
@@ -250,7 +250,7 @@ impl DriverSetup {
         let mut server = Server::new(self.turn, self.link)?;
         server.also(inbox.bell())?;
         if let Err(error) = server.keep_awake() {
-            eprintln!("lab: processors may fall asleep between packets: {error}");
+            eprintln!("netnice-lab: cannot keep processors awake between packets: {error}");
         }
         let thread = std::thread::Builder::new()
             .name("driver".into())
@@ -265,7 +265,7 @@ impl DriverSetup {
                 }
                 (server, sys::thread_time())
             })?;
-        let (pace, began) = begun.recv().context("the driver's thread is gone")??;
+        let (pace, began) = begun.recv().context("the driver's thread has ended")??;
         let running_driver = RunningDriver {
             stop,
             thread: Some(thread),
@@ -355,7 +355,7 @@ pub(crate) fn sink(host: &Host) -> Result<UdpSocket> {
     let at = (host.port().v4, SINK);
     let socket = host.ns.enter(|| Ok(UdpSocket::bind(at)?))?;
     let little = socket2::SockRef::from(&socket).set_recv_buffer_size(4096);
-    little.context("a small receive buffer")?;
+    little.context("cannot set the receive buffer")?;
     Ok(socket)
 }
 

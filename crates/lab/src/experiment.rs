@@ -292,7 +292,7 @@ pub const REGISTRY: &[Experiment] = &[
     },
     Experiment {
         id: "nice-fig6",
-        what: "paper, figure 6: somebody types while a server sends files, all on a hub",
+        what: "paper, figure 6: a user types while a server sends files, all on a hub",
         minutes: (14.0, 0.6),
         run: telnet::figure6,
     },
@@ -340,13 +340,13 @@ pub const REGISTRY: &[Experiment] = &[
     },
     Experiment {
         id: "receive",
-        what: "minimums in the receive direction; and what is said when the wire is overrun",
+        what: "minimums in the receive direction, and the report of an overrun wire",
         minutes: (0.6, 0.4),
         run: receive::run,
     },
     Experiment {
         id: "two-interfaces",
-        what: "a program that talks over two interfaces keeps one limit in sum",
+        what: "a program that sends over two interfaces keeps one limit in sum",
         minutes: (0.6, 0.3),
         run: interfaces::run,
     },
@@ -442,7 +442,7 @@ pub const REGISTRY: &[Experiment] = &[
     },
     Experiment {
         id: "vert-fig7",
-        what: "VERT, figure 7: two programs receive, the second slows down, the first does not notice",
+        what: "VERT, figure 7: two programs receive, the second slows down, the first is unaffected",
         minutes: (0.8, 0.2),
         run: vert::receive::figure7,
     },

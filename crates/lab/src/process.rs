@@ -64,11 +64,16 @@ impl Proc {
     /// Writes one line to the child's standard input.
     pub fn write_line(&mut self, line: &str) -> Result<()> {
         let Some(stdin) = self.stdin.as_mut() else {
-            bail!("`{}` no longer listens", self.what)
+            bail!("the standard input of `{}` is closed", self.what)
         };
         writeln!(stdin, "{line}")
             .and_then(|()| stdin.flush())
-            .with_context(|| format!("`{}` does not take `{line}`", self.what))
+            .with_context(|| {
+                format!(
+                    "cannot write `{line}` to the standard input of `{}`",
+                    self.what
+                )
+            })
     }
 
     /// Returns the next line that the child prints. Fails after `within`, or if the child has
@@ -154,8 +159,8 @@ impl Proc {
         }
     }
 
-    /// Asks the child to end (SIGTERM), and kills its group when the child has ended or `within` has
-    /// passed.
+    /// Asks the child to end (SIGTERM), and kills its group when the child has ended or `within`
+    /// has passed.
     pub fn terminate(&mut self, within: Duration) {
         if self.ended.is_none() {
             let _ = sys::kill(self.child.id() as i32, libc::SIGTERM);
@@ -207,7 +212,7 @@ pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<Strin
     let mut stdin = child.stdin.take().context("stdin is piped")?;
     stdin
         .write_all(input.as_bytes())
-        .with_context(|| format!("`{what}` does not read"))?;
+        .with_context(|| format!("cannot write to the standard input of `{what}`"))?;
     drop(stdin);
     stdout_if_successful(&format!("{what} <<< {input}"), child.wait_with_output()?)
 }

@@ -22,24 +22,24 @@ use netnice_api::{Clear, ClearWhat, Request, RuntimeDir, Set};
 pub enum Program {
     /// Tries attacks at random.
     Hostile(hostile::HostileArgs),
-    /// Asks for what it may have, and times the answers.
+    /// Makes permitted requests and measures the response times.
     Good(good::GoodArgs),
-    /// Changes limits as fast as it can, or one by one as it is told.
+    /// Changes limits as fast as possible, and then one by one on command.
     Client(client::ClientArgs),
-    /// Has connections that linger, until it is killed.
+    /// Keeps connections whose close blocks, until it is killed.
     Lingering(lingering::LingeringArgs),
 }
 
-/// Where a program of a storm finds the daemon, and how long it goes on.
+/// The daemon of a storm's program, the duration and the random seed.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Common {
     /// The daemon's folder.
     #[arg(long)]
     runtime_dir: PathBuf,
-    /// How long it goes on, in milliseconds.
+    /// Duration in milliseconds.
     #[arg(long, default_value_t = 0)]
     for_ms: u64,
-    /// What it draws its random numbers from.
+    /// Random seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

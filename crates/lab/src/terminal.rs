@@ -65,7 +65,7 @@ impl Terminal {
     pub fn type_keys(&mut self, keys: &str) -> Result<()> {
         self.user_end
             .write_all(keys.as_bytes())
-            .with_context(|| format!("the terminal does not take {keys:?}"))
+            .with_context(|| format!("cannot type {keys:?}"))
     }
 
     /// Changes the size of the terminal.
@@ -142,7 +142,7 @@ impl Terminal {
             }
             if Instant::now() > until {
                 bail!(
-                    "it still runs after {within:?}; the screen has:\n{}",
+                    "the program still runs after {within:?}; the screen has:\n{}",
                     self.text()
                 );
             }
@@ -170,7 +170,7 @@ impl Drop for Terminal {
 }
 
 fn size(lines: u16) -> Result<NonZeroU16> {
-    NonZeroU16::new(lines).context("a terminal of no size")
+    NonZeroU16::new(lines).context("the size of a terminal must not be 0")
 }
 
 /// The line settings, as stty(1) prints them.

@@ -212,7 +212,7 @@ impl TestBed {
                 .args(["-m", "755", "--"])
                 .arg(crate::process::binary(program)?)
                 .arg(&copy);
-            anyhow::ensure!(install.status()?.success(), "no copy of {program}");
+            anyhow::ensure!(install.status()?.success(), "cannot copy {program}");
         }
         Ok(copy)
     }

@@ -71,7 +71,7 @@ impl Tracer {
     /// other processors than x86-64.
     pub fn seize(process: u32) -> Result<Tracer> {
         if !cfg!(target_arch = "x86_64") {
-            bail!("the tracer knows the registers of x86-64 alone");
+            bail!("the tracer supports x86-64 only");
         }
         let mut tracer = Tracer {
             process: Pid::from_raw(process as i32),
@@ -84,7 +84,7 @@ impl Tracer {
             match ptrace::seize(thread, options()) {
                 Ok(()) => {
                     tracer.threads.insert(thread);
-                    ptrace::interrupt(thread).context("interrupt a thread")?;
+                    ptrace::interrupt(thread).context("cannot interrupt a traced thread")?;
                 }
                 Err(Errno::ESRCH) => {}
                 Err(errno) => {
@@ -190,8 +190,8 @@ impl Tracer {
                 Ok(WaitStatus::StillAlive)
             }
             Ok(WaitStatus::StillAlive) => Ok(WaitStatus::StillAlive),
-            Ok(_) => waitid(Id::Pid(thread), flags).context("wait for a traced thread"),
-            Err(errno) => Err(errno).context("wait for a traced thread"),
+            Ok(_) => waitid(Id::Pid(thread), flags).context("cannot wait for a traced thread"),
+            Err(errno) => Err(errno).context("cannot wait for a traced thread"),
         }
     }
 
@@ -199,7 +199,8 @@ impl Tracer {
     fn signal_of(&mut self, thread: Pid, status: &WaitStatus) -> Result<Option<Signal>> {
         match *status {
             WaitStatus::PtraceEvent(_, _, event) if event == libc::PTRACE_EVENT_CLONE => {
-                let born = ptrace::getevent(thread).context("ask for a new thread")?;
+                let born =
+                    ptrace::getevent(thread).context("cannot read the number of a new thread")?;
                 self.threads.insert(Pid::from_raw(born as i32));
                 Ok(None)
             }
@@ -212,18 +213,19 @@ impl Tracer {
     fn resume(&self, thread: Pid, signal: Option<Signal>) -> Result<()> {
         match ptrace::syscall(thread, signal) {
             Ok(()) | Err(Errno::ESRCH) => Ok(()),
-            Err(errno) => Err(errno).with_context(|| format!("send thread {thread} on")),
+            Err(errno) => Err(errno).with_context(|| format!("cannot resume thread {thread}")),
         }
     }
 
     /// Kills the process, and waits until it is dead.
     fn kill(&mut self) -> Result<()> {
-        crate::sys::kill(self.process.as_raw(), libc::SIGKILL).context("kill the process")?;
+        crate::sys::kill(self.process.as_raw(), libc::SIGKILL)
+            .context("cannot kill the process")?;
         let until = Instant::now() + STOP_TIMEOUT;
         while !self.threads.is_empty() {
             let _ = self.next_stop()?;
             if Instant::now() > until {
-                bail!("process {} does not die of SIGKILL", self.process);
+                bail!("process {} does not end after SIGKILL", self.process);
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -241,7 +243,7 @@ impl Tracer {
                 WaitStatus::StillAlive if Instant::now() < until => {
                     std::thread::sleep(POLL_INTERVAL)
                 }
-                WaitStatus::StillAlive => bail!("a system call that is prevented does not end"),
+                WaitStatus::StillAlive => bail!("a skipped system call does not end"),
                 other => {
                     let signal = self.signal_of(thread, &other)?;
                     self.resume(thread, signal)?;
@@ -264,7 +266,7 @@ impl Tracer {
                 Ok(()) => {}
                 // The thread is dying; the loop below sees its end.
                 Err(Errno::ESRCH) => {}
-                Err(errno) => return Err(errno).context("interrupt a thread"),
+                Err(errno) => return Err(errno).context("cannot interrupt a traced thread"),
             }
             while self.threads.contains(&thread) {
                 match self.poll_thread(thread)? {
@@ -286,7 +288,7 @@ impl Tracer {
         self.threads.remove(&thread);
         match ptrace::detach(thread, signal) {
             Ok(()) | Err(Errno::ESRCH) => Ok(()),
-            Err(errno) => Err(errno).with_context(|| format!("let thread {thread} go")),
+            Err(errno) => Err(errno).with_context(|| format!("cannot detach from thread {thread}")),
         }
     }
 }

@@ -442,13 +442,14 @@ impl Running {
     pub fn await_closed(&mut self, within: Duration) -> Result<String> {
         let said = self.proc.next_json("closed", within)?;
         let why = said["closed"].as_str();
-        why.map(str::to_owned).context("why a flow ended is a text")
+        why.map(str::to_owned)
+            .context("the reason of a closed flow is no text")
     }
 
     /// Waits until it ends by itself and returns its report.
     pub fn report(mut self, within: Duration) -> Result<Report> {
         let value = self.proc.next_json("started_ns", within)?;
-        serde_json::from_value(value).context("a traffic process reports in its own format")
+        serde_json::from_value(value).context("cannot parse the report of a traffic process")
     }
 }
 
@@ -620,7 +621,7 @@ impl ParentProcess {
     pub fn stop(&mut self, child: u32) -> Result<Report> {
         self.write_line(child, "stop")?;
         let value = self.child_output(child, |v| v.get("started_ns").is_some(), REPORT_TIMEOUT)?;
-        serde_json::from_value(value).context("a traffic process reports in its own format")
+        serde_json::from_value(value).context("cannot parse the report of a traffic process")
     }
 
     /// Returns the first output of `child` that `wanted` accepts: a JSON value, or a string for any

@@ -166,7 +166,7 @@ impl Supervisor {
         (Supervisor { slots }, handles)
     }
 
-    /// Attaches and detaches rogues until all handles are dropped. Fails if the driver is gone.
+    /// Attaches and detaches rogues until all handles are dropped. Fails if the driver has ended.
     pub fn run(mut self, mut orders: Orders) -> Result<()> {
         while !self.slots.is_empty() {
             while let Some(expelled) = orders.poll_expelled()? {
@@ -227,8 +227,8 @@ impl RogueHandle {
     /// Attaches a new rogue; an attached one is detached first.
     pub fn attach(&self) -> Result<Rogue> {
         while self.violated_rules.try_recv().is_ok() {}
-        self.requests.send(()).context("the driver is gone")?;
-        let attached = self.attached.recv().context("the driver is gone")??;
+        self.requests.send(()).context("the driver has ended")?;
+        let attached = self.attached.recv().context("the driver has ended")??;
         Ok(Rogue {
             memory: attached.memory,
             file: attached.file.into(),

@@ -101,7 +101,7 @@ impl Limiter {
             }
             Limiter::Htb => {
                 if direction != Direction::Up {
-                    bail!("HTB by hand holds only what leaves a device: run this with netnice");
+                    bail!("HTB limits only what leaves a device: run this with --subject netnice");
                 }
                 let typed = sys::now_ns();
                 let ns = &world.client().ns;
@@ -117,7 +117,7 @@ impl Limiter {
 /// Fails with one message if the subject is not netnice.
 pub(crate) fn netnice_only(subject: Subject) -> Result<()> {
     if subject != Subject::Netnice {
-        bail!("this experiment has no counterpart in HTB by hand: run it with --subject netnice");
+        bail!("this experiment cannot measure HTB: run it with --subject netnice");
     }
     Ok(())
 }

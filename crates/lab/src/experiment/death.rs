@@ -124,7 +124,7 @@ fn plot(bins: &[f64], moments: &[u64], from: u64) -> String {
         .map(|(i, b)| (i as f64 / 10.0 + 0.05, b / MBIT))
         .collect();
     let mut chart = Chart::new(
-        "The daemon is killed again and again",
+        "The daemon is killed repeatedly",
         "seconds",
         "Mbit/s, each 100 ms",
     )

@@ -115,7 +115,7 @@ pub fn check_conformance(file: &Path, contract: &[&str], port: u16) -> Result<(u
     })?;
     let number = |key: &str| {
         let number = verdict[key].as_u64();
-        number.with_context(|| format!("netnice check does not tell `{key}`"))
+        number.with_context(|| format!("the output of netnice check has no number `{key}`"))
     };
     Ok((number("judged")?, number("wrong")?))
 }

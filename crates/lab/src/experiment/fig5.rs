@@ -155,7 +155,7 @@ pub(super) fn await_service(inetd: &mut Proc) -> Result<()> {
     let mut said = String::new();
     while !said.contains("telnet is served") {
         if !inetd.is_running() || Instant::now() > until {
-            bail!("the super-server does not serve: {}", said.trim());
+            bail!("the super-server has not started: {}", said.trim());
         }
         said.push_str(&inetd.take_stderr());
     }

@@ -84,7 +84,7 @@ fn measure(
     );
     let least = rates.iter().copied().fold(f64::INFINITY, f64::min) / MBIT;
     outcome.check(
-        format!("{name}: the lesser one still talks"),
+        format!("{name}: the smaller rate"),
         least,
         "Mbit/s",
         Bound::AtLeast(1.0),

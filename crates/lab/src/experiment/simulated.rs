@@ -13,7 +13,7 @@ use super::{Context, Subject};
 pub fn netnice_only(context: &Context) -> Result<()> {
     match context.subject {
         Subject::Netnice => Ok(()),
-        _ => bail!("a simulation runs netnice's own scheduler: leave --subject away"),
+        _ => bail!("a simulation runs netnice's scheduler: omit --subject"),
     }
 }
 

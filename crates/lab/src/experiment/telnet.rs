@@ -142,9 +142,9 @@ impl Figure {
         if let Some(file) = file.as_ref().filter(|file| file.exists()) {
             let text = fs::read_to_string(file)?;
             let run = serde_json::from_str(&text);
-            return Ok(Some(
-                run.with_context(|| format!("{} is no run", file.display()))?,
-            ));
+            return Ok(Some(run.with_context(|| {
+                format!("{} is not a saved run", file.display())
+            })?));
         }
         let is_named = |word: &str| name.split(' ').any(|one| one == word);
         if !context

@@ -221,7 +221,7 @@ fn unread_responses(hostile: &mut HostileUser) -> Result<()> {
 
 /// A client that is stopped while it reads.
 fn stopped_reader(hostile: &mut HostileUser) -> Result<()> {
-    let own = std::env::current_exe().context("where is this program?")?;
+    let own = std::env::current_exe().context("the running executable has no path")?;
     let mut command = Command::new(own);
     command.args(["storm", "good", "--for-ms", "60000", "--runtime-dir"]);
     command.arg(hostile.dir.path()).stdin(Stdio::null());
@@ -530,8 +530,8 @@ fn end_with_open_flow(hostile: &mut HostileUser) -> Result<()> {
     let mut more = UdpOptions::at(from);
     more.contract = Some("min 1mbit".to_owned());
     if program.open_udp(&more).is_ok() {
-        hostile.report_finding("a plain user has a flow with a promise");
-        bail!("a plain user has a flow with a promise");
+        hostile.report_finding("a plain user has a flow with a guarantee");
+        bail!("a plain user has a flow with a guarantee");
     }
     Ok(())
 }

@@ -26,19 +26,19 @@ use super::{Common, clear_request, pidfd};
 pub struct ClientArgs {
     #[command(flatten)]
     common: Common,
-    /// How many clients.
+    /// Number of clients.
     #[arg(long)]
     clients: usize,
-    /// How many requests each of them makes.
+    /// Number of requests of each client.
     #[arg(long)]
     requests: u64,
-    /// What each of them limits; without it a process of its own.
+    /// The target of each client; the default is a process of its own.
     #[arg(long, value_delimiter = ',')]
     targets: Vec<String>,
     /// Guarantees are requested too.
     #[arg(long)]
     promises: bool,
-    /// The folder of the daemon at which commands are carried out.
+    /// The folder of the daemon that gets the commands.
     #[arg(long)]
     second: PathBuf,
 }

@@ -2,8 +2,8 @@
 //! random order, until its time is over.
 //!
 //! [`super::attacks::ATTACKS`] has the attacks. The daemon may refuse an attack in any way, but it
-//! must not grant what the user must not have. If it does, the attack reports a
-//! [`HostileUser::report_finding`], which is a finding of the storm.
+//! must not grant what the user must not have. If it does, the attack calls
+//! [`HostileUser::report_finding`], and the storm fails.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};

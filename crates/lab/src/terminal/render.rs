@@ -64,9 +64,8 @@ impl Fonts {
     fn load() -> Result<Fonts> {
         let load = |name: &str| -> Result<Font> {
             let path = format!("{FONT_FOLDER}/{name}.ttf");
-            let bytes = std::fs::read(&path).with_context(|| {
-                format!("no font at {path}; Debian's fonts-dejavu-core brings it")
-            })?;
+            let bytes = std::fs::read(&path)
+                .with_context(|| format!("no font at {path}; install fonts-dejavu-core"))?;
             Font::from_bytes(bytes, FontSettings::default()).map_err(anyhow::Error::msg)
         };
         Ok(Fonts {

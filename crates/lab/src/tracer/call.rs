@@ -123,14 +123,15 @@ impl fmt::Display for Call {
 
 /// Whether a thread that is stopped at a system call is at its entry, not at its exit.
 pub(super) fn is_entry(thread: Pid) -> Result<bool> {
-    let info = ptrace::syscall_info(thread).context("ask at which end of a call a thread is")?;
+    let info = ptrace::syscall_info(thread)
+        .context("cannot read whether a thread is at the entry of a call")?;
     Ok(info.op == libc::PTRACE_SYSCALL_INFO_ENTRY)
 }
 
 /// The call at whose entry a thread is stopped.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn at_entry(process: Pid, thread: Pid) -> Result<Call> {
-    let registers = ptrace::getregs(thread).context("read the registers of a thread")?;
+    let registers = ptrace::getregs(thread).context("cannot read the registers of a thread")?;
     Ok(Call {
         process,
         thread,
@@ -142,17 +143,17 @@ pub(super) fn at_entry(process: Pid, thread: Pid) -> Result<Call> {
 /// Makes a thread that is stopped at the entry of a system call skip the call.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn skip(thread: Pid) -> Result<()> {
-    let mut registers = ptrace::getregs(thread).context("read the registers of a thread")?;
+    let mut registers = ptrace::getregs(thread).context("cannot read the registers of a thread")?;
     registers.orig_rax = u64::MAX;
-    ptrace::setregs(thread, registers).context("write the registers of a thread")
+    ptrace::setregs(thread, registers).context("cannot write the registers of a thread")
 }
 
 /// Makes a system call whose exit a thread is stopped at return an error.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn set_error(thread: Pid, errno: Errno) -> Result<()> {
-    let mut registers = ptrace::getregs(thread).context("read the registers of a thread")?;
+    let mut registers = ptrace::getregs(thread).context("cannot read the registers of a thread")?;
     registers.rax = (-i64::from(errno as i32)) as u64;
-    ptrace::setregs(thread, registers).context("write the registers of a thread")
+    ptrace::setregs(thread, registers).context("cannot write the registers of a thread")
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -160,15 +161,15 @@ mod elsewhere {
     use super::*;
 
     pub(in super::super) fn at_entry(_: Pid, _: Pid) -> Result<Call> {
-        anyhow::bail!("the tracer knows the registers of x86-64 alone")
+        anyhow::bail!("the tracer supports x86-64 only")
     }
 
     pub(in super::super) fn skip(_: Pid) -> Result<()> {
-        anyhow::bail!("the tracer knows the registers of x86-64 alone")
+        anyhow::bail!("the tracer supports x86-64 only")
     }
 
     pub(in super::super) fn set_error(_: Pid, _: Errno) -> Result<()> {
-        anyhow::bail!("the tracer knows the registers of x86-64 alone")
+        anyhow::bail!("the tracer supports x86-64 only")
     }
 }
 

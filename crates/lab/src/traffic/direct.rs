@@ -20,10 +20,10 @@ use super::common::{RunArgs, Tally, frame_overhead, run_until_end, send_paced};
 /// `netnice-lab traffic direct …`
 #[derive(Debug, Clone, clap::Args)]
 pub struct DirectArgs {
-    /// The own end; port 0 and an unspecified address are chosen.
+    /// The local endpoint; port 0 and an unspecified address are chosen by the stack.
     #[arg(long)]
     local: SocketAddr,
-    /// The other end; without it any host.
+    /// The remote endpoint; the default is any host.
     #[arg(long, required_if_eq("source", "true"))]
     remote: Option<SocketAddr>,
     /// Receive what is sent to this group.
@@ -75,8 +75,8 @@ pub fn main(args: &DirectArgs) -> Result<()> {
     let options = args.options();
     let bytes = options.buffers.region_bytes()?;
     let program = Program::attach(&dir, args.iface.as_deref(), 1, bytes)
-        .context("cannot take part in the direct path")?;
-    let socket = program.open_udp(&options).context("no flow")?;
+        .context("cannot attach to the direct path")?;
+    let socket = program.open_udp(&options).context("cannot open a flow")?;
     let tally = Arc::new(Tally::default());
     let (args, counts) = (args.clone(), tally.clone());
     let run = args.run.clone();

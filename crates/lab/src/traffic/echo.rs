@@ -29,10 +29,10 @@ pub struct ProbeArgs {
     /// The echo server.
     #[arg(long)]
     connect: SocketAddr,
-    /// How to ask.
+    /// The transport protocol.
     #[arg(long, value_enum)]
     protocol: Protocol,
-    /// Microseconds between two questions.
+    /// Microseconds between two probes.
     #[arg(long, default_value_t = 100_000)]
     every_us: u64,
     #[command(flatten)]

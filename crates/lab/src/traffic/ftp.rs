@@ -18,7 +18,7 @@ use crate::world::Netns;
 pub fn needed() -> Result<()> {
     for program in ["vsftpd", "curl"] {
         if !process::installed(program) {
-            bail!("this needs {program}; `cargo xtask setup` brings it");
+            bail!("{program} is not installed: run `cargo xtask setup`");
         }
     }
     Ok(())

@@ -11,9 +11,9 @@ pub enum Program {
     Tcp(tcp::TcpArgs),
     /// UDP datagrams.
     Udp(udp::UdpArgs),
-    /// UDP datagrams past the kernel.
+    /// UDP datagrams on the direct path.
     Direct(direct::DirectArgs),
-    /// The same, by a program that forks, ends and becomes another when told.
+    /// The same, by a program that forks, ends or executes another program on command.
     Unruly(unruly::UnrulyArgs),
     /// Answers probes.
     Echo(echo::EchoArgs),

@@ -31,16 +31,16 @@ use crate::sys;
 /// `netnice-lab traffic unruly …`
 #[derive(Debug, Clone, clap::Args)]
 pub struct UnrulyArgs {
-    /// The own end.
+    /// The local endpoint.
     #[arg(long)]
     local: SocketAddr,
-    /// The other end.
+    /// The remote endpoint.
     #[arg(long)]
     remote: SocketAddr,
     /// The daemon's folder.
     #[arg(long)]
     runtime_dir: PathBuf,
-    /// It begins at once and ends when it is told to, whatever is said here.
+    /// Accepted and ignored: the program begins at once and ends on command.
     #[command(flatten)]
     _run: RunArgs,
 }
@@ -58,8 +58,9 @@ pub fn main(args: &UnrulyArgs) -> Result<()> {
         ..UdpOptions::at(args.local)
     };
     let bytes = options.buffers.region_bytes()?;
-    let program = Program::attach(&dir, None, 1, bytes).context("it cannot take part")?;
-    let mut socket = program.open_udp(&options).context("no flow")?;
+    let program =
+        Program::attach(&dir, None, 1, bytes).context("cannot attach to the direct path")?;
+    let mut socket = program.open_udp(&options).context("cannot open a flow")?;
     println!(
         "{}",
         serde_json::json!({"ready": true, "pid": std::process::id()})

@@ -106,7 +106,7 @@ impl Netnice {
         let until = Instant::now() + EVENT_TIMEOUT;
         while !sys::is_stopped(pid) {
             if Instant::now() > until {
-                bail!("process {pid} does not stop itself");
+                bail!("process {pid} has not stopped itself within {EVENT_TIMEOUT:?}");
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -252,7 +252,7 @@ impl Netnice {
     pub fn show(&self) -> Result<Value> {
         let answer = self.run(&["show", "--json"])?.ok()?;
         serde_json::from_str(&answer.stdout)
-            .with_context(|| format!("`show --json` is no JSON: {}", answer.stdout))
+            .with_context(|| format!("`show --json` printed no JSON: {}", answer.stdout))
     }
 
     /// `show --json` without the `counters` of targets, which change all the time.

@@ -183,7 +183,7 @@ pub struct DeviceCounters {
 pub(super) fn delivered_here() -> Result<Delivered> {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
     let (snmp, netstat, snmp6) = (read("snmp")?, read("netstat")?, read("snmp6")?);
-    parse_delivered(&snmp, &netstat, &snmp6).context("the kernel's IP counters look unfamiliar")
+    parse_delivered(&snmp, &netstat, &snmp6).context("cannot parse the kernel's IP counters")
 }
 
 /// The data that IP has received, both address families together.
