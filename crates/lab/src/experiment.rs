@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 
 mod accuracy;
 pub mod bench;
-mod burning;
 mod cell;
 mod change;
 mod cost;
 mod death;
 mod driver_world;
-mod fig5;
+mod flood_cost;
+mod ftp_sessions;
 mod guarantees;
 mod interfaces;
 mod latency;
@@ -288,7 +288,7 @@ pub const REGISTRY: &[Experiment] = &[
         id: "nice-fig5",
         what: "paper, figure 5: three FTP sessions come and go under a super-server of 512 Kbyte/s",
         minutes: (1.0, 0.6),
-        run: fig5::run,
+        run: ftp_sessions::run,
     },
     Experiment {
         id: "nice-fig6",
@@ -354,7 +354,7 @@ pub const REGISTRY: &[Experiment] = &[
         id: "burning",
         what: "what a UDP flood far above its limit costs: sends and processor time, beside HTB",
         minutes: (0.3, 0.3),
-        run: burning::run,
+        run: flood_cost::run,
     },
     Experiment {
         id: "cost",
@@ -414,7 +414,7 @@ pub const REGISTRY: &[Experiment] = &[
         id: "cell-dma",
         what: "CELL, section 4.4, simulated: cells are fetched from host memory just in time",
         minutes: (0.2, 0.05),
-        run: cell::fetching,
+        run: cell::fetch_just_in_time,
     },
     Experiment {
         id: "ntcp-fig4-sim",

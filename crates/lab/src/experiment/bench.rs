@@ -123,7 +123,11 @@ pub(crate) fn netnice_only(subject: Subject) -> Result<()> {
 }
 
 /// Runs a `netnice` command line and adds it to `log`.
-pub(crate) fn typed(netnice: &Netnice, line: &str, log: &mut Vec<String>) -> Result<CommandOutput> {
+pub(crate) fn run_logged(
+    netnice: &Netnice,
+    line: &str,
+    log: &mut Vec<String>,
+) -> Result<CommandOutput> {
     log.push(format!("netnice {line}"));
     netnice.run_line(line)
 }

@@ -15,7 +15,7 @@ use netnice_sim::adapter::{self, Adapter};
 use netnice_sim::{Flow, Overbooked, Random, Report, Sent, Source};
 use serde_json::json;
 
-use super::simulated::{link, netnice_only, play};
+use super::simulated::{link, netnice_only, simulate};
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 
@@ -97,7 +97,7 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
         )?;
         world.flows.push(flow.from(slot(one.start)));
     }
-    let (report, sent) = play(&world, slot(slots))?;
+    let (report, sent) = simulate(&world, slot(slots))?;
     outcome.paper = json!("straight lines; small deviations where two want the same slot");
     let mut lost = 0.0_f64;
     for (number, one) in connections().iter().enumerate() {
@@ -298,12 +298,12 @@ fn overload(least: Option<Rate>) -> Result<(Report, Vec<Sent>)> {
         let flow = flow.inside(class).from(slot(from * SCALE));
         world.flows.push(flow.until(slot(until * SCALE)));
     }
-    play(&world, slot(600 * SCALE))
+    simulate(&world, slot(600 * SCALE))
 }
 
 /// Section 4.4: cells are fetched from host memory just in time over a bus whose access time
 /// varies, in units from one cell to a whole PDU. The paper claims it without a measurement.
-pub fn fetching(context: &Context, outcome: &mut Outcome) -> Result<()> {
+pub fn fetch_just_in_time(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     outcome.paper = json!("claimed: no delays by fetching on demand, small buffers, host notified");
     let pdus = if context.quick { 2 } else { 100 };

@@ -44,7 +44,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
                 ));
                 set.push(run);
             }
-            judge(outcome, flows, offloads, &set);
+            check(outcome, flows, offloads, &set);
             all.append(&mut set);
         }
     }
@@ -53,7 +53,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-fn judge(outcome: &mut Outcome, flows: u32, offloads: Offloads, runs: &[Run]) {
+fn check(outcome: &mut Outcome, flows: u32, offloads: Offloads, runs: &[Run]) {
     let name = format!("{flows} flows, offloads {offloads:?}");
     let of = |value: fn(&Run) -> f64| runs.iter().map(value).collect::<Vec<f64>>();
     let (mean, p99) = (

@@ -33,7 +33,7 @@ pub fn greedy(name: &str, contract: &str, size: u64) -> Result<Flow> {
 }
 
 /// Runs the simulation until `until`; returns the report and all sent packets.
-pub fn play(world: &World, until: Nanos) -> Result<(Report, Vec<Sent>)> {
+pub fn simulate(world: &World, until: Nanos) -> Result<(Report, Vec<Sent>)> {
     let mut sent = Vec::new();
     let report = world.run(until, |one| sent.push(*one))?;
     Ok((report, sent))

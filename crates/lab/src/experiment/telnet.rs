@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::bench::{SECOND, at, netnice_only, wait_until};
-use super::fig5::await_service;
+use super::ftp_sessions::await_service;
 use super::{Bound, Context, Outcome, figure};
 use crate::plot::{Chart, Series, palette};
 use crate::process::Proc;
@@ -105,7 +105,7 @@ impl Figure {
         for number in 1..=times.runs {
             for (limited, runs) in all.iter_mut().enumerate() {
                 let name = format!("run {number} {}", ["without", "with"][limited]);
-                let Some(run) = self.have(context, &times, &name, limited == 1)? else {
+                let Some(run) = self.load_or_measure(context, &times, &name, limited == 1)? else {
                     continue;
                 };
                 let [idle, busy] = [run.idle(&times), run.congested(&times)].map(|t| Rtt::of(&t));
@@ -124,12 +124,12 @@ impl Figure {
             outcome.note("nothing is judged before there are runs of both kinds");
             return Ok(());
         }
-        self.judge(outcome, &times, &all);
+        self.check(outcome, &times, &all);
         outcome.plot(context, self.id, || self.draw(&times, &all))
     }
 
     /// A kept run, or a run that is measured now. `None` if the context does not select it.
-    fn have(
+    fn load_or_measure(
         &self,
         context: &Context,
         times: &Times,
@@ -224,7 +224,7 @@ impl Figure {
         })
     }
 
-    fn judge(&self, outcome: &mut Outcome, times: &Times, all: &[Vec<Run>; 2]) {
+    fn check(&self, outcome: &mut Outcome, times: &Times, all: &[Vec<Run>; 2]) {
         let gather = |runs: &[Run], of: fn(&Run, &Times) -> Vec<f64>| -> Rtt {
             let all: Vec<f64> = runs.iter().flat_map(|run| of(run, times)).collect();
             Rtt::of(&all)

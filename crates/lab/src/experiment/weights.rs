@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde_json::json;
 
-use super::bench::{MBIT, MS, R100M, SECOND, at, netnice_only, typed, wait_until};
+use super::bench::{MBIT, MS, R100M, SECOND, at, netnice_only, run_logged, wait_until};
 use super::{Bound, Context, Outcome};
 use crate::traffic::{self, Tcp};
 use crate::wire::{self, Flow, Tap};
@@ -42,7 +42,7 @@ fn measure(context: &Context, outcome: &mut Outcome, (a, b, offloads): Case) -> 
     let netnice = world.netnice("client")?;
     let (client, server) = (world.client(), world.server());
     let mut log = Vec::new();
-    typed(
+    run_logged(
         &netnice,
         &format!("link eth0 --rate {}", R100M.text),
         &mut log,
@@ -53,7 +53,7 @@ fn measure(context: &Context, outcome: &mut Outcome, (a, b, offloads): Case) -> 
         let to = at(server, Family::V4, port);
         sinks.push(traffic::start_now(server, &Tcp::listen(to).sink())?);
         let program = traffic::start_waiting(client, &Tcp::connect(to, flows).source())?;
-        typed(
+        run_logged(
             &netnice,
             &format!("set pid:{} --weight {weight}", program.pid()),
             &mut log,

@@ -65,7 +65,7 @@ pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
             json!({"packets in 200 ms": mean, "s/p": wanted(slice), "farthest bin": off}),
         );
     }
-    judge(outcome, context, worst_bin, worst_mean);
+    check(outcome, context, worst_bin, worst_mean);
     let (mean, p99) = pings.mean_and_p99();
     outcome.ours(
         "ping, ms",
@@ -125,7 +125,7 @@ pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
         worst_bin = worst_bin.max(off);
         worst_mean = worst_mean.max((mean / wanted(slice) - 1.0).abs());
     }
-    judge(outcome, context, worst_bin, worst_mean);
+    check(outcome, context, worst_bin, worst_mean);
     let times = record.times(from_port(port(0)));
     let mut worst_rest = 0.0_f64;
     for stage in 0..6_u64 {
@@ -270,7 +270,7 @@ fn shares(record: &Record, slice: u64, from: u64, until: u64) -> (f64, f64) {
     (off.fold(0.0, f64::max), stats::mean(&found))
 }
 
-fn judge(outcome: &mut Outcome, context: &Context, bin: f64, mean: f64) {
+fn check(outcome: &mut Outcome, context: &Context, bin: f64, mean: f64) {
     // Beside other tests the driver may have to wait for its processor.
     let (most, share) = if context.quick {
         (5.0, 3.0)

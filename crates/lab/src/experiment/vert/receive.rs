@@ -16,7 +16,7 @@ use crate::traffic::{self, Udp};
 use crate::world::Family;
 
 /// Samples over time: seconds, and packets received and lost by each consumer.
-struct Seen {
+struct Samples {
     counts: Vec<(f64, [(u64, u64); 2])>,
 }
 
@@ -52,7 +52,7 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     for sender in &mut senders {
         sender.go()?;
     }
-    let seen = Seen::watch([&first, &second], counts);
+    let seen = Samples::watch([&first, &second], counts);
     let mut sent = Vec::new();
     for sender in senders {
         let report = sender.stop()?;
@@ -74,7 +74,7 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
         "",
         Bound::AtMost(0.0),
     );
-    seen.judge(outcome);
+    seen.check(outcome);
     first.end()?;
     second.end()?;
     outcome.plot(context, "vert-fig7", || seen.chart())
@@ -115,9 +115,9 @@ fn check_losses(
     Ok(())
 }
 
-impl Seen {
+impl Samples {
     /// Samples every quarter of a second until all packets are accounted for.
-    fn watch(receivers: [&RunningReceiver; 2], counts: [u64; 2]) -> Seen {
+    fn watch(receivers: [&RunningReceiver; 2], counts: [u64; 2]) -> Samples {
         let begin = Instant::now();
         let mut seen = vec![(0.0, [(0, 0); 2])];
         loop {
@@ -131,7 +131,7 @@ impl Seen {
             seen.push((begin.elapsed().as_secs_f64(), now));
             // Or until nothing changes: the sums then show the missing packets.
             if over || (before == Some(now) && now[0].0 > 0) {
-                return Seen { counts: seen };
+                return Samples { counts: seen };
             }
         }
     }
@@ -148,7 +148,7 @@ impl Seen {
         pairs.map(part).collect()
     }
 
-    fn judge(&self, outcome: &mut Outcome) {
+    fn check(&self, outcome: &mut Outcome) {
         let all = self.losses(1);
         let third = all.len() / 3;
         let mean = |part: &[(f64, f64)]| {
