@@ -14,7 +14,7 @@ use netnice_lab::world::Host;
 use crate::users::{ANN, command_as};
 
 /// ANN's client: sends the requests of a test and prints each response.
-const ASKER: &str = r#"
+const CLIENT_SCRIPT: &str = r#"
 import json, os, socket, struct, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 s.connect(sys.argv[1])
@@ -26,9 +26,9 @@ def ask(request):
 print('connected', flush=True)
 "#;
 
-fn asker(bed: &TestBed, program: &str, args: &[&str]) -> Proc {
+fn start_client(bed: &TestBed, program: &str, args: &[&str]) -> Proc {
     let socket = bed.netnice.runtime().join("netnice.sock");
-    let program = format!("{ASKER}{program}");
+    let program = format!("{CLIENT_SCRIPT}{program}");
     let mut command = command_as(bed.world.client(), ANN);
     command.args(["/usr/bin/python3", "-c", &program]);
     command.arg(socket).args(args);
@@ -39,7 +39,7 @@ fn asker(bed: &TestBed, program: &str, args: &[&str]) -> Proc {
 }
 
 /// Whether the daemon answers root.
-fn answers(bed: &TestBed) -> bool {
+fn daemon_answers(bed: &TestBed) -> bool {
     let ping = bed.netnice.command(&["show", "--json"]);
     let mut within = Command::new("timeout");
     within
@@ -52,7 +52,7 @@ fn answers(bed: &TestBed) -> bool {
 
 /// A program that is exchanged with a FIFO all the time. Its path is long, so that the file often
 /// changes between two accesses to it.
-const SWAPPER: &str = r#"
+const SWAP_SCRIPT: &str = r#"
 import ctypes, threading
 folder = sys.argv[2]
 program, fifo = folder + '/program', folder + '/fifo'
@@ -76,20 +76,20 @@ fn a_fifo_in_place_of_a_program_does_not_block_the_daemon() {
     let folder = bed.world.folder().join("hers");
     fs::create_dir(&folder).expect("a folder");
     chown(&folder, Some(ANN), Some(ANN)).expect("it is hers");
-    let mut asks = asker(&bed, SWAPPER, &[folder.to_str().expect("plain")]);
+    let mut asks = start_client(&bed, SWAP_SCRIPT, &[folder.to_str().expect("plain")]);
     let done = asks.next_line(EVENT_TIMEOUT);
-    assert!(answers(&bed), "the daemon hangs");
+    assert!(daemon_answers(&bed), "the daemon hangs");
     assert_eq!(done.expect("all was answered"), "done");
     // Root may limit a program that ANN can replace.
     let path = folder.join("program");
     bed.netnice
         .run(&["set", &format!("app:{}", path.display()), "--up", "4mbit"])
         .expect("netnice can be started");
-    assert!(answers(&bed), "the daemon hangs");
+    assert!(daemon_answers(&bed), "the daemon hangs");
 }
 
 /// Sends a `find` request for each path.
-const FINDER: &str = r#"
+const FIND_SCRIPT: &str = r#"
 for path in sys.argv[2:]:
     print(ask({"find": {"target": "app:" + path}}).replace(path, 'PATH'), flush=True)
 "#;
@@ -117,7 +117,7 @@ fn errors_do_not_reveal_files_in_folders_that_a_user_cannot_read() {
         path(&open, "none"),
     ];
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
-    let mut asks = asker(&bed, FINDER, &paths);
+    let mut asks = start_client(&bed, FIND_SCRIPT, &paths);
     let mut answer = || asks.next_line(EVENT_TIMEOUT).expect("an answer");
     assert!(answer().contains("found"));
     let missing = answer();
@@ -128,7 +128,7 @@ fn errors_do_not_reveal_files_in_folders_that_a_user_cannot_read() {
 }
 
 /// A file system that never answers: an automount without its daemon, at `sys.argv[1]`.
-const SILENT: &str = r#"
+const HANGING_FILE_SYSTEM_SCRIPT: &str = r#"
 import ctypes, os, sys, time
 read, write = os.pipe()
 os.setpgid(0, 0)
@@ -154,7 +154,9 @@ fn a_hanging_file_system_blocks_only_the_requests_that_name_it() {
     let folder = bed.world.folder().join("silent");
     fs::create_dir(&folder).expect("a folder");
     let mut command = process::own_group("/usr/bin/python3");
-    command.args(["-c", SILENT]).arg(&folder);
+    command
+        .args(["-c", HANGING_FILE_SYSTEM_SCRIPT])
+        .arg(&folder);
     let mut silent = Proc::start(command).expect("python");
     let said = silent.next_line(EVENT_TIMEOUT).expect("it says");
     if said != "mounted" {
@@ -162,13 +164,13 @@ fn a_hanging_file_system_blocks_only_the_requests_that_name_it() {
     }
     let path = folder.join("any/program").display().to_string();
     let paths = [path.as_str(); 8];
-    let mut asks = asker(&bed, FINDER, &paths);
+    let mut asks = start_client(&bed, FIND_SCRIPT, &paths);
     let first = asks.next_line(EVENT_TIMEOUT);
-    let alive = answers(&bed);
+    let alive = daemon_answers(&bed);
     let rest: Vec<_> = (1..paths.len())
         .map(|_| asks.next_line(EVENT_TIMEOUT))
         .collect();
-    let still = answers(&bed);
+    let still = daemon_answers(&bed);
     silent.write_line("end").expect("it ends");
     silent.next_line(EVENT_TIMEOUT).expect("it is unmounted");
     assert!(alive && still, "the daemon hangs");
@@ -180,7 +182,7 @@ fn a_hanging_file_system_blocks_only_the_requests_that_name_it() {
 }
 
 /// Runs `netniced` in a runtime folder for at most 5 s; returns its exit status and messages.
-fn started_in(bed: &TestBed, folder: &Path) -> (Option<i32>, String) {
+fn start_daemon_in(bed: &TestBed, folder: &Path) -> (Option<i32>, String) {
     let mut command = bed.world.client().ns.command("timeout");
     command
         .arg("5")
@@ -204,7 +206,7 @@ fn a_runtime_folder_that_others_can_write_is_refused() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
     };
     let refused = |what: &str| {
-        let (status, said) = started_in(&bed, &folder);
+        let (status, said) = start_daemon_in(&bed, &folder);
         assert_eq!(status, Some(1), "{said}");
         assert!(
             said.contains("is not root's alone") && said.contains(what),
@@ -222,7 +224,7 @@ fn a_runtime_folder_that_others_can_write_is_refused() {
     refused("can be written by others");
     mode(&around, 0o755);
     // `timeout` ends a daemon that serves, with status 124.
-    let (status, said) = started_in(&bed, &folder);
+    let (status, said) = start_daemon_in(&bed, &folder);
     assert_eq!(status, Some(124), "{said}");
 }
 
@@ -284,7 +286,7 @@ fn root_does_not_run_a_driver_from_another_users_folder() {
 }
 
 /// Opens connections of one client and keeps them; prints how many are served.
-const GREEDY: &str = r"
+const GREEDY_CLIENT_SCRIPT: &str = r"
 import socket, sys, time
 held = []
 for _ in range(int(sys.argv[3])):
@@ -315,7 +317,7 @@ fn one_client_of_a_super_server_does_not_block_other_clients() {
         let mut command = host.ns.command("/usr/bin/python3");
         command.args([
             "-c",
-            GREEDY,
+            GREEDY_CLIENT_SCRIPT,
             &at.ip().to_string(),
             "8001",
             &count.to_string(),

@@ -22,7 +22,7 @@ const R8M: Rate = Rate {
 
 /// How the veth pair is connected to the host's network.
 #[derive(Clone, Copy, PartialEq)]
-enum Join {
+enum Connection {
     Routed,
     Bridged,
 }
@@ -31,13 +31,13 @@ enum Join {
 struct Container {
     _slice: Cgroup,
     group: Cgroup,
-    join: Join,
+    connection: Connection,
     number: u16,
 }
 
 impl Container {
     /// Makes a container called `web` in Docker's records.
-    fn new(bed: &TestBed, join: Join) -> Container {
+    fn new(bed: &TestBed, connection: Connection) -> Container {
         // Engines name the cgroup after the id, which is unique on a machine.
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -55,7 +55,7 @@ impl Container {
         server
             .ip("route add 10.88.0.0/24 via 10.77.0.1")
             .expect("a route");
-        if join == Join::Bridged {
+        if connection == Connection::Bridged {
             client.ip("link add br0 type bridge").expect("a bridge");
             client
                 .ip("addr add 10.88.0.1/24 dev br0")
@@ -65,13 +65,13 @@ impl Container {
         Container {
             _slice: slice,
             group,
-            join,
+            connection,
             number,
         }
     }
 
     /// Makes its network, as an engine does before it starts the program.
-    fn network(&self, bed: &TestBed) -> Host {
+    fn make_network(&self, bed: &TestBed) -> Host {
         let client = &bed.world.client().ns;
         let ns = Netns::create(&format!("box{}", self.number)).expect("a namespace");
         let name = ns.name();
@@ -80,9 +80,9 @@ impl Container {
                 "link add vbox type veth peer name eth0 netns {name}"
             ))
             .expect("a pair");
-        match self.join {
-            Join::Routed => client.ip("addr add 10.88.0.1/24 dev vbox"),
-            Join::Bridged => client.ip("link set vbox master br0"),
+        match self.connection {
+            Connection::Routed => client.ip("addr add 10.88.0.1/24 dev vbox"),
+            Connection::Bridged => client.ip("link set vbox master br0"),
         }
         .expect("it is joined");
         client.ip("link set vbox up").expect("it is up");
@@ -108,7 +108,7 @@ impl Container {
 }
 
 /// The rate in bit/s that the container receives, over 1.5 s that begin `settle` seconds from now.
-fn arrives(network: &Host, settle: f64) -> f64 {
+fn received_rate(network: &Host, settle: f64) -> f64 {
     pause(settle);
     let before = network.ns.delivered().expect("counts");
     pause(1.5);
@@ -117,10 +117,10 @@ fn arrives(network: &Host, settle: f64) -> f64 {
 }
 
 /// The limits up, down and both apply to TCP in a running container, and each packet counts once.
-fn held(join: Join) {
+fn check_limited(connection: Connection) {
     let bed = TestBed::new().expect("a test bed");
-    let container = Container::new(&bed, join);
-    let network = container.network(&bed);
+    let container = Container::new(&bed, connection);
+    let network = container.make_network(&bed);
     let (up, down) = (
         bed.sink(5001).expect("a sink"),
         bed.source(5002).expect("a source"),
@@ -148,13 +148,13 @@ fn held(join: Join) {
     let counted = (after - before) as f64 * 8e9 / (to - from) as f64;
     bed.assert_limited(counted, R4M, "what is counted, once");
     let _receives = container.run(&network, &Tcp::connect(down, 3).sink());
-    bed.await_limited(|| arrives(&network, 1.5), R8M, "what it receives");
+    bed.await_limited(|| received_rate(&network, 1.5), R8M, "what it receives");
     bed.run_ok("set container:web --up none --down none --both 4mbit");
     pause(1.0);
     let sum = || {
         let tap = Tap::start(&bed.world.server().ns, "eth0").expect("a meter");
         let from = sys::now_ns();
-        let arrived = arrives(&network, 0.0);
+        let arrived = received_rate(&network, 0.0);
         let to = sys::now_ns();
         let record = tap.stop(&bed.world.server().ns).expect("a record");
         record.validate().expect("sound");
@@ -167,29 +167,29 @@ fn held(join: Join) {
 
 #[test]
 fn a_container_behind_a_route_is_limited_both_ways() {
-    held(Join::Routed);
+    check_limited(Connection::Routed);
 }
 
 #[test]
 fn a_container_behind_a_bridge_is_limited_both_ways() {
-    held(Join::Bridged);
+    check_limited(Connection::Bridged);
 }
 
 #[test]
 fn a_container_restarted_five_times_is_limited_from_its_first_packet() {
-    restarted(5);
+    check_restarts(5);
 }
 
 #[test]
 #[ignore = "many restarts; part of make test-long"]
 fn a_container_restarted_twenty_times_is_limited_from_its_first_packet() {
-    restarted(20);
+    check_restarts(20);
 }
 
 /// Starts a container with a flood `times` times, each time with the same id and a new network.
-fn restarted(times: u16) {
+fn check_restarts(times: u16) {
     let bed = TestBed::new().expect("a test bed");
-    let container = Container::new(&bed, Join::Bridged);
+    let container = Container::new(&bed, Connection::Bridged);
     let to = bed.sink(5001).expect("a sink");
     bed.run_ok("set container:web --up 4mbit");
     let server = &bed.world.server().ns;
@@ -198,10 +198,10 @@ fn restarted(times: u16) {
     let ports = 6000..6000 + times;
     for port in ports.clone() {
         container.group.recreate().expect("the group again");
-        let network = container.network(&bed);
+        let network = container.make_network(&bed);
         // An engine takes a tenth of a second or more between making the interfaces and starting
         // the program.
-        pause(ENGINE);
+        pause(ENGINE_SECONDS);
         let from = std::net::SocketAddr::from(([10, 88, 0, 2], port));
         let before = arrived();
         let _flood = container.run(&network, &Udp::source(from, to).rate(200_000_000));
@@ -213,7 +213,7 @@ fn restarted(times: u16) {
     }
     let record = tap.stop(server).expect("a record");
     record.validate().expect("sound");
-    assert_limited_from_first_packet(&record, ports, MOST);
+    assert_limited_from_first_packet(&record, ports, MAX_FIRST_BYTES);
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn a_container_in_the_hosts_network_is_limited_by_its_cgroup_and_exceptions_are_
         "{}",
         answer.stderr
     );
-    let container = Container::new(&bed, Join::Routed);
+    let container = Container::new(&bed, Connection::Routed);
     let answer = bed.run_with_status("set container:web --min 1mbit --on eth0", 2);
     assert!(
         answer
@@ -261,10 +261,10 @@ fn a_container_in_the_hosts_network_is_limited_by_its_cgroup_and_exceptions_are_
 }
 
 /// Minimum time that an engine needs, in seconds.
-const ENGINE: f64 = 0.1;
+const ENGINE_SECONDS: f64 = 0.1;
 /// Measured time after a flood's first packet, in ns.
 const WINDOW: u64 = 200_000_000;
 /// The most bytes that a limit of 4 Mbit/s passes in 200 ms: its burst of 5 ms, packets that a busy
 /// host delivers 50 ms late, and two packets more. A flood without a limit sends as much in the
 /// first 6 ms.
-const MOST: u64 = 4_000_000 / 8 * (200 + 5 + 50) / 1000 + 2 * 1514;
+const MAX_FIRST_BYTES: u64 = 4_000_000 / 8 * (200 + 5 + 50) / 1000 + 2 * 1514;

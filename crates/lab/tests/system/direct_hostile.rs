@@ -24,7 +24,7 @@ const VICTIM: u16 = 6002;
 const SENDER: u16 = 5000;
 
 /// The receive share that the daemon gives each flow, in millionths.
-const DAEMONS_SHARE: u32 = 500_000;
+const RECEIVE_BUDGET: u32 = 500_000;
 /// Packets of 1500 bytes in a millisecond at 1 Gbit/s.
 const BURST: u64 = 82;
 
@@ -34,8 +34,8 @@ fn below(random: &mut Random, length: usize) -> usize {
 }
 
 /// A datagram from the server to the victim, with right lengths and checksum.
-fn datagram(stations: &[u8; 12], payload: usize, id: u16) -> Vec<u8> {
-    let mut frame = stations.to_vec();
+fn datagram(mac_addresses: &[u8; 12], payload: usize, id: u16) -> Vec<u8> {
+    let mut frame = mac_addresses.to_vec();
     let length = (28 + payload) as u16;
     frame.extend([0x08, 0x00, 0x45, 0]);
     frame.extend(length.to_be_bytes());
@@ -46,11 +46,11 @@ fn datagram(stations: &[u8; 12], payload: usize, id: u16) -> Vec<u8> {
     frame.extend((length - 20).to_be_bytes());
     frame.extend([0, 0]);
     frame.resize(frame.len() + payload, 0x55);
-    mend(&mut frame);
+    set_checksum(&mut frame);
     frame
 }
 
-fn mend(frame: &mut [u8]) {
+fn set_checksum(frame: &mut [u8]) {
     frame[24..26].fill(0);
     let words = frame[14..34].chunks_exact(2);
     let sum: u32 = words
@@ -62,9 +62,9 @@ fn mend(frame: &mut [u8]) {
 }
 
 /// One of eight kinds of bad frames; `true` if the kernel treats it as a VLAN frame.
-fn bad(stations: &[u8; 12], random: &mut Random) -> (Vec<u8>, bool) {
+fn malformed_frame(mac_addresses: &[u8; 12], random: &mut Random) -> (Vec<u8>, bool) {
     let size = below(random, 200);
-    let mut frame = datagram(stations, size, random.draw() as u16 & 63);
+    let mut frame = datagram(mac_addresses, size, random.draw() as u16 & 63);
     match below(random, 8) {
         // Truncated anywhere after the Ethernet header.
         0 => frame.truncate(14 + below(random, frame.len() - 14)),
@@ -77,13 +77,13 @@ fn bad(stations: &[u8; 12], random: &mut Random) -> (Vec<u8>, bool) {
         // IP options of any length, present or not.
         2 => {
             frame[14] = 0x40 | (random.draw() as u8 & 0xf);
-            mend(&mut frame);
+            set_checksum(&mut frame);
         }
         // Fragments that overlap, are too long or too many, of few datagrams.
         3 => {
             let part = random.draw() as u16 & 0x3fff;
             frame[20..22].copy_from_slice(&part.to_be_bytes());
-            mend(&mut frame);
+            set_checksum(&mut frame);
         }
         // A wrong checksum, or a wrong length.
         4 => {
@@ -116,7 +116,7 @@ fn bad(stations: &[u8; 12], random: &mut Random) -> (Vec<u8>, bool) {
 }
 
 /// Starts the good flow's packets from the server's kernel.
-fn well_behaved(world: &World, count: u64) -> Result<traffic::Running> {
+fn start_good_sender(world: &World, count: u64) -> Result<traffic::Running> {
     let (client, server) = (world.client(), world.server());
     let from = at(server, Family::V4, GOOD);
     let udp = Udp::source(from, at(client, Family::V4, GOOD)).rate(10_000_000);
@@ -127,7 +127,7 @@ fn well_behaved(world: &World, count: u64) -> Result<traffic::Running> {
 /// sender must have sent all packets.
 fn await_all(sender: traffic::Running, receiver: &RunningReceiver, count: u64) -> Result<()> {
     let (mut before, mut since) = (receiver.received(), Instant::now());
-    while receiver.received() < count && since.elapsed() < QUIET {
+    while receiver.received() < count && since.elapsed() < IDLE_TIME {
         thread::sleep(Duration::from_millis(20));
         if receiver.received() != before {
             (before, since) = (receiver.received(), Instant::now());
@@ -147,7 +147,7 @@ fn await_all(sender: traffic::Running, receiver: &RunningReceiver, count: u64) -
 ///
 /// If a flood fills the NIC's rings (a stop of 5 ms is enough on a busy machine), frames are lost
 /// there before they are classified, and not all NICs count them.
-fn lost_nothing(
+fn check_no_loss(
     receiver: &RunningReceiver,
     ended_driver: &mut EndedDriver,
     least: u64,
@@ -165,12 +165,12 @@ fn lost_nothing(
 }
 
 /// One in this many frames of the good flow must reach the driver beside a flood: see
-/// [`lost_nothing`].
-const BESIDE_A_FLOOD: u64 = 10;
+/// [`check_no_loss`].
+const MAX_LOST_BESIDE_FLOOD: u64 = 10;
 /// A receiver that got nothing for this time gets nothing more.
-const QUIET: Duration = Duration::from_secs(5);
+const IDLE_TIME: Duration = Duration::from_secs(5);
 
-fn stations(world: &World) -> Result<[u8; 12]> {
+fn mac_addresses(world: &World) -> Result<[u8; 12]> {
     let mac = |host: &world::Host| {
         let shown = host.ns.ip("-br link show eth0")?;
         let word = shown
@@ -189,7 +189,7 @@ fn stations(world: &World) -> Result<[u8; 12]> {
 }
 
 /// Sends bad frames beside a good flow.
-fn hostile(mode: Mode, frames: u64) -> Result<()> {
+fn send_malformed(mode: Mode, frames: u64) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, mode)?;
     let good = setup.add_receiver(&world, GOOD, None)?;
@@ -199,7 +199,7 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
         victim.start(|_| Duration::ZERO)?,
     );
     let running_driver = setup.start(None)?;
-    let stations = stations(&world)?;
+    let mac_addresses = mac_addresses(&world)?;
     let server = world.server();
     let mut raw_socket: File = server.ns.enter(|| Ok(sys::open_raw_socket("eth0")?))?;
     let count = (frames / 500).max(200);
@@ -207,10 +207,10 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
     // every frame in fallback mode, would send ICMP errors.
     let client = world.client();
     let _held = traffic::start_now(client, &Udp::sink(at(client, Family::V4, GOOD)))?;
-    let sender = well_behaved(&world, count)?;
+    let sender = start_good_sender(&world, count)?;
     let (mut random, mut tagged, mut refused) = (Random::new(1), 0, 0);
     for number in 0..frames {
-        let (frame, is_tagged) = bad(&stations, &mut random);
+        let (frame, is_tagged) = malformed_frame(&mac_addresses, &mut random);
         match raw_socket.write(&frame) {
             Ok(_) => tagged += u64::from(is_tagged),
             // The frame is longer than the device accepts.
@@ -225,7 +225,7 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
     await_all(sender, &good, count)?;
     thread::sleep(Duration::from_millis(300));
     let mut ended_driver = running_driver.end()?;
-    lost_nothing(&good, &mut ended_driver, count)?;
+    check_no_loss(&good, &mut ended_driver, count)?;
     let link = ended_driver.event_loop().link().counters();
     let looked = ended_driver.event_loop().turn().demux().counters();
     ended_driver.event_loop().turn().invariants();
@@ -291,7 +291,7 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
         .then(|| traffic::start_now(server, &storm))
         .transpose()?;
     let count = seconds * 1250;
-    let sender = well_behaved(&world, count)?;
+    let sender = start_good_sender(&world, count)?;
     let begin = sys::now_ns();
     await_all(sender, &good, count)?;
     let end = sys::now_ns();
@@ -303,7 +303,7 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
     let mut ended_driver = running_driver.end()?;
     running_sender.end()?;
     let least = if flooded { count / leeway.part } else { count };
-    lost_nothing(&good, &mut ended_driver, least)?;
+    check_no_loss(&good, &mut ended_driver, least)?;
     let record = tap.stop(&world.server().ns)?;
     let is_ours = |flow: &netnice_lab::wire::Flow| {
         flow.inbound && flow.source.1 == SENDER && flow.target.1 == SINK
@@ -401,20 +401,20 @@ fn flooded(seconds: u64, leeway: &Leeway) -> Result<()> {
 
 /// Bursts of one millisecond at 1 Gbit/s to a flow with the daemon's share, with a pause in
 /// between.
-fn bursts(count: u64, pause: Duration) -> Result<()> {
+fn send_bursts(count: u64, pause: Duration) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
-    let half = Share::new(DAEMONS_SHARE, Nanos::from_millis(1));
+    let half = Share::new(RECEIVE_BUDGET, Nanos::from_millis(1));
     let receiver = setup.add_receiver(&world, VICTIM, Some(half))?;
     let receiver = receiver.start(|_| Duration::ZERO)?;
     let running_driver = setup.start(None)?;
-    let stations = stations(&world)?;
+    let mac_addresses = mac_addresses(&world)?;
     let mut raw_socket: File = (world.server().ns).enter(|| Ok(sys::open_raw_socket("eth0")?))?;
     let mut took = Duration::ZERO;
     for burst in 0..count {
         let begin = Instant::now();
         for number in 0..BURST {
-            let frame = datagram(&stations, 1472, (burst * BURST + number) as u16);
+            let frame = datagram(&mac_addresses, 1472, (burst * BURST + number) as u16);
             raw_socket.write_all(&frame)?;
         }
         took += begin.elapsed();
@@ -449,15 +449,15 @@ fn bursts(count: u64, pause: Duration) -> Result<()> {
 #[test]
 fn a_burst_of_a_millisecond_is_not_cut() {
     world::begin().expect("a clean machine");
-    bursts(50, Duration::from_millis(10)).unwrap_or_else(|e| panic!("{e:#}"));
+    send_bursts(50, Duration::from_millis(10)).unwrap_or_else(|e| panic!("{e:#}"));
 }
 
 /// Several flows with the daemon's share are flooded at once, beside one that is not.
-fn several(victims: u16, seconds: u64) -> Result<()> {
+fn flood_several(victims: u16, seconds: u64) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
     let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
-    let share = || Some(Share::new(DAEMONS_SHARE, Nanos::from_millis(1)));
+    let share = || Some(Share::new(RECEIVE_BUDGET, Nanos::from_millis(1)));
     let good = setup.add_receiver(&world, GOOD, share())?;
     let ports: Vec<u16> = (VICTIM..VICTIM + victims).collect();
     let mut receivers = Vec::new();
@@ -477,7 +477,7 @@ fn several(victims: u16, seconds: u64) -> Result<()> {
         .collect();
     let storms = storms?;
     let count = seconds * 1250;
-    let sender = well_behaved(&world, count)?;
+    let sender = start_good_sender(&world, count)?;
     await_all(sender, &good, count)?;
     for storm in storms {
         storm.stop()?;
@@ -498,8 +498,8 @@ fn several(victims: u16, seconds: u64) -> Result<()> {
         of_life(ended_driver.event_loop().spent().receiving.0) * 100.0,
         of_life(ended_driver.worked.as_nanos() as u64) * 100.0,
     );
-    lost_nothing(&good, &mut ended_driver, count / BESIDE_A_FLOOD)?;
-    let most = f64::from(DAEMONS_SHARE) / 1e6;
+    check_no_loss(&good, &mut ended_driver, count / MAX_LOST_BESIDE_FLOOD)?;
+    let most = f64::from(RECEIVE_BUDGET) / 1e6;
     ensure!(
         charged <= most + 0.02,
         "{charged:.4} of a processor was charged, and all have {most:.1}"
@@ -511,7 +511,7 @@ fn several(victims: u16, seconds: u64) -> Result<()> {
 fn several_flooded_flows_get_no_more_time_than_one() {
     world::begin().expect("a clean machine");
     for victims in [2, 8] {
-        several(victims, 1).unwrap_or_else(|e| panic!("{victims}: {e:#}"));
+        flood_several(victims, 1).unwrap_or_else(|e| panic!("{victims}: {e:#}"));
     }
 }
 
@@ -519,7 +519,7 @@ fn several_flooded_flows_get_no_more_time_than_one() {
 fn malformed_frames_are_counted_and_disturb_no_flow() {
     world::begin().expect("a clean machine");
     for mode in [Mode::Native, Mode::Fallback] {
-        hostile(mode, 40_000).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
+        send_malformed(mode, 40_000).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
     }
 }
 
@@ -528,7 +528,7 @@ fn malformed_frames_are_counted_and_disturb_no_flow() {
 fn a_million_malformed_frames_disturb_no_flow() {
     world::begin().expect("a clean machine");
     for mode in [Mode::Native, Mode::Fallback] {
-        hostile(mode, 1_000_000).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
+        send_malformed(mode, 1_000_000).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
     }
 }
 
@@ -540,7 +540,7 @@ fn a_flood_is_charged_to_the_flooded_flow() {
     // share.
     let leeway = Leeway {
         share: 10_000,
-        part: BESIDE_A_FLOOD,
+        part: MAX_LOST_BESIDE_FLOOD,
         rate: 0.5,
         processor: None,
         charged: 0.5,

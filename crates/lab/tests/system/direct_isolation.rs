@@ -81,7 +81,7 @@ const LINK: u64 = 1_000_000_000;
 const SMALL: usize = 100;
 
 /// The results of a run.
-struct Seen {
+struct Measured {
     /// The good flow: packets per second, and the p99 of its lateness in us.
     rate: f64,
     late: f64,
@@ -196,7 +196,7 @@ fn punch_hole(file: &std::fs::File) -> Result<bool> {
 }
 
 /// Runs the good flow beside eight others, which are good or rogues.
-fn run(seconds: f64, rogues: bool, contracts: &Contracts) -> Result<Seen> {
+fn run(seconds: f64, rogues: bool, contracts: &Contracts) -> Result<Measured> {
     let world = World::pair(Pair::default())?;
     // Only the driver may send packets to the receiver.
     for host in [world.client(), world.server()] {
@@ -226,7 +226,7 @@ fn run(seconds: f64, rogues: bool, contracts: &Contracts) -> Result<Seen> {
     let times = &times[times.len() / 10..];
     let (first, last) = (times[0], times[times.len() - 1]);
     let (frames, forbidden) = check_capture(&file, GOOD..=GOOD + 8)?;
-    Ok(Seen {
+    Ok(Measured {
         rate: (times.len() - 1) as f64 * 1e9 / (last - first) as f64,
         late: stats::percentile(&lateness(times, contracts), 99.0),
         disconnected,
@@ -445,7 +445,7 @@ fn is_allowed(frame: &[u8], length: usize, ports: &RangeInclusive<u16>) -> bool 
         && half(36) == SINK
 }
 
-fn isolation(seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Result<Seen> {
+fn check_isolation(seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Result<Measured> {
     let alone = run(seconds, false, contracts)?;
     let beside = run(seconds, true, contracts)?;
     println!(
@@ -499,7 +499,7 @@ fn isolation(seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Result<See
 #[test]
 fn rogues_are_disconnected_by_the_violated_rule_and_send_nothing_forbidden() {
     world::begin().expect("a clean machine");
-    let seen = isolation(2.0, &SLOW, &LOOSE).unwrap_or_else(|e| panic!("{e:#}"));
+    let seen = check_isolation(2.0, &SLOW, &LOOSE).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(seen.flips > 1000, "{} bytes flipped", seen.flips);
 }
 
@@ -507,6 +507,6 @@ fn rogues_are_disconnected_by_the_violated_rule_and_send_nothing_forbidden() {
 #[ignore = "ten million flips, on a quiet machine"]
 fn ten_million_flips_and_all_violations_disturb_no_flow() {
     world::begin().expect("a clean machine");
-    let seen = isolation(40.0, &CONTRACTS, &TIGHT).unwrap_or_else(|e| panic!("{e:#}"));
+    let seen = check_isolation(40.0, &CONTRACTS, &TIGHT).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(seen.flips >= 10_000_000, "{} bytes flipped", seen.flips);
 }

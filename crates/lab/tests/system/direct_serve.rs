@@ -22,10 +22,10 @@ const LINK: u64 = 20_000_000;
 const PERIOD: u64 = 100;
 const DEVICE: &str = "/dev/cpu_dma_latency";
 /// Wake-up latency in microseconds that a driver requests, and the kernel's default.
-const AWAKE: i32 = 0;
-const AS_THEY_LIKE: i32 = 2_000_000_000;
+const NO_SLEEP: i32 = 0;
+const NO_REQUEST: i32 = 2_000_000_000;
 
-fn slices(mode: Mode) -> Result<()> {
+fn check_slices(mode: Mode) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, mode)?;
     let senders: Result<Vec<SenderProgram>> = SLICES
@@ -138,24 +138,24 @@ fn processors_stay_awake_while_a_cell_flow_sends() {
     // Awake while packets are sent, and the default before and after.
     let cell = asked(
         "cell pcr=10mbit,cdvt=500us",
-        |asked, arrived| arrived >= 20 && asked.contains(&AWAKE),
-        |asked| asked.last() == Some(&AS_THEY_LIKE),
+        |asked, arrived| arrived >= 20 && asked.contains(&NO_SLEEP),
+        |asked| asked.last() == Some(&NO_REQUEST),
     );
     let cell = cell.expect("a cell flow");
-    assert_eq!(cell[..2], [AS_THEY_LIKE, AWAKE], "{cell:?}");
+    assert_eq!(cell[..2], [NO_REQUEST, NO_SLEEP], "{cell:?}");
     // A slice has no departure times.
     let slice = asked("slice 10ms/100ms", |_, arrived| arrived >= 200, |_| true);
-    assert_eq!(slice.expect("a slice"), [AS_THEY_LIKE]);
+    assert_eq!(slice.expect("a slice"), [NO_REQUEST]);
 }
 
 #[test]
 fn six_programs_each_get_their_slice() {
     world::begin().expect("a clean machine");
-    slices(Mode::Native).unwrap_or_else(|e| panic!("native: {e:#}"));
+    check_slices(Mode::Native).unwrap_or_else(|e| panic!("native: {e:#}"));
 }
 
 #[test]
 fn six_programs_each_get_their_slice_without_af_xdp() {
     world::begin().expect("a clean machine");
-    slices(Mode::Fallback).unwrap_or_else(|e| panic!("fallback: {e:#}"));
+    check_slices(Mode::Fallback).unwrap_or_else(|e| panic!("fallback: {e:#}"));
 }

@@ -15,13 +15,17 @@ use crate::users::{ANN, as_user, command_as, setpriv};
 
 /// Starts a Python program of ANN on the client, in a cgroup if given, and waits for its first
 /// line.
-fn hostile(bed: &TestBed, group: Option<&Cgroup>, program: &str, args: &[&str]) -> Proc {
+fn start_evading(bed: &TestBed, group: Option<&Cgroup>, program: &str, args: &[&str]) -> Proc {
     let mut command = bed.world.client().ns.command("sh");
     let enter = "test -z \"$0\" || echo 0 > \"$0\"; exec \"$@\"";
     let procs = group.map(|group| group.procs().display().to_string());
     command.args(["-c", enter, &procs.unwrap_or_default()]);
     command.args(setpriv(ANN));
-    command.args(["/usr/bin/python3", "-c", &format!("{PRELUDE}{program}")]);
+    command.args([
+        "/usr/bin/python3",
+        "-c",
+        &format!("{SCRIPT_PRELUDE}{program}"),
+    ]);
     command.args(args);
     let mut process = Proc::start(command).expect("a program");
     let said = process.next_line(EVENT_TIMEOUT);
@@ -31,7 +35,7 @@ fn hostile(bed: &TestBed, group: Option<&Cgroup>, program: &str, args: &[&str]) 
 
 /// `fill` uses up a socket's option memory: a datagram socket joins multicast groups, a TCP socket
 /// adds keys for peers that do not exist.
-const PRELUDE: &str = r"
+const SCRIPT_PRELUDE: &str = r"
 import ctypes, os, signal, socket, struct, sys, time
 def join(s, number):
     group = socket.inet_pton(socket.AF_INET6, 'ff02::db8:%x' % number)
@@ -53,7 +57,7 @@ def fill(s, add):
 
 /// Sends datagrams, at most eight in a row each millisecond, from a socket without memory for a
 /// tag.
-const SENDER: &str = r"
+const SENDER_SCRIPT: &str = r"
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 s.bind(('::', int(sys.argv[3])))
 fill(s, join)
@@ -66,7 +70,7 @@ while True:
 ";
 
 /// Sends from the last of thousands of sockets.
-const CROWD: &str = r"
+const MANY_SOCKETS_SCRIPT: &str = r"
 import resource
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -81,7 +85,7 @@ while True:
 
 /// Receives on such a socket without sending; for each input line prints the bits so far and the
 /// time.
-const RECEIVER: &str = r"
+const RECEIVER_SCRIPT: &str = r"
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 s.bind(('::', int(sys.argv[1])))
 fill(s, join)
@@ -97,7 +101,7 @@ while True:
 ";
 
 /// Serves connections of a listener without memory for a tag.
-const LISTENER: &str = r"
+const LISTENER_SCRIPT: &str = r"
 s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 s.bind(('', int(sys.argv[1])))
 fill(s, add_key)
@@ -116,7 +120,7 @@ fn sink(bed: &TestBed, port: u16) -> (traffic::Running, String) {
     (sink, to.ip().to_string())
 }
 
-fn sent(bed: &TestBed) -> f64 {
+fn sent_rate(bed: &TestBed) -> f64 {
     // By then the packets that the flood queued before the limit have left.
     bed.sent_rate(1.0, 1.5).expect("a rate")
 }
@@ -125,50 +129,50 @@ fn sent(bed: &TestBed) -> f64 {
 fn a_socket_without_room_for_a_tag_is_limited() {
     let mut bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
-    let program = hostile(&bed, None, SENDER, &[&to, "5001", "6001"]);
+    let program = start_evading(&bed, None, SENDER_SCRIPT, &[&to, "5001", "6001"]);
     let pid = program.pid();
     let answer = bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
     assert!(
         answer.stdout.contains("have no room for a tag"),
         "{answer:?}"
     );
-    bed.await_limited(|| sent(&bed), R4M, "a process");
+    bed.await_limited(|| sent_rate(&bed), R4M, "a process");
     bed.netnice.kill_daemon();
     bed.netnice.start_daemon().expect("it starts again");
-    bed.await_limited(|| sent(&bed), R4M, "after the daemon was killed");
+    bed.await_limited(|| sent_rate(&bed), R4M, "after the daemon was killed");
     bed.run_ok(&format!("clear pid:{pid}"));
     bed.await_unlimited((0.3, 0.5), R4M, "nobody limits it");
     // A rule of the policy has the same effect.
     let rule = format!("[[rule]]\nname = \"ann\"\nmatch = \"user:{ANN}\"\nup = \"4mbit\"\n");
     fs::write(bed.netnice.policy(), rule).expect("a policy");
     bed.run_ok("reload");
-    bed.await_limited(|| sent(&bed), R4M, "a user of the policy");
+    bed.await_limited(|| sent_rate(&bed), R4M, "a user of the policy");
 }
 
 #[test]
 fn each_of_thousands_of_sockets_is_limited() {
     let mut bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
-    let program = hostile(&bed, None, CROWD, &[&to, "5001"]);
+    let program = start_evading(&bed, None, MANY_SOCKETS_SCRIPT, &[&to, "5001"]);
     let pid = program.pid();
     let answer = bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
     assert!(answer.stdout.contains("held a moment later"), "{answer:?}");
-    held_soon(&bed, "a process");
+    await_limited(&bed, "a process");
     bed.run_ok(&format!("clear pid:{pid}"));
     bed.await_unlimited((0.3, 0.5), R4M, "nobody limits it");
     // A daemon that is killed before it has tagged all sockets leaves the rest to the next one.
     bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
     bed.netnice.kill_daemon();
     bed.netnice.start_daemon().expect("it starts again");
-    held_soon(&bed, "after the daemon was killed");
+    await_limited(&bed, "after the daemon was killed");
 }
 
 /// Fails unless the limit holds within [`EVENT_TIMEOUT`], and then once more. The daemon tags
 /// thousands of sockets in steps; on an emulated machine that takes seconds.
-fn held_soon(bed: &TestBed, what: &str) {
-    let is_held = becomes_true(|| sent(bed) <= 1.03 * R4M.bits as f64);
+fn await_limited(bed: &TestBed, what: &str) {
+    let is_held = becomes_true(|| sent_rate(bed) <= 1.03 * R4M.bits as f64);
     assert!(is_held, "{what}: it sends more than its limit");
-    bed.await_limited(|| sent(bed), R4M, what);
+    bed.await_limited(|| sent_rate(bed), R4M, what);
 }
 
 #[test]
@@ -176,8 +180,8 @@ fn an_open_socket_without_room_for_a_tag_is_limited_by_its_cgroup() {
     let bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
     let group = Cgroup::create("full.slice").expect("a group");
-    let _sends = hostile(&bed, Some(&group), SENDER, &[&to, "5001", "6001"]);
-    let mut receives = hostile(&bed, Some(&group), RECEIVER, &["6002"]);
+    let _sends = start_evading(&bed, Some(&group), SENDER_SCRIPT, &[&to, "5001", "6001"]);
+    let mut receives = start_evading(&bed, Some(&group), RECEIVER_SCRIPT, &["6002"]);
     let at = bench::at(bed.world.client(), Family::V6, 6002);
     let from = bench::at(bed.world.server(), Family::V6, 6003);
     let flood = Udp::source(from, at).rate(16_000_000);
@@ -186,7 +190,7 @@ fn an_open_socket_without_room_for_a_tag_is_limited_by_its_cgroup() {
         "set cgroup:{} --up 4mbit --down 4mbit",
         group.path()
     ));
-    bed.await_limited(|| sent(&bed), R4M, "what the group sends");
+    bed.await_limited(|| sent_rate(&bed), R4M, "what the group sends");
     let mut received = || {
         receives.write_line("?").expect("it hears");
         let line = receives.next_line(EVENT_TIMEOUT).expect("it counts");
@@ -204,7 +208,7 @@ fn an_open_socket_without_room_for_a_tag_is_limited_by_its_cgroup() {
 #[test]
 fn connections_of_a_listener_without_room_for_a_tag_are_limited() {
     let bed = TestBed::new().expect("a test bed");
-    let program = hostile(&bed, None, LISTENER, &["6001"]);
+    let program = start_evading(&bed, None, LISTENER_SCRIPT, &["6001"]);
     let answer = bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
     assert!(
         answer.stdout.contains("have no room for a tag"),
@@ -212,11 +216,11 @@ fn connections_of_a_listener_without_room_for_a_tag_are_limited() {
     );
     let asks = Tcp::connect(bed.client(6001), 2).sink();
     let _asks = traffic::start_now(bed.world.server(), &asks).expect("who downloads");
-    bed.await_limited(|| sent(&bed), R4M, "accepted connections");
+    bed.await_limited(|| sent_rate(&bed), R4M, "accepted connections");
 }
 
 /// Sends datagrams under a process name that is not valid text, from the start or from a signal on.
-const NAMELESS: &str = r"
+const INVALID_NAME_SCRIPT: &str = r"
 libc = ctypes.CDLL(None)
 def call(name): libc.prctl(15, name, 0, 0, 0)
 if sys.argv[3] == 'now': call(b'\xff\xfe) \x1b[31m')
@@ -233,10 +237,10 @@ while True:
 fn a_process_whose_name_is_not_utf8_is_limited() {
     let bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
-    let program = hostile(&bed, None, NAMELESS, &[&to, "5001", "now"]);
+    let program = start_evading(&bed, None, INVALID_NAME_SCRIPT, &[&to, "5001", "now"]);
     let pid = program.pid();
     bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
-    bed.await_limited(|| sent(&bed), R4M, "a process without a name");
+    bed.await_limited(|| sent_rate(&bed), R4M, "a process without a name");
     let said = bed.run_ok(&format!("explain pid:{pid}")).stdout;
     assert!(!said.contains('\x1b'), "{said:?}");
 }
@@ -245,7 +249,7 @@ fn a_process_whose_name_is_not_utf8_is_limited() {
 fn a_process_that_takes_a_name_that_is_not_utf8_stays_limited_over_a_restart() {
     let mut bed = TestBed::new().expect("a test bed");
     let (_sink, to) = sink(&bed, 5001);
-    let program = hostile(&bed, None, NAMELESS, &[&to, "5001", "later"]);
+    let program = start_evading(&bed, None, INVALID_NAME_SCRIPT, &[&to, "5001", "later"]);
     let pid = program.pid();
     bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
     let comm = || fs::read(format!("/proc/{pid}/comm")).expect("its name");
@@ -257,11 +261,11 @@ fn a_process_that_takes_a_name_that_is_not_utf8_stays_limited_over_a_restart() {
         bed.netnice.start_daemon().expect("it starts again");
     }
     assert_ne!(bed.target(&format!("pid:{pid}")), serde_json::Value::Null);
-    bed.await_limited(|| sent(&bed), R4M, "after a restart");
+    bed.await_limited(|| sent_rate(&bed), R4M, "after a restart");
 }
 
 /// A slice and a cgroup in it that ANN owns, like `user@UID.service`.
-fn part_of_ann() -> (Cgroup, Cgroup) {
+fn delegated_slice() -> (Cgroup, Cgroup) {
     let slice = Cgroup::create("user.slice").expect("a slice");
     let part = slice
         .below(&format!("user@{ANN}.service"))
@@ -273,7 +277,7 @@ fn part_of_ann() -> (Cgroup, Cgroup) {
 }
 
 /// Makes a cgroup that ANN owns.
-fn made_by_ann(part: &Cgroup, name: &str) -> Cgroup {
+fn make_group_as_ann(part: &Cgroup, name: &str) -> Cgroup {
     let group = part.below(name).expect("a group");
     let folder = group.procs();
     let folder = folder.parent().expect("a folder");
@@ -284,9 +288,9 @@ fn made_by_ann(part: &Cgroup, name: &str) -> Cgroup {
 #[test]
 fn a_users_own_cgroup_does_not_get_the_contract_of_a_unit() {
     let bed = TestBed::new().expect("a test bed");
-    let (slice, part) = part_of_ann();
+    let (slice, part) = delegated_slice();
     let name = format!("nn{}-name.service", std::process::id());
-    let hers = made_by_ann(&part, &name);
+    let hers = make_group_as_ann(&part, &name);
     // Only the cgroup that ANN made has this name.
     let answer = bed.run_with_status(&format!("set unit:{name} --up 4mbit"), 1);
     assert!(answer.stderr.contains("is it running?"), "{answer:?}");
@@ -308,7 +312,7 @@ fn a_users_own_cgroup_does_not_get_the_contract_of_a_unit() {
     let words = [&words[..], &[procs.to_str().expect("plain")]].concat();
     let sends = Tcp::connect(to, 2).source();
     let _sends = traffic::start_through(bed.world.client(), &words, None, &sends).expect("it runs");
-    bed.await_limited(|| sent(&bed), R4M, "the unit");
+    bed.await_limited(|| sent_rate(&bed), R4M, "the unit");
 }
 
 #[test]
@@ -319,8 +323,8 @@ fn a_users_own_cgroup_is_not_treated_as_a_container() {
     fs::create_dir_all(&record).expect("a folder");
     let text = format!(r#"{{"ID":"{id}","Name":"/web","State":{{"Running":true}}}}"#);
     fs::write(record.join("config.v2.json"), text).expect("a record");
-    let (slice, part) = part_of_ann();
-    let _hers = made_by_ann(&part, &format!("docker-{id}.scope"));
+    let (slice, part) = delegated_slice();
+    let _hers = make_group_as_ann(&part, &format!("docker-{id}.scope"));
     let other = slice
         .below(&format!("docker-{}.scope", id.replace('0', "1")))
         .expect("a group");
@@ -368,7 +372,7 @@ fn slots(bed: &TestBed, device: &str) -> Vec<String> {
 }
 
 /// A container with a network of its own, behind a veth pair.
-fn network(bed: &TestBed) -> Host {
+fn make_network(bed: &TestBed) -> Host {
     let client = &bed.world.client().ns;
     let ns = Netns::create("tcindex").expect("a namespace");
     let name = ns.name();
@@ -406,7 +410,7 @@ fn a_container_that_marks_packets_as_already_shaped_is_limited() {
     let slice = Cgroup::create("box.slice").expect("a slice");
     let id = format!("{:08x}", std::process::id()).repeat(8);
     let group = slice.below(&format!("docker-{id}.scope")).expect("a group");
-    let inside = network(&bed);
+    let inside = make_network(&bed);
     let to = bed.sink(5001).expect("a sink");
     let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\""];
     let procs = group.procs();
@@ -414,7 +418,7 @@ fn a_container_that_marks_packets_as_already_shaped_is_limited() {
     let sends = Tcp::connect(to, 2).source();
     let _sends = traffic::start_through(&inside, &words, None, &sends).expect("it runs");
     bed.run_ok(&format!("set container:{id} --up 4mbit"));
-    bed.await_limited(|| sent(&bed), R4M, "as it is");
+    bed.await_limited(|| sent_rate(&bed), R4M, "as it is");
     // The container's own classifier may give packets any tc_index, also the ones that netnice
     // uses.
     inside
@@ -436,7 +440,7 @@ fn a_container_that_marks_packets_as_already_shaped_is_limited() {
             rate / 1e6
         );
     }
-    bed.await_limited(|| sent(&bed), R4M, "in the end");
+    bed.await_limited(|| sent_rate(&bed), R4M, "in the end");
 }
 
 /// A set-user-id program that ANN runs belongs to root, not to ANN.

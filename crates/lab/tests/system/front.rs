@@ -45,7 +45,7 @@ struct Pings {
 
 impl Pings {
     /// Starts the pings. A ping without an answer within the bound ends them with an error.
-    fn of(dir: &RuntimeDir) -> Pings {
+    fn start(dir: &RuntimeDir) -> Pings {
         let stop = Arc::new(AtomicBool::new(false));
         let answered = Arc::new(AtomicUsize::new(0));
         let (dir, over, count) = (dir.clone(), stop.clone(), answered.clone());
@@ -54,7 +54,7 @@ impl Pings {
             while !over.load(Ordering::Relaxed) {
                 let begun = Instant::now();
                 let pong = Client::connect(&dir)
-                    .and_then(|mut client| client.call_within(BOUND, &ping(), None))
+                    .and_then(|mut client| client.call_within(PING_TIMEOUT, &ping(), None))
                     .map_err(|error| format!("ping {}: {error}", took.len()))?;
                 assert!(matches!(pong, Response::Pong(_)), "{pong:?}");
                 took.push(begun.elapsed());
@@ -71,14 +71,14 @@ impl Pings {
     }
 
     /// Waits for `least`, and until enough pings were answered or one failed.
-    fn go_on(&self, least: Duration) {
+    fn await_enough(&self, least: Duration) {
         thread::sleep(least);
         let answered = self.answered.clone();
-        becomes_true(|| answered.load(Ordering::Relaxed) >= ENOUGH || self.thread.is_finished());
+        becomes_true(|| answered.load(Ordering::Relaxed) >= MIN_PINGS || self.thread.is_finished());
     }
 
     /// Ends the pings and prints their durations; returns their p99.
-    fn judge(self, what: &str) -> Duration {
+    fn stop(self, what: &str) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         let took = self.thread.join().expect("the pings");
         let mut took = took.unwrap_or_else(|error| panic!("while {what}: {error}"));
@@ -91,7 +91,7 @@ impl Pings {
             at(99),
             at(100)
         );
-        assert!(took.len() >= ENOUGH, "{} pings only", took.len());
+        assert!(took.len() >= MIN_PINGS, "{} pings only", took.len());
         at(99)
     }
 }
@@ -122,9 +122,14 @@ impl Lingering {
     /// Sends the descriptor in all ways. Returns whether the kernel passed it in any way, and the
     /// connections that stay open. Each way adds copies that one thread closes one after the other,
     /// so this process's copy is closed long before the last one.
-    fn pass_on(&self, socket: &Path) -> (bool, Vec<UnixStream>) {
-        let ways = [Way::One, Way::Three, Way::Queued, Way::Part];
-        let gone = ways.map(|way| way.go(socket, self.near.as_fd()));
+    fn send_all_ways(&self, socket: &Path) -> (bool, Vec<UnixStream>) {
+        let ways = [
+            SendKind::One,
+            SendKind::Three,
+            SendKind::Queued,
+            SendKind::Part,
+        ];
+        let gone = ways.map(|kind| kind.send(socket, self.near.as_fd()));
         let went = gone.iter().any(|(went, _)| *went);
         (
             went,
@@ -134,7 +139,7 @@ impl Lingering {
 
     /// Closes this process's copy in a thread, because the close blocks if it is the last copy.
     /// Returns the other end, which must be kept.
-    fn let_go(self) -> TcpStream {
+    fn close_in_thread(self) -> TcpStream {
         let near = self.near;
         thread::spawn(move || drop(near));
         self.far
@@ -143,7 +148,7 @@ impl Lingering {
 
 /// Ways to make the reader of the socket close a descriptor.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum SendKind {
     /// One descriptor with a whole request.
     One,
     /// Three descriptors with a whole request.
@@ -154,34 +159,34 @@ enum Way {
     Part,
 }
 
-impl Way {
+impl SendKind {
     /// Connects and sends; returns whether the kernel passed a descriptor.
-    fn go(self, socket: &Path, fd: BorrowedFd<'_>) -> (bool, Option<UnixStream>) {
+    fn send(self, socket: &Path, fd: BorrowedFd<'_>) -> (bool, Option<UnixStream>) {
         let frame = encode_request(&ping()).expect("short");
         let Ok(stream) = UnixStream::connect(socket) else {
             return (false, None);
         };
         let send = |bytes: &[u8], many: usize| fds::send(stream.as_fd(), bytes, &vec![fd; many]);
         let sent = match self {
-            Way::One => send(&frame, 1),
-            Way::Three => send(&frame, 3),
-            Way::Queued => frame
+            SendKind::One => send(&frame, 1),
+            SendKind::Three => send(&frame, 3),
+            SendKind::Queued => frame
                 .chunks(1)
                 .map(|byte| send(byte, 1))
                 .next_back()
                 .expect("a byte"),
-            Way::Part => send(&frame[..3], 1),
+            SendKind::Part => send(&frame[..3], 1),
         };
-        let keeps = !matches!(self, Way::Queued);
+        let keeps = !matches!(self, SendKind::Queued);
         (sent.is_ok(), keeps.then_some(stream))
     }
 }
 
 /// One user sends descriptors whose close blocks, in all ways, while another user pings. Returns
 /// the number that the kernel passed.
-fn descriptors_that_block(bed: &TestBed) -> usize {
+fn send_blocking_descriptors(bed: &TestBed) -> usize {
     let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
-    let others = Pings::of(&dir);
+    let others = Pings::start(&dir);
     let sockets: Vec<Lingering> = (0..50).map(|_| Lingering::new()).collect();
     let passed = Arc::new(AtomicUsize::new(0));
     let count = passed.clone();
@@ -189,16 +194,16 @@ fn descriptors_that_block(bed: &TestBed) -> usize {
         let mut held = Vec::new();
         let mut far = Vec::new();
         for socket in sockets {
-            let (went, streams) = socket.pass_on(&dir.socket());
+            let (went, streams) = socket.send_all_ways(&dir.socket());
             count.fetch_add(usize::from(went), Ordering::Relaxed);
             held.push(streams);
-            far.push(socket.let_go());
+            far.push(socket.close_in_thread());
         }
         (held, far)
     });
     let kept = attack.join().expect("the attack");
-    others.go_on(Duration::from_secs(2));
-    others.judge("50 descriptors whose close blocks");
+    others.await_enough(Duration::from_secs(2));
+    others.stop("50 descriptors whose close blocks");
     let passed = passed.load(Ordering::Relaxed);
     println!("{passed} of 50 were let through by the kernel");
     // The other ends close, so that the lingering connections end.
@@ -208,15 +213,15 @@ fn descriptors_that_block(bed: &TestBed) -> usize {
 
 /// Blocks the front's thread of a user: the front is stopped until this process has closed its copy
 /// of the sent descriptor. Returns what the caller must keep open.
-fn stick(bed: &TestBed) -> (Vec<UnixStream>, TcpStream) {
+fn block_users_thread(bed: &TestBed) -> (Vec<UnixStream>, TcpStream) {
     let front = front(daemon(bed)).expect("a front") as i32;
     let path = bed.netnice.runtime().join("netnice.sock");
     sys::kill(front, libc::SIGSTOP).expect("root may");
     let sent = as_user(ANN, move || {
         let socket = Lingering::new();
-        let (went, held) = socket.pass_on(&path);
+        let (went, held) = socket.send_all_ways(&path);
         assert!(went, "nothing came through");
-        let far = socket.let_go();
+        let far = socket.close_in_thread();
         thread::sleep(Duration::from_millis(100));
         (held, far)
     });
@@ -226,7 +231,7 @@ fn stick(bed: &TestBed) -> (Vec<UnixStream>, TcpStream) {
 }
 
 /// A process of the hostile user with many sockets whose close blocks.
-fn full_of_lingering(bed: &TestBed, connections: usize) -> Proc {
+fn start_lingering(bed: &TestBed, connections: usize) -> Proc {
     let mut command = crate::users::as_user(bed, ANN);
     command.arg(bed.copy_for_all("netnice-lab").expect("a copy"));
     command.args(["storm", "lingering", "--count", &connections.to_string()]);
@@ -251,8 +256,8 @@ fn a_process_with_twenty_thousand_sockets_delays_others_little() {
     let own = bed.sleeper();
     // The eBPF programs for the first limit are loaded before.
     bed.run_ok(&format!("set pid:{} --up 1mbit", own.pid()));
-    let process = full_of_lingering(&bed, 9_900);
-    let others = Pings::of(&dir);
+    let process = start_lingering(&bed, 9_900);
+    let others = Pings::start(&dir);
     let stop = Arc::new(AtomicBool::new(false));
     let (pid, over) = (process.pid(), stop.clone());
     let sets = as_user(ANN, move || {
@@ -272,10 +277,10 @@ fn a_process_with_twenty_thousand_sockets_delays_others_little() {
         }
         done
     });
-    others.go_on(Duration::from_secs(10));
+    others.await_enough(Duration::from_secs(10));
     stop.store(true, Ordering::Relaxed);
     println!("{} times set and cleared", sets.join().expect("it sets"));
-    let p99 = others.judge("a process with 19,800 sockets is set and cleared");
+    let p99 = others.stop("a process with 19,800 sockets is set and cleared");
     assert!(p99 <= Duration::from_millis(50), "{p99:?}");
 }
 
@@ -283,12 +288,12 @@ fn a_process_with_twenty_thousand_sockets_delays_others_little() {
 fn a_process_that_ends_while_its_sockets_are_tagged_blocks_no_request() {
     let bed = TestBed::new().expect("a test bed");
     let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
-    let others = Pings::of(&dir);
+    let others = Pings::start(&dir);
     let own = bed.sleeper();
     // The eBPF programs for the first limit are loaded before.
     bed.run_ok(&format!("set pid:{} --up 1mbit", own.pid()));
     for tries in 0..12 {
-        let process = full_of_lingering(&bed, 400);
+        let process = start_lingering(&bed, 400);
         let (pid, dir) = (process.pid(), dir.clone());
         let asked = as_user(ANN, move || limit(&dir, pid, 1));
         thread::sleep(Duration::from_millis(2 + 3 * tries));
@@ -296,12 +301,12 @@ fn a_process_that_ends_while_its_sockets_are_tagged_blocks_no_request() {
         let answer = asked.join().expect("it asks");
         answer.unwrap_or_else(|error| panic!("killed at {tries}: {error}"));
     }
-    others.go_on(Duration::ZERO);
-    others.judge("processes end while their sockets are tagged");
+    others.await_enough(Duration::ZERO);
+    others.stop("processes end while their sockets are tagged");
 }
 
 /// Whether a ping of the hostile user is answered.
-fn harmful_is_served(bed: &TestBed, within: Duration) -> bool {
+fn hostile_user_is_served(bed: &TestBed, within: Duration) -> bool {
     let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let pinged = as_user(ANN, move || {
         let client = Client::connect(&dir);
@@ -314,7 +319,7 @@ fn harmful_is_served(bed: &TestBed, within: Duration) -> bool {
 fn descriptors_whose_close_blocks_delay_no_other_user() {
     let bed = TestBed::new().expect("a test bed");
     let before = descriptors_of(daemon(&bed));
-    descriptors_that_block(&bed);
+    send_blocking_descriptors(&bed);
     bed.run_ok("show");
     assert!(
         becomes_true(|| descriptors_of(daemon(&bed)) <= before),
@@ -329,20 +334,20 @@ fn descriptors_whose_close_blocks_delay_no_other_user_if_the_kernel_passes_them(
     bed.netnice
         .restart_with(&["--take-descriptors"])
         .expect("it starts");
-    let kept = stick(&bed);
+    let kept = block_users_thread(&bed);
     assert!(
-        !harmful_is_served(&bed, Duration::from_millis(500)),
+        !hostile_user_is_served(&bed, Duration::from_millis(500)),
         "nothing blocks"
     );
-    let passed = descriptors_that_block(&bed);
+    let passed = send_blocking_descriptors(&bed);
     assert!(passed >= 10, "{passed} came through, so nothing was tried");
     assert!(
-        !harmful_is_served(&bed, Duration::from_millis(500)),
+        !hostile_user_is_served(&bed, Duration::from_millis(500)),
         "nothing blocks"
     );
     // The user that sent the descriptors is served again when the other ends have closed.
     drop(kept);
-    let served = || harmful_is_served(&bed, BOUND);
+    let served = || hostile_user_is_served(&bed, PING_TIMEOUT);
     assert!(
         becomes_true(served),
         "the user's own pings are not answered"
@@ -356,8 +361,8 @@ fn a_user_whose_thread_is_blocked_gets_an_error_and_others_are_served() {
         .restart_with(&["--take-descriptors"])
         .expect("it starts");
     let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
-    let kept = stick(&bed);
-    let others = Pings::of(&dir);
+    let kept = block_users_thread(&bed);
+    let others = Pings::start(&dir);
     let attack = as_user(ANN, move || {
         // More connections than the user may have; the blocked thread accepts none of them.
         let connected: Vec<_> = (0..70).filter_map(|_| Client::connect(&dir).ok()).collect();
@@ -373,13 +378,13 @@ fn a_user_whose_thread_is_blocked_gets_an_error_and_others_are_served() {
         })
     });
     let told = attack.join().expect("the attack").expect("a refusal");
-    others.go_on(Duration::from_secs(1));
+    others.await_enough(Duration::from_secs(1));
     assert!(
         told.contains("file descriptor") && told.contains(&ANN.to_string()),
         "{told}"
     );
     drop(kept);
-    others.judge("a user's thread is stuck");
+    others.stop("a user's thread is stuck");
 }
 
 #[test]
@@ -387,7 +392,7 @@ fn a_user_with_the_maximum_of_connections_delays_others_little() {
     let bed = TestBed::new().expect("a test bed");
     let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let stop = Arc::new(AtomicBool::new(false));
-    let others = Pings::of(&dir);
+    let others = Pings::start(&dir);
     let greedy: Vec<_> = (0..32)
         .map(|n| {
             let (dir, stop) = (dir.clone(), stop.clone());
@@ -402,7 +407,7 @@ fn a_user_with_the_maximum_of_connections_delays_others_little() {
                         continue;
                     };
                     while !stop.load(Ordering::Relaxed)
-                        && client.call_within(BOUND, &request, None).is_ok()
+                        && client.call_within(PING_TIMEOUT, &request, None).is_ok()
                     {
                         answered += 1;
                     }
@@ -411,21 +416,21 @@ fn a_user_with_the_maximum_of_connections_delays_others_little() {
             })
         })
         .collect();
-    others.go_on(Duration::from_secs(3));
+    others.await_enough(Duration::from_secs(3));
     stop.store(true, Ordering::Relaxed);
     let answered: u32 = greedy
         .into_iter()
         .map(|one| one.join().expect("it asks"))
         .sum();
     println!("{answered} answers to 32 connections that ask without a pause");
-    others.judge("32 connections ask without a pause");
+    others.stop("32 connections ask without a pause");
 }
 
 #[test]
 fn a_client_that_reads_no_responses_delays_no_other() {
     let bed = TestBed::new().expect("a test bed");
     let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
-    let others = Pings::of(&dir);
+    let others = Pings::start(&dir);
     let deaf = as_user(ANN, move || {
         let frame = encode_request(&Request::Doctor(Doctor {})).expect("short");
         let frames = frame.repeat(1000);
@@ -442,8 +447,8 @@ fn a_client_that_reads_no_responses_delays_no_other() {
     });
     let deaf = deaf.join().expect("it is deaf");
     assert!(!deaf.is_empty());
-    others.go_on(Duration::from_secs(2));
-    others.judge("32 connections take no answers");
+    others.await_enough(Duration::from_secs(2));
+    others.stop("32 connections take no answers");
 }
 
 /// The daemon's process.
@@ -611,6 +616,6 @@ fn the_daemon_notifies_the_watchdog_of_its_service_manager() {
 }
 
 /// The least number of pings for a result.
-const ENOUGH: usize = 20;
+const MIN_PINGS: usize = 20;
 /// Time limit of a response on a loaded machine; a missing response takes longer.
-const BOUND: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);

@@ -36,7 +36,7 @@ fn inside(bed: &TestBed, group: &Cgroup, program: &impl Program) -> Running {
 }
 
 /// A slice, and a unit in it with a name that only this run has.
-fn unit(what: &str) -> (Cgroup, Cgroup) {
+fn make_unit(what: &str) -> (Cgroup, Cgroup) {
     let slice = Cgroup::create("work.slice").expect("a slice");
     let name = format!("nn{}-{what}.service", std::process::id());
     let unit = slice.below(&name).expect("a unit");
@@ -51,7 +51,7 @@ fn to_port(port: u16) -> impl Fn(&Flow) -> bool + Copy {
 fn a_unit_is_limited_with_its_present_and_later_processes() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
-    let (_slice, unit) = unit("web");
+    let (_slice, unit) = make_unit("web");
     let _old = inside(&bed, &unit, &Tcp::connect(to, 2).source());
     bed.run_ok(&format!("set unit:{} --up 4mbit", unit.name()));
     bed.await_limited(
@@ -80,7 +80,7 @@ fn open_mptcp_sockets_are_limited_by_their_cgroup() {
     let (up, down) = (bed.server(5001), bed.client(5002));
     let sink = Tcp::listen(up).sink().mptcp();
     let _sink = traffic::start_now(server, &sink).expect("a sink");
-    let (_slice, unit) = unit("mptcp");
+    let (_slice, unit) = make_unit("mptcp");
     let _client = inside(&bed, &unit, &Tcp::connect(up, 2).source().mptcp());
     let _listener = inside(&bed, &unit, &Tcp::listen(down).source().mptcp());
     let ask = Tcp::connect(down, 2).sink().mptcp();
@@ -97,7 +97,7 @@ fn open_mptcp_sockets_are_limited_by_their_cgroup() {
 #[test]
 fn sockets_of_a_unit_that_only_receive_are_limited() {
     let bed = TestBed::new().expect("a test bed");
-    let (_slice, unit) = unit("receiver");
+    let (_slice, unit) = make_unit("receiver");
     let at = bed.client(5001);
     let datagrams = inside(&bed, &unit, &Udp::sink(at));
     let flood = Udp::source(bed.server(6001), at).rate(8_000_000);
@@ -117,7 +117,7 @@ fn a_process_in_a_unit_in_a_slice_is_limited_by_all_three() {
     let bed = TestBed::new().expect("a test bed");
     let ports = [5001, 5002, 5003];
     let [a, b, c] = ports.map(|port| bed.sink(port).expect("a sink"));
-    let (slice, unit) = unit("nested");
+    let (slice, unit) = make_unit("nested");
     let flows = |to| Tcp::connect(to, 2).source();
     let process = inside(&bed, &unit, &flows(a));
     let in_unit = inside(&bed, &unit, &flows(b));
@@ -151,7 +151,7 @@ fn a_process_in_a_unit_in_a_slice_is_limited_by_all_three() {
 fn of_overlapping_targets_the_more_specific_applies_and_explain_shows_it() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
-    let (_slice, unit) = unit("crossing");
+    let (_slice, unit) = make_unit("crossing");
     let copy = bed
         .copy_for_all("netnice-lab")
         .expect("a program for users");
@@ -299,7 +299,7 @@ fn present_and_later_processes_of_a_user_are_limited_and_no_others() {
 fn a_recreated_unit_is_limited_again() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
-    let (_slice, unit) = unit("again");
+    let (_slice, unit) = make_unit("again");
     let target = format!("unit:{}", unit.name());
     let flows = Tcp::connect(to, 2).source();
     let first = inside(&bed, &unit, &flows);

@@ -25,7 +25,7 @@ const MS: u64 = 1_000_000;
 /// busy or emulated machine may carry less than the link's rate; the minimum is then the same share
 /// of less. 5 % less than the minimum passes, because the machine is shared with other tests; the
 /// experiment `guarantees` judges 1 %.
-fn reserved(name: &str, got: f64, min: f64, carried: f64, link: f64) {
+fn assert_reserved(name: &str, got: f64, min: f64, carried: f64, link: f64) {
     assert!(
         is_reserved(got, min, carried, link),
         "{name}: {got:.0} of {carried:.0} bit/s with a minimum of {min} on a link of {link}"
@@ -53,7 +53,7 @@ fn window(bed: &TestBed, minimums: &[(usize, f64)]) -> (Record, u64, u64) {
 /// Fails unless the link carried at most 3 % over its rate, and at least half of it, below which
 /// nothing can be said about minimums. The experiment `guarantees` judges that 98 % of the link are
 /// used.
-fn carried(total: f64, link: f64) {
+fn assert_carried(total: f64, link: f64) {
     assert!(
         (0.5..=1.03).contains(&(total / link)),
         "{total:.0} bit/s on a link of {link}"
@@ -65,14 +65,14 @@ fn of(program: usize) -> impl Fn(&Flow) -> bool + Copy {
 }
 
 /// A with one flow, B with four, and C with a UDP flood and eight flows.
-struct Mix {
+struct Programs {
     bed: TestBed,
     a: Running,
     b: Running,
     _c: ParentProcess,
 }
 
-fn mix() -> Mix {
+fn programs() -> Programs {
     let bed = TestBed::new().expect("a test bed");
     let to = PORTS.map(|port| bed.sink(port).expect("a sink"));
     let client = bed.world.client();
@@ -87,17 +87,17 @@ fn mix() -> Mix {
     c.traffic(&flood, options).expect("C's flood");
     bed.run_ok(&format!("set pid:{} --min 6mbit", a.pid()));
     bed.run_ok(&format!("set pid:{} --min 2mbit", b.pid()));
-    Mix { bed, a, b, _c: c }
+    Programs { bed, a, b, _c: c }
 }
 
 #[test]
 fn minimums_hold_against_a_flood_and_others_use_an_idle_one() {
-    let mix = mix();
-    let (record, from, until) = window(&mix.bed, &[(0, 6e6), (1, 2e6)]);
+    let programs = programs();
+    let (record, from, until) = window(&programs.bed, &[(0, 6e6), (1, 2e6)]);
     let before = record.rate(wire::inbound, from, until);
-    carried(before, LINK);
+    assert_carried(before, LINK);
     for (program, name, min) in [(0, "A", 6e6), (1, "B", 2e6)] {
-        reserved(
+        assert_reserved(
             name,
             record.rate(of(program), from, until),
             min,
@@ -107,27 +107,27 @@ fn minimums_hold_against_a_flood_and_others_use_an_idle_one() {
     }
     // The stopped A is alive and holds its minimum, but sends nothing more. The kernel still sends
     // the data in its socket.
-    sys::kill(mix.a.pid() as i32, libc::SIGSTOP).expect("a signal");
+    sys::kill(programs.a.pid() as i32, libc::SIGSTOP).expect("a signal");
     let silent = || {
-        let (record, from, until) = mix.bed.record(0.0, 0.3).expect("a record");
+        let (record, from, until) = programs.bed.record(0.0, 0.3).expect("a record");
         record.bytes(of(0), from, until) == 0
     };
     assert!(becomes_true(silent), "A does not fall silent");
     // Others must use A's share of six tenths. The experiment `guarantees` judges 98 % of the link
     // from 200 ms on.
-    let (record, from, until) = mix
+    let (record, from, until) = programs
         .bed
         .record_with_rate(0.5 * LINK, 0.3, 1.0)
         .expect("a record");
     let total = record.rate(wire::inbound, from, until);
-    carried(total, LINK);
+    assert_carried(total, LINK);
     assert!(
         total >= 0.8 * before,
         "{total:.0} bit/s while A is silent, {before:.0} before: its share lies idle"
     );
     assert_eq!(record.bytes(of(0), from, until), 0, "A was not silent");
-    sys::kill(mix.a.pid() as i32, libc::SIGCONT).expect("a signal");
-    let shown = mix.bed.target(&format!("pid:{}", mix.b.pid()));
+    sys::kill(programs.a.pid() as i32, libc::SIGCONT).expect("a signal");
+    let shown = programs.bed.target(&format!("pid:{}", programs.b.pid()));
     assert_eq!(shown["degraded"], serde_json::json!([]), "{shown}");
     assert_eq!(shown["effective"]["min"], 2_000_000, "{shown}");
 }
@@ -206,15 +206,16 @@ fn a_ping_on_a_small_link_takes_at_most_5_ms() {
 
 #[test]
 fn a_ceiling_and_a_minimum_of_one_program_hold_together() {
-    let mix = mix();
-    let pid = mix.a.pid();
-    mix.bed
+    let programs = programs();
+    let pid = programs.a.pid();
+    programs
+        .bed
         .run_ok(&format!("set pid:{pid} --min 4mbit --up 5mbit"));
-    let (record, from, until) = window(&mix.bed, &[(0, 4e6)]);
+    let (record, from, until) = window(&programs.bed, &[(0, 4e6)]);
     let got = record.rate(of(0), from, until);
     let total = record.rate(wire::inbound, from, until);
-    carried(total, LINK);
-    reserved("A", got, 4e6, total, LINK);
+    assert_carried(total, LINK);
+    assert_reserved("A", got, 4e6, total, LINK);
     assert!(got <= 5e6 * 1.03, "{got:.0} bit/s in a limit of 5 Mbit/s");
 }
 
@@ -271,12 +272,12 @@ fn a_receive_minimum_holds_on_a_full_cable() {
     let total: f64 = rates.iter().sum();
     // A managed link's receive stage is limited to 97 % of the link, so that the queue is on this
     // side.
-    carried(total, LINK * 0.97);
-    reserved("the first", rates[0], 6e6, total, LINK * 0.97);
+    assert_carried(total, LINK * 0.97);
+    assert_reserved("the first", rates[0], 6e6, total, LINK * 0.97);
 }
 
 /// The output of tc and ip on the client, without counters.
-fn picture(bed: &TestBed) -> Vec<String> {
+fn kernel_state(bed: &TestBed) -> Vec<String> {
     let ns = &bed.world.client().ns;
     let mut lines = Vec::new();
     let mut ask = |program: &str, words: &str| {
@@ -307,7 +308,7 @@ fn a_refusal_changes_nothing_in_show_nor_in_the_kernel() {
     // happened.
     let state = || {
         let shown = bed.netnice.show_without_counters().expect("a show");
-        (shown, picture(&bed))
+        (shown, kernel_state(&bed))
     };
     let unchanged_for_a_second = || {
         let before = state();

@@ -19,7 +19,7 @@ use netnice_lab::wire::{Flow, Record};
 use netnice_lab::world::Family;
 
 /// A Kbyte/s of the paper, in bit/s.
-const K: f64 = 1024.0 * 8.0;
+const KBYTE: f64 = 1024.0 * 8.0;
 
 /// A test bed whose client host runs the super-server; programs on the server host are its clients.
 struct Inetd {
@@ -36,11 +36,11 @@ impl Inetd {
         let file = file.to_str().expect("text");
         let line = [&["inetd", file], words].concat();
         let server = Proc::start(bed.netnice.command(&line)).expect("it starts");
-        Inetd::serving(bed, server)
+        Inetd::await_serving(bed, server)
     }
 
     /// Waits until a started super-server serves.
-    fn serving(bed: TestBed, mut server: Proc) -> Inetd {
+    fn await_serving(bed: TestBed, mut server: Proc) -> Inetd {
         let until = Instant::now() + EVENT_TIMEOUT;
         let mut said = String::new();
         while !said.contains("is served at") {
@@ -54,7 +54,7 @@ impl Inetd {
     }
 
     /// A client that reads everything, in `sessions` sessions of a port.
-    fn read(&self, port: u16, sessions: u32) -> Running {
+    fn start_readers(&self, port: u16, sessions: u32) -> Running {
         let to = self.bed.client(port);
         let reads = Tcp::connect(to, sessions).sink();
         traffic::start_now(self.bed.world.server(), &reads).expect("a client")
@@ -71,7 +71,7 @@ impl Inetd {
     }
 
     /// All output of a service until it closes the connection.
-    fn hear(&self, to: SocketAddr) -> String {
+    fn read_all(&self, to: SocketAddr) -> String {
         let mut text = String::new();
         // A refused session may be reset.
         let _ = self.connect(to).read_to_string(&mut text);
@@ -82,7 +82,7 @@ impl Inetd {
     /// end. Sessions begin one after the other, and a busy or emulated machine may starve them for
     /// a while: a window with a fault is followed by another one, for at most [`EVENT_TIMEOUT`]. A
     /// rate above its bound in any window makes `judge` panic.
-    fn shows(&self, settle: f64, span: f64, judge: impl Fn(&Record, u64, u64) -> Verdict) {
+    fn assert_window(&self, settle: f64, span: f64, judge: impl Fn(&Record, u64, u64) -> Verdict) {
         let had = self.bed.record_until(settle, span, |record, from, to| {
             judge(record, from, to).is_ok()
         });
@@ -92,7 +92,7 @@ impl Inetd {
 
     /// The number of sessions that the daemon holds. With a total, the super-server itself is a
     /// target too and is not counted.
-    fn targets(&self) -> usize {
+    fn session_count(&self) -> usize {
         let shown = self.bed.netnice.show().expect("a show");
         let own = format!("pid:{}", self.server.pid());
         let list = shown["targets"].as_array().expect("a list");
@@ -123,7 +123,7 @@ fn sessions(record: &Record, port: u16, from: u64, to: u64) -> Vec<f64> {
         .collect();
     clients
         .into_iter()
-        .map(|client| record.rate(|f| of_service(f) && f.has_port(client), from, to) / K)
+        .map(|client| record.rate(|f| of_service(f) && f.has_port(client), from, to) / KBYTE)
         .filter(|rate| *rate > 0.0)
         .collect()
 }
@@ -172,8 +172,12 @@ fn the_papers_configuration_a_gives_each_session_its_rate() {
                  login cat /dev/zero @32Kbyte/sec\n\
                  telnet cat /dev/zero @32Kbyte/sec\n";
     let inetd = Inetd::start(lines, &[]);
-    let _clients = [inetd.read(21, 1), inetd.read(513, 1), inetd.read(23, 1)];
-    inetd.shows(0.7, 2.5, |record, from, to| {
+    let _clients = [
+        inetd.start_readers(21, 1),
+        inetd.start_readers(513, 1),
+        inetd.start_readers(23, 1),
+    ];
+    inetd.assert_window(0.7, 2.5, |record, from, to| {
         [(21, 128.0), (513, 32.0), (23, 32.0)]
             .into_iter()
             .try_for_each(|(port, rate)| {
@@ -187,8 +191,8 @@ fn the_papers_configuration_a_gives_each_session_its_rate() {
 fn the_papers_configuration_b_divides_the_total() {
     let lines = "ftp cat /dev/zero\nlogin cat /dev/zero\ntelnet cat /dev/zero\n";
     let inetd = Inetd::start(lines, &["@512Kbyte/sec"]);
-    let _clients = inetd.read(21, 4);
-    inetd.shows(1.0, 2.5, |record, from, to| {
+    let _clients = inetd.start_readers(21, 4);
+    inetd.assert_window(1.0, 2.5, |record, from, to| {
         shared("[B]", &sessions(record, 21, from, to), &[128.0; 4])
     });
 }
@@ -198,8 +202,8 @@ fn the_papers_configuration_c_mixes_both() {
     let lines = "total = \"512Kbyte/sec\"\nlines = \"\"\"\nftp cat /dev/zero\n\
                  login cat /dev/zero @32Kbyte/sec\ntelnet cat /dev/zero @32Kbyte/sec\n\"\"\"\n";
     let inetd = Inetd::start(lines, &[]);
-    let _clients = [inetd.read(21, 4), inetd.read(23, 2)];
-    inetd.shows(1.0, 2.5, |record, from, to| {
+    let _clients = [inetd.start_readers(21, 4), inetd.start_readers(23, 2)];
+    inetd.assert_window(1.0, 2.5, |record, from, to| {
         shared("[C] ftp", &sessions(record, 21, from, to), &[112.0; 4])?;
         let fixed = sessions(record, 23, from, to);
         limited("[C] telnet", &fixed, &[32.0; 2], 2.5)
@@ -211,16 +215,16 @@ fn shares_follow_when_sessions_come_and_go() {
     let inetd = Inetd::start("ftp cat /dev/zero\n", &["@512Kbyte/sec"]);
     // The experiment `nice-fig5` judges that shares are right half a second after each change.
     let shows = |what: &str, wanted: &[f64]| {
-        inetd.shows(0.5, 1.5, |record, from, to| {
+        inetd.assert_window(0.5, 1.5, |record, from, to| {
             shared(what, &sessions(record, 21, from, to), wanted)
         });
     };
-    let _first = inetd.read(21, 1);
+    let _first = inetd.start_readers(21, 1);
     shows("alone", &[512.0]);
-    let second = inetd.read(21, 1);
+    let second = inetd.start_readers(21, 1);
     shows("two", &[256.0; 2]);
     drop(second);
-    inetd.shows(0.5, 1.5, |record, from, to| {
+    inetd.assert_window(0.5, 1.5, |record, from, to| {
         // The kernel of the client that ended may still answer packets of its session.
         let used = sessions(record, 21, from, to);
         let most = stats::greatest(&used);
@@ -237,12 +241,12 @@ fn shares_follow_when_sessions_come_and_go() {
 #[ignore = "judges milliseconds, which needs a quiet machine; part of make test-long"]
 fn packets_of_all_sessions_leave_one_after_another() {
     let inetd = Inetd::start("ftp cat /dev/zero\n", &["@512Kbyte/sec"]);
-    let _clients = inetd.read(21, 3);
+    let _clients = inetd.start_readers(21, 3);
     let judge = |record: &Record, from, to| {
         let got = sessions(record, 21, from, to);
         shared("sessions", &got, &[512.0 / 3.0; 3])
     };
-    inetd.shows(1.5, 2.0, judge);
+    inetd.assert_window(1.5, 2.0, judge);
     let (record, from, to) = inetd.bed.record(0.0, 4.0).expect("a record");
     judge(&record, from, to).expect("as just before");
     // A full packet in a millisecond is 12.1 Mbit/s; with the total there may be one every 2.96 ms.
@@ -267,7 +271,7 @@ fn others_use_an_idle_share_until_it_is_needed() {
     let config = "ftp cat /dev/zero\n8001 sh -c \"read line; exec cat /dev/zero\"\n";
     let inetd = Inetd::start(config, &["@512Kbyte/sec"]);
     let mut quiet = inetd.connect(inetd.bed.client(8001));
-    let _busy = inetd.read(21, 1);
+    let _busy = inetd.start_readers(21, 1);
     // Without lending the busy session would keep its half for ever. A session counts as idle after
     // some seconds.
     let lent = || {
@@ -282,7 +286,7 @@ fn others_use_an_idle_share_until_it_is_needed() {
     quiet.write_all(b"go\n").expect("sent");
     let mut drain = quiet.try_clone().expect("a descriptor");
     std::thread::spawn(move || std::io::copy(&mut drain, &mut std::io::sink()));
-    inetd.shows(1.0, 2.0, |record, from, to| {
+    inetd.assert_window(1.0, 2.0, |record, from, to| {
         let mut both = sessions(record, 21, from, to);
         both.extend(sessions(record, 8001, from, to));
         shared("busy, and no longer idle", &both, &[256.0; 2])
@@ -297,15 +301,18 @@ fn services_have_weights_and_may_keep_idle_shares_and_sessions_are_bounded() {
     let mut inetd = Inetd::start(config, &[]);
     let quiet = inetd.bed.client(8002);
     let _first = inetd.connect(quiet);
-    let _heavy = inetd.read(8001, 1);
+    let _heavy = inetd.start_readers(8001, 1);
     // Longer than the time after which an idle session would lend.
-    inetd.shows(3.5, 2.0, |record, from, to| {
+    inetd.assert_window(3.5, 2.0, |record, from, to| {
         let got = sessions(record, 8001, from, to);
         limited("300 : 100", &got, &[384.0], 2.0)
     });
     let _second = inetd.connect(quiet);
-    assert!(becomes_true(|| inetd.targets() == 3), "no third session");
-    assert_eq!(inetd.hear(quiet), "");
+    assert!(
+        becomes_true(|| inetd.session_count() == 3),
+        "no third session"
+    );
+    assert_eq!(inetd.read_all(quiet), "");
     let said = inetd.server.take_stderr();
     assert!(said.contains("3 sessions run, the limit is 3"), "{said}");
 }
@@ -315,11 +322,11 @@ fn a_client_address_has_a_limit_of_its_own() {
     let config = "total = \"512Kbyte/s\"\nper_client = \"128Kbyte/s\"\nsessions_per_client = 2\n\
                   lines = \"ftp cat /dev/zero\"\n";
     let inetd = Inetd::start(config, &[]);
-    let _two = inetd.read(21, 2);
-    inetd.shows(1.0, 2.5, |record, from, to| {
+    let _two = inetd.start_readers(21, 2);
+    inetd.assert_window(1.0, 2.5, |record, from, to| {
         shared("of one client", &sessions(record, 21, from, to), &[64.0; 2])
     });
-    assert_eq!(inetd.hear(inetd.bed.client(21)), "");
+    assert_eq!(inetd.read_all(inetd.bed.client(21)), "");
 }
 
 #[test]
@@ -334,11 +341,11 @@ fn inetd_serves_tcp_udp_ipv6_wait_users_and_session_limits() {
     let here = inetd.bed.world.client();
     // TCP over both address families, with the rights of the user.
     for family in [Family::V4, Family::V6] {
-        assert_eq!(inetd.hear(at(here, family, 8001)), "nobody\n");
+        assert_eq!(inetd.read_all(at(here, family, 8001)), "nobody\n");
     }
     // A program that accepts by itself; it is started again after its end.
     for _ in 0..2 {
-        assert_eq!(inetd.hear(at(here, Family::V6, 8002)), "waited\n");
+        assert_eq!(inetd.read_all(at(here, Family::V6, 8002)), "waited\n");
     }
     // UDP: the program has the socket, and a limit.
     let to = inetd.bed.client(8003);
@@ -359,15 +366,21 @@ fn inetd_serves_tcp_udp_ipv6_wait_users_and_session_limits() {
     let shown = inetd.bed.netnice.show().expect("a show");
     assert_eq!(shown["targets"][0]["effective"]["both"], 4_000_000);
     assert_eq!(ask("end"), "END");
-    assert!(becomes_true(|| inetd.targets() == 0), "a session stays");
+    assert!(
+        becomes_true(|| inetd.session_count() == 0),
+        "a session stays"
+    );
     assert_eq!(ask("end"), "END");
     // At most one session: the second is closed.
     let mut first = inetd.connect(inetd.bed.client(8004));
     first.write_all(b"x").expect("sent");
     first.read_exact(&mut [0]).expect("echoed");
-    assert_eq!(inetd.hear(inetd.bed.client(8004)), "");
+    assert_eq!(inetd.read_all(inetd.bed.client(8004)), "");
     drop(first);
-    assert!(becomes_true(|| inetd.targets() == 0), "a session stays");
+    assert!(
+        becomes_true(|| inetd.session_count() == 0),
+        "a session stays"
+    );
     let mut again = inetd.connect(inetd.bed.client(8004));
     again.write_all(b"y").expect("sent");
     again.read_exact(&mut [0]).expect("echoed");
@@ -391,7 +404,10 @@ fn a_session_that_does_not_fit_is_refused_at_its_start() {
     assert!(!talks(&mut inetd.connect(fixed)));
     assert!(!talks(&mut inetd.connect(ftp)));
     drop(two);
-    assert!(becomes_true(|| inetd.targets() == 1), "a session stays");
+    assert!(
+        becomes_true(|| inetd.session_count() == 1),
+        "a session stays"
+    );
     let mut three = inetd.connect(ftp);
     assert!(talks(&mut three) && talks(&mut one));
     let said = inetd.server.take_stderr();
@@ -464,7 +480,7 @@ fn the_server_exceeds_its_file_limit_and_its_programs_keep_theirs() {
         .arg(file)
         .env("NETNICE_RUNTIME_DIR", bed.netnice.runtime());
     let server = Proc::start(command).expect("it starts");
-    let inetd = Inetd::serving(bed, server);
+    let inetd = Inetd::await_serving(bed, server);
     let mut open = Vec::new();
     for _ in 0..48 {
         let mut stream = inetd.connect(inetd.bed.client(8001));
@@ -476,7 +492,7 @@ fn the_server_exceeds_its_file_limit_and_its_programs_keep_theirs() {
 }
 
 /// Opens and closes `all` sessions, `at_once` at a time, and checks that nothing is left.
-fn come_and_go(all: usize, at_once: usize) {
+fn open_and_close(all: usize, at_once: usize) {
     let mut inetd = Inetd::start("8001 cat\n", &["@100mbit"]);
     let pid = inetd.server.pid();
     let to = inetd.bed.client(8001);
@@ -484,7 +500,7 @@ fn come_and_go(all: usize, at_once: usize) {
     // Its program runs: the gate and its resources are gone.
     standing.write_all(b"x").expect("sent");
     standing.read_exact(&mut [0]).expect("echoed");
-    assert_eq!(inetd.targets(), 1);
+    assert_eq!(inetd.session_count(), 1);
     let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
     let before = (
         count("fd"),
@@ -505,9 +521,9 @@ fn come_and_go(all: usize, at_once: usize) {
     }
     drop(open);
     assert!(
-        becomes_true(|| inetd.targets() == 1),
+        becomes_true(|| inetd.session_count() == 1),
         "targets stay: {}",
-        inetd.targets()
+        inetd.session_count()
     );
     assert!(becomes_true(|| classes(&inetd) == before.1), "classes stay");
     let after = (
@@ -537,13 +553,13 @@ fn classes(inetd: &Inetd) -> usize {
 
 #[test]
 fn ended_sessions_leave_nothing() {
-    come_and_go(150, 20);
+    open_and_close(150, 20);
 }
 
 #[test]
 #[ignore = "takes minutes; part of make test-long"]
 fn ten_thousand_ended_sessions_leave_nothing() {
-    come_and_go(10_000, 100);
+    open_and_close(10_000, 100);
 }
 
 #[test]

@@ -234,7 +234,7 @@ const BAD_USAGE: &[Case] = &[
 ];
 
 /// Valid requests for things that do not exist or are not implemented (1), or that do not fit (3).
-const IN_VAIN: &[Case] = &[
+const REFUSED: &[Case] = &[
     (
         "an unknown process",
         "set pid:4194303 --up 1mbit",
@@ -340,7 +340,7 @@ fn bad_input_gets_one_clear_error_and_changes_nothing() {
     bed.run_ok(&format!("set {name} --up 50mbit"));
     let before = bed.shown();
     let mut faults = Vec::new();
-    for (what, typed, status, words) in BAD_USAGE.iter().chain(IN_VAIN) {
+    for (what, typed, status, words) in BAD_USAGE.iter().chain(REFUSED) {
         let typed: Vec<&str> = typed
             .split(' ')
             .map(|word| if word == "P" { name.as_str() } else { word })
@@ -438,7 +438,7 @@ fn framed(text: &[u8]) -> Vec<u8> {
 }
 
 /// The daemon's answer to some bytes, after which it must close the connection.
-fn answered(socket: &std::path::Path, bytes: &[u8]) -> String {
+fn exchange(socket: &std::path::Path, bytes: &[u8]) -> String {
     let mut guest = UnixStream::connect(socket).expect("the socket is open to all");
     guest
         .set_write_timeout(Some(EVENT_TIMEOUT))
@@ -486,12 +486,12 @@ fn garbage_on_the_socket_gets_an_answer_and_changes_nothing() {
         ("a megabyte", large),
     ];
     for (what, bytes) in &cases {
-        let said = answered(&socket, bytes);
+        let said = exchange(&socket, bytes);
         assert!(said.contains("failed"), "{what} is answered with {said:?}");
         assert_eq!(before, bed.shown(), "{what} changed something");
     }
     // A request that is not completed gets an error, and the connection is closed.
-    let said = answered(&socket, &[0, 0, 0]);
+    let said = exchange(&socket, &[0, 0, 0]);
     assert!(said.contains("failed"), "{said:?}");
 }
 

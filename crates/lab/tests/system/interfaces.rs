@@ -20,7 +20,7 @@ const R8M: Rate = Rate {
 
 /// The highest rate in bit/s of a sink over a second and a half, in three seconds that begin
 /// `settle` seconds from now: a busy or emulated machine may starve the sender for a while.
-fn gets(sink: Running, settle: f64) -> f64 {
+fn receive_rate(sink: Running, settle: f64) -> f64 {
     let from = sys::now_ns() + (settle * 1e9) as u64;
     // A report has a sample every 10 ms, and one that ends after the window.
     wait_until(from + 3 * SECOND + SECOND / 10);
@@ -44,11 +44,11 @@ fn a_receive_limit_is_not_escaped_by_ipv6_destination_options() {
     let flood = Udp::source(at(server, Internet::V6, 6001), to);
     let flood = flood.size(1400).rate(8_000_000).option();
     let _flood = traffic::start_now(server, &flood).expect("a flood");
-    bed.assert_limited(gets(sink, 0.5), R4M, "datagrams with an option");
+    bed.assert_limited(receive_rate(sink, 0.5), R4M, "datagrams with an option");
 }
 
 /// The MAC address of a device.
-fn hardware(ns: &Netns, device: &str) -> [u8; 6] {
+fn mac_address(ns: &Netns, device: &str) -> [u8; 6] {
     let text = ns.ip(&format!("-o link show {device}")).expect("ip");
     let mut words = text.split_whitespace();
     words.find(|word| *word == "link/ether").expect("Ethernet");
@@ -60,11 +60,11 @@ fn hardware(ns: &Netns, device: &str) -> [u8; 6] {
 }
 
 /// A UDP datagram from the server to the client in a frame with a tag of VLAN 0, priority 5.
-fn tagged(bed: &TestBed, payload: usize) -> Vec<u8> {
+fn priority_tagged_frame(bed: &TestBed, payload: usize) -> Vec<u8> {
     let (client, server) = (bed.world.client(), bed.world.server());
     let mut frame = Vec::new();
-    frame.extend(hardware(&client.ns, "eth0"));
-    frame.extend(hardware(&server.ns, "eth0"));
+    frame.extend(mac_address(&client.ns, "eth0"));
+    frame.extend(mac_address(&server.ns, "eth0"));
     frame.extend([0x81, 0x00, 5 << 5, 0, 0x08, 0x00]);
     let begin = frame.len();
     let length = |header: usize| ((header + payload) as u16).to_be_bytes();
@@ -94,7 +94,7 @@ fn a_receive_limit_is_not_escaped_by_a_priority_tag() {
     let to = bed.client(5001);
     let sink = traffic::start_now(bed.world.client(), &Udp::sink(to)).expect("a sink");
     bed.run_ok(&format!("set pid:{} --down 4mbit", sink.pid()));
-    let frame = tagged(&bed, 1400);
+    let frame = priority_tagged_frame(&bed, 1400);
     let server = &bed.world.server().ns;
     let socket = server.enter(|| Ok(sys::open_raw_socket("eth0")?));
     let socket = socket.expect("a packet socket");
@@ -109,7 +109,7 @@ fn a_receive_limit_is_not_escaped_by_a_priority_tag() {
                 pause(0.001);
             }
         });
-        let got = gets(sink, 0.5);
+        let got = receive_rate(sink, 0.5);
         done.store(true, Relaxed);
         got
     });
@@ -118,7 +118,7 @@ fn a_receive_limit_is_not_escaped_by_a_priority_tag() {
 
 /// Makes a macvlan on the client's cable, with 10.78.0.1 for the server's 10.78.0.2. Returns
 /// `false`, with the test marked as skipped, if the kernel has none.
-fn macvlan(bed: &TestBed, mode: &str) -> bool {
+fn add_macvlan(bed: &TestBed, mode: &str) -> bool {
     let (client, server) = (&bed.world.client().ns, &bed.world.server().ns);
     let line = format!("link add link eth0 name mv0 type macvlan mode {mode}");
     if client.ip(&line).is_err() {
@@ -138,17 +138,17 @@ fn macvlan(bed: &TestBed, mode: &str) -> bool {
 
 #[test]
 fn packets_received_by_a_macvlan_are_counted_once() {
-    receives_through("bridge");
+    check_macvlan_receiving("bridge");
 }
 
 #[test]
 fn packets_received_by_a_macvlan_with_the_lower_links_address_are_counted_once() {
-    receives_through("passthru");
+    check_macvlan_receiving("passthru");
 }
 
-fn receives_through(mode: &str) {
+fn check_macvlan_receiving(mode: &str) {
     let bed = TestBed::new().expect("a test bed");
-    if !macvlan(&bed, mode) {
+    if !add_macvlan(&bed, mode) {
         return;
     }
     let far: SocketAddr = "10.78.0.2:5001".parse().expect("an address");
@@ -192,7 +192,7 @@ fn rcu_grace_periods_are_shortened_only_during_a_change() {
 #[test]
 fn packets_sent_by_a_macvlan_are_counted_once_and_its_lower_link_keeps_its_classes() {
     let bed = TestBed::new().expect("a test bed");
-    if !macvlan(&bed, "bridge") {
+    if !add_macvlan(&bed, "bridge") {
         return;
     }
     let far: SocketAddr = "10.78.0.2:5001".parse().expect("an address");
@@ -248,7 +248,7 @@ fn packets_sent_by_a_macvlan_are_counted_once_and_its_lower_link_keeps_its_class
 }
 
 /// Makes and removes veth pairs, as starting and ending containers do; returns how often.
-fn come_and_go(ns: &Netns, until: &AtomicBool) -> u32 {
+fn add_and_remove_interfaces(ns: &Netns, until: &AtomicBool) -> u32 {
     let mut times = 0;
     while !until.load(Relaxed) {
         for i in 0..4 {
@@ -265,18 +265,18 @@ fn come_and_go(ns: &Netns, until: &AtomicBool) -> u32 {
 
 #[test]
 fn every_change_is_made_while_interfaces_come_and_go() {
-    changes_beside_interfaces(6);
+    change_beside_interfaces(6);
 }
 
 /// The bug behind this test made 4 of 60 changes fail.
 #[test]
 #[ignore = "takes a minute; part of make test-long"]
 fn sixty_changes_are_made_while_interfaces_come_and_go() {
-    changes_beside_interfaces(20);
+    change_beside_interfaces(20);
 }
 
 /// Makes three changes in each round.
-fn changes_beside_interfaces(rounds: usize) {
+fn change_beside_interfaces(rounds: usize) {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source().rate(12_000_000);
@@ -284,7 +284,7 @@ fn changes_beside_interfaces(rounds: usize) {
     let target = format!("pid:{}", program.pid());
     let done = AtomicBool::new(false);
     let times = std::thread::scope(|scope| {
-        let comes = scope.spawn(|| come_and_go(&bed.world.client().ns, &done));
+        let comes = scope.spawn(|| add_and_remove_interfaces(&bed.world.client().ns, &done));
         // The rounds go from no target to some and back: everything is attached and detached each
         // time.
         let changes = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -11,33 +11,33 @@ use crate::users::ANN;
 
 /// The state of the world and the machine before a test.
 struct Before {
-    picture: Snapshot,
+    snapshot: Snapshot,
     daemons: BTreeSet<u32>,
 }
 
 impl Before {
-    fn picture(world: &World) -> Before {
+    fn take(world: &World) -> Before {
         // The runtime folder belongs to the lab; its contents do not.
         std::fs::create_dir_all(world.folder().join("client")).expect("a folder");
         Before {
             daemons: daemons(),
-            picture: Snapshot::take(world).expect("a picture"),
+            snapshot: Snapshot::take(world).expect("a snapshot"),
         }
     }
 
     /// Fails unless the state is as before. eBPF objects, mounts and cgroups are those of the whole
     /// machine. Removed ones without this process's name belong to others, because netnice had none
     /// at first. If another daemon was started meanwhile, added ones may belong to it.
-    fn is_back(&self, world: &World) {
+    fn assert_restored(&self, world: &World) {
         // The kernel frees programs and maps some time after their last user has gone.
-        let left = || self.left(world);
+        let left = || self.differences(world);
         assert!(becomes_true(|| left().is_empty()), "{:#?}", left());
     }
 
     /// The current differences from the state before.
-    fn left(&self, world: &World) -> Vec<String> {
-        let now = Snapshot::take(world).expect("a picture");
-        let mut left = self.picture.difference(&now);
+    fn differences(&self, world: &World) -> Vec<String> {
+        let now = Snapshot::take(world).expect("a snapshot");
+        let mut left = self.snapshot.difference(&now);
         let alone = daemons().difference(&self.daemons).next().is_none();
         if !alone {
             eprintln!(
@@ -77,7 +77,7 @@ fn after_clear_and_stop_everything_is_as_before() {
     })
     .expect("a world");
     let group = Cgroup::create("trace.slice").expect("a group");
-    let before = Before::picture(&world);
+    let before = Before::take(&world);
     {
         let mut netnice = world.netnice("client").expect("a daemon");
         let client = world.client();
@@ -123,8 +123,8 @@ fn after_clear_and_stop_everything_is_as_before() {
             becomes_true(|| received() > begun + 100_000),
             "nothing passes"
         );
-        let now = Snapshot::take(&world).expect("a picture");
-        let during = before.picture.difference(&now);
+        let now = Snapshot::take(&world).expect("a snapshot");
+        let during = before.snapshot.difference(&now);
         for wanted in ["+ bpf progs", "nn0", "htb"] {
             assert!(
                 during.iter().any(|l| l.contains(wanted)),
@@ -134,14 +134,14 @@ fn after_clear_and_stop_everything_is_as_before() {
         netnice.run_line("clear --all").expect("it clears");
         netnice.stop_daemon();
     }
-    before.is_back(&world);
+    before.assert_restored(&world);
 }
 
 #[test]
 fn the_next_daemon_clears_the_objects_of_a_killed_one() {
     world::begin().expect("a clean start");
     let world = World::pair(Pair::default()).expect("a world");
-    let before = Before::picture(&world);
+    let before = Before::take(&world);
     {
         let mut netnice = world.netnice("client").expect("a daemon");
         let mut command = world.client().ns.command("sleep");
@@ -158,7 +158,7 @@ fn the_next_daemon_clears_the_objects_of_a_killed_one() {
         netnice.run_line("clear --all").expect("it clears");
         netnice.stop_daemon();
     }
-    before.is_back(&world);
+    before.assert_restored(&world);
 }
 
 /// The counter of a foreign filter: the filter copies packets to a device of its own.
@@ -168,7 +168,7 @@ struct Counter {
 
 impl Counter {
     /// Makes a filter on `hook` of eth0 in `ns`, with this preference, for UDP to this port.
-    fn place(ns: &world::Netns, name: &str, hook: &str, pref: u32, port: u16) -> Counter {
+    fn add(ns: &world::Netns, name: &str, hook: &str, pref: u32, port: u16) -> Counter {
         let device = format!("c{name}");
         ns.ip(&format!("link add {device} type veth peer name {device}x"))
             .expect("a device");
@@ -222,8 +222,8 @@ fn foreign_filters_see_every_packet_once_before_during_and_after() {
         (&server.ns, "next", "ingress", 1, UP),
     ];
     let places =
-        places.map(|(ns, name, hook, pref, port)| (ns, Counter::place(ns, name, hook, pref, port)));
-    let before = Before::picture(&world);
+        places.map(|(ns, name, hook, pref, port)| (ns, Counter::add(ns, name, hook, pref, port)));
+    let before = Before::take(&world);
     let mut netnice = world.netnice("client").expect("a daemon");
     for phase in ["before", "limited", "on a managed link too", "after"] {
         if phase == "on a managed link too" {
@@ -255,7 +255,7 @@ fn foreign_filters_see_every_packet_once_before_during_and_after() {
     }
     netnice.stop_daemon();
     drop(netnice);
-    before.is_back(&world);
+    before.assert_restored(&world);
 }
 
 /// Number of UDP datagrams that programs of a host have read.

@@ -11,10 +11,10 @@ use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp};
 
-const AT: &str = "127.0.0.1:9469";
+const METRICS_ADDRESS: &str = "127.0.0.1:9469";
 
 fn connect(bed: &TestBed) -> Result<TcpStream> {
-    let at: SocketAddr = AT.parse()?;
+    let at: SocketAddr = METRICS_ADDRESS.parse()?;
     bed.world.client().ns.enter(|| {
         let stream = TcpStream::connect_timeout(&at, EVENT_TIMEOUT)?;
         stream.set_read_timeout(Some(EVENT_TIMEOUT))?;
@@ -24,7 +24,7 @@ fn connect(bed: &TestBed) -> Result<TcpStream> {
 }
 
 /// The answer to a request.
-fn says(bed: &TestBed, request: &[u8]) -> Result<String> {
+fn send(bed: &TestBed, request: &[u8]) -> Result<String> {
     let mut stream = connect(bed)?;
     stream.write_all(request)?;
     let mut answer = String::new();
@@ -34,7 +34,7 @@ fn says(bed: &TestBed, request: &[u8]) -> Result<String> {
 
 /// The page of metrics.
 fn scrape(bed: &TestBed) -> Result<String> {
-    let answer = says(bed, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")?;
+    let answer = send(bed, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")?;
     let (head, page) = answer
         .split_once("\r\n\r\n")
         .context("no end of the head")?;
@@ -48,9 +48,9 @@ fn scrape(bed: &TestBed) -> Result<String> {
 
 /// Values by name and labels, parsed by the Prometheus client's own parser; fails if that parser
 /// does.
-fn parsed(page: &str) -> Result<BTreeMap<String, f64>> {
+fn parse_metrics(page: &str) -> Result<BTreeMap<String, f64>> {
     let mut python = Command::new("/usr/bin/python3")
-        .args(["-c", PARSE])
+        .args(["-c", PARSE_SCRIPT])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
@@ -73,7 +73,7 @@ fn parsed(page: &str) -> Result<BTreeMap<String, f64>> {
     values.collect()
 }
 
-const PARSE: &str = r#"
+const PARSE_SCRIPT: &str = r#"
 import sys
 from prometheus_client.parser import text_string_to_metric_families
 for family in text_string_to_metric_families(sys.stdin.read()):
@@ -99,7 +99,7 @@ fn metrics_are_valid_and_sums_agree() {
     let labels =
         |direction: &str| format!("{{direction={direction},target=pid:{}}}", program.pid());
     let sent = format!("netnice_sent_bytes_total{}", labels("up"));
-    let page = || parsed(&scrape(&bed).expect("a page")).expect("metrics");
+    let page = || parse_metrics(&scrape(&bed).expect("a page")).expect("metrics");
     let first = page()[&sent];
     assert!(
         becomes_true(|| page()[&sent] > first + 400_000.0),
@@ -172,7 +172,7 @@ fn hostile_peers_disturb_neither_the_daemon_nor_other_readers() {
         (b"GET /metr", "408"),
         (b"GET /metrics?a=b HTTP/1.0\r\n\r\n", "200"),
     ] {
-        let answer = says(&bed, request).expect("an answer");
+        let answer = send(&bed, request).expect("an answer");
         let words = answer.split(' ').nth(1);
         assert_eq!(
             words,
@@ -181,7 +181,7 @@ fn hostile_peers_disturb_neither_the_daemon_nor_other_readers() {
             String::from_utf8_lossy(request)
         );
     }
-    let head = says(&bed, b"HEAD /metrics HTTP/1.1\r\n\r\n").expect("a head");
+    let head = send(&bed, b"HEAD /metrics HTTP/1.1\r\n\r\n").expect("a head");
     assert!(
         head.ends_with("\r\n\r\n") && head.contains("200 OK"),
         "{head}"

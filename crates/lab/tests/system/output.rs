@@ -8,7 +8,7 @@ use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::Cgroup;
 use serde_json::{Value, json};
 
-fn read(text: &str) -> Value {
+fn parse_json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("no JSON ({e}): {text}"))
 }
 
@@ -82,7 +82,7 @@ fn show_prints_text_for_people_and_json_for_programs() {
         assert!(text.contains(word), "nothing of {word}: {text}");
     }
     let one = bed.run_ok(&format!("show {name} --json")).stdout;
-    assert_eq!(read(&one)["targets"][0]["target"], name.as_str());
+    assert_eq!(parse_json(&one)["targets"][0]["target"], name.as_str());
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn changing_values_are_under_counters_and_add_up() {
         top.matches(&name).count() == 2 && top.contains("4 Mbit/s"),
         "{top}"
     );
-    let one = read(&bed.run_ok("top -n 1 --json").stdout);
+    let one = parse_json(&bed.run_ok("top -n 1 --json").stdout);
     assert_eq!(one["targets"][0]["target"], name.as_str());
 }
 
@@ -176,7 +176,7 @@ fn explain_describes_contract_members_path_and_exceptions_of_a_target() {
     for (what, word) in wanted {
         assert!(told.contains(word), "{what} ({word}) is not told: {told}");
     }
-    let lines = read(&bed.run_ok(&format!("explain {name} --json")).stdout);
+    let lines = parse_json(&bed.run_ok(&format!("explain {name} --json")).stdout);
     assert!(
         lines["lines"].as_array().is_some_and(|l| l.len() > 5),
         "{lines}"
@@ -196,10 +196,10 @@ fn doctor_reports_kernel_features_with_and_without_a_daemon() {
     let mut bed = TestBed::new().expect("a test bed");
     let sleeper = bed.sleeper();
     bed.run_ok(&format!("set pid:{} --up 4mbit", sleeper.pid()));
-    let with = read(&bed.run_ok("doctor --json").stdout);
+    let with = parse_json(&bed.run_ok("doctor --json").stdout);
     bed.run_ok("clear --all");
     bed.netnice.stop_daemon();
-    let without = read(&bed.run_ok("doctor --json").stdout);
+    let without = parse_json(&bed.run_ok("doctor --json").stdout);
     for report in [&with, &without] {
         let items = report["items"].as_array().expect("a list");
         let find = |word: &str| {
@@ -243,22 +243,22 @@ fn a_dry_run_shows_a_change_and_does_not_make_it() {
     let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
     let ns = &bed.world.client().ns;
-    let picture = || {
+    let kernel_and_state = || {
         let links = ns.ip("-o link").expect("ip");
         (links, ns.tc("qdisc show").expect("tc"), bed.shown())
     };
-    let empty = picture();
+    let empty = kernel_and_state();
     for line in [
         "link eth0 --rate 100mbit --dry-run".to_owned(),
         format!("set {name} --up 4mbit --dry-run"),
     ] {
         let said = bed.run_ok(&line).stdout;
         assert!(said.contains("would be done"), "`{line}`: {said}");
-        assert_eq!(empty, picture(), "`{line}` did something");
+        assert_eq!(empty, kernel_and_state(), "`{line}` did something");
     }
     bed.run_ok("link eth0 --rate 100mbit");
     bed.run_ok(&format!("set {name} --up 4mbit"));
-    let full = picture();
+    let full = kernel_and_state();
     for line in [
         format!("set {name} --up 8mbit --dry-run"),
         format!("clear {name} --dry-run"),
@@ -268,9 +268,9 @@ fn a_dry_run_shows_a_change_and_does_not_make_it() {
         let said = bed.run_ok(&line).stdout;
         let first = !line.starts_with("clear") || said.starts_with("would be done");
         assert!(first && said.contains("would be done"), "`{line}`: {said}");
-        assert_eq!(full, picture(), "`{line}` did something");
+        assert_eq!(full, kernel_and_state(), "`{line}` did something");
     }
-    let plan = read(
+    let plan = parse_json(
         &bed.run_ok(&format!("set {name} --up 8mbit --dry-run --json"))
             .stdout,
     );
@@ -293,7 +293,7 @@ fn a_confirmed_change_stays_and_an_unconfirmed_one_is_undone() {
     let mut id = 0;
     let confirmed = |seconds: &u32| {
         let line = format!("set {name} --up 8mbit --confirm {seconds}s --json");
-        id = read(&bed.run_ok(&line).stdout)["confirm"]
+        id = parse_json(&bed.run_ok(&line).stdout)["confirm"]
             .as_u64()
             .expect("a number to confirm");
         let line = ["confirm".to_owned(), id.to_string()];
@@ -339,7 +339,7 @@ fn the_log_keeps_grants_and_refusals() {
     }
     let last = bed.run_ok("log -n 1").stdout;
     assert_eq!(last.trim().lines().count(), 1, "{last}");
-    let lines = read(&bed.run_ok("log --since 1h --json").stdout);
+    let lines = parse_json(&bed.run_ok("log --since 1h --json").stdout);
     let lines = lines["lines"].as_array().expect("a list");
     assert!(
         lines.len() >= 3 && lines.iter().all(|l| l["at_ns"].is_u64()),
@@ -371,7 +371,7 @@ fn the_papers_short_forms_set_and_show() {
     bed.run_ok(&format!("{} 4mbit", shell.pid()));
     let own = format!("pid:{}", shell.pid());
     shell.write_line("go").expect("it listens");
-    let shown = read(&shell.remaining_lines(within).join("\n"));
+    let shown = parse_json(&shell.remaining_lines(within).join("\n"));
     assert_eq!(shown["targets"][0]["target"], own.as_str(), "{shown}");
 }
 

@@ -8,7 +8,7 @@ use netnice_lab::traffic::{self, Running, Tcp};
 use serde_json::Value;
 
 /// A program that floods port 5001 under a limit of 4 Mbit/s.
-fn limited(bed: &TestBed) -> Running {
+fn start_limited(bed: &TestBed) -> Running {
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();
     let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
@@ -25,7 +25,7 @@ fn sleeper(bed: &TestBed) -> Proc {
 #[test]
 fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
     let mut bed = TestBed::new().expect("a test bed");
-    let program = limited(&bed);
+    let program = start_limited(&bed);
     let (a, b) = (sleeper(&bed), sleeper(&bed));
     bed.run_ok("link eth0 --rate 100mbit --down-rate 50mbit");
     bed.run_ok(&format!("set pid:{} --min 30mbit --weight 300", a.pid()));
@@ -59,7 +59,7 @@ fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
 #[test]
 fn kernel_state_of_another_version_is_rebuilt() {
     let mut bed = TestBed::new().expect("a test bed");
-    let program = limited(&bed);
+    let program = start_limited(&bed);
     bed.run_ok("link eth0 --rate 100mbit --down-rate 50mbit");
     bed.run_ok(&format!("set pid:{} --min 2mbit", program.pid()));
     let before = bed.shown();

@@ -11,7 +11,7 @@ use netnice_lab::world::{Cgroup, Netnice, Pair, World};
 use serde_json::{Value, json};
 
 /// A test bed whose daemon has loaded this policy.
-fn obeying(text: &str) -> TestBed {
+fn bed_with_policy(text: &str) -> TestBed {
     let bed = TestBed::new().expect("a test bed");
     write(&bed, text);
     bed.run_ok("reload");
@@ -28,7 +28,7 @@ fn unit_name() -> String {
 
 #[test]
 fn the_first_matching_rule_applies_and_links_are_managed() {
-    let bed = obeying(
+    let bed = bed_with_policy(
         r#"
         [[link]]
         name = "eth0"
@@ -72,7 +72,7 @@ fn the_first_matching_rule_applies_and_links_are_managed() {
 
 #[test]
 fn a_rule_limits_a_later_unit_from_its_first_packet() {
-    let bed = obeying(&format!(
+    let bed = bed_with_policy(&format!(
         "[[rule]]\nname = \"web\"\nmatch = \"unit:{}\"\nup = \"4mbit\"\n",
         unit_name()
     ));
@@ -99,7 +99,7 @@ fn a_rule_limits_a_later_unit_from_its_first_packet() {
 }
 
 /// The case, the file, the line in the error, and a word in the error.
-const FAULTS: [(&str, &str, u32, &str); 12] = [
+const FAULTY_POLICIES: [(&str, &str, u32, &str); 12] = [
     ("no TOML", "[[rule]\nname =", 1, "expected `]`"),
     (
         "an unknown key in a rule",
@@ -173,15 +173,15 @@ const FAULTS: [(&str, &str, u32, &str); 12] = [
     ),
 ];
 
-const GOOD: &str = "[[link]]\nname = \"eth0\"\nrate = \"10mbit\"\n\
+const VALID_POLICY: &str = "[[link]]\nname = \"eth0\"\nrate = \"10mbit\"\n\
     [[rule]]\nname = \"ann\"\nmatch = \"user:61234\"\nup = \"4mbit\"\nmin = \"1mbit\"\n";
 
 #[test]
 fn an_error_is_reported_with_file_and_line_and_changes_nothing() {
-    let bed = obeying(GOOD);
+    let bed = bed_with_policy(VALID_POLICY);
     let before = bed.shown();
     assert_eq!(before["targets"][0]["target"], "user:61234", "{before}");
-    for (what, text, line, word) in FAULTS {
+    for (what, text, line, word) in FAULTY_POLICIES {
         write(&bed, text);
         let answer = bed.netnice.run(&["reload"]).expect("it answers");
         assert!([2, 3].contains(&answer.status), "{what}: {answer:?}");
@@ -195,15 +195,15 @@ fn an_error_is_reported_with_file_and_line_and_changes_nothing() {
         assert_eq!(before, bed.shown(), "{what}: something changed");
     }
     // The errors did not damage the daemon: a corrected file is loaded.
-    write(&bed, GOOD);
+    write(&bed, VALID_POLICY);
     bed.run_ok("reload");
     assert_eq!(before, bed.shown());
 }
 
 #[test]
 fn sighup_reloads_the_policy_and_a_faulty_one_does_not_stop_the_daemon() {
-    let mut bed = obeying(GOOD);
-    write(&bed, &GOOD.replace("4mbit", "5mbit"));
+    let mut bed = bed_with_policy(VALID_POLICY);
+    write(&bed, &VALID_POLICY.replace("4mbit", "5mbit"));
     let pid = bed.netnice.pid().expect("it runs");
     sys::kill(pid as i32, libc::SIGHUP).expect("a signal");
     let up = || bed.target("user:61234")["contract"]["up"].clone();
@@ -224,7 +224,7 @@ fn sighup_reloads_the_policy_and_a_faulty_one_does_not_stop_the_daemon() {
 fn a_policy_is_in_force_when_the_daemon_answers() {
     netnice_lab::world::begin().expect("a clean start");
     let world = World::pair(Pair::default()).expect("a world");
-    fs::write(world.folder().join("client.policy.toml"), GOOD).expect("a policy");
+    fs::write(world.folder().join("client.policy.toml"), VALID_POLICY).expect("a policy");
     let netnice = Netnice::start(&world.client().ns, &world.folder().join("client"));
     let netnice = netnice.expect("a daemon");
     let shown = netnice.show().expect("a show");

@@ -29,7 +29,7 @@ const SECOND: u64 = 1_000_000_000;
 const HALF: u64 = SECOND / 2;
 
 /// Starts a command that executes a traffic program, and waits until it sends.
-fn sends(command: Command) -> Proc {
+fn start_until_ready(command: Command) -> Proc {
     let mut program = Proc::start(command).expect("a program");
     let ready = program.next_json("ready", EVENT_TIMEOUT);
     ready.expect("it is ready");
@@ -170,7 +170,7 @@ fn a_program_run_by_netnice_is_limited_and_its_status_is_returned() {
         .netnice
         .command(&["run", "--up", "4mbit", "--quiet", "--"]);
     command.args(words.split(' '));
-    let running = sends(command);
+    let running = start_until_ready(command);
     bed.await_limited(
         || bed.sent_rate(0.7, 1.5).expect("a rate"),
         R4M,
@@ -206,7 +206,7 @@ fn programs_of_one_name_share_one_limit() {
         ];
         let mut command = bed.netnice.command(&args);
         command.args(words.split(' '));
-        running.push(sends(command));
+        running.push(start_until_ready(command));
     }
     bed.await_limited(
         || bed.sent_rate(0.7, 1.5).expect("a rate"),

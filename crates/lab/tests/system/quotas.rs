@@ -32,7 +32,7 @@ fn test_bed(quotas: &str) -> TestBed {
 }
 
 /// Runs `what` as a user, in a thread.
-fn by<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
+fn as_uid<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
             sys::become_user(uid).expect("another user");
@@ -72,7 +72,7 @@ fn connections_of_a_user_are_bounded_and_the_oldest_idle_one_is_closed() {
         matches!(pong, Ok(Response::Pong(_)))
     };
     let open = |count: usize| {
-        by(ANN, || {
+        as_uid(ANN, || {
             let opened = (0..count).map(|_| {
                 let mut client = client(&runtime);
                 assert!(answers(&mut client), "a new connection is served");
@@ -154,7 +154,7 @@ fn refusals_of_a_user_do_not_erase_the_log() {
     let roots = bed.sleeper();
     bed.run_ok(&format!("set pid:{} --up 4mbit", roots.pid()));
     let runtime = bed.netnice.runtime();
-    by(ANN, || {
+    as_uid(ANN, || {
         let mut client = client(runtime);
         let set = Set {
             target: format!("user:{BOB}"),
@@ -218,7 +218,7 @@ fn a_connection_of_an_ended_program_counts_until_it_is_closed() {
     for _ in 0..70 {
         let mut child = process_of(&bed, ANN);
         let pid = child.pid();
-        let (client, answer) = by(ANN, || {
+        let (client, answer) = as_uid(ANN, || {
             let mut client = client(runtime);
             let attach = Attach {
                 iface: None,
@@ -282,7 +282,7 @@ fn a_user_with_costly_requests_waits_and_others_do_not() {
             })
             .collect();
         thread::sleep(Duration::from_secs(1));
-        let pings = by(BOB, || {
+        let pings = as_uid(BOB, || {
             let mut client = client(runtime);
             let request = Request::Ping(Ping {});
             let ping = |_| {
@@ -308,7 +308,7 @@ fn a_user_with_costly_requests_waits_and_others_do_not() {
     );
     assert!(answered > 0, "whoever waits is answered in the end");
     assert!(
-        half < MIDDLE_PING,
+        half < MAX_MEDIAN_PING,
         "half of the pings took {half:?} and more"
     );
 }
@@ -352,4 +352,4 @@ fn flood(runtime: &Path, target: &str, pid: u32, over: &AtomicBool) -> u64 {
 
 /// The median duration of another user's requests must be below this while one user makes requests
 /// without a pause.
-const MIDDLE_PING: Duration = Duration::from_millis(60);
+const MAX_MEDIAN_PING: Duration = Duration::from_millis(60);

@@ -15,7 +15,7 @@ use netnice_lab::wire;
 const WANTED: u64 = 20_000_000;
 
 /// Starts a program that offers more than its limit.
-fn limited(bed: &TestBed) -> Running {
+fn start_limited(bed: &TestBed) -> Running {
     let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source().rate(WANTED);
     let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
@@ -26,7 +26,7 @@ fn limited(bed: &TestBed) -> Running {
 
 /// Waits until the rate is limited to 4 Mbit/s again. Consecutive windows are measured until one
 /// has that rate; traffic without a limit never has it, and neither has a stopped flow.
-fn held_again(bed: &TestBed, what: &str) {
+fn await_limited_again(bed: &TestBed, what: &str) {
     let until = Instant::now() + EVENT_TIMEOUT;
     let mut rate = bed.sent_rate(0.2, 1.0).expect("a rate");
     while !(2e6..=4.12e6).contains(&rate) && Instant::now() < until {
@@ -37,7 +37,7 @@ fn held_again(bed: &TestBed, what: &str) {
 
 /// Detaches netnice's programs from eth0, as another program's cleanup does: with clsact or, with
 /// tcx, link by link.
-fn take_programs_off(bed: &TestBed) {
+fn detach_programs(bed: &TestBed) {
     let ns = &bed.world.client().ns;
     if ns.tc("qdisc del dev eth0 clsact").is_ok() {
         return;
@@ -56,19 +56,19 @@ fn take_programs_off(bed: &TestBed) {
 #[test]
 fn detached_bpf_programs_are_attached_again() {
     let bed = TestBed::new().expect("a test bed");
-    let _program = limited(&bed);
-    take_programs_off(&bed);
+    let _program = start_limited(&bed);
+    detach_programs(&bed);
     let log = || bed.run_ok("log").stdout;
     let again = || log().contains("putting it back");
     assert!(becomes_true(again), "nothing was put back: {}", log());
     assert!(log().contains("eth0"), "nothing of eth0: {}", log());
-    held_again(&bed, "after the programs were taken off");
+    await_limited_again(&bed, "after the programs were taken off");
 }
 
 #[test]
 fn a_deleted_veth_pair_is_made_again() {
     let bed = TestBed::new().expect("a test bed");
-    let _program = limited(&bed);
+    let _program = start_limited(&bed);
     let ns = &bed.world.client().ns;
     ns.ip("link del nn0").expect("our own pair was there");
     let log = || bed.run_ok("log").stdout;
@@ -77,7 +77,7 @@ fn a_deleted_veth_pair_is_made_again() {
         "{}",
         log()
     );
-    held_again(&bed, "after our pair was deleted");
+    await_limited_again(&bed, "after our pair was deleted");
 }
 
 #[test]
@@ -91,18 +91,18 @@ fn a_managed_link_that_lost_its_queue_gets_it_again() {
     let ns = &bed.world.client().ns;
     ns.tc("qdisc del dev eth0 root")
         .expect("our queue was there");
-    held_again(&bed, "after the link's queue was deleted");
+    await_limited_again(&bed, "after the link's queue was deleted");
 }
 
 #[test]
 fn an_interface_that_goes_down_and_up_is_limited_as_before() {
     let bed = TestBed::new().expect("a test bed");
-    let _program = limited(&bed);
+    let _program = start_limited(&bed);
     let ns = &bed.world.client().ns;
     ns.ip("link set eth0 down").expect("down");
     pause(0.3);
     ns.ip("link set eth0 up").expect("up");
-    held_again(&bed, "after the interface was down");
+    await_limited_again(&bed, "after the interface was down");
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_later_interface_is_limited_too() {
 #[test]
 fn repeated_deletion_is_reported_and_the_next_change_repairs_again() {
     let bed = TestBed::new().expect("a test bed");
-    let program = limited(&bed);
+    let program = start_limited(&bed);
     let ns = &bed.world.client().ns;
     let there = || ns.ip("link show nn0").is_ok();
     for time in 1..=3 {
@@ -226,7 +226,7 @@ fn repeated_deletion_is_reported_and_the_next_change_repairs_again() {
     let flows = Tcp::connect(to, 2).source().rate(WANTED);
     let another = traffic::start_now(bed.world.client(), &flows).expect("a program");
     bed.run_ok(&format!("set pid:{} --up 4mbit", another.pid()));
-    held_again(&bed, "after another change");
+    await_limited_again(&bed, "after another change");
     let shown = bed.target(&format!("pid:{}", another.pid()));
     assert_eq!(shown["degraded"], serde_json::json!([]), "{shown}");
 }

@@ -80,7 +80,7 @@ fn stage() -> bool {
     Path::new("/sys/class/net/nn0").exists()
 }
 
-fn whole_life() -> Result<()> {
+fn install_to_removal() -> Result<()> {
     let _installed = Installed::new()?;
     systemctl(&["start", "netniced.socket"])?;
     ensure!(
@@ -119,7 +119,7 @@ fn the_packages_units_start_reload_restart_and_stop() {
         skip("no systemd runs here (`make test-vm` starts one)");
         return;
     }
-    whole_life().unwrap_or_else(|error| panic!("{error:#}"));
+    install_to_removal().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
 const PROGRAMS: [(&str, &str); 3] = [

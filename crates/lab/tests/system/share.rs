@@ -15,7 +15,7 @@ use netnice_lab::world::Cgroup;
 use serde_json::Value;
 
 /// A Kbyte/s of the paper, in bit/s.
-const K: f64 = 1024.0 * 8.0;
+const KBYTE: f64 = 1024.0 * 8.0;
 
 /// A running `netnice share WORDS…` on the test bed's client.
 struct Share(Proc);
@@ -30,19 +30,19 @@ impl Share {
     }
 
     /// Waits until there are this many sessions; returns the shares in bit/s, by session.
-    fn until(&mut self, sessions: usize) -> BTreeMap<String, u64> {
-        self.until_they(|shares| shares.len() == sessions)
+    fn await_sessions(&mut self, sessions: usize) -> BTreeMap<String, u64> {
+        self.await_shares(|shares| shares.len() == sessions)
     }
 
     /// Waits until `are` accepts the shares.
-    fn until_they(
+    fn await_shares(
         &mut self,
         are: impl Fn(&BTreeMap<String, u64>) -> bool,
     ) -> BTreeMap<String, u64> {
         let until = Instant::now() + EVENT_TIMEOUT;
         loop {
             let line = self.0.next_json("sessions", EVENT_TIMEOUT);
-            let shares = of_line(&line.expect("shares"));
+            let shares = parse_shares(&line.expect("shares"));
             if are(&shares) {
                 return shares;
             }
@@ -58,7 +58,7 @@ impl Share {
     }
 }
 
-fn of_line(line: &Value) -> BTreeMap<String, u64> {
+fn parse_shares(line: &Value) -> BTreeMap<String, u64> {
     let sessions = line["sessions"].as_array().expect("a list").iter();
     let one = |session: &Value| {
         let share = session["share"].as_u64().expect("a number");
@@ -71,22 +71,22 @@ fn of_line(line: &Value) -> BTreeMap<String, u64> {
 }
 
 /// Starts a program on the client that sends to a port of the server as fast as it can.
-fn sends(bed: &TestBed, port: u16) -> Running {
+fn start_sender(bed: &TestBed, port: u16) -> Running {
     let to = bed.sink(port).expect("a sink");
     traffic::start_now(bed.world.client(), &Tcp::connect(to, 1).source()).expect("a program")
 }
 
-/// The least fraction of its share that a sender must reach, see [`near`].
-const LEAST: f64 = 0.6;
+/// The least fraction of its share that a sender must reach, see [`assert_near`].
+const MIN_FRACTION: f64 = 0.6;
 
 /// Fails unless `rate` is at most the fraction `over` above `kbytes` Kbyte/s, and at least
-/// [`LEAST`] of it. A sender on a busy machine sends less than it may; the next smaller share in
-/// these tests is always below this bound. The experiment `nice-fig5` judges exact shares.
-fn near(what: &str, rate: f64, kbytes: f64, over: f64) {
+/// [`MIN_FRACTION`] of it. A sender on a busy machine sends less than it may; the next smaller
+/// share in these tests is always below this bound. The experiment `nice-fig5` judges exact shares.
+fn assert_near(what: &str, rate: f64, kbytes: f64, over: f64) {
     assert!(
-        (LEAST..=1.0 + over).contains(&(rate / K / kbytes)),
+        (MIN_FRACTION..=1.0 + over).contains(&(rate / KBYTE / kbytes)),
         "{what}: {:.2} Kbyte/s for {kbytes}",
-        rate / K
+        rate / KBYTE
     );
 }
 
@@ -158,17 +158,17 @@ fn sessions_of_a_running_ftp_server_share_a_total() {
         "nothing is fetched"
     );
     let mut share = Share::start(&bed, &format!("512Kbyte/s unit:{}", unit.name()));
-    share.until(1);
+    share.await_sessions(1);
     // The meter starts only now: before, the first session was as fast as the machine.
     let tap = Tap::start(client, "eth0").expect("a tap");
     let alone = sys::now_ns();
     pause(3.0);
     let second = curl(1);
-    share.until(2);
+    share.await_sessions(2);
     pause(2.5);
     let ends = sys::now_ns();
     drop(second);
-    share.until(1);
+    share.await_sessions(1);
     pause(2.0);
     let end = sys::now_ns();
     let record = tap.stop(client).expect("a record");
@@ -180,11 +180,11 @@ fn sessions_of_a_running_ftp_server_share_a_total() {
     let half = SECOND / 2;
     let of = |session, from, to| record.rate(ftp::of_session(session), from, to);
     // The first seconds are left out: TCP retransmits the losses at thousands of Mbit/s.
-    near("alone", of(0, alone + 2 * SECOND, asked), 512.0, 0.05);
-    near("the first of two", of(0, came + half, ends), 256.0, 0.05);
+    assert_near("alone", of(0, alone + 2 * SECOND, asked), 512.0, 0.05);
+    assert_near("the first of two", of(0, came + half, ends), 256.0, 0.05);
     // The first second is left out: TCP is still starting.
-    near("the second", of(1, came + SECOND, ends), 256.0, 0.05);
-    near("alone again", of(0, left + half, end), 512.0, 0.05);
+    assert_near("the second", of(1, came + SECOND, ends), 256.0, 0.05);
+    assert_near("alone again", of(0, left + half, end), 512.0, 0.05);
     share.end();
     assert!(
         becomes_true(|| targets(&bed).is_empty()),
@@ -201,7 +201,7 @@ fn sessions_of_a_running_ftp_server_share_a_total() {
 #[test]
 fn services_have_weights_and_earlier_limits_return() {
     let bed = TestBed::new().expect("a test bed");
-    let (light, heavy) = (sends(&bed, 5001), sends(&bed, 5002));
+    let (light, heavy) = (start_sender(&bed, 5001), start_sender(&bed, 5002));
     let [light, heavy] = [&light, &heavy].map(|program| format!("pid:{}", program.pid()));
     // One of them has a limit before.
     bed.run_ok(&format!("set {light} --both 2mbit"));
@@ -212,17 +212,17 @@ fn services_have_weights_and_earlier_limits_return() {
         .netnice
         .run(&[&["share", "--dry-run", "--json"], &words[..]].concat());
     let asked = asked.expect("it runs").ok().expect("good");
-    let planned = of_line(&serde_json::from_str(&asked.stdout).expect("JSON"));
+    let planned = parse_shares(&serde_json::from_str(&asked.stdout).expect("JSON"));
     let aims = BTreeMap::from([(light.clone(), 1_048_576), (heavy.clone(), 3_145_728)]);
     assert_eq!(planned, aims);
     assert_eq!(targets(&bed), [light.as_str()], "nothing was changed");
     let mut share = Share::start(&bed, &line);
-    assert_eq!(share.until(2), aims);
+    assert_eq!(share.await_sessions(2), aims);
     // Both sent without a limit: TCP retransmits their losses first.
     let (record, from, to) = bed.record(1.5, 1.5).expect("a record");
     let of = |port| record.rate(|flow: &Flow| flow.has_port(port), from, to);
-    near("weight 100", of(5001), 128.0, 0.03);
-    near("weight 300", of(5002), 384.0, 0.03);
+    assert_near("weight 100", of(5001), 128.0, 0.03);
+    assert_near("weight 300", of(5002), 384.0, 0.03);
     share.end();
     assert!(
         becomes_true(|| targets(&bed) == [light.as_str()]),
@@ -277,11 +277,11 @@ fn users_of_a_process_tree_share_equally_and_use_idle_shares() {
         sorted == [quarter, quarter, 2 * quarter]
     };
     // A child has its parent's user until it has changed it.
-    share.until_they(by_user);
+    share.await_shares(by_user);
     // After two quiet seconds the second user keeps an eighth of its half and lends the rest to the
     // first.
     let is_lent = |share: &&u64| **share > 7 * quarter / 4;
-    share.until_they(|shares| shares.values().filter(is_lent).count() == 2);
+    share.await_shares(|shares| shares.values().filter(is_lent).count() == 2);
     // In the first window in which no sender was starved.
     let rates = |wanted: [f64; 3]| {
         let of = |record: &Record, from, to| {
@@ -291,21 +291,21 @@ fn users_of_a_process_tree_share_equally_and_use_idle_shares() {
             .record_until(1.0, 1.5, |record, from, to| {
                 let rates = of(record, from, to);
                 let mut pairs = rates.iter().zip(wanted);
-                pairs.all(|(rate, kbytes)| *rate >= LEAST * kbytes * K)
+                pairs.all(|(rate, kbytes)| *rate >= MIN_FRACTION * kbytes * KBYTE)
             })
             .expect("a record");
         of(&record, from, to)
     };
     let [one, two, _] = rates([240.0, 240.0, 0.0]);
-    near("lent, the first", one, 240.0, 0.05);
-    near("lent, the second", two, 240.0, 0.05);
+    assert_near("lent, the first", one, 240.0, 0.05);
+    assert_near("lent, the second", two, 240.0, 0.05);
     // It gets its share back when it sends.
     std::fs::write(&flag, []).expect("written");
-    share.until_they(by_user);
+    share.await_shares(by_user);
     let [one, two, three] = rates([128.0, 128.0, 256.0]);
-    near("the first of two", one, 128.0, 0.05);
-    near("the second of two", two, 128.0, 0.05);
-    near("the other user", three, 256.0, 0.05);
+    assert_near("the first of two", one, 128.0, 0.05);
+    assert_near("the second of two", two, 128.0, 0.05);
+    assert_near("the other user", three, 256.0, 0.05);
     // The manager ends with the last session.
     drop(parent);
     let status = share.0.wait(EVENT_TIMEOUT).expect("it ends");
@@ -320,13 +320,13 @@ fn users_of_a_process_tree_share_equally_and_use_idle_shares() {
 #[test]
 fn limits_of_a_killed_manager_end() {
     let bed = TestBed::new().expect("a test bed");
-    let program = sends(&bed, 5001);
+    let program = start_sender(&bed, 5001);
     let target = format!("pid:{}", program.pid());
     let group = Cgroup::create("shared").expect("a control group");
     group.add_process(program.pid()).expect("it moves");
     bed.run_ok(&format!("set {target} --both 2mbit"));
     let mut share = Share::start(&bed, &format!("1mbit cgroup:{}", group.path()));
-    share.until(1);
+    share.await_sessions(1);
     let said = bed.run_ok(&format!("explain {target}")).stdout;
     let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
     let end = format!("when process {} ends", share.0.pid());
@@ -356,7 +356,7 @@ fn a_zombie_child_is_no_session() {
         assert!(becomes_true(|| state(child) == Some('Z')), "{child} lives");
     }
     let mut share = Share::start(&bed, &format!("1mbit {}", parent.pid()));
-    share.until(0);
+    share.await_sessions(0);
     // A manager that polled for the end of such a child without a pause would never sleep.
     let looks = (0..20).map(|_| {
         pause(0.05);

@@ -3,7 +3,7 @@
 
 use netnice_lab::experiment;
 
-fn holds(id: &str) {
+fn assert_holds(id: &str) {
     let experiment = experiment::find(id).expect("in the registry");
     let outcome = experiment.test().expect("it can be played");
     assert!(outcome.holds, "{id}:\n  {}", outcome.broken());
@@ -11,20 +11,20 @@ fn holds(id: &str) {
 
 #[test]
 fn simulated_cell_experiments_hold() {
-    holds("cell-fig3-sim");
-    holds("cell-fig4-sim");
-    holds("cell-dma");
+    assert_holds("cell-fig3-sim");
+    assert_holds("cell-fig4-sim");
+    assert_holds("cell-dma");
 }
 
 #[test]
 fn simulated_slice_experiments_hold() {
-    holds("ntcp-fig4-sim");
-    holds("vert-fig5a-sim");
-    holds("vert-fig5b-sim");
+    assert_holds("ntcp-fig4-sim");
+    assert_holds("vert-fig5a-sim");
+    assert_holds("vert-fig5b-sim");
 }
 
 #[test]
 fn simulated_channel_experiments_hold() {
-    holds("rtc-fig5-sim");
-    holds("rtc-fig6-sim");
+    assert_holds("rtc-fig5-sim");
+    assert_holds("rtc-fig6-sim");
 }

@@ -29,7 +29,7 @@ fn wait(terminal: &Terminal, what: &str) {
 }
 
 /// Saves a picture of the terminal into the folder `NETNICE_PICTURES`, if it is set.
-fn picture(terminal: &Terminal, name: &str) {
+fn draw(terminal: &Terminal, name: &str) {
     if let Some(folder) = std::env::var_os("NETNICE_PICTURES") {
         let file = PathBuf::from(folder).join(name);
         terminal.render(&file).expect("a picture");
@@ -78,7 +78,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
         R8M,
         "changed in top",
     );
-    picture(&top, "changed.png");
+    draw(&top, "changed.png");
 
     top.type_keys("\r").expect("typed");
     wait(&top, "10.77.0.2:5001");
@@ -90,7 +90,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
     };
     top.wait_for("rates of both connections", EVENT_TIMEOUT, rates)
         .unwrap_or_else(|error| panic!("{error:#}"));
-    picture(&top, "peers.png");
+    draw(&top, "peers.png");
 
     top.type_keys("xy").expect("typed");
     wait(&top, "no target is limited");
@@ -220,7 +220,7 @@ fn pictures_for_the_manual_are_drawn() {
     let mut top = terminal(&bed, &["top"], (80, 24), true);
     wait(&top, &format!("pid:{}", first.pid()));
     bench::pause(20.0);
-    picture(&top, "top-80x24.png");
+    draw(&top, "top-80x24.png");
     let name = format!("pid:{}", first.pid());
     for _ in 0..8 {
         let line = top.line(&name);
@@ -232,11 +232,11 @@ fn pictures_for_the_manual_are_drawn() {
     }
     top.type_keys("\ru16m").expect("typed");
     bench::pause(3.0);
-    picture(&top, "top-peers.png");
+    draw(&top, "top-peers.png");
 }
 
 /// Processor time of a process and all its threads, in nanoseconds.
-fn spent(pid: u32) -> u64 {
+fn cpu_time(pid: u32) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
     let spent = |entry: std::io::Result<std::fs::DirEntry>| {
         let path = entry.ok()?.path().join("schedstat");
@@ -252,7 +252,7 @@ fn five_hundred_idle_targets_cost_less_than_three_hundredths_of_a_core() {
     let bed = TestBed::new().expect("a test bed");
     let (_parent, pids) = sleepers(bed.world.client(), 500).expect("sleepers");
     let contracts = ["--up 4mbit", "--down 8mbit", "--up 2mbit --down 3mbit"];
-    costs_little(&bed, &pids, contracts, "idle", || {});
+    check_cost(&bed, &pids, contracts, "idle", || {});
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn five_hundred_busy_targets_cost_less_than_three_hundredths_of_a_core() {
     let bed = TestBed::new().expect("a test bed");
     let to = bed.sink(5001).expect("a sink");
     let mut command = bed.world.client().ns.command("perl");
-    command.args(["-MIO::Socket::INET", "-e", SENDERS]);
+    command.args(["-MIO::Socket::INET", "-e", SENDERS_SCRIPT]);
     command.args([to.to_string(), "500".to_owned()]);
     let mut parent = Proc::start(command).expect("senders");
     let next = |_| {
@@ -270,13 +270,13 @@ fn five_hundred_busy_targets_cost_less_than_three_hundredths_of_a_core() {
     };
     let pids: Vec<u32> = (0..500).map(next).collect();
     let contracts = ["--up 100kbit", "--up 80kbit", "--both 120kbit"];
-    costs_little(&bed, &pids, contracts, "busy", || {
+    check_cost(&bed, &pids, contracts, "busy", || {
         parent.write_line("go").expect("told");
     });
 }
 
 /// Children that each connect and send without end when they are told to.
-const SENDERS: &str = r#"
+const SENDERS_SCRIPT: &str = r#"
     my ($to, $count) = @ARGV;
     $| = 1;
     pipe(my $wait, my $go);
@@ -296,20 +296,14 @@ const SENDERS: &str = r#"
 
 /// Checks the cost of 500 targets: processor time of the daemon and the client together, less the
 /// daemon's when no client watches.
-fn costs_little(
-    bed: &TestBed,
-    pids: &[u32],
-    contracts: [&str; 3],
-    what: &str,
-    begin: impl FnOnce(),
-) {
+fn check_cost(bed: &TestBed, pids: &[u32], contracts: [&str; 3], what: &str, begin: impl FnOnce()) {
     for (n, pid) in pids.iter().enumerate() {
         bed.run_ok(&format!("set pid:{pid} {}", contracts[n % 3]));
     }
     begin();
     let daemon = bed.netnice.pid().expect("a daemon");
     let share = |pids: &[u32], seconds: f64| {
-        let sum = || pids.iter().map(|pid| spent(*pid)).sum::<u64>();
+        let sum = || pids.iter().map(|pid| cpu_time(*pid)).sum::<u64>();
         let (from, before) = (sys::now_ns(), sum());
         bench::pause(seconds);
         (sum() - before) as f64 * 100.0 / (sys::now_ns() - from) as f64
@@ -328,7 +322,7 @@ fn costs_little(
             "{what}, {} x {}: daemon and top {both:.2} % of a core, the daemon alone {alone:.2} %",
             size.0, size.1
         );
-        picture(&top, &format!("500-{what}-{}x{}.png", size.0, size.1));
+        draw(&top, &format!("500-{what}-{}x{}.png", size.0, size.1));
         assert!(
             both - alone < 3.0,
             "{both:.2} % of a core, of which {alone:.2} % without top"

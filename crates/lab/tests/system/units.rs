@@ -10,7 +10,7 @@ use netnice_lab::wire::{self, Flow, Record, Tap};
 use netnice_lab::world::Cgroup;
 
 /// A slice, and a unit in it with a name that only this test has.
-fn unit(what: &str) -> (Cgroup, Cgroup) {
+fn make_unit(what: &str) -> (Cgroup, Cgroup) {
     let slice = Cgroup::create("units.slice").expect("a slice");
     let name = format!("nn{}-{what}.service", std::process::id());
     let unit = slice.below(&name).expect("a unit");
@@ -47,25 +47,25 @@ pub(crate) fn assert_limited_from_first_packet(
 /// Twice the bytes that a limit of 4 Mbit/s passes in 200 ms with its burst of 5 ms. Twice, because
 /// the meter on a busy or emulated machine may stamp packets late and together. A flood without a
 /// limit sends as much in 9 ms; the experiment `change` judges how exactly a limit begins.
-const MOST: u64 = 2 * 4_000_000 / 8 * 205 / 1000;
+const MAX_FIRST_BYTES: u64 = 2 * 4_000_000 / 8 * 205 / 1000;
 
 #[test]
 fn a_restarted_unit_is_limited_from_its_first_packet() {
-    restarted(5, 2);
+    check_restarts(5, 2);
 }
 
 #[test]
 #[ignore = "make test-long: as often as it is claimed"]
 fn a_unit_restarted_twenty_times_is_limited_from_its_first_packet() {
-    restarted(20, 3);
+    check_restarts(20, 3);
 }
 
 /// Restarts a unit `times` times, and some more without a daemon; the flood in it must be limited
 /// each time.
-fn restarted(times: u16, without_daemon: u16) {
+fn check_restarts(times: u16, without_daemon: u16) {
     let mut bed = TestBed::new().expect("a test bed");
     let _to = bed.sink(5001).expect("a sink");
-    let (_slice, unit) = unit("restarts");
+    let (_slice, unit) = make_unit("restarts");
     bed.run_ok(&format!("set unit:{} --up 4mbit", unit.name()));
     let ns = &bed.world.server().ns;
     let tap = Tap::start(ns, "eth0").expect("a meter");
@@ -85,14 +85,14 @@ fn restarted(times: u16, without_daemon: u16) {
     }
     let record = tap.stop(&bed.world.server().ns).expect("a record");
     bed.netnice.start_daemon().expect("the daemon again");
-    assert_limited_from_first_packet(&record, 6000..last + without_daemon, MOST);
+    assert_limited_from_first_packet(&record, 6000..last + without_daemon, MAX_FIRST_BYTES);
 }
 
 #[test]
 fn a_unit_that_never_ran_is_limited_by_its_drop_in_from_its_first_packet() {
     let bed = TestBed::new().expect("a test bed");
     let _to = bed.sink(5001).expect("a sink");
-    let (slice, first) = unit("first");
+    let (slice, first) = make_unit("first");
     let name = first.name().to_owned();
     drop(first);
     let folder = bed.netnice.units().join(format!("{name}.d"));
@@ -110,7 +110,7 @@ fn a_unit_that_never_ran_is_limited_by_its_drop_in_from_its_first_packet() {
     let program = flood(&bed, &unit, 6000);
     pause(0.25);
     let record = tap.stop(&bed.world.server().ns).expect("a record");
-    assert_limited_from_first_packet(&record, [6000], MOST);
+    assert_limited_from_first_packet(&record, [6000], MAX_FIRST_BYTES);
     bed.await_limited(|| bed.sent_rate(0.5, 1.0).expect("a rate"), R4M, "the unit");
     // A changed file is read automatically. An invalid file is reported, and the unit keeps its
     // contract.

@@ -18,7 +18,7 @@ fn at(world: &World, host: &str, family: Family, port: u16) -> SocketAddr {
 /// Fails unless `got` is at most the fraction `over` above `want`, and at least half of it: a
 /// sender on a busy or emulated machine sends less than it may. (The experiment `accuracy` with
 /// `--subject htb` judges the lab's own accuracy.)
-fn near(got: f64, want: f64, over: f64, what: &str) {
+fn assert_near(got: f64, want: f64, over: f64, what: &str) {
     assert!(
         (0.5..=1.0 + over).contains(&(got / want)),
         "{what}: {got:.0}, wanted {want:.0} and at most {over} of it more"
@@ -31,7 +31,7 @@ fn pause(ms: u64) {
 
 /// Bulk TCP through HTB by hand: the tap, the sink and the device must agree, and the rate must be
 /// right.
-fn through_htb(family: Family, offloads: Offloads) {
+fn check_rate_through_htb(family: Family, offloads: Offloads) {
     let world = World::pair(Pair {
         offloads,
         ..Pair::default()
@@ -51,14 +51,14 @@ fn through_htb(family: Family, offloads: Offloads) {
     let got = sink.stop().expect("the sink reports");
     let end = start + 1_500_000_000;
     record.validate().expect("sound");
-    near(
+    assert_near(
         record.rate(wire::inbound, start, end),
         20e6,
         0.03,
         "the tap's rate",
     );
     let by_sink = got.received_rate(start, end).expect("samples span it");
-    near(by_sink, 20e6, 0.03, "the sink's rate");
+    assert_near(by_sink, 20e6, 0.03, "the sink's rate");
     if offloads == Offloads::Off {
         let off = record.against_device();
         assert!(
@@ -74,12 +74,12 @@ fn through_htb(family: Family, offloads: Offloads) {
 
 #[test]
 fn rates_are_measured_right_on_v4_without_offloads() {
-    through_htb(Family::V4, Offloads::Off);
+    check_rate_through_htb(Family::V4, Offloads::Off);
 }
 
 #[test]
 fn rates_are_measured_right_on_v6_with_offloads() {
-    through_htb(Family::V6, Offloads::On);
+    check_rate_through_htb(Family::V6, Offloads::On);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_switched_world_limits_its_cables_both_ways() {
     pause(2100);
     let record = tap.stop(&client.ns).expect("record");
     let rate = record.rate(wire::inbound, start, start + 1_500_000_000);
-    near(rate, 4e6, 0.03, "the cable's rate");
+    assert_near(rate, 4e6, 0.03, "the cable's rate");
     let got = own.stop().expect("the sink reports");
     assert!(got.received > 0);
     // The probe's packets wait in the cable's queue of 50 ms. A busy machine adds to that; a time
@@ -146,7 +146,7 @@ fn a_parent_process_starts_children_that_ping_and_send() {
     pause(800);
     let report = parent.stop(sender).expect("the sender reports");
     let rate = report.sent as f64 * 8e9 / (report.ended_ns - report.started_ns) as f64;
-    near(rate, 8e6, 0.05, "the paced sender");
+    assert_near(rate, 8e6, 0.05, "the paced sender");
     assert!(sink.stop().expect("the sink reports").received > 0);
     let parent = std::fs::read_to_string(format!("/proc/{}/status", ping)).is_err();
     assert!(parent, "the ping is gone");
@@ -179,7 +179,7 @@ fn real_programs_run_in_a_world() {
     let goodput = real_programs::iperf(client, to, 2, 2, false)
         .and_then(|c| real_programs::iperf_goodput(c, EVENT_TIMEOUT))
         .expect("iperf3 -c");
-    near(goodput * 1514.0 / 1448.0, 20e6, 0.05, "iperf3's goodput");
+    assert_near(goodput * 1514.0 / 1448.0, 20e6, 0.05, "iperf3's goodput");
     let web = SocketAddr::new(to.ip(), 80);
     let nginx = real_programs::nginx(server, web, world.folder(), 1 << 20).expect("nginx");
     let _web = nginx.expect("cargo xtask setup installs nginx");
