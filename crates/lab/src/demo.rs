@@ -204,8 +204,8 @@ fn table(before: &Figures, after: &Figures) -> String {
         ),
     ];
     let mut text = String::new();
-    for (who, promised, was, is, kept) in rows {
-        let line = format!("  {who:<16} {promised:<18} {was:>15}  {is:>14}   {kept}");
+    for (row, promised, was, is, kept) in rows {
+        let line = format!("  {row:<16} {promised:<18} {was:>15}  {is:>14}   {kept}");
         text.push_str(line.trim_end());
         text.push('\n');
     }

@@ -37,7 +37,7 @@ use crate::experiment::bench::{self, Rate, SECOND, wait_until};
 use crate::process::{EVENT_TIMEOUT, Proc};
 use crate::sys;
 use crate::traffic::{self, Running, Tcp, Udp};
-use crate::wire::{self, Flow, Record, Tap};
+use crate::wire::{self, Record, Tap, WireFlow};
 use crate::world::{CommandOutput, Family, Netnice, Offloads, Pair, World};
 
 /// A world with a client, a server and a netnice on the client.
@@ -127,7 +127,12 @@ impl TestBed {
     }
 
     /// Rate of the flows that `of` accepts, as for [`TestBed::sent_rate`].
-    pub fn sent_rate_of(&self, settle: f64, span: f64, of: impl Fn(&Flow) -> bool) -> Result<f64> {
+    pub fn sent_rate_of(
+        &self,
+        settle: f64,
+        span: f64,
+        of: impl Fn(&WireFlow) -> bool,
+    ) -> Result<f64> {
         let (record, from, to) = self.record(settle, span)?;
         Ok(record.rate(|flow| wire::inbound(flow) && of(flow), from, to))
     }

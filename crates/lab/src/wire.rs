@@ -30,7 +30,7 @@ mod capture;
 mod parse;
 mod ring;
 
-pub use parse::{Flow, Packet, Transport};
+pub use parse::{Packet, Transport, WireFlow};
 
 /// A running meter. Dropping it ends the meter and discards the record.
 pub struct Tap {
@@ -57,7 +57,7 @@ impl Tap {
         ns: &Netns,
         device: &str,
         file: &Path,
-        of: impl Fn(&Flow) -> bool + Send + 'static,
+        of: impl Fn(&WireFlow) -> bool + Send + 'static,
     ) -> Result<Tap> {
         let ring = ns.enter(|| {
             let ring = ring::Ring::open(device)?;
@@ -133,7 +133,7 @@ impl Tap {
 /// The packets that a tap counted.
 #[derive(Debug, Default)]
 pub struct Record {
-    flows: HashMap<Flow, FlowRecord>,
+    flows: HashMap<WireFlow, FlowRecord>,
     /// The bin number (ms since 1970) of the first packet.
     first: Option<u64>,
     last: u64,
@@ -201,7 +201,7 @@ impl Record {
     }
 
     /// Times at which the kept packets of the flows that `of` accepts passed (wall clock, ns).
-    pub fn times(&self, of: impl Fn(&Flow) -> bool) -> Vec<u64> {
+    pub fn times(&self, of: impl Fn(&WireFlow) -> bool) -> Vec<u64> {
         let mine = self.packets.iter().filter(|packet| of(&packet.flow));
         mine.map(|packet| packet.at_ns).collect()
     }
@@ -218,8 +218,8 @@ impl Record {
     }
 
     /// All flows with their totals, most bytes first.
-    pub fn flows(&self) -> Vec<(Flow, Totals)> {
-        let mut all: Vec<(Flow, Totals)> = self
+    pub fn flows(&self) -> Vec<(WireFlow, Totals)> {
+        let mut all: Vec<(WireFlow, Totals)> = self
             .flows
             .iter()
             .map(|(flow, r)| {
@@ -235,7 +235,7 @@ impl Record {
     }
 
     /// Totals of the flows that `of` accepts.
-    pub fn totals(&self, of: impl Fn(&Flow) -> bool) -> Totals {
+    pub fn totals(&self, of: impl Fn(&WireFlow) -> bool) -> Totals {
         self.flows
             .iter()
             .filter(|(flow, _)| of(flow))
@@ -246,7 +246,7 @@ impl Record {
     }
 
     /// Wire bytes between two moments (wall clock, ns) of the flows that `of` accepts.
-    pub fn bytes(&self, of: impl Fn(&Flow) -> bool, from_ns: u64, to_ns: u64) -> u64 {
+    pub fn bytes(&self, of: impl Fn(&WireFlow) -> bool, from_ns: u64, to_ns: u64) -> u64 {
         let Some(first) = self.first else { return 0 };
         let index = |ns: u64| (ns / BIN_NS).saturating_sub(first) as usize;
         let (from, to) = (index(from_ns), index(to_ns));
@@ -263,7 +263,7 @@ impl Record {
 
     /// Time of the first packet of the flows that `of` accepts (wall clock, ns, rounded down to 1
     /// ms).
-    pub fn first_of(&self, of: impl Fn(&Flow) -> bool) -> Option<u64> {
+    pub fn first_of(&self, of: impl Fn(&WireFlow) -> bool) -> Option<u64> {
         let first = self.first?;
         let flows = self.flows.iter().filter(|(flow, _)| of(flow));
         let bins = flows.filter_map(|(_, r)| r.bins.iter().position(|bytes| *bytes > 0));
@@ -271,7 +271,7 @@ impl Record {
     }
 
     /// Mean rate in bit/s between two moments of the flows that `of` accepts.
-    pub fn rate(&self, of: impl Fn(&Flow) -> bool, from_ns: u64, to_ns: u64) -> f64 {
+    pub fn rate(&self, of: impl Fn(&WireFlow) -> bool, from_ns: u64, to_ns: u64) -> f64 {
         // The summed window has whole bins, so the divisor has whole bins too.
         let span = (to_ns / BIN_NS - from_ns / BIN_NS) * BIN_NS;
         self.bytes(of, from_ns, to_ns) as f64 * 8e9 / span.max(1) as f64
@@ -280,7 +280,7 @@ impl Record {
     /// Rates in bit/s in consecutive bins of `width_ns` that fill the span.
     pub fn bins(
         &self,
-        of: impl Fn(&Flow) -> bool + Copy,
+        of: impl Fn(&WireFlow) -> bool + Copy,
         from_ns: u64,
         to_ns: u64,
         width_ns: u64,
@@ -298,16 +298,16 @@ impl Record {
 const BIN_NS: u64 = 1_000_000;
 
 /// Whether the tap's device received the flow, and it is IP.
-pub fn inbound(flow: &Flow) -> bool {
+pub fn inbound(flow: &WireFlow) -> bool {
     flow.inbound && flow.transport != Transport::NotIp
 }
 
 /// Whether the tap's device sent the flow, and it is IP.
-pub fn outbound(flow: &Flow) -> bool {
+pub fn outbound(flow: &WireFlow) -> bool {
     !flow.inbound && flow.transport != Transport::NotIp
 }
 
-impl Flow {
+impl WireFlow {
     /// True when either end of the flow has this port.
     pub fn has_port(&self, port: u16) -> bool {
         self.source.1 == port || self.target.1 == port

@@ -62,7 +62,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let _stats = StatsOn::enable()?;
     let rounds = if context.quick { 3 } else { 7 };
     for limited in [false, true] {
-        let who = if limited {
+        let limiter = if limited {
             "a limited program"
         } else {
             "a program without a target"
@@ -76,7 +76,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let again = bench.measure(limited, 1, rounds)?;
         for m in [&one, &thousand, &again] {
             context.say(format!(
-                "{who:<27} {:>4} targets: {:>6.1} ns per packet in {:.2} runs, {:.0} packets/s",
+                "{limiter:<27} {:>4} targets: {:>6.1} ns per packet in {:.2} runs, {:.0} packets/s",
                 m.targets, m.nanoseconds, m.runs, m.packets_per_second
             ));
         }
@@ -85,12 +85,12 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         // The difference of two measurements with one target is the error of the measurement.
         let noise = (one.nanoseconds - again.nanoseconds).abs() / least.max(1.0) * 100.0;
         outcome.check(
-            format!("{who}: growth from 1 to 1,000 targets"),
+            format!("{limiter}: growth from 1 to 1,000 targets"),
             growth,
             "%",
             Bound::AtMost(10.0 + noise),
         );
-        outcome.ours(who, [one, thousand, again]);
+        outcome.ours(limiter, [one, thousand, again]);
     }
     Ok(())
 }

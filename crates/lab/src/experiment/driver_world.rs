@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::Outcome;
 use crate::direct::{DriverSetup, RunningDriver, SINK, wire};
 use crate::process;
-use crate::wire::{Flow, Record, Tap, Transport};
+use crate::wire::{Record, Tap, Transport, WireFlow};
 use crate::world::{Pair, World};
 
 /// A pair of hosts; a driver owns the client's device.
@@ -46,12 +46,12 @@ impl DriverWorld {
 }
 
 /// Whether the flow is a sender's.
-pub fn is_sent(flow: &Flow) -> bool {
+pub fn is_sent(flow: &WireFlow) -> bool {
     flow.inbound && flow.transport == Transport::Udp && flow.target.1 == SINK
 }
 
 /// Selects the flow of the sender at this port.
-pub fn from_port(port: u16) -> impl Fn(&Flow) -> bool + Copy {
+pub fn from_port(port: u16) -> impl Fn(&WireFlow) -> bool + Copy {
     move |flow| is_sent(flow) && flow.source.1 == port
 }
 

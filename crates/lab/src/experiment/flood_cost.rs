@@ -29,9 +29,10 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let name = format!("offloads {offloads:?}");
         let htb = flood(Subject::Htb, offloads)?;
         let ours = flood(Subject::Netnice, offloads)?;
-        for (who, cost) in [("HTB on the device", &htb), ("netnice", &ours)] {
+        for (limiter, cost) in [("HTB on the device", &htb), ("netnice", &ours)] {
             context.say(format!(
-                "{name:<13} {who:<18} {:>9.0} sends/s, {:.2} per packet, {:>6.2} % of a processor, {:.2} Mbit/s",
+                "{name:<13} {limiter:<18} {:>9.0} sends/s, {:.2} per packet, {:>6.2} % of a \
+                 processor, {:.2} Mbit/s",
                 cost.sends_per_second,
                 cost.sends_per_packet,
                 cost.processor_share * 100.0,

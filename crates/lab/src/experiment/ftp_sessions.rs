@@ -18,7 +18,7 @@ use crate::plot::{Chart, Series, palette};
 use crate::process::Proc;
 use crate::sys;
 use crate::traffic::ftp;
-use crate::wire::{Flow, Record, Tap};
+use crate::wire::{Record, Tap, WireFlow};
 use crate::world::{Offloads, Pair, World};
 
 /// Runs the experiment.
@@ -50,7 +50,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
             outcome.check(&what, rate / MBIT, "", bound);
         }
         // The total includes packets that an ended session still had in its queue.
-        let all = |flow: &Flow| (0..3).any(|session| ftp::of_session(session)(flow));
+        let all = |flow: &WireFlow| (0..3).any(|session| ftp::of_session(session)(flow));
         let total = run.record.rate(all, from, to);
         context.say(format!(
             "{} sessions: {:.1?} Kbyte/s",

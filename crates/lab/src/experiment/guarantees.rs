@@ -17,7 +17,7 @@ use crate::plot::{Chart, Series, palette};
 use crate::stats;
 use crate::sys;
 use crate::traffic::{self, ParentProcess, RunOptions, Running, Tcp, Udp};
-use crate::wire::{self, Flow, Record, Tap};
+use crate::wire::{self, Record, Tap, WireFlow};
 use crate::world::{Family, Netnice, Pair, World};
 
 /// The port of each program at the server; C's UDP has a port of its own.
@@ -25,8 +25,8 @@ const PORTS: [u16; 3] = [5001, 5002, 5003];
 const FLOOD_PORT: u16 = 5004;
 const LINK: f64 = R100M.bits as f64;
 
-fn of(program: usize) -> impl Fn(&Flow) -> bool + Copy {
-    move |flow: &Flow| {
+fn of(program: usize) -> impl Fn(&WireFlow) -> bool + Copy {
+    move |flow: &WireFlow| {
         wire::inbound(flow)
             && (flow.target.1 == PORTS[program] || (program == 2 && flow.target.1 == FLOOD_PORT))
     }

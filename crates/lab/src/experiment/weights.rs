@@ -6,7 +6,7 @@ use serde_json::json;
 use super::bench::{MBIT, MS, R100M, SECOND, at, netnice_only, run_logged, wait_until};
 use super::{Bound, Context, Outcome};
 use crate::traffic::{self, Tcp};
-use crate::wire::{self, Flow, Tap};
+use crate::wire::{self, Tap, WireFlow};
 use crate::world::{Family, Offloads, Pair, World};
 
 /// Weight and number of flows of each of two targets, and offloads.
@@ -70,7 +70,7 @@ fn measure(context: &Context, outcome: &mut Outcome, (a, b, offloads): Case) -> 
     let record = tap.stop(&server.ns)?;
     record.validate()?;
     let rate = |port: u16| {
-        let of = move |flow: &Flow| wire::inbound(flow) && flow.target.1 == port;
+        let of = move |flow: &WireFlow| wire::inbound(flow) && flow.target.1 == port;
         record.rate(of, from, to) / MBIT
     };
     let (got_a, got_b) = (rate(5001), rate(5002));

@@ -305,7 +305,7 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
     let least = if flooded { count / leeway.part } else { count };
     check_no_loss(&good, &mut ended_driver, least)?;
     let record = tap.stop(&world.server().ns)?;
-    let is_ours = |flow: &netnice_lab::wire::Flow| {
+    let is_ours = |flow: &netnice_lab::wire::WireFlow| {
         flow.inbound && flow.source.1 == SENDER && flow.target.1 == SINK
     };
     let (from, to) = (

@@ -43,7 +43,7 @@ fn check_slices(mode: Mode) -> Result<()> {
     }
     let record = tap.stop(&world.server().ns)?;
     record.validate()?;
-    let is_its = |port: u16| move |flow: &netnice_lab::wire::Flow| flow.source.1 == port;
+    let is_its = |port: u16| move |flow: &netnice_lab::wire::WireFlow| flow.source.1 == port;
     let first = record.first_of(is_its(5004)).context("nothing arrived")?;
     let (from, to) = (first + 200_000_000, first + 1_400_000_000);
     for ms in SLICES {

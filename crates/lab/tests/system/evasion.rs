@@ -215,7 +215,7 @@ fn connections_of_a_listener_without_room_for_a_tag_are_limited() {
         "{answer:?}"
     );
     let asks = Tcp::connect(bed.client(6001), 2).sink();
-    let _asks = traffic::start_now(bed.world.server(), &asks).expect("who downloads");
+    let _asks = traffic::start_now(bed.world.server(), &asks).expect("a server");
     bed.await_limited(|| sent_rate(&bed), R4M, "accepted connections");
 }
 

@@ -8,7 +8,7 @@ use netnice_lab::process;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true, skip};
 use netnice_lab::traffic::{self, Program, Running, Tcp, Udp};
-use netnice_lab::wire::{self, Flow};
+use netnice_lab::wire::{self, WireFlow};
 use netnice_lab::world::Cgroup;
 
 use crate::users::{ANN, BOB, setpriv, traffic_as};
@@ -43,7 +43,7 @@ fn make_unit(what: &str) -> (Cgroup, Cgroup) {
     (slice, unit)
 }
 
-fn to_port(port: u16) -> impl Fn(&Flow) -> bool + Copy {
+fn to_port(port: u16) -> impl Fn(&WireFlow) -> bool + Copy {
     move |flow| wire::inbound(flow) && flow.target.1 == port
 }
 
@@ -84,9 +84,9 @@ fn open_mptcp_sockets_are_limited_by_their_cgroup() {
     let _client = inside(&bed, &unit, &Tcp::connect(up, 2).source().mptcp());
     let _listener = inside(&bed, &unit, &Tcp::listen(down).source().mptcp());
     let ask = Tcp::connect(down, 2).sink().mptcp();
-    let _before = traffic::start_now(server, &ask).expect("who downloads");
+    let _before = traffic::start_now(server, &ask).expect("a server");
     bed.run_ok(&format!("set unit:{} --up 4mbit", unit.name()));
-    let _after = traffic::start_now(server, &ask).expect("who downloads");
+    let _after = traffic::start_now(server, &ask).expect("a server");
     bed.await_limited(
         || bed.sent_rate(0.5, 1.5).expect("a rate"),
         R4M,

@@ -12,7 +12,7 @@ use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, ParentProcess, RunOptions, Running, Tcp, Udp, real_programs};
-use netnice_lab::wire::{self, Flow, Record};
+use netnice_lab::wire::{self, Record, WireFlow};
 use netnice_lab::world::{Cable, Family, Pair, World};
 use serde_json::Value;
 
@@ -61,7 +61,7 @@ fn assert_carried(total: f64, link: f64) {
     );
 }
 
-fn of(program: usize) -> impl Fn(&Flow) -> bool + Copy {
+fn of(program: usize) -> impl Fn(&WireFlow) -> bool + Copy {
     move |flow| wire::inbound(flow) && flow.target.1 == PORTS[program]
 }
 

@@ -15,7 +15,7 @@ use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Running, Tcp};
-use netnice_lab::wire::{Flow, Record};
+use netnice_lab::wire::{Record, WireFlow};
 use netnice_lab::world::Family;
 
 /// A Kbyte/s of the paper, in bit/s.
@@ -109,7 +109,7 @@ fn write(bed: &TestBed, name: &str, text: &str) -> PathBuf {
 
 /// The rate of each session of a service, both ways together, in Kbyte/s.
 fn sessions(record: &Record, port: u16, from: u64, to: u64) -> Vec<f64> {
-    let of_service = |flow: &Flow| flow.has_port(port);
+    let of_service = |flow: &WireFlow| flow.has_port(port);
     let flows = record.flows().into_iter().map(|(flow, _)| flow);
     let clients: BTreeSet<u16> = flows
         .filter(of_service)

@@ -9,7 +9,7 @@ use netnice_lab::experiment::bench::{R4M, Rate, at, pause, wait_until};
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true, skip};
 use netnice_lab::traffic::{self, Running, Tcp, Udp};
-use netnice_lab::wire::{self, Flow};
+use netnice_lab::wire::{self, WireFlow};
 use netnice_lab::world::{Family as Internet, Netns};
 
 const SECOND: u64 = 1_000_000_000;
@@ -235,7 +235,7 @@ fn packets_sent_by_a_macvlan_are_counted_once_and_its_lower_link_keeps_its_class
     let _flood = traffic::start_now(bed.world.client(), &flood).expect("a flood");
     bed.run_ok(&format!("set {target} --min 6mbit"));
     let (record, from, until) = bed.record(0.7, 1.5).expect("a record");
-    let mine = |flow: &Flow| wire::inbound(flow) && flow.target.1 == 5001;
+    let mine = |flow: &WireFlow| wire::inbound(flow) && flow.target.1 == 5001;
     let rate = record.rate(mine, from, until);
     let carried = record.rate(wire::inbound, from, until);
     // Relative to what the link carried in the same seconds, which a busy or emulated machine may

@@ -12,7 +12,7 @@ use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true, skip};
 use netnice_lab::traffic::real_programs::{Pings, ping_words};
 use netnice_lab::traffic::{self, ParentProcess, RunOptions, Tcp, Udp};
-use netnice_lab::wire::{self, Flow, Tap};
+use netnice_lab::wire::{self, Tap, WireFlow};
 use netnice_lab::world::{Family as Internet, Offloads, Pair, Tunnel};
 
 const SECOND: u64 = 1_000_000_000;
@@ -59,7 +59,7 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
     let rates = taps.map(|(ns, tap)| {
         let record = tap.stop(ns).expect("a record");
         record.validate().expect("sound");
-        let data = |flow: &Flow| wire::inbound(flow) && flow.target.1 == 5001;
+        let data = |flow: &WireFlow| wire::inbound(flow) && flow.target.1 == 5001;
         record.rate(data, from, until)
     });
     bed.assert_limited(rates.iter().sum(), R20M, &format!("the sum of {rates:.0?}"));
@@ -100,7 +100,7 @@ fn over_ipv6_a_limit_holds_in_both_directions() {
         .expect("a child");
     bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
     let (record, from, until) = bed.record(0.7, 1.5).expect("a record");
-    let sent = |f: &wire::Flow| wire::inbound(f) && f.source.0.is_ipv6() && f.target.1 == 5001;
+    let sent = |f: &wire::WireFlow| wire::inbound(f) && f.source.0.is_ipv6() && f.target.1 == 5001;
     bed.assert_limited(record.rate(sent, from, until), R4M, "sent over IPv6");
     // Acknowledgements of the sender would count as received.
     drop(program);

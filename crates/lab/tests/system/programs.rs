@@ -11,7 +11,7 @@ use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true, skip};
 use netnice_lab::traffic::{self, ParentProcess, RunOptions, Tcp, Udp};
-use netnice_lab::wire::{self, Flow, Tap};
+use netnice_lab::wire::{self, Tap, WireFlow};
 
 const R12M: Rate = Rate {
     text: "12mbit",
@@ -229,7 +229,7 @@ fn present_and_later_accepted_connections_belong_to_their_listener() {
         traffic::start_now(bed.world.client(), &Tcp::listen(at).source()).expect("a server");
     let ask = || {
         let sink = Tcp::connect(at, 2).sink();
-        traffic::start_now(bed.world.server(), &sink).expect("who downloads")
+        traffic::start_now(bed.world.server(), &sink).expect("a server")
     };
     let _before = ask();
     bed.run_ok(&format!("set pid:{} --up 4mbit", server.pid()));
@@ -262,7 +262,7 @@ fn other_programs_are_not_limited() {
     let limited = || {
         let (record, from, until) = bed.record_with_rate(10e6, 0.7, 1.5).expect("a record");
         let of = |port: u16| {
-            let of = move |f: &netnice_lab::wire::Flow| f.inbound && f.target.1 == port;
+            let of = move |f: &netnice_lab::wire::WireFlow| f.inbound && f.target.1 == port;
             record.rate(of, from, until)
         };
         beside = of(5002);
@@ -303,7 +303,7 @@ fn loopback_is_limited_too() {
         record.validate().expect("sound");
         for (side, at, _) in &programs {
             let at: &SocketAddr = at;
-            let data = |flow: &Flow| wire::outbound(flow) && flow.target.1 == at.port();
+            let data = |flow: &WireFlow| wire::outbound(flow) && flow.target.1 == at.port();
             let rate = record.rate(data, from, until);
             bed.assert_limited(rate, R20M, &format!("{side} at {at}, {when}"));
         }
@@ -354,7 +354,7 @@ fn the_whole_host_by_pid_1_and_a_lower_limit_inside() {
     let (record, from, until) = bed.record_with_rate(6e6, 1.0, 1.5).expect("a record");
     let both = |port: Option<u16>| {
         // The limit includes received packets: acknowledgements here.
-        let of = move |f: &netnice_lab::wire::Flow| port.is_none_or(|p| f.has_port(p));
+        let of = move |f: &netnice_lab::wire::WireFlow| port.is_none_or(|p| f.has_port(p));
         record.rate(of, from, until)
     };
     bed.assert_limited(both(None), R12M, "the whole host");
@@ -405,7 +405,7 @@ fn a_static_go_program_is_limited_as_client_and_as_server() {
     let server = go(&["serve", &at.to_string()]);
     bed.run_ok(&format!("set pid:{} --up 4mbit", server.pid()));
     let sink = Tcp::connect(at, 4).sink();
-    let _sink = traffic::start_now(bed.world.server(), &sink).expect("who downloads");
+    let _sink = traffic::start_now(bed.world.server(), &sink).expect("a server");
     // The kernel still sends data in the ended client's sockets, so only the server's port is
     // measured.
     let rate = bed.sent_rate_of(0.7, 1.5, |f| f.source.1 == at.port());
@@ -449,7 +449,7 @@ fn new_mptcp_sockets_are_limited_and_open_ones_are_reported() {
         .traffic(&listener, RunOptions::at_once())
         .expect("a child");
     let ask = Tcp::connect(at, 2).sink().mptcp();
-    let _ask = traffic::start_now(server, &ask).expect("who downloads");
+    let _ask = traffic::start_now(server, &ask).expect("a server");
     bed.await_limited(
         || bed.sent_rate(0.7, 1.5).expect("a rate"),
         R4M,

@@ -10,7 +10,7 @@ use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Running, Tcp, ftp};
-use netnice_lab::wire::{Flow, Record, Tap};
+use netnice_lab::wire::{Record, Tap, WireFlow};
 use netnice_lab::world::Cgroup;
 use serde_json::Value;
 
@@ -91,7 +91,12 @@ fn assert_near(what: &str, rate: f64, kbytes: f64, over: f64) {
 }
 
 /// Start and end of the flows' data, to 10 ms.
-fn span_of(record: &Record, of: impl Fn(&Flow) -> bool + Copy, from: u64, to: u64) -> (u64, u64) {
+fn span_of(
+    record: &Record,
+    of: impl Fn(&WireFlow) -> bool + Copy,
+    from: u64,
+    to: u64,
+) -> (u64, u64) {
     const BIN: u64 = SECOND / 100;
     let bins = record.bins(of, from, to, BIN);
     // At least one full packet: more than a control connection sends.
@@ -228,7 +233,7 @@ fn services_have_weights_and_earlier_limits_return() {
     assert_eq!(share.await_sessions(2), aims);
     // Both sent without a limit: TCP retransmits their losses first.
     let (record, from, to) = bed.record(1.5, 1.5).expect("a record");
-    let of = |port| record.rate(|flow: &Flow| flow.has_port(port), from, to);
+    let of = |port| record.rate(|flow: &WireFlow| flow.has_port(port), from, to);
     assert_near("weight 100", of(5001), 128.0, 0.03);
     assert_near("weight 300", of(5002), 384.0, 0.03);
     share.end();
@@ -293,7 +298,8 @@ fn users_of_a_process_tree_share_equally_and_use_idle_shares() {
     // In the first window in which no sender was starved.
     let rates = |wanted: [f64; 3]| {
         let of = |record: &Record, from, to| {
-            [5001, 5002, 5003].map(|port| record.rate(|flow: &Flow| flow.has_port(port), from, to))
+            [5001, 5002, 5003]
+                .map(|port| record.rate(|flow: &WireFlow| flow.has_port(port), from, to))
         };
         let (record, from, to) = bed
             .record_until(1.0, 1.5, |record, from, to| {

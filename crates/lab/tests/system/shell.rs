@@ -9,7 +9,7 @@ use netnice_lab::experiment::bench::R4M;
 use netnice_lab::process::{Proc, binary};
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{Program, RunOptions, Tcp};
-use netnice_lab::wire::Flow;
+use netnice_lab::wire::WireFlow;
 
 use crate::users::{ANN, setpriv};
 
@@ -267,7 +267,7 @@ fn a_command_sends_at_the_typed_rate() {
             "{shell}: nothing is sent: {}",
             terminal.take_stderr()
         );
-        let its = |flow: &Flow| flow.has_port(port);
+        let its = |flow: &WireFlow| flow.has_port(port);
         let rate = shells.bed.sent_rate_of(0.2, 1.0, its).expect("a rate");
         shells.bed.assert_limited(rate, R4M, shell);
     }

@@ -15,7 +15,7 @@ use netnice_lab::storm::seed;
 use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{Running, Tcp};
-use netnice_lab::wire::{self, Flow};
+use netnice_lab::wire::{self, WireFlow};
 use netnice_lab::world::daemon_objects;
 use serde_json::{Value, json};
 
@@ -277,7 +277,8 @@ fn measure_limit(storm_bed: &StormBed, bounds: &Bounds) -> Vec<String> {
     let until = std::time::Instant::now() + bounds.lasts.mul_f64(0.9);
     let (mut windows, mut most) = (Vec::new(), 0.0f64);
     while std::time::Instant::now() < until {
-        let theirs = |flow: &Flow| flow.target.1 == PORT && flow.transport == wire::Transport::Tcp;
+        let theirs =
+            |flow: &WireFlow| flow.target.1 == PORT && flow.transport == wire::Transport::Tcp;
         match storm_bed.bed.sent_rate_of(0.5, span, theirs) {
             Ok(rate) => {
                 let share = rate / R4M.bits as f64;

@@ -6,7 +6,7 @@ use std::fs;
 use netnice_lab::experiment::bench::{R4M, pause};
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Running, Udp};
-use netnice_lab::wire::{self, Flow, Record, Tap};
+use netnice_lab::wire::{self, Record, Tap, WireFlow};
 use netnice_lab::world::Cgroup;
 
 /// A slice, and a unit in it with a name that only this test has.
@@ -34,7 +34,7 @@ pub(crate) fn assert_limited_from_first_packet(
     most: u64,
 ) {
     for (start, port) in (1..).zip(ports) {
-        let of = |flow: &Flow| wire::inbound(flow) && flow.source.1 == port;
+        let of = |flow: &WireFlow| wire::inbound(flow) && flow.source.1 == port;
         let first = record.first_of(of).expect("it sent something");
         let sent = record.bytes(of, first, first + 200_000_000);
         assert!(
