@@ -121,10 +121,8 @@ fn targets(bed: &TestBed) -> Vec<String> {
         .collect()
 }
 
-#[test]
-fn sessions_of_a_running_ftp_server_share_a_total() {
-    ftp::needed().expect("what cargo xtask setup installs");
-    let bed = TestBed::new().expect("a test bed");
+/// Starts a vsftpd in a unit on the client, and waits until it listens.
+fn start_vsftpd(bed: &TestBed, unit: &Cgroup) -> Proc {
     let (server, client) = (bed.world.client(), &bed.world.server().ns);
     let address = server.port().v4;
     let conf = ftp::Server {
@@ -133,7 +131,6 @@ fn sessions_of_a_running_ftp_server_share_a_total() {
         listen: Some(address),
     };
     let conf = conf.configure().expect("a configuration");
-    let unit = Cgroup::create("vsftpd.service").expect("a control group");
     let mut vsftpd = server.ns.command("sh");
     vsftpd.args([
         "-c",
@@ -151,6 +148,17 @@ fn sessions_of_a_running_ftp_server_share_a_total() {
     };
     assert!(becomes_true(listens), "{}", vsftpd.take_stderr());
     assert!(vsftpd.is_running(), "{}", vsftpd.take_stderr());
+    vsftpd
+}
+
+#[test]
+fn sessions_of_a_running_ftp_server_share_a_total() {
+    ftp::needed().expect("what cargo xtask setup installs");
+    let bed = TestBed::new().expect("a test bed");
+    let client = &bed.world.server().ns;
+    let address = bed.world.client().port().v4;
+    let unit = Cgroup::create("vsftpd.service").expect("a control group");
+    let _vsftpd = start_vsftpd(&bed, &unit);
     let curl = |session| {
         Proc::start(ftp::fetch(client, address, &ftp::ports(session), 60.0)).expect("curl")
     };
