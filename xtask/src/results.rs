@@ -246,7 +246,7 @@ impl fmt::Display for Summary<'_> {
     }
 }
 
-/// The text that a test prints before the reason why it cannot run. `netnice_lab::desk::skip`
+/// The text that a test prints before the reason why it cannot run. `netnice_lab::testbed::skip`
 /// prints it.
 pub const SKIP_MARK: &str = "test skipped: ";
 /// Largest number of flaky tests in a run that passes. With more of them the machine or the tree

@@ -146,6 +146,7 @@ fn a_broken_step_and_a_run_of_nothing_fail() {
 #[test]
 fn the_lab_prints_the_mark_that_is_read_here() {
     let tree = crate::tree::Tree::find().expect("cargo metadata");
-    let desk = std::fs::read_to_string(tree.root.join("crates/lab/src/desk.rs")).expect("the lab");
-    assert!(desk.contains(&format!("\"{SKIP_MARK}{{reason}}\"")));
+    let testbed =
+        std::fs::read_to_string(tree.root.join("crates/lab/src/testbed.rs")).expect("the lab");
+    assert!(testbed.contains(&format!("\"{SKIP_MARK}{{reason}}\"")));
 }

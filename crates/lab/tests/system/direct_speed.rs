@@ -527,7 +527,7 @@ fn compare_receive() -> Result<f64> {
 
 #[test]
 #[ignore = "wants a quiet machine"]
-fn the_turn_sends_at_least_065_of_what_the_bare_link_does() {
+fn the_datapath_sends_at_least_065_of_the_bare_link() {
     world::begin().expect("a clean machine");
     let ratio = compare(FEW).expect("a comparison");
     assert!(ratio >= 0.65, "{ratio:.3} of the bare link");
@@ -535,7 +535,7 @@ fn the_turn_sends_at_least_065_of_what_the_bare_link_does() {
 
 #[test]
 #[ignore = "wants a quiet machine"]
-fn with_65536_flows_it_sends_at_least_half_of_it() {
+fn the_datapath_with_65536_flows_sends_at_least_half_of_the_bare_link() {
     world::begin().expect("a clean machine");
     let ratio = compare(MANY).expect("a comparison");
     assert!(ratio >= 0.5, "{ratio:.3} of the bare link");
@@ -543,7 +543,7 @@ fn with_65536_flows_it_sends_at_least_half_of_it() {
 
 #[test]
 #[ignore = "wants a quiet machine"]
-fn it_receives_at_least_07_of_what_the_bare_link_does() {
+fn the_datapath_receives_at_least_07_of_the_bare_link() {
     world::begin().expect("a clean machine");
     let ratio = compare_receive().expect("a comparison");
     assert!(ratio >= 0.7, "{ratio:.3} of the bare link");

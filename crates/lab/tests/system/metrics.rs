@@ -6,26 +6,26 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench;
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp};
 
-const AT: &str = "127.0.0.1:9469";
+const METRICS_ADDRESS: &str = "127.0.0.1:9469";
 
-fn connect(desk: &Desk) -> Result<TcpStream> {
-    let at: SocketAddr = AT.parse()?;
-    desk.world.client().ns.enter(|| {
-        let stream = TcpStream::connect_timeout(&at, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+fn connect(bed: &TestBed) -> Result<TcpStream> {
+    let at: SocketAddr = METRICS_ADDRESS.parse()?;
+    bed.world.client().ns.enter(|| {
+        let stream = TcpStream::connect_timeout(&at, EVENT_TIMEOUT)?;
+        stream.set_read_timeout(Some(EVENT_TIMEOUT))?;
+        stream.set_write_timeout(Some(EVENT_TIMEOUT))?;
         Ok(stream)
     })
 }
 
 /// The answer to a request.
-fn says(desk: &Desk, request: &[u8]) -> Result<String> {
-    let mut stream = connect(desk)?;
+fn send(bed: &TestBed, request: &[u8]) -> Result<String> {
+    let mut stream = connect(bed)?;
     stream.write_all(request)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
@@ -33,8 +33,8 @@ fn says(desk: &Desk, request: &[u8]) -> Result<String> {
 }
 
 /// The page of metrics.
-fn scrape(desk: &Desk) -> Result<String> {
-    let answer = says(desk, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")?;
+fn scrape(bed: &TestBed) -> Result<String> {
+    let answer = send(bed, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")?;
     let (head, page) = answer
         .split_once("\r\n\r\n")
         .context("no end of the head")?;
@@ -48,9 +48,9 @@ fn scrape(desk: &Desk) -> Result<String> {
 
 /// Values by name and labels, parsed by the Prometheus client's own parser; fails if that parser
 /// does.
-fn parsed(page: &str) -> Result<BTreeMap<String, f64>> {
+fn parse_metrics(page: &str) -> Result<BTreeMap<String, f64>> {
     let mut python = Command::new("/usr/bin/python3")
-        .args(["-c", PARSE])
+        .args(["-c", PARSE_SCRIPT])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
@@ -73,7 +73,7 @@ fn parsed(page: &str) -> Result<BTreeMap<String, f64>> {
     values.collect()
 }
 
-const PARSE: &str = r#"
+const PARSE_SCRIPT: &str = r#"
 import sys
 from prometheus_client.parser import text_string_to_metric_families
 for family in text_string_to_metric_families(sys.stdin.read()):
@@ -84,24 +84,28 @@ for family in text_string_to_metric_families(sys.stdin.read()):
 "#;
 
 #[test]
-fn metrics_parse_and_what_adds_up_does() {
-    let mut desk = Desk::new().expect("a desk");
-    assert!(connect(&desk).is_err(), "nobody asked for it");
-    desk.netnice.restart_with(&["--metrics"]).expect("a daemon");
+fn metrics_are_valid_and_sums_agree() {
+    let mut bed = TestBed::new().expect("a test bed");
+    assert!(connect(&bed).is_err(), "nobody asked for it");
+    bed.netnice.restart_with(&["--metrics"]).expect("a daemon");
     // The kernel verifies the programs before the traffic loads the machine.
-    desk.types("set user:65533 --both 1gbit");
-    let to = desk.sink(5001).expect("a sink");
+    bed.run_ok("set user:65533 --both 1gbit");
+    let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();
-    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
-    desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
-    desk.types("link eth0 --rate 100mbit");
-    desk.answers("set user:65533 --min 200mbit", 3);
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
+    bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
+    bed.run_ok("link eth0 --rate 100mbit");
+    bed.run_with_status("set user:65533 --min 200mbit", 3);
     let labels =
         |direction: &str| format!("{{direction={direction},target=pid:{}}}", program.pid());
     let sent = format!("netnice_sent_bytes_total{}", labels("up"));
-    let page = || parsed(&scrape(&desk).expect("a page")).expect("metrics");
+    let page = || parse_metrics(&scrape(&bed).expect("a page")).expect("metrics");
     let first = page()[&sent];
-    assert!(soon(|| page()[&sent] > first + 400_000.0), "{:?}", page());
+    assert!(
+        becomes_true(|| page()[&sent] > first + 400_000.0),
+        "{:?}",
+        page()
+    );
     for _ in 0..5 {
         let values = page();
         for direction in ["up", "down"] {
@@ -134,7 +138,7 @@ fn metrics_parse_and_what_adds_up_does() {
 }
 
 #[test]
-fn an_address_that_others_reach_has_to_be_asked_for() {
+fn a_public_address_for_metrics_needs_an_explicit_option() {
     let netniced = netnice_lab::process::binary("netniced").expect("a daemon");
     let mut command = netnice_lab::process::own_group(netniced);
     let output = command
@@ -147,16 +151,16 @@ fn an_address_that_others_reach_has_to_be_asked_for() {
         text.contains("--metrics-open") && text.contains("0.0.0.0:9469"),
         "{text}"
     );
-    let mut desk = Desk::new().expect("a desk");
+    let mut bed = TestBed::new().expect("a test bed");
     let open = ["--metrics", "0.0.0.0:9469", "--metrics-open"];
-    desk.netnice.restart_with(&open).expect("a daemon");
-    assert!(scrape(&desk).is_ok());
+    bed.netnice.restart_with(&open).expect("a daemon");
+    assert!(scrape(&bed).is_ok());
 }
 
 #[test]
-fn hostile_peers_hurt_neither_the_daemon_nor_other_readers() {
-    let mut desk = Desk::new().expect("a desk");
-    desk.netnice.restart_with(&["--metrics"]).expect("a daemon");
+fn hostile_peers_disturb_neither_the_daemon_nor_other_readers() {
+    let mut bed = TestBed::new().expect("a test bed");
+    bed.netnice.restart_with(&["--metrics"]).expect("a daemon");
     let long = [b"GET /metrics HTTP/1.1\r\nX: ".as_slice(), &[b'a'; 20_000]].concat();
     for (request, status) in [
         (b"GET / HTTP/1.1\r\n\r\n".as_slice(), "404"),
@@ -168,7 +172,7 @@ fn hostile_peers_hurt_neither_the_daemon_nor_other_readers() {
         (b"GET /metr", "408"),
         (b"GET /metrics?a=b HTTP/1.0\r\n\r\n", "200"),
     ] {
-        let answer = says(&desk, request).expect("an answer");
+        let answer = send(&bed, request).expect("an answer");
         let words = answer.split(' ').nth(1);
         assert_eq!(
             words,
@@ -177,16 +181,16 @@ fn hostile_peers_hurt_neither_the_daemon_nor_other_readers() {
             String::from_utf8_lossy(request)
         );
     }
-    let head = says(&desk, b"HEAD /metrics HTTP/1.1\r\n\r\n").expect("a head");
+    let head = send(&bed, b"HEAD /metrics HTTP/1.1\r\n\r\n").expect("a head");
     assert!(
         head.ends_with("\r\n\r\n") && head.contains("200 OK"),
         "{head}"
     );
-    let before = desk.netnice.daemon_memory().expect("memory");
+    let before = bed.netnice.daemon_memory().expect("memory");
     // Some send nothing, some send a request and never read, some send one letter.
     let mut crowd = Vec::new();
     for number in 0..1000 {
-        let mut stream = connect(&desk).expect("a connection");
+        let mut stream = connect(&bed).expect("a connection");
         let text: &[u8] = match number % 3 {
             0 => b"",
             1 => b"GET /metrics HTTP/1.1\r\n\r\n",
@@ -196,31 +200,31 @@ fn hostile_peers_hurt_neither_the_daemon_nor_other_readers() {
         let _ = stream.write_all(text);
         crowd.push(stream);
     }
-    scrape(&desk).expect("a page beside a thousand others");
-    desk.types("show");
-    let pid = desk.netnice.pid().expect("a daemon");
+    scrape(&bed).expect("a page beside a thousand others");
+    bed.run_ok("show");
+    let pid = bed.netnice.pid().expect("a daemon");
     let open = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .expect("descriptors")
         .count();
     assert!(open < 200, "{open} descriptors are open");
-    let after = desk.netnice.daemon_memory().expect("memory");
+    let after = bed.netnice.daemon_memory().expect("memory");
     assert!(after < before + (8 << 20), "{before} bytes grew to {after}");
     drop(crowd);
-    scrape(&desk).expect("a page");
+    scrape(&bed).expect("a page");
 }
 
 #[test]
-fn history_says_what_passed() {
-    let desk = Desk::new().expect("a desk");
+fn history_shows_past_rates() {
+    let bed = TestBed::new().expect("a test bed");
     // The kernel verifies the programs before the traffic loads the machine.
-    desk.types("set user:65533 --up 1mbit");
-    let to = desk.sink(5001).expect("a sink");
+    bed.run_ok("set user:65533 --up 1mbit");
+    let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();
-    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     let name = format!("pid:{}", program.pid());
-    desk.types(&format!("set {name} --up 4mbit"));
+    bed.run_ok(&format!("set {name} --up 4mbit"));
     let told = || -> serde_json::Value {
-        let text = desk.types(&format!("show {name} --history --json")).stdout;
+        let text = bed.run_ok(&format!("show {name} --history --json")).stdout;
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("no JSON ({e}): {text}"))
     };
     let column = |told: &serde_json::Value, of: &str| -> Vec<u64> {
@@ -254,10 +258,14 @@ fn history_says_what_passed() {
         let (count, mean, _) = points();
         count >= 3 && (2e6..4.12e6).contains(&mean)
     };
-    assert!(soon(right), "in a limit of 4 Mbit/s: {:?}", points());
+    assert!(
+        becomes_true(right),
+        "in a limit of 4 Mbit/s: {:?}",
+        points()
+    );
     assert_eq!(told()["targets"][0]["up"], 4_000_000);
     assert_eq!(told()["step_ns"], 1_000_000_000);
-    let text = desk.types(&format!("show {name} --history")).stdout;
+    let text = bed.run_ok(&format!("show {name} --history")).stdout;
     assert!(
         text.contains("of 4 Mbit/s") && text.contains("UNTIL"),
         "{text}"
@@ -266,9 +274,9 @@ fn history_says_what_passed() {
         text.lines().all(|line| line.chars().count() <= 80),
         "{text}"
     );
-    let minutes = desk.types("show --history=1h").stdout;
+    let minutes = bed.run_ok("show --history=1h").stdout;
     assert!(minutes.contains(&name), "{minutes}");
     // The log of the daemon's actions is separate.
-    let log = desk.types("log").stdout;
+    let log = bed.run_ok("log").stdout;
     assert!(log.contains(&format!("root set {name}")), "{log}");
 }

@@ -15,43 +15,43 @@ use netnice_driver::serve::Pace;
 use serde_json::Value;
 
 use super::Outcome;
-use crate::direct::{Direct, Driving, SINK, wire};
+use crate::direct::{DriverSetup, RunningDriver, SINK, wire};
 use crate::process;
-use crate::wire::{Flow, Record, Tap, Transport};
+use crate::wire::{Record, Tap, Transport, WireFlow};
 use crate::world::{Pair, World};
 
 /// A pair of hosts; a driver owns the client's device.
-pub struct Stage {
+pub struct DriverWorld {
     /// The hosts.
     pub world: World,
     /// The driver.
-    pub direct: Direct,
+    pub setup: DriverSetup,
 }
 
-impl Stage {
+impl DriverWorld {
     /// Makes the hosts and a driver whose link has `bits` per second.
-    pub fn new(bits: u64, ahead: Nanos) -> Result<Stage> {
+    pub fn new(bits: u64, ahead: Nanos) -> Result<DriverWorld> {
         let world = World::pair(Pair::default())?;
-        let direct = Direct::new(&world, wire(bits, ahead)?, Mode::Native)?;
-        Ok(Stage { world, direct })
+        let setup = DriverSetup::new(&world, wire(bits, ahead)?, Mode::Native)?;
+        Ok(DriverWorld { world, setup })
     }
 
-    /// A meter at the far end, which keeps every datagram of the talkers, and its capture file.
+    /// A meter at the far end, which keeps every datagram of the senders, and its capture file.
     pub fn tap(world: &World) -> Result<(Tap, PathBuf)> {
         let file = world.folder().join("wire.pcap");
         let server = world.server();
-        let tap = Tap::keeping(&server.ns, &server.port().device, &file, is_sent)?;
+        let tap = Tap::start_capturing(&server.ns, &server.port().device, &file, is_sent)?;
         Ok((tap, file))
     }
 }
 
-/// Whether the flow is a talker's.
-pub fn is_sent(flow: &Flow) -> bool {
+/// Whether the flow is a sender's.
+pub fn is_sent(flow: &WireFlow) -> bool {
     flow.inbound && flow.transport == Transport::Udp && flow.target.1 == SINK
 }
 
-/// Selects the flow of the talker at this port.
-pub fn from_port(port: u16) -> impl Fn(&Flow) -> bool + Copy {
+/// Selects the flow of the sender at this port.
+pub fn from_port(port: u16) -> impl Fn(&WireFlow) -> bool + Copy {
     move |flow| is_sent(flow) && flow.source.1 == port
 }
 
@@ -69,11 +69,15 @@ pub fn bins(times: &[u64], from: u64, until: u64, width: u64) -> Vec<f64> {
 
 /// Validates a run: the meter lost no packet, and the driver's counts equal the packets that
 /// arrived.
-pub fn sound(record: &Record, driven: &mut crate::direct::Driven, ports: &[u16]) -> Result<()> {
-    record.sound()?;
+pub fn validate(
+    record: &Record,
+    ended_driver: &mut crate::direct::EndedDriver,
+    ports: &[u16],
+) -> Result<()> {
+    record.validate()?;
     for port in ports {
         let (sent, seen) = (
-            driven.counters(*port)?.sent,
+            ended_driver.counters(*port)?.sent,
             record.times(from_port(*port)).len(),
         );
         ensure!(
@@ -85,8 +89,8 @@ pub fn sound(record: &Record, driven: &mut crate::direct::Driven, ports: &[u16])
 }
 
 /// Adds a note on the driver's mode and priority.
-pub fn tell(outcome: &mut Outcome, mode: Mode, driving: &Driving) {
-    let pace = match driving.pace {
+pub fn note_mode(outcome: &mut Outcome, mode: Mode, running_driver: &RunningDriver) {
+    let pace = match running_driver.pace {
         Pace::Fifo => "SCHED_FIFO",
         Pace::Ordinary => "no real-time priority",
     };
@@ -98,7 +102,7 @@ pub fn tell(outcome: &mut Outcome, mode: Mode, driving: &Driving) {
 
 /// Runs `netnice check` on the packets of a port in a capture: returns the number of judged packets
 /// and of those that did not conform.
-pub fn police(file: &Path, contract: &[&str], port: u16) -> Result<(u64, u64)> {
+pub fn check_conformance(file: &Path, contract: &[&str], port: u16) -> Result<(u64, u64)> {
     let flow = format!("udp from 10.77.0.1:{port}");
     let mut command = Command::new(process::binary("netnice")?);
     command.arg("check").arg(file).args(contract);
@@ -111,7 +115,7 @@ pub fn police(file: &Path, contract: &[&str], port: u16) -> Result<(u64, u64)> {
     })?;
     let number = |key: &str| {
         let number = verdict[key].as_u64();
-        number.with_context(|| format!("netnice check does not tell `{key}`"))
+        number.with_context(|| format!("the output of netnice check has no number `{key}`"))
     };
     Ok((number("judged")?, number("wrong")?))
 }

@@ -29,9 +29,10 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let name = format!("offloads {offloads:?}");
         let htb = flood(Subject::Htb, offloads)?;
         let ours = flood(Subject::Netnice, offloads)?;
-        for (who, cost) in [("HTB on the device", &htb), ("netnice", &ours)] {
+        for (limiter, cost) in [("HTB on the device", &htb), ("netnice", &ours)] {
             context.say(format!(
-                "{name:<13} {who:<18} {:>9.0} sends/s, {:.2} per packet, {:>6.2} % of a processor, {:.2} Mbit/s",
+                "{name:<13} {limiter:<18} {:>9.0} sends/s, {:.2} per packet, {:>6.2} % of a \
+                 processor, {:.2} Mbit/s",
                 cost.sends_per_second,
                 cost.sends_per_packet,
                 cost.processor_share * 100.0,
@@ -68,15 +69,15 @@ fn flood(subject: Subject, offloads: Offloads) -> Result<Cost> {
         at(world.client(), Family::V4, 5002),
         at(world.server(), Family::V4, 5001),
     );
-    let _sink = traffic::eager(world.server(), &Udp::sink(there))?;
-    let mut program = traffic::ready(world.client(), &Udp::source(here, there))?;
+    let _sink = traffic::start_now(world.server(), &Udp::sink(there))?;
+    let mut program = traffic::start_waiting(world.client(), &Udp::source(here, there))?;
     limiter.set(&world, program.pid(), Direction::Up, R20M)?;
     let tap = Tap::start(&world.server().ns, "eth0")?;
     let began = program.go()?;
     wait_until(began + 3 * SECOND);
     let report = program.stop()?;
     let record = tap.stop(&world.server().ns)?;
-    record.sound()?;
+    record.validate()?;
     let seconds = (report.ended_ns - report.started_ns) as f64 / 1e9;
     let packets = record.totals(wire::inbound).packets as f64;
     Ok(Cost {

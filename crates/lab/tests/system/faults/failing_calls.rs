@@ -5,10 +5,11 @@
 //! next change.
 
 use netnice_api::{Response, Show};
-use netnice_lab::tracer::{Call, Verdict};
+use netnice_lab::storm::set_request;
+use netnice_lab::tracer::{Action, Call};
 use nix::errno::Errno;
 
-use super::{Asked, Bench, Operation, Strike, calls, set, strikes};
+use super::{FaultAttempt, FaultBed, Operation, PendingRequest, count_calls, try_faults};
 
 const ERRORS: [Errno; 6] = [
     Errno::EPERM,
@@ -25,74 +26,74 @@ const ERRORS: [Errno; 6] = [
 struct Counter {
     tried: u64,
     last: Option<u64>,
-    alike: u32,
+    equal_reads: u32,
 }
 
 impl Counter {
     /// Whether this call is tried.
     fn counts(&mut self, call: &Call) -> bool {
-        if !call.may_fail() {
+        if !call.can_be_failed() {
             return false;
         }
         let reads = call.reads_from();
-        self.alike = match reads.is_some() && reads == self.last {
-            true => self.alike + 1,
+        self.equal_reads = match reads.is_some() && reads == self.last {
+            true => self.equal_reads + 1,
             false => 0,
         };
         self.last = reads;
-        let counts = self.alike < ENOUGH_ALIKE;
+        let counts = self.equal_reads < MAX_EQUAL_READS;
         self.tried += u64::from(counts);
         counts
     }
 }
 
 /// Makes the n-th tried call return an error, counted from 1.
-fn failing(n: u64, errno: Errno) -> impl FnMut(&Call) -> Verdict {
+fn fail_call(n: u64, errno: Errno) -> impl FnMut(&Call) -> Action {
     let mut counter = Counter::default();
     move |call| match counter.counts(call) && counter.tried == n {
-        true => Verdict::Fail(errno),
-        false => Verdict::Go,
+        true => Action::Fail(errno),
+        false => Action::Execute,
     }
 }
 
 /// Tries one failure; `false` if the operation has no n-th call.
-fn fail(at: &mut Strike, n: u64, errno: Errno) -> bool {
-    let (call, answer) = match at.trace(n, failing(n, errno)) {
+fn try_failure(at: &mut FaultAttempt, n: u64, errno: Errno) -> bool {
+    let (call, answer) = match at.trace(n, fail_call(n, errno)) {
         Ok(failed) => failed,
         Err(more) => return more,
     };
     let mut found = Vec::new();
-    at.keeps_roots("then", &mut found);
-    if !at.bench.desk.netnice.runs() {
-        let said = at.bench.desk.netnice.complaints();
-        at.bench.desk.netnice.kill_daemon();
+    at.check_root_limit("then", &mut found);
+    if !at.fault_bed.bed.netnice.daemon_is_running() {
+        let said = at.fault_bed.bed.netnice.take_stderr();
+        at.fault_bed.bed.netnice.kill_daemon();
         match at.operation {
             // The daemon may refuse to start with an error message.
             Operation::Start if said.contains("netniced: cannot") => {}
             _ => found.push(format!("the daemon ended: {}", said.trim())),
         }
-        if let Err(error) = at.bench.desk.netnice.start_daemon() {
+        if let Err(error) = at.fault_bed.bed.netnice.start_daemon() {
             found.push(format!("no daemon starts: {error:#}"));
-            at.tell(&format!("{errno} at call {n}, {call}"), &found);
+            at.record(&format!("{errno} at call {n}, {call}"), &found);
             return true;
         }
     }
     match &answer {
-        Ok(Response::Refused(refused)) => names_a_thing(&refused.text, &mut found),
-        Ok(Response::Failed(failed)) => names_a_thing(&failed.text, &mut found),
+        Ok(Response::Refused(refused)) => check_error_text(&refused.text, &mut found),
+        Ok(Response::Failed(failed)) => check_error_text(&failed.text, &mut found),
         _ => {}
     }
-    at.judge(&answer, &mut found);
-    if !goes_on(at.bench) {
+    at.check_state(&answer, &mut found);
+    if !makes_next_change(at.fault_bed) {
         found.push("the next change is not made".to_owned());
     }
     let what = format!("{errno} at call {n}, {call}, answered {answer:?}");
-    at.tell(&what, &found);
+    at.record(&what, &found);
     true
 }
 
 /// The error must say more than the kernel's error text.
-fn names_a_thing(text: &str, found: &mut Vec<String>) {
+fn check_error_text(text: &str, found: &mut Vec<String>) {
     let bare = ERRORS.iter().any(|errno| text.trim() == errno.desc());
     if text.len() < 20 || bare {
         found.push(format!("says only: {text}"));
@@ -100,68 +101,71 @@ fn names_a_thing(text: &str, found: &mut Vec<String>) {
 }
 
 /// Whether the daemon makes another change and clears it.
-fn goes_on(bench: &Bench) -> bool {
-    let (netnice, pid) = (&bench.desk.netnice, bench.third.pid());
-    let asked = Asked::ask(netnice, set(pid, "up 3mbit"), Some(pid));
+fn makes_next_change(fault_bed: &FaultBed) -> bool {
+    let (netnice, pid) = (&fault_bed.bed.netnice, fault_bed.third.pid());
+    let asked = PendingRequest::send(netnice, set_request(pid, "up 3mbit"), Some(pid));
     let made = matches!(asked.answer(), Ok(Response::Done(_)));
-    let name = bench.target(pid);
-    let held = !bench.desk.target(&name).is_null();
+    let name = fault_bed.target(pid);
+    let held = !fault_bed.bed.target(&name).is_null();
     if held {
-        bench.desk.types(&format!("clear {name}"));
+        fault_bed.bed.run_ok(&format!("clear {name}"));
     }
     let show = netnice_api::Request::Show(Show::default());
     let answers = matches!(
-        Asked::ask(netnice, show, None).answer(),
+        PendingRequest::send(netnice, show, None).answer(),
         Ok(Response::Shown(_))
     );
     made && held && answers
 }
 
 /// Tries some failures of each operation, or all.
-fn failures(operations: &[Operation], sample: Option<u64>) {
-    let count = |bench: &mut Bench, operation| {
+fn try_failures(operations: &[Operation], sample: Option<u64>) {
+    let count = |fault_bed: &mut FaultBed, operation| {
         let mut counter = Counter::default();
-        calls(bench, operation, |call| counter.counts(call))
+        count_calls(fault_bed, operation, |call| counter.counts(call))
     };
-    strikes("denied", operations, sample, count, |at, n, random| {
+    try_faults("denied", operations, sample, count, |at, n, random| {
         let errors = match random {
             Some(random) => &[ERRORS[random.below(ERRORS.len() as u64) as usize]][..],
             None => &ERRORS,
         };
-        let reached: Vec<bool> = errors.iter().map(|errno| fail(at, n, *errno)).collect();
+        let reached: Vec<bool> = errors
+            .iter()
+            .map(|errno| try_failure(at, n, *errno))
+            .collect();
         reached.contains(&true)
     });
 }
 
 #[test]
-fn a_change_of_which_a_system_call_fails_is_refused_or_made_and_the_daemon_goes_on() {
+fn a_change_with_a_failing_system_call_is_refused_or_made() {
     use Operation::{Clear, Reload, Set};
-    failures(&[Set, Clear, Reload], Some(3));
+    try_failures(&[Set, Clear, Reload], Some(3));
 }
 
 #[test]
-fn a_start_of_which_a_system_call_fails_leaves_what_was_in_force() {
+fn a_start_with_a_failing_system_call_keeps_the_limits() {
     use Operation::{All, First, Link, Start};
-    failures(&[Start, First, All, Link], Some(1));
+    try_failures(&[Start, First, All, Link], Some(1));
 }
 
 #[test]
 #[ignore = "long: six errors at each system call of a change"]
-fn every_error_at_every_system_call_of_changes() {
-    failures(&Operation::EVERY[..4], None);
+fn changes_survive_every_error_at_every_system_call() {
+    try_failures(&Operation::EVERY[..4], None);
 }
 
 #[test]
 #[ignore = "long: six errors at each system call of a start"]
-fn every_error_at_every_system_call_of_a_start() {
-    failures(&[Operation::Start], None);
+fn a_start_survives_every_error_at_every_system_call() {
+    try_failures(&[Operation::Start], None);
 }
 
 #[test]
 #[ignore = "long: six errors at each system call of the first limit and of the last"]
-fn every_error_at_every_system_call_of_the_first_limit_and_the_last() {
-    failures(&[Operation::First, Operation::All], None);
+fn the_first_and_last_limit_survive_every_error_at_every_system_call() {
+    try_failures(&[Operation::First, Operation::All], None);
 }
 
 /// Number of consecutive reads from one file that are tried.
-const ENOUGH_ALIKE: u32 = 3;
+const MAX_EQUAL_READS: u32 = 3;

@@ -16,8 +16,8 @@ pub fn draw(screen: &vt100::Screen, file: &Path) -> Result<()> {
     let (rows, columns) = (rows.get(), columns.get());
     let (width, height) = (usize::from(columns) * CELL.0, usize::from(rows) * CELL.1);
     let mut canvas = Canvas {
-        width: width + 2 * EDGE,
-        pixels: vec![PAPER; (width + 2 * EDGE) * (height + 2 * EDGE)],
+        width: width + 2 * MARGIN,
+        pixels: vec![BACKGROUND; (width + 2 * MARGIN) * (height + 2 * MARGIN)],
     };
     for row in 0..rows {
         for column in 0..columns {
@@ -25,29 +25,32 @@ pub fn draw(screen: &vt100::Screen, file: &Path) -> Result<()> {
                 continue;
             };
             let at = (
-                EDGE + usize::from(column) * CELL.0,
-                EDGE + usize::from(row) * CELL.1,
+                MARGIN + usize::from(column) * CELL.0,
+                MARGIN + usize::from(row) * CELL.1,
             );
-            let (mut ink, mut paper) = (colour(cell.fgcolor(), INK), colour(cell.bgcolor(), PAPER));
+            let (mut foreground, mut background) = (
+                colour(cell.fgcolor(), FOREGROUND),
+                colour(cell.bgcolor(), BACKGROUND),
+            );
             if cell.inverse() {
-                std::mem::swap(&mut ink, &mut paper);
+                std::mem::swap(&mut foreground, &mut background);
             }
             if cell.dim() {
-                ink = mix(paper, ink, 150);
+                foreground = blend(background, foreground, 150);
             }
-            canvas.fill(at, paper);
+            canvas.fill(at, background);
             for letter in cell.contents().chars().take(1) {
-                canvas.letter(at, letter, fonts.of(cell.bold()), ink);
+                canvas.draw_char(at, letter, fonts.of(cell.bold()), foreground);
             }
         }
     }
     if !screen.hide_cursor() {
         let (row, column) = screen.cursor_position();
         let at = (
-            EDGE + usize::from(column) * CELL.0,
-            EDGE + usize::from(row) * CELL.1,
+            MARGIN + usize::from(column) * CELL.0,
+            MARGIN + usize::from(row) * CELL.1,
         );
-        canvas.fill(at, INK);
+        canvas.fill(at, FOREGROUND);
     }
     canvas.write(file)
 }
@@ -60,10 +63,9 @@ struct Fonts {
 impl Fonts {
     fn load() -> Result<Fonts> {
         let load = |name: &str| -> Result<Font> {
-            let path = format!("{FOLDER}/{name}.ttf");
-            let bytes = std::fs::read(&path).with_context(|| {
-                format!("no font at {path}; Debian's fonts-dejavu-core brings it")
-            })?;
+            let path = format!("{FONT_FOLDER}/{name}.ttf");
+            let bytes = std::fs::read(&path)
+                .with_context(|| format!("no font at {path}; install fonts-dejavu-core"))?;
             Font::from_bytes(bytes, FontSettings::default()).map_err(anyhow::Error::msg)
         };
         Ok(Fonts {
@@ -83,29 +85,29 @@ struct Canvas {
 }
 
 impl Canvas {
-    fn fill(&mut self, at: (usize, usize), paper: Rgb) {
+    fn fill(&mut self, at: (usize, usize), background: Rgb) {
         for y in at.1..at.1 + CELL.1 {
-            self.pixels[y * self.width + at.0..][..CELL.0].fill(paper);
+            self.pixels[y * self.width + at.0..][..CELL.0].fill(background);
         }
     }
 
-    fn letter(&mut self, at: (usize, usize), letter: char, font: &Font, ink: Rgb) {
+    fn draw_char(&mut self, at: (usize, usize), letter: char, font: &Font, foreground: Rgb) {
         if let Some(eighths) = "▁▂▃▄▅▆▇█".chars().position(|step| step == letter) {
             // Block characters are drawn as rectangles, because the font's glyphs leave seams.
             let high = CELL.1 * (eighths + 1) / 8;
             for y in at.1 + CELL.1 - high..at.1 + CELL.1 {
-                self.pixels[y * self.width + at.0..][..CELL.0].fill(ink);
+                self.pixels[y * self.width + at.0..][..CELL.0].fill(foreground);
             }
             return;
         }
-        let (size, coverage) = font.rasterize(letter, LETTER);
+        let (size, coverage) = font.rasterize(letter, FONT_SIZE);
         for (number, covered) in coverage.iter().enumerate() {
             let (x, y) = (number % size.width, number / size.width);
             let left = i64::from(size.xmin) + (at.0 + x) as i64;
             let top = (at.1 + BASELINE + y) as i64 - size.height as i64 - i64::from(size.ymin);
             let place = usize::try_from(top * self.width as i64 + left);
             if let Some(pixel) = place.ok().and_then(|place| self.pixels.get_mut(place)) {
-                *pixel = mix(*pixel, ink, *covered);
+                *pixel = blend(*pixel, foreground, *covered);
             }
         }
     }
@@ -127,7 +129,7 @@ impl Canvas {
 }
 
 /// Blends two colours: `parts` of 255 of `over`, the rest of `under`.
-fn mix(under: Rgb, over: Rgb, parts: u8) -> Rgb {
+fn blend(under: Rgb, over: Rgb, parts: u8) -> Rgb {
     let parts = u16::from(parts);
     std::array::from_fn(|n| {
         let sum = u16::from(over[n]) * parts + u16::from(under[n]) * (255 - parts);
@@ -145,11 +147,11 @@ fn colour(colour: vt100::Color, or: Rgb) -> Rgb {
 
 /// Width and height of a cell in pixels; the letter's size and baseline fit it.
 const CELL: (usize, usize) = (9, 18);
-const LETTER: f32 = 15.0;
+const FONT_SIZE: f32 = 15.0;
 const BASELINE: usize = 14;
-const EDGE: usize = 8;
-const INK: Rgb = [0xd8, 0xde, 0xe4];
-const PAPER: Rgb = [0x14, 0x1a, 0x21];
+const MARGIN: usize = 8;
+const FOREGROUND: Rgb = [0xd8, 0xde, 0xe4];
+const BACKGROUND: Rgb = [0x14, 0x1a, 0x21];
 /// The sixteen indexed colours.
 const PALETTE: [Rgb; 16] = [
     [0x14, 0x1a, 0x21],
@@ -169,4 +171,4 @@ const PALETTE: [Rgb; 16] = [
     [0x78, 0xdc, 0xdc],
     [0xf4, 0xf6, 0xf8],
 ];
-const FOLDER: &str = "/usr/share/fonts/truetype/dejavu";
+const FONT_FOLDER: &str = "/usr/share/fonts/truetype/dejavu";

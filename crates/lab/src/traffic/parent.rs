@@ -13,9 +13,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-/// `netnice-lab traffic family`
+/// `netnice-lab traffic parent`
 #[derive(Debug, Clone, clap::Args)]
-pub struct Family {}
+pub struct ParentArgs {}
 
 /// Executes commands from standard input until end of input.
 pub fn main() -> Result<()> {
@@ -25,7 +25,7 @@ pub fn main() -> Result<()> {
         let line = line?;
         let (verb, rest) = line.split_once(' ').unwrap_or((&line, ""));
         match verb {
-            "run" => match bear(rest) {
+            "run" => match spawn_child(rest) {
                 Ok((pid, stdin)) => {
                     inputs.insert(pid, stdin);
                 }
@@ -38,13 +38,13 @@ pub fn main() -> Result<()> {
                     let _ = writeln!(input, "{text}").and_then(|()| input.flush());
                 }
             }
-            _ => bail!("a family understands run and tell, not `{verb}`"),
+            _ => bail!("a parent understands run and tell, not `{verb}`"),
         }
     }
     Ok(())
 }
 
-fn bear(words: &str) -> Result<(u32, ChildStdin)> {
+fn spawn_child(words: &str) -> Result<(u32, ChildStdin)> {
     let words: Vec<String> = serde_json::from_str(words).context("run takes a JSON list")?;
     let (program, args) = words.split_first().context("run needs a program")?;
     let mut child = Command::new(program)
@@ -56,11 +56,11 @@ fn bear(words: &str) -> Result<(u32, ChildStdin)> {
     let pid = child.id();
     println!("{}", json!({"child": pid}));
     let stdin = child.stdin.take().context("stdin is piped")?;
-    std::thread::spawn(move || follow(pid, child));
+    std::thread::spawn(move || report_child(pid, child));
     Ok((pid, stdin))
 }
 
-fn follow(pid: u32, mut child: Child) {
+fn report_child(pid: u32, mut child: Child) {
     if let Some(out) = child.stdout.take() {
         for line in BufReader::new(out).lines().map_while(Result::ok) {
             let said = serde_json::from_str::<Value>(&line)

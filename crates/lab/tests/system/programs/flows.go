@@ -1,8 +1,8 @@
-// Talker is the Go program of the system tests: statically linked, it makes raw system calls, opens its
+// Flows is the Go program of the system tests: statically linked, it makes raw system calls, opens its
 // sockets from whatever thread the scheduler chose, and listens with MPTCP where the kernel offers it.
 //
-//	talker send ADDRESS FLOWS      connects and sends
-//	talker serve ADDRESS           listens and sends to whoever connects
+//	flows send ADDRESS FLOWS      connects and sends
+//	flows serve ADDRESS           listens and sends to whoever connects
 package main
 
 import (

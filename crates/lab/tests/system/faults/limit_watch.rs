@@ -7,14 +7,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use netnice_lab::sys;
-use netnice_lab::world::Door;
+use netnice_lab::world::NetnsHandle;
 
-use super::{ROOTS, SECOND, WINDOW};
+use super::{ROOT_LIMIT, SECOND, WINDOW};
 
 /// Samples the bytes that arrive at the other end of the cable.
-pub(super) struct Watch {
+pub(super) struct LimitWatch {
     samples: Arc<Mutex<Vec<Option<Sample>>>>,
-    looks: Arc<AtomicBool>,
+    is_active: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -27,22 +27,23 @@ struct Sample {
     bytes: u64,
 }
 
-impl Watch {
-    pub(super) fn new(door: Door) -> Watch {
+impl LimitWatch {
+    pub(super) fn new(handle: NetnsHandle) -> LimitWatch {
         let samples: Arc<Mutex<Vec<Option<Sample>>>> = Arc::default();
-        let (looks, over): (Arc<AtomicBool>, Arc<AtomicBool>) = (Arc::default(), Arc::default());
-        let (into, looking, ended) = (samples.clone(), looks.clone(), over.clone());
+        let (is_active, over): (Arc<AtomicBool>, Arc<AtomicBool>) =
+            (Arc::default(), Arc::default());
+        let (into, active, ended) = (samples.clone(), is_active.clone(), over.clone());
         let thread = std::thread::spawn(move || {
-            door.settle().expect("the namespace is there");
+            handle.enter_thread().expect("the namespace is there");
             while !ended.load(Ordering::Relaxed) {
-                let sample = looking.load(Ordering::Relaxed).then(sample);
+                let sample = active.load(Ordering::Relaxed).then(sample);
                 into.lock().expect("no panic").push(sample);
                 std::thread::sleep(Duration::from_millis(50));
             }
         });
-        Watch {
+        LimitWatch {
             samples,
-            looks,
+            is_active,
             over,
             thread: Some(thread),
         }
@@ -50,12 +51,12 @@ impl Watch {
 
     /// From this call on the limit must be kept.
     pub(super) fn begin(&self) {
-        self.looks.store(true, Ordering::Relaxed);
+        self.is_active.store(true, Ordering::Relaxed);
     }
 
     /// From this call on the limit need not be kept.
-    pub(super) fn rest(&self) {
-        if self.looks.swap(false, Ordering::Relaxed) {
+    pub(super) fn pause(&self) {
+        if self.is_active.swap(false, Ordering::Relaxed) {
             self.samples.lock().expect("no panic").push(None);
         }
     }
@@ -63,13 +64,13 @@ impl Watch {
     /// The windows in which more arrived than the limit allows. A window has 250 ms, so a limit
     /// that is off for a tenth of a second is visible. Packets that a busy host delivers late add
     /// to the next window, so the bound of a window is wide; the bound of the whole time is 3 %.
-    pub(super) fn judge(&self) -> Vec<String> {
+    pub(super) fn faults(&self) -> Vec<String> {
         let samples = self.samples.lock().expect("no panic");
         let mut faults = Vec::new();
-        for stretch in samples.split(Option::is_none) {
-            let stretch: Vec<Sample> = stretch.iter().flatten().copied().collect();
-            for (at, first) in stretch.iter().enumerate() {
-                let rest = &stretch[at..];
+        for span in samples.split(Option::is_none) {
+            let span: Vec<Sample> = span.iter().flatten().copied().collect();
+            for (at, first) in span.iter().enumerate() {
+                let rest = &span[at..];
                 let Some(last) = rest.iter().find(|s| s.from_ns >= first.to_ns + WINDOW) else {
                     break;
                 };
@@ -78,7 +79,7 @@ impl Watch {
                     faults.push(format!("{:.0} % of the limit in 250 ms", share * 100.0));
                 }
             }
-            if let [first, .., last] = stretch.as_slice()
+            if let [first, .., last] = span.as_slice()
                 && last.from_ns > first.to_ns + 5 * SECOND
                 && share(first, last) > 1.03
             {
@@ -90,7 +91,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for LimitWatch {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -102,7 +103,7 @@ impl Drop for Watch {
 /// The lowest possible rate between two samples, as a share of root's limit.
 fn share(first: &Sample, last: &Sample) -> f64 {
     let bits = (last.bytes - first.bytes) as f64 * 8.0;
-    bits / (last.to_ns - first.from_ns) as f64 * 1e9 / ROOTS.1 as f64
+    bits / (last.to_ns - first.from_ns) as f64 * 1e9 / ROOT_LIMIT.1 as f64
 }
 
 fn sample() -> Sample {

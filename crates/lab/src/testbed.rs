@@ -1,20 +1,20 @@
 //! The test bed of system tests.
 //!
-//! A [`Desk`] is a world with a client and a server, direct cables between them, and a netnice on
-//! the client. A test starts programs on the client, runs command lines, and measures the rate that
-//! arrives at the server:
+//! A [`TestBed`] is a world with a client and a server, direct cables between them, and a netnice
+//! on the client. A test starts programs on the client, runs command lines, and measures the rate
+//! that arrives at the server:
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {
-//! use netnice_lab::desk::Desk;
+//! use netnice_lab::testbed::TestBed;
 //! use netnice_lab::experiment::bench::R4M;
 //! use netnice_lab::traffic::{self, Tcp};
 //!
-//! let desk = Desk::new()?;
-//! let to = desk.sink(5001)?;
-//! let program = traffic::eager(desk.world.client(), &Tcp::connect(to, 4).source())?;
-//! desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
-//! desk.keeps(|| desk.sent(0.5, 1.5).expect("a rate"), R4M, "four flows");
+//! let bed = TestBed::new()?;
+//! let to = bed.sink(5001)?;
+//! let program = traffic::start_now(bed.world.client(), &Tcp::connect(to, 4).source())?;
+//! bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
+//! bed.await_limited(|| bed.sent_rate(0.5, 1.5).expect("a rate"), R4M, "four flows");
 //! # Ok(())
 //! # }
 //! ```
@@ -22,8 +22,8 @@
 //! **Bounds.** A limit is kept if the rate is at most 3 % over it and at least half of it. The
 //! burst of 5 ms is a third of a percent of a window of 1.5 s, inside these 3 %. The lower bound is
 //! wide because a sender that is starved on a busy or emulated host sends less than it may. The
-//! experiment `accuracy`, which runs alone, checks that a limit is not too tight. [`Desk::keeps`]
-//! measures again if a sender was starved for a while.
+//! experiment `accuracy`, which runs alone, checks that a limit is not too tight.
+//! [`TestBed::await_limited`] measures again if a sender was starved for a while.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -34,14 +34,14 @@ use anyhow::Result;
 use serde_json::Value;
 
 use crate::experiment::bench::{self, Rate, SECOND, wait_until};
-use crate::process::{PATIENCE, Proc};
+use crate::process::{EVENT_TIMEOUT, Proc};
 use crate::sys;
 use crate::traffic::{self, Running, Tcp, Udp};
-use crate::wire::{self, Flow, Record, Tap};
-use crate::world::{Answer, Family, Netnice, Offloads, Pair, World};
+use crate::wire::{self, Record, Tap, WireFlow};
+use crate::world::{CommandOutput, Family, Netnice, Offloads, Pair, World};
 
 /// A world with a client, a server and a netnice on the client.
-pub struct Desk {
+pub struct TestBed {
     /// The daemon and the command line. Dropped before the world.
     pub netnice: Netnice,
     sinks: RefCell<Vec<Running>>,
@@ -49,26 +49,26 @@ pub struct Desk {
     pub world: World,
 }
 
-impl Desk {
+impl TestBed {
     /// One cable, offloads off.
-    pub fn new() -> Result<Desk> {
-        Desk::with(Pair::default())
+    pub fn new() -> Result<TestBed> {
+        TestBed::with(Pair::default())
     }
 
     /// One cable, with the devices' default offloads.
-    pub fn with_offloads() -> Result<Desk> {
-        Desk::with(Pair {
+    pub fn with_offloads() -> Result<TestBed> {
+        TestBed::with(Pair {
             offloads: Offloads::On,
             ..Pair::default()
         })
     }
 
     /// Makes a test bed with these cables, and starts the daemon.
-    pub fn with(pair: Pair) -> Result<Desk> {
+    pub fn with(pair: Pair) -> Result<TestBed> {
         crate::world::begin()?;
         let world = World::pair(pair)?;
         let netnice = world.netnice("client")?;
-        Ok(Desk {
+        Ok(TestBed {
             netnice,
             sinks: RefCell::default(),
             world,
@@ -76,12 +76,12 @@ impl Desk {
     }
 
     /// Runs `netnice LINE`, which must succeed.
-    pub fn types(&self, line: &str) -> Answer {
-        self.answers(line, 0)
+    pub fn run_ok(&self, line: &str) -> CommandOutput {
+        self.run_with_status(line, 0)
     }
 
     /// Runs `netnice LINE`, which must end with this status.
-    pub fn answers(&self, line: &str, status: i32) -> Answer {
+    pub fn run_with_status(&self, line: &str, status: i32) -> CommandOutput {
         let words: Vec<&str> = line.split_whitespace().collect();
         let answer = self.netnice.run(&words).expect("netnice can be started");
         assert_eq!(
@@ -97,15 +97,15 @@ impl Desk {
         let to = self.server(port);
         let server = self.world.server();
         let mut sinks = self.sinks.borrow_mut();
-        sinks.push(traffic::eager(server, &Tcp::listen(to).sink())?);
-        sinks.push(traffic::eager(server, &Udp::sink(to))?);
+        sinks.push(traffic::start_now(server, &Tcp::listen(to).sink())?);
+        sinks.push(traffic::start_now(server, &Udp::sink(to))?);
         Ok(to)
     }
 
     /// Starts a listener at a port of the server that sends to every client; returns its address.
     pub fn source(&self, port: u16) -> Result<SocketAddr> {
         let to = self.server(port);
-        let source = traffic::eager(self.world.server(), &Tcp::listen(to).source())?;
+        let source = traffic::start_now(self.world.server(), &Tcp::listen(to).source())?;
         self.sinks.borrow_mut().push(source);
         Ok(to)
     }
@@ -122,12 +122,17 @@ impl Desk {
 
     /// Rate in bit/s that arrives at the server from the client, over `span` seconds that begin
     /// `settle` seconds after packets were seen.
-    pub fn sent(&self, settle: f64, span: f64) -> Result<f64> {
-        self.sent_by(settle, span, |_| true)
+    pub fn sent_rate(&self, settle: f64, span: f64) -> Result<f64> {
+        self.sent_rate_of(settle, span, |_| true)
     }
 
-    /// Rate of the flows that `of` accepts, as for [`Desk::sent`].
-    pub fn sent_by(&self, settle: f64, span: f64, of: impl Fn(&Flow) -> bool) -> Result<f64> {
+    /// Rate of the flows that `of` accepts, as for [`TestBed::sent_rate`].
+    pub fn sent_rate_of(
+        &self,
+        settle: f64,
+        span: f64,
+        of: impl Fn(&WireFlow) -> bool,
+    ) -> Result<f64> {
         let (record, from, to) = self.record(settle, span)?;
         Ok(record.rate(|flow| wire::inbound(flow) && of(flow), from, to))
     }
@@ -135,7 +140,7 @@ impl Desk {
     /// Rate in wire bit/s that arrives at the client behind its limits, and the span of the
     /// measurement in ns. (Reads of a TCP program come in bursts: a lost packet delays those after
     /// it.)
-    pub fn arrives(&self, settle: f64, span: f64) -> Result<(f64, u64, u64)> {
+    pub fn received_rate(&self, settle: f64, span: f64) -> Result<(f64, u64, u64)> {
         let client = &self.world.client().ns;
         bench::pause(settle);
         let before = client.delivered()?;
@@ -153,7 +158,7 @@ impl Desk {
         Ok((records.remove(0), from, to))
     }
 
-    /// Records of several of the server's devices, as for [`Desk::record`].
+    /// Records of several of the server's devices, as for [`TestBed::record`].
     pub fn records(
         &self,
         devices: &[&str],
@@ -170,14 +175,14 @@ impl Desk {
             counters.map(|one| Ok(one?.rx_packets)).collect()
         };
         let before = seen()?;
-        soon(|| seen().is_ok_and(|now| now != before));
+        becomes_true(|| seen().is_ok_and(|now| now != before));
         let from = sys::now_ns() + (settle * 1e9) as u64;
         let to = from + (span * 1e9) as u64;
         wait_until(to + SECOND / 20);
         let mut records = Vec::new();
         for tap in taps {
             let record = tap.stop(ns)?;
-            record.sound()?;
+            record.validate()?;
             records.push(record);
         }
         Ok((records, from, to))
@@ -191,6 +196,16 @@ impl Desk {
         found.cloned().unwrap_or(Value::Null)
     }
 
+    /// `show --json` without the `counters` of targets, which change all the time.
+    pub fn shown(&self) -> Value {
+        self.netnice.show_without_counters().expect("a show")
+    }
+
+    /// The limit of a target's sending that is in force, as `show` has it.
+    pub fn effective_up(&self, name: &str) -> Value {
+        self.target(name)["effective"]["up"].clone()
+    }
+
     /// A copy of a netnice program that every user may run. install(1) makes the copy: a process
     /// that another test starts at this moment would inherit a file that this process has open, and
     /// the kernel does not execute a file that is open for writing.
@@ -202,7 +217,7 @@ impl Desk {
                 .args(["-m", "755", "--"])
                 .arg(crate::process::binary(program)?)
                 .arg(&copy);
-            anyhow::ensure!(install.status()?.success(), "no copy of {program}");
+            anyhow::ensure!(install.status()?.success(), "cannot copy {program}");
         }
         Ok(copy)
     }
@@ -214,24 +229,29 @@ impl Desk {
         Proc::start(command).expect("sleep can be started")
     }
 
-    /// Repeats [`Desk::record`] until at least `least` bit/s arrived in the window, as
-    /// [`Desk::record_until`] does.
-    pub fn record_of(&self, least: f64, settle: f64, span: f64) -> Result<(Record, u64, u64)> {
+    /// Repeats [`TestBed::record`] until at least `least` bit/s arrived in the window, as
+    /// [`TestBed::record_until`] does.
+    pub fn record_with_rate(
+        &self,
+        least: f64,
+        settle: f64,
+        span: f64,
+    ) -> Result<(Record, u64, u64)> {
         self.record_until(settle, span, |record, from, to| {
             record.rate(wire::inbound, from, to) >= least
         })
     }
 
-    /// Repeats [`Desk::record`] until `enough` accepts the record and its window, for at most
-    /// [`PATIENCE`]: a busy or emulated machine may starve the senders for a while. Returns the
-    /// last record in any case.
+    /// Repeats [`TestBed::record`] until `enough` accepts the record and its window, for at most
+    /// [`EVENT_TIMEOUT`]: a busy or emulated machine may starve the senders for a while. Returns
+    /// the last record in any case.
     pub fn record_until(
         &self,
         settle: f64,
         span: f64,
         enough: impl Fn(&Record, u64, u64) -> bool,
     ) -> Result<(Record, u64, u64)> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + EVENT_TIMEOUT;
         loop {
             let (record, from, to) = self.record(settle, span)?;
             if enough(&record, from, to) || Instant::now() > until {
@@ -241,24 +261,24 @@ impl Desk {
     }
 
     /// Fails unless the rate that `measure` returns is kept to `limit`. If the sender was starved
-    /// in a window, another one follows, for at most [`PATIENCE`]; in the last one the rate must be
-    /// within the bounds.
-    pub fn keeps(&self, mut measure: impl FnMut() -> f64, limit: Rate, what: &str) {
-        let until = Instant::now() + PATIENCE;
+    /// in a window, another one follows, for at most [`EVENT_TIMEOUT`]; in the last one the rate
+    /// must be within the bounds.
+    pub fn await_limited(&self, mut measure: impl FnMut() -> f64, limit: Rate, what: &str) {
+        let until = Instant::now() + EVENT_TIMEOUT;
         loop {
             let rate = measure();
             let share = rate / limit.bits as f64;
-            if share >= LEAST || Instant::now() > until {
-                return self.held(rate, limit, what);
+            if share >= MIN_SHARE || Instant::now() > until {
+                return self.assert_limited(rate, limit, what);
             }
         }
     }
 
     /// Fails unless `rate` is kept to `limit` within the module's bounds.
-    pub fn held(&self, rate: f64, limit: Rate, what: &str) {
+    pub fn assert_limited(&self, rate: f64, limit: Rate, what: &str) {
         let share = rate / limit.bits as f64;
         assert!(
-            (LEAST..=MOST).contains(&share),
+            (MIN_SHARE..=MAX_SHARE).contains(&share),
             "{what}: {:.3} Mbit/s in a limit of {}",
             rate / 1e6,
             limit.text
@@ -267,16 +287,16 @@ impl Desk {
 
     /// Fails unless clearly more than `limit` arrives at the server over `span` seconds in one of
     /// several consecutive windows. The first one begins after `settle` seconds; the last one
-    /// begins at most [`PATIENCE`] later. A flow under the limit never reaches this rate. The
+    /// begins at most [`EVENT_TIMEOUT`] later. A flow under the limit never reaches this rate. The
     /// device's counters are used, because an unlimited program sends as fast as the machine and
     /// the meter would lose packets.
-    pub fn freed(&self, (settle, span): (f64, f64), limit: Rate, what: &str) {
+    pub fn await_unlimited(&self, (settle, span): (f64, f64), limit: Rate, what: &str) {
         let read = || {
             let counters = self.world.server().ns.counters("eth0");
             (sys::now_ns(), counters.expect("counters").rx_bytes)
         };
         bench::pause(settle);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + EVENT_TIMEOUT;
         loop {
             let (from, before) = read();
             bench::pause(span);
@@ -286,13 +306,13 @@ impl Desk {
                 return;
             }
             if Instant::now() > until {
-                return self.free(rate, limit, what);
+                return self.assert_unlimited(rate, limit, what);
             }
         }
     }
 
     /// Fails unless `rate` is clearly above `limit`.
-    pub fn free(&self, rate: f64, limit: Rate, what: &str) {
+    pub fn assert_unlimited(&self, rate: f64, limit: Rate, what: &str) {
         assert!(
             is_free(rate, limit),
             "{what}: {:.3} Mbit/s although the limit of {} is none of its own",
@@ -303,8 +323,8 @@ impl Desk {
 }
 
 /// The bounds of rate / limit.
-const LEAST: f64 = 0.5;
-const MOST: f64 = 1.03;
+const MIN_SHARE: f64 = 0.5;
+const MAX_SHARE: f64 = 1.03;
 
 /// Whether a rate is so far above a limit that the limit does not apply to it.
 fn is_free(rate: f64, limit: Rate) -> bool {
@@ -318,9 +338,9 @@ pub fn skip(reason: impl std::fmt::Display) {
     println!("test skipped: {reason}");
 }
 
-/// Polls until `what` is true, for at most [`PATIENCE`]; returns whether it became true.
-pub fn soon(what: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + PATIENCE;
+/// Polls until `what` is true, for at most [`EVENT_TIMEOUT`]; returns whether it became true.
+pub fn becomes_true(what: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + EVENT_TIMEOUT;
     loop {
         if what() {
             return true;

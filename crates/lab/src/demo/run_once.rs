@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{CABLE, FILM, Take, time};
+use super::{CABLE_RATE, RunRecord, VIDEO_RATE, time};
 use crate::sys;
-use crate::traffic::clients::{self, Pings};
+use crate::traffic::real_programs::{self, Pings};
 use crate::traffic::{self, Running, Tcp};
 use crate::world::{Cable, Family, Host, Netnice, World};
 
@@ -20,37 +20,37 @@ pub struct Typed {
 }
 
 /// The programs at both ends.
-struct Stage {
+struct Programs {
     world: World,
-    film: [Running; 2],
+    video: [Running; 2],
     download: [Running; 2],
     backup: [Running; 2],
 }
 
-impl Stage {
+impl Programs {
     /// Starts and connects all programs; none sends yet.
-    fn set() -> Result<Stage> {
+    fn start() -> Result<Programs> {
         let world = World::switched(&[
-            Cable::rated("client", CABLE, QUEUE_MS),
+            Cable::rated("client", CABLE_RATE, QUEUE_MS),
             Cable::free("server"),
         ])?;
         let (client, server) = (world.client(), world.server());
         let address = |port| std::net::SocketAddr::new(server.address(Family::V4), port);
-        // The film's payload rate that gives the required wire rate.
-        let payload = FILM * 1448 / 1514;
+        // The video's payload rate that gives the required wire rate.
+        let payload = VIDEO_RATE * 1448 / 1514;
         let receive = |port, flows, source: Tcp| -> Result<[Running; 2]> {
-            let far = traffic::ready(server, &source)?;
-            let near = traffic::ready(client, &Tcp::connect(address(port), flows).sink())?;
+            let far = traffic::start_waiting(server, &source)?;
+            let near = traffic::start_waiting(client, &Tcp::connect(address(port), flows).sink())?;
             Ok([far, near])
         };
-        let film = Tcp::listen(address(8001)).source().rate(payload);
-        let film = receive(8001, 1, film)?;
+        let video = Tcp::listen(address(8001)).source().rate(payload);
+        let video = receive(8001, 1, video)?;
         let download = receive(8002, 12, Tcp::listen(address(8002)).source())?;
-        let far = traffic::ready(server, &Tcp::listen(address(8003)).sink())?;
-        let near = traffic::ready(client, &Tcp::connect(address(8003), 4).source())?;
-        Ok(Stage {
+        let far = traffic::start_waiting(server, &Tcp::listen(address(8003)).sink())?;
+        let near = traffic::start_waiting(client, &Tcp::connect(address(8003), 4).source())?;
+        Ok(Programs {
             world,
-            film,
+            video,
             download,
             backup: [far, near],
         })
@@ -64,24 +64,24 @@ impl Stage {
     fn lines(&self) -> [String; 3] {
         [
             "link eth0 --rate 20mbit --down-rate 20mbit".into(),
-            format!("set pid:{} --min-down 5mbit", self.film[1].pid()),
+            format!("set pid:{} --min-down 5mbit", self.video[1].pid()),
             format!("set pid:{} --up 4mbit", self.backup[1].pid()),
         ]
     }
 }
 
 /// Runs the demo once. `say` gets the second of the run and its current step.
-pub fn play(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<Take> {
-    let mut stage = Stage::set()?;
+pub fn run(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<RunRecord> {
+    let mut programs = Programs::start()?;
     let netnice = match with_netnice {
-        true => Some(stage.world.netnice("client")?),
+        true => Some(programs.world.netnice("client")?),
         false => None,
     };
-    let to = stage.server().address(Family::V4);
+    let to = programs.server().address(Family::V4);
     let every = Duration::from_millis(50);
-    let ping = clients::ping(stage.world.client(), to, every, 10_000)?;
-    stage.film[1].go()?;
-    let began = stage.film[0].go()?;
+    let ping = real_programs::ping(programs.world.client(), to, every, 10_000)?;
+    programs.video[1].go()?;
+    let began = programs.video[0].go()?;
     let until = |second: f64, what: &str| {
         let elapsed = || (sys::now_ns() - began) as f64 / 1e9;
         while elapsed() < second {
@@ -91,13 +91,13 @@ pub fn play(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<Take> {
         }
     };
     until(time::CROWD, "a video plays");
-    for ends in [&mut stage.download, &mut stage.backup] {
+    for ends in [&mut programs.download, &mut programs.backup] {
         ends[1].go()?;
         ends[0].go()?;
     }
     until(time::TYPED, "a backup and a download run");
     let typed = match &netnice {
-        Some(netnice) => type_lines(netnice, &stage.lines())?,
+        Some(netnice) => type_lines(netnice, &programs.lines())?,
         None => Vec::new(),
     };
     let what = if with_netnice {
@@ -107,16 +107,16 @@ pub fn play(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<Take> {
     };
     until(time::TO + 0.2, what);
     say(time::TO, "done");
-    let Stage {
-        film: [_far_film, film],
+    let Programs {
+        video: [_far_video, video],
         download: [_far_download, download],
         backup: [backup, _near_backup],
         world: _world,
-    } = stage;
-    let pings: Pings = clients::ping_end(ping);
-    Ok(Take {
+    } = programs;
+    let pings: Pings = real_programs::finish_ping(ping);
+    Ok(RunRecord {
         began,
-        film: film.stop()?,
+        video: video.stop()?,
         download: download.stop()?,
         backup: backup.stop()?,
         pings,
@@ -128,9 +128,9 @@ fn type_lines(netnice: &Netnice, lines: &[String]) -> Result<Vec<Typed>> {
     lines
         .iter()
         .map(|line| {
-            let answer = netnice.type_line(line)?;
+            let answer = netnice.run_line(line)?;
             Ok(Typed {
-                line: answer.typed,
+                line: answer.command_line,
                 answer: answer.stdout.trim_end().to_owned(),
             })
         })

@@ -13,7 +13,7 @@ use crate::sys;
 
 /// How a program begins and ends.
 #[derive(Debug, Clone, clap::Args)]
-pub struct LifeArgs {
+pub struct RunArgs {
     /// Wait for the line `go` on standard input before sending.
     #[arg(long)]
     pub wait: bool,
@@ -29,7 +29,7 @@ pub struct LifeArgs {
 }
 
 /// Time between the last expected byte and the end of the program, in which duplicates are counted.
-const AFTER_ALL: Duration = Duration::from_millis(50);
+const DUPLICATES_WINDOW: Duration = Duration::from_millis(50);
 
 /// The counters of a program's threads.
 #[derive(Default)]
@@ -47,18 +47,18 @@ pub struct Tally {
 
 impl Tally {
     /// Counts a send call that failed.
-    pub fn refuse(&self, error: &std::io::Error) {
+    pub fn count_error(&self, error: &std::io::Error) {
         let name = match error.raw_os_error() {
             Some(libc::ENOBUFS) => "ENOBUFS".to_owned(),
             Some(libc::EAGAIN) => "EAGAIN".to_owned(),
             Some(libc::ECONNREFUSED) => "ECONNREFUSED".to_owned(),
             _ => error.to_string(),
         };
-        self.refused_for(&name);
+        self.count_refused(&name);
     }
 
     /// Counts a packet that was not sent, by reason.
-    pub fn refused_for(&self, why: &str) {
+    pub fn count_refused(&self, why: &str) {
         let mut refused = self.refused.lock().expect("no thread panics with it");
         *refused.entry(why.to_owned()).or_default() += 1;
     }
@@ -75,7 +75,7 @@ impl Tally {
 /// the process. Threads are not joined, because many are in a blocking call.
 ///
 /// `wire` returns received wire bytes that only the sockets know; they are added to the tally's.
-pub fn live(life: &LifeArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) -> ! {
+pub fn run_until_end(run: &RunArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) -> ! {
     let commands = read_commands();
     println!(
         "{}",
@@ -86,10 +86,10 @@ pub fn live(life: &LifeArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) -> ! {
         Err(RecvTimeoutError::Timeout) => false,
         Err(RecvTimeoutError::Disconnected) => {
             std::thread::sleep(within);
-            life.for_ms.is_none()
+            run.for_ms.is_none()
         }
     };
-    if life.wait {
+    if run.wait {
         while !matches!(commands.recv().as_deref(), Ok("go") | Err(_)) {}
     }
     let mut report = Report {
@@ -99,7 +99,7 @@ pub fn live(life: &LifeArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) -> ! {
     tally.going.store(true, Relaxed);
     let started = Instant::now();
     let cpu = sys::cpu_time();
-    let step = Duration::from_micros(life.sample_us.max(100));
+    let step = Duration::from_micros(run.sample_us.max(100));
     let mut next = started;
     loop {
         let received = tally.received_wire.load(Relaxed) + wire();
@@ -110,18 +110,18 @@ pub fn live(life: &LifeArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) -> ! {
         if stopped(next.saturating_duration_since(Instant::now())) {
             break;
         }
-        if life
+        if run
             .for_ms
             .is_some_and(|ms| started.elapsed() >= Duration::from_millis(ms))
         {
             break;
         }
-        if life
+        if run
             .until_received
             .is_some_and(|bytes| tally.received.load(Relaxed) >= bytes)
         {
             // Duplicates arrive in this time.
-            std::thread::sleep(AFTER_ALL);
+            std::thread::sleep(DUPLICATES_WINDOW);
             break;
         }
     }
@@ -168,7 +168,7 @@ fn read_commands() -> Receiver<String> {
 /// Calls `send` at `bits` per second on the wire, with frames of `frame` bytes, at most `count`
 /// times and until it returns `false`. After a blocked send at most 20 ms of backlog are made up
 /// for, so that the offered rate stays exact.
-pub fn offer(frame: u64, bits: u64, count: u64, mut send: impl FnMut() -> bool) {
+pub fn send_paced(frame: u64, bits: u64, count: u64, mut send: impl FnMut() -> bool) {
     let gap = frame as f64 * 8e9 / bits as f64;
     let backlog = Duration::from_millis(20).max(Duration::from_nanos(gap as u64));
     let mut due = Instant::now();
@@ -176,7 +176,7 @@ pub fn offer(frame: u64, bits: u64, count: u64, mut send: impl FnMut() -> bool) 
     while left > 0 {
         let now = Instant::now();
         if due > now {
-            std::thread::sleep((due - now).max(REST));
+            std::thread::sleep((due - now).max(SHORTEST_SLEEP));
             continue;
         }
         if now - due > backlog {
@@ -191,7 +191,7 @@ pub fn offer(frame: u64, bits: u64, count: u64, mut send: impl FnMut() -> bool) 
 }
 
 /// The shortest sleep.
-const REST: Duration = Duration::from_micros(200);
+const SHORTEST_SLEEP: Duration = Duration::from_micros(200);
 
 /// Bytes of the layer 2 and 3 headers.
 pub fn frame_overhead(ipv6: bool) -> u64 {

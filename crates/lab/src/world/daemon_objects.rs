@@ -16,7 +16,7 @@ use super::Netns;
 use crate::process;
 
 /// Interfaces, queues, classes, the settings of lo, and the files of the runtime folder.
-pub fn traces(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
+pub fn list(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
     let links = ns.ip("-o link")?;
     let mut names = Vec::new();
     for line in links.lines() {
@@ -58,7 +58,7 @@ pub fn traces(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
         found.insert(format!("lo {setting} {}", value.trim()));
     }
     let mut files = Vec::new();
-    list(runtime, runtime, &mut files);
+    list_files(runtime, runtime, &mut files);
     // The drivers' folder stays until the daemon ends, but without files.
     files.retain(|file| file != "drivers");
     for file in files {
@@ -78,7 +78,7 @@ pub fn traces(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
 
 /// The entries of one of the daemon's pinned maps, as bpftool prints them; empty if there is no
 /// bpftool or no map.
-pub fn entries(runtime: &Path, map: &str) -> BTreeSet<String> {
+pub fn map_entries(runtime: &Path, map: &str) -> BTreeSet<String> {
     let pin = runtime.join("bpf").join(map);
     if !process::installed("bpftool") || !pin.exists() {
         return BTreeSet::new();
@@ -94,7 +94,7 @@ pub fn entries(runtime: &Path, map: &str) -> BTreeSet<String> {
 }
 
 /// A number as bpftool prints a map key: its bytes.
-pub fn key(number: u32) -> String {
+pub fn map_key(number: u32) -> String {
     let bytes = number.to_ne_bytes().map(|byte| format!("\"0x{byte:02x}\""));
     format!("[{}]", bytes.join(","))
 }
@@ -103,13 +103,13 @@ pub fn key(number: u32) -> String {
 const SETTINGS_OF_LO: [&str; 2] = ["accept_local", "route_localnet"];
 
 /// All files below a folder.
-fn list(root: &Path, folder: &Path, into: &mut Vec<String>) {
+fn list_files(root: &Path, folder: &Path, into: &mut Vec<String>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         let shown = path.strip_prefix(root).unwrap_or(&path);
         into.push(shown.display().to_string());
         if path.is_dir() {
-            list(root, &path, into);
+            list_files(root, &path, into);
         }
     }
 }

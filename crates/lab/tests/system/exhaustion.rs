@@ -6,9 +6,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{R4M, at};
 use netnice_lab::process;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Direct, Tcp};
 use netnice_lab::world::Family;
 
@@ -21,21 +21,21 @@ fn fill(folder: &Path) {
 }
 
 #[test]
-fn on_a_full_disk_a_change_is_refused_and_what_was_there_stays() {
-    let mut desk = Desk::new().expect("a desk");
-    let runtime = desk.netnice.runtime().to_owned();
-    desk.netnice.stop_daemon();
+fn on_a_full_disk_a_change_is_refused_and_limits_stay() {
+    let mut bed = TestBed::new().expect("a test bed");
+    let runtime = bed.netnice.runtime().to_owned();
+    bed.netnice.stop_daemon();
     // The world unmounts everything below its folder.
     let mut mount = Command::new("mount");
     mount.args(["-t", "tmpfs", "-o", "size=256k,mode=755", "none"]);
     process::run(mount.arg(&runtime)).expect("a small file system");
-    desk.netnice.start_daemon().expect("it starts there");
-    let to = desk.sink(5001).expect("a sink");
+    bed.netnice.start_daemon().expect("it starts there");
+    let to = bed.sink(5001).expect("a sink");
     let source = Tcp::connect(to, 2).source();
-    let program = traffic::eager(desk.world.client(), &source).expect("a program");
-    let (held, other) = (program.pid(), desk.sleeper());
-    desk.types(&format!("set pid:{held} --up 4mbit"));
-    let before = desk.netnice.show_standing().expect("a show");
+    let program = traffic::start_now(bed.world.client(), &source).expect("a program");
+    let (held, other) = (program.pid(), bed.sleeper());
+    bed.run_ok(&format!("set pid:{held} --up 4mbit"));
+    let before = bed.netnice.show_without_counters().expect("a show");
 
     fill(&runtime);
     for line in [
@@ -43,61 +43,61 @@ fn on_a_full_disk_a_change_is_refused_and_what_was_there_stays() {
         format!("set pid:{held} --up 2mbit"),
         "link eth0 --rate 50mbit".to_owned(),
     ] {
-        let said = desk.answers(&line, 1).stderr;
+        let said = bed.run_with_status(&line, 1).stderr;
         assert!(said.contains("No space left on device"), "{line}: {said}");
         assert!(said.contains(&*runtime.to_string_lossy()), "{line}: {said}");
-        assert_eq!(desk.netnice.show_standing().expect("a show"), before);
+        assert_eq!(bed.netnice.show_without_counters().expect("a show"), before);
     }
-    desk.keeps(|| desk.sent(0.3, 1.0).expect("a rate"), R4M, "then");
-    desk.netnice.kill_daemon();
-    desk.netnice
+    bed.await_limited(|| bed.sent_rate(0.3, 1.0).expect("a rate"), R4M, "then");
+    bed.netnice.kill_daemon();
+    bed.netnice
         .start_daemon()
         .expect("it starts on a full disk");
-    assert_eq!(desk.netnice.show_standing().expect("a show"), before);
-    desk.keeps(
-        || desk.sent(0.3, 1.0).expect("a rate"),
+    assert_eq!(bed.netnice.show_without_counters().expect("a show"), before);
+    bed.await_limited(
+        || bed.sent_rate(0.3, 1.0).expect("a rate"),
         R4M,
         "after a restart",
     );
 
     std::fs::remove_file(runtime.join("filler")).expect("it is there");
-    desk.types(&format!("set pid:{} --up 1mbit", other.pid()));
-    desk.netnice.kill_daemon();
-    desk.netnice.start_daemon().expect("it starts again");
-    let number = |pid| !desk.target(&format!("pid:{pid}")).is_null();
+    bed.run_ok(&format!("set pid:{} --up 1mbit", other.pid()));
+    bed.netnice.kill_daemon();
+    bed.netnice.start_daemon().expect("it starts again");
+    let number = |pid| !bed.target(&format!("pid:{pid}")).is_null();
     assert!(number(held) && number(other.pid()), "both are held");
 }
 
 /// Starts a source of a direct flow on the client.
-fn flow(desk: &Desk, port: u16) -> anyhow::Result<traffic::Running> {
-    let (client, server) = (desk.world.client(), desk.world.server());
+fn flow(bed: &TestBed, port: u16) -> anyhow::Result<traffic::Running> {
+    let (client, server) = (bed.world.client(), bed.world.server());
     let source = Direct::source(at(client, Family::V4, port), at(server, Family::V4, 9));
-    let source = source.contract("up 10mbit").by(desk.netnice.runtime());
-    traffic::ready(client, &source)
+    let source = source.contract("up 10mbit").by(bed.netnice.runtime());
+    traffic::start_waiting(client, &source)
 }
 
 #[test]
-fn where_no_memory_may_be_locked_limits_hold_and_flows_are_open() {
+fn without_lockable_memory_limits_hold_and_flows_open() {
     const NO_MEMORY: [&str; 3] = ["prlimit", "--memlock=0:0", "--"];
     const NOT_LIFTED: [&str; 3] = ["setpriv", "--bounding-set", "-sys_resource"];
     const NOT_LOCKED: [&str; 3] = ["setpriv", "--bounding-set", "-sys_resource,-ipc_lock"];
-    let mut desk = Desk::new().expect("a desk");
-    let to = desk.sink(5001).expect("a sink");
+    let mut bed = TestBed::new().expect("a test bed");
+    let to = bed.sink(5001).expect("a sink");
     let source = Tcp::connect(to, 2).source();
-    let program = traffic::eager(desk.world.client(), &source).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &source).expect("a program");
     for (k, rights) in [&[][..], &NOT_LIFTED, &NOT_LOCKED].iter().enumerate() {
-        desk.netnice.stop_daemon();
+        bed.netnice.stop_daemon();
         let words = [&NO_MEMORY[..], rights].concat();
-        desk.netnice.start_daemon_behind(&words).expect("it starts");
-        desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
-        desk.types("link eth0 --rate 100mbit");
-        let sent = || desk.sent(0.3, 1.0).expect("a rate");
-        desk.keeps(sent, R4M, &format!("{words:?}"));
-        let flow = flow(&desk, 5100 + k as u16).unwrap_or_else(|why| panic!("{words:?}: {why:#}"));
-        let shown = desk.netnice.show().expect("a show");
+        bed.netnice.start_daemon_through(&words).expect("it starts");
+        bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
+        bed.run_ok("link eth0 --rate 100mbit");
+        let sent = || bed.sent_rate(0.3, 1.0).expect("a rate");
+        bed.await_limited(sent, R4M, &format!("{words:?}"));
+        let flow = flow(&bed, 5100 + k as u16).unwrap_or_else(|why| panic!("{words:?}: {why:#}"));
+        let shown = bed.netnice.show().expect("a show");
         assert_eq!(shown["direct"][0]["pid"], flow.pid(), "{words:?}");
         drop(flow);
-        desk.types("clear --all");
+        bed.run_ok("clear --all");
     }
 }
 
@@ -137,7 +137,7 @@ impl MemoryGroup {
         limit.exists().then_some(MemoryGroup { folder, limit, all })
     }
 
-    fn take(&self, pid: u32) {
+    fn add_process(&self, pid: u32) {
         fs::write(self.folder.join("cgroup.procs"), pid.to_string()).expect("it is taken in");
     }
 
@@ -159,51 +159,58 @@ impl Drop for MemoryGroup {
 }
 
 #[test]
-fn where_memory_is_short_a_change_is_made_or_refused_and_what_was_there_stays() {
-    let mut desk = Desk::new().expect("a desk");
+fn without_free_memory_a_change_is_made_or_refused_and_limits_stay() {
+    let mut bed = TestBed::new().expect("a test bed");
     let Some(group) = MemoryGroup::new() else {
-        netnice_lab::desk::skip("this machine has no memory controller");
+        netnice_lab::testbed::skip("this machine has no memory controller");
         return;
     };
-    let to = desk.sink(5001).expect("a sink");
+    let to = bed.sink(5001).expect("a sink");
     let source = Tcp::connect(to, 2).source();
-    let program = traffic::eager(desk.world.client(), &source).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &source).expect("a program");
     let held = format!("pid:{}", program.pid());
-    desk.types(&format!("set {held} --up 4mbit"));
-    let others: Vec<_> = (0..8).map(|_| desk.sleeper()).collect();
+    bed.run_ok(&format!("set {held} --up 4mbit"));
+    let others: Vec<_> = (0..8).map(|_| bed.sleeper()).collect();
     let set = |k: usize| format!("set pid:{} --up 1mbit", others[k].pid());
     for (k, spare) in [0_u64, 64 << 10, 512 << 10, 2 << 20]
         .into_iter()
         .enumerate()
     {
-        let pid = desk.netnice.pid().expect("a daemon");
-        group.take(pid);
+        let pid = bed.netnice.pid().expect("a daemon");
+        group.add_process(pid);
         // Memory that the daemon already has is charged to its earlier cgroup; new memory is
         // charged here.
         group.allow(&spare.max(4096).to_string());
         let line = set(k);
         let words: Vec<&str> = line.split(' ').collect();
-        let answer = desk.netnice.run(&words).expect("an answer");
+        let answer = bed.netnice.run(&words).expect("an answer");
         println!("{spare} bytes to spare: {answer:?}");
         group.allow(group.all);
         // A process that the kernel kills for want of memory closes its connections before it ends.
-        let killed = answer.stderr.contains("closed the connection") || !desk.netnice.runs();
+        let killed =
+            answer.stderr.contains("closed the connection") || !bed.netnice.daemon_is_running();
         if killed {
-            desk.netnice.kill_daemon();
-            desk.netnice.start_daemon().expect("it starts again");
+            bed.netnice.kill_daemon();
+            bed.netnice.start_daemon().expect("it starts again");
         } else {
             let named = ["memory", "Memory", "ENOMEM"];
             let named = named.iter().any(|word| answer.stderr.contains(word));
             assert!(answer.status == 0 || named, "{spare}: {answer:?}");
         }
         assert!(
-            !desk.target(&held).is_null(),
+            !bed.target(&held).is_null(),
             "{spare}: root's limit is shown"
         );
-        desk.types(&set(k));
+        bed.run_ok(&set(k));
     }
-    desk.keeps(|| desk.sent(0.3, 1.0).expect("a rate"), R4M, "after all");
+    bed.await_limited(
+        || bed.sent_rate(0.3, 1.0).expect("a rate"),
+        R4M,
+        "after all",
+    );
     let all = others.iter().map(|other| format!("pid:{}", other.pid()));
     let all: Vec<String> = all.take(4).collect();
-    assert!(soon(|| all.iter().all(|one| !desk.target(one).is_null())));
+    assert!(becomes_true(|| all
+        .iter()
+        .all(|one| !bed.target(one).is_null())));
 }

@@ -45,7 +45,7 @@ fn begin_once() -> Result<()> {
         })
         .context("cannot start the reaper thread")?;
     for pid in owners() {
-        if pid != std::process::id() && !sys::alive(pid) {
+        if pid != std::process::id() && !sys::is_alive(pid) {
             sweep(pid);
         }
     }
@@ -53,7 +53,7 @@ fn begin_once() -> Result<()> {
 }
 
 /// Removes everything that process `pid` has made.
-pub fn sweep(pid: u32) {
+pub(crate) fn sweep(pid: u32) {
     let prefix = format!("nn-{pid}-");
     let own = |name: &String| name.starts_with(&prefix);
     for folder in names_in(&std::env::temp_dir()).iter().filter(|n| own(n)) {
@@ -109,7 +109,7 @@ fn ask_to_clear(folder: &Path) {
             .stderr(Stdio::null())
             .spawn();
         let Ok(mut child) = child else { continue };
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + CLEANUP_TIMEOUT;
         while matches!(child.try_wait(), Ok(None)) {
             if Instant::now() > until {
                 let _ = child.kill();
@@ -123,12 +123,12 @@ fn ask_to_clear(folder: &Path) {
 
 /// Kills every process inside the namespace and removes it; does nothing if the name does not
 /// exist.
-pub fn remove_netns(name: &str) {
+pub(crate) fn remove_netns(name: &str) {
     let path = netns_path(name);
     if !path.exists() {
         return;
     }
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + CLEANUP_TIMEOUT;
     loop {
         let pids = pids_in(&path);
         if pids.is_empty() || Instant::now() > until {
@@ -147,7 +147,7 @@ pub fn remove_netns(name: &str) {
 }
 
 /// The processes in the network namespace at `path`, except this process.
-pub fn pids_in(path: &Path) -> Vec<u32> {
+pub(crate) fn pids_in(path: &Path) -> Vec<u32> {
     let Ok(wanted) = fs::metadata(path) else {
         return Vec::new();
     };
@@ -163,7 +163,7 @@ pub fn pids_in(path: &Path) -> Vec<u32> {
 }
 
 /// Unmounts everything below `folder`, and removes it.
-pub fn remove_folder(folder: &Path) {
+pub(crate) fn remove_folder(folder: &Path) {
     for mount in mounts_below(folder) {
         let _ = process::run(Command::new("umount").arg("-l").arg(&mount));
     }
@@ -176,14 +176,14 @@ pub fn remove_folder(folder: &Path) {
 }
 
 /// Kills the processes of a cgroup and of those below it, and removes these cgroups.
-pub fn remove_cgroup(path: &Path) {
+pub(crate) fn remove_cgroup(path: &Path) {
     for name in names_in(path) {
         let below = path.join(name);
         if below.is_dir() {
             remove_cgroup(&below);
         }
     }
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + CLEANUP_TIMEOUT;
     while fs::remove_dir(path).is_err() && path.exists() && Instant::now() < until {
         for pid in fs::read_to_string(path.join("cgroup.procs"))
             .unwrap_or_default()
@@ -197,7 +197,7 @@ pub fn remove_cgroup(path: &Path) {
 }
 
 /// The mount point of the cgroup v2 tree.
-pub fn cgroup_root() -> Option<PathBuf> {
+pub(crate) fn cgroup_root() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ');
@@ -207,7 +207,7 @@ pub fn cgroup_root() -> Option<PathBuf> {
 }
 
 /// Mount points at or below `folder`, deepest first.
-pub fn mounts_below(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn mounts_below(folder: &Path) -> Vec<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mut found: Vec<PathBuf> = mounts
         .lines()
@@ -219,7 +219,7 @@ pub fn mounts_below(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The path of a named namespace.
-pub fn netns_path(name: &str) -> PathBuf {
+pub(crate) fn netns_path(name: &str) -> PathBuf {
     Path::new(NETNS).join(name)
 }
 
@@ -235,8 +235,8 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 /// The folder in which iproute2 keeps named namespaces.
-const NETNS: &str = "/run/netns";
+pub(super) const NETNS: &str = "/run/netns";
 /// The daemon's socket inside its runtime folder.
 const SOCKET: &str = "netnice.sock";
 /// Time limit for a daemon to clear and for processes to end.
-const PATIENCE: Duration = Duration::from_secs(3);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(3);

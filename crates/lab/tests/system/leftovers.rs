@@ -2,42 +2,42 @@
 
 use std::collections::BTreeSet;
 
-use netnice_lab::desk::soon;
 use netnice_lab::process::{self, Proc};
+use netnice_lab::testbed::becomes_true;
 use netnice_lab::traffic::{self, Tcp, Udp};
 use netnice_lab::world::{self, Cgroup, Host, Pair, Snapshot, World};
 
-use crate::people::ANN;
+use crate::users::ANN;
 
 /// The state of the world and the machine before a test.
 struct Before {
-    picture: Snapshot,
+    snapshot: Snapshot,
     daemons: BTreeSet<u32>,
 }
 
 impl Before {
-    fn picture(world: &World) -> Before {
+    fn take(world: &World) -> Before {
         // The runtime folder belongs to the lab; its contents do not.
         std::fs::create_dir_all(world.folder().join("client")).expect("a folder");
         Before {
             daemons: daemons(),
-            picture: Snapshot::take(world).expect("a picture"),
+            snapshot: Snapshot::take(world).expect("a snapshot"),
         }
     }
 
     /// Fails unless the state is as before. eBPF objects, mounts and cgroups are those of the whole
     /// machine. Removed ones without this process's name belong to others, because netnice had none
     /// at first. If another daemon was started meanwhile, added ones may belong to it.
-    fn is_back(&self, world: &World) {
+    fn assert_restored(&self, world: &World) {
         // The kernel frees programs and maps some time after their last user has gone.
-        let left = || self.left(world);
-        assert!(soon(|| left().is_empty()), "{:#?}", left());
+        let left = || self.differences(world);
+        assert!(becomes_true(|| left().is_empty()), "{:#?}", left());
     }
 
     /// The current differences from the state before.
-    fn left(&self, world: &World) -> Vec<String> {
-        let now = Snapshot::take(world).expect("a picture");
-        let mut left = self.picture.difference(&now);
+    fn differences(&self, world: &World) -> Vec<String> {
+        let now = Snapshot::take(world).expect("a snapshot");
+        let mut left = self.snapshot.difference(&now);
         let alone = daemons().difference(&self.daemons).next().is_none();
         if !alone {
             eprintln!(
@@ -77,22 +77,19 @@ fn after_clear_and_stop_everything_is_as_before() {
     })
     .expect("a world");
     let group = Cgroup::create("trace.slice").expect("a group");
-    let before = Before::picture(&world);
+    let before = Before::take(&world);
     {
         let mut netnice = world.netnice("client").expect("a daemon");
         let client = world.client();
         let to = "10.77.0.2:5001".parse().expect("an address");
         let here = "127.0.0.1:5001".parse().expect("an address");
-        let _sink = traffic::eager(world.server(), &Tcp::listen(to).sink()).expect("a sink");
-        let _local = traffic::eager(client, &Tcp::listen(here).sink()).expect("a sink");
-        let mut program = traffic::Family::start(client).expect("a program");
-        let life = traffic::Life {
-            eager: true,
-            ..traffic::Life::default()
-        };
+        let _sink = traffic::start_now(world.server(), &Tcp::listen(to).sink()).expect("a sink");
+        let _local = traffic::start_now(client, &Tcp::listen(here).sink()).expect("a sink");
+        let mut program = traffic::ParentProcess::start(client).expect("a program");
+        let options = traffic::RunOptions::at_once();
         for to in [to, here] {
             let flows = Tcp::connect(to, 4).source();
-            program.traffic(&flows, life).expect("a child");
+            program.traffic(&flows, options).expect("a child");
         }
         let mut command = client.ns.command("sleep");
         command.arg("600");
@@ -110,7 +107,7 @@ fn after_clear_and_stop_everything_is_as_before() {
             "set app:/bin/true --up 8mbit".to_owned(),
             "run --up 1mbit -- true".to_owned(),
         ] {
-            netnice.type_line(&line).expect("it is granted");
+            netnice.run_line(&line).expect("it is granted");
         }
         // Traffic passes during the work.
         let received = || {
@@ -122,26 +119,29 @@ fn after_clear_and_stop_everything_is_as_before() {
                 .rx_bytes
         };
         let begun = received();
-        assert!(soon(|| received() > begun + 100_000), "nothing passes");
-        let now = Snapshot::take(&world).expect("a picture");
-        let during = before.picture.difference(&now);
+        assert!(
+            becomes_true(|| received() > begun + 100_000),
+            "nothing passes"
+        );
+        let now = Snapshot::take(&world).expect("a snapshot");
+        let during = before.snapshot.difference(&now);
         for wanted in ["+ bpf progs", "nn0", "htb"] {
             assert!(
                 during.iter().any(|l| l.contains(wanted)),
                 "no {wanted} while it worked? {during:#?}"
             );
         }
-        netnice.type_line("clear --all").expect("it clears");
+        netnice.run_line("clear --all").expect("it clears");
         netnice.stop_daemon();
     }
-    before.is_back(&world);
+    before.assert_restored(&world);
 }
 
 #[test]
-fn a_daemon_that_was_killed_leaves_what_the_next_one_clears() {
+fn the_next_daemon_clears_the_objects_of_a_killed_one() {
     world::begin().expect("a clean start");
     let world = World::pair(Pair::default()).expect("a world");
-    let before = Before::picture(&world);
+    let before = Before::take(&world);
     {
         let mut netnice = world.netnice("client").expect("a daemon");
         let mut command = world.client().ns.command("sleep");
@@ -151,14 +151,14 @@ fn a_daemon_that_was_killed_leaves_what_the_next_one_clears() {
             "link eth0 --rate 100mbit --down-rate 100mbit".to_owned(),
             format!("set pid:{} --up 4mbit --min 1mbit", sleeper.pid()),
         ] {
-            netnice.type_line(&line).expect("it is granted");
+            netnice.run_line(&line).expect("it is granted");
         }
         netnice.kill_daemon();
         netnice.start_daemon().expect("another daemon");
-        netnice.type_line("clear --all").expect("it clears");
+        netnice.run_line("clear --all").expect("it clears");
         netnice.stop_daemon();
     }
-    before.is_back(&world);
+    before.assert_restored(&world);
 }
 
 /// The counter of a foreign filter: the filter copies packets to a device of its own.
@@ -168,7 +168,7 @@ struct Counter {
 
 impl Counter {
     /// Makes a filter on `hook` of eth0 in `ns`, with this preference, for UDP to this port.
-    fn place(ns: &world::Netns, name: &str, hook: &str, pref: u32, port: u16) -> Counter {
+    fn add(ns: &world::Netns, name: &str, hook: &str, pref: u32, port: u16) -> Counter {
         let device = format!("c{name}");
         ns.ip(&format!("link add {device} type veth peer name {device}x"))
             .expect("a device");
@@ -222,24 +222,24 @@ fn foreign_filters_see_every_packet_once_before_during_and_after() {
         (&server.ns, "next", "ingress", 1, UP),
     ];
     let places =
-        places.map(|(ns, name, hook, pref, port)| (ns, Counter::place(ns, name, hook, pref, port)));
-    let before = Before::picture(&world);
+        places.map(|(ns, name, hook, pref, port)| (ns, Counter::add(ns, name, hook, pref, port)));
+    let before = Before::take(&world);
     let mut netnice = world.netnice("client").expect("a daemon");
     for phase in ["before", "limited", "on a managed link too", "after"] {
         if phase == "on a managed link too" {
             netnice
-                .type_line("link eth0 --rate 100mbit --down-rate 100mbit")
+                .run_line("link eth0 --rate 100mbit --down-rate 100mbit")
                 .expect("a link");
         }
         if phase == "after" {
-            netnice.type_line("clear --all").expect("it clears");
+            netnice.run_line("clear --all").expect("it clears");
         }
         let during = !["before", "after"].contains(&phase);
         let counted: Vec<u64> = places.iter().map(|(ns, c)| c.packets(ns)).collect();
         exchange(&world, |pid| {
             if during {
                 netnice
-                    .type_line(&format!("set pid:{pid} --up 20mbit --down 20mbit"))
+                    .run_line(&format!("set pid:{pid} --up 20mbit --down 20mbit"))
                     .expect("a limit");
             }
         });
@@ -255,7 +255,7 @@ fn foreign_filters_see_every_packet_once_before_during_and_after() {
     }
     netnice.stop_daemon();
     drop(netnice);
-    before.is_back(&world);
+    before.assert_restored(&world);
 }
 
 /// Number of UDP datagrams that programs of a host have read.
@@ -272,9 +272,9 @@ fn datagrams_read(host: &Host) -> u64 {
 fn exchange(world: &World, named: impl FnOnce(u32)) {
     let at = |host: &str, port| std::net::SocketAddr::new(world.host(host).port().v4.into(), port);
     let server = world.server();
-    let sink = traffic::eager(server, &Udp::sink(at("server", UP))).expect("a sink");
-    let mut program = traffic::Family::start(world.client()).expect("a program");
-    let own = traffic::Life::default();
+    let sink = traffic::start_now(server, &Udp::sink(at("server", UP))).expect("a sink");
+    let mut program = traffic::ParentProcess::start(world.client()).expect("a program");
+    let own = traffic::RunOptions::default();
     let receiver = program
         .traffic(&Udp::sink(at("client", DOWN)), own)
         .expect("a child");
@@ -284,13 +284,13 @@ fn exchange(world: &World, named: impl FnOnce(u32)) {
     let sender = program.traffic(&sender, own).expect("a child");
     named(program.pid());
     let before = [server, world.client()].map(datagrams_read);
-    program.tell(receiver, "go").expect("it listens");
-    program.tell(sender, "go").expect("it listens");
+    program.write_line(receiver, "go").expect("it listens");
+    program.write_line(sender, "go").expect("it listens");
     let back = source(at("server", 7004), at("client", DOWN));
-    let back = traffic::eager(server, &back).expect("a source");
+    let back = traffic::start_now(server, &back).expect("a source");
     // The checks below detect missing datagrams.
     let all = || [server, world.client()].map(datagrams_read);
-    soon(|| {
+    becomes_true(|| {
         all()
             .iter()
             .zip(before)

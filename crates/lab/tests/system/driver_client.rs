@@ -25,8 +25,8 @@ use netnice_driver::link::Interface;
 use netnice_kernel::process::PidFd;
 use netnice_lab::direct::shared::Shared;
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::{PATIENCE, Proc, binary, own_group};
-use netnice_lab::world::{Door, Family, Host, World};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc, binary, own_group};
+use netnice_lab::world::{Family, Host, NetnsHandle, World};
 use netnice_ring::layout::{FlowLocation, Shape};
 use netnice_ring::program::{Attachment, Piece, ProgramRings};
 use netnice_ring::record::Status;
@@ -37,17 +37,17 @@ pub struct Driver {
     runtime: RuntimeDir,
     command: Vec<String>,
     iface: String,
-    door: Door,
+    handle: NetnsHandle,
 }
 
 impl Driver {
     /// Starts a driver with these options, and waits until it listens.
     pub fn start(world: &World, options: &str) -> Result<Driver> {
-        Driver::start_behind(world, &[], options)
+        Driver::start_through(world, &[], options)
     }
 
     /// Starts a driver through another command that executes it.
-    pub fn start_behind(world: &World, words: &[String], options: &str) -> Result<Driver> {
+    pub fn start_through(world: &World, words: &[String], options: &str) -> Result<Driver> {
         let host = world.client();
         let iface = host.port().device.clone();
         let folder = world.folder().join("driver");
@@ -61,25 +61,25 @@ impl Driver {
         ]);
         command.extend(options.split_whitespace().map(str::to_owned));
         command.push(iface.clone());
-        let door = host.ns.door();
+        let handle = host.ns.handle();
         let driver = Driver {
-            process: begin(&door, &command)?,
+            process: start_process(&handle, &command)?,
             runtime: RuntimeDir::choose(Some(folder), None),
             command,
             iface,
-            door,
+            handle,
         };
-        driver.listens()
+        driver.await_listening()
     }
 
-    fn listens(mut self) -> Result<Driver> {
+    fn await_listening(mut self) -> Result<Driver> {
         let socket = self.runtime.driver_socket(&self.iface);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + EVENT_TIMEOUT;
         while UnixStream::connect(&socket).is_err() {
             ensure!(
-                self.running() && Instant::now() < until,
+                self.is_running() && Instant::now() < until,
                 "the driver does not listen: {}",
-                self.process.complaints()
+                self.process.take_stderr()
             );
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -89,11 +89,11 @@ impl Driver {
     /// Connects to the driver.
     pub fn call(&self) -> Result<Caller> {
         let stream = UnixStream::connect(self.runtime.driver_socket(&self.iface))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(EVENT_TIMEOUT))?;
         Ok(Caller {
             stream,
-            words: Decoder::new(LONGEST_WORD),
-            beside: VecDeque::new(),
+            decoder: Decoder::new(LONGEST_WORD),
+            descriptors: VecDeque::new(),
             events: VecDeque::new(),
             next: 1,
         })
@@ -103,8 +103,8 @@ impl Driver {
         self.process.pid()
     }
 
-    pub fn running(&mut self) -> bool {
-        self.process.running()
+    pub fn is_running(&mut self) -> bool {
+        self.process.is_running()
     }
 
     pub fn kill(&mut self) {
@@ -112,28 +112,28 @@ impl Driver {
     }
 
     /// Standard error of a second driver for the same interface, which must fail.
-    pub fn second(&self) -> Result<String> {
-        let mut second = begin(&self.door, &self.command)?;
-        ensure!(!second.wait(PATIENCE)?.success());
-        Ok(second.complaints())
+    pub fn start_second(&self) -> Result<String> {
+        let mut second = start_process(&self.handle, &self.command)?;
+        ensure!(!second.wait(EVENT_TIMEOUT)?.success());
+        Ok(second.take_stderr())
     }
 
     /// Starts the driver again, in the same folder.
     pub fn restart(&mut self) -> Result<()> {
-        self.process = begin(&self.door, &self.command)?;
-        soon("it listens again", || {
+        self.process = start_process(&self.handle, &self.command)?;
+        wait_for("it listens again", || {
             Ok(UnixStream::connect(self.runtime.driver_socket(&self.iface)).is_ok())
         })
     }
 
     /// Asks the driver to end (SIGTERM) and waits for it.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
-        self.process.terminate(PATIENCE);
+        self.process.terminate(EVENT_TIMEOUT);
         self.process.wait(Duration::ZERO)
     }
 
     /// The names in the drivers' folder.
-    pub fn left(&self) -> Vec<String> {
+    pub fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.runtime.drivers());
         let names = entries.into_iter().flatten().flatten();
         names
@@ -142,14 +142,14 @@ impl Driver {
     }
 
     /// Standard error of the driver since the last call.
-    pub fn complaints(&mut self) -> String {
-        self.process.complaints()
+    pub fn take_stderr(&mut self) -> String {
+        self.process.take_stderr()
     }
 }
 
-fn begin(door: &Door, words: &[String]) -> Result<Proc> {
+fn start_process(handle: &NetnsHandle, words: &[String]) -> Result<Proc> {
     let (program, rest) = words.split_first().context("a program")?;
-    let mut command = door.command(program);
+    let mut command = handle.command(program);
     command.args(rest);
     Proc::start(command)
 }
@@ -157,8 +157,8 @@ fn begin(door: &Door, words: &[String]) -> Result<Proc> {
 /// A connection to a driver.
 pub struct Caller {
     pub stream: UnixStream,
-    words: Decoder,
-    beside: VecDeque<OwnedFd>,
+    decoder: Decoder,
+    descriptors: VecDeque<OwnedFd>,
     events: VecDeque<DriverEvent>,
     next: u64,
 }
@@ -171,12 +171,12 @@ impl Caller {
 
     /// Sends a request with a descriptor and waits for the answer.
     pub fn ask_with(&mut self, ask: DriverRequest, fd: Option<&PidFd>) -> Result<DriverAnswer> {
-        let id = self.say(ask, fd)?;
-        self.answer(id)
+        let id = self.send_request(ask, fd)?;
+        self.await_answer(id)
     }
 
     /// Sends a request without waiting; returns its id.
-    pub fn say(&mut self, ask: DriverRequest, fd: Option<&PidFd>) -> Result<u64> {
+    pub fn send_request(&mut self, ask: DriverRequest, fd: Option<&PidFd>) -> Result<u64> {
         let id = self.next;
         self.next += 1;
         let bytes = encode_call(&DriverCall { id, ask })?;
@@ -187,9 +187,9 @@ impl Caller {
     }
 
     /// The answer to the request `asked`.
-    pub fn answer(&mut self, asked: u64) -> Result<DriverAnswer> {
+    pub fn await_answer(&mut self, asked: u64) -> Result<DriverAnswer> {
         loop {
-            match self.word()? {
+            match self.read_message()? {
                 DriverWord::Event(event) => self.events.push_back(event),
                 DriverWord::Answer { id, answer } => {
                     ensure!(id == asked, "an answer to {id}, and {asked} was asked");
@@ -227,8 +227,8 @@ impl Caller {
             return Ok(event);
         }
         self.stream.set_read_timeout(Some(within))?;
-        let word = self.word();
-        self.stream.set_read_timeout(Some(PATIENCE))?;
+        let word = self.read_message();
+        self.stream.set_read_timeout(Some(EVENT_TIMEOUT))?;
         match word? {
             DriverWord::Event(event) => Ok(event),
             other => bail!("{other:?}"),
@@ -236,11 +236,11 @@ impl Caller {
     }
 
     /// The error with which the driver closes the connection.
-    pub fn last_word(&mut self) -> Result<String> {
+    pub fn closing_error(&mut self) -> Result<String> {
         let DriverWord::Answer {
             answer: DriverAnswer::Failed { why },
             ..
-        } = self.word()?
+        } = self.read_message()?
         else {
             bail!("it is no reason")
         };
@@ -251,17 +251,17 @@ impl Caller {
         Ok(why)
     }
 
-    fn word(&mut self) -> Result<DriverWord> {
+    fn read_message(&mut self) -> Result<DriverWord> {
         let mut bytes = [0; 64 * 1024];
         loop {
-            if let Some(body) = self.words.poll()? {
+            if let Some(body) = self.decoder.poll()? {
                 return Ok(decode_word(&body)?);
             }
             let received = fds::receive(self.stream.as_fd(), &mut bytes, fds::MOST)?;
             ensure!(received.bytes > 0, "the driver hung up");
             ensure!(!received.surplus);
-            self.beside.extend(received.fds);
-            self.words.push(&bytes[..received.bytes]);
+            self.descriptors.extend(received.fds);
+            self.decoder.push(&bytes[..received.bytes]);
         }
     }
 }
@@ -270,10 +270,10 @@ impl Caller {
 pub struct Program {
     pub number: u32,
     pub attachment: Attachment,
-    life: Proc,
+    process: Proc,
     memory: Arc<Shared>,
     file: File,
-    bell: OwnedFd,
+    doorbell: OwnedFd,
     flow: Option<ProgramRings>,
 }
 
@@ -300,8 +300,8 @@ impl Program {
     ) -> Result<Program> {
         let mut command = own_group("sleep");
         command.arg("1000");
-        let life = Proc::start(command)?;
-        let pid = life.pid();
+        let process = Proc::start(command)?;
+        let pid = process.pid();
         let pidfd = PidFd::open(pid)?;
         let asked = DriverRequest::Attach {
             pid,
@@ -314,14 +314,14 @@ impl Program {
         let DriverAnswer::Attached { program } = answer else {
             bail!("{answer:?}")
         };
-        let mut descriptor = || daemon.beside.pop_front().context("three descriptors");
+        let mut descriptor = || daemon.descriptors.pop_front().context("three descriptors");
         let (memory, bell, ear) = (descriptor()?, descriptor()?, descriptor()?);
         let file = File::from(memory.try_clone()?);
         Ok(Program {
             number: program,
-            bell: bell.try_clone()?,
+            doorbell: bell.try_clone()?,
             attachment: Attachment::new(memory, bell, ear)?,
-            life,
+            process,
             memory: Arc::new(Shared::map(&file)?),
             file,
             flow: None,
@@ -329,8 +329,8 @@ impl Program {
     }
 
     /// The doorbell to the driver.
-    pub fn bell(&self) -> &OwnedFd {
-        &self.bell
+    pub fn doorbell(&self) -> &OwnedFd {
+        &self.doorbell
     }
 
     /// Its memory file.
@@ -474,7 +474,7 @@ impl Program {
 
     /// Kills its process.
     pub fn kill(&mut self) {
-        self.life.kill();
+        self.process.kill();
     }
 
     /// Detaches it regularly.
@@ -484,7 +484,7 @@ impl Program {
     }
 
     /// Overwrites the rings of its flow with invalid values, and rings the doorbell.
-    pub fn break_a_rule(&mut self) -> Result<()> {
+    pub fn violate_a_rule(&mut self) -> Result<()> {
         let place = self.flow()?.location();
         let area = place.shape.plan()?.area();
         self.send(&[0; 60])?;
@@ -553,11 +553,14 @@ pub fn has_xdp(world: &World) -> Result<bool> {
     Ok(shown.contains("prog/xdp"))
 }
 
-/// Polls until `holds` returns `true`. Fails after [`PATIENCE`].
-pub fn soon(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
+/// Polls until `holds` returns `true`. Fails after [`EVENT_TIMEOUT`].
+pub fn wait_for(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let until = Instant::now() + EVENT_TIMEOUT;
     while !holds()? {
-        ensure!(Instant::now() < until, "not within {PATIENCE:?}: {what}");
+        ensure!(
+            Instant::now() < until,
+            "not within {EVENT_TIMEOUT:?}: {what}"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())

@@ -99,14 +99,14 @@ impl World {
         let mut ports = (Vec::new(), Vec::new());
         for cable in 0..spec.cables {
             let device = format!("eth{cable}");
-            lay(&client, &device, &server, &device)?;
+            add_veth(&client, &device, &server, &device)?;
             for (ns, last, list) in [(&client, 1, &mut ports.0), (&server, 2, &mut ports.1)] {
                 let port = Port {
                     device: device.clone(),
                     v4: Ipv4Addr::new(10, 77, cable, last),
                     v6: v6(cable, last),
                 };
-                raise(ns, &port, spec.mtu, spec.offloads)?;
+                configure(ns, &port, spec.mtu, spec.offloads)?;
                 list.push(port);
             }
         }
@@ -136,20 +136,20 @@ impl World {
         let switch = Netns::create(&format!("switch{number}"))?;
         switch.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
         switch.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
-        bridge(&switch, "sw")?;
+        add_bridge(&switch, "sw")?;
         let mut hosts = Vec::new();
         for (i, cable) in cables.iter().enumerate() {
             let ns = Netns::create(&format!("{}{number}", cable.host))?;
             let inside = format!("p{i}");
-            lay(&ns, "eth0", &switch, &inside)?;
-            plug(&switch, i, cable)?;
+            add_veth(&ns, "eth0", &switch, &inside)?;
+            connect_port(&switch, i, cable)?;
             let last = i as u8 + 1;
             let port = Port {
                 device: "eth0".into(),
                 v4: Ipv4Addr::new(10, 77, 0, last),
                 v6: v6(0, last),
             };
-            raise(&ns, &port, 1500, cable.offloads)?;
+            configure(&ns, &port, 1500, cable.offloads)?;
             hosts.push(Host {
                 name: cable.host.into(),
                 ns,
@@ -171,7 +171,7 @@ pub(super) fn v6(net: u8, last: u8) -> Ipv6Addr {
 }
 
 /// Makes a veth pair between two namespaces.
-pub(super) fn lay(a: &Netns, a_name: &str, b: &Netns, b_name: &str) -> Result<()> {
+pub(super) fn add_veth(a: &Netns, a_name: &str, b: &Netns, b_name: &str) -> Result<()> {
     process::run(Command::new("ip").args([
         "link",
         "add",
@@ -191,7 +191,7 @@ pub(super) fn lay(a: &Netns, a_name: &str, b: &Netns, b_name: &str) -> Result<()
 }
 
 /// Sets a device's MTU, offloads and addresses and brings it up.
-pub(super) fn raise(ns: &Netns, port: &Port, mtu: u32, offloads: Offloads) -> Result<()> {
+pub(super) fn configure(ns: &Netns, port: &Port, mtu: u32, offloads: Offloads) -> Result<()> {
     let (device, v4, v6) = (&port.device, port.v4, port.v6);
     if offloads == Offloads::Off {
         ns.run("ethtool", &format!("-K {device} tso off gso off gro off"))?;
@@ -208,7 +208,7 @@ pub(super) fn raise(ns: &Netns, port: &Port, mtu: u32, offloads: Offloads) -> Re
 /// carrier, up to a second after the other end came up. A snapshot taken before would differ from a
 /// later one.
 fn await_carrier(ends: &[&Netns]) -> Result<()> {
-    let until = Instant::now() + process::PATIENCE;
+    let until = Instant::now() + process::EVENT_TIMEOUT;
     for ns in ends {
         while ns.ip("link")?.contains("NO-CARRIER") {
             ensure!(
@@ -222,7 +222,7 @@ fn await_carrier(ends: &[&Netns]) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn bridge(ns: &Netns, name: &str) -> Result<()> {
+pub(super) fn add_bridge(ns: &Netns, name: &str) -> Result<()> {
     ns.ip(&format!(
         "link add name {name} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
     ))?;
@@ -233,7 +233,7 @@ pub(super) fn bridge(ns: &Netns, name: &str) -> Result<()> {
 /// Connects port `p<i>` to the bridge. Towards the host, the port's own queue limits the rate. From
 /// the host, packets cross a small bridge and a veth pair, because a rate is limited where packets
 /// leave a device, and the host's device is reserved for netnice.
-pub(super) fn plug(switch: &Netns, i: usize, cable: &Cable) -> Result<()> {
+pub(super) fn connect_port(switch: &Netns, i: usize, cable: &Cable) -> Result<()> {
     let port = format!("p{i}");
     if cable.offloads == Offloads::Off {
         switch.run("ethtool", &format!("-K {port} tso off gso off gro off"))?;
@@ -241,23 +241,23 @@ pub(super) fn plug(switch: &Netns, i: usize, cable: &Cable) -> Result<()> {
     switch.ip(&format!("link set {port} up"))?;
     if let Some(rate) = cable.up {
         let (own, here, there) = (format!("b{i}"), format!("x{i}"), format!("y{i}"));
-        bridge(switch, &own)?;
+        add_bridge(switch, &own)?;
         switch.ip(&format!("link add name {here} type veth peer name {there}"))?;
         for (device, master) in [(&port, &own), (&here, &own), (&there, &"sw".to_owned())] {
             switch.ip(&format!("link set {device} master {master} up"))?;
         }
-        hold(switch, &here, rate, cable)?;
+        limit_rate(switch, &here, rate, cable)?;
     } else {
         switch.ip(&format!("link set {port} master sw"))?;
     }
     if let Some(rate) = cable.down {
-        hold(switch, &port, rate, cable)?;
+        limit_rate(switch, &port, rate, cable)?;
     }
     Ok(())
 }
 
 /// Limits the rate at which packets leave `device`: TBF with a byte FIFO.
-fn hold(ns: &Netns, device: &str, bits: u64, cable: &Cable) -> Result<()> {
+fn limit_rate(ns: &Netns, device: &str, bits: u64, cable: &Cable) -> Result<()> {
     let burst = (bits * cable.burst_us / 8_000_000).max(3028);
     let limit = u64::from(cable.queue).max(burst + 3028);
     ns.tc(&format!(

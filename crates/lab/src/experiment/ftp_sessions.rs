@@ -18,7 +18,7 @@ use crate::plot::{Chart, Series, palette};
 use crate::process::Proc;
 use crate::sys;
 use crate::traffic::ftp;
-use crate::wire::{Flow, Record, Tap};
+use crate::wire::{Record, Tap, WireFlow};
 use crate::world::{Offloads, Pair, World};
 
 /// Runs the experiment.
@@ -50,7 +50,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
             outcome.check(&what, rate / MBIT, "", bound);
         }
         // The total includes packets that an ended session still had in its queue.
-        let all = |flow: &Flow| (0..3).any(|session| ftp::of_session(session)(flow));
+        let all = |flow: &WireFlow| (0..3).any(|session| ftp::of_session(session)(flow));
         let total = run.record.rate(all, from, to);
         context.say(format!(
             "{} sessions: {:.1?} Kbyte/s",
@@ -120,7 +120,7 @@ fn measure(context: &Context, step: u64) -> Result<Run> {
         changes.push(sys::now_ns());
     }
     let record = tap.stop(server)?;
-    record.sound()?;
+    record.validate()?;
     Ok(Run { record, changes })
 }
 
@@ -154,10 +154,10 @@ pub(super) fn await_service(inetd: &mut Proc) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(20);
     let mut said = String::new();
     while !said.contains("telnet is served") {
-        if !inetd.running() || Instant::now() > until {
-            bail!("the super-server does not serve: {}", said.trim());
+        if !inetd.is_running() || Instant::now() > until {
+            bail!("the super-server has not started: {}", said.trim());
         }
-        said.push_str(&inetd.complaints());
+        said.push_str(&inetd.take_stderr());
     }
     Ok(())
 }

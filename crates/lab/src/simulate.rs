@@ -34,7 +34,7 @@ pub fn run(file: &Path, plots: Option<&Path>) -> Result<bool> {
         let path = folder.join(name).with_extension("svg");
         let names = scenario.world.flows.iter().map(|flow| flow.name.as_str());
         let title = name.to_string_lossy();
-        std::fs::write(&path, drawn(&title, names, &sent))
+        std::fs::write(&path, chart_of(&title, names, &sent))
             .with_context(|| format!("cannot write {}", path.display()))?;
         println!("plot: {}", path.display());
     }
@@ -42,7 +42,7 @@ pub fn run(file: &Path, plots: Option<&Path>) -> Result<bool> {
 }
 
 /// A plot of the bytes that each flow sent over time.
-fn drawn<'a>(title: &str, names: impl Iterator<Item = &'a str>, sent: &[Sent]) -> String {
+fn chart_of<'a>(title: &str, names: impl Iterator<Item = &'a str>, sent: &[Sent]) -> String {
     let line = |(flow, name): (usize, &str)| {
         let mine = sent.iter().filter(|one| one.flow == flow);
         let mut bytes = 0;

@@ -68,7 +68,7 @@ impl Pings {
     }
 
     /// The round trips in ms whose reply came between two moments.
-    pub fn between(&self, from_ns: u64, to_ns: u64) -> Vec<f64> {
+    pub(crate) fn between(&self, from_ns: u64, to_ns: u64) -> Vec<f64> {
         self.answers
             .iter()
             .filter(|(at, _)| (from_ns..to_ns).contains(at))
@@ -82,7 +82,7 @@ impl Pings {
     }
 
     /// The share of requests without a reply; 0 without a summary.
-    pub fn lost(&self) -> f64 {
+    pub(crate) fn lost(&self) -> f64 {
         match self.sent {
             Some(sent) if sent > 0 => 1.0 - self.answers.len() as f64 / f64::from(sent),
             _ => 0.0,
@@ -90,7 +90,7 @@ impl Pings {
     }
 
     /// Mean and 99th percentile in ms.
-    pub fn mean_and_p99(&self) -> (f64, f64) {
+    pub(crate) fn mean_and_p99(&self) -> (f64, f64) {
         let times = self.times();
         (stats::mean(&times), stats::percentile(&times, 99.0))
     }
@@ -105,9 +105,9 @@ pub fn ping(host: &Host, to: IpAddr, every: Duration, count: u32) -> Result<Proc
 }
 
 /// Ends a ping and parses its output. SIGINT makes ping print its summary.
-pub fn ping_end(mut ping: Proc) -> Pings {
+pub(crate) fn finish_ping(mut ping: Proc) -> Pings {
     let _ = crate::sys::kill(ping.pid() as i32, libc::SIGINT);
-    let lines = ping.rest(Duration::from_secs(6));
+    let lines = ping.remaining_lines(Duration::from_secs(6));
     Pings::parse(lines.iter().map(String::as_str))
 }
 
@@ -138,9 +138,9 @@ pub fn iperf(host: &Host, to: SocketAddr, flows: u32, seconds: u32, reverse: boo
 
 /// Waits for an iperf3 client and returns the receiver's goodput in bit/s.
 pub fn iperf_goodput(mut client: Proc, within: Duration) -> Result<f64> {
-    let text = client.rest(within).join("\n");
+    let text = client.remaining_lines(within).join("\n");
     let value: Value = serde_json::from_str(&text)
-        .with_context(|| format!("iperf3 printed no JSON: {text} {}", client.complaints()))?;
+        .with_context(|| format!("iperf3 printed no JSON: {text} {}", client.take_stderr()))?;
     value
         .pointer("/end/sum_received/bits_per_second")
         .and_then(Value::as_f64)
@@ -185,8 +185,8 @@ pub fn nginx(host: &Host, at: SocketAddr, folder: &Path, bytes: u64) -> Result<O
         .enter(|| Ok(std::net::TcpStream::connect(at)?))
         .is_err()
     {
-        if !server.running() || Instant::now() > until {
-            bail!("nginx does not listen at {at}: {}", server.complaints());
+        if !server.is_running() || Instant::now() > until {
+            bail!("nginx does not listen at {at}: {}", server.take_stderr());
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ping_output_is_read_as_printed() {
+    fn ping_output_is_parsed() {
         let text = "PING 10.77.0.2 (10.77.0.2) 56(84) bytes of data.\n\
             [1700000000.250000] 64 bytes from 10.77.0.2: icmp_seq=1 ttl=64 time=0.040 ms\n\
             [1700000000.500000] 64 bytes from 10.77.0.2: icmp_seq=2 ttl=64 time=120 ms\n\
