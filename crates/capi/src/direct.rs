@@ -15,7 +15,7 @@ use libc::{c_char, c_int, c_longlong, c_uint, c_ulonglong, sockaddr, sockaddr_st
 use netnice_api::RuntimeDir;
 use netnice_ring::driver::Loss;
 use netnice_stack::udp::{Buffers, Checks, UdpOptions, With};
-use netnice_stack::{FlowNews, Program, StackError};
+use netnice_stack::{FlowNotification, Program, StackError};
 
 use crate::fault::Fault;
 use crate::handles::{self, FlowHandle, ProgramHandle};
@@ -176,7 +176,7 @@ pub extern "C" fn netnice_news(program: c_int, news: *mut News) -> c_int {
 }
 
 /// A notification in the form for C.
-fn told(news: &FlowNews, flow: impl Fn(u32) -> c_int) -> News {
+fn told(news: &FlowNotification, flow: impl Fn(u32) -> c_int) -> News {
     let none = News {
         kind: 0,
         flow: -1,
@@ -186,37 +186,37 @@ fn told(news: &FlowNews, flow: impl Fn(u32) -> c_int) -> News {
         why: [0; 234],
     };
     match news {
-        FlowNews::Link { up } => News {
+        FlowNotification::Link { up } => News {
             kind: 1,
             up: (*up).into(),
             ..none
         },
-        FlowNews::Mtu { flow: id, mtu } => News {
+        FlowNotification::Mtu { flow: id, mtu } => News {
             kind: 2,
             flow: flow(*id),
             mtu: *mtu,
             ..none
         },
-        FlowNews::NextHop { flow: id, mac } => News {
+        FlowNotification::NextHop { flow: id, mac } => News {
             kind: 3,
             flow: flow(*id),
             up: mac.is_some().into(),
             mac: mac.unwrap_or_default(),
             ..none
         },
-        FlowNews::Degraded { flow: id, why } => News {
+        FlowNotification::Degraded { flow: id, why } => News {
             kind: 4,
             flow: flow(*id),
             why: pointers::fixed(why),
             ..none
         },
-        FlowNews::Closed { flow: id, why } => News {
+        FlowNotification::Closed { flow: id, why } => News {
             kind: 5,
             flow: flow(*id),
             why: pointers::fixed(why),
             ..none
         },
-        FlowNews::Ended { why } => News {
+        FlowNotification::Ended { why } => News {
             kind: 6,
             why: pointers::fixed(why),
             ..none

@@ -1,7 +1,7 @@
 //! Why a call fails, and its errno. If setpriority(2) or the socket calls have a code for the
 //! reason, it is that code.
 
-use netnice_api::{ClientError, Failed, Gate, Refused, Response};
+use netnice_api::{ClientError, Failed, Refused, RefusedBy, Response};
 use netnice_ring::layout::SetupError;
 use netnice_stack::StackError;
 
@@ -81,9 +81,11 @@ fn of_client(error: &ClientError) -> i32 {
         ClientError::Connect { source, .. } | ClientError::Io(source) => of_io(source),
         ClientError::Timeout => libc::ETIMEDOUT,
         ClientError::HungUp => libc::ECONNRESET,
-        ClientError::Wire(_) | ClientError::Unasked | ClientError::Surplus => libc::EPROTO,
-        ClientError::Ended => libc::ESRCH,
-        ClientError::Process(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        ClientError::Wire(_)
+        | ClientError::UnexpectedResponse
+        | ClientError::SurplusDescriptors => libc::EPROTO,
+        ClientError::ProcessEnded => libc::ESRCH,
+        ClientError::ProcessUnreadable(error) => error.raw_os_error().unwrap_or(libc::EIO),
     }
 }
 
@@ -105,11 +107,11 @@ fn of_stack(error: &StackError) -> i32 {
         StackError::Daemon(error) => of_client(error),
         StackError::Alone => libc::ENOTCONN,
         StackError::Refused {
-            by: Gate::Permission,
+            by: RefusedBy::Permission,
             ..
         } => libc::EPERM,
         StackError::Refused {
-            by: Gate::Admission,
+            by: RefusedBy::Admission,
             ..
         } => libc::ENOSPC,
         StackError::Failed {
@@ -161,11 +163,11 @@ impl From<Response> for Fault {
     fn from(response: Response) -> Fault {
         match response {
             Response::Refused(Refused {
-                by: Gate::Permission,
+                by: RefusedBy::Permission,
                 ..
             }) => Fault::NotPermitted,
             Response::Refused(Refused {
-                by: Gate::Admission,
+                by: RefusedBy::Admission,
                 ..
             }) => Fault::NotAdmitted,
             Response::Failed(Failed {

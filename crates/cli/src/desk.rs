@@ -114,7 +114,7 @@ fn answer(command: Command) -> Result<Exit, Trouble> {
         Verb::AskAbout(pid, request) => {
             let process = process(pid)?;
             match ask(&dir, json, &request, Some(process.as_fd())) {
-                Err(Trouble::Client(ClientError::Ended)) => Err(Trouble::NoProcess(pid)),
+                Err(Trouble::Client(ClientError::ProcessEnded)) => Err(Trouble::NoProcess(pid)),
                 other => other,
             }
         }

@@ -1,5 +1,5 @@
 //! The connection to the daemon: requests with their responses, and notifications from the daemon
-//! ([`FlowNews`]). A request fails if the connection is lost.
+//! ([`FlowNotification`]). A request fails if the connection is lost.
 //!
 //! A program has one connection, which one thread uses at a time. Notifications arrive between
 //! responses. The thread that reads a notification applies it at once ([`Flows::apply`]) and stores
@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::{Attach, Attached, DirectAnswer, DirectRequest, FlowNews, Hop, NextHop};
+use netnice_api::direct::{
+    Attach, Attached, DirectReply, DirectRequest, FindNextHop, FlowNotification, ResolvedNextHop,
+};
 use netnice_api::{Client, ClientError, Request, Response, RuntimeDir};
 use netnice_ring::program::Attachment;
 use rustix::event::{EventfdFlags, epoll};
@@ -43,13 +45,13 @@ struct Line {
     /// The daemon does not respond any more. The connection stays open, because closing it would
     /// end the flows.
     lost: bool,
-    news: VecDeque<FlowNews>,
+    news: VecDeque<FlowNotification>,
 }
 
 /// The next hop to a host, and the end of its validity.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
-    pub(crate) hop: Hop,
+    pub(crate) hop: ResolvedNextHop,
     pub(crate) until: Instant,
 }
 
@@ -68,7 +70,7 @@ impl Control {
         let request = Request::Direct(DirectRequest::Attach(attach));
         let (answer, fds) = client.call_for_fds(&request, Some(pidfd.as_fd()))?;
         let attached = match answer {
-            Response::Direct(DirectAnswer::Attached(attached)) => attached,
+            Response::Direct(DirectReply::Attached(attached)) => attached,
             other => return Err(unhoped(other, "attach")),
         };
         let Ok([memory, to_driver, to_program]) = <[OwnedFd; 3]>::try_from(fds) else {
@@ -121,7 +123,7 @@ impl Control {
                 return Err(error.into());
             }
         };
-        if line.listen(flows, |client| Ok(client.heard())) == Some(true) {
+        if line.listen(flows, |client| Ok(client.buffered_notification())) == Some(true) {
             self.nudge();
         }
         done
@@ -137,15 +139,15 @@ impl Control {
             // The thread that has the lock reads the notifications too.
             Err(TryLockError::WouldBlock) => return,
         };
-        if line.listen(flows, Client::news).is_none() {
+        if line.listen(flows, Client::poll_notification).is_none() {
             self.lose(&mut line);
         }
     }
 
     /// Reads the notifications from the daemon and returns the oldest stored one.
-    pub(crate) fn news(&self, flows: &Flows) -> Option<FlowNews> {
+    pub(crate) fn news(&self, flows: &Flows) -> Option<FlowNotification> {
         let mut line = self.lock();
-        match line.listen(flows, Client::news) {
+        match line.listen(flows, Client::poll_notification) {
             Some(true) => self.nudge(),
             Some(false) => {}
             None => self.lose(&mut line),
@@ -161,9 +163,9 @@ impl Control {
 
     /// Asks the daemon for the next hop to a host.
     pub(crate) fn find(&self, flows: &Flows, to: IpAddr) -> Result<Known, StackError> {
-        let ask = DirectRequest::NextHop(NextHop { to });
+        let ask = DirectRequest::NextHop(FindNextHop { to });
         let hop = self.ask(flows, ask, Client::TIMEOUT, |answer| match answer {
-            Response::Direct(DirectAnswer::Hop(hop)) => Ok(hop),
+            Response::Direct(DirectReply::NextHop(hop)) => Ok(hop),
             other => Err(unhoped(other, "next-hop")),
         })?;
         let now = Instant::now();
@@ -207,7 +209,7 @@ impl Line {
     fn listen(
         &mut self,
         flows: &Flows,
-        mut next: impl FnMut(&mut Client) -> Result<Option<FlowNews>, ClientError>,
+        mut next: impl FnMut(&mut Client) -> Result<Option<FlowNotification>, ClientError>,
     ) -> Option<bool> {
         let mut some = false;
         while !self.lost {
@@ -264,23 +266,23 @@ impl Flows {
         std::mem::take(&mut touched)
     }
 
-    fn apply(&self, news: &FlowNews) {
+    fn apply(&self, news: &FlowNotification) {
         let open = self.lock();
         let mut slots = Vec::new();
         match news {
-            FlowNews::Mtu { flow, mtu } => {
+            FlowNotification::Mtu { flow, mtu } => {
                 if let Some((slot, terms)) = open.get(flow) {
                     terms.set_mtu(*mtu);
                     slots.push(*slot);
                 }
             }
-            FlowNews::Closed { flow, why } => {
+            FlowNotification::Closed { flow, why } => {
                 if let Some((slot, terms)) = open.get(flow) {
                     terms.over(why);
                     slots.push(*slot);
                 }
             }
-            FlowNews::Ended { why } => {
+            FlowNotification::Ended { why } => {
                 // The first reason stays.
                 let _ = self.end.set(why.clone());
                 for (slot, terms) in open.values() {
@@ -288,7 +290,9 @@ impl Flows {
                     slots.push(*slot);
                 }
             }
-            FlowNews::Link { .. } | FlowNews::NextHop { .. } | FlowNews::Degraded { .. } => {}
+            FlowNotification::Link { .. }
+            | FlowNotification::NextHop { .. }
+            | FlowNotification::Degraded { .. } => {}
         }
         let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
         touched.append(&mut slots);

@@ -12,7 +12,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use netnice_api::direct::{
-    Attached, DirectAnswer, DirectRequest, FlowNews, FlowOpened, Hop, OpenFlow, ShapeDoc, Speaks,
+    Attached, DirectReply, DirectRequest, Endpoint, FlowNotification, FlowOpened, OpenFlow,
+    ResolvedNextHop, ShapeDoc,
 };
 use netnice_api::frame::{Decoder, LONGEST_REQUEST};
 use netnice_api::{Done, Request, Response, RuntimeDir, decode_client_call, encode_response, fds};
@@ -33,7 +34,7 @@ pub(crate) struct Peer {
 /// A command from a test to the fake daemon.
 pub(crate) enum Order {
     /// Send these news to the program.
-    Say(FlowNews),
+    Say(FlowNotification),
     /// Close a flow in the ring without a message.
     Shut(u32),
     /// Close the connection; the driver's side continues.
@@ -91,7 +92,7 @@ struct Session {
     stream: Option<UnixStream>,
     words: Decoder,
     client: Option<Client>,
-    flows: HashMap<u32, (Flow, Speaks)>,
+    flows: HashMap<u32, (Flow, Endpoint)>,
     next: u32,
     asked_hops: u32,
     now: u64,
@@ -125,7 +126,9 @@ fn serve(listener: &UnixListener, orders: &Receiver<Order>, wake: &std::os::fd::
         let _ = rustix::io::read(wake, &mut [0; 8]);
         while let Ok(order) = orders.try_recv() {
             match order {
-                Order::Say(news) => session.say(&Response::Direct(DirectAnswer::News(news)), &[]),
+                Order::Say(news) => {
+                    session.say(&Response::Direct(DirectReply::Notification(news)), &[])
+                }
                 Order::Shut(flow) => session.close(flow),
                 Order::HangUp => session.stream = None,
                 Order::End => return,
@@ -193,11 +196,13 @@ impl Session {
                 let handles = client.handles();
                 // The client must not take news that arrive before the response for the response.
                 self.say(
-                    &Response::Direct(DirectAnswer::News(FlowNews::Link { up: true })),
+                    &Response::Direct(DirectReply::Notification(FlowNotification::Link {
+                        up: true,
+                    })),
                     &[],
                 );
                 let fds = [handles.memory, handles.to_driver, handles.to_program];
-                self.say(&Response::Direct(DirectAnswer::Attached(attached)), &fds);
+                self.say(&Response::Direct(DirectReply::Attached(attached)), &fds);
                 self.client = Some(client);
             }
             DirectRequest::Open(open) => {
@@ -228,7 +233,7 @@ impl Session {
                     IpAddr::V4(to) if to.octets()[3] == 99 => {
                         Response::failed("10.78.0.99 does not answer")
                     }
-                    _ => Response::Direct(DirectAnswer::Hop(Hop {
+                    _ => Response::Direct(DirectReply::NextHop(ResolvedNextHop {
                         mac: [2, 0, 0, 0, 1, self.asked_hops as u8],
                         mtu: 1400,
                     })),
@@ -251,12 +256,12 @@ impl Session {
             transmit_entries,
             receive_entries,
         };
-        let speaks = match open.speaks {
-            Speaks::Udp { local, remote } => Speaks::Udp {
+        let endpoint = match open.endpoint {
+            Endpoint::Udp { local, remote } => Endpoint::Udp {
                 local: self.chosen(local),
                 remote,
             },
-            Speaks::Group { local, group } => Speaks::Group {
+            Endpoint::Group { local, group } => Endpoint::Group {
                 local: self.chosen(local),
                 group,
             },
@@ -274,17 +279,17 @@ impl Session {
             flow: number,
             slot: place.slot,
             offset: place.offset,
-            next_hop: match &speaks {
-                Speaks::Udp { remote: None, .. } => None,
+            next_hop: match &endpoint {
+                Endpoint::Udp { remote: None, .. } => None,
                 _ => Some([2, 0, 0, 0, 0, 1]),
             },
-            speaks: speaks.clone(),
+            endpoint: endpoint.clone(),
             mac: [2, 0, 0, 0, 0, 2],
             mtu: 1500,
             contract: open.contract.unwrap_or("best effort".into()),
         };
-        self.flows.insert(number, (flow, speaks));
-        Response::Direct(DirectAnswer::Opened(opened))
+        self.flows.insert(number, (flow, endpoint));
+        Response::Direct(DirectReply::Opened(opened))
     }
 
     fn chosen(&self, mut local: SocketAddr) -> SocketAddr {
@@ -346,16 +351,16 @@ impl Session {
 
     fn hand(&mut self, frame: &[u8]) {
         let found = datagram::read(frame, Checks::Verify).expect("a datagram");
-        for (flow, speaks) in self.flows.values_mut() {
+        for (flow, endpoint) in self.flows.values_mut() {
             let same = |one: SocketAddr, other: &SocketAddr| {
                 (one.ip(), one.port()) == (other.ip(), other.port())
             };
-            let for_it = match speaks {
-                Speaks::Udp { local, remote } => {
+            let for_it = match endpoint {
+                Endpoint::Udp { local, remote } => {
                     let from = |remote: &SocketAddr| same(found.from, remote);
                     same(found.to, local) && remote.as_ref().is_none_or(from)
                 }
-                Speaks::Group { group, .. } => same(found.to, group),
+                Endpoint::Group { group, .. } => same(found.to, group),
                 _ => false,
             };
             if !for_it {

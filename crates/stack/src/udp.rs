@@ -23,8 +23,8 @@
 //!
 //! - [`DONE`](netnice_ring::Status::DONE): the driver handed it to the NIC. The stamp is the time.
 //! - [`NO_LINK`](netnice_ring::Status::NO_LINK): the link is down, or the next hop does not answer.
-//!   The [`FlowNews`](netnice_api::direct::FlowNews) `Link` and `NextHop` report when this state
-//!   begins and ends.
+//!   The [`FlowNotification`](netnice_api::direct::FlowNotification) `Link` and `NextHop` report
+//!   when this state begins and ends.
 //! - [`TOO_LONG`](netnice_ring::Status::TOO_LONG): the MTU decreased ([`Socket::longest`] has
 //!   followed), or the contract never permits a packet of this length.
 //! - [`FORBIDDEN`](netnice_ring::Status::FORBIDDEN): the flow may not send to the address, which is
@@ -39,7 +39,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::{ChangeFlow, DirectRequest, FlowOpened, Speaks};
+use netnice_api::direct::{ChangeFlow, DirectRequest, Endpoint, FlowOpened};
 use netnice_api::{Client, Response};
 use netnice_ring::driver::Loss;
 use netnice_ring::program::{Chunk, Fault, Flow, Piece, Refused};
@@ -112,7 +112,7 @@ struct Way {
 /// The parameters of a new socket.
 pub(crate) struct Opening {
     id: Option<u32>,
-    speaks: Speaks,
+    endpoint: Endpoint,
     mac: [u8; 6],
     next_hop: [u8; 6],
     hops: u8,
@@ -188,12 +188,15 @@ impl Opening {
         opened: FlowOpened,
         terms: Arc<Terms>,
     ) -> Result<Opening, StackError> {
-        if !matches!(opened.speaks, Speaks::Udp { .. } | Speaks::Group { .. }) {
+        if !matches!(
+            opened.endpoint,
+            Endpoint::Udp { .. } | Endpoint::Group { .. }
+        ) {
             return Err(StackError::Answer("open"));
         }
         Ok(Opening {
             id: Some(opened.flow),
-            speaks: opened.speaks,
+            endpoint: opened.endpoint,
             mac: opened.mac,
             // On a flow to one host or group the driver overwrites the destination in each frame.
             next_hop: opened.next_hop.unwrap_or_default(),
@@ -209,7 +212,7 @@ impl Opening {
     pub(crate) fn by_hand(address: &FlowAddress, shape: &Shape, checks: Checks) -> Opening {
         Opening {
             id: None,
-            speaks: Speaks::Udp {
+            endpoint: Endpoint::Udp {
                 local: address.local,
                 remote: Some(address.remote),
             },
@@ -237,8 +240,8 @@ impl Opening {
                 hops: self.hops,
             })
         };
-        match self.speaks {
-            Speaks::Udp {
+        match self.endpoint {
+            Endpoint::Udp {
                 local,
                 remote: Some(remote),
             } => {
@@ -246,12 +249,12 @@ impl Opening {
                 let room = headers.room();
                 Ok((local, Peer::One { remote, headers }, room))
             }
-            Speaks::Group { local, group } => {
+            Endpoint::Group { local, group } => {
                 let headers = headers(local, group)?;
                 let room = headers.room();
                 Ok((local, Peer::Group { group, headers }, room))
             }
-            Speaks::Udp {
+            Endpoint::Udp {
                 local,
                 remote: None,
             } => {
@@ -260,7 +263,9 @@ impl Opening {
                 let ways = HashMap::new();
                 Ok((local, Peer::Any { ways }, room))
             }
-            Speaks::Protocol { .. } | Speaks::EtherType { .. } => Err(StackError::Answer("open")),
+            Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => {
+                Err(StackError::Answer("open"))
+            }
         }
     }
 }
@@ -323,8 +328,8 @@ impl Socket {
         }
     }
 
-    /// The daemon's number of the flow, which `netnice_api::FlowNews` uses; `None` if no daemon
-    /// opened the flow.
+    /// The daemon's number of the flow, which `netnice_api::FlowNotification` uses; `None` if no
+    /// daemon opened the flow.
     pub fn id(&self) -> Option<u32> {
         self.id
     }

@@ -284,7 +284,7 @@ fn a_loop_waits_for_one_descriptor_and_is_told_the_flows() {
     assert_eq!(netnice_news(side.program, &mut news), 1);
     assert_eq!((news.kind, news.up, news.flow), (1, 1, -1));
     assert_eq!(netnice_flow_info(here, &mut info), 0);
-    side.peer.order(Order::Say(FlowNews::Closed {
+    side.peer.order(Order::Say(FlowNotification::Closed {
         flow: info.id,
         why: "its way leads over wire1 ".repeat(20),
     }));

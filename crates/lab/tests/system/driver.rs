@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::driving::{Caller, Driver, Program, flow, has_xdp, soon, udp};
 use anyhow::{Context, Result, ensure};
-use netnice_api::direct::Speaks;
+use netnice_api::direct::Endpoint;
 use netnice_api::driver::{
-    DriverAnswer, DriverCall, DriverEvent, DriverRequest, FlowCounts, FramesDoc,
+    DriverCall, DriverEvent, DriverReply, DriverRequest, FlowCounts, FramesDoc,
 };
-use netnice_api::encode_call;
+use netnice_api::encode_driver_call;
 use netnice_lab::experiment::bench::at;
 use netnice_lab::process::PATIENCE;
 use netnice_lab::world::{self, Family, Pair, World};
@@ -109,7 +109,7 @@ fn whole_life(mode: &str, stays: bool) -> Result<()> {
     let totals = rig.daemon.totals()?;
     ensure!((totals.sent, totals.delivered) == (20, 20), "{totals:?}");
     let closed = rig.daemon.ask(DriverRequest::Close { flow: number })?;
-    let DriverAnswer::Closed(last) = closed else {
+    let DriverReply::Closed(last) = closed else {
         anyhow::bail!("{closed:?}")
     };
     ensure!(*last == *counts, "{last:?}");
@@ -146,7 +146,7 @@ fn deaths() -> Result<()> {
     killed.kill();
     let event = rig.daemon.event(PATIENCE).context("killed")?;
     let program = killed.number;
-    ensure!(event == DriverEvent::Gone { program }, "{event:?}");
+    ensure!(event == DriverEvent::ProgramEnded { program }, "{event:?}");
     rig.there_and_back(&mut good)?;
     // Case: a program violates the protocol.
     let mut bad = rig.program()?;
@@ -154,13 +154,13 @@ fn deaths() -> Result<()> {
     // Its flow has the slot of the killed program's flow, but not its number.
     let answer = rig.daemon.ask(DriverRequest::Close { flow: late })?;
     ensure!(
-        matches!(answer, DriverAnswer::Failed { .. }),
+        matches!(answer, DriverReply::Failed { .. }),
         "{late}: {answer:?}"
     );
     ensure!(bad.flow()?.is_open());
     bad.break_a_rule()?;
     let event = rig.daemon.event(PATIENCE).context("expelled")?;
-    let DriverEvent::Expelled { program, why } = &event else {
+    let DriverEvent::ProgramDisconnected { program, why } = &event else {
         anyhow::bail!("{event:?}")
     };
     ensure!(
@@ -283,7 +283,10 @@ fn events(mode: &str) -> Result<()> {
     // Case: the interface is removed.
     rig.world.client().ns.ip(&format!("link del {device}"))?;
     let event = rig.daemon.event(PATIENCE)?;
-    ensure!(matches!(event, DriverEvent::Lost { .. }), "{event:?}");
+    ensure!(
+        matches!(event, DriverEvent::InterfaceLost { .. }),
+        "{event:?}"
+    );
     soon("it ends", || Ok(!rig.driver.running()))?;
     ensure!(rig.driver.left().is_empty(), "{:?}", rig.driver.left());
     Ok(())
@@ -305,7 +308,7 @@ fn hostile() -> Result<()> {
     let asked = flow(&rig.world, &program, PORT, Some(PEER))?;
     let wrong = |change: &dyn Fn(&mut netnice_api::driver::DriverFlow)| {
         let mut asked = asked.clone();
-        asked.speaks = flow(&rig.world, &program, PORT + 9, Some(PEER))?.speaks;
+        asked.endpoint = flow(&rig.world, &program, PORT + 9, Some(PEER))?.endpoint;
         change(&mut asked);
         anyhow::Ok(DriverRequest::Open(Box::new(asked)))
     };
@@ -321,7 +324,7 @@ fn hostile() -> Result<()> {
         (wrong(&|flow| flow.shape.chunks = 60_000)?, "bytes"),
         (wrong(&|flow| flow.mtu = 20)?, "frames of at most"),
         (
-            wrong(&|flow| flow.receive_share = Some(2_000_000))?,
+            wrong(&|flow| flow.receive_budget = Some(2_000_000))?,
             "2000000",
         ),
         (DriverRequest::Close { flow: 99 }, "flow 99"),
@@ -339,22 +342,22 @@ fn hostile() -> Result<()> {
                 uid: 0,
                 flows: 1,
                 bytes: 4096,
-                most: None,
+                memory_limit: None,
             },
             "pidfd",
         ),
     ];
     for (ask, said) in cases {
         let answer = rig.daemon.ask(ask.clone())?;
-        let DriverAnswer::Failed { why } = &answer else {
+        let DriverReply::Failed { why } = &answer else {
             anyhow::bail!("{ask:?}: {answer:?}")
         };
         ensure!(why.contains(said), "{ask:?}: {why}");
     }
     // Case: bytes that are no request end the connection after an error message.
-    let mut long = encode_call(&DriverCall {
+    let mut long = encode_driver_call(&DriverCall {
         id: 1,
-        ask: DriverRequest::Census,
+        request: DriverRequest::Census,
     })?;
     long[0] = 0x7f;
     let garbage: [(&[u8], &str); 4] = [
@@ -544,7 +547,7 @@ fn open_all(rig: &mut Rig, all: &[Program], each: usize) -> Result<f64> {
         for flow in 0..each {
             let mut asked = template.clone();
             asked.program = program.number;
-            let Speaks::Udp { local, .. } = &mut asked.speaks else {
+            let Endpoint::Udp { local, .. } = &mut asked.endpoint else {
                 anyhow::bail!("UDP")
             };
             local.set_port(10_000 + (k * each + flow) as u16);
@@ -553,7 +556,7 @@ fn open_all(rig: &mut Rig, all: &[Program], each: usize) -> Result<f64> {
             if calls.len() == 50 {
                 for call in calls.drain(..) {
                     let answer = rig.daemon.answer(call)?;
-                    let open = matches!(answer, DriverAnswer::Opened { .. });
+                    let open = matches!(answer, DriverReply::Opened { .. });
                     ensure!(open, "{answer:?}");
                 }
             }

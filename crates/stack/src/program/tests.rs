@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::FlowNews;
+use netnice_api::direct::FlowNotification;
 use netnice_ring::Status;
 use netnice_ring::layout::SetupError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,7 +30,7 @@ fn attach(peer: &Peer) -> Program {
     let program = Program::attach(&peer.dir(), Some("wire0"), 8, bytes).unwrap();
     assert_eq!(program.iface(), Some("wire0"));
     assert_eq!(program.mode(), Some("native"));
-    assert_eq!(program.news(), Some(FlowNews::Link { up: true }));
+    assert_eq!(program.news(), Some(FlowNotification::Link { up: true }));
     assert_eq!(program.news(), None);
     program
 }
@@ -266,7 +266,7 @@ fn a_smaller_mtu_is_obeyed_at_once_and_a_larger_one_too() {
     let (mut here, mut there) = pair(&program, false);
     let flow = here.id().unwrap();
     assert_eq!(here.longest(), 1472);
-    peer.order(Order::Say(FlowNews::Mtu { flow, mtu: 1280 }));
+    peer.order(Order::Say(FlowNotification::Mtu { flow, mtu: 1280 }));
     // The thread that waits for the other flow reads the notification, because there is one
     // connection.
     assert!(matches!(
@@ -279,9 +279,12 @@ fn a_smaller_mtu_is_obeyed_at_once_and_a_larger_one_too() {
     let said = "a payload of 1253 bytes; the link carries 1252 in one packet";
     assert_eq!(error.to_string(), said);
     here.try_send(&[0; 1252]).unwrap();
-    assert_eq!(program.news(), Some(FlowNews::Mtu { flow, mtu: 1280 }));
+    assert_eq!(
+        program.news(),
+        Some(FlowNotification::Mtu { flow, mtu: 1280 })
+    );
     // A buffer limits the payload, whatever the link carries.
-    peer.order(Order::Say(FlowNews::Mtu { flow, mtu: 9000 }));
+    peer.order(Order::Say(FlowNotification::Mtu { flow, mtu: 9000 }));
     let begin = Instant::now();
     while program.news().is_none() {
         assert!(begin.elapsed() < Duration::from_secs(20));
@@ -327,7 +330,7 @@ fn the_end_of_a_flow_or_of_the_driver_wakes_who_waits() {
         let error = here.recv(&mut [0; 10], SOON).unwrap_err();
         (here, error.to_string())
     });
-    peer.order(Order::Say(FlowNews::Closed {
+    peer.order(Order::Say(FlowNotification::Closed {
         flow,
         why: "its way leads over wire1".into(),
     }));
@@ -340,7 +343,7 @@ fn the_end_of_a_flow_or_of_the_driver_wakes_who_waits() {
         std::thread::spawn(move || there.recv(&mut [0; 10], SOON).unwrap_err().to_string()),
         std::thread::spawn(move || third.recv(&mut [0; 10], SOON).unwrap_err().to_string()),
     ];
-    let ended = FlowNews::Ended {
+    let ended = FlowNotification::Ended {
         why: "the driver of wire0 was killed".into(),
     };
     peer.order(Order::Say(ended.clone()));
@@ -396,18 +399,21 @@ fn a_loop_hears_packets_and_news_by_one_descriptor() {
     // A notification about a flow reports its slot. A notification about a link reports no slot,
     // but wakes the program.
     let flow = there.id().unwrap();
-    peer.order(Order::Say(FlowNews::Mtu { flow, mtu: 1000 }));
+    peer.order(Order::Say(FlowNotification::Mtu { flow, mtu: 1000 }));
     hear(there.slot());
-    assert_eq!(program.news(), Some(FlowNews::Mtu { flow, mtu: 1000 }));
+    assert_eq!(
+        program.news(),
+        Some(FlowNotification::Mtu { flow, mtu: 1000 })
+    );
     assert_eq!(there.longest(), 972);
     // Another thread's call reads the notification from the connection, and still wakes the
     // sleeping thread.
     assert!(program.arm());
-    peer.order(Order::Say(FlowNews::Link { up: false }));
+    peer.order(Order::Say(FlowNotification::Link { up: false }));
     here.change("slice 2ms/20ms").unwrap();
     assert!(readable(&program, 20_000));
     program.hear(|_| {});
-    assert_eq!(program.news(), Some(FlowNews::Link { up: false }));
+    assert_eq!(program.news(), Some(FlowNotification::Link { up: false }));
     // The driver closed a flow without a message from the daemon.
     peer.order(Order::Shut(flow));
     hear(there.slot());
