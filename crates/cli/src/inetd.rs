@@ -12,8 +12,8 @@ use std::process;
 
 use netnice_api::{Exit, RuntimeDir};
 use netnice_core::units::Rate;
-use netnice_share::config::{Config, ConfigError, Fault};
-use netnice_share::inetd::{self, Gate, InetdError};
+use netnice_share::config::{Config, ConfigError, ConfigErrorKind};
+use netnice_share::inetd::{self, InetdError, StartGate};
 use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
 
 use crate::desk::{self, Trouble};
@@ -88,7 +88,7 @@ fn super_server(
     let config = Config::read(file, total).map_err(inetd)?;
     if check {
         inetd::check(&config).map_err(inetd)?;
-        let services = match config.services.len() {
+        let services = match config.service_count() {
             1 => "1 service".to_string(),
             count => format!("{count} services"),
         };
@@ -110,7 +110,10 @@ fn super_server(
     let mut words = vec![OsString::from("inetd-session")];
     words.extend(more_files().map(|before| format!("--files={before}").into()));
     words.push("--".into());
-    let gate = Gate { helper, words };
+    let gate = StartGate {
+        helper,
+        args: words,
+    };
     let mut say = |line: &str| eprintln!("netnice: {}", desk::plain(line));
     let ended = inetd::serve(config, dir, gate, &mut say);
     ended.map(|()| Exit::Done).map_err(Problem::Inetd)
@@ -132,7 +135,7 @@ fn more_files() -> Option<u64> {
 fn exit_of(error: &InetdError) -> Exit {
     match error {
         InetdError::Config(ConfigError {
-            fault: Fault::Port { .. } | Fault::Unreadable(_),
+            kind: ConfigErrorKind::CannotBind { .. } | ConfigErrorKind::Unreadable(_),
             ..
         })
         | InetdError::Wait(_) => Exit::Error,

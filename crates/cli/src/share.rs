@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 
 use netnice_api::{Exit, RuntimeDir, Until};
 use netnice_core::units::Amount;
-use netnice_share::manager::{self, Asked, ManagerError, SessionDoc, Shares, Told};
+use netnice_share::manager::{self, ManagerError, Report, SessionDoc, ShareRequest, Shares};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::until;
@@ -19,7 +19,7 @@ use crate::render;
 #[derive(Debug)]
 pub(crate) struct Share {
     /// The total, the targets and the way to divide.
-    pub asked: Asked,
+    pub asked: ShareRequest,
     /// Only print the shares that would result.
     pub dry_run: bool,
 }
@@ -45,16 +45,16 @@ pub(crate) fn serve(dir: &RuntimeDir, json: bool, share: Share) -> Result<Exit, 
 /// The manager's result. The inner result is an error if standard output failed.
 type Ended = Result<Result<(), Trouble>, ManagerError>;
 
-fn manage(dir: &RuntimeDir, json: bool, asked: Asked) -> Result<Ended, Trouble> {
+fn manage(dir: &RuntimeDir, json: bool, asked: ShareRequest) -> Result<Ended, Trouble> {
     let (stop, told) = UnixStream::pair().map_err(no_signals)?;
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         let told = told.try_clone().map_err(no_signals)?;
         signal_hook::low_level::pipe::register(signal, told).map_err(no_signals)?;
     }
     let mut said = Ok(());
-    let mut tell = |what: Told<'_>| match what {
-        Told::Line(line) => eprintln!("netnice: {}", desk::plain(line)),
-        Told::Shares(shares) => {
+    let mut tell = |what: Report<'_>| match what {
+        Report::Message(line) => eprintln!("netnice: {}", desk::plain(line)),
+        Report::Shares(shares) => {
             if said.is_ok() {
                 said = say(shares, json);
             }
