@@ -140,7 +140,7 @@ fn errors(
         let places: BTreeSet<_> = places.filter(|place| place.starts_with(group)).collect();
         if places.len() < *minimum {
             found.push(format!(
-                "{group}: {} places with a command line were found; at least {minimum} are expected",
+                "{group}: {} places have a command line; at least {minimum} are expected",
                 places.len()
             ));
         }

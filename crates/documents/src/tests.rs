@@ -118,7 +118,8 @@ fn placeholders_of_the_table_get_example_values() {
 
 #[test]
 fn spans_of_a_sentence_are_lines_or_mentions() {
-    let text = "Type `netnice set pid:7 --up 4mbit`, or\n`netnice\ninetd`; `netnice` runs, `cargo xtask miri [FILTER]`.\n\n| `make test` |\n|---|\n";
+    let text = "Type `netnice set pid:7 --up 4mbit`, or\n`netnice\ninetd`; `netnice` runs, \
+                `cargo xtask miri [FILTER]`.\n\n| `make test` |\n|---|\n";
     let lines = of_text("docs/a.md", text);
     let short: Vec<_> = lines
         .iter()

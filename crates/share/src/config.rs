@@ -186,7 +186,8 @@ pub enum ConfigErrorKind {
     },
     /// The service has no known port.
     #[error(
-        "service {0:?} is not in /etc/services; write its port number, or give `port` in [[service]]"
+        "service {0:?} is not in /etc/services; write its port number, or give `port` in \
+         [[service]]"
     )]
     NoSuchService(String),
     /// The user or group does not exist.

@@ -54,7 +54,10 @@ pub(crate) struct Demand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DoesNotFit {
     /// Its fixed rate exceeds the rest of the total.
-    #[error("its rate of {} does not fit: {} are left of the total", Amount(*.asked), Amount(*.left))]
+    #[error(
+        "its rate of {} does not fit: {} are left of the total",
+        Amount(*.asked), Amount(*.left)
+    )]
     Fixed {
         /// The fixed rate.
         asked: u64,

@@ -9,8 +9,8 @@
 //!       └─ closed, with a              └─ limit refused: ended       other shares follow
 //!          line in the log                                  at once, at most every 100 ms
 //! ```
-//! The program starts behind a *gate*: a helper process (of this program, see [`StartGate`]) has the
-//! program's descriptors and waits for one byte. It executes the program when the share is in
+//! The program starts behind a *gate*: a helper process (of this program, see [`StartGate`]) has
+//! the program's descriptors and waits for one byte. It executes the program when the share is in
 //! force. So no byte of a session is sent without its limit.
 //!
 //! # The total

@@ -257,8 +257,8 @@ impl Keeper {
     }
 
     /// Removes targets that setting a share created anew for members that ended at that moment,
-    /// after [`STALE_DELAY`]. Such a target has no process, and its counters are 0. If a member left
-    /// descendants, their target stays.
+    /// after [`STALE_DELAY`]. Such a target has no process, and its counters are 0. If a member
+    /// left descendants, their target stays.
     pub(crate) fn remove_stale_targets(&mut self) {
         if self.stale_since.is_none_or(|at| at.elapsed() < STALE_DELAY) {
             return;

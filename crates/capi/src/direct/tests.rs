@@ -570,7 +570,8 @@ proptest! {
             let done = call.make(&test, [here, there, any]);
             prop_assert!(done >= -1, "{done} of {call:?}");
             if done == -1 {
-                prop_assert!(!last_error().contains("a bug of libnetnice"), "{call:?}: {}", last_error());
+                let error = last_error();
+                prop_assert!(!error.contains("a bug of libnetnice"), "{call:?}: {error}");
             }
         }
         // Free the buffers that the wrong calls took, by id. Then all eight buffers for sending and

@@ -115,7 +115,8 @@ sessions = 2
     );
 }
 
-/// Parses each text; the error must be one line that starts with the location and contains the part.
+/// Parses each text; the error must be one line that starts with the location and contains the
+/// part.
 fn assert_errors(cases: &[(&str, &str, &str)]) {
     for (text, location, part) in cases {
         let error = parse(text).expect_err(text);

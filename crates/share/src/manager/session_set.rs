@@ -43,8 +43,8 @@ pub(super) struct SessionSet {
 #[derive(Clone, Copy)]
 enum ProcessKind {
     Server,
-    /// `checked_at` is the time of the last check, `found_listening` the number of successive checks that
-    /// found it found_listening.
+    /// `checked_at` is the time of the last check, `found_listening` the number of successive
+    /// checks that found the process listening.
     Session {
         checked_at: Instant,
         found_listening: u32,
@@ -162,7 +162,7 @@ pub(super) fn session_user(processes: &impl Processes, session: u32) -> u32 {
 /// Time between two checks whether a process listens.
 const LISTEN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Successive checks that must find a process found_listening before it is a server.
+/// Successive checks that must find a process listening before it is a server.
 const LISTENING_CHECKS: u32 = 3;
 
 /// Generations that are searched for a session's user. With sshd it is the third.

@@ -11,7 +11,7 @@ struct FakeProcess {
     inside: bool,
 }
 
-/// A fake processes.
+/// A fake machine.
 #[derive(Default)]
 struct FakeProcesses(RefCell<BTreeMap<u32, FakeProcess>>);
 
