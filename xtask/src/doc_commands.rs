@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use netnice_documents::Shown;
+use netnice_documents::CommandLine;
 
 use crate::VERBS;
 use crate::tree::{Crate, Tree};
@@ -13,7 +13,7 @@ fn the_command_lines_of_the_documents_are_read() {
     let least = [("docs/", 15), ("crates/core/README.md", 3)];
     // The steps of the check, and cargo-fuzz, which `cargo xtask fuzz --learn` calls.
     let mentions = ["clippy", "deny", "doc", "fmt", "fuzz"].map(str::to_owned);
-    netnice_documents::judge("cargo", &least, &mentions, |shown| {
+    netnice_documents::check("cargo", &least, &mentions, |shown| {
         let words: Vec<&str> = shown.words[1..].iter().map(String::as_str).collect();
         match words.as_slice() {
             ["xtask", verb, rest @ ..] => check_xtask(verb, rest),
@@ -28,7 +28,7 @@ fn the_makefile_has_the_targets_in_the_documents() {
     let tree = Tree::find().expect("cargo metadata");
     let makefile = std::fs::read_to_string(tree.root.join("Makefile")).expect("a Makefile");
     let least = [("README.md", 5), ("docs/", 12)];
-    netnice_documents::judge("make", &least, &[], |shown| check_make(&makefile, shown));
+    netnice_documents::check("make", &least, &[], |shown| check_make(&makefile, shown));
 }
 
 fn check_xtask(verb: &str, rest: &[&str]) -> Result<(), String> {
@@ -37,7 +37,7 @@ fn check_xtask(verb: &str, rest: &[&str]) -> Result<(), String> {
     (verb.check_args)(rest).map_err(|error| format!("{error:#}"))
 }
 
-fn check_make(makefile: &str, shown: &Shown) -> Result<(), String> {
+fn check_make(makefile: &str, shown: &CommandLine) -> Result<(), String> {
     for word in shown.words[1..].iter().chain(&shown.settings) {
         let (wanted, what) = match word.split_once('=') {
             Some((variable, _)) => (format!("$({variable})"), "variable"),
@@ -188,8 +188,8 @@ fn targets_and_variables_must_be_in_the_makefile() {
         (&["make", "fuzz", "FORR=60"], false),
         (&["make", "cargo"], false),
     ] {
-        let shown = Shown {
-            place: String::new(),
+        let shown = CommandLine {
+            location: String::new(),
             text: String::new(),
             words: words.iter().map(|word| (*word).to_owned()).collect(),
             settings: Vec::new(),

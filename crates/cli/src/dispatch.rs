@@ -50,7 +50,9 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
         Verb::ProcessRequest(pid, request) => {
             let process = process::open(pid)?;
             match call(&dir, json, &request, Some(process.as_fd())) {
-                Err(CommandError::Client(ClientError::Ended)) => Err(CommandError::NoProcess(pid)),
+                Err(CommandError::Client(ClientError::ProcessEnded)) => {
+                    Err(CommandError::NoProcess(pid))
+                }
                 other => other,
             }
         }

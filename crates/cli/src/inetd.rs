@@ -12,8 +12,8 @@ use std::process;
 
 use netnice_api::{Exit, RuntimeDir};
 use netnice_core::units::Rate;
-use netnice_share::config::{Config, ConfigError, Fault};
-use netnice_share::inetd::{self, Gate, InetdError};
+use netnice_share::config::{Config, ConfigError, ConfigErrorKind};
+use netnice_share::inetd::{self, InetdError, StartGate};
 use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
 
 use crate::error::CommandError;
@@ -90,7 +90,7 @@ fn super_server(
     let config = Config::read(file, total).map_err(inetd)?;
     if check {
         inetd::check(&config).map_err(inetd)?;
-        let services = match config.services.len() {
+        let services = match config.service_count() {
             1 => "1 service".to_string(),
             count => format!("{count} services"),
         };
@@ -108,7 +108,10 @@ fn super_server(
     let mut words = vec![OsString::from("inetd-session")];
     words.extend(raise_file_limit().map(|before| format!("--files={before}").into()));
     words.push("--".into());
-    let gate = Gate { helper, words };
+    let gate = StartGate {
+        helper,
+        args: words,
+    };
     let mut report = |line: &str| eprintln!("netnice: {}", printable(line));
     let ended = inetd::serve(config, dir, gate, &mut report);
     ended.map(|()| Exit::Done).map_err(Failure::Inetd)
@@ -130,7 +133,7 @@ fn raise_file_limit() -> Option<u64> {
 fn exit_status(error: &InetdError) -> Exit {
     match error {
         InetdError::Config(ConfigError {
-            fault: Fault::Port { .. } | Fault::Unreadable(_),
+            kind: ConfigErrorKind::CannotBind { .. } | ConfigErrorKind::Unreadable(_),
             ..
         })
         | InetdError::Wait(_) => Exit::Error,

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 
 use netnice_api::{Exit, RuntimeDir, Until};
 use netnice_core::units::Amount;
-use netnice_share::manager::{self, Asked, ManagerError, SessionDoc, Shares, Told};
+use netnice_share::manager::{self, ManagerError, Report, SessionDoc, ShareRequest, Shares};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::error::CommandError;
@@ -19,7 +19,7 @@ use crate::{daemon, output, process};
 #[derive(Debug)]
 pub(crate) struct Share {
     /// The total, the targets and the way to divide.
-    pub request: Asked,
+    pub request: ShareRequest,
     /// Only print the shares that would result.
     pub dry_run: bool,
 }
@@ -44,16 +44,16 @@ pub(crate) fn execute(dir: &RuntimeDir, json: bool, share: Share) -> Result<Exit
 /// The manager's result. The inner result is an error if standard output failed.
 type Ended = Result<Result<(), CommandError>, ManagerError>;
 
-fn manage(dir: &RuntimeDir, json: bool, request: Asked) -> Result<Ended, CommandError> {
+fn manage(dir: &RuntimeDir, json: bool, request: ShareRequest) -> Result<Ended, CommandError> {
     let (stop, notify) = UnixStream::pair().map_err(no_signals)?;
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         let notify = notify.try_clone().map_err(no_signals)?;
         signal_hook::low_level::pipe::register(signal, notify).map_err(no_signals)?;
     }
     let mut printed = Ok(());
-    let mut report = |event: Told<'_>| match event {
-        Told::Line(line) => eprintln!("netnice: {}", printable(line)),
-        Told::Shares(shares) => {
+    let mut report = |event: Report<'_>| match event {
+        Report::Message(line) => eprintln!("netnice: {}", printable(line)),
+        Report::Shares(shares) => {
             if printed.is_ok() {
                 printed = print(shares, json);
             }

@@ -51,7 +51,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use netnice_api::direct::{DirectRequest, FlowNews, OpenFlow, Speaks, Term};
+use netnice_api::direct::{DirectRequest, Endpoint, FlowNotification, OpenFlow, Term};
 use netnice_api::driver::{DriverCall, DriverRequest};
 use netnice_core::contract::{Contract, IfName};
 use netnice_core::units::{Instant, Nanos, Rate};
@@ -208,7 +208,7 @@ struct Flow {
     /// `None` until the flow is open at the driver.
     at_driver: Option<u32>,
     setup: OpenFlow,
-    speaks: Speaks,
+    endpoint: Endpoint,
     /// The granted contract.
     contract: Contract,
     /// Why the promise is not kept at present; `None` if it is.
@@ -406,12 +406,12 @@ impl<N: Network> Flows<N> {
             what,
         };
         self.calls.insert(id, call);
-        let order = Order::Call(link.clone(), DriverCall { id, ask }, fd);
+        let order = Order::Call(link.clone(), DriverCall { id, request: ask }, fd);
         self.orders.push(order);
     }
 
     /// Notifies the program of a flow.
-    fn tell_flow(&mut self, flow: u32, news: FlowNews) {
+    fn tell_flow(&mut self, flow: u32, news: FlowNotification) {
         let Some(flow) = self.flows.get(&flow) else {
             return;
         };
@@ -422,7 +422,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    fn tell_session(&self, session: u64, news: FlowNews) {
+    fn tell_session(&self, session: u64, news: FlowNotification) {
         if let Some(session) = self.sessions.get(&session)
             && session.guest.news.try_send(news).is_err()
         {

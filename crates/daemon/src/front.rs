@@ -198,7 +198,7 @@ impl Orders {
     /// Passes on received messages; false at the end of the stream.
     fn take(&mut self, users: &mut Users) -> io::Result<bool> {
         let mut bytes = [0; 64 * 1024];
-        let got = match fds::receive(self.socket.as_fd(), &mut bytes, fds::MOST) {
+        let got = match fds::receive(self.socket.as_fd(), &mut bytes, fds::MAX_FDS) {
             Ok(got) => got,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(false),

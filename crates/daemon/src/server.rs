@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::FlowNews;
+use netnice_api::direct::FlowNotification;
 use netnice_api::{DoctorItem, Request, Response};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -66,12 +66,12 @@ pub struct Guest {
     /// Its number; never reused in this daemon.
     pub number: u64,
     /// The queue of notifications. Closed when the connection has ended.
-    pub news: mpsc::Sender<FlowNews>,
+    pub news: mpsc::Sender<FlowNotification>,
 }
 
 impl Guest {
     /// A new connection, and the receiver of its notifications.
-    pub fn new() -> (Guest, mpsc::Receiver<FlowNews>) {
+    pub fn new() -> (Guest, mpsc::Receiver<FlowNotification>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (news, told) = mpsc::channel(MOST_NEWS);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -282,11 +282,11 @@ mod tests {
     use std::path::Path;
 
     use clap::CommandFactory;
-    use netnice_documents::Shown;
+    use netnice_documents::CommandLine;
 
     use super::*;
 
-    fn parses(shown: &Shown) -> Result<(), String> {
+    fn parses(shown: &CommandLine) -> Result<(), String> {
         let read = Arguments::try_parse_from(&shown.words);
         let scenario = match read.map_err(|error| error.to_string())?.verb {
             Verb::Play { file, .. } => file,
@@ -308,6 +308,6 @@ mod tests {
             .get_subcommands()
             .map(|verb| verb.get_name().to_owned())
             .collect();
-        netnice_documents::judge("netnice-lab", &[("docs/", 10)], &verbs, parses);
+        netnice_documents::check("netnice-lab", &[("docs/", 10)], &verbs, parses);
     }
 }

@@ -1,5 +1,5 @@
 //! The connection to the daemon: requests with their responses, and notifications from the daemon
-//! ([`FlowNews`]). A request fails if the connection is lost.
+//! ([`FlowNotification`]). A request fails if the connection is lost.
 //!
 //! A program has one connection, which one thread uses at a time. Notifications arrive between
 //! responses. The thread that reads a notification applies it at once ([`Flows::apply`]) and stores
@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::{Attach, Attached, DirectAnswer, DirectRequest, FlowNews, Hop, NextHop};
+use netnice_api::direct::{
+    Attach, Attached, DirectReply, DirectRequest, FindNextHop, FlowNotification, ResolvedNextHop,
+};
 use netnice_api::{Client, ClientError, Request, Response, RuntimeDir};
 use netnice_ring::program::Attachment;
 use rustix::event::{EventfdFlags, epoll};
@@ -44,13 +46,13 @@ struct Connection {
     /// The daemon does not respond any more. The connection stays open, because closing it would
     /// end the flows.
     lost: bool,
-    notifications: VecDeque<FlowNews>,
+    notifications: VecDeque<FlowNotification>,
 }
 
 /// The next hop to a host, and the end of its validity.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KnownHop {
-    pub(crate) hop: Hop,
+    pub(crate) hop: ResolvedNextHop,
     pub(crate) until: Instant,
 }
 
@@ -69,7 +71,7 @@ impl Control {
         let request = Request::Direct(DirectRequest::Attach(attach));
         let (response, fds) = client.call_for_fds(&request, Some(pidfd.as_fd()))?;
         let attached = match response {
-            Response::Direct(DirectAnswer::Attached(attached)) => attached,
+            Response::Direct(DirectReply::Attached(attached)) => attached,
             other => return Err(unexpected_response(other, "attach")),
         };
         let Ok([memory, to_driver, to_program]) = <[OwnedFd; 3]>::try_from(fds) else {
@@ -122,7 +124,9 @@ impl Control {
                 return Err(error.into());
             }
         };
-        if connection.read_notifications(flows, |client| Ok(client.heard())) == Some(true) {
+        if connection.read_notifications(flows, |client| Ok(client.buffered_notification()))
+            == Some(true)
+        {
             self.wake_sleeper();
         }
         done
@@ -138,7 +142,10 @@ impl Control {
             // The thread that has the lock reads the notifications too.
             Err(TryLockError::WouldBlock) => return,
         };
-        if connection.read_notifications(flows, Client::news).is_none() {
+        if connection
+            .read_notifications(flows, Client::poll_notification)
+            .is_none()
+        {
             self.mark_lost(&mut connection);
         }
     }
@@ -152,7 +159,7 @@ impl Control {
             // The thread that has the lock reads the notifications too.
             Err(TryLockError::WouldBlock) => return true,
         };
-        match connection.read_notifications(flows, Client::news) {
+        match connection.read_notifications(flows, Client::poll_notification) {
             Some(true) => self.wake_sleeper(),
             Some(false) => {}
             None => self.mark_lost(&mut connection),
@@ -161,9 +168,9 @@ impl Control {
     }
 
     /// Reads the notifications from the daemon and returns the oldest stored one.
-    pub(crate) fn next_notification(&self, flows: &Flows) -> Option<FlowNews> {
+    pub(crate) fn next_notification(&self, flows: &Flows) -> Option<FlowNotification> {
         let mut connection = self.lock();
-        match connection.read_notifications(flows, Client::news) {
+        match connection.read_notifications(flows, Client::poll_notification) {
             Some(true) => self.wake_sleeper(),
             Some(false) => {}
             None => self.mark_lost(&mut connection),
@@ -182,9 +189,9 @@ impl Control {
 
     /// Asks the daemon for the next hop to a host.
     pub(crate) fn request_hop(&self, flows: &Flows, to: IpAddr) -> Result<KnownHop, StackError> {
-        let request = DirectRequest::NextHop(NextHop { to });
+        let request = DirectRequest::NextHop(FindNextHop { to });
         let hop = self.request(flows, request, Client::TIMEOUT, |response| match response {
-            Response::Direct(DirectAnswer::Hop(hop)) => Ok(hop),
+            Response::Direct(DirectReply::NextHop(hop)) => Ok(hop),
             other => Err(unexpected_response(other, "next-hop")),
         })?;
         let now = Instant::now();
@@ -233,7 +240,7 @@ impl Connection {
     fn read_notifications(
         &mut self,
         flows: &Flows,
-        mut next: impl FnMut(&mut Client) -> Result<Option<FlowNews>, ClientError>,
+        mut next: impl FnMut(&mut Client) -> Result<Option<FlowNotification>, ClientError>,
     ) -> Option<bool> {
         let mut some = false;
         while !self.lost {
@@ -290,23 +297,23 @@ impl Flows {
         std::mem::take(&mut notified)
     }
 
-    fn apply(&self, notification: &FlowNews) {
+    fn apply(&self, notification: &FlowNotification) {
         let open = self.lock();
         let mut slots = Vec::new();
         match notification {
-            FlowNews::Mtu { flow, mtu } => {
+            FlowNotification::Mtu { flow, mtu } => {
                 if let Some((slot, status)) = open.get(flow) {
                     status.set_mtu(*mtu);
                     slots.push(*slot);
                 }
             }
-            FlowNews::Closed { flow, why } => {
+            FlowNotification::Closed { flow, why } => {
                 if let Some((slot, status)) = open.get(flow) {
                     status.set_ended(why);
                     slots.push(*slot);
                 }
             }
-            FlowNews::Ended { why } => {
+            FlowNotification::Ended { why } => {
                 // The first reason stays.
                 let _ = self.end.set(why.clone());
                 for (slot, status) in open.values() {
@@ -314,7 +321,9 @@ impl Flows {
                     slots.push(*slot);
                 }
             }
-            FlowNews::Link { .. } | FlowNews::NextHop { .. } | FlowNews::Degraded { .. } => {}
+            FlowNotification::Link { .. }
+            | FlowNotification::NextHop { .. }
+            | FlowNotification::Degraded { .. } => {}
         }
         let mut notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
         notified.append(&mut slots);

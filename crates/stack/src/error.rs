@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use netnice_api::{ClientError, Gate};
+use netnice_api::{ClientError, RefusedBy};
 use netnice_ring::layout::SetupError;
 use netnice_ring::program::{FlowError, RecordError};
 
@@ -84,7 +84,7 @@ pub enum StackError {
     #[error("{text}")]
     Refused {
         /// The part of the daemon that refused.
-        by: Gate,
+        by: RefusedBy,
         /// The reason, and what would be granted; may have several lines.
         text: String,
     },

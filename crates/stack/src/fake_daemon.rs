@@ -12,7 +12,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use netnice_api::direct::{
-    Attached, DirectAnswer, DirectRequest, FlowNews, FlowOpened, Hop, OpenFlow, ShapeDoc, Speaks,
+    Attached, DirectReply, DirectRequest, Endpoint, FlowNotification, FlowOpened, OpenFlow,
+    ResolvedNextHop, ShapeDoc,
 };
 use netnice_api::frame::{Decoder, LONGEST_REQUEST};
 use netnice_api::{Done, Request, Response, RuntimeDir, decode_client_call, encode_response, fds};
@@ -33,7 +34,7 @@ pub(crate) struct FakeDaemon {
 /// A command from a test to the fake daemon.
 pub(crate) enum DaemonCommand {
     /// Send this notification to the program.
-    Notify(FlowNews),
+    Notify(FlowNotification),
     /// Close a flow in the ring without a message.
     CloseSilently(u32),
     /// Close the connection; the driver's side continues.
@@ -91,7 +92,7 @@ struct Session {
     stream: Option<UnixStream>,
     decoder: Decoder,
     memory: Option<ProgramMemory>,
-    flows: HashMap<u32, (DriverRings, Speaks)>,
+    flows: HashMap<u32, (DriverRings, Endpoint)>,
     next_flow: u32,
     hop_requests: u32,
     now: u64,
@@ -126,8 +127,10 @@ fn serve(listener: &UnixListener, commands: &Receiver<DaemonCommand>, wake: &std
         while let Ok(command) = commands.try_recv() {
             match command {
                 DaemonCommand::Notify(notification) => {
-                    session
-                        .write_response(&Response::Direct(DirectAnswer::News(notification)), &[]);
+                    session.write_response(
+                        &Response::Direct(DirectReply::Notification(notification)),
+                        &[],
+                    );
                 }
                 DaemonCommand::CloseSilently(flow) => session.close(flow),
                 DaemonCommand::Disconnect => session.stream = None,
@@ -200,11 +203,13 @@ impl Session {
                 // The client must not take a notification that arrives before the response for the
                 // response.
                 self.write_response(
-                    &Response::Direct(DirectAnswer::News(FlowNews::Link { up: true })),
+                    &Response::Direct(DirectReply::Notification(FlowNotification::Link {
+                        up: true,
+                    })),
                     &[],
                 );
                 let fds = [handles.memory, handles.to_driver, handles.to_program];
-                self.write_response(&Response::Direct(DirectAnswer::Attached(attached)), &fds);
+                self.write_response(&Response::Direct(DirectReply::Attached(attached)), &fds);
                 self.memory = Some(memory);
             }
             DirectRequest::Open(open) => {
@@ -235,7 +240,7 @@ impl Session {
                     IpAddr::V4(to) if to.octets()[3] == 99 => {
                         Response::failed("10.78.0.99 does not answer")
                     }
-                    _ => Response::Direct(DirectAnswer::Hop(Hop {
+                    _ => Response::Direct(DirectReply::NextHop(ResolvedNextHop {
                         mac: [2, 0, 0, 0, 1, self.hop_requests as u8],
                         mtu: 1400,
                     })),
@@ -258,12 +263,12 @@ impl Session {
             transmit_entries,
             receive_entries,
         };
-        let speaks = match open.speaks {
-            Speaks::Udp { local, remote } => Speaks::Udp {
+        let endpoint = match open.endpoint {
+            Endpoint::Udp { local, remote } => Endpoint::Udp {
                 local: self.chosen(local),
                 remote,
             },
-            Speaks::Group { local, group } => Speaks::Group {
+            Endpoint::Group { local, group } => Endpoint::Group {
                 local: self.chosen(local),
                 group,
             },
@@ -281,17 +286,17 @@ impl Session {
             flow: number,
             slot: location.slot,
             offset: location.offset,
-            next_hop: match &speaks {
-                Speaks::Udp { remote: None, .. } => None,
+            next_hop: match &endpoint {
+                Endpoint::Udp { remote: None, .. } => None,
                 _ => Some([2, 0, 0, 0, 0, 1]),
             },
-            speaks: speaks.clone(),
+            endpoint: endpoint.clone(),
             mac: [2, 0, 0, 0, 0, 2],
             mtu: 1500,
             contract: open.contract.unwrap_or("best effort".into()),
         };
-        self.flows.insert(number, (flow, speaks));
-        Response::Direct(DirectAnswer::Opened(opened))
+        self.flows.insert(number, (flow, endpoint));
+        Response::Direct(DirectReply::Opened(opened))
     }
 
     fn chosen(&self, mut local: SocketAddr) -> SocketAddr {
@@ -358,11 +363,11 @@ impl Session {
                 (one.ip(), one.port()) == (other.ip(), other.port())
             };
             let matches = match speaks {
-                Speaks::Udp { local, remote } => {
+                Endpoint::Udp { local, remote } => {
                     let from = |remote: &SocketAddr| same(datagram.from, remote);
                     same(datagram.to, local) && remote.as_ref().is_none_or(from)
                 }
-                Speaks::Group { group, .. } => same(datagram.to, group),
+                Endpoint::Group { group, .. } => same(datagram.to, group),
                 _ => false,
             };
             if !matches {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use netnice_api::direct::{
-    Attach, CloseFlow, DirectAnswer, DirectRequest, FlowNews, FlowOpened, Hop,
+    Attach, CloseFlow, DirectReply, DirectRequest, FlowNotification, FlowOpened, ResolvedNextHop,
 };
 use netnice_api::{Client, Response, RuntimeDir};
 use netnice_ring::layout::MAX_FLOWS;
@@ -114,7 +114,7 @@ impl Program {
         let mut opened_status = None;
         let opened = control.request(&self.shared.flows, request, Client::TIMEOUT, |response| {
             let opened = match response {
-                Response::Direct(DirectAnswer::Opened(opened)) => opened,
+                Response::Direct(DirectReply::Opened(opened)) => opened,
                 other => return Err(unexpected_response(other, "open")),
             };
             let status = FlowStatus::new(opened.mtu);
@@ -168,7 +168,7 @@ impl Program {
     ///
     /// # Errors
     /// If the host is not reached through this link, or the next hop does not answer.
-    pub fn next_hop(&self, host: IpAddr) -> Result<Hop, StackError> {
+    pub fn next_hop(&self, host: IpAddr) -> Result<ResolvedNextHop, StackError> {
         let control = self.shared.control()?;
         match control.known_hop(host, Instant::now()) {
             Some(known) => Ok(known.hop),
@@ -180,7 +180,7 @@ impl Program {
     /// effect on the sockets has already been applied. A program that never sleeps in a blocking
     /// call or by [`Program::poll`] must call this function from time to time, because only a
     /// notification reports that the driver ended.
-    pub fn next_notification(&self) -> Option<FlowNews> {
+    pub fn next_notification(&self) -> Option<FlowNotification> {
         let control = self.shared.control.as_ref()?;
         let notification = control.next_notification(&self.shared.flows);
         self.shared.pass_notifications();

@@ -23,8 +23,8 @@
 //!
 //! - [`DONE`](netnice_ring::Status::DONE): the driver handed it to the NIC. The stamp is the time.
 //! - [`NO_LINK`](netnice_ring::Status::NO_LINK): the link is down, or the next hop does not answer.
-//!   The [`FlowNews`](netnice_api::direct::FlowNews) `Link` and `NextHop` report when this state
-//!   begins and ends.
+//!   The [`FlowNotification`](netnice_api::direct::FlowNotification) `Link` and `NextHop` report
+//!   when this state begins and ends.
 //! - [`TOO_LONG`](netnice_ring::Status::TOO_LONG): the MTU decreased ([`Socket::longest`] has
 //!   followed), or the contract never permits a packet of this length.
 //! - [`FORBIDDEN`](netnice_ring::Status::FORBIDDEN): the flow may not send to the address, which is
@@ -39,7 +39,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::{ChangeFlow, DirectRequest, FlowOpened, Speaks};
+use netnice_api::direct::{ChangeFlow, DirectRequest, Endpoint, FlowOpened};
 use netnice_api::{Client, Response};
 use netnice_ring::driver::Loss;
 use netnice_ring::program::{Chunk, FlowError, Piece, ProgramRings, RecordError};
@@ -118,7 +118,7 @@ struct Route {
 /// The parameters of a new socket.
 pub(crate) struct SocketParameters {
     id: Option<u32>,
-    speaks: Speaks,
+    endpoint: Endpoint,
     mac: [u8; 6],
     next_hop: [u8; 6],
     hops: u8,
@@ -194,12 +194,15 @@ impl SocketParameters {
         opened: FlowOpened,
         status: Arc<FlowStatus>,
     ) -> Result<SocketParameters, StackError> {
-        if !matches!(opened.speaks, Speaks::Udp { .. } | Speaks::Group { .. }) {
+        if !matches!(
+            opened.endpoint,
+            Endpoint::Udp { .. } | Endpoint::Group { .. }
+        ) {
             return Err(StackError::UnexpectedResponse("open"));
         }
         Ok(SocketParameters {
             id: Some(opened.flow),
-            speaks: opened.speaks,
+            endpoint: opened.endpoint,
             mac: opened.mac,
             // On a flow to one host or group the driver overwrites the destination in each frame.
             next_hop: opened.next_hop.unwrap_or_default(),
@@ -219,7 +222,7 @@ impl SocketParameters {
     ) -> SocketParameters {
         SocketParameters {
             id: None,
-            speaks: Speaks::Udp {
+            endpoint: Endpoint::Udp {
                 local: address.local,
                 remote: Some(address.remote),
             },
@@ -247,8 +250,8 @@ impl SocketParameters {
                 hops: self.hops,
             })
         };
-        match self.speaks {
-            Speaks::Udp {
+        match self.endpoint {
+            Endpoint::Udp {
                 local,
                 remote: Some(remote),
             } => {
@@ -256,12 +259,12 @@ impl SocketParameters {
                 let headroom = headers.headroom();
                 Ok((local, RemoteHeaders::One { remote, headers }, headroom))
             }
-            Speaks::Group { local, group } => {
+            Endpoint::Group { local, group } => {
                 let headers = headers(local, group)?;
                 let headroom = headers.headroom();
                 Ok((local, RemoteHeaders::Group { group, headers }, headroom))
             }
-            Speaks::Udp {
+            Endpoint::Udp {
                 local,
                 remote: None,
             } => {
@@ -270,7 +273,7 @@ impl SocketParameters {
                 let routes = HashMap::new();
                 Ok((local, RemoteHeaders::Any { routes }, headroom))
             }
-            Speaks::Protocol { .. } | Speaks::EtherType { .. } => {
+            Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => {
                 Err(StackError::UnexpectedResponse("open"))
             }
         }
@@ -336,8 +339,8 @@ impl Socket {
         }
     }
 
-    /// The daemon's number of the flow, which `netnice_api::FlowNews` uses; `None` if no daemon
-    /// opened the flow.
+    /// The daemon's number of the flow, which `netnice_api::FlowNotification` uses; `None` if no
+    /// daemon opened the flow.
     pub fn id(&self) -> Option<u32> {
         self.id
     }

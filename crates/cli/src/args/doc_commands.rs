@@ -2,11 +2,11 @@
 
 use std::ffi::OsString;
 
-use netnice_documents::Shown;
+use netnice_documents::CommandLine;
 
 use super::{BadUsage, command, parse};
 
-fn parses(shown: &Shown) -> Result<(), String> {
+fn parses(shown: &CommandLine) -> Result<(), String> {
     match parse(shown.words.iter().map(OsString::from).collect()) {
         Ok(_) => Ok(()),
         // `--help` and `--version`.
@@ -22,5 +22,5 @@ fn the_command_lines_of_the_documents_are_read() {
         .map(|verb| verb.get_name().to_owned())
         .collect();
     let least = [("README.md", 15), ("docs/", 50), ("packaging/", 1)];
-    netnice_documents::judge("netnice", &least, &verbs, parses);
+    netnice_documents::check("netnice", &least, &verbs, parses);
 }

@@ -3,8 +3,8 @@
 use clap::Args;
 use netnice_core::target::Target;
 use netnice_core::units::Rate;
-use netnice_share::config::FLOOR;
-use netnice_share::manager::{Asked, Per, Whose};
+use netnice_share::config::DEFAULT_FLOOR;
+use netnice_share::manager::{Per, ShareRequest, WeightScope};
 
 use super::{BadUsage, Common, Verb, nanos, quantity, total_rate};
 use crate::share::Share;
@@ -60,9 +60,9 @@ impl ShareArgs {
         let weights = self.weight.iter().map(|text| weight(text, &targets));
         let floor = match &self.floor {
             Some(text) => quantity("--floor", text)?,
-            None => Rate::new(FLOOR).unwrap_or(Rate::MIN),
+            None => Rate::new(DEFAULT_FLOOR).unwrap_or(Rate::MIN),
         };
-        let request = Asked {
+        let request = ShareRequest {
             total: total_rate(&self.total)?,
             weights: weights.collect::<Result<_, _>>()?,
             per: match self.per.as_str() {
@@ -83,7 +83,7 @@ impl ShareArgs {
 }
 
 /// Parses a weight such as `unit:web.service=300`.
-fn weight(text: &str, targets: &[Target]) -> Result<(Whose, u16), BadUsage> {
+fn weight(text: &str, targets: &[Target]) -> Result<(WeightScope, u16), BadUsage> {
     let malformed = || {
         BadUsage::Invalid(
             "--weight: write TARGET=N with one of the targets or user:NAME, and N from 1 to 1000",
@@ -92,7 +92,7 @@ fn weight(text: &str, targets: &[Target]) -> Result<(Whose, u16), BadUsage> {
     let (whose, weight) = text.rsplit_once('=').ok_or_else(malformed)?;
     let weight = weight.parse().ok().filter(|n| (1..=1000).contains(n));
     let target: Target = whose.parse()?;
-    let whose = Whose::of(target, targets).ok_or(BadUsage::Invalid(
+    let whose = WeightScope::from_target(target, targets).ok_or(BadUsage::Invalid(
         "--weight: there is no such user on this machine",
     ))?;
     Ok((whose, weight.ok_or_else(malformed)?))

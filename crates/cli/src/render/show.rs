@@ -118,7 +118,7 @@ fn flows(flows: &[FlowDoc], style: &Style) -> String {
         let unsent = [counts.forbidden, counts.too_long, counts.no_link];
         let missed = [
             counts.no_buffer,
-            counts.too_short,
+            counts.buffer_too_short,
             counts.over_share,
             counts.out_of_order,
         ];
@@ -132,7 +132,7 @@ fn flows(flows: &[FlowDoc], style: &Style) -> String {
             Cell::new(lost.to_string()),
         ]);
         let contract = flow_contract(&flow.contract);
-        table.note(&format!("{}: {contract}", printable(&flow.speaks)));
+        table.note(&format!("{}: {contract}", printable(&flow.endpoint)));
         for why in &flow.degraded {
             table.note(&format!("degraded: {}", printable(why)));
         }
@@ -245,7 +245,7 @@ pub(crate) fn rate_table(doc: &WatchDoc, style: &Style) -> String {
             ..ContractDoc::default()
         };
         for row in rows(&limits) {
-            let moving = || row.directions.iter().map(|d| target.moving(*d));
+            let moving = || row.directions.iter().map(|d| target.traffic(*d));
             let wait = moving().map(|moving| moving.wait_ns).max();
             table.row(vec![
                 Cell::new(std::mem::take(&mut name)),

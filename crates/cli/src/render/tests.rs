@@ -1,8 +1,8 @@
 use netnice_api::driver::FlowCounts;
 use netnice_api::{
     CapacityDoc, ContractDoc, CountersDoc, DoctorItem, DoctorReport, Done, Explained,
-    FlowCountersDoc, FlowDoc, InstalledDoc, LinkDoc, LogLine, LogLines, Moving, Response, ShowDoc,
-    Status, TargetDoc, WatchDoc, Watched, WatchedLink,
+    FlowCountersDoc, FlowDoc, InstalledDoc, LinkDoc, LogLine, LogLines, Response, ShowDoc, Status,
+    TargetDoc, Traffic, WatchDoc, Watched, WatchedLink,
 };
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::units::Amount;
@@ -36,10 +36,10 @@ fn capacity(rate: u64, usable: u64, held: u64) -> Option<CapacityDoc> {
 /// The state as `top` gets it.
 fn watched(doc: &ShowDoc) -> WatchDoc {
     let target = |target: &TargetDoc| {
-        let moving = |direction| Moving {
+        let moving = |direction| Traffic {
             rate: target.counters.rate(direction).unwrap_or_default().0,
             wait_ns: target.counters.get(direction, "queue_delay_ns"),
-            ..Moving::default()
+            ..Traffic::default()
         };
         let limits = &target.effective;
         Watched {
@@ -455,7 +455,7 @@ fn flows_of_the_direct_path_are_a_table_of_their_own() {
         mode: "native".into(),
         pid: 1234,
         program: "blast".into(),
-        speaks: "udp 10.0.0.1:5000 > 10.0.0.2:6000".into(),
+        endpoint: "udp 10.0.0.1:5000 > 10.0.0.2:6000".into(),
         contract: ContractDoc::from(&contract),
         mtu: 1500,
         degraded: vec!["eth0 has 40 Mbit/s for direct flows now".into()],

@@ -18,7 +18,7 @@
 
 mod format;
 
-use netnice_api::{Moving, Watched};
+use netnice_api::{Traffic, Watched};
 use netnice_core::contract::Direction;
 use netnice_core::units::{Amount, Nanos};
 use ratatui::Frame;
@@ -531,7 +531,7 @@ fn cell(
 }
 
 /// True if packets wait for the limit now, or waited during the last interval.
-fn is_held(moving: &Moving) -> bool {
+fn is_held(moving: &Traffic) -> bool {
     moving.held > 0 || moving.wait_ns > 0
 }
 

@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use netnice_api::{HistoryDoc, Moving, TargetHistory, WatchDoc, Watched};
+use netnice_api::{HistoryDoc, TargetHistory, Traffic, WatchDoc, Watched};
 use netnice_core::contract::Direction;
 
 /// The latest answer, and the rates before it.
@@ -17,7 +17,7 @@ use netnice_core::contract::Direction;
 pub(super) struct Table {
     doc: WatchDoc,
     /// For each index in the document: the target's traffic with that of all targets inside it.
-    sums: Vec<[Moving; 2]>,
+    sums: Vec<[Traffic; 2]>,
     /// For each target the rates of both directions, oldest first.
     history: BTreeMap<String, [VecDeque<u64>; 2]>,
 }
@@ -61,7 +61,7 @@ pub(super) struct Row {
     /// Number of shown targets that contain it.
     pub depth: usize,
     /// Its traffic in each direction; unless the view is flat, with that of the targets inside.
-    pub moving: [Moving; 2],
+    pub moving: [Traffic; 2],
 }
 
 impl Table {
@@ -152,13 +152,13 @@ impl Table {
 
     /// The rate of all targets together; each packet counts once.
     pub(super) fn total(&self, direction: Direction) -> u64 {
-        let rates = self.doc.targets.iter().map(|t| t.moving(direction).rate);
+        let rates = self.doc.targets.iter().map(|t| t.traffic(direction).rate);
         rates.fold(0, u64::saturating_add)
     }
 
     /// Number of targets with traffic.
     pub(super) fn moving_targets(&self) -> usize {
-        let moves = |sum: &&[Moving; 2]| sum.iter().any(|moving| moving.rate > 0);
+        let moves = |sum: &&[Traffic; 2]| sum.iter().any(|moving| moving.rate > 0);
         self.sums.iter().filter(moves).count()
     }
 
@@ -228,7 +228,7 @@ impl Table {
         indices.into_iter().map(|index| (index, depth)).collect()
     }
 
-    fn moving(&self, index: usize, view: &View) -> [Moving; 2] {
+    fn moving(&self, index: usize, view: &View) -> [Traffic; 2] {
         let target = &self.doc.targets[index];
         match view.flat {
             true => [target.sends, target.receives],
@@ -266,7 +266,7 @@ impl Sort {
         }
     }
 
-    fn sort_key(self, [up, down]: &[Moving; 2]) -> u64 {
+    fn sort_key(self, [up, down]: &[Traffic; 2]) -> u64 {
         match self {
             Sort::Rate => up.rate.saturating_add(down.rate),
             Sort::Up => up.rate,
@@ -279,8 +279,8 @@ impl Sort {
 }
 
 /// The traffic of each target with that of the targets inside it.
-fn sums(targets: &[Watched]) -> Vec<[Moving; 2]> {
-    let mut sums: Vec<[Moving; 2]> = targets.iter().map(|t| [t.sends, t.receives]).collect();
+fn sums(targets: &[Watched]) -> Vec<[Traffic; 2]> {
+    let mut sums: Vec<[Traffic; 2]> = targets.iter().map(|t| [t.sends, t.receives]).collect();
     for target in targets {
         let mut outer = target.inside;
         // The daemon nests five deep; a longer chain can only be a circle.
@@ -317,7 +317,7 @@ fn add_row(sum: &mut Vec<u64>, one: &[u64]) {
     }
 }
 
-fn add(sum: &mut Moving, one: Moving) {
+fn add(sum: &mut Traffic, one: Traffic) {
     sum.rate = sum.rate.saturating_add(one.rate);
     sum.wait_ns = sum.wait_ns.max(one.wait_ns);
     sum.drops = sum.drops.saturating_add(one.drops);

@@ -12,7 +12,7 @@
 //! A slice is a part of the *link*: at a driver that has R of C, the same bytes take C/R times as
 //! long. So the driver gets a slice that is longer by this factor ([`scaled`]).
 
-use netnice_api::driver::{AHEAD_NS, SHORTEST};
+use netnice_api::driver::{MIN_PACKET_BYTES, SEND_AHEAD_NS};
 use netnice_core::admission::timing::{Fault, Instead, Misfit, Promise, Sizes, Transmitter};
 use netnice_core::contract::{Cell, Change, Contract, Direction, Setting, Slice};
 use netnice_core::link::Link;
@@ -119,7 +119,7 @@ impl Room {
         let wire = Wire {
             rate,
             overhead: self.overhead,
-            ahead: Nanos(AHEAD_NS),
+            ahead: Nanos(SEND_AHEAD_NS),
             horizon: Nanos(0),
             longest: self.longest,
         };
@@ -131,7 +131,7 @@ impl Room {
     fn promise(&self, rate: Rate, contract: &Contract) -> Option<Result<Promise, Fault>> {
         // Rates do not count the overhead of the wire, so a flow of short packets takes more of the
         // link than one of long packets.
-        let sizes = Sizes::new(Bytes(SHORTEST), self.longest)?;
+        let sizes = Sizes::new(Bytes(MIN_PACKET_BYTES), self.longest)?;
         let (guarantee, max) = match promised(contract)? {
             Asked::Rate(min) => return Some(Ok(Promise::Min(min, sizes))),
             Asked::Guarantee(guarantee, max) => (guarantee, max),

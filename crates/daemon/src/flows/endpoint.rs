@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use netnice_api::direct::{PATTERN_TERMS, Speaks, Term};
+use netnice_api::direct::{Endpoint, PATTERN_TERMS, Term};
 use netnice_core::contract::IfName;
 use netnice_kernel::routes::{self, HostKind, RouteEntry};
 
@@ -16,7 +16,7 @@ use crate::peer::Peer;
 /// A resolved endpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Chosen {
-    pub speaks: Speaks,
+    pub endpoint: Endpoint,
     pub ports: Vec<SocketAddr>,
     pub station: Station,
     pub mtu: u32,
@@ -29,14 +29,14 @@ impl<N: Network> Flows<N> {
         peer: &Peer,
         link: &IfName,
         nic: Nic,
-        speaks: &Speaks,
+        endpoint: &Endpoint,
     ) -> Result<Chosen, Denied> {
-        match speaks {
-            Speaks::Udp {
+        match endpoint {
+            Endpoint::Udp {
                 local,
                 remote: Some(remote),
             } => self.choose_pair(peer, link, nic, *local, *remote),
-            Speaks::Udp {
+            Endpoint::Udp {
                 local,
                 remote: None,
             } => {
@@ -54,7 +54,7 @@ impl<N: Network> Flows<N> {
                 };
                 let local = self.hold(peer, want, nic.index)?;
                 Ok(Chosen {
-                    speaks: Speaks::Udp {
+                    endpoint: Endpoint::Udp {
                         local,
                         remote: None,
                     },
@@ -63,23 +63,23 @@ impl<N: Network> Flows<N> {
                     mtu: nic.mtu,
                 })
             }
-            Speaks::Group { local, group } => self.choose_group(peer, link, nic, *local, *group),
-            Speaks::Protocol { .. } | Speaks::EtherType { .. } if !peer.privileged => {
+            Endpoint::Group { local, group } => self.choose_group(peer, link, nic, *local, *group),
+            Endpoint::Protocol { .. } | Endpoint::EtherType { .. } if !peer.privileged => {
                 Err(Denied::NotPermitted(
                     "flows of other protocols than UDP are for root and the group netnice"
                         .to_owned(),
                 ))
             }
-            Speaks::Protocol {
+            Endpoint::Protocol {
                 number,
                 local,
                 remote,
                 pattern,
             } => {
                 few_enough(pattern)?;
-                self.choose_protocol(link, nic, speaks, (*number, *local, *remote))
+                self.choose_protocol(link, nic, endpoint, (*number, *local, *remote))
             }
-            Speaks::EtherType { number, pattern } => {
+            Endpoint::EtherType { number, pattern } => {
                 few_enough(pattern)?;
                 if *number < FIRST_TYPE || KERNEL_TYPES.contains(number) {
                     return Err(Denied::BadUsage(format!(
@@ -87,7 +87,7 @@ impl<N: Network> Flows<N> {
                     )));
                 }
                 Ok(Chosen {
-                    speaks: speaks.clone(),
+                    endpoint: endpoint.clone(),
                     ports: Vec::new(),
                     station: Station::Any,
                     mtu: nic.mtu,
@@ -100,7 +100,7 @@ impl<N: Network> Flows<N> {
         &mut self,
         link: &IfName,
         nic: Nic,
-        speaks: &Speaks,
+        endpoint: &Endpoint,
         (number, local, remote): (u8, IpAddr, Option<IpAddr>),
     ) -> Result<Chosen, Denied> {
         if let Some(name) = of_the_kernel(number) {
@@ -119,12 +119,12 @@ impl<N: Network> Flows<N> {
                 (local, Station::Any, nic.mtu)
             }
         };
-        let mut speaks = speaks.clone();
-        if let Speaks::Protocol { local, .. } = &mut speaks {
+        let mut endpoint = endpoint.clone();
+        if let Endpoint::Protocol { local, .. } = &mut endpoint {
             *local = from;
         }
         Ok(Chosen {
-            speaks,
+            endpoint,
             ports: Vec::new(),
             station,
             mtu,
@@ -154,7 +154,7 @@ impl<N: Network> Flows<N> {
         };
         let local = self.hold(peer, want, nic.index)?;
         Ok(Chosen {
-            speaks: Speaks::Udp {
+            endpoint: Endpoint::Udp {
                 local,
                 remote: Some(remote),
             },
@@ -207,7 +207,7 @@ impl<N: Network> Flows<N> {
             }
         };
         Ok(Chosen {
-            speaks: Speaks::Group { local, group },
+            endpoint: Endpoint::Group { local, group },
             ports: vec![local, group_port],
             station: Station::Group(station),
             mtu: nic.mtu,

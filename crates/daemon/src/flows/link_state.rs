@@ -2,7 +2,7 @@
 //! flows are degraded and restored when the link changes, and the driver and the kernel's classes
 //! get their rates.
 
-use netnice_api::direct::FlowNews;
+use netnice_api::direct::FlowNotification;
 use netnice_api::driver::{DriverRequest, TotalsDoc};
 use netnice_core::admission::timing::{Instead, Misfit};
 use netnice_core::contract::{Change, Contract, Direction, IfName, Setting};
@@ -370,7 +370,7 @@ impl<N: Network> Flows<N> {
         };
         self.serve(&flow, Pending::Nothing, now);
         let why = why.unwrap_or_default();
-        self.tell_flow(number, FlowNews::Degraded { flow: number, why });
+        self.tell_flow(number, FlowNotification::Degraded { flow: number, why });
     }
 
     /// Checks all links: their capacity, or the promises to targets, may have changed.

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use netnice_api::direct::Speaks;
-use netnice_api::driver::{DriverFlowDoc, FlowCounts, FramesDoc, SpentDoc};
+use netnice_api::direct::Endpoint;
+use netnice_api::driver::{DriverFlowDoc, FlowCounts, FramesDoc, TimeAccountingDoc};
 use netnice_api::{DoctorItem, Status};
 use netnice_core::units::Nanos;
 use netnice_kernel::direct::MAX_QUEUES;
@@ -14,18 +14,18 @@ use crate::flows::open_flow::RECEIVE_SHARE;
 use crate::page::Page;
 
 /// A flow's endpoint.
-pub(super) fn speaks(speaks: &Speaks) -> String {
-    match speaks {
-        Speaks::Udp {
+pub(super) fn endpoint(endpoint: &Endpoint) -> String {
+    match endpoint {
+        Endpoint::Udp {
             local,
             remote: Some(remote),
         } => format!("udp {local} > {remote}"),
-        Speaks::Udp {
+        Endpoint::Udp {
             local,
             remote: None,
         } => format!("udp {local} > any host"),
-        Speaks::Group { local, group } => format!("udp {local} > group {group}"),
-        Speaks::Protocol {
+        Endpoint::Group { local, group } => format!("udp {local} > group {group}"),
+        Endpoint::Protocol {
             number,
             local,
             remote,
@@ -34,7 +34,7 @@ pub(super) fn speaks(speaks: &Speaks) -> String {
             Some(remote) => format!("protocol {number} {local} > {remote}"),
             None => format!("protocol {number} {local} > any host"),
         },
-        Speaks::EtherType { number, .. } => format!("EtherType {number:#06x}"),
+        Endpoint::EtherType { number, .. } => format!("EtherType {number:#06x}"),
     }
 }
 
@@ -89,7 +89,10 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
     );
     let lost = [
         (counts.no_buffer, "by the program: it had no empty buffer"),
-        (counts.too_short, "by the program: its buffer was too short"),
+        (
+            counts.buffer_too_short,
+            "by the program: its buffer was too short",
+        ),
         (
             counts.over_share,
             "by the driver: the flow had taken what it may of its time",
@@ -117,13 +120,13 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
             ),
         );
     }
-    if let Some(mean) = counts.waited_sum.checked_div(counts.sent) {
+    if let Some(mean) = counts.queue_delay_sum.checked_div(counts.sent) {
         page.row(
             "waited",
             &format!(
                 "{} on average, {} at most",
                 Nanos(mean),
-                Nanos(counts.waited_most)
+                Nanos(counts.queue_delay_max)
             ),
         );
     }
@@ -134,7 +137,7 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
 }
 
 /// A driver's time accounting.
-pub(super) fn time(spent: &SpentDoc) -> String {
+pub(super) fn time(spent: &TimeAccountingDoc) -> String {
     format!(
         "{} for what came in, {} for what was sent, {} before departures, so as to be in time",
         Nanos(spent.receiving_ns),

@@ -4,7 +4,9 @@
 use std::net::IpAddr;
 
 use netnice_api::Response;
-use netnice_api::direct::{ChangeFlow, DirectAnswer, FlowOpened, Hop, OpenFlow, Speaks};
+use netnice_api::direct::{
+    ChangeFlow, DirectReply, Endpoint, FlowOpened, OpenFlow, ResolvedNextHop,
+};
 use netnice_api::driver::{DriverFlow, DriverRequest};
 use netnice_core::contract::{Change, Clause, Contract};
 use netnice_core::sched::Service;
@@ -81,7 +83,7 @@ impl<N: Network> Flows<N> {
         let contract = contract(&peer, &Contract::default(), open.contract.as_deref())?;
         on_this_link(&contract, &link)?;
         let nic = self.nic_of(&link)?;
-        let chosen = self.choose(&peer, &link, nic, &open.speaks)?;
+        let chosen = self.choose(&peer, &link, nic, &open.endpoint)?;
         let number = self.free_number();
         Ok(Flow {
             number,
@@ -89,7 +91,7 @@ impl<N: Network> Flows<N> {
             program,
             at_driver: None,
             setup: open,
-            speaks: chosen.speaks,
+            endpoint: chosen.endpoint,
             contract,
             degraded: None,
             station: chosen.station,
@@ -138,24 +140,24 @@ impl<N: Network> Flows<N> {
         DriverFlow {
             program: flow.program,
             number: flow.number,
-            speaks: flow.speaks.clone(),
+            endpoint: flow.endpoint.clone(),
             next_hop: flow.station.mac(),
             mtu: flow.mtu,
             contract,
             granted,
             shape: flow.setup.shape,
             in_order: flow.setup.in_order,
-            receive_share: Some(RECEIVE_SHARE),
+            receive_budget: Some(RECEIVE_SHARE),
         }
     }
 
     pub(super) fn opened(&self, flow: &Flow, slot: u32, offset: u64) -> Response {
         let mac = self.lanes.get(&flow.link).and_then(|lane| lane.nic?.mac);
-        Response::Direct(DirectAnswer::Opened(FlowOpened {
+        Response::Direct(DirectReply::Opened(FlowOpened {
             flow: flow.number,
             slot,
             offset,
-            speaks: flow.speaks.clone(),
+            endpoint: flow.endpoint.clone(),
             mac: mac.unwrap_or_default(),
             next_hop: flow.station.mac(),
             mtu: flow.mtu,
@@ -286,7 +288,7 @@ impl<N: Network> Flows<N> {
 
     /// Releases the ports of a flow that is not open.
     pub(super) fn give_back_of(&mut self, flow: &Flow) {
-        self.give_back(&flow.ports, end(&flow.speaks));
+        self.give_back(&flow.ports, end(&flow.endpoint));
     }
 
     /// Adds a flow to the records.
@@ -345,17 +347,17 @@ impl<N: Network> Flows<N> {
 }
 
 /// The remote end, which distinguishes flows of one port.
-pub(super) fn end(speaks: &Speaks) -> Option<std::net::SocketAddr> {
-    match speaks {
-        Speaks::Udp { remote, .. } => *remote,
-        Speaks::Group { group, .. } => Some(*group),
-        Speaks::Protocol { .. } | Speaks::EtherType { .. } => None,
+pub(super) fn end(endpoint: &Endpoint) -> Option<std::net::SocketAddr> {
+    match endpoint {
+        Endpoint::Udp { remote, .. } => *remote,
+        Endpoint::Group { group, .. } => Some(*group),
+        Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => None,
     }
 }
 
 /// Replies to a next-hop request.
 pub(super) fn hop(reply: Reply, mac: [u8; 6], mtu: u32) {
-    let answer = DirectAnswer::Hop(Hop { mac, mtu });
+    let answer = DirectReply::NextHop(ResolvedNextHop { mac, mtu });
     let _ = reply.send(Told::from(Response::Direct(answer)));
 }
 

@@ -3,9 +3,9 @@
 use std::os::fd::OwnedFd;
 
 use netnice_api::Response;
-use netnice_api::direct::{Attached, DirectAnswer, FlowNews, OpenFlow};
+use netnice_api::direct::{Attached, DirectReply, FlowNotification, OpenFlow};
 use netnice_api::driver::{
-    CensusDoc, DriverAnswer, DriverEvent, DriverFlowDoc, DriverRequest, DriverWord, ProgramDoc,
+    CensusDoc, DriverEvent, DriverFlowDoc, DriverMessage, DriverReply, DriverRequest, ProgramDoc,
 };
 use netnice_core::contract::{Contract, IfName};
 
@@ -35,13 +35,15 @@ impl<N: Network> Flows<N> {
                     lane.here = true;
                 }
             }
-            Heard::Said(DriverWord::Answer { id, answer }, fds) => {
+            Heard::Said(DriverMessage::Reply { id, reply: answer }, fds) => {
                 let known = self.calls.get(&id).is_some_and(|call| call.link == *link);
                 if let Some(call) = self.calls.remove(&id).filter(|_| known) {
                     self.answered(promises, call, answer, fds, now);
                 }
             }
-            Heard::Said(DriverWord::Event(event), _) => self.happened(promises, link, event, now),
+            Heard::Said(DriverMessage::Event(event), _) => {
+                self.happened(promises, link, event, now)
+            }
             Heard::Ended(why) => self.ended(promises, link, &why, now),
         }
     }
@@ -50,7 +52,7 @@ impl<N: Network> Flows<N> {
         &mut self,
         promises: &mut impl Promises,
         call: Call,
-        answer: DriverAnswer,
+        answer: DriverReply,
         fds: Vec<OwnedFd>,
         now: Now,
     ) {
@@ -82,26 +84,26 @@ impl<N: Network> Flows<N> {
                     super::sessions::done(reply);
                 }
             }
-            (Pending::Wire, DriverAnswer::Done) => self.rewired(promises, &link, now),
-            (Pending::Discard, DriverAnswer::Done) => {}
+            (Pending::Wire, DriverReply::Done) => self.rewired(promises, &link, now),
+            (Pending::Discard, DriverReply::Done) => {}
             (Pending::Wire | Pending::Discard, other) => {
                 promises
                     .journal()
                     .warn(now, format!("the driver of {link}: {}", failed(&other)));
             }
-            (Pending::Adopt, DriverAnswer::Census(census)) => {
+            (Pending::Adopt, DriverReply::Census(census)) => {
                 self.adopt(promises, &link, *census, now);
             }
             (Pending::Tell(tickets), answer) => {
                 let census = match answer {
-                    DriverAnswer::Census(census) => Some((&link, *census)),
+                    DriverReply::Census(census) => Some((&link, *census)),
                     _ => None,
                 };
                 self.tickets.take(&tickets, census);
                 self.tell_ready(promises, now);
                 self.take_census(&link, now);
             }
-            (Pending::Totals, DriverAnswer::Totals(totals)) => {
+            (Pending::Totals, DriverReply::Totals(totals)) => {
                 self.totals(promises, &link, totals, now);
             }
             (Pending::Totals, _) => {
@@ -110,7 +112,7 @@ impl<N: Network> Flows<N> {
                 }
             }
             (Pending::Late, answer) => self.take_back(&link, &answer, now),
-            (_, DriverAnswer::Failed { why }) => {
+            (_, DriverReply::Failed { why }) => {
                 tracing::debug!(%link, why, "the driver could not");
             }
             (_, _) => {}
@@ -123,10 +125,10 @@ impl<N: Network> Flows<N> {
         link: &IfName,
         (flow, before): (u32, Before),
         reply: Reply,
-        answer: DriverAnswer,
+        answer: DriverReply,
         now: Now,
     ) {
-        if !matches!(answer, DriverAnswer::Done) {
+        if !matches!(answer, DriverReply::Done) {
             self.change_back(flow, before, now);
             self.settle(promises, link, now);
             return refuse(reply, failed(&answer));
@@ -145,11 +147,11 @@ impl<N: Network> Flows<N> {
         link: &IfName,
         session: u64,
         reply: Reply,
-        answer: DriverAnswer,
+        answer: DriverReply,
         fds: Vec<OwnedFd>,
         now: Now,
     ) {
-        let DriverAnswer::Attached { program } = answer else {
+        let DriverReply::Attached { program } = answer else {
             self.sessions.remove(&session);
             return refuse(reply, failed(&answer));
         };
@@ -162,7 +164,7 @@ impl<N: Network> Flows<N> {
         if let Some(guest) = self.guests.get_mut(&session) {
             guest.attached = true;
         }
-        if fds.len() != netnice_api::fds::MOST {
+        if fds.len() != netnice_api::fds::MAX_FDS {
             self.sessions.remove(&session);
             let ask = DriverRequest::Detach { program };
             self.call(link, ask, None, Pending::Nothing, now);
@@ -191,7 +193,7 @@ impl<N: Network> Flows<N> {
             mode: lane.mode.clone(),
         };
         let _ = reply.send(Told {
-            response: Response::Direct(DirectAnswer::Attached(answer)),
+            response: Response::Direct(DirectReply::Attached(answer)),
             fds,
         });
     }
@@ -201,10 +203,10 @@ impl<N: Network> Flows<N> {
         promises: &mut impl Promises,
         flow: Flow,
         reply: Reply,
-        answer: DriverAnswer,
+        answer: DriverReply,
         now: Now,
     ) {
-        let DriverAnswer::Opened {
+        let DriverReply::Opened {
             flow: at_driver,
             slot,
             offset,
@@ -246,10 +248,10 @@ impl<N: Network> Flows<N> {
         now: Now,
     ) {
         match event {
-            DriverEvent::Gone { program } => {
+            DriverEvent::ProgramEnded { program } => {
                 self.forget_program(promises, link, program, None, now);
             }
-            DriverEvent::Expelled { program, why } => {
+            DriverEvent::ProgramDisconnected { program, why } => {
                 let known = self.lanes.get(link);
                 let known = known.and_then(|lane| lane.programs.get(&program));
                 let (pid, name) = known.map_or((0, ""), |known| (known.pid, &known.name));
@@ -259,7 +261,7 @@ impl<N: Network> Flows<N> {
                 let why = format!("expelled: {why}");
                 self.forget_program(promises, link, program, Some(&why), now);
             }
-            DriverEvent::Lost { why } => {
+            DriverEvent::InterfaceLost { why } => {
                 let why = format!("the driver of {link} ends: {why}");
                 self.ended(promises, link, &why, now);
                 self.orders.push(Order::Leave(link.clone()));
@@ -357,7 +359,7 @@ impl<N: Network> Flows<N> {
         lane.why_not_native = census.why_not_native;
         lane.nic = nic;
         // A driver without patterns needs no message if it should have none.
-        lane.discards = (census.discards == 0).then(Vec::new);
+        lane.discards = (census.discard_patterns == 0).then(Vec::new);
         for program in &census.programs {
             let known = lane.programs.entry(program.program);
             known.or_insert_with(|| of_before(promises, program));
@@ -427,12 +429,12 @@ impl<N: Network> Flows<N> {
             program: setup.program,
             at_driver: Some(doc.flow),
             setup: OpenFlow {
-                speaks: setup.speaks.clone(),
+                endpoint: setup.endpoint.clone(),
                 contract: Some(granted),
                 shape: setup.shape,
                 in_order: setup.in_order,
             },
-            speaks: setup.speaks,
+            endpoint: setup.endpoint,
             contract,
             degraded: (!is_kept)
                 .then(|| format!("{link} has had no room for it since before this daemon began")),
@@ -453,7 +455,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// Notifies all programs of a link.
-    pub(super) fn tell_lane(&self, link: &IfName, news: &FlowNews) {
+    pub(super) fn tell_lane(&self, link: &IfName, news: &FlowNotification) {
         let Some(lane) = self.lanes.get(link) else {
             return;
         };
@@ -477,9 +479,9 @@ fn of_before(promises: &mut impl Promises, doc: &ProgramDoc) -> Program {
 }
 
 /// The error for a failed call or an answer of the wrong kind.
-fn failed(answer: &DriverAnswer) -> Denied {
+fn failed(answer: &DriverReply) -> Denied {
     Denied::Failed(match answer {
-        DriverAnswer::Failed { why } => why.clone(),
+        DriverReply::Failed { why } => why.clone(),
         _ => "the driver answered something else than it was asked".to_owned(),
     })
 }

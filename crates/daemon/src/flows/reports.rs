@@ -213,9 +213,9 @@ impl<N: Network> Flows<N> {
                 .map(|program| program.name.clone())
                 .unwrap_or_default(),
             uid: program.map_or(0, |program| program.uid),
-            speaks: messages::speaks(&flow.speaks),
+            endpoint: messages::endpoint(&flow.endpoint),
             contract,
-            station: flow.station.mac().map(messages::mac),
+            next_hop: flow.station.mac().map(messages::mac),
             mtu: flow.mtu,
             degraded: flow.degraded.iter().cloned().collect(),
             counters: FlowCountersDoc {
@@ -274,7 +274,7 @@ impl<N: Network> Flows<N> {
             &format!(
                 "flow:{}: {} on {}, {who}",
                 flow.number,
-                messages::speaks(&flow.speaks),
+                messages::endpoint(&flow.endpoint),
                 flow.link
             ),
         );
@@ -359,18 +359,18 @@ impl<N: Network> Flows<N> {
             page.row("discarded", &format!("{count} received frames: {why}"));
         }
         if let Some(census) = census {
-            page.row("time", &messages::time(&census.spent));
+            page.row("time", &messages::time(&census.time));
             if let Some(frames) = &census.frames {
                 page.row("frames", &messages::frames(frames, &census.flows));
             }
-            if census.awake {
+            if census.pm_qos_held {
                 page.row("awake", messages::AWAKE);
             }
-            if !census.confined.is_empty() {
-                page.row("confined", &census.confined);
+            if !census.confinement.is_empty() {
+                page.row("confined", &census.confinement);
             }
-            if census.unasked > 0 {
-                page.row("rung", &messages::rung(census.unasked));
+            if census.unrequested_doorbells > 0 {
+                page.row("rung", &messages::rung(census.unrequested_doorbells));
             }
         }
         Ok(())

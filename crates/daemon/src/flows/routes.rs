@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use netnice_api::direct::{FlowNews, Speaks};
+use netnice_api::direct::{Endpoint, FlowNotification};
 use netnice_api::driver::{DriverFlow, DriverRequest};
 use netnice_core::contract::IfName;
 use netnice_core::units::Nanos;
@@ -182,11 +182,11 @@ impl<N: Network> Flows<N> {
         self.readdress(&flow, now);
         if flow.station.mac() != was.mac() {
             let mac = flow.station.mac();
-            self.tell_flow(number, FlowNews::NextHop { flow: number, mac });
+            self.tell_flow(number, FlowNotification::NextHop { flow: number, mac });
         }
         if flow.mtu != was_mtu {
             let mtu = flow.mtu;
-            self.tell_flow(number, FlowNews::Mtu { flow: number, mtu });
+            self.tell_flow(number, FlowNotification::Mtu { flow: number, mtu });
         }
     }
 
@@ -215,7 +215,7 @@ impl<N: Network> Flows<N> {
             }
             let up = nic.is_some_and(|nic| nic.up);
             if before.is_some_and(|before| before.up != up) {
-                self.tell_lane(&link, &FlowNews::Link { up });
+                self.tell_lane(&link, &FlowNotification::Link { up });
                 if let Some(lane) = self.lanes.get_mut(&link)
                     && let Some(known) = &mut lane.nic
                 {
@@ -310,7 +310,7 @@ impl<N: Network> Flows<N> {
                 self.close_flow(&flow, &why, None, now);
                 // If the flow is being opened, the reply to its program has this error instead.
                 if flow.at_driver.is_some() {
-                    self.tell_flow(number, FlowNews::Closed { flow: number, why });
+                    self.tell_flow(number, FlowNotification::Closed { flow: number, why });
                 }
             }
             return Found::Closed;
@@ -353,28 +353,28 @@ impl<N: Network> Flows<N> {
             replies::station_of(Some(station), setup.next_hop)
         };
         let mut wants = Vec::new();
-        let station = match &setup.speaks {
-            Speaks::Udp { local, remote } => {
+        let station = match &setup.endpoint {
+            Endpoint::Udp { local, remote } => {
                 wants.push((*local, false));
                 match remote {
                     Some(remote) => toward(self, remote.ip(), local.ip()),
                     None => Station::Any,
                 }
             }
-            Speaks::Group { local, group } => {
+            Endpoint::Group { local, group } => {
                 wants.extend([(*local, false), (*group, true)]);
                 replies::station_of(None, setup.next_hop)
             }
-            Speaks::Protocol {
+            Endpoint::Protocol {
                 local,
                 remote: Some(remote),
                 ..
             } => toward(self, *remote, *local),
-            Speaks::Protocol { .. } | Speaks::EtherType { .. } => Station::Any,
+            Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => Station::Any,
         };
         let mut held = Vec::new();
         for (at, group) in wants {
-            let end = if group { None } else { end(&setup.speaks) };
+            let end = if group { None } else { end(&setup.endpoint) };
             match self.hold(peer, Want { at, end, group }, index) {
                 Ok(at) => held.push(at),
                 Err(denied) => {

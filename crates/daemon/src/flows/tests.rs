@@ -9,8 +9,8 @@ mod scenarios;
 mod telling;
 
 use netnice_api::direct::{
-    Attach, ChangeFlow, CloseFlow, DirectAnswer, DirectRequest, FlowNews, FlowOpened, NextHop,
-    OpenFlow, ShapeDoc, Speaks,
+    Attach, ChangeFlow, CloseFlow, DirectReply, DirectRequest, Endpoint, FindNextHop,
+    FlowNotification, FlowOpened, OpenFlow, ShapeDoc,
 };
 use netnice_api::{LinkChange, Request, Response, Set};
 use netnice_core::units::{Instant, Nanos};
@@ -44,7 +44,7 @@ struct Stage {
 /// A program's side of its connection.
 struct Seat {
     guest: Guest,
-    news: mpsc::Receiver<FlowNews>,
+    news: mpsc::Receiver<FlowNotification>,
     peer: Peer,
     pid: u32,
 }
@@ -136,7 +136,7 @@ impl Stage {
         let seat = self.seat(peer, pid);
         let answer = self.attach(&seat, 10);
         match answer {
-            Response::Direct(DirectAnswer::Attached(attached)) => {
+            Response::Direct(DirectReply::Attached(attached)) => {
                 assert_eq!(attached.mode, "native");
             }
             other => panic!("{other:?}"),
@@ -187,7 +187,7 @@ impl Stage {
     /// Opens a flow, which must succeed.
     fn opened(&mut self, seat: &Seat, to: &str, contract: &str) -> FlowOpened {
         match self.open(seat, to, contract) {
-            Response::Direct(DirectAnswer::Opened(opened)) => opened,
+            Response::Direct(DirectReply::Opened(opened)) => opened,
             other => panic!("{other:?}"),
         }
     }
@@ -234,9 +234,12 @@ impl Stage {
     }
 
     fn answer(&mut self, call: &DriverCall) -> driver::Heard {
-        let (answer, fds) = self.driver.answer(&call.ask);
+        let (answer, fds) = self.driver.answer(&call.request);
         let id = call.id;
-        driver::Heard::Said(netnice_api::driver::DriverWord::Answer { id, answer }, fds)
+        driver::Heard::Said(
+            netnice_api::driver::DriverMessage::Reply { id, reply: answer },
+            fds,
+        )
     }
 
     /// Makes the driver answer again, first the calls made meanwhile.
@@ -280,7 +283,7 @@ impl Stage {
 }
 
 impl Seat {
-    fn heard(&mut self) -> Vec<FlowNews> {
+    fn heard(&mut self) -> Vec<FlowNotification> {
         let mut all = Vec::new();
         while let Ok(news) = self.news.try_recv() {
             all.push(news);
@@ -291,7 +294,7 @@ impl Seat {
 
 fn udp(local: &str, remote: Option<&str>, contract: &str) -> OpenFlow {
     OpenFlow {
-        speaks: Speaks::Udp {
+        endpoint: Endpoint::Udp {
             local: local.parse().expect("an address"),
             remote: remote.map(|remote| remote.parse().expect("an address")),
         },

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use netnice_api::direct::DirectAnswer;
+use netnice_api::direct::DirectReply;
 use netnice_api::frame::Decoder;
 use netnice_api::{Process, Request, Response, encode_response, fds};
 use netnice_kernel::process::PidFd;
@@ -132,7 +132,7 @@ impl Client {
                     None => return,
                 },
                 Some(news) = news.recv() => {
-                    let told = Response::Direct(DirectAnswer::News(news));
+                    let told = Response::Direct(DirectReply::Notification(news));
                     self.send(Kind::News, told.into()).await;
                     continue;
                 }
@@ -146,7 +146,7 @@ impl Client {
                 return self.send(Kind::Close, close).await;
             };
             let kind = match told.response {
-                Response::Direct(DirectAnswer::Attached(_)) => Kind::Attached,
+                Response::Direct(DirectReply::Attached(_)) => Kind::Attached,
                 _ => Kind::Answer,
             };
             self.send(kind, told).await;

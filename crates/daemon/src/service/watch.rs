@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use netnice_api::{LinkDoc, Moving, UsersDoc, Watch, WatchDoc, Watched, WatchedLink};
+use netnice_api::{LinkDoc, Traffic, UsersDoc, Watch, WatchDoc, Watched, WatchedLink};
 use netnice_core::admission::TargetId;
 use netnice_core::contract::Direction;
 use netnice_core::meter::Meter;
@@ -118,7 +118,7 @@ impl<H: Inventory> View<'_, H> {
         let meter = self.measured.rates.meter(held.id);
         let [sends, receives] = Direction::ALL.map(|direction| {
             let pace = paces[direction as usize];
-            Moving {
+            Traffic {
                 rate: pace.rate.0,
                 wait_ns: meter.flow(direction).queue_delay_ns,
                 drops: pace.drops,

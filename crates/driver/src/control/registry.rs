@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use netnice_api::direct::Term;
 use netnice_api::driver::{
-    CensusDoc, DriverFlow, DriverFlowDoc, FlowCounts, ProgramDoc, SpentDoc, TotalsDoc,
+    CensusDoc, DriverFlow, DriverFlowDoc, FlowCounts, ProgramDoc, TimeAccountingDoc, TotalsDoc,
     UserMemoryDoc,
 };
 use netnice_core::sched::Wire;
@@ -423,15 +423,15 @@ impl Registry {
                 })
                 .collect(),
             flows: Vec::with_capacity(self.flows.iter().len()),
-            spent: SpentDoc {
+            time: TimeAccountingDoc {
                 receiving_ns: sums.spent.receiving.0,
                 sending_ns: sums.spent.sending.0,
                 waiting_ns: sums.spent.waiting.0,
             },
             frames: sums.frames.map(setup::frames),
-            unasked: sums.spent.unasked,
-            awake: sums.awake,
-            confined: self.confined.clone(),
+            unrequested_doorbells: sums.spent.unasked,
+            pm_qos_held: sums.awake,
+            confinement: self.confined.clone(),
             memory: self
                 .files
                 .users()
@@ -441,7 +441,7 @@ impl Registry {
                     bytes: has.bytes,
                 })
                 .collect(),
-            discards: self.discards,
+            discard_patterns: self.discards,
             discarded: discarded
                 .chain(others)
                 .filter(|(_, count)| *count > 0)
@@ -611,7 +611,7 @@ impl Registry {
 pub fn wire(rate: u64, overhead: u64) -> Result<Wire, RegistryError> {
     let mut wire = Wire::new(Rate::new(rate).ok_or(RegistryError::Rate(rate))?);
     wire.overhead = Bytes(overhead);
-    wire.ahead = Nanos(netnice_api::driver::AHEAD_NS);
+    wire.ahead = Nanos(netnice_api::driver::SEND_AHEAD_NS);
     wire.longest = Bytes(setup::longest(crate::link::MAX_MTU, u32::MAX) as u64);
     Ok(wire)
 }

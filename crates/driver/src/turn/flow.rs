@@ -1,7 +1,7 @@
 //! One flow of the datapath: takes records from its rings, sends them, delivers received packets,
 //! and counts. A violation of the ring protocol is returned as a [`ProtocolViolation`].
 
-use netnice_api::driver::SHORTEST;
+use netnice_api::driver::MIN_PACKET_BYTES;
 
 use super::*;
 use crate::share::pool::Member;
@@ -209,7 +209,7 @@ impl Flow {
     /// The scheduler's view of a record that arrived at `came`: a packet of its length, and no
     /// longer than the flow can send.
     pub(super) fn packet(&self, record: &Record, came: Instant) -> Packet {
-        let length = Bytes(record.bytes() as u64).max(Bytes(SHORTEST));
+        let length = Bytes(record.bytes() as u64).max(Bytes(MIN_PACKET_BYTES));
         let length = length.min(Bytes(self.longest as u64));
         match record.begins_message() {
             true => Packet::first(length, came),

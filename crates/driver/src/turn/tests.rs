@@ -89,7 +89,7 @@ fn whatever_is_short_counts_as_the_shortest_packet() {
     talker.collects();
     let back = talker.back.len() as u64;
     // 12,500 bytes in 100 ms, and 125 of the burst.
-    let most = (12_500 + 125) / netnice_api::driver::SHORTEST + 1;
+    let most = (12_500 + 125) / netnice_api::driver::MIN_PACKET_BYTES + 1;
     assert!((most - 10..=most).contains(&back), "{back} of {most}");
 }
 
@@ -433,7 +433,8 @@ fn stopped(sends: Option<Sends>, frame: &[u8], stops: impl Fn(usize) -> (u64, u6
         rig.turn.left(|| left);
         rig.turn.publish();
         for frame in rig.card.sent.drain(..) {
-            let length = Bytes(frame.len() as u64).max(Bytes(netnice_api::driver::SHORTEST));
+            let length =
+                Bytes(frame.len() as u64).max(Bytes(netnice_api::driver::MIN_PACKET_BYTES));
             police.handle(Seen { at: left, length }).unwrap();
             seen += 1;
         }

@@ -323,7 +323,7 @@ fn check_confinement() -> Result<()> {
         let options = format!("--stay --self-check --mode {mode}");
         let mut driver = Driver::start(&world, &options)?;
         let mut daemon = driver.call()?;
-        let confined = daemon.census()?.confined;
+        let confined = daemon.census()?.confinement;
         println!("{mode}: {confined}");
         ensure!(confined.contains("no capability"), "{confined}");
         ensure!(!confined.contains("but not"), "{confined}");

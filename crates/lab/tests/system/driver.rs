@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::driver_client::{Caller, Driver, Program, flow, has_xdp, udp, wait_for};
 use anyhow::{Context, Result, ensure};
-use netnice_api::direct::Speaks;
+use netnice_api::direct::Endpoint;
 use netnice_api::driver::{
-    DriverAnswer, DriverCall, DriverEvent, DriverRequest, FlowCounts, FramesDoc,
+    DriverCall, DriverEvent, DriverReply, DriverRequest, FlowCounts, FramesDoc,
 };
-use netnice_api::encode_call;
+use netnice_api::encode_driver_call;
 use netnice_lab::experiment::bench::at;
 use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::world::{self, Family, Pair, World};
@@ -119,7 +119,7 @@ fn start_to_end(mode: &str, stays: bool) -> Result<()> {
     let totals = rig.daemon.totals()?;
     ensure!((totals.sent, totals.delivered) == (20, 20), "{totals:?}");
     let closed = rig.daemon.ask(DriverRequest::Close { flow: number })?;
-    let DriverAnswer::Closed(last) = closed else {
+    let DriverReply::Closed(last) = closed else {
         anyhow::bail!("{closed:?}")
     };
     ensure!(*last == *counts, "{last:?}");
@@ -156,7 +156,7 @@ fn kill_each() -> Result<()> {
     killed.kill();
     let event = rig.daemon.event(EVENT_TIMEOUT).context("killed")?;
     let program = killed.number;
-    ensure!(event == DriverEvent::Gone { program }, "{event:?}");
+    ensure!(event == DriverEvent::ProgramEnded { program }, "{event:?}");
     rig.there_and_back(&mut good)?;
     // Case: a program violates the protocol.
     let mut bad = rig.program()?;
@@ -164,13 +164,13 @@ fn kill_each() -> Result<()> {
     // Its flow has the slot of the killed program's flow, but not its number.
     let answer = rig.daemon.ask(DriverRequest::Close { flow: late })?;
     ensure!(
-        matches!(answer, DriverAnswer::Failed { .. }),
+        matches!(answer, DriverReply::Failed { .. }),
         "{late}: {answer:?}"
     );
     ensure!(bad.flow()?.is_open());
     bad.violate_a_rule()?;
     let event = rig.daemon.event(EVENT_TIMEOUT).context("expelled")?;
-    let DriverEvent::Expelled { program, why } = &event else {
+    let DriverEvent::ProgramDisconnected { program, why } = &event else {
         anyhow::bail!("{event:?}")
     };
     ensure!(
@@ -221,7 +221,10 @@ fn change_interface(mode: &str) -> Result<()> {
     let device = rig.device();
     rig.client_ip(&format!("link del {device}"))?;
     let event = rig.daemon.event(EVENT_TIMEOUT)?;
-    ensure!(matches!(event, DriverEvent::Lost { .. }), "{event:?}");
+    ensure!(
+        matches!(event, DriverEvent::InterfaceLost { .. }),
+        "{event:?}"
+    );
     wait_for("it ends", || Ok(!rig.driver.is_running()))?;
     ensure!(rig.driver.files().is_empty(), "{:?}", rig.driver.files());
     Ok(())
@@ -331,7 +334,7 @@ fn send_invalid_requests(rig: &mut Rig, program: &Program) -> Result<()> {
     let asked = flow(&rig.world, program, PORT, Some(PEER))?;
     let wrong = |change: &dyn Fn(&mut netnice_api::driver::DriverFlow)| {
         let mut asked = asked.clone();
-        asked.speaks = flow(&rig.world, program, PORT + 9, Some(PEER))?.speaks;
+        asked.endpoint = flow(&rig.world, program, PORT + 9, Some(PEER))?.endpoint;
         change(&mut asked);
         anyhow::Ok(DriverRequest::Open(Box::new(asked)))
     };
@@ -347,7 +350,7 @@ fn send_invalid_requests(rig: &mut Rig, program: &Program) -> Result<()> {
         (wrong(&|flow| flow.shape.chunks = 60_000)?, "bytes"),
         (wrong(&|flow| flow.mtu = 20)?, "frames of at most"),
         (
-            wrong(&|flow| flow.receive_share = Some(2_000_000))?,
+            wrong(&|flow| flow.receive_budget = Some(2_000_000))?,
             "2000000",
         ),
         (DriverRequest::Close { flow: 99 }, "flow 99"),
@@ -365,14 +368,14 @@ fn send_invalid_requests(rig: &mut Rig, program: &Program) -> Result<()> {
                 uid: 0,
                 flows: 1,
                 bytes: 4096,
-                most: None,
+                memory_limit: None,
             },
             "pidfd",
         ),
     ];
     for (ask, said) in cases {
         let answer = rig.daemon.ask(ask.clone())?;
-        let DriverAnswer::Failed { why } = &answer else {
+        let DriverReply::Failed { why } = &answer else {
             anyhow::bail!("{ask:?}: {answer:?}")
         };
         ensure!(why.contains(said), "{ask:?}: {why}");
@@ -382,9 +385,9 @@ fn send_invalid_requests(rig: &mut Rig, program: &Program) -> Result<()> {
 
 /// Bytes that are no request end the connection after an error message.
 fn send_invalid_bytes(rig: &Rig) -> Result<()> {
-    let mut long = encode_call(&DriverCall {
+    let mut long = encode_driver_call(&DriverCall {
         id: 1,
-        ask: DriverRequest::Census,
+        request: DriverRequest::Census,
     })?;
     long[0] = 0x7f;
     let garbage: [(&[u8], &str); 4] = [
@@ -580,7 +583,7 @@ fn open_all(rig: &mut Rig, all: &[Program], each: usize) -> Result<f64> {
         for flow in 0..each {
             let mut asked = template.clone();
             asked.program = program.number;
-            let Speaks::Udp { local, .. } = &mut asked.speaks else {
+            let Endpoint::Udp { local, .. } = &mut asked.endpoint else {
                 anyhow::bail!("UDP")
             };
             local.set_port(10_000 + (k * each + flow) as u16);
@@ -589,7 +592,7 @@ fn open_all(rig: &mut Rig, all: &[Program], each: usize) -> Result<f64> {
             if calls.len() == 50 {
                 for call in calls.drain(..) {
                     let answer = rig.daemon.await_answer(call)?;
-                    let open = matches!(answer, DriverAnswer::Opened { .. });
+                    let open = matches!(answer, DriverReply::Opened { .. });
                     ensure!(open, "{answer:?}");
                 }
             }

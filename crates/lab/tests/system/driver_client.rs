@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use etherparse::PacketBuilder;
 use netnice_api::RuntimeDir;
-use netnice_api::direct::{ShapeDoc, Speaks};
+use netnice_api::direct::{Endpoint, ShapeDoc};
 use netnice_api::driver::{
-    CensusDoc, DriverAnswer, DriverCall, DriverEvent, DriverFlow, DriverRequest, DriverWord,
+    CensusDoc, DriverCall, DriverEvent, DriverFlow, DriverMessage, DriverReply, DriverRequest,
     TotalsDoc,
 };
-use netnice_api::frame::{Decoder, LONGEST_WORD};
-use netnice_api::{decode_word, encode_call, fds};
+use netnice_api::frame::{Decoder, LONGEST_DRIVER_MESSAGE};
+use netnice_api::{decode_driver_message, encode_driver_call, fds};
 use netnice_driver::link::Interface;
 use netnice_kernel::process::PidFd;
 use netnice_lab::direct::shared::Shared;
@@ -92,7 +92,7 @@ impl Driver {
         stream.set_read_timeout(Some(EVENT_TIMEOUT))?;
         Ok(Caller {
             stream,
-            decoder: Decoder::new(LONGEST_WORD),
+            decoder: Decoder::new(LONGEST_DRIVER_MESSAGE),
             descriptors: VecDeque::new(),
             events: VecDeque::new(),
             next: 1,
@@ -165,12 +165,12 @@ pub struct Caller {
 
 impl Caller {
     /// Sends a request and waits for the answer.
-    pub fn ask(&mut self, ask: DriverRequest) -> Result<DriverAnswer> {
+    pub fn ask(&mut self, ask: DriverRequest) -> Result<DriverReply> {
         self.ask_with(ask, None)
     }
 
     /// Sends a request with a descriptor and waits for the answer.
-    pub fn ask_with(&mut self, ask: DriverRequest, fd: Option<&PidFd>) -> Result<DriverAnswer> {
+    pub fn ask_with(&mut self, ask: DriverRequest, fd: Option<&PidFd>) -> Result<DriverReply> {
         let id = self.send_request(ask, fd)?;
         self.await_answer(id)
     }
@@ -179,7 +179,7 @@ impl Caller {
     pub fn send_request(&mut self, ask: DriverRequest, fd: Option<&PidFd>) -> Result<u64> {
         let id = self.next;
         self.next += 1;
-        let bytes = encode_call(&DriverCall { id, ask })?;
+        let bytes = encode_driver_call(&DriverCall { id, request: ask })?;
         let fd: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
         let sent = fds::send(self.stream.as_fd(), &bytes, &fd)?;
         ensure!(sent == bytes.len(), "the driver reads too slowly");
@@ -187,11 +187,11 @@ impl Caller {
     }
 
     /// The answer to the request `asked`.
-    pub fn await_answer(&mut self, asked: u64) -> Result<DriverAnswer> {
+    pub fn await_answer(&mut self, asked: u64) -> Result<DriverReply> {
         loop {
             match self.read_message()? {
-                DriverWord::Event(event) => self.events.push_back(event),
-                DriverWord::Answer { id, answer } => {
+                DriverMessage::Event(event) => self.events.push_back(event),
+                DriverMessage::Reply { id, reply: answer } => {
                     ensure!(id == asked, "an answer to {id}, and {asked} was asked");
                     return Ok(answer);
                 }
@@ -202,21 +202,21 @@ impl Caller {
     /// Sends a request that must be answered with `Done`.
     pub fn done(&mut self, ask: DriverRequest) -> Result<()> {
         match self.ask(ask)? {
-            DriverAnswer::Done => Ok(()),
+            DriverReply::Done => Ok(()),
             other => bail!("{other:?}"),
         }
     }
 
     pub fn census(&mut self) -> Result<CensusDoc> {
         match self.ask(DriverRequest::Census)? {
-            DriverAnswer::Census(census) => Ok(*census),
+            DriverReply::Census(census) => Ok(*census),
             other => bail!("{other:?}"),
         }
     }
 
     pub fn totals(&mut self) -> Result<TotalsDoc> {
         match self.ask(DriverRequest::Totals)? {
-            DriverAnswer::Totals(totals) => Ok(totals),
+            DriverReply::Totals(totals) => Ok(totals),
             other => bail!("{other:?}"),
         }
     }
@@ -230,15 +230,15 @@ impl Caller {
         let word = self.read_message();
         self.stream.set_read_timeout(Some(EVENT_TIMEOUT))?;
         match word? {
-            DriverWord::Event(event) => Ok(event),
+            DriverMessage::Event(event) => Ok(event),
             other => bail!("{other:?}"),
         }
     }
 
     /// The error with which the driver closes the connection.
     pub fn closing_error(&mut self) -> Result<String> {
-        let DriverWord::Answer {
-            answer: DriverAnswer::Failed { why },
+        let DriverMessage::Reply {
+            reply: DriverReply::Failed { why },
             ..
         } = self.read_message()?
         else {
@@ -251,13 +251,13 @@ impl Caller {
         Ok(why)
     }
 
-    fn read_message(&mut self) -> Result<DriverWord> {
+    fn read_message(&mut self) -> Result<DriverMessage> {
         let mut bytes = [0; 64 * 1024];
         loop {
             if let Some(body) = self.decoder.poll()? {
-                return Ok(decode_word(&body)?);
+                return Ok(decode_driver_message(&body)?);
             }
-            let received = fds::receive(self.stream.as_fd(), &mut bytes, fds::MOST)?;
+            let received = fds::receive(self.stream.as_fd(), &mut bytes, fds::MAX_FDS)?;
             ensure!(received.bytes > 0, "the driver hung up");
             ensure!(!received.surplus);
             self.descriptors.extend(received.fds);
@@ -308,10 +308,10 @@ impl Program {
             uid,
             flows,
             bytes,
-            most,
+            memory_limit: most,
         };
         let answer = daemon.ask_with(asked, Some(&pidfd))?;
-        let DriverAnswer::Attached { program } = answer else {
+        let DriverReply::Attached { program } = answer else {
             bail!("{answer:?}")
         };
         let mut descriptor = || daemon.descriptors.pop_front().context("three descriptors");
@@ -352,7 +352,7 @@ impl Program {
             receive_entries: asked.shape.receive_entries,
         };
         let answer = daemon.ask(DriverRequest::Open(Box::new(asked)))?;
-        let DriverAnswer::Opened { flow, slot, offset } = answer else {
+        let DriverReply::Opened { flow, slot, offset } = answer else {
             bail!("{answer:?}")
         };
         let place = FlowLocation {
@@ -510,14 +510,14 @@ pub fn flow(world: &World, program: &Program, port: u16, to: Option<u16>) -> Res
     Ok(DriverFlow {
         program: program.number,
         number: port.into(),
-        speaks: Speaks::Udp { local, remote },
+        endpoint: Endpoint::Udp { local, remote },
         next_hop: Some(mac(world.server())?),
         mtu: 1500,
         contract: "weight 100".to_owned(),
         granted: None,
         shape: SHAPE,
         in_order: false,
-        receive_share: None,
+        receive_budget: None,
     })
 }
 

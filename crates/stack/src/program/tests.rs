@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::FlowNews;
+use netnice_api::direct::FlowNotification;
 use netnice_ring::Status;
 use netnice_ring::layout::SetupError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -32,7 +32,7 @@ fn attach(daemon: &FakeDaemon) -> Program {
     assert_eq!(program.mode(), Some("native"));
     assert_eq!(
         program.next_notification(),
-        Some(FlowNews::Link { up: true })
+        Some(FlowNotification::Link { up: true })
     );
     assert_eq!(program.next_notification(), None);
     program
@@ -269,7 +269,10 @@ fn the_largest_payload_follows_the_path_mtu() {
     let (mut here, mut there) = pair(&program, false);
     let flow = here.id().unwrap();
     assert_eq!(here.longest(), 1472);
-    daemon.send(DaemonCommand::Notify(FlowNews::Mtu { flow, mtu: 1280 }));
+    daemon.send(DaemonCommand::Notify(FlowNotification::Mtu {
+        flow,
+        mtu: 1280,
+    }));
     // The thread that waits for the other flow reads the notification, because there is one
     // connection.
     assert!(matches!(
@@ -284,10 +287,13 @@ fn the_largest_payload_follows_the_path_mtu() {
     here.try_send(&[0; 1252]).unwrap();
     assert_eq!(
         program.next_notification(),
-        Some(FlowNews::Mtu { flow, mtu: 1280 })
+        Some(FlowNotification::Mtu { flow, mtu: 1280 })
     );
     // A buffer limits the payload, whatever the link carries.
-    daemon.send(DaemonCommand::Notify(FlowNews::Mtu { flow, mtu: 9000 }));
+    daemon.send(DaemonCommand::Notify(FlowNotification::Mtu {
+        flow,
+        mtu: 9000,
+    }));
     let begin = Instant::now();
     while program.next_notification().is_none() {
         assert!(begin.elapsed() < Duration::from_secs(20));
@@ -333,7 +339,7 @@ fn the_end_of_a_flow_or_of_the_driver_wakes_waiting_threads() {
         let error = here.recv(&mut [0; 10], SOON).unwrap_err();
         (here, error.to_string())
     });
-    daemon.send(DaemonCommand::Notify(FlowNews::Closed {
+    daemon.send(DaemonCommand::Notify(FlowNotification::Closed {
         flow,
         why: "its route is over wire1".into(),
     }));
@@ -346,7 +352,7 @@ fn the_end_of_a_flow_or_of_the_driver_wakes_waiting_threads() {
         std::thread::spawn(move || there.recv(&mut [0; 10], SOON).unwrap_err().to_string()),
         std::thread::spawn(move || third.recv(&mut [0; 10], SOON).unwrap_err().to_string()),
     ];
-    let ended = FlowNews::Ended {
+    let ended = FlowNotification::Ended {
         why: "the driver of wire0 was killed".into(),
     };
     daemon.send(DaemonCommand::Notify(ended.clone()));
@@ -382,7 +388,10 @@ fn a_closed_flow_reports_the_reason_although_the_message_is_late() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let why = "the policy says so".to_string();
-    daemon.send(DaemonCommand::Notify(FlowNews::Closed { flow, why }));
+    daemon.send(DaemonCommand::Notify(FlowNotification::Closed {
+        flow,
+        why,
+    }));
     let said = "the flow is closed: the policy says so";
     assert_eq!(here.send(b"x", None).unwrap_err().to_string(), said);
     assert_eq!(here.try_send(b"x").unwrap_err().to_string(), said);
@@ -440,23 +449,26 @@ fn one_descriptor_reports_packets_and_notifications() {
     // A notification about a flow reports its slot. A notification about a link reports no slot,
     // but wakes the program.
     let flow = there.id().unwrap();
-    daemon.send(DaemonCommand::Notify(FlowNews::Mtu { flow, mtu: 1000 }));
+    daemon.send(DaemonCommand::Notify(FlowNotification::Mtu {
+        flow,
+        mtu: 1000,
+    }));
     wait_for(there.slot());
     assert_eq!(
         program.next_notification(),
-        Some(FlowNews::Mtu { flow, mtu: 1000 })
+        Some(FlowNotification::Mtu { flow, mtu: 1000 })
     );
     assert_eq!(there.longest(), 972);
     // Another thread's call reads the notification from the connection, and still wakes the
     // sleeping thread.
     assert!(program.arm());
-    daemon.send(DaemonCommand::Notify(FlowNews::Link { up: false }));
+    daemon.send(DaemonCommand::Notify(FlowNotification::Link { up: false }));
     here.change("slice 2ms/20ms").unwrap();
     assert!(readable(&program, 20_000));
     program.poll(|_| {});
     assert_eq!(
         program.next_notification(),
-        Some(FlowNews::Link { up: false })
+        Some(FlowNotification::Link { up: false })
     );
     // The driver closes a flow, and the daemon's message follows.
     daemon.send(DaemonCommand::CloseSilently(flow));
@@ -464,7 +476,10 @@ fn one_descriptor_reports_packets_and_notifications() {
     let error = there.try_recv(&mut [0; 10]).unwrap_err();
     assert!(matches!(error, StackError::WouldBlock), "{error}");
     let why = "its time is over".to_string();
-    daemon.send(DaemonCommand::Notify(FlowNews::Closed { flow, why }));
+    daemon.send(DaemonCommand::Notify(FlowNotification::Closed {
+        flow,
+        why,
+    }));
     wait_for(there.slot());
     let error = there.try_recv(&mut [0; 10]).unwrap_err();
     assert_eq!(error.to_string(), "the flow is closed: its time is over");

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use netnice_api::direct::{OpenFlow, ShapeDoc, Speaks};
+use netnice_api::direct::{Endpoint, OpenFlow, ShapeDoc};
 use netnice_ring::Shape;
 use netnice_ring::layout::{SetupError, ShapeError};
 
@@ -94,19 +94,19 @@ impl UdpOptions {
     pub(crate) fn request(&self) -> Result<(OpenFlow, Shape), SetupError> {
         let shape = self.buffers.shape()?;
         let local = self.local;
-        let speaks = match self.remote {
-            Remote::One(remote) => Speaks::Udp {
+        let endpoint = match self.remote {
+            Remote::One(remote) => Endpoint::Udp {
                 local,
                 remote: Some(remote),
             },
-            Remote::Any => Speaks::Udp {
+            Remote::Any => Endpoint::Udp {
                 local,
                 remote: None,
             },
-            Remote::Group(group) => Speaks::Group { local, group },
+            Remote::Group(group) => Endpoint::Group { local, group },
         };
         let open = OpenFlow {
-            speaks,
+            endpoint,
             contract: self.contract.clone(),
             shape: ShapeDoc {
                 chunk_bytes: shape.chunk_bytes,

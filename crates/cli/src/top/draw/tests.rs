@@ -1,4 +1,4 @@
-use netnice_api::{Connection, ConnectionsDoc, Moving, WatchDoc, Watched, WatchedLink};
+use netnice_api::{Connection, ConnectionsDoc, Traffic, WatchDoc, Watched, WatchedLink};
 use netnice_core::units::Nanos;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -33,8 +33,8 @@ fn drawn(screen: &mut Screen, style: TerminalStyle, width: u16, height: u16) -> 
     (0..height).map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn moving(rate: u64, wait_ns: u64, drops: u64, held: u64) -> Moving {
-    Moving {
+fn moving(rate: u64, wait_ns: u64, drops: u64, held: u64) -> Traffic {
+    Traffic {
         rate,
         wait_ns,
         drops,

@@ -1,6 +1,6 @@
 use netnice_api::{
-    Clear, ClearWhat, Connections, ConnectionsDoc, Done, Failed, Gate, Moving, Refused, Request,
-    Response, Set, WatchDoc, Watched,
+    Clear, ClearWhat, Connections, ConnectionsDoc, Done, Failed, Refused, RefusedBy, Request,
+    Response, Set, Traffic, WatchDoc, Watched,
 };
 use netnice_core::units::{Instant, Nanos};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -34,9 +34,9 @@ fn doc() -> WatchDoc {
     let target = |name: &str, rate| Watched {
         target: name.into(),
         up: Some(4_000_000),
-        sends: Moving {
+        sends: Traffic {
             rate,
-            ..Moving::default()
+            ..Traffic::default()
         },
         ..Watched::default()
     };
@@ -212,7 +212,7 @@ fn the_answer_to_a_change_is_shown() {
         panic!("{sent:?}");
     };
     let refused = Refused {
-        by: Gate::Permission,
+        by: RefusedBy::Permission,
         text: "process 1 belongs to root,\n  not to you".into(),
     };
     answer(&mut screen, request, Response::Refused(refused));

@@ -1,12 +1,12 @@
-use netnice_api::{HistoryDoc, Moving, TargetHistory, WatchDoc, Watched};
+use netnice_api::{HistoryDoc, TargetHistory, Traffic, WatchDoc, Watched};
 use netnice_core::contract::Direction;
 
 use super::{HISTORY_POINTS, Row, Sort, Table, View};
 
 fn target(name: &str, inside: Option<usize>, up: u64, down: u64) -> Watched {
-    let rate = |rate| Moving {
+    let rate = |rate| Traffic {
         rate,
-        ..Moving::default()
+        ..Traffic::default()
     };
     Watched {
         target: name.into(),

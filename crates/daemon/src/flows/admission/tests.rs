@@ -35,7 +35,7 @@ fn played(room: &Room, rate: Rate, flows: &[(Contract, u64)]) -> Vec<f64> {
     let wire = Wire {
         rate,
         overhead: room.overhead,
-        ahead: Nanos(AHEAD_NS),
+        ahead: Nanos(SEND_AHEAD_NS),
         longest: room.longest,
         ..Wire::new(rate)
     };
@@ -92,7 +92,12 @@ fn what_is_admitted_is_kept_whatever_the_sizes() {
     ] {
         let (room, held) = (room(overhead), contracts(&texts));
         let need = room.need(&held).expect("admitted");
-        for sizes in [[SHORTEST, 1514], [1514, SHORTEST], [60, 60], [700, 700]] {
+        for sizes in [
+            [MIN_PACKET_BYTES, 1514],
+            [1514, MIN_PACKET_BYTES],
+            [60, 60],
+            [700, 700],
+        ] {
             let sizes = sizes.into_iter().chain([1514]);
             let flows: Vec<_> = held.iter().cloned().zip(sizes).collect();
             let got = played(&room, need, &flows);

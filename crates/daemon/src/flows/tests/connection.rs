@@ -6,9 +6,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
 use netnice_api::RuntimeDir;
-use netnice_api::driver::{DriverAnswer, DriverCall, DriverRequest, DriverWord};
-use netnice_api::frame::{Decoder, LONGEST_CALL};
-use netnice_api::{decode_call, encode_word, fds};
+use netnice_api::driver::{DriverCall, DriverMessage, DriverReply, DriverRequest};
+use netnice_api::frame::{Decoder, LONGEST_DRIVER_CALL};
+use netnice_api::{decode_driver_call, encode_driver_message, fds};
 use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 
@@ -29,12 +29,12 @@ fn listens(folder: &std::path::Path) -> UnixListener {
     UnixListener::bind(&socket).expect("a socket")
 }
 
-fn word(id: u64, answer: DriverAnswer) -> Vec<u8> {
-    encode_word(&DriverWord::Answer { id, answer }).expect("a frame")
+fn word(id: u64, answer: DriverReply) -> Vec<u8> {
+    encode_driver_message(&DriverMessage::Reply { id, reply: answer }).expect("a frame")
 }
 
 fn call(id: u64, ask: DriverRequest) -> driver::Call {
-    (DriverCall { id, ask }, None)
+    (DriverCall { id, request: ask }, None)
 }
 
 fn census() -> Vec<driver::Call> {
@@ -82,7 +82,7 @@ fn descriptors_stay_with_the_attachment_that_they_came_with() {
     let listener = listens(&folder);
     let driver = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a daemon");
-        let mut decoder = Decoder::new(LONGEST_CALL);
+        let mut decoder = Decoder::new(LONGEST_DRIVER_CALL);
         let mut bytes = [0; 4096];
         let mut beside = Vec::new();
         let call = loop {
@@ -90,27 +90,29 @@ fn descriptors_stay_with_the_attachment_that_they_came_with() {
             decoder.push(&bytes[..received.bytes]);
             beside.extend(received.fds);
             if let Some(body) = decoder.poll().expect("a frame") {
-                break decode_call(&body).expect("a call");
+                break decode_driver_call(&body).expect("a call");
             }
         };
         assert_eq!((call.id, beside.len()), (9, 1));
         // The descriptors may be received together with the end of the message before theirs.
-        stream
-            .write_all(&word(1, DriverAnswer::Done))
-            .expect("said");
-        let attached = word(2, DriverAnswer::Attached { program: 0 });
+        stream.write_all(&word(1, DriverReply::Done)).expect("said");
+        let attached = word(2, DriverReply::Attached { program: 0 });
         let three = [any_fd(), any_fd(), any_fd()];
         let three = three.each_ref().map(AsFd::as_fd);
         let sent = fds::send(stream.as_fd(), &attached, &three).expect("said");
         stream.write_all(&attached[sent..]).expect("said");
-        stream
-            .write_all(&word(3, DriverAnswer::Done))
-            .expect("said");
+        stream.write_all(&word(3, DriverReply::Done)).expect("said");
         drop(stream.shutdown(std::net::Shutdown::Write));
         let _ = stream.read(&mut bytes);
     });
     let ask = DriverRequest::Census;
-    let asked = (DriverCall { id: 9, ask }, Some(any_fd()));
+    let asked = (
+        DriverCall {
+            id: 9,
+            request: ask,
+        },
+        Some(any_fd()),
+    );
     let all = heard(&folder, vec![asked]);
     driver.join().expect("the driver is content");
     std::fs::remove_dir_all(&folder).expect("removed");
@@ -159,7 +161,7 @@ fn a_word_as_long_as_a_census_of_all_flows_is_understood() {
         let (mut stream, _) = listener.accept().expect("a daemon");
         let why = "x".repeat(65_536 * 800);
         stream
-            .write_all(&word(9, DriverAnswer::Failed { why }))
+            .write_all(&word(9, DriverReply::Failed { why }))
             .expect("said");
         drop(stream.shutdown(std::net::Shutdown::Write));
         let _ = stream.read(&mut [0; 64]);
@@ -174,7 +176,7 @@ fn a_word_as_long_as_a_census_of_all_flows_is_understood() {
 
 /// The ids of the next `count` calls that a driver receives.
 fn hears(stream: &mut UnixStream, count: usize) -> Vec<u64> {
-    let mut decoder = Decoder::new(LONGEST_CALL);
+    let mut decoder = Decoder::new(LONGEST_DRIVER_CALL);
     let mut bytes = [0; 64 * 1024];
     let mut ids = Vec::new();
     while ids.len() < count {
@@ -182,7 +184,7 @@ fn hears(stream: &mut UnixStream, count: usize) -> Vec<u64> {
         assert!(read > 0, "{ids:?}");
         decoder.push(&bytes[..read]);
         while let Some(body) = decoder.poll().expect("a frame") {
-            ids.push(decode_call(&body).expect("a call").id);
+            ids.push(decode_driver_call(&body).expect("a call").id);
         }
     }
     ids
@@ -195,11 +197,12 @@ fn a_call_that_is_too_long_is_answered_at_once_and_ends_nothing() {
     let driver = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a daemon");
         assert_eq!(hears(&mut stream, 2), [7, 9]);
-        stream
-            .write_all(&word(9, DriverAnswer::Done))
-            .expect("said");
+        stream.write_all(&word(9, DriverReply::Done)).expect("said");
     });
-    let mut asked = vec![discard(7, LONGEST_CALL / 2), discard(8, LONGEST_CALL)];
+    let mut asked = vec![
+        discard(7, LONGEST_DRIVER_CALL / 2),
+        discard(8, LONGEST_DRIVER_CALL),
+    ];
     asked.extend(census());
     let all = heard(&folder, asked);
     driver.join().expect("the driver is content");
@@ -211,12 +214,12 @@ fn a_call_that_is_too_long_is_answered_at_once_and_ends_nothing() {
         panic!("{said:?}");
     };
     assert!(
-        matches!(long, Heard::Said(DriverWord::Answer { id: 8, answer: DriverAnswer::Failed { why } }, _)
-            if why.contains("longer than the 1048576 allowed")),
+        matches!(long, Heard::Said(DriverMessage::Reply { id: 8, reply: DriverReply::Failed { why } }, _)
+            if why.contains("at most 1048576 are allowed")),
         "{long:?}"
     );
     assert!(
-        matches!(done, Heard::Said(DriverWord::Answer { id: 9, .. }, _)),
+        matches!(done, Heard::Said(DriverMessage::Reply { id: 9, .. }, _)),
         "{done:?}"
     );
 }
@@ -229,12 +232,14 @@ fn what_a_driver_says_is_read_while_it_takes_no_call() {
         let (mut stream, _) = listener.accept().expect("a daemon");
         let patience = Some(std::time::Duration::from_secs(10));
         stream.set_write_timeout(patience).expect("it can");
-        let why = "x".repeat(8 * LONGEST_CALL);
-        let long = word(6, DriverAnswer::Failed { why });
+        let why = "x".repeat(8 * LONGEST_DRIVER_CALL);
+        let long = word(6, DriverReply::Failed { why });
         stream.write_all(&long).expect("the daemon reads");
         assert_eq!(hears(&mut stream, 4), [0, 1, 2, 3]);
     });
-    let asked = (0..4).map(|id| discard(id, LONGEST_CALL / 2)).collect();
+    let asked = (0..4)
+        .map(|id| discard(id, LONGEST_DRIVER_CALL / 2))
+        .collect();
     let all = heard(&folder, asked);
     driver.join().expect("the driver is content");
     std::fs::remove_dir_all(&folder).expect("removed");

@@ -1,6 +1,6 @@
 //! A driver that answers late: the records match what it did in the end.
 
-use netnice_api::driver::{DriverEvent, DriverWord};
+use netnice_api::driver::{DriverEvent, DriverMessage};
 
 use super::*;
 use crate::flows::driver::Heard;
@@ -152,7 +152,7 @@ fn what_is_asked_of_a_flow_before_its_end_is_heard_changes_no_other() {
     assert!(told.contains("no such flow"), "{told}");
     stage.opened(&other, "10.0.0.2:1", "");
     let before = stage.driver.flows.clone();
-    let event = DriverWord::Event(DriverEvent::Gone { program });
+    let event = DriverMessage::Event(DriverEvent::ProgramEnded { program });
     let heard = Heard::Said(event, Vec::new());
     stage
         .flows

@@ -1,6 +1,6 @@
 //! Events in the life of an open flow.
 
-use netnice_api::driver::{DriverEvent, DriverWord};
+use netnice_api::driver::{DriverEvent, DriverMessage};
 use netnice_kernel::routes::Neighbour;
 use std::net::IpAddr;
 
@@ -30,7 +30,7 @@ fn a_station_that_is_not_known_is_asked_for_and_waited_for() {
         next_hop: host(2),
     });
     let told = answer.try_recv().expect("an answer").response;
-    let Response::Direct(DirectAnswer::Opened(opened)) = told else {
+    let Response::Direct(DirectReply::Opened(opened)) = told else {
         panic!("{told:?}");
     };
     assert_eq!(opened.next_hop, Some([7; 6]));
@@ -51,15 +51,15 @@ fn hosts_of_flows_to_any_host_are_asked_for_one_by_one() {
     let seat = stage.program(&ANN, 8);
     let open = DirectRequest::Open(udp("10.0.0.100:0", None, ""));
     let opened = stage.tell(&seat, open);
-    let Some(Response::Direct(DirectAnswer::Opened(opened))) = opened else {
+    let Some(Response::Direct(DirectReply::Opened(opened))) = opened else {
         panic!("{opened:?}");
     };
     assert_eq!(opened.next_hop, None);
-    let to = DirectRequest::NextHop(NextHop {
+    let to = DirectRequest::NextHop(FindNextHop {
         to: [10, 1, 2, 3].into(),
     });
     let told = stage.tell(&seat, to);
-    let Some(Response::Direct(DirectAnswer::Hop(hop))) = told else {
+    let Some(Response::Direct(DirectReply::NextHop(hop))) = told else {
         panic!("{told:?}");
     };
     assert_eq!((hop.mac, hop.mtu), ([2, 0, 0, 0, 0, 1], 1400));
@@ -89,7 +89,7 @@ fn a_station_that_changes_is_told_to_driver_and_program() {
     });
     assert_eq!(hop(&stage), Some([9; 6]));
     let mac = Some([9; 6]);
-    assert_eq!(seat.heard(), [FlowNews::NextHop { flow, mac }]);
+    assert_eq!(seat.heard(), [FlowNotification::NextHop { flow, mac }]);
     stage
         .flows
         .network
@@ -100,7 +100,10 @@ fn a_station_that_changes_is_told_to_driver_and_program() {
         next_hop: host(2),
     });
     assert_eq!(hop(&stage), None);
-    assert_eq!(seat.heard(), [FlowNews::NextHop { flow, mac: None }]);
+    assert_eq!(
+        seat.heard(),
+        [FlowNotification::NextHop { flow, mac: None }]
+    );
     // The kernel is regularly told that the next hop is in use.
     stage.flows.network.solicited.clear();
     stage.flows.tick(stage.now);
@@ -116,7 +119,7 @@ fn a_flow_whose_way_leads_elsewhere_is_closed_and_told_where() {
     stage.flows.network.moved.insert(host(2), 3);
     stage.changed(Change::Routes);
     match seat.heard().as_slice() {
-        [FlowNews::Closed { flow: closed, why }] => {
+        [FlowNotification::Closed { flow: closed, why }] => {
             assert_eq!(*closed, flow);
             assert!(why.contains("leads over eth1 now"), "{why}");
         }
@@ -170,7 +173,7 @@ fn a_link_that_goes_down_and_comes_up_is_told() {
     stage.changed(Change::Routes);
     stage.flows.network.up = true;
     stage.changed(Change::Routes);
-    let up = |up| FlowNews::Link { up };
+    let up = |up| FlowNotification::Link { up };
     assert_eq!(seat.heard(), [up(false), up(true)]);
     assert_eq!(stage.driver.flows.len(), 1);
 }
@@ -187,7 +190,7 @@ fn a_driver_that_ends_closes_all_and_the_next_attachment_starts_one_anew() {
         .flows
         .heard(&mut stage.service, &eth0(), heard, stage.now);
     match seat.heard().as_slice() {
-        [FlowNews::Ended { why }] => assert!(why.contains("has ended"), "{why}"),
+        [FlowNotification::Ended { why }] => assert!(why.contains("has ended"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert!(stage.flows.held_ports().is_empty());
@@ -195,7 +198,7 @@ fn a_driver_that_ends_closes_all_and_the_next_attachment_starts_one_anew() {
     assert!(words(&stage.open(&seat, "10.0.0.2:1", "")).contains("attach"));
     let again = stage.attach(&seat, 3);
     assert!(
-        matches!(again, Response::Direct(DirectAnswer::Attached(_))),
+        matches!(again, Response::Direct(DirectReply::Attached(_))),
         "{again:?}"
     );
     assert_eq!(stage.driver.starts, 2);
@@ -210,7 +213,7 @@ fn who_is_expelled_hears_by_which_rule_and_the_others_go_on() {
     stage.opened(&good, "10.0.0.3:1", "");
     let program = stage.driver.flows.values().next().expect("a flow").program;
     let why = "R12: the cursor went back".to_owned();
-    let event = DriverWord::Event(DriverEvent::Expelled { program, why });
+    let event = DriverMessage::Event(DriverEvent::ProgramDisconnected { program, why });
     stage.flows.heard(
         &mut stage.service,
         &eth0(),
@@ -218,7 +221,7 @@ fn who_is_expelled_hears_by_which_rule_and_the_others_go_on() {
         stage.now,
     );
     match bad.heard().as_slice() {
-        [FlowNews::Ended { why }] => assert!(why.contains("R12"), "{why}"),
+        [FlowNotification::Ended { why }] => assert!(why.contains("R12"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(stage.flows.held_ports().len(), 1);
@@ -240,15 +243,15 @@ fn a_daemon_that_starts_anew_keeps_flows_that_are_there() {
     );
     assert_eq!(
         stage.flows.held_ports(),
-        [match kept.speaks {
-            Speaks::Udp { local, .. } => local,
+        [match kept.endpoint {
+            Endpoint::Udp { local, .. } => local,
             other => panic!("{other:?}"),
         }]
     );
     assert!(stage.part().expect("a part").need.bits_per_second() >= 30_000_000);
     // The program ends.
     let program = *stage.driver.programs.keys().next().expect("it is there");
-    let event = DriverWord::Event(DriverEvent::Gone { program });
+    let event = DriverMessage::Event(DriverEvent::ProgramEnded { program });
     stage.flows.heard(
         &mut stage.service,
         &eth0(),
@@ -268,7 +271,9 @@ fn what_no_longer_fits_is_degraded_and_heals() {
     // The link gets a lower rate, as after a restart with another driver.
     stage.relink("60mbit");
     match seat.heard().as_slice() {
-        [FlowNews::Degraded { flow: 2, why }] => assert!(why.contains("does not fit"), "{why}"),
+        [FlowNotification::Degraded { flow: 2, why }] => {
+            assert!(why.contains("does not fit"), "{why}")
+        }
         other => panic!("{other:?}"),
     }
     let told = |stage: &Stage, number| {
@@ -383,7 +388,7 @@ fn who_attaches_while_a_driver_ends_for_want_of_flows_gets_the_next_one() {
         .heard(&mut stage.service, &eth0(), heard, stage.now);
     stage.pump();
     let told = answer.try_recv().expect("an answer").response;
-    let attached = matches!(told, Response::Direct(DirectAnswer::Attached(_)));
+    let attached = matches!(told, Response::Direct(DirectReply::Attached(_)));
     assert!(attached, "{told:?}");
     assert_eq!(stage.driver.starts, 2);
 }
@@ -395,7 +400,10 @@ fn clearing_all_ends_flows_and_drivers() {
     stage.opened(&seat, "10.0.0.2:1", "");
     stage.flows.clear(&mut stage.service, stage.now);
     stage.pump();
-    assert!(matches!(seat.heard().as_slice(), [FlowNews::Ended { .. }]));
+    assert!(matches!(
+        seat.heard().as_slice(),
+        [FlowNotification::Ended { .. }]
+    ));
     assert!(stage.flows.is_idle() && stage.flows.held_ports().is_empty());
     assert_eq!(stage.part(), None);
 }
@@ -410,7 +418,7 @@ fn a_connection_whose_program_ended_counts_for_its_user_until_it_ends_too() {
         let program = *programs.keys().next_back().expect("a program");
         // The process that it attached with ends at once, and the connection stays.
         stage.driver.programs.remove(&program);
-        let event = DriverWord::Event(DriverEvent::Gone { program });
+        let event = DriverMessage::Event(DriverEvent::ProgramEnded { program });
         let heard = Heard::Said(event, Vec::new());
         stage
             .flows
@@ -424,8 +432,8 @@ fn a_connection_whose_program_ended_counts_for_its_user_until_it_ends_too() {
     assert!(said.contains("`programs` in [quotas]"), "{said}");
     // One of them may attach again, and one that ends frees a place.
     let again = stage.attach(&seats[0], 1);
-    assert!(matches!(again, Response::Direct(DirectAnswer::Attached(_))));
+    assert!(matches!(again, Response::Direct(DirectReply::Attached(_))));
     stage.flows.left(seats[1].guest.number, stage.now);
     let now = stage.attach(&one_more, 1);
-    assert!(matches!(now, Response::Direct(DirectAnswer::Attached(_))));
+    assert!(matches!(now, Response::Direct(DirectReply::Attached(_))));
 }

@@ -10,8 +10,8 @@ fn a_flow_is_opened_told_to_the_driver_and_closed_and_nothing_is_left() {
     assert_eq!((opened.flow, opened.mtu), (1, 1500));
     assert_eq!(opened.next_hop, Some([2, 0, 0, 0, 0, 2]));
     assert_eq!(opened.mac, [2, 0, 0, 0, 1, 2]);
-    let Speaks::Udp { local, .. } = opened.speaks else {
-        panic!("{:?}", opened.speaks);
+    let Endpoint::Udp { local, .. } = opened.endpoint else {
+        panic!("{:?}", opened.endpoint);
     };
     assert_eq!(local.to_string(), "10.0.0.100:40001");
     let at_driver = stage.driver.flows.values().next().expect("it has the flow");
@@ -19,7 +19,7 @@ fn a_flow_is_opened_told_to_the_driver_and_closed_and_nothing_is_left() {
         (at_driver.number, at_driver.contract.as_str()),
         (1, "up 1mbit")
     );
-    assert_eq!(at_driver.receive_share, Some(500_000), "half of its time");
+    assert_eq!(at_driver.receive_budget, Some(500_000), "half of its time");
     assert_eq!(stage.flows.held_ports(), [local]);
     assert_eq!(stage.part().expect("a part").flows, 1);
     assert!(matches!(stage.close(&seat, 1), Some(Response::Done(_))));
@@ -48,7 +48,7 @@ fn who_may_not_is_told_what_to_do() {
         .expect("an answer");
     assert!(words(&low).contains("others have ports from 1024 on"));
     let raw = OpenFlow {
-        speaks: Speaks::EtherType {
+        endpoint: Endpoint::EtherType {
             number: 0x88b5,
             pattern: Vec::new(),
         },
@@ -73,21 +73,21 @@ fn a_pattern_has_as_many_terms_as_it_can_look_at_bytes() {
         value: 1,
     };
     let mut open = |terms| {
-        let speaks = [
-            Speaks::EtherType {
+        let endpoint = [
+            Endpoint::EtherType {
                 number: 0x88b5,
                 pattern: vec![term; terms],
             },
-            Speaks::Protocol {
+            Endpoint::Protocol {
                 number: 99,
                 local: [10, 0, 0, 100].into(),
                 remote: None,
                 pattern: vec![term; terms],
             },
         ];
-        speaks.map(|speaks| {
+        endpoint.map(|endpoint| {
             let open = OpenFlow {
-                speaks,
+                endpoint,
                 ..udp("0.0.0.0:0", None, "")
             };
             let answer = stage.tell(&seat, DirectRequest::Open(open));
@@ -99,7 +99,7 @@ fn a_pattern_has_as_many_terms_as_it_can_look_at_bytes() {
         assert!(told.contains("33 terms in one pattern; 32 are"), "{told}");
     }
     for opened in open(32) {
-        let is_open = matches!(opened, Response::Direct(DirectAnswer::Opened(_)));
+        let is_open = matches!(opened, Response::Direct(DirectReply::Opened(_)));
         assert!(is_open, "{opened:?}");
     }
 }
@@ -249,7 +249,7 @@ fn members_of_a_group_share_its_port() {
     let (one, other) = (stage.program(&ANN, 8), stage.program(&Peer::ROOT, 7));
     for seat in [&one, &other] {
         let open = OpenFlow {
-            speaks: Speaks::Group {
+            endpoint: Endpoint::Group {
                 local: "0.0.0.0:0".parse().expect("an address"),
                 group: "239.1.1.1:5000".parse().expect("an address"),
             },
@@ -258,7 +258,7 @@ fn members_of_a_group_share_its_port() {
         let opened = stage
             .tell(seat, DirectRequest::Open(open))
             .expect("an answer");
-        let Response::Direct(DirectAnswer::Opened(opened)) = opened else {
+        let Response::Direct(DirectReply::Opened(opened)) = opened else {
             panic!("{opened:?}");
         };
         assert_eq!(opened.next_hop, Some([0x01, 0, 0x5e, 1, 1, 1]));

@@ -58,7 +58,7 @@ fn who_looks_each_second_shares_the_readings_of_the_second() {
         "what holds, not what was asked"
     );
     assert_eq!(first.targets[1].down, Some(1_000_000));
-    assert!(first.targets[0].sends.is_still());
+    assert!(first.targets[0].sends.is_zero());
 
     sent(&mut desk, 500_000);
     desk.pass(1);

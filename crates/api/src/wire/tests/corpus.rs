@@ -12,7 +12,7 @@ fn corpus() -> Corpus {
 }
 
 #[test]
-fn messages_that_are_kept_are_what_they_were() {
+fn corpus_messages_have_their_recorded_outcomes() {
     let outcomes = [
         "nothing", "request", "call", "json", "version", "cut", "toolong", "empty",
     ];
@@ -22,7 +22,7 @@ fn messages_that_are_kept_are_what_they_were() {
 proptest! {
     /// One to three concatenated streams, with some bytes changed, inserted or removed.
     #[test]
-    fn streams_near_those_that_are_kept(
+    fn streams_near_the_corpus_decode_without_a_panic(
         bytes in changed(corpus().some(1..4).prop_map(|streams| streams.concat())),
     ) {
         judged(&bytes);
@@ -30,7 +30,7 @@ proptest! {
 }
 
 #[test]
-fn a_stream_with_a_byte_more_or_less_is_mended() {
+fn mend_corrects_the_lengths_of_frames() {
     let two = [b"\0\0\0\x02{}".as_slice(), b"\0\0\0\x03[1]"].concat();
     let mended = |stream: &[u8]| {
         let mut stream = stream.to_vec();

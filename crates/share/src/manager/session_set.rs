@@ -26,7 +26,7 @@ use netnice_api::Found;
 use super::process::Processes;
 
 /// A target and the state of its processes.
-pub(super) struct Crowd {
+pub(super) struct SessionSet {
     /// The target in its full form.
     pub target: String,
     /// The composition of the target.
@@ -34,43 +34,43 @@ pub(super) struct Crowd {
     /// The process is a server whether it listens or not.
     is_server: bool,
     /// The outermost processes.
-    known: BTreeMap<u32, Kind>,
+    kinds: BTreeMap<u32, ProcessKind>,
     /// The parents that were read so far.
     parents: BTreeMap<u32, u32>,
 }
 
 /// The kind of an outermost process.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ProcessKind {
     Server,
-    /// `looked` is the time of the last check, `listening` the number of successive checks that
-    /// found it listening.
+    /// `checked_at` is the time of the last check, `found_listening` the number of successive
+    /// checks that found the process listening.
     Session {
-        looked: Instant,
-        listening: u32,
+        checked_at: Instant,
+        found_listening: u32,
     },
 }
 
-impl Crowd {
-    pub(super) fn new(target: String, found: Found, is_server: bool) -> Crowd {
-        Crowd {
+impl SessionSet {
+    pub(super) fn new(target: String, found: Found, is_server: bool) -> SessionSet {
+        SessionSet {
             target,
             found,
             is_server,
-            known: BTreeMap::new(),
+            kinds: BTreeMap::new(),
             parents: BTreeMap::new(),
         }
     }
 
     /// The sessions, by the numbers of their first processes.
-    pub(super) fn sessions(&mut self, machine: &impl Processes, now: Instant) -> BTreeSet<u32> {
-        let outermost = self.outermost(machine);
-        self.known.retain(|pid, _| outermost.contains(pid));
+    pub(super) fn sessions(&mut self, processes: &impl Processes, now: Instant) -> BTreeSet<u32> {
+        let outermost = self.outermost(processes);
+        self.kinds.retain(|pid, _| outermost.contains(pid));
         let mut sessions = BTreeSet::new();
         for pid in outermost {
-            match self.kind(machine, pid, now) {
-                Kind::Server => sessions.extend(machine.children(pid)),
-                Kind::Session { .. } => {
+            match self.kind(processes, pid, now) {
+                ProcessKind::Server => sessions.extend(processes.children(pid)),
+                ProcessKind::Session { .. } => {
                     sessions.insert(pid);
                 }
             }
@@ -80,15 +80,15 @@ impl Crowd {
 
     /// True if none of its processes is left and none can be added.
     pub(super) fn has_ended(&self) -> bool {
-        self.target.starts_with("pid:") && self.known.is_empty()
+        self.target.starts_with("pid:") && self.kinds.is_empty()
     }
 
-    fn outermost(&mut self, machine: &impl Processes) -> BTreeSet<u32> {
-        let members: BTreeSet<u32> = machine.members(&self.found).into_iter().collect();
+    fn outermost(&mut self, processes: &impl Processes) -> BTreeSet<u32> {
+        let members: BTreeSet<u32> = processes.members(&self.found).into_iter().collect();
         self.parents.retain(|pid, _| members.contains(pid));
         for pid in &members {
             if !self.parents.contains_key(pid)
-                && let Some(parent) = machine.parent(*pid)
+                && let Some(parent) = processes.parent(*pid)
             {
                 self.parents.insert(*pid, parent);
             }
@@ -99,7 +99,7 @@ impl Crowd {
             let parent = match &self.found {
                 // Each named process is a session, even if one started another. It must still
                 // exist.
-                Found::Processes(_) => return machine.parent(*pid).is_some(),
+                Found::Processes(_) => return processes.parent(*pid).is_some(),
                 _ => self.parents.get(pid),
             };
             parent.is_some_and(|parent| !members.contains(parent))
@@ -107,46 +107,50 @@ impl Crowd {
         members.iter().copied().filter(outer).collect()
     }
 
-    fn kind(&mut self, machine: &impl Processes, pid: u32, now: Instant) -> Kind {
-        let kind = match self.known.get(&pid) {
-            Some(Kind::Server) => Kind::Server,
-            None if self.is_server || machine.listens(pid) => Kind::Server,
-            None => Kind::Session {
-                looked: now,
-                listening: 0,
+    fn kind(&mut self, processes: &impl Processes, pid: u32, now: Instant) -> ProcessKind {
+        let kind = match self.kinds.get(&pid) {
+            Some(ProcessKind::Server) => ProcessKind::Server,
+            None if self.is_server || processes.listens(pid) => ProcessKind::Server,
+            None => ProcessKind::Session {
+                checked_at: now,
+                found_listening: 0,
             },
-            Some(Kind::Session { looked, .. }) if now - *looked < LOOK_AGAIN => {
-                return self.known[&pid];
+            Some(ProcessKind::Session { checked_at, .. })
+                if now - *checked_at < LISTEN_CHECK_INTERVAL =>
+            {
+                return self.kinds[&pid];
             }
-            Some(Kind::Session { listening, .. }) => match machine.listens(pid) {
-                true if listening + 1 >= ON_END => Kind::Server,
-                true => Kind::Session {
-                    looked: now,
-                    listening: listening + 1,
+            Some(ProcessKind::Session {
+                found_listening, ..
+            }) => match processes.listens(pid) {
+                true if found_listening + 1 >= LISTENING_CHECKS => ProcessKind::Server,
+                true => ProcessKind::Session {
+                    checked_at: now,
+                    found_listening: found_listening + 1,
                 },
-                false => Kind::Session {
-                    looked: now,
-                    listening: 0,
+                false => ProcessKind::Session {
+                    checked_at: now,
+                    found_listening: 0,
                 },
             },
         };
-        self.known.insert(pid, kind);
+        self.kinds.insert(pid, kind);
         kind
     }
 }
 
 /// The user of a session: that of its outermost process whose user is not root. Servers keep a
 /// process of root beside the one that works for a user.
-pub(super) fn user(machine: &impl Processes, session: u32) -> u32 {
+pub(super) fn session_user(processes: &impl Processes, session: u32) -> u32 {
     let mut level = vec![session];
-    for _ in 0..DEEPEST {
-        let users = level.iter().filter_map(|pid| machine.user(*pid));
+    for _ in 0..MAX_DEPTH {
+        let users = level.iter().filter_map(|pid| processes.user(*pid));
         if let Some(user) = users.into_iter().find(|user| *user != 0) {
             return user;
         }
         level = level
             .iter()
-            .flat_map(|pid| machine.children(*pid))
+            .flat_map(|pid| processes.children(*pid))
             .collect();
         if level.is_empty() {
             break;
@@ -156,13 +160,13 @@ pub(super) fn user(machine: &impl Processes, session: u32) -> u32 {
 }
 
 /// Time between two checks whether a process listens.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const LISTEN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Successive checks that must find a process listening before it is a server.
-const ON_END: u32 = 3;
+const LISTENING_CHECKS: u32 = 3;
 
 /// Generations that are searched for a session's user. With sshd it is the third.
-const DEEPEST: usize = 4;
+const MAX_DEPTH: usize = 4;
 
 #[cfg(test)]
 mod tests;

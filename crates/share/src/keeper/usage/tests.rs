@@ -1,29 +1,29 @@
-use super::Use;
+use super::Usage;
 
 const MS: u64 = 1_000_000;
 const SHARE: u64 = 1_000_000;
 
 /// Reads the counter every 200 ms at these rates in bit/s; returns the state after each reading.
 fn after(rates: &[u64]) -> Vec<Option<u64>> {
-    let mut use_ = Use {
-        whole: SHARE,
-        ..Use::default()
+    let mut usage = Usage {
+        full_share: SHARE,
+        ..Usage::default()
     };
     let (mut at, mut bytes) = (0, 0);
-    use_.read(at, bytes, SHARE);
+    usage.add_reading(at, bytes, SHARE);
     let mut seen = Vec::new();
     for rate in rates {
         at += 200 * MS;
         bytes += rate / 8 / 5;
-        let share = use_.idle.map_or(SHARE, |_| SHARE / 8);
-        use_.read(at, bytes, share);
-        seen.push(use_.idle);
+        let share = usage.idle.map_or(SHARE, |_| SHARE / 8);
+        usage.add_reading(at, bytes, share);
+        seen.push(usage.idle);
     }
     seen
 }
 
 #[test]
-fn two_quiet_seconds_make_it_idle_and_one_busy_look_busy() {
+fn two_quiet_seconds_make_a_session_idle_and_one_busy_reading_ends_that() {
     let mut rates = vec![0; 12];
     rates.extend([100_000, 900_000]);
     let seen = after(&rates);
@@ -44,7 +44,7 @@ fn a_pause_is_not_idleness() {
 }
 
 #[test]
-fn what_trickles_keeps_what_it_needs() {
+fn an_idle_session_reports_its_highest_usage() {
     let seen = after(&[40_000; 12]);
     assert_eq!(seen[11], Some(40_000));
 }

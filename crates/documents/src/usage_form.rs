@@ -27,7 +27,7 @@ pub(super) fn lines(text: &str) -> Vec<String> {
 }
 
 /// Whether the line ends with `…`: more words may follow.
-pub(super) fn goes_on(text: &str) -> bool {
+pub(super) fn has_more_words(text: &str) -> bool {
     text.trim_end().ends_with(" …")
 }
 

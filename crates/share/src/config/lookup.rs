@@ -4,23 +4,23 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::Fault;
+use super::ConfigErrorKind;
 
 /// The user whose rights a program gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
+pub(crate) struct User {
     /// The user's name.
-    pub name: String,
+    pub(crate) name: String,
     /// User number.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// Group number.
-    pub gid: u32,
+    pub(crate) gid: u32,
     /// Numbers of the supplementary groups.
-    pub groups: Vec<u32>,
+    pub(crate) groups: Vec<u32>,
 }
 
 /// The port of a service, given by name or number.
-pub(super) fn port(service: &str, protocol: &str) -> Result<u16, Fault> {
+pub(super) fn port(service: &str, protocol: &str) -> Result<u16, ConfigErrorKind> {
     if let Ok(port @ 1..) = service.parse() {
         return Ok(port);
     }
@@ -36,16 +36,16 @@ pub(super) fn port(service: &str, protocol: &str) -> Result<u16, Fault> {
     let known = || KNOWN.iter().find(|(name, _)| *name == service);
     listed
         .or_else(|| known().map(|(_, port)| *port))
-        .ok_or_else(|| Fault::NoService(service.to_string()))
+        .ok_or_else(|| ConfigErrorKind::NoSuchService(service.to_string()))
 }
 
 /// Reads `user`, `user.group` or `user:group`; each part can be a number.
-pub(crate) fn user(text: &str) -> Result<User, Fault> {
+pub(crate) fn user(text: &str) -> Result<User, ConfigErrorKind> {
     let (name, group) = match text.split_once([':', '.']) {
         Some((name, group)) => (name, Some(group)),
         None => (text, None),
     };
-    let nobody = || Fault::Nobody(format!("user {name:?}"));
+    let no_such_user = || ConfigErrorKind::NoSuchUser(format!("user {name:?}"));
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     // passwd(5): name, password, user, group, …
     let entry = passwd.lines().find_map(|line| {
@@ -54,7 +54,7 @@ pub(crate) fn user(text: &str) -> Result<User, Fault> {
         (fields[0] == name || fields[2] == name).then(|| (fields[0].to_string(), uid, gid))
     });
     let number = || name.parse().ok().map(|uid| (name.to_string(), uid, uid));
-    let (name, uid, own) = entry.or_else(number).ok_or_else(nobody)?;
+    let (name, uid, own) = entry.or_else(number).ok_or_else(no_such_user)?;
     let file = std::fs::read_to_string("/etc/group").unwrap_or_default();
     // group(5): name, password, group, members.
     let rows: Vec<(&str, u32, &str)> = file
@@ -75,7 +75,7 @@ pub(crate) fn user(text: &str) -> Result<User, Fault> {
             .find(|(name, _, _)| *name == group)
             .map(|(_, gid, _)| *gid)
             .or(group.parse().ok())
-            .ok_or_else(|| Fault::Nobody(format!("group {group:?}")))?,
+            .ok_or_else(|| ConfigErrorKind::NoSuchUser(format!("group {group:?}")))?,
     };
     let member = |members: &str| members.split(',').any(|member| member == name);
     let groups = rows
@@ -92,8 +92,8 @@ pub(crate) fn user(text: &str) -> Result<User, Fault> {
 }
 
 /// The file of a program: the given path, or the first match in the folders of daemons and in PATH.
-pub(super) fn program(name: &str) -> Result<PathBuf, Fault> {
-    let missing = || Fault::NoProgram(name.to_string());
+pub(super) fn program(name: &str) -> Result<PathBuf, ConfigErrorKind> {
+    let missing = || ConfigErrorKind::NoSuchProgram(name.to_string());
     if name.contains('/') {
         let path = PathBuf::from(name);
         return match path.is_absolute() && is_executable(&path) {

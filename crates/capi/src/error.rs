@@ -1,93 +1,95 @@
 //! Why a call fails, and its errno. If setpriority(2) or the socket calls have a code for the
 //! reason, it is that code.
 
-use netnice_api::{ClientError, Failed, Gate, Refused, Response};
+use netnice_api::{ClientError, Failed, Refused, RefusedBy, Response};
 use netnice_ring::layout::SetupError;
 use netnice_stack::StackError;
 
 /// Why a call fails.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum CallError {
     /// An argument is invalid.
-    #[error("an argument is none of its possible values")]
+    #[error("an argument has an invalid value")]
     Invalid,
     /// There is no such process, group or user.
-    #[error("there is no such process, or none of the group or user")]
-    Nobody,
+    #[error("there is no such process, process group or user")]
+    NoSuchProcess,
     /// The caller lacks the permission.
-    #[error("not permitted")]
+    #[error("the caller lacks the permission")]
     NotPermitted,
     /// The request does not fit beside the contracts of others.
-    #[error("it does not fit beside what others hold")]
+    #[error("the limit does not fit beside the contracts of others")]
     NotAdmitted,
     /// Communication with the daemon failed.
     #[error(transparent)]
     Daemon(ClientError),
     /// The daemon could not carry out the request, or sent an unexpected response.
-    #[error("the daemon could not do it")]
+    #[error("the daemon could not carry out the request")]
     Failed,
     /// A system call failed with this errno.
     #[error("{}", std::io::Error::from_raw_os_error(*.0))]
     System(i32),
     /// The number is not that of an open program or flow.
-    #[error("the number is not one of an open program or flow, as the call wants it")]
-    Handle,
+    #[error("the number is not that of an open program or flow, whichever the call takes")]
+    BadHandle,
     /// Another thread is in a call of the same flow.
     #[error("another thread is in a call of this flow")]
     Busy,
     /// C does not hold a buffer with this id.
-    #[error("the buffer is not the caller's: given back before, or of another flow")]
-    Buffer,
+    #[error("the caller does not hold this buffer: it was given back, or belongs to another flow")]
+    NotHeld,
     /// A pointer is NULL that must not be.
     #[error("{0} must not be NULL")]
     Null(&'static str),
     /// A text is not UTF-8.
     #[error("the text is not UTF-8")]
-    Text,
+    NotUtf8,
     /// An address is neither IPv4 nor IPv6, or too short.
     #[error("the address is neither a sockaddr_in nor a sockaddr_in6 of full length")]
-    Address,
+    BadAddress,
     /// An error of the stack.
     #[error(transparent)]
     Stack(StackError),
     /// A call panicked, or an earlier call of this flow did.
-    #[error("the library failed: this is a mistake of its own")]
+    #[error("the call panicked: this is a bug of libnetnice")]
     Panicked,
 }
 
-impl Fault {
+impl CallError {
     /// The errno.
     pub(crate) fn errno(&self) -> i32 {
         match self {
-            Fault::Invalid | Fault::Text | Fault::Buffer => libc::EINVAL,
-            Fault::Nobody => libc::ESRCH,
-            Fault::NotPermitted => libc::EPERM,
-            Fault::NotAdmitted => libc::ENOSPC,
-            Fault::Daemon(error) => of_client(error),
-            Fault::Failed | Fault::Panicked => libc::EIO,
-            Fault::System(number) => *number,
-            Fault::Handle => libc::EBADF,
-            Fault::Busy => libc::EBUSY,
-            Fault::Null(_) => libc::EFAULT,
-            Fault::Address => libc::EAFNOSUPPORT,
-            Fault::Stack(error) => of_stack(error),
+            CallError::Invalid | CallError::NotUtf8 | CallError::NotHeld => libc::EINVAL,
+            CallError::NoSuchProcess => libc::ESRCH,
+            CallError::NotPermitted => libc::EPERM,
+            CallError::NotAdmitted => libc::ENOSPC,
+            CallError::Daemon(error) => client_errno(error),
+            CallError::Failed | CallError::Panicked => libc::EIO,
+            CallError::System(number) => *number,
+            CallError::BadHandle => libc::EBADF,
+            CallError::Busy => libc::EBUSY,
+            CallError::Null(_) => libc::EFAULT,
+            CallError::BadAddress => libc::EAFNOSUPPORT,
+            CallError::Stack(error) => stack_errno(error),
         }
     }
 }
 
-fn of_client(error: &ClientError) -> i32 {
+fn client_errno(error: &ClientError) -> i32 {
     match error {
         ClientError::NoDaemon { .. } => libc::ECONNREFUSED,
-        ClientError::Connect { source, .. } | ClientError::Io(source) => of_io(source),
+        ClientError::Connect { source, .. } | ClientError::Io(source) => io_errno(source),
         ClientError::Timeout => libc::ETIMEDOUT,
         ClientError::HungUp => libc::ECONNRESET,
-        ClientError::Wire(_) | ClientError::Unasked | ClientError::Surplus => libc::EPROTO,
-        ClientError::Ended => libc::ESRCH,
-        ClientError::Process(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        ClientError::Wire(_)
+        | ClientError::UnexpectedResponse
+        | ClientError::SurplusDescriptors => libc::EPROTO,
+        ClientError::ProcessEnded => libc::ESRCH,
+        ClientError::ProcessUnreadable(error) => error.raw_os_error().unwrap_or(libc::EIO),
     }
 }
 
-fn of_stack(error: &StackError) -> i32 {
+fn stack_errno(error: &StackError) -> i32 {
     match error {
         StackError::WouldBlock => libc::EAGAIN,
         StackError::TooLong { .. }
@@ -100,16 +102,16 @@ fn of_stack(error: &StackError) -> i32 {
         StackError::Ended(_) | StackError::Disconnected(_) => libc::ECONNRESET,
         StackError::Driver(_) | StackError::UnexpectedResponse(_) => libc::EPROTO,
         StackError::Buffer(_) | StackError::Address(_) => libc::EINVAL,
-        StackError::Setup(error) => of_setup(error),
-        StackError::Wait(error) => of_io(error),
-        StackError::Daemon(error) => of_client(error),
+        StackError::Setup(error) => setup_errno(error),
+        StackError::Wait(error) => io_errno(error),
+        StackError::Daemon(error) => client_errno(error),
         StackError::NoDaemon => libc::ENOTCONN,
         StackError::Refused {
-            by: Gate::Permission,
+            by: RefusedBy::Permission,
             ..
         } => libc::EPERM,
         StackError::Refused {
-            by: Gate::Admission,
+            by: RefusedBy::Admission,
             ..
         } => libc::ENOSPC,
         StackError::Failed {
@@ -119,11 +121,11 @@ fn of_stack(error: &StackError) -> i32 {
     }
 }
 
-fn of_setup(error: &SetupError) -> i32 {
+fn setup_errno(error: &SetupError) -> i32 {
     match error {
         SetupError::Shape(_) => libc::EINVAL,
         SetupError::NoSlot(_) | SetupError::NoRoom { .. } => libc::ENOBUFS,
-        SetupError::System { error, .. } => of_io(error),
+        SetupError::System { error, .. } => io_errno(error),
         SetupError::NotMemoryFile { .. }
         | SetupError::OtherSeals { .. }
         | SetupError::InUse { .. }
@@ -131,47 +133,47 @@ fn of_setup(error: &SetupError) -> i32 {
     }
 }
 
-fn of_io(error: &std::io::Error) -> i32 {
+fn io_errno(error: &std::io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-impl From<ClientError> for Fault {
-    fn from(error: ClientError) -> Fault {
-        Fault::Daemon(error)
+impl From<ClientError> for CallError {
+    fn from(error: ClientError) -> CallError {
+        CallError::Daemon(error)
     }
 }
 
-impl From<StackError> for Fault {
-    fn from(error: StackError) -> Fault {
-        Fault::Stack(error)
+impl From<StackError> for CallError {
+    fn from(error: StackError) -> CallError {
+        CallError::Stack(error)
     }
 }
 
-impl From<rustix::io::Errno> for Fault {
-    fn from(errno: rustix::io::Errno) -> Fault {
+impl From<rustix::io::Errno> for CallError {
+    fn from(errno: rustix::io::Errno) -> CallError {
         match errno {
-            rustix::io::Errno::SRCH => Fault::Nobody,
-            other => Fault::System(other.raw_os_error()),
+            rustix::io::Errno::SRCH => CallError::NoSuchProcess,
+            other => CallError::System(other.raw_os_error()),
         }
     }
 }
 
-impl From<Response> for Fault {
+impl From<Response> for CallError {
     /// The failure for a response that the request did not expect.
-    fn from(response: Response) -> Fault {
+    fn from(response: Response) -> CallError {
         match response {
             Response::Refused(Refused {
-                by: Gate::Permission,
+                by: RefusedBy::Permission,
                 ..
-            }) => Fault::NotPermitted,
+            }) => CallError::NotPermitted,
             Response::Refused(Refused {
-                by: Gate::Admission,
+                by: RefusedBy::Admission,
                 ..
-            }) => Fault::NotAdmitted,
+            }) => CallError::NotAdmitted,
             Response::Failed(Failed {
                 bad_usage: true, ..
-            }) => Fault::Invalid,
-            _ => Fault::Failed,
+            }) => CallError::Invalid,
+            _ => CallError::Failed,
         }
     }
 }

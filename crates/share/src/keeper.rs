@@ -21,8 +21,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::daemon::{Daemon, Denial, Whom};
-use usage::Use;
+use crate::daemon::{Daemon, LimitTarget, RequestError};
+use usage::Usage;
 
 /// A process with its descendants, whose share is kept in force.
 pub(crate) struct Member {
@@ -34,7 +34,7 @@ pub(crate) struct Member {
     pub share: Option<u64>,
     /// True if a share has been set.
     is_set: bool,
-    use_: Use,
+    usage: Usage,
 }
 
 impl Member {
@@ -46,7 +46,7 @@ impl Member {
             target: format!("pid:{pid}"),
             share: None,
             is_set: false,
-            use_: Use::default(),
+            usage: Usage::default(),
         })
     }
 
@@ -61,11 +61,12 @@ impl Member {
 
     /// Its usage in bit/s, if it is idle.
     pub(crate) fn idle(&self) -> Option<u64> {
-        self.use_.idle()
+        self.usage.idle()
     }
 
-    pub(crate) fn whom(&self) -> Whom<'_> {
-        Whom {
+    /// The process as a target to limit.
+    pub(crate) fn limit_target(&self) -> LimitTarget<'_> {
+        LimitTarget {
             target: &self.target,
             pidfd: Some(self.pidfd.as_fd()),
         }
@@ -81,17 +82,17 @@ pub(crate) struct Keeper {
     /// True if shares have changed since they were last set.
     changed: bool,
     /// The time at which the shares were last set.
-    applied: Option<Instant>,
+    applied_at: Option<Instant>,
     /// The time of the last reading of the usage.
-    looked: Instant,
+    usage_read_at: Instant,
     /// Targets of members that ended while their share was set, and the time of the oldest of these
-    /// events.
-    doubts: BTreeSet<String>,
-    doubt_since: Option<Instant>,
+    /// ends.
+    stale_targets: BTreeSet<String>,
+    stale_since: Option<Instant>,
 }
 
 /// A member whose share could not be set, with the reason.
-pub(crate) type Unkept = (u64, Denial);
+pub(crate) type FailedShare = (u64, RequestError);
 
 impl Keeper {
     pub(crate) fn new(daemon: Daemon) -> Keeper {
@@ -100,10 +101,10 @@ impl Keeper {
             members: BTreeMap::new(),
             next: 0,
             changed: false,
-            applied: None,
-            looked: Instant::now(),
-            doubts: BTreeSet::new(),
-            doubt_since: None,
+            applied_at: None,
+            usage_read_at: Instant::now(),
+            stale_targets: BTreeSet::new(),
+            stale_since: None,
         }
     }
 
@@ -134,12 +135,12 @@ impl Keeper {
     }
 
     /// Marks the shares as changed.
-    pub(crate) fn touch(&mut self) {
+    pub(crate) fn mark_changed(&mut self) {
         self.changed = true;
     }
 
     /// Marks all shares to be set again, whether or not they have changed.
-    pub(crate) fn renew(&mut self) {
+    pub(crate) fn set_all_again(&mut self) {
         for member in self.members.values_mut() {
             member.is_set = false;
         }
@@ -148,31 +149,34 @@ impl Keeper {
 
     /// Time until the next work; `None`: there is none before the next event. `lends`: the usage of
     /// members matters.
-    pub(crate) fn patience(&self, lends: bool) -> Option<Duration> {
+    pub(crate) fn time_to_next_work(&self, lends: bool) -> Option<Duration> {
         let apply = self.changed.then(|| {
-            self.applied
-                .map_or(Duration::ZERO, |at| SETTLE.saturating_sub(at.elapsed()))
+            self.applied_at.map_or(Duration::ZERO, |at| {
+                APPLY_INTERVAL.saturating_sub(at.elapsed())
+            })
         });
-        let look = lends.then(|| LOOK.saturating_sub(self.looked.elapsed()));
-        let after = self
-            .doubt_since
-            .map(|at| AFTERWARDS.saturating_sub(at.elapsed()));
-        apply.into_iter().chain(look).chain(after).min()
+        let read = lends.then(|| USAGE_INTERVAL.saturating_sub(self.usage_read_at.elapsed()));
+        let remove = self
+            .stale_since
+            .map(|at| STALE_DELAY.saturating_sub(at.elapsed()));
+        apply.into_iter().chain(read).chain(remove).min()
     }
 
-    /// True if shares have changed and [`SETTLE`] has passed since the last setting.
+    /// True if shares have changed and [`APPLY_INTERVAL`] has passed since the last setting.
     pub(crate) fn must_apply(&self) -> bool {
         self.changed && self.may_apply()
     }
 
-    /// True if [`SETTLE`] has passed since the last setting.
+    /// True if [`APPLY_INTERVAL`] has passed since the last setting.
     pub(crate) fn may_apply(&self) -> bool {
-        self.applied.is_none_or(|at| at.elapsed() >= SETTLE)
+        self.applied_at
+            .is_none_or(|at| at.elapsed() >= APPLY_INTERVAL)
     }
 
-    /// Sets the shares that differ from those in force, those that shrink first. After [`MOMENT`]
-    /// it leaves the rest for the next call, so that the caller can serve other events.
-    pub(crate) fn apply(&mut self, shares: BTreeMap<u64, Option<u64>>) -> Vec<Unkept> {
+    /// Sets the shares that differ from those in force, those that shrink first. After
+    /// [`MAX_APPLY_TIME`] it leaves the rest for the next call, so that the caller can serve other
+    /// events.
+    pub(crate) fn apply(&mut self, shares: BTreeMap<u64, Option<u64>>) -> Vec<FailedShare> {
         let began = Instant::now();
         let mut wanted: Vec<(u64, Option<u64>)> = shares.into_iter().collect();
         wanted.sort_by_key(|(number, share)| {
@@ -180,47 +184,47 @@ impl Keeper {
             let grows = has.is_none() || share.unwrap_or(u64::MAX) > has.unwrap_or(u64::MAX);
             (grows, *number)
         });
-        let mut unkept = Vec::new();
+        let mut failed = Vec::new();
         for (number, share) in wanted {
-            if began.elapsed() > MOMENT {
-                return unkept;
+            if began.elapsed() > MAX_APPLY_TIME {
+                return failed;
             }
-            unkept.extend(self.set(number, share).err().map(|why| (number, why)));
+            failed.extend(self.set(number, share).err().map(|why| (number, why)));
         }
         self.changed = false;
-        self.applied = Some(Instant::now());
-        unkept
+        self.applied_at = Some(Instant::now());
+        failed
     }
 
     /// Sets the share of one member, unless it is already in force or the member has ended.
-    pub(crate) fn set(&mut self, number: u64, share: Option<u64>) -> Result<(), Denial> {
+    pub(crate) fn set(&mut self, number: u64, share: Option<u64>) -> Result<(), RequestError> {
         let Some(member) = self.members.get_mut(&number) else {
             return Ok(());
         };
         if (member.share == share && member.is_set) || member.has_ended() {
             return Ok(());
         }
-        let set = match share.map(as_text) {
-            Some(rate) => self.daemon.limit(member.whom(), &rate),
+        let set = match share.map(rate_text) {
+            Some(rate) => self.daemon.limit(member.limit_target(), &rate),
             None if member.share.is_none() => Ok(()),
-            None => self.daemon.limit(member.whom(), "none"),
+            None => self.daemon.limit(member.limit_target(), "none"),
         };
         member.is_set = true;
         member.share = share;
         if member.has_ended() {
-            self.doubts.insert(member.target.clone());
-            self.doubt_since.get_or_insert_with(Instant::now);
+            self.stale_targets.insert(member.target.clone());
+            self.stale_since.get_or_insert_with(Instant::now);
             return Ok(());
         }
         set
     }
 
     /// Restores the limit from before the first share of a member.
-    pub(crate) fn lift(&mut self, number: u64) -> Result<(), Denial> {
+    pub(crate) fn restore(&mut self, number: u64) -> Result<(), RequestError> {
         match self.members.get(&number) {
             Some(member) if member.share.is_some() && !member.has_ended() => {
-                let rate = as_text(member.share.unwrap_or_default());
-                self.daemon.lift(member.whom(), &rate)
+                let rate = rate_text(member.share.unwrap_or_default());
+                self.daemon.restore(member.limit_target(), &rate)
             }
             _ => Ok(()),
         }
@@ -228,11 +232,11 @@ impl Keeper {
 
     /// Reads the usage of members, if it matters and is due. If the daemon does not respond,
     /// nothing changes.
-    pub(crate) fn look(&mut self, lends: bool) {
-        if !lends || self.looked.elapsed() < LOOK {
+    pub(crate) fn read_usage(&mut self, lends: bool) {
+        if !lends || self.usage_read_at.elapsed() < USAGE_INTERVAL {
             return;
         }
-        self.looked = Instant::now();
+        self.usage_read_at = Instant::now();
         let Ok(doc) = self.daemon.show() else { return };
         let used: BTreeMap<&str, (u64, u64)> = doc
             .targets
@@ -247,33 +251,33 @@ impl Keeper {
         for member in self.members.values_mut() {
             let Some(share) = member.share else { continue };
             if let Some((at_ns, bytes)) = used.get(member.target.as_str()) {
-                self.changed |= member.use_.used(*at_ns, *bytes, share);
+                self.changed |= member.usage.record(*at_ns, *bytes, share);
             }
         }
     }
 
     /// Removes targets that setting a share created anew for members that ended at that moment,
-    /// after [`AFTERWARDS`]. Such a target has no process, and its counters are 0. If a member left
-    /// descendants, their target stays.
-    pub(crate) fn look_after(&mut self) {
-        if self.doubt_since.is_none_or(|at| at.elapsed() < AFTERWARDS) {
+    /// after [`STALE_DELAY`]. Such a target has no process, and its counters are 0. If a member
+    /// left descendants, their target stays.
+    pub(crate) fn remove_stale_targets(&mut self) {
+        if self.stale_since.is_none_or(|at| at.elapsed() < STALE_DELAY) {
             return;
         }
-        self.doubt_since = None;
-        let doubts = std::mem::take(&mut self.doubts);
+        self.stale_since = None;
+        let stale = std::mem::take(&mut self.stale_targets);
         let Ok(doc) = self.daemon.show() else { return };
         let ours = |target: &str| self.members.values().any(|member| member.target == target);
-        let unused = |target: &TargetDoc| {
+        let is_unused = |target: &TargetDoc| {
             let flows = [&target.counters.up, &target.counters.down];
             flows
                 .iter()
                 .flat_map(|flow| flow.values())
                 .all(|count| *count == 0)
         };
-        let held = doc.targets.into_iter().filter(unused);
-        let left: Vec<String> = held
+        let unused = doc.targets.into_iter().filter(is_unused);
+        let left: Vec<String> = unused
             .map(|target| target.target)
-            .filter(|target| doubts.contains(target) && !ours(target))
+            .filter(|target| stale.contains(target) && !ours(target))
             .collect();
         for target in left {
             self.daemon.clear(target);
@@ -282,21 +286,21 @@ impl Keeper {
 }
 
 /// A share in the text form of the daemon.
-fn as_text(bits: u64) -> String {
+fn rate_text(bits: u64) -> String {
     let (least, most) = (Rate::MIN.bits_per_second(), Rate::MAX.bits_per_second());
     let rate = Rate::new(bits.clamp(least, most));
     rate.unwrap_or(Rate::MIN).compact()
 }
 
 /// Time between two settings of all shares: a fifth of the 500 ms within which shares must follow.
-pub(crate) const SETTLE: Duration = Duration::from_millis(100);
+pub(crate) const APPLY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Time between two readings of the usage.
-const LOOK: Duration = Duration::from_millis(200);
+const USAGE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Longest time for which setting shares may delay other events: some tens of requests on an idle
 /// machine.
-const MOMENT: Duration = Duration::from_millis(50);
+const MAX_APPLY_TIME: Duration = Duration::from_millis(50);
 
-/// Delay before targets of ended members are examined. By then the daemon has noticed the ends too.
-const AFTERWARDS: Duration = Duration::from_secs(1);
+/// Delay before targets of ended members are checked. By then the daemon has noticed the ends too.
+const STALE_DELAY: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::fault::Fault;
+use crate::error::CallError;
 
 /// A process and its pidfd, which stays valid when the kernel reuses the number.
 pub(crate) struct Process {
@@ -17,7 +17,7 @@ pub(crate) struct Process {
 }
 
 /// The processes that a call is about.
-pub(crate) enum Whom {
+pub(crate) enum Subject {
     /// One process.
     Process(Process),
     /// A process group: its number and its present members.
@@ -26,12 +26,12 @@ pub(crate) enum Whom {
     User(u32),
 }
 
-impl Whom {
+impl Subject {
     /// Finds the processes. 0 means the caller, the caller's group or the caller's real user.
-    pub(crate) fn find(which: c_int, who: id_t) -> Result<Whom, Fault> {
+    pub(crate) fn find(which: c_int, who: id_t) -> Result<Subject, CallError> {
         match which {
-            PROCESS if who == 0 => Process::open(std::process::id()).map(Whom::Process),
-            PROCESS => Process::open(who).map(Whom::Process),
+            PROCESS if who == 0 => Process::open(std::process::id()).map(Subject::Process),
+            PROCESS => Process::open(who).map(Subject::Process),
             PGRP => {
                 let own = || {
                     rustix::process::getpgrp()
@@ -39,41 +39,41 @@ impl Whom {
                         .get()
                         .unsigned_abs()
                 };
-                Whom::group(if who == 0 { own() } else { who })
+                Subject::group(if who == 0 { own() } else { who })
             }
-            USER if who == 0 => Ok(Whom::User(rustix::process::getuid().as_raw())),
+            USER if who == 0 => Ok(Subject::User(rustix::process::getuid().as_raw())),
             USER => match processes()?.any(|pid| user_of(pid) == Some(who)) {
-                true => Ok(Whom::User(who)),
-                false => Err(Fault::Nobody),
+                true => Ok(Subject::User(who)),
+                false => Err(CallError::NoSuchProcess),
             },
-            _ => Err(Fault::Invalid),
+            _ => Err(CallError::Invalid),
         }
     }
 
-    fn group(number: u32) -> Result<Whom, Fault> {
+    fn group(number: u32) -> Result<Subject, CallError> {
         let mut members = Vec::new();
         for pid in processes()?.filter(|pid| group_of(*pid) == Some(number)) {
             match Process::open(pid) {
                 Ok(process) => members.push(process),
                 // The process ended after the scan.
-                Err(Fault::Nobody) => {}
+                Err(CallError::NoSuchProcess) => {}
                 Err(other) => return Err(other),
             }
         }
         match members.is_empty() {
-            true => Err(Fault::Nobody),
-            false => Ok(Whom::Group(number, members)),
+            true => Err(CallError::NoSuchProcess),
+            false => Ok(Subject::Group(number, members)),
         }
     }
 }
 
 impl Process {
     /// Opens a process. The number of a thread means its process, as in setpriority(2).
-    fn open(number: u32) -> Result<Process, Fault> {
+    fn open(number: u32) -> Result<Process, CallError> {
         match pidfd(number) {
             // Linux returns these errors for a thread that is not the leader of its process.
             Err(Errno::INVAL | Errno::NOENT) => {
-                let pid = leader(number).ok_or(Fault::Nobody)?;
+                let pid = leader(number).ok_or(CallError::NoSuchProcess)?;
                 Ok(Process {
                     pid,
                     fd: pidfd(pid)?,
@@ -113,10 +113,10 @@ fn pidfd(number: u32) -> Result<OwnedFd, Errno> {
 }
 
 /// All processes that the caller can see.
-fn processes() -> Result<impl Iterator<Item = u32>, Fault> {
+fn processes() -> Result<impl Iterator<Item = u32>, CallError> {
     let folder = std::fs::read_dir("/proc");
     let folder =
-        folder.map_err(|error| Fault::System(error.raw_os_error().unwrap_or(libc::EIO)))?;
+        folder.map_err(|error| CallError::System(error.raw_os_error().unwrap_or(libc::EIO)))?;
     Ok(folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
 }
 

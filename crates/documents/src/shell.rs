@@ -16,7 +16,7 @@ pub(super) fn commands(line: &str) -> Result<Vec<Vec<String>>, &'static str> {
         chars: line.chars().peekable(),
         found: Vec::new(),
     };
-    reader.until(None)?;
+    reader.read_until(None)?;
     Ok(reader.found)
 }
 
@@ -45,7 +45,7 @@ struct Reader<'a> {
 
 /// The command that is being read.
 #[derive(Default)]
-struct Open {
+struct PartialCommand {
     words: Vec<String>,
     word: Option<String>,
     /// The next word is the file of a redirection.
@@ -54,38 +54,38 @@ struct Open {
 
 impl Reader<'_> {
     /// Reads commands up to the end of the line, or up to this character.
-    fn until(&mut self, end: Option<char>) -> Result<(), &'static str> {
-        let mut open = Open::default();
+    fn read_until(&mut self, end: Option<char>) -> Result<(), &'static str> {
+        let mut command = PartialCommand::default();
         while let Some(c) = self.chars.next() {
             if Some(c) == end {
-                self.finish(&mut open);
+                self.finish(&mut command);
                 return Ok(());
             }
             match c {
-                '\'' => open.word().push_str(&self.quoted()?),
-                '"' => self.in_quotes(open.word())?,
-                '\\' => open.word().extend(self.chars.next()),
+                '\'' => command.word().push_str(&self.single_quoted()?),
+                '"' => self.double_quoted(command.word())?,
+                '\\' => command.word().extend(self.chars.next()),
                 '$' if self.chars.next_if_eq(&'(').is_some() => {
-                    open.word().push_str("$()");
-                    self.until(Some(')'))?;
+                    command.word().push_str("$()");
+                    self.read_until(Some(')'))?;
                 }
-                '|' | ';' | '&' | '(' | ')' | '\n' => self.finish(&mut open),
+                '|' | ';' | '&' | '(' | ')' | '\n' => self.finish(&mut command),
                 '<' | '>' => {
-                    open.redirect();
+                    command.redirect();
                     while self.chars.next_if(|c| matches!(c, '>' | '&')).is_some() {}
                 }
-                c if c.is_whitespace() => open.end_word(),
-                c => open.word().push(c),
+                c if c.is_whitespace() => command.end_word(),
+                c => command.word().push(c),
             }
         }
-        self.finish(&mut open);
+        self.finish(&mut command);
         match end {
             None => Ok(()),
             Some(_) => Err("a $( is not closed"),
         }
     }
 
-    fn quoted(&mut self) -> Result<String, &'static str> {
+    fn single_quoted(&mut self) -> Result<String, &'static str> {
         let mut text = String::new();
         for c in self.chars.by_ref() {
             if c == '\'' {
@@ -96,14 +96,14 @@ impl Reader<'_> {
         Err("a ' is not closed")
     }
 
-    fn in_quotes(&mut self, word: &mut String) -> Result<(), &'static str> {
+    fn double_quoted(&mut self, word: &mut String) -> Result<(), &'static str> {
         while let Some(c) = self.chars.next() {
             match c {
                 '"' => return Ok(()),
                 '\\' => word.extend(self.chars.next()),
                 '$' if self.chars.next_if_eq(&'(').is_some() => {
                     word.push_str("$()");
-                    self.until(Some(')'))?;
+                    self.read_until(Some(')'))?;
                 }
                 c => word.push(c),
             }
@@ -111,16 +111,16 @@ impl Reader<'_> {
         Err("a \" is not closed")
     }
 
-    fn finish(&mut self, open: &mut Open) {
-        open.end_word();
-        let words = std::mem::take(open).words;
+    fn finish(&mut self, command: &mut PartialCommand) {
+        command.end_word();
+        let words = std::mem::take(command).words;
         if !words.is_empty() {
             self.found.push(words);
         }
     }
 }
 
-impl Open {
+impl PartialCommand {
     fn word(&mut self) -> &mut String {
         self.word.get_or_insert_default()
     }

@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use libc::{c_int, iovec, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use netnice_stack::Datagram;
 
-use crate::direct::{number, patience};
-use crate::fault::Fault;
+use crate::direct::{duration, guarded_int};
+use crate::error::CallError;
 use crate::{guarded, handles, pointers};
 
 /// `struct netnice_received`.
@@ -41,9 +41,9 @@ pub extern "C" fn netnice_flow_send(
     length: usize,
     timeout: c_int,
 ) -> ssize_t {
-    count(|| {
-        let (bytes, patience) = (pointers::bytes(bytes, length)?, patience(timeout)?);
-        handles::flow(flow)?.with(|held| Ok(held.socket.send(bytes, patience)?))?;
+    guarded_size(|| {
+        let (bytes, timeout) = (pointers::bytes(bytes, length)?, duration(timeout)?);
+        handles::flow(flow)?.with(|open| Ok(open.socket.send(bytes, timeout)?))?;
         Ok(length)
     })
 }
@@ -59,10 +59,11 @@ pub extern "C" fn netnice_flow_send_to(
     to_length: socklen_t,
     timeout: c_int,
 ) -> ssize_t {
-    count(|| {
-        let (bytes, patience) = (pointers::bytes(bytes, length)?, patience(timeout)?);
-        let to = pointers::address(to, to_length)?.ok_or(Fault::Null("the other end"))?;
-        handles::flow(flow)?.with(|held| Ok(held.socket.send_to(bytes, to, patience)?))?;
+    guarded_size(|| {
+        let (bytes, timeout) = (pointers::bytes(bytes, length)?, duration(timeout)?);
+        let to =
+            pointers::address(to, to_length)?.ok_or(CallError::Null("the destination address"))?;
+        handles::flow(flow)?.with(|open| Ok(open.socket.send_to(bytes, to, timeout)?))?;
         Ok(length)
     })
 }
@@ -75,10 +76,10 @@ pub extern "C" fn netnice_flow_send_batch(
     datagrams: *const iovec,
     count: c_int,
 ) -> c_int {
-    number(|| {
-        let datagrams = pointers::parts(datagrams, count)?;
+    guarded_int(|| {
+        let datagrams = pointers::byte_slices(datagrams, count)?;
         let sent =
-            handles::flow(flow)?.with(|held| Ok(held.socket.try_send_batch(&datagrams)?))?;
+            handles::flow(flow)?.with(|open| Ok(open.socket.try_send_batch(&datagrams)?))?;
         // At most `count`, which is an int.
         Ok(sent as c_int)
     })
@@ -93,9 +94,9 @@ pub extern "C" fn netnice_flow_send_message(
     count: c_int,
     timeout: c_int,
 ) -> c_int {
-    number(|| {
-        let (parts, patience) = (pointers::parts(parts, count)?, patience(timeout)?);
-        handles::flow(flow)?.with(|held| Ok(held.socket.send_message(&parts, patience)?))?;
+    guarded_int(|| {
+        let (parts, timeout) = (pointers::byte_slices(parts, count)?, duration(timeout)?);
+        handles::flow(flow)?.with(|open| Ok(open.socket.send_message(&parts, timeout)?))?;
         Ok(0)
     })
 }
@@ -104,9 +105,9 @@ pub extern "C" fn netnice_flow_send_message(
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_drain(flow: c_int, timeout: c_int) -> c_int {
-    number(|| {
-        let patience = patience(timeout)?;
-        handles::flow(flow)?.with(|held| Ok(held.socket.drain(patience)?))?;
+    guarded_int(|| {
+        let timeout = duration(timeout)?;
+        handles::flow(flow)?.with(|open| Ok(open.socket.drain(timeout)?))?;
         Ok(0)
     })
 }
@@ -121,9 +122,9 @@ pub extern "C" fn netnice_flow_recv(
     received: *mut Received,
     timeout: c_int,
 ) -> ssize_t {
-    count(|| {
-        let (room, patience) = (pointers::room(bytes, length)?, patience(timeout)?);
-        let one = handles::flow(flow)?.with(|held| Ok(held.socket.recv(room, patience)?))?;
+    guarded_size(|| {
+        let (room, timeout) = (pointers::bytes_mut(bytes, length)?, duration(timeout)?);
+        let one = handles::flow(flow)?.with(|open| Ok(open.socket.recv(room, timeout)?))?;
         if !received.is_null() {
             let all = Received {
                 from: pointers::storage(Some(one.from)),
@@ -131,7 +132,7 @@ pub extern "C" fn netnice_flow_recv(
                 whole: one.whole,
                 stamp: one.stamp,
             };
-            pointers::write(received, all, "what was received")?;
+            pointers::write(received, all, "the description of a datagram")?;
         }
         Ok(one.bytes)
     })
@@ -146,16 +147,16 @@ pub extern "C" fn netnice_flow_recv_batch(
     received: *mut Received,
     count: c_int,
 ) -> c_int {
-    number(|| {
-        let places = pointers::each(places, count, "the array of places")?;
+    guarded_int(|| {
+        let places = pointers::elements(places, count, "the array of buffers")?;
         if places.len() == 0 {
-            return Err(Fault::Invalid);
+            return Err(CallError::Invalid);
         }
         if received.is_null() {
-            return Err(Fault::Null("the array of what was received"));
+            return Err(CallError::Null("the array of received datagrams"));
         }
-        handles::flow(flow)?.with(|held| {
-            let socket = &mut held.socket;
+        handles::flow(flow)?.with(|open| {
+            let socket = &mut open.socket;
             let mut done = 0;
             for place in places {
                 let datagram = match socket.receive() {
@@ -167,7 +168,11 @@ pub extern "C" fn netnice_flow_recv_batch(
                 let stored = pointers::store(payload, place.iov_base, place.iov_len);
                 let all = stored.map(|bytes| Received::of(&datagram, bytes, payload.len()));
                 socket.release(datagram)?;
-                pointers::write(received.wrapping_add(done), all?, "what was received")?;
+                pointers::write(
+                    received.wrapping_add(done),
+                    all?,
+                    "the description of a datagram",
+                )?;
                 done += 1;
             }
             socket.flush();
@@ -178,7 +183,7 @@ pub extern "C" fn netnice_flow_recv_batch(
 }
 
 /// [`guarded`] for calls that return a number of bytes.
-fn count(work: impl FnOnce() -> Result<usize, Fault>) -> ssize_t {
+fn guarded_size(work: impl FnOnce() -> Result<usize, CallError>) -> ssize_t {
     // No object has more bytes than fit.
     guarded(|| work().map(|bytes| bytes as i64)) as ssize_t
 }
