@@ -20,12 +20,46 @@ const SLICES: [u64; 6] = [4, 8, 12, 16, 20, 24];
 const LINK: u64 = 20_000_000;
 /// Period of the slices in ms.
 const PERIOD: u64 = 100;
+/// The window in which bytes are counted.
+const WINDOW_NS: u64 = 1_200_000_000;
 const DEVICE: &str = "/dev/cpu_dma_latency";
 /// Wake-up latency in microseconds that a driver requests, and the kernel's default.
 const NO_SLEEP: i32 = 0;
 const NO_REQUEST: i32 = 2_000_000_000;
 
+/// Most runs of [`check_slices`]. A busy or emulated machine can take the processor from a program
+/// for most of a run; a driver that withholds a slice does so in all of them.
+const RUNS: u32 = 3;
+
+/// Checks that each program gets its slices: at most 3 % more, and one slice more if the window
+/// begins or ends within one; at least half in one of the runs, because a busy machine sends less.
+/// The experiment `vert-fig5a` judges exact slices.
 fn check_slices(mode: Mode) -> Result<()> {
+    let periods = WINDOW_NS as f64 / 1e6 / PERIOD as f64;
+    for run in 1..=RUNS {
+        let mut starved = Vec::new();
+        for (ms, bytes) in SLICES.iter().zip(send_in_slices(mode)?) {
+            let slice = (LINK / 8 * ms) as f64 / 1e3;
+            let text = format!(
+                "{mode:?}: {ms} ms of {PERIOD}: {bytes} bytes in {periods} periods, each of which \
+                 has {slice}"
+            );
+            println!("{text}");
+            ensure!(bytes <= slice * (periods * 1.03 + 1.0), "{text}");
+            if bytes < slice * periods * 0.5 {
+                starved.push(text);
+            }
+        }
+        ensure!(run < RUNS || starved.is_empty(), "{starved:?}");
+        if starved.is_empty() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a program for each slice, and returns the bytes of each in [`WINDOW_NS`].
+fn send_in_slices(mode: Mode) -> Result<Vec<f64>> {
     let world = World::pair(Pair::default())?;
     let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, mode)?;
     let senders: Result<Vec<SenderProgram>> = SLICES
@@ -35,7 +69,7 @@ fn check_slices(mode: Mode) -> Result<()> {
     let tap = Tap::start(&world.server().ns, &world.server().port().device)?;
     let running_driver = setup.start(None)?;
     let running_senders: Result<Vec<_>> = senders?.into_iter().map(SenderProgram::start).collect();
-    // The window of 1.2 s begins 0.2 s after the first packet.
+    // The window begins 0.2 s after the first packet.
     thread::sleep(Duration::from_millis(1_700));
     let mut ended_driver = running_driver.end()?;
     for one in running_senders? {
@@ -45,25 +79,10 @@ fn check_slices(mode: Mode) -> Result<()> {
     record.validate()?;
     let is_its = |port: u16| move |flow: &netnice_lab::wire::WireFlow| flow.source.1 == port;
     let first = record.first_of(is_its(5004)).context("nothing arrived")?;
-    let (from, to) = (first + 200_000_000, first + 1_400_000_000);
-    for ms in SLICES {
-        let bytes = record.bytes(is_its(5000 + ms as u16), from, to) as f64;
-        // The slices of the periods in the window: at most 3 % more, and one slice more if the
-        // window begins or ends within one. At least half, because a busy machine sends less; the
-        // experiment `vert-fig5a` judges exact slices.
-        let slice = (LINK / 8 * ms) as f64 / 1e3;
-        let periods = 1_200.0 / PERIOD as f64;
-        println!(
-            "{mode:?}: slice {ms} ms of {PERIOD}: {:+.2} %",
-            (bytes / slice / periods - 1.0) * 100.0
-        );
-        ensure!(
-            (slice * periods * 0.5..=slice * (periods * 1.03 + 1.0)).contains(&bytes),
-            "{ms} ms of {PERIOD}: {bytes} bytes in {periods} periods, each of which has {slice}"
-        );
-    }
+    let from = first + 200_000_000;
+    let bytes_of = |ms| record.bytes(is_its(5000 + ms as u16), from, from + WINDOW_NS) as f64;
     println!("{mode:?}: {:?}", ended_driver.event_loop().spent());
-    Ok(())
+    Ok(SLICES.map(bytes_of).to_vec())
 }
 
 /// A driver with a file mounted over `/dev/cpu_dma_latency`, in a mount namespace of its own. The
