@@ -106,7 +106,7 @@ fn structure(rust: &mut String, name: &str, body: &[&str]) {
     let name = camel(name);
     let _ = writeln!(
         rust,
-        "#[allow(missing_docs)]\n#[repr(C)]\n#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]\npub struct {name} {{"
+        "#[allow(missing_docs, dead_code)]\n#[repr(C)]\n#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]\npub struct {name} {{"
     );
     let mut sizes = Vec::new();
     for field in body.iter().filter(|l| !l.is_empty()) {

@@ -25,18 +25,18 @@ use crate::tree::Tree;
 
 /// Runs `bare [--keep] [--suite S] [TARGET…]`. Fails if a target fails or leaves a process running.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
-    let order = Order::parse(words)?;
+    let options = Options::parse(words)?;
     step::require_root("cargo xtask bare", "it makes a chroot and mounts in it")?;
     setup::ensure(tree, Use::Bare)?;
     let _lock = MachineLock::take()?;
-    let machine = Machine::new(tree, order.suite)?;
-    machine.clone_of(tree)?;
-    for target in &order.targets {
+    let machine = Machine::new(tree, options.suite)?;
+    machine.clone_tree(tree)?;
+    for target in &options.targets {
         let started = Instant::now();
         machine.run(CLONE, &["make", target])?;
         eprintln!("bare: make {target}: ok, {} s", started.elapsed().as_secs());
     }
-    if order.keep {
+    if options.keep {
         eprintln!("bare: kept in {}", machine.root.display());
         return Ok(());
     }
@@ -44,20 +44,20 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
 }
 
 /// Fails if these arguments are invalid.
-pub fn reads(words: &[&str]) -> Result<()> {
-    Order::parse(words).map(drop)
+pub fn check_args(words: &[&str]) -> Result<()> {
+    Options::parse(words).map(drop)
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Order<'a> {
+struct Options<'a> {
     keep: bool,
     suite: &'a str,
     targets: Vec<&'a str>,
 }
 
-impl<'a> Order<'a> {
-    fn parse(words: &[&'a str]) -> Result<Order<'a>> {
-        let mut order = Order {
+impl<'a> Options<'a> {
+    fn parse(words: &[&'a str]) -> Result<Options<'a>> {
+        let mut options = Options {
             keep: false,
             suite: "bookworm",
             targets: Vec::new(),
@@ -65,18 +65,18 @@ impl<'a> Order<'a> {
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match *word {
-                "--keep" => order.keep = true,
-                "--suite" => order.suite = words.next().context("--suite needs a name")?,
+                "--keep" => options.keep = true,
+                "--suite" => options.suite = words.next().context("--suite needs a name")?,
                 flag if flag.starts_with('-') => {
                     bail!("bare takes --keep, --suite S and targets of make; got '{flag}'")
                 }
-                target => order.targets.push(target),
+                target => options.targets.push(target),
             }
         }
-        if order.targets.is_empty() {
-            order.targets = vec!["demo", "test"];
+        if options.targets.is_empty() {
+            options.targets = vec!["demo", "test"];
         }
-        Ok(order)
+        Ok(options)
     }
 }
 
@@ -113,7 +113,7 @@ impl Machine {
     pub fn new(tree: &Tree, suite: &str) -> Result<Machine> {
         let folder = tree.target.join("bare");
         let machine = Machine::fresh(&base(&folder, suite)?, folder.join("root"))?;
-        machine.trust_of_this_machine()?;
+        machine.copy_network_settings()?;
         Ok(machine)
     }
 
@@ -129,7 +129,7 @@ impl Machine {
         Ok(Machine { root })
     }
 
-    fn clone_of(&self, tree: &Tree) -> Result<()> {
+    fn clone_tree(&self, tree: &Tree) -> Result<()> {
         Step::new("git")
             .args(["clone", "--quiet", "--no-hardlinks"])
             .args([&tree.root, &self.root.join(CLONE)])
@@ -138,7 +138,7 @@ impl Machine {
 
     /// Copies the host names, certificates and registries that this machine uses to reach the
     /// network.
-    fn trust_of_this_machine(&self) -> Result<()> {
+    fn copy_network_settings(&self) -> Result<()> {
         let copies = [
             ("/etc/resolv.conf".into(), "etc/resolv.conf"),
             ("/etc/hosts".into(), "etc/hosts"),
@@ -191,7 +191,7 @@ impl Machine {
             .env("HOME", "/root")
             .env("LANG", "C.UTF-8")
             .run();
-        let left = self.end_leftovers()?;
+        let left = self.kill_leftovers()?;
         outcome?;
         match left.is_empty() {
             true => Ok(()),
@@ -204,7 +204,7 @@ impl Machine {
     }
 
     /// Ends every process whose root folder is the chroot, and returns their names.
-    fn end_leftovers(&self) -> Result<Vec<String>> {
+    fn kill_leftovers(&self) -> Result<Vec<String>> {
         let mut left = Vec::new();
         for entry in std::fs::read_dir("/proc")? {
             let entry = entry?;

@@ -37,9 +37,9 @@ impl CargoTool {
         if let Some(found) = places.iter().find(|file| self.is_version_of(file)) {
             return Ok(found.clone());
         }
-        let apart = places.iter().any(|other| *other != file && other.is_file());
-        self.install(tree, apart.then_some(&own))?;
-        let file = match apart {
+        let has_other = places.iter().any(|other| *other != file && other.is_file());
+        self.install(tree, has_other.then_some(&own))?;
+        let file = match has_other {
             false => install_folder().join("bin").join(self.name),
             true => file,
         };
@@ -63,7 +63,7 @@ impl CargoTool {
         if let Some(root) = root {
             step = step.args(["--root".as_ref(), root.as_os_str()]);
         }
-        step.run_in_silence()
+        step.run_quietly()
             .with_context(|| format!("{} {} is missing", self.name, self.version))
     }
 
@@ -73,15 +73,15 @@ impl CargoTool {
         }
         // Cargo calls the program of `cargo nextest` with that word as its first argument.
         let verb = self.name.strip_prefix("cargo-").unwrap_or(self.name);
-        let said = std::process::Command::new(file)
+        let output = std::process::Command::new(file)
             .args([verb, "--version"])
             .output();
-        said.is_ok_and(|said| self.names_version(&String::from_utf8_lossy(&said.stdout)))
+        output.is_ok_and(|output| self.names_version(&String::from_utf8_lossy(&output.stdout)))
     }
 
     /// True for text such as `cargo-deny 0.20.2`, perhaps with more behind it.
-    fn names_version(&self, said: &str) -> bool {
-        let line = said.lines().next().unwrap_or("");
+    fn names_version(&self, output: &str) -> bool {
+        let line = output.lines().next().unwrap_or("");
         let mut words = line.split_whitespace();
         words.next() == Some(self.name) && words.next() == Some(self.version)
     }
@@ -108,13 +108,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_is_read_from_what_a_program_says() {
+    fn the_version_is_read_from_the_output_of_a_program() {
         let tool = CargoTool {
             name: "cargo-nextest",
             version: "0.9.1",
             build: &[],
         };
-        for (said, is) in [
+        for (output, is_version) in [
             ("cargo-nextest 0.9.1\n", true),
             (
                 "cargo-nextest 0.9.1 (6b3f99457 2026-11-02)\nrelease: 0.9.1\n",
@@ -124,7 +124,7 @@ mod tests {
             ("cargo-deny 0.9.1\n", false),
             ("", false),
         ] {
-            assert_eq!(tool.names_version(said), is, "{said}");
+            assert_eq!(tool.names_version(output), is_version, "{output}");
         }
     }
 }

@@ -69,7 +69,7 @@ fn dependencies(tree: &Tree) -> Result<()> {
         .run()?;
     // The advisories are a git repository on a forge that not every machine can reach.
     let fetched = deny().args(["fetch", "db"]).env("GIT_TERMINAL_PROMPT", "0");
-    if let Some(why) = fetched.try_in_silence()? {
+    if let Some(why) = fetched.try_quietly()? {
         eprintln!("check: advisories were not checked: their database cannot be fetched: {why}");
         return Ok(());
     }

@@ -10,6 +10,7 @@
 //! The files that are not Rust are in `packaging/`. [`trial`] installs the packages on a fresh
 //! machine, uses them, upgrades them while a limit is in force, and removes them.
 
+mod documents;
 mod trial;
 
 use std::fs;
@@ -44,7 +45,7 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
 }
 
 /// Fails if these arguments are invalid.
-pub fn reads(words: &[&str]) -> Result<()> {
+pub fn check_args(words: &[&str]) -> Result<()> {
     parse(words).map(drop)
 }
 
@@ -74,7 +75,7 @@ fn build(tree: &Tree, version: &str) -> Result<Vec<PathBuf>> {
         if stage.root.exists() {
             fs::remove_dir_all(&stage.root).context("cannot clear the stage")?;
         }
-        stage.papers(part)?;
+        stage.copyright(part)?;
         let built = tree.programs();
         let linked = match part.kind {
             Kind::Programs => {
@@ -162,6 +163,7 @@ impl Stage {
         Ok(())
     }
 
+    /// Adds files of the tree: units, scripts of the package, licences, manual pages, documents.
     fn files(&self) -> Result<()> {
         for (from, to, mode) in FILES {
             let bytes =
@@ -173,19 +175,23 @@ impl Stage {
                 fs::read(self.source.join(from)).with_context(|| format!("cannot read {from}"))?;
             self.compressed(&bytes, to)?;
         }
+        for document in documents::read(&self.source)? {
+            let to = format!("usr/share/doc/netnice/{}", document.place);
+            self.write(&document.bytes, &to, 0o644)?;
+        }
         Ok(())
     }
 
     /// Adds the copyright and the changelog, which every package has.
-    fn papers(&self, part: &Part) -> Result<()> {
+    fn copyright(&self, part: &Part) -> Result<()> {
         let read = |from: &str| {
             fs::read(self.source.join(from)).with_context(|| format!("cannot read {from}"))
         };
-        let documents = format!("usr/share/doc/{}", part.name);
+        let folder = format!("usr/share/doc/{}", part.name);
         let copyright = read("packaging/copyright")?;
-        self.write(&copyright, &format!("{documents}/copyright"), 0o644)?;
+        self.write(&copyright, &format!("{folder}/copyright"), 0o644)?;
         let changelog = read("packaging/changelog")?;
-        self.compressed(&changelog, &format!("{documents}/changelog.Debian"))
+        self.compressed(&changelog, &format!("{folder}/changelog.Debian"))
     }
 
     /// Adds the shared library and its name for the dynamic linker. Returns the path of the
@@ -251,7 +257,8 @@ impl Stage {
         let sums = Step::new("sh")
             .args([
                 "-c",
-                "find . -path ./DEBIAN -prune -o -type f -printf '%P\\0' | sort -z | xargs -0 md5sum",
+                "find . -path ./DEBIAN -prune -o -type f -printf '%P\\0' | sort -z |
+                 xargs -0 md5sum",
             ])
             .folder(&self.root)
             .capture()?;
@@ -290,13 +297,13 @@ impl Stage {
 
 /// The packages with the shared libraries that these files need, with versions.
 fn depends(stage: &Stage, folder: &Path, places: &[&str]) -> Result<String> {
-    let desk = folder.join("shlibdeps");
-    fs::create_dir_all(desk.join("debian"))?;
-    fs::write(desk.join("debian/control"), "Source: netnice\n")?;
+    let work = folder.join("shlibdeps");
+    fs::create_dir_all(work.join("debian"))?;
+    fs::write(work.join("debian/control"), "Source: netnice\n")?;
     let found = Step::new("dpkg-shlibdeps")
         .args(["-O"])
         .args(places.iter().map(|place| stage.root.join(place)))
-        .folder(&desk)
+        .folder(&work)
         .capture()?;
     parse_depends(&found)
 }
@@ -412,7 +419,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "usr/share/zsh/vendor-completions/_netnice"),
     ("fish", "usr/share/fish/vendor_completions.d/netnice.fish"),
 ];
-const FILES: [(&str, &str, u32); 13] = [
+const FILES: [(&str, &str, u32); 9] = [
     ("packaging/postinst", "DEBIAN/postinst", 0o755),
     ("packaging/prerm", "DEBIAN/prerm", 0o755),
     ("packaging/postrm", "DEBIAN/postrm", 0o755),
@@ -438,26 +445,6 @@ const FILES: [(&str, &str, u32); 13] = [
         "usr/share/doc/netnice/LICENSE-BSD-2-CLAUSE",
         0o644,
     ),
-    (
-        "docs/manual/operations.md",
-        "usr/share/doc/netnice/operations.md",
-        0o644,
-    ),
-    (
-        "docs/manual/policy.md",
-        "usr/share/doc/netnice/policy.md",
-        0o644,
-    ),
-    (
-        "docs/reference/policy-keys.md",
-        "usr/share/doc/netnice/policy-keys.md",
-        0o644,
-    ),
-    (
-        "docs/manual/units.md",
-        "usr/share/doc/netnice/units.md",
-        0o644,
-    ),
 ];
 const COMPRESSED: [(&str, &str); 2] = [
     ("packaging/netniced.8", "usr/share/man/man8/netniced.8"),
@@ -472,7 +459,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_control_file_says_what_the_package_needs() {
+    fn the_control_file_has_the_fields_of_its_package() {
         for (part, fields) in PARTS.iter().zip([11, 12, 11]) {
             let text = control(part, "1.2-3", "amd64", "4711", "libc6 (>= 2.34)");
             assert!(text.contains("\nDepends: libc6 (>= 2.34)"), "{text}");
@@ -487,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_is_found_where_debian_puts_it() {
+    fn the_pkg_config_file_names_debians_library_folder() {
         let text =
             "# by hand\nprefix=${pcfiledir}/../..\nlibdir=${prefix}/lib\n\nLibs: -L${libdir}\n";
         let placed = pkgconfig(text, "usr/lib/x86_64-linux-gnu");
@@ -498,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_linker_wants_is_read_or_missed() {
+    fn the_dependencies_are_read_from_dpkg_shlibdeps() {
         let found = "shlibs:Depends=libc6 (>= 2.34), libgcc-s1 (>= 4.2)\n";
         assert_eq!(
             parse_depends(found).expect("there"),

@@ -19,7 +19,7 @@ use serde::Deserialize;
 /// The tests that `flaky.toml` lists.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Known {
+pub struct KnownFlaky {
     #[serde(default)]
     test: Vec<Entry>,
 }
@@ -33,22 +33,22 @@ struct Entry {
     cause: String,
 }
 
-impl Known {
+impl KnownFlaky {
     /// Reads `flaky.toml` in this folder; a folder without one lists no test.
     ///
     /// # Errors
     /// If the file cannot be read, has unknown keys, or an entry without a cause.
-    pub fn read(folder: &Path) -> Result<Known> {
+    pub fn read(folder: &Path) -> Result<KnownFlaky> {
         let file = folder.join("flaky.toml");
         match std::fs::read_to_string(&file) {
-            Ok(text) => Known::parse(&text).with_context(|| file.display().to_string()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Known::default()),
+            Ok(text) => KnownFlaky::parse(&text).with_context(|| file.display().to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(KnownFlaky::default()),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
         }
     }
 
-    fn parse(text: &str) -> Result<Known> {
-        let known: Known = toml::from_str(text)?;
+    fn parse(text: &str) -> Result<KnownFlaky> {
+        let known: KnownFlaky = toml::from_str(text)?;
         for entry in &known.test {
             for (key, value) in [("cause", &entry.cause), ("since", &entry.since)] {
                 if value.trim().is_empty() {

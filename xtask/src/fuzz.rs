@@ -2,15 +2,15 @@
 //!
 //! A property is a test inside `proptest!`. It tries `PROPTEST_CASES` cases, from a new seed in
 //! every run, and ends. So this module starts the test program repeatedly, with as many cases as
-//! take [`A_RUN`], until the time is over. It runs as many properties in parallel as there are
+//! take [`RUN_TIME`], until the time is over. It runs as many properties in parallel as there are
 //! processors. The sources show which tests are properties, and cargo names their test programs.
 //! The verb fails if a property fails, and prints the test's output at the end. A property stores
 //! its failed case beside its source in `proptest-regressions`, and every later run begins with
 //! that case.
 //!
-//! [`learn`] runs the targets of `fuzz/` instead; coverage guides them.
+//! [`libfuzzer`] runs the targets of `fuzz/` instead; coverage guides them.
 
-mod learn;
+mod libfuzzer;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -37,7 +37,7 @@ struct Property {
 }
 
 /// The result of one property.
-struct Tried {
+struct PropertyResult {
     property: Property,
     cases: u64,
     took: Duration,
@@ -47,7 +47,7 @@ struct Tried {
 
 /// The form of the command that was typed.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked<'a> {
+enum FuzzCommand<'a> {
     /// All properties, or those whose name contains the filter.
     Properties(Duration, Option<&'a str>),
     /// All targets of `fuzz/`, or those whose name contains the filter.
@@ -59,20 +59,20 @@ enum Asked<'a> {
 /// Runs `fuzz [--learn] [--for SECONDS] [FILTER]` or `fuzz --replay TARGET FILE`.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     match parse(words)? {
-        Asked::Properties(time, filter) => properties(tree, time, filter),
-        Asked::Learn(time, filter) => learn::run(tree, time, filter),
-        Asked::Replay { target, file } => learn::replay(tree, target, Path::new(file)),
+        FuzzCommand::Properties(time, filter) => properties(tree, time, filter),
+        FuzzCommand::Learn(time, filter) => libfuzzer::run(tree, time, filter),
+        FuzzCommand::Replay { target, file } => libfuzzer::replay(tree, target, Path::new(file)),
     }
 }
 
 /// Fails if these arguments are invalid.
-pub fn reads(words: &[&str]) -> Result<()> {
+pub fn check_args(words: &[&str]) -> Result<()> {
     parse(words).map(drop)
 }
 
-fn parse<'a>(words: &[&'a str]) -> Result<Asked<'a>> {
+fn parse<'a>(words: &[&'a str]) -> Result<FuzzCommand<'a>> {
     let (learns, rest) = match words {
-        ["--replay", target, file] => return Ok(Asked::Replay { target, file }),
+        ["--replay", target, file] => return Ok(FuzzCommand::Replay { target, file }),
         ["--replay", ..] => bail!("--replay takes a target of fuzz/ and a file"),
         ["--learn", rest @ ..] => (true, rest),
         rest => (false, rest),
@@ -83,7 +83,7 @@ fn parse<'a>(words: &[&'a str]) -> Result<Asked<'a>> {
             let seconds = seconds.context("--for takes seconds, a whole number above 0")?;
             (Duration::from_secs(seconds), rest)
         }
-        rest => (EACH, rest),
+        rest => (DEFAULT_TIME, rest),
     };
     let filter = match rest {
         [] => None,
@@ -94,8 +94,8 @@ fn parse<'a>(words: &[&'a str]) -> Result<Asked<'a>> {
         ),
     };
     Ok(match learns {
-        false => Asked::Properties(time, filter),
-        true => Asked::Learn(time, filter),
+        false => FuzzCommand::Properties(time, filter),
+        true => FuzzCommand::Learn(time, filter),
     })
 }
 
@@ -105,36 +105,38 @@ fn properties(tree: &Tree, time: Duration, filter: Option<&str>) -> Result<()> {
     for one in &tree.crates {
         properties.extend(properties_of(one)?);
     }
-    properties.retain(|one| filter.is_none_or(|filter| one.shown().contains(filter)));
+    properties.retain(|one| filter.is_none_or(|filter| one.full_name().contains(filter)));
     if properties.is_empty() {
         bail!(
             "no property has '{}' in its name",
             filter.unwrap_or_default()
         );
     }
-    let programs = built(tree, &properties)?;
-    say_how_long("properties", properties.len(), time);
+    let programs = build(tree, &properties)?;
+    print_duration("properties", properties.len(), time);
     let mut queue = Vec::new();
     for one in properties {
         let program = program_of(&programs, &one)?;
         queue.push((one, program));
     }
-    let tried = side_by_side(queue, |(property, program)| {
-        let one = tries(tree, property, program, time)?;
-        let verdict = if one.failed.is_some() {
+    let results = run_parallel(queue, |(property, program)| {
+        let result = try_property(tree, property, program, time)?;
+        let verdict = if result.failed.is_some() {
             "FAILED"
         } else {
             "holds"
         };
-        let (shown, cases, took) = (one.property.shown(), one.cases, one.took.as_secs());
-        println!("{shown}: {verdict}, {cases} cases in {took} s");
-        Ok(one)
+        let (cases, took) = (result.cases, result.took.as_secs());
+        let name = result.property.full_name();
+        println!("{name}: {verdict}, {cases} cases in {took} s");
+        Ok(result)
     })?;
-    told(&tried)
+    report(&results)
 }
 
 impl Property {
-    fn shown(&self) -> String {
+    /// Package, test program and name, separated by blanks.
+    fn full_name(&self) -> String {
         let program = self.program.as_deref().unwrap_or_default();
         [&self.package, program, &self.name]
             .into_iter()
@@ -147,7 +149,7 @@ impl Property {
 /// Finds the properties of a crate in its sources.
 fn properties_of(one: &Crate) -> Result<Vec<Property>> {
     let mut found = Vec::new();
-    if !one.uses.iter().any(|used| used == "proptest") {
+    if !one.dependencies.iter().any(|used| used == "proptest") {
         return Ok(found);
     }
     for root in ["src", "tests"] {
@@ -233,7 +235,7 @@ struct Program {
 }
 
 /// Builds the test programs of these properties, optimised.
-fn built(tree: &Tree, properties: &[Property]) -> Result<Vec<Program>> {
+fn build(tree: &Tree, properties: &[Property]) -> Result<Vec<Program>> {
     let mut packages: Vec<&str> = properties.iter().map(|one| &*one.package).collect();
     packages.dedup();
     let mut programs: Vec<&str> = properties
@@ -255,17 +257,18 @@ fn built(tree: &Tree, properties: &[Property]) -> Result<Vec<Program>> {
         .capture()?;
     let mut all = Vec::new();
     for line in text.lines() {
-        let said: Value = serde_json::from_str(line).context("cargo does not speak JSON")?;
-        let (Some(path), Some(manifest)) =
-            (said["executable"].as_str(), said["manifest_path"].as_str())
-        else {
+        let message: Value = serde_json::from_str(line).context("cargo did not print JSON")?;
+        let (Some(path), Some(manifest)) = (
+            message["executable"].as_str(),
+            message["manifest_path"].as_str(),
+        ) else {
             continue;
         };
-        if said["profile"]["test"] != true {
+        if message["profile"]["test"] != true {
             continue;
         }
-        let is_own = said["target"]["kind"][0] == "test";
-        let name = said["target"]["name"].as_str().filter(|_| is_own);
+        let is_own = message["target"]["kind"][0] == "test";
+        let name = message["target"]["name"].as_str().filter(|_| is_own);
         all.push(Program {
             folder: Path::new(manifest).with_file_name(""),
             name: name.map(str::to_owned),
@@ -291,65 +294,77 @@ fn program_of<'a>(programs: &'a [Program], property: &Property) -> Result<&'a Pa
             return Ok(&one.path);
         }
     }
-    bail!("no test program has '{}'", property.shown())
+    bail!("no test program has '{}'", property.full_name())
 }
 
 /// Number of parallel runs: the number of processors.
-fn at_once() -> usize {
+fn parallel_runs() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn say_how_long(what: &str, count: usize, time: Duration) {
-    let rounds = count.div_ceil(at_once()) as u64;
+fn print_duration(what: &str, count: usize, time: Duration) {
+    let rounds = count.div_ceil(parallel_runs()) as u64;
     println!(
         "{count} {what} for {} s each, {} at a time: {} min",
         time.as_secs(),
-        at_once().min(count),
+        parallel_runs().min(count),
         (rounds * time.as_secs()).div_ceil(60)
     );
 }
 
-/// Applies `work` to all elements in order, [`at_once`] at a time. Fails with the first error after
-/// all others have ended.
-fn side_by_side<T: Send, R: Send>(
+/// Applies `work` to all elements in order, [`parallel_runs`] at a time. Fails with the first error
+/// after all others have ended.
+fn run_parallel<T: Send, R: Send>(
     all: Vec<T>,
     work: impl Fn(T) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
     let (queue, done) = (Mutex::new(all.into_iter()), Mutex::new(Vec::new()));
     let works = || -> Result<()> {
         loop {
-            let next = queue.lock().expect("nobody panics with it").next();
+            let next = queue
+                .lock()
+                .expect("no thread panics while it holds the lock")
+                .next();
             let Some(next) = next else {
                 return Ok(());
             };
             let one = work(next)?;
-            done.lock().expect("nobody panics with it").push(one);
+            done.lock()
+                .expect("no thread panics while it holds the lock")
+                .push(one);
         }
     };
     std::thread::scope(|scope| {
-        let all: Vec<_> = (0..at_once()).map(|_| scope.spawn(works)).collect();
+        let all: Vec<_> = (0..parallel_runs()).map(|_| scope.spawn(works)).collect();
         all.into_iter()
             .try_for_each(|one| one.join().expect("it does not panic"))
     })?;
-    Ok(done.into_inner().expect("nobody panics with it"))
+    Ok(done
+        .into_inner()
+        .expect("no thread panics while it holds the lock"))
 }
 
 /// Tries one property until its time is over or it fails.
-fn tries(tree: &Tree, property: Property, program: &Path, time: Duration) -> Result<Tried> {
+fn try_property(
+    tree: &Tree,
+    property: Property,
+    program: &Path,
+    time: Duration,
+) -> Result<PropertyResult> {
     let started = Instant::now();
-    let (mut cases, mut next) = (0, FIRST);
+    let (mut cases, mut next) = (0, FIRST_CASES);
     let mut failed = None;
     while failed.is_none() && started.elapsed() < time {
         let run = Instant::now();
-        failed = once(tree, &property, program, next, time * 2 + A_RUN)?;
+        failed = run_once(tree, &property, program, next, time * 2 + RUN_TIME)?;
         cases += next;
         // As many cases as take one run, or the rest of the time.
-        let left = time.saturating_sub(started.elapsed()).min(A_RUN);
+        let left = time.saturating_sub(started.elapsed()).min(RUN_TIME);
         let took = run.elapsed().as_secs_f64().max(0.001);
         let fit = next as f64 * left.as_secs_f64() / took;
-        next = (fit as u64).clamp(1, (next * 10).min(MOST));
+        next = (fit as u64).clamp(1, (next * 10).min(MAX_CASES));
     }
-    Ok(Tried {
+    Ok(PropertyResult {
         property,
         cases,
         took: started.elapsed(),
@@ -359,14 +374,14 @@ fn tries(tree: &Tree, property: Property, program: &Path, time: Duration) -> Res
 
 /// Runs one property with this number of cases. Returns its output if it failed or did not end in
 /// time.
-fn once(
+fn run_once(
     tree: &Tree,
     property: &Property,
     program: &Path,
     cases: u64,
     most: Duration,
 ) -> Result<Option<String>> {
-    let said = tempfile(tree, property)?;
+    let log = log_file(tree, property)?;
     let mut child = Command::new(program)
         .args(["--exact", &property.name, "--test-threads=1", "--nocapture"])
         .current_dir(&property.folder)
@@ -374,8 +389,8 @@ fn once(
         .env("NETNICE_BIN_DIR", tree.programs())
         .env_remove("NETNICE_RUNTIME_DIR")
         .stdin(Stdio::null())
-        .stdout(std::fs::File::create(&said)?)
-        .stderr(std::fs::File::options().append(true).open(&said)?)
+        .stdout(std::fs::File::create(&log)?)
+        .stderr(std::fs::File::options().append(true).open(&log)?)
         .spawn()
         .with_context(|| format!("cannot start {}", program.display()))?;
     let started = Instant::now();
@@ -390,8 +405,8 @@ fn once(
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    let text = std::fs::read(&said)?;
-    std::fs::remove_file(&said)?;
+    let text = std::fs::read(&log)?;
+    std::fs::remove_file(&log)?;
     Ok(match status {
         Some(status) if status.success() => None,
         Some(_) => Some(String::from_utf8_lossy(&text).into_owned()),
@@ -402,44 +417,44 @@ fn once(
     })
 }
 
-fn tempfile(tree: &Tree, property: &Property) -> Result<PathBuf> {
+fn log_file(tree: &Tree, property: &Property) -> Result<PathBuf> {
     let folder = tree.target.join("fuzz");
     std::fs::create_dir_all(&folder)?;
-    let name = property.shown().replace([' ', ':'], "-");
+    let name = property.full_name().replace([' ', ':'], "-");
     Ok(folder.join(format!("{name}-{}.log", std::process::id())))
 }
 
-fn told(tried: &[Tried]) -> Result<()> {
-    let failed: Vec<&Tried> = tried.iter().filter(|one| one.failed.is_some()).collect();
+fn report(results: &[PropertyResult]) -> Result<()> {
+    let failed: Vec<&PropertyResult> = results.iter().filter(|one| one.failed.is_some()).collect();
     for one in &failed {
         println!(
             "\n{}:\n{}",
-            one.property.shown(),
+            one.property.full_name(),
             one.failed.as_deref().unwrap_or_default()
         );
     }
-    let cases: u64 = tried.iter().map(|one| one.cases).sum();
+    let cases: u64 = results.iter().map(|one| one.cases).sum();
     println!(
         "\n{} properties, {cases} cases, {} failed",
-        tried.len(),
+        results.len(),
         failed.len()
     );
     match failed.len() {
         0 => Ok(()),
-        _ => bail!(
-            "a property does not hold; its case is kept beside its source in proptest-regressions"
-        ),
+        _ => {
+            bail!("a property does not hold; its case is in proptest-regressions beside its source")
+        }
     }
 }
 
 /// Default time of each property or target.
-const EACH: Duration = Duration::from_secs(600);
+const DEFAULT_TIME: Duration = Duration::from_secs(600);
 /// Time of one run: long compared to its start, and short enough to report a failure in time.
-const A_RUN: Duration = Duration::from_secs(30);
+const RUN_TIME: Duration = Duration::from_secs(30);
 /// Cases of the first run.
-const FIRST: u64 = 64;
+const FIRST_CASES: u64 = 64;
 /// Largest number of cases in one run; proptest counts in 32 bits.
-const MOST: u64 = u32::MAX as u64;
+const MAX_CASES: u64 = u32::MAX as u64;
 
 #[cfg(test)]
 mod tests;

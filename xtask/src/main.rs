@@ -10,27 +10,30 @@
 //! | `tidy` | [`tidy`] | the project's own rules: layers, sizes, names, `unsafe`, links |
 //! | `check` | [`check`] | formatting, lints, tidy, documentation, dependencies |
 //! | `setup` | [`setup`] | installs missing packages by apt, and nothing else |
-//! | `build`, `demo`, `test`, `bench`, `long` | [`suite`] | the release programs and their runs |
+//! | `build`, `demo`, `test`, `bench` | [`suite`] | the release programs and their runs |
+//! | `long` | [`long`] | every test, check and experiment |
 //! | `fuzz` | [`fuzz`] | each property for a time; with `--learn` the targets of `fuzz/` |
 //! | `miri` | [`miri`] | the tests of core and of the ring under Miri |
-//! | `loom` | [`model`] | the ring's cursors and doorbells under loom |
+//! | `loom` | [`loom`] | the ring's cursors and doorbells under loom |
 //! | `vm` | [`vm`] | the system tests on Debian's stock kernel, under qemu without KVM |
 //! | `deb` | [`deb`] | the Debian packages, and a trial of them on a fresh machine |
 //! | `bare` | [`bare`] | the two commands of the README on a fresh machine |
 #![forbid(unsafe_code)]
 
-mod awake;
+mod args;
 mod bare;
 mod cargo_tools;
 mod check;
+mod cpu_latency;
 mod deb;
 #[cfg(test)]
-mod documented;
+mod doc_commands;
 mod flaky;
 mod fuzz;
 mod lock;
+mod long;
+mod loom;
 mod miri;
-mod model;
 mod nextest;
 mod nightly;
 mod results;
@@ -61,17 +64,17 @@ fn main() -> ExitCode {
 
 fn dispatch(words: &[&str]) -> Result<()> {
     let Some((verb, rest)) = words.split_first() else {
-        bail!("which verb?\n{USAGE}");
+        bail!("a verb is missing\n{USAGE}");
     };
     if matches!(*verb, "help" | "-h" | "--help") {
         println!("{USAGE}");
         return Ok(());
     }
-    let found = VERBS.iter().find(|one| one.name == *verb);
+    let found = VERBS.iter().find(|known| known.name == *verb);
     let Some(found) = found else {
-        bail!("no verb '{verb}'\n{USAGE}");
+        bail!("unknown verb '{verb}'\n{USAGE}");
     };
-    (found.reads)(rest)?;
+    (found.check_args)(rest)?;
     (found.run)(&Tree::find()?, rest)
 }
 
@@ -79,86 +82,98 @@ fn dispatch(words: &[&str]) -> Result<()> {
 struct Verb {
     name: &'static str,
     /// Fails if these arguments are invalid; has no other effect.
-    reads: fn(&[&str]) -> Result<()>,
+    check_args: fn(&[&str]) -> Result<()>,
     run: fn(&Tree, &[&str]) -> Result<()>,
 }
 
 const fn verb(
     name: &'static str,
-    reads: fn(&[&str]) -> Result<()>,
+    check_args: fn(&[&str]) -> Result<()>,
     run: fn(&Tree, &[&str]) -> Result<()>,
 ) -> Verb {
-    Verb { name, reads, run }
+    Verb {
+        name,
+        check_args,
+        run,
+    }
 }
 
 const VERBS: &[Verb] = &[
     verb(
         "tidy",
-        |rest| no_more("tidy", rest),
+        |rest| args::none("tidy", rest),
         |tree, _| tidy::run(tree),
     ),
     verb(
         "check",
-        |rest| no_more("check", rest),
+        |rest| args::none("check", rest),
         |tree, _| check::run(tree),
     ),
-    verb("setup", setup::reads, setup::run),
-    verb("deb", deb::reads, deb::run),
+    verb("setup", setup::check_args, setup::run),
+    verb("deb", deb::check_args, deb::run),
     verb(
         "build",
-        |rest| no_more("build", rest),
+        |rest| args::none("build", rest),
         |tree, _| suite::build(tree),
     ),
     // netnice-lab parses the arguments.
     verb("demo", |_| Ok(()), suite::demo),
-    verb("test", suite::reads, suite::test),
+    verb("test", suite::check_args, suite::test),
     verb(
         "bench",
-        |rest| no_more("bench", rest),
+        |rest| args::none("bench", rest),
         |tree, _| suite::bench(tree),
     ),
     verb(
         "long",
-        |rest| no_more("long", rest),
-        |tree, _| suite::long(tree),
+        |rest| args::none("long", rest),
+        |tree, _| long::run(tree),
     ),
-    verb("fuzz", fuzz::reads, fuzz::run),
-    verb("miri", miri::reads, miri::run),
-    verb("loom", model::reads, model::run),
-    verb("vm", vm::reads, vm::run),
-    verb("bare", bare::reads, bare::run),
+    verb("fuzz", fuzz::check_args, fuzz::run),
+    verb(
+        "miri",
+        |words| args::filter("miri", words).map(drop),
+        miri::run,
+    ),
+    verb(
+        "loom",
+        |words| args::filter("loom", words).map(drop),
+        loom::run,
+    ),
+    verb("vm", vm::check_args, vm::run),
+    verb("bare", bare::check_args, bare::run),
 ];
-
-/// Refuses arguments of a verb that takes none.
-fn no_more(verb: &str, rest: &[&str]) -> Result<()> {
-    match rest.first() {
-        None => Ok(()),
-        Some(word) => bail!("{verb} takes no arguments, but got '{word}'"),
-    }
-}
 
 const USAGE: &str = "\
 cargo xtask VERB
 
-  tidy                        ranks of the crates, file sizes and names, opening lines, unsafe, machine paths,
-                              links and paths in the documents
-  check                       cargo fmt --check, clippy with warnings as errors, tidy, documentation, cargo deny
-  setup [build|run|vm|bare]   install by apt what that needs and is missing (default: run)
-  build                       release programs netnice, netniced, netnice-driver, netnice-lab
-  demo [ARG...]               build, then netnice-lab demo
+  tidy                        check the layers of the crates, sizes and names of files, opening
+                              lines, unsafe, machine paths, links and paths in the documents
+  check                       cargo fmt --check, clippy with warnings as errors, tidy,
+                              documentation, cargo deny
+  setup [build|run|vm|bare|bench|fuzz]
+                              install by apt the missing packages for that use (default: run)
+  build                       build the release programs netnice, netniced, netnice-driver and
+                              netnice-lab
+  demo [ARG...]               build, then run netnice-lab demo
   test [--unit|--system] [FILTER]
-                              every test: unit tests, then system tests on the release programs (root)
-  bench                       benchmarks of the crates and the lab's cost runs (root)
-  long                        every test, long ones too, Miri, loom, the package, then every experiment (root)
+                              run every test: unit tests, then system tests on the release
+                              programs (root)
+  bench                       run the benchmarks of the crates and the lab's cost runs (root)
+  long                        run every test, long ones too, Miri, loom, the package, then every
+                              experiment (root)
   fuzz [--for SECONDS] [FILTER]
-                              every property, each for so long (600), with new cases all the while
+                              run every property for this time (600 s), with new cases
   fuzz --learn [--for SECONDS] [FILTER]
-                              every target of fuzz/, each for so long (600), by coverage (nightly, by rustup)
-  fuzz --replay TARGET FILE   one input of a target of fuzz/, once
-  miri [FILTER]               the tests of core and of the ring under Miri (nightly, by rustup)
-  loom [FILTER]               the ring's cursors and doorbells in every order of two threads
-  deb [--try]                 the Debian package in target/deb; --try: installed, upgraded, removed in a chroot (root)
+                              run every target of fuzz/ for this time (600 s) with libFuzzer
+                              (nightly, by rustup)
+  fuzz --replay TARGET FILE   run a target of fuzz/ on one input
+  miri [FILTER]               run the tests of core and of the ring under Miri (nightly, by rustup)
+  loom [FILTER]               run the ring's cursors and doorbells in every order of two threads
+  deb [--try]                 build the Debian packages in target/deb; --try: install, upgrade and
+                              remove them in a chroot (root)
   vm [--shell COMMAND | FILTER]
-                              the system tests on Debian's stock kernel in qemu (root)
+                              run the system tests on Debian's stock kernel in qemu (root)
   bare [--keep] [--suite S] [TARGET...]
-                              make demo and make test (or TARGETs) in a fresh debootstrap chroot (root)";
+                              run make demo and make test (or TARGETs) in a fresh debootstrap
+                              chroot (root)";

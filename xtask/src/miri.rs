@@ -11,8 +11,9 @@
 //! Miri is a component of the nightly toolchain; rustup installs both if they are missing. The verb
 //! fails if a test fails, or if rustup cannot install them.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
+use crate::args;
 use crate::nightly::Nightly;
 use crate::setup::{self, Use};
 use crate::tree::Tree;
@@ -20,7 +21,7 @@ use crate::tree::Tree;
 /// Runs `miri [FILTER]`: every test of core and of the ring, or those whose name contains the
 /// filter.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
-    let filter = parse(words)?;
+    let filter = args::filter("miri", words)?;
     setup::ensure(tree, Use::Build)?;
     let nightly = Nightly::ensure(
         "Miri",
@@ -37,19 +38,6 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
         .env("MIRIFLAGS", "-Zmiri-disable-isolation")
         .env("PROPTEST_CASES", CASES)
         .run()
-}
-
-/// Fails if these arguments are invalid.
-pub fn reads(words: &[&str]) -> Result<()> {
-    parse(words).map(drop)
-}
-
-fn parse<'a>(words: &[&'a str]) -> Result<Option<&'a str>> {
-    match words {
-        [] => Ok(None),
-        [filter] if !filter.starts_with('-') => Ok(Some(filter)),
-        _ => bail!("miri takes one filter; got '{}'", words.join(" ")),
-    }
 }
 
 const CORE: &str = "netnice-core";

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::cargo_tools::CargoTool;
-use crate::results::{self, FLAKY_AT_MOST, Results, TestResult};
+use crate::results::{self, MAX_FLAKY, Results, TestResult};
 use crate::step::Step;
 use crate::tree::Tree;
 
@@ -41,14 +41,14 @@ impl Run<'_> {
         let program = ensure(tree)?;
         let command = || prepared(Step::new(&program).folder(&tree.root));
         let mut own = Results::default();
-        let (tests, broken) = self.once(tree, command()?, &[])?;
+        let (tests, broken) = self.run_once(tree, command()?, &[])?;
         own.add(tests);
         let failed = own.failed();
-        if !failed.is_empty() && failed.len() <= FLAKY_AT_MOST + 1 {
+        if !failed.is_empty() && failed.len() <= MAX_FLAKY + 1 {
             println!("\n{} failed: a second try, alone", failed.len());
-            let expression = only(&failed);
+            let expression = filter_expression(&failed);
             let alone = ["--test-threads=1", "-E", &expression];
-            let (second, _) = self.once(tree, command()?, &alone)?;
+            let (second, _) = self.run_once(tree, command()?, &alone)?;
             own.add_second_try(&second);
         }
         if broken {
@@ -60,7 +60,12 @@ impl Run<'_> {
 
     /// Runs the tests. The second value is true if the run failed for another reason than a failed
     /// test.
-    fn once(&self, tree: &Tree, command: Step, more: &[&str]) -> Result<(Vec<TestResult>, bool)> {
+    fn run_once(
+        &self,
+        tree: &Tree,
+        command: Step,
+        more: &[&str],
+    ) -> Result<(Vec<TestResult>, bool)> {
         let report = report_in(&store(&tree.root), self.profile);
         // A run that wrote no report must not return the report of an earlier run.
         match std::fs::remove_file(&report) {
@@ -97,7 +102,7 @@ pub fn report_in(store: &Path, profile: &str) -> PathBuf {
 }
 
 /// The filter expression that selects these tests and no others.
-fn only(tests: &[&TestResult]) -> String {
+fn filter_expression(tests: &[&TestResult]) -> String {
     let each: Vec<String> = tests
         .iter()
         .map(|test| format!("(binary_id(={}) & test(={}))", test.program, test.name))

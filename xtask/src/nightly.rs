@@ -16,18 +16,18 @@ pub struct Nightly {
 }
 
 impl Nightly {
-    /// Finds the toolchain. `proof` is a command that succeeds if the toolchain has everything that
+    /// Finds the toolchain. `probe` is a command that succeeds if the toolchain has everything that
     /// `what` needs. If it fails, rustup installs the toolchain with these components.
     ///
     /// # Errors
     /// If there is no rustup, or rustup cannot install the toolchain.
-    pub fn ensure(what: &str, proof: &[&str], components: &[&str]) -> Result<Nightly> {
+    pub fn ensure(what: &str, probe: &[&str], components: &[&str]) -> Result<Nightly> {
         let rustup = step::find_program("rustup");
         let rustup = rustup.with_context(|| {
             format!("{what} needs a nightly toolchain, and there is no rustup to install it")
         })?;
         let nightly = Nightly { rustup };
-        let (program, words) = proof.split_first().context("a proof is a command")?;
+        let (program, words) = probe.split_first().context("a probe is a command")?;
         if nightly.step(program).args(words).capture().is_err() {
             let components = components.iter().flat_map(|one| ["--component", one]);
             Step::new(&nightly.rustup)
@@ -53,12 +53,12 @@ impl Nightly {
     /// # Errors
     /// If the output of its compiler does not contain the triple.
     pub fn host(&self) -> Result<String> {
-        let said = self
+        let output = self
             .step("rustc")
             .args(["--version", "--verbose"])
             .capture()?;
-        let host = said.lines().find_map(|line| line.strip_prefix("host: "));
-        Ok(host.context("rustc does not say its host")?.to_owned())
+        let host = output.lines().find_map(|line| line.strip_prefix("host: "));
+        Ok(host.context("rustc does not print its host")?.to_owned())
     }
 }
 

@@ -7,7 +7,7 @@
 //! | flaky | the test failed, then passed alone | flaky |
 //! | skipped | the machine lacks something that the test needs; the test names it | skipped |
 //!
-//! A run passes if no test failed, no step broke, at most [`FLAKY_AT_MOST`] tests were flaky, and
+//! A run passes if no test failed, no step broke, at most [`MAX_FLAKY`] tests were flaky, and
 //! none of these is listed in `flaky.toml` ([`crate::flaky`]).
 //!
 //! The outcomes come from the JUnit report of cargo-nextest. A test that cannot run prints
@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use quick_junit::{Report, TestCase, TestCaseStatus};
 
-use crate::flaky::Known;
+use crate::flaky::KnownFlaky;
 
 /// The outcome of one test.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,7 +126,8 @@ impl Results {
     }
 
     pub fn failed(&self) -> Vec<&TestResult> {
-        self.with(|outcome| *outcome == Outcome::Failed).collect()
+        self.tests_with(|outcome| *outcome == Outcome::Failed)
+            .collect()
     }
 
     /// Adds the outcomes of a second try, alone: a test that failed before and passes now is flaky.
@@ -144,35 +145,37 @@ impl Results {
         }
     }
 
-    fn with(&self, is: impl Fn(&Outcome) -> bool) -> impl Iterator<Item = &TestResult> {
+    fn tests_with(&self, is: impl Fn(&Outcome) -> bool) -> impl Iterator<Item = &TestResult> {
         self.tests.iter().filter(move |test| is(&test.outcome))
     }
 
     fn count(&self, is: impl Fn(&Outcome) -> bool) -> usize {
-        self.with(is).count()
+        self.tests_with(is).count()
     }
 
     /// The reasons why the run does not pass; empty if it passes.
-    pub fn faults(&self, known: &Known) -> Vec<String> {
+    pub fn faults(&self, known: &KnownFlaky) -> Vec<String> {
         let mut faults = Vec::new();
         let failed = self.failed();
         if !failed.is_empty() {
             faults.push(format!("{} failed", failed.len()));
         }
         for step in &self.broken {
-            faults.push(format!("{step} ended badly"));
+            faults.push(format!("failed step: {step}"));
         }
-        let flaky: Vec<_> = self.with(|outcome| *outcome == Outcome::Flaky).collect();
-        if flaky.len() > FLAKY_AT_MOST {
+        let flaky: Vec<_> = self
+            .tests_with(|outcome| *outcome == Outcome::Flaky)
+            .collect();
+        if flaky.len() > MAX_FLAKY {
             faults.push(format!(
-                "{} tests are flaky, at most {FLAKY_AT_MOST} may be",
+                "{} tests are flaky, at most {MAX_FLAKY} may be",
                 flaky.len()
             ));
         }
         for test in flaky {
             if let Some(cause) = known.cause(&test.program, &test.name) {
                 faults.push(format!(
-                    "{} is flaky and stands in flaky.toml already ({cause})",
+                    "{} is flaky again; flaky.toml lists it already ({cause})",
                     test.id()
                 ));
             }
@@ -184,7 +187,7 @@ impl Results {
     }
 
     /// The text about a run; its last line is the verdict.
-    pub fn summary(&self, known: &Known) -> Summary<'_> {
+    pub fn summary(&self, known: &KnownFlaky) -> Summary<'_> {
         Summary {
             results: self,
             faults: self.faults(known),
@@ -203,7 +206,7 @@ impl fmt::Display for Summary<'_> {
         let results = self.results;
         let mut slowest: Vec<&TestResult> = results.tests.iter().collect();
         slowest.sort_by_key(|test| std::cmp::Reverse(test.took));
-        for test in slowest.iter().take(SLOWEST_SHOWN) {
+        for test in slowest.iter().take(SHOWN_SLOWEST) {
             writeln!(f, "{:6.1} s  {}", test.took.as_secs_f64(), test.id())?;
         }
         for (step, took) in &results.steps {
@@ -228,14 +231,14 @@ impl fmt::Display for Summary<'_> {
             results.count(|outcome| matches!(outcome, Outcome::Skipped(_))),
         )?;
         let flaky: Vec<String> = results
-            .with(|outcome| *outcome == Outcome::Flaky)
+            .tests_with(|outcome| *outcome == Outcome::Flaky)
             .map(TestResult::id)
             .collect();
         match flaky.is_empty() {
             true => Ok(()),
             false => write!(
                 f,
-                "; {} flaky: {} (write each down in flaky.toml with its cause)",
+                "; {} flaky: {} (add each to flaky.toml with its cause)",
                 flaky.len(),
                 flaky.join(", ")
             ),
@@ -243,13 +246,13 @@ impl fmt::Display for Summary<'_> {
     }
 }
 
-/// The text that a test prints before the reason why it cannot run. `netnice_lab::desk::skip`
+/// The text that a test prints before the reason why it cannot run. `netnice_lab::testbed::skip`
 /// prints it.
 pub const SKIP_MARK: &str = "test skipped: ";
 /// Largest number of flaky tests in a run that passes. With more of them the machine or the tree
 /// has a fault, not a test.
-pub const FLAKY_AT_MOST: usize = 2;
-const SLOWEST_SHOWN: usize = 12;
+pub const MAX_FLAKY: usize = 2;
+const SHOWN_SLOWEST: usize = 12;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! Installs with apt the packages that a verb needs and the machine lacks. It upgrades nothing on
 //! purpose and starts no service.
 //!
-//! Each row of [`NEEDS`] is one need: the program or file that proves its presence, the Debian and
+//! Each row of [`NEEDS`] is one need: the program or file that shows its presence, the Debian and
 //! Ubuntu package, and the verbs that need it. On a complete machine no package manager runs. If
 //! something is missing and this process is not root (or there is no apt), the verb fails with one
 //! message that lists the missing packages.
@@ -41,12 +41,12 @@ pub enum Use {
 /// Runs `cargo xtask setup [WHAT]`.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     ensure(tree, parse(words)?)?;
-    eprintln!("setup: all there");
+    eprintln!("setup: ok");
     Ok(())
 }
 
 /// Fails if these arguments are invalid.
-pub fn reads(words: &[&str]) -> Result<()> {
+pub fn check_args(words: &[&str]) -> Result<()> {
     parse(words).map(drop)
 }
 
@@ -58,21 +58,21 @@ fn parse(words: &[&str]) -> Result<Use> {
         ["bare"] => Use::Bare,
         ["bench"] => Use::Bench,
         ["fuzz"] => Use::Fuzz,
-        _ => bail!("setup for what? one of: build, run, vm, bare, bench, fuzz"),
+        _ => bail!("setup takes one of: build, run, vm, bare, bench, fuzz"),
     })
 }
 
 /// Installs what is missing for this use. Fails if a need stays missing.
 pub fn ensure(tree: &Tree, what: Use) -> Result<()> {
-    let lacking = missing(what, Need::is_there);
-    if !lacking.is_empty() {
-        install(&lacking)?;
+    let absent = missing(what, Need::is_there);
+    if !absent.is_empty() {
+        install(&absent)?;
         let still = missing(what, Need::is_there);
-        if let Some(need) = still.iter().find(|need| !need.wish) {
+        if let Some(need) = still.iter().find(|need| !need.optional) {
             bail!(
-                "{} was installed, but {} is still not there",
+                "{} was installed, but {} is still missing",
                 need.package,
-                need.proof
+                need.probe
             );
         }
     }
@@ -98,16 +98,16 @@ pub fn program_path(tree: &Tree) -> Result<OsString> {
 /// A package that a verb needs.
 #[derive(Debug)]
 struct Need {
-    proof: Proof,
+    probe: Probe,
     package: &'static str,
     uses: &'static [Use],
     /// Optional: without it some test checks less, and prints that. Not every distribution has it.
-    wish: bool,
+    optional: bool,
 }
 
-/// The proof that a package is installed.
+/// How to find out whether a package is installed.
 #[derive(Debug)]
-enum Proof {
+enum Probe {
     Program(&'static str),
     /// Any one of these files.
     File(&'static [&'static str]),
@@ -117,10 +117,10 @@ enum Proof {
 
 impl Need {
     fn is_there(&self) -> bool {
-        match self.proof {
-            Proof::Program(name) => step::find_program(name).is_some(),
-            Proof::File(paths) => paths.iter().any(|path| Path::new(path).exists()),
-            Proof::Python(module) => std::process::Command::new("python3")
+        match self.probe {
+            Probe::Program(name) => step::find_program(name).is_some(),
+            Probe::File(paths) => paths.iter().any(|path| Path::new(path).exists()),
+            Probe::Python(module) => std::process::Command::new("python3")
                 .args(["-c", &format!("import {module}")])
                 .stderr(std::process::Stdio::null())
                 .status()
@@ -129,12 +129,12 @@ impl Need {
     }
 }
 
-impl std::fmt::Display for Proof {
+impl std::fmt::Display for Probe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Proof::Program(name) => write!(f, "the program {name}"),
-            Proof::File(paths) => write!(f, "{}", paths.join(" or ")),
-            Proof::Python(module) => write!(f, "Python's module {module}"),
+            Probe::Program(name) => write!(f, "the program {name}"),
+            Probe::File(paths) => write!(f, "{}", paths.join(" or ")),
+            Probe::Python(module) => write!(f, "Python's module {module}"),
         }
     }
 }
@@ -154,20 +154,20 @@ fn packages(needs: &[&Need]) -> Vec<&'static str> {
 }
 
 fn install(needs: &[&Need]) -> Result<()> {
-    let (wishes, required): (Vec<_>, Vec<_>) = needs.iter().partition(|need| need.wish);
+    let (optional, required): (Vec<_>, Vec<_>) = needs.iter().partition(|need| need.optional);
     let mut names = packages(&required);
     if !names.is_empty() {
         refuse_without_apt_or_root(&required)?;
-    } else if refuse_without_apt_or_root(&wishes).is_err() {
+    } else if refuse_without_apt_or_root(&optional).is_err() {
         return Ok(());
     }
     refresh_lists()?;
-    for wish in wishes {
-        match has_candidate(wish.package)? {
-            true => names.push(wish.package),
+    for need in optional {
+        match has_candidate(need.package)? {
+            true => names.push(need.package),
             false => eprintln!(
-                "xtask: this distribution has no package {}: going on without",
-                wish.package
+                "xtask: this distribution has no package {}: continuing without it",
+                need.package
             ),
         }
     }
@@ -177,16 +177,17 @@ fn install(needs: &[&Need]) -> Result<()> {
     apt()
         .args(["install", "--yes", "--no-install-recommends"])
         .args(names)
-        .run_in_silence()
+        .run_quietly()
 }
 
 fn refuse_without_apt_or_root(needs: &[&Need]) -> Result<()> {
     let list = packages(needs).join(" ");
     if step::find_program("apt-get").is_none() {
-        let proofs: Vec<_> = needs.iter().map(|need| need.proof.to_string()).collect();
+        let missing: Vec<_> = needs.iter().map(|need| need.probe.to_string()).collect();
         bail!(
-            "missing: {}. There is no apt-get here to install them (on Debian: {list}); please do it by hand",
-            proofs.join(", ")
+            "missing: {}. There is no apt-get to install the packages (on Debian: {list}): install \
+             them by hand",
+            missing.join(", ")
         );
     }
     if !step::is_root() {
@@ -212,7 +213,7 @@ pub fn refresh_lists() -> Result<()> {
     static FRESH: Mutex<bool> = Mutex::new(false);
     let mut fresh = FRESH.lock().unwrap_or_else(PoisonError::into_inner);
     if !*fresh {
-        apt().args(["--quiet", "update"]).run_in_silence()?;
+        apt().args(["--quiet", "update"]).run_quietly()?;
         *fresh = true;
     }
     Ok(())
@@ -232,7 +233,8 @@ fn web_server(tree: &Tree) -> Result<()> {
     }
     if step::find_program("apt-get").is_none() {
         bail!(
-            "missing: the program nginx, and no apt-get to fetch it with; please install it by hand"
+            "the program nginx is missing, and there is no apt-get to download it: \
+             install it by hand"
         );
     }
     std::fs::create_dir_all(&folder)
@@ -277,7 +279,7 @@ pub fn download(package: &str, folder: &Path) -> Result<()> {
             package,
         ])
         .folder(folder)
-        .run_in_silence()?;
+        .run_quietly()?;
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         if path.extension().is_some_and(|end| end == "deb") {
@@ -304,24 +306,24 @@ fn web_server_folder(tree: &Tree) -> PathBuf {
     tree.target.join("tools").join("nginx")
 }
 
-use Proof::{File, Program, Python};
+use Probe::{File, Program, Python};
 use Use::{Bare, Bench, Build, Fuzz, Package, Run, Vm};
 
-const fn need(proof: Proof, package: &'static str, uses: &'static [Use]) -> Need {
+const fn need(probe: Probe, package: &'static str, uses: &'static [Use]) -> Need {
     Need {
-        proof,
+        probe,
         package,
         uses,
-        wish: false,
+        optional: false,
     }
 }
 
-const fn wish(proof: Proof, package: &'static str, uses: &'static [Use]) -> Need {
+const fn optional(probe: Probe, package: &'static str, uses: &'static [Use]) -> Need {
     Need {
-        proof,
+        probe,
         package,
         uses,
-        wish: true,
+        optional: true,
     }
 }
 
@@ -341,14 +343,14 @@ const NEEDS: &[Need] = &[
         &[Build, Run, Vm, Package],
     ),
     // Counts instructions.
-    wish(Program("valgrind"), "valgrind", &[Bench]),
+    optional(Program("valgrind"), "valgrind", &[Bench]),
     // Compiles libFuzzer.
     need(Program("c++"), "g++", &[Fuzz]),
     // Test worlds.
     need(Program("tc"), "iproute2", &[Run, Vm]),
     need(Program("ethtool"), "ethtool", &[Run, Vm]),
     need(Program("sysctl"), "procps", &[Run, Vm]),
-    wish(Program("bpftool"), "bpftool", &[Run, Vm]),
+    optional(Program("bpftool"), "bpftool", &[Run, Vm]),
     // Traffic of real programs.
     need(Program("ping"), "iputils-ping", &[Run, Vm]),
     need(Program("iperf3"), "iperf3", &[Run, Vm]),
@@ -360,9 +362,9 @@ const NEEDS: &[Need] = &[
     // Reads the exported metrics.
     need(File(PROMETHEUS), "python3-prometheus-client", &[Run]),
     // A shared library of the FTP server of an experiment.
-    wish(File(LIBWRAP), "libwrap0", &[Run]),
+    optional(File(LIBWRAP), "libwrap0", &[Run]),
     // Gives programs the flags for the C library.
-    wish(Program("pkg-config"), "pkgconf", &[Run]),
+    optional(Program("pkg-config"), "pkgconf", &[Run]),
     // Builds a statically linked client that makes its system calls itself.
     need(Program("go"), "golang-go", &[Run, Vm]),
     // The package.

@@ -68,7 +68,7 @@ impl Step {
             .command
             .status()
             .with_context(|| format!("cannot start {}", self.words[0]))?;
-        self.judge(status)
+        self.check_status(status)
     }
 
     /// Runs the program and returns its status without checking it.
@@ -82,31 +82,31 @@ impl Step {
     pub fn capture(mut self) -> Result<String> {
         self.command.stderr(Stdio::inherit());
         let output = self.output()?;
-        self.judge(output.status)?;
+        self.check_status(output.status)?;
         String::from_utf8(output.stdout)
             .with_context(|| format!("{} did not write UTF-8", self.words[0]))
     }
 
     /// Runs the program without its output, so that it can run beside another one. After a failure
     /// prints all of the output.
-    pub fn run_in_silence(mut self) -> Result<()> {
+    pub fn run_quietly(mut self) -> Result<()> {
         self.show();
         let output = self.output()?;
         if !output.status.success() {
-            for said in [&output.stdout, &output.stderr] {
-                eprint!("{}", String::from_utf8_lossy(said));
+            for text in [&output.stdout, &output.stderr] {
+                eprint!("{}", String::from_utf8_lossy(text));
             }
         }
-        self.judge(output.status)
+        self.check_status(output.status)
     }
 
     /// Runs a program that may fail, without its output. Returns `None` after success, else the
     /// last line of its standard error.
-    pub fn try_in_silence(mut self) -> Result<Option<String>> {
+    pub fn try_quietly(mut self) -> Result<Option<String>> {
         self.show();
         let output = self.output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        let last = said.lines().rfind(|line| !line.trim().is_empty());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let last = stderr.lines().rfind(|line| !line.trim().is_empty());
         let last = last.unwrap_or_default().trim();
         Ok((!output.status.success()).then(|| last.to_owned()))
     }
@@ -144,7 +144,7 @@ impl Step {
         eprintln!("+ {}", self.words.join(" "));
     }
 
-    fn judge(&self, status: ExitStatus) -> Result<()> {
+    fn check_status(&self, status: ExitStatus) -> Result<()> {
         if !status.success() {
             bail!("'{}' ended with {status}", self.words.join(" "));
         }
@@ -157,7 +157,7 @@ pub fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Fails if this process is not root; the error tells why `what` needs root.
+/// Fails if this process is not root; the error contains the reason why `what` needs root.
 pub fn require_root(what: &str, why: &str) -> Result<()> {
     if is_root() {
         return Ok(());

@@ -13,13 +13,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::awake;
-use crate::deb;
-use crate::flaky::Known;
-use crate::fuzz;
+use crate::cpu_latency;
+use crate::flaky::KnownFlaky;
 use crate::lock::MachineLock;
-use crate::miri;
-use crate::model;
 use crate::nextest::{self, Run};
 use crate::results::{Outcome, Results, TestResult};
 use crate::setup::{self, Use};
@@ -34,7 +30,7 @@ pub fn build(tree: &Tree) -> Result<()> {
 
 /// Builds and runs the demo; further arguments go to the demo.
 pub fn demo(tree: &Tree, words: &[&str]) -> Result<()> {
-    let _lock = ready(tree, "make demo", release)?;
+    let _lock = prepare(tree, "make demo", release)?;
     let report = tree.target.join("demo.html");
     let mut lab = lab(tree)?.args(["demo"]).args(words);
     if !words.iter().any(|word| word.starts_with("--out")) {
@@ -46,14 +42,14 @@ pub fn demo(tree: &Tree, words: &[&str]) -> Result<()> {
 /// Runs the tests: `test [--unit|--system] [FILTER]`. The last line counts the outcomes.
 pub fn test(tree: &Tree, words: &[&str]) -> Result<()> {
     let (scope, filter) = Scope::parse(words)?;
-    let known = Known::read(&tree.root)?;
+    let known = KnownFlaky::read(&tree.root)?;
     let started = Instant::now();
     let _lock = match scope {
         Scope::Unit => {
             nextest::ensure(tree)?;
             None
         }
-        Scope::All | Scope::System => Some(ready(tree, "make test", release_and_tests)?),
+        Scope::All | Scope::System => Some(prepare(tree, "make test", release_and_tests)?),
     };
     let mut results = Results::default();
     results.add_step("packages and release build", started.elapsed());
@@ -61,15 +57,15 @@ pub fn test(tree: &Tree, words: &[&str]) -> Result<()> {
         unit_tests(tree, filter, &mut results)?;
     }
     if scope != Scope::Unit {
-        let _awake = awake::keep();
+        let _awake = cpu_latency::forbid_deep_sleep();
         system_tests(tree, filter, &mut results)?;
     }
-    judge(&results, &known, started)
+    report(&results, &known, started)
 }
 
 /// Prints the summary of a run, and fails if the run does not pass.
-fn judge(results: &Results, known: &Known, started: Instant) -> Result<()> {
-    println!("\n{:6.0} s  in all", started.elapsed().as_secs_f64());
+pub fn report(results: &Results, known: &KnownFlaky, started: Instant) -> Result<()> {
+    println!("\n{:6.0} s  total", started.elapsed().as_secs_f64());
     println!("{}", results.summary(known));
     let faults = results.faults(known);
     match faults.is_empty() {
@@ -79,7 +75,7 @@ fn judge(results: &Results, known: &Known, started: Instant) -> Result<()> {
 }
 
 /// Fails if these arguments of `test` are invalid.
-pub fn reads(words: &[&str]) -> Result<()> {
+pub fn check_args(words: &[&str]) -> Result<()> {
     Scope::parse(words).map(drop)
 }
 
@@ -87,49 +83,27 @@ pub fn reads(words: &[&str]) -> Result<()> {
 /// those about exact rates, times and shares. All of them run; the verb fails if one reports a
 /// value outside its bound.
 pub fn bench(tree: &Tree) -> Result<()> {
-    let _lock = ready(tree, "make bench", release)?;
+    let _lock = prepare(tree, "make bench", release)?;
     setup::ensure(tree, Use::Bench)?;
-    let mut beyond = Vec::new();
+    let mut exceeded = Vec::new();
     for one in tree.crates.iter().filter(|one| one.has("bench")) {
         let step =
-            under_test(tree, cargo(tree))?.args(["bench", "--package", &one.name, "--benches"]);
+            with_test_env(tree, cargo(tree))?.args(["bench", "--package", &one.name, "--benches"]);
         if !step.status()?.success() {
-            beyond.push(format!("the benchmarks of {}", one.name));
+            exceeded.push(format!("the benchmarks of {}", one.name));
         }
     }
-    let whole = COST_RUNS.map(|id| (id, None));
+    let full = COST_RUNS.map(|id| (id, None));
     let quick = EXACT_RUNS.map(|id| (id, Some("--quick")));
-    for (id, form) in whole.into_iter().chain(quick) {
+    for (id, form) in full.into_iter().chain(quick) {
         if !lab(tree)?.args(["run", id]).args(form).status()?.success() {
-            beyond.push(id.to_owned());
+            exceeded.push(id.to_owned());
         }
     }
-    match beyond.is_empty() {
+    match exceeded.is_empty() {
         true => Ok(()),
-        false => bail!("beyond a bound: {}", beyond.join(", ")),
+        false => bail!("outside a bound: {}", exceeded.join(", ")),
     }
-}
-
-/// Runs every test; core and the ring under Miri; the ring under loom; the targets of `fuzz/` for a
-/// minute each; the tests that are too long for every day (`#[ignore]`, optimised); the package;
-/// every experiment of the lab.
-pub fn long(tree: &Tree) -> Result<()> {
-    test(tree, &[])?;
-    miri::run(tree, &[])?;
-    model::run(tree, &[])?;
-    fuzz::run(tree, &["--learn", "--for", "60"])?;
-    deb::run(tree, &["--try"])?;
-    let _lock = ready(tree, "make test-long", release)?;
-    let started = Instant::now();
-    let mut results = Results::default();
-    let long = Run {
-        what: "long tests",
-        profile: "long",
-        words: words("--release --workspace --lib --bins --tests --run-ignored only"),
-    };
-    timed(tree, &long, &mut results)?;
-    judge(&results, &Known::read(&tree.root)?, started)?;
-    lab(tree)?.args(["all"]).run()
 }
 
 /// The programs that a user installs, and the lab.
@@ -213,30 +187,30 @@ fn unit_tests(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Resul
     // One call for all packages: with another set of packages cargo would build shared crates again
     // with other features.
     let crates = tree.crates.iter().filter(|one| one.name != LAB);
-    let beside = crates.flat_map(|one| &one.targets);
-    let beside = beside.filter(|(kind, _)| kind == "test");
-    let beside = beside.flat_map(|(_, name)| ["--test".to_owned(), name.clone()]);
+    let programs = crates.flat_map(|one| &one.targets);
+    let programs = programs.filter(|(kind, _)| kind == "test");
+    let programs = programs.flat_map(|(_, name)| ["--test".to_owned(), name.clone()]);
     let unit = Run {
         what: "unit tests",
         profile: "default",
         words: words("--workspace --lib --bins --examples")
             .into_iter()
-            .chain(beside)
+            .chain(programs)
             .chain(filter.map(str::to_owned))
             .collect(),
     };
-    timed(tree, &unit, results)?;
-    documentation(tree, filter, results)
+    run_timed(tree, &unit, results)?;
+    doc_tests(tree, filter, results)
 }
 
 /// Runs the examples in documentation, which cargo-nextest does not run.
-fn documentation(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Result<()> {
+fn doc_tests(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Result<()> {
     let started = Instant::now();
-    let step = under_test(tree, cargo(tree))?
+    let step = with_test_env(tree, cargo(tree))?
         .args(["test", "--workspace", "--doc", "--no-fail-fast", "--"])
         .args(filter);
     let mut tests = Vec::new();
-    let status = step.watch("", |line| tests.extend(documentation_test(line)))?;
+    let status = step.watch("", |line| tests.extend(parse_doc_test(line)))?;
     if !status.success() && tests.iter().all(|test| test.outcome != Outcome::Failed) {
         results.add_broken("documentation");
     }
@@ -247,12 +221,12 @@ fn documentation(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Re
 
 /// Parses a line of the documentation tests, such as `test crates/core/src/rate.rs - rate::Rate
 /// (line 12) ... ok`.
-fn documentation_test(line: &str) -> Option<TestResult> {
+fn parse_doc_test(line: &str) -> Option<TestResult> {
     let (name, outcome) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
     let outcome = match outcome {
         "ok" => Outcome::Passed,
         "FAILED" => Outcome::Failed,
-        // A text that is no program is marked as ignored.
+        // An example that is no program is reported as ignored.
         _ => return None,
     };
     Some(TestResult {
@@ -273,24 +247,24 @@ fn system_tests(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Res
             .chain(filter.map(str::to_owned))
             .collect(),
     };
-    timed(tree, &system, results)
+    run_timed(tree, &system, results)
 }
 
 /// Runs tests and records how long they took.
-fn timed(tree: &Tree, run: &Run<'_>, results: &mut Results) -> Result<()> {
+pub fn run_timed(tree: &Tree, run: &Run<'_>, results: &mut Results) -> Result<()> {
     let started = Instant::now();
-    run.run(tree, |step| under_test(tree, step), results)?;
+    run.run(tree, |step| with_test_env(tree, step), results)?;
     results.add_step(run.what, started.elapsed());
     Ok(())
 }
 
-fn words(line: &str) -> Vec<String> {
+pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
 /// Prepares a run of a world: checks for root, installs packages, takes the lock and runs `build`.
 /// The packages that only a run needs are installed while cargo builds.
-fn ready(tree: &Tree, what: &str, build: fn(&Tree) -> Result<()>) -> Result<MachineLock> {
+pub fn prepare(tree: &Tree, what: &str, build: fn(&Tree) -> Result<()>) -> Result<MachineLock> {
     step::require_root(what, "it makes network namespaces and loads eBPF programs")?;
     setup::ensure(tree, Use::Build)?;
     let lock = MachineLock::take()?;
@@ -305,14 +279,14 @@ fn ready(tree: &Tree, what: &str, build: fn(&Tree) -> Result<()>) -> Result<Mach
     Ok(lock)
 }
 
-fn lab(tree: &Tree) -> Result<Step> {
+pub fn lab(tree: &Tree) -> Result<Step> {
     let program: PathBuf = tree.programs().join(LAB);
-    under_test(tree, Step::new(program))
+    with_test_env(tree, Step::new(program))
 }
 
 /// The environment of everything that runs the project's programs: `NETNICE_BIN_DIR` alone locates
 /// them, and the machine's own daemon, if there is one, is not used.
-fn under_test(tree: &Tree, step: Step) -> Result<Step> {
+fn with_test_env(tree: &Tree, step: Step) -> Result<Step> {
     Ok(step
         .env("NETNICE_BIN_DIR", tree.programs())
         .env("PATH", setup::program_path(tree)?)

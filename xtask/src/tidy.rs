@@ -1,14 +1,17 @@
 //! The project's rules that no compiler checks. Each complaint contains the reason for its rule.
 //!
-//! - [`rooms`]: a dependency only goes to a lower layer, along the "may use" column of the design;
-//!   some foreign crates belong to one crate.
+//! - [`layers`]: a dependency only goes to a lower layer, along the "may use" column of the design;
+//!   some foreign crates are reserved for one crate.
 //! - [`circles`]: modules of one crate do not use each other in a circle.
-//! - Sizes: a source file has at most [`MAX_LINES`] lines, in the daemon [`MAX_LINES_OF_DAEMON`]; a
-//!   longer one holds two ideas. A line that is a comment has at most [`MAX_COMMENT`] characters.
-//! - Names: no `utils`, `common`, `helpers`, `types`; a helper belongs to the module of its noun.
+//! - Sizes: a source file has at most [`MAX_LINES`] lines, in the daemon [`MAX_DAEMON_LINES`]; a
+//!   longer one contains several subjects. A line that is a comment has at most [`MAX_COMMENT`]
+//!   characters.
+//! - Names: no `utils`, `common`, `helpers`, `types`; a helper belongs to the module of its
+//!   subject.
+//! - [`module_names`]: the name of a module is a term of the glossary, or in a list of plain words.
 //! - Opening lines: a crate begins with what it answers, what it may touch and what it must never
 //!   do.
-//! - `unsafe`: only in the files that [`rooms`] names. (clippy checks that each block has a safety
+//! - `unsafe`: only in the files that [`layers`] lists. (clippy checks that each block has a safety
 //!   comment.)
 //! - No stubs: neither `todo!` nor `unimplemented!`, nor comments that postpone work.
 //! - Machine paths: no file of the tree contains a path of the machine that it was written on.
@@ -19,9 +22,10 @@
 //! Every rule is a pure function from text to complaints, so its tests need no tree.
 
 mod circles;
+mod layers;
 mod lexer;
-mod links;
-mod rooms;
+pub mod links;
+mod module_names;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -45,7 +49,7 @@ pub fn run(tree: &Tree) -> Result<()> {
 
 /// A violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
-struct Complaint {
+pub struct Complaint {
     place: String,
     what: String,
 }
@@ -66,14 +70,14 @@ impl fmt::Display for Complaint {
 }
 
 fn inspect(tree: &Tree) -> Result<Vec<Complaint>> {
-    let apart = tree.apart()?;
-    let mut found = rooms::edges(&tree.crates);
-    found.extend(rooms::edges(&apart));
-    for one in tree.crates.iter().chain(&apart) {
+    let fuzz = tree.fuzz_crates()?;
+    let mut found = layers::edges(&tree.crates);
+    found.extend(layers::edges(&fuzz));
+    for one in tree.crates.iter().chain(&fuzz) {
         let opening = ["src/lib.rs", "src/main.rs"].map(|file| one.folder.join(file));
         match opening.iter().find(|file| file.is_file()) {
             Some(file) => found.extend(opening_lines(
-                &shown(tree, file),
+                &display_path(tree, file),
                 &read(file)?.unwrap_or_default(),
             )),
             None => found.push(Complaint::new(
@@ -86,9 +90,10 @@ fn inspect(tree: &Tree) -> Result<Vec<Complaint>> {
     let files = files(tree)?;
     found.extend(documents(tree, &files)?);
     found.extend(circles_of(tree, &files)?);
+    found.extend(module_names_of(tree, &files)?);
     for file in files {
-        let place = shown(tree, &file);
-        found.extend(name(&place));
+        let place = display_path(tree, &file);
+        found.extend(refused_name(&place));
         // A file that is not UTF-8 is no source.
         let Some(text) = read(&file)? else { continue };
         found.extend(machine_paths(&place, &text, &own));
@@ -111,7 +116,7 @@ fn inspect(tree: &Tree) -> Result<Vec<Complaint>> {
 fn documents(tree: &Tree, files: &[PathBuf]) -> Result<Vec<Complaint>> {
     let mut texts = Vec::new();
     for file in files {
-        let place = shown(tree, file);
+        let place = display_path(tree, file);
         let text = match place.ends_with(".md") {
             true => read(file)?,
             false => None,
@@ -121,12 +126,25 @@ fn documents(tree: &Tree, files: &[PathBuf]) -> Result<Vec<Complaint>> {
     let pairs = texts
         .iter()
         .map(|(place, text)| (place.as_str(), text.as_deref()));
-    let known = links::Known::of(pairs);
+    let targets = links::LinkTargets::of(pairs);
     let documents = texts
         .iter()
         .filter_map(|(place, text)| Some((place, text.as_ref()?)));
-    let found = documents.flat_map(|(place, text)| links::complaints(place, text, &known));
+    let found = documents.flat_map(|(place, text)| links::complaints(place, text, &targets));
     Ok(found.collect())
+}
+
+/// Checks the names of all modules.
+fn module_names_of(tree: &Tree, files: &[PathBuf]) -> Result<Vec<Complaint>> {
+    let glossary = tree.root.join(module_names::GLOSSARY_FILE);
+    let glossary = read(&glossary)?.context("the glossary is not UTF-8")?;
+    let places: Vec<String> = files.iter().map(|file| display_path(tree, file)).collect();
+    let places = places.iter().map(String::as_str);
+    Ok(module_names::complaints(
+        places,
+        &glossary,
+        module_names::LIST,
+    ))
 }
 
 /// Checks each crate for circles between its modules.
@@ -147,13 +165,13 @@ fn circles_of(tree: &Tree, files: &[PathBuf]) -> Result<Vec<Complaint>> {
             .iter()
             .map(|(place, text)| (place.as_str(), text.as_str()))
             .collect();
-        let krate = shown(tree, &one.folder);
+        let krate = display_path(tree, &one.folder);
         let complaints = circles::complaints(&krate, &texts);
         match circles::may_have_circles(&one.name) {
             false => found.extend(complaints),
             true if complaints.is_empty() => found.push(Complaint::new(
                 krate,
-                "has no circle any more: take it out of the list in xtask/src/tidy/circles.rs",
+                "has no circle any more: remove it from the list in xtask/src/tidy/circles.rs",
             )),
             true => {}
         }
@@ -197,7 +215,7 @@ fn read(file: &Path) -> Result<Option<String>> {
     Ok(String::from_utf8(bytes).ok())
 }
 
-fn shown(tree: &Tree, file: &Path) -> String {
+fn display_path(tree: &Tree, file: &Path) -> String {
     file.strip_prefix(&tree.root)
         .unwrap_or(file)
         .display()
@@ -213,13 +231,13 @@ fn is_source(place: &str) -> bool {
 fn size(place: &str, text: &str) -> Option<Complaint> {
     let lines = text.lines().count();
     let most = match place.starts_with("crates/daemon/") {
-        true => MAX_LINES_OF_DAEMON,
+        true => MAX_DAEMON_LINES,
         false => MAX_LINES,
     };
     (lines > most).then(|| {
         Complaint::new(
             place,
-            format!("{lines} lines, at most {most}: which second idea can move out?"),
+            format!("{lines} lines, at most {most}: divide the file by subject"),
         )
     })
 }
@@ -241,7 +259,7 @@ fn comments<'a>(place: &'a str, text: &'a str) -> impl Iterator<Item = Complaint
     })
 }
 
-fn name(place: &str) -> Option<Complaint> {
+fn refused_name(place: &str) -> Option<Complaint> {
     let refused = Path::new(place).components().find_map(|part| {
         let part = part.as_os_str().to_str()?;
         let stem = part.strip_suffix(".rs").unwrap_or(part);
@@ -249,7 +267,10 @@ fn name(place: &str) -> Option<Complaint> {
     })?;
     Some(Complaint::new(
         place,
-        format!("'{refused}' names no room; put each piece with the noun it serves"),
+        format!(
+            "the name '{refused}' does not say what is inside; move each item to the module of its \
+             subject"
+        ),
     ))
 }
 
@@ -259,10 +280,10 @@ fn opening_lines(place: &str, text: &str) -> Vec<Complaint> {
         .iter()
         .filter_map(|wanted| {
             let line = lines.next().unwrap_or("");
-            let says = line
+            let is_present = line
                 .strip_prefix(wanted)
                 .is_some_and(|rest| !rest.trim().is_empty());
-            (!says).then(|| {
+            (!is_present).then(|| {
                 Complaint::new(
                     place,
                     format!(
@@ -279,11 +300,11 @@ fn opening_lines(place: &str, text: &str) -> Vec<Complaint> {
 fn rust(place: &str, text: &str) -> Vec<Complaint> {
     let parts = lexer::split(text);
     let mut found = Vec::new();
-    if !rooms::may_be_unsafe(place) {
+    if !layers::may_be_unsafe(place) {
         for line in lexer::lines_with_word(&parts.code, "unsafe") {
             found.push(Complaint::new(
                 format!("{place}:{line}"),
-                "unsafe code outside the places that xtask/src/tidy/rooms.rs names",
+                "unsafe code outside the places that xtask/src/tidy/layers.rs lists",
             ));
         }
     }
@@ -302,20 +323,20 @@ fn rust(place: &str, text: &str) -> Vec<Complaint> {
             }
         }
     }
-    for promise in PROMISES {
-        for line in lexer::lines_with_word(&parts.comments, promise) {
+    for word in POSTPONED {
+        for line in lexer::lines_with_word(&parts.comments, word) {
             found.push(Complaint::new(
                 format!("{place}:{line}"),
-                format!("{promise}: do it, or make it an issue"),
+                format!("{word}: do the work now, or open an issue"),
             ));
         }
     }
     let is_binary = place.ends_with("/main.rs") || place.contains("/bin/");
-    if !is_binary && !rooms::is_proof(place) {
+    if !is_binary && !layers::may_use_anyhow(place) {
         for line in lexer::lines_with_word(&parts.code, "anyhow") {
             found.push(Complaint::new(
                 format!("{place}:{line}"),
-                "anyhow outside a binary's main, the lab and xtask: an error here is a thiserror enum",
+                "anyhow outside a binary's main, the lab, xtask and fuzz: use an enum of thiserror",
             ));
         }
     }
@@ -323,11 +344,16 @@ fn rust(place: &str, text: &str) -> Vec<Complaint> {
 }
 
 fn bpf_licence(place: &str, text: &str) -> Option<Complaint> {
-    let says = text
+    let has_licence = text
         .lines()
         .next()
         .is_some_and(|line| line.contains(BPF_LICENCE));
-    (!says).then(|| Complaint::new(place, format!("the first line must say '{BPF_LICENCE}'")))
+    (!has_licence).then(|| {
+        Complaint::new(
+            place,
+            format!("the first line must contain '{BPF_LICENCE}'"),
+        )
+    })
 }
 
 /// Paths that only this machine has: the tree, its outputs and the home folder. Short paths are
@@ -371,10 +397,7 @@ fn conflict_marks(place: &str, text: &str) -> Option<Complaint> {
     };
     let number = text.lines().position(is_mark)? + 1;
     let place = format!("{place}:{number}");
-    Some(Complaint::new(
-        place,
-        "the mark of a conflict that was not solved",
-    ))
+    Some(Complaint::new(place, "an unresolved merge conflict"))
 }
 
 /// True if `path` occurs at the beginning of a path, not inside a longer one.
@@ -391,9 +414,9 @@ const MAX_LINES: usize = 700;
 /// In characters. rustfmt wraps code, and leaves comments as they are.
 const MAX_COMMENT: usize = 100;
 /// The daemon has the most parts of all crates.
-const MAX_LINES_OF_DAEMON: usize = 500;
+const MAX_DAEMON_LINES: usize = 500;
 const REFUSED_NAMES: [&str; 6] = ["utils", "util", "common", "helpers", "helper", "types"];
-const PROMISES: [&str; 3] = ["TODO", "FIXME", "XXX"];
+const POSTPONED: [&str; 3] = ["TODO", "FIXME", "XXX"];
 const BPF_LICENCE: &str = "SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause";
 const MACHINE_FOLDERS: [&str; 4] = ["work", "farm", "builds", "Users"];
 

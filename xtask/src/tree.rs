@@ -27,9 +27,9 @@ pub struct Crate {
     /// The folder with its `Cargo.toml`.
     pub folder: PathBuf,
     /// Names of its direct dependencies of all kinds (normal, build, dev).
-    pub uses: Vec<String>,
+    pub dependencies: Vec<String>,
     /// Dependencies of the built code (normal, build); only tests and benchmarks use the others.
-    pub built_of: Vec<String>,
+    pub build_dependencies: Vec<String>,
     /// Kind and name of each target, as cargo lists them: `("test", "limits")`.
     pub targets: Vec<(String, String)>,
 }
@@ -38,14 +38,15 @@ impl Tree {
     /// Gets the workspace that runs xtask from cargo. (The folder in which xtask was built may be
     /// another one, because two clones may share a target folder.)
     pub fn find() -> Result<Tree> {
-        let here = std::env::var_os("CARGO_MANIFEST_DIR").context("run me by `cargo xtask`")?;
+        let here = std::env::var_os("CARGO_MANIFEST_DIR")
+            .context("not run by cargo: use `cargo xtask`")?;
         let here = Path::new(&here);
         let root = here.parent().context("xtask has no parent folder")?;
         Tree::of(root)
     }
 
     /// The crates of `fuzz/`, a workspace of its own for code that needs a nightly compiler.
-    pub fn apart(&self) -> Result<Vec<Crate>> {
+    pub fn fuzz_crates(&self) -> Result<Vec<Crate>> {
         Ok(Tree::of(&self.root.join("fuzz"))?.crates)
     }
 
@@ -81,12 +82,12 @@ impl Tree {
 impl Crate {
     fn from_metadata(package: &Value) -> Result<Crate> {
         let manifest = PathBuf::from(word(package, "manifest_path")?);
-        let (mut uses, mut built_of) = (Vec::new(), Vec::new());
+        let (mut dependencies, mut build_dependencies) = (Vec::new(), Vec::new());
         for one in list(package, "dependencies")? {
             let name = word(one, "name")?;
-            uses.push(name.to_owned());
+            dependencies.push(name.to_owned());
             if one["kind"] != "dev" {
-                built_of.push(name.to_owned());
+                build_dependencies.push(name.to_owned());
             }
         }
         let mut targets = Vec::new();
@@ -102,8 +103,8 @@ impl Crate {
                 .parent()
                 .context("a manifest has no folder")?
                 .to_owned(),
-            uses,
-            built_of,
+            dependencies,
+            build_dependencies,
             targets,
         })
     }

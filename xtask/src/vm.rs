@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The emulator uses one processor for a guest. So there are as many guests as processors, at most
-//! [`MOST_GUESTS`], and each runs a part of the tests.
+//! [`MAX_GUESTS`], and each runs a part of the tests.
 //!
 //! Without KVM qemu translates every instruction, so everything takes 10 to 30 times as long. The
 //! tests are the same as on the host, with the same bounds. The guest has fq_codel, netem and every
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::flaky::Known;
+use crate::flaky::KnownFlaky;
 use crate::nextest;
 use crate::results::{self, Outcome, Results, TestResult};
 use crate::setup::{self, Use};
@@ -52,7 +52,7 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     }
     share.put("job", job.script(tree, guests)?)?;
     share.put("inside.sh", INSIDE.to_owned())?;
-    let ended: Result<Vec<Ended>> = std::thread::scope(|scope| {
+    let ended: Result<Vec<GuestResult>> = std::thread::scope(|scope| {
         let (assets, share) = (&assets, &share);
         let boots: Vec<_> = (1..=guests)
             .map(|number| scope.spawn(move || boot(assets, share, number)))
@@ -63,14 +63,14 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
             .collect()
     });
     match job {
-        Job::Shell { .. } => ended?.iter().try_for_each(Ended::judge),
-        Job::Tests { .. } => judge(tree, &assets, &share, &ended?),
+        Job::Shell { .. } => ended?.iter().try_for_each(GuestResult::check),
+        Job::Tests { .. } => report(tree, &assets, &share, &ended?),
     }
 }
 
 /// Prints the outcomes of the tests, and fails if the run does not pass.
-fn judge(tree: &Tree, assets: &Assets, share: &Share, guests: &[Ended]) -> Result<()> {
-    let known = Known::read(&tree.root)?;
+fn report(tree: &Tree, assets: &Assets, share: &Share, guests: &[GuestResult]) -> Result<()> {
+    let known = KnownFlaky::read(&tree.root)?;
     let mut results = Results::default();
     for (ended, number) in guests.iter().zip(1..) {
         let report = nextest::report_in(&share.of_guest(number).join(STORE), PROFILE);
@@ -81,7 +81,7 @@ fn judge(tree: &Tree, assets: &Assets, share: &Share, guests: &[Ended]) -> Resul
         let failed = |test: &TestResult| test.outcome == Outcome::Failed;
         // If a test failed, the guest's status contains no further information.
         if !tests.iter().any(failed)
-            && let Err(error) = ended.judge()
+            && let Err(error) = ended.check()
         {
             results.add_broken(format!("{error:#}"));
         }
@@ -100,7 +100,7 @@ fn judge(tree: &Tree, assets: &Assets, share: &Share, guests: &[Ended]) -> Resul
 }
 
 /// Fails if these arguments are invalid.
-pub fn reads(words: &[&str]) -> Result<()> {
+pub fn check_args(words: &[&str]) -> Result<()> {
     Job::parse(words).map(drop)
 }
 
@@ -132,7 +132,7 @@ impl<'a> Job<'a> {
     fn guests(&self) -> usize {
         match self {
             Job::Tests { filter: "" } => {
-                std::thread::available_parallelism().map_or(1, |n| n.get().min(MOST_GUESTS))
+                std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_GUESTS))
             }
             _ => 1,
         }
@@ -142,7 +142,7 @@ impl<'a> Job<'a> {
     fn script(&self, tree: &Tree, guests: usize) -> Result<String> {
         // The guest uses the host's programs from the same folders, for example Go.
         let folders = setup::program_path(tree)?;
-        let path = format!("PATH=$PATH:{}\n", quoted(&folders.to_string_lossy()));
+        let path = format!("PATH=$PATH:{}\n", shell_quoted(&folders.to_string_lossy()));
         match self {
             Job::Shell { command } => Ok(format!("{path}{command}\n")),
             Job::Tests { filter } => {
@@ -153,7 +153,7 @@ impl<'a> Job<'a> {
                     &nextest::store(&tree.root).display().to_string(),
                     filter,
                 ];
-                let words = words.map(quoted).join(" ");
+                let words = words.map(shell_quoted).join(" ");
                 Ok(format!("{path}run_tests {words}\n"))
             }
         }
@@ -259,8 +259,8 @@ fn test_programs(list: &str) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// How a guest ended.
-struct Ended {
+/// The result of a guest.
+struct GuestResult {
     /// The exit status of the emulator.
     emulator: ExitStatus,
     /// The exit status that the guest wrote; `None` if it did not come that far.
@@ -268,8 +268,8 @@ struct Ended {
     took: Duration,
 }
 
-impl Ended {
-    fn judge(&self) -> Result<()> {
+impl GuestResult {
+    fn check(&self) -> Result<()> {
         let took = self.took.as_secs();
         match self.guest {
             Some(0) => Ok(()),
@@ -277,18 +277,18 @@ impl Ended {
             None => bail!(
                 "the guest ended after {took} s without leaving its status ({}; the limit is {} s)",
                 self.emulator,
-                LIMIT.as_secs()
+                GUEST_TIMEOUT.as_secs()
             ),
         }
     }
 }
 
-fn boot(assets: &Assets, share: &Share, number: usize) -> Result<Ended> {
+fn boot(assets: &Assets, share: &Share, number: usize) -> Result<GuestResult> {
     let started = Instant::now();
     // setpriv: if this process dies, `timeout` gets a signal and ends the whole guest.
     let step = Step::new("setpriv")
         .args(["--pdeathsig", "TERM", "timeout", "--kill-after=10"])
-        .args([LIMIT.as_secs().to_string()])
+        .args([GUEST_TIMEOUT.as_secs().to_string()])
         .args(["vng", "--run"])
         .args([assets.kernel()])
         .args([
@@ -309,7 +309,7 @@ fn boot(assets: &Assets, share: &Share, number: usize) -> Result<Ended> {
     // Uses a pipe because vng opens its outputs again, and guests that share a file would overwrite
     // each other's lines.
     let emulator = step.watch(&format!("{number} | "), |_| {})?;
-    Ok(Ended {
+    Ok(GuestResult {
         emulator,
         guest: share.status(number),
         took: started.elapsed(),
@@ -317,7 +317,7 @@ fn boot(assets: &Assets, share: &Share, number: usize) -> Result<Ended> {
 }
 
 /// Quotes a word for a shell.
-fn quoted(word: &str) -> String {
+fn shell_quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
@@ -331,7 +331,7 @@ const CLOCK: &str = "clocksource=tsc tsc=reliable";
 /// those are slow here, and a program takes twice as long to start.
 const EMULATOR: &str = "-accel tcg,thread=single -cpu qemu64";
 /// Largest number of guests; each has 2 GiB of memory.
-const MOST_GUESTS: usize = 4;
+const MAX_GUESTS: usize = 4;
 /// The profile of `.config/nextest.toml` for the guest.
 const PROFILE: &str = "vm";
 /// The folder of a guest that replaces nextest's folder.
@@ -339,7 +339,7 @@ const STORE: &str = "nextest";
 const INSIDE: &str = include_str!("vm/inside.sh");
 /// Longest time of a guest. Translated code is some 10 to 30 times slower; a guest that takes
 /// longer hangs.
-const LIMIT: Duration = Duration::from_secs(90 * 60);
+const GUEST_TIMEOUT: Duration = Duration::from_secs(90 * 60);
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! The client's side of the daemon's socket, blocking.
 //!
 //! On a connection that is attached to the direct path the daemon also sends notifications
-//! ([`FlowNews`]) between responses. A call that waits for a response stores them
-//! ([`Client::heard`]). [`Client::news`] reads them without waiting.
+//! ([`FlowNotification`]) between responses. A call that waits for a response stores them
+//! ([`Client::buffered_notification`]). [`Client::poll_notification`] reads them without waiting.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::direct::{DirectAnswer, FlowNews};
+use crate::direct::{DirectReply, FlowNotification};
 use crate::frame::{Decoder, LONGEST_RESPONSE};
 use crate::wire::{self, WireError};
 use crate::{Process, Request, Response, RuntimeDir, fds};
@@ -22,10 +22,10 @@ use crate::{Process, Request, Response, RuntimeDir, fds};
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
-    answers: Decoder,
+    decoder: Decoder,
     /// Received descriptors that no response has taken yet.
-    beside: Vec<OwnedFd>,
-    news: VecDeque<FlowNews>,
+    fds: Vec<OwnedFd>,
+    notifications: VecDeque<FlowNotification>,
 }
 
 impl Client {
@@ -55,9 +55,9 @@ impl Client {
     pub fn over(stream: UnixStream) -> Client {
         Client {
             stream,
-            answers: Decoder::new(LONGEST_RESPONSE),
-            beside: Vec::new(),
-            news: VecDeque::new(),
+            decoder: Decoder::new(LONGEST_RESPONSE),
+            fds: Vec::new(),
+            notifications: VecDeque::new(),
         }
     }
 
@@ -66,7 +66,7 @@ impl Client {
     /// ([`Process`]). After an error the connection must not be used again.
     ///
     /// # Errors
-    /// [`ClientError::Ended`] if the process has ended; nothing was sent then.
+    /// [`ClientError::ProcessEnded`] if the process has ended; nothing was sent then.
     /// [`ClientError::Timeout`] if no response arrives in time. Other errors if the connection
     /// fails or a message is invalid.
     pub fn call(
@@ -83,15 +83,15 @@ impl Client {
     /// As [`Client::call`].
     pub fn call_within(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         request: &Request,
         pidfd: Option<BorrowedFd<'_>>,
     ) -> Result<Response, ClientError> {
-        let until = Instant::now() + patience;
-        self.ask(until, request, pidfd)?;
-        let answer = self.answer(until);
-        self.beside.clear();
-        answer
+        let deadline = Instant::now() + timeout;
+        self.send(deadline, request, pidfd)?;
+        let response = self.wait_for_response(deadline);
+        self.fds.clear();
+        response
     }
 
     /// [`Client::call`] for a response with descriptors. Returns them in the order in which they
@@ -104,16 +104,16 @@ impl Client {
         request: &Request,
         pidfd: Option<BorrowedFd<'_>>,
     ) -> Result<(Response, Vec<OwnedFd>), ClientError> {
-        let until = Instant::now() + Client::TIMEOUT;
-        self.ask(until, request, pidfd)?;
-        let answer = self.answer(until);
-        let beside = std::mem::take(&mut self.beside);
-        Ok((answer?, beside))
+        let deadline = Instant::now() + Client::TIMEOUT;
+        self.send(deadline, request, pidfd)?;
+        let response = self.wait_for_response(deadline);
+        let fds = std::mem::take(&mut self.fds);
+        Ok((response?, fds))
     }
 
     /// The next notification among those that were read so far.
-    pub fn heard(&mut self) -> Option<FlowNews> {
-        self.news.pop_front()
+    pub fn buffered_notification(&mut self) -> Option<FlowNotification> {
+        self.notifications.pop_front()
     }
 
     /// The next notification that has arrived; `None` if there is none at present. After an error
@@ -121,15 +121,15 @@ impl Client {
     ///
     /// # Errors
     /// If the connection fails, or a message is invalid or a response without a request.
-    pub fn news(&mut self) -> Result<Option<FlowNews>, ClientError> {
+    pub fn poll_notification(&mut self) -> Result<Option<FlowNotification>, ClientError> {
         loop {
-            if let Some(news) = self.heard() {
-                return Ok(Some(news));
+            if let Some(notification) = self.buffered_notification() {
+                return Ok(Some(notification));
             }
-            if self.take_answer()?.is_some() {
-                return Err(ClientError::Unasked);
+            if self.take_response()?.is_some() {
+                return Err(ClientError::UnexpectedResponse);
             }
-            if self.news.is_empty() {
+            if self.notifications.is_empty() {
                 let mut readable = [PollFd::new(&self.stream, PollFlags::IN)];
                 match rustix::event::poll(&mut readable, Some(&Timespec::default())) {
                     Ok(0) => return Ok(None),
@@ -141,21 +141,21 @@ impl Client {
         }
     }
 
-    fn ask(
+    fn send(
         &mut self,
-        until: Instant,
+        deadline: Instant,
         request: &Request,
         pidfd: Option<BorrowedFd<'_>>,
     ) -> Result<(), ClientError> {
         let process = pidfd.map(Process::of).transpose();
         let process = process.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => ClientError::Ended,
-            _ => ClientError::Process(error),
+            io::ErrorKind::NotFound => ClientError::ProcessEnded,
+            _ => ClientError::ProcessUnreadable(error),
         })?;
         let frame = wire::encode_client_call(request, process)?;
         let mut rest = frame.as_slice();
         while !rest.is_empty() {
-            self.stream.set_write_timeout(Some(left(until)?))?;
+            self.stream.set_write_timeout(Some(remaining(deadline)?))?;
             let sent = match fds::send(self.stream.as_fd(), rest, &[]) {
                 Ok(sent) => sent,
                 // The daemon can refuse a request before it has read all of it.
@@ -167,22 +167,24 @@ impl Client {
         Ok(())
     }
 
-    fn answer(&mut self, until: Instant) -> Result<Response, ClientError> {
+    fn wait_for_response(&mut self, deadline: Instant) -> Result<Response, ClientError> {
         loop {
-            if let Some(answer) = self.take_answer()? {
-                return Ok(answer);
+            if let Some(response) = self.take_response()? {
+                return Ok(response);
             }
-            self.stream.set_read_timeout(Some(left(until)?))?;
+            self.stream.set_read_timeout(Some(remaining(deadline)?))?;
             self.read()?;
         }
     }
 
     /// The response among the messages that were read. Stores the notifications before it.
-    fn take_answer(&mut self) -> Result<Option<Response>, ClientError> {
-        while let Some(body) = self.answers.poll().map_err(WireError::from)? {
+    fn take_response(&mut self) -> Result<Option<Response>, ClientError> {
+        while let Some(body) = self.decoder.poll().map_err(WireError::from)? {
             match wire::decode_response(&body)? {
-                Response::Direct(DirectAnswer::News(news)) => self.news.push_back(news),
-                answer => return Ok(Some(answer)),
+                Response::Direct(DirectReply::Notification(notification)) => {
+                    self.notifications.push_back(notification);
+                }
+                response => return Ok(Some(response)),
             }
         }
         Ok(None)
@@ -191,21 +193,21 @@ impl Client {
     /// Reads bytes, and waits for them up to the timeout of the socket.
     fn read(&mut self) -> Result<(), ClientError> {
         let mut bytes = [0; 16 * 1024];
-        let received = fds::receive(self.stream.as_fd(), &mut bytes, fds::MOST)?;
+        let received = fds::receive(self.stream.as_fd(), &mut bytes, fds::MAX_FDS)?;
         if received.bytes == 0 {
             return Err(ClientError::HungUp);
         }
-        self.answers.push(&bytes[..received.bytes]);
-        self.beside.extend(received.fds);
-        match received.surplus || self.beside.len() > fds::MOST {
-            true => Err(ClientError::Surplus),
+        self.decoder.push(&bytes[..received.bytes]);
+        self.fds.extend(received.fds);
+        match received.surplus || self.fds.len() > fds::MAX_FDS {
+            true => Err(ClientError::SurplusDescriptors),
             false => Ok(()),
         }
     }
 }
 
 impl AsFd for Client {
-    /// Readable when [`Client::news`] has something to read.
+    /// Readable when [`Client::poll_notification`] has something to read.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -229,28 +231,28 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The process that the request is about has ended.
-    #[error("the process that is meant has ended")]
-    Ended,
+    #[error("the process that the request names has ended")]
+    ProcessEnded,
     /// Reading the state of the process that the request is about failed.
-    #[error("the process that is meant cannot be named to the daemon: {0}")]
-    Process(io::Error),
+    #[error("cannot read number and start time of the process that the request names: {0}")]
+    ProcessUnreadable(io::Error),
     /// No response arrived in time.
     #[error("the daemon did not answer in time; `netnice log` and the daemon's output may say why")]
     Timeout,
     /// The connection ended before the response.
-    #[error("the daemon closed the connection without an answer")]
+    #[error("the daemon closed the connection without a response")]
     HungUp,
     /// A response arrived without a request.
-    #[error("the daemon answered what nobody had asked")]
-    Unasked,
+    #[error("the daemon sent a response without a request")]
+    UnexpectedResponse,
     /// More descriptors arrived than belong to a response.
-    #[error("the daemon sent more descriptors than belong to an answer")]
-    Surplus,
+    #[error("the daemon sent more file descriptors than belong to a response")]
+    SurplusDescriptors,
     /// The message cannot be encoded or decoded.
     #[error(transparent)]
     Wire(#[from] WireError),
     /// The connection failed.
-    #[error("the connection to the daemon broke: {0}")]
+    #[error("the connection to the daemon failed: {0}")]
     Io(io::Error),
 }
 
@@ -264,9 +266,9 @@ impl From<io::Error> for ClientError {
     }
 }
 
-/// The time until `until`, if any is left.
-fn left(until: Instant) -> Result<Duration, ClientError> {
-    match until.saturating_duration_since(Instant::now()) {
+/// The time until the deadline, if any is left.
+fn remaining(deadline: Instant) -> Result<Duration, ClientError> {
+    match deadline.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(ClientError::Timeout),
         left => Ok(left),
     }

@@ -3,8 +3,8 @@
 //! A program attaches to one link with a connection of its own. [`DirectRequest::Attach`] creates
 //! its memory file, and the response carries the file and the two doorbells ([`Attached`]). Then
 //! the program opens and closes flows on that connection. The flows end with the connection and
-//! with the process. The daemon reports changes that no request caused by [`DirectAnswer::News`] on
-//! the same connection, between responses.
+//! with the process. The daemon reports changes that no request caused by
+//! [`DirectReply::Notification`] on the same connection, between responses.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -23,22 +23,24 @@ pub enum DirectRequest {
     /// Close a flow.
     Close(CloseFlow),
     /// Request the next hop to a host.
-    NextHop(NextHop),
+    NextHop(FindNextHop),
 }
 
 /// A message of the daemon about direct flows. The response to changing and closing is
 /// [`crate::Response::Done`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum DirectAnswer {
+pub enum DirectReply {
     /// Response to `attach`; three descriptors are sent with it.
     Attached(Attached),
     /// Response to `open`.
     Opened(FlowOpened),
     /// Response to `next-hop`.
-    Hop(Hop),
+    #[serde(rename = "hop")]
+    NextHop(ResolvedNextHop),
     /// A notification; it is not a response.
-    News(FlowNews),
+    #[serde(rename = "news")]
+    Notification(FlowNotification),
 }
 
 /// [`DirectRequest::Attach`]: attach to a link. The message identifies the calling process.
@@ -64,23 +66,24 @@ pub struct Attached {
     pub mode: String,
 }
 
-/// The protocol and the endpoints of a flow.
+/// The program's end of a flow: its protocol, its local address, and the remote host that it is
+/// restricted to, if any.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Speaks {
+pub enum Endpoint {
     /// UDP from one port.
     Udp {
-        /// The local endpoint. The daemon replaces an unspecified address by the source address of
-        /// the route to the remote endpoint, and chooses a port for port 0.
+        /// The local address and port. The daemon replaces an unspecified address by the source
+        /// address of the route to the remote host, and chooses a port for port 0.
         local: SocketAddr,
-        /// The remote endpoint. `None`: any single host.
+        /// The remote address and port. `None`: any single host.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         remote: Option<SocketAddr>,
     },
     /// UDP of a multicast group. Each member receives what is sent to the group, and sends only to
     /// the group.
     Group {
-        /// The local endpoint, which is the source of sent packets.
+        /// The local address and port, which are the source of sent packets.
         local: SocketAddr,
         /// The group and its port.
         group: SocketAddr,
@@ -151,8 +154,9 @@ pub struct ShapeDoc {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpenFlow {
-    /// The protocol and the endpoints.
-    pub speaks: Speaks,
+    /// The protocol and the addresses.
+    #[serde(rename = "speaks")]
+    pub endpoint: Endpoint,
     /// The contract as text. `None`: best effort.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contract: Option<String>,
@@ -172,15 +176,16 @@ pub struct FlowOpened {
     pub slot: u32,
     /// Offset of the flow's region in the memory file, in bytes.
     pub offset: u64,
-    /// The protocol and the endpoints, with the chosen addresses and ports.
-    pub speaks: Speaks,
+    /// The protocol and the addresses, with those that the daemon chose.
+    #[serde(rename = "speaks")]
+    pub endpoint: Endpoint,
     /// Hardware address of the link.
     pub mac: [u8; 6],
     /// Hardware address of the next hop. The driver writes it into each frame, so it can change.
     /// `None`: the flow sends to any host, and the program requests the next hop to each
     /// ([`DirectRequest::NextHop`]).
     pub next_hop: Option<[u8; 6]>,
-    /// Path MTU to the remote endpoint, in bytes.
+    /// Path MTU to the remote host, in bytes.
     pub mtu: u32,
     /// The granted contract.
     pub contract: String,
@@ -207,14 +212,14 @@ pub struct ChangeFlow {
 /// [`DirectRequest::NextHop`]: the next hop to a host, for flows to any host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct NextHop {
+pub struct FindNextHop {
     /// The host.
     pub to: IpAddr,
 }
 
-/// The response to [`NextHop`].
+/// The response to [`FindNextHop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hop {
+pub struct ResolvedNextHop {
     /// Hardware address of the next hop.
     pub mac: [u8; 6],
     /// Path MTU, in bytes.
@@ -224,7 +229,7 @@ pub struct Hop {
 /// A notification about a program's flows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum FlowNews {
+pub enum FlowNotification {
     /// The link went down (false) or up (true). Packets come back unsent while it is down.
     Link {
         /// True if the link is up.
@@ -266,12 +271,12 @@ pub enum FlowNews {
     },
 }
 
-impl Speaks {
+impl Endpoint {
     /// The local port, if the protocol has one.
     pub fn port(&self) -> Option<u16> {
         match self {
-            Speaks::Udp { local, .. } | Speaks::Group { local, .. } => Some(local.port()),
-            Speaks::Protocol { .. } | Speaks::EtherType { .. } => None,
+            Endpoint::Udp { local, .. } | Endpoint::Group { local, .. } => Some(local.port()),
+            Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => None,
         }
     }
 }

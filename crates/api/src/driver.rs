@@ -14,7 +14,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::direct::{ShapeDoc, Speaks, Term};
+use crate::direct::{Endpoint, ShapeDoc, Term};
 
 /// A request with its number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +23,8 @@ pub struct DriverCall {
     /// The daemon chooses it; the reply repeats it.
     pub id: u64,
     /// The request.
-    pub ask: DriverRequest,
+    #[serde(rename = "ask")]
+    pub request: DriverRequest,
 }
 
 /// A request of the daemon to a driver.
@@ -51,8 +52,8 @@ pub enum DriverRequest {
         bytes: u64,
         /// Largest number of bytes of this user's memory files with this driver. The files of ended
         /// programs count as long as they exist. `None`: no limit.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        most: Option<u64>,
+        #[serde(rename = "most", default, skip_serializing_if = "Option::is_none")]
+        memory_limit: Option<u64>,
     },
     /// Ends a program and its flows.
     Detach {
@@ -109,8 +110,9 @@ pub struct DriverFlow {
     /// The daemon's number of the flow. The next daemon finds it in the census.
     #[serde(default)]
     pub number: u32,
-    /// The protocol and endpoints, with all addresses and ports chosen.
-    pub speaks: Speaks,
+    /// The protocol and the addresses; all of them are chosen.
+    #[serde(rename = "speaks")]
+    pub endpoint: Endpoint,
     /// The next hop. `None`: the program writes the next hop into each frame.
     pub next_hop: Option<[u8; 6]>,
     /// The MTU, in bytes.
@@ -128,20 +130,26 @@ pub struct DriverFlow {
     #[serde(default, skip_serializing_if = "super::request::is_false")]
     pub in_order: bool,
     /// Receive budget: share of the driver's time for receiving, in millionths. `None`: no limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub receive_share: Option<u32>,
+    #[serde(
+        rename = "receive_share",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub receive_budget: Option<u32>,
 }
 
 /// A message of a driver to the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum DriverWord {
+pub enum DriverMessage {
     /// A reply.
-    Answer {
+    #[serde(rename = "answer")]
+    Reply {
         /// The number of the request.
         id: u64,
         /// The reply.
-        answer: DriverAnswer,
+        #[serde(rename = "answer")]
+        reply: DriverReply,
     },
     /// An event that no request caused.
     Event(DriverEvent),
@@ -150,7 +158,7 @@ pub enum DriverWord {
 /// A reply of a driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum DriverAnswer {
+pub enum DriverReply {
     /// The request was carried out.
     Done,
     /// Reply to `attach`. The memory file, the doorbell to the driver and the doorbell to the
@@ -186,13 +194,15 @@ pub enum DriverAnswer {
 #[serde(rename_all = "kebab-case")]
 pub enum DriverEvent {
     /// A program ended, and its flows with it.
-    Gone {
+    #[serde(rename = "gone")]
+    ProgramEnded {
         /// Number of the program.
         program: u32,
     },
     /// A program broke a rule of `docs/reference/ring.md`, and the driver disconnected it with its
     /// flows.
-    Expelled {
+    #[serde(rename = "expelled")]
+    ProgramDisconnected {
         /// Number of the program.
         program: u32,
         /// The rule, and how it was broken.
@@ -200,7 +210,8 @@ pub enum DriverEvent {
     },
     /// The interface is gone, or its MTU exceeds the driver's frame size; the driver ends. The
     /// driver adopts any other change of the address or the MTU, and waits while the link is down.
-    Lost {
+    #[serde(rename = "lost")]
+    InterfaceLost {
         /// The reason.
         why: String,
     },
@@ -226,21 +237,25 @@ pub struct CensusDoc {
     /// Frames that the driver inspected and that belonged to no flow, by reason.
     pub discarded: Vec<(String, u64)>,
     /// Time accounting of the driver.
-    pub spent: SpentDoc,
+    #[serde(rename = "spent")]
+    pub time: TimeAccountingDoc,
     /// Owners of the frames that the driver shares with the kernel. `None` in the fallback mode,
     /// which shares no frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<FramesDoc>,
     /// Doorbell notifications that programs sent while the driver was awake.
-    pub unasked: u64,
-    /// True while the driver keeps the processors out of idle states, because packets with
+    #[serde(rename = "unasked")]
+    pub unrequested_doorbells: u64,
+    /// True while the driver keeps the processors out of idle states (PM QoS), because packets with
     /// scheduled departure times are leaving.
-    pub awake: bool,
+    #[serde(rename = "awake")]
+    pub pm_qos_held: bool,
     /// Number of patterns of frames that the driver discards.
-    pub discards: u32,
+    #[serde(rename = "discards")]
+    pub discard_patterns: u32,
     /// The user and the restrictions of the driver process, or which of them could not be set.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub confined: String,
+    #[serde(rename = "confined", skip_serializing_if = "String::is_empty")]
+    pub confinement: String,
     /// Existing memory files, by the users against whose quotas they count.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<UserMemoryDoc>,
@@ -261,7 +276,7 @@ pub struct UserMemoryDoc {
 /// Time that a driver did not sleep, in ns since its start, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct SpentDoc {
+pub struct TimeAccountingDoc {
     /// Processing received frames.
     pub receiving_ns: u64,
     /// Processing submitted records.
@@ -303,12 +318,12 @@ pub struct TotalsDoc {
 
 /// Longest time for which a driver's link may already be busy when the driver selects the next
 /// packet, in ns. The daemon's admission of deadlines and the driver's schedule both use it.
-pub const AHEAD_NS: u64 = 20_000;
+pub const SEND_AHEAD_NS: u64 = 20_000;
 
 /// Smallest charged size of a packet in bytes: the headers of UDP over IPv4. The wire overhead
 /// matters most for the shortest packet, so the daemon's admission of rates and the driver's
 /// charging both use it.
-pub const SHORTEST: u64 = 42;
+pub const MIN_PACKET_BYTES: u64 = 42;
 
 /// A program of a driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -361,7 +376,8 @@ pub struct FlowCounts {
     /// Received packets for which the flow had no buffer.
     pub no_buffer: u64,
     /// Received packets that were longer than the buffer.
-    pub too_short: u64,
+    #[serde(rename = "too_short")]
+    pub buffer_too_short: u64,
     /// Received packets beyond the flow's receive budget.
     pub over_share: u64,
     /// Fragments that were not delivered, because the flow takes them in order only and an earlier
@@ -374,7 +390,9 @@ pub struct FlowCounts {
     /// 2^(k-1) µs to below 2^k µs; entry 0 those below 1 µs.
     pub lateness: Vec<u64>,
     /// Sum of the queueing delays of head packets, in ns.
-    pub waited_sum: u64,
+    #[serde(rename = "waited_sum")]
+    pub queue_delay_sum: u64,
     /// Largest queueing delay of a head packet, in ns.
-    pub waited_most: u64,
+    #[serde(rename = "waited_most")]
+    pub queue_delay_max: u64,
 }

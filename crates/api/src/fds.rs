@@ -1,6 +1,6 @@
 //! File descriptors sent with bytes (SCM_RIGHTS, unix(7)).
 //!
-//! A message carries at most [`MOST`] descriptors, and the receiver states how many it takes. A
+//! A message carries at most [`MAX_FDS`] descriptors, and the receiver states how many it takes. A
 //! sender with more descriptors must not be able to fill the receiver's descriptor table. So
 //! [`receive`] gives the kernel space for the permitted number only, closes any further descriptor
 //! that still arrives, and reports it ([`Received::surplus`]). Descriptors arrive with
@@ -34,51 +34,53 @@ pub struct Received {
 /// sent. If it is not 0, all descriptors were sent.
 ///
 /// # Errors
-/// If there are more than [`MOST`] descriptors, or sendmsg(2) fails.
+/// If there are more than [`MAX_FDS`] descriptors, or sendmsg(2) fails.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && (fds.len() > MOST || !beside.push(SendAncillaryMessage::ScmRights(fds))) {
-        let many = fds.len();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty()
+        && (fds.len() > MAX_FDS || !ancillary.push(SendAncillaryMessage::ScmRights(fds)))
+    {
+        let count = fds.len();
         return Err(io::Error::other(format!(
-            "{many} descriptors with one message, at most {MOST} can travel"
+            "cannot send {count} file descriptors with one message: at most {MAX_FDS} are allowed"
         )));
     }
     let sent = rustix::io::retry_on_intr(|| {
         rustix::net::sendmsg(
             socket,
             &[IoSlice::new(bytes)],
-            &mut beside,
+            &mut ancillary,
             SendFlags::NOSIGNAL,
         )
     })?;
     Ok(sent)
 }
 
-/// Receives bytes and at most `most` descriptors, never more than [`MOST`].
+/// Receives bytes and at most `limit` descriptors, never more than [`MAX_FDS`].
 ///
 /// # Errors
 /// If recvmsg(2) fails.
-pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], most: usize) -> io::Result<Received> {
-    let most = most.min(MOST);
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], limit: usize) -> io::Result<Received> {
+    let limit = limit.min(MAX_FDS);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     // Space for at least one: without any space the kernel does not report truncation.
-    let room = rustix::cmsg_space!(ScmRights(most.max(1)));
-    let mut beside = RecvAncillaryBuffer::new(&mut space[..room]);
+    let room = rustix::cmsg_space!(ScmRights(limit.max(1)));
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space[..room]);
     let message = rustix::io::retry_on_intr(|| {
         rustix::net::recvmsg(
             socket,
             &mut [IoSliceMut::new(bytes)],
-            &mut beside,
+            &mut ancillary,
             RecvFlags::CMSG_CLOEXEC,
         )
     })?;
-    let fds = beside.drain().filter_map(|sent| match sent {
+    let fds = ancillary.drain().filter_map(|sent| match sent {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,
     });
     let mut all = fds.flatten();
-    let fds: Vec<OwnedFd> = all.by_ref().take(most).collect();
+    let fds: Vec<OwnedFd> = all.by_ref().take(limit).collect();
     // `count` takes the surplus descriptors out of the iterator, and dropping them closes them.
     let more = all.count();
     Ok(Received {
@@ -89,7 +91,7 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], most: usize) -> io::Res
 }
 
 /// Largest number of descriptors with one message: a memory file and two doorbells.
-pub const MOST: usize = 3;
+pub const MAX_FDS: usize = 3;
 
 #[cfg(test)]
 mod tests;

@@ -9,19 +9,19 @@ pub const LONGEST_REQUEST: usize = 64 * 1024;
 
 /// Longest request of the daemon to a driver, in bytes of JSON: the discard patterns of a link take
 /// up to 80 KiB.
-pub const LONGEST_CALL: usize = 1024 * 1024;
+pub const LONGEST_DRIVER_CALL: usize = 1024 * 1024;
 
 /// Longest response, in bytes of JSON: 65,536 targets at about 250 bytes.
 pub const LONGEST_RESPONSE: usize = 16 * 1024 * 1024;
 
 /// Longest message of a driver, in bytes of JSON: a census of 65,536 flows at about 800 bytes.
-pub const LONGEST_WORD: usize = 64 * 1024 * 1024;
+pub const LONGEST_DRIVER_MESSAGE: usize = 64 * 1024 * 1024;
 
 /// Why bytes are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The length is above the limit.
-    #[error("a message of {length} bytes is longer than the {limit} allowed")]
+    #[error("a message has {length} bytes; at most {limit} are allowed")]
     TooLong {
         /// The announced length.
         length: usize,
@@ -29,7 +29,7 @@ pub enum FrameError {
         limit: usize,
     },
     /// The message has no bytes.
-    #[error("an empty message")]
+    #[error("a message is empty")]
     Empty,
 }
 
@@ -98,12 +98,12 @@ impl Decoder {
 
     /// True if the decoder holds a part of a message. An end of the stream then truncates a
     /// message.
-    pub fn is_inside(&self) -> bool {
+    pub fn has_partial_message(&self) -> bool {
         !self.bytes.is_empty()
     }
 
     /// Number of bytes that the decoder holds.
-    pub fn kept(&self) -> usize {
+    pub fn buffered(&self) -> usize {
         self.bytes.len()
     }
 }

@@ -43,8 +43,8 @@ pub use request::{
     Ping, Reload, Request, Set, Show, Until, Users, Watch,
 };
 pub use response::{
-    DoctorItem, DoctorReport, Done, Explained, Failed, Found, Gate, LogLine, LogLines, Pong,
-    Refused, Response, Status,
+    DoctorItem, DoctorReport, Done, Explained, Failed, Found, LogLine, LogLines, Pong, Refused,
+    RefusedBy, Response, Status,
 };
 pub use runtime_dir::RuntimeDir;
 pub use show::{
@@ -52,11 +52,11 @@ pub use show::{
     InstalledDoc, LinkDoc, ShowDoc, SliceDoc, TargetDoc,
 };
 pub use users::{QuotaDoc, UserDoc, UsersDoc};
-pub use watch::{Connection, ConnectionsDoc, Moving, WatchDoc, Watched, WatchedLink};
+pub use watch::{Connection, ConnectionsDoc, Traffic, WatchDoc, Watched, WatchedLink};
 pub use wire::{
-    ClientCall, VERSION, WireError, decode_call, decode_client_call, decode_request,
-    decode_response, decode_word, encode_call, encode_client_call, encode_request, encode_response,
-    encode_word,
+    ClientCall, VERSION, WireError, decode_client_call, decode_driver_call, decode_driver_message,
+    decode_request, decode_response, encode_client_call, encode_driver_call, encode_driver_message,
+    encode_request, encode_response,
 };
 
 /// The fuzz target `frames` of `fuzz/` calls this module.

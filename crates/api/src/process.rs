@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_living_process_is_named_and_one_that_ended_is_not() {
+    fn a_living_process_is_identified_and_an_ended_one_is_not_found() {
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::direct::DirectAnswer;
+use crate::direct::DirectReply;
 use crate::history::HistoryDoc;
 use crate::show::ShowDoc;
 use crate::users::UsersDoc;
@@ -35,7 +35,7 @@ pub enum Response {
     /// The log.
     Log(LogLines),
     /// The response to [`crate::Request::Direct`], or a notification.
-    Direct(DirectAnswer),
+    Direct(DirectReply),
     /// The request is valid but not granted. Nothing has changed.
     Refused(Refused),
     /// The request is invalid or could not be carried out. Nothing has changed.
@@ -153,7 +153,7 @@ pub struct LogLine {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
     /// The part of the daemon that refuses.
-    pub by: Gate,
+    pub by: RefusedBy,
     /// The reason, and what would be granted; may have several lines.
     pub text: String,
 }
@@ -161,7 +161,7 @@ pub struct Refused {
 /// The part of the daemon that refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Gate {
+pub enum RefusedBy {
     /// Admission: the request does not fit.
     Admission,
     /// Authorisation: the caller lacks the permission.
@@ -197,7 +197,7 @@ impl Response {
     /// The response to a request that does not fit.
     pub fn not_admitted(text: impl Into<String>) -> Response {
         Response::Refused(Refused {
-            by: Gate::Admission,
+            by: RefusedBy::Admission,
             text: text.into(),
         })
     }
@@ -205,7 +205,7 @@ impl Response {
     /// The response to a request for which the caller lacks the permission.
     pub fn not_permitted(text: impl Into<String>) -> Response {
         Response::Refused(Refused {
-            by: Gate::Permission,
+            by: RefusedBy::Permission,
             text: text.into(),
         })
     }

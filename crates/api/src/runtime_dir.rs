@@ -58,7 +58,7 @@ mod tests {
     use super::RuntimeDir;
 
     #[test]
-    fn the_option_wins_over_the_variable_and_an_empty_variable_counts_for_none() {
+    fn the_option_wins_over_the_variable_and_an_empty_variable_is_ignored() {
         let choose = |option: Option<&str>, variable: Option<&str>| {
             RuntimeDir::choose(option.map(Into::into), variable.map(Into::into)).socket()
         };

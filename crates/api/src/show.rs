@@ -49,14 +49,15 @@ pub struct FlowDoc {
     pub program: String,
     /// User of the program.
     pub uid: u32,
-    /// Protocol and endpoints.
-    pub speaks: String,
+    /// Protocol and addresses.
+    #[serde(rename = "speaks")]
+    pub endpoint: String,
     /// The granted contract.
     pub contract: ContractDoc,
     /// Hardware address of the next hop. Absent while the next hop does not answer, and for flows
     /// to any host.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub station: Option<String>,
+    #[serde(rename = "station", default, skip_serializing_if = "Option::is_none")]
+    pub next_hop: Option<String>,
     /// Path MTU, in bytes.
     pub mtu: u32,
     /// Reasons why the flow is degraded; empty if it is not.

@@ -67,11 +67,11 @@ pub struct Watched {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_down: Option<u64>,
     /// What it sends. For a target with a `both` limit: what it sends and receives.
-    #[serde(skip_serializing_if = "Moving::is_still")]
-    pub sends: Moving,
+    #[serde(skip_serializing_if = "Traffic::is_zero")]
+    pub sends: Traffic,
     /// What it receives. Zero for a target with a `both` limit, because `sends` includes it.
-    #[serde(skip_serializing_if = "Moving::is_still")]
-    pub receives: Moving,
+    #[serde(skip_serializing_if = "Traffic::is_zero")]
+    pub receives: Traffic,
     /// Reasons why the target is degraded; empty if it is not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub degraded: Vec<String>,
@@ -80,7 +80,7 @@ pub struct Watched {
 /// The traffic of one target in one direction, between the last two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Moving {
+pub struct Traffic {
     /// Bit/s that were forwarded.
     #[serde(skip_serializing_if = "is_zero")]
     pub rate: u64,
@@ -95,16 +95,16 @@ pub struct Moving {
     pub held: u64,
 }
 
-impl Moving {
+impl Traffic {
     /// True if all values are 0.
-    pub fn is_still(&self) -> bool {
-        *self == Moving::default()
+    pub fn is_zero(&self) -> bool {
+        *self == Traffic::default()
     }
 }
 
 impl Watched {
     /// The traffic in one direction.
-    pub fn moving(&self, direction: Direction) -> Moving {
+    pub fn traffic(&self, direction: Direction) -> Traffic {
         match direction {
             Direction::Up => self.sends,
             Direction::Down => self.receives,

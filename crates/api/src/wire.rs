@@ -4,9 +4,10 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::driver::{DriverCall, DriverWord};
+use crate::driver::{DriverCall, DriverMessage};
 use crate::frame::{
-    self, FrameError, LONGEST_CALL, LONGEST_REQUEST, LONGEST_RESPONSE, LONGEST_WORD,
+    self, FrameError, LONGEST_DRIVER_CALL, LONGEST_DRIVER_MESSAGE, LONGEST_REQUEST,
+    LONGEST_RESPONSE,
 };
 use crate::{Process, Request, Response};
 
@@ -25,8 +26,9 @@ pub enum WireError {
     Json(#[from] serde_json::Error),
     /// The message has another protocol version.
     #[error(
-        "protocol version {theirs} here meets version {VERSION} there: the daemon and the command \
-         line are of different releases; restart netniced of the same release"
+        "the message has protocol version {theirs}, and this program has version {VERSION}: the \
+         daemon and the command line are of different releases; restart netniced of the release \
+         that is installed"
     )]
     Version {
         /// The version in the message.
@@ -81,9 +83,7 @@ pub fn decode_request(body: &[u8]) -> Result<Request, WireError> {
 /// # Errors
 /// [`WireError::Version`] for another version, [`WireError::Json`] for an invalid message.
 pub fn decode_client_call(body: &[u8]) -> Result<ClientCall, WireError> {
-    let version: Versioned = serde_json::from_slice(body)?;
-    version.check()?;
-    let envelope: ClientEnvelope<Request> = serde_json::from_slice(body)?;
+    let envelope: ClientEnvelope<Request> = decode_versioned(body)?;
     Ok(ClientCall {
         process: envelope.process,
         request: envelope.request,
@@ -95,7 +95,7 @@ pub fn decode_client_call(body: &[u8]) -> Result<ClientCall, WireError> {
 /// # Errors
 /// If the message is longer than [`LONGEST_RESPONSE`].
 pub fn encode_response(response: &Response) -> Result<Vec<u8>, WireError> {
-    answer(response, LONGEST_RESPONSE)
+    encode_in_response(response, LONGEST_RESPONSE)
 }
 
 /// Decodes a response from the body of a frame.
@@ -103,71 +103,72 @@ pub fn encode_response(response: &Response) -> Result<Vec<u8>, WireError> {
 /// # Errors
 /// If the version differs or the message is invalid.
 pub fn decode_response(body: &[u8]) -> Result<Response, WireError> {
-    open_answer(body)
+    decode_from_response(body)
 }
 
 /// The frame of a request of the daemon to a driver.
 ///
 /// # Errors
-/// If the message is longer than [`LONGEST_CALL`].
-pub fn encode_call(call: &DriverCall) -> Result<Vec<u8>, WireError> {
-    let body = serde_json::to_vec(&Envelope {
+/// If the message is longer than [`LONGEST_DRIVER_CALL`].
+pub fn encode_driver_call(call: &DriverCall) -> Result<Vec<u8>, WireError> {
+    let body = serde_json::to_vec(&CallEnvelope {
         version: VERSION,
         request: call,
     })?;
-    Ok(frame::encode(&body, LONGEST_CALL)?)
+    Ok(frame::encode(&body, LONGEST_DRIVER_CALL)?)
 }
 
 /// Decodes a request of the daemon to a driver from the body of a frame.
 ///
 /// # Errors
 /// If the version differs or the message is invalid.
-pub fn decode_call(body: &[u8]) -> Result<DriverCall, WireError> {
-    open(body)
+pub fn decode_driver_call(body: &[u8]) -> Result<DriverCall, WireError> {
+    let envelope: CallEnvelope<DriverCall> = decode_versioned(body)?;
+    Ok(envelope.request)
 }
 
 /// The frame of a message of a driver.
 ///
 /// # Errors
-/// If the message is longer than [`LONGEST_WORD`].
-pub fn encode_word(word: &DriverWord) -> Result<Vec<u8>, WireError> {
-    answer(word, LONGEST_WORD)
+/// If the message is longer than [`LONGEST_DRIVER_MESSAGE`].
+pub fn encode_driver_message(message: &DriverMessage) -> Result<Vec<u8>, WireError> {
+    encode_in_response(message, LONGEST_DRIVER_MESSAGE)
 }
 
 /// Decodes a message of a driver from the body of a frame.
 ///
 /// # Errors
 /// If the version differs or the message is invalid.
-pub fn decode_word(body: &[u8]) -> Result<DriverWord, WireError> {
-    open_answer(body)
+pub fn decode_driver_message(body: &[u8]) -> Result<DriverMessage, WireError> {
+    decode_from_response(body)
 }
 
-fn answer<T: Serialize>(response: &T, limit: usize) -> Result<Vec<u8>, WireError> {
-    let body = serde_json::to_vec(&Answer {
+/// The frame of a message in the envelope of responses.
+fn encode_in_response<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, WireError> {
+    let body = serde_json::to_vec(&ResponseEnvelope {
         version: VERSION,
-        response,
+        response: message,
     })?;
     Ok(frame::encode(&body, limit)?)
 }
 
-fn open_answer<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
-    let version: Versioned = serde_json::from_slice(body)?;
-    version.check()?;
-    let answer: Answer<T> = serde_json::from_slice(body)?;
-    Ok(answer.response)
+/// Decodes a message from the envelope of responses.
+fn decode_from_response<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
+    let envelope: ResponseEnvelope<T> = decode_versioned(body)?;
+    Ok(envelope.response)
 }
 
-fn open<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
+/// Decodes an envelope after its version.
+fn decode_versioned<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
     let version: Versioned = serde_json::from_slice(body)?;
     version.check()?;
-    let envelope: Envelope<T> = serde_json::from_slice(body)?;
-    Ok(envelope.request)
+    Ok(serde_json::from_slice(body)?)
 }
 
-/// A request with its version.
+/// A request to a driver with its version.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Envelope<T> {
+struct CallEnvelope<T> {
     version: u32,
     request: T,
 }
@@ -182,9 +183,10 @@ struct ClientEnvelope<T> {
     request: T,
 }
 
-/// A response with its version. Fields that a newer daemon adds are ignored.
+/// A response, or a message of a driver, with its version. Fields that a newer release adds are
+/// ignored.
 #[derive(Serialize, Deserialize)]
-struct Answer<T> {
+struct ResponseEnvelope<T> {
     version: u32,
     response: T,
 }

@@ -5,7 +5,7 @@
 //! corresponding call of [`netnice_stack`] does.
 
 mod buffers;
-mod moving;
+mod copying;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use std::time::Duration;
 use libc::{c_char, c_int, c_longlong, c_uint, c_ulonglong, sockaddr, sockaddr_storage, socklen_t};
 use netnice_api::RuntimeDir;
 use netnice_ring::driver::Loss;
-use netnice_stack::udp::{Buffers, Checks, UdpOptions, With};
-use netnice_stack::{FlowNews, Program, StackError};
+use netnice_stack::udp::{Buffers, Checks, Remote, UdpOptions};
+use netnice_stack::{FlowNotification, Program, StackError};
 
-use crate::fault::Fault;
+use crate::error::CallError;
 use crate::handles::{self, FlowHandle, ProgramHandle};
 use crate::{guarded, pointers, runtime_dir};
 
@@ -40,7 +40,7 @@ pub struct Udp {
 /// `struct netnice_news`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct News {
+pub struct Notification {
     kind: c_int,
     flow: c_int,
     up: c_int,
@@ -70,7 +70,7 @@ pub struct FlowInfo {
 // linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_attach(iface: *const c_char, flows: c_uint, bytes: c_ulonglong) -> c_int {
-    number(|| {
+    guarded_int(|| {
         let iface = pointers::text(iface)?;
         attach(&runtime_dir(), iface.as_deref(), flows, bytes)
     })
@@ -82,7 +82,7 @@ pub(crate) fn attach(
     iface: Option<&str>,
     flows: u32,
     bytes: u64,
-) -> Result<c_int, Fault> {
+) -> Result<c_int, CallError> {
     let program = Program::attach(dir, iface, flows, bytes)?;
     handles::add_program(Arc::new(ProgramHandle::new(program)))
 }
@@ -91,25 +91,25 @@ pub(crate) fn attach(
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_detach(program: c_int) -> c_int {
-    number(|| {
-        let known = handles::program(program)?;
+    guarded_int(|| {
+        let handle = handles::program(program)?;
         let numbers: Vec<c_int> = {
-            let open = known.open();
-            open.flows.values().map(|(number, _)| *number).collect()
+            let flows = handle.flows();
+            flows.by_slot.values().map(|(number, _)| *number).collect()
         };
         let flows: Vec<(c_int, Arc<FlowHandle>)> = numbers
             .into_iter()
             .filter_map(|number| Some((number, handles::flow(number).ok()?)))
             .collect();
         // All or nothing: if a thread is in a call of a flow, nothing is closed.
-        let mut held = Vec::with_capacity(flows.len());
+        let mut locked = Vec::with_capacity(flows.len());
         for (_, flow) in &flows {
-            held.push(flow.lock()?);
+            locked.push(flow.lock()?);
         }
-        handles::forget(program);
-        for ((number, _), mut held) in flows.iter().zip(held) {
-            handles::forget(*number);
-            drop(held.take());
+        handles::remove(program);
+        for ((number, _), mut open) in flows.iter().zip(locked) {
+            handles::remove(*number);
+            drop(open.take());
         }
         Ok(0)
     })
@@ -119,7 +119,7 @@ pub extern "C" fn netnice_detach(program: c_int) -> c_int {
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_descriptor(program: c_int) -> c_int {
-    number(|| Ok(handles::program(program)?.program.as_fd().as_raw_fd()))
+    guarded_int(|| Ok(handles::program(program)?.program.as_fd().as_raw_fd()))
 }
 
 /// Prepares for sleeping. 1 if the descriptor will become readable, 0 if there is something new
@@ -127,10 +127,10 @@ pub extern "C" fn netnice_descriptor(program: c_int) -> c_int {
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_arm(program: c_int) -> c_int {
-    number(|| {
-        let known = handles::program(program)?;
-        let quiet = known.open().news.is_empty() && known.program.arm();
-        Ok(quiet.into())
+    guarded_int(|| {
+        let handle = handles::program(program)?;
+        let may_sleep = handle.flows().ready.is_empty() && handle.program.arm();
+        Ok(may_sleep.into())
     })
 }
 
@@ -138,18 +138,20 @@ pub extern "C" fn netnice_arm(program: c_int) -> c_int {
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_hear(program: c_int, flows: *mut c_int, room: c_int) -> c_int {
-    number(|| {
+    guarded_int(|| {
         let room = pointers::length(room)?;
         if flows.is_null() && room > 0 {
-            return Err(Fault::Null("the array of flows"));
+            return Err(CallError::Null("the array of flows"));
         }
-        let known = handles::program(program)?;
+        let handle = handles::program(program)?;
         let mut slots = Vec::new();
-        known.program.hear(|slot| slots.push(slot));
-        let mut open = known.open();
-        slots.into_iter().for_each(|slot| open.tell(slot));
-        let count = room.min(open.news.len());
-        for (index, number) in open.news.drain(..count).enumerate() {
+        handle.program.poll(|slot| slots.push(slot));
+        let mut program_flows = handle.flows();
+        slots
+            .into_iter()
+            .for_each(|slot| program_flows.mark_ready(slot));
+        let count = room.min(program_flows.ready.len());
+        for (index, number) in program_flows.ready.drain(..count).enumerate() {
             pointers::write(flows.wrapping_add(index), number, "the array of flows")?;
         }
         // At most `room`, which is an int.
@@ -160,24 +162,24 @@ pub extern "C" fn netnice_hear(program: c_int, flows: *mut c_int, room: c_int) -
 /// The next notification from the daemon.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
-pub extern "C" fn netnice_news(program: c_int, news: *mut News) -> c_int {
-    number(|| {
+pub extern "C" fn netnice_news(program: c_int, news: *mut Notification) -> c_int {
+    guarded_int(|| {
         if news.is_null() {
-            return Err(Fault::Null("the news"));
+            return Err(CallError::Null("the notification"));
         }
-        let known = handles::program(program)?;
-        let Some(next) = known.program.news() else {
+        let handle = handles::program(program)?;
+        let Some(next) = handle.program.next_notification() else {
             return Ok(0);
         };
-        let flow = |id| known.open().named(id).unwrap_or(-1);
-        pointers::write(news, told(&next, flow), "the news")?;
+        let flow = |id| handle.flows().handle_of(id).unwrap_or(-1);
+        pointers::write(news, notification_to_c(&next, flow), "the notification")?;
         Ok(1)
     })
 }
 
 /// A notification in the form for C.
-fn told(news: &FlowNews, flow: impl Fn(u32) -> c_int) -> News {
-    let none = News {
+fn notification_to_c(notification: &FlowNotification, flow: impl Fn(u32) -> c_int) -> Notification {
+    let none = Notification {
         kind: 0,
         flow: -1,
         up: 0,
@@ -185,40 +187,40 @@ fn told(news: &FlowNews, flow: impl Fn(u32) -> c_int) -> News {
         mac: [0; 6],
         why: [0; 234],
     };
-    match news {
-        FlowNews::Link { up } => News {
+    match notification {
+        FlowNotification::Link { up } => Notification {
             kind: 1,
             up: (*up).into(),
             ..none
         },
-        FlowNews::Mtu { flow: id, mtu } => News {
+        FlowNotification::Mtu { flow: id, mtu } => Notification {
             kind: 2,
             flow: flow(*id),
             mtu: *mtu,
             ..none
         },
-        FlowNews::NextHop { flow: id, mac } => News {
+        FlowNotification::NextHop { flow: id, mac } => Notification {
             kind: 3,
             flow: flow(*id),
             up: mac.is_some().into(),
             mac: mac.unwrap_or_default(),
             ..none
         },
-        FlowNews::Degraded { flow: id, why } => News {
+        FlowNotification::Degraded { flow: id, why } => Notification {
             kind: 4,
             flow: flow(*id),
-            why: pointers::fixed(why),
+            why: pointers::fixed_text(why),
             ..none
         },
-        FlowNews::Closed { flow: id, why } => News {
+        FlowNotification::Closed { flow: id, why } => Notification {
             kind: 5,
             flow: flow(*id),
-            why: pointers::fixed(why),
+            why: pointers::fixed_text(why),
             ..none
         },
-        FlowNews::Ended { why } => News {
+        FlowNotification::Ended { why } => Notification {
             kind: 6,
-            why: pointers::fixed(why),
+            why: pointers::fixed_text(why),
             ..none
         },
     }
@@ -240,17 +242,17 @@ pub extern "C" fn netnice_buffer_bytes(udp: *const Udp) -> c_longlong {
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_open_udp(program: c_int, udp: *const Udp) -> c_int {
-    number(|| {
-        let known = handles::program(program)?;
+    guarded_int(|| {
+        let handle = handles::program(program)?;
         let options = pointers::read(udp, "the flow's description")?.options()?;
-        let socket = known.program.open_udp(&options)?;
+        let socket = handle.program.open_udp(&options)?;
         let (slot, id) = (socket.slot(), socket.id());
-        let flow = Arc::new(FlowHandle::new(known.clone(), socket));
+        let flow = Arc::new(FlowHandle::new(handle.clone(), socket));
         let number = handles::add_flow(flow)?;
-        let mut open = known.open();
-        open.flows.insert(slot, (number, id));
+        let mut flows = handle.flows();
+        flows.by_slot.insert(slot, (number, id));
         // A packet may have arrived before the flow had a number.
-        open.tell(slot);
+        flows.mark_ready(slot);
         Ok(number)
     })
 }
@@ -259,15 +261,15 @@ pub extern "C" fn netnice_open_udp(program: c_int, udp: *const Udp) -> c_int {
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_close(flow: c_int) -> c_int {
-    number(|| {
-        let known = handles::flow(flow)?;
-        let held = known.lock()?.take();
-        handles::forget(flow);
-        let mut open = known.owner.open();
-        open.flows.remove(&known.slot);
-        open.news.retain(|number| *number != flow);
+    guarded_int(|| {
+        let handle = handles::flow(flow)?;
+        let open = handle.lock()?.take();
+        handles::remove(flow);
+        let mut flows = handle.owner.flows();
+        flows.by_slot.remove(&handle.slot);
+        flows.ready.retain(|number| *number != flow);
+        drop(flows);
         drop(open);
-        drop(held);
         Ok(0)
     })
 }
@@ -276,9 +278,9 @@ pub extern "C" fn netnice_flow_close(flow: c_int) -> c_int {
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_change(flow: c_int, contract: *const c_char) -> c_int {
-    number(|| {
-        let contract = pointers::text(contract)?.ok_or(Fault::Null("the contract"))?;
-        handles::flow(flow)?.with(|held| Ok(held.socket.change(&contract)?))?;
+    guarded_int(|| {
+        let contract = pointers::text(contract)?.ok_or(CallError::Null("the contract"))?;
+        handles::flow(flow)?.with(|open| Ok(open.socket.change(&contract)?))?;
         Ok(0)
     })
 }
@@ -287,9 +289,9 @@ pub extern "C" fn netnice_flow_change(flow: c_int, contract: *const c_char) -> c
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_info(flow: c_int, info: *mut FlowInfo) -> c_int {
-    number(|| {
-        let now = handles::flow(flow)?.with(|held| {
-            let socket = &held.socket;
+    guarded_int(|| {
+        let now = handles::flow(flow)?.with(|open| {
+            let socket = &open.socket;
             let dropped = socket.dropped();
             Ok(FlowInfo {
                 local: pointers::storage(Some(socket.local())),
@@ -297,11 +299,11 @@ pub extern "C" fn netnice_flow_info(flow: c_int, info: *mut FlowInfo) -> c_int {
                 longest: socket.longest(),
                 under_way: socket.under_way(),
                 no_buffer: socket.lost(Loss::NoBuffer),
-                over_share: socket.lost(Loss::OverShare),
+                over_share: socket.lost(Loss::OverBudget),
                 too_long: socket.lost(Loss::TooLong),
                 dropped: dropped.short + dropped.foreign + dropped.fragment + dropped.checksum,
                 id: socket.id().unwrap_or_default(),
-                contract: pointers::fixed(socket.contract()),
+                contract: pointers::fixed_text(socket.contract()),
             })
         })?;
         pointers::write(info, now, "the information")?;
@@ -310,53 +312,53 @@ pub extern "C" fn netnice_flow_info(flow: c_int, info: *mut FlowInfo) -> c_int {
 }
 
 impl Udp {
-    fn buffers(&self) -> Result<Buffers, Fault> {
+    fn buffers(&self) -> Result<Buffers, CallError> {
         if self.flags & !(GROUP | SEND_ONLY | VERIFY | TRUST | IN_ORDER) != 0 {
-            return Err(Fault::Invalid);
+            return Err(CallError::Invalid);
         }
-        let or = |value: c_uint, usual: u32| if value == 0 { usual } else { value };
-        let usual = Buffers::default();
+        let or = |value: c_uint, default: u32| if value == 0 { default } else { value };
+        let default = Buffers::default();
         Ok(Buffers {
-            bytes: or(self.buffer_bytes, usual.bytes),
-            sending: or(self.sending, usual.sending),
+            bytes: or(self.buffer_bytes, default.bytes),
+            sending: or(self.sending, default.sending),
             receiving: match self.flags & SEND_ONLY {
-                0 => or(self.receiving, usual.receiving),
+                0 => or(self.receiving, default.receiving),
                 _ if self.receiving == 0 => 0,
-                _ => return Err(Fault::Invalid),
+                _ => return Err(CallError::Invalid),
             },
         })
     }
 
-    fn options(&self) -> Result<UdpOptions, Fault> {
+    fn options(&self) -> Result<UdpOptions, CallError> {
         let local = pointers::address(self.local, self.local_length)?;
         let remote = pointers::address(self.remote, self.remote_length)?;
-        let usual = match (local, remote) {
+        let default = match (local, remote) {
             (_, Some(remote)) => UdpOptions::to(remote),
             (Some(local), None) => UdpOptions::at(local),
-            (None, None) => return Err(Fault::Null("one of the two addresses")),
+            (None, None) => return Err(CallError::Null("at least one of local and remote")),
         };
-        let with = match (self.flags & GROUP, remote) {
-            (0, Some(remote)) => With::One(remote),
-            (0, None) => With::Any,
-            (_, Some(group)) => With::Group(group),
-            (_, None) => return Err(Fault::Null("the group")),
+        let remote = match (self.flags & GROUP, remote) {
+            (0, Some(remote)) => Remote::One(remote),
+            (0, None) => Remote::Any,
+            (_, Some(group)) => Remote::Group(group),
+            (_, None) => return Err(CallError::Null("the group")),
         };
         Ok(UdpOptions {
-            local: local.unwrap_or(usual.local),
-            with,
+            local: local.unwrap_or(default.local),
+            remote,
             contract: pointers::text(self.contract)?,
             buffers: self.buffers()?,
             checks: match self.flags & (VERIFY | TRUST) {
                 0 => Checks::Partial,
                 VERIFY => Checks::Verify,
                 TRUST => Checks::Trust,
-                _ => return Err(Fault::Invalid),
+                _ => return Err(CallError::Invalid),
             },
             hops: match self.hops {
                 // The default for groups stays on the link.
-                0 if matches!(with, With::Group(_)) => 1,
-                0 => usual.hops,
-                hops => u8::try_from(hops).map_err(|_| Fault::Invalid)?,
+                0 if matches!(remote, Remote::Group(_)) => 1,
+                0 => default.hops,
+                hops => u8::try_from(hops).map_err(|_| CallError::Invalid)?,
             },
             in_order: self.flags & IN_ORDER != 0,
         })
@@ -364,17 +366,17 @@ impl Udp {
 }
 
 /// [`guarded`] for calls that return an int.
-fn number(work: impl FnOnce() -> Result<c_int, Fault>) -> c_int {
+fn guarded_int(work: impl FnOnce() -> Result<c_int, CallError>) -> c_int {
     // `work` returned an int, so it fits.
     guarded(|| work().map(i64::from)) as c_int
 }
 
 /// The timeout; `None` is without a limit.
-fn patience(timeout: c_int) -> Result<Option<Duration>, Fault> {
+fn duration(timeout: c_int) -> Result<Option<Duration>, CallError> {
     match timeout {
         -1 => Ok(None),
         0.. => Ok(Some(Duration::from_millis(timeout.unsigned_abs().into()))),
-        _ => Err(Fault::Invalid),
+        _ => Err(CallError::Invalid),
     }
 }
 

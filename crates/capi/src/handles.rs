@@ -11,21 +11,21 @@ use libc::c_int;
 use netnice_stack::udp::Socket;
 use netnice_stack::{Datagram, Packet, Program};
 
-use crate::fault::Fault;
+use crate::error::CallError;
 
 /// The program of a handle.
 pub(crate) struct ProgramHandle {
     pub(crate) program: Program,
-    pub(crate) open: Mutex<Open>,
+    flows: Mutex<ProgramFlows>,
 }
 
 /// The flows of a program.
 #[derive(Default)]
-pub(crate) struct Open {
+pub(crate) struct ProgramFlows {
     /// By slot: the handle, and the daemon's number of the flow.
-    pub(crate) flows: HashMap<u32, (c_int, Option<u32>)>,
+    pub(crate) by_slot: HashMap<u32, (c_int, Option<u32>)>,
     /// The flows that have something new.
-    pub(crate) news: VecDeque<c_int>,
+    pub(crate) ready: VecDeque<c_int>,
 }
 
 /// The flow of a handle.
@@ -33,18 +33,19 @@ pub(crate) struct FlowHandle {
     pub(crate) owner: Arc<ProgramHandle>,
     pub(crate) slot: u32,
     /// `None` after the flow was closed.
-    held: Mutex<Option<Held>>,
+    open: Mutex<Option<OpenSocket>>,
 }
 
-/// A flow, and the buffers of it that C holds.
-pub(crate) struct Held {
+/// The socket of an open flow, and the buffers of it that C holds.
+pub(crate) struct OpenSocket {
     pub(crate) socket: Socket,
-    out: HashMap<u64, Out>,
-    next: u64,
+    /// By id.
+    lent: HashMap<u64, LentBuffer>,
+    next_id: u64,
 }
 
 /// A buffer that C holds.
-pub(crate) enum Out {
+pub(crate) enum LentBuffer {
     /// A buffer for sending.
     Packet(Packet),
     /// A buffer with a received datagram.
@@ -55,28 +56,28 @@ impl ProgramHandle {
     pub(crate) fn new(program: Program) -> ProgramHandle {
         ProgramHandle {
             program,
-            open: Mutex::default(),
+            flows: Mutex::default(),
         }
     }
 
-    pub(crate) fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn flows(&self) -> MutexGuard<'_, ProgramFlows> {
+        self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Open {
+impl ProgramFlows {
     /// Records that a flow has something new.
-    pub(crate) fn tell(&mut self, slot: u32) {
-        if let Some((number, _)) = self.flows.get(&slot)
-            && !self.news.contains(number)
+    pub(crate) fn mark_ready(&mut self, slot: u32) {
+        if let Some((number, _)) = self.by_slot.get(&slot)
+            && !self.ready.contains(number)
         {
-            self.news.push_back(*number);
+            self.ready.push_back(*number);
         }
     }
 
     /// The handle of the flow with the daemon's number `id`.
-    pub(crate) fn named(&self, id: u32) -> Option<c_int> {
-        let mut flows = self.flows.values();
+    pub(crate) fn handle_of(&self, id: u32) -> Option<c_int> {
+        let mut flows = self.by_slot.values();
         flows
             .find(|(_, known)| *known == Some(id))
             .map(|(number, _)| *number)
@@ -88,10 +89,10 @@ impl FlowHandle {
         FlowHandle {
             owner,
             slot: socket.slot(),
-            held: Mutex::new(Some(Held {
+            open: Mutex::new(Some(OpenSocket {
                 socket,
-                out: HashMap::new(),
-                next: 0,
+                lent: HashMap::new(),
+                next_id: 0,
             })),
         }
     }
@@ -99,152 +100,153 @@ impl FlowHandle {
     /// Runs `work` with the flow. Fails if another thread uses it.
     pub(crate) fn with<T>(
         &self,
-        work: impl FnOnce(&mut Held) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
-        work(self.lock()?.as_mut().ok_or(Fault::Handle)?)
+        work: impl FnOnce(&mut OpenSocket) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
+        work(self.lock()?.as_mut().ok_or(CallError::BadHandle)?)
     }
 
-    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Option<Held>>, Fault> {
-        match self.held.try_lock() {
-            Ok(held) => Ok(held),
-            Err(TryLockError::WouldBlock) => Err(Fault::Busy),
-            Err(TryLockError::Poisoned(_)) => Err(Fault::Panicked),
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Option<OpenSocket>>, CallError> {
+        match self.open.try_lock() {
+            Ok(open) => Ok(open),
+            Err(TryLockError::WouldBlock) => Err(CallError::Busy),
+            Err(TryLockError::Poisoned(_)) => Err(CallError::Panicked),
         }
     }
 }
 
-impl Held {
-    /// Gives C a buffer. Returns its id.
-    pub(crate) fn give(&mut self, buffer: Out) -> u64 {
-        self.next += 1;
-        self.out.insert(self.next, buffer);
-        self.next
+impl OpenSocket {
+    /// Lends C a buffer. Returns its id.
+    pub(crate) fn lend(&mut self, buffer: LentBuffer) -> u64 {
+        self.next_id += 1;
+        self.lent.insert(self.next_id, buffer);
+        self.next_id
     }
 
     /// Takes a packet back from C.
-    pub(crate) fn take_packet(&mut self, name: u64) -> Result<Packet, Fault> {
-        match self.out.remove(&name) {
-            Some(Out::Packet(packet)) => Ok(packet),
-            other => Err(self.not_taken(name, other)),
+    pub(crate) fn take_packet(&mut self, id: u64) -> Result<Packet, CallError> {
+        match self.lent.remove(&id) {
+            Some(LentBuffer::Packet(packet)) => Ok(packet),
+            other => Err(self.not_held(id, other)),
         }
     }
 
-    /// Returns a packet to C under its old id.
-    pub(crate) fn return_packet(&mut self, name: u64, packet: Packet) {
-        self.out.insert(name, Out::Packet(packet));
+    /// Lends C a packet again, under its old id.
+    pub(crate) fn lend_again(&mut self, id: u64, packet: Packet) {
+        self.lent.insert(id, LentBuffer::Packet(packet));
     }
 
     /// Takes a datagram back from C.
-    pub(crate) fn take_datagram(&mut self, name: u64) -> Result<Datagram, Fault> {
-        match self.out.remove(&name) {
-            Some(Out::Datagram(datagram)) => Ok(datagram),
-            other => Err(self.not_taken(name, other)),
+    pub(crate) fn take_datagram(&mut self, id: u64) -> Result<Datagram, CallError> {
+        match self.lent.remove(&id) {
+            Some(LentBuffer::Datagram(datagram)) => Ok(datagram),
+            other => Err(self.not_held(id, other)),
         }
     }
 
-    fn not_taken(&mut self, name: u64, other: Option<Out>) -> Fault {
+    fn not_held(&mut self, id: u64, other: Option<LentBuffer>) -> CallError {
         if let Some(other) = other {
-            self.out.insert(name, other);
+            self.lent.insert(id, other);
         }
-        Fault::Buffer
+        CallError::NotHeld
     }
 }
 
 /// The object of a handle.
 #[derive(Clone)]
-enum Entry {
+enum Object {
     Program(Arc<ProgramHandle>),
     Flow(Arc<FlowHandle>),
 }
 
 /// All handles.
 struct Table {
-    places: Vec<Place>,
+    entries: Vec<Entry>,
     free: Vec<usize>,
 }
 
-struct Place {
-    /// How often the entry was used, 1 to [`USES`].
+struct Entry {
+    /// How often the entry was used, 1 to [`MAX_USES`].
     uses: usize,
-    entry: Option<Entry>,
+    object: Option<Object>,
 }
 
 static TABLE: RwLock<Table> = RwLock::new(Table {
-    places: Vec::new(),
+    entries: Vec::new(),
     free: Vec::new(),
 });
 
 /// Creates a handle for a program.
-pub(crate) fn add_program(program: Arc<ProgramHandle>) -> Result<c_int, Fault> {
-    add(Entry::Program(program))
+pub(crate) fn add_program(program: Arc<ProgramHandle>) -> Result<c_int, CallError> {
+    add(Object::Program(program))
 }
 
 /// Creates a handle for a flow.
-pub(crate) fn add_flow(flow: Arc<FlowHandle>) -> Result<c_int, Fault> {
-    add(Entry::Flow(flow))
+pub(crate) fn add_flow(flow: Arc<FlowHandle>) -> Result<c_int, CallError> {
+    add(Object::Flow(flow))
 }
 
 /// The program of a handle.
-pub(crate) fn program(number: c_int) -> Result<Arc<ProgramHandle>, Fault> {
+pub(crate) fn program(number: c_int) -> Result<Arc<ProgramHandle>, CallError> {
     match find(number) {
-        Some(Entry::Program(program)) => Ok(program),
-        _ => Err(Fault::Handle),
+        Some(Object::Program(program)) => Ok(program),
+        _ => Err(CallError::BadHandle),
     }
 }
 
 /// The flow of a handle.
-pub(crate) fn flow(number: c_int) -> Result<Arc<FlowHandle>, Fault> {
+pub(crate) fn flow(number: c_int) -> Result<Arc<FlowHandle>, CallError> {
     match find(number) {
-        Some(Entry::Flow(flow)) => Ok(flow),
-        _ => Err(Fault::Handle),
+        Some(Object::Flow(flow)) => Ok(flow),
+        _ => Err(CallError::BadHandle),
     }
 }
 
 /// Removes a handle.
-pub(crate) fn forget(number: c_int) {
+pub(crate) fn remove(number: c_int) {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    let (index, uses) = parts(number);
-    let place = table.places.get_mut(index);
-    if let Some(place) = place.filter(|place| place.uses == uses && place.entry.is_some()) {
-        place.entry = None;
+    let (index, uses) = index_and_uses(number);
+    let entry = table.entries.get_mut(index);
+    if let Some(entry) = entry.filter(|entry| entry.uses == uses && entry.object.is_some()) {
+        entry.object = None;
         table.free.push(index);
     }
 }
 
-fn add(entry: Entry) -> Result<c_int, Fault> {
+fn add(object: Object) -> Result<c_int, CallError> {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     let index = match table.free.pop() {
         Some(index) => index,
-        None if table.places.len() == PLACES => return Err(Fault::System(libc::ENFILE)),
+        None if table.entries.len() == MAX_HANDLES => return Err(CallError::System(libc::ENFILE)),
         None => {
-            table.places.push(Place {
+            table.entries.push(Entry {
                 uses: 0,
-                entry: None,
+                object: None,
             });
-            table.places.len() - 1
+            table.entries.len() - 1
         }
     };
-    let place = &mut table.places[index];
-    place.uses = place.uses % USES + 1;
-    place.entry = Some(entry);
+    let entry = &mut table.entries[index];
+    entry.uses = entry.uses % MAX_USES + 1;
+    entry.object = Some(object);
     // At most 2^31 - 1.
-    Ok((place.uses * PLACES + index) as c_int)
+    Ok((entry.uses * MAX_HANDLES + index) as c_int)
 }
 
-fn find(number: c_int) -> Option<Entry> {
+fn find(number: c_int) -> Option<Object> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-    let (index, uses) = parts(number);
-    let place = table.places.get(index)?;
-    place.entry.clone().filter(|_| place.uses == uses)
+    let (index, uses) = index_and_uses(number);
+    let entry = table.entries.get(index)?;
+    entry.object.clone().filter(|_| entry.uses == uses)
 }
 
-fn parts(number: c_int) -> (usize, usize) {
+/// The index of a handle's entry, and the number of uses of that entry.
+fn index_and_uses(number: c_int) -> (usize, usize) {
     let number = usize::try_from(number).unwrap_or(0);
-    (number % PLACES, number / PLACES)
+    (number % MAX_HANDLES, number / MAX_HANDLES)
 }
 
 /// Largest number of valid handles. All handles are above it, so that none looks like a file
 /// descriptor.
-const PLACES: usize = 1 << 16;
+const MAX_HANDLES: usize = 1 << 16;
 /// How often an entry is used before its handles repeat.
-const USES: usize = (1 << 15) - 1;
+const MAX_USES: usize = (1 << 15) - 1;

@@ -9,7 +9,7 @@
 //! `man/` describes them.
 //!
 //! ```text
-//!  which, who ──whom──▶ Whom ──value──▶ requests to the daemon ──▶ a value, or an errno
+//!  which, who ──subject──▶ Subject ──value──▶ requests to the daemon ──▶ a value, or an errno
 //!  a number ──handles──▶ a program or flow of the stack ──direct──▶ its result, or an errno
 //! ```
 //!
@@ -19,11 +19,11 @@
 //! [`guarded`].
 
 mod direct;
-mod fault;
+mod error;
 mod handles;
 mod pointers;
+mod subject;
 mod value;
-mod whom;
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -32,8 +32,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use libc::{c_char, c_int, c_longlong, id_t};
 use netnice_api::RuntimeDir;
 
-use fault::Fault;
-use whom::Whom;
+use error::CallError;
+use subject::Subject;
 
 /// The netnice value of a process, a group or a user, in bytes per second; 0 is unlimited.
 ///
@@ -41,7 +41,7 @@ use whom::Whom;
 // SAFETY: the name belongs to this library; no other function with this name is linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_get(which: c_int, who: id_t) -> c_longlong {
-    guarded(|| value::get(&runtime_dir(), &Whom::find(which, who)?))
+    guarded(|| value::get(&runtime_dir(), &Subject::find(which, who)?))
 }
 
 /// Sets the netnice value in bytes per second; 0 is unlimited. Returns 0, or -1 and sets errno.
@@ -51,7 +51,7 @@ pub extern "C" fn netnice_set(which: c_int, who: id_t, value: c_longlong) -> c_i
     let done = guarded(|| {
         // As setpriority(2) does, report an invalid argument before searching for the process.
         let change = value::change(value)?;
-        value::set(&runtime_dir(), &Whom::find(which, who)?, &change).map(|()| 0)
+        value::set(&runtime_dir(), &Subject::find(which, who)?, &change).map(|()| 0)
     });
     if done < 0 { -1 } else { 0 }
 }
@@ -60,28 +60,28 @@ pub extern "C" fn netnice_set(which: c_int, who: id_t, value: c_longlong) -> c_i
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_error() -> *const c_char {
-    let said = LAST.try_with(|last| last.borrow().as_ptr());
+    let text = LAST_ERROR.try_with(|last| last.borrow().as_ptr());
     // The access fails only while the thread is ending.
-    said.unwrap_or(c"".as_ptr())
+    text.unwrap_or(c"".as_ptr())
 }
 
 thread_local! {
-    static LAST: RefCell<CString> = RefCell::default();
+    static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
 /// Runs `work`, catches panics, and reports a failure to C. State that a panic left inconsistent is
 /// behind a lock, which is poisoned then.
-fn guarded(work: impl FnOnce() -> Result<i64, Fault>) -> c_longlong {
-    let fault = match catch_unwind(AssertUnwindSafe(work)) {
+fn guarded(work: impl FnOnce() -> Result<i64, CallError>) -> c_longlong {
+    let error = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => return value,
-        Ok(Err(fault)) => fault,
-        Err(_) => Fault::Panicked,
+        Ok(Err(error)) => error,
+        Err(_) => CallError::Panicked,
     };
-    let text = CString::new(fault.to_string().replace('\0', " ")).unwrap_or_default();
+    let text = CString::new(error.to_string().replace('\0', " ")).unwrap_or_default();
     // The message cannot be stored while the thread is ending.
-    let _ = LAST.try_with(|last| *last.borrow_mut() = text);
+    let _ = LAST_ERROR.try_with(|last| *last.borrow_mut() = text);
     // SAFETY: the C library returns a valid pointer to this thread's own errno.
-    unsafe { *libc::__errno_location() = fault.errno() };
+    unsafe { *libc::__errno_location() = error.errno() };
     -1
 }
 

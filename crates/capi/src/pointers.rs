@@ -16,21 +16,21 @@ use libc::{
     sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t,
 };
 
-use crate::fault::Fault;
+use crate::error::CallError;
 
 /// Reads a structure that C filled. `what` names it in the error.
-pub(crate) fn read<T: Copy>(from: *const T, what: &'static str) -> Result<T, Fault> {
+pub(crate) fn read<T: Copy>(from: *const T, what: &'static str) -> Result<T, CallError> {
     match from.is_null() {
-        true => Err(Fault::Null(what)),
+        true => Err(CallError::Null(what)),
         // SAFETY: not NULL, and the header says that a T is there; T is plain data.
         false => Ok(unsafe { from.read_unaligned() }),
     }
 }
 
 /// Writes a structure for C. `what` names it in the error.
-pub(crate) fn write<T: Copy>(to: *mut T, value: T, what: &'static str) -> Result<(), Fault> {
+pub(crate) fn write<T: Copy>(to: *mut T, value: T, what: &'static str) -> Result<(), CallError> {
     match to.is_null() {
-        true => Err(Fault::Null(what)),
+        true => Err(CallError::Null(what)),
         false => {
             // SAFETY: not NULL, and the header says that there is room for a T.
             unsafe { to.write_unaligned(value) };
@@ -40,11 +40,11 @@ pub(crate) fn write<T: Copy>(to: *mut T, value: T, what: &'static str) -> Result
 }
 
 /// Bytes of C. NULL is valid if `length` is 0.
-pub(crate) fn bytes<'a>(from: *const c_void, length: usize) -> Result<&'a [u8], Fault> {
+pub(crate) fn bytes<'a>(from: *const c_void, length: usize) -> Result<&'a [u8], CallError> {
     match (from.is_null(), length) {
         (_, 0) => Ok(&[]),
-        (true, _) => Err(Fault::Null("the bytes")),
-        (false, LONGEST..) => Err(Fault::Invalid),
+        (true, _) => Err(CallError::Null("the bytes")),
+        (false, TOO_LONG..) => Err(CallError::Invalid),
         // SAFETY: not NULL, and C promises that this many bytes are there and do not change during
         // the call.
         (false, _) => Ok(unsafe { slice::from_raw_parts(from.cast(), length) }),
@@ -52,11 +52,11 @@ pub(crate) fn bytes<'a>(from: *const c_void, length: usize) -> Result<&'a [u8], 
 }
 
 /// Memory of C to write to. NULL is valid if `length` is 0.
-pub(crate) fn room<'a>(to: *mut c_void, length: usize) -> Result<&'a mut [u8], Fault> {
+pub(crate) fn bytes_mut<'a>(to: *mut c_void, length: usize) -> Result<&'a mut [u8], CallError> {
     match (to.is_null(), length) {
         (_, 0) => Ok(&mut []),
-        (true, _) => Err(Fault::Null("the bytes")),
-        (false, LONGEST..) => Err(Fault::Invalid),
+        (true, _) => Err(CallError::Null("the bytes")),
+        (false, TOO_LONG..) => Err(CallError::Invalid),
         // SAFETY: not NULL, and C promises that this much memory is there and not used during the
         // call.
         (false, _) => Ok(unsafe { slice::from_raw_parts_mut(to.cast(), length) }),
@@ -65,11 +65,11 @@ pub(crate) fn room<'a>(to: *mut c_void, length: usize) -> Result<&'a mut [u8], F
 
 /// Copies bytes to memory of C, truncated to `length`. Returns the number of copied bytes. The
 /// destinations of several calls may overlap; the last call wins.
-pub(crate) fn store(bytes: &[u8], to: *mut c_void, length: usize) -> Result<usize, Fault> {
+pub(crate) fn store(bytes: &[u8], to: *mut c_void, length: usize) -> Result<usize, CallError> {
     let count = bytes.len().min(length);
     match (to.is_null(), count) {
         (_, 0) => Ok(0),
-        (true, _) => Err(Fault::Null("a place")),
+        (true, _) => Err(CallError::Null("the memory for a datagram")),
         (false, _) => {
             // SAFETY: not NULL, and C promises that this much memory is there; `copy` permits
             // overlap.
@@ -80,42 +80,45 @@ pub(crate) fn store(bytes: &[u8], to: *mut c_void, length: usize) -> Result<usiz
 }
 
 /// The elements of an array, one by one.
-pub(crate) fn each<T: Copy>(
+pub(crate) fn elements<T: Copy>(
     from: *const T,
     count: c_int,
     what: &'static str,
-) -> Result<impl ExactSizeIterator<Item = T>, Fault> {
+) -> Result<impl ExactSizeIterator<Item = T>, CallError> {
     let count = length(count)?;
     if count > 0 && from.is_null() {
-        return Err(Fault::Null(what));
+        return Err(CallError::Null(what));
     }
     // SAFETY: C promises that this many elements are there.
     Ok((0..count).map(move |index| unsafe { from.add(index).read_unaligned() }))
 }
 
 /// A count as usize, if it is in range.
-pub(crate) fn length(count: c_int) -> Result<usize, Fault> {
+pub(crate) fn length(count: c_int) -> Result<usize, CallError> {
     match usize::try_from(count) {
-        Ok(count) if count <= COUNT => Ok(count),
-        _ => Err(Fault::Invalid),
+        Ok(count) if count <= MAX_COUNT => Ok(count),
+        _ => Err(CallError::Invalid),
     }
 }
 
 /// The bytes of each part.
-pub(crate) fn parts<'a>(from: *const iovec, count: c_int) -> Result<Vec<&'a [u8]>, Fault> {
-    each(from, count, "the array of datagrams")?
+pub(crate) fn byte_slices<'a>(
+    from: *const iovec,
+    count: c_int,
+) -> Result<Vec<&'a [u8]>, CallError> {
+    elements(from, count, "the array of datagrams")?
         .map(|part| bytes(part.iov_base, part.iov_len))
         .collect()
 }
 
 /// A text of C. NULL is `None`.
-pub(crate) fn text(from: *const c_char) -> Result<Option<String>, Fault> {
+pub(crate) fn text(from: *const c_char) -> Result<Option<String>, CallError> {
     if from.is_null() {
         return Ok(None);
     }
     // SAFETY: not NULL, and C promises that the text ends with a 0.
     let text = unsafe { CStr::from_ptr(from) };
-    let text = text.to_str().map_err(|_| Fault::Text)?;
+    let text = text.to_str().map_err(|_| CallError::NotUtf8)?;
     Ok(Some(text.to_string()))
 }
 
@@ -123,13 +126,13 @@ pub(crate) fn text(from: *const c_char) -> Result<Option<String>, Fault> {
 pub(crate) fn address(
     from: *const sockaddr,
     length: socklen_t,
-) -> Result<Option<SocketAddr>, Fault> {
+) -> Result<Option<SocketAddr>, CallError> {
     if from.is_null() {
         return Ok(None);
     }
     let length = length as usize;
     if length < size_of::<sa_family_t>() {
-        return Err(Fault::Address);
+        return Err(CallError::BadAddress);
     }
     // SAFETY: at least this many bytes are there, and the family is the first field.
     let family = unsafe { from.cast::<sa_family_t>().read_unaligned() };
@@ -152,7 +155,7 @@ pub(crate) fn address(
                 six.sin6_scope_id,
             ))))
         }
-        _ => Err(Fault::Address),
+        _ => Err(CallError::BadAddress),
     }
 }
 
@@ -196,7 +199,7 @@ fn v4(four: &SocketAddrV4) -> sockaddr_in {
 }
 
 /// A text for an array of C: truncated if necessary, and terminated by a 0.
-pub(crate) fn fixed<const N: usize>(text: &str) -> [c_char; N] {
+pub(crate) fn fixed_text<const N: usize>(text: &str) -> [c_char; N] {
     let mut fixed = [0; N];
     for (place, byte) in fixed[..N - 1].iter_mut().zip(text.bytes()) {
         *place = byte as c_char;
@@ -205,6 +208,6 @@ pub(crate) fn fixed<const N: usize>(text: &str) -> [c_char; N] {
 }
 
 /// No object has this many bytes.
-const LONGEST: usize = isize::MAX as usize + 1;
+const TOO_LONG: usize = isize::MAX as usize + 1;
 /// Largest number of elements of an array.
-const COUNT: usize = 65_536;
+const MAX_COUNT: usize = 65_536;

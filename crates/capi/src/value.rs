@@ -15,43 +15,46 @@ use netnice_api::{Client, Request, Response, RuntimeDir, Set, Show, ShowDoc};
 use netnice_core::target::Target;
 use netnice_core::units::Rate;
 
-use crate::fault::Fault;
-use crate::whom::{Process, Whom};
+use crate::error::CallError;
+use crate::subject::{Process, Subject};
 
 /// The change of a claim for a value, as contract text.
-pub(crate) fn change(bytes_per_second: i64) -> Result<String, Fault> {
-    let bytes = u64::try_from(bytes_per_second).map_err(|_| Fault::Invalid)?;
+pub(crate) fn change(bytes_per_second: i64) -> Result<String, CallError> {
+    let bytes = u64::try_from(bytes_per_second).map_err(|_| CallError::Invalid)?;
     if bytes == 0 {
         return Ok("both none".to_string());
     }
     let rate = bytes.checked_mul(8).and_then(Rate::new);
-    Ok(format!("both {}", rate.ok_or(Fault::Invalid)?.compact()))
+    Ok(format!(
+        "both {}",
+        rate.ok_or(CallError::Invalid)?.compact()
+    ))
 }
 
 /// Sets the value.
-pub(crate) fn set(dir: &RuntimeDir, whom: &Whom, change: &str) -> Result<(), Fault> {
-    match whom {
-        Whom::Process(process) => {
-            let target = Target::pid(process.pid).ok_or(Fault::Nobody)?.to_string();
-            ask(dir, &asked(target, change), Some(process))
+pub(crate) fn set(dir: &RuntimeDir, subject: &Subject, change: &str) -> Result<(), CallError> {
+    match subject {
+        Subject::Process(process) => {
+            let target = Target::pid(process.pid)
+                .ok_or(CallError::NoSuchProcess)?
+                .to_string();
+            call_set(dir, &set_request(target, change), Some(process))
         }
-        Whom::User(user) => ask(dir, &asked(format!("user:{user}"), change), None),
-        Whom::Group(number, members) => set_group(dir, *number, members, change),
+        Subject::User(user) => call_set(dir, &set_request(format!("user:{user}"), change), None),
+        Subject::Group(number, members) => set_group(dir, *number, members, change),
     }
 }
 
 /// Reads the value; the smallest one if several apply.
-pub(crate) fn get(dir: &RuntimeDir, whom: &Whom) -> Result<i64, Fault> {
-    let smallest = match whom {
-        Whom::Process(process) => value_of(dir, process)?,
-        Whom::User(user) => shown(dir, &format!("user:{user}"))?
-            .as_ref()
-            .and_then(value),
-        Whom::Group(_, members) => {
+pub(crate) fn get(dir: &RuntimeDir, subject: &Subject) -> Result<i64, CallError> {
+    let smallest = match subject {
+        Subject::Process(process) => value_of(dir, process)?,
+        Subject::User(user) => show(dir, &format!("user:{user}"))?.as_ref().and_then(value),
+        Subject::Group(_, members) => {
             let mut smallest = None;
             for member in members {
                 let own = match value_of(dir, member) {
-                    Err(Fault::Nobody) => None,
+                    Err(CallError::NoSuchProcess) => None,
                     other => other?,
                 };
                 smallest = smallest.into_iter().chain(own).min();
@@ -69,11 +72,11 @@ fn set_group(
     number: u32,
     members: &[Process],
     change: &str,
-) -> Result<(), Fault> {
-    let name = name_of(number);
+) -> Result<(), CallError> {
+    let name = group_target(number);
     if change.ends_with(" none") {
-        return match shown(dir, &name)? {
-            Some(_) => ask(dir, &asked(name, change), None),
+        return match show(dir, &name)? {
+            Some(_) => call_set(dir, &set_request(name, change), None),
             None => Ok(()),
         };
     }
@@ -81,23 +84,25 @@ fn set_group(
     for member in members {
         let set = Set {
             pid: Some(member.pid),
-            ..asked(name.clone(), change)
+            ..set_request(name.clone(), change)
         };
-        match ask(dir, &set, Some(member)) {
+        match call_set(dir, &set, Some(member)) {
             Ok(()) => limited = true,
-            Err(Fault::Nobody) => {}
-            Err(fault @ (Fault::NotPermitted | Fault::NotAdmitted)) => refused = Some(fault),
+            Err(CallError::NoSuchProcess) => {}
+            Err(fault @ (CallError::NotPermitted | CallError::NotAdmitted)) => {
+                refused = Some(fault)
+            }
             Err(other) => return Err(other),
         }
     }
     match refused {
         Some(fault) => Err(fault),
         None if limited => Ok(()),
-        None => Err(Fault::Nobody),
+        None => Err(CallError::NoSuchProcess),
     }
 }
 
-fn asked(target: String, change: &str) -> Set {
+fn set_request(target: String, change: &str) -> Set {
     Set {
         target,
         change: Some(change.to_string()),
@@ -106,45 +111,47 @@ fn asked(target: String, change: &str) -> Set {
     }
 }
 
-fn ask(dir: &RuntimeDir, set: &Set, process: Option<&Process>) -> Result<(), Fault> {
+fn call_set(dir: &RuntimeDir, set: &Set, process: Option<&Process>) -> Result<(), CallError> {
     let fd = process.map(Process::as_fd);
     let response = Client::connect(dir)?.call(&Request::Set(set.clone()), fd)?;
     match response {
         Response::Done(_) => Ok(()),
-        _ if process.is_some_and(Process::ended) => Err(Fault::Nobody),
+        _ if process.is_some_and(Process::ended) => Err(CallError::NoSuchProcess),
         other => Err(other.into()),
     }
 }
 
 /// The effective limit of a process, in bit/s.
-fn value_of(dir: &RuntimeDir, process: &Process) -> Result<Option<u64>, Fault> {
-    let target = Target::pid(process.pid).ok_or(Fault::Nobody)?.to_string();
-    let own = shown(dir, &target);
+fn value_of(dir: &RuntimeDir, process: &Process) -> Result<Option<u64>, CallError> {
+    let target = Target::pid(process.pid)
+        .ok_or(CallError::NoSuchProcess)?
+        .to_string();
+    let own = show(dir, &target);
     // A process with its own target may also be in its group's target, which is then inside its
     // own.
     let has_own = |doc: &ShowDoc| doc.targets.first().is_some_and(|t| t.target == target);
     let inner = match (process.group(), &own) {
-        (Some(group), Ok(Some(doc))) if has_own(doc) => shown(dir, &name_of(group)),
+        (Some(group), Ok(Some(doc))) if has_own(doc) => show(dir, &group_target(group)),
         _ => Ok(None),
     };
     // If the process has ended, the result may belong to another process with its number.
     match process.ended() {
-        true => Err(Fault::Nobody),
+        true => Err(CallError::NoSuchProcess),
         false => Ok([own?, inner?].iter().flatten().filter_map(value).min()),
     }
 }
 
-/// The target of a process group.
-fn name_of(group: u32) -> String {
+/// The name of the target for a process group.
+fn group_target(group: u32) -> String {
     format!("name:pgrp-{group}")
 }
 
 /// The daemon's state of a target; `None` if it has no contract.
-fn shown(dir: &RuntimeDir, target: &str) -> Result<Option<ShowDoc>, Fault> {
-    let show = Show {
+fn show(dir: &RuntimeDir, target: &str) -> Result<Option<ShowDoc>, CallError> {
+    let request = Show {
         target: Some(target.to_string()),
     };
-    match Client::connect(dir)?.call(&Request::Show(show), None)? {
+    match Client::connect(dir)?.call(&Request::Show(request), None)? {
         Response::Shown(doc) => Ok(Some(doc)),
         Response::Failed(failed) if !failed.bad_usage => Ok(None),
         other => Err(other.into()),
@@ -153,8 +160,8 @@ fn shown(dir: &RuntimeDir, target: &str) -> Result<Option<ShowDoc>, Fault> {
 
 /// The smaller of the limits that form the value.
 fn value(doc: &ShowDoc) -> Option<u64> {
-    let holds = &doc.targets.first()?.effective;
-    holds.both.into_iter().chain(holds.up).min()
+    let effective = &doc.targets.first()?.effective;
+    effective.both.into_iter().chain(effective.up).min()
 }
 
 #[cfg(test)]
@@ -162,7 +169,7 @@ mod tests {
     use super::change;
 
     #[test]
-    fn a_value_is_bytes_per_second_and_zero_is_none() {
+    fn a_value_is_bytes_per_second_and_zero_removes_the_limit() {
         let text = |value| change(value).ok();
         assert_eq!(text(128 * 1024).as_deref(), Some("both 1048576bit"));
         assert_eq!(text(0).as_deref(), Some("both none"));

@@ -13,7 +13,7 @@ mod link;
 mod share;
 mod short;
 mod top;
-pub(crate) mod until;
+mod until;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -31,13 +31,17 @@ use netnice_core::units::{Bytes, Nanos, Rate, UnitError};
 
 use crate::check::Check;
 use crate::check::flow::FlowError;
+use crate::inetd::{InetdCommand, SessionArgs};
+use crate::run::Run;
 use crate::share::Share;
-use crate::{inetd, shell};
+use crate::shell::{self, ShellCommand};
 pub(crate) use contract::ContractArgs;
 pub(crate) use top::Top;
 
-use check::TypedCheck;
-use link::TypedLink;
+use check::CheckArgs;
+use link::LinkArgs;
+use share::ShareArgs;
+use top::TopArgs;
 
 /// A parsed command line: a verb, and the options that all verbs have.
 #[derive(Debug)]
@@ -53,9 +57,9 @@ pub(crate) struct Command {
 #[derive(Debug)]
 pub(crate) enum Verb {
     /// Send the request to the daemon and print its answer.
-    Ask(Request),
+    Request(Request),
     /// The same for a process, with its pidfd. Holds its pid.
-    AskAbout(u32, Request),
+    ProcessRequest(u32, Request),
     /// Show the contract in force for this process.
     Own,
     /// Show the managed links without the targets.
@@ -64,35 +68,22 @@ pub(crate) enum Verb {
     Run(Run),
     /// Show targets repeatedly.
     Top(Top),
-    /// Print what the kernel offers, with or without a daemon.
+    /// Print which features the kernel has, with or without a daemon.
     Doctor,
     /// Check a capture against a contract.
     Check(Box<Check>),
     /// Run the super-server, or the gate of a session.
-    Inetd(inetd::Asked),
+    Inetd(InetdCommand),
     /// Run the manager of existing processes.
     Share(Box<Share>),
     /// A part of `@rate` in a shell.
-    Shell(shell::Asked),
+    Shell(ShellCommand),
     /// Print the completions for a shell.
     Completions(clap_complete::Shell),
     /// Write man pages into a folder.
     Man(PathBuf),
     /// Start the daemon, detached from this terminal.
     StartDaemon,
-}
-
-/// [`Verb::Run`].
-#[derive(Debug)]
-pub(crate) struct Run {
-    /// The request; the process fills in its target.
-    pub set: Set,
-    /// The name that the process joins.
-    pub name: Option<Target>,
-    /// The command and its arguments; not empty.
-    pub command: Vec<OsString>,
-    /// Print nothing after success.
-    pub quiet: bool,
 }
 
 /// Why a command line is invalid, or that the parser answers it itself (`--help`).
@@ -109,7 +100,7 @@ pub(crate) enum BadUsage {
     },
     /// An option's value is too large or too small.
     #[error("{option}: {actual} is out of range: write {limits}")]
-    Beyond {
+    OutOfRange {
         option: &'static str,
         actual: String,
         /// The valid range.
@@ -118,8 +109,8 @@ pub(crate) enum BadUsage {
     #[error(transparent)]
     Target(#[from] TargetError),
     /// The first word is neither a target nor a command.
-    #[error("{0}\n(nor is it a command; `netnice --help` lists them)")]
-    Word(TargetError),
+    #[error("{0}\nand it is not a command; `netnice --help` lists the commands")]
+    UnknownCommand(TargetError),
     #[error(transparent)]
     Contract(#[from] ContractError),
     /// The contract has no clause that a capture can violate.
@@ -130,7 +121,8 @@ pub(crate) enum BadUsage {
     Flow(#[from] FlowError),
     /// The value of `--until-exit` is not the pid of a running process. Holds the value.
     #[error(
-        "--until-exit: `{0}` is not a process that runs: write its number, or nothing for the one that runs netnice"
+        "--until-exit: no process `{0}` is running: write the number of a running process, or \
+         no number for the process that runs netnice"
     )]
     Until(String),
     /// An option has no meaning with this verb.
@@ -139,9 +131,9 @@ pub(crate) enum BadUsage {
         option: &'static str,
         verb: &'static str,
     },
-    /// A combination of options has no meaning. Holds the error text.
+    /// A value is invalid, or options exclude each other. Holds the error text.
     #[error("{0}")]
-    Nonsense(&'static str),
+    Invalid(&'static str),
 }
 
 impl BadUsage {
@@ -149,7 +141,7 @@ impl BadUsage {
     pub fn print(self) -> Exit {
         match self {
             BadUsage::Parser(error) => {
-                // A failure to print has no reader.
+                // An error has no reader if standard error is closed.
                 let _ = error.print();
                 match error.use_stderr() {
                     true => Exit::BadUsage,
@@ -167,17 +159,17 @@ impl BadUsage {
 /// Parses a command line whose first word is the program's name.
 pub(crate) fn parse(args: Vec<OsString>) -> Result<Command, BadUsage> {
     let matches = command().try_get_matches_from(&args);
-    let matches = matches.map_err(|error| short::with_options(&args).unwrap_or(error.into()))?;
-    let typed = Typed::from_arg_matches(&matches)?;
-    let common = typed.common;
+    let matches = matches.map_err(|error| short::better_error(&args).unwrap_or(error.into()))?;
+    let line = CommandLine::from_arg_matches(&matches)?;
+    let common = line.common;
     let runtime_dir = common.runtime_dir.clone();
-    let verb = match typed.verb {
-        Some(_) if typed.target.is_some() => {
-            let why = "a target comes behind the command: netnice set TARGET …";
-            return Err(BadUsage::Nonsense(why));
+    let verb = match line.verb {
+        Some(_) if line.target.is_some() => {
+            let why = "the target must follow the command: netnice set TARGET …";
+            return Err(BadUsage::Invalid(why));
         }
-        Some(verb) => verb.means(&common)?,
-        None => short::means(typed.target, typed.rate, &common)?,
+        Some(verb) => verb.into_verb(&common)?,
+        None => short::verb(line.target, line.rate, &common)?,
     };
     Ok(Command {
         verb,
@@ -188,7 +180,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Command, BadUsage> {
 
 /// The description of the command line, for the parser, man pages and completions.
 pub fn command() -> clap::Command {
-    Typed::command()
+    CommandLine::command()
 }
 
 /// Promise network service to programs, and keep the promise.
@@ -203,13 +195,13 @@ pub fn command() -> clap::Command {
     disable_help_subcommand = true,
     max_term_width = 100
 )]
-struct Typed {
+struct CommandLine {
     #[command(subcommand)]
-    verb: Option<TypedVerb>,
-    /// Short form: show this target, or with RATE limit both of its directions together
+    verb: Option<VerbArgs>,
+    /// Short form: show this target; with RATE, limit the sum of both directions
     #[arg(value_name = "PID|TARGET")]
     target: Option<String>,
-    /// Short form: the limit of both directions together, or none
+    /// Short form: the limit of the sum of both directions, or none
     #[arg(value_name = "RATE", allow_hyphen_values = true)]
     rate: Option<String>,
     #[command(flatten)]
@@ -218,12 +210,12 @@ struct Typed {
 
 /// Options of every verb.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Everywhere")]
+#[command(next_help_heading = "Global options")]
 struct Common {
     /// Print the answer as JSON
     #[arg(long, global = true)]
     json: bool,
-    /// Only say what would be done
+    /// Show what the command would change, and change nothing
     #[arg(long, global = true)]
     dry_run: bool,
     /// Undo the change unless it is confirmed within this time
@@ -237,8 +229,7 @@ struct Common {
         allow_hyphen_values = true
     )]
     for_: Option<String>,
-    /// Undo the change when this process ends [without PID: the one that runs netnice, a shell or a
-    /// script]
+    /// Undo the change when process PID exits [without PID: the shell or script that runs netnice]
     #[arg(
         long,
         global = true,
@@ -248,7 +239,7 @@ struct Common {
         default_missing_value = until::PARENT
     )]
     until_exit: Option<String>,
-    /// The daemon's folder [default: $NETNICE_RUNTIME_DIR or /run/netnice]
+    /// The daemon's runtime folder [default: $NETNICE_RUNTIME_DIR or /run/netnice]
     #[arg(long, global = true, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
 }
@@ -263,18 +254,18 @@ impl Common {
     }
 
     fn until(&self) -> Result<Option<Until>, BadUsage> {
-        self.until_exit.as_deref().map(until::of).transpose()
+        self.until_exit.as_deref().map(until::parse).transpose()
     }
 
     /// Refuses options of changes with a verb that changes nothing.
-    fn only_reads(&self, verb: &'static str) -> Result<(), BadUsage> {
-        let named = [
+    fn refuse_change_options(&self, verb: &'static str) -> Result<(), BadUsage> {
+        let options = [
             (self.dry_run, "--dry-run"),
             (self.confirm.is_some(), "--confirm"),
             (self.for_.is_some(), "--for"),
             (self.until_exit.is_some(), "--until-exit"),
         ];
-        match named.into_iter().find(|(named, _)| *named) {
+        match options.into_iter().find(|(is_given, _)| *is_given) {
             Some((_, option)) => Err(BadUsage::Meaningless { option, verb }),
             None => Ok(()),
         }
@@ -282,59 +273,69 @@ impl Common {
 }
 
 #[derive(Debug, Subcommand)]
-enum TypedVerb {
+enum VerbArgs {
     /// Run a command under a contract, which its children share
-    Run(TypedRun),
-    /// Change the contract of a target, also of what runs and is connected already
-    Set(TypedSet),
+    Run(RunArgs),
+    /// Change the contract of a target, with its running processes and open connections
+    Set(SetArgs),
     /// Show links and targets, or one target
     Show {
         /// The target [default: all]
         target: Option<String>,
-        /// What it did in the last TIME: two minutes second by second, up to six hours by minutes
-        #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2min")]
+        /// Show rates of the last TIME: up to 2 min by seconds, up to 6 h by minutes
+        #[arg(
+            long,
+            value_name = "TIME",
+            num_args = 0..=1,
+            require_equals = true,
+            default_missing_value = "2min"
+        )]
         history: Option<String>,
-        /// What each user has, and of how much: the quotas; of others than yourself only as root or
-        /// the group netnice
+        /// Show quotas and usage per user; other users' only as root or group netnice
         #[arg(long, conflicts_with_all = ["target", "history"])]
         users: bool,
     },
-    /// Take back what you asked for a target; as root what anybody asked
+    /// Remove your contract of a target; as root, those of all users
     Clear {
         /// The target
         #[arg(required_unless_present = "all")]
         target: Option<String>,
-        /// All targets; as root managed links too
+        /// Clear all targets; as root, also stop managing the links
         #[arg(long, conflicts_with = "target")]
         all: bool,
     },
-    /// Show who does what now; limits can be changed in it
+    /// Show current rates per target, and change limits
     #[command(after_help = top::HELP)]
-    Top(top::TypedTop),
-    /// Say how a target is served, who asked for it, and what is not covered
+    Top(TopArgs),
+    /// Show how a target is served, which users asked for it, and what its contract does not cover
     Explain {
-        /// The target; flow:N and direct:IFACE tell of the direct path
+        /// The target, or flow:N or direct:IFACE of the direct path
         target: String,
     },
-    /// Say what this kernel offers, and what is used instead of what is missing
+    /// Show which features this kernel has, and what replaces the missing ones
     Doctor,
     /// Show what was granted, refused and repaired
     Log {
-        /// Only what happened within this time before now
+        /// Only events of the last TIME
         #[arg(long, value_name = "TIME")]
         since: Option<String>,
-        /// Only the latest so many lines
-        #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        /// Only the last N lines
+        #[arg(
+            long,
+            short = 'n',
+            value_name = "N",
+            value_parser = clap::value_parser!(u32).range(1..)
+        )]
         lines: Option<u32>,
     },
-    /// Manage a link, so that parts of it can be promised; without IFACE show those managed
-    Link(TypedLink),
-    /// Say whether the traffic in a capture keeps to a contract
+    /// Manage a link, so that parts of it can be guaranteed; without IFACE, show the managed links
+    Link(LinkArgs),
+    /// Check whether the traffic in a capture conforms to a contract
     #[command(after_help = CHECK_HELP)]
-    Check(TypedCheck),
+    Check(CheckArgs),
     /// Keep a change that was made with --confirm
     Confirm {
-        /// The number that the change was answered with
+        /// The number that netnice printed for the change
         id: u64,
     },
     /// Read the policy file again
@@ -342,21 +343,21 @@ enum TypedVerb {
     /// Serve network services, and divide a total among their sessions
     #[command(after_help = INETD_HELP)]
     Inetd {
-        /// TOML, or lines of inetd.conf with @RATE
+        /// The configuration: TOML, or lines of inetd.conf with @RATE
         config: PathBuf,
-        /// The total that is divided [default: the one that CONFIG names]
+        /// The total rate to divide [default: the total in CONFIG]
         #[arg(value_name = "@RATE")]
         total: Option<String>,
-        /// Only say whether it could be served
+        /// Only check the configuration
         #[arg(long)]
         check: bool,
     },
-    /// Divide a total among the sessions of what runs already, and keep it divided
-    Share(share::TypedShare),
-    /// Wait at the gate of a session, then become a program
+    /// Divide a total among the sessions of running programs, and adapt the shares to changes
+    Share(ShareArgs),
+    /// Wait until the limit of a session is in force, then become its program
     #[command(hide = true)]
-    InetdSession(inetd::TypedSession),
-    /// Print what teaches a shell `cmd @rate`: eval "$(netnice shell-init bash)"
+    InetdSession(SessionArgs),
+    /// Print the shell functions for `cmd @rate`: eval "$(netnice shell-init bash)"
     ShellInit {
         /// The shell
         shell: shell::Shell,
@@ -368,12 +369,12 @@ enum TypedVerb {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
-    /// Name the commands of a text that end in @RATE
+    /// Print the names of the commands in a text that end in @RATE
     #[command(hide = true)]
     ShellWords {
         /// The text
         text: String,
-        /// Those in substitutions too
+        /// Include commands in substitutions
         #[arg(long)]
         inside: bool,
     },
@@ -395,7 +396,7 @@ enum TypedVerb {
     /// Write the man pages into a folder
     #[command(hide = true)]
     Man {
-        /// The folder; it is made if it is not there
+        /// The folder; created if it does not exist
         dir: PathBuf,
     },
     /// Start the daemon and wait until it serves
@@ -404,13 +405,13 @@ enum TypedVerb {
 }
 
 #[derive(Debug, Args)]
-struct TypedRun {
+struct RunArgs {
     #[command(flatten)]
     contract: ContractArgs,
     /// Join the programs that run under this name, and share their contract
     #[arg(long)]
     name: Option<String>,
-    /// Say nothing if all is well
+    /// Print nothing after success
     #[arg(long, short)]
     quiet: bool,
     /// The command and its arguments
@@ -424,115 +425,115 @@ struct TypedRun {
 }
 
 #[derive(Debug, Args)]
-struct TypedSet {
+struct SetArgs {
     /// pid:1234 (or 1234), name:N, app:/path, cgroup:/path, unit:nginx.service,
     /// container:web, user:ann
     target: String,
     #[command(flatten)]
     contract: ContractArgs,
-    /// Only the process itself and what it forks from now on, not its living descendants
+    /// Only the process and its future children, not its present descendants
     #[arg(long)]
     only: bool,
 }
 
-impl TypedVerb {
-    /// The verb that the typed form means.
-    fn means(self, common: &Common) -> Result<Verb, BadUsage> {
-        if let Some(verb) = self.reading() {
-            common.only_reads(verb)?;
+impl VerbArgs {
+    /// Converts the arguments to the verb.
+    fn into_verb(self, common: &Common) -> Result<Verb, BadUsage> {
+        if let Some(verb) = self.read_only() {
+            common.refuse_change_options(verb)?;
         }
         match self {
-            TypedVerb::Run(run) => run.means(common),
-            TypedVerb::Set(set) => set.means(common),
-            TypedVerb::Show { users: true, .. } => Ok(Verb::Ask(Request::Users(Users {}))),
-            TypedVerb::Show {
+            VerbArgs::Run(run) => run.into_verb(common),
+            VerbArgs::Set(set) => set.into_verb(common),
+            VerbArgs::Show { users: true, .. } => Ok(Verb::Request(Request::Users(Users {}))),
+            VerbArgs::Show {
                 target, history, ..
             } => {
                 let target = target.as_deref().map(full_target).transpose()?;
                 let last_ns = nanos("--history", history.as_deref())?;
-                Ok(Verb::Ask(match last_ns {
+                Ok(Verb::Request(match last_ns {
                     None => Request::Show(Show { target }),
                     Some(last_ns) => Request::History(History { target, last_ns }),
                 }))
             }
-            TypedVerb::Clear { target, .. } => clear(target.as_deref(), common),
-            TypedVerb::Top(top) => top.means(),
-            TypedVerb::Explain { target } => {
+            VerbArgs::Clear { target, .. } => clear(target.as_deref(), common),
+            VerbArgs::Top(top) => top.into_verb(),
+            VerbArgs::Explain { target } => {
                 let target = full_target(&target)?;
-                Ok(Verb::Ask(Request::Explain(Explain { target })))
+                Ok(Verb::Request(Request::Explain(Explain { target })))
             }
-            TypedVerb::Doctor => Ok(Verb::Doctor),
-            TypedVerb::Log { since, lines } => {
+            VerbArgs::Doctor => Ok(Verb::Doctor),
+            VerbArgs::Log { since, lines } => {
                 let since_ns = nanos("--since", since.as_deref())?;
-                Ok(Verb::Ask(Request::Log(Log { since_ns, lines })))
+                Ok(Verb::Request(Request::Log(Log { since_ns, lines })))
             }
-            TypedVerb::Link(link) => link.means(common),
-            TypedVerb::Check(check) => check.means(),
-            TypedVerb::Confirm { id } => Ok(Verb::Ask(Request::Confirm(Confirm { id }))),
-            TypedVerb::Reload => Ok(Verb::Ask(Request::Reload(Reload {}))),
-            TypedVerb::Inetd {
+            VerbArgs::Link(link) => link.into_verb(common),
+            VerbArgs::Check(check) => check.into_verb(),
+            VerbArgs::Confirm { id } => Ok(Verb::Request(Request::Confirm(Confirm { id }))),
+            VerbArgs::Reload => Ok(Verb::Request(Request::Reload(Reload {}))),
+            VerbArgs::Inetd {
                 config,
                 total,
                 check,
-            } => Ok(Verb::Inetd(inetd::Asked::Serve {
+            } => Ok(Verb::Inetd(InetdCommand::Serve {
                 config,
                 total: total.as_deref().map(total_rate).transpose()?,
                 check,
             })),
-            TypedVerb::Share(share) => share.means(common),
-            TypedVerb::InetdSession(session) => Ok(Verb::Inetd(inetd::Asked::Session(session))),
-            TypedVerb::ShellInit { shell } => Ok(Verb::Shell(shell::Asked::Init(shell))),
-            TypedVerb::At { words } => Ok(match shell::at(words) {
+            VerbArgs::Share(share) => share.into_verb(common),
+            VerbArgs::InetdSession(session) => Ok(Verb::Inetd(InetdCommand::Session(session))),
+            VerbArgs::ShellInit { shell } => Ok(Verb::Shell(ShellCommand::Init(shell))),
+            VerbArgs::At { words } => Ok(match shell::parse_at(words) {
                 Ok(run) => Verb::Run(run),
                 Err(other) => Verb::Shell(other),
             }),
-            TypedVerb::ShellWords { text, inside } => {
-                Ok(Verb::Shell(shell::Asked::Words { text, inside }))
+            VerbArgs::ShellWords { text, inside } => {
+                Ok(Verb::Shell(ShellCommand::Words { text, inside }))
             }
-            TypedVerb::ShellLimit { word } => match shell::rate_word(&word) {
-                Some(rate) => Ok(Verb::Shell(shell::Asked::Limit(rate))),
-                None => Err(BadUsage::Nonsense(
-                    "the word behind a function is no @rate: write @4mbit",
+            VerbArgs::ShellLimit { word } => match shell::parse_rate_word(&word) {
+                Some(rate) => Ok(Verb::Shell(ShellCommand::Limit(rate))),
+                None => Err(BadUsage::Invalid(
+                    "the word is not @RATE: write, for example, @4mbit",
                 )),
             },
-            TypedVerb::ShellPrompt => Ok(Verb::Shell(shell::Asked::Prompt)),
-            TypedVerb::Completions { shell } => Ok(Verb::Completions(shell)),
-            TypedVerb::Man { dir } => Ok(Verb::Man(dir)),
-            TypedVerb::StartDaemon => Ok(Verb::StartDaemon),
+            VerbArgs::ShellPrompt => Ok(Verb::Shell(ShellCommand::Prompt)),
+            VerbArgs::Completions { shell } => Ok(Verb::Completions(shell)),
+            VerbArgs::Man { dir } => Ok(Verb::Man(dir)),
+            VerbArgs::StartDaemon => Ok(Verb::StartDaemon),
         }
     }
 
-    /// The name of the verb if it changes no contract and no link.
-    fn reading(&self) -> Option<&'static str> {
+    /// The name of the verb if it changes no contract and no link, else `None`.
+    fn read_only(&self) -> Option<&'static str> {
         match self {
-            TypedVerb::Run(_) | TypedVerb::Set(_) | TypedVerb::Clear { .. } => None,
-            TypedVerb::Share(_) => None,
-            TypedVerb::Link(link) if link.iface.is_some() => None,
-            TypedVerb::Link(_) => Some("link without an interface"),
-            TypedVerb::Show { .. } => Some("show"),
-            TypedVerb::Top(_) => Some("top"),
-            TypedVerb::Explain { .. } => Some("explain"),
-            TypedVerb::Doctor => Some("doctor"),
-            TypedVerb::Log { .. } => Some("log"),
-            TypedVerb::Check(_) => Some("check"),
-            TypedVerb::Confirm { .. } => Some("confirm"),
-            TypedVerb::Reload => Some("reload"),
-            TypedVerb::Inetd { .. } => Some("inetd"),
-            TypedVerb::InetdSession(_) => Some("inetd-session"),
-            TypedVerb::ShellInit { .. } => Some("shell-init"),
-            TypedVerb::At { .. } => Some("at"),
-            TypedVerb::ShellWords { .. } => Some("shell-words"),
-            TypedVerb::ShellLimit { .. } => Some("shell-limit"),
-            TypedVerb::ShellPrompt => Some("shell-prompt"),
-            TypedVerb::Completions { .. } => Some("completions"),
-            TypedVerb::Man { .. } => Some("man"),
-            TypedVerb::StartDaemon => Some("start-daemon"),
+            VerbArgs::Run(_) | VerbArgs::Set(_) | VerbArgs::Clear { .. } => None,
+            VerbArgs::Share(_) => None,
+            VerbArgs::Link(link) if link.iface.is_some() => None,
+            VerbArgs::Link(_) => Some("link without an interface"),
+            VerbArgs::Show { .. } => Some("show"),
+            VerbArgs::Top(_) => Some("top"),
+            VerbArgs::Explain { .. } => Some("explain"),
+            VerbArgs::Doctor => Some("doctor"),
+            VerbArgs::Log { .. } => Some("log"),
+            VerbArgs::Check(_) => Some("check"),
+            VerbArgs::Confirm { .. } => Some("confirm"),
+            VerbArgs::Reload => Some("reload"),
+            VerbArgs::Inetd { .. } => Some("inetd"),
+            VerbArgs::InetdSession(_) => Some("inetd-session"),
+            VerbArgs::ShellInit { .. } => Some("shell-init"),
+            VerbArgs::At { .. } => Some("at"),
+            VerbArgs::ShellWords { .. } => Some("shell-words"),
+            VerbArgs::ShellLimit { .. } => Some("shell-limit"),
+            VerbArgs::ShellPrompt => Some("shell-prompt"),
+            VerbArgs::Completions { .. } => Some("completions"),
+            VerbArgs::Man { .. } => Some("man"),
+            VerbArgs::StartDaemon => Some("start-daemon"),
         }
     }
 }
 
-impl TypedRun {
-    fn means(self, common: &Common) -> Result<Verb, BadUsage> {
+impl RunArgs {
+    fn into_verb(self, common: &Common) -> Result<Verb, BadUsage> {
         let name = self.name.as_deref().map(Target::name).transpose()?;
         let change = self.contract.change()?;
         if change.is_none() && name.is_none() {
@@ -541,7 +542,7 @@ impl TypedRun {
         Ok(Verb::Run(Run {
             set: Set {
                 change: change.map(|change| change.to_string()),
-                ..changing(common)?
+                ..set_options(common)?
             },
             name,
             command: self.command,
@@ -550,19 +551,21 @@ impl TypedRun {
     }
 }
 
-impl TypedSet {
-    fn means(self, common: &Common) -> Result<Verb, BadUsage> {
+impl SetArgs {
+    fn into_verb(self, common: &Common) -> Result<Verb, BadUsage> {
         let target: Target = self.target.parse()?;
         let change = self.contract.change()?.ok_or(ContractError::Empty)?;
         if self.only && !matches!(target, Target::Pid(_)) {
-            return Err(BadUsage::Nonsense("--only goes with a process: pid:1234"));
+            return Err(BadUsage::Invalid(
+                "--only needs a process as the target: pid:1234",
+            ));
         }
         let set = Set {
             change: Some(change.to_string()),
             only: self.only,
-            ..changing(common)?
+            ..set_options(common)?
         };
-        Ok(set_target(&target, set))
+        Ok(set_verb(&target, set))
     }
 }
 
@@ -571,7 +574,7 @@ fn clear(target: Option<&str>, common: &Common) -> Result<Verb, BadUsage> {
         Some(target) => ClearWhat::Target(full_target(target)?),
         None => ClearWhat::All,
     };
-    Ok(Verb::Ask(Request::Clear(Clear {
+    Ok(Verb::Request(Request::Clear(Clear {
         what,
         dry_run: common.dry_run,
         confirm_ns: common.confirm_ns()?,
@@ -581,7 +584,7 @@ fn clear(target: Option<&str>, common: &Common) -> Result<Verb, BadUsage> {
 }
 
 /// A [`Set`] with the options that all contract changes share.
-fn changing(common: &Common) -> Result<Set, BadUsage> {
+fn set_options(common: &Common) -> Result<Set, BadUsage> {
     Ok(Set {
         dry_run: common.dry_run,
         confirm_ns: common.confirm_ns()?,
@@ -592,14 +595,14 @@ fn changing(common: &Common) -> Result<Set, BadUsage> {
 }
 
 /// The request about a target. For a process the request goes with its pidfd.
-fn set_target(target: &Target, set: Set) -> Verb {
+fn set_verb(target: &Target, set: Set) -> Verb {
     let request = Request::Set(Set {
         target: target.to_string(),
         ..set
     });
     match target {
-        Target::Pid(pid) => Verb::AskAbout(pid.get(), request),
-        _ => Verb::Ask(request),
+        Target::Pid(pid) => Verb::ProcessRequest(pid.get(), request),
+        _ => Verb::Request(request),
     }
 }
 
@@ -624,11 +627,11 @@ fn total_rate(text: &str) -> Result<Rate, BadUsage> {
 
 fn overhead(text: &str) -> Result<u64, BadUsage> {
     match quantity("--overhead", text)? {
-        Bytes(bytes @ 0..=MOST_OVERHEAD) => Ok(bytes),
-        Bytes(actual) => Err(BadUsage::Beyond {
+        Bytes(bytes @ 0..=MAX_OVERHEAD) => Ok(bytes),
+        Bytes(actual) => Err(BadUsage::OutOfRange {
             option: "--overhead",
             actual: format!("{actual} bytes"),
-            limits: format!("0 to {MOST_OVERHEAD} bytes"),
+            limits: format!("0 to {MAX_OVERHEAD} bytes"),
         }),
     }
 }
@@ -638,8 +641,8 @@ fn nanos(option: &'static str, text: Option<&str>) -> Result<Option<u64>, BadUsa
         .map(|text| quantity::<Nanos>(option, text))
         .transpose()?;
     match nanos {
-        Some(Nanos(0)) => Err(BadUsage::Nonsense(
-            "a time of zero is no time: write 30s or 1h",
+        Some(Nanos(0)) => Err(BadUsage::Invalid(
+            "a time of zero is not allowed: write, for example, 30s or 1h",
         )),
         other => Ok(other.map(|nanos| nanos.0)),
     }
@@ -655,32 +658,35 @@ fn quantity<T: std::str::FromStr<Err = UnitError>>(
 
 const AFTER_HELP: &str = "\
 Short forms:
-  netnice PID RATE   limit both directions of a process together
-  netnice PID        show what holds for it
-  netnice            show what holds for this very process
+  netnice PID RATE   limit the sum of both directions of a process
+  netnice PID        show the limits and guarantees of a process
+  netnice            show those of the process that runs netnice
 
 Rates: 4mbit, 4Mbit/s, 500kbit, 1.5gbit, 200kB/s, 2MiB/s, 128Kbyte/sec (1024); none or 0 = no limit.
 Exit status: 0 done, 1 error, 2 bad usage, 3 refused, 4 no daemon; 126, 127 as env(1).";
 
 const CHECK_HELP: &str = "\
-One of --cell, --channel, --up, --down and --both (with --burst) says what is allowed; every packet
-of the capture, or of the flow, counts with its length on the wire. Of a channel messages count: the
-fragments of one IP datagram are one, and with --gap also packets that come that close together. A
-message comes with its first packet, and is as long as if it had come in one.
+One of --cell, --channel, --up, --down and --both (with --burst) gives the contract. Every packet of
+the capture, or of the flow, is checked with its length on the wire. With --channel, messages are
+checked: the fragments of an IP datagram are one message, and with --gap also packets that follow
+each other closely. A message has the time of its first packet, and the length that it would have in
+one packet.
 
-Exit status: 0 every packet conforms; 3 at least one does not, the first is named;
-1 the capture cannot be read or has no packet to check; 2 bad usage.";
+Exit status: 0 every packet conforms; 3 at least one does not, and the first one
+is shown; 1 the capture cannot be read or has no packet to check; 2 bad usage.";
 
 const INETD_HELP: &str = "\
-A session of a service with @RATE has that rate; the others share what is left of the total. Lines:
+A session of a service with @RATE has that rate; the other sessions share the rest of the total.
+Lines of the configuration:
   service stream|dgram protocol wait|nowait user program arguments... [@RATE]
   service program [arguments...] [@RATE]
 
-Exit status: 2 the configuration makes no sense (file, line and reason are told); 1 a port is taken.";
+Exit status: 2 the configuration is invalid (the error names the file, the line and the reason);
+1 a port is in use.";
 
-const MOST_OVERHEAD: u64 = Link::MOST_OVERHEAD.0;
+const MAX_OVERHEAD: u64 = Link::MOST_OVERHEAD.0;
 
 #[cfg(test)]
-mod documented;
+mod doc_commands;
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use netnice_api::Exit;
@@ -22,9 +23,11 @@ use netnice_core::police::{Police, Seen, Violation};
 use netnice_core::units::{Bytes, Instant, Nanos};
 use serde::Serialize;
 
-use crate::desk::{Trouble, say};
-use capture::{CaptureError, Go};
-use flow::{Flow, Key, Piece, UnknownLink};
+use crate::error::CommandError;
+use crate::output::print_text;
+use crate::render::printable;
+use capture::CaptureError;
+use flow::{DatagramKey, Flow, IpPacket, UnknownLink};
 use messages::{Message, Messages};
 
 /// The verb as it was typed.
@@ -46,7 +49,7 @@ pub(crate) struct Check {
 /// Why a capture cannot be checked.
 #[derive(Debug, thiserror::Error)]
 #[error("{} {fault}", file.display())]
-pub(crate) struct CheckError {
+struct CheckError {
     file: PathBuf,
     fault: CheckFault,
 }
@@ -60,24 +63,25 @@ enum CheckFault {
     /// No packet was checked, so the result would mean nothing.
     #[error("has no packet to check")]
     Empty,
-    #[error("has no packet of {flow} among its {packets}")]
-    NoneMeant { flow: Flow, packets: u64 },
+    #[error("has no packet of {flow} among its {packets} packets")]
+    NoMatch { flow: Flow, packets: u64 },
 }
 
 /// Checks the capture and prints the verdict.
-pub(crate) fn serve(asked: Check, json: bool) -> Result<Exit, Trouble> {
-    let file = asked.file.clone();
+pub(crate) fn execute(check: Check, json: bool) -> Result<Exit, CommandError> {
+    let file = check.file.clone();
     let verdict = match file.as_os_str() == "-" {
-        true => judge(asked, io::stdin()),
+        true => check_packets(check, io::stdin()),
         false => match File::open(&file) {
-            Ok(open) => judge(asked, open),
+            Ok(open) => check_packets(check, open),
             Err(error) => Err(CaptureError::Io(error).into()),
         },
     };
-    let verdict = verdict.map_err(|fault| Trouble::Check(CheckError { file, fault }))?;
+    let verdict =
+        verdict.map_err(|fault| CommandError::Capture(CheckError { file, fault }.to_string()))?;
     match json {
-        true => say(&serde_json::to_string(&verdict.doc()).unwrap_or_default())?,
-        false => say(&verdict.text())?,
+        true => print_text(&serde_json::to_string(&verdict.doc()).unwrap_or_default())?,
+        false => print_text(&verdict.text())?,
     }
     Ok(match verdict.first {
         None => Exit::Done,
@@ -95,7 +99,7 @@ struct Verdict {
     /// Packets in the file.
     packets: u64,
     /// Packets that were checked.
-    judged: u64,
+    checked: u64,
     /// Messages that were checked; `None` if the contract is no channel.
     messages: Option<u64>,
     bytes: u64,
@@ -104,79 +108,81 @@ struct Verdict {
     /// Length of the longest checked packet in bytes.
     longest: u32,
     /// Number of packets that are earlier than the packet before them in the file.
-    back: u64,
+    out_of_order: u64,
     /// Number of packets (for a channel: messages) that do not conform.
-    wrong: u64,
-    first: Option<Wrong>,
+    violations: u64,
+    first: Option<FirstViolation>,
 }
 
 /// The first packet, or message of a channel, that does not conform.
 #[derive(Debug)]
-struct Wrong {
+struct FirstViolation {
     violation: Violation,
     /// The number of the packet in the file; for a message, that of its first packet.
     number: u64,
 }
 
-fn judge<R: Read + Send>(asked: Check, source: R) -> Result<Verdict, CheckFault> {
-    let mut police = asked.police.with_tolerance(asked.tolerance);
-    let is_channel = asked.contract.channel().is_some();
-    let mut messages = Messages::new(asked.gap);
-    let mut meant = Meant::default();
+/// Reads the capture and checks its packets, or the messages of a channel.
+fn check_packets<R: Read + Send>(check: Check, source: R) -> Result<Verdict, CheckFault> {
+    let mut police = check.police.with_tolerance(check.tolerance);
+    let is_channel = check.contract.channel().is_some();
+    let mut messages = Messages::new(check.gap);
+    let mut matched = MatchedDatagrams::default();
     let mut verdict = Verdict {
-        file: asked.file,
-        contract: asked.contract,
-        flow: asked.flow,
-        tolerance: asked.tolerance,
+        file: check.file,
+        contract: check.contract,
+        flow: check.flow,
+        tolerance: check.tolerance,
         packets: 0,
-        judged: 0,
+        checked: 0,
         messages: is_channel.then_some(0),
         bytes: 0,
         span: None,
         longest: 0,
-        back: 0,
-        wrong: 0,
+        out_of_order: 0,
+        violations: 0,
         first: None,
     };
     let mut unknown = None;
     capture::read(source, |packet| {
         verdict.packets += 1;
-        let piece = Piece::read(packet.link, packet.data);
-        let is_meant = match &verdict.flow {
+        let ip_packet = IpPacket::parse(packet.link, packet.data);
+        let is_match = match &verdict.flow {
             None => Ok(true),
-            Some(flow) => flow
-                .has(packet.link, packet.data)
-                .map(|has| meant.with_fragments(has, piece.as_ref().ok().and_then(Option::as_ref))),
+            Some(flow) => flow.matches(packet.link, packet.data).map(|matches| {
+                let ip_packet = ip_packet.as_ref().ok().and_then(Option::as_ref);
+                matched.with_fragments(matches, ip_packet)
+            }),
         };
-        match is_meant {
-            Ok(false) => return Go::On,
+        match is_match {
+            Ok(false) => return ControlFlow::Continue(()),
             Ok(true) => verdict.count(packet.at, packet.length),
             Err(link) => {
                 unknown = Some(link);
-                return Go::Enough;
+                return ControlFlow::Break(());
             }
         }
         let (number, at, length) = (verdict.packets, packet.at, packet.length);
         match verdict.messages {
-            None => verdict.show(&mut police, Message::packet(number, at, length)),
+            None => verdict.check(&mut police, Message::packet(number, at, length)),
             Some(_) => {
-                messages.handle(number, at, length, piece.ok().flatten());
+                messages.handle(number, at, length, ip_packet.ok().flatten());
                 while let Some(message) = messages.poll(at) {
-                    verdict.show(&mut police, message);
+                    verdict.check(&mut police, message);
                 }
             }
         }
-        Go::On
+        ControlFlow::Continue(())
     })?;
-    while let Some(message) = messages.rest() {
-        verdict.show(&mut police, message);
+    while let Some(message) = messages.take_first() {
+        verdict.check(&mut police, message);
     }
     if let Some(link) = unknown {
         return Err(link.into());
     }
-    match (&verdict.flow, verdict.judged) {
+    match (&verdict.flow, verdict.checked) {
         (None, 0) => Err(CheckFault::Empty),
-        (Some(flow), 0) => Err(CheckFault::NoneMeant {
+        (Some(flow), 0) => Err(CheckFault::NoMatch {
             flow: flow.clone(),
             packets: verdict.packets,
         }),
@@ -186,23 +192,23 @@ fn judge<R: Read + Send>(asked: Check, source: R) -> Result<Verdict, CheckFault>
 
 /// The latest datagrams whose first fragment matched the flow; the other fragments have no ports.
 #[derive(Default)]
-struct Meant {
-    last: VecDeque<Key>,
+struct MatchedDatagrams {
+    latest: VecDeque<DatagramKey>,
 }
 
-impl Meant {
-    /// True if the packet matches. `has` tells whether the packet alone matches; a fragment also
-    /// matches if its datagram is known.
-    fn with_fragments(&mut self, has: bool, piece: Option<&Piece>) -> bool {
-        let Some(key) = piece.and_then(Piece::fragment_of) else {
-            return has;
+impl MatchedDatagrams {
+    /// True if the packet matches. `matches` is true if the packet alone matches; a fragment also
+    /// matches if the first fragment of its datagram did.
+    fn with_fragments(&mut self, matches: bool, packet: Option<&IpPacket>) -> bool {
+        let Some(key) = packet.and_then(IpPacket::fragment_of) else {
+            return matches;
         };
-        let is_known = self.last.contains(&key);
-        if has && !is_known {
-            self.last.truncate(MOST_DATAGRAMS - 1);
-            self.last.push_front(key);
+        let is_known = self.latest.contains(&key);
+        if matches && !is_known {
+            self.latest.truncate(MAX_DATAGRAMS - 1);
+            self.latest.push_front(key);
         }
-        has || is_known
+        matches || is_known
     }
 }
 
@@ -210,15 +216,15 @@ impl Verdict {
     /// Counts a packet that matches.
     fn count(&mut self, at: u64, length: u32) {
         let (first, last) = self.span.unwrap_or((at, at));
-        self.back += u64::from(at < last);
+        self.out_of_order += u64::from(at < last);
         self.span = Some((first, at));
-        self.judged += 1;
+        self.checked += 1;
         self.bytes += u64::from(length);
         self.longest = self.longest.max(length);
     }
 
     /// Checks a packet, or a message of a channel.
-    fn show(&mut self, police: &mut Police, message: Message) {
+    fn check(&mut self, police: &mut Police, message: Message) {
         if let Some(messages) = &mut self.messages {
             *messages += 1;
         }
@@ -227,9 +233,10 @@ impl Verdict {
             length: Bytes(message.length),
         };
         if let Err(violation) = police.handle(seen) {
-            self.wrong += 1;
+            self.violations += 1;
             let number = message.number;
-            self.first.get_or_insert(Wrong { violation, number });
+            self.first
+                .get_or_insert(FirstViolation { violation, number });
         }
     }
 
@@ -246,7 +253,7 @@ impl Verdict {
         };
         let (_, last) = self.span.unwrap_or_default();
         let mut lines = vec![
-            format!("{}: {head}", shown(&self.file)),
+            format!("{}: {head}", file_name(&self.file)),
             format!("  contract  {}", self.contract),
         ];
         if self.tolerance > Nanos(0) {
@@ -255,44 +262,44 @@ impl Verdict {
         if let Some(flow) = &self.flow {
             lines.push(format!("  flow      {flow}"));
         }
-        if let Some(wrong) = &self.first {
-            let at = seconds(self.since_first(wrong.violation.seen.at.0));
-            lines.push(format!("  first     {}", wrong.violation));
-            let number = match wrong.number == wrong.violation.number {
+        if let Some(first) = &self.first {
+            let at = seconds(self.since_first(first.violation.seen.at.0));
+            lines.push(format!("  first     {}", first.violation));
+            let number = match first.number == first.violation.number {
                 true => String::new(),
-                false => format!(", packet {} of the file", wrong.number),
+                false => format!(", packet {} of the file", first.number),
             };
             lines.push(format!("            {at} after the first packet{number}"));
             lines.push(match self.messages {
                 None => format!(
                     "  in all    {} of {} packets do not conform",
-                    self.wrong, self.judged
+                    self.violations, self.checked
                 ),
                 Some(all) => format!(
                     "  in all    {} of {all} messages do not conform",
-                    self.wrong
+                    self.violations
                 ),
             });
         }
         let span = seconds(self.since_first(last));
-        let (judged, of) = (self.judged, self.packets);
+        let (checked, packets) = (self.checked, self.packets);
         let messages = self
             .messages
             .map_or(String::new(), |all| format!(", which are {all} messages"));
         lines.push(format!(
-            "  checked   {judged} of {of} packets, {} bytes, in {span}{messages}",
+            "  checked   {checked} of {packets} packets, {} bytes, in {span}{messages}",
             self.bytes
         ));
-        if self.back > 0 {
+        if self.out_of_order > 0 {
             lines.push(format!(
                 "  note      {} packets are earlier than the one before them in the file",
-                self.back
+                self.out_of_order
             ));
         }
-        if self.longest > LONGEST_WHOLE {
+        if self.longest > LONGEST_FRAME {
             lines.push(format!(
-                "  note      packets of up to {} bytes were captured before they were cut into \
-                 segments:\n            capture where they arrive, or with segmentation offload off",
+                "  note      packets of up to {} bytes were captured before segmentation offload:\n\
+                 \x20           capture at the receiver, or turn segmentation offload off",
                 self.longest
             ));
         }
@@ -305,18 +312,18 @@ impl Verdict {
             contract: self.contract.to_string(),
             conforms: self.first.is_none(),
             packets: self.packets,
-            judged: self.judged,
+            checked: self.checked,
             messages: self.messages,
             bytes: self.bytes,
-            wrong: self.wrong,
-            out_of_order: self.back,
-            first: self.first.as_ref().map(|wrong| FirstDoc {
-                number: wrong.number,
-                judged_number: wrong.violation.number,
-                at_ns: wrong.violation.seen.at.0,
-                length: wrong.violation.seen.length.0,
-                early_by_ns: wrong.violation.fault.by().map(|by| by.0),
-                text: wrong.violation.to_string(),
+            violations: self.violations,
+            out_of_order: self.out_of_order,
+            first: self.first.as_ref().map(|first| FirstDoc {
+                number: first.number,
+                checked_number: first.violation.number,
+                at_ns: first.violation.seen.at.0,
+                length: first.violation.seen.length.0,
+                early_by_ns: first.violation.fault.by().map(|by| by.0),
+                text: first.violation.to_string(),
             }),
             flow: self.flow.as_ref(),
         }
@@ -332,12 +339,14 @@ struct VerdictDoc<'a> {
     flow: Option<&'a Flow>,
     conforms: bool,
     packets: u64,
-    judged: u64,
+    #[serde(rename = "judged")]
+    checked: u64,
     /// Present for a channel only.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<u64>,
     bytes: u64,
-    wrong: u64,
+    #[serde(rename = "wrong")]
+    violations: u64,
     out_of_order: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     first: Option<FirstDoc>,
@@ -348,7 +357,8 @@ struct FirstDoc {
     /// Number in the file; the first packet is 1.
     number: u64,
     /// Number among the checked packets or messages.
-    judged_number: u64,
+    #[serde(rename = "judged_number")]
+    checked_number: u64,
     at_ns: u64,
     length: u64,
     /// Absent if the violation is the length.
@@ -364,10 +374,10 @@ fn as_text<S: serde::Serializer>(flow: &Option<&Flow>, to: S) -> Result<S::Ok, S
     }
 }
 
-fn shown(file: &Path) -> String {
+fn file_name(file: &Path) -> String {
     match file.as_os_str() == "-" {
         true => "standard input".to_string(),
-        false => crate::desk::plain(&file.display().to_string()),
+        false => printable(&file.display().to_string()),
     }
 }
 
@@ -382,8 +392,8 @@ fn seconds(nanos: i128) -> String {
     )
 }
 
-/// Largest number of datagrams in [`Meant`].
-const MOST_DATAGRAMS: usize = 256;
+/// Largest number of datagrams in [`MatchedDatagrams`].
+const MAX_DATAGRAMS: usize = 256;
 
 /// The longest jumbo frame with all headers. The wire carries no longer packet in one piece.
-const LONGEST_WHOLE: u32 = 9_216 + 40;
+const LONGEST_FRAME: u32 = 9_216 + 40;

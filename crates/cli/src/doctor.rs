@@ -9,17 +9,18 @@ use std::process::{Command, Stdio};
 
 use netnice_api::{Client, ClientError, Doctor, DoctorReport, Exit, Request, Response, RuntimeDir};
 
-use crate::desk::{self, Trouble};
-use crate::start;
+use crate::error::CommandError;
+use crate::render::printable;
+use crate::{output, start};
 
 /// Gets the report from the daemon, or without one from the daemon's program, and prints it.
-pub(crate) fn serve(dir: &RuntimeDir, json: bool) -> Result<Exit, Trouble> {
+pub(crate) fn execute(dir: &RuntimeDir, json: bool) -> Result<Exit, CommandError> {
     let response = match Client::connect(dir) {
         Ok(mut client) => client.call(&Request::Doctor(Doctor {}), None)?,
         Err(ClientError::NoDaemon { .. }) => {
             if !json {
                 eprintln!(
-                    "netnice: no daemon answers at {}; looking without one",
+                    "netnice: no daemon answers at {}; examining the kernel without one",
                     dir.socket().display()
                 );
             }
@@ -27,33 +28,27 @@ pub(crate) fn serve(dir: &RuntimeDir, json: bool) -> Result<Exit, Trouble> {
         }
         Err(other) => return Err(other.into()),
     };
-    desk::print(&response, json)?;
+    output::print_response(&response, json)?;
     Ok(Exit::from(&response))
 }
 
 /// Runs the daemon's program with `--probe` and reads its report.
-fn probe() -> Result<DoctorReport, Trouble> {
-    let here = std::env::current_exe().map_err(|source| trouble("this program's path", source))?;
+fn probe() -> Result<DoctorReport, CommandError> {
+    let here = std::env::current_exe()
+        .map_err(|source| CommandError::io("this program's path", source))?;
     let program = start::daemon_beside(&here);
     let what = format!("{} --probe --json", program.display());
     let output = Command::new(program)
         .args(["--probe", "--json"])
         .stdin(Stdio::null())
         .output()
-        .map_err(|source| trouble(&what, source))?;
+        .map_err(|source| CommandError::io(&what, source))?;
     serde_json::from_slice(&output.stdout).map_err(|error| {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = match said.trim() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let reason = match stderr.trim() {
             "" => error.to_string(),
-            said => desk::plain(said),
+            text => printable(text),
         };
-        trouble(&what, io::Error::other(said))
+        CommandError::io(&what, io::Error::other(reason))
     })
-}
-
-fn trouble(what: &str, source: io::Error) -> Trouble {
-    Trouble::Io {
-        what: what.to_string(),
-        source,
-    }
 }

@@ -12,15 +12,17 @@ use std::process;
 
 use netnice_api::{Exit, RuntimeDir};
 use netnice_core::units::Rate;
-use netnice_share::config::{Config, ConfigError, Fault};
-use netnice_share::inetd::{self, Gate, InetdError};
+use netnice_share::config::{Config, ConfigError, ConfigErrorKind};
+use netnice_share::inetd::{self, InetdError, StartGate};
 use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
 
-use crate::desk::{self, Trouble};
+use crate::error::CommandError;
+use crate::render::printable;
+use crate::{daemon, output};
 
 /// The form of the command that was typed.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum InetdCommand {
     /// Serve a configuration.
     Serve {
         config: PathBuf,
@@ -30,13 +32,13 @@ pub(crate) enum Asked {
         check: bool,
     },
     /// Wait at the gate, then become a program.
-    Session(TypedSession),
+    Session(SessionArgs),
 }
 
-/// A program and whose rights it has.
+/// A program, and the user and groups that it runs as.
 #[derive(Debug, clap::Args)]
-pub(crate) struct TypedSession {
-    /// As many files as the program may have open
+pub(crate) struct SessionArgs {
+    /// Largest number of files that the program may have open
     #[arg(long)]
     files: Option<u64>,
     /// The user
@@ -47,7 +49,7 @@ pub(crate) struct TypedSession {
     groups: String,
     /// The program
     program: OsString,
-    /// Its name for itself
+    /// Its argv[0]
     argv0: OsString,
     /// Its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -55,26 +57,26 @@ pub(crate) struct TypedSession {
 }
 
 /// Executes the verb.
-pub(crate) fn serve(dir: &RuntimeDir, asked: Asked) -> Result<Exit, Trouble> {
-    match asked {
-        Asked::Serve {
+pub(crate) fn execute(dir: &RuntimeDir, command: InetdCommand) -> Result<Exit, CommandError> {
+    match command {
+        InetdCommand::Serve {
             config,
             total,
             check,
         } => match super_server(dir, &config, total, check) {
             Ok(exit) => Ok(exit),
-            Err(Problem::Desk(trouble)) => Err(trouble),
-            Err(Problem::Inetd(error)) => {
-                eprintln!("netnice: {}", desk::plain(&error.to_string()));
-                Ok(exit_of(&error))
+            Err(Failure::Command(error)) => Err(error),
+            Err(Failure::Inetd(error)) => {
+                eprintln!("netnice: {}", printable(&error.to_string()));
+                Ok(exit_status(&error))
             }
         },
-        Asked::Session(session) => Ok(become_program(&session)),
+        InetdCommand::Session(session) => Ok(become_program(&session)),
     }
 }
 
-enum Problem {
-    Desk(Trouble),
+enum Failure {
+    Command(CommandError),
     Inetd(InetdError),
 }
 
@@ -83,42 +85,41 @@ fn super_server(
     file: &std::path::Path,
     total: Option<Rate>,
     check: bool,
-) -> Result<Exit, Problem> {
-    let inetd = |error: ConfigError| Problem::Inetd(InetdError::Config(error));
+) -> Result<Exit, Failure> {
+    let inetd = |error: ConfigError| Failure::Inetd(InetdError::Config(error));
     let config = Config::read(file, total).map_err(inetd)?;
     if check {
         inetd::check(&config).map_err(inetd)?;
-        let services = match config.services.len() {
+        let services = match config.service_count() {
             1 => "1 service".to_string(),
             count => format!("{count} services"),
         };
-        let said = desk::say(&format!("{}: {services}, good", file.display()));
-        return said.map(|()| Exit::Done).map_err(Problem::Desk);
+        let printed = output::print_text(&format!("{}: {services}, good", file.display()));
+        return printed.map(|()| Exit::Done).map_err(Failure::Command);
     }
     if !rustix::process::geteuid().is_root() {
         eprintln!("netnice: inetd starts programs with the rights of their users: run it as root");
         return Ok(Exit::Refused);
     }
     // Starts the daemon if none runs.
-    drop(desk::connect(dir).map_err(Problem::Desk)?);
-    let helper = std::env::current_exe().map_err(|source| {
-        Problem::Desk(Trouble::Io {
-            what: "this program's own path".to_string(),
-            source,
-        })
-    })?;
+    drop(daemon::connect(dir).map_err(Failure::Command)?);
+    let helper = std::env::current_exe()
+        .map_err(|source| Failure::Command(CommandError::io("this program's own path", source)))?;
     let mut words = vec![OsString::from("inetd-session")];
-    words.extend(more_files().map(|before| format!("--files={before}").into()));
+    words.extend(raise_file_limit().map(|before| format!("--files={before}").into()));
     words.push("--".into());
-    let gate = Gate { helper, words };
-    let mut say = |line: &str| eprintln!("netnice: {}", desk::plain(line));
-    let ended = inetd::serve(config, dir, gate, &mut say);
-    ended.map(|()| Exit::Done).map_err(Problem::Inetd)
+    let gate = StartGate {
+        helper,
+        args: words,
+    };
+    let mut report = |line: &str| eprintln!("netnice: {}", printable(line));
+    let ended = inetd::serve(config, dir, gate, &mut report);
+    ended.map(|()| Exit::Done).map_err(Failure::Inetd)
 }
 
 /// Raises this process's limit of open files to its hard limit, because each session takes one
 /// file. Returns the limit before, which sessions get back because programs rely on it.
-fn more_files() -> Option<u64> {
+fn raise_file_limit() -> Option<u64> {
     let before = getrlimit(Resource::Nofile);
     let most = Rlimit {
         current: before.maximum,
@@ -129,10 +130,10 @@ fn more_files() -> Option<u64> {
     before.current
 }
 
-fn exit_of(error: &InetdError) -> Exit {
+fn exit_status(error: &InetdError) -> Exit {
     match error {
         InetdError::Config(ConfigError {
-            fault: Fault::Port { .. } | Fault::Unreadable(_),
+            kind: ConfigErrorKind::CannotBind { .. } | ConfigErrorKind::Unreadable(_),
             ..
         })
         | InetdError::Wait(_) => Exit::Error,
@@ -144,14 +145,14 @@ fn exit_of(error: &InetdError) -> Exit {
 /// Waits until the gate opens, then becomes the program. The gate is standard error; after it
 /// opens, standard error becomes the connection, as in inetd(8). The process that started this one
 /// reads the exit status, so nothing is printed.
-fn become_program(session: &TypedSession) -> Exit {
+fn become_program(session: &SessionArgs) -> Exit {
     let mut byte = [0];
     if !matches!(rustix::io::read(rustix::stdio::stderr(), &mut byte), Ok(1)) {
         return Exit::Error;
     }
     let ready = rustix::stdio::dup2_stderr(rustix::stdio::stdin())
-        .and_then(|()| fewer_files(session))
-        .and_then(|()| take_rights(session));
+        .and_then(|()| restore_file_limit(session))
+        .and_then(|()| switch_user(session));
     if ready.is_err() {
         return Exit::CannotRun;
     }
@@ -163,7 +164,7 @@ fn become_program(session: &TypedSession) -> Exit {
     Exit::NotFound
 }
 
-fn fewer_files(session: &TypedSession) -> rustix::io::Result<()> {
+fn restore_file_limit(session: &SessionArgs) -> rustix::io::Result<()> {
     let Some(files) = session.files else {
         return Ok(());
     };
@@ -175,7 +176,7 @@ fn fewer_files(session: &TypedSession) -> rustix::io::Result<()> {
 }
 
 /// Takes the groups, gid and uid of the session's user; the uid last, because the others need root.
-fn take_rights(session: &TypedSession) -> rustix::io::Result<()> {
+fn switch_user(session: &SessionArgs) -> rustix::io::Result<()> {
     if rustix::process::getuid().as_raw() == session.uid
         && rustix::process::getgid().as_raw() == session.gid
     {

@@ -4,12 +4,13 @@
 //!
 //! # From arguments to exit status
 //! ```text
-//!  words ──args──▶ Command ──request──▶ Request ──desk──▶ Response ──render──▶ lines, exit status
+//!  words ─args─▶ Command ─request─▶ Request ─dispatch─▶ Response ─render─▶ lines, exit status
 //! ```
 //! `args` parses the command line into a request, so bad usage ends here (status 2) and costs the
-//! daemon nothing. `desk` sends the request to the daemon and prints the answer with `render`.
-//! Without a running daemon, `desk` starts one if the user is root (`start`). `run` and `top` are
-//! modules of their own because they go on after the answer. `check` needs no daemon.
+//! daemon nothing. `dispatch` sends the request over a connection of `daemon`, and `output` prints
+//! the answer with `render`. Without a running daemon, `daemon` starts one if the user is root
+//! (`start`). `run` and `top` are modules of their own because they go on after the answer. `check`
+//! needs no daemon.
 //!
 //! Text for the user goes to standard output. `run` writes it to standard error, because standard
 //! output belongs to the command that it starts. Errors go to standard error. `--json` prints the
@@ -18,10 +19,14 @@
 
 mod args;
 mod check;
-mod desk;
+mod daemon;
+mod dispatch;
 mod doctor;
+mod error;
 mod inetd;
+mod output;
 mod pages;
+mod process;
 mod render;
 mod run;
 mod share;
@@ -37,7 +42,7 @@ pub use args::command;
 pub fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     let exit = match args::parse(args) {
-        Ok(command) => desk::serve(command),
+        Ok(command) => dispatch::execute(command),
         Err(bad) => bad.print(),
     };
     ExitCode::from(exit.code())

@@ -6,7 +6,7 @@ use std::path::Path;
 use clap_complete::Shell;
 
 use crate::args::command;
-use crate::desk::Trouble;
+use crate::error::CommandError;
 
 /// The completion script for a shell.
 pub(crate) fn completions(shell: Shell) -> String {
@@ -16,11 +16,8 @@ pub(crate) fn completions(shell: Shell) -> String {
 }
 
 /// Writes `netnice.1` and a page for each verb into a folder, and creates the folder if necessary.
-pub(crate) fn man(folder: &Path) -> Result<(), Trouble> {
-    let trouble = |source: io::Error| Trouble::Io {
-        what: folder.display().to_string(),
-        source,
-    };
-    std::fs::create_dir_all(folder).map_err(trouble)?;
-    clap_mangen::generate_to(command(), folder).map_err(trouble)
+pub(crate) fn man(folder: &Path) -> Result<(), CommandError> {
+    let error = |source: io::Error| CommandError::io(folder.display().to_string(), source);
+    std::fs::create_dir_all(folder).map_err(error)?;
+    clap_mangen::generate_to(command(), folder).map_err(error)
 }

@@ -6,9 +6,9 @@
 
 mod contract;
 mod history;
-mod lines;
+mod reports;
 mod show;
-pub(crate) mod spark;
+pub(crate) mod sparkline;
 mod table;
 mod users;
 
@@ -17,8 +17,8 @@ use std::io::IsTerminal;
 use netnice_api::{Done, Response, ShowDoc};
 use serde::Serialize;
 
-use crate::desk::plain;
-pub(crate) use show::{managed, top};
+pub(crate) use show::{managed_links, rate_table};
+use sparkline::Sparkline;
 
 /// What the output can show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,14 +59,15 @@ impl Style {
 pub(crate) fn text(response: &Response, style: &Style) -> String {
     match response {
         Response::Pong(pong) => {
-            let daemon = plain(&pong.daemon);
+            let daemon = printable(&pong.daemon);
             format!("netniced {daemon} (protocol {})", pong.protocol)
         }
         Response::Done(done) => self::done(done),
-        Response::Shown(doc) => show::shown(doc, style),
+        Response::Shown(doc) => show::state(doc, style),
         Response::Users(doc) => users::users(doc, style),
         Response::History(doc) => {
-            history::history(doc, spark::Steps::new(spark::unicode_locale()), style)
+            let sparkline = Sparkline::new(sparkline::unicode_locale());
+            history::history(doc, sparkline, style)
         }
         // Only `top` sends these requests, and `top` draws the answers itself.
         Response::Watched(doc) => json_line(doc),
@@ -74,21 +75,21 @@ pub(crate) fn text(response: &Response, style: &Style) -> String {
         // Only programs with direct flows send these requests.
         Response::Direct(answer) => json_line(answer),
         Response::Explained(explained) => {
-            let lines: Vec<String> = explained.lines.iter().map(|line| plain(line)).collect();
+            let lines: Vec<String> = explained.lines.iter().map(|line| printable(line)).collect();
             lines.join("\n")
         }
         Response::Found(found) => pretty(found),
-        Response::Doctor(report) => lines::doctor(report, style),
-        Response::Log(log) => lines::log(log),
-        Response::Refused(refused) => plain(&refused.text),
-        Response::Failed(failed) => plain(&failed.text),
+        Response::Doctor(report) => reports::doctor(report, style),
+        Response::Log(log) => reports::log(log),
+        Response::Refused(refused) => printable(&refused.text),
+        Response::Failed(failed) => printable(&failed.text),
     }
 }
 
-/// Formats the state of one target. `who` names the target in the user's words.
-pub(crate) fn one(doc: &ShowDoc, who: &str, style: &Style) -> String {
+/// Formats the state of one target, which the user calls `name`.
+pub(crate) fn single_target(doc: &ShowDoc, name: &str, style: &Style) -> String {
     match doc.targets.is_empty() {
-        true => format!("nothing is limited or guaranteed for {who}"),
+        true => format!("nothing is limited or guaranteed for {name}"),
         false => show::targets(&doc.targets, style),
     }
 }
@@ -127,17 +128,21 @@ fn done(done: &Done) -> String {
     let mut lines = Vec::new();
     if let Some(target) = &done.target {
         let (own, effective) = (done.contract.as_deref(), done.effective.as_deref());
-        let (said, holds) = contract::said_and_holds(own, effective);
-        lines.push(format!("{}  {said}", plain(target)).trim_end().to_string());
-        lines.extend(holds.map(|holds| format!("  holds: {holds}")));
+        let (claim, effective) = contract::claim_and_effective(own, effective);
+        lines.push(
+            format!("{}  {claim}", printable(target))
+                .trim_end()
+                .to_string(),
+        );
+        lines.extend(effective.map(|effective| format!("  holds: {effective}")));
     }
-    lines.extend(done.messages.iter().map(|line| plain(line)));
+    lines.extend(done.messages.iter().map(|line| printable(line)));
     if let Some(plan) = &done.plan {
         lines.push(match plan.is_empty() {
             true => "nothing would be changed".to_string(),
             false => "would be done:".to_string(),
         });
-        lines.extend(plan.iter().map(|line| format!("  {}", plain(line))));
+        lines.extend(plan.iter().map(|line| format!("  {}", printable(line))));
     }
     if let Some(id) = done.confirm {
         lines.push(format!(
@@ -148,6 +153,12 @@ fn done(done: &Done) -> String {
         lines.push("done".to_string());
     }
     lines.join("\n")
+}
+
+/// Removes control characters except line ends, and white space at the end.
+pub(crate) fn printable(text: &str) -> String {
+    let keep = |c: &char| *c == '\n' || !c.is_control();
+    text.trim_end().chars().filter(keep).collect()
 }
 
 /// Width of all text in columns.

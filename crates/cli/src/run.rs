@@ -6,55 +6,74 @@
 //!
 //! Without a grant the command does not start, and the exit status is that of the daemon's answer.
 
+use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::process;
+use std::process::Command;
 
 use netnice_api::{Exit, Request, Response, RuntimeDir, Set};
 use netnice_core::target::Target;
 
-use crate::args::Run;
-use crate::desk::{self, Trouble};
+use crate::error::CommandError;
 use crate::render::{self, Style};
+use crate::{daemon, output, process};
+
+/// The verb as it was typed.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// The request; the process fills in its target.
+    pub set: Set,
+    /// The name that the process joins.
+    pub name: Option<Target>,
+    /// The command and its arguments; not empty.
+    pub command: Vec<OsString>,
+    /// Print nothing after success.
+    pub quiet: bool,
+}
 
 /// Registers this process. Returns only after a dry run, without a grant, or if execve(2) fails.
-pub(crate) fn serve(dir: &RuntimeDir, json: bool, asked: Run) -> Result<Exit, Trouble> {
-    let pid = process::id();
-    let own = desk::process(pid)?;
-    let dry_run = asked.set.dry_run;
-    let set = match &asked.name {
+pub(crate) fn execute(dir: &RuntimeDir, json: bool, run: Run) -> Result<Exit, CommandError> {
+    let pid = std::process::id();
+    let own = process::open(pid)?;
+    let dry_run = run.set.dry_run;
+    let set = match &run.name {
         Some(name) => Set {
             target: name.to_string(),
             pid: Some(pid),
-            ..asked.set
+            ..run.set
         },
         None => Set {
-            target: Target::pid(pid).ok_or(Trouble::NoProcess(pid))?.to_string(),
-            ..asked.set
+            target: Target::pid(pid)
+                .ok_or(CommandError::NoProcess(pid))?
+                .to_string(),
+            ..run.set
         },
     };
-    let response = desk::connect(dir)?.call(&Request::Set(set), Some(own.as_fd()))?;
+    let response = daemon::connect(dir)?.call(&Request::Set(set), Some(own.as_fd()))?;
     if !matches!(response, Response::Done(_)) || dry_run {
-        desk::print(&response, json)?;
+        output::print_response(&response, json)?;
         return Ok(Exit::from(&response));
     }
     if json {
         eprintln!("{}", render::json(&response));
-    } else if !asked.quiet {
+    } else if !run.quiet {
         eprintln!(
             "{}",
             render::text(&response, &Style::of_stderr()).trim_end()
         );
     }
-    let (program, args) = match asked.command.split_first() {
-        Some(split) => split,
-        None => return Ok(Exit::BadUsage),
-    };
-    // `exec` returns only if it fails.
-    let error = process::Command::new(program).args(args).exec();
+    Ok(match run.command.split_first() {
+        Some((program, args)) => exec(program, args),
+        None => Exit::BadUsage,
+    })
+}
+
+/// Becomes a program; returns only if execve(2) fails.
+pub(crate) fn exec(program: &OsStr, args: &[OsString]) -> Exit {
+    let error = Command::new(program).args(args).exec();
     eprintln!("netnice: {}: {error}", program.to_string_lossy());
-    Ok(match error.kind() {
+    match error.kind() {
         std::io::ErrorKind::NotFound => Exit::NotFound,
         _ => Exit::CannotRun,
-    })
+    }
 }

@@ -8,83 +8,77 @@ use std::os::unix::net::UnixStream;
 
 use netnice_api::{Exit, RuntimeDir, Until};
 use netnice_core::units::Amount;
-use netnice_share::manager::{self, Asked, ManagerError, SessionDoc, Shares, Told};
+use netnice_share::manager::{self, ManagerError, Report, SessionDoc, ShareRequest, Shares};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::args::until;
-use crate::desk::{self, Trouble};
-use crate::render;
+use crate::error::CommandError;
+use crate::render::{self, printable};
+use crate::{daemon, output, process};
 
 /// The verb as it was typed.
 #[derive(Debug)]
 pub(crate) struct Share {
     /// The total, the targets and the way to divide.
-    pub asked: Asked,
+    pub request: ShareRequest,
     /// Only print the shares that would result.
     pub dry_run: bool,
 }
 
 /// Divides until the manager ends, and prints each division.
-pub(crate) fn serve(dir: &RuntimeDir, json: bool, share: Share) -> Result<Exit, Trouble> {
+pub(crate) fn execute(dir: &RuntimeDir, json: bool, share: Share) -> Result<Exit, CommandError> {
     // Starts the daemon if none runs.
-    drop(desk::connect(dir)?);
+    drop(daemon::connect(dir)?);
     let ended = match share.dry_run {
-        true => manager::preview(&share.asked, dir).map(|shares| say(&shares, json)),
-        false => manage(dir, json, share.asked)?,
+        true => manager::preview(&share.request, dir).map(|shares| print(&shares, json)),
+        false => manage(dir, json, share.request)?,
     };
     match ended {
-        Ok(said) => said.map(|()| Exit::Done),
+        Ok(printed) => printed.map(|()| Exit::Done),
         Err(error) => {
-            let text = error.to_string();
-            eprintln!("netnice: {}", desk::plain(&text));
+            eprintln!("netnice: {}", printable(&error.to_string()));
             Ok(error.exit())
         }
     }
 }
 
 /// The manager's result. The inner result is an error if standard output failed.
-type Ended = Result<Result<(), Trouble>, ManagerError>;
+type Ended = Result<Result<(), CommandError>, ManagerError>;
 
-fn manage(dir: &RuntimeDir, json: bool, asked: Asked) -> Result<Ended, Trouble> {
-    let (stop, told) = UnixStream::pair().map_err(no_signals)?;
+fn manage(dir: &RuntimeDir, json: bool, request: ShareRequest) -> Result<Ended, CommandError> {
+    let (stop, notify) = UnixStream::pair().map_err(no_signals)?;
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let told = told.try_clone().map_err(no_signals)?;
-        signal_hook::low_level::pipe::register(signal, told).map_err(no_signals)?;
+        let notify = notify.try_clone().map_err(no_signals)?;
+        signal_hook::low_level::pipe::register(signal, notify).map_err(no_signals)?;
     }
-    let mut said = Ok(());
-    let mut tell = |what: Told<'_>| match what {
-        Told::Line(line) => eprintln!("netnice: {}", desk::plain(line)),
-        Told::Shares(shares) => {
-            if said.is_ok() {
-                said = say(shares, json);
+    let mut printed = Ok(());
+    let mut report = |event: Report<'_>| match event {
+        Report::Message(line) => eprintln!("netnice: {}", printable(line)),
+        Report::Shares(shares) => {
+            if printed.is_ok() {
+                printed = print(shares, json);
             }
             // If standard output is closed, the manager goes on without printing.
         }
     };
-    let ended = manager::manage(asked, dir, own()?, stop.as_fd(), &mut tell);
-    Ok(ended.map(|()| said))
+    let ended = manager::manage(request, dir, own_exit()?, stop.as_fd(), &mut report);
+    Ok(ended.map(|()| printed))
 }
 
-/// This process, for limits that last until its end.
-fn own() -> Result<Until, Trouble> {
-    until::own().ok_or_else(|| Trouble::Io {
-        what: "/proc/self/stat".to_string(),
-        source: std::io::ErrorKind::NotFound.into(),
-    })
+/// The exit of this process, for limits that last until then.
+fn own_exit() -> Result<Until, CommandError> {
+    let missing = || CommandError::io("/proc/self/stat", std::io::ErrorKind::NotFound.into());
+    process::own_exit().ok_or_else(missing)
 }
 
-fn no_signals(source: std::io::Error) -> Trouble {
-    Trouble::Io {
-        what: "signals".to_string(),
-        source,
-    }
+fn no_signals(source: std::io::Error) -> CommandError {
+    CommandError::io("signals", source)
 }
 
 /// Prints the shares as one line of text, or of JSON.
-fn say(shares: &Shares, json: bool) -> Result<(), Trouble> {
+fn print(shares: &Shares, json: bool) -> Result<(), CommandError> {
     match json {
-        true => desk::say(&render::json_line(shares)),
-        false => desk::say(&desk::plain(&line(shares))),
+        true => output::print_text(&render::json_line(shares)),
+        false => output::print_text(&printable(&line(shares))),
     }
 }
 
@@ -93,7 +87,7 @@ fn line(shares: &Shares) -> String {
     let total = Amount(shares.total);
     let count = shares.sessions.len();
     let heads = match count {
-        0 => return format!("no session; {total} for all that come"),
+        0 => return format!("no session; {total} for the sessions to come"),
         1 => format!("1 session has {total}: "),
         _ => format!("{count} sessions share {total}: "),
     };
@@ -106,8 +100,8 @@ fn line(shares: &Shares) -> String {
             Amount(session.share).bits_text()
         )
     };
-    let named: Vec<String> = shares.sessions.iter().take(MOST_NAMED).map(one).collect();
-    let more = match count.saturating_sub(MOST_NAMED) {
+    let named: Vec<String> = shares.sessions.iter().take(MAX_NAMED).map(one).collect();
+    let more = match count.saturating_sub(MAX_NAMED) {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
@@ -115,7 +109,7 @@ fn line(shares: &Shares) -> String {
 }
 
 /// Largest number of sessions in one line.
-const MOST_NAMED: usize = 8;
+const MAX_NAMED: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -133,14 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn the_shares_are_one_line() {
+    fn the_shares_are_formatted_in_one_line() {
         let mut shares = Shares {
             total: 4_000_000,
             sessions: Vec::new(),
         };
         assert_eq!(
             line(&shares),
-            "no session; 4 Mbit/s (500 kB/s) for all that come"
+            "no session; 4 Mbit/s (500 kB/s) for the sessions to come"
         );
         shares.sessions = vec![session(11, 3_000_000), session(12, 1_000_000)];
         let two =

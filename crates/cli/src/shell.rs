@@ -17,28 +17,28 @@
 //!
 //! Nothing is parsed twice, so quotes, pipes and here-documents keep their meaning, and the history
 //! shows the typed text. A user's function with an `@rate` runs in a subshell that first limits
-//! itself ([`Asked::Limit`]). A builtin runs in the shell itself and gets no limit.
+//! itself ([`ShellCommand::Limit`]). A builtin runs in the shell itself and gets no limit.
 //!
 //! The verbs except `shell-init` are for that text only and hidden in the help. A limit
 //! fails if the daemon refuses it or cannot be reached.
 
-mod words;
+mod scanner;
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
-use std::process;
 use std::time::Duration;
 
 use netnice_api::{Client, ContractDoc, Exit, Own, Request, Response, RuntimeDir, Set, ShowDoc};
 use netnice_core::target::Target;
 use netnice_core::units::Rate;
 
-use crate::args::Run;
-use crate::desk::{self, Trouble};
-use words::Name;
+use crate::error::CommandError;
+use crate::render::printable;
+use crate::run::{self, Run};
+use crate::{daemon, output, process};
+use scanner::Name;
 
-/// A shell that can be taught.
+/// A shell for which there is an initialization text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Shell {
     /// bash 4.4 or newer
@@ -49,7 +49,7 @@ pub(crate) enum Shell {
 
 /// The form of the command that was typed.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum ShellCommand {
     /// Print the text that the shell is to evaluate.
     Init(Shell),
     /// Print the commands of a text that have an `@rate`.
@@ -59,22 +59,24 @@ pub(crate) enum Asked {
         inside: bool,
     },
     /// Become a command whose last word is no rate.
-    Become(Vec<OsString>),
+    Exec(Vec<OsString>),
     /// Limit the shell that runs this command.
     Limit(Rate),
     /// Print the limit of the shell, for a prompt.
     Prompt,
 }
 
-/// The meaning of `at WORDS…`: a limited command if the last word is `@rate`.
-pub(crate) fn at(mut words: Vec<OsString>) -> Result<Run, Asked> {
-    let rate = words.last().and_then(|word| rate_word(word.to_str()?));
+/// Parses `at WORDS…`: a limited command if the last word is `@rate`, else the command as it is.
+pub(crate) fn parse_at(mut words: Vec<OsString>) -> Result<Run, ShellCommand> {
+    let rate = words
+        .last()
+        .and_then(|word| parse_rate_word(word.to_str()?));
     let Some(rate) = rate.filter(|_| words.len() > 1) else {
-        return Err(Asked::Become(words));
+        return Err(ShellCommand::Exec(words));
     };
     words.pop();
     Ok(Run {
-        set: limit(rate),
+        set: limit_change(rate),
         name: None,
         command: words,
         quiet: true,
@@ -82,23 +84,26 @@ pub(crate) fn at(mut words: Vec<OsString>) -> Result<Run, Asked> {
 }
 
 /// Parses a word `@rate`; `None` if it is none.
-pub(crate) fn rate_word(word: &str) -> Option<Rate> {
+pub(crate) fn parse_rate_word(word: &str) -> Option<Rate> {
     word.strip_prefix('@')?.parse().ok()
 }
 
 /// Executes the verb.
-pub(crate) fn serve(dir: &RuntimeDir, asked: Asked) -> Result<Exit, Trouble> {
-    match asked {
-        Asked::Init(shell) => desk::say(&init(shell)?).map(|()| Exit::Done),
-        Asked::Words { text, inside } => tell_words(&text, inside),
-        Asked::Become(words) => Ok(become_command(&words)),
-        Asked::Limit(rate) => limit_parent(dir, rate),
-        Asked::Prompt => Ok(prompt(dir)),
+pub(crate) fn execute(dir: &RuntimeDir, command: ShellCommand) -> Result<Exit, CommandError> {
+    match command {
+        ShellCommand::Init(shell) => output::print_text(&init(shell)?).map(|()| Exit::Done),
+        ShellCommand::Words { text, inside } => print_limited(&text, inside),
+        ShellCommand::Exec(words) => Ok(match words.split_first() {
+            Some((program, args)) => run::exec(program, args),
+            None => Exit::BadUsage,
+        }),
+        ShellCommand::Limit(rate) => limit_parent(dir, rate),
+        ShellCommand::Prompt => Ok(prompt(dir)),
     }
 }
 
 /// The change that `@rate` means: the paper's value, as in the short form.
-fn limit(rate: Rate) -> Set {
+fn limit_change(rate: Rate) -> Set {
     Set {
         change: Some(format!("both {}", rate.compact())),
         short: true,
@@ -107,11 +112,9 @@ fn limit(rate: Rate) -> Set {
 }
 
 /// The text that the shell is to evaluate.
-fn init(shell: Shell) -> Result<String, Trouble> {
-    let here = std::env::current_exe().map_err(|source| Trouble::Io {
-        what: "this program's own path".to_string(),
-        source,
-    })?;
+fn init(shell: Shell) -> Result<String, CommandError> {
+    let here = std::env::current_exe()
+        .map_err(|source| CommandError::io("this program's own path", source))?;
     let here = format!("'{}'", here.display().to_string().replace('\'', r"'\''"));
     let text = match shell {
         Shell::Bash => include_str!("shell/init.bash"),
@@ -121,10 +124,10 @@ fn init(shell: Shell) -> Result<String, Trouble> {
 }
 
 /// Prints one line for each command to limit: `literal NAME`, `job NAME` or `expand TEXT`.
-fn tell_words(text: &str, inside: bool) -> Result<Exit, Trouble> {
-    let found = words::limited(text, inside);
+fn print_limited(text: &str, inside: bool) -> Result<Exit, CommandError> {
+    let found = scanner::limited(text, inside);
     for remark in &found.remarks {
-        eprintln!("netnice: {}", desk::plain(remark));
+        eprintln!("netnice: {}", printable(remark));
     }
     let lines: Vec<String> = found
         .names
@@ -136,36 +139,25 @@ fn tell_words(text: &str, inside: bool) -> Result<Exit, Trouble> {
         })
         .collect();
     if !lines.is_empty() {
-        desk::say(&lines.join("\n"))?;
+        output::print_text(&lines.join("\n"))?;
     }
     Ok(Exit::Done)
 }
 
-/// Becomes the command unchanged; returns only if execve(2) fails.
-fn become_command(words: &[OsString]) -> Exit {
-    let Some((program, args)) = words.split_first() else {
-        return Exit::BadUsage;
-    };
-    let error = process::Command::new(program).args(args).exec();
-    eprintln!("netnice: {}: {error}", program.to_string_lossy());
-    match error.kind() {
-        std::io::ErrorKind::NotFound => Exit::NotFound,
-        _ => Exit::CannotRun,
-    }
-}
-
 /// Limits the parent of this process.
-fn limit_parent(dir: &RuntimeDir, rate: Rate) -> Result<Exit, Trouble> {
+fn limit_parent(dir: &RuntimeDir, rate: Rate) -> Result<Exit, CommandError> {
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     let pid = u32::try_from(parent).unwrap_or(0);
-    let process = desk::process(pid)?;
+    let process = process::open(pid)?;
     let set = Set {
-        target: Target::pid(pid).ok_or(Trouble::NoProcess(pid))?.to_string(),
-        ..limit(rate)
+        target: Target::pid(pid)
+            .ok_or(CommandError::NoProcess(pid))?
+            .to_string(),
+        ..limit_change(rate)
     };
-    let response = desk::connect(dir)?.call(&Request::Set(set), Some(process.as_fd()))?;
+    let response = daemon::connect(dir)?.call(&Request::Set(set), Some(process.as_fd()))?;
     if !matches!(response, Response::Done(_)) {
-        desk::print(&response, false)?;
+        output::print_response(&response, false)?;
     }
     Ok(Exit::from(&response))
 }
@@ -173,44 +165,44 @@ fn limit_parent(dir: &RuntimeDir, rate: Rate) -> Result<Exit, Trouble> {
 /// Prints the limit of this process, and so of the shell, if there is one. A prompt must appear at
 /// once and must not start a daemon, so any failure counts as no limit.
 fn prompt(dir: &RuntimeDir) -> Exit {
-    let shown = || -> Option<ShowDoc> {
-        let own = desk::process(process::id()).ok()?;
+    let state = || -> Option<ShowDoc> {
+        let pidfd = process::open(std::process::id()).ok()?;
         let mut client = Client::connect(dir).ok()?;
         let request = Request::Own(Own {});
         match client
-            .call_within(PATIENCE, &request, Some(own.as_fd()))
+            .call_within(PROMPT_TIMEOUT, &request, Some(pidfd.as_fd()))
             .ok()?
         {
             Response::Shown(doc) => Some(doc),
             _ => None,
         }
     };
-    if let Some(target) = shown().and_then(|doc| doc.targets.into_iter().next()) {
-        let text = short(&target.effective);
+    if let Some(target) = state().and_then(|doc| doc.targets.into_iter().next()) {
+        let text = format_limits(&target.effective);
         if !text.is_empty() {
-            // A failure to print has no reader.
-            let _ = desk::say(&text);
+            // An error has no reader if standard output is closed.
+            let _ = output::print_text(&text);
         }
     }
     Exit::Done
 }
 
 /// Formats limits in their shortest form: ` @4mbit`, ` @up:4mbit @down:8mbit`.
-fn short(contract: &ContractDoc) -> String {
+fn format_limits(contract: &ContractDoc) -> String {
     let limits = [
         ("@", contract.both),
         ("@up:", contract.up),
         ("@down:", contract.down),
     ];
-    let written = limits.into_iter().filter_map(|(sign, bits)| {
+    let texts = limits.into_iter().filter_map(|(sign, bits)| {
         let rate = Rate::new(bits?)?;
-        Some(format!(" {sign}{}", typed(rate)))
+        Some(format!(" {sign}{}", format_rate(rate)))
     });
-    written.collect()
+    texts.collect()
 }
 
 /// Formats a rate as a user would type it.
-fn typed(rate: Rate) -> String {
+fn format_rate(rate: Rate) -> String {
     let bytes = rate.bytes_per_second();
     let whole = rate.bits_per_second().is_multiple_of(8 * 1024);
     match bytes / 1024 {
@@ -221,7 +213,7 @@ fn typed(rate: Rate) -> String {
 }
 
 /// Longest time that a prompt waits for the daemon.
-const PATIENCE: Duration = Duration::from_millis(300);
+const PROMPT_TIMEOUT: Duration = Duration::from_millis(300);
 
 #[cfg(test)]
 mod tests;

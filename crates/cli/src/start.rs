@@ -25,7 +25,11 @@ use netnice_api::{Client, RuntimeDir};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     /// The daemon's program is not installed beside this program.
-    #[error("no daemon answers at {}, and there is no {} to start", socket.display(), program.display())]
+    #[error(
+        "no daemon answers at {}, and there is no {} to start",
+        socket.display(),
+        program.display()
+    )]
     NoProgram {
         /// The socket that no daemon answers on.
         socket: PathBuf,
@@ -34,12 +38,12 @@ pub(crate) enum StartError {
     /// The daemon ended before it served. Holds the end of its standard error, or its exit status.
     #[error("netniced could not start: {0}")]
     Ended(String),
-    /// The process between this one and the daemon failed. Holds its error text.
+    /// The process that starts the daemon failed. Holds its error text.
     #[error("{0}")]
-    Told(String),
-    /// The daemon runs, but does not serve within [`PATIENCE`].
-    #[error("netniced was started but does not answer at {} after {PATIENCE:?}", .0.display())]
-    Silent(PathBuf),
+    Helper(String),
+    /// The daemon runs, but does not serve within [`TIMEOUT`].
+    #[error("netniced was started but does not answer at {} after {TIMEOUT:?}", .0.display())]
+    NotServing(PathBuf),
     /// An operation on a process or file failed during the start.
     #[error("netniced could not be started: {0}")]
     Io(#[from] io::Error),
@@ -64,19 +68,18 @@ pub(crate) fn start(dir: &RuntimeDir) -> Result<(), StartError> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.trim().trim_start_matches("netnice: ");
-    Err(match said {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(match stderr.trim().trim_start_matches("netnice: ") {
         "" => StartError::Ended(output.status.to_string()),
-        said => StartError::Told(said.to_string()),
+        text => StartError::Helper(text.to_string()),
     })
 }
 
 /// Runs the middle process: leaves the terminal, starts the daemon, and returns once it serves.
-pub(crate) fn start_apart(dir: &RuntimeDir) -> Result<(), StartError> {
+pub(crate) fn start_detached(dir: &RuntimeDir) -> Result<(), StartError> {
     // Fails only for the leader of a process group, which is in a group of its own already.
     let _ = rustix::process::setsid();
-    let mut said = unnamed_file()?;
+    let mut stderr = unnamed_file()?;
     let mut daemon = Command::new(daemon_beside(&std::env::current_exe()?))
         .arg("--runtime-dir")
         .arg(dir.path())
@@ -84,14 +87,14 @@ pub(crate) fn start_apart(dir: &RuntimeDir) -> Result<(), StartError> {
         .env(LOG, std::env::var(LOG).unwrap_or("error".into()))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(said.try_clone()?)
+        .stderr(stderr.try_clone()?)
         .spawn()?;
-    wait(dir, &mut daemon, &mut said)
+    wait(dir, &mut daemon, &mut stderr)
 }
 
 /// Waits until a daemon serves the folder: this one, or another one that was started meanwhile.
-fn wait(dir: &RuntimeDir, daemon: &mut Child, said: &mut File) -> Result<(), StartError> {
-    let until = Instant::now() + PATIENCE;
+fn wait(dir: &RuntimeDir, daemon: &mut Child, stderr: &mut File) -> Result<(), StartError> {
+    let until = Instant::now() + TIMEOUT;
     let mut ended = None;
     while Instant::now() < until {
         if Client::connect(dir).is_ok() {
@@ -101,19 +104,19 @@ fn wait(dir: &RuntimeDir, daemon: &mut Child, said: &mut File) -> Result<(), Sta
         if ended.is_none()
             && let Some(status) = daemon.try_wait()?
         {
-            ended = Some((status, Instant::now() + AFTER_END));
+            ended = Some((status, Instant::now() + OTHER_TIMEOUT));
         }
         if ended.is_some_and(|(_, until)| Instant::now() > until) {
             break;
         }
-        thread::sleep(PAUSE);
+        thread::sleep(RETRY_AFTER);
     }
     match ended {
-        None => Err(StartError::Silent(dir.socket())),
+        None => Err(StartError::NotServing(dir.socket())),
         Some((status, _)) => {
             let mut text = String::new();
-            said.rewind()?;
-            said.read_to_string(&mut text)?;
+            stderr.rewind()?;
+            stderr.read_to_string(&mut text)?;
             Err(StartError::Ended(match text.trim() {
                 "" => format!("it ended with {status}"),
                 text => last_lines(text),
@@ -147,24 +150,24 @@ fn unnamed_file() -> io::Result<File> {
     Ok(file)
 }
 
-/// The last [`MOST_LINES`] lines of the text; they contain the reason.
+/// The last [`MAX_LINES`] lines of the text; they contain the reason.
 fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(MOST_LINES)..].join("\n")
+    lines[lines.len().saturating_sub(MAX_LINES)..].join("\n")
 }
 
 /// Longest time until the daemon serves. If the daemon has limits to adopt, it loads the eBPF
 /// programs first.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Longest time until another daemon serves after the own one ended because of it.
-const AFTER_END: Duration = Duration::from_millis(500);
+const OTHER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Time between two attempts to connect.
-const PAUSE: Duration = Duration::from_millis(10);
+const RETRY_AFTER: Duration = Duration::from_millis(10);
 
 /// Number of lines of a failed daemon's standard error that the error text shows.
-const MOST_LINES: usize = 5;
+const MAX_LINES: usize = 5;
 /// The environment variable with the daemon's log level.
 const LOG: &str = "NETNICE_LOG";
 
@@ -173,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_daemon_is_beside_or_in_the_sbin_next_to_the_bin() {
+    fn the_daemon_is_in_the_same_folder_or_in_the_sbin_next_to_bin() {
         let folder = std::env::temp_dir().join(format!("netnice-beside-{}", std::process::id()));
         let [bin, sbin] = ["bin", "sbin"].map(|name| folder.join(name));
         for place in [&bin, &sbin] {
@@ -183,7 +186,7 @@ mod tests {
         assert_eq!(
             daemon_beside(&here),
             bin.join("netniced"),
-            "none: named as it should be"
+            "no program: the expected path"
         );
         std::fs::write(sbin.join("netniced"), []).expect("written");
         assert_eq!(daemon_beside(&here), sbin.join("netniced"));
@@ -191,7 +194,7 @@ mod tests {
         assert_eq!(
             daemon_beside(&here),
             bin.join("netniced"),
-            "the one beside wins"
+            "the same folder has precedence"
         );
         std::fs::remove_dir_all(&folder).expect("removed");
     }

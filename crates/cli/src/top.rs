@@ -2,19 +2,19 @@
 //!
 //! | command line | output | what |
 //! |---|---|---|
-//! | no option | a terminal | the full screen ([`live`]), which can change limits |
+//! | no option | a terminal | the full screen ([`full_screen`]), which can change limits |
 //! | `--once` | anything | one frame of it as text, with all rows |
-//! | no option, or `-n` | no terminal, or `TERM=dumb` | plain tables in sequence ([`repeat`]) |
+//! | no option, or `-n` | no terminal, or `TERM=dumb` | plain tables ([`plain_tables`]) |
 //! | `--json` | anything | the document of `show --json` on one line, repeatedly |
 //!
 //! The daemon reads its counters once a second. A table shows the traffic between the latest two
 //! readings. Fails if no daemon can be reached or the terminal fails.
 
+mod connections;
 mod draw;
-mod live;
-mod peers;
+mod full_screen;
+mod plain_tables;
 mod prompt;
-mod repeat;
 mod screen;
 mod table;
 
@@ -25,24 +25,25 @@ use netnice_core::units::Nanos;
 use rustix::termios::tcgetwinsize;
 
 use crate::args::Top;
-use crate::desk::{self, Trouble};
-use draw::Looks;
+use crate::error::CommandError;
+use crate::{daemon, output};
+use draw::TerminalStyle;
 use screen::Screen;
 
 /// Shows targets until the user, a signal or the number of tables ends it.
-pub(crate) fn serve(dir: &RuntimeDir, json: bool, asked: &Top) -> Result<Exit, Trouble> {
+pub(crate) fn execute(dir: &RuntimeDir, json: bool, options: &Top) -> Result<Exit, CommandError> {
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    match (json, asked.once, asked.rounds) {
-        (false, true, _) => once(dir, asked.interval),
-        (false, false, None) if terminal && !dumb => live::serve(dir, asked.interval),
-        _ => repeat::serve(dir, json, asked),
+    match (json, options.once, options.rounds) {
+        (false, true, _) => print_frame(dir, options.interval),
+        (false, false, None) if terminal && !dumb => full_screen::run(dir, options.interval),
+        _ => plain_tables::print(dir, json, options),
     }
 }
 
 /// Prints one frame, with the traffic between two requests.
-fn once(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, Trouble> {
-    let mut client = desk::connect(dir)?;
+fn print_frame(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, CommandError> {
+    let mut client = daemon::connect(dir)?;
     let mut screen = Screen::new(interval);
     // The first request makes the daemon read its counters, if no other client did; a rate needs
     // two readings.
@@ -50,28 +51,28 @@ fn once(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, Trouble> {
         if round > 0 {
             std::thread::sleep(interval.into());
         }
-        match look(&mut client, interval)? {
-            Ok(doc) => screen.table.take(doc),
+        match request_table(&mut client, interval)? {
+            Ok(doc) => screen.table.update(doc),
             Err(other) => {
-                desk::print(&other, false)?;
+                output::print_response(&other, false)?;
                 return Ok(Exit::from(&other));
             }
         }
     }
-    if let Response::History(doc) = client.call(&screen::past(), None)? {
-        screen.table.remember(&doc);
+    if let Response::History(doc) = client.call(&screen::history_request(), None)? {
+        screen.table.prepend_history(&doc);
     }
-    let lines = draw::once(&mut screen, Looks::of_environment(), width());
-    desk::say(&lines.join("\n"))?;
+    let lines = draw::frame_lines(&mut screen, TerminalStyle::of_environment(), width());
+    output::print_text(&lines.join("\n"))?;
     Ok(Exit::Done)
 }
 
 /// Asks the daemon for the table. The inner error is an answer of another kind.
-fn look(
+fn request_table(
     client: &mut netnice_api::Client,
     interval: Nanos,
-) -> Result<Result<WatchDoc, Response>, Trouble> {
-    Ok(match client.call(&screen::look(interval), None)? {
+) -> Result<Result<WatchDoc, Response>, CommandError> {
+    Ok(match client.call(&screen::table_request(interval), None)? {
         Response::Watched(doc) => Ok(doc),
         other => Err(other),
     })
@@ -79,10 +80,10 @@ fn look(
 
 /// The width of the terminal, else `COLUMNS`, else 80; limited to 80 to 400.
 fn width() -> u16 {
-    let said = std::env::var("COLUMNS")
+    let variable = std::env::var("COLUMNS")
         .ok()
         .and_then(|columns| columns.parse().ok());
-    let there = tcgetwinsize(std::io::stdout()).ok().map(|size| size.ws_col);
-    let known = there.filter(|columns| *columns > 0).or(said);
-    known.unwrap_or(80).clamp(80, 400)
+    let terminal = tcgetwinsize(std::io::stdout()).ok().map(|size| size.ws_col);
+    let width = terminal.filter(|columns| *columns > 0).or(variable);
+    width.unwrap_or(80).clamp(80, 400)
 }

@@ -29,7 +29,7 @@ fn check(options: &[&str], file: &[u8]) -> Output {
     child.wait_with_output().expect("ended")
 }
 
-fn ends(options: &[&str], file: &[u8]) -> (i32, String) {
+fn status_and_text(options: &[&str], file: &[u8]) -> (i32, String) {
     let output = check(options, file);
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8(text).expect("text");
@@ -37,19 +37,19 @@ fn ends(options: &[&str], file: &[u8]) -> (i32, String) {
 }
 
 #[test]
-fn the_exit_status_tells_the_verdict() {
+fn the_exit_status_follows_from_the_verdict() {
     let cell = ["--cell", "pcr=8mbit,cdvt=0s"];
-    let (status, text) = ends(&cell, &capture(&[0, 1000, 2000]));
+    let (status, text) = status_and_text(&cell, &capture(&[0, 1000, 2000]));
     assert_eq!(status, 0, "{text}");
     assert!(text.starts_with("standard input: conforms\n"), "{text}");
-    let (status, text) = ends(&cell, &capture(&[0, 1000, 1999]));
+    let (status, text) = status_and_text(&cell, &capture(&[0, 1000, 1999]));
     assert_eq!(status, 3, "{text}");
     assert!(
         text.contains("packet 3, 1000B long, is 1us too early"),
         "{text}"
     );
-    let patient = ["--cell", "pcr=8mbit,cdvt=0s", "--tolerance", "1us"];
-    assert_eq!(ends(&patient, &capture(&[0, 1000, 1999])).0, 0);
+    let tolerant = ["--cell", "pcr=8mbit,cdvt=0s", "--tolerance", "1us"];
+    assert_eq!(status_and_text(&tolerant, &capture(&[0, 1000, 1999])).0, 0);
     for (file, why) in [
         (capture(&[]), "has no packet to check"),
         (b"not a capture".to_vec(), "is no capture"),
@@ -58,7 +58,7 @@ fn the_exit_status_tells_the_verdict() {
             "ends in the middle of a block",
         ),
     ] {
-        let (status, text) = ends(&cell, &file);
+        let (status, text) = status_and_text(&cell, &file);
         assert_eq!(status, 1, "{text}");
         assert!(
             text.starts_with("netnice: - ") && text.contains(why),
@@ -75,7 +75,7 @@ fn the_exit_status_tells_the_verdict() {
         (["--flow", "udp"], "nothing in this contract"),
         (["--up", "8mbps"], "8mbps"),
     ] {
-        let (status, text) = ends(&options, &capture(&[0]));
+        let (status, text) = status_and_text(&options, &capture(&[0]));
         assert_eq!(status, 2, "{text}");
         assert!(text.contains(why), "{text}");
     }
@@ -85,7 +85,7 @@ fn the_exit_status_tells_the_verdict() {
         "--channel",
         "mmax=1kB,rmax=1/s,bmax=1,deadline=1s",
     ];
-    let (status, text) = ends(&two, &capture(&[0]));
+    let (status, text) = status_and_text(&two, &capture(&[0]));
     assert_eq!(
         (status, text.contains("one of cell, channel")),
         (2, true),
@@ -94,7 +94,7 @@ fn the_exit_status_tells_the_verdict() {
 }
 
 #[test]
-fn the_answer_is_json_where_it_is_asked_for() {
+fn with_json_the_answer_is_json() {
     let output = check(
         &["--up", "8mbit", "--burst", "1ms", "--json"],
         &capture(&[0, 1, 2]),
@@ -111,7 +111,7 @@ fn the_answer_is_json_where_it_is_asked_for() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn a_missing_file_is_named() {
     let output = Command::new(env!("CARGO_BIN_EXE_netnice"))
         .args(["check", "/nonexistent/x.pcap", "--up", "8mbit"])
         .output()

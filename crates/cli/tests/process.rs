@@ -41,14 +41,14 @@ impl Drop for Folder {
 /// A fake daemon that answers each request with the next of its answers.
 struct Daemon {
     folder: Folder,
-    heard: Receiver<ClientCall>,
+    calls: Receiver<ClientCall>,
 }
 
 impl Daemon {
     fn answering(name: &str, answers: Vec<Response>) -> Daemon {
         let folder = Folder::new(name);
         let listener = UnixListener::bind(folder.dir().socket()).expect("bound");
-        let (tell, heard) = channel();
+        let (sender, calls) = channel();
         thread::spawn(move || {
             let mut answers = answers.into_iter();
             // The thread ends with the test: no client connects, or the receiver is gone.
@@ -56,17 +56,18 @@ impl Daemon {
                 while let Some(call) = read_request(&stream) {
                     let Some(answer) = answers.next() else { return };
                     let _ = stream.write_all(&encode_response(&answer).expect("fits"));
-                    if tell.send(call).is_err() {
+                    if sender.send(call).is_err() {
                         return;
                     }
                 }
             }
         });
-        Daemon { folder, heard }
+        Daemon { folder, calls }
     }
 
-    fn heard(&self) -> ClientCall {
-        self.heard
+    /// The next request that the daemon received.
+    fn next_call(&self) -> ClientCall {
+        self.calls
             .recv_timeout(Duration::from_secs(5))
             .expect("a request")
     }
@@ -133,7 +134,7 @@ fn err(output: &Output) -> String {
 }
 
 #[test]
-fn a_process_is_meant_by_its_number_and_start() {
+fn a_request_identifies_a_process_by_pid_and_start_time() {
     let daemon = Daemon::answering("set", vec![granted()]);
     let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
     let pid = child.id().to_string();
@@ -141,7 +142,7 @@ fn a_process_is_meant_by_its_number_and_start() {
         .netnice(&["set", &pid, "--up", "4mbit"])
         .output()
         .expect("ran");
-    let ClientCall { process, request } = daemon.heard();
+    let ClientCall { process, request } = daemon.next_call();
     let process = process.expect("the process is named");
     assert_eq!(process.pid, child.id());
     assert_eq!(process.started, started(child.id()));
@@ -157,7 +158,7 @@ fn a_process_is_meant_by_its_number_and_start() {
 }
 
 #[test]
-fn a_process_that_is_not_there_never_reaches_the_daemon() {
+fn a_request_about_a_missing_process_is_not_sent() {
     let daemon = Daemon::answering("gone", vec![]);
     let mut child = Command::new("true").spawn().expect("true");
     child.wait().expect("gone");
@@ -171,13 +172,13 @@ fn a_process_that_is_not_there_never_reaches_the_daemon() {
         err(&output),
         format!("netnice: no process has the number {pid}\n")
     );
-    assert!(daemon.heard.try_recv().is_err());
+    assert!(daemon.calls.try_recv().is_err());
 }
 
 #[test]
-fn a_thread_is_told_apart_from_a_process() {
+fn the_id_of_a_thread_is_refused_with_the_pid_of_its_process() {
     let daemon = Daemon::answering("thread", vec![]);
-    let (tell, thread_id) = channel();
+    let (sender, thread_id) = channel();
     let (stop, stopped) = channel::<()>();
     let thread = thread::spawn(move || {
         let own = fs::read_link("/proc/thread-self").expect("this thread");
@@ -186,7 +187,7 @@ fn a_thread_is_told_apart_from_a_process() {
             .expect("its number")
             .to_string_lossy()
             .into_owned();
-        tell.send(id).expect("told");
+        sender.send(id).expect("sent");
         let _ = stopped.recv();
     });
     let id = thread_id.recv().expect("its number");
@@ -202,7 +203,7 @@ fn a_thread_is_told_apart_from_a_process() {
 }
 
 #[test]
-fn how_it_ends_says_what_happened() {
+fn the_exit_status_and_the_output_follow_from_the_answer() {
     let refusal = "refused: pid:7 asks …\n  would fit   at most 30 Mbit/s";
     let cases = [
         ("done", granted(), 0, "", "pid:7"),
@@ -228,7 +229,7 @@ fn how_it_ends_says_what_happened() {
             "",
         ),
         (
-            "nonsense",
+            "bad usage",
             Response::bad_usage("no such unit"),
             2,
             "netnice: no such unit",
@@ -242,17 +243,21 @@ fn how_it_ends_says_what_happened() {
             "",
         ),
     ];
-    for (why, answer, status, said, printed) in cases {
-        let daemon = Daemon::answering(&format!("ends-{why}").replace(' ', "-"), vec![answer]);
+    for (name, answer, status, error, printed) in cases {
+        let daemon = Daemon::answering(&format!("ends-{name}").replace(' ', "-"), vec![answer]);
         let output = daemon.netnice(&["show"]).output().expect("ran");
-        assert_eq!(output.status.code(), Some(status), "{why}");
-        assert!(err(&output).starts_with(said), "{why}: {}", err(&output));
-        assert!(out(&output).starts_with(printed), "{why}: {}", out(&output));
+        assert_eq!(output.status.code(), Some(status), "{name}");
+        assert!(err(&output).starts_with(error), "{name}: {}", err(&output));
+        assert!(
+            out(&output).starts_with(printed),
+            "{name}: {}",
+            out(&output)
+        );
     }
 }
 
 #[test]
-fn json_is_on_standard_output_also_for_refusals() {
+fn json_goes_to_standard_output_for_refusals_too() {
     let answers = vec![
         Response::Shown(ShowDoc::default()),
         Response::not_admitted("too much"),
@@ -281,7 +286,7 @@ fn run_registers_itself_and_becomes_the_command() {
         .spawn();
     let child = child.expect("spawned");
     let pid = child.id();
-    let ClientCall { process, request } = daemon.heard();
+    let ClientCall { process, request } = daemon.next_call();
     let output = child.wait_with_output().expect("ended");
     let Request::Set(set) = request else {
         panic!("{request:?}")
@@ -300,7 +305,7 @@ fn run_registers_itself_and_becomes_the_command() {
         .netnice(&["run", "-q", "--name", "b", "true"])
         .output()
         .expect("ran");
-    let request = daemon.heard().request;
+    let request = daemon.next_call().request;
     let Request::Set(set) = request else {
         panic!("{request:?}")
     };
@@ -328,14 +333,14 @@ fn run_registers_itself_and_becomes_the_command() {
 }
 
 #[test]
-fn a_signal_to_run_is_a_signal_to_the_command() {
+fn a_signal_to_netnice_run_reaches_the_command() {
     use std::os::unix::process::ExitStatusExt;
     let daemon = Daemon::answering("signal", vec![granted()]);
     let mut child = daemon
         .netnice(&["run", "-q", "--up", "4mbit", "sleep", "60"])
         .spawn()
         .expect("ran");
-    let _ = daemon.heard();
+    let _ = daemon.next_call();
     let comm = format!("/proc/{}/comm", child.id());
     let until = Instant::now() + Duration::from_secs(5);
     while fs::read_to_string(&comm).expect("alive").trim() != "sleep" {
@@ -350,21 +355,21 @@ fn a_signal_to_run_is_a_signal_to_the_command() {
 }
 
 #[test]
-fn what_is_refused_is_not_run() {
+fn a_refused_command_is_not_run() {
     let daemon = Daemon::answering("refused-run", vec![Response::not_admitted("no"), granted()]);
-    let proof = daemon.folder.0.join("proof");
-    let proof_path = proof.to_string_lossy().into_owned();
-    let words = ["run", "--min", "4mbit", "touch", &proof_path];
+    let file = daemon.folder.0.join("touched");
+    let path = file.to_string_lossy().into_owned();
+    let words = ["run", "--min", "4mbit", "touch", &path];
     let output = daemon.netnice(&words).output().expect("ran");
     assert_eq!(output.status.code(), Some(3));
-    let words = ["run", "--up", "4mbit", "--dry-run", "touch", &proof_path];
+    let words = ["run", "--up", "4mbit", "--dry-run", "touch", &path];
     let output = daemon.netnice(&words).output().expect("ran");
     assert_eq!(output.status.code(), Some(0));
-    assert!(!proof.exists());
+    assert!(!file.exists());
 }
 
 #[test]
-fn top_prints_table_after_table_and_stops_when_nobody_reads() {
+fn top_prints_tables_and_ends_when_its_output_is_closed() {
     let answers = std::iter::repeat_n(Response::Watched(WatchDoc::default()), 200).collect();
     let daemon = Daemon::answering("top", answers);
     let output = daemon
@@ -399,7 +404,7 @@ fn terminal() -> (fs::File, fs::File) {
 }
 
 #[test]
-fn a_change_to_be_confirmed_is_kept_only_by_a_yes() {
+fn a_change_is_confirmed_only_by_a_yes() {
     let cases = [
         ("yes", "y\n", "30s", true),
         ("no", "n\n", "30s", false),
@@ -424,10 +429,14 @@ fn a_change_to_be_confirmed_is_kept_only_by_a_yes() {
             printed.contains(&format!("It is undone in {within} unless")),
             "{name}: {printed}"
         );
-        assert_eq!(printed.contains("not kept"), !kept, "{name}: {printed}");
-        let first = daemon.heard().request;
+        assert_eq!(
+            printed.contains("not confirmed"),
+            !kept,
+            "{name}: {printed}"
+        );
+        let first = daemon.next_call().request;
         assert!(matches!(first, Request::Set(_)), "{name}");
-        let confirmed = daemon.heard.recv_timeout(Duration::from_millis(100)).ok();
+        let confirmed = daemon.calls.recv_timeout(Duration::from_millis(100)).ok();
         let id = confirmed.map(|call| match call.request {
             Request::Confirm(confirm) => confirm.id,
             other => panic!("{name}: {other:?}"),
@@ -480,7 +489,7 @@ fn is_root() -> bool {
 /// Not a test: the daemon's program of the test below, which runs this test binary as it. It serves
 /// one answer, and records its pid and session.
 #[test]
-#[ignore = "the daemon of the_daemon_is_started_where_there_is_none"]
+#[ignore = "the daemon of the_daemon_is_started_if_none_runs"]
 fn fake_daemon() {
     let Some(path) = std::env::var_os("NETNICE_TEST_SERVES") else {
         return;
@@ -503,7 +512,7 @@ fn fake_daemon() {
 }
 
 #[test]
-fn the_daemon_is_started_where_there_is_none() {
+fn the_daemon_is_started_if_none_runs() {
     if !is_root() {
         eprintln!("not run: only root starts daemons");
         return;
@@ -550,7 +559,7 @@ fn the_daemon_is_started_where_there_is_none() {
 }
 
 #[test]
-fn a_daemon_that_cannot_start_is_told_with_its_reason() {
+fn a_daemon_that_cannot_start_is_reported_with_its_reason() {
     if !is_root() {
         eprintln!("not run: only root starts daemons");
         return;
@@ -568,16 +577,16 @@ fn a_daemon_that_cannot_start_is_told_with_its_reason() {
         ),
         ("none", None, "and there is no"),
     ];
-    for (name, script, said) in cases {
+    for (name, script, part) in cases {
         let (folder, program) = installed(&format!("start-{name}"), script);
         let output = netnice(&program, &folder, &["show"]).output().expect("ran");
         assert_eq!(output.status.code(), Some(4), "{name}");
-        assert!(err(&output).contains(said), "{name}: {}", err(&output));
+        assert!(err(&output).contains(part), "{name}: {}", err(&output));
     }
 }
 
 #[test]
-fn the_doctor_looks_without_a_daemon() {
+fn the_doctor_examines_the_kernel_without_a_daemon() {
     let report = r#"{"items":[{"name":"kernel","status":"good","detail":"6.18"}]}"#;
     let script = format!("[ \"$*\" = '--probe --json' ] || exit 9\necho '{report}'");
     let (folder, program) = installed("doctor", Some(&script));
@@ -590,7 +599,7 @@ fn the_doctor_looks_without_a_daemon() {
         "{}",
         out(&output)
     );
-    assert!(err(&output).contains("looking without one"));
+    assert!(err(&output).contains("examining the kernel without one"));
     let (folder, program) = installed("doctor-ill", Some("echo 'no eBPF here' >&2; exit 1"));
     let output = netnice(&program, &folder, &["doctor"])
         .output()

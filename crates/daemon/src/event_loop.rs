@@ -43,7 +43,7 @@ use crate::flows::drivers::Drivers;
 use crate::flows::network::KernelNetwork;
 use crate::host::kernel::KernelHost;
 use crate::host::{Enforcer, LookupRights};
-use crate::meter::metrics::serve::Address;
+use crate::meter::metrics::http::Address;
 use crate::peer::Peer;
 use crate::quotas::Quota;
 use crate::server::PendingRequest;

@@ -53,7 +53,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use netnice_api::direct::{DirectRequest, FlowNews, OpenFlow, Speaks, Term};
+use netnice_api::direct::{DirectRequest, Endpoint, FlowNotification, OpenFlow, Term};
 use netnice_api::driver::{DriverCall, DriverRequest};
 use netnice_core::contract::{Contract, IfName};
 use netnice_core::units::{Instant, Nanos, Rate};
@@ -210,7 +210,7 @@ struct FlowRecord {
     /// `None` until the flow is open at the driver.
     at_driver: Option<u32>,
     setup: OpenFlow,
-    endpoint: Speaks,
+    endpoint: Endpoint,
     /// The granted contract.
     contract: Contract,
     /// Why the promise is not kept at present; `None` if it is.
@@ -415,12 +415,12 @@ impl<N: Network> Flows<N> {
             purpose,
         };
         self.calls.insert(id, call);
-        let command = Command::Call(link.clone(), DriverCall { id, ask }, fd);
+        let command = Command::Call(link.clone(), DriverCall { id, request: ask }, fd);
         self.commands.push(command);
     }
 
     /// Notifies the program of a flow.
-    fn notify_flow(&mut self, flow: u32, notification: FlowNews) {
+    fn notify_flow(&mut self, flow: u32, notification: FlowNotification) {
         let Some(flow) = self.flows.get(&flow) else {
             return;
         };
@@ -431,7 +431,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    fn notify_session(&self, session: u64, notification: FlowNews) {
+    fn notify_session(&self, session: u64, notification: FlowNotification) {
         if let Some(session) = self.sessions.get(&session)
             && session
                 .connection

@@ -87,7 +87,7 @@ pub fn try_confinement(user: (u32, u32)) -> io::Result<()> {
     let confined = confine::confine(&confinement(user))?;
     let mut out = io::stdout().lock();
     writeln!(out, "{confined:?}")?;
-    for trial in confine::trials(parent) {
+    for trial in confine::attempts(parent) {
         match trial.errno {
             Some(errno) => writeln!(
                 out,
@@ -199,7 +199,7 @@ impl DaemonSocket {
     /// Passes on received messages; false at the end of the stream.
     fn receive(&mut self, users: &mut Users) -> io::Result<bool> {
         let mut bytes = [0; 64 * 1024];
-        let got = match fds::receive(self.socket.as_fd(), &mut bytes, fds::MOST) {
+        let got = match fds::receive(self.socket.as_fd(), &mut bytes, fds::MAX_FDS) {
             Ok(got) => got,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(false),

@@ -20,10 +20,10 @@ use std::fmt;
 
 use netnice_core::units::{Instant, Rate};
 use netnice_kernel::connections::Connection;
-use netnice_kernel::enforce::{Adoption, Found, Housing, Sample, Whereabouts};
+use netnice_kernel::enforce::{Adoption, ContainerPlacement, Recovered, Sample, TargetClass};
 use netnice_kernel::plan::Desired;
 use netnice_kernel::probe::Finding;
-use netnice_kernel::traffic::Passed;
+use netnice_kernel::traffic::ByteCounts;
 
 use crate::error::RequestError;
 use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
@@ -59,7 +59,7 @@ pub(crate) enum LookupRights {
 }
 
 /// Bytes that have passed so far, by interface name.
-pub(crate) type InterfaceTraffic = BTreeMap<String, Passed>;
+pub(crate) type InterfaceTraffic = BTreeMap<String, ByteCounts>;
 
 /// An interface of the namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,7 +249,7 @@ pub(crate) trait Enforcer {
     fn place_containers(
         &mut self,
         groups: &BTreeMap<u32, Option<String>>,
-    ) -> Result<BTreeMap<u32, Housing>, RequestError>;
+    ) -> Result<BTreeMap<u32, ContainerPlacement>, RequestError>;
     /// Divides the left-over of managed links again.
     fn balance(&mut self, now: Instant) -> Result<(), RequestError>;
     /// Reads the interfaces again, and repairs what differs from the installed state.
@@ -273,7 +273,7 @@ pub(crate) trait Enforcer {
     /// Drops members whose end was not noticed.
     fn forget_dead(&mut self) -> Result<(), RequestError>;
     /// What an earlier daemon has left in force.
-    fn found(&mut self) -> Result<Found, RequestError>;
+    fn found(&mut self) -> Result<Recovered, RequestError>;
     /// True if anything is in force.
     fn is_enforcing(&self) -> bool;
     /// The queues in the leaves: `fq_codel` or `sparse+bulk`.
@@ -283,7 +283,7 @@ pub(crate) trait Enforcer {
     /// How the programs are attached: `tcx` or `clsact`.
     fn attachment(&self) -> &'static str;
     /// The classes that delay packets of a target.
-    fn target_classes(&self, id: u32) -> Vec<Whereabouts>;
+    fn target_classes(&self, id: u32) -> Vec<TargetClass>;
     /// The features of this kernel.
     fn probe(&mut self) -> Vec<Finding>;
 }

@@ -44,5 +44,5 @@ mod server;
 mod service;
 mod state;
 
-pub use meter::metrics::serve::{Address, AddressError};
+pub use meter::metrics::http::{Address, AddressError};
 pub use run::{Options, RunError, examine, run};

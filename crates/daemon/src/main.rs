@@ -163,11 +163,11 @@ fn probe(json: bool) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use netnice_documents::Shown;
+    use netnice_documents::CommandLine;
 
     use super::*;
 
-    fn parses(shown: &Shown) -> Result<(), String> {
+    fn parses(shown: &CommandLine) -> Result<(), String> {
         let arguments = Arguments::try_parse_from(&shown.words);
         let arguments = arguments.map_err(|error| error.to_string())?;
         let metrics = arguments.metrics();
@@ -177,6 +177,6 @@ mod tests {
     #[test]
     fn the_command_lines_of_the_documents_are_read() {
         let least = [("docs/", 4), ("packaging/netniced.8", 2)];
-        netnice_documents::judge("netniced", &least, &[], parses);
+        netnice_documents::check("netniced", &least, &[], parses);
     }
 }

@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 
 use netnice_core::contract::IfName;
 use netnice_core::target::Target;
-use netnice_kernel::enforce::{Adoption, Housing};
+use netnice_kernel::enforce::{Adoption, ContainerPlacement};
 use netnice_kernel::plan::Desired;
 
 pub(crate) use draft::Draft;
@@ -72,7 +72,7 @@ pub(crate) struct Deviations {
     /// The repairs after removals by other programs.
     pub repairs: Repairs,
     /// How containers are connected to this namespace, by target id.
-    pub placements: BTreeMap<u32, Housing>,
+    pub placements: BTreeMap<u32, ContainerPlacement>,
 }
 
 impl Deviations {

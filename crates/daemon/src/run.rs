@@ -21,7 +21,7 @@ pub use crate::event_loop::RunError;
 use crate::event_loop::{self, During, Settings};
 use crate::host::containers::Engines;
 use crate::host::kernel::KernelHost;
-use crate::meter::metrics::serve::Address;
+use crate::meter::metrics::http::Address;
 use crate::policy::units;
 use crate::reconcile::SavedState;
 use crate::runtime::LockedFolder;
@@ -71,12 +71,12 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         // daemon accepts fewer connections.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
-    let boot = process::boot().during("read the boot id")?;
+    let boot = process::boot_id().during("read the boot id")?;
     let namespace = process::netns_cookie().during("read the cookie of the network namespace")?;
     let store = Store::new(folder, &boot, namespace);
     let saved = read_state(&store)?;
-    let kernel = Kernel::open(folder, probe::leaves()).during("open the kernel path")?;
-    let swept = kernel.was_swept();
+    let kernel = Kernel::open(folder, probe::leaf_qdisc()).during("open the kernel path")?;
+    let swept = kernel.was_reset();
     let host = KernelHost::new(kernel, options.engines()).during("open the kernel path")?;
     let mut service = Service::new(host, Some(store));
     if swept {

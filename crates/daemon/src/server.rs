@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::FlowNews;
+use netnice_api::direct::FlowNotification;
 use netnice_api::{DoctorItem, Request, Response};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -66,12 +66,12 @@ pub(crate) struct ConnectionHandle {
     /// Its number; never reused in this daemon.
     pub number: u64,
     /// The queue of notifications. Closed when the connection has ended.
-    pub notifications: mpsc::Sender<FlowNews>,
+    pub notifications: mpsc::Sender<FlowNotification>,
 }
 
 impl ConnectionHandle {
     /// A new connection, and the receiver of its notifications.
-    pub(crate) fn new() -> (ConnectionHandle, mpsc::Receiver<FlowNews>) {
+    pub(crate) fn new() -> (ConnectionHandle, mpsc::Receiver<FlowNotification>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (notifications, received) = mpsc::channel(MAX_NOTIFICATIONS);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

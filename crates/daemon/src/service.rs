@@ -24,7 +24,7 @@ mod explain;
 mod find;
 mod history;
 mod link;
-mod named;
+mod named_process;
 mod own;
 mod promises;
 mod reload;
@@ -44,7 +44,7 @@ use std::path::{Path, PathBuf};
 use netnice_api::{ClearWhat, LogLines, Pong, Request, Response, UsersDoc};
 use netnice_core::units::Instant;
 
-pub(crate) use named::NamedProcess;
+pub(crate) use named_process::NamedProcess;
 
 use crate::authority;
 use crate::clock::Now;
@@ -53,7 +53,7 @@ use crate::host::Host;
 use crate::journal::EventKind;
 use crate::ledger::Ledger;
 use crate::meter::Measurements;
-use crate::meter::metrics::serve::Page;
+use crate::meter::metrics::http::Page;
 use crate::peer::Peer;
 use crate::policy::Rules;
 use crate::reconcile::{Reconciler, SavedState};

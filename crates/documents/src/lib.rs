@@ -2,7 +2,7 @@
 //! May touch: the documents of this tree, which it reads.
 //! Must never: be part of a shipped program (only tests use it), or decide which lines are valid.
 //!
-//! Tests of a program parse these lines with the program's real parser ([`judge`]).
+//! Tests of a program parse these lines with the program's real parser ([`check`]).
 //!
 //! Documents are `README.md`, `CONTRIBUTING.md`, `crates/core/README.md`, every Markdown file below
 //! `docs` and the manual pages `packaging/*.8`. A command line of one of [`PROGRAMS`] is
@@ -14,26 +14,28 @@
 //! - the synopsis, an example or a bold line of a manual page.
 //!
 //! A *usage form* (`netnice top [-d TIME] [--once | -n N]`) becomes several command lines
-//! ([`form`]). A *placeholder* (`PID`, `RATE`) gets an example value ([`EXAMPLES`]). A *mention* is
-//! a span of a program and one word (`netnice inetd`): it must parse, or its word must be a verb of
-//! the program. The parser must refuse a line whose comment begins with `# refused`.
+//! ([`usage_form`]). A *placeholder* (`PID`, `RATE`) gets an example value ([`EXAMPLES`]). A
+//! *mention* is a span of a program and one word (`netnice inetd`): it must parse, or its word must
+//! be a verb of the program. The parser must refuse a line whose comment begins with `# refused`.
 //!
 //! ```text
-//!  document ─▶ Snippet ─form─▶ lines ─words─▶ commands ─example─▶ Shown ─▶ the program's parser
+//!  document ─▶ Snippet ─usage_form─▶ lines ─shell─▶ commands ─example─▶ CommandLine
+//!                                                                          │
+//!                                                                the program's parser
 //! ```
 
 #![forbid(unsafe_code)]
 
-mod form;
 mod manual;
 mod markdown;
-mod words;
+mod shell;
+mod usage_form;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The programs whose command lines are extracted.
-pub const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 6] = [
     "netnice",
     "netniced",
     "netnice-driver",
@@ -44,9 +46,9 @@ pub const PROGRAMS: [&str; 6] = [
 
 /// One command line of a document, ready to be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct CommandLine {
     /// File and line: `docs/manual/share.md:13`.
-    pub place: String,
+    pub location: String,
     /// The text in the document, with its comment.
     pub text: String,
     /// The program and its arguments, with example values for placeholders.
@@ -61,36 +63,34 @@ pub struct Shown {
 
 /// Parses every command line of this program that the documents show. `parses` is the program's own
 /// parser, with all checks before the program acts; `verbs` are the first words that a mention may
-/// have. `least` gives the least number of places for groups of documents; a group is the beginning
-/// of a path, as in `("docs/", 40)`.
+/// have. `minimum` gives the least number of places with a command line for groups of documents; a
+/// group is the beginning of a path, as in `("docs/", 40)`.
 ///
 /// # Panics
 /// With a list of all errors: a line that the parser refuses, a line that it should refuse and does
-/// not, a group with too few places.
-pub fn judge(
+/// not, a group with too few places. Also if a document cannot be read.
+pub fn check(
     program: &str,
-    least: &[(&str, usize)],
+    minimum: &[(&str, usize)],
     verbs: &[String],
-    parses: impl Fn(&Shown) -> Result<(), String>,
+    parses: impl Fn(&CommandLine) -> Result<(), String>,
 ) {
-    let shown: Vec<Shown> = all()
+    let lines: Vec<CommandLine> = command_lines()
         .into_iter()
         .filter(|one| one.words[0] == program)
         .collect();
-    let complaints = complaints(&shown, least, verbs, parses);
+    let errors = errors(&lines, minimum, verbs, parses);
     assert!(
-        complaints.is_empty(),
-        "{} command line(s) of {program} in the documents are wrong:\n{}",
-        complaints.len(),
-        complaints.join("\n")
+        errors.is_empty(),
+        "{} errors in the command lines of {program} in the documents:\n{}",
+        errors.len(),
+        errors.join("\n")
     );
 }
 
-/// Every command line that the documents show.
-///
-/// # Panics
-/// If a document cannot be read, or if a line of it is no shell command (a quote is not closed).
-pub fn all() -> Vec<Shown> {
+/// Every command line that the documents show. Panics if a document cannot be read, or if a line of
+/// it is no shell command (a quote is not closed).
+fn command_lines() -> Vec<CommandLine> {
     let root = root();
     let mut found = Vec::new();
     for file in files(&root) {
@@ -112,33 +112,35 @@ struct Snippet {
     inline: bool,
 }
 
-fn complaints(
-    shown: &[Shown],
-    least: &[(&str, usize)],
+fn errors(
+    lines: &[CommandLine],
+    minimum: &[(&str, usize)],
     verbs: &[String],
-    parses: impl Fn(&Shown) -> Result<(), String>,
+    parses: impl Fn(&CommandLine) -> Result<(), String>,
 ) -> Vec<String> {
     let mut found = Vec::new();
-    for one in shown {
-        let says = match (parses(one), one.refused) {
+    for one in lines {
+        let error = match (parses(one), one.refused) {
             (Ok(()), false) | (Err(_), true) => continue,
-            (Ok(()), true) => "the comment says that it is refused, but it is not".to_owned(),
+            (Ok(()), true) => {
+                "the comment says that the program refuses it, but the parser accepts it".to_owned()
+            }
             (Err(_), false) if one.mention && verbs.contains(&one.words[1]) => continue,
             (Err(error), false) => error,
         };
         let read = one.words.join(" ");
-        let says = says.trim_end().replace('\n', "\n    ");
+        let error = error.trim_end().replace('\n', "\n    ");
         found.push(format!(
-            "{}: `{}`\n  read as: {read}\n  {}: {says}",
-            one.place, one.text, one.words[0]
+            "{}: `{}`\n  read as: {read}\n  {}: {error}",
+            one.location, one.text, one.words[0]
         ));
     }
-    for (group, least) in least {
-        let places = shown.iter().map(|one| &one.place);
+    for (group, minimum) in minimum {
+        let places = lines.iter().map(|one| &one.location);
         let places: BTreeSet<_> = places.filter(|place| place.starts_with(group)).collect();
-        if places.len() < *least {
+        if places.len() < *minimum {
             found.push(format!(
-                "{group}: {} places with a command line were found, and there are {least} at least",
+                "{group}: {} places have a command line; at least {minimum} are expected",
                 places.len()
             ));
         }
@@ -147,7 +149,7 @@ fn complaints(
 }
 
 /// The command lines of one document.
-fn of_text(name: &str, text: &str) -> Vec<Shown> {
+fn of_text(name: &str, text: &str) -> Vec<CommandLine> {
     let snippets = match name.ends_with(".md") {
         true => markdown::snippets(text),
         false => manual::snippets(text),
@@ -158,25 +160,25 @@ fn of_text(name: &str, text: &str) -> Vec<Shown> {
     found.collect()
 }
 
-fn of_snippet(name: &str, snippet: &Snippet) -> Vec<Shown> {
-    let place = format!("{name}:{}", snippet.line);
-    let (line, comment) = words::without_comment(without_prompt(&snippet.text));
-    let mut found: Vec<Shown> = Vec::new();
-    for typed in form::lines(line) {
-        let commands = match words::commands(&typed) {
+fn of_snippet(name: &str, snippet: &Snippet) -> Vec<CommandLine> {
+    let location = format!("{name}:{}", snippet.line);
+    let (line, comment) = shell::without_comment(without_prompt(&snippet.text));
+    let mut found: Vec<CommandLine> = Vec::new();
+    for typed in usage_form::lines(line) {
+        let commands = match shell::commands(&typed) {
             Ok(commands) => commands,
             // Blocks without a language may contain other text than shell commands.
             Err(_) if !begins_with_a_program(line) => continue,
-            Err(error) => panic!("{place}: `{line}`: {error}"),
+            Err(error) => panic!("{location}: `{line}`: {error}"),
         };
         for command in commands {
             let Some((settings, words)) = program_of(command) else {
                 continue;
             };
-            let one = Shown {
-                place: place.clone(),
+            let one = CommandLine {
+                location: location.clone(),
                 text: snippet.text.trim().to_owned(),
-                mention: words.len() == 2 && (snippet.inline || form::goes_on(line)),
+                mention: words.len() == 2 && (snippet.inline || usage_form::has_more_words(line)),
                 words: words.iter().map(|word| example(word)).collect(),
                 settings,
                 refused: comment.starts_with(REFUSED),

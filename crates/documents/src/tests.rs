@@ -2,8 +2,8 @@ use super::*;
 
 /// The words of each command line in a document.
 fn read(name: &str, text: &str) -> Vec<String> {
-    let shown = of_text(name, text);
-    shown.iter().map(|one| one.words.join(" ")).collect()
+    let lines = of_text(name, text);
+    lines.iter().map(|one| one.words.join(" ")).collect()
 }
 
 fn block(lines: &str) -> String {
@@ -15,7 +15,7 @@ fn in_block(lines: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_a_shell_would_run_is_found() {
+fn commands_that_a_shell_would_run_are_found() {
     for (line, wanted) in [
         ("netnice show", &["netnice show"][..]),
         ("$ netnice show   # all targets", &["netnice show"]),
@@ -54,12 +54,12 @@ fn what_a_shell_would_run_is_found() {
 
 #[test]
 #[should_panic(expected = "docs/a.md:4: `netnice set 'a`: a ' is not closed")]
-fn a_command_that_is_no_shell_text_is_told() {
+fn an_unclosed_quote_is_an_error_with_its_place() {
     in_block("netnice set 'a");
 }
 
 #[test]
-fn a_form_is_each_of_its_parts_alone() {
+fn a_usage_form_becomes_one_line_for_each_part() {
     for (form, wanted) in [
         (
             "netnice top [-d TIME] [--once | -n N]",
@@ -103,7 +103,7 @@ fn a_form_is_each_of_its_parts_alone() {
 }
 
 #[test]
-fn a_placeholder_is_a_word_of_capitals_in_the_table() {
+fn placeholders_of_the_table_get_example_values() {
     for (word, wanted) in [
         ("--weight=N", "--weight=7"),
         ("@RATE", "@4mbit"),
@@ -118,11 +118,12 @@ fn a_placeholder_is_a_word_of_capitals_in_the_table() {
 
 #[test]
 fn spans_of_a_sentence_are_lines_or_mentions() {
-    let text = "Type `netnice set pid:7 --up 4mbit`, or\n`netnice\ninetd`; `netnice` runs, `cargo xtask miri [FILTER]`.\n\n| `make test` |\n|---|\n";
-    let shown = of_text("docs/a.md", text);
-    let short: Vec<_> = shown
+    let text = "Type `netnice set pid:7 --up 4mbit`, or\n`netnice\ninetd`; `netnice` runs, \
+                `cargo xtask miri [FILTER]`.\n\n| `make test` |\n|---|\n";
+    let lines = of_text("docs/a.md", text);
+    let short: Vec<_> = lines
         .iter()
-        .map(|one| (one.place.as_str(), one.words.join(" "), one.mention))
+        .map(|one| (one.location.as_str(), one.words.join(" "), one.mention))
         .collect();
     let wanted = [
         ("docs/a.md:1", "netnice set pid:7 --up 4mbit", false),
@@ -142,7 +143,7 @@ fn blocks_of_other_languages_are_not_read() {
 }
 
 #[test]
-fn a_page_shows_its_synopsis_examples_and_bold_lines() {
+fn a_manual_page_yields_its_synopsis_examples_and_bold_lines() {
     let page = r#".TH NETNICED 8
 .SH NAME
 netniced \- keeps
@@ -164,10 +165,10 @@ netnice show
 .EE
 .BI \-\-linger " TIME"
 "#;
-    let shown = of_text("packaging/a.8", page);
-    let short: Vec<_> = shown
+    let lines = of_text("packaging/a.8", page);
+    let short: Vec<_> = lines
         .iter()
-        .map(|one| format!("{}: {}", one.place, one.words.join(" ")))
+        .map(|one| format!("{}: {}", one.location, one.words.join(" ")))
         .collect();
     let wanted = [
         "packaging/a.8:5: netniced",
@@ -182,7 +183,7 @@ netnice show
 }
 
 /// A parser that accepts `show` and `set TARGET`.
-fn parses(one: &Shown) -> Result<(), String> {
+fn parses(one: &CommandLine) -> Result<(), String> {
     match one.words[1..]
         .iter()
         .map(String::as_str)
@@ -193,45 +194,48 @@ fn parses(one: &Shown) -> Result<(), String> {
     }
 }
 
-fn complained(text: &str, least: &[(&str, usize)]) -> Vec<String> {
+fn errors_of(text: &str, minimum: &[(&str, usize)]) -> Vec<String> {
     let verbs = ["show", "set"].map(str::to_owned);
-    complaints(&of_text("docs/a.md", text), least, &verbs, parses)
+    errors(&of_text("docs/a.md", text), minimum, &verbs, parses)
 }
 
 #[test]
-fn a_line_that_does_not_parse_is_told_with_its_place() {
-    assert_eq!(complained(&block("netnice show"), &[("docs/", 1)]), [""; 0]);
+fn a_line_that_does_not_parse_is_reported_with_its_place() {
+    assert_eq!(errors_of(&block("netnice show"), &[("docs/", 1)]), [""; 0]);
     let wanted = "docs/a.md:5: `netnice shwo PID`\n  read as: netnice shwo 1\n  netnice: what?";
     assert_eq!(
-        complained(&block("netnice show\nnetnice shwo PID"), &[]),
+        errors_of(&block("netnice show\nnetnice shwo PID"), &[]),
         [wanted]
     );
     // A line of its own is an error; in a sentence it names the verb.
-    assert_eq!(complained(&block("netnice set"), &[]).len(), 1);
-    assert_eq!(complained("`netnice set`", &[]), [""; 0]);
-    assert_eq!(complained("`netnice sit`", &[]).len(), 1);
-    assert_eq!(complained("`netnice show 7`", &[]).len(), 1);
+    assert_eq!(errors_of(&block("netnice set"), &[]).len(), 1);
+    assert_eq!(errors_of("`netnice set`", &[]), [""; 0]);
+    assert_eq!(errors_of("`netnice sit`", &[]).len(), 1);
+    assert_eq!(errors_of("`netnice show 7`", &[]).len(), 1);
 }
 
 #[test]
-fn a_line_that_is_to_be_refused_is_refused() {
+fn a_line_marked_as_refused_must_be_refused() {
     assert_eq!(
-        complained(&block("netnice shwo   # refused: no verb"), &[]),
+        errors_of(&block("netnice shwo   # refused: no verb"), &[]),
         [""; 0]
     );
-    let found = complained(&block("netnice show   # refused"), &[]);
-    assert!(found[0].contains("says that it is refused"), "{found:?}");
+    let found = errors_of(&block("netnice show   # refused"), &[]);
+    assert!(
+        found[0].contains("says that the program refuses it"),
+        "{found:?}"
+    );
 }
 
 #[test]
-fn too_few_lines_are_a_complaint() {
+fn too_few_lines_are_an_error() {
     let text = block("netnice show\nnetnice set 7");
-    assert_eq!(complained(&text, &[("docs/", 2)]), [""; 0]);
-    let found = complained(&text, &[("docs/", 3), ("README.md", 1)]);
+    assert_eq!(errors_of(&text, &[("docs/", 2)]), [""; 0]);
+    let found = errors_of(&text, &[("docs/", 3), ("README.md", 1)]);
     assert_eq!(found.len(), 2, "{found:?}");
     // The lines of a form are one place.
     assert_eq!(
-        complained(&block("netnice set TARGET[x]"), &[("docs/", 2)]).len(),
+        errors_of(&block("netnice set TARGET[x]"), &[("docs/", 2)]).len(),
         1
     );
 }

@@ -28,7 +28,7 @@ use std::time::Duration;
 use std::{io, mem};
 
 use netnice_core::units::{Instant, Nanos};
-use netnice_ring::bell::Ringer;
+use netnice_ring::doorbell::Notifier;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::serve::{monotonic, processor_time};
@@ -60,7 +60,7 @@ pub struct Belfry(JoinHandle<()>);
 
 /// A program's doorbell.
 pub struct Bell {
-    ringer: Ringer,
+    ringer: Notifier,
     mark: Arc<Mark>,
     /// The packet thread writes this doorbell itself.
     itself: bool,
@@ -76,7 +76,7 @@ struct Mark {
 }
 
 struct Job {
-    ringer: Ringer,
+    ringer: Notifier,
     mark: Arc<Mark>,
 }
 
@@ -104,7 +104,7 @@ impl Bells {
     }
 
     /// The doorbell of a program of the user `uid`.
-    pub fn bell(&self, ringer: Ringer, uid: u32) -> Bell {
+    pub fn bell(&self, ringer: Notifier, uid: u32) -> Bell {
         Bell {
             ringer,
             mark: Arc::new(Mark {
@@ -119,7 +119,7 @@ impl Bells {
     /// Notifies a program if it sleeps.
     #[inline]
     pub fn ring(&mut self, bell: &mut Bell) {
-        if bell.ringer.claim() {
+        if bell.ringer.take_flag() {
             self.strike(bell);
         }
     }
@@ -127,11 +127,11 @@ impl Bells {
     /// Notifies a program, whether it sleeps or not.
     pub fn strike(&mut self, bell: &mut Bell) {
         if self.other.is_none() {
-            return bell.ringer.strike();
+            return bell.ringer.signal();
         }
         let now = monotonic();
         if self.rings_itself(bell, now) {
-            bell.ringer.strike();
+            bell.ringer.signal();
             let took = Nanos(monotonic().0.saturating_sub(now.0));
             if took > DEAR {
                 self.was_dear(bell, now);
@@ -150,7 +150,7 @@ impl Bells {
         if queue.is_none_or(|queue| queue.push(job).is_err()) {
             // The queue is full (more programs than descriptors allow) or the thread has ended.
             bell.mark.waits.store(false, Ordering::Release);
-            bell.ringer.strike();
+            bell.ringer.signal();
         }
         other.thread.unpark();
     }
@@ -220,7 +220,7 @@ impl Job {
         // First: news after this point makes a new request.
         self.mark.waits.store(false, Ordering::Release);
         let began = processor_time();
-        self.ringer.strike();
+        self.ringer.signal();
         let took = Nanos(processor_time().saturating_sub(began));
         if took > DEAR {
             self.mark.short.store(0, Ordering::Relaxed);

@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use netnice_api::driver::{DriverAnswer, DriverCall, DriverEvent, DriverRequest, DriverWord};
+use netnice_api::driver::{DriverCall, DriverEvent, DriverMessage, DriverReply, DriverRequest};
 use netnice_kernel::netlink::Listener;
 use netnice_ring::layout::Budget;
 use rustix::event::{Timespec, epoll};
@@ -120,7 +120,7 @@ impl Control {
     pub fn run(&mut self) -> Result<(), ControlError> {
         let served = self.serve();
         if let Err(ControlError::Lost(why)) = &served {
-            let _ = self.tell(&DriverEvent::Lost { why: why.clone() });
+            let _ = self.tell(&DriverEvent::InterfaceLost { why: why.clone() });
         }
         let stopped = self.registry.stop();
         served?;
@@ -185,7 +185,7 @@ impl Control {
                 // The program may be detached already.
                 if self.registry.has_ended(program) {
                     self.registry.detach(program)?;
-                    self.tell(&DriverEvent::Gone { program })?;
+                    self.tell(&DriverEvent::ProgramEnded { program })?;
                 }
             }
         }
@@ -256,61 +256,61 @@ impl Control {
         connection: &mut Connection,
     ) -> Result<Result<(), EndOf>, ControlError> {
         let mut descriptors = Vec::new();
-        let answered = match call.ask {
+        let answered = match call.request {
             DriverRequest::Attach {
                 pid,
                 uid,
                 flows,
                 bytes,
-                most,
+                memory_limit,
             } => {
                 let budget = Budget { flows, bytes };
                 let guest = Guest {
                     pid,
                     uid,
-                    most: most.unwrap_or(u64::MAX),
+                    most: memory_limit.unwrap_or(u64::MAX),
                 };
                 let attached = self
                     .registry
                     .attach(&guest, budget, connection.take_descriptor());
                 attached.map(|attached| {
                     descriptors = attached.descriptors;
-                    DriverAnswer::Attached {
+                    DriverReply::Attached {
                         program: attached.program,
                     }
                 })
             }
             DriverRequest::Stop => {
                 self.ends = true;
-                self.registry.stop().map(|()| DriverAnswer::Done)
+                self.registry.stop().map(|()| DriverReply::Done)
             }
             other => self.carry_out(other),
         };
         let answer = match answered {
             Ok(answer) => answer,
             Err(why @ RegistryError::Ended(Ended)) => return Err(why.into()),
-            Err(why) => DriverAnswer::Failed {
+            Err(why) => DriverReply::Failed {
                 why: why.to_string(),
             },
         };
         // A call for a flow of a disconnected program fails. The event with the reason goes out
         // before.
-        let word = DriverWord::Answer {
+        let word = DriverMessage::Reply {
             id: call.id,
-            answer,
+            reply: answer,
         };
         Ok(connection.say(&word, descriptors))
     }
 
-    fn carry_out(&mut self, ask: DriverRequest) -> Result<DriverAnswer, RegistryError> {
-        let done = |()| DriverAnswer::Done;
+    fn carry_out(&mut self, ask: DriverRequest) -> Result<DriverReply, RegistryError> {
+        let done = |()| DriverReply::Done;
         let registry = &mut self.registry;
         match ask {
             DriverRequest::Wire { rate, overhead } => registry.rewire(rate, overhead).map(done),
             DriverRequest::Detach { program } => registry.detach(program).map(done),
             DriverRequest::Open(flow) => {
                 let (flow, place) = registry.open(*flow)?;
-                Ok(DriverAnswer::Opened {
+                Ok(DriverReply::Opened {
                     flow,
                     slot: place.slot,
                     offset: place.offset,
@@ -328,12 +328,12 @@ impl Control {
             } => registry.readdress(flow, next_hop, mtu).map(done),
             DriverRequest::Close { flow } => {
                 let counts = registry.close(flow)?;
-                Ok(DriverAnswer::Closed(Box::new(counts)))
+                Ok(DriverReply::Closed(Box::new(counts)))
             }
             DriverRequest::Discard { patterns } => registry.discard(&patterns).map(done),
-            DriverRequest::Census => Ok(DriverAnswer::Census(Box::new(registry.census()?))),
-            DriverRequest::Totals => Ok(DriverAnswer::Totals(registry.totals()?)),
-            DriverRequest::Attach { .. } | DriverRequest::Stop => Ok(DriverAnswer::Done),
+            DriverRequest::Census => Ok(DriverReply::Census(Box::new(registry.census()?))),
+            DriverRequest::Totals => Ok(DriverReply::Totals(registry.totals()?)),
+            DriverRequest::Attach { .. } | DriverRequest::Stop => Ok(DriverReply::Done),
         }
     }
 
@@ -368,14 +368,14 @@ impl Control {
     fn pass_on_expelled(&mut self) -> Result<(), ControlError> {
         while let Some((program, why)) = self.registry.poll_expelled()? {
             tracing::warn!(program, %why, "expelled");
-            self.tell(&DriverEvent::Expelled { program, why })?;
+            self.tell(&DriverEvent::ProgramDisconnected { program, why })?;
         }
         Ok(())
     }
 
     /// Sends an event to all connections.
     fn tell(&mut self, event: &DriverEvent) -> Result<(), ControlError> {
-        let word = DriverWord::Event(event.clone());
+        let word = DriverMessage::Event(event.clone());
         for (number, mut connection) in std::mem::take(&mut self.connections) {
             match connection.say(&word, Vec::new()) {
                 Ok(()) => {

@@ -30,7 +30,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use netnice_core::units::Instant;
 use netnice_kernel::KernelError;
-use netnice_kernel::direct::{Direct, MAX_QUEUES};
+use netnice_kernel::direct::{MAX_QUEUES, XdpProgram};
 
 use crate::demux::FlowNo;
 use crate::frame::Mac;
@@ -248,7 +248,7 @@ impl Link {
 
     fn by_xdp(
         interface: &Interface,
-        (link, program): (XdpLink, Direct),
+        (link, program): (XdpLink, XdpProgram),
         mode: Mode,
     ) -> (Link, Ear) {
         let link = Link {

@@ -117,7 +117,7 @@ mod tests {
             ("docs/manual/operations.md", 1),
             ("packaging/netnice-driver.8", 1),
         ];
-        netnice_documents::judge("netnice-driver", &least, &[], |shown| {
+        netnice_documents::check("netnice-driver", &least, &[], |shown| {
             let read = Arguments::try_parse_from(&shown.words);
             read.map(drop).map_err(|error| error.to_string())
         });

@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netnice_core::sched::{Service, Wire};
-use netnice_ring::driver::{Cleared, Client, Prepared, Reserved, Unprepared};
+use netnice_ring::driver::{Cleared, Prepared, ProgramMemory, Reserved, Unprepared};
 use netnice_ring::layout::Shape;
 use netnice_ring::ledger::Balance;
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -39,7 +39,7 @@ pub enum Order {
     /// Reserves a number for a program that is attached later.
     Expect,
     /// Attaches a program: the reserved number, its memory, its user.
-    Attach(ProgramNo, Box<Client>, u32),
+    Attach(ProgramNo, Box<ProgramMemory>, u32),
     /// Detaches a program and closes its flows.
     Detach(ProgramNo),
     /// Reserves a place for a new flow in the program's memory.
@@ -78,7 +78,7 @@ pub enum Report {
     /// The number that was reserved for a program.
     Expected(ProgramNo),
     /// The memory of a detached program; `None` if the program was detached before.
-    Detached(Option<Box<Client>>),
+    Detached(Option<Box<ProgramMemory>>),
     /// A place for a flow, without pages.
     Reserved(Box<Reserved>),
     /// The flow is open.
@@ -176,7 +176,7 @@ impl Orders {
     /// # Errors
     /// If the packet thread has ended. The inner error is the reason why the program is not
     /// attached.
-    pub fn attach(&mut self, client: Client) -> Result<Result<ProgramNo, String>, Ended> {
+    pub fn attach(&mut self, client: ProgramMemory) -> Result<Result<ProgramNo, String>, Ended> {
         let Report::Expected(program) = self.give(Order::Expect)? else {
             return Ok(Err(OTHERWISE.to_owned()));
         };
@@ -191,7 +191,7 @@ impl Orders {
     pub fn attach_as(
         &mut self,
         program: ProgramNo,
-        client: Client,
+        client: ProgramMemory,
         uid: u32,
     ) -> Result<Result<(), String>, Ended> {
         match self.give(Order::Attach(program, Box::new(client), uid))? {
@@ -227,7 +227,7 @@ impl Orders {
     }
 
     /// Detaches a program and drops pending reports that it was disconnected.
-    pub fn detach(&mut self, program: ProgramNo) -> Result<Option<Box<Client>>, Ended> {
+    pub fn detach(&mut self, program: ProgramNo) -> Result<Option<Box<ProgramMemory>>, Ended> {
         let report = self.give(Order::Detach(program))?;
         self.expelled.retain(|expelled| expelled.program != program);
         match report {

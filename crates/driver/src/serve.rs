@@ -29,7 +29,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::{io, mem, thread};
 
 use netnice_core::units::{Instant, Nanos};
-use netnice_ring::driver::Client;
+use netnice_ring::driver::ProgramMemory;
 use rustix::event::epoll;
 
 use crate::demux::FlowNo;
@@ -103,7 +103,12 @@ impl Server {
     }
 
     /// Attaches a program under its reserved number. A failure releases the number.
-    pub fn attach_as(&mut self, program: ProgramNo, client: Client, uid: u32) -> io::Result<()> {
+    pub fn attach_as(
+        &mut self,
+        program: ProgramNo,
+        client: ProgramMemory,
+        uid: u32,
+    ) -> io::Result<()> {
         if !self.turn.attach_as(program, client, uid) {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -116,10 +121,10 @@ impl Server {
 
     /// Detaches a program and closes its flows. Returns the program's memory, which takes long to
     /// drop.
-    pub fn detach(&mut self, program: ProgramNo) -> Option<Client> {
+    pub fn detach(&mut self, program: ProgramNo) -> Option<ProgramMemory> {
         let client = self.turn.detach(program, monotonic())?;
         // The program has a copy of its doorbell, which it could go on writing.
-        let _ = epoll::delete(&self.watched, client.bell());
+        let _ = epoll::delete(&self.watched, client.doorbell());
         Some(client)
     }
 
@@ -480,7 +485,7 @@ const RECEIVE: usize = 64;
 /// Other flows' received frames are delayed by as much.
 const GATHER: u64 = 100_000;
 /// Each write of a doorbell is reported once. The doorbell is never read, see
-/// [`netnice_ring::bell`].
+/// [`netnice_ring::doorbell`].
 const RINGS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 /// Event numbers other than those of programs.
 const LINK: u64 = u64::MAX;

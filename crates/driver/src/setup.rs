@@ -3,12 +3,12 @@
 
 use std::net::SocketAddr;
 
-use netnice_api::direct::{ShapeDoc, Speaks};
+use netnice_api::direct::{Endpoint, ShapeDoc};
 use netnice_api::driver::{DriverFlow, FlowCounts, FramesDoc};
 use netnice_core::contract::{Contract, ContractError};
 use netnice_core::sched::{NotServed, Service};
 use netnice_core::units::Nanos;
-use netnice_kernel::direct::Claim;
+use netnice_kernel::direct::FrameMatch;
 use netnice_ring::layout::Shape;
 
 use crate::demux::{Match, Reassembly};
@@ -47,9 +47,9 @@ pub enum SetupError {
 }
 
 /// A flow's parameters for the datapath, and its claim on received frames.
-pub fn flow(asked: &DriverFlow, mac: Mac, mtu: u32) -> Result<(Open, Claim), SetupError> {
-    let (sends, what, claim) = speaks(&asked.speaks)?;
-    let share = match asked.receive_share {
+pub fn flow(asked: &DriverFlow, mac: Mac, mtu: u32) -> Result<(Open, FrameMatch), SetupError> {
+    let (sends, what, claim) = speaks(&asked.endpoint)?;
+    let share = match asked.receive_budget {
         Some(part) if part > MILLION => return Err(SetupError::Share(part)),
         part => part.map(|part| Share::new(part, SHARE_BURST)),
     };
@@ -113,13 +113,13 @@ pub fn counts(counters: &Counters) -> FlowCounts {
         delivered: counters.delivered,
         delivered_bytes: counters.delivered_bytes,
         no_buffer: counters.no_buffer,
-        too_short: counters.too_short,
+        buffer_too_short: counters.too_short,
         over_share: counters.over_share,
         out_of_order: counters.out_of_order,
         receiving_ns: counters.receiving,
         lateness: counters.lateness[..used.map_or(0, |last| last + 1)].to_vec(),
-        waited_sum: counters.waited_sum,
-        waited_most: counters.waited_most,
+        queue_delay_sum: counters.waited_sum,
+        queue_delay_max: counters.waited_most,
     }
 }
 
@@ -150,9 +150,9 @@ fn shape(asked: &ShapeDoc) -> Shape {
     }
 }
 
-fn speaks(asked: &Speaks) -> Result<(Sends, Match, Claim), SetupError> {
+fn speaks(asked: &Endpoint) -> Result<(Sends, Match, FrameMatch), SetupError> {
     let transport = Transport::Udp;
-    let ends = |local: SocketAddr, remote: Option<SocketAddr>| Claim::Ends {
+    let ends = |local: SocketAddr, remote: Option<SocketAddr>| FrameMatch::Endpoints {
         protocol: transport.number(),
         local: (local.ip(), local.port()),
         remote: remote.map(|remote| (remote.ip(), remote.port())),
@@ -163,7 +163,7 @@ fn speaks(asked: &Speaks) -> Result<(Sends, Match, Claim), SetupError> {
         remote,
     };
     Ok(match asked {
-        Speaks::Udp { local, remote } => {
+        Endpoint::Udp { local, remote } => {
             let what = match *remote {
                 Some(remote) => Match::Connected {
                     transport,
@@ -177,14 +177,14 @@ fn speaks(asked: &Speaks) -> Result<(Sends, Match, Claim), SetupError> {
             };
             (ports(*local, *remote), what, ends(*local, *remote))
         }
-        Speaks::Group { local, group } => {
+        Endpoint::Group { local, group } => {
             let what = Match::Group {
                 transport,
                 group: *group,
             };
             (ports(*local, Some(*group)), what, ends(*group, None))
         }
-        Speaks::Protocol {
+        Endpoint::Protocol {
             number,
             local,
             remote,
@@ -203,15 +203,15 @@ fn speaks(asked: &Speaks) -> Result<(Sends, Match, Claim), SetupError> {
                 pattern: compiled(pattern)?,
             };
             let protocol = *number;
-            (sends, what, Claim::Host { protocol, local })
+            (sends, what, FrameMatch::Protocol { protocol, local })
         }
-        Speaks::EtherType { number, pattern } => {
+        Endpoint::EtherType { number, pattern } => {
             let kind = EtherType::new(*number)?;
             let what = Match::EtherType {
                 kind,
                 pattern: compiled(pattern)?,
             };
-            (Sends::EtherType(kind), what, Claim::Kind(*number))
+            (Sends::EtherType(kind), what, FrameMatch::EtherType(*number))
         }
     })
 }

@@ -35,11 +35,11 @@ use netnice_core::contract::Slice;
 use netnice_core::prefetch;
 use netnice_core::sched::{Class, Departure, FlowId, Misuse, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos};
-use netnice_ring::breach::Breach;
-use netnice_ring::driver::{Cleared, Client, Loss, Prepared, Reserved, Taken, Unprepared};
-use netnice_ring::layout::{Place, Shape};
+use netnice_ring::driver::{Cleared, Loss, Prepared, ProgramMemory, Reserved, Taken, Unprepared};
+use netnice_ring::layout::{FlowLocation, Shape};
 use netnice_ring::ledger::Balance;
 use netnice_ring::record::{Record, Status};
+use netnice_ring::violation::ProtocolViolation;
 
 use calls::Calls;
 pub use flow::{Counters, LATENESS, Open, Opened};
@@ -78,7 +78,7 @@ pub struct Turn {
     looked: usize,
     /// Packets that leave in this iteration, in order.
     departures: Vec<Leaves>,
-    broken: Vec<(ProgramNo, Breach)>,
+    broken: Vec<(ProgramNo, ProtocolViolation)>,
     /// Programs whose doorbells to ignore, with the end of that time.
     muted: Vec<(ProgramNo, Instant)>,
     expelled: Vec<Expelled>,
@@ -140,7 +140,7 @@ impl Turn {
     }
 
     /// Attaches a program with this memory.
-    pub fn attach(&mut self, client: Client) -> ProgramNo {
+    pub fn attach(&mut self, client: ProgramMemory) -> ProgramNo {
         let number = self.expect();
         self.attach_as(number, client, 0);
         number
@@ -148,9 +148,9 @@ impl Turn {
 
     /// Attaches the program with this reserved number, for the user `uid`. False if the number is
     /// not reserved (any more).
-    pub fn attach_as(&mut self, number: ProgramNo, client: Client, uid: u32) -> bool {
+    pub fn attach_as(&mut self, number: ProgramNo, client: ProgramMemory, uid: u32) -> bool {
         let program = Program {
-            bell: self.bells.bell(client.ringer(), uid),
+            bell: self.bells.bell(client.notifier(), uid),
             client,
             slots: Vec::new(),
             receivers: Crowd::default(),
@@ -164,13 +164,13 @@ impl Turn {
     }
 
     /// A program's memory and doorbells.
-    pub fn client(&mut self, program: ProgramNo) -> Option<&mut Client> {
+    pub fn client(&mut self, program: ProgramNo) -> Option<&mut ProgramMemory> {
         let known = self.programs.get_mut(program)?;
         Some(&mut known.client)
     }
 
     /// Detaches a program and closes its flows. Returns its memory, which takes long to drop.
-    pub fn detach(&mut self, program: ProgramNo, now: Instant) -> Option<Client> {
+    pub fn detach(&mut self, program: ProgramNo, now: Instant) -> Option<ProgramMemory> {
         let theirs: Vec<FlowNo> = self.flows_of(program).collect();
         for flow in theirs {
             self.close(flow, now);
@@ -252,12 +252,12 @@ impl Turn {
         let known = known.ok_or(OpenError::Gone(program))?;
         let room = match room {
             Ok(room) => room,
-            Err(Unprepared { place, why }) => {
-                known.client.vacate(place);
+            Err(Unprepared { location, why }) => {
+                known.client.vacate(location);
                 return Err(why.into());
             }
         };
-        let place = room.place();
+        let place = room.location();
         let ready = match (known.expelled, Template::new(&open.sender)) {
             (true, _) => Err(OpenError::Gone(program)),
             (false, template) => template.map_err(OpenError::from),
@@ -491,7 +491,7 @@ impl Turn {
                 continue;
             };
             known.expelled = true;
-            known.client.condemn(&breach);
+            known.client.mark_disconnected(&breach);
             self.bells.strike(&mut known.bell);
             for number in known.slots.iter().flatten() {
                 if let Some(Some(flow)) = self.flows.get_mut(*number as usize) {
@@ -542,7 +542,7 @@ impl Turn {
             if let Some(Some(flow)) =
                 ahead(&news, at, NEAR).and_then(|number| self.flows.get(number))
             {
-                flow.ring.soon();
+                flow.ring.prefetch();
             }
             if let Some(flow) = ahead(&news, at, FAR).and_then(|number| self.flows.get(number)) {
                 prefetch::whole(flow);
@@ -615,12 +615,12 @@ impl Turn {
             flow.head = None;
             return true;
         }
-        flow.ring.soon();
+        flow.ring.prefetch();
         if flow.touch() {
             touched.push(number as u32);
         }
         if let Some(head) = flow.follow(behind) {
-            flow.ring.soon_read(&head);
+            flow.ring.prefetch_read(&head);
             let since = std::mem::replace(&mut flow.since, now);
             departures.push(Leaves {
                 departure,

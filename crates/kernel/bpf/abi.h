@@ -17,9 +17,9 @@
 #define STAGE_CAP_UP 0
 #define STAGE_CAP_DOWN 1
 #define STAGE_LINK_DOWN 2
-#define STAGE_SEEN 3		/* no stage: the interface over this one handled the packet */
-#define STAGE_BOX_UP 4		/* the cap stage; the packet came from a container */
-#define STAGE_BOX_DOWN 5	/* the cap stage; the packet goes to a container */
+#define STAGE_HANDLED 3		/* no stage: the interface over this one handled the packet */
+#define STAGE_CONTAINER_UP 4	/* the cap stage; the packet came from a container */
+#define STAGE_CONTAINER_DOWN 5	/* the cap stage; the packet goes to a container */
 
 /* iface.flags */
 #define IFACE_LOOPBACK 1
@@ -32,7 +32,7 @@
 
 #define MAX_TARGETS 8190
 #define MAX_PROCESSES 262144	/* the daemon raises this to what the machine can run */
-#define MAX_STRAYS 65536
+#define MAX_COOKIES 65536
 #define MAX_IFACES 4096
 #define MAX_SLOTS 24576
 #define MAX_LINK_CLASSES 65536
@@ -74,10 +74,10 @@ struct iface {
 	__u16 slot_link;	/* tc_index that returns a packet from the receive stage to ingress */
 	__u16 flags;		/* IFACE_* */
 	__u32 link_stage;	/* interface index of this link's own receive stage */
-	__u16 slot_seen;	/* tc_index of a packet from an interface over this one */
-	__u16 slot_below;	/* slot_seen of the interface below this one; 0: none */
-	__u16 slot_box_up;	/* tc_index that returns a container's packet to ingress */
-	__u16 slot_box_down;	/* tc_index that returns a packet for a container to egress */
+	__u16 slot_handled;	/* tc_index of a packet from an interface over this one */
+	__u16 slot_below;	/* slot_handled of the interface below this one; 0: none */
+	__u16 slot_container_up;	/* tc_index that returns a container's packet to ingress */
+	__u16 slot_container_down;	/* tc_index that returns a packet for a container to egress */
 	struct leaf rest[2];	/* by direction: class of traffic without a target, if managed */
 };
 
@@ -89,28 +89,28 @@ struct slot {
 
 /* procs: thread-group id -> the targets of its new sockets. 0: none. */
 struct proc {
-	__u32 own;		/* target defined by pid, by run or by name */
+	__u32 process;		/* target defined by pid, by run or by name */
 	__u32 app;		/* target defined by executable */
 };
 
-/* sock_owns: a socket's owner. stray_owns: by cookie, the owner of a socket whose option memory
- * (net.core.optmem_max) has no room for a tag. An entry there counts more than the tag. */
-struct sock_own {
-	__u32 own;
+/* sock_owners: a socket's owner. cookie_owners: by cookie, the owner of a socket whose option
+ * memory (net.core.optmem_max) has no room for a tag. An entry there overrides the tag. */
+struct sock_owner {
+	__u32 process;
 	__u32 app;
 	__u32 uid;
-	__u32 inode;		/* in stray_owns: the socket's inode, to detect that it is gone */
+	__u32 inode;		/* in cookie_owners: the socket's inode, to detect that it is gone */
 };
 
 /* sock_cgroups: the cgroup target of a socket, valid while the generation is the current one.
- * stray_groups: the same, by the socket's cookie, of sockets that have no room for a tag. */
+ * cookie_cgroups: the same, by the socket's cookie, of sockets that have no room for a tag. */
 struct sock_cgroup {
 	__u32 target;
 	__u32 generation;
 };
 
-/* awaited: name of a cgroup that will belong to a target -> target. Either the path from the
- * root on, or the last name alone, which stands for a cgroup of that name below nothing but slices. */
+/* expected_groups: name of a cgroup that will belong to a target -> target. The name is the path
+ * from the root, or the last component alone for a cgroup that has only slices above it. */
 struct group_name {
 	__u64 text[32];		/* padded with zeros */
 };
@@ -132,7 +132,7 @@ struct settings {
 	__u32 targets;		/* number of targets */
 	__u32 links;		/* number of managed links */
 	__u32 containers;	/* number of containers that are targets */
-	__u32 strays;		/* whether stray_owns may hold a socket */
+	__u32 cookie_owners;	/* whether the map cookie_owners may have entries */
 	__u32 key[2];		/* random; a packet returned by a stage carries it in cb */
 };
 
@@ -178,15 +178,15 @@ struct window {
 struct event {
 	__u32 kind;		/* EVENT_* */
 	__u32 tgid;
-	__u32 own;
+	__u32 process;
 	__u32 app;
 };
 
 #define EVENT_EXIT 1
 
 /* counts: what the programs count for the daemon, by index. */
-#define COUNT_LOST_FORKS 0	/* children that could not join their parent's targets */
-#define COUNT_STRAY_GROUPS 1	/* entries made in stray_groups since it was last empty */
+#define COUNT_MISSED_FORKS 0	/* children that could not join their parent's targets */
+#define COUNT_COOKIE_CGROUPS 1	/* entries made in cookie_cgroups since it was last empty */
 #define COUNTS 2
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Selects the frames that go to direct flows instead of the kernel's own stack. Frames to this
- * station whose endpoints, protocol or EtherType are registered go to the driver's socket. All
+ * interface whose endpoints, protocol or EtherType are registered go to the driver's socket. All
  * other frames pass to the kernel, and so do frames that this program cannot parse. If the frame's
  * queue has no socket, the frame passes. A flow that has used up its share of the driver's time is
  * suspended for a while: this program drops its frames, at the cost of their sender or of the
@@ -23,18 +23,18 @@
 #include "direct.h"
 #include "map.h"
 
-_Static_assert(sizeof(struct direct_ends) == 40, "direct_ends");
-_Static_assert(sizeof(struct direct_host) == 20, "direct_host");
-_Static_assert(sizeof(struct direct_part) == 40, "direct_part");
-_Static_assert(sizeof(struct direct_owner) == 16, "direct_owner");
-_Static_assert(sizeof(struct direct_station) == 8, "direct_station");
+_Static_assert(sizeof(struct direct_endpoints) == 40, "direct_endpoints");
+_Static_assert(sizeof(struct direct_protocol) == 20, "direct_protocol");
+_Static_assert(sizeof(struct direct_datagram) == 40, "direct_datagram");
+_Static_assert(sizeof(struct direct_decision) == 16, "direct_decision");
+_Static_assert(sizeof(struct direct_mac) == 8, "direct_mac");
 _Static_assert(sizeof(struct direct_gate) == 16, "direct_gate");
 
-MAP(BPF_MAP_TYPE_ARRAY, 1, __u32, struct direct_station, 0, station);
-MAP(BPF_MAP_TYPE_HASH, MAX_ENDS, struct direct_ends, __u32, BPF_F_NO_PREALLOC, ends);
-MAP(BPF_MAP_TYPE_HASH, MAX_HOSTS, struct direct_host, __u32, BPF_F_NO_PREALLOC, hosts);
-MAP(BPF_MAP_TYPE_HASH, MAX_KINDS, __u16, __u32, BPF_F_NO_PREALLOC, kinds);
-MAP(BPF_MAP_TYPE_LRU_HASH, MAX_PARTS, struct direct_part, struct direct_owner, 0, parts);
+MAP(BPF_MAP_TYPE_ARRAY, 1, __u32, struct direct_mac, 0, own_mac);
+MAP(BPF_MAP_TYPE_HASH, MAX_ENDPOINTS, struct direct_endpoints, __u32, BPF_F_NO_PREALLOC, endpoints);
+MAP(BPF_MAP_TYPE_HASH, MAX_PROTOCOLS, struct direct_protocol, __u32, BPF_F_NO_PREALLOC, protocols);
+MAP(BPF_MAP_TYPE_HASH, MAX_ETHERTYPES, __u16, __u32, BPF_F_NO_PREALLOC, ethertypes);
+MAP(BPF_MAP_TYPE_LRU_HASH, MAX_DATAGRAMS, struct direct_datagram, struct direct_decision, 0, datagrams);
 MAP(BPF_MAP_TYPE_XSKMAP, MAX_QUEUES, __u32, __u32, 0, sockets);
 MAP(BPF_MAP_TYPE_ARRAY, MAX_GATES, __u32, struct direct_gate, BPF_F_MMAPABLE, gates);
 
@@ -46,17 +46,17 @@ MAP(BPF_MAP_TYPE_ARRAY, MAX_GATES, __u32, struct direct_gate, BPF_F_MMAPABLE, ga
 
 /* The fields of the headers of one packet. */
 struct packet {
-	struct direct_ends ends; /* endpoints, as for a protocol with ports */
+	struct direct_endpoints endpoints; /* as for a protocol with ports */
 	__u32 id;
-	bool part; /* a fragment of a datagram */
+	bool fragment;
 	bool first; /* the first fragment, or a whole datagram */
-	bool group;
+	bool multicast; /* also the IPv4 broadcast address */
 };
 
 struct fragment_header {
 	__u8 next;
 	__u8 reserved;
-	__be16 place;
+	__be16 offset;
 	__be32 id;
 };
 
@@ -72,7 +72,7 @@ static __always_inline int pass_gate(struct xdp_md *ctx, __u32 number)
 	__u32 index = number - 1;
 
 	gate = number ? bpf_map_lookup_elem(&gates, &index) : NULL;
-	if (gate && *(volatile __u64 *)&gate->shut_until > bpf_ktime_get_ns()) {
+	if (gate && *(volatile __u64 *)&gate->suspended_until > bpf_ktime_get_ns()) {
 		__sync_fetch_and_add(&gate->dropped, 1);
 		return XDP_DROP;
 	}
@@ -80,26 +80,26 @@ static __always_inline int pass_gate(struct xdp_md *ctx, __u32 number)
 }
 
 /* Looks up both endpoints, then the local endpoint, then the port at any unicast address. */
-static __always_inline __u32 *claim_of(struct direct_ends *key, bool group)
+static __always_inline __u32 *match_endpoints(struct direct_endpoints *key, bool multicast)
 {
-	__u32 *gate = bpf_map_lookup_elem(&ends, key);
+	__u32 *gate = bpf_map_lookup_elem(&endpoints, key);
 
 	if (gate)
 		return gate;
 	__builtin_memset(key->remote, 0, sizeof(key->remote));
 	key->remote_port = 0;
-	gate = bpf_map_lookup_elem(&ends, key);
-	if (gate || group)
+	gate = bpf_map_lookup_elem(&endpoints, key);
+	if (gate || multicast)
 		return gate;
 	__builtin_memset(key->local, 0, sizeof(key->local));
-	return bpf_map_lookup_elem(&ends, key);
+	return bpf_map_lookup_elem(&endpoints, key);
 }
 
 /* Looks up the registration by the packet's own headers. */
-static __always_inline __u32 *claim_of_packet(struct packet *packet, void *payload, void *end)
+static __always_inline __u32 *match_packet(struct packet *packet, void *payload, void *end)
 {
-	struct direct_ends *key = &packet->ends;
-	struct direct_host host = {};
+	struct direct_endpoints *key = &packet->endpoints;
+	struct direct_protocol protocol = {};
 	__be16 *ports = payload;
 
 	if (key->protocol == IPPROTO_UDP || key->protocol == IPPROTO_TCP) {
@@ -107,83 +107,83 @@ static __always_inline __u32 *claim_of_packet(struct packet *packet, void *paylo
 			return NULL;
 		key->remote_port = ports[0];
 		key->local_port = ports[1];
-		return claim_of(key, packet->group);
+		return match_endpoints(key, packet->multicast);
 	}
-	__builtin_memcpy(host.local, key->local, sizeof(host.local));
-	host.protocol = key->protocol;
-	host.family = key->family;
-	return bpf_map_lookup_elem(&hosts, &host);
+	__builtin_memcpy(protocol.local, key->local, sizeof(protocol.local));
+	protocol.protocol = key->protocol;
+	protocol.family = key->family;
+	return bpf_map_lookup_elem(&protocols, &protocol);
 }
 
 /*
- * All fragments of a datagram go where its first fragment went. Within PART_LIFETIME another first
- * fragment with the same id does not change this: an attacker could send one to get the fragments
- * of others.
+ * All fragments of a datagram go where its first fragment went. Within FRAGMENT_LIFETIME another
+ * first fragment with the same id does not change this: an attacker could send one to get the
+ * fragments of others.
  */
-static __always_inline int judge_part(struct xdp_md *ctx, struct packet *packet, void *payload)
+static __always_inline int classify_fragment(struct xdp_md *ctx, struct packet *packet, void *payload)
 {
-	struct direct_ends *key = &packet->ends;
-	struct direct_part part = {};
-	struct direct_owner owner = { .since = bpf_ktime_get_ns() };
-	struct direct_owner *known;
-	__u32 *claimed;
+	struct direct_endpoints *key = &packet->endpoints;
+	struct direct_datagram datagram = {};
+	struct direct_decision decision = { .since = bpf_ktime_get_ns() };
+	struct direct_decision *known;
+	__u32 *gate;
 
-	__builtin_memcpy(part.source, key->remote, sizeof(part.source));
-	__builtin_memcpy(part.destination, key->local, sizeof(part.destination));
-	part.id = packet->id;
-	part.protocol = key->protocol;
-	part.family = key->family;
-	known = bpf_map_lookup_elem(&parts, &part);
+	__builtin_memcpy(datagram.source, key->remote, sizeof(datagram.source));
+	__builtin_memcpy(datagram.destination, key->local, sizeof(datagram.destination));
+	datagram.id = packet->id;
+	datagram.protocol = key->protocol;
+	datagram.family = key->family;
+	known = bpf_map_lookup_elem(&datagrams, &datagram);
 	/* Another processor may have written the entry just after this one read the clock. */
-	if (known && (__s64)(owner.since - known->since) >= PART_LIFETIME)
+	if (known && (__s64)(decision.since - known->since) >= FRAGMENT_LIFETIME)
 		known = NULL;
 	if (!packet->first)
-		return known && known->claimed ? pass_gate(ctx, known->gate) : XDP_PASS;
-	claimed = claim_of_packet(packet, payload, (void *)(long)ctx->data_end);
-	if (claimed) {
-		owner.claimed = 1;
-		owner.gate = *claimed;
+		return known && known->matched ? pass_gate(ctx, known->gate) : XDP_PASS;
+	gate = match_packet(packet, payload, (void *)(long)ctx->data_end);
+	if (gate) {
+		decision.matched = 1;
+		decision.gate = *gate;
 	}
-	if (!known || (known->claimed == owner.claimed && known->gate == owner.gate))
-		bpf_map_update_elem(&parts, &part, &owner, BPF_ANY);
-	return owner.claimed ? pass_gate(ctx, owner.gate) : XDP_PASS;
+	if (!known || (known->matched == decision.matched && known->gate == decision.gate))
+		bpf_map_update_elem(&datagrams, &datagram, &decision, BPF_ANY);
+	return decision.matched ? pass_gate(ctx, decision.gate) : XDP_PASS;
 }
 
-static __always_inline int judge(struct xdp_md *ctx, struct packet *packet, void *payload)
+static __always_inline int classify(struct xdp_md *ctx, struct packet *packet, void *payload)
 {
-	__u32 *claimed;
+	__u32 *gate;
 
-	if (packet->part)
-		return judge_part(ctx, packet, payload);
-	claimed = claim_of_packet(packet, payload, (void *)(long)ctx->data_end);
-	return claimed ? pass_gate(ctx, *claimed) : XDP_PASS;
+	if (packet->fragment)
+		return classify_fragment(ctx, packet, payload);
+	gate = match_packet(packet, payload, (void *)(long)ctx->data_end);
+	return gate ? pass_gate(ctx, *gate) : XDP_PASS;
 }
 
-static __always_inline int judge_v4(struct xdp_md *ctx, struct iphdr *ip, bool to_group)
+static __always_inline int classify_v4(struct xdp_md *ctx, struct iphdr *ip, bool to_multicast)
 {
 	void *end = (void *)(long)ctx->data_end;
 	struct packet packet = {};
 	__u32 header;
-	__u16 place;
+	__u16 offset;
 
 	if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5)
 		return XDP_PASS;
 	header = ip->ihl * 4;
-	place = bpf_ntohs(ip->frag_off);
-	packet.ends.family = 4;
-	packet.ends.protocol = ip->protocol;
-	packet.ends.local[0] = ip->daddr;
-	packet.ends.remote[0] = ip->saddr;
+	offset = bpf_ntohs(ip->frag_off);
+	packet.endpoints.family = 4;
+	packet.endpoints.protocol = ip->protocol;
+	packet.endpoints.local[0] = ip->daddr;
+	packet.endpoints.remote[0] = ip->saddr;
 	packet.id = bpf_ntohs(ip->id);
-	packet.first = (place & V4_OFFSET) == 0;
-	packet.part = place & (V4_OFFSET | V4_MORE);
-	packet.group = (ip->daddr & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || ip->daddr == 0xffffffff;
-	if (to_group && !packet.group)
+	packet.first = (offset & V4_OFFSET) == 0;
+	packet.fragment = offset & (V4_OFFSET | V4_MORE);
+	packet.multicast = (ip->daddr & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || ip->daddr == 0xffffffff;
+	if (to_multicast && !packet.multicast)
 		return XDP_PASS;
-	return judge(ctx, &packet, (void *)ip + header);
+	return classify(ctx, &packet, (void *)ip + header);
 }
 
-static __always_inline int judge_v6(struct xdp_md *ctx, struct ipv6hdr *ip, bool to_group)
+static __always_inline int classify_v6(struct xdp_md *ctx, struct ipv6hdr *ip, bool to_multicast)
 {
 	void *end = (void *)(long)ctx->data_end;
 	struct packet packet = {};
@@ -191,28 +191,28 @@ static __always_inline int judge_v6(struct xdp_md *ctx, struct ipv6hdr *ip, bool
 
 	if (payload > end || ip->version != 6)
 		return XDP_PASS;
-	packet.ends.family = 6;
-	packet.ends.protocol = ip->nexthdr;
-	__builtin_memcpy(packet.ends.local, &ip->daddr, sizeof(packet.ends.local));
-	__builtin_memcpy(packet.ends.remote, &ip->saddr, sizeof(packet.ends.remote));
+	packet.endpoints.family = 6;
+	packet.endpoints.protocol = ip->nexthdr;
+	__builtin_memcpy(packet.endpoints.local, &ip->daddr, sizeof(packet.endpoints.local));
+	__builtin_memcpy(packet.endpoints.remote, &ip->saddr, sizeof(packet.endpoints.remote));
 	packet.first = true;
-	packet.group = ip->daddr.s6_addr[0] == 0xff;
-	if (to_group && !packet.group)
+	packet.multicast = ip->daddr.s6_addr[0] == 0xff;
+	if (to_multicast && !packet.multicast)
 		return XDP_PASS;
 	if (ip->nexthdr == FRAGMENT_HEADER) {
 		struct fragment_header *fragment = payload;
-		__u16 place;
+		__u16 offset;
 
 		if ((void *)(fragment + 1) > end)
 			return XDP_PASS;
-		place = bpf_ntohs(fragment->place);
-		packet.ends.protocol = fragment->next;
+		offset = bpf_ntohs(fragment->offset);
+		packet.endpoints.protocol = fragment->next;
 		packet.id = bpf_ntohl(fragment->id);
-		packet.first = (place & V6_OFFSET) == 0;
-		packet.part = place & (V6_OFFSET | V6_MORE);
+		packet.first = (offset & V6_OFFSET) == 0;
+		packet.fragment = offset & (V6_OFFSET | V6_MORE);
 		payload = fragment + 1;
 	}
-	return judge(ctx, &packet, payload);
+	return classify(ctx, &packet, payload);
 }
 
 SEC("xdp")
@@ -221,30 +221,30 @@ int direct(struct xdp_md *ctx)
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *ethernet = data;
-	struct direct_station *own;
+	struct direct_mac *own;
 	__u32 zero = 0;
 	__u16 kind;
-	bool to_group;
+	bool to_multicast;
 
 	if ((void *)(ethernet + 1) > end)
 		return XDP_PASS;
-	to_group = ethernet->h_dest[0] & 1;
-	own = bpf_map_lookup_elem(&station, &zero);
+	to_multicast = ethernet->h_dest[0] & 1;
+	own = bpf_map_lookup_elem(&own_mac, &zero);
 	if (!own)
 		return XDP_PASS;
-	if (!to_group) {
+	if (!to_multicast) {
 		for (int i = 0; i < ETH_ALEN; i++)
 			if (ethernet->h_dest[i] != own->mac[i])
 				return XDP_PASS;
 	}
 	switch (ethernet->h_proto) {
 	case bpf_htons(ETH_P_IP):
-		return judge_v4(ctx, (struct iphdr *)(ethernet + 1), to_group);
+		return classify_v4(ctx, (struct iphdr *)(ethernet + 1), to_multicast);
 	case bpf_htons(ETH_P_IPV6):
-		return judge_v6(ctx, (struct ipv6hdr *)(ethernet + 1), to_group);
+		return classify_v6(ctx, (struct ipv6hdr *)(ethernet + 1), to_multicast);
 	}
 	kind = ethernet->h_proto;
-	return bpf_map_lookup_elem(&kinds, &kind) ? to_driver(ctx) : XDP_PASS;
+	return bpf_map_lookup_elem(&ethertypes, &kind) ? to_driver(ctx) : XDP_PASS;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -11,21 +11,21 @@ MAP(BPF_MAP_TYPE_HASH, MAX_PROCESSES, __u32, struct proc, BPF_F_NO_PREALLOC, pro
 MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, __u32, struct target, BPF_F_NO_PREALLOC, targets);
 MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, struct app_key, __u32, BPF_F_NO_PREALLOC, apps);
 MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, __u64, __u32, BPF_F_NO_PREALLOC, cgroups);
-MAP(BPF_MAP_TYPE_HASH, 2 * MAX_TARGETS, struct group_name, __u32, BPF_F_NO_PREALLOC, awaited);
-MAP(BPF_MAP_TYPE_PERCPU_ARRAY, 2, __u32, struct group_name, 0, made);
+MAP(BPF_MAP_TYPE_HASH, 2 * MAX_TARGETS, struct group_name, __u32, BPF_F_NO_PREALLOC, expected_groups);
+MAP(BPF_MAP_TYPE_PERCPU_ARRAY, 2, __u32, struct group_name, 0, name_scratch);
 MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, __u32, __u32, BPF_F_NO_PREALLOC, users);
 MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, __u32, __u32, BPF_F_NO_PREALLOC, containers);
-MAP(BPF_MAP_TYPE_HASH, MAX_IFACES, __u32, __u32, BPF_F_NO_PREALLOC, boxes);
+MAP(BPF_MAP_TYPE_HASH, MAX_IFACES, __u32, __u32, BPF_F_NO_PREALLOC, container_veths);
 MAP(BPF_MAP_TYPE_HASH, MAX_IFACES, __u32, struct iface, BPF_F_NO_PREALLOC, ifaces);
 MAP(BPF_MAP_TYPE_HASH, MAX_SLOTS, __u16, struct slot, BPF_F_NO_PREALLOC, slots);
 MAP(BPF_MAP_TYPE_HASH, MAX_LINK_CLASSES, struct link_key, struct leaf, BPF_F_NO_PREALLOC, links);
 MAP(BPF_MAP_TYPE_PERCPU_HASH, MAX_LINK_CLASSES, struct counter_key, struct counter, BPF_F_NO_PREALLOC, counters);
 MAP(BPF_MAP_TYPE_LRU_HASH, MAX_FLOWS, struct flow_key, struct flow, 0, flows);
 MAP(BPF_MAP_TYPE_LRU_HASH, MAX_FLOWS, struct window_key, struct window, 0, windows);
-MAP(BPF_MAP_TYPE_SK_STORAGE, 0, int, struct sock_own, BPF_F_NO_PREALLOC | BPF_F_CLONE, sock_owns);
+MAP(BPF_MAP_TYPE_SK_STORAGE, 0, int, struct sock_owner, BPF_F_NO_PREALLOC | BPF_F_CLONE, sock_owners);
 MAP(BPF_MAP_TYPE_SK_STORAGE, 0, int, struct sock_cgroup, BPF_F_NO_PREALLOC | BPF_F_CLONE, sock_cgroups);
-MAP(BPF_MAP_TYPE_HASH, MAX_STRAYS, __u64, struct sock_own, BPF_F_NO_PREALLOC, stray_owns);
-MAP(BPF_MAP_TYPE_HASH, MAX_STRAYS, __u64, struct sock_cgroup, BPF_F_NO_PREALLOC, stray_groups);
+MAP(BPF_MAP_TYPE_HASH, MAX_COOKIES, __u64, struct sock_owner, BPF_F_NO_PREALLOC, cookie_owners);
+MAP(BPF_MAP_TYPE_HASH, MAX_COOKIES, __u64, struct sock_cgroup, BPF_F_NO_PREALLOC, cookie_cgroups);
 MAP(BPF_MAP_TYPE_ARRAY, COUNTS, __u32, __u64, 0, counts);
 
 struct {

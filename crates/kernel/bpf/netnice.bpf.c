@@ -19,6 +19,7 @@
 
 #include "abi.h"
 #include "maps.h"
+#include "leaf.h"
 #include "owner.h"
 #include "path.h"
 

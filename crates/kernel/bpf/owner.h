@@ -86,7 +86,7 @@ int on_fork(__u64 *ctx)
 	/* The map is full, or there is no memory: the daemon reads the count and looks for the
 	 * child. */
 	if (failed && failed != -EEXIST)
-		count_one(COUNT_LOST_FORKS);
+		count_one(COUNT_MISSED_FORKS);
 	return 0;
 }
 
@@ -132,7 +132,7 @@ int on_exit(__u64 *ctx)
 	if (event) {
 		event->kind = EVENT_EXIT;
 		event->tgid = tgid;
-		event->own = membership->own;
+		event->process = membership->process;
 		event->app = membership->app;
 		bpf_ringbuf_submit(event, 0);
 	}	/* if the ring is full, the daemon finds the exit later by itself */
@@ -140,8 +140,8 @@ int on_exit(__u64 *ctx)
 	return 0;
 }
 
-/* Records that a TCP socket of a target has this local port (see expected() in path.h). */
-static __always_inline void learn_port(__u32 port)
+/* Records that a TCP socket of a target has this local port (see may_have_receiver() in path.h). */
+static __always_inline void record_port(__u32 port)
 {
 	__u32 word = port / 32 % PORT_WORDS, bit = 1U << port % 32;
 	__u32 *known = bpf_map_lookup_elem(&ports, &word);
@@ -156,16 +156,16 @@ static __always_inline void tag(struct bpf_sock *sk)
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
 	struct proc *membership = bpf_map_lookup_elem(&procs, &tgid);
 	struct settings *now = current_settings();
-	struct sock_own own = {};
+	struct sock_owner owner = {};
 
 	if (!now || (!membership && !now->users))
 		return;
 	if (membership) {
-		own.own = membership->own;
-		own.app = membership->app;
+		owner.process = membership->process;
+		owner.app = membership->app;
 	}
-	own.uid = (__u32)bpf_get_current_uid_gid();
-	bpf_sk_storage_get(&sock_owns, sk, &own, BPF_SK_STORAGE_GET_F_CREATE);
+	owner.uid = (__u32)bpf_get_current_uid_gid();
+	bpf_sk_storage_get(&sock_owners, sk, &owner, BPF_SK_STORAGE_GET_F_CREATE);
 }
 
 /* Stores the creator's cgroup target in a new socket, so that the target is known if the socket
@@ -208,8 +208,8 @@ static __always_inline int on_sock_addr(struct bpf_sock_addr *ctx, bool bind)
 	if (!now || !ctx->sk || ctx->protocol != IPPROTO_TCP || bpf_get_netns_cookie(ctx) != now->netns_cookie)
 		return 1;
 	tag(ctx->sk);
-	if (bind && ctx->user_port && bpf_sk_storage_get(&sock_owns, ctx->sk, 0, 0))
-		learn_port(bpf_ntohs(ctx->user_port));	/* a listener's, for its first packet */
+	if (bind && ctx->user_port && bpf_sk_storage_get(&sock_owners, ctx->sk, 0, 0))
+		record_port(bpf_ntohs(ctx->user_port));	/* a listener's, for its first packet */
 	return 1;
 }
 
@@ -253,30 +253,30 @@ static __always_inline __u64 cookie_of(struct bpf_sock *sk)
 
 /* The cgroup target of a packet's socket that has no room for a tag; the first call makes an empty
  * entry. */
-static __noinline struct sock_cgroup *stray_group(struct __sk_buff *skb)
+static __noinline struct sock_cgroup *cookie_cgroup_of_packet(struct __sk_buff *skb)
 {
 	__u64 cookie = bpf_get_socket_cookie(skb);
 	struct sock_cgroup *known, none = {};
 
-	known = bpf_map_lookup_elem(&stray_groups, &cookie);
+	known = bpf_map_lookup_elem(&cookie_cgroups, &cookie);
 	if (known)
 		return known;
-	if (bpf_map_update_elem(&stray_groups, &cookie, &none, BPF_ANY))
+	if (bpf_map_update_elem(&cookie_cgroups, &cookie, &none, BPF_ANY))
 		return 0;
-	count_one(COUNT_STRAY_GROUPS);
-	return bpf_map_lookup_elem(&stray_groups, &cookie);
+	count_one(COUNT_COOKIE_CGROUPS);
+	return bpf_map_lookup_elem(&cookie_cgroups, &cookie);
 }
 
-/* As stray_group, for the socket that receives a packet. 0: no entry. */
-static __noinline struct sock_cgroup *stray_receiver_group(struct bpf_sock *sk)
+/* As cookie_cgroup_of_packet(), for the socket that receives a packet. 0: no entry. */
+static __noinline struct sock_cgroup *cookie_cgroup_of_receiver(struct bpf_sock *sk)
 {
-	__u32 which = COUNT_STRAY_GROUPS;
+	__u32 which = COUNT_COOKIE_CGROUPS;
 	__u64 *there = bpf_map_lookup_elem(&counts, &which), cookie;
 
 	if (!there || !*there)
 		return 0;
 	cookie = cookie_of(sk);
-	return bpf_map_lookup_elem(&stray_groups, &cookie);
+	return bpf_map_lookup_elem(&cookie_cgroups, &cookie);
 }
 
 /* The cgroup target of a socket: the deepest one among the socket's cgroup and that cgroup's
@@ -289,7 +289,7 @@ static __always_inline __u32 cgroup_target(struct __sk_buff *skb, struct bpf_soc
 
 	known = bpf_sk_storage_get(&sock_cgroups, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!known)
-		known = stray_group(skb);
+		known = cookie_cgroup_of_packet(skb);
 	if (known && known->generation == now->generation)
 		return known->target;
 	for (level = 0; level <= MAX_CGROUP_LEVELS; level++) {
@@ -316,7 +316,7 @@ static __always_inline int name_below_slices(const char *path)
 {
 	static const char slice[] = ".slice";
 	__u32 second = 1;
-	volatile struct group_name *found = bpf_map_lookup_elem(&made, &second);
+	volatile struct group_name *found = bpf_map_lookup_elem(&name_scratch, &second);
 
 	if (!found)
 		return 0;
@@ -350,21 +350,21 @@ int on_cgroup_made(__u64 *ctx)
 
 	if (group->root->hierarchy_id)
 		return 0;	/* a version 1 hierarchy */
-	name = bpf_map_lookup_elem(&made, &zero);
+	name = bpf_map_lookup_elem(&name_scratch, &zero);
 	if (!name)
 		return 0;
 	id = group->kn->id;
 	__builtin_memset(name, 0, sizeof(*name));
 	if (bpf_probe_read_kernel_str(name, sizeof(*name), path) >= MAX_GROUP_NAME)
 		return 0;	/* truncated: the daemon handles this cgroup */
-	target = bpf_map_lookup_elem(&awaited, name);
+	target = bpf_map_lookup_elem(&expected_groups, name);
 	if (!target) {
 		start = name_below_slices((const char *)name);
 		if (!start)
 			return 0;
 		__builtin_memset(name, 0, sizeof(*name));
 		bpf_probe_read_kernel_str(name, sizeof(*name), path + start);
-		target = bpf_map_lookup_elem(&awaited, name);
+		target = bpf_map_lookup_elem(&expected_groups, name);
 	}
 	if (target)
 		bpf_map_update_elem(&cgroups, &id, target, BPF_ANY);

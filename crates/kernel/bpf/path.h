@@ -23,7 +23,7 @@
 #ifndef NETNICE_PATH_H
 #define NETNICE_PATH_H
 
-#define GO_ON TC_ACT_UNSPEC
+#define CONTINUE TC_ACT_UNSPEC
 #define PACKET_HOST 0
 #define PACKET_OTHERHOST 3
 #define ETH_ALEN 6
@@ -37,7 +37,7 @@ struct packet {
 	struct target *state;
 };
 
-static __always_inline bool look_up(struct packet *p, __u32 target)
+static __always_inline bool set_target(struct packet *p, __u32 target)
 {
 	struct target *state;
 
@@ -53,11 +53,12 @@ static __always_inline bool look_up(struct packet *p, __u32 target)
 
 /* Finds the owner of the listener that accepted a socket. A listener without room for a tag has no
  * tag that the accepted socket could inherit. */
-static __always_inline bool listeners_owner(struct __sk_buff *skb, struct bpf_sock *sk, struct sock_own *own)
+static __always_inline bool find_listener_owner(struct __sk_buff *skb, struct bpf_sock *sk,
+						struct sock_owner *owner)
 {
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *listener;
-	struct sock_own *known;
+	struct sock_owner *known;
 	bool found = false;
 	__u64 cookie;
 	__u32 size;
@@ -85,10 +86,10 @@ static __always_inline bool listeners_owner(struct __sk_buff *skb, struct bpf_so
 	if (!listener)
 		return false;
 	cookie = cookie_of(listener);
-	known = bpf_map_lookup_elem(&stray_owns, &cookie);
+	known = bpf_map_lookup_elem(&cookie_owners, &cookie);
 	if (known) {
-		own->own = known->own;
-		own->app = known->app;
+		owner->process = known->process;
+		owner->app = known->app;
 		found = true;
 	}
 	bpf_sk_release(listener);
@@ -96,30 +97,30 @@ static __always_inline bool listeners_owner(struct __sk_buff *skb, struct bpf_so
 }
 
 /* The owner of a socket, used while some sockets have no room for a tag. */
-static __noinline struct sock_own *stray_owner(struct __sk_buff *skb, struct bpf_sock *sk, bool egress,
-						    struct sock_own *tag)
+static __noinline struct sock_owner *owner_by_cookie(struct __sk_buff *skb, struct bpf_sock *sk,
+						     bool egress, struct sock_owner *tag)
 {
 	__u64 cookie = cookie_of(sk);
-	struct sock_own *own, fresh = {};
+	struct sock_owner *owner, fresh = {};
 
-	own = bpf_map_lookup_elem(&stray_owns, &cookie);
-	if (own)
-		return own;
+	owner = bpf_map_lookup_elem(&cookie_owners, &cookie);
+	if (owner)
+		return owner;
 	if (tag)
 		return tag;
 	if (!egress || sk->protocol != IPPROTO_TCP)
 		return 0;
-	listeners_owner(skb, sk, &fresh);
+	find_listener_owner(skb, sk, &fresh);
 	fresh.uid = bpf_get_socket_uid(skb);
 	/* A tag avoids the lookup for the next packets. */
-	own = bpf_sk_storage_get(&sock_owns, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
-	if (own)
-		return own;
-	if (!fresh.own && !fresh.app)
+	owner = bpf_sk_storage_get(&sock_owners, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+	if (owner)
+		return owner;
+	if (!fresh.process && !fresh.app)
 		return 0;
 	cookie = bpf_get_socket_cookie(skb);
-	bpf_map_update_elem(&stray_owns, &cookie, &fresh, BPF_ANY);
-	return bpf_map_lookup_elem(&stray_owns, &cookie);
+	bpf_map_update_elem(&cookie_owners, &cookie, &fresh, BPF_ANY);
+	return bpf_map_lookup_elem(&cookie_owners, &cookie);
 }
 
 /* Finds the target of a packet of this socket. The more specific target wins: process, executable,
@@ -127,24 +128,24 @@ static __noinline struct sock_own *stray_owner(struct __sk_buff *skb, struct bpf
 static __always_inline bool find_owner(struct __sk_buff *skb, struct bpf_sock *sk, struct settings *now,
 				       bool egress, struct packet *p)
 {
-	struct sock_own *own = bpf_sk_storage_get(&sock_owns, sk, 0, 0);
+	struct sock_owner *owner = bpf_sk_storage_get(&sock_owners, sk, 0, 0);
 	__u32 *target;
 	__u32 uid;
 
-	if (now->strays)
-		own = stray_owner(skb, sk, egress, own);
-	if (own && (look_up(p, own->own) || look_up(p, own->app)))
+	if (now->cookie_owners)
+		owner = owner_by_cookie(skb, sk, egress, owner);
+	if (owner && (set_target(p, owner->process) || set_target(p, owner->app)))
 		return true;
 	if (now->cgroups) {
 		if (egress) {
-			if (look_up(p, cgroup_target(skb, sk, now)))
+			if (set_target(p, cgroup_target(skb, sk, now)))
 				return true;
 		} else {
 			struct sock_cgroup *known = bpf_sk_storage_get(&sock_cgroups, sk, 0, 0);
 
 			if (!known)
-				known = stray_receiver_group(sk);
-			if (known && look_up(p, known->target))
+				known = cookie_cgroup_of_receiver(sk);
+			if (known && set_target(p, known->target))
 				return true;
 		}
 	}
@@ -152,18 +153,18 @@ static __always_inline bool find_owner(struct __sk_buff *skb, struct bpf_sock *s
 		return false;
 	if (egress) {
 		uid = bpf_get_socket_uid(skb);
-		if (!own) {
-			struct sock_own fresh = { .uid = uid };
+		if (!owner) {
+			struct sock_owner fresh = { .uid = uid };
 
-			bpf_sk_storage_get(&sock_owns, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+			bpf_sk_storage_get(&sock_owners, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 		}
-	} else if (own) {
-		uid = own->uid;
+	} else if (owner) {
+		uid = owner->uid;
 	} else {
 		return false;
 	}
 	target = bpf_map_lookup_elem(&users, &uid);
-	return target && look_up(p, *target);
+	return target && set_target(p, *target);
 }
 
 static __always_inline void count(struct __sk_buff *skb, struct packet *p, __u32 dir)
@@ -183,87 +184,8 @@ static __always_inline void count(struct __sk_buff *skb, struct packet *p, __u32
 	}
 }
 
-/* Whether a window is over. An epoch later by one comes from another processor, which read its
- * clock a moment later. An epoch later by more was counted in windows of another length. */
-static __always_inline bool is_over(__u32 window, __u32 epoch)
-{
-	return window != epoch && window != epoch + 1;
-}
-
-/* Starts a new window exactly once, also if two processors reach its start together. (When both
- * started it, flows were not counted, the shares of the others grew, and a ping found the sparse
- * part used up.) */
-static __always_inline void turn_window(struct window *w, __u32 epoch)
-{
-	__u32 old = w->epoch, active;
-	__u64 bytes;
-
-	if (!is_over(old, epoch) || __sync_val_compare_and_swap(&w->epoch, old, epoch) != old)
-		return;
-	bytes = __sync_lock_test_and_set(&w->bytes, 0);
-	active = __sync_lock_test_and_set(&w->active, 0);
-	w->last_bytes = old + 1 == epoch ? bytes : 0;
-	w->last_active = old + 1 == epoch ? active : 0;
-	w->sparse_bytes = 0;
-}
-
-/* Selects the sparse or the bulk leaf. A flow is sparse while it uses, in this window and the last,
- * at most a quarter of the mean share of the active flows. The share is a part of the larger of two
- * values: the bytes that the class is assured and the bytes that it carried. The carried bytes
- * alone are not enough: a single TCP flow in a slow class comes in bursts with empty windows
- * between them. Sparse flows get a quarter of the class together. While their number grows they may
- * get more, up to a half; the rest goes to the bulk leaf. */
-static __always_inline __u32 pick(struct __sk_buff *skb, struct leaf *leaf, struct iface *iface, __u32 link)
-{
-	__u32 rest = iface->flags & IFACE_LOOPBACK ? leaf->local : leaf->bulk;
-	struct flow_key key = { .window = { .leaf = leaf->bulk, .link = link } };
-	struct window *w, no_window = {};
-	struct flow *f, no_flow = {};
-	__u32 epoch, most, active;
-	__u64 share;
-	bool sparse;
-
-	if (!leaf->window_us)
-		return rest;
-	epoch = bpf_ktime_get_ns() / ((__u64)leaf->window_us * 1000);
-	w = bpf_map_lookup_elem(&windows, &key.window);
-	if (!w) {
-		no_window.epoch = epoch;
-		bpf_map_update_elem(&windows, &key.window, &no_window, BPF_NOEXIST);
-		return rest;
-	}
-	turn_window(w, epoch);
-	__sync_fetch_and_add(&w->bytes, skb->len);
-	key.hash = bpf_get_hash_recalc(skb);
-	f = bpf_map_lookup_elem(&flows, &key);
-	if (!f) {
-		no_flow.epoch = epoch;
-		no_flow.bytes = skb->len;
-		bpf_map_update_elem(&flows, &key, &no_flow, BPF_ANY);
-		__sync_fetch_and_add(&w->active, 1);
-		most = skb->len;
-	} else {
-		if (is_over(f->epoch, epoch)) {
-			f->last_bytes = f->epoch + 1 == epoch ? f->bytes : 0;
-			f->bytes = 0;
-			f->epoch = epoch;
-			__sync_fetch_and_add(&w->active, 1);
-		}
-		f->bytes += skb->len;
-		most = f->bytes > f->last_bytes ? f->bytes : f->last_bytes;
-	}
-	share = w->last_bytes > leaf->window_bytes ? w->last_bytes : leaf->window_bytes;
-	active = w->active > w->last_active ? w->active : w->last_active;
-	sparse = skb->len <= MAX_SPARSE && (__u64)most * 4 * active <= share &&
-		 ((__u64)w->sparse_bytes + skb->len) * 2 <= share;
-	if (!sparse)
-		return rest;
-	__sync_fetch_and_add(&w->sparse_bytes, skb->len);
-	return leaf->sparse;
-}
-
 /* Sends the packet through a stage: the class is in priority, the return slot in tc_index. */
-static __always_inline int through(struct __sk_buff *skb, __u32 stage, __u32 class, __u16 slot)
+static __always_inline int redirect_to_stage(struct __sk_buff *skb, __u32 stage, __u32 class, __u16 slot)
 {
 	skb->priority = class;
 	skb->tc_index = slot;
@@ -272,7 +194,7 @@ static __always_inline int through(struct __sk_buff *skb, __u32 stage, __u32 cla
 
 /* Adds a blank layer 2 header to a packet of an interface without layer 2, because a stage needs
  * one. The kernel removes the header on the way back. */
-static __always_inline bool give_header(struct __sk_buff *skb)
+static __always_inline bool add_mac_header(struct __sk_buff *skb)
 {
 	__be16 proto = skb->protocol;
 
@@ -293,7 +215,7 @@ static __always_inline struct iface *iface_of(struct __sk_buff *skb)
  * crosses namespaces. So the far end of the stage, which hands the packet straight to the
  * interface, writes a key into the packet's control block. No other namespace can write or read
  * that key. */
-static __always_inline bool returning(struct __sk_buff *skb, struct settings *now, __u16 slot)
+static __always_inline bool is_returning(struct __sk_buff *skb, struct settings *now, __u16 slot)
 {
 	if (!slot || skb->tc_index != slot || skb->cb[0] != now->key[0] || skb->cb[1] != now->key[1])
 		return false;
@@ -307,14 +229,15 @@ static __always_inline bool returning(struct __sk_buff *skb, struct settings *no
  * not survive the queue of that interface. But the socket shows whether the packet originates in
  * this namespace, where only root sets a tc_index. A packet without a socket has no owner that
  * could be missed. */
-static __noinline bool was_seen(struct __sk_buff *skb, struct settings *now, struct iface *iface, struct bpf_sock *sk)
+static __noinline bool was_handled(struct __sk_buff *skb, struct settings *now, struct iface *iface,
+				   struct bpf_sock *sk)
 {
 	struct bpf_sock *pointer = sk;
 	struct sock *at = 0;
 	struct net *net = 0;
 	__u64 cookie = 0;
 
-	if (!iface->slot_seen || skb->tc_index != iface->slot_seen)
+	if (!iface->slot_handled || skb->tc_index != iface->slot_handled)
 		return false;
 	skb->tc_index = 0;
 	if (!sk)
@@ -326,11 +249,11 @@ static __noinline bool was_seen(struct __sk_buff *skb, struct settings *now, str
 }
 
 /* Lets the packet continue; to an interface below, with the mark that it was handled here. */
-static __always_inline int leave(struct __sk_buff *skb, struct iface *iface)
+static __always_inline int pass_on(struct __sk_buff *skb, struct iface *iface)
 {
 	if (iface->slot_below)
 		skb->tc_index = iface->slot_below;
-	return GO_ON;
+	return CONTINUE;
 }
 
 /* Whether packets of sockets first appear on this interface. A VLAN's packets are handled on the
@@ -338,7 +261,7 @@ static __always_inline int leave(struct __sk_buff *skb, struct iface *iface)
  * interface below, whose address it shares. A received tag of VLAN 0 carries a priority and no VLAN
  * (IEEE 802.1Q 9.6), and the stack treats it as none: otherwise a sender could escape a limit with
  * such a tag. */
-static __always_inline bool seen_here_first(struct __sk_buff *skb, struct iface *iface, __u32 dir)
+static __always_inline bool first_appears_here(struct __sk_buff *skb, struct iface *iface, __u32 dir)
 {
 	if (iface->flags & IFACE_PORT || (dir == DIR_DOWN && iface->flags & IFACE_BELOW))
 		return false;
@@ -355,7 +278,7 @@ static __always_inline __u32 link_class(struct __sk_buff *skb, struct iface *ifa
 		leaf = bpf_map_lookup_elem(&links, &key);
 	if (!leaf)
 		leaf = &iface->rest[dir];
-	return pick(skb, leaf, iface, skb->ifindex);
+	return select_leaf(skb, leaf, iface, skb->ifindex);
 }
 
 /* Whether this packet is the outside of a tunnel. The tunnel's own interface handled the packet
@@ -382,28 +305,28 @@ static __always_inline bool has_no_owner(struct __sk_buff *skb, struct settings 
 {
 	struct bpf_sock *sk = skb->sk;
 
-	if (skb->tc_index || now->links || now->containers || now->strays)
+	if (skb->tc_index || now->links || now->containers || now->cookie_owners)
 		return false;
 	if (!sk)
 		return true;
-	return !now->cgroups && !now->users && !bpf_sk_storage_get(&sock_owns, sk, 0, 0);
+	return !now->cgroups && !now->users && !bpf_sk_storage_get(&sock_owners, sk, 0, 0);
 }
 
 /* Finds the container behind this interface, if it is a target. The interface is recorded at the
  * first packet of a socket in the container's cgroup. The daemon also records it once it has found
  * the container. */
-static __always_inline bool find_box(struct __sk_buff *skb, struct settings *now, struct iface *iface, bool from,
-				     struct packet *p)
+static __always_inline bool find_container(struct __sk_buff *skb, struct settings *now, struct iface *iface,
+					   bool from_container, struct packet *p)
 {
 	__u32 ifindex = skb->ifindex, *known, target;
 	struct bpf_sock *sk;
 
 	if (!now->containers || !(iface->flags & IFACE_VETH))
 		return false;
-	known = bpf_map_lookup_elem(&boxes, &ifindex);
+	known = bpf_map_lookup_elem(&container_veths, &ifindex);
 	if (known)
-		return look_up(p, *known);
-	if (!from)
+		return set_target(p, *known);
+	if (!from_container)
 		return false;
 	sk = skb->sk;
 	if (sk)
@@ -413,28 +336,29 @@ static __always_inline bool find_box(struct __sk_buff *skb, struct settings *now
 	target = cgroup_target(skb, sk, now);
 	if (!target || !bpf_map_lookup_elem(&containers, &target))
 		return false;
-	bpf_map_update_elem(&boxes, &ifindex, &target, BPF_NOEXIST);
-	return look_up(p, target);
+	bpf_map_update_elem(&container_veths, &ifindex, &target, BPF_NOEXIST);
+	return set_target(p, target);
 }
 
 /* Sends a packet from or to a container through the stage, if the container has a limit. The
  * container's own network lies beyond this interface. So the packet is counted here, with any
  * socket, and even if another target of this namespace holds it too. */
-static __always_inline bool goes_through_box(struct __sk_buff *skb, struct settings *now, struct iface *iface, bool from,
-					     int *verdict)
+static __always_inline bool redirect_container_packet(struct __sk_buff *skb, struct settings *now,
+						      struct iface *iface, bool from_container,
+						      int *verdict)
 {
-	__u32 dir = from ? DIR_UP : DIR_DOWN;
+	__u32 dir = from_container ? DIR_UP : DIR_DOWN;
 	struct packet p = {};
 	struct leaf *cap;
 
-	if (!find_box(skb, now, iface, from, &p))
+	if (!find_container(skb, now, iface, from_container, &p))
 		return false;
 	count(skb, &p, dir);
 	cap = &p.state->cap[dir];
 	if (!cap->bulk || !now->cap_stage)
 		return false;
-	*verdict = through(skb, now->cap_stage, pick(skb, cap, iface, CAP_STAGE),
-			   from ? iface->slot_box_up : iface->slot_box_down);
+	*verdict = redirect_to_stage(skb, now->cap_stage, select_leaf(skb, cap, iface, CAP_STAGE),
+				     from_container ? iface->slot_container_up : iface->slot_container_down);
 	return true;
 }
 
@@ -443,7 +367,7 @@ static __always_inline bool goes_through_box(struct __sk_buff *skb, struct setti
  * and bind reveals a server's port. So the ports of the targets' TCP sockets are known from what
  * they sent or bound, and a TCP packet to another port has no target. UDP gives no such evidence: a
  * socket may receive and never send. */
-static __always_inline bool expected(struct __sk_buff *skb, __u32 l3)
+static __always_inline bool may_have_receiver(struct __sk_buff *skb, __u32 l3)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ipv6hdr *ip6 = data + l3;
@@ -472,7 +396,7 @@ static __always_inline bool expected(struct __sk_buff *skb, __u32 l3)
 
 /* Skips the extension headers of an IPv6 packet that may precede any upper-layer header (RFC 8200
  * 4.1). Otherwise a sender could hide a packet from its limit with such a header. */
-static __always_inline bool pass_extensions(struct __sk_buff *skb, __u8 *proto, __u32 *l4)
+static __always_inline bool skip_extensions(struct __sk_buff *skb, __u8 *proto, __u32 *l4)
 {
 	struct {
 		__u8 next;
@@ -491,7 +415,7 @@ static __always_inline bool pass_extensions(struct __sk_buff *skb, __u8 *proto, 
 }
 
 /* The receiving socket of a packet, as the kernel will find it. The caller releases it. */
-static __always_inline struct bpf_sock *receiver(struct __sk_buff *skb, __u32 l3)
+static __always_inline struct bpf_sock *find_receiving_socket(struct __sk_buff *skb, __u32 l3)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct bpf_sock_tuple tuple = {};
@@ -518,7 +442,7 @@ static __always_inline struct bpf_sock *receiver(struct __sk_buff *skb, __u32 l3
 		__builtin_memcpy(tuple.ipv6.saddr, &ip->saddr, 16);
 		__builtin_memcpy(tuple.ipv6.daddr, &ip->daddr, 16);
 		size = sizeof(tuple.ipv6);
-		if (!pass_extensions(skb, &proto, &l4))
+		if (!skip_extensions(skb, &proto, &l4))
 			return 0;
 	} else {
 		return 0;
@@ -547,9 +471,10 @@ static __always_inline bool find_receiver(struct __sk_buff *skb, struct settings
 
 	/* A packet for another address: the stack drops it here, or a macvlan's own interface will
 	 * handle it. */
-	if (skb->pkt_type == PACKET_OTHERHOST || !seen_here_first(skb, iface, DIR_DOWN) || !expected(skb, l3))
+	if (skb->pkt_type == PACKET_OTHERHOST || !first_appears_here(skb, iface, DIR_DOWN) ||
+	    !may_have_receiver(skb, l3))
 		return false;
-	sk = receiver(skb, l3);
+	sk = find_receiving_socket(skb, l3);
 	if (!sk)
 		return false;
 	found = find_owner(skb, sk, now, false, p);
@@ -559,8 +484,8 @@ static __always_inline bool find_receiver(struct __sk_buff *skb, struct settings
 
 /* Counts a packet for its receiving target, and sends it through the stage if the target has a
  * limit. */
-static __always_inline bool goes_through_cap(struct __sk_buff *skb, struct settings *now, struct iface *iface,
-					     struct packet *p, int *verdict)
+static __always_inline bool redirect_to_cap(struct __sk_buff *skb, struct settings *now, struct iface *iface,
+					    struct packet *p, int *verdict)
 {
 	struct leaf *cap = &p->state->cap[DIR_DOWN];
 	__u32 class;
@@ -568,21 +493,21 @@ static __always_inline bool goes_through_cap(struct __sk_buff *skb, struct setti
 	count(skb, p, DIR_DOWN);
 	if (!cap->bulk || !now->cap_stage)
 		return false;
-	class = pick(skb, cap, iface, CAP_STAGE);
-	if (iface->flags & IFACE_NO_MAC && !give_header(skb))
+	class = select_leaf(skb, cap, iface, CAP_STAGE);
+	if (iface->flags & IFACE_NO_MAC && !add_mac_header(skb))
 		*verdict = TC_ACT_SHOT;
 	else
-		*verdict = through(skb, now->cap_stage, class, iface->slot_down);
+		*verdict = redirect_to_stage(skb, now->cap_stage, class, iface->slot_down);
 	return true;
 }
 
 /* Handles the receiver's side of a packet that leaves by lo. */
-static __always_inline bool is_held_on_arrival(struct __sk_buff *skb, struct settings *now, struct iface *iface,
-					       int *verdict)
+static __always_inline bool redirect_on_arrival(struct __sk_buff *skb, struct settings *now,
+						struct iface *iface, int *verdict)
 {
 	struct packet p = {};
 
-	return find_receiver(skb, now, iface, &p) && goes_through_cap(skb, now, iface, &p, verdict);
+	return find_receiver(skb, now, iface, &p) && redirect_to_cap(skb, now, iface, &p, verdict);
 }
 
 SEC("classifier/egress")
@@ -592,58 +517,58 @@ int on_egress(struct __sk_buff *skb)
 	struct packet p = {};
 	struct bpf_sock *sk;
 	struct iface *iface;
-	bool arrives, back, boxed, seen, managed;
+	bool arrives, returned, from_container_stage, handled, managed;
 	int verdict;
 
-	if (!now || (has_no_owner(skb, now) && (skb->ifindex != LOOPBACK || !expected(skb, ETH_HLEN))))
-		return GO_ON;
+	if (!now || (has_no_owner(skb, now) && (skb->ifindex != LOOPBACK || !may_have_receiver(skb, ETH_HLEN))))
+		return CONTINUE;
 	sk = skb->sk;
 	if (sk)
 		sk = bpf_sk_fullsock(sk);
 	iface = iface_of(skb);
 	if (!iface)
-		return GO_ON;
+		return CONTINUE;
 	arrives = iface->flags & IFACE_LOOPBACK;	/* what leaves by lo arrives by it */
-	back = returning(skb, now, iface->slot_up);
-	if (arrives && returning(skb, now, iface->slot_down)) {
-		back = true;
+	returned = is_returning(skb, now, iface->slot_up);
+	if (arrives && is_returning(skb, now, iface->slot_down)) {
+		returned = true;
 		arrives = false;
 	}
-	if (back && iface->flags & IFACE_LOOPBACK)
+	if (returned && iface->flags & IFACE_LOOPBACK)
 		bpf_skb_change_type(skb, PACKET_HOST);	/* the stage set PACKET_OTHERHOST */
-	boxed = returning(skb, now, iface->slot_box_down);
-	seen = boxed || back || was_seen(skb, now, iface, sk);
+	from_container_stage = is_returning(skb, now, iface->slot_container_down);
+	handled = from_container_stage || returned || was_handled(skb, now, iface, sk);
 	managed = iface->flags & IFACE_MANAGED_UP;
-	if (back || boxed)
+	if (returned || from_container_stage)
 		skb->priority = sk ? sk->priority : 0;	/* the value before the stage */
-	if (seen && !boxed && goes_through_box(skb, now, iface, false, &verdict))
+	if (handled && !from_container_stage && redirect_container_packet(skb, now, iface, false, &verdict))
 		return verdict;
-	if (seen && !managed && !arrives)
-		return leave(skb, iface);
-	if (sk && (!seen || managed) && find_owner(skb, sk, now, true, &p) &&
+	if (handled && !managed && !arrives)
+		return pass_on(skb, iface);
+	if (sk && (!handled || managed) && find_owner(skb, sk, now, true, &p) &&
 	    is_encapsulation(skb, sk, !(iface->flags & IFACE_NO_MAC)))
 		p = (struct packet){};
-	if (p.state && !seen && seen_here_first(skb, iface, DIR_UP)) {
+	if (p.state && !handled && first_appears_here(skb, iface, DIR_UP)) {
 		struct leaf *cap = &p.state->cap[DIR_UP];
 
 		count(skb, &p, DIR_UP);
 		if (sk->protocol == IPPROTO_TCP)
-			learn_port(sk->src_port);
+			record_port(sk->src_port);
 		if (cap->bulk && now->cap_stage) {
-			__u32 class = pick(skb, cap, iface, CAP_STAGE);
+			__u32 class = select_leaf(skb, cap, iface, CAP_STAGE);
 
-			if (iface->flags & IFACE_NO_MAC && !give_header(skb))
+			if (iface->flags & IFACE_NO_MAC && !add_mac_header(skb))
 				return TC_ACT_SHOT;
-			return through(skb, now->cap_stage, class, iface->slot_up);
+			return redirect_to_stage(skb, now->cap_stage, class, iface->slot_up);
 		}
 	}
-	if (!seen && goes_through_box(skb, now, iface, false, &verdict))
+	if (!handled && redirect_container_packet(skb, now, iface, false, &verdict))
 		return verdict;
-	if (arrives && is_held_on_arrival(skb, now, iface, &verdict))
+	if (arrives && redirect_on_arrival(skb, now, iface, &verdict))
 		return verdict;
 	if (managed)
 		skb->priority = link_class(skb, iface, p.target, DIR_UP);
-	return leave(skb, iface);
+	return pass_on(skb, iface);
 }
 
 SEC("classifier/ingress")
@@ -656,27 +581,28 @@ int on_ingress(struct __sk_buff *skb)
 	int verdict;
 
 	if (!now)
-		return GO_ON;
+		return CONTINUE;
 	iface = iface_of(skb);
-	if (!iface || returning(skb, now, iface->slot_link))
-		return GO_ON;
+	if (!iface || is_returning(skb, now, iface->slot_link))
+		return CONTINUE;
 	/* The egress program of lo handles its packets. */
-	capped = returning(skb, now, iface->slot_down) || iface->flags & IFACE_LOOPBACK;
-	if (!capped && !returning(skb, now, iface->slot_box_up) && goes_through_box(skb, now, iface, true, &verdict))
+	capped = is_returning(skb, now, iface->slot_down) || iface->flags & IFACE_LOOPBACK;
+	if (!capped && !is_returning(skb, now, iface->slot_container_up) &&
+	    redirect_container_packet(skb, now, iface, true, &verdict))
 		return verdict;
 	if (capped && !(iface->flags & IFACE_MANAGED_DOWN))
-		return GO_ON;
+		return CONTINUE;
 	find_receiver(skb, now, iface, &p);
-	if (p.state && !capped && goes_through_cap(skb, now, iface, &p, &verdict))
+	if (p.state && !capped && redirect_to_cap(skb, now, iface, &p, &verdict))
 		return verdict;
 	if (iface->flags & IFACE_MANAGED_DOWN) {
 		__u32 class = link_class(skb, iface, p.target, DIR_DOWN);
 
-		if (iface->flags & IFACE_NO_MAC && !give_header(skb))
+		if (iface->flags & IFACE_NO_MAC && !add_mac_header(skb))
 			return TC_ACT_SHOT;
-		return through(skb, iface->link_stage, class, iface->slot_link);
+		return redirect_to_stage(skb, iface->link_stage, class, iface->slot_link);
 	}
-	return GO_ON;
+	return CONTINUE;
 }
 
 /* The far end of a stage: redirects a packet to its original destination. */
@@ -688,11 +614,11 @@ int on_stage_exit(struct __sk_buff *skb)
 	struct settings *now = current_settings();
 	bool leaves;
 
-	if (!now || !to || to->stage == STAGE_SEEN)
+	if (!now || !to || to->stage == STAGE_HANDLED)
 		return TC_ACT_SHOT;	/* not from netnice, or the interface is gone */
 	skb->cb[0] = now->key[0];
 	skb->cb[1] = now->key[1];
-	leaves = to->stage == STAGE_CAP_UP || to->stage == STAGE_BOX_DOWN ||
+	leaves = to->stage == STAGE_CAP_UP || to->stage == STAGE_CONTAINER_DOWN ||
 		 (to->stage == STAGE_CAP_DOWN && to->ifindex == LOOPBACK);
 	return bpf_redirect(to->ifindex, leaves ? 0 : BPF_F_INGRESS);
 }

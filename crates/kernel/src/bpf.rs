@@ -19,7 +19,7 @@ use crate::cgroup;
 ///
 /// # Errors
 /// ENOENT if nothing is pinned there. EOPNOTSUPP if the kernel cannot detach this kind of link.
-pub fn detach_pinned(path: &Path) -> io::Result<()> {
+pub(crate) fn detach_pinned(path: &Path) -> io::Result<()> {
     let path = cgroup::c_path(path);
     let mut object = ObjectAttributes {
         pathname: path.as_ptr() as u64,
@@ -42,14 +42,14 @@ pub fn detach_pinned(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of bpf(2).
-pub fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
+pub(crate) fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
     map: BorrowedFd<'_>,
     copies: usize,
 ) -> io::Result<Vec<(K, Vec<V>)>> {
-    let (mut room, mut from, mut all) = (ROOM, None::<u32>, Vec::new());
+    let (mut batch_size, mut from, mut all) = (FIRST_BATCH, None::<u32>, Vec::new());
     loop {
-        let mut keys = vec![K::default(); room];
-        let mut values = vec![V::default(); room * copies];
+        let mut keys = vec![K::default(); batch_size];
+        let mut values = vec![V::default(); batch_size * copies];
         let mut next = 0_u32;
         let mut batch = BatchAttributes {
             in_batch: from
@@ -58,19 +58,19 @@ pub fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
             out_batch: std::ptr::from_mut(&mut next) as u64,
             keys: keys.as_mut_ptr() as u64,
             values: values.as_mut_ptr() as u64,
-            count: room as u32,
+            count: batch_size as u32,
             map_fd: map.as_raw_fd() as u32,
             ..BatchAttributes::default()
         };
         let done = bpf(BPF_MAP_LOOKUP_BATCH, &mut batch);
-        let ends = match done {
+        let is_last = match done {
             Ok(_) => false,
             Err(error) => match error.raw_os_error() {
                 Some(libc::ENOENT) => true,
                 Some(libc::EINTR) => continue,
                 // The batch is smaller than one chain of the hash.
-                Some(libc::ENOSPC) if room < MOST_ROOM => {
-                    room *= 2;
+                Some(libc::ENOSPC) if batch_size < MAX_BATCH => {
+                    batch_size *= 2;
                     continue;
                 }
                 _ => return Err(error),
@@ -79,7 +79,7 @@ pub fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
         let read = keys.into_iter().zip(values.chunks_exact(copies));
         let read = read.take(batch.count as usize);
         all.extend(read.map(|(key, values)| (key, values.to_vec())));
-        if ends {
+        if is_last {
             return Ok(all);
         }
         from = Some(next);
@@ -134,8 +134,8 @@ struct BatchAttributes {
 }
 
 /// Entries per call at first, and the most to which the number grows.
-const ROOM: usize = 1024;
-const MOST_ROOM: usize = 1 << 20;
+const FIRST_BATCH: usize = 1024;
+const MAX_BATCH: usize = 1 << 20;
 const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
 const BPF_OBJ_GET: libc::c_long = 7;
 const BPF_LINK_DETACH: libc::c_long = 34;

@@ -68,7 +68,7 @@ pub fn find(path: &str) -> Result<Cgroup, KernelError> {
         return Err(KernelError::CgroupTooDeep {
             path: path.into(),
             depth: level,
-            most: abi::MAX_CGROUP_LEVELS,
+            max: abi::MAX_CGROUP_LEVELS,
         });
     }
     // In cgroup2 the inode number is the id that the kernel compares with packets' cgroups.
@@ -99,12 +99,13 @@ pub fn units() -> BTreeSet<String> {
 /// Whether a cgroup is a slice that only root can change.
 fn is_slice(folder: &Path) -> bool {
     let name = folder.file_name().unwrap_or_default();
-    name.as_bytes().ends_with(b".slice") && is_roots(folder)
+    name.as_bytes().ends_with(b".slice") && only_root_can_write(folder)
 }
 
 /// Whether only root can make cgroups in this one.
-fn is_roots(folder: &Path) -> bool {
-    fs::symlink_metadata(folder).is_ok_and(|about| about.uid() == 0 && about.mode() & 0o022 == 0)
+fn only_root_can_write(folder: &Path) -> bool {
+    fs::symlink_metadata(folder)
+        .is_ok_and(|metadata| metadata.uid() == 0 && metadata.mode() & 0o022 == 0)
 }
 
 /// The cgroups directly below this one; empty if it was removed.
@@ -115,7 +116,7 @@ fn folders(of: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 }
 
 /// The cgroup of this folder.
-fn at(root: &Path, folder: &Path) -> Result<Cgroup, KernelError> {
+fn from_folder(root: &Path, folder: &Path) -> Result<Cgroup, KernelError> {
     let relative = folder.strip_prefix(root).unwrap_or(folder);
     find(&format!("/{}", relative.display()))
 }
@@ -141,7 +142,7 @@ pub fn find_unit(unit: &str) -> Result<Cgroup, KernelError> {
     while let Some(slice) = slices.pop() {
         for folder in folders(&slice) {
             if folder.file_name().is_some_and(|name| name == unit) {
-                return at(&root, &folder);
+                return from_folder(&root, &folder);
             }
             if is_slice(&folder) {
                 slices.push(folder);
@@ -162,9 +163,11 @@ pub fn find_container(id: &str) -> Option<Cgroup> {
         for folder in folders(&above) {
             let name = folder.file_name().unwrap_or_default().to_string_lossy();
             match container_id(&name) {
-                Some(whole) if whole.starts_with(id) => return at(&root, &folder).ok(),
+                Some(full_id) if full_id.starts_with(id) => {
+                    return from_folder(&root, &folder).ok();
+                }
                 Some(_) => {}
-                None if is_roots(&folder) => stack.push(folder),
+                None if only_root_can_write(&folder) => stack.push(folder),
                 None => {}
             }
         }
@@ -183,7 +186,7 @@ fn container_id(name: &str) -> Option<&str> {
 
 /// The path of a process's cgroup. A user may give a cgroup a name that is not valid text. The text
 /// still begins with the path of each cgroup above.
-pub fn of_process(pid: u32) -> Option<String> {
+pub(crate) fn of_process(pid: u32) -> Option<String> {
     let text = read_text(format!("/proc/{pid}/cgroup")).ok()?;
     text.split('\n')
         .find_map(|line| line.strip_prefix("0::"))
@@ -216,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_containers_group_is_known_by_its_name() {
+    fn a_container_id_is_found_in_the_name_of_its_cgroup() {
         let id = "0123456789abcdef".repeat(4);
         for name in [
             format!("docker-{id}.scope"),

@@ -15,14 +15,14 @@
 //! "dumpable", so both are set after it.
 
 mod calls;
-mod trial;
+mod check;
 
 use std::ffi::CString;
 use std::io;
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
 
-pub use trial::{Trial, trials};
+pub use check::{Attempt, attempts};
 
 /// The restrictions of a process.
 #[derive(Clone, Debug)]
@@ -54,20 +54,20 @@ pub struct Confined {
 /// Fails if capabilities cannot be given up, or system calls cannot be filtered, or a limit cannot
 /// be set. The process must not continue then.
 pub fn confine(to: &Confinement) -> io::Result<Confined> {
-    prctl(libc::PR_SET_NAME, name(to.name)?.as_ptr() as u64)?;
-    limit(libc::RLIMIT_CORE, 0)?;
-    limit(libc::RLIMIT_MEMLOCK, 0)?;
-    limit(libc::RLIMIT_NOFILE, to.descriptors)?;
-    limit(libc::RLIMIT_DATA, to.memory)?;
+    prctl(libc::PR_SET_NAME, c_string(to.name)?.as_ptr() as u64)?;
+    lower_limit(libc::RLIMIT_CORE, 0)?;
+    lower_limit(libc::RLIMIT_MEMLOCK, 0)?;
+    lower_limit(libc::RLIMIT_NOFILE, to.descriptors)?;
+    lower_limit(libc::RLIMIT_DATA, to.memory)?;
     let mut confined = Confined {
         empty_root: empty_root().is_ok(),
         ..Confined::default()
     };
     // Each capability of the kernel; the kernel refuses the first number above them.
     let drop_one = |number: u64| prctl(libc::PR_CAPBSET_DROP, number);
-    confined.bounded = drop_one(0).is_ok() && (1..64).all(|n| is_beyond(drop_one(n)));
+    confined.bounded = drop_one(0).is_ok() && (1..64).all(|n| is_dropped_or_unknown(drop_one(n)));
     confined.other_user = become_user(to.user).is_ok();
-    no_capabilities()?;
+    drop_capabilities()?;
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
     prctl(libc::PR_SET_DUMPABLE, 0)?;
     prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)?;
@@ -81,82 +81,82 @@ pub fn confine(to: &Confinement) -> io::Result<Confined> {
 pub fn close_from(first: u32) -> io::Result<()> {
     // SAFETY: no pointers. The caller owns none of these descriptors through another object.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
-    ok(done as i32)
+    check_result(done as i32)
 }
 
 /// Whether the capability was dropped, or no capability has this number.
-fn is_beyond(dropped: io::Result<()>) -> bool {
+fn is_dropped_or_unknown(dropped: io::Result<()>) -> bool {
     match dropped {
         Ok(()) => true,
         Err(error) => error.raw_os_error() == Some(libc::EINVAL),
     }
 }
 
-fn name(name: &str) -> io::Result<CString> {
-    CString::new(name).map_err(io::Error::other)
+fn c_string(text: &str) -> io::Result<CString> {
+    CString::new(text).map_err(io::Error::other)
 }
 
 /// Lowers a resource limit. A limit that is already lower stays.
-fn limit(which: libc::__rlimit_resource_t, most: u64) -> io::Result<()> {
+fn lower_limit(which: libc::__rlimit_resource_t, most: u64) -> io::Result<()> {
     let mut had = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
     // SAFETY: the buffer is an rlimit.
-    ok(unsafe { libc::getrlimit(which, &mut had) })?;
+    check_result(unsafe { libc::getrlimit(which, &mut had) })?;
     let most = most.min(had.rlim_max);
     let wanted = libc::rlimit {
         rlim_cur: most,
         rlim_max: most,
     };
     // SAFETY: as above.
-    ok(unsafe { libc::setrlimit(which, &wanted) })
+    check_result(unsafe { libc::setrlimit(which, &wanted) })
 }
 
 /// Makes an unnamed folder in the working folder the root. The function makes, enters and removes
 /// the folder, so it stays empty.
 fn empty_root() -> io::Result<()> {
-    let own = name(&format!("front.{}", std::process::id()))?;
+    let own = c_string(&format!("front.{}", std::process::id()))?;
     // SAFETY: the strings end with a zero byte.
     unsafe {
-        ok(libc::mkdir(own.as_ptr(), 0o500))?;
-        let entered = ok(libc::chdir(own.as_ptr()));
-        let above = name(&format!("../front.{}", std::process::id()))?;
+        check_result(libc::mkdir(own.as_ptr(), 0o500))?;
+        let entered = check_result(libc::chdir(own.as_ptr()));
+        let above = c_string(&format!("../front.{}", std::process::id()))?;
         let path = if entered.is_ok() { &above } else { &own };
-        ok(libc::rmdir(path.as_ptr()))?;
+        check_result(libc::rmdir(path.as_ptr()))?;
         entered?;
-        ok(libc::chroot(c".".as_ptr()))?;
-        ok(libc::chdir(c"/".as_ptr()))
+        check_result(libc::chroot(c".".as_ptr()))?;
+        check_result(libc::chdir(c"/".as_ptr()))
     }
 }
 
 fn become_user((uid, gid): (u32, u32)) -> io::Result<()> {
     // SAFETY: the only pointer is that of the empty list.
     unsafe {
-        ok(libc::setgroups(0, std::ptr::null()))?;
-        ok(libc::setresgid(gid, gid, gid))?;
-        ok(libc::setresuid(uid, uid, uid))
+        check_result(libc::setgroups(0, std::ptr::null()))?;
+        check_result(libc::setresgid(gid, gid, gid))?;
+        check_result(libc::setresuid(uid, uid, uid))
     }
 }
 
 /// Gives up all capabilities, also those that remain if the user could not be changed.
-fn no_capabilities() -> io::Result<()> {
+fn drop_capabilities() -> io::Result<()> {
     // capset(2), version 3: a header of two words, and two records of three words.
     let mut header = [0x2008_0522_u32, 0];
     let mut sets = [0_u32; 6];
     // SAFETY: the buffers have the sizes of version 3.
     let done = unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_mut_ptr()) };
-    ok(done as i32)?;
+    check_result(done as i32)?;
     // The ambient set (Linux 4.3) is part of the permitted set, so it is empty already.
     Ok(())
 }
 
 fn prctl(what: libc::c_int, value: u64) -> io::Result<()> {
     // SAFETY: the callers pass numbers, and in one case a string that ends with a zero byte.
-    ok(unsafe { libc::prctl(what, value, 0_u64, 0_u64, 0_u64) })
+    check_result(unsafe { libc::prctl(what, value, 0_u64, 0_u64, 0_u64) })
 }
 
-fn ok(done: libc::c_int) -> io::Result<()> {
+fn check_result(done: libc::c_int) -> io::Result<()> {
     match done {
         0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -178,7 +178,7 @@ fn filters() -> io::Result<[BpfProgram; 2]> {
     let refuse = SeccompAction::Errno(libc::EPERM as u32);
     let absent = SeccompAction::Errno(libc::ENOSYS as u32);
     let clone3 = [(libc::SYS_clone3, Vec::<SeccompRule>::new())];
-    let listed = calls::listed().map_err(io::Error::other)?;
+    let listed = calls::rules().map_err(io::Error::other)?;
     Ok([
         compile(clone3.into(), SeccompAction::Allow, absent)?,
         compile(listed, refuse, SeccompAction::Allow)?,

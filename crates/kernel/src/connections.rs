@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::netlink::{self, Answer, Message, NetlinkError, Route};
+use crate::netlink::{self, Message, NetlinkClient, NetlinkError, Request};
 
 /// One socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,18 +32,18 @@ pub struct Connection {
 }
 
 /// All TCP and UDP sockets that are bound or connected.
-pub fn list(diag: &mut Route) -> Result<Vec<Connection>, NetlinkError> {
+pub fn list(diag: &mut NetlinkClient) -> Result<Vec<Connection>, NetlinkError> {
     let mut found = Vec::new();
     for (number, protocol) in [(libc::IPPROTO_TCP, "tcp"), (libc::IPPROTO_UDP, "udp")] {
         for family in [libc::AF_INET, libc::AF_INET6] {
             let what = format!("list the {protocol} sockets");
             let needed = number == libc::IPPROTO_TCP && family == libc::AF_INET;
-            let answers = match diag.dump(&what, request(family as u8, number as u8)) {
+            let replies = match diag.dump(&what, request(family as u8, number as u8)) {
                 // The kernel has no diagnosis of UDP, or no IPv6.
                 Err(error) if error.is_gone() && !needed => continue,
-                answers => answers?,
+                replies => replies?,
             };
-            found.extend(answers.iter().filter_map(|answer| read(answer, protocol)));
+            found.extend(replies.iter().filter_map(|message| read(message, protocol)));
         }
     }
     Ok(found)
@@ -51,19 +51,19 @@ pub fn list(diag: &mut Route) -> Result<Vec<Connection>, NetlinkError> {
 
 /// `struct inet_diag_req_v2`: any socket of this family and protocol, in any state, with its
 /// `tcp_info`.
-fn request(family: u8, protocol: u8) -> Message {
+fn request(family: u8, protocol: u8) -> Request {
     let mut head = [0; REQUEST_LEN];
     head[0] = family;
     head[1] = protocol;
     head[2] = 1 << (INET_DIAG_INFO - 1);
     head[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
-    Message::new(SOCK_DIAG_BY_FAMILY, 0, &head)
+    Request::new(SOCK_DIAG_BY_FAMILY, 0, &head)
 }
 
 /// `struct inet_diag_msg`: family, state, two unused bytes; ports and addresses in network order;
 /// interface, cookie (at 44), timers and queues; user and inode.
-fn read(answer: &Answer, protocol: &'static str) -> Option<Connection> {
-    let head = answer.head::<ANSWER_LEN>()?;
+fn read(message: &Message, protocol: &'static str) -> Option<Connection> {
+    let head = message.head::<REPLY_LEN>()?;
     let port = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
     let address = |at: usize| -> Option<IpAddr> {
         let bytes = head.get(at..at + 16)?;
@@ -73,7 +73,7 @@ fn read(answer: &Answer, protocol: &'static str) -> Option<Connection> {
             _ => None,
         }
     };
-    let row = answer.attributes(ANSWER_LEN);
+    let row = message.attributes(REPLY_LEN);
     let info = netlink::find(&row, INET_DIAG_INFO).unwrap_or_default();
     let count = |at: usize| {
         let bytes = info.get(at..)?.first_chunk::<8>()?;
@@ -101,7 +101,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// linux/inet_diag.h
 const INET_DIAG_INFO: u16 = 2;
 const REQUEST_LEN: usize = 56;
-const ANSWER_LEN: usize = 72;
+const REPLY_LEN: usize = 72;
 /// Offsets of `tcpi_bytes_acked` and `tcpi_bytes_received` in `struct tcp_info` (linux/tcp.h).
 const BYTES_ACKED: usize = 120;
 const BYTES_RECEIVED: usize = 128;
@@ -138,23 +138,23 @@ mod tests {
     }
 
     #[test]
-    fn sockets_of_ours_are_told_with_their_peers_and_what_has_passed() {
+    fn the_list_shows_each_socket_with_its_peer_and_the_bytes_it_passed() {
         for any in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(any) else {
                 eprintln!("left out: nothing can be bound at {any}");
                 continue;
             };
-            let there = listener.local_addr().expect("an address");
-            let mut client = TcpStream::connect(there).expect("a connection");
+            let address = listener.local_addr().expect("an address");
+            let mut client = TcpStream::connect(address).expect("a connection");
             let (mut server, _) = listener.accept().expect("its other end");
             client.write_all(&[7; 5000]).expect("room");
             server.read_exact(&mut [0; 5000]).expect("5000 bytes");
             let udp = UdpSocket::bind(any).expect("a UDP socket");
-            let mut diag = Route::open_diagnosis().expect("a netlink socket");
+            let mut diag = NetlinkClient::open_diagnosis().expect("a netlink socket");
             let all = list(&mut diag).expect("a list");
             let of = |inode: u64| all.iter().find(|c| c.inode == inode).expect("one of ours");
             let sender = of(inode(&client));
-            assert_eq!((sender.protocol, sender.peer), ("tcp", Some(there)));
+            assert_eq!((sender.protocol, sender.peer), ("tcp", Some(address)));
             assert_eq!(sender.state, Some("established"));
             let receiver = of(inode(&server));
             assert_eq!(receiver.received, Some(5000), "{receiver:?}");

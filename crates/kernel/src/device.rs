@@ -8,7 +8,9 @@
 
 use std::{fs, io};
 
-use crate::netlink::{Attributes, Message, NetlinkError, Route, attributes, find, number, text};
+use crate::netlink::{
+    Attributes, NetlinkClient, NetlinkError, Request, attributes, find, number, text,
+};
 
 #[cfg(test)]
 mod tests;
@@ -36,35 +38,35 @@ pub struct Device {
     pub port_of: String,
     /// Index of the interface below, in this namespace, to which this one hands its packets
     /// unchanged, with their sockets.
-    pub lies_over: Option<u32>,
+    pub lower: Option<u32>,
     /// Whether the interface below treats arriving packets as its own, because both have the same
     /// layer 2 address.
     pub shares_address: bool,
     /// The id by which this namespace refers to the namespace of the other end; `None` if that is
     /// this namespace.
-    pub beyond: Option<u32>,
+    pub peer_namespace: Option<u32>,
 }
 
 impl Device {
     /// Whether it is the loopback interface.
-    pub fn is_loopback(&self) -> bool {
+    pub(crate) fn is_loopback(&self) -> bool {
         self.hardware == ARPHRD_LOOPBACK
     }
 
     /// Whether its packets have no layer 2 header (`dev_is_mac_header_xmit` in the kernel).
-    pub fn is_headerless(&self) -> bool {
+    pub(crate) fn is_headerless(&self) -> bool {
         HEADERLESS.contains(&self.hardware)
     }
 
     /// Whether it is a port of a bridge, bond or team.
-    pub fn is_port(&self) -> bool {
+    pub(crate) fn is_port(&self) -> bool {
         PORT_MASTERS.contains(&self.port_of.as_str())
     }
 
     /// Whether it is an end of one of netnice's pairs: a veth named `nn0` or `nn1`, or `nnd` or
     /// `nne` with a number. Other names with this prefix do not count; otherwise a name would be
     /// enough to escape a limit.
-    pub fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let Some(rest) = self.name.strip_prefix(OUR_PREFIX) else {
             return false;
@@ -74,23 +76,23 @@ impl Device {
     }
 
     /// Whether it is an end of another veth pair. Its other end may be in a container.
-    pub fn is_veth(&self) -> bool {
+    pub(crate) fn is_veth(&self) -> bool {
         self.kind == "veth" && !self.is_ours()
     }
 
     /// Whether packets of this namespace's own sockets first appear on it.
-    pub fn carries_own_packets(&self) -> bool {
+    pub(crate) fn carries_own_packets(&self) -> bool {
         !self.is_ours() && !self.is_port() && self.kind != "ifb"
     }
 }
 
 /// All interfaces of the namespace.
-pub fn list(route: &mut Route) -> Result<Vec<Device>, NetlinkError> {
-    let answers = route.dump(
+pub fn list(netlink: &mut NetlinkClient) -> Result<Vec<Device>, NetlinkError> {
+    let replies = netlink.dump(
         "list the interfaces",
-        Message::new(libc::RTM_GETLINK, 0, &link_head(0, 0, 0)),
+        Request::new(libc::RTM_GETLINK, 0, &link_head(0, 0, 0)),
     )?;
-    Ok(answers
+    Ok(replies
         .iter()
         .filter_map(|a| {
             a.head::<LINK_HEAD>()
@@ -101,25 +103,31 @@ pub fn list(route: &mut Route) -> Result<Vec<Device>, NetlinkError> {
 
 /// The id by which this namespace refers to the namespace of a process. Returns `None` if no
 /// interface of this namespace leads there.
-pub fn namespace_of(route: &mut Route, pid: u32) -> Result<Option<u32>, NetlinkError> {
+pub(crate) fn namespace_of(
+    netlink: &mut NetlinkClient,
+    pid: u32,
+) -> Result<Option<u32>, NetlinkError> {
     // struct rtgenmsg, padded
-    let message = Message::new(RTM_GETNSID, 0, &[0; RTGEN_HEAD])
+    let request = Request::new(RTM_GETNSID, 0, &[0; RTGEN_HEAD])
         .with(&Attributes::new().u32(NETNSA_PID, pid));
-    let answers = route.ask("ask for the number of a network namespace", message)?;
-    let rows = answers.iter().map(|answer| answer.attributes(RTGEN_HEAD));
+    let replies = netlink.query("query the id of a network namespace", request)?;
+    let rows = replies.iter().map(|reply| reply.attributes(RTGEN_HEAD));
     let numbers = rows.filter_map(|row| find(&row, NETNSA_NSID).and_then(number));
     // NETNSA_NSID_NOT_ASSIGNED is -1.
     Ok(numbers.into_iter().find(|number| *number != u32::MAX))
 }
 
 /// The interface of this name, if it exists.
-pub fn find_by_name(route: &mut Route, name: &str) -> Result<Option<Device>, NetlinkError> {
-    Ok(list(route)?.into_iter().find(|d| d.name == name))
+pub fn find_by_name(
+    netlink: &mut NetlinkClient,
+    name: &str,
+) -> Result<Option<Device>, NetlinkError> {
+    Ok(list(netlink)?.into_iter().find(|d| d.name == name))
 }
 
 /// A veth pair of netnice: a packet that enters the near end leaves at the far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pair {
+pub(crate) struct Pair {
     /// Index of the end that carries the classes.
     pub near: u32,
     /// Index of the end where the ingress program sends packets back.
@@ -128,8 +136,12 @@ pub struct Pair {
 
 /// Finds or makes the pair of these names: no addresses, no ARP, no IPv6, and an MTU for the
 /// largest packet.
-pub fn ensure_pair(route: &mut Route, near: &str, far: &str) -> Result<Pair, NetlinkError> {
-    let known = list(route)?;
+pub(crate) fn ensure_pair(
+    netlink: &mut NetlinkClient,
+    near: &str,
+    far: &str,
+) -> Result<Pair, NetlinkError> {
+    let known = list(netlink)?;
     let find = |devices: &[Device]| {
         let index = |name: &str| devices.iter().find(|d| d.name == name).map(|d| d.index);
         Some(Pair {
@@ -140,8 +152,8 @@ pub fn ensure_pair(route: &mut Route, near: &str, far: &str) -> Result<Pair, Net
     let pair = match find(&known) {
         Some(pair) => pair,
         None => {
-            make_pair(route, near, far)?;
-            find(&list(route)?).ok_or_else(|| NetlinkError {
+            make_pair(netlink, near, far)?;
+            find(&list(netlink)?).ok_or_else(|| NetlinkError {
                 what: format!("find the interface pair {near}, {far}"),
                 message: None,
                 source: io::Error::from_raw_os_error(libc::ENODEV),
@@ -155,13 +167,13 @@ pub fn ensure_pair(route: &mut Route, near: &str, far: &str) -> Result<Pair, Net
     }
     let up = (libc::IFF_UP | libc::IFF_NOARP) as u32;
     for index in [pair.near, pair.far] {
-        let message = Message::new(libc::RTM_NEWLINK, 0, &link_head(index, up, up));
-        route.act(&format!("set up the interface pair {near}, {far}"), message)?;
+        let request = Request::new(libc::RTM_NEWLINK, 0, &link_head(index, up, up));
+        netlink.execute(&format!("set up the interface pair {near}, {far}"), request)?;
     }
     Ok(pair)
 }
 
-fn make_pair(route: &mut Route, near: &str, far: &str) -> Result<(), NetlinkError> {
+fn make_pair(netlink: &mut NetlinkClient, near: &str, far: &str) -> Result<(), NetlinkError> {
     let peer = Attributes::new()
         .text(libc::IFLA_IFNAME, far)
         .u32(libc::IFLA_MTU, PAIR_MTU);
@@ -175,28 +187,16 @@ fn make_pair(route: &mut Route, near: &str, far: &str) -> Result<(), NetlinkErro
         .text(libc::IFLA_IFNAME, near)
         .nested(libc::IFLA_LINKINFO, &info);
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-    let message = Message::new(libc::RTM_NEWLINK, flags, &link_head(0, 0, 0)).with(&row);
-    route.act(&format!("make the interface pair {near}, {far}"), message)
+    let request = Request::new(libc::RTM_NEWLINK, flags, &link_head(0, 0, 0)).with(&row);
+    netlink.execute(&format!("make the interface pair {near}, {far}"), request)
 }
 
 /// Removes an interface, and so its peer, if it still exists.
-pub fn remove(route: &mut Route, index: u32) -> Result<(), NetlinkError> {
-    let message = Message::new(libc::RTM_DELLINK, 0, &link_head(index, 0, 0));
-    match route.act(&format!("remove interface {index}"), message) {
+pub(crate) fn remove(netlink: &mut NetlinkClient, index: u32) -> Result<(), NetlinkError> {
+    let request = Request::new(libc::RTM_DELLINK, 0, &link_head(index, 0, 0));
+    match netlink.execute(&format!("remove interface {index}"), request) {
         Err(error) if !error.is_gone() => Err(error),
         _ => Ok(()),
-    }
-}
-
-/// The interface of a link message, and whether it was added or changed (true) or removed (false).
-pub fn changed(kind: u16, answer: &crate::netlink::Answer) -> Option<(Device, bool)> {
-    let head = answer.head::<LINK_HEAD>()?;
-    match kind {
-        libc::RTM_NEWLINK | libc::RTM_DELLINK => Some((
-            device(head, &answer.attributes(LINK_HEAD)),
-            kind == libc::RTM_NEWLINK,
-        )),
-        _ => None,
     }
 }
 
@@ -206,9 +206,9 @@ fn device(head: &[u8; LINK_HEAD], row: &[(u16, &[u8])]) -> Device {
         .unwrap_or_default();
     let word = |kind| find(&info, kind).map(text).unwrap_or_default();
     let kind = word(libc::IFLA_INFO_KIND);
-    let beyond = find(row, libc::IFLA_LINK_NETNSID).and_then(number);
+    let peer_namespace = find(row, libc::IFLA_LINK_NETNSID).and_then(number);
     let below = find(row, libc::IFLA_LINK).and_then(number);
-    let over = below.filter(|_| beyond.is_none() && LIE_OVER.contains(&kind.as_str()));
+    let over = below.filter(|_| peer_namespace.is_none() && UPPER_KINDS.contains(&kind.as_str()));
     let mode = find(&info, libc::IFLA_INFO_DATA)
         .and_then(|data| find(&attributes(data), IFLA_MACVLAN_MODE).and_then(number));
     let flags = u32::from_ne_bytes([head[8], head[9], head[10], head[11]]);
@@ -225,8 +225,8 @@ fn device(head: &[u8; LINK_HEAD], row: &[(u16, &[u8])]) -> Device {
         hardware: u16::from_ne_bytes([head[2], head[3]]),
         shares_address: over.is_some()
             && (kind.starts_with("ipv") || mode == Some(MACVLAN_MODE_PASSTHRU)),
-        lies_over: over,
-        beyond,
+        lower: over,
+        peer_namespace,
         kind,
         port_of: word(libc::IFLA_INFO_SLAVE_KIND),
     }
@@ -258,7 +258,7 @@ const ARPHRD_LOOPBACK: u16 = 772;
 /// TUNNEL, TUNNEL6, SIT, IPGRE, PIMREG, IP6GRE, RAWIP, PPP, NONE, VOID.
 const HEADERLESS: [u16; 10] = [768, 769, 776, 778, 779, 823, 519, 512, 0xFFFE, 0xFFFF];
 /// Kinds that lie over another interface. (A VLAN does too, but its packets carry its tag.)
-const LIE_OVER: [&str; 4] = ["macvlan", "macvtap", "ipvlan", "ipvtap"];
+const UPPER_KINDS: [&str; 4] = ["macvlan", "macvtap", "ipvlan", "ipvtap"];
 const IFLA_MACVLAN_MODE: u16 = 1;
 const MACVLAN_MODE_PASSTHRU: u32 = 8;
 const PORT_MASTERS: [&str; 5] = ["bridge", "bond", "team", "openvswitch", "batadv"];

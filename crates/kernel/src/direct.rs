@@ -2,9 +2,9 @@
 //! other frames pass to the kernel.
 //!
 //! The program belongs to the process that loads it. Nothing is pinned, and the kernel detaches the
-//! program when that process ends for any reason. It is attached from [`Direct::attach`] to
-//! [`Direct::detach`] only, since XDP can disable offloads of an interface (on a veth pair a kernel
-//! connection fell from 44 to 11 Gbit/s).
+//! program when that process ends for any reason. It is attached from [`XdpProgram::attach`] to
+//! [`XdpProgram::detach`] only, since XDP can disable offloads of an interface (on a veth pair a
+//! kernel connection fell from 44 to 11 Gbit/s).
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -15,18 +15,18 @@ use aya::programs::Xdp;
 use aya::programs::xdp::{XdpLinkId, XdpMode};
 use aya::{Ebpf, EbpfLoader};
 
-use crate::KernelError;
+use crate::error::{KernelError, errno};
 
 /// The program, its maps, and its attachment.
 #[derive(Debug)]
-pub struct Direct {
+pub struct XdpProgram {
     ebpf: Ebpf,
     link: Option<XdpLinkId>,
 }
 
-/// The place in the kernel where a program sees frames.
+/// The XDP mode: where in the kernel the program sees frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum AttachMode {
     /// In the interface's driver, before the kernel makes a packet of the frame.
     Native,
     /// Behind the driver. Every interface supports this; merged segments arrive as one packet.
@@ -35,10 +35,10 @@ pub enum Place {
 
 /// A class of frames that go to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Claim {
+pub enum FrameMatch {
     /// UDP or TCP between two endpoints. Without `remote`: from any endpoint. With an unspecified
     /// local address: to any unicast address.
-    Ends {
+    Endpoints {
         /// The IP protocol number: 17 (UDP) or 6 (TCP).
         protocol: u8,
         /// The local endpoint, or a multicast group and its port.
@@ -47,46 +47,46 @@ pub enum Claim {
         remote: Option<(IpAddr, u16)>,
     },
     /// Another IP protocol at a local address.
-    Host {
+    Protocol {
         /// The IP protocol number.
         protocol: u8,
         /// The local address.
         local: IpAddr,
     },
     /// Frames of another EtherType.
-    Kind(u16),
+    EtherType(u16),
 }
 
-impl Direct {
-    /// Loads the program for a station with this MAC address. It is attached to nothing yet.
-    pub fn load(mac: [u8; 6]) -> Result<Direct, KernelError> {
+impl XdpProgram {
+    /// Loads the program for an interface with this MAC address. It is attached to nothing yet.
+    pub fn load(mac: [u8; 6]) -> Result<XdpProgram, KernelError> {
         let mut ebpf = EbpfLoader::new()
             .load(OBJECT)
             .map_err(|e| KernelError::bpf("load the direct path's program", e))?;
         program(&mut ebpf)?
             .load()
             .map_err(|e| KernelError::bpf("load the direct path's program", e))?;
-        let mut direct = Direct { ebpf, link: None };
-        direct.set_station(mac)?;
-        Ok(direct)
+        let mut program = XdpProgram { ebpf, link: None };
+        program.set_mac(mac)?;
+        Ok(program)
     }
 
-    /// Sets the station's MAC address.
-    pub fn set_station(&mut self, mac: [u8; 6]) -> Result<(), KernelError> {
-        let mut station: Array<_, DirectStation> = Array::try_from(self.map("station")?)
-            .map_err(|e| KernelError::bpf("map station", e))?;
-        let own = DirectStation { mac, zero: 0 };
-        station
-            .set(0, own, 0)
-            .map_err(|e| KernelError::bpf("write the station", e))
+    /// Sets the interface's MAC address.
+    pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<(), KernelError> {
+        let mut own_mac: Array<_, DirectMac> = Array::try_from(self.map("own_mac")?)
+            .map_err(|e| KernelError::bpf("open map own_mac", e))?;
+        let value = DirectMac { mac, zero: 0 };
+        own_mac
+            .set(0, value, 0)
+            .map_err(|e| KernelError::bpf("write the MAC address", e))
     }
 
     /// Attaches the program to an interface. If another XDP program is attached there, this retries
     /// for half a second, since the kernel removes the program of a killed process with a delay.
-    pub fn attach(&mut self, index: u32, place: Place) -> Result<(), KernelError> {
-        let mode = match place {
-            Place::Native => XdpMode::Driver,
-            Place::Generic => XdpMode::Skb,
+    pub fn attach(&mut self, index: u32, mode: AttachMode) -> Result<(), KernelError> {
+        let mode = match mode {
+            AttachMode::Native => XdpMode::Driver,
+            AttachMode::Generic => XdpMode::Skb,
         };
         self.detach()?;
         let program = program(&mut self.ebpf)?;
@@ -114,18 +114,13 @@ impl Direct {
         }
     }
 
-    /// Whether the program is attached.
-    pub fn is_attached(&self) -> bool {
-        self.link.is_some()
-    }
-
     /// Registers the AF_XDP socket for the frames of a receive queue.
     pub fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
         let mut sockets = XskMap::try_from(self.map("sockets")?)
-            .map_err(|e| KernelError::bpf("map sockets", e))?;
+            .map_err(|e| KernelError::bpf("open map sockets", e))?;
         sockets
             .set(queue, socket.as_raw_fd(), 0)
-            .map_err(|e| KernelError::bpf(format!("give queue {queue} its socket"), e))
+            .map_err(|e| KernelError::bpf(format!("register the socket of queue {queue}"), e))
     }
 
     /// The map of the flows' gates, for mmap(2): an array of [`MAX_GATES`] times [`DirectGate`].
@@ -136,50 +131,50 @@ impl Direct {
         }
     }
 
-    /// Directs these frames to the driver, while the gate of `flow` is not shut. Without a flow
-    /// number the frames have no gate. Other claims stay in force.
-    pub fn claim(&mut self, claim: &Claim, flow: Option<u32>) -> Result<(), KernelError> {
+    /// Directs these frames to the driver, while `flow` is not suspended. Without a flow
+    /// number the frames cannot be suspended. Other registrations stay in force.
+    pub fn add_match(&mut self, frames: &FrameMatch, flow: Option<u32>) -> Result<(), KernelError> {
         let gate = flow.filter(|flow| *flow < MAX_GATES);
-        self.change(claim, Some(gate.map_or(0, |flow| flow + 1)))
+        self.change(frames, Some(gate.map_or(0, |flow| flow + 1)))
     }
 
-    /// Ends a claim: its frames pass to the kernel again.
-    pub fn release(&mut self, claim: &Claim) -> Result<(), KernelError> {
-        self.change(claim, None)
+    /// Ends a registration: its frames pass to the kernel again.
+    pub fn remove_match(&mut self, frames: &FrameMatch) -> Result<(), KernelError> {
+        self.change(frames, None)
     }
 
-    fn change(&mut self, claim: &Claim, insert: Option<u32>) -> Result<(), KernelError> {
-        match *claim {
-            Claim::Ends {
+    fn change(&mut self, frames: &FrameMatch, insert: Option<u32>) -> Result<(), KernelError> {
+        match *frames {
+            FrameMatch::Endpoints {
                 protocol,
                 local,
                 remote,
             } => {
-                let (family, address) = words(local.0);
-                let mut key = DirectEnds {
+                let (family, address) = address_words(local.0);
+                let mut key = DirectEndpoints {
                     local: address,
                     local_port: local.1.to_be(),
                     protocol,
                     family,
-                    ..DirectEnds::default()
+                    ..DirectEndpoints::default()
                 };
                 if let Some((address, port)) = remote {
-                    key.remote = words(address).1;
+                    key.remote = address_words(address).1;
                     key.remote_port = port.to_be();
                 }
-                put(self.map("ends")?, key, insert)
+                put(self.map("endpoints")?, key, insert)
             }
-            Claim::Host { protocol, local } => {
-                let (family, local) = words(local);
-                let key = DirectHost {
+            FrameMatch::Protocol { protocol, local } => {
+                let (family, local) = address_words(local);
+                let key = DirectProtocol {
                     local,
                     protocol,
                     family,
                     zero: 0,
                 };
-                put(self.map("hosts")?, key, insert)
+                put(self.map("protocols")?, key, insert)
             }
-            Claim::Kind(kind) => put(self.map("kinds")?, kind.to_be(), insert),
+            FrameMatch::EtherType(number) => put(self.map("ethertypes")?, number.to_be(), insert),
         }
     }
 
@@ -197,16 +192,16 @@ fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, KernelError> {
 
 fn put<K: aya::Pod>(map: &mut Map, key: K, insert: Option<u32>) -> Result<(), KernelError> {
     let mut map: HashMap<&mut MapData, K, u32> =
-        HashMap::try_from(map).map_err(|e| KernelError::bpf("map of direct flows", e))?;
+        HashMap::try_from(map).map_err(|e| KernelError::bpf("open a map of direct flows", e))?;
     let done = match insert {
         Some(gate) => map.insert(key, gate, 0),
         None => map.remove(&key),
     };
-    done.map_err(|e| KernelError::bpf("change which frames go to the driver", e))
+    done.map_err(|e| KernelError::bpf("change the frames that go to the driver", e))
 }
 
 /// The IP version (4 or 6) and the address, in the form of the eBPF program.
-fn words(address: IpAddr) -> (u8, [u32; 4]) {
+fn address_words(address: IpAddr) -> (u8, [u32; 4]) {
     match address {
         IpAddr::V4(v4) => (4, [v4.to_bits().to_be(), 0, 0, 0]),
         IpAddr::V6(v6) => {
@@ -219,15 +214,7 @@ fn words(address: IpAddr) -> (u8, [u32; 4]) {
 
 /// Whether the error is EBUSY: another program is attached.
 fn is_busy(error: &aya::programs::ProgramError) -> bool {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        let number = error.downcast_ref::<std::io::Error>();
-        if number.and_then(std::io::Error::raw_os_error) == Some(libc::EBUSY) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    errno(error) == Some(libc::EBUSY)
 }
 
 /// Half a second in total.

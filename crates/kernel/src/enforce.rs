@@ -22,64 +22,64 @@ use std::{
 
 use crate::{
     abi,
-    again::Forget,
     device::{self, Device},
     error::KernelError,
     executable::Executables,
-    grace::Short,
-    netlink::Route,
-    plan::{self, Desired, Leaves, Plan},
+    netlink::NetlinkClient,
+    plan::{self, Desired, LeafQdisc, Plan},
     process,
     programs::Programs,
+    rcu::ShortGracePeriods,
+    retry::RemoveEntry,
 };
 
 mod balance;
 mod containers;
+mod cookie_owners;
 mod events;
-mod found;
 mod interfaces;
 mod ownership;
+mod recovered;
 mod sample;
 mod sockets;
 mod stages;
-mod strays;
-mod whereabouts;
+mod target_classes;
 
-pub use containers::Housing;
+pub use containers::ContainerPlacement;
 pub use events::{Exit, Exits};
-pub use found::{Found, FoundLimit};
-pub use interfaces::MOST_INTERFACES;
-pub use ownership::{Adoption, Lost, Membership};
+pub use interfaces::MAX_INTERFACES;
+pub use ownership::{Adoption, Membership, MissedForks};
+pub use recovered::{Recovered, RecoveredLimit};
 pub use sample::{DirectionCounts, Sample, TargetCounts};
 pub(crate) use stages::LINK_MAJOR;
-pub use whereabouts::Whereabouts;
+pub use target_classes::TargetClass;
 
 /// The kernel state of netnice in one network namespace.
 pub struct Kernel {
     runtime: PathBuf,
-    route: Route,
+    netlink: NetlinkClient,
     cookie: u64,
-    leaves: Leaves,
+    leaf_qdisc: LeafQdisc,
     programs: Option<Programs>,
     installed: Plan,
     desired: Desired,
     /// A copy of the targets' entries in the maps: reading a map of thousands back takes longer
     /// than a change may.
     written: BTreeMap<u32, abi::Target>,
-    quiet: plan::Quiet,
-    shares: balance::Shares,
+    idle_nodes: plan::IdleNodes,
+    last_counts: balance::LastCounts,
     stages: stages::Stages,
     interfaces: BTreeMap<u32, interfaces::Attached>,
     /// Ids of the targets that are containers.
     containers: BTreeSet<u32>,
     executables: Executables,
-    swept: bool,
-    /// Number of calls of [`Kernel::sweep_strays`].
-    looks: u32,
+    was_reset: bool,
+    /// Number of calls of [`Kernel::remove_closed_cookies`].
+    cookie_checks: u32,
     /// Number of children that could not be made members, at the last search for them.
-    lost: u64,
+    missed_forks: u64,
     /// The classes at their last listing.
-    listed: sample::Listed,
+    listed: sample::ListedClasses,
     /// Processes whose open sockets are still to be tagged.
     surveys: VecDeque<sockets::Survey>,
 }
@@ -88,39 +88,39 @@ impl Kernel {
     /// Opens the kernel state for this runtime folder, in the namespace of the calling thread.
     /// Adopts what an earlier daemon left in force. If its maps have another layout, removes
     /// everything instead.
-    pub fn open(runtime: &Path, leaves: Leaves) -> Result<Self, KernelError> {
+    pub fn open(runtime: &Path, leaf_qdisc: LeafQdisc) -> Result<Self, KernelError> {
         let mut kernel = Self {
             runtime: runtime.to_owned(),
-            route: Route::open()?,
+            netlink: NetlinkClient::open()?,
             cookie: process::netns_cookie().map_err(KernelError::file(
                 "read the network namespace's cookie",
                 "socket",
             ))?,
-            leaves,
+            leaf_qdisc,
             programs: None,
             installed: Plan::default(),
             desired: Desired::default(),
             written: BTreeMap::new(),
-            quiet: plan::Quiet::new(),
-            shares: balance::Shares::default(),
+            idle_nodes: plan::IdleNodes::new(),
+            last_counts: balance::LastCounts::default(),
             stages: stages::Stages::default(),
             interfaces: BTreeMap::new(),
             containers: BTreeSet::new(),
             executables: Executables::default(),
-            swept: false,
-            looks: 0,
-            lost: 0,
-            listed: sample::Listed::new(),
+            was_reset: false,
+            cookie_checks: 0,
+            missed_forks: 0,
+            listed: sample::ListedClasses::new(),
             surveys: VecDeque::new(),
         };
-        Short::end_left_over(runtime);
+        ShortGracePeriods::restore_after_crash(runtime);
         if !Programs::are_pinned(runtime)? {
             return Ok(kernel);
         }
         let layout = Programs::layout(runtime)?;
         if layout.as_deref() != Some(abi::LAYOUT) {
-            kernel.swept = layout.is_some();
-            kernel.sweep()?;
+            kernel.was_reset = layout.is_some();
+            kernel.reset()?;
         } else {
             let mut programs = Programs::load(runtime)?;
             let map = programs.hash::<u32, abi::Target>("targets")?;
@@ -130,7 +130,7 @@ impl Kernel {
             kernel.programs = Some(programs);
             kernel.adopt_stages()?;
             kernel.adopt_interfaces()?;
-            kernel.tag_what_is_left()?;
+            kernel.tag_remaining_sockets()?;
         }
         Ok(kernel)
     }
@@ -138,19 +138,19 @@ impl Kernel {
     /// Removes state that cannot be continued: of a daemon with another layout of the maps, or of a
     /// daemon that was killed while it loaded or unloaded. The daemon installs the contracts again
     /// from the state file.
-    fn sweep(&mut self) -> Result<(), KernelError> {
-        let devices = device::list(&mut self.route)?;
+    fn reset(&mut self) -> Result<(), KernelError> {
+        let devices = device::list(&mut self.netlink)?;
         self.find_stages(&devices)?;
-        Programs::sweep(&self.runtime, &mut self.route, &devices);
+        Programs::remove_all(&self.runtime, &mut self.netlink, &devices);
         self.remove_stages(&devices)?;
-        self.close_loopback();
+        self.restore_loopback_settings();
         self.installed = Plan::default();
         Ok(())
     }
 
     /// Whether [`Kernel::open`] found state of another layout and removed it.
-    pub fn was_swept(&self) -> bool {
-        self.swept
+    pub fn was_reset(&self) -> bool {
+        self.was_reset
     }
 
     /// Whether the programs are loaded: something is in force, or an earlier daemon's state was
@@ -160,8 +160,8 @@ impl Kernel {
     }
 
     /// The queueing discipline of the leaves.
-    pub fn leaves(&self) -> Leaves {
-        self.leaves
+    pub fn leaf_qdisc(&self) -> LeafQdisc {
+        self.leaf_qdisc
     }
 
     /// The method by which the programs are attached, as text.
@@ -182,18 +182,18 @@ impl Kernel {
         let before = self.desired.clone();
         let mut result = self.install(desired);
         // Another program may have changed the state from which the difference was computed.
-        if result.is_err() && self.programs.is_some() && self.look_again().is_ok() {
+        if result.is_err() && self.programs.is_some() && self.refresh_installed().is_ok() {
             result = self.install(desired);
         }
         if result.is_err() {
             // The steps before the failure took effect; the difference back is computed from there.
             if self.programs.is_some()
-                && let Err(error) = self.look_again()
+                && let Err(error) = self.refresh_installed()
             {
-                tracing::debug!(%error, "looking at what a change left behind");
+                tracing::debug!(%error, "cannot read back the state after a failed change");
             }
             if let Err(error) = self.install(&before) {
-                tracing::error!(%error, "could not put back what was in force before");
+                tracing::error!(%error, "cannot restore the state before the failed change");
             }
         }
         result
@@ -202,21 +202,16 @@ impl Kernel {
     /// Describes in words what [`Kernel::apply`] would do, without doing it.
     pub fn preview(&self, desired: &Desired) -> Vec<String> {
         let desired = Desired {
-            leaves: self.leaves,
+            leaf_qdisc: self.leaf_qdisc,
             ..desired.clone()
         };
-        stages::describe(&self.installed, &plan::plan(&desired, &self.quiet))
-    }
-
-    /// Removes everything of netnice from the kernel.
-    pub fn clear(&mut self) -> Result<(), KernelError> {
-        self.install(&Desired::default())
+        stages::describe(&self.installed, &plan::plan(&desired, &self.idle_nodes))
     }
 
     fn install(&mut self, desired: &Desired) -> Result<(), KernelError> {
         self.listed.clear();
         let desired = Desired {
-            leaves: self.leaves,
+            leaf_qdisc: self.leaf_qdisc,
             ..desired.clone()
         };
         if desired.targets.is_empty() && desired.links.is_empty() {
@@ -225,20 +220,20 @@ impl Kernel {
         if self.programs.is_none() {
             // Nothing of the loaded state is in force yet.
             let loaded = Programs::load(&self.runtime);
-            self.programs = Some(loaded.inspect_err(|_| Programs::forget(&self.runtime))?);
+            self.programs = Some(loaded.inspect_err(|_| Programs::remove_pins(&self.runtime))?);
         }
-        let devices = device::list(&mut self.route)?;
+        let devices = device::list(&mut self.netlink)?;
         let desired = Desired {
-            longest: longest_packet(&devices),
+            longest_packet: longest_packet(&devices),
             ..desired
         };
-        let plan = plan::plan(&desired, &self.quiet);
+        let plan = plan::plan(&desired, &self.idle_nodes);
         self.prepare_stages(&plan, &devices)?;
-        let after = self.enter_classes(&plan)?;
+        let removals = self.add_classes(&plan)?;
         self.write_targets(&plan, &desired)?;
         self.attach_interfaces(&plan, &devices)?;
         self.write_settings(&desired)?;
-        self.leave_classes(after)?;
+        self.remove_classes(removals)?;
         self.drop_stages(&plan, &devices)?;
         self.installed = plan;
         self.desired = desired;
@@ -249,10 +244,11 @@ impl Kernel {
         if let Some(programs) = &mut self.programs {
             programs.set_settings(abi::Settings::default())?;
         }
-        let devices = device::list(&mut self.route)?;
-        let short = Short::for_batch(&self.runtime, self.interfaces.len());
+        let devices = device::list(&mut self.netlink)?;
+        let short_grace_periods =
+            ShortGracePeriods::for_batch(&self.runtime, self.interfaces.len());
         self.detach_interfaces(&devices);
-        drop(short);
+        drop(short_grace_periods);
         self.remove_stages(&devices)?;
         if let Some(programs) = self.programs.take() {
             programs.unload();
@@ -261,7 +257,7 @@ impl Kernel {
         self.desired = Desired::default();
         self.written.clear();
         self.containers.clear();
-        self.lost = 0;
+        self.missed_forks = 0;
         Ok(())
     }
 
@@ -271,7 +267,7 @@ impl Kernel {
             .targets
             .iter()
             .map(|t| {
-                let cap = plan.places.get(&t.id).copied().unwrap_or_default().cap;
+                let cap = plan.leaves.get(&t.id).copied().unwrap_or_default().cap;
                 let cap = cap.map(|pair| stages::leaf(stages::CAP_MAJOR, pair));
                 (
                     t.id,
@@ -299,13 +295,13 @@ impl Kernel {
             .copied()
             .collect();
         for id in &gone {
-            map.forget(id)?;
+            map.remove_entry(id)?;
             self.written.remove(id);
         }
         let mut counters = programs.counters()?;
         for id in gone {
             for dir in [abi::DIR_UP, abi::DIR_DOWN] {
-                counters.forget(&abi::CounterKey { target: id, dir })?;
+                counters.remove_entry(&abi::CounterKey { target: id, dir })?;
             }
         }
         Ok(())
@@ -346,19 +342,20 @@ fn entries<T, C: FromIterator<T>>(
 fn loaded(programs: &mut Option<Programs>) -> Result<&mut Programs, KernelError> {
     programs.as_mut().ok_or_else(|| KernelError::Bpf {
         what: "use the eBPF programs".into(),
-        reason: "nothing is in force, so none are loaded".into(),
+        reason: "none are loaded, because nothing is in force".into(),
     })
 }
 
 /// Unpredictable random numbers.
 fn random<const N: usize>() -> Result<[u32; N], KernelError> {
-    let mut random = fs::File::open(RANDOM).map_err(KernelError::file("draw a number", RANDOM))?;
+    let mut random =
+        fs::File::open(RANDOM).map_err(KernelError::file("read random numbers", RANDOM))?;
     let mut numbers = [0; N];
     for number in &mut numbers {
         let mut bytes = [0; 4];
         random
             .read_exact(&mut bytes)
-            .map_err(KernelError::file("draw a number", RANDOM))?;
+            .map_err(KernelError::file("read random numbers", RANDOM))?;
         *number = u32::from_ne_bytes(bytes);
     }
     Ok(numbers)
@@ -376,6 +373,6 @@ fn longest_packet(devices: &[Device]) -> u32 {
         .unwrap_or_default()
 }
 
-fn named<'a>(devices: &'a [Device], name: &str) -> Option<&'a Device> {
+fn find_device<'a>(devices: &'a [Device], name: &str) -> Option<&'a Device> {
     devices.iter().find(|d| d.name == name)
 }

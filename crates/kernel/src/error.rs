@@ -12,9 +12,9 @@ pub enum KernelError {
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     /// A system file could not be used.
-    #[error("{what} ({}): {source}", path.display())]
+    #[error("cannot {what} ({}): {source}", path.display())]
     File {
-        /// The purpose of the access.
+        /// The attempted operation, as a verb and its object.
         what: &'static str,
         /// The file's path.
         path: PathBuf,
@@ -23,9 +23,9 @@ pub enum KernelError {
         source: io::Error,
     },
     /// The kernel refused an eBPF program or map.
-    #[error("{what}: {reason}; `netnice doctor` says what this kernel offers")]
+    #[error("cannot {what}: {reason}; `netnice doctor` shows what this kernel offers")]
     Bpf {
-        /// The attempted operation.
+        /// The attempted operation, as a verb and its object.
         what: String,
         /// The kernel's reason.
         reason: String,
@@ -40,8 +40,8 @@ pub enum KernelError {
     },
     /// The root qdisc of a link was not made by netnice.
     #[error(
-        "{interface} has a root qdisc that is not netnice's ({kind}, handle {handle}); remove it first \
-         (`tc qdisc del dev {interface} root`) or leave the link unmanaged"
+        "{interface} has a root qdisc that is not netnice's ({kind}, handle {handle}); remove it \
+         first (`tc qdisc del dev {interface} root`) or leave the link unmanaged"
     )]
     ForeignQdisc {
         /// The link's interface name.
@@ -56,35 +56,33 @@ pub enum KernelError {
     NoInterface(String),
     /// The namespace has more interfaces than the maps can hold.
     #[error(
-        "there are {there} interfaces in this network namespace and netnice has room for {most}: limits would not hold \
-         on the others; remove some, or move them to another namespace (`ip link` lists them)"
+        "this network namespace has {count} interfaces, and netnice supports at most {max}: limits \
+         would not hold on the others; remove some, or move them to another namespace (`ip link` \
+         lists them)"
     )]
     TooManyInterfaces {
         /// Number of interfaces.
-        there: usize,
+        count: usize,
         /// The largest supported number.
-        most: usize,
+        max: usize,
     },
-    /// The process has ended.
-    #[error("process {0} does not exist (any more)")]
-    NoProcess(u32),
     /// The cgroup does not exist. Fields: the path, and where cgroup2 is mounted.
     #[error("there is no cgroup {0}; cgroup2 is mounted at {1}")]
     NoCgroup(String, String),
     /// The cgroup lies too deep for the lookup on the packet path.
-    #[error("cgroup {path} lies {depth} levels deep; the limit is {most}")]
+    #[error("cgroup {path} is {depth} levels deep; the limit is {max}")]
     CgroupTooDeep {
         /// The cgroup's path.
         path: String,
         /// Its depth in levels below the root.
         depth: usize,
         /// The largest supported depth.
-        most: u32,
+        max: u32,
     },
     /// No cgroup of this unit was found. The unit may not be running.
     #[error(
-        "there is no cgroup of unit {0}: is it running? (A unit of a user's own manager is named by its path, as \
-         cgroup:/user.slice/…)"
+        "there is no cgroup of unit {0}: is it running? (A unit of a user's own manager is named \
+         by its path, as cgroup:/user.slice/…)"
     )]
     NoUnit(String),
     /// The system has no user of this name.
@@ -106,7 +104,7 @@ impl KernelError {
         }
         Self::Bpf {
             what: what.into(),
-            reason: ends_of(&reason),
+            reason: shortened_log(&reason),
         }
     }
 
@@ -121,7 +119,7 @@ impl KernelError {
 
 /// The first line and the last 12 lines. The verifier reports the reason of a refusal at the end of
 /// its log.
-fn ends_of(text: &str) -> String {
+fn shortened_log(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let (first, rest) = lines.split_at(lines.len().min(1));
     let last = &rest[rest.len().saturating_sub(12)..];
@@ -129,7 +127,7 @@ fn ends_of(text: &str) -> String {
 }
 
 /// The system error number (errno) in the causes of an error, if there is one.
-pub(crate) fn number(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+pub(crate) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     let mut at = Some(error);
     while let Some(error) = at {
         if let Some(error) = error.downcast_ref::<io::Error>() {

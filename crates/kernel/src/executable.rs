@@ -5,10 +5,10 @@
 //! that descriptor. Thus a FIFO, a device or a terminal is never opened. Only a regular file is
 //! opened for reading, through the descriptor and without blocking.
 //!
-//! A lookup for an unprivileged user runs with that user's rights ([`look_as`]), so it reveals no
+//! A lookup for an unprivileged user runs with that user's rights ([`lookup_as`]), so it reveals no
 //! file that the user cannot see. A file system may block for a long time (FUSE, NFS, an
 //! automount), so a lookup needs a thread that may block. [`Executables`] has one, and stops
-//! waiting for it after [`PATIENCE`].
+//! waiting for it after [`LOOKUP_TIMEOUT`].
 
 use std::{
     collections::BTreeMap,
@@ -43,7 +43,7 @@ pub struct Rights {
 /// # Errors
 /// The file cannot be read, or a process can never execute it: a folder, a file without execute
 /// permission, or a script (the kernel then executes the interpreter).
-pub fn look(path: &str) -> io::Result<AppKey> {
+pub(crate) fn lookup(path: &str) -> io::Result<AppKey> {
     let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     let file = open(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::new(error.kind(), "there is no such file"),
@@ -54,7 +54,7 @@ pub fn look(path: &str) -> io::Result<AppKey> {
         return refused("it is not a file");
     }
     if metadata.mode() & 0o111 == 0 {
-        return refused("nobody may execute it");
+        return refused("its permissions let no user execute it");
     }
     let mut head = Vec::new();
     // This opens the same file, whatever is at the path now. A file that may be executed but not
@@ -70,18 +70,18 @@ pub fn look(path: &str) -> io::Result<AppKey> {
     }
     if head == b"#!" {
         return refused(
-            "it is a script, and what runs is its interpreter; `netnice run` or name: can hold it",
+            "it is a script, which its interpreter runs; limit it with `netnice run` or by name:",
         );
     }
     key_of(&file, &[OWN_MOUNTS.into()])
 }
 
-/// As [`look`], with the rights of one user only. A file that the user may not see gives the same
+/// As [`lookup`], with the rights of one user only. A file that the user may not see gives the same
 /// error as a missing one. The calling thread keeps these rights, so it must serve no other
 /// purpose.
-pub fn look_as(path: &str, rights: &Rights) -> io::Result<AppKey> {
+pub fn lookup_as(path: &str, rights: &Rights) -> io::Result<AppKey> {
     take_rights(rights)?;
-    look(path).map_err(|error| match error.kind() {
+    lookup(path).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidInput => error,
         kind => io::Error::new(kind, "there is no such file, or it is not yours to see"),
     })
@@ -121,10 +121,10 @@ fn take_rights(rights: &Rights) -> io::Result<()> {
 
 /// The executables that root names. A thread that may block on a file system looks them up.
 #[derive(Debug, Default)]
-pub struct Executables {
+pub(crate) struct Executables {
     worker: Option<Worker>,
     /// Its reference count is the number of worker threads plus one.
-    waiting: Arc<()>,
+    workers: Arc<()>,
     /// The result of the last successful lookup of each path.
     known: BTreeMap<String, AppKey>,
 }
@@ -136,19 +136,20 @@ struct Worker {
 }
 
 impl Executables {
-    /// As [`look`], within [`PATIENCE`]. While a file system does not reply, returns the last
-    /// result for the path.
+    /// As [`lookup`], within [`LOOKUP_TIMEOUT`]. While a file system does not reply, returns the
+    /// last result for the path.
     ///
     /// # Errors
-    /// Those of [`look`]; [`late`] if the file system does not reply and no earlier result exists.
-    pub fn look(&mut self, path: &str) -> io::Result<AppKey> {
+    /// Those of [`lookup`]; [`timed_out`] if the file system does not reply and no earlier result
+    /// exists.
+    pub(crate) fn lookup(&mut self, path: &str) -> io::Result<AppKey> {
         let worker = match self.worker.take() {
             Some(worker) => Some(worker),
             None => self.start()?,
         };
         let found = worker.and_then(|worker| {
             worker.paths.send(path.to_owned()).ok()?;
-            let found = worker.found.recv_timeout(PATIENCE).ok()?;
+            let found = worker.found.recv_timeout(LOOKUP_TIMEOUT).ok()?;
             self.worker = Some(worker);
             Some(found)
         });
@@ -161,24 +162,24 @@ impl Executables {
                 self.known.remove(path);
                 Err(error)
             }
-            None => self.known.get(path).copied().ok_or_else(late),
+            None => self.known.get(path).copied().ok_or_else(timed_out),
         }
     }
 
     /// Starts a worker. Returns `None` if too many are blocked.
     fn start(&self) -> io::Result<Option<Worker>> {
-        if Arc::strong_count(&self.waiting) > MOST_WAITING {
+        if Arc::strong_count(&self.workers) > MAX_WORKERS {
             return Ok(None);
         }
-        let waiting = Arc::clone(&self.waiting);
-        let (paths, asked) = mpsc::channel::<String>();
-        let (answer, found) = mpsc::channel();
+        let workers = Arc::clone(&self.workers);
+        let (paths, requested) = mpsc::channel::<String>();
+        let (results, found) = mpsc::channel();
         thread::Builder::new()
             .name("executables".into())
             .spawn(move || {
-                let _waiting = waiting;
-                for path in asked {
-                    if answer.send(look(&path)).is_err() {
+                let _worker = workers;
+                for path in requested {
+                    if results.send(lookup(&path)).is_err() {
                         return;
                     }
                 }
@@ -188,10 +189,10 @@ impl Executables {
 }
 
 /// The error for a path whose file system does not reply.
-pub fn late() -> io::Error {
+pub fn timed_out() -> io::Error {
     io::Error::new(
         io::ErrorKind::TimedOut,
-        format!("its file system did not answer within {PATIENCE:?}"),
+        format!("its file system did not answer within {LOOKUP_TIMEOUT:?}"),
     )
 }
 
@@ -254,9 +255,9 @@ fn device_of(mount: u64, table: &str) -> Option<(u32, u32)> {
 }
 
 /// The longest wait for a file system.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most blocked threads.
-const MOST_WAITING: usize = 4;
+const MAX_WORKERS: usize = 4;
 const OWN_MOUNTS: &str = "/proc/self/mountinfo";
 /// linux/capability.h, `_LINUX_CAPABILITY_VERSION_3`.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;

@@ -2,29 +2,29 @@
 //! May touch: bpf(2), netlink, tc, /proc, cgroupfs, pidfds; no other crate enforces with these.
 //! Must never: decide about a contract, or keep a ledger of its own beside the kernel's state.
 
-pub mod abi;
-mod again;
+mod abi;
 mod bpf;
-pub mod card;
 pub mod cgroup;
 pub mod confine;
 pub mod connections;
 pub mod device;
 pub mod direct;
 pub mod enforce;
-pub mod error;
+mod error;
+pub mod ethtool;
 pub mod executable;
-mod grace;
 pub mod netlink;
+pub mod nic;
 pub mod peer;
 pub mod plan;
 pub mod port;
 pub mod probe;
 pub mod process;
-pub mod programs;
+mod programs;
+mod rcu;
+mod retry;
 pub mod routes;
-pub mod speed;
-pub mod tc;
+mod tc;
 pub mod traffic;
 pub mod trust;
 

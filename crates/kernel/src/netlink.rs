@@ -21,9 +21,9 @@ use netlink_sys::{
 
 /// A failed request to the kernel.
 #[derive(Debug, thiserror::Error)]
-#[error("{what}: {}", explain(source, message))]
+#[error("cannot {what}: {}", explain(source, message))]
 pub struct NetlinkError {
-    /// The attempted operation.
+    /// The attempted operation, as a verb and its object.
     pub what: String,
     /// The kernel's error message, if it sent one (extended acknowledgement).
     pub message: Option<String>,
@@ -34,7 +34,7 @@ pub struct NetlinkError {
 
 impl NetlinkError {
     /// Whether the kernel reported that the object does not exist.
-    pub fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         matches!(
             self.source.raw_os_error(),
             Some(libc::ENOENT | libc::ENODEV | libc::EINVAL)
@@ -42,7 +42,7 @@ impl NetlinkError {
     }
 
     /// Whether the kernel reported that the object exists already.
-    pub fn exists(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.source.raw_os_error() == Some(libc::EEXIST)
     }
 }
@@ -54,15 +54,15 @@ fn explain(source: &io::Error, message: &Option<String>) -> String {
     }
 }
 
-/// A message under construction: a fixed head, then attributes.
+/// A request under construction: a fixed head, then attributes.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub(crate) struct Request {
     kind: u16,
     flags: u16,
     body: Vec<u8>,
 }
 
-impl Message {
+impl Request {
     /// A request of this type (`RTM_*`) with these flags (`NLM_F_*`). The client adds the request
     /// flag, and the acknowledgement or dump flag.
     pub fn new(kind: u16, flags: u16, head: &[u8]) -> Self {
@@ -83,7 +83,7 @@ impl Message {
 
 /// A list of attributes, to be nested or sent.
 #[derive(Clone, Debug, Default)]
-pub struct Attributes(Vec<u8>);
+pub(crate) struct Attributes(Vec<u8>);
 
 impl Attributes {
     /// An empty list.
@@ -120,7 +120,7 @@ impl Attributes {
 
     /// Adds a string with its terminating zero byte.
     #[must_use]
-    pub fn text(self, kind: u16, value: &str) -> Self {
+    pub(crate) fn text(self, kind: u16, value: &str) -> Self {
         let mut bytes = value.as_bytes().to_vec();
         bytes.push(0);
         self.bytes(kind, &bytes)
@@ -133,35 +133,35 @@ impl Attributes {
     }
 }
 
-/// One message of a reply.
+/// A received message: a part of a reply, or a change.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct Message {
     /// Its type (`RTM_*`).
     pub kind: u16,
-    /// In a listener's message: the port number of the socket that requested the change, or 0 if
+    /// In a message to a listener: the port number of the socket that requested the change, or 0 if
     /// the kernel does not report it.
     pub by: u32,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl Message {
     /// The fixed head, or `None` if the message is shorter than `N` bytes.
-    pub fn head<const N: usize>(&self) -> Option<&[u8; N]> {
+    pub(crate) fn head<const N: usize>(&self) -> Option<&[u8; N]> {
         self.body.first_chunk()
     }
 
     /// The attributes after a head of this size.
-    pub fn attributes(&self, head: usize) -> Row<'_> {
+    pub(crate) fn attributes(&self, head: usize) -> AttributeList<'_> {
         attributes(self.body.get(head..).unwrap_or_default())
     }
 }
 
 /// Attributes as pairs of kind and value. The values borrow from the message, because thousands are
 /// read each second.
-pub type Row<'a> = Vec<(u16, &'a [u8])>;
+pub(crate) type AttributeList<'a> = Vec<(u16, &'a [u8])>;
 
 /// Parses a list of attributes up to the first malformed one.
-pub fn attributes(bytes: &[u8]) -> Row<'_> {
+pub(crate) fn attributes(bytes: &[u8]) -> AttributeList<'_> {
     NlasIterator::new(bytes)
         .map_while(Result::ok)
         .map(|nla| {
@@ -173,22 +173,22 @@ pub fn attributes(bytes: &[u8]) -> Row<'_> {
 }
 
 /// The value of one attribute in a list.
-pub fn find<'a>(row: &[(u16, &'a [u8])], kind: u16) -> Option<&'a [u8]> {
+pub(crate) fn find<'a>(row: &[(u16, &'a [u8])], kind: u16) -> Option<&'a [u8]> {
     row.iter().find(|(k, _)| *k == kind).map(|(_, v)| *v)
 }
 
 /// Reads a 32-bit number from an attribute's value. `None` if it is too short.
-pub fn number(bytes: &[u8]) -> Option<u32> {
+pub(crate) fn number(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|b| u32::from_ne_bytes(*b))
 }
 
 /// Reads a string from an attribute's value, up to its zero byte.
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.split(|b| *b == 0).next().unwrap_or_default()).into_owned()
 }
 
 /// A netlink connection to the kernel. It belongs to the namespace of the thread that opens it.
-pub struct Route {
+pub struct NetlinkClient {
     socket: Socket,
     sequence: u32,
     /// A reply was not received completely. The kernel starts no other dump until the rest is read.
@@ -197,7 +197,7 @@ pub struct Route {
     buffer: Vec<u8>,
 }
 
-impl Route {
+impl NetlinkClient {
     /// Opens a route netlink connection.
     pub fn open() -> Result<Self, NetlinkError> {
         Self::open_to(NETLINK_ROUTE, "open a route netlink socket")
@@ -209,7 +209,7 @@ impl Route {
     }
 
     /// Opens a connection to generic netlink, where each family has its own message type.
-    pub fn open_generic() -> Result<Self, NetlinkError> {
+    pub(crate) fn open_generic() -> Result<Self, NetlinkError> {
         Self::open_to(NETLINK_GENERIC, "open a generic netlink socket")
     }
 
@@ -219,7 +219,7 @@ impl Route {
                 socket,
                 sequence: 0,
                 unread: false,
-                buffer: Vec::with_capacity(LONGEST_DATAGRAM),
+                buffer: Vec::with_capacity(MAX_DATAGRAM),
             }),
             Err(source) => Err(NetlinkError {
                 what: what.to_owned(),
@@ -230,12 +230,12 @@ impl Route {
     }
 
     /// The port number of this connection, by which listeners recognize its changes.
-    pub fn number(&self) -> Result<u32, NetlinkError> {
+    pub fn port_number(&self) -> Result<u32, NetlinkError> {
         let mut address = SocketAddr::new(0, 0);
         match self.socket.get_address(&mut address) {
             Ok(()) => Ok(address.port_number()),
             Err(source) => Err(NetlinkError {
-                what: "ask for the number of a route netlink socket".into(),
+                what: "read the port number of a netlink socket".into(),
                 message: None,
                 source,
             }),
@@ -246,47 +246,56 @@ impl Route {
     ///
     /// # Errors
     /// The kernel's error, with `what` as the name of the operation.
-    pub fn act(&mut self, what: &str, message: Message) -> Result<(), NetlinkError> {
-        self.exchange(message, NLM_F_ACK)
+    pub(crate) fn execute(&mut self, what: &str, request: Request) -> Result<(), NetlinkError> {
+        self.exchange(request, NLM_F_ACK)
             .map(drop)
-            .map_err(|e| e.of(what))
+            .map_err(|e| e.during(what))
     }
 
     /// Sends a request for one object. Returns the reply.
-    pub fn ask(&mut self, what: &str, message: Message) -> Result<Vec<Answer>, NetlinkError> {
-        self.exchange(message, NLM_F_ACK).map_err(|e| e.of(what))
+    pub(crate) fn query(
+        &mut self,
+        what: &str,
+        request: Request,
+    ) -> Result<Vec<Message>, NetlinkError> {
+        self.exchange(request, NLM_F_ACK)
+            .map_err(|e| e.during(what))
     }
 
     /// Sends a request for a list. Returns the reply.
-    pub fn dump(&mut self, what: &str, message: Message) -> Result<Vec<Answer>, NetlinkError> {
+    pub(crate) fn dump(
+        &mut self,
+        what: &str,
+        request: Request,
+    ) -> Result<Vec<Message>, NetlinkError> {
         // A change can interrupt a dump, which is then repeated. After the last try this is an
         // error.
-        let mut last = self.exchange(message.clone(), NLM_F_DUMP);
-        for _ in 0..DUMP_TRIES {
+        let mut last = self.exchange(request.clone(), NLM_F_DUMP);
+        for _ in 0..MAX_DUMP_REPEATS {
             match last {
-                Err(Failure::Interrupted) => last = self.exchange(message.clone(), NLM_F_DUMP),
-                done => return done.map_err(|e| e.of(what)),
+                Err(Failure::Interrupted) => last = self.exchange(request.clone(), NLM_F_DUMP),
+                done => return done.map_err(|e| e.during(what)),
             }
         }
-        last.map_err(|e| e.of(what))
+        last.map_err(|e| e.during(what))
     }
 
-    fn exchange(&mut self, message: Message, flags: u16) -> Result<Vec<Answer>, Failure> {
-        self.read_what_is_left();
+    fn exchange(&mut self, request: Request, flags: u16) -> Result<Vec<Message>, Failure> {
+        self.discard_unread();
         self.sequence = self.sequence.wrapping_add(1);
-        let mut buffer = vec![0; NETLINK_HEADER_LEN + message.body.len()];
+        let mut buffer = vec![0; NETLINK_HEADER_LEN + request.body.len()];
         let mut head = NetlinkBuffer::new(&mut buffer);
-        head.set_length((NETLINK_HEADER_LEN + message.body.len()) as u32);
-        head.set_message_type(message.kind);
-        head.set_flags(message.flags | NLM_F_REQUEST | flags);
+        head.set_length((NETLINK_HEADER_LEN + request.body.len()) as u32);
+        head.set_message_type(request.kind);
+        head.set_flags(request.flags | NLM_F_REQUEST | flags);
         head.set_sequence_number(self.sequence);
-        head.payload_mut().copy_from_slice(&message.body);
+        head.payload_mut().copy_from_slice(&request.body);
         self.socket.send(&buffer, 0).map_err(Failure::io)?;
         self.collect()
     }
 
     /// Reads and discards the rest of an abandoned reply.
-    fn read_what_is_left(&mut self) {
+    fn discard_unread(&mut self) {
         let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
         while self.unread {
             self.buffer.clear();
@@ -296,8 +305,8 @@ impl Route {
     }
 
     /// Collects the messages up to the acknowledgement or the end of the dump.
-    fn collect(&mut self) -> Result<Vec<Answer>, Failure> {
-        let mut answers = Vec::new();
+    fn collect(&mut self) -> Result<Vec<Message>, Failure> {
+        let mut messages = Vec::new();
         let mut interrupted = false;
         loop {
             self.buffer.clear();
@@ -313,7 +322,7 @@ impl Route {
                 self.unread = true;
                 return Err(Failure::io(io::ErrorKind::OutOfMemory.into()));
             }
-            for message in Messages(&self.buffer) {
+            for message in RawMessages(&self.buffer) {
                 if message.sequence_number() != self.sequence {
                     continue; // a reply to an abandoned request
                 }
@@ -321,11 +330,11 @@ impl Route {
                 match message.message_type() {
                     NLMSG_ERROR => {
                         return error_of(message.payload(), message.flags())
-                            .map_or(Ok(answers), Err);
+                            .map_or(Ok(messages), Err);
                     }
                     NLMSG_DONE if interrupted => return Err(Failure::Interrupted),
-                    NLMSG_DONE => return Ok(answers),
-                    kind => answers.push(Answer {
+                    NLMSG_DONE => return Ok(messages),
+                    kind => messages.push(Message {
                         kind,
                         by: message.port_number(),
                         body: message.payload().to_vec(),
@@ -359,10 +368,10 @@ impl Listener {
     /// # Errors
     /// `WouldBlock` if there is no change. `ENOBUFS` if the kernel dropped messages: the caller
     /// must then read the whole state again.
-    pub fn read(&mut self) -> io::Result<Vec<Answer>> {
+    pub fn read(&mut self) -> io::Result<Vec<Message>> {
         let (datagram, _) = self.socket.recv_from_full()?;
-        Ok(Messages(&datagram)
-            .map(|m| Answer {
+        Ok(RawMessages(&datagram)
+            .map(|m| Message {
                 kind: m.message_type(),
                 by: m.port_number(),
                 body: m.payload().to_vec(),
@@ -385,9 +394,9 @@ impl AsRawFd for Listener {
 }
 
 /// The messages of a datagram.
-struct Messages<'a>(&'a [u8]);
+struct RawMessages<'a>(&'a [u8]);
 
-impl<'a> Iterator for Messages<'a> {
+impl<'a> Iterator for RawMessages<'a> {
     type Item = NetlinkBuffer<&'a [u8]>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -416,7 +425,7 @@ impl Failure {
         }
     }
 
-    fn of(self, what: &str) -> NetlinkError {
+    fn during(self, what: &str) -> NetlinkError {
         let (message, source) = match self {
             Self::Interrupted => (None, io::Error::from_raw_os_error(libc::EAGAIN)),
             Self::Refused { message, source } => (message, source),
@@ -475,9 +484,9 @@ fn open(protocol: isize) -> io::Result<Socket> {
 const RECEIVE_BUFFER: u32 = 1 << 20;
 /// A dump comes in datagrams of 32 KiB at most; the reply about one interface with many virtual
 /// functions is longer.
-const LONGEST_DATAGRAM: usize = 1 << 18;
+const MAX_DATAGRAM: usize = 1 << 18;
 /// How many times an interrupted dump is repeated.
-const DUMP_TRIES: usize = 8;
+const MAX_DUMP_REPEATS: usize = 8;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const NLM_F_CAPPED: u16 = 0x100;
 const NLM_F_DUMP_INTR: u16 = 0x10;

@@ -56,14 +56,14 @@ pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
 /// `ENOPROTOOPT` on kernels before 6.16. There a client can send descriptors, and the receiver or
 /// the close of the connection closes them.
 pub fn refuse_descriptors(listener: BorrowedFd<'_>) -> io::Result<()> {
-    let none: libc::c_int = 0;
+    let off: libc::c_int = 0;
     // SAFETY: the buffer is an int, and its size is passed.
     let done = unsafe {
         libc::setsockopt(
             listener.as_raw_fd(),
             libc::SOL_SOCKET,
             SO_PASSRIGHTS,
-            (&raw const none).cast(),
+            (&raw const off).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
@@ -111,7 +111,7 @@ mod tests {
     use std::os::{fd::AsFd, unix::net::UnixStream};
 
     #[test]
-    fn the_other_end_of_a_pair_of_ours_is_us() {
+    fn the_peer_of_a_socket_pair_is_this_process() {
         let (one, _other) = UnixStream::pair().expect("a socket pair");
         let peer = super::of(one.as_fd()).expect("its credentials");
         let status = std::fs::read_to_string("/proc/self/status").expect("our status");

@@ -45,8 +45,8 @@
 //! that is not guaranteed. HTB could lend that rest out by itself, but not by weight: a class that
 //! runs at its own rate for a moment loses its turn among the borrowers, so a class with a minimum
 //! got a tenth of its part (measured). Only nodes that carry traffic and have the first priority
-//! among those take part ([`Quiet`] lists the nodes that do not), so that HTB does not lend out the
-//! parts of the others unequally.
+//! among those take part ([`IdleNodes`] lists the nodes that do not), so that HTB does not lend out
+//! the parts of the others unequally.
 //!
 //! # Queues
 //! A bulk queue that is a plain FIFO must hold `FIFO_FLOOR` bytes. Otherwise a large packet of
@@ -64,8 +64,8 @@ mod stage;
 #[cfg(test)]
 mod tests;
 
-pub use difference::{Step, Steps, difference};
-use stage::{Direction, Family, Stage};
+pub(crate) use difference::{Step, difference};
+use stage::{Direction, Nesting, Stage};
 
 /// The desired state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,14 +75,14 @@ pub struct Desired {
     /// The managed links.
     pub links: Vec<Link>,
     /// The queueing discipline of the leaves.
-    pub leaves: Leaves,
+    pub leaf_qdisc: LeafQdisc,
     /// Longest packet of any interface but lo in bytes, with its header.
-    pub longest: u32,
+    pub longest_packet: u32,
 }
 
 /// The queueing discipline that the kernel offers for leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Leaves {
+pub enum LeafQdisc {
     /// fq_codel.
     FqCodel,
     /// Byte FIFOs only.
@@ -104,7 +104,7 @@ pub struct Target {
     /// How long it may exceed its rates.
     pub burst: Nanos,
     /// Its part in a managed link.
-    pub share: Option<Share>,
+    pub share: Option<LinkShare>,
     /// Weight of its part in the left-over.
     pub weight: u16,
     /// Order of its part in the left-over; 0 is first.
@@ -130,7 +130,7 @@ pub enum Limit {
 
 /// A target's part in a managed link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct LinkShare {
     /// The link's name.
     pub link: String,
     /// Assured sending rate.
@@ -156,7 +156,7 @@ pub struct Link {
 
 /// A desired class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Class {
+pub(crate) struct Class {
     /// Number of its parent class; 0 at the top.
     pub parent: u16,
     /// Its parameters.
@@ -166,11 +166,11 @@ pub struct Class {
 }
 
 /// The classes of one HTB, by number.
-pub type Tree = BTreeMap<u16, Class>;
+pub(crate) type Tree = BTreeMap<u16, Class>;
 
 /// The leaves of a node, by class number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leaf {
+pub(crate) struct NodeLeaves {
     /// For flows far below their share.
     pub sparse: u16,
     /// For all other flows.
@@ -185,79 +185,79 @@ pub struct Leaf {
 
 /// The queues of a target's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub(crate) struct TargetLeaves {
     /// The leaves in the cap stage, by direction (up, down).
-    pub cap: [Option<Leaf>; 2],
+    pub cap: [Option<NodeLeaves>; 2],
     /// Whether these are the target's own leaves, or else those of a target around it.
     pub own: [bool; 2],
 }
 
 /// The class trees of a managed link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LinkTrees {
+pub(crate) struct LinkTrees {
     /// By direction (up, down); `None` for a direction that is not managed.
     pub trees: [Option<Tree>; 2],
     /// Leaves of traffic without a target, by direction.
-    pub rest: [Option<Leaf>; 2],
+    pub rest: [Option<NodeLeaves>; 2],
     /// Leaves of each target that has any on this link, by target number.
-    pub places: BTreeMap<u32, [Option<Leaf>; 2]>,
+    pub leaves: BTreeMap<u32, [Option<NodeLeaves>; 2]>,
 }
 
 /// The desired kernel state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The tree of the cap stage.
     pub cap: Tree,
     /// Leaves of each target in the cap stage, by target number.
-    pub places: BTreeMap<u32, Places>,
+    pub leaves: BTreeMap<u32, TargetLeaves>,
     /// The trees of each managed link, by name.
     pub links: BTreeMap<String, LinkTrees>,
 }
 
 /// The nodes of a managed link that now carry too little to need a share of the left-over: by link,
 /// direction (up, down) and slot. The set is measured, not granted; minimums do not depend on it.
-pub type Quiet = BTreeMap<String, [BTreeSet<u16>; 2]>;
+pub(crate) type IdleNodes = BTreeMap<String, [BTreeSet<u16>; 2]>;
 
 /// Computes the classes for the desired state.
-pub fn plan(desired: &Desired, quiet: &Quiet) -> Plan {
-    let family = Family::new(&desired.targets);
+pub(crate) fn plan(desired: &Desired, idle: &IdleNodes) -> Plan {
+    let nesting = Nesting::new(&desired.targets);
     let mut plan = Plan::default();
-    let up = Stage::cap(desired, &family, Direction::Up);
-    let down = Stage::cap(desired, &family, Direction::Down);
+    let up = Stage::cap(desired, &nesting, Direction::Up);
+    let down = Stage::cap(desired, &nesting, Direction::Down);
     up.write(&mut plan.cap, None);
     down.write(&mut plan.cap, None);
     for target in &desired.targets {
         let sends = up.nearest(target);
         let receives = down
             .nearest(target)
-            .or(sends.filter(|slot| family.limits_both(*slot)));
+            .or(sends.filter(|slot| nesting.limits_the_sum(*slot)));
         let cap = [
             sends.map(|slot| up.leaf(slot, &plan.cap)),
             receives.map(|slot| down.leaf_or(&up, slot, &plan.cap)),
         ];
         // A limit on both directions counts its packets once, as sent.
         let own = [sends == Some(target.slot), down.has_node(target.slot)];
-        plan.places.insert(target.id, Places { cap, own });
+        plan.leaves.insert(target.id, TargetLeaves { cap, own });
     }
     for link in &desired.links {
         plan.links
-            .insert(link.name.clone(), link_trees(desired, &family, link, quiet));
+            .insert(link.name.clone(), link_trees(desired, &nesting, link, idle));
     }
     plan
 }
 
-fn link_trees(desired: &Desired, family: &Family, link: &Link, quiet: &Quiet) -> LinkTrees {
+fn link_trees(desired: &Desired, nesting: &Nesting, link: &Link, idle: &IdleNodes) -> LinkTrees {
     let mut trees = LinkTrees::default();
     for (direction, rate) in [(Direction::Up, link.up), (Direction::Down, link.down)] {
         let Some(rate) = rate else { continue };
-        let stage = Stage::link(desired, family, link, direction, rate);
+        let stage = Stage::link(desired, nesting, link, direction, rate);
         let at = direction as usize;
         let mut tree = Tree::new();
-        stage.write(&mut tree, quiet.get(&link.name).map(|q| &q[at]));
+        stage.write(&mut tree, idle.get(&link.name).map(|q| &q[at]));
         trees.rest[at] = Some(stage.leaf(REST, &tree));
         for target in &desired.targets {
             if let Some(slot) = stage.nearest(target) {
-                trees.places.entry(target.id).or_default()[at] = Some(stage.leaf(slot, &tree));
+                trees.leaves.entry(target.id).or_default()[at] = Some(stage.leaf(slot, &tree));
             }
         }
         trees.trees[at] = Some(tree);
@@ -266,18 +266,18 @@ fn link_trees(desired: &Desired, family: &Family, link: &Link, quiet: &Quiet) ->
 }
 
 /// Whether a class is the parent of all nodes of a link's tree.
-pub fn is_top(number: u16) -> bool {
+pub(crate) fn is_top(number: u16) -> bool {
     number == stage::TOP_CLASS
 }
 
 /// The slot of a node's class; 0 for traffic without a target.
-pub fn slot_of(number: u16) -> u16 {
-    number / stage::BLOCK
+pub(crate) fn slot_of(number: u16) -> u16 {
+    number / stage::CLASSES_PER_SLOT
 }
 
 /// Whether a node's class limits what is received.
-pub fn is_down(number: u16) -> bool {
-    number % stage::BLOCK >= stage::BLOCK / 2
+pub(crate) fn is_down(number: u16) -> bool {
+    number % stage::CLASSES_PER_SLOT >= stage::CLASSES_PER_SLOT / 2
 }
 
 /// Highest slot: its block of class numbers still fits in 16 bits.

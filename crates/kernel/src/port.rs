@@ -18,7 +18,7 @@ mod tests;
 #[derive(Debug)]
 pub struct Port {
     socket: OwnedFd,
-    at: SocketAddr,
+    address: SocketAddr,
 }
 
 impl Port {
@@ -26,7 +26,7 @@ impl Port {
     ///
     /// # Errors
     /// `EADDRINUSE` if the port is taken, and other errors of bind(2) and setsockopt(2).
-    pub fn hold(at: SocketAddr) -> io::Result<Port> {
+    pub fn reserve(at: SocketAddr) -> io::Result<Port> {
         let domain = match at {
             SocketAddr::V4(_) => libc::AF_INET,
             SocketAddr::V6(_) => libc::AF_INET6,
@@ -38,7 +38,7 @@ impl Port {
         }
         // SAFETY: checked above to be a descriptor; nothing else owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        let mut nothing = [libc::sock_filter {
+        let mut drop_all = [libc::sock_filter {
             code: BPF_RET,
             jt: 0,
             jf: 0,
@@ -46,7 +46,7 @@ impl Port {
         }];
         let program = libc::sock_fprog {
             len: 1,
-            filter: nothing.as_mut_ptr(),
+            filter: drop_all.as_mut_ptr(),
         };
         set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
         set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &0_i32)?;
@@ -54,8 +54,8 @@ impl Port {
             set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1_i32)?;
         }
         bind(&socket, at)?;
-        let at = name(&socket)?;
-        Ok(Port { socket, at })
+        let address = local_address(&socket)?;
+        Ok(Port { socket, address })
     }
 
     /// Joins a multicast group on an interface until this value is dropped. The kernel announces
@@ -85,14 +85,14 @@ impl Port {
     }
 
     /// The reserved address, with the selected port.
-    pub fn at(&self) -> SocketAddr {
-        self.at
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 }
 
 /// The lowest port for users without privileges (ip_unprivileged_port_start; 1024 if it cannot be
 /// read).
-pub fn first_for_all() -> u16 {
+pub fn first_unprivileged() -> u16 {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     let number = text.ok().and_then(|text| text.trim().parse().ok());
     number.unwrap_or(1024)
@@ -111,7 +111,7 @@ fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()
             length,
         )
     };
-    answer(done)
+    check(done)
 }
 
 fn bind(socket: &OwnedFd, at: SocketAddr) -> io::Result<()> {
@@ -141,17 +141,17 @@ fn bind(socket: &OwnedFd, at: SocketAddr) -> io::Result<()> {
             unsafe { libc::bind(fd, (&raw const raw).cast(), length) }
         }
     };
-    answer(done)
+    check(done)
 }
 
-fn name(socket: &OwnedFd) -> io::Result<SocketAddr> {
+fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
     // SAFETY: zeros are a valid address without a family.
     let mut raw: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
     let mut length = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
     let fd = socket.as_raw_fd();
     // SAFETY: the buffer has the size of the longest address of the two families, and its length is
     // passed.
-    answer(unsafe { libc::getsockname(fd, (&raw mut raw).cast(), &raw mut length) })?;
+    check(unsafe { libc::getsockname(fd, (&raw mut raw).cast(), &raw mut length) })?;
     let port = u16::from_be(raw.sin6_port);
     if i32::from(raw.sin6_family) == libc::AF_INET {
         // SAFETY: the kernel wrote an address of this family, which is shorter.
@@ -163,7 +163,7 @@ fn name(socket: &OwnedFd) -> io::Result<SocketAddr> {
     Ok(SocketAddrV6::new(ip, port, 0, raw.sin6_scope_id).into())
 }
 
-fn answer(done: i32) -> io::Result<()> {
+fn check(done: i32) -> io::Result<()> {
     match done {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

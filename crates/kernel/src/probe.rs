@@ -17,9 +17,9 @@ use crate::{
     cgroup, device,
     enforce::LINK_MAJOR,
     error::KernelError,
-    netlink::Route,
-    plan::Leaves,
-    process::{PidFd, copies::apart},
+    netlink::NetlinkClient,
+    plan::LeafQdisc,
+    process::{PidFd, copies::with_own_descriptors},
     programs,
     tc::{self, Handle, HtbClass, LeafQueue, Queue},
 };
@@ -30,7 +30,7 @@ pub struct Finding {
     /// The feature's name.
     pub name: &'static str,
     /// Its state.
-    pub standing: Standing,
+    pub state: FeatureState,
     /// What was found, and what netnice uses.
     pub detail: String,
     /// What would improve the result.
@@ -39,7 +39,7 @@ pub struct Finding {
 
 /// The state of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum FeatureState {
     /// Present and used.
     Good,
     /// Absent; netnice uses a substitute.
@@ -52,7 +52,7 @@ impl Finding {
     fn good(name: &'static str, detail: impl Into<String>) -> Self {
         Self {
             name,
-            standing: Standing::Good,
+            state: FeatureState::Good,
             detail: detail.into(),
             hint: None,
         }
@@ -62,7 +62,7 @@ impl Finding {
         let hint = Some(hint.to_owned()).filter(|h| !h.is_empty());
         Self {
             name,
-            standing: Standing::Fallback,
+            state: FeatureState::Fallback,
             detail: detail.into(),
             hint,
         }
@@ -70,7 +70,7 @@ impl Finding {
 
     fn missing(name: &'static str, detail: impl Into<String>, hint: &str) -> Self {
         Self {
-            standing: Standing::Missing,
+            state: FeatureState::Missing,
             ..Self::fallback(name, detail, hint)
         }
     }
@@ -89,17 +89,17 @@ pub fn probe() -> Vec<Finding> {
     findings.push(ebpf());
     findings.push(attachment());
     findings.extend(disciplines(&Trials::run()));
-    findings.push(multipath());
-    findings.push(neighbours());
+    findings.push(mptcp());
+    findings.push(other_tc_users());
     findings
 }
 
 /// The queueing discipline of leaves on this kernel.
-pub fn leaves() -> Leaves {
+pub fn leaf_qdisc() -> LeafQdisc {
     if Trials::run().fq_codel.is_ok() {
-        Leaves::FqCodel
+        LeafQdisc::FqCodel
     } else {
-        Leaves::Fifo
+        LeafQdisc::Fifo
     }
 }
 
@@ -115,7 +115,7 @@ fn privilege() -> Finding {
     }
     Finding::missing(
         "privilege",
-        "not root: what follows could not be tried",
+        "not root: the features below could not be tested",
         "run `netnice doctor` as root",
     )
 }
@@ -128,7 +128,7 @@ fn type_information() -> Finding {
     let hint = "a kernel with CONFIG_DEBUG_INFO_BTF, as Debian's and Ubuntu's";
     Finding::missing(
         name,
-        format!("{BTF} is not there; no limit works without it"),
+        format!("{BTF} does not exist; no limit works without it"),
         hint,
     )
 }
@@ -148,14 +148,15 @@ fn process_numbers() -> Finding {
         Ok(FIRST_PID_NAMESPACE) => Finding::good(name, "the first one"),
         _ => Finding::missing(
             name,
-            "not the first one: limits on processes would hit others' numbers; cgroups and users work",
+            "not the first one: the eBPF programs see other process ids, so limits on processes \
+             would apply to the wrong ones; cgroups and users work",
             "start netniced outside of containers",
         ),
     }
 }
 
 fn ebpf() -> Finding {
-    match programs::trial() {
+    match programs::test_load() {
         Ok(()) => Finding::good("eBPF programs", "all of them load"),
         Err(error) => Finding::missing(
             "eBPF programs",
@@ -168,11 +169,12 @@ fn ebpf() -> Finding {
 fn attachment() -> Finding {
     let name = "attachment";
     if programs::has_tcx() {
-        return Finding::good(name, "tcx, before every filter of others");
+        return Finding::good(name, "tcx, before all filters of other programs");
     }
     Finding::fallback(
         name,
-        "filters of clsact (no tcx before Linux 6.6); a filter that stands before ours sees limited packets twice",
+        "clsact filters (tcx needs Linux 6.6); a filter before netnice's sees limited packets \
+         twice",
         "",
     )
 }
@@ -187,7 +189,7 @@ fn disciplines(trials: &Trials) -> Vec<Finding> {
         Ok(()) => Finding::good("fq_codel", "queues in the leaves"),
         Err(_) => Finding::fallback(
             "fq_codel",
-            "byte FIFOs queue in the leaves instead",
+            "absent; the leaves use byte FIFOs instead",
             &module("sch_fq_codel"),
         ),
     };
@@ -207,34 +209,34 @@ fn disciplines(trials: &Trials) -> Vec<Finding> {
         needed(
             "TBF",
             &trials.tbf,
-            "cuts packets of segmentation offload",
+            "segments packets of segmentation offload",
             &module("sch_tbf"),
         ),
         leaves,
     ]
 }
 
-fn multipath() -> Finding {
+fn mptcp() -> Finding {
     let enabled = fs::read_to_string("/proc/sys/net/mptcp/enabled").unwrap_or_default();
     if enabled.trim() != "1" {
         return Finding::good("MPTCP", "not in use");
     }
     Finding::fallback(
         "MPTCP",
-        "in use: the first subflow of a socket has an owner; those that the kernel adds later, and sockets that were \
-         open before, are found by their cgroup",
+        "in use: the first subflow of a socket has an owner; subflows that the kernel adds later, \
+         and sockets that were open before, are found by their cgroup",
         "",
     )
 }
 
 /// Qdiscs of other tc users in this namespace.
-fn neighbours() -> Finding {
+fn other_tc_users() -> Finding {
     let name = "other users of tc";
-    let found = Route::open()
+    let found = NetlinkClient::open()
         .map_err(KernelError::from)
-        .and_then(|mut route| {
-            let devices = device::list(&mut route)?;
-            let qdiscs = tc::qdiscs(&mut route)?;
+        .and_then(|mut netlink| {
+            let devices = device::list(&mut netlink)?;
+            let qdiscs = tc::qdiscs(&mut netlink)?;
             Ok(qdiscs
                 .into_iter()
                 .filter(|q| {
@@ -254,7 +256,7 @@ fn neighbours() -> Finding {
         Ok(list) => Finding::good(
             name,
             format!(
-                "{}; a link with a root queue of theirs is not managed",
+                "{}; netnice cannot manage a link that has their root qdisc",
                 list.join(", ")
             ),
         ),
@@ -268,7 +270,7 @@ fn open_sockets() -> Finding {
     let name = "open sockets";
     let taken = fs::File::open("/proc/self/status").and_then(|file| {
         let own = PidFd::open(std::process::id())?;
-        apart(|here| here.take(&own, file.as_raw_fd()).map(drop))?
+        with_own_descriptors(|descriptors| descriptors.take(&own, file.as_raw_fd()).map(drop))?
     });
     match taken {
         Ok(_) => Finding::good(name, "those of a running program are found (pidfd_getfd)"),
@@ -290,24 +292,26 @@ struct Trials {
 
 impl Trials {
     fn run() -> Self {
-        thread::spawn(Self::alone)
+        thread::spawn(Self::run_in_own_namespace)
             .join()
-            .unwrap_or_else(|_| Self::failed("the trial ended early"))
+            .unwrap_or_else(|_| Self::failed("the thread of the trial ended early"))
     }
 
     /// Runs on a thread that leaves its namespace; the new namespace ends with the thread.
-    fn alone() -> Self {
+    fn run_in_own_namespace() -> Self {
         // SAFETY: no pointers; the call changes the namespace of this thread only, which ends after
         // the trial.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
             let error = std::io::Error::last_os_error();
-            return Self::failed(&format!("no network namespace to try in: {error}"));
+            return Self::failed(&format!(
+                "cannot create a network namespace for the trial: {error}"
+            ));
         }
-        let mut route = match Route::open() {
-            Ok(route) => route,
+        let mut netlink = match NetlinkClient::open() {
+            Ok(netlink) => netlink,
             Err(error) => return Self::failed(&error.to_string()),
         };
-        let pair = match device::ensure_pair(&mut route, "nnp0", "nnp1") {
+        let pair = match device::ensure_pair(&mut netlink, "nnp0", "nnp1") {
             Ok(pair) => pair,
             Err(error) => return Self::failed(&error.to_string()),
         };
@@ -324,15 +328,15 @@ impl Trials {
         let text =
             |result: Result<(), crate::netlink::NetlinkError>| result.map_err(|e| e.to_string());
         let htb =
-            text(tc::add_htb(&mut route, pair.near, 1).and_then(|()| {
-                tc::put_class(&mut route, pair.near, id, Handle::new(1, 0), &class)
+            text(tc::add_htb(&mut netlink, pair.near, 1).and_then(|()| {
+                tc::put_class(&mut netlink, pair.near, id, Handle::new(1, 0), &class)
             }));
-        let mut queue = |queue, cut| match &htb {
+        let mut queue = |queue, segment_to| match &htb {
             Ok(()) => text(tc::put_queue(
-                &mut route,
+                &mut netlink,
                 pair.near,
                 id,
-                &LeafQueue { queue, cut },
+                &LeafQueue { queue, segment_to },
             )),
             Err(error) => Err(error.clone()),
         };

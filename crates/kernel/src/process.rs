@@ -18,9 +18,9 @@ use std::{
     path::Path,
 };
 
-use crate::again::insist;
+use crate::retry::with_retries;
 
-pub mod copies;
+pub(crate) mod copies;
 #[cfg(test)]
 mod tests;
 
@@ -44,7 +44,7 @@ impl PidFd {
     }
 
     /// As [`PidFd::open`], but returns `None` if no process has this id.
-    pub fn open_if_there(pid: u32) -> io::Result<Option<Self>> {
+    pub(crate) fn open_if_there(pid: u32) -> io::Result<Option<Self>> {
         match Self::open(pid) {
             Ok(handle) => Ok(Some(handle)),
             Err(error) => match error.raw_os_error() {
@@ -55,15 +55,15 @@ impl PidFd {
         }
     }
 
-    /// Opens the process with this id and start time (see [`started`]), if it exists. Two processes
-    /// with one id differ in their start time, so this identifies the process.
+    /// Opens the process with this id and start time (see [`start_time`]), if it exists. Two
+    /// processes with one id differ in their start time, so this identifies the process.
     pub fn of(pid: u32, started_at: u64) -> io::Result<Option<Self>> {
         let Some(handle) = Self::open_if_there(pid)? else {
             return Ok(None);
         };
-        let same = started(pid) == Some(started_at);
+        let same = start_time(pid) == Some(started_at);
         // What was read belongs to this process if it still lives.
-        Ok((same && handle.lives()).then_some(handle))
+        Ok((same && handle.is_alive()).then_some(handle))
     }
 
     /// Its file descriptor.
@@ -97,7 +97,7 @@ impl PidFd {
     }
 
     /// Whether the process still lives. A zombie does not.
-    pub fn lives(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         let mut poll = libc::pollfd {
             fd: self.0.as_raw_fd(),
             events: libc::POLLIN,
@@ -136,7 +136,7 @@ pub struct Facts {
 /// Reads a file of /proc as text. Invalid text is replaced by U+FFFD, which can occur in names
 /// only.
 pub(crate) fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
-    let bytes = insist(|| fs::read(path.as_ref()))?;
+    let bytes = with_retries(|| fs::read(path.as_ref()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -146,7 +146,7 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// Whether an error of /proc means that the process has ended or may not be inspected.
-pub(crate) fn is_closed(error: &io::Error) -> bool {
+pub(crate) fn is_ended_or_denied(error: &io::Error) -> bool {
     is_gone(error) || error.kind() == io::ErrorKind::PermissionDenied
 }
 
@@ -173,7 +173,7 @@ pub fn facts(pid: u32) -> Option<Facts> {
 }
 
 /// The thread group of a process or thread id.
-pub fn thread_group(pid: u32) -> Option<u32> {
+pub(crate) fn thread_group(pid: u32) -> Option<u32> {
     let status = read_text(format!("/proc/{pid}/status")).ok()?;
     status
         .split('\n')
@@ -186,7 +186,7 @@ pub fn thread_group(pid: u32) -> Option<u32> {
 /// Whether any thread of a process has not begun to end. An ending process remains in /proc for a
 /// while, but its exit event may be past. A process that exists and cannot be read counts as
 /// running.
-pub fn goes_on(pid: u32) -> bool {
+pub(crate) fn is_running(pid: u32) -> bool {
     let threads = match read_folder(format!("/proc/{pid}/task")) {
         Ok(threads) => threads,
         Err(error) => return !is_gone(&error),
@@ -223,13 +223,13 @@ fn folder(path: impl AsRef<Path>) -> Vec<fs::DirEntry> {
 }
 
 fn read_folder(path: impl AsRef<Path>) -> io::Result<Vec<fs::DirEntry>> {
-    insist(|| fs::read_dir(path.as_ref())?.collect())
+    with_retries(|| fs::read_dir(path.as_ref())?.collect())
 }
 
 /// A process and its living descendants, parents first.
-pub fn family(pid: u32) -> Vec<u32> {
+pub fn with_descendants(pid: u32) -> Vec<u32> {
     if fs::metadata(format!("/proc/self/task/{}/children", std::process::id())).is_ok() {
-        return family_by(pid, children);
+        return descendants_by(pid, children);
     }
     let mut below: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for child in all() {
@@ -237,10 +237,10 @@ pub fn family(pid: u32) -> Vec<u32> {
             below.entry(parent).or_default().push(child);
         }
     }
-    family_by(pid, |p| below.get(&p).cloned().unwrap_or_default())
+    descendants_by(pid, |p| below.get(&p).cloned().unwrap_or_default())
 }
 
-fn family_by(pid: u32, children: impl Fn(u32) -> Vec<u32>) -> Vec<u32> {
+fn descendants_by(pid: u32, children: impl Fn(u32) -> Vec<u32>) -> Vec<u32> {
     let mut found = vec![pid];
     let mut known: BTreeSet<u32> = found.iter().copied().collect();
     let mut at = 0;
@@ -254,7 +254,7 @@ fn family_by(pid: u32, children: impl Fn(u32) -> Vec<u32>) -> Vec<u32> {
 fn children(pid: u32) -> Vec<u32> {
     folder(format!("/proc/{pid}/task"))
         .into_iter()
-        .filter_map(|task| insist(|| fs::read_to_string(task.path().join("children"))).ok())
+        .filter_map(|task| with_retries(|| fs::read_to_string(task.path().join("children"))).ok())
         .flat_map(|text| {
             text.split_whitespace()
                 .filter_map(|c| c.parse().ok())
@@ -264,7 +264,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 /// The parent of a process.
-pub fn parent(pid: u32) -> Option<u32> {
+pub(crate) fn parent(pid: u32) -> Option<u32> {
     let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
     // The command name may contain any bytes; it ends at the last bracket.
     stat.rsplit_once(')')?
@@ -277,7 +277,7 @@ pub fn parent(pid: u32) -> Option<u32> {
 
 /// The start time of a process, in clock ticks since boot. Together with its id it identifies the
 /// process for ever.
-pub fn started(pid: u32) -> Option<u64> {
+pub fn start_time(pid: u32) -> Option<u64> {
     let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
     // Field 22. The second field, the command name, ends at the last bracket.
     stat.rsplit_once(')')?
@@ -289,7 +289,7 @@ pub fn started(pid: u32) -> Option<u64> {
 }
 
 /// The identifier of this boot of the machine.
-pub fn boot() -> io::Result<String> {
+pub fn boot_id() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned())
 }
 
@@ -300,16 +300,16 @@ pub fn sockets(pid: u32) -> Vec<(i32, u64)> {
 }
 
 /// The descriptor number and inode of an entry in /proc/PID/fd, if it is a socket.
-pub fn socket_at(entry: &fs::DirEntry) -> Option<(i32, u64)> {
+pub(crate) fn socket_at(entry: &fs::DirEntry) -> Option<(i32, u64)> {
     let number = entry.file_name().to_str()?.parse().ok()?;
-    let link = insist(|| fs::read_link(entry.path())).ok()?;
+    let link = with_retries(|| fs::read_link(entry.path())).ok()?;
     let inode = link.to_str()?.strip_prefix("socket:[")?;
     Some((number, inode.strip_suffix(']')?.parse().ok()?))
 }
 
 /// The cookie of a socket: a number that no other socket ever has.
-pub fn cookie(socket: BorrowedFd<'_>) -> Option<u64> {
-    option(socket, libc::SO_COOKIE)
+pub(crate) fn cookie(socket: BorrowedFd<'_>) -> Option<u64> {
+    socket_option(socket, libc::SO_COOKIE)
 }
 
 /// The network namespace of a process, by its inode.
@@ -328,10 +328,11 @@ pub fn own_namespace() -> Option<u64> {
 pub fn netns_cookie() -> io::Result<u64> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0")
         .or_else(|_| std::net::UdpSocket::bind("[::]:0"))?;
-    option(std::os::fd::AsFd::as_fd(&socket), SO_NETNS_COOKIE).ok_or_else(io::Error::last_os_error)
+    socket_option(std::os::fd::AsFd::as_fd(&socket), SO_NETNS_COOKIE)
+        .ok_or_else(io::Error::last_os_error)
 }
 
-fn option<T: Default>(socket: BorrowedFd<'_>, name: i32) -> Option<T> {
+fn socket_option<T: Default>(socket: BorrowedFd<'_>, name: i32) -> Option<T> {
     let mut value = T::default();
     let mut size = size_of::<T>() as libc::socklen_t;
     // SAFETY: the buffer has `size` bytes; the callers use plain integers of the option's size.

@@ -28,25 +28,25 @@ use aya::{
 
 use crate::{
     abi,
-    again::{self, insist},
     bpf::{self, detach_pinned},
     cgroup,
     device::Device,
     error::KernelError,
-    netlink::Route,
+    netlink::NetlinkClient,
+    retry::{self, with_retries},
     tc,
 };
 
 use loading::{SOCK_ADDR, TRACEPOINTS, load_programs};
 use pins::{layout_file, made_clsact, mount, remove_pins};
 
-pub use loading::trial;
+pub(crate) use loading::test_load;
 
 mod loading;
 mod pins;
 
 /// The loaded programs and their maps.
-pub struct Programs {
+pub(crate) struct Programs {
     ebpf: Ebpf,
     folder: PathBuf,
     tcx: bool,
@@ -54,7 +54,7 @@ pub struct Programs {
 
 /// A place on an interface where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hook {
+pub(crate) enum Hook {
     /// Packets that leave by an interface.
     Egress,
     /// Packets that arrive by an interface.
@@ -67,7 +67,7 @@ impl Programs {
     /// Loads the programs onto the maps of this runtime folder, which are made if they are missing.
     /// Attaches the programs that track ownership. [`Programs::attach`] attaches the others, one
     /// interface at a time.
-    pub fn load(runtime: &Path) -> Result<Self, KernelError> {
+    pub(crate) fn load(runtime: &Path) -> Result<Self, KernelError> {
         let folder = runtime.join(FOLDER);
         mount(&folder)?;
         let pins: Vec<PathBuf> = MAPS.iter().map(|name| folder.join(name)).collect();
@@ -75,7 +75,7 @@ impl Programs {
         for (name, pin) in MAPS.iter().zip(&pins) {
             loader.map_pin_path(name, pin.as_path());
         }
-        loader.map_max_entries("procs", most_processes());
+        loader.map_max_entries("procs", max_members());
         let mut ebpf = loader
             .load(OBJECT)
             .map_err(|e| KernelError::bpf("load the eBPF programs", e))?;
@@ -85,21 +85,21 @@ impl Programs {
             folder,
             tcx: has_tcx(),
         };
-        programs.follow_ownership()?;
+        programs.attach_trackers()?;
         // Written last and only if absent: the file's presence means that everything is pinned.
         if Self::layout(runtime)?.as_deref() != Some(abi::LAYOUT) {
             let layout = layout_file(&programs.folder);
             fs::write(&layout, abi::LAYOUT)
-                .map_err(KernelError::file("note the layout", layout))?;
+                .map_err(KernelError::file("write the layout of the maps", layout))?;
         }
         Ok(programs)
     }
 
     /// Whether the folder of the pins exists: an earlier daemon left programs, or a part of them.
-    pub fn are_pinned(runtime: &Path) -> Result<bool, KernelError> {
+    pub(crate) fn are_pinned(runtime: &Path) -> Result<bool, KernelError> {
         let folder = runtime.join(FOLDER);
-        let there = folder.try_exists();
-        there.map_err(KernelError::file("look for what is pinned", folder))
+        let exists = folder.try_exists();
+        exists.map_err(KernelError::file("look for pinned programs", folder))
     }
 
     /// The layout of the maps that an earlier daemon left. `None` if the daemon had not loaded all
@@ -107,24 +107,24 @@ impl Programs {
     ///
     /// # Errors
     /// The file exists and cannot be read. Then neither case may be assumed.
-    pub fn layout(runtime: &Path) -> Result<Option<String>, KernelError> {
+    pub(crate) fn layout(runtime: &Path) -> Result<Option<String>, KernelError> {
         let file = layout_file(&runtime.join(FOLDER));
         match fs::read(&file) {
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(KernelError::file("read how the maps are laid out", file)(
+            Err(error) => Err(KernelError::file("read the layout of the maps", file)(
                 error,
             )),
         }
     }
 
     /// Removes what programs of another layout left: links, filters, maps, the bpffs.
-    pub fn sweep(runtime: &Path, route: &mut Route, devices: &[Device]) {
+    pub(crate) fn remove_all(runtime: &Path, netlink: &mut NetlinkClient, devices: &[Device]) {
         let folder = runtime.join(FOLDER);
         if !has_tcx() {
             for device in devices {
                 for hook in Hook::ALL {
-                    take_filters_off(&folder, route, device.index, &device.name, hook);
+                    remove_filters(&folder, netlink, device.index, &device.name, hook);
                 }
             }
         }
@@ -132,16 +132,16 @@ impl Programs {
     }
 
     /// Removes the pins of a runtime folder that has nothing in force.
-    pub fn forget(runtime: &Path) {
+    pub(crate) fn remove_pins(runtime: &Path) {
         remove_pins(&runtime.join(FOLDER));
     }
 
     /// Whether the programs are attached with tcx (else with clsact).
-    pub fn uses_tcx(&self) -> bool {
+    pub(crate) fn uses_tcx(&self) -> bool {
         self.tcx
     }
 
-    fn follow_ownership(&mut self) -> Result<(), KernelError> {
+    fn attach_trackers(&mut self) -> Result<(), KernelError> {
         for (name, _) in TRACEPOINTS {
             let what = || format!("attach {name}");
             let program: &mut BtfTracePoint = self.program(name)?;
@@ -189,13 +189,13 @@ impl Programs {
     fn pin(&self, link: Result<FdLink, LinkError>, name: &str) -> Result<(), KernelError> {
         let path = self.link_path(name);
         let new = self.folder.join(format!("new_{name}"));
-        let link = link.map_err(|e| KernelError::bpf(format!("keep the link of {name}"), e))?;
-        again::remove_file(&new); // left by a daemon that was killed here
+        let link = link.map_err(|e| KernelError::bpf(format!("get the link of {name}"), e))?;
+        retry::remove_file(&new); // left by a daemon that was killed here
         link.pin(&new)
             .map_err(|e| KernelError::bpf(format!("pin {}", new.display()), e))?;
         fs::rename(&new, &path).map_err(|source| {
-            again::remove_file(&new);
-            KernelError::file("take the place of the pin", path)(source)
+            retry::remove_file(&new);
+            KernelError::file("replace the pin", path)(source)
         })
     }
 
@@ -205,9 +205,9 @@ impl Programs {
 
     /// Attaches a program to an interface, or replaces the program that an earlier daemon attached.
     /// Returns the preference of the clsact filter, or `None` with tcx.
-    pub fn attach(
+    pub(crate) fn attach(
         &mut self,
-        route: &mut Route,
+        netlink: &mut NetlinkClient,
         index: u32,
         name: &str,
         hook: Hook,
@@ -215,14 +215,14 @@ impl Programs {
         if self.tcx {
             self.attach_tcx(index, name, hook).map(|()| None)
         } else {
-            self.attach_clsact(route, index, name, hook).map(Some)
+            self.attach_clsact(netlink, index, name, hook).map(Some)
         }
     }
 
     fn attach_tcx(&mut self, index: u32, name: &str, hook: Hook) -> Result<(), KernelError> {
         let key = hook.key(index);
         let path = self.link_path(&key);
-        let what = || format!("attach to {name}");
+        let what = || format!("attach a program to {name}");
         let program: &mut SchedClassifier = self.program(hook.program())?;
         if let Ok(old) = PinnedLink::from_pin(&path) {
             let replaced = SchedClassifierLink::try_from(FdLink::from(old))
@@ -240,7 +240,7 @@ impl Programs {
                 drop(FdLink::try_from(link));
                 return Ok(());
             }
-            again::remove_file(&path); // the pin is of a removed interface whose index was reused
+            retry::remove_file(&path); // the pin is of a removed interface whose index was reused
         }
         let options = TcAttachOptions::TcxOrder(LinkOrder::first());
         let id = program
@@ -254,17 +254,17 @@ impl Programs {
 
     fn attach_clsact(
         &mut self,
-        route: &mut Route,
+        netlink: &mut NetlinkClient,
         index: u32,
         name: &str,
         hook: Hook,
     ) -> Result<u16, KernelError> {
-        if tc::ensure_clsact(route, index)? {
+        if tc::ensure_clsact(netlink, index)? {
             let _ = fs::File::create(made_clsact(&self.folder, index));
         }
-        let what = || format!("attach to clsact of {name}");
+        let what = || format!("attach a program to clsact of {name}");
         let program: &mut SchedClassifier = self.program(hook.program())?;
-        for priority in 1..=MOST_PREFERENCES {
+        for priority in 1..=MAX_PREFERENCE {
             let options = TcAttachOptions::Netlink(NlOptions {
                 priority,
                 handle: FILTER_HANDLE,
@@ -275,7 +275,7 @@ impl Programs {
                 // A filter of an earlier daemon: replace it in place.
                 Err(_)
                     if tc::has_filter(
-                        route,
+                        netlink,
                         index,
                         hook.is_egress(),
                         priority,
@@ -288,7 +288,7 @@ impl Programs {
                         .attach_to_link(old)
                         .map_err(|e| KernelError::bpf(what(), e))?
                 }
-                Err(error) if priority == MOST_PREFERENCES => {
+                Err(error) if priority == MAX_PREFERENCE => {
                     return Err(KernelError::bpf(what(), error));
                 }
                 Err(_) => continue, // another kind of filter has this preference
@@ -307,17 +307,17 @@ impl Programs {
     }
 
     /// Whether netnice's program is still attached to an interface.
-    pub fn holds(
+    pub(crate) fn is_attached(
         &mut self,
-        route: &mut Route,
+        netlink: &mut NetlinkClient,
         index: u32,
         name: &str,
         hook: Hook,
     ) -> Result<bool, KernelError> {
         if !self.tcx {
-            for priority in 1..=MOST_PREFERENCES {
+            for priority in 1..=MAX_PREFERENCE {
                 if tc::has_filter(
-                    route,
+                    netlink,
                     index,
                     hook.is_egress(),
                     priority,
@@ -331,28 +331,34 @@ impl Programs {
         let what = |e| KernelError::bpf(format!("look for the program on {name}"), e);
         let program: &mut SchedClassifier = self.program(hook.program())?;
         let ours = program.info().map_err(what)?.id();
-        let (_, there) = SchedClassifier::query_tcx(name, hook.direction()).map_err(what)?;
-        Ok(there.iter().any(|p| p.id() == ours))
+        let (_, attached) = SchedClassifier::query_tcx(name, hook.direction()).map_err(what)?;
+        Ok(attached.iter().any(|p| p.id() == ours))
     }
 
     /// Detaches a program from an interface.
-    pub fn detach(&mut self, route: &mut Route, index: u32, name: &str, hook: Hook) {
+    pub(crate) fn detach(
+        &mut self,
+        netlink: &mut NetlinkClient,
+        index: u32,
+        name: &str,
+        hook: Hook,
+    ) {
         let pin = self.link_path(&hook.key(index));
         if self.tcx {
             // Removing the pin alone detaches the program some time later, and attaching it again
             // before then fails.
             let _ = detach_pinned(&pin);
         }
-        again::remove_file(pin);
+        retry::remove_file(pin);
         if !self.tcx {
-            take_filters_off(&self.folder, route, index, name, hook);
+            remove_filters(&self.folder, netlink, index, name, hook);
         }
     }
 
     /// Attaches the program for sockets that only receive to a cgroup's receive path.
-    pub fn watch_cgroup(&mut self, id: u64, path: &Path) -> Result<(), KernelError> {
+    pub(crate) fn attach_cgroup(&mut self, id: u64, path: &Path) -> Result<(), KernelError> {
         let file = fs::File::open(path).map_err(KernelError::file("open the cgroup", path))?;
-        let what = || format!("attach to cgroup {}", path.display());
+        let what = || format!("attach a program to cgroup {}", path.display());
         let program: &mut CgroupSkb = self.program("on_cgroup_receive")?;
         let link = program
             .attach(
@@ -366,65 +372,51 @@ impl Programs {
     }
 
     /// Detaches the receive program of a cgroup.
-    pub fn forget_cgroup(&mut self, id: u64) {
-        again::remove_file(self.link_path(&format!("cgroup_{id}")));
-    }
-
-    /// The indices of the interfaces that have a pinned program, one for each pin.
-    pub fn pinned_interfaces(&self) -> Vec<u32> {
-        let Ok(entries) = fs::read_dir(&self.folder) else {
-            return Vec::new();
-        };
-        entries
-            .flatten()
-            .filter_map(|e| {
-                e.file_name()
-                    .to_str()?
-                    .strip_prefix("link_if")?
-                    .split('_')
-                    .next()?
-                    .parse()
-                    .ok()
-            })
-            .collect()
+    pub(crate) fn detach_cgroup(&mut self, id: u64) {
+        retry::remove_file(self.link_path(&format!("cgroup_{id}")));
     }
 
     /// Removes the pins of an interface that is gone.
-    pub fn forget_interface(&mut self, index: u32) {
+    pub(crate) fn remove_interface_pins(&mut self, index: u32) {
         for hook in Hook::ALL {
-            again::remove_file(self.link_path(&hook.key(index)));
+            retry::remove_file(self.link_path(&hook.key(index)));
         }
-        again::remove_file(made_clsact(&self.folder, index));
+        retry::remove_file(made_clsact(&self.folder, index));
     }
 
     /// Removes everything from the kernel: links, maps, programs, the bpffs.
-    pub fn unload(self) {
+    pub(crate) fn unload(self) {
         let folder = self.folder.clone();
         drop(self);
         remove_pins(&folder);
     }
 
+    fn map(&mut self, name: &str) -> Result<&mut Map, KernelError> {
+        let map = self.ebpf.map_mut(name);
+        map.ok_or_else(|| missing_from_object(name))
+    }
+
     /// A hash map by its name.
-    pub fn hash<K: aya::Pod, V: aya::Pod>(
+    pub(crate) fn hash<K: aya::Pod, V: aya::Pod>(
         &mut self,
         name: &str,
     ) -> Result<HashMap<&mut MapData, K, V>, KernelError> {
-        let map = self.ebpf.map_mut(name).ok_or_else(|| absent(name))?;
-        HashMap::try_from(map).map_err(|e| KernelError::bpf(format!("map {name}"), e))
+        let map = self.map(name)?;
+        HashMap::try_from(map).map_err(|e| KernelError::bpf(format!("open map {name}"), e))
     }
 
     /// All entries of a hash map.
-    pub fn all<K: aya::Pod + Default, V: aya::Pod + Default>(
+    pub(crate) fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
         &self,
         name: &str,
     ) -> Result<Vec<(K, V)>, KernelError> {
         let Some(found @ Map::HashMap(map)) = self.ebpf.map(name) else {
-            return Err(absent(name));
+            return Err(missing_from_object(name));
         };
         // Fails if the keys or values differ in size from these types.
         HashMap::<_, K, V>::try_from(found)
-            .map_err(|e| KernelError::bpf(format!("map {name}"), e))?;
-        let read = insist(|| bpf::read_all(map.fd().as_fd(), 1));
+            .map_err(|e| KernelError::bpf(format!("open map {name}"), e))?;
+        let read = with_retries(|| bpf::read_all(map.fd().as_fd(), 1));
         let read = read.map_err(|e| KernelError::bpf(format!("read map {name}"), e))?;
         Ok(read
             .into_iter()
@@ -433,91 +425,81 @@ impl Programs {
     }
 
     /// The counters of the first pass.
-    pub fn counters(
+    pub(crate) fn counters(
         &mut self,
     ) -> Result<PerCpuHashMap<&mut MapData, abi::CounterKey, abi::Counter>, KernelError> {
-        let map = self
-            .ebpf
-            .map_mut("counters")
-            .ok_or_else(|| absent("counters"))?;
-        PerCpuHashMap::try_from(map).map_err(|e| KernelError::bpf("map counters", e))
+        let map = self.map("counters")?;
+        PerCpuHashMap::try_from(map).map_err(|e| KernelError::bpf("open map counters", e))
     }
 
     /// The values of the counters, one for each processor.
-    pub fn counted(&self) -> Result<Vec<(abi::CounterKey, Vec<abi::Counter>)>, KernelError> {
+    pub(crate) fn counter_values(
+        &self,
+    ) -> Result<Vec<(abi::CounterKey, Vec<abi::Counter>)>, KernelError> {
         let Some(found @ Map::PerCpuHashMap(map)) = self.ebpf.map("counters") else {
-            return Err(absent("counters"));
+            return Err(missing_from_object("counters"));
         };
         PerCpuHashMap::<_, abi::CounterKey, abi::Counter>::try_from(found)
-            .map_err(|e| KernelError::bpf("map counters", e))?;
+            .map_err(|e| KernelError::bpf("open map counters", e))?;
         let processors =
             aya::util::nr_cpus().map_err(|(_, e)| KernelError::bpf("count processors", e))?;
-        insist(|| bpf::read_all(map.fd().as_fd(), processors))
+        with_retries(|| bpf::read_all(map.fd().as_fd(), processors))
             .map_err(|e| KernelError::bpf("read the counters", e))
     }
 
     /// Writes the settings that every program reads.
-    pub fn set_settings(&mut self, settings: abi::Settings) -> Result<(), KernelError> {
-        let map = self
-            .ebpf
-            .map_mut("settings")
-            .ok_or_else(|| absent("settings"))?;
-        let mut map: Array<_, abi::Settings> =
-            Array::try_from(map).map_err(|e| KernelError::bpf("map settings", e))?;
-        map.set(0, settings, 0)
+    pub(crate) fn set_settings(&mut self, settings: abi::Settings) -> Result<(), KernelError> {
+        self.settings_map()?
+            .set(0, settings, 0)
             .map_err(|e| KernelError::bpf("write the settings", e))
     }
 
     /// The settings that every program reads.
-    pub fn settings(&mut self) -> Result<abi::Settings, KernelError> {
-        let map = self
-            .ebpf
-            .map_mut("settings")
-            .ok_or_else(|| absent("settings"))?;
-        let map: Array<_, abi::Settings> =
-            Array::try_from(map).map_err(|e| KernelError::bpf("map settings", e))?;
-        map.get(&0, 0)
+    pub(crate) fn settings(&mut self) -> Result<abi::Settings, KernelError> {
+        self.settings_map()?
+            .get(&0, 0)
             .map_err(|e| KernelError::bpf("read the settings", e))
     }
 
+    fn settings_map(&mut self) -> Result<Array<&mut MapData, abi::Settings>, KernelError> {
+        let map = self.map("settings")?;
+        Array::try_from(map).map_err(|e| KernelError::bpf("open map settings", e))
+    }
+
     /// A count of the programs, by its `COUNT_*` index.
-    pub fn count(&mut self, which: u32) -> Result<u64, KernelError> {
+    pub(crate) fn count(&mut self, which: u32) -> Result<u64, KernelError> {
         self.counts()?
             .get(&which, 0)
             .map_err(|e| KernelError::bpf("read a count", e))
     }
 
     /// Sets a count, by its `COUNT_*` index.
-    pub fn set_count(&mut self, which: u32, to: u64) -> Result<(), KernelError> {
+    pub(crate) fn set_count(&mut self, which: u32, to: u64) -> Result<(), KernelError> {
         self.counts()?
             .set(which, to, 0)
             .map_err(|e| KernelError::bpf("set a count", e))
     }
 
     fn counts(&mut self) -> Result<Array<&mut MapData, u64>, KernelError> {
-        let map = self
-            .ebpf
-            .map_mut("counts")
-            .ok_or_else(|| absent("counts"))?;
-        Array::try_from(map).map_err(|e| KernelError::bpf("map counts", e))
+        let map = self.map("counts")?;
+        Array::try_from(map).map_err(|e| KernelError::bpf("open map counts", e))
     }
 
     /// The socket storage with the owners of sockets.
-    pub fn socket_owners(&mut self) -> Result<SkStorage<&mut MapData, abi::SockOwn>, KernelError> {
-        let map = self
-            .ebpf
-            .map_mut("sock_owns")
-            .ok_or_else(|| absent("sock_owns"))?;
-        SkStorage::try_from(map).map_err(|e| KernelError::bpf("map sock_owns", e))
+    pub(crate) fn socket_owners(
+        &mut self,
+    ) -> Result<SkStorage<&mut MapData, abi::SockOwner>, KernelError> {
+        let map = self.map("sock_owners")?;
+        SkStorage::try_from(map).map_err(|e| KernelError::bpf("open map sock_owners", e))
     }
 
     /// The ring buffer of exit events. Can be taken once.
-    pub fn take_events(&mut self) -> Result<RingBuf<MapData>, KernelError> {
+    pub(crate) fn take_events(&mut self) -> Result<RingBuf<MapData>, KernelError> {
         let map = self
             .ebpf
             .take_map("events")
-            .ok_or_else(|| absent("events"))?;
-        RingBuf::try_from(map).map_err(|e| KernelError::bpf("map events", e))
+            .ok_or_else(|| missing_from_object("events"))?;
+        RingBuf::try_from(map).map_err(|e| KernelError::bpf("open map events", e))
     }
 }
 
@@ -544,7 +526,7 @@ impl Hook {
     }
 
     /// Its name in messages and pins.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Egress => "egress",
             Self::Ingress => "ingress",
@@ -558,10 +540,10 @@ impl Hook {
 }
 
 /// Removes netnice's filters from an interface's clsact, and the clsact if netnice made it.
-fn take_filters_off(folder: &Path, route: &mut Route, index: u32, name: &str, hook: Hook) {
-    for priority in 1..=MOST_PREFERENCES {
+fn remove_filters(folder: &Path, netlink: &mut NetlinkClient, index: u32, name: &str, hook: Hook) {
+    for priority in 1..=MAX_PREFERENCE {
         let ours = tc::has_filter(
-            route,
+            netlink,
             index,
             hook.is_egress(),
             priority,
@@ -574,9 +556,9 @@ fn take_filters_off(folder: &Path, route: &mut Route, index: u32, name: &str, ho
         }
     }
     let made = made_clsact(folder, index);
-    if made.exists() && tc::has_no_filters(route, index).unwrap_or(false) {
-        let _ = tc::remove_clsact(route, index);
-        again::remove_file(made);
+    if made.exists() && tc::has_no_filters(netlink, index).unwrap_or(false) {
+        let _ = tc::remove_clsact(netlink, index);
+        retry::remove_file(made);
     }
 }
 
@@ -589,22 +571,24 @@ fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, KernelErr
 where
     &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
 {
-    let program = ebpf.program_mut(name).ok_or_else(|| absent(name))?;
+    let program = ebpf
+        .program_mut(name)
+        .ok_or_else(|| missing_from_object(name))?;
     program
         .try_into()
-        .map_err(|e| KernelError::bpf(format!("program {name}"), e))
+        .map_err(|e| KernelError::bpf(format!("use program {name}"), e))
 }
 
-fn absent(name: &str) -> KernelError {
+fn missing_from_object(name: &str) -> KernelError {
     KernelError::Bpf {
         what: format!("find {name}"),
-        reason: "the compiled object has none".into(),
+        reason: "the compiled eBPF object does not contain it".into(),
     }
 }
 
 /// The size of the table of member processes: as many as can run, so that no user can fill it. Both
 /// limits can be raised later; the programs then count the children that did not fit.
-fn most_processes() -> u32 {
+fn max_members() -> u32 {
     let limit = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
         text.trim().parse::<u32>().ok()
@@ -612,16 +596,16 @@ fn most_processes() -> u32 {
     let most = limit("pid_max").into_iter().chain(limit("threads-max"));
     most.min()
         .unwrap_or_default()
-        .clamp(abi::MAX_PROCESSES, MOST_PROCESSES)
+        .clamp(abi::MAX_PROCESSES, PID_MAX_LIMIT)
 }
 
 /// Whether this kernel has tcx (Linux 6.6).
-pub fn has_tcx() -> bool {
+pub(crate) fn has_tcx() -> bool {
     aya::util::KernelVersion::current().is_ok_and(|v| v >= aya::util::KernelVersion::new(6, 6, 0))
 }
 
 /// A socket of any process, to be tagged.
-pub struct SocketRef<'a>(pub BorrowedFd<'a>);
+pub(crate) struct SocketRef<'a>(pub BorrowedFd<'a>);
 
 impl std::os::fd::AsRawFd for SocketRef<'_> {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
@@ -630,9 +614,9 @@ impl std::os::fd::AsRawFd for SocketRef<'_> {
 }
 
 /// The largest `pid_max` of Linux.
-const MOST_PROCESSES: u32 = 1 << 22;
+const PID_MAX_LIMIT: u32 = 1 << 22;
 /// The name of the folder of pins in the runtime folder.
-pub const FOLDER: &str = "bpf";
+pub(crate) const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
 const MAPS: [&str; 22] = [
     "settings",
@@ -641,24 +625,24 @@ const MAPS: [&str; 22] = [
     "targets",
     "apps",
     "cgroups",
-    "awaited",
+    "expected_groups",
     "users",
     "containers",
-    "boxes",
+    "container_veths",
     "ifaces",
     "slots",
     "links",
     "counters",
     "flows",
     "windows",
-    "sock_owns",
+    "sock_owners",
     "sock_cgroups",
-    "stray_owns",
-    "stray_groups",
+    "cookie_owners",
+    "cookie_cgroups",
     "counts",
     "events",
 ];
 const FILTER_HANDLE_NUMBER: u32 = 0x6e6e;
 const FILTER_HANDLE: TcHandle = TcHandle::new(0, FILTER_HANDLE_NUMBER as u16);
 /// The highest preference that is tried.
-const MOST_PREFERENCES: u16 = 16;
+const MAX_PREFERENCE: u16 = 16;

@@ -1,14 +1,14 @@
 //! Routes out of this namespace: the interface and the next hop by which a host is reached.
 //!
 //! The kernel's tables decide, including rules and path MTUs; this module caches nothing. If the
-//! kernel does not have the layer 2 address of a next hop, [`use_neighbour`] makes it resolve the
-//! address, as for a packet of its own. [`Heard`] then reports the result.
+//! kernel does not have the layer 2 address of a next hop, [`resolve_neighbour`] makes it resolve
+//! the address, as for a packet of its own. [`RouteListener`] then reports the result.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::netlink::{
-    Answer, Attributes, Listener, Message, NetlinkError, Route, attributes, find, number,
+    Attributes, Listener, Message, NetlinkClient, NetlinkError, Request, attributes, find, number,
 };
 
 #[cfg(test)]
@@ -16,28 +16,28 @@ mod tests;
 
 /// A route to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct RouteEntry {
     /// The kind of host.
-    pub kind: Kind,
+    pub kind: HostKind,
     /// The index of the interface.
     pub index: u32,
     /// The local address for packets to this host.
     pub source: Option<IpAddr>,
     /// The next hop: a gateway, or the host itself.
-    pub station: IpAddr,
+    pub next_hop: IpAddr,
     /// The path MTU in bytes, if it is known to be less than the interface's MTU.
     pub mtu: Option<u32>,
 }
 
 /// The kind of host at the end of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum HostKind {
     /// Another host (unicast).
-    Single,
+    Unicast,
     /// This host.
     Local,
     /// A multicast group.
-    Group,
+    Multicast,
     /// All other route types, for example broadcast.
     Other,
 }
@@ -48,43 +48,43 @@ pub enum Neighbour {
     /// Its layer 2 address is known.
     Known([u8; 6]),
     /// Resolution is in progress.
-    Asked,
+    Resolving,
     /// Resolution failed: the next hop did not reply.
-    Silent,
+    Failed,
     /// The kernel has no usable entry.
     Unknown,
 }
 
 /// Looks up the route to a host, with this local address and over this interface, if given. Returns
 /// `None` if there is no route.
-pub fn way(
-    route: &mut Route,
+pub fn lookup(
+    netlink: &mut NetlinkClient,
     to: IpAddr,
     from: Option<IpAddr>,
     over: Option<u32>,
-) -> Result<Option<Way>, NetlinkError> {
+) -> Result<Option<RouteEntry>, NetlinkError> {
     let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
     let mut head = [0; ROUTE_HEAD];
     head[0] = family(to);
     head[1] = bits(to);
-    let mut asked = Attributes::new().bytes(libc::RTA_DST, &octets(to));
+    let mut criteria = Attributes::new().bytes(libc::RTA_DST, &octets(to));
     if let Some(from) = from {
         head[2] = bits(from);
-        asked = asked.bytes(libc::RTA_SRC, &octets(from));
+        criteria = criteria.bytes(libc::RTA_SRC, &octets(from));
     }
     if let Some(over) = over {
-        asked = asked.u32(libc::RTA_OIF, over);
+        criteria = criteria.u32(libc::RTA_OIF, over);
     }
-    let message = Message::new(libc::RTM_GETROUTE, 0, &head).with(&asked);
-    let answers = match route.ask(&format!("ask for the way to {to}"), message) {
-        Ok(answers) => answers,
-        Err(error) => return no_way(error),
+    let request = Request::new(libc::RTM_GETROUTE, 0, &head).with(&criteria);
+    let replies = match netlink.query(&format!("look up the route to {to}"), request) {
+        Ok(replies) => replies,
+        Err(error) => return unreachable_is_none(error),
     };
-    Ok(answers.iter().find_map(|answer| read_way(answer, to)))
+    Ok(replies.iter().find_map(|reply| parse_route(reply, to)))
 }
 
 /// Converts an error that means "unreachable" to `None`.
-fn no_way(error: NetlinkError) -> Result<Option<Way>, NetlinkError> {
+fn unreachable_is_none(error: NetlinkError) -> Result<Option<RouteEntry>, NetlinkError> {
     match error.source.raw_os_error() {
         Some(
             libc::ENETUNREACH
@@ -98,39 +98,39 @@ fn no_way(error: NetlinkError) -> Result<Option<Way>, NetlinkError> {
     }
 }
 
-fn read_way(answer: &Answer, to: IpAddr) -> Option<Way> {
-    let head = answer.head::<ROUTE_HEAD>()?;
-    let row = answer.attributes(ROUTE_HEAD);
+fn parse_route(message: &Message, to: IpAddr) -> Option<RouteEntry> {
+    let head = message.head::<ROUTE_HEAD>()?;
+    let row = message.attributes(ROUTE_HEAD);
     let kind = match head[7] {
-        libc::RTN_UNICAST => Kind::Single,
-        libc::RTN_LOCAL => Kind::Local,
-        libc::RTN_MULTICAST => Kind::Group,
-        _ => Kind::Other,
+        libc::RTN_UNICAST => HostKind::Unicast,
+        libc::RTN_LOCAL => HostKind::Local,
+        libc::RTN_MULTICAST => HostKind::Multicast,
+        _ => HostKind::Other,
     };
     let via = find(&row, RTA_VIA).and_then(|via| address(via.get(2..)?));
     let gateway = find(&row, libc::RTA_GATEWAY).and_then(address).or(via);
     let metrics = find(&row, libc::RTA_METRICS).map(attributes);
     let mtu = metrics.and_then(|row| find(&row, RTAX_MTU).and_then(number));
-    Some(Way {
+    Some(RouteEntry {
         kind,
         index: find(&row, libc::RTA_OIF).and_then(number)?,
         source: find(&row, libc::RTA_PREFSRC).and_then(address),
-        station: gateway.unwrap_or(to),
+        next_hop: gateway.unwrap_or(to),
         mtu: mtu.filter(|mtu| *mtu > 0),
     })
 }
 
 /// The kernel's neighbour state of a next hop on an interface.
 pub fn neighbour(
-    route: &mut Route,
+    netlink: &mut NetlinkClient,
     index: u32,
-    station: IpAddr,
+    next_hop: IpAddr,
 ) -> Result<Neighbour, NetlinkError> {
-    let message = Message::new(libc::RTM_GETNEIGH, 0, &neighbour_head(index, station, 0))
-        .with(&Attributes::new().bytes(libc::NDA_DST, &octets(station)));
-    match route.ask(&format!("ask for the station {station}"), message) {
-        Ok(answers) => {
-            let known = answers.iter().find_map(read_neighbour);
+    let request = Request::new(libc::RTM_GETNEIGH, 0, &neighbour_head(index, next_hop, 0))
+        .with(&Attributes::new().bytes(libc::NDA_DST, &octets(next_hop)));
+    match netlink.query(&format!("look up the neighbour {next_hop}"), request) {
+        Ok(replies) => {
+            let known = replies.iter().find_map(parse_neighbour);
             Ok(known.map_or(Neighbour::Unknown, |(_, _, neighbour)| neighbour))
         }
         Err(error) if error.is_gone() => Ok(Neighbour::Unknown),
@@ -140,16 +140,20 @@ pub fn neighbour(
 
 /// Makes the kernel resolve the layer 2 address of a next hop if it is unknown, and confirm it if
 /// it is stale.
-pub fn use_neighbour(route: &mut Route, index: u32, station: IpAddr) -> Result<(), NetlinkError> {
-    let head = neighbour_head(index, station, libc::NTF_USE);
-    let message = Message::new(libc::RTM_NEWNEIGH, NLM_F_CREATE, &head)
-        .with(&Attributes::new().bytes(libc::NDA_DST, &octets(station)));
-    route.act(&format!("ask for the station {station}"), message)
+pub fn resolve_neighbour(
+    netlink: &mut NetlinkClient,
+    index: u32,
+    next_hop: IpAddr,
+) -> Result<(), NetlinkError> {
+    let head = neighbour_head(index, next_hop, libc::NTF_USE);
+    let request = Request::new(libc::RTM_NEWNEIGH, NLM_F_CREATE, &head)
+        .with(&Attributes::new().bytes(libc::NDA_DST, &octets(next_hop)));
+    netlink.execute(&format!("resolve the neighbour {next_hop}"), request)
 }
 
 /// The layer 2 address of a multicast group (RFC 1112, RFC 2464), which needs no resolution. `None`
 /// for other addresses.
-pub fn group_station(group: IpAddr) -> Option<[u8; 6]> {
+pub fn multicast_mac(group: IpAddr) -> Option<[u8; 6]> {
     match group {
         IpAddr::V4(group) if group.is_multicast() => {
             let [_, b, c, d] = group.octets();
@@ -171,21 +175,21 @@ pub enum Change {
         /// The index of its interface.
         index: u32,
         /// The next hop's address.
-        station: IpAddr,
+        next_hop: IpAddr,
     },
     /// A route or an interface, or changes that were lost.
-    Ways,
+    Routes,
 }
 
 /// A listener for changes.
-pub struct Heard(Listener);
+pub struct RouteListener(Listener);
 
-impl Heard {
+impl RouteListener {
     /// Starts to listen.
     ///
     /// # Errors
     /// The netlink socket cannot be opened.
-    pub fn open() -> io::Result<Heard> {
+    pub fn open() -> io::Result<RouteListener> {
         Listener::open(&[
             RTNLGRP_LINK,
             RTNLGRP_NEIGH,
@@ -194,7 +198,7 @@ impl Heard {
             RTNLGRP_IPV6_IFADDR,
             RTNLGRP_IPV6_ROUTE,
         ])
-        .map(Heard)
+        .map(RouteListener)
     }
 
     /// The changes since the last call.
@@ -202,49 +206,49 @@ impl Heard {
     /// # Errors
     /// `WouldBlock` if there is no change.
     pub fn read(&mut self) -> io::Result<Vec<Change>> {
-        let answers = match self.0.read() {
-            Ok(answers) => answers,
+        let messages = match self.0.read() {
+            Ok(messages) => messages,
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                return Ok(vec![Change::Ways]);
+                return Ok(vec![Change::Routes]);
             }
             Err(error) => return Err(error),
         };
-        let change = |answer: &Answer| match answer.kind {
-            libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => read_neighbour(answer)
-                .map(|(index, station, _)| Change::Neighbour { index, station }),
-            _ => Some(Change::Ways),
+        let change = |message: &Message| match message.kind {
+            libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => parse_neighbour(message)
+                .map(|(index, next_hop, _)| Change::Neighbour { index, next_hop }),
+            _ => Some(Change::Routes),
         };
-        Ok(answers.iter().filter_map(change).collect())
+        Ok(messages.iter().filter_map(change).collect())
     }
 }
 
-impl std::os::fd::AsRawFd for Heard {
+impl std::os::fd::AsRawFd for RouteListener {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.0.as_raw_fd()
     }
 }
 
 /// Parses a neighbour message: the interface index, the address and the state.
-fn read_neighbour(answer: &Answer) -> Option<(u32, IpAddr, Neighbour)> {
-    let head = answer.head::<NEIGHBOUR_HEAD>()?;
+fn parse_neighbour(message: &Message) -> Option<(u32, IpAddr, Neighbour)> {
+    let head = message.head::<NEIGHBOUR_HEAD>()?;
     let index = u32::from_ne_bytes(*head[4..].first_chunk()?);
     let state = u16::from_ne_bytes(*head[8..].first_chunk()?);
-    let row = answer.attributes(NEIGHBOUR_HEAD);
-    let station = find(&row, libc::NDA_DST).and_then(address)?;
+    let row = message.attributes(NEIGHBOUR_HEAD);
+    let next_hop = find(&row, libc::NDA_DST).and_then(address)?;
     let mac = find(&row, libc::NDA_LLADDR).and_then(|mac| mac.first_chunk().copied());
     let known = match mac {
         Some(mac) if state & VALID != 0 => Neighbour::Known(mac),
-        _ if state & libc::NUD_INCOMPLETE != 0 => Neighbour::Asked,
-        _ if state & libc::NUD_FAILED != 0 => Neighbour::Silent,
+        _ if state & libc::NUD_INCOMPLETE != 0 => Neighbour::Resolving,
+        _ if state & libc::NUD_FAILED != 0 => Neighbour::Failed,
         _ => Neighbour::Unknown,
     };
-    Some((index, station, known))
+    Some((index, next_hop, known))
 }
 
 /// `struct ndmsg`.
-fn neighbour_head(index: u32, station: IpAddr, flags: u8) -> [u8; NEIGHBOUR_HEAD] {
+fn neighbour_head(index: u32, next_hop: IpAddr, flags: u8) -> [u8; NEIGHBOUR_HEAD] {
     let mut head = [0; NEIGHBOUR_HEAD];
-    head[0] = family(station);
+    head[0] = family(next_hop);
     head[4..8].copy_from_slice(&index.to_ne_bytes());
     head[10] = flags;
     head

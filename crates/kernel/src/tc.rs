@@ -4,33 +4,33 @@
 //! class id is `major:minor`; the major number is the qdisc's handle.
 
 use crate::netlink::{
-    Answer, Attributes, Message, NetlinkError, Route, attributes, find, number, text,
+    Attributes, Message, NetlinkClient, NetlinkError, Request, attributes, find, number, text,
 };
 
 /// The handle of a qdisc or the id of a class: a major and a minor number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Handle(pub u32);
+pub(crate) struct Handle(pub u32);
 
 impl Handle {
     /// Combines the two numbers.
-    pub const fn new(major: u16, minor: u16) -> Self {
+    pub(crate) const fn new(major: u16, minor: u16) -> Self {
         Self((major as u32) << 16 | minor as u32)
     }
 
     /// The number of the class within its qdisc.
-    pub const fn minor(self) -> u16 {
+    pub(crate) const fn minor(self) -> u16 {
         self.0 as u16
     }
 
     /// The number of the qdisc.
-    pub const fn major(self) -> u16 {
+    pub(crate) const fn major(self) -> u16 {
         (self.0 >> 16) as u16
     }
 
     /// The parent of an interface's root qdisc.
-    pub const ROOT: Self = Self(0xFFFF_FFFF);
+    pub(crate) const ROOT: Self = Self(0xFFFF_FFFF);
     /// The parent of clsact.
-    pub const CLSACT: Self = Self(0xFFFF_FFF1);
+    pub(crate) const CLSACT: Self = Self(0xFFFF_FFF1);
 }
 
 impl std::fmt::Display for Handle {
@@ -41,7 +41,7 @@ impl std::fmt::Display for Handle {
 
 /// The parameters of an HTB class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HtbClass {
+pub(crate) struct HtbClass {
     /// Assured rate in bytes per second.
     pub rate: u64,
     /// Highest rate with borrowing, in bytes per second.
@@ -60,7 +60,7 @@ pub struct HtbClass {
 
 /// The queueing discipline of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queue {
+pub(crate) enum Queue {
     /// First in, first out, bounded in bytes.
     Fifo {
         /// Most bytes that may be queued.
@@ -77,19 +77,19 @@ pub enum Queue {
 
 /// A leaf's queue, and the segmentation before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeafQueue {
+pub(crate) struct LeafQueue {
     /// The queue.
     pub queue: Queue,
     /// The longest packet that enters the queue, in bytes, if longer packets of segmentation
     /// offload are to be segmented first. HTB and fq_codel do not segment, and at 4 Mbit/s a packet
     /// of 64 KiB takes 131 ms. A token bucket filter segments, so one with a rate that never delays
     /// stands before the queue. It drops packets that cannot be segmented.
-    pub cut: Option<u32>,
+    pub segment_to: Option<u32>,
 }
 
 /// The kernel's counts of a class or qdisc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Bytes sent.
     pub bytes: u64,
     /// Packets sent.
@@ -106,22 +106,20 @@ pub struct Counts {
 
 /// A class found in the kernel.
 #[derive(Clone, Debug)]
-pub struct FoundClass {
+pub(crate) struct FoundClass {
     /// Its id.
     pub id: Handle,
     /// Its parent class, or the qdisc's handle or root if it has none.
     pub parent: Handle,
     /// Its parameters, if it is an HTB class.
     pub htb: Option<HtbClass>,
-    /// Handle of the qdisc in it, if it is a leaf.
-    pub leaf: Option<Handle>,
     /// Its counts.
     pub counts: Counts,
 }
 
 /// A qdisc found in the kernel.
 #[derive(Clone, Debug)]
-pub struct FoundQdisc {
+pub(crate) struct FoundQdisc {
     /// Index of its interface.
     pub ifindex: u32,
     /// Its handle; 0 for the kernel's default qdiscs.
@@ -138,7 +136,11 @@ pub struct FoundQdisc {
 ///
 /// # Errors
 /// The kernel's error; EEXIST if the root qdisc is not the kernel's default.
-pub fn add_htb(route: &mut Route, ifindex: u32, major: u16) -> Result<(), NetlinkError> {
+pub(crate) fn add_htb(
+    netlink: &mut NetlinkClient,
+    ifindex: u32,
+    major: u16,
+) -> Result<(), NetlinkError> {
     let mut glob = Vec::new();
     // version, rate2quantum, default class (0: packets without a class pass), debug, direct packets
     for word in [3u32, 10, 0, 0, 0] {
@@ -151,18 +153,21 @@ pub fn add_htb(route: &mut Route, ifindex: u32, major: u16) -> Result<(), Netlin
         .text(libc::TCA_KIND, "htb")
         .nested(libc::TCA_OPTIONS, &options);
     let head = tc_head(ifindex, Handle::new(major, 0), Handle::ROOT);
-    let message = Message::new(libc::RTM_NEWQDISC, create(), &head).with(&row);
-    route.act(&format!("put HTB on interface {ifindex}"), message)
+    let request = Request::new(libc::RTM_NEWQDISC, create(), &head).with(&row);
+    netlink.execute(&format!("add HTB to interface {ifindex}"), request)
 }
 
 /// Adds clsact to an interface, if it has none. Returns whether it was added.
-pub fn ensure_clsact(route: &mut Route, ifindex: u32) -> Result<bool, NetlinkError> {
+pub(crate) fn ensure_clsact(
+    netlink: &mut NetlinkClient,
+    ifindex: u32,
+) -> Result<bool, NetlinkError> {
     let row = Attributes::new().text(libc::TCA_KIND, "clsact");
     let head = tc_head(ifindex, Handle::new(0xFFFF, 0), Handle::CLSACT);
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-    match route.act(
-        &format!("put clsact on interface {ifindex}"),
-        Message::new(libc::RTM_NEWQDISC, flags, &head).with(&row),
+    match netlink.execute(
+        &format!("add clsact to interface {ifindex}"),
+        Request::new(libc::RTM_NEWQDISC, flags, &head).with(&row),
     ) {
         Ok(()) => Ok(true),
         Err(error) if error.exists() => Ok(false),
@@ -171,32 +176,36 @@ pub fn ensure_clsact(route: &mut Route, ifindex: u32) -> Result<bool, NetlinkErr
 }
 
 /// Removes clsact from an interface. Succeeds if there is none.
-pub fn remove_clsact(route: &mut Route, ifindex: u32) -> Result<(), NetlinkError> {
-    remove_qdisc(route, ifindex, Handle::new(0xFFFF, 0), Handle::CLSACT)
+pub(crate) fn remove_clsact(netlink: &mut NetlinkClient, ifindex: u32) -> Result<(), NetlinkError> {
+    remove_qdisc(netlink, ifindex, Handle::new(0xFFFF, 0), Handle::CLSACT)
 }
 
 /// Removes the root qdisc with this handle, so that the kernel's default returns. Succeeds if it
 /// does not exist.
-pub fn remove_root(route: &mut Route, ifindex: u32, major: u16) -> Result<(), NetlinkError> {
-    remove_qdisc(route, ifindex, Handle::new(major, 0), Handle::ROOT)
+pub(crate) fn remove_root(
+    netlink: &mut NetlinkClient,
+    ifindex: u32,
+    major: u16,
+) -> Result<(), NetlinkError> {
+    remove_qdisc(netlink, ifindex, Handle::new(major, 0), Handle::ROOT)
 }
 
 fn remove_qdisc(
-    route: &mut Route,
+    netlink: &mut NetlinkClient,
     ifindex: u32,
     handle: Handle,
     parent: Handle,
 ) -> Result<(), NetlinkError> {
-    let message = Message::new(libc::RTM_DELQDISC, 0, &tc_head(ifindex, handle, parent));
-    gone_is_fine(route.act(
+    let request = Request::new(libc::RTM_DELQDISC, 0, &tc_head(ifindex, handle, parent));
+    gone_is_fine(netlink.execute(
         &format!("remove qdisc {handle} of interface {ifindex}"),
-        message,
+        request,
     ))
 }
 
 /// Adds or changes a class.
-pub fn put_class(
-    route: &mut Route,
+pub(crate) fn put_class(
+    netlink: &mut NetlinkClient,
     ifindex: u32,
     id: Handle,
     parent: Handle,
@@ -220,52 +229,56 @@ pub fn put_class(
     let row = Attributes::new()
         .text(libc::TCA_KIND, "htb")
         .nested(libc::TCA_OPTIONS, &options);
-    let message = Message::new(
+    let request = Request::new(
         libc::RTM_NEWTCLASS,
         libc::NLM_F_CREATE as u16,
         &tc_head(ifindex, id, parent),
     )
     .with(&row);
-    route.act(&format!("put class {id} on interface {ifindex}"), message)
+    netlink.execute(&format!("set class {id} of interface {ifindex}"), request)
 }
 
 /// Removes a class. Succeeds if it does not exist.
-pub fn remove_class(route: &mut Route, ifindex: u32, id: Handle) -> Result<(), NetlinkError> {
-    let message = Message::new(libc::RTM_DELTCLASS, 0, &tc_head(ifindex, id, Handle(0)));
-    gone_is_fine(route.act(
+pub(crate) fn remove_class(
+    netlink: &mut NetlinkClient,
+    ifindex: u32,
+    id: Handle,
+) -> Result<(), NetlinkError> {
+    let request = Request::new(libc::RTM_DELTCLASS, 0, &tc_head(ifindex, id, Handle(0)));
+    gone_is_fine(netlink.execute(
         &format!("remove class {id} of interface {ifindex}"),
-        message,
+        request,
     ))
 }
 
 /// Sets the queue of a leaf.
-pub fn put_queue(
-    route: &mut Route,
+pub(crate) fn put_queue(
+    netlink: &mut NetlinkClient,
     ifindex: u32,
     leaf: Handle,
     queue: &LeafQueue,
 ) -> Result<(), NetlinkError> {
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16;
     let mut put = |handle, parent, row: Attributes| {
-        let message =
-            Message::new(libc::RTM_NEWQDISC, flags, &tc_head(ifindex, handle, parent)).with(&row);
-        route.act(
-            &format!("put a queue into class {leaf} of interface {ifindex}"),
-            message,
+        let request =
+            Request::new(libc::RTM_NEWQDISC, flags, &tc_head(ifindex, handle, parent)).with(&row);
+        netlink.execute(
+            &format!("set the queue of class {leaf} of interface {ifindex}"),
+            request,
         )
     };
-    let Some(longest) = queue.cut else {
+    let Some(longest) = queue.segment_to else {
         return put(Handle(0), leaf, queue_options(&queue.queue));
     };
     // A handle that no other qdisc of netnice has: minor numbers of leaves never equal an HTB's
     // major.
-    let cutter = Handle::new(leaf.minor(), 0);
-    put(cutter, leaf, cutter_options(longest, &queue.queue))?;
+    let segmenter = Handle::new(leaf.minor(), 0);
+    put(segmenter, leaf, segmenter_options(longest, &queue.queue))?;
     match queue.queue {
         Queue::Fifo { .. } => Ok(()), // the segmenting filter has its own FIFO
         Queue::FqCodel { .. } => put(
             Handle(0),
-            Handle::new(cutter.major(), 1),
+            Handle::new(segmenter.major(), 1),
             queue_options(&queue.queue),
         ),
     }
@@ -294,7 +307,7 @@ fn queue_options(queue: &Queue) -> Attributes {
 
 /// The options of a token bucket filter that segments packets and delays none: at 1 Tbit/s a full
 /// packet takes 12 ns.
-fn cutter_options(longest: u32, queue: &Queue) -> Attributes {
+fn segmenter_options(longest: u32, queue: &Queue) -> Attributes {
     let limit = match queue {
         Queue::Fifo { limit } => *limit,
         Queue::FqCodel { .. } => 0,
@@ -308,7 +321,7 @@ fn cutter_options(longest: u32, queue: &Queue) -> Attributes {
     }
     let options = Attributes::new()
         .bytes(TCA_TBF_PARMS, &parms)
-        .u64(TCA_TBF_RATE64, CUTTER_RATE)
+        .u64(TCA_TBF_RATE64, SEGMENTER_RATE)
         .u32(TCA_TBF_BURST, longest);
     Attributes::new()
         .text(libc::TCA_KIND, "tbf")
@@ -316,27 +329,30 @@ fn cutter_options(longest: u32, queue: &Queue) -> Attributes {
 }
 
 /// All qdiscs of the namespace.
-pub fn qdiscs(route: &mut Route) -> Result<Vec<FoundQdisc>, NetlinkError> {
-    let answers = route.dump(
+pub(crate) fn qdiscs(netlink: &mut NetlinkClient) -> Result<Vec<FoundQdisc>, NetlinkError> {
+    let replies = netlink.dump(
         "list the qdiscs",
-        Message::new(libc::RTM_GETQDISC, 0, &tc_head(0, Handle(0), Handle(0))),
+        Request::new(libc::RTM_GETQDISC, 0, &tc_head(0, Handle(0), Handle(0))),
     )?;
-    Ok(answers.iter().filter_map(found_qdisc).collect())
+    Ok(replies.iter().filter_map(found_qdisc).collect())
 }
 
 /// All classes of an interface.
-pub fn classes(route: &mut Route, ifindex: u32) -> Result<Vec<FoundClass>, NetlinkError> {
+pub(crate) fn classes(
+    netlink: &mut NetlinkClient,
+    ifindex: u32,
+) -> Result<Vec<FoundClass>, NetlinkError> {
     let head = tc_head(ifindex, Handle(0), Handle(0));
-    let answers = route.dump(
+    let replies = netlink.dump(
         &format!("list the classes of interface {ifindex}"),
-        Message::new(libc::RTM_GETTCLASS, 0, &head),
+        Request::new(libc::RTM_GETTCLASS, 0, &head),
     )?;
-    Ok(answers.iter().filter_map(found_class).collect())
+    Ok(replies.iter().filter_map(found_class).collect())
 }
 
 /// Whether clsact of an interface has a filter with this preference and handle.
-pub fn has_filter(
-    route: &mut Route,
+pub(crate) fn has_filter(
+    netlink: &mut NetlinkClient,
     ifindex: u32,
     egress: bool,
     preference: u16,
@@ -347,30 +363,33 @@ pub fn has_filter(
     } else {
         CLSACT_INGRESS
     };
-    let found = filters(route, ifindex, parent)?;
+    let found = filters(netlink, ifindex, parent)?;
     Ok(found.contains(&(preference, handle)))
 }
 
 /// Whether clsact of an interface has no filters at all.
-pub fn has_no_filters(route: &mut Route, ifindex: u32) -> Result<bool, NetlinkError> {
-    Ok(filters(route, ifindex, CLSACT_EGRESS)?.is_empty()
-        && filters(route, ifindex, CLSACT_INGRESS)?.is_empty())
+pub(crate) fn has_no_filters(
+    netlink: &mut NetlinkClient,
+    ifindex: u32,
+) -> Result<bool, NetlinkError> {
+    Ok(filters(netlink, ifindex, CLSACT_EGRESS)?.is_empty()
+        && filters(netlink, ifindex, CLSACT_INGRESS)?.is_empty())
 }
 
 /// Preference and handle of the filters under a parent.
 fn filters(
-    route: &mut Route,
+    netlink: &mut NetlinkClient,
     ifindex: u32,
     parent: Handle,
 ) -> Result<Vec<(u16, u32)>, NetlinkError> {
     let head = tc_head(ifindex, Handle(0), parent);
     let what = format!("list the filters of interface {ifindex}");
-    let answers = match route.dump(&what, Message::new(libc::RTM_GETTFILTER, 0, &head)) {
+    let replies = match netlink.dump(&what, Request::new(libc::RTM_GETTFILTER, 0, &head)) {
         Err(error) if error.is_gone() => Vec::new(),
-        answers => answers?,
+        replies => replies?,
     };
     // The dump lists an entry with handle 0 for each preference, followed by its filters.
-    Ok(answers
+    Ok(replies
         .iter()
         .filter_map(|a| a.head::<TC_HEAD>())
         .map(|h| ((word(h, 16) >> 16) as u16, word(h, 8)))
@@ -378,14 +397,9 @@ fn filters(
         .collect())
 }
 
-/// The interface index of a tc message.
-pub fn interface_of(answer: &Answer) -> Option<u32> {
-    answer.head::<TC_HEAD>().map(|h| word(h, 4))
-}
-
-fn found_qdisc(answer: &Answer) -> Option<FoundQdisc> {
-    let head = answer.head::<TC_HEAD>()?;
-    let row = answer.attributes(TC_HEAD);
+fn found_qdisc(message: &Message) -> Option<FoundQdisc> {
+    let head = message.head::<TC_HEAD>()?;
+    let row = message.attributes(TC_HEAD);
     Some(FoundQdisc {
         ifindex: word(head, 4),
         handle: Handle(word(head, 8)),
@@ -395,17 +409,15 @@ fn found_qdisc(answer: &Answer) -> Option<FoundQdisc> {
     })
 }
 
-fn found_class(answer: &Answer) -> Option<FoundClass> {
-    let head = answer.head::<TC_HEAD>()?;
-    let row = answer.attributes(TC_HEAD);
-    let leaf = word(head, 16);
+fn found_class(message: &Message) -> Option<FoundClass> {
+    let head = message.head::<TC_HEAD>()?;
+    let row = message.attributes(TC_HEAD);
     Some(FoundClass {
         id: Handle(word(head, 8)),
         parent: Handle(word(head, 12)),
         htb: find(&row, libc::TCA_OPTIONS)
             .map(attributes)
             .and_then(|o| htb_class(&o)),
-        leaf: (leaf != 0).then_some(Handle(leaf)),
         counts: counts(&row),
     })
 }
@@ -489,7 +501,7 @@ const TCA_FQ_CODEL_INTERVAL: u16 = 3;
 const TCA_FQ_CODEL_QUANTUM: u16 = 6;
 const TCA_FQ_CODEL_MEMORY_LIMIT: u16 = 9;
 /// Rate of the segmenting filter in bytes per second.
-const CUTTER_RATE: u64 = 125_000_000_000;
+const SEGMENTER_RATE: u64 = 125_000_000_000;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::netlink::{Message, NetlinkError, Route, find};
+use crate::netlink::{NetlinkClient, NetlinkError, Request, find};
 
 /// Bytes that have passed an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Passed {
+pub struct ByteCounts {
     /// Bytes received.
     pub received: u64,
     /// Bytes sent.
@@ -17,14 +17,14 @@ pub struct Passed {
 }
 
 /// Reads the counters of every interface of the namespace, by interface index.
-pub fn passed(route: &mut Route) -> Result<BTreeMap<u32, Passed>, NetlinkError> {
-    let answers = route.dump(
-        "count what has passed the interfaces",
-        Message::new(libc::RTM_GETLINK, 0, &[0; LINK_HEAD]),
+pub fn byte_counts(netlink: &mut NetlinkClient) -> Result<BTreeMap<u32, ByteCounts>, NetlinkError> {
+    let replies = netlink.dump(
+        "read the byte counts of the interfaces",
+        Request::new(libc::RTM_GETLINK, 0, &[0; LINK_HEAD]),
     )?;
-    let read = |answer: &crate::netlink::Answer| {
-        let head = answer.head::<LINK_HEAD>()?;
-        let row = answer.attributes(LINK_HEAD);
+    let read = |reply: &crate::netlink::Message| {
+        let head = reply.head::<LINK_HEAD>()?;
+        let row = reply.attributes(LINK_HEAD);
         let stats = find(&row, libc::IFLA_STATS64)?;
         // struct rtnl_link_stats64: rx_packets, tx_packets, rx_bytes, tx_bytes, …
         let word = |at: usize| {
@@ -32,13 +32,13 @@ pub fn passed(route: &mut Route) -> Result<BTreeMap<u32, Passed>, NetlinkError> 
             Some(u64::from_ne_bytes(*bytes))
         };
         let index = u32::from_ne_bytes([head[4], head[5], head[6], head[7]]);
-        let passed = Passed {
+        let counts = ByteCounts {
             received: word(2)?,
             sent: word(3)?,
         };
-        Some((index, passed))
+        Some((index, counts))
     };
-    Ok(answers.iter().filter_map(read).collect())
+    Ok(replies.iter().filter_map(read).collect())
 }
 
 const LINK_HEAD: usize = 16;

@@ -16,7 +16,7 @@ use std::{
 pub enum Distrust {
     /// The path cannot be read.
     #[error("{}: {source}", path.display())]
-    Unseen {
+    Unreadable {
         /// The path.
         path: PathBuf,
         /// The cause.
@@ -46,26 +46,26 @@ pub enum Distrust {
 /// # Errors
 /// The first reason for distrust, from the path upwards.
 pub fn check(path: &Path) -> Result<(), Distrust> {
-    let unseen = |source| Distrust::Unseen {
+    let unreadable = |source| Distrust::Unreadable {
         path: path.to_owned(),
         source,
     };
-    let real = fs::canonicalize(path).map_err(unseen)?;
-    for place in real.ancestors() {
-        let about = fs::symlink_metadata(place).map_err(unseen)?;
+    let real = fs::canonicalize(path).map_err(unreadable)?;
+    for path_above in real.ancestors() {
+        let metadata = fs::symlink_metadata(path_above).map_err(unreadable)?;
         // SAFETY: geteuid takes no arguments and cannot fail.
         let own = unsafe { libc::geteuid() };
-        if ![0, own].contains(&about.uid()) {
+        if ![0, own].contains(&metadata.uid()) {
             return Err(Distrust::Owner {
-                path: place.to_owned(),
-                owner: about.uid(),
+                path: path_above.to_owned(),
+                owner: metadata.uid(),
             });
         }
-        let mode = about.mode() & 0o7777;
-        let is_around = place != real;
+        let mode = metadata.mode() & 0o7777;
+        let is_around = path_above != real;
         if mode & 0o022 != 0 && !(is_around && mode & 0o1000 != 0) {
             return Err(Distrust::Mode {
-                path: place.to_owned(),
+                path: path_above.to_owned(),
                 mode,
             });
         }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_can_write_or_replace_is_not_trusted() {
+    fn a_path_that_others_can_write_or_replace_is_not_trusted() {
         let folder = std::env::temp_dir().join(format!("netnice-trust-{}", std::process::id()));
         let inner = folder.join("inner");
         fs::create_dir_all(&inner).expect("a folder");
@@ -104,6 +104,6 @@ mod tests {
             assert!(error.contains("belongs to user 61234"), "{error}");
         } // else this process is not root
         fs::remove_dir_all(&folder).expect("it was ours");
-        assert!(matches!(check(&inner), Err(Distrust::Unseen { .. })));
+        assert!(matches!(check(&inner), Err(Distrust::Unreadable { .. })));
     }
 }

@@ -25,38 +25,38 @@ use anyhow::{Context, Result};
 use crate::process;
 use crate::stats;
 use crate::traffic::Report;
-use crate::traffic::clients::Pings;
+use crate::traffic::real_programs::Pings;
 
-mod act;
 mod player;
 mod report;
+mod run_once;
 
-pub use act::Typed;
+pub use run_once::Typed;
 
 /// Seconds since the start of a run.
 mod time {
     /// The backup and the download begin.
-    pub const CROWD: f64 = 5.0;
+    pub(crate) const CROWD: f64 = 5.0;
     /// The lines of netnice are typed.
-    pub const TYPED: f64 = 10.0;
+    pub(crate) const TYPED: f64 = 10.0;
     /// The comparison begins.
-    pub const FROM: f64 = 18.0;
+    pub(crate) const FROM: f64 = 18.0;
     /// The comparison and the run end.
-    pub const TO: f64 = 38.0;
+    pub(crate) const TO: f64 = 38.0;
 }
 
 /// Rate of the cable in bit/s.
-const CABLE: u64 = 20_000_000;
-/// Rate that the film needs, in bit/s on the wire.
-const FILM: u64 = 5_000_000;
+const CABLE_RATE: u64 = 20_000_000;
+/// Rate that the video needs, in bit/s on the wire.
+const VIDEO_RATE: u64 = 5_000_000;
 /// Limit of the backup in the second run, in bit/s.
-const BACKUP: u64 = 4_000_000;
+const BACKUP_RATE: u64 = 4_000_000;
 
 /// The record of one run.
-pub struct Take {
+pub(crate) struct RunRecord {
     /// Start of the run (wall clock, ns).
     began: u64,
-    film: Report,
+    video: Report,
     download: Report,
     backup: Report,
     pings: Pings,
@@ -66,11 +66,11 @@ pub struct Take {
 
 /// One run's figures in the compared seconds.
 #[derive(Debug, Clone, serde::Serialize)]
-pub struct Figures {
+pub(crate) struct Figures {
     /// Mbit/s on the wire.
-    pub film: f64,
-    /// Seconds of the comparison in which the film stood still.
-    pub film_stood: f64,
+    pub video: f64,
+    /// Seconds of the comparison in which the video stood still.
+    pub video_stalled: f64,
     /// Mbit/s on the wire.
     pub download: f64,
     /// Mbit/s on the wire.
@@ -81,7 +81,7 @@ pub struct Figures {
     pub ping_p99: f64,
 }
 
-impl Take {
+impl RunRecord {
     /// A second of the run as wall-clock time in ns.
     fn at(&self, second: f64) -> u64 {
         self.began + (second * 1e9) as u64
@@ -91,10 +91,10 @@ impl Take {
         let (from, to) = (self.at(time::FROM), self.at(time::TO));
         let rate = |r: &Report| r.received_rate(from, to).unwrap_or(0.0) / 1e6;
         let pings = self.pings.between(from, to);
-        let stood = player::standstill(&self.film, self.began, FILM, (from, to));
+        let stalled = player::stall_time(&self.video, self.began, VIDEO_RATE, (from, to));
         Figures {
-            film: rate(&self.film),
-            film_stood: stood,
+            video: rate(&self.video),
+            video_stalled: stalled,
             download: rate(&self.download),
             backup: rate(&self.backup),
             ping_p50: stats::median(&pings),
@@ -103,14 +103,14 @@ impl Take {
     }
 }
 
-/// Whether the film got its rate and did not stand still.
-fn film_kept(f: &Figures) -> bool {
-    f.film >= FILM as f64 / 1e6 * 0.97 && f.film_stood < 0.05
+/// Whether the video got its rate and did not stand still.
+fn video_kept(f: &Figures) -> bool {
+    f.video >= VIDEO_RATE as f64 / 1e6 * 0.97 && f.video_stalled < 0.05
 }
 
 /// Whether the backup stayed within its limit.
 fn backup_kept(f: &Figures) -> bool {
-    f.backup <= BACKUP as f64 / 1e6 * 1.03
+    f.backup <= BACKUP_RATE as f64 / 1e6 * 1.03
 }
 
 /// Runs both, prints the table, writes the report; `true` if all promises were kept.
@@ -124,8 +124,8 @@ pub fn run(out: &Path) -> Result<bool> {
         "Four programs use it twice, {:.0} s each: first without, then with netnice.\n",
         time::TO
     );
-    let without = act::play(false, &progress("1/2 without netnice"))?;
-    let with = act::play(true, &progress("2/2 with netnice   "))?;
+    let without = run_once::run(false, &progress("1/2 without netnice"))?;
+    let with = run_once::run(true, &progress("2/2 with netnice   "))?;
     let (before, after) = (without.figures(), with.figures());
     println!(
         "\nTyped in the second run, {:.0} s after its beginning:\n",
@@ -142,7 +142,7 @@ pub fn run(out: &Path) -> Result<bool> {
     std::fs::write(out, page).with_context(|| format!("cannot write {}", out.display()))?;
     let shown = std::fs::canonicalize(out).unwrap_or_else(|_| out.to_owned());
     println!("\nThe report, one page: file://{}", shown.display());
-    Ok(film_kept(&after) && backup_kept(&after))
+    Ok(video_kept(&after) && backup_kept(&after))
 }
 
 /// The table for the terminal, in 80 columns.
@@ -151,7 +151,7 @@ fn table(before: &Figures, after: &Figures) -> String {
     let rate = |mbit: f64| format!("{mbit:.2} Mbit/s");
     let time = |ms: f64| format!("{ms:.2} ms");
     let seconds = |s: f64| format!("{s:.0} of {:.0} s", time::TO - time::FROM);
-    let (film, backup) = (verdict(film_kept(after)), verdict(backup_kept(after)));
+    let (video, backup) = (verdict(video_kept(after)), verdict(backup_kept(after)));
     let rows = [
         (
             "",
@@ -163,16 +163,16 @@ fn table(before: &Figures, after: &Figures) -> String {
         (
             "video",
             "5 Mbit/s at least",
-            rate(before.film),
-            rate(after.film),
-            film,
+            rate(before.video),
+            rate(after.video),
+            video,
         ),
         (
             "  stood still",
             "never",
-            seconds(before.film_stood),
-            seconds(after.film_stood),
-            film,
+            seconds(before.video_stalled),
+            seconds(after.video_stalled),
+            video,
         ),
         (
             "backup (upload)",
@@ -204,8 +204,8 @@ fn table(before: &Figures, after: &Figures) -> String {
         ),
     ];
     let mut text = String::new();
-    for (who, promised, was, is, kept) in rows {
-        let line = format!("  {who:<16} {promised:<18} {was:>15}  {is:>14}   {kept}");
+    for (row, promised, was, is, kept) in rows {
+        let line = format!("  {row:<16} {promised:<18} {was:>15}  {is:>14}   {kept}");
         text.push_str(line.trim_end());
         text.push('\n');
     }

@@ -2,18 +2,18 @@
 //!
 //! The driver is the real one (datapath, link and event loop of `netnice-driver`) on the client's
 //! device. A program is a thread with memory and doorbells of its own, and shares nothing else with
-//! the driver's thread. The server's end of the cable is the wire: [`crate::wire::Tap::keeping`]
-//! stamps and keeps the packets that arrive there.
+//! the driver's thread. The server's end of the cable is the wire:
+//! [`crate::wire::Tap::start_capturing`] stamps and keeps the packets that arrive there.
 //!
 //! ```text
-//!   talker ──ring──▶┐                                        ┌──▶ tap: stamps, capture file
-//!   talker ──ring──▶├ driver (SCHED_FIFO) ══ client ══ server ┤
-//!   listener ◀─ring─┘                                        └──── kernel's sockets, ping
+//!   sender ──ring──▶┐                                         ┌──▶ tap: stamps, capture file
+//!   sender ──ring──▶├ driver (SCHED_FIFO) ══ client ══ server ┤
+//!   receiver ◀─ring─┘                                         └──── kernel's sockets, ping
 //! ```
-//! Flows are opened before the driver runs ([`Direct::talker`], [`Direct::listener`]). A flow
-//! without packets costs nothing, so a flow may be opened long before it starts to send. If a
-//! program fills its ring before [`Direct::drive`], its first period begins with the driver's first
-//! iteration ([`Driving::began`]).
+//! Flows are opened before the driver runs ([`DriverSetup::add_sender`],
+//! [`DriverSetup::add_receiver`]). A flow without packets costs nothing, so a flow may be opened
+//! long before it starts to send. If a program fills its ring before [`DriverSetup::start`], its
+//! first period begins with the driver's first iteration ([`RunningDriver::began`]).
 
 mod programs;
 pub mod rogue;
@@ -39,18 +39,18 @@ use netnice_driver::serve::{Pace, Server, monotonic, pace};
 use netnice_driver::share::Share;
 use netnice_driver::template::{Sender, Sends};
 use netnice_driver::turn::{Counters, Open, Opened, Turn};
-use netnice_kernel::direct::Claim;
-use netnice_ring::driver::Client;
+use netnice_kernel::direct::FrameMatch;
+use netnice_ring::driver::ProgramMemory;
 use netnice_ring::layout::{Budget, Shape};
-use netnice_ring::program::{Attachment, Flow};
+use netnice_ring::program::{Attachment, ProgramRings};
 
-pub use programs::{Listener, Listening, Talker, Talking};
+pub use programs::{ReceiverProgram, RunningReceiver, RunningSender, SenderProgram};
 
 use crate::sys;
 use crate::world::{Host, World};
 
 /// A driver that does not run yet.
-pub struct Direct {
+pub struct DriverSetup {
     turn: Turn,
     link: Link,
     ear: Ear,
@@ -62,7 +62,7 @@ pub struct Direct {
 }
 
 /// A driver that runs in a thread of its own. Dropping it ends the thread.
-pub struct Driving {
+pub struct RunningDriver {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<(Server, Duration)>>,
     flows: Vec<(u16, FlowNo)>,
@@ -75,7 +75,7 @@ pub struct Driving {
 }
 
 /// A driver that has ended.
-pub struct Driven {
+pub struct EndedDriver {
     server: Server,
     /// Processor time of the driver's thread.
     pub worked: Duration,
@@ -86,16 +86,16 @@ pub struct Driven {
 /// bytes with all their headers, and no framing is charged, so a packet takes exactly 120 us at 100
 /// Mbit/s. The scheduler may decide up to `ahead` before the link is free.
 pub fn wire(bits: u64, ahead: Nanos) -> Result<Wire> {
-    let rate = Rate::new(bits).context("a link without a rate")?;
+    let rate = Rate::new(bits).context("the rate of the link must not be 0")?;
     Ok(Wire {
         ahead,
         ..Wire::new(rate)
     })
 }
 
-impl Direct {
+impl DriverSetup {
     /// Opens the driver on the client's first device; the next hop is the server's first device.
-    pub fn new(world: &World, wire: Wire, mode: Mode) -> Result<Direct> {
+    pub fn new(world: &World, wire: Wire, mode: Mode) -> Result<DriverSetup> {
         let (client, server) = (world.client(), world.server());
         let open = |host: &Host, mode| {
             let device = host.port().device.clone();
@@ -105,7 +105,7 @@ impl Direct {
         let (link, ear) = open(client, mode)?;
         let turn = Turn::new(wire, link.interface().mac)?;
         let ends = ((client.port().v4, 0).into(), (server.port().v4, 0).into());
-        Ok(Direct {
+        Ok(DriverSetup {
             turn,
             link,
             ear,
@@ -118,38 +118,54 @@ impl Direct {
 
     /// A program with one flow, which sends datagrams of [`FRAME`] bytes from `port` under a
     /// contract.
-    pub fn talker(&mut self, port: u16, contract: &str) -> Result<Talker> {
-        self.talker_of(port, FRAME, contract)
+    pub fn add_sender(&mut self, port: u16, contract: &str) -> Result<SenderProgram> {
+        self.add_sender_of_length(port, FRAME, contract)
     }
 
-    /// A program as [`Direct::talker`], with frames of `length` bytes.
-    pub fn talker_of(&mut self, port: u16, length: usize, contract: &str) -> Result<Talker> {
+    /// A program as [`DriverSetup::add_sender`], with frames of `length` bytes.
+    pub(crate) fn add_sender_of_length(
+        &mut self,
+        port: u16,
+        length: usize,
+        contract: &str,
+    ) -> Result<SenderProgram> {
         let service = Service::of(&contract.parse::<Contract>()?)?;
         let open = self.open(port, service, SENDING);
         let (attachment, flow) = self.attach(&open, |turn, program, open| {
             Ok(turn.open(program, open, monotonic())?)
         })?;
-        self.talks(attachment, flow, port, length)
+        self.sender(attachment, flow, port, length)
     }
 
     /// Makes an overbooked slice of the link with these classes.
-    pub fn server(&mut self, slice: Slice, classes: &[Class]) -> Result<FlowId> {
+    pub(crate) fn add_server(&mut self, slice: Slice, classes: &[Class]) -> Result<FlowId> {
         Ok(self.turn.insert_server(slice, classes, monotonic())?)
     }
 
-    /// A program as [`Direct::talker`], whose flow is a member of a class of an overbooked slice.
-    pub fn member(&mut self, port: u16, of: (FlowId, usize), contract: &str) -> Result<Talker> {
+    /// A program as [`DriverSetup::add_sender`], whose flow is a member of a class of an overbooked
+    /// slice.
+    pub(crate) fn add_member(
+        &mut self,
+        port: u16,
+        of: (FlowId, usize),
+        contract: &str,
+    ) -> Result<SenderProgram> {
         let service = Service::of(&contract.parse::<Contract>()?)?;
         let open = self.open(port, service, SHORT);
         let (attachment, flow) = self.attach(&open, |turn, program, open| {
             Ok(turn.open_member(program, open, of, monotonic())?)
         })?;
-        self.talks(attachment, flow, port, FRAME)
+        self.sender(attachment, flow, port, FRAME)
     }
 
     /// A program with one flow, which receives datagrams to `port`. From this call on the driver
     /// gets received frames.
-    pub fn listener(&mut self, world: &World, port: u16, share: Option<Share>) -> Result<Listener> {
+    pub fn add_receiver(
+        &mut self,
+        world: &World,
+        port: u16,
+        share: Option<Share>,
+    ) -> Result<ReceiverProgram> {
         let local = with(self.ends.0, port);
         let mut open = self.open(port, Service::best_effort(Default::default()), RECEIVING);
         open.share = share;
@@ -160,31 +176,26 @@ impl Direct {
         let (attachment, flow) = self.attach(&open, |turn, program, open| {
             Ok(turn.open(program, open, monotonic())?)
         })?;
-        let claim = Claim::Ends {
+        let claim = FrameMatch::Endpoints {
             protocol: 17,
             local: (local.ip(), port),
             remote: None,
         };
         let flow_of_it = self.flows.last().map(|(_, flow)| *flow);
         self.ear.claim(&claim, flow_of_it)?;
-        self.listen(world)?;
-        Ok(Listener::new(attachment, flow))
+        self.receive_frames(world)?;
+        Ok(ReceiverProgram::new(attachment, flow))
     }
 
     /// Makes the driver get received frames; frames without a registered flow go to the kernel.
-    pub fn listen(&mut self, world: &World) -> Result<()> {
+    pub(crate) fn receive_frames(&mut self, world: &World) -> Result<()> {
         let ear = &mut self.ear;
         world.client().ns.enter(|| Ok(ear.listen()?))
     }
 
     /// How the driver sends and receives frames.
-    pub fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Mode {
         self.ear.mode()
-    }
-
-    /// The datapath before the driver runs, for operations that programs do not have.
-    pub fn turn(&mut self) -> &mut Turn {
-        &mut self.turn
     }
 
     /// The description of a flow that sends from `port`, for programs of other modules.
@@ -211,12 +222,12 @@ impl Direct {
     /// A datagram of `length` bytes with its headers, as the flow of `port` may send it.
     pub fn frame(&self, port: u16, length: usize) -> Result<Vec<u8>> {
         let (SocketAddr::V4(from), SocketAddr::V4(to)) = self.ends else {
-            anyhow::bail!("frames are of IPv4 here");
+            anyhow::bail!("only IPv4 frames are supported");
         };
         let mut frame = Vec::with_capacity(length);
         let payload = length
             .checked_sub(HEADERS)
-            .context("a frame without room")?;
+            .context("the frame is shorter than its headers")?;
         etherparse::PacketBuilder::ethernet2(self.link.interface().mac.0, self.next_hop.0)
             .ipv4(from.ip().octets(), to.ip().octets(), 64)
             .udp(port, SINK)
@@ -225,21 +236,21 @@ impl Direct {
     }
 
     /// Runs the driver in a thread, on `processor` if given.
-    pub fn drive(self, processor: Option<usize>) -> Result<Driving> {
-        Ok(self.drive_by(processor)?.0)
+    pub fn start(self, processor: Option<usize>) -> Result<RunningDriver> {
+        Ok(self.start_with_commands(processor)?.0)
     }
 
-    /// Runs the driver as [`Direct::drive`] does; another thread may have flows opened and closed
-    /// through [`Orders`], as the control thread of `netnice-driver` does.
-    pub fn drive_by(self, processor: Option<usize>) -> Result<(Driving, Orders)> {
+    /// Runs the driver as [`DriverSetup::start`] does; another thread may have flows opened and
+    /// closed through [`Orders`], as the control thread of `netnice-driver` does.
+    pub fn start_with_commands(self, processor: Option<usize>) -> Result<(RunningDriver, Orders)> {
         let (orders, mut inbox) = orders::pair()?;
         let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
+        let stopped = stop.clone();
         let (tell, begun) = mpsc::channel();
         let mut server = Server::new(self.turn, self.link)?;
         server.also(inbox.bell())?;
         if let Err(error) = server.keep_awake() {
-            eprintln!("lab: processors may fall asleep between packets: {error}");
+            eprintln!("netnice-lab: cannot keep processors awake between packets: {error}");
         }
         let thread = std::thread::Builder::new()
             .name("driver".into())
@@ -247,15 +258,15 @@ impl Direct {
                 let begun = pace(processor).map(|pace| (pace, sys::now_ns()));
                 let failed = begun.is_err();
                 let _ = tell.send(begun);
-                while !failed && !told.load(Ordering::Relaxed) {
+                while !failed && !stopped.load(Ordering::Relaxed) {
                     // The loop goes on after the other side dropped its `Orders`.
                     inbox.work(&mut server);
                     server.round(LONGEST_SLEEP);
                 }
                 (server, sys::thread_time())
             })?;
-        let (pace, began) = begun.recv().context("the driver's thread is gone")??;
-        let driving = Driving {
+        let (pace, began) = begun.recv().context("the driver's thread has ended")??;
+        let running_driver = RunningDriver {
             stop,
             thread: Some(thread),
             flows: self.flows,
@@ -264,15 +275,15 @@ impl Direct {
             pace,
             began,
         };
-        Ok((driving, orders))
+        Ok((running_driver, orders))
     }
 
     fn attach(
         &mut self,
         open: &Open,
         how: impl FnOnce(&mut Turn, netnice_driver::turn::ProgramNo, &Open) -> Result<Opened>,
-    ) -> Result<(Attachment, Flow)> {
-        let client = Client::create(Budget {
+    ) -> Result<(Attachment, ProgramRings)> {
+        let client = ProgramMemory::create(Budget {
             flows: 1,
             bytes: open.shape.plan()?.bytes(),
         })?;
@@ -286,24 +297,24 @@ impl Direct {
         Ok((attachment, flow))
     }
 
-    fn talks(
+    fn sender(
         &self,
         attachment: Attachment,
-        flow: Flow,
+        flow: ProgramRings,
         port: u16,
         length: usize,
-    ) -> Result<Talker> {
+    ) -> Result<SenderProgram> {
         let frame = self.frame(port, length)?;
-        Ok(Talker::new(attachment, flow, frame))
+        Ok(SenderProgram::new(attachment, flow, frame))
     }
 }
 
-impl Driving {
+impl RunningDriver {
     /// Ends the driver and returns it for evaluation.
-    pub fn end(mut self) -> Result<Driven> {
+    pub fn end(mut self) -> Result<EndedDriver> {
         let done = self.halt().context("a driver ends once")?;
         let (server, worked) = done?;
-        Ok(Driven {
+        Ok(EndedDriver {
             server,
             worked,
             flows: std::mem::take(&mut self.flows),
@@ -317,13 +328,13 @@ impl Driving {
     }
 }
 
-impl Drop for Driving {
+impl Drop for RunningDriver {
     fn drop(&mut self) {
         let _ = self.halt();
     }
 }
 
-impl Driven {
+impl EndedDriver {
     /// The counters of the flow of `port`.
     pub fn counters(&mut self, port: u16) -> Result<Counters> {
         let known = self.flows.iter().find(|(of, _)| *of == port);
@@ -333,18 +344,18 @@ impl Driven {
     }
 
     /// The driver's event loop.
-    pub fn server(&mut self) -> &mut Server {
+    pub fn event_loop(&mut self) -> &mut Server {
         &mut self.server
     }
 }
 
 /// Binds the destination port with a socket that is never read, so that the host sends no ICMP
 /// error.
-pub fn sink(host: &Host) -> Result<UdpSocket> {
+pub(crate) fn sink(host: &Host) -> Result<UdpSocket> {
     let at = (host.port().v4, SINK);
     let socket = host.ns.enter(|| Ok(UdpSocket::bind(at)?))?;
     let little = socket2::SockRef::from(&socket).set_recv_buffer_size(4096);
-    little.context("a small receive buffer")?;
+    little.context("cannot set the receive buffer")?;
     Ok(socket)
 }
 
@@ -354,14 +365,14 @@ fn with(mut address: SocketAddr, port: u16) -> SocketAddr {
 }
 
 /// Bytes of a frame with its headers: a packet in the papers' terms.
-pub const FRAME: usize = 1500;
-/// The destination port of talkers.
+pub(crate) const FRAME: usize = 1500;
+/// The destination port of senders.
 pub const SINK: u16 = 9;
 /// Bytes of the Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 42;
 /// Buffers for 120 ms at 100 Mbit/s, so that a program that waits for its processor does not run
 /// dry.
-pub const SENDING: Shape = Shape {
+pub(crate) const SENDING: Shape = Shape {
     chunk_bytes: 2048,
     chunks: 1024,
     transmit_entries: 2048,
@@ -374,7 +385,7 @@ pub const SHORT: Shape = Shape {
     ..SENDING
 };
 /// Buffers for 0.1 s of full frames at 40 Mbit/s.
-pub const RECEIVING: Shape = Shape {
+pub(crate) const RECEIVING: Shape = Shape {
     chunk_bytes: 2048,
     chunks: 512,
     transmit_entries: 16,

@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 
 mod accuracy;
 pub mod bench;
-mod burning;
 mod cell;
 mod change;
 mod cost;
 mod death;
-mod driven;
-mod fig5;
+mod driver_world;
+mod flood_cost;
+mod ftp_sessions;
 mod guarantees;
 mod interfaces;
 mod latency;
@@ -70,13 +70,13 @@ pub struct Context {
 
 impl Context {
     /// Prints a progress message on standard error.
-    pub fn say(&self, text: impl AsRef<str>) {
+    pub(crate) fn say(&self, text: impl AsRef<str>) {
         eprintln!("  {}", text.as_ref());
     }
 
     /// The tolerance for a rate: `promise`, but at least 3 % in a quick run, which shares the
     /// machine with other tests.
-    pub fn tolerance(&self, promise: f64) -> f64 {
+    pub(crate) fn tolerance(&self, promise: f64) -> f64 {
         if self.quick {
             promise.max(0.03)
         } else {
@@ -176,7 +176,13 @@ impl Outcome {
     }
 
     /// Adds a check.
-    pub fn check(&mut self, what: impl Into<String>, value: f64, unit: &'static str, bound: Bound) {
+    pub(crate) fn check(
+        &mut self,
+        what: impl Into<String>,
+        value: f64,
+        unit: &'static str,
+        bound: Bound,
+    ) {
         self.checks.push(Check {
             what: what.into(),
             value,
@@ -187,23 +193,23 @@ impl Outcome {
     }
 
     /// Adds a check of a condition.
-    pub fn check_that(&mut self, what: impl Into<String>, holds: bool) {
+    pub(crate) fn check_that(&mut self, what: impl Into<String>, holds: bool) {
         let value = f64::from(u8::from(holds));
         self.check(what, value, "", Bound::AtLeast(1.0));
     }
 
     /// Adds a note.
-    pub fn note(&mut self, text: impl Into<String>) {
+    pub(crate) fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
 
     /// Sets a member of `ours`; null if the value cannot be serialized.
-    pub fn ours(&mut self, key: &str, value: impl Serialize) {
+    pub(crate) fn ours(&mut self, key: &str, value: impl Serialize) {
         self.ours[key] = serde_json::to_value(value).unwrap_or(Value::Null);
     }
 
     /// Writes a plot if plots are wanted. Fails if the file cannot be written.
-    pub fn plot(
+    pub(crate) fn plot(
         &mut self,
         context: &Context,
         name: &str,
@@ -282,11 +288,11 @@ pub const REGISTRY: &[Experiment] = &[
         id: "nice-fig5",
         what: "paper, figure 5: three FTP sessions come and go under a super-server of 512 Kbyte/s",
         minutes: (1.0, 0.6),
-        run: fig5::run,
+        run: ftp_sessions::run,
     },
     Experiment {
         id: "nice-fig6",
-        what: "paper, figure 6: somebody types while a server sends files, all on a hub",
+        what: "paper, figure 6: a user types while a server sends files, all on a hub",
         minutes: (14.0, 0.6),
         run: telnet::figure6,
     },
@@ -334,13 +340,13 @@ pub const REGISTRY: &[Experiment] = &[
     },
     Experiment {
         id: "receive",
-        what: "minimums in the receive direction; and what is said when the wire is overrun",
+        what: "minimums in the receive direction, and the report of an overrun wire",
         minutes: (0.6, 0.4),
         run: receive::run,
     },
     Experiment {
         id: "two-interfaces",
-        what: "a program that talks over two interfaces keeps one limit in sum",
+        what: "a program that sends over two interfaces keeps one limit in sum",
         minutes: (0.6, 0.3),
         run: interfaces::run,
     },
@@ -348,7 +354,7 @@ pub const REGISTRY: &[Experiment] = &[
         id: "burning",
         what: "what a UDP flood far above its limit costs: sends and processor time, beside HTB",
         minutes: (0.3, 0.3),
-        run: burning::run,
+        run: flood_cost::run,
     },
     Experiment {
         id: "cost",
@@ -408,7 +414,7 @@ pub const REGISTRY: &[Experiment] = &[
         id: "cell-dma",
         what: "CELL, section 4.4, simulated: cells are fetched from host memory just in time",
         minutes: (0.2, 0.05),
-        run: cell::fetching,
+        run: cell::fetch_just_in_time,
     },
     Experiment {
         id: "ntcp-fig4-sim",
@@ -436,7 +442,7 @@ pub const REGISTRY: &[Experiment] = &[
     },
     Experiment {
         id: "vert-fig7",
-        what: "VERT, figure 7: two programs receive, the second slows down, the first does not notice",
+        what: "VERT, figure 7: two programs receive, the second slows down, the first is unaffected",
         minutes: (0.8, 0.2),
         run: vert::receive::figure7,
     },

@@ -4,7 +4,7 @@
 //!
 //! Reading order: [`world`] makes private networks that clean up after themselves, [`traffic`]
 //! starts programs in them, [`wire`] measures the packets that pass, [`stats`] evaluates the
-//! numbers, and [`experiment`] combines the four into verdicts. [`plot`] draws them. [`desk`] is
+//! numbers, and [`experiment`] combines the four into verdicts. [`plot`] draws them. [`testbed`] is
 //! the test bed of the system tests. [`demo`] shows the whole product in less than three minutes.
 //!
 //! On the kernel path the library uses no other crate. An experiment there tests the binaries
@@ -14,17 +14,18 @@
 //! run the scheduler of `netnice-core` in `netnice-sim`.
 
 pub mod demo;
-pub mod desk;
 pub mod direct;
 pub mod experiment;
-pub mod play;
-pub mod plot;
+mod plot;
 pub mod process;
+pub mod simulate;
 pub mod stats;
 pub mod storm;
 pub mod sys;
 pub mod terminal;
+pub mod testbed;
 pub mod tracer;
 pub mod traffic;
 pub mod wire;
+mod worker;
 pub mod world;

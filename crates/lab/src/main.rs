@@ -43,30 +43,30 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
-    /// Play a scenario file in virtual time (a link, contracts, sources; no root needed)
+    /// Simulate a scenario file in virtual time (a link, contracts, sources); needs no root
     Play {
         /// The scenario, TOML; see crates/sim/scenarios
         file: PathBuf,
-        /// Draw what was sent over time (SVG) into this folder
+        /// Draw the bytes sent over time (SVG) into this folder
         #[arg(long, value_name = "DIR")]
         plot: Option<PathBuf>,
     },
-    /// Play the same traffic twice, without and with netnice, and write a one-page report
+    /// Run the same traffic twice, without and with netnice, and write a one-page report
     Demo {
-        /// Where the report goes
+        /// The file of the report
         #[arg(long, value_name = "FILE", default_value = "netnice-demo.html")]
         out: PathBuf,
     },
-    /// Make a world (client and server with a direct cable) to look around in, for a while
+    /// Make a client and a server with a direct cable, and keep them for a while
     World {
-        /// How long it stands
+        /// Seconds until they are removed
         #[arg(long, default_value_t = 600)]
         seconds: u64,
     },
     /// The programs that experiments run
     #[command(subcommand, hide = true)]
     Traffic(traffic::program::Program),
-    /// The programs of a storm: hostile users, good ones, many clients
+    /// The programs of a storm: hostile users, good users and concurrent clients
     #[command(subcommand, hide = true)]
     Storm(storm::Program),
 }
@@ -90,14 +90,14 @@ struct Options {
     /// yet
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// What holds the limits
+    /// The limiter to measure
     #[arg(long, value_enum, default_value_t = Subject::Netnice)]
     subject: Subject,
 }
 
 fn main() -> ExitCode {
     let verb = Arguments::parse().verb;
-    match carry_out(verb) {
+    match execute(verb) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
@@ -108,7 +108,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs the verb of the command line. Returns `false` if a measured check does not hold.
-fn carry_out(verb: Verb) -> Result<bool> {
+fn execute(verb: Verb) -> Result<bool> {
     match verb {
         Verb::Traffic(program) => {
             traffic::program::main(&program)?;
@@ -122,14 +122,14 @@ fn carry_out(verb: Verb) -> Result<bool> {
             world::begin()?;
             return netnice_lab::demo::run(&out);
         }
-        Verb::Play { file, plot } => return netnice_lab::play::run(&file, plot.as_deref()),
+        Verb::Play { file, plot } => return netnice_lab::simulate::run(&file, plot.as_deref()),
         Verb::World { seconds } => {
             world::begin()?;
-            stand(seconds)?;
+            keep_world(seconds)?;
         }
         Verb::All { options } => return run(&REGISTRY.iter().collect::<Vec<_>>(), &options),
         Verb::Run { ids, options } => {
-            if let Some(held) = again_in_huge_pages(&ids)? {
+            if let Some(held) = restart_with_huge_pages(&ids)? {
                 return Ok(held);
             }
             let found: Vec<_> = ids.iter().filter_map(|id| experiment::find(id)).collect();
@@ -144,21 +144,25 @@ fn carry_out(verb: Verb) -> Result<bool> {
 /// reads the setting when a process starts, hence the new process. Returns whether all checks of
 /// the new process hold. Returns `None` if this process is the new one, or if other experiments are
 /// asked for too: they would pass the setting on to the programs that they start.
-fn again_in_huge_pages(ids: &[String]) -> Result<Option<bool>> {
+fn restart_with_huge_pages(ids: &[String]) -> Result<Option<bool>> {
     let count = |id: &String| matches!(id.as_str(), "cell-fig5" | "cell-fig6");
     if std::env::var_os(TUNABLES).is_some() || !ids.iter().all(count) {
         return Ok(None);
     }
-    let program = std::env::current_exe().context("where is this program?")?;
+    let program = std::env::current_exe().context("the running executable has no path")?;
     let mut again = std::process::Command::new(program);
-    again.args(std::env::args_os().skip(1)).env(TUNABLES, HUGE);
-    let status = again.status().context("cannot run in huge pages")?;
+    again
+        .args(std::env::args_os().skip(1))
+        .env(TUNABLES, HUGE_PAGES);
+    let status = again
+        .status()
+        .context("cannot start again with huge pages")?;
     Ok(Some(status.success()))
 }
 
 /// The environment variable of the C library's allocator, and its value for huge pages.
 const TUNABLES: &str = "GLIBC_TUNABLES";
-const HUGE: &str = "glibc.malloc.hugetlb=1";
+const HUGE_PAGES: &str = "glibc.malloc.hugetlb=1";
 
 /// The experiment names that the command line accepts.
 fn names() -> PossibleValuesParser {
@@ -257,9 +261,9 @@ fn print(outcome: &Outcome) {
 }
 
 /// Makes a world, prints how to enter it, and keeps it for `seconds`.
-fn stand(seconds: u64) -> Result<()> {
+fn keep_world(seconds: u64) -> Result<()> {
     if seconds == 0 {
-        bail!("a world that stands for 0 seconds cannot be looked at");
+        bail!("--seconds must be at least 1");
     }
     let world = World::pair(Pair::default())?;
     let mut command = world.client().ns.command("sleep");
@@ -278,11 +282,11 @@ mod tests {
     use std::path::Path;
 
     use clap::CommandFactory;
-    use netnice_documents::Shown;
+    use netnice_documents::CommandLine;
 
     use super::*;
 
-    fn parses(shown: &Shown) -> Result<(), String> {
+    fn parses(shown: &CommandLine) -> Result<(), String> {
         let read = Arguments::try_parse_from(&shown.words);
         let scenario = match read.map_err(|error| error.to_string())?.verb {
             Verb::Play { file, .. } => file,
@@ -304,6 +308,6 @@ mod tests {
             .get_subcommands()
             .map(|verb| verb.get_name().to_owned())
             .collect();
-        netnice_documents::judge("netnice-lab", &[("docs/", 10)], &verbs, parses);
+        netnice_documents::check("netnice-lab", &[("docs/", 10)], &verbs, parses);
     }
 }

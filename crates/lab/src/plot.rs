@@ -9,32 +9,32 @@
 use std::fmt::Write as _;
 
 /// Colours that people with red-green colour blindness can distinguish.
-pub mod palette {
+pub(crate) mod palette {
     /// Text and frames.
-    pub const INK: &str = "#1c2733";
+    pub(crate) const INK: &str = "#1c2733";
     /// Secondary text.
-    pub const SOFT: &str = "#5b6b7b";
+    pub(crate) const SOFT: &str = "#5b6b7b";
     /// Grid lines.
-    pub const GRID: &str = "#e4e9ee";
+    pub(crate) const GRID: &str = "#e4e9ee";
     /// Secondary lines.
-    pub const GREY: &str = "#a9b4bf";
+    pub(crate) const GREY: &str = "#a9b4bf";
     /// First series.
-    pub const BLUE: &str = "#1667c2";
+    pub(crate) const BLUE: &str = "#1667c2";
     /// Second series.
-    pub const ORANGE: &str = "#d9730d";
+    pub(crate) const ORANGE: &str = "#d9730d";
     /// Third series.
-    pub const GREEN: &str = "#17866a";
+    pub(crate) const GREEN: &str = "#17866a";
     /// Fourth series.
-    pub const PURPLE: &str = "#7d4bc0";
+    pub(crate) const PURPLE: &str = "#7d4bc0";
     /// Errors.
-    pub const RED: &str = "#c62f3d";
+    pub(crate) const RED: &str = "#c62f3d";
     /// Colours of many series, in this order.
-    pub const SERIES: [&str; 6] = [INK, BLUE, ORANGE, GREEN, PURPLE, RED];
+    pub(crate) const SERIES: [&str; 6] = [INK, BLUE, ORANGE, GREEN, PURPLE, RED];
 }
 
 /// A series of points.
 #[derive(Debug, Clone)]
-pub struct Series {
+pub(crate) struct Series {
     name: String,
     colour: &'static str,
     points: Vec<(f64, f64)>,
@@ -45,7 +45,11 @@ pub struct Series {
 
 impl Series {
     /// A line through `points`, which must be sorted by x.
-    pub fn new(name: impl Into<String>, colour: &'static str, points: Vec<(f64, f64)>) -> Series {
+    pub(crate) fn new(
+        name: impl Into<String>,
+        colour: &'static str,
+        points: Vec<(f64, f64)>,
+    ) -> Series {
         Series {
             name: name.into(),
             colour,
@@ -57,25 +61,25 @@ impl Series {
     }
 
     /// A thinner line, for secondary data.
-    pub fn thin(mut self) -> Series {
+    pub(crate) fn thin(mut self) -> Series {
         self.width = 1.0;
         self
     }
 
     /// A thicker line.
-    pub fn thick(mut self) -> Series {
+    pub(crate) fn thick(mut self) -> Series {
         self.width = 2.8;
         self
     }
 
     /// Dots instead of a line.
-    pub fn dots(mut self) -> Series {
+    pub(crate) fn dots(mut self) -> Series {
         self.dots = true;
         self
     }
 
     /// Fills the area under the line with a light colour.
-    pub fn filled(mut self) -> Series {
+    pub(crate) fn filled(mut self) -> Series {
         self.filled = true;
         self
     }
@@ -83,7 +87,7 @@ impl Series {
 
 /// A chart.
 #[derive(Debug, Clone)]
-pub struct Chart {
+pub(crate) struct Chart {
     title: String,
     axes: (String, String),
     series: Vec<Series>,
@@ -99,7 +103,11 @@ pub struct Chart {
 
 impl Chart {
     /// An empty chart with labelled axes.
-    pub fn new(title: impl Into<String>, x: impl Into<String>, y: impl Into<String>) -> Chart {
+    pub(crate) fn new(
+        title: impl Into<String>,
+        x: impl Into<String>,
+        y: impl Into<String>,
+    ) -> Chart {
         Chart {
             title: title.into(),
             axes: (x.into(), y.into()),
@@ -116,61 +124,61 @@ impl Chart {
     }
 
     /// Adds a series.
-    pub fn with(mut self, series: Series) -> Chart {
+    pub(crate) fn with(mut self, series: Series) -> Chart {
         self.series.push(series);
         self
     }
 
     /// Adds a horizontal line with a label.
-    pub fn level(mut self, y: f64, word: impl Into<String>) -> Chart {
+    pub(crate) fn level(mut self, y: f64, word: impl Into<String>) -> Chart {
         self.levels.push((y, word.into(), palette::SOFT));
         self
     }
 
     /// Adds a vertical line with a label.
-    pub fn moment(mut self, x: f64, word: impl Into<String>) -> Chart {
+    pub(crate) fn moment(mut self, x: f64, word: impl Into<String>) -> Chart {
         self.moments.push((x, word.into()));
         self
     }
 
     /// Shades a range of x.
-    pub fn shade(mut self, from: f64, to: f64) -> Chart {
+    pub(crate) fn shade(mut self, from: f64, to: f64) -> Chart {
         self.shade = Some((from, to));
         self
     }
 
     /// Width and height in pixels.
-    pub fn size(mut self, width: f64, height: f64) -> Chart {
+    pub(crate) fn size(mut self, width: f64, height: f64) -> Chart {
         self.size = (width, height);
         self
     }
 
     /// Fixes the range of x.
-    pub fn x_range(mut self, from: f64, to: f64) -> Chart {
+    pub(crate) fn x_range(mut self, from: f64, to: f64) -> Chart {
         self.x_range = Some((from, to));
         self
     }
 
     /// Fixes the range of y.
-    pub fn y_range(mut self, from: f64, to: f64) -> Chart {
+    pub(crate) fn y_range(mut self, from: f64, to: f64) -> Chart {
         self.y_range = Some((from, to));
         self
     }
 
     /// Draws y on a logarithmic scale; the range of y must be fixed and positive.
-    pub fn logarithmic(mut self) -> Chart {
+    pub(crate) fn logarithmic(mut self) -> Chart {
         self.logarithmic = true;
         self
     }
 
     /// Leaves the legend out.
-    pub fn without_legend(mut self) -> Chart {
+    pub(crate) fn without_legend(mut self) -> Chart {
         self.legend = false;
         self
     }
 
     /// The chart as an SVG document.
-    pub fn svg(&self) -> String {
+    pub(crate) fn svg(&self) -> String {
         let frame = self.frame();
         let (width, height) = self.size;
         let mut out = String::new();
@@ -186,12 +194,12 @@ impl Chart {
             out,
             "<rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>"
         );
-        self.words(&mut out, &frame);
+        self.labels(&mut out, &frame);
         self.grid(&mut out, &frame);
         for series in &self.series {
             draw_series(&mut out, &frame, series);
         }
-        self.remarks(&mut out, &frame);
+        self.marks(&mut out, &frame);
         out.push_str("</svg>");
         out
     }
@@ -235,7 +243,7 @@ impl Chart {
     }
 
     /// Title, legend, and axis labels.
-    fn words(&self, out: &mut String, f: &Frame) {
+    fn labels(&self, out: &mut String, f: &Frame) {
         if !self.title.is_empty() {
             let title = escape(&self.title);
             let _ = write!(
@@ -331,7 +339,7 @@ impl Chart {
     }
 
     /// Levels and moments, drawn over the series so that their labels stay readable.
-    fn remarks(&self, out: &mut String, f: &Frame) {
+    fn marks(&self, out: &mut String, f: &Frame) {
         const HALO: &str = "paint-order=\"stroke\" stroke=\"#fff\" stroke-width=\"4\"";
         for (y, word, colour) in &self.levels {
             let at = f.py(*y);
@@ -464,7 +472,7 @@ fn number(value: f64) -> String {
 }
 
 /// Text escaped for XML.
-pub fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -2,7 +2,7 @@
 //!
 //! A [`Proc`] leads a process group of its own. Dropping it kills the whole group, so a shell and
 //! its background jobs end together. A process that leaves the group (a daemon, for example) is
-//! found by its network namespace, see [`crate::world::reap`].
+//! found by its network namespace, see [`crate::world::cleanup`].
 //!
 //! Programs of the lab communicate over their standard streams: they print one JSON object per
 //! line, and read one command per line.
@@ -21,7 +21,7 @@ use crate::sys;
 /// Time limit of a test for an event that must come. No test judges this time. It is long enough
 /// for a machine that is busy or emulated, and shorter than the time limit of the test runner, so
 /// that a test that waits in vain can report the missing event.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running child with its process group, its input and its two output streams.
 pub struct Proc {
@@ -44,8 +44,8 @@ impl Proc {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start `{what}`"))?;
-        let lines = follow(child.stdout.take().context("stdout is piped")?);
-        let errors = follow(child.stderr.take().context("stderr is piped")?);
+        let lines = read_lines(child.stdout.take().context("stdout is piped")?);
+        let errors = read_lines(child.stderr.take().context("stderr is piped")?);
         Ok(Proc {
             what,
             stdin: child.stdin.take(),
@@ -62,13 +62,18 @@ impl Proc {
     }
 
     /// Writes one line to the child's standard input.
-    pub fn tell(&mut self, line: &str) -> Result<()> {
+    pub fn write_line(&mut self, line: &str) -> Result<()> {
         let Some(stdin) = self.stdin.as_mut() else {
-            bail!("`{}` no longer listens", self.what)
+            bail!("the standard input of `{}` is closed", self.what)
         };
         writeln!(stdin, "{line}")
             .and_then(|()| stdin.flush())
-            .with_context(|| format!("`{}` does not take `{line}`", self.what))
+            .with_context(|| {
+                format!(
+                    "cannot write `{line}` to the standard input of `{}`",
+                    self.what
+                )
+            })
     }
 
     /// Returns the next line that the child prints. Fails after `within`, or if the child has
@@ -80,12 +85,8 @@ impl Proc {
                 bail!("`{}` printed nothing for {within:?}", self.what)
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let complaints = self.complaints();
-                Err(anyhow!(
-                    "`{}` ended early: {}",
-                    self.what,
-                    complaints.trim()
-                ))
+                let stderr = self.take_stderr();
+                Err(anyhow!("`{}` ended early: {}", self.what, stderr.trim()))
             }
         }
     }
@@ -105,7 +106,7 @@ impl Proc {
     }
 
     /// Returns all unread lines of the child, until it ends or `within` passes.
-    pub fn rest(&mut self, within: Duration) -> Vec<String> {
+    pub fn remaining_lines(&mut self, within: Duration) -> Vec<String> {
         let until = Instant::now() + within;
         let mut all = Vec::new();
         while let Ok(line) = self
@@ -118,7 +119,7 @@ impl Proc {
     }
 
     /// Standard error of the child since the last call.
-    pub fn complaints(&mut self) -> String {
+    pub fn take_stderr(&mut self) -> String {
         let mut all = String::new();
         while let Ok(line) = self.errors.recv_timeout(Duration::from_millis(50)) {
             all.push_str(&line);
@@ -143,7 +144,7 @@ impl Proc {
     }
 
     /// True while the child runs.
-    pub fn running(&mut self) -> bool {
+    pub fn is_running(&mut self) -> bool {
         self.ended.is_none() && matches!(self.child.try_wait(), Ok(None))
     }
 
@@ -158,11 +159,17 @@ impl Proc {
         }
     }
 
-    /// Asks the child to end (SIGTERM), and kills its group if it still runs after `within`.
+    /// Asks the child to end (SIGTERM), and kills its group when the child has ended or `within`
+    /// has passed.
     pub fn terminate(&mut self, within: Duration) {
         if self.ended.is_none() {
             let _ = sys::kill(self.child.id() as i32, libc::SIGTERM);
-            let _ = self.wait(within);
+            // `kill` reaps the child after it has signalled the group. Until then no other process
+            // or group gets the number.
+            let until = Instant::now() + within;
+            while sys::is_alive(self.child.id()) && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(2));
+            }
         }
         self.kill();
     }
@@ -190,11 +197,11 @@ pub fn run(command: &mut Command) -> Result<String> {
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("cannot start `{what}`"))?;
-    succeed(&what, output)
+    stdout_if_successful(&what, output)
 }
 
 /// Runs a command with `input` on its standard input, to its end, and returns its standard output.
-pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
+pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
     let what = describe(command);
     let mut child = command
         .stdin(Stdio::piped())
@@ -205,13 +212,13 @@ pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
     let mut stdin = child.stdin.take().context("stdin is piped")?;
     stdin
         .write_all(input.as_bytes())
-        .with_context(|| format!("`{what}` does not read"))?;
+        .with_context(|| format!("cannot write to the standard input of `{what}`"))?;
     drop(stdin);
-    succeed(&format!("{what} <<< {input}"), child.wait_with_output()?)
+    stdout_if_successful(&format!("{what} <<< {input}"), child.wait_with_output()?)
 }
 
 /// Whether a program of this name is on the search path.
-pub fn installed(program: &str) -> bool {
+pub(crate) fn installed(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
     })
@@ -246,7 +253,7 @@ pub fn binary(name: &str) -> Result<PathBuf> {
         })
 }
 
-fn succeed(what: &str, output: Output) -> Result<String> {
+fn stdout_if_successful(what: &str, output: Output) -> Result<String> {
     if !output.status.success() {
         bail!(
             "`{what}` failed ({}): {}{}",
@@ -259,7 +266,7 @@ fn succeed(what: &str, output: Output) -> Result<String> {
 }
 
 /// The command line, for messages.
-pub fn describe(command: &Command) -> String {
+pub(crate) fn describe(command: &Command) -> String {
     let mut text = PathBuf::from(command.get_program())
         .file_name()
         .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
@@ -270,7 +277,7 @@ pub fn describe(command: &Command) -> String {
     text
 }
 
-fn follow(stream: impl Read + Send + 'static) -> Receiver<String> {
+fn read_lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines() {

@@ -3,24 +3,24 @@
 
 /// Samples of a counter that only rises: (wall-clock time in ns, bytes), in order of time.
 #[derive(Debug, Clone, Default)]
-pub struct Cumulative {
+pub(crate) struct Cumulative {
     samples: Vec<(u64, u64)>,
 }
 
 impl Cumulative {
     /// Adds a sample. It must be later than all others.
-    pub fn push(&mut self, at_ns: u64, bytes: u64) {
+    pub(crate) fn push(&mut self, at_ns: u64, bytes: u64) {
         self.samples.push((at_ns, bytes));
     }
 
     /// Mean rate in bit/s between two moments; `None` if the samples do not span them.
-    pub fn rate(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
+    pub(crate) fn rate(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
         let (a, b) = (self.at(from_ns)?, self.at(to_ns)?);
         Some((b - a) * 8e9 / (to_ns - from_ns) as f64)
     }
 
     /// Rates in bit/s in consecutive bins of `width_ns` that fill the span.
-    pub fn bins(&self, from_ns: u64, to_ns: u64, width_ns: u64) -> Vec<f64> {
+    pub(crate) fn bins(&self, from_ns: u64, to_ns: u64, width_ns: u64) -> Vec<f64> {
         (0..(to_ns.saturating_sub(from_ns)) / width_ns)
             .filter_map(|i| {
                 let at = from_ns + i * width_ns;
@@ -51,7 +51,7 @@ impl FromIterator<(u64, u64)> for Cumulative {
 }
 
 /// The mean; 0 of no values.
-pub fn mean(values: &[f64]) -> f64 {
+pub(crate) fn mean(values: &[f64]) -> f64 {
     if values.is_empty() {
         return 0.0;
     }
@@ -59,7 +59,7 @@ pub fn mean(values: &[f64]) -> f64 {
 }
 
 /// The sample standard deviation (n - 1); 0 of fewer than two values.
-pub fn deviation(values: &[f64]) -> f64 {
+pub(crate) fn deviation(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
     }
@@ -69,7 +69,7 @@ pub fn deviation(values: &[f64]) -> f64 {
 }
 
 /// The coefficient of variation: standard deviation / mean.
-pub fn variation(values: &[f64]) -> f64 {
+pub(crate) fn variation(values: &[f64]) -> f64 {
     deviation(values) / mean(values)
 }
 
@@ -100,18 +100,9 @@ pub fn greatest(values: &[f64]) -> f64 {
     values.iter().copied().reduce(f64::max).unwrap_or_default()
 }
 
-/// Half the width of the 95 % confidence interval of the mean, by Student's t; infinite for fewer
-/// than two values.
-pub fn half_interval(values: &[f64]) -> f64 {
-    if values.len() < 2 {
-        return f64::INFINITY;
-    }
-    student_t95(values.len() - 1) * deviation(values) / (values.len() as f64).sqrt()
-}
-
 /// The 95 % confidence interval of the median, by ranks; infinite for fewer than six values. It
 /// assumes no distribution, so a few disturbed runs do not widen it.
-pub fn median_interval(values: &[f64]) -> (f64, f64) {
+pub(crate) fn median_interval(values: &[f64]) -> (f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len() as f64;
@@ -127,63 +118,12 @@ pub fn median_interval(values: &[f64]) -> (f64, f64) {
 }
 
 /// The largest relative deviation from `aim`, with its sign; NaN of no values.
-pub fn worst_error(values: &[f64], aim: f64) -> f64 {
+pub(crate) fn worst_error(values: &[f64], aim: f64) -> f64 {
     values
         .iter()
         .map(|v| v / aim - 1.0)
         .max_by(|a, b| a.abs().total_cmp(&b.abs()))
         .unwrap_or(f64::NAN)
-}
-
-/// A straight line through points.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Line {
-    /// Rise per unit of x.
-    pub slope: f64,
-    /// Value at x = 0.
-    pub offset: f64,
-    /// The share of the variance that the line explains (R squared).
-    pub r2: f64,
-}
-
-/// The least-squares line; `None` with fewer than two different x.
-pub fn line(points: &[(f64, f64)]) -> Option<Line> {
-    let (xs, ys): (Vec<f64>, Vec<f64>) = points.iter().copied().unzip();
-    let (mx, my) = (mean(&xs), mean(&ys));
-    let sxx: f64 = xs.iter().map(|x| (x - mx).powi(2)).sum();
-    if sxx == 0.0 {
-        return None;
-    }
-    let sxy: f64 = points.iter().map(|(x, y)| (x - mx) * (y - my)).sum();
-    let syy: f64 = ys.iter().map(|y| (y - my).powi(2)).sum();
-    let slope = sxy / sxx;
-    let r2 = if syy == 0.0 {
-        1.0
-    } else {
-        sxy * sxy / (sxx * syy)
-    };
-    Some(Line {
-        slope,
-        offset: my - slope * mx,
-        r2,
-    })
-}
-
-/// The 97.5 % quantile of Student's t for `freedom` degrees of freedom. Tabulated to 30, then by
-/// the expansion of Fisher and Cornish, correct to three digits.
-fn student_t95(freedom: usize) -> f64 {
-    const TABLE: [f64; 30] = [
-        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-        2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
-        2.052, 2.048, 2.045, 2.042,
-    ];
-    match TABLE.get(freedom - 1) {
-        Some(t) => *t,
-        None => {
-            let z = 1.959_964_f64;
-            z + (z.powi(3) + z) / (4.0 * freedom as f64)
-        }
-    }
 }
 
 #[cfg(test)]

@@ -15,31 +15,31 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use netnice_api::RuntimeDir;
+use netnice_api::{Clear, ClearWhat, Request, RuntimeDir, Set};
 
 /// A program of a storm.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum Program {
     /// Tries attacks at random.
     Hostile(hostile::HostileArgs),
-    /// Asks for what it may have, and times the answers.
+    /// Makes permitted requests and measures the response times.
     Good(good::GoodArgs),
-    /// Changes limits as fast as it can, or one by one as it is told.
+    /// Changes limits as fast as possible, and then one by one on command.
     Client(client::ClientArgs),
-    /// Has connections that linger, until it is killed.
+    /// Keeps connections whose close blocks, until it is killed.
     Lingering(lingering::LingeringArgs),
 }
 
-/// Where a program of a storm finds the daemon, and how long it goes on.
+/// The daemon of a storm's program, the duration and the random seed.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Common {
+pub(crate) struct Common {
     /// The daemon's folder.
     #[arg(long)]
     runtime_dir: PathBuf,
-    /// How long it goes on, in milliseconds.
+    /// Duration in milliseconds.
     #[arg(long, default_value_t = 0)]
     for_ms: u64,
-    /// What it draws its random numbers from.
+    /// Random seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -49,7 +49,7 @@ impl Common {
         RuntimeDir::choose(Some(self.runtime_dir.clone()), None)
     }
 
-    fn lasts(&self) -> Duration {
+    fn duration(&self) -> Duration {
         Duration::from_millis(self.for_ms)
     }
 }
@@ -72,6 +72,26 @@ pub fn seed(what: &str) -> u64 {
     let seed = seed.unwrap_or_else(crate::sys::now_ns);
     println!("{what}: NETNICE_SEED={seed}");
     seed
+}
+
+/// A request for a limit of a process.
+pub fn set_request(pid: u32, change: &str) -> Request {
+    Request::Set(Set {
+        target: format!("pid:{pid}"),
+        change: Some(change.to_owned()),
+        ..Set::default()
+    })
+}
+
+/// A request to clear targets at once and for ever.
+pub fn clear_request(what: ClearWhat) -> Request {
+    Request::Clear(Clear {
+        what,
+        dry_run: false,
+        confirm_ns: None,
+        for_ns: None,
+        until: None,
+    })
 }
 
 /// A pidfd of a process that lives, or that ended and was not waited for yet.

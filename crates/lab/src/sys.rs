@@ -24,7 +24,7 @@ pub fn now_ns() -> u64 {
 }
 
 /// Moves the calling thread into a network namespace.
-pub fn enter_netns(ns: impl AsFd) -> io::Result<()> {
+pub(crate) fn enter_netns(ns: impl AsFd) -> io::Result<()> {
     // SAFETY: setns takes a descriptor and a flag; it touches no memory of this process.
     check(unsafe { libc::setns(ns.as_fd().as_raw_fd(), libc::CLONE_NEWNET) })
 }
@@ -33,7 +33,7 @@ pub fn enter_netns(ns: impl AsFd) -> io::Result<()> {
 ///
 /// The mount namespace stays the caller's. Unlike `ip netns exec` this does not remount /sys, so
 /// that objects pinned under it remain visible.
-pub fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
+pub(crate) fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
     // SAFETY: between fork and exec only setns, setpgid and sigprocmask are called; all three are
     // plain system calls without allocation or locks.
     unsafe {
@@ -55,7 +55,7 @@ pub fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
 
 /// Forks. Returns the child's process id in the parent and 0 in the child. Fails if the process has
 /// more than one thread: a lock held by another thread would stay locked in the child.
-pub fn fork() -> io::Result<i32> {
+pub(crate) fn fork() -> io::Result<i32> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
         return Err(io::Error::other(format!(
@@ -70,7 +70,7 @@ pub fn fork() -> io::Result<i32> {
 }
 
 /// Clears the close-on-exec flag of all descriptors that are open now.
-pub fn keep_descriptors() -> io::Result<()> {
+pub(crate) fn clear_close_on_exec() -> io::Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let Some(Ok(number)) = entry?.file_name().to_str().map(str::parse::<i32>) else {
             continue;
@@ -100,7 +100,7 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 }
 
 /// True while a process with this id exists and is not a zombie.
-pub fn alive(pid: u32) -> bool {
+pub fn is_alive(pid: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => !stat
             .rsplit_once(") ")
@@ -110,14 +110,14 @@ pub fn alive(pid: u32) -> bool {
 }
 
 /// True while the first thread of the process is stopped by a signal.
-pub fn stopped(pid: u32) -> bool {
+pub(crate) fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
     state.is_some_and(|rest| rest.starts_with('T'))
 }
 
 /// Processor time of this process so far: in user mode, and in the kernel.
-pub fn cpu_time() -> (Duration, Duration) {
+pub(crate) fn cpu_time() -> (Duration, Duration) {
     // SAFETY: rusage is plain data, and getrusage fills it completely on success.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
@@ -129,23 +129,23 @@ pub fn cpu_time() -> (Duration, Duration) {
 }
 
 /// Nanoseconds that the first thread of a process has been on a processor so far.
-pub fn time_on_cpu(pid: u32) -> io::Result<u64> {
-    scheduled(&format!("/proc/{pid}/schedstat"))
+pub(crate) fn time_on_cpu(pid: u32) -> io::Result<u64> {
+    scheduled_ns(&format!("/proc/{pid}/schedstat"))
 }
 
 /// Processor time of the calling thread so far; zero if the kernel does not report it.
-pub fn thread_time() -> Duration {
-    Duration::from_nanos(scheduled("/proc/thread-self/schedstat").unwrap_or_default())
+pub(crate) fn thread_time() -> Duration {
+    Duration::from_nanos(scheduled_ns("/proc/thread-self/schedstat").unwrap_or_default())
 }
 
-fn scheduled(path: &str) -> io::Result<u64> {
+fn scheduled_ns(path: &str) -> io::Result<u64> {
     let text = std::fs::read_to_string(path)?;
     let first = text.split(' ').next().and_then(|t| t.parse().ok());
     first.ok_or_else(|| io::Error::other(format!("{path} does not begin with a number: {text}")))
 }
 
 /// Sets the calling thread to SCHED_RR with this priority.
-pub fn real_time(priority: i32) -> io::Result<()> {
+pub(crate) fn set_real_time_priority(priority: i32) -> io::Result<()> {
     let priority = libc::sched_param {
         sched_priority: priority,
     };
@@ -167,26 +167,20 @@ pub fn raise_file_limit() -> io::Result<u64> {
 
 /// TCP information of the kernel about one connection (`struct tcp_info` of linux/tcp.h).
 #[derive(Debug, Clone, Copy, Default)]
-pub struct TcpInfo {
+pub(crate) struct TcpInfo {
     /// Payload bytes received in order and acknowledged (RFC 4898
     /// tcpEStatsAppHCThruOctetsReceived).
     pub bytes_received: u64,
-    /// Payload bytes sent, retransmissions included.
-    pub bytes_sent: u64,
     /// Payload bytes of a full received segment, before the options of the segment are subtracted.
     pub segment_in: u32,
     /// Segments with payload received, duplicates included.
     pub data_segs_in: u32,
     /// Segments received, pure acknowledgements included.
     pub segs_in: u32,
-    /// Segments sent, pure acknowledgements included.
-    pub segs_out: u32,
-    /// Segments retransmitted.
-    pub retransmitted: u32,
 }
 
 /// Reads [`TcpInfo`] of a connected socket.
-pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
+pub(crate) fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
     let mut raw = [0u8; TCP_INFO_LEN];
     let mut len = TCP_INFO_LEN as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into `raw`.
@@ -203,18 +197,15 @@ pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
     let u64_at = |at: usize| u64::from_ne_bytes(raw[at..at + 8].try_into().expect("8 bytes"));
     Ok(TcpInfo {
         segment_in: u32_at(84),
-        retransmitted: u32_at(100),
         data_segs_in: u32_at(152),
         bytes_received: u64_at(128),
-        segs_out: u32_at(136),
         segs_in: u32_at(140),
-        bytes_sent: u64_at(200),
     })
 }
 
 /// Sets the receive buffer beyond the host's limit (needs CAP_NET_ADMIN), so that a sink short of
 /// processor time does not lose datagrams that the limiter let through.
-pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+pub(crate) fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     let value = bytes as libc::c_int;
     // SAFETY: the option value is a live c_int and its size is passed with it.
     check(unsafe {
@@ -230,7 +221,7 @@ pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
 
 /// Puts a destination option without effect (RFC 8200 4.2, PadN) into every packet that an IPv6
 /// socket sends.
-pub fn pad_with_option(socket: impl AsFd) -> io::Result<()> {
+pub(crate) fn pad_with_option(socket: impl AsFd) -> io::Result<()> {
     // Next header (filled in by the kernel), no further words of 8 bytes, and PadN of 4.
     let options: [u8; 8] = [0, 0, 1, 4, 0, 0, 0, 0];
     // SAFETY: the option value is a live array and its size is passed with it.
@@ -247,7 +238,7 @@ pub fn pad_with_option(socket: impl AsFd) -> io::Result<()> {
 
 /// Opens a socket that sends complete frames unchanged on a device of the calling thread's
 /// namespace.
-pub fn open_frames(device: &str) -> io::Result<File> {
+pub fn open_raw_socket(device: &str) -> io::Result<File> {
     let name = std::ffi::CString::new(device)?;
     // SAFETY: the name outlives the call; a valid result of socket is a new descriptor without
     // another owner; sockaddr_ll is plain data and its size is passed with it.
@@ -269,7 +260,7 @@ pub fn open_frames(device: &str) -> io::Result<File> {
 
 /// Opens a tun device of this name in the calling thread's namespace: one bare IP packet for each
 /// read and write. The device is removed when the file is closed.
-pub fn open_tun(name: &str) -> io::Result<File> {
+pub(crate) fn open_tun(name: &str) -> io::Result<File> {
     let file = File::options()
         .read(true)
         .write(true)
@@ -320,39 +311,45 @@ fn check(result: libc::c_int) -> io::Result<()> {
 }
 
 /// Opens a pseudoterminal of this size: the end for the user, and the end for a program.
-pub fn open_terminal(columns: u16, rows: u16) -> io::Result<(File, File)> {
-    let (mut ours, mut theirs) = (-1, -1);
+pub(crate) fn open_terminal(columns: u16, rows: u16) -> io::Result<(File, File)> {
+    let (mut user_end, mut program_end) = (-1, -1);
     // SAFETY: openpty writes two new descriptors without another owner; no name and no settings are
     // passed.
     unsafe {
         check(libc::openpty(
-            &raw mut ours,
-            &raw mut theirs,
+            &raw mut user_end,
+            &raw mut program_end,
             std::ptr::null_mut(),
             std::ptr::null(),
-            &size(columns, rows),
+            &winsize(columns, rows),
         ))?;
-        let (ours, theirs) = (File::from_raw_fd(ours), File::from_raw_fd(theirs));
-        for end in [&ours, &theirs] {
+        let (user_end, program_end) = (File::from_raw_fd(user_end), File::from_raw_fd(program_end));
+        for end in [&user_end, &program_end] {
             check(libc::fcntl(
                 end.as_raw_fd(),
                 libc::F_SETFD,
                 libc::FD_CLOEXEC,
             ))?;
         }
-        Ok((ours, theirs))
+        Ok((user_end, program_end))
     }
 }
 
 /// Changes the size of a terminal. The kernel signals its foreground processes.
-pub fn resize_terminal(terminal: &File, columns: u16, rows: u16) -> io::Result<()> {
+pub(crate) fn resize_terminal(terminal: &File, columns: u16, rows: u16) -> io::Result<()> {
     // SAFETY: the kernel reads a winsize.
-    check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &size(columns, rows)) })
+    check(unsafe {
+        libc::ioctl(
+            terminal.as_raw_fd(),
+            libc::TIOCSWINSZ,
+            &winsize(columns, rows),
+        )
+    })
 }
 
 /// Starts the command in a session of its own; the terminal on its standard input becomes the
 /// controlling terminal. Call it after [`start_in_netns`].
-pub fn start_in_terminal(command: &mut Command) {
+pub(crate) fn start_in_terminal(command: &mut Command) {
     // SAFETY: between fork and exec only system calls without allocation or locks are made.
     unsafe {
         command.pre_exec(|| {
@@ -365,7 +362,7 @@ pub fn start_in_terminal(command: &mut Command) {
     }
 }
 
-fn size(columns: u16, rows: u16) -> libc::winsize {
+fn winsize(columns: u16, rows: u16) -> libc::winsize {
     libc::winsize {
         ws_row: rows,
         ws_col: columns,
@@ -375,23 +372,23 @@ fn size(columns: u16, rows: u16) -> libc::winsize {
 }
 
 /// Sets the calling thread to SCHED_IDLE: it runs only when no other thread wants its processor.
-pub fn become_idle() -> io::Result<()> {
+pub fn set_idle_priority() -> io::Result<()> {
     let least = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameters outlive the call.
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &least) })
 }
 
 /// Punches a hole into a file.
-pub fn punch(file: &File, at: u64, length: u64) -> io::Result<()> {
+pub fn punch_hole(file: &File, at: u64, length: u64) -> io::Result<()> {
     let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: no memory is passed.
     check(unsafe { libc::fallocate64(file.as_raw_fd(), how, at as i64, length as i64) })
 }
 
 /// Makes a new epoll descriptor that watches `of`.
-pub fn watcher(of: impl AsFd) -> io::Result<File> {
+pub fn epoll_for(of: impl AsFd) -> io::Result<File> {
     // SAFETY: a valid result is a new descriptor without another owner.
-    let watcher = unsafe {
+    let epoll = unsafe {
         let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
         check(fd)?;
         File::from_raw_fd(fd)
@@ -400,14 +397,14 @@ pub fn watcher(of: impl AsFd) -> io::Result<File> {
         events: libc::EPOLLIN as u32,
         u64: 0,
     };
-    let (own, other) = (watcher.as_raw_fd(), of.as_fd().as_raw_fd());
+    let (own, other) = (epoll.as_raw_fd(), of.as_fd().as_raw_fd());
     // SAFETY: the event outlives the call.
     check(unsafe { libc::epoll_ctl(own, libc::EPOLL_CTL_ADD, other, &mut event) })?;
-    Ok(watcher)
+    Ok(epoll)
 }
 
 /// Polls the same descriptor with `times` entries in one call.
-pub fn poll_often(fd: impl AsFd, times: usize, within_ms: i32) -> io::Result<()> {
+pub fn poll_repeated(fd: impl AsFd, times: usize, within_ms: i32) -> io::Result<()> {
     let one = libc::pollfd {
         fd: fd.as_fd().as_raw_fd(),
         events: libc::POLLPRI,
@@ -420,7 +417,7 @@ pub fn poll_often(fd: impl AsFd, times: usize, within_ms: i32) -> io::Result<()>
 
 /// A mapping of a file that other processes write to at the same time. It is accessed by copies
 /// alone.
-pub struct Mapped {
+pub(crate) struct Mapped {
     base: *mut u8,
     length: usize,
 }
@@ -432,7 +429,7 @@ unsafe impl Sync for Mapped {}
 
 impl Mapped {
     /// Maps the first `length` bytes of a file, shared and writable.
-    pub fn whole(file: &File, length: usize) -> io::Result<Mapped> {
+    pub(crate) fn map(file: &File, length: usize) -> io::Result<Mapped> {
         let both = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe {
@@ -455,7 +452,7 @@ impl Mapped {
     }
 
     /// Size of the mapping in bytes.
-    pub fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         self.length
     }
 
@@ -463,7 +460,7 @@ impl Mapped {
     ///
     /// # Panics
     /// If the range is not inside the mapping.
-    pub fn write(&self, at: usize, bytes: &[u8]) {
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.length);
         // SAFETY: the range is inside the mapping, and no reference to the mapping exists.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at), bytes.len()) }
@@ -473,7 +470,7 @@ impl Mapped {
     ///
     /// # Panics
     /// If the range is not inside the mapping.
-    pub fn read(&self, at: usize, bytes: &mut [u8]) {
+    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
         assert!(at + bytes.len() <= self.length);
         // SAFETY: as in `write`.
         unsafe { std::ptr::copy_nonoverlapping(self.base.add(at), bytes.as_mut_ptr(), bytes.len()) }
@@ -483,7 +480,7 @@ impl Mapped {
     ///
     /// # Panics
     /// If the range is not inside the mapping.
-    pub fn remove(&self, at: usize, length: usize) -> io::Result<()> {
+    pub(crate) fn remove(&self, at: usize, length: usize) -> io::Result<()> {
         assert!(at + length <= self.length);
         // SAFETY: the range is inside the mapping, to which no reference exists.
         match unsafe { libc::madvise(self.base.add(at).cast(), length, libc::MADV_REMOVE) } {

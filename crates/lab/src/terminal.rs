@@ -1,10 +1,10 @@
 //! A terminal without a user: it starts a program, types keys, and reads the screen.
 //!
 //! The output of the program goes through an emulator, so a test sees the characters at their
-//! positions on the screen. [`Terminal::picture`] draws the screen as a PNG with the machine's
+//! positions on the screen. [`Terminal::render`] draws the screen as a PNG with the machine's
 //! monospaced font, for documents and for inspection.
 
-mod picture;
+mod render;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -21,9 +21,9 @@ use crate::sys;
 /// A program in a terminal. Dropping it kills the program's process group.
 pub struct Terminal {
     child: Child,
-    ours: File,
+    user_end: File,
     /// Kept open, so that the settings can be read after the program has ended.
-    theirs: File,
+    program_end: File,
     /// The line settings before the program was started.
     initial: String,
     parser: Arc<Mutex<vt100::Parser>>,
@@ -33,23 +33,24 @@ impl Terminal {
     /// Starts a command (made by [`crate::world::Netns::command`] or [`crate::process::own_group`])
     /// in a terminal.
     pub fn start(mut command: Command, columns: u16, rows: u16) -> Result<Terminal> {
-        let (ours, theirs) = sys::open_terminal(columns, rows).context("cannot make a terminal")?;
-        let initial = settings(&theirs)?;
+        let (user_end, program_end) =
+            sys::open_terminal(columns, rows).context("cannot make a terminal")?;
+        let initial = settings(&program_end)?;
         sys::start_in_terminal(&mut command);
         let child = command
             .env("TERM", "xterm-256color")
-            .stdin(theirs.try_clone()?)
-            .stdout(theirs.try_clone()?)
-            .stderr(theirs.try_clone()?)
+            .stdin(program_end.try_clone()?)
+            .stdout(program_end.try_clone()?)
+            .stderr(program_end.try_clone()?)
             .spawn()
             .with_context(|| format!("cannot start {:?}", command.get_program()))?;
         let (high, wide) = (size(rows)?, size(columns)?);
         let parser = Arc::new(Mutex::new(vt100::Parser::new(high, wide, 0)));
-        follow(ours.try_clone()?, parser.clone());
+        feed_emulator(user_end.try_clone()?, parser.clone());
         Ok(Terminal {
             child,
-            ours,
-            theirs,
+            user_end,
+            program_end,
             initial,
             parser,
         })
@@ -61,17 +62,17 @@ impl Terminal {
     }
 
     /// Types keys; `\r` is Enter, `\x1b` Esc.
-    pub fn types(&mut self, keys: &str) -> Result<()> {
-        self.ours
+    pub fn type_keys(&mut self, keys: &str) -> Result<()> {
+        self.user_end
             .write_all(keys.as_bytes())
-            .with_context(|| format!("the terminal does not take {keys:?}"))
+            .with_context(|| format!("cannot type {keys:?}"))
     }
 
     /// Changes the size of the terminal.
     pub fn resize(&mut self, columns: u16, rows: u16) -> Result<()> {
         let (high, wide) = (size(rows)?, size(columns)?);
         self.parser().screen_mut().set_size(high, wide);
-        sys::resize_terminal(&self.ours, columns, rows).context("cannot resize the terminal")
+        sys::resize_terminal(&self.user_end, columns, rows).context("cannot resize the terminal")
     }
 
     /// The text on the screen, in lines.
@@ -126,8 +127,8 @@ impl Terminal {
     }
 
     /// Whether the line settings are the same as before the program was started.
-    pub fn is_as_before(&self) -> Result<bool> {
-        Ok(settings(&self.theirs)? == self.initial)
+    pub fn settings_are_restored(&self) -> Result<bool> {
+        Ok(settings(&self.program_end)? == self.initial)
     }
 
     /// Waits for the program to end. Fails after `within`.
@@ -141,7 +142,7 @@ impl Terminal {
             }
             if Instant::now() > until {
                 bail!(
-                    "it still runs after {within:?}; the screen has:\n{}",
+                    "the program still runs after {within:?}; the screen has:\n{}",
                     self.text()
                 );
             }
@@ -150,8 +151,8 @@ impl Terminal {
     }
 
     /// Draws the screen into a PNG file.
-    pub fn picture(&self, file: &Path) -> Result<()> {
-        picture::draw(self.parser().screen(), file)
+    pub fn render(&self, file: &Path) -> Result<()> {
+        render::draw(self.parser().screen(), file)
     }
 
     fn parser(&self) -> MutexGuard<'_, vt100::Parser> {
@@ -169,7 +170,7 @@ impl Drop for Terminal {
 }
 
 fn size(lines: u16) -> Result<NonZeroU16> {
-    NonZeroU16::new(lines).context("a terminal of no size")
+    NonZeroU16::new(lines).context("the size of a terminal must not be 0")
 }
 
 /// The line settings, as stty(1) prints them.
@@ -183,7 +184,7 @@ fn settings(line: &File) -> Result<String> {
 }
 
 /// Feeds the emulator in a thread until the terminal is closed.
-fn follow(mut from: File, parser: Arc<Mutex<vt100::Parser>>) {
+fn feed_emulator(mut from: File, parser: Arc<Mutex<vt100::Parser>>) {
     std::thread::spawn(move || {
         let mut bytes = vec![0; 64 * 1024];
         while let Ok(read) = from.read(&mut bytes)

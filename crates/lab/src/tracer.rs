@@ -2,7 +2,7 @@
 //! makes that call fail without executing it.
 //!
 //! ```text
-//!   seize ──> follow ──┬── a system call begins ── judge ──┬── Go: it is executed ───┐
+//!   seize ──> follow ──┬── a system call begins ─ decide ──┬── Execute ──────────────┐
 //!               ^      │                                   ├── Kill: SIGKILL, not executed
 //!               │      │                                   └── Fail(errno): returns errno
 //!               └──────┴── until() is true: the process goes on without the tracer
@@ -42,11 +42,11 @@ pub struct Tracer {
     stopped: Vec<(Pid, Option<Signal>)>,
 }
 
-/// The treatment of a system call at its entry.
+/// What happens to a system call at its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Action {
     /// It is executed.
-    Go,
+    Execute,
     /// The process is killed before the call.
     Kill,
     /// It is not executed, and returns this error.
@@ -57,7 +57,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The awaited condition became true; the process runs without the tracer.
-    Over,
+    ConditionMet,
     /// The process was killed before this system call.
     Killed(String),
     /// This system call failed; the process runs without the tracer.
@@ -71,7 +71,7 @@ impl Tracer {
     /// other processors than x86-64.
     pub fn seize(process: u32) -> Result<Tracer> {
         if !cfg!(target_arch = "x86_64") {
-            bail!("the tracer knows the registers of x86-64 alone");
+            bail!("the tracer supports x86-64 only");
         }
         let mut tracer = Tracer {
             process: Pid::from_raw(process as i32),
@@ -84,7 +84,7 @@ impl Tracer {
             match ptrace::seize(thread, options()) {
                 Ok(()) => {
                     tracer.threads.insert(thread);
-                    ptrace::interrupt(thread).context("interrupt a thread")?;
+                    ptrace::interrupt(thread).context("cannot interrupt a traced thread")?;
                 }
                 Err(Errno::ESRCH) => {}
                 Err(errno) => {
@@ -106,64 +106,64 @@ impl Tracer {
             .find(|thread| !self.threads.contains(thread)))
     }
 
-    /// Continues the process. `judge` decides about each system call at its entry; `until` is
-    /// polled for the awaited condition.
+    /// Continues the process. `decide` decides about each system call at its entry; `until`
+    /// is polled for the awaited condition.
     pub fn follow(
         mut self,
-        mut judge: impl FnMut(&Call) -> Verdict,
+        mut decide: impl FnMut(&Call) -> Action,
         mut until: impl FnMut() -> bool,
     ) -> Result<Outcome> {
         let mut idle = 0;
-        let mut asked = Instant::now();
+        let mut last_check = Instant::now();
         loop {
             let Some((thread, status)) = self.next_stop()? else {
                 if self.threads.is_empty() {
                     return Ok(Outcome::Ended);
                 }
-                if asked.elapsed() > BETWEEN_QUESTIONS {
+                if last_check.elapsed() > CONDITION_INTERVAL {
                     if until() {
-                        self.let_go()?;
-                        return Ok(Outcome::Over);
+                        self.detach_all()?;
+                        return Ok(Outcome::ConditionMet);
                     }
-                    asked = Instant::now();
+                    last_check = Instant::now();
                 }
                 // While it works, the process stops again within microseconds; it may also sleep
                 // for a second.
                 idle += 1;
                 match idle < SPINS {
                     true => std::thread::yield_now(),
-                    false => std::thread::sleep(NAP),
+                    false => std::thread::sleep(POLL_INTERVAL),
                 }
                 continue;
             };
             idle = 0;
             let signal = match status {
-                WaitStatus::PtraceSyscall(_) if !call::begins(thread)? => None,
+                WaitStatus::PtraceSyscall(_) if !call::is_entry(thread)? => None,
                 WaitStatus::PtraceSyscall(_) => {
-                    let call = call::entered(self.process, thread)?;
-                    match judge(&call) {
-                        Verdict::Go => None,
-                        Verdict::Kill => {
+                    let call = call::at_entry(self.process, thread)?;
+                    match decide(&call) {
+                        Action::Execute => None,
+                        Action::Kill => {
                             self.kill()?;
                             return Ok(Outcome::Killed(call.to_string()));
                         }
-                        Verdict::Fail(errno) => {
+                        Action::Fail(errno) => {
                             self.fail(thread, errno)?;
-                            self.let_go()?;
+                            self.detach_all()?;
                             return Ok(Outcome::Failed(call.to_string()));
                         }
                     }
                 }
                 other => self.signal_of(thread, &other)?,
             };
-            self.send_on(thread, signal)?;
+            self.resume(thread, signal)?;
         }
     }
 
     /// The next stopped thread and the reason; `None` if all run.
     fn next_stop(&mut self) -> Result<Option<(Pid, WaitStatus)>> {
         for thread in self.threads.clone() {
-            match self.look_at(thread)? {
+            match self.poll_thread(thread)? {
                 WaitStatus::StillAlive => {}
                 status => return Ok(Some((thread, status))),
             }
@@ -175,7 +175,7 @@ impl Tracer {
     }
 
     /// The state of a thread. The exit of the process itself is left for its parent to wait for.
-    fn look_at(&mut self, thread: Pid) -> Result<WaitStatus> {
+    fn poll_thread(&mut self, thread: Pid) -> Result<WaitStatus> {
         let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG | WaitPidFlag::WSTOPPED;
         let peek = flags | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         match waitid(Id::Pid(thread), peek) {
@@ -190,8 +190,8 @@ impl Tracer {
                 Ok(WaitStatus::StillAlive)
             }
             Ok(WaitStatus::StillAlive) => Ok(WaitStatus::StillAlive),
-            Ok(_) => waitid(Id::Pid(thread), flags).context("wait for a traced thread"),
-            Err(errno) => Err(errno).context("wait for a traced thread"),
+            Ok(_) => waitid(Id::Pid(thread), flags).context("cannot wait for a traced thread"),
+            Err(errno) => Err(errno).context("cannot wait for a traced thread"),
         }
     }
 
@@ -199,7 +199,8 @@ impl Tracer {
     fn signal_of(&mut self, thread: Pid, status: &WaitStatus) -> Result<Option<Signal>> {
         match *status {
             WaitStatus::PtraceEvent(_, _, event) if event == libc::PTRACE_EVENT_CLONE => {
-                let born = ptrace::getevent(thread).context("ask for a new thread")?;
+                let born =
+                    ptrace::getevent(thread).context("cannot read the number of a new thread")?;
                 self.threads.insert(Pid::from_raw(born as i32));
                 Ok(None)
             }
@@ -209,64 +210,69 @@ impl Tracer {
         }
     }
 
-    fn send_on(&self, thread: Pid, signal: Option<Signal>) -> Result<()> {
+    fn resume(&self, thread: Pid, signal: Option<Signal>) -> Result<()> {
         match ptrace::syscall(thread, signal) {
             Ok(()) | Err(Errno::ESRCH) => Ok(()),
-            Err(errno) => Err(errno).with_context(|| format!("send thread {thread} on")),
+            Err(errno) => Err(errno).with_context(|| format!("cannot resume thread {thread}")),
         }
     }
 
     /// Kills the process, and waits until it is dead.
     fn kill(&mut self) -> Result<()> {
-        crate::sys::kill(self.process.as_raw(), libc::SIGKILL).context("kill the process")?;
-        let until = Instant::now() + LONGEST;
+        crate::sys::kill(self.process.as_raw(), libc::SIGKILL)
+            .context("cannot kill the process")?;
+        let until = Instant::now() + STOP_TIMEOUT;
         while !self.threads.is_empty() {
             let _ = self.next_stop()?;
             if Instant::now() > until {
-                bail!("process {} does not die of SIGKILL", self.process);
+                bail!("process {} does not end after SIGKILL", self.process);
             }
-            std::thread::sleep(NAP);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
     /// Makes the system call fail that `thread` is about to begin.
     fn fail(&mut self, thread: Pid, errno: Errno) -> Result<()> {
-        call::prevent(thread)?;
-        self.send_on(thread, None)?;
-        let until = Instant::now() + LONGEST;
+        call::skip(thread)?;
+        self.resume(thread, None)?;
+        let until = Instant::now() + STOP_TIMEOUT;
         loop {
-            match self.look_at(thread)? {
+            match self.poll_thread(thread)? {
                 WaitStatus::PtraceSyscall(_) => break,
-                WaitStatus::StillAlive if Instant::now() < until => std::thread::sleep(NAP),
-                WaitStatus::StillAlive => bail!("a system call that is prevented does not end"),
+                WaitStatus::StillAlive if Instant::now() < until => {
+                    std::thread::sleep(POLL_INTERVAL)
+                }
+                WaitStatus::StillAlive => bail!("a skipped system call does not end"),
                 other => {
                     let signal = self.signal_of(thread, &other)?;
-                    self.send_on(thread, signal)?;
+                    self.resume(thread, signal)?;
                 }
             }
         }
-        call::answer(thread, errno)?;
+        call::set_error(thread, errno)?;
         self.stopped.push((thread, None));
         Ok(())
     }
 
     /// Detaches from all threads and continues them.
-    fn let_go(&mut self) -> Result<()> {
+    fn detach_all(&mut self) -> Result<()> {
         for (thread, signal) in std::mem::take(&mut self.stopped) {
             self.detach(thread, signal)?;
         }
-        let until = Instant::now() + LONGEST;
+        let until = Instant::now() + STOP_TIMEOUT;
         for thread in self.threads.clone() {
             match ptrace::interrupt(thread) {
                 Ok(()) => {}
                 // The thread is dying; the loop below sees its end.
                 Err(Errno::ESRCH) => {}
-                Err(errno) => return Err(errno).context("interrupt a thread"),
+                Err(errno) => return Err(errno).context("cannot interrupt a traced thread"),
             }
             while self.threads.contains(&thread) {
-                match self.look_at(thread)? {
-                    WaitStatus::StillAlive if Instant::now() < until => std::thread::sleep(NAP),
+                match self.poll_thread(thread)? {
+                    WaitStatus::StillAlive if Instant::now() < until => {
+                        std::thread::sleep(POLL_INTERVAL)
+                    }
                     WaitStatus::StillAlive => bail!("thread {thread} does not stop"),
                     status => {
                         let signal = self.signal_of(thread, &status)?;
@@ -282,7 +288,7 @@ impl Tracer {
         self.threads.remove(&thread);
         match ptrace::detach(thread, signal) {
             Ok(()) | Err(Errno::ESRCH) => Ok(()),
-            Err(errno) => Err(errno).with_context(|| format!("let thread {thread} go")),
+            Err(errno) => Err(errno).with_context(|| format!("cannot detach from thread {thread}")),
         }
     }
 }
@@ -292,12 +298,12 @@ fn options() -> Options {
 }
 
 /// Interval between calls of `until`.
-const BETWEEN_QUESTIONS: Duration = Duration::from_millis(1);
+const CONDITION_INTERVAL: Duration = Duration::from_millis(1);
 /// Number of polls of all threads without a sleep.
 const SPINS: u32 = 100;
-const NAP: Duration = Duration::from_micros(50);
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 /// Time limit for kernel actions that normally take effect at once.
-const LONGEST: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests;

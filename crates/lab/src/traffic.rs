@@ -17,7 +17,7 @@
 //! by a sink that connects to a source, like a browser.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -28,14 +28,14 @@ use crate::process::{self, Proc};
 use crate::stats::Cumulative;
 use crate::world::Host;
 
-pub mod clients;
+mod common;
 mod direct;
 mod echo;
-mod family;
 mod fetch;
 pub mod ftp;
+mod parent;
 pub mod program;
-mod session;
+pub mod real_programs;
 mod tcp;
 mod udp;
 mod unruly;
@@ -77,12 +77,12 @@ impl Report {
     }
 
     /// Received wire bytes over time.
-    pub fn received(&self) -> Cumulative {
+    pub(crate) fn received(&self) -> Cumulative {
         self.series.iter().map(|s| (s.0, s.2)).collect()
     }
 
     /// Processor time as a share of one processor.
-    pub fn cpu_share(&self) -> f64 {
+    pub(crate) fn cpu_share(&self) -> f64 {
         (self.user_ns + self.system_ns) as f64
             / self.ended_ns.saturating_sub(self.started_ns).max(1) as f64
     }
@@ -131,13 +131,8 @@ impl Tcp {
     }
 
     /// The congestion control; the default is cubic.
-    pub fn congestion(self, name: &str) -> Tcp {
+    pub(crate) fn congestion(self, name: &str) -> Tcp {
         self.with(&["--congestion", name])
-    }
-
-    /// Binds to this address and device before connecting.
-    pub fn from(self, address: IpAddr, device: &str) -> Tcp {
-        self.with(&["--bind", &address.to_string(), "--device", device])
     }
 
     /// Opens MPTCP sockets.
@@ -180,7 +175,7 @@ impl Udp {
     }
 
     /// Sends and receives on the same socket.
-    pub fn duplex(at: SocketAddr, peer: SocketAddr) -> Udp {
+    pub(crate) fn duplex(at: SocketAddr, peer: SocketAddr) -> Udp {
         let mut both = Udp::source(at, peer);
         both.args.push("--sink".into());
         both
@@ -241,9 +236,9 @@ impl Direct {
         Direct::new(&["--echo", "--local", &at.to_string()])
     }
 
-    fn new(words_of_it: &[&str]) -> Direct {
+    fn new(options: &[&str]) -> Direct {
         let mut args = words(&["direct"]);
-        args.extend(words(words_of_it));
+        args.extend(words(options));
         Direct { args }
     }
 
@@ -372,9 +367,9 @@ programs!(Tcp, Udp, Direct, Unruly, Probe, Echo);
 
 /// When a process starts and ends, and its sample interval.
 #[derive(Debug, Clone, Copy)]
-pub struct Life {
+pub struct RunOptions {
     /// Whether it starts at once instead of waiting for `go`.
-    pub eager: bool,
+    pub at_once: bool,
     /// If set, it ends by itself after this time.
     pub lasts: Option<Duration>,
     /// If set, it ends by itself soon after it received this many payload bytes.
@@ -383,10 +378,10 @@ pub struct Life {
     pub sample: Duration,
 }
 
-impl Default for Life {
+impl Default for RunOptions {
     fn default() -> Self {
-        Life {
-            eager: false,
+        RunOptions {
+            at_once: false,
             lasts: None,
             until_received: None,
             sample: Duration::from_millis(10),
@@ -394,11 +389,19 @@ impl Default for Life {
     }
 }
 
-impl Life {
+impl RunOptions {
+    /// A start at once; all else as by default.
+    pub fn at_once() -> RunOptions {
+        RunOptions {
+            at_once: true,
+            ..RunOptions::default()
+        }
+    }
+
     /// The command-line arguments for these settings.
     pub fn args(&self) -> Vec<String> {
         let mut args = words(&["--sample-us", &self.sample.as_micros().to_string()]);
-        if !self.eager {
+        if !self.at_once {
             args.push("--wait".into());
         }
         if let Some(bytes) = self.until_received {
@@ -420,7 +423,7 @@ pub struct Running {
 impl Running {
     /// Sends `go`; returns the wall-clock time in ns.
     pub fn go(&mut self) -> Result<u64> {
-        self.proc.tell("go")?;
+        self.proc.write_line("go")?;
         Ok(crate::sys::now_ns())
     }
 
@@ -431,54 +434,48 @@ impl Running {
 
     /// Sends `stop` and returns the report.
     pub fn stop(mut self) -> Result<Report> {
-        self.proc.tell("stop")?;
-        self.report(REPORT)
+        self.proc.write_line("stop")?;
+        self.report(REPORT_TIMEOUT)
     }
 
     /// Waits until its direct flow has closed by itself, and returns the reason.
-    pub fn closed(&mut self, within: Duration) -> Result<String> {
+    pub fn await_closed(&mut self, within: Duration) -> Result<String> {
         let said = self.proc.next_json("closed", within)?;
         let why = said["closed"].as_str();
-        why.map(str::to_owned).context("why a flow ended is a text")
+        why.map(str::to_owned)
+            .context("the reason of a closed flow is no text")
     }
 
     /// Waits until it ends by itself and returns its report.
     pub fn report(mut self, within: Duration) -> Result<Report> {
         let value = self.proc.next_json("started_ns", within)?;
-        serde_json::from_value(value).context("a traffic process reports in its own format")
+        serde_json::from_value(value).context("cannot parse the report of a traffic process")
     }
 }
 
 /// Starts a traffic program on `host`, and returns when its sockets are open.
-pub fn start(host: &Host, program: &impl Program, life: Life) -> Result<Running> {
+pub fn start(host: &Host, program: &impl Program, options: RunOptions) -> Result<Running> {
     let mut command = host.ns.command(process::binary("netnice-lab")?);
     command
         .arg("traffic")
         .args(program.args())
-        .args(life.args());
-    wait_ready(command)
+        .args(options.args());
+    start_until_ready(command)
 }
 
 /// Starts a program that waits for `go` and samples every 10 ms.
-pub fn ready(host: &Host, program: &impl Program) -> Result<Running> {
-    start(host, program, Life::default())
+pub fn start_waiting(host: &Host, program: &impl Program) -> Result<Running> {
+    start(host, program, RunOptions::default())
 }
 
 /// Starts a program at once.
-pub fn eager(host: &Host, program: &impl Program) -> Result<Running> {
-    start(
-        host,
-        program,
-        Life {
-            eager: true,
-            ..Life::default()
-        },
-    )
+pub fn start_now(host: &Host, program: &impl Program) -> Result<Running> {
+    start(host, program, RunOptions::at_once())
 }
 
 /// Starts a program at once through another command that executes it, such as `setpriv … --`. `lab`
 /// may name another copy of this executable.
-pub fn eager_behind(
+pub fn start_through(
     host: &Host,
     words: &[&str],
     lab: Option<&std::path::Path>,
@@ -496,15 +493,12 @@ pub fn eager_behind(
         }
         None => host.ns.command(lab),
     };
-    let life = Life {
-        eager: true,
-        ..Life::default()
-    };
+    let options = RunOptions::at_once();
     command
         .arg("traffic")
         .args(program.args())
-        .args(life.args());
-    wait_ready(command)
+        .args(options.args());
+    start_until_ready(command)
 }
 
 /// A command for this executable on `host`, bound to processor `cpu` if given.
@@ -520,36 +514,41 @@ fn lab_command(host: &Host, cpu: Option<u32>) -> Result<std::process::Command> {
     })
 }
 
-/// Serves files of any size from memory at `at`, for [`Fetching`].
-pub fn serve_files(host: &Host, at: SocketAddr, cpu: Option<u32>) -> Result<Proc> {
+/// Serves files of any size from memory at `at`, for [`FileClient`].
+pub(crate) fn serve_files(host: &Host, at: SocketAddr, cpu: Option<u32>) -> Result<Proc> {
     let mut command = lab_command(host, cpu)?;
     command.args(["traffic", "serve", "--listen", &at.to_string()]);
-    Ok(wait_ready(command)?.proc)
+    Ok(start_until_ready(command)?.proc)
 }
 
 /// A process that fetches a file of a fixed size on command.
-pub struct Fetching {
+pub(crate) struct FileClient {
     proc: Proc,
 }
 
-impl Fetching {
+impl FileClient {
     /// Its process id.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.proc.pid()
     }
 
     /// Starts it on `host`; it connects only for a fetch.
-    pub fn start(host: &Host, from: SocketAddr, bytes: u64, cpu: Option<u32>) -> Result<Fetching> {
+    pub(crate) fn start(
+        host: &Host,
+        from: SocketAddr,
+        bytes: u64,
+        cpu: Option<u32>,
+    ) -> Result<FileClient> {
         let mut command = lab_command(host, cpu)?;
         command.args(["traffic", "fetch", "--connect", &from.to_string()]);
         command.args(["--bytes", &bytes.to_string()]);
-        let proc = wait_ready(command)?.proc;
-        Ok(Fetching { proc })
+        let proc = start_until_ready(command)?.proc;
+        Ok(FileClient { proc })
     }
 
     /// Fetches the file `times` times; returns the durations in seconds.
-    pub fn fetch(&mut self, times: u32) -> Result<Vec<f64>> {
-        self.proc.tell(&times.to_string())?;
+    pub(crate) fn fetch(&mut self, times: u32) -> Result<Vec<f64>> {
+        self.proc.write_line(&times.to_string())?;
         let value = self.proc.next_json("took_ns", Duration::from_secs(120))?;
         let took: Vec<u64> = serde_json::from_value(value["took_ns"].clone())?;
         Ok(took.into_iter().map(|ns| ns as f64 / 1e9).collect())
@@ -557,30 +556,30 @@ impl Fetching {
 }
 
 /// Starts a command that prints `{"ready": …}` when it is ready.
-fn wait_ready(command: std::process::Command) -> Result<Running> {
+fn start_until_ready(command: std::process::Command) -> Result<Running> {
     let mut proc = Proc::start(command)?;
-    proc.next_json("ready", READY)?;
+    proc.next_json("ready", READY_TIMEOUT)?;
     Ok(Running { proc })
 }
 
 /// A traffic process that starts commands as its children while it runs. A limit on it applies to
 /// the children.
-pub struct Family {
+pub struct ParentProcess {
     /// The parent.
     pub proc: Proc,
     /// Output of children that was not requested yet.
-    said: Vec<(u32, Value)>,
+    unread: Vec<(u32, Value)>,
 }
 
-impl Family {
+impl ParentProcess {
     /// Starts the parent on `host`.
-    pub fn start(host: &Host) -> Result<Family> {
+    pub fn start(host: &Host) -> Result<ParentProcess> {
         let mut command = host.ns.command(process::binary("netnice-lab")?);
-        command.args(["traffic", "family"]);
-        let proc = wait_ready(command)?.proc;
-        Ok(Family {
+        command.args(["traffic", "parent"]);
+        let proc = start_until_ready(command)?.proc;
+        Ok(ParentProcess {
             proc,
-            said: Vec::new(),
+            unread: Vec::new(),
         })
     }
 
@@ -592,8 +591,8 @@ impl Family {
     /// Makes the parent start a command as its child; returns the child's id.
     pub fn run(&mut self, words: &[String]) -> Result<u32> {
         let line = serde_json::to_string(words)?;
-        self.proc.tell(&format!("run {line}"))?;
-        let answer = self.hear("child")?;
+        self.proc.write_line(&format!("run {line}"))?;
+        let answer = self.await_json("child")?;
         answer["child"]
             .as_u64()
             .map(|pid| pid as u32)
@@ -601,33 +600,33 @@ impl Family {
     }
 
     /// Makes the parent start a traffic program as its child, and waits until its sockets are open.
-    pub fn traffic(&mut self, program: &impl Program, life: Life) -> Result<u32> {
+    pub fn traffic(&mut self, program: &impl Program, options: RunOptions) -> Result<u32> {
         let mut words = vec![
             process::binary("netnice-lab")?.display().to_string(),
             "traffic".into(),
         ];
         words.extend(program.args());
-        words.extend(life.args());
+        words.extend(options.args());
         let pid = self.run(&words)?;
-        self.child_said(pid, |v| v.get("ready").is_some(), READY)?;
+        self.child_output(pid, |v| v.get("ready").is_some(), READY_TIMEOUT)?;
         Ok(pid)
     }
 
     /// Sends a line to a child.
-    pub fn tell(&mut self, child: u32, line: &str) -> Result<()> {
-        self.proc.tell(&format!("tell {child} {line}"))
+    pub fn write_line(&mut self, child: u32, line: &str) -> Result<()> {
+        self.proc.write_line(&format!("tell {child} {line}"))
     }
 
     /// Ends a traffic child and returns its report.
     pub fn stop(&mut self, child: u32) -> Result<Report> {
-        self.tell(child, "stop")?;
-        let value = self.child_said(child, |v| v.get("started_ns").is_some(), REPORT)?;
-        serde_json::from_value(value).context("a traffic process reports in its own format")
+        self.write_line(child, "stop")?;
+        let value = self.child_output(child, |v| v.get("started_ns").is_some(), REPORT_TIMEOUT)?;
+        serde_json::from_value(value).context("cannot parse the report of a traffic process")
     }
 
     /// Returns the first output of `child` that `wanted` accepts: a JSON value, or a string for any
     /// other line.
-    pub fn child_said(
+    pub fn child_output(
         &mut self,
         child: u32,
         wanted: impl Fn(&Value) -> bool,
@@ -635,21 +634,24 @@ impl Family {
     ) -> Result<Value> {
         let until = std::time::Instant::now() + within;
         loop {
-            let at = self.said.iter().position(|(p, v)| *p == child && wanted(v));
+            let at = self
+                .unread
+                .iter()
+                .position(|(p, v)| *p == child && wanted(v));
             if let Some(at) = at {
-                return Ok(self.said.remove(at).1);
+                return Ok(self.unread.remove(at).1);
             }
             let left = until.saturating_duration_since(std::time::Instant::now());
-            let heard = self.proc.next_json("from", left)?;
-            self.keep(heard);
+            let output = self.proc.next_json("from", left)?;
+            self.store_output(output);
         }
     }
 
     /// Waits until `child` ends and returns all its output that was not requested yet.
     pub fn child_lines(&mut self, child: u32, within: Duration) -> Result<Vec<String>> {
-        self.child_said(child, |v| v.get("ended").is_some(), within)?;
-        let (own, rest) = self.said.drain(..).partition(|(p, _)| *p == child);
-        self.said = rest;
+        self.child_output(child, |v| v.get("ended").is_some(), within)?;
+        let (own, rest) = self.unread.drain(..).partition(|(p, _)| *p == child);
+        self.unread = rest;
         let own: Vec<(u32, Value)> = own;
         Ok(own
             .into_iter()
@@ -657,9 +659,9 @@ impl Family {
             .collect())
     }
 
-    fn hear(&mut self, key: &str) -> Result<Value> {
+    fn await_json(&mut self, key: &str) -> Result<Value> {
         loop {
-            let line = self.proc.next_line(READY)?;
+            let line = self.proc.next_line(READY_TIMEOUT)?;
             let Ok(value) = serde_json::from_str::<Value>(&line) else {
                 continue;
             };
@@ -667,14 +669,14 @@ impl Family {
                 return Ok(value);
             }
             if value.get("from").is_some() {
-                self.keep(value);
+                self.store_output(value);
             }
         }
     }
 
-    fn keep(&mut self, heard: Value) {
-        if let Some(from) = heard["from"].as_u64() {
-            self.said.push((from as u32, heard["said"].clone()));
+    fn store_output(&mut self, output: Value) {
+        if let Some(from) = output["from"].as_u64() {
+            self.unread.push((from as u32, output["said"].clone()));
         }
     }
 }
@@ -684,6 +686,6 @@ fn words(list: &[&str]) -> Vec<String> {
 }
 
 /// Time limit for a process to open its sockets; long enough for an emulated machine.
-const READY: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the report after `stop`.
-const REPORT: Duration = Duration::from_secs(60);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 //! A [`Tap`] is a packet socket with a ring, read by a thread of the lab, on a device in any
 //! namespace. Usually the device is at the far end of the cable, where neither netnice nor the
 //! program under test can influence it. The kernel stamps each packet, so a late reader does not
-//! change the times. If the ring overflows, packets are missing and [`Record::sound`] fails.
+//! change the times. If the ring overflows, packets are missing and [`Record::validate`] fails.
 //!
 //! **Wire length** is layer 2 without preamble and gap: 14 + the IP length. A packet that is not
 //! segmented yet (offloads on) counts as the segments that it will become: the ring reports the
@@ -12,19 +12,17 @@
 //!
 //! [`Record::rate`] rounds its window to whole bins.
 //!
-//! [`Tap::keeping`] records every packet, stamped on arrival at the device, and writes the packets
-//! to a capture file for `netnice check`.
+//! [`Tap::start_capturing`] records every packet, stamped on arrival at the device, and writes the
+//! packets to a capture file for `netnice check`.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 
+use crate::worker::Worker;
 use crate::world::Netns;
 use crate::world::netns::DeviceCounters;
 
@@ -32,17 +30,16 @@ mod capture;
 mod parse;
 mod ring;
 
-pub use parse::{Flow, Passed, Transport};
+pub use parse::{Packet, Transport, WireFlow};
 
 /// A running meter. Dropping it ends the meter and discards the record.
 pub struct Tap {
-    stop: Arc<AtomicBool>,
-    reader: Option<JoinHandle<Result<Record>>>,
-    door: TapDoor,
+    reader: Worker<Record>,
+    start: TapStart,
 }
 
 /// The device and its counters at the start, for the comparison at the end.
-struct TapDoor {
+struct TapStart {
     before: DeviceCounters,
     device: String,
 }
@@ -54,13 +51,13 @@ impl Tap {
         Tap::read(ns, device, ring, |_, _| Ok(()))
     }
 
-    /// Starts a meter that also keeps the packets that `of` accepts, for [`Record::passed`] and in
+    /// Starts a meter that also keeps the packets that `of` accepts, for [`Record::packets`] and in
     /// a capture file.
-    pub fn keeping(
+    pub fn start_capturing(
         ns: &Netns,
         device: &str,
         file: &Path,
-        of: impl Fn(&Flow) -> bool + Send + 'static,
+        of: impl Fn(&WireFlow) -> bool + Send + 'static,
     ) -> Result<Tap> {
         let ring = ns.enter(|| {
             let ring = ring::Ring::open(device)?;
@@ -70,7 +67,7 @@ impl Tap {
         let mut capture = capture::Capture::create(file)?;
         Tap::read(ns, device, ring, move |record, seen| match seen {
             Some((packet, head)) if of(&packet.flow) => {
-                record.passed.push(*packet);
+                record.packets.push(*packet);
                 capture.packet(packet, head)
             }
             Some(_) => Ok(()),
@@ -83,40 +80,35 @@ impl Tap {
         ns: &Netns,
         device: &str,
         mut ring: ring::Ring,
-        mut each: impl FnMut(&mut Record, Option<(&Passed, &[u8])>) -> Result<()> + Send + 'static,
+        mut each: impl FnMut(&mut Record, Option<(&Packet, &[u8])>) -> Result<()> + Send + 'static,
     ) -> Result<Tap> {
         let before = ns.counters(device)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
-        let reader = std::thread::Builder::new()
-            .name("tap".into())
-            .spawn(move || {
-                let (mut record, mut done) = (Record::default(), Ok(()));
-                // The thread polls every millisecond, which is faster than signals: the ring holds
-                // a third of a second at full rate.
-                loop {
-                    let last = told.load(Relaxed);
-                    let count = ring.drain(|packet, head| {
-                        record.add(packet);
-                        if done.is_ok() {
-                            done = each(&mut record, Some((packet, head)));
-                        }
-                    });
-                    match (last, count) {
-                        (true, _) => break,
-                        (false, 0) => std::thread::sleep(Duration::from_millis(1)),
-                        (false, _) => {}
+        let reader = Worker::start("tap", move |stopped| {
+            let (mut record, mut done) = (Record::default(), Ok(()));
+            // The thread polls every millisecond, which is faster than signals: the ring holds a
+            // third of a second at full rate.
+            loop {
+                let last = stopped.load(Relaxed);
+                let count = ring.drain(|packet, head| {
+                    record.add(packet);
+                    if done.is_ok() {
+                        done = each(&mut record, Some((packet, head)));
                     }
+                });
+                match (last, count) {
+                    (true, _) => break,
+                    (false, 0) => std::thread::sleep(Duration::from_millis(1)),
+                    (false, _) => {}
                 }
-                done?;
-                each(&mut record, None)?;
-                record.lost = ring.lost()?;
-                Ok(record)
-            })?;
+            }
+            done?;
+            each(&mut record, None)?;
+            record.lost = ring.lost()?;
+            Ok(record)
+        })?;
         Ok(Tap {
-            stop,
-            reader: Some(reader),
-            door: TapDoor {
+            reader,
+            start: TapStart {
                 before,
                 device: device.to_owned(),
             },
@@ -124,14 +116,10 @@ impl Tap {
     }
 
     /// Ends the meter and returns its record. `ns` must be the namespace that it was started in.
-    pub fn stop(mut self, ns: &Netns) -> Result<Record> {
-        let after = ns.counters(&self.door.device)?;
-        self.stop.store(true, Relaxed);
-        let reader = self.reader.take().expect("stopped once");
-        let mut record = reader
-            .join()
-            .map_err(|_| anyhow!("the tap's thread panicked"))??;
-        let before = self.door.before;
+    pub fn stop(self, ns: &Netns) -> Result<Record> {
+        let after = ns.counters(&self.start.device)?;
+        let mut record = self.reader.stop()?;
+        let before = self.start.before;
         record.device = Some(DeviceCounters {
             rx_bytes: after.rx_bytes - before.rx_bytes,
             rx_packets: after.rx_packets - before.rx_packets,
@@ -142,19 +130,10 @@ impl Tap {
     }
 }
 
-impl Drop for Tap {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        if let Some(reader) = self.reader.take() {
-            let _ = reader.join();
-        }
-    }
-}
-
 /// The packets that a tap counted.
 #[derive(Debug, Default)]
 pub struct Record {
-    flows: HashMap<Flow, FlowRecord>,
+    flows: HashMap<WireFlow, FlowRecord>,
     /// The bin number (ms since 1970) of the first packet.
     first: Option<u64>,
     last: u64,
@@ -162,7 +141,7 @@ pub struct Record {
     bytes_in: u64,
     bytes_out: u64,
     device: Option<DeviceCounters>,
-    passed: Vec<Passed>,
+    packets: Vec<Packet>,
 }
 
 /// Counts of one flow's packets.
@@ -184,7 +163,7 @@ pub struct Totals {
 }
 
 impl Record {
-    fn add(&mut self, packet: &Passed) {
+    fn add(&mut self, packet: &Packet) {
         let bin = packet.at_ns / BIN_NS;
         let first = *self.first.get_or_insert(bin);
         // Timestamps of two processors may be out of order by less than a bin.
@@ -205,7 +184,7 @@ impl Record {
     }
 
     /// Fails if the ring overflowed, because then packets are missing from the record.
-    pub fn sound(&self) -> Result<&Record> {
+    pub fn validate(&self) -> Result<&Record> {
         if self.lost > 0 {
             bail!(
                 "the meter lost {} packets (the machine is too busy for this measurement): run it \
@@ -217,13 +196,13 @@ impl Record {
     }
 
     /// The kept packets, in the order in which the tap read them.
-    pub fn passed(&self) -> &[Passed] {
-        &self.passed
+    pub(crate) fn packets(&self) -> &[Packet] {
+        &self.packets
     }
 
     /// Times at which the kept packets of the flows that `of` accepts passed (wall clock, ns).
-    pub fn times(&self, of: impl Fn(&Flow) -> bool) -> Vec<u64> {
-        let mine = self.passed.iter().filter(|packet| of(&packet.flow));
+    pub fn times(&self, of: impl Fn(&WireFlow) -> bool) -> Vec<u64> {
+        let mine = self.packets.iter().filter(|packet| of(&packet.flow));
         mine.map(|packet| packet.at_ns).collect()
     }
 
@@ -239,8 +218,8 @@ impl Record {
     }
 
     /// All flows with their totals, most bytes first.
-    pub fn flows(&self) -> Vec<(Flow, Totals)> {
-        let mut all: Vec<(Flow, Totals)> = self
+    pub fn flows(&self) -> Vec<(WireFlow, Totals)> {
+        let mut all: Vec<(WireFlow, Totals)> = self
             .flows
             .iter()
             .map(|(flow, r)| {
@@ -256,7 +235,7 @@ impl Record {
     }
 
     /// Totals of the flows that `of` accepts.
-    pub fn totals(&self, of: impl Fn(&Flow) -> bool) -> Totals {
+    pub fn totals(&self, of: impl Fn(&WireFlow) -> bool) -> Totals {
         self.flows
             .iter()
             .filter(|(flow, _)| of(flow))
@@ -267,7 +246,7 @@ impl Record {
     }
 
     /// Wire bytes between two moments (wall clock, ns) of the flows that `of` accepts.
-    pub fn bytes(&self, of: impl Fn(&Flow) -> bool, from_ns: u64, to_ns: u64) -> u64 {
+    pub fn bytes(&self, of: impl Fn(&WireFlow) -> bool, from_ns: u64, to_ns: u64) -> u64 {
         let Some(first) = self.first else { return 0 };
         let index = |ns: u64| (ns / BIN_NS).saturating_sub(first) as usize;
         let (from, to) = (index(from_ns), index(to_ns));
@@ -284,7 +263,7 @@ impl Record {
 
     /// Time of the first packet of the flows that `of` accepts (wall clock, ns, rounded down to 1
     /// ms).
-    pub fn first_of(&self, of: impl Fn(&Flow) -> bool) -> Option<u64> {
+    pub fn first_of(&self, of: impl Fn(&WireFlow) -> bool) -> Option<u64> {
         let first = self.first?;
         let flows = self.flows.iter().filter(|(flow, _)| of(flow));
         let bins = flows.filter_map(|(_, r)| r.bins.iter().position(|bytes| *bytes > 0));
@@ -292,7 +271,7 @@ impl Record {
     }
 
     /// Mean rate in bit/s between two moments of the flows that `of` accepts.
-    pub fn rate(&self, of: impl Fn(&Flow) -> bool, from_ns: u64, to_ns: u64) -> f64 {
+    pub fn rate(&self, of: impl Fn(&WireFlow) -> bool, from_ns: u64, to_ns: u64) -> f64 {
         // The summed window has whole bins, so the divisor has whole bins too.
         let span = (to_ns / BIN_NS - from_ns / BIN_NS) * BIN_NS;
         self.bytes(of, from_ns, to_ns) as f64 * 8e9 / span.max(1) as f64
@@ -301,7 +280,7 @@ impl Record {
     /// Rates in bit/s in consecutive bins of `width_ns` that fill the span.
     pub fn bins(
         &self,
-        of: impl Fn(&Flow) -> bool + Copy,
+        of: impl Fn(&WireFlow) -> bool + Copy,
         from_ns: u64,
         to_ns: u64,
         width_ns: u64,
@@ -319,23 +298,18 @@ impl Record {
 const BIN_NS: u64 = 1_000_000;
 
 /// Whether the tap's device received the flow, and it is IP.
-pub fn inbound(flow: &Flow) -> bool {
+pub fn inbound(flow: &WireFlow) -> bool {
     flow.inbound && flow.transport != Transport::NotIp
 }
 
 /// Whether the tap's device sent the flow, and it is IP.
-pub fn outbound(flow: &Flow) -> bool {
+pub fn outbound(flow: &WireFlow) -> bool {
     !flow.inbound && flow.transport != Transport::NotIp
 }
 
-impl Flow {
+impl WireFlow {
     /// True when either end of the flow has this port.
     pub fn has_port(&self, port: u16) -> bool {
         self.source.1 == port || self.target.1 == port
-    }
-
-    /// True when either end of the flow has this address.
-    pub fn has_address(&self, address: IpAddr) -> bool {
-        self.source.0 == address || self.target.0 == address
     }
 }

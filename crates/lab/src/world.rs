@@ -32,25 +32,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
-pub mod arrivals;
+pub(crate) mod arrivals;
 pub mod cgroup;
+pub mod cleanup;
 pub mod daemon;
+pub mod daemon_objects;
 pub mod htb;
-pub mod hub;
+pub(crate) mod hub;
 pub mod netns;
-pub mod reap;
-pub mod shape;
-pub mod snapshot;
-pub mod traces;
+pub(crate) mod snapshot;
+pub(crate) mod topology;
 pub mod tunnel;
 
-pub use arrivals::Arrivals;
+pub(crate) use arrivals::Arrivals;
 pub use cgroup::Cgroup;
-pub use daemon::{Answer, Netnice};
-pub use netns::{Door, Netns};
-pub use reap::begin;
-pub use shape::{Cable, Offloads, Pair};
+pub use cleanup::begin;
+pub use daemon::{CommandOutput, Netnice};
+pub use netns::{Netns, NetnsHandle};
 pub use snapshot::Snapshot;
+pub use topology::{Cable, Offloads, Pair};
 pub use tunnel::Tunnel;
 
 /// One end of a cable, inside a host.
@@ -66,7 +66,7 @@ pub struct Port {
 
 impl Port {
     /// The address in `family`.
-    pub fn address(&self, family: Family) -> IpAddr {
+    pub(crate) fn address(&self, family: Family) -> IpAddr {
         match family {
             Family::V4 => self.v4.into(),
             Family::V6 => self.v6.into(),
@@ -136,7 +136,7 @@ impl World {
     }
 
     /// The namespace of the switch, in worlds that have one.
-    pub fn switch(&self) -> Option<&Netns> {
+    pub(crate) fn switch(&self) -> Option<&Netns> {
         self.switch.as_ref()
     }
 
@@ -172,7 +172,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        reap::remove_folder(&self.path);
+        cleanup::remove_folder(&self.path);
     }
 }
 

@@ -11,8 +11,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use netnice_ring::driver::{self, Client, Taken};
-use netnice_ring::program::{self, Attachment, Chunk, Piece};
+use netnice_ring::driver::{DriverRings, ProgramMemory, Taken};
+use netnice_ring::program::{Attachment, Chunk, Piece, ProgramRings};
 use netnice_ring::{Budget, Shape, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -68,10 +68,10 @@ fn show(what: &str, mut run: impl FnMut() -> f64) {
 
 /// Both sides.
 struct Pair {
-    client: Client,
-    here: driver::Flow,
+    memory: ProgramMemory,
+    here: DriverRings,
     program: Attachment,
-    there: program::Flow,
+    there: ProgramRings,
 }
 
 fn pair() -> Pair {
@@ -79,19 +79,19 @@ fn pair() -> Pair {
         flows: 1,
         bytes: SHAPE.plan().expect("a shape").bytes(),
     };
-    let mut client = Client::create(budget).expect("a memory file");
-    let here = client.open(SHAPE).expect("a flow");
-    let program = client.handles().attach().expect("an attachment");
-    let there = program.flow(here.place()).expect("the flow");
+    let mut memory = ProgramMemory::create(budget).expect("a memory file");
+    let here = memory.open(SHAPE).expect("a flow");
+    let program = memory.handles().attach().expect("an attachment");
+    let there = program.flow(here.location()).expect("the flow");
     Pair {
-        client,
+        memory,
         here,
         program,
         there,
     }
 }
 
-fn submit(flow: &mut program::Flow, length: u32) -> bool {
+fn submit(flow: &mut ProgramRings, length: u32) -> bool {
     let Some(chunk) = flow.chunk() else {
         return false;
     };
@@ -107,7 +107,7 @@ fn submit(flow: &mut program::Flow, length: u32) -> bool {
     done
 }
 
-fn collect(flow: &mut program::Flow) -> usize {
+fn collect(flow: &mut ProgramRings) -> usize {
     let mut count = 0;
     while let Some(record) = flow.reclaim().expect("a driver that keeps to the rules") {
         flow.free_all(&record).expect("held");
@@ -117,7 +117,7 @@ fn collect(flow: &mut program::Flow) -> usize {
 }
 
 /// Takes, copies and gives back at most `most` records.
-fn drain(flow: &mut driver::Flow, frame: &mut [u8], most: usize) -> usize {
+fn drain(flow: &mut DriverRings, frame: &mut [u8], most: usize) -> usize {
     for count in 0..most {
         match flow.take().expect("a program that keeps to the rules") {
             Taken::Record(record) => {
@@ -139,33 +139,33 @@ fn one_thread(bytes: u32, batch: usize, records: usize) -> f64 {
             assert!(submit(&mut pair.there, bytes));
         }
         pair.there.publish();
-        pair.program.ring();
+        pair.program.notify();
         assert_eq!(drain(&mut pair.here, &mut frame, batch), batch);
         std::hint::black_box(&frame);
         pair.here.publish();
-        pair.client.ring();
+        pair.memory.notify();
         assert_eq!(collect(&mut pair.there), batch);
     }
     begin.elapsed().as_nanos() as f64 / records as f64
 }
 
 /// Waits for the program like a driver that has no other work.
-fn sleep(client: &mut Client) {
-    if client.doze() {
+fn sleep(memory: &mut ProgramMemory) {
+    if memory.prepare_sleep() {
         let longest = Timespec {
             tv_sec: 0,
             tv_nsec: 50_000_000,
         };
-        let mut fds = [PollFd::from_borrowed_fd(client.bell(), PollFlags::IN)];
+        let mut fds = [PollFd::from_borrowed_fd(memory.doorbell(), PollFlags::IN)];
         let _ = poll(&mut fds, Some(&longest));
     }
-    client.hear();
-    client.take_notices(|_| {});
+    memory.drain_doorbell();
+    memory.take_notices(|_| {});
 }
 
 fn one_way(batch: usize, records: usize, doorbells: bool) -> f64 {
     let Pair {
-        mut client,
+        mut memory,
         mut here,
         program,
         mut there,
@@ -179,9 +179,9 @@ fn one_way(batch: usize, records: usize, doorbells: bool) -> f64 {
                 let now = drain(&mut here, &mut frame, 32);
                 taken += now;
                 if here.publish() {
-                    client.ring();
+                    memory.notify();
                 } else if now == 0 && doorbells {
-                    sleep(&mut client);
+                    sleep(&mut memory);
                 } else {
                     std::hint::spin_loop();
                 }
@@ -196,7 +196,7 @@ fn one_way(batch: usize, records: usize, doorbells: bool) -> f64 {
             let collected = collect(&mut there);
             back += collected;
             if there.publish() {
-                program.ring();
+                program.notify();
             } else if doorbells {
                 program
                     .wait(Some(Duration::from_millis(50)))
@@ -212,7 +212,7 @@ fn one_way(batch: usize, records: usize, doorbells: bool) -> f64 {
 
 fn round_trip(trips: usize, doorbells: bool) -> f64 {
     let Pair {
-        mut client,
+        mut memory,
         mut here,
         program,
         mut there,
@@ -227,7 +227,7 @@ fn round_trip(trips: usize, doorbells: bool) -> f64 {
             while !over.load(Ordering::Relaxed) {
                 let Ok(Taken::Record(record)) = here.take() else {
                     match doorbells {
-                        true => sleep(&mut client),
+                        true => sleep(&mut memory),
                         false => std::hint::spin_loop(),
                     }
                     continue;
@@ -240,7 +240,7 @@ fn round_trip(trips: usize, doorbells: bool) -> f64 {
                 here.write(&empty, 0, &frame[..bytes]);
                 here.deliver(empty, bytes, Status::DONE, 1);
                 here.publish();
-                client.ring();
+                memory.notify();
             }
         });
         pin(1);
@@ -250,7 +250,7 @@ fn round_trip(trips: usize, doorbells: bool) -> f64 {
             there.prime(&[whole(prime)]).expect("room");
             assert!(submit(&mut there, 64));
             there.publish();
-            program.ring();
+            program.notify();
             let record = loop {
                 if let Some(record) = there.receive().expect("an open flow") {
                     break record;
@@ -269,7 +269,7 @@ fn round_trip(trips: usize, doorbells: bool) -> f64 {
         }
         elapsed = begin.elapsed();
         over.store(true, Ordering::Relaxed);
-        program.ring();
+        program.notify();
     });
     elapsed.as_nanos() as f64 / trips as f64
 }

@@ -1,5 +1,6 @@
 //! The two ends of a ring: a [`Producer`] writes records, a [`Consumer`] reads them. Both report a
-//! [`Breach`] if the other side's index or a record breaks a rule of `docs/reference/ring.md`.
+//! [`ProtocolViolation`] if the other side's index or a record breaks a rule of
+//! `docs/reference/ring.md`.
 //!
 //! ```text
 //!        consumer index          producer index
@@ -7,11 +8,11 @@
 //!   ───────────▼───────────────────────▼──────────────  indices count entries and wrap at 2^32
 //!     free     │  waiting              │   free       entry i lies at i modulo the ring's entries
 //! ```
-//! Each end has three numbers in private memory: `next` is its own index; `shown` is the value of
-//! that index which it last wrote to shared memory; `seen` is the last valid value of the other
+//! Each end has three numbers in private memory: `next` is its own index; `published` is the value
+//! of that index which it last wrote to shared memory; `seen` is the last valid value of the other
 //! side's index. An end never reads its own index back from shared memory, so the other side cannot
 //! change it. An end reads the other side's index once, validates it, and then stores it in `seen`
-//! or returns a [`Breach`].
+//! or returns a [`ProtocolViolation`].
 //!
 //! **Memory ordering.** An end stores an index with release after it wrote (or read) the entries.
 //! The other end loads the index with acquire before it reads (or writes) the entries. No other
@@ -24,67 +25,67 @@
 #[cfg(not(loom))]
 use std::sync::Arc;
 
-use crate::breach::{Breach, Rule};
 use crate::layout::Ring;
 #[cfg(not(loom))]
-use crate::layout::{Place, Plan};
-use crate::record::{Head, Judge, MAX_PAIRS, Pair, Record, Slot};
+use crate::layout::{FlowLocation, Plan};
+use crate::record::{Head, MAX_PAIRS, Pair, RawPair, Record, Validator};
 #[cfg(not(loom))]
 use crate::region::Region;
-use crate::words::{Ordering, Slots, Word};
+use crate::violation::{ProtocolViolation, Rule};
+use crate::words::{Entries, Ordering, Word};
 
 /// The shared memory of one ring, as each end uses it.
-pub(crate) struct Ends {
+pub(crate) struct SharedRing {
     pub ring: Ring,
     pub producer: Word,
     pub consumer: Word,
-    pub slots: Slots,
+    pub entries: Entries,
 }
 
 /// The end that puts records in.
 pub(crate) struct Producer {
-    ends: Ends,
+    shared: SharedRing,
     next: u32,
-    shown: u32,
+    published: u32,
     /// The last valid value of the consumer index.
     seen: u32,
 }
 
 impl Producer {
     /// The producer end of a ring whose indices are `at`: 0 except in tests.
-    pub(crate) fn new(ends: Ends, at: u32) -> Producer {
+    pub(crate) fn new(shared: SharedRing, at: u32) -> Producer {
         Producer {
-            ends,
+            shared,
             next: at,
-            shown: at,
+            published: at,
             seen: at,
         }
     }
 
     /// True if `entries` entries are free. Loads the consumer index only if `seen` allows too few.
     #[inline]
-    pub(crate) fn has_room(&mut self, entries: u32) -> Result<bool, Breach> {
+    pub(crate) fn has_room(&mut self, entries: u32) -> Result<bool, ProtocolViolation> {
         if self.free() < entries {
-            self.look()?;
+            self.load_consumer_index()?;
         }
         Ok(self.free() >= entries)
     }
 
     /// Loads the consumer index. True if it has moved since the last load.
-    pub(crate) fn moved(&mut self) -> Result<bool, Breach> {
+    pub(crate) fn moved(&mut self) -> Result<bool, ProtocolViolation> {
         let before = self.seen;
-        self.look()?;
+        self.load_consumer_index()?;
         Ok(self.seen != before)
     }
 
     /// Prefetches what the next `push` and `show` use.
     #[inline]
-    pub(crate) fn soon(&self) {
-        self.ends.slots.soon(self.next);
-        self.ends.producer.soon();
+    pub(crate) fn prefetch(&self) {
+        self.shared.entries.prefetch(self.next);
+        self.shared.producer.prefetch();
     }
 
-    /// Writes a record. The next [`Producer::show`] publishes it.
+    /// Writes a record. The next [`Producer::publish`] publishes it.
     ///
     /// # Panics
     /// If the ring has no room: call [`Producer::has_room`] first.
@@ -96,40 +97,40 @@ impl Producer {
             "a record of {count} pairs in a full ring"
         );
         let head = Head { count, note, stamp };
-        self.ends.slots.write(self.next, head.store());
+        self.shared.entries.write(self.next, head.store());
         for (index, pair) in (1..).zip(pairs) {
-            let slot = Slot {
+            let raw = RawPair {
                 base: pair.base.into(),
                 length: pair.length,
                 reserved: 0,
             };
-            self.ends
-                .slots
-                .write(self.next.wrapping_add(index), slot.store());
+            self.shared
+                .entries
+                .write(self.next.wrapping_add(index), raw.store());
         }
         self.next = self.next.wrapping_add(1 + count);
     }
 
     /// Publishes the records written since the last call. True if there were any.
     #[inline]
-    pub(crate) fn show(&mut self) -> bool {
-        let moved = self.shown != self.next;
+    pub(crate) fn publish(&mut self) -> bool {
+        let moved = self.published != self.next;
         if moved {
-            self.ends.producer.store(self.next, Ordering::Release);
-            self.shown = self.next;
+            self.shared.producer.store(self.next, Ordering::Release);
+            self.published = self.next;
         }
         moved
     }
 
     fn free(&self) -> u32 {
-        self.ends.slots.entries() - self.next.wrapping_sub(self.seen)
+        self.shared.entries.count() - self.next.wrapping_sub(self.seen)
     }
 
-    /// Loads the consumer index. It may only advance to `shown`.
-    fn look(&mut self) -> Result<(), Breach> {
-        let now = self.ends.consumer.load(Ordering::Acquire);
+    /// Loads the consumer index. It may only advance to `published`.
+    fn load_consumer_index(&mut self) -> Result<(), ProtocolViolation> {
+        let now = self.shared.consumer.load(Ordering::Acquire);
         let advance = now.wrapping_sub(self.seen);
-        let waiting = self.shown.wrapping_sub(self.seen);
+        let waiting = self.published.wrapping_sub(self.seen);
         if advance > waiting {
             let rule = match is_back(advance) {
                 true => Rule::ConsumerBack {
@@ -138,7 +139,7 @@ impl Producer {
                 },
                 false => Rule::ConsumerPast { advance, waiting },
             };
-            return Err(self.ends.breach(rule));
+            return Err(self.shared.violation(rule));
         }
         self.seen = now;
         Ok(())
@@ -147,10 +148,10 @@ impl Producer {
 
 /// The end that takes records out.
 pub(crate) struct Consumer {
-    ends: Ends,
-    judge: Judge,
+    shared: SharedRing,
+    validator: Validator,
     next: u32,
-    shown: u32,
+    published: u32,
     /// The last valid value of the producer index.
     seen: u32,
 }
@@ -161,71 +162,71 @@ pub(crate) enum Popped {
     Record(Record),
     Empty,
     /// There is a record, and the caller rejected it for now.
-    Left,
+    Rejected,
 }
 
 impl Consumer {
     /// The consumer end of a ring whose indices are `at`: 0 except in tests.
-    pub(crate) fn new(ends: Ends, judge: Judge, at: u32) -> Consumer {
+    pub(crate) fn new(shared: SharedRing, validator: Validator, at: u32) -> Consumer {
         Consumer {
-            ends,
-            judge,
+            shared,
+            validator,
             next: at,
-            shown: at,
+            published: at,
             seen: at,
         }
     }
 
     /// Loads the producer index. True if it has moved since the last load.
-    pub(crate) fn moved(&mut self) -> Result<bool, Breach> {
+    pub(crate) fn moved(&mut self) -> Result<bool, ProtocolViolation> {
         let before = self.seen;
-        self.look()?;
+        self.load_producer_index()?;
         Ok(self.seen != before)
     }
 
     /// Prefetches what the next `pop` and `show` use.
     #[inline]
-    pub(crate) fn soon(&self) {
+    pub(crate) fn prefetch(&self) {
         if self.waiting() == 0 {
-            self.ends.producer.soon();
+            self.shared.producer.prefetch();
         }
-        self.ends.slots.soon(self.next);
-        self.ends.consumer.soon();
+        self.shared.entries.prefetch(self.next);
+        self.shared.consumer.prefetch();
     }
 
     /// Takes the next record out if `wanted` accepts its number of entries. The next
-    /// [`Consumer::show`] returns the entries to the producer.
+    /// [`Consumer::publish`] returns the entries to the producer.
     #[inline]
     pub(crate) fn pop(
         &mut self,
-        wanted: impl FnOnce(u32) -> Result<bool, Breach>,
-    ) -> Result<Popped, Breach> {
+        wanted: impl FnOnce(u32) -> Result<bool, ProtocolViolation>,
+    ) -> Result<Popped, ProtocolViolation> {
         if self.waiting() == 0 {
-            self.look()?;
+            self.load_producer_index()?;
             if self.waiting() == 0 {
                 return Ok(Popped::Empty);
             }
         }
-        let head = Head::load(self.ends.slots.read(self.next));
-        self.judge
+        let head = Head::load(self.shared.entries.read(self.next));
+        self.validator
             .head(&head)
-            .map_err(|rule| self.ends.breach(rule))?;
+            .map_err(|rule| self.shared.violation(rule))?;
         let entries = 1 + head.count;
         // A producer publishes whole records, so the published entries end at the end of a record.
         let published = self.waiting();
         if entries > published {
-            return Err(self.ends.breach(Rule::Partial { entries, published }));
+            return Err(self.shared.violation(Rule::Partial { entries, published }));
         }
         if !wanted(entries)? {
-            return Ok(Popped::Left);
+            return Ok(Popped::Rejected);
         }
         let mut pairs = [Pair::default(); MAX_PAIRS];
         for (index, pair) in (1..entries).zip(&mut pairs) {
-            let slot = Slot::load(self.ends.slots.read(self.next.wrapping_add(index)));
+            let raw = RawPair::load(self.shared.entries.read(self.next.wrapping_add(index)));
             *pair = self
-                .judge
-                .pair(&slot)
-                .map_err(|rule| self.ends.breach(rule))?;
+                .validator
+                .pair(&raw)
+                .map_err(|rule| self.shared.violation(rule))?;
         }
         self.next = self.next.wrapping_add(entries);
         Ok(Popped::Record(Record {
@@ -238,33 +239,33 @@ impl Consumer {
 
     /// Publishes that the records taken since the last call are consumed. True if there were any.
     #[inline]
-    pub(crate) fn show(&mut self) -> bool {
-        let moved = self.shown != self.next;
+    pub(crate) fn publish(&mut self) -> bool {
+        let moved = self.published != self.next;
         if moved {
-            self.ends.consumer.store(self.next, Ordering::Release);
-            self.shown = self.next;
+            self.shared.consumer.store(self.next, Ordering::Release);
+            self.published = self.next;
         }
         moved
     }
 
-    pub(crate) fn judge(&self) -> &Judge {
-        &self.judge
+    pub(crate) fn validator(&self) -> &Validator {
+        &self.validator
     }
 
     /// A protocol violation in this ring.
-    pub(crate) fn breach(&self, rule: Rule) -> Breach {
-        self.ends.breach(rule)
+    pub(crate) fn violation(&self, rule: Rule) -> ProtocolViolation {
+        self.shared.violation(rule)
     }
 
     fn waiting(&self) -> u32 {
         self.seen.wrapping_sub(self.next)
     }
 
-    /// Loads the producer index. It may only advance into entries that `shown` released.
-    fn look(&mut self) -> Result<(), Breach> {
-        let now = self.ends.producer.load(Ordering::Acquire);
+    /// Loads the producer index. It may only advance into entries that `published` released.
+    fn load_producer_index(&mut self) -> Result<(), ProtocolViolation> {
+        let now = self.shared.producer.load(Ordering::Acquire);
         let advance = now.wrapping_sub(self.seen);
-        let room = self.ends.slots.entries() - self.seen.wrapping_sub(self.shown);
+        let room = self.shared.entries.count() - self.seen.wrapping_sub(self.published);
         if advance > room {
             let rule = match is_back(advance) {
                 true => Rule::ProducerBack {
@@ -273,32 +274,37 @@ impl Consumer {
                 },
                 false => Rule::ProducerPast { advance, room },
             };
-            return Err(self.ends.breach(rule));
+            return Err(self.shared.violation(rule));
         }
         self.seen = now;
         Ok(())
     }
 }
 
-impl Ends {
+impl SharedRing {
     /// The ring of a flow, at the offsets of the flow's plan.
     #[cfg(not(loom))]
-    pub(crate) fn of(region: &Arc<Region>, place: &Place, plan: &Plan, ring: Ring) -> Ends {
-        let word = |offset: u64| Word::new(region, place.offset + offset);
-        Ends {
+    pub(crate) fn of(
+        region: &Arc<Region>,
+        location: &FlowLocation,
+        plan: &Plan,
+        ring: Ring,
+    ) -> SharedRing {
+        let word = |offset: u64| Word::new(region, location.offset + offset);
+        SharedRing {
             ring,
             producer: word(ring.producer()),
             consumer: word(ring.consumer()),
-            slots: Slots::new(
+            entries: Entries::new(
                 region,
-                place.offset + plan.ring(ring),
-                place.shape.entries(ring),
+                location.offset + plan.ring(ring),
+                location.shape.entries(ring),
             ),
         }
     }
 
-    fn breach(&self, rule: Rule) -> Breach {
-        Breach {
+    fn violation(&self, rule: Rule) -> ProtocolViolation {
+        ProtocolViolation {
             ring: self.ring,
             rule,
         }

@@ -1,7 +1,7 @@
-//! The driver's side of the rings. A [`Client`] creates a program's memory file and opens flows in
-//! it. A [`Flow`] takes validated records from the program and gives them back. A call fails with a
-//! [`Breach`] when the program breaks a rule of `docs/reference/ring.md`; the caller must then
-//! disconnect the program.
+//! The driver's side of the rings. A [`ProgramMemory`] creates a program's memory file and opens
+//! flows in it. A [`DriverRings`] takes validated records from the program and gives them back. A
+//! call fails with a [`ProtocolViolation`] when the program breaks a rule of
+//! `docs/reference/ring.md`; the caller must then disconnect the program.
 //!
 //! ```text
 //!              ┌─ take ──▶ Record ── read ──▶ the driver's frame ──▶ give_back ─┐
@@ -25,19 +25,21 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, epoll};
 use rustix::io::ReadWriteFlags;
 
-use crate::bell::{Heard, Nap, Notices, Ringer};
-use crate::breach::Breach;
-use crate::layout::{Budget, FileHeader, MAGIC, PAGE, Place, SetupError, Shape, VERSION, WORDS};
+use crate::doorbell::{Notices, Notifications, Notifier, SleepFlag};
+use crate::layout::{
+    Budget, FileHeader, FlowLocation, MAGIC, NOTICE_WORDS, PAGE, SetupError, Shape, VERSION,
+};
 use crate::ledger::{Balance, Pool};
 use crate::program::Attachment;
 use crate::region::{MemoryFile, Region, system};
+use crate::violation::ProtocolViolation;
 use crate::words::{Ordering, Word, Words};
 use gaps::Gaps;
 
-pub use flow::{Flow, Loss, Taken};
+pub use flow::{DriverRings, Loss, Taken};
 
 /// The driver's side of one program: its memory file, its doorbells and its notices.
-pub struct Client {
+pub struct ProgramMemory {
     file: MemoryFile,
     region: Arc<Region>,
     gaps: Gaps,
@@ -46,16 +48,16 @@ pub struct Client {
     flows: u32,
     notices: Notices,
     to_program: Notices,
-    nap: Nap,
+    sleep_flag: SleepFlag,
     /// Notifications that the program may still send: one for each time that it took the flag.
     granted: u64,
-    ringer: Ringer,
-    bell: OwnedFd,
-    /// The program waits on this epoll descriptor, which polls the ringer's eventfd.
-    ear: OwnedFd,
+    notifier: Notifier,
+    doorbell: OwnedFd,
+    /// The program waits on this epoll descriptor, which polls the notifier's eventfd.
+    poll_fd: OwnedFd,
     ended: Word,
     /// References to pages that keep the kernel from moving them; set by `seal`.
-    held: Option<OwnedFd>,
+    pinned: Option<OwnedFd>,
 }
 
 /// The three descriptors that a program needs, in the order in which they are passed.
@@ -77,7 +79,7 @@ impl Handles<'_> {
     /// If a descriptor cannot be duplicated, and as [`Attachment::new`].
     pub fn attach(&self) -> Result<Attachment, SetupError> {
         let copy = |fd: BorrowedFd| {
-            rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(system("cannot copy a descriptor"))
+            rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(system("cannot duplicate a descriptor"))
         };
         Attachment::new(
             copy(self.memory)?,
@@ -87,44 +89,49 @@ impl Handles<'_> {
     }
 }
 
-impl Client {
+impl ProgramMemory {
     /// Creates a program's memory file, whose size is fixed, and its doorbells.
     ///
-    /// The program maps the file after this call. The driver must [`Client::seal`] the file before
-    /// it calls anything but [`Client::handles`], [`Client::bytes`] and drop. (A driver that trusts
-    /// its program can omit the seal.)
+    /// The program maps the file after this call. The driver must [`ProgramMemory::seal`] the file
+    /// before it calls anything but [`ProgramMemory::handles`], [`ProgramMemory::bytes`] and drop.
+    /// (A driver that trusts its program can omit the seal.)
     ///
     /// # Errors
     /// If a number of the budget is out of range, or a system call fails.
-    pub fn create(budget: Budget) -> Result<Client, SetupError> {
+    pub fn create(budget: Budget) -> Result<ProgramMemory, SetupError> {
         let file = MemoryFile::create(budget.file_bytes()?)?;
         let region = Arc::new(file.map()?);
         let eventfd = || {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-            rustix::event::eventfd(0, flags).map_err(system("cannot make a doorbell"))
+            rustix::event::eventfd(0, flags).map_err(system("cannot create a doorbell"))
         };
-        let (bell, out) = (eventfd()?, eventfd()?);
-        let ear = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(system("cannot make a doorbell's other end"))?;
+        let (doorbell, program_eventfd) = (eventfd()?, eventfd()?);
+        let poll_fd = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(system("cannot create the program's end of a doorbell"))?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&ear, &out, epoll::EventData::new_u64(0), edge)
-            .map_err(system("cannot watch a doorbell"))?;
+        epoll::add(
+            &poll_fd,
+            &program_eventfd,
+            epoll::EventData::new_u64(0),
+            edge,
+        )
+        .map_err(system("cannot poll a doorbell"))?;
         let header = Header::new(&region);
         header.write(&budget, file.bytes());
         let words = budget.flows.div_ceil(64) as usize;
-        Ok(Client {
+        Ok(ProgramMemory {
             gaps: Gaps::new(PAGE, file.bytes() - PAGE),
             slots: Pool::new(budget.flows, 1),
             flows: budget.flows,
             notices: header.to_driver(words),
             to_program: header.to_program(words),
-            nap: header.driver_sleeps(),
+            sleep_flag: header.driver_sleeps(),
             granted: 0,
-            ringer: Ringer::new(header.program_sleeps(), out),
-            bell,
-            ear,
+            notifier: Notifier::new(header.program_sleeps(), program_eventfd),
+            doorbell,
+            poll_fd,
             ended: header.ended(),
-            held: None,
+            pinned: None,
             file,
             region,
         })
@@ -134,15 +141,16 @@ impl Client {
     pub fn handles(&self) -> Handles<'_> {
         Handles {
             memory: self.file.fd(),
-            to_driver: self.bell.as_fd(),
-            to_program: self.ear.as_fd(),
+            to_driver: self.doorbell.as_fd(),
+            to_program: self.poll_fd.as_fd(),
         }
     }
 
     /// Becomes readable when the program sends a notification. Poll it level-triggered and clear it
-    /// by [`Client::hear`], or poll it edge-triggered and call [`Client::rang`] after each event.
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    /// by [`ProgramMemory::drain_doorbell`], or poll it edge-triggered and call
+    /// [`ProgramMemory::on_doorbell_edge`] after each event.
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
     }
 
     /// Seals the file after the program has mapped it, and allocates its first page. No process can
@@ -154,7 +162,7 @@ impl Client {
     pub fn seal(&mut self) -> Result<(), SetupError> {
         self.file.seal()?;
         self.region.populate(0, PAGE)?;
-        self.held = Some(self.region.hold()?);
+        self.pinned = Some(self.region.pin_pages()?);
         Ok(())
     }
 
@@ -162,19 +170,19 @@ impl Client {
     ///
     /// # Errors
     /// If the shape is invalid, no slot or no gap is free, or there is not enough memory.
-    pub fn open(&mut self, shape: Shape) -> Result<Flow, SetupError> {
+    pub fn open(&mut self, shape: Shape) -> Result<DriverRings, SetupError> {
         match self.reserve(shape)?.prepare() {
             Ok(prepared) => Ok(self.open_at(prepared)),
-            Err(Unprepared { place, why }) => {
-                self.vacate(place);
+            Err(Unprepared { location, why }) => {
+                self.vacate(location);
                 Err(why)
             }
         }
     }
 
-    /// The first part of [`Client::open`]: reserves a place for a flow without touching shared
-    /// memory. The caller continues with [`Reserved::prepare`], which any thread can call, and
-    /// [`Client::open_at`]; or with [`Client::vacate`].
+    /// The first part of [`ProgramMemory::open`]: reserves the location of a flow without touching
+    /// shared memory. The caller continues with [`Reserved::prepare`], which any thread can call,
+    /// and [`ProgramMemory::open_at`]; or with [`ProgramMemory::vacate`].
     ///
     /// # Errors
     /// If the shape is invalid, or no slot or no gap is free.
@@ -187,68 +195,71 @@ impl Client {
             self.slots.give(slot).expect("taken above");
             return Err(self.gaps.refusal(plan.bytes()));
         };
-        let place = Place {
+        let location = FlowLocation {
             // There are at most MAX_FLOWS slots.
             slot: slot as u32,
             offset,
             shape,
         };
         Ok(Reserved {
-            place,
+            location,
             bytes: plan.bytes(),
             region: self.region.clone(),
         })
     }
 
-    /// The last part of [`Client::open`].
+    /// The last part of [`ProgramMemory::open`].
     ///
     /// # Panics
-    /// If the place was reserved with another client.
-    pub fn open_at(&mut self, prepared: Prepared) -> Flow {
-        assert!(Arc::ptr_eq(&self.region, &prepared.region), "its own place");
-        Flow::open(&self.region, prepared.place, &self.to_program, 0)
+    /// If the location was reserved in another program's memory.
+    pub fn open_at(&mut self, prepared: Prepared) -> DriverRings {
+        assert!(
+            Arc::ptr_eq(&self.region, &prepared.region),
+            "a location of this memory file"
+        );
+        DriverRings::open(&self.region, prepared.location, &self.to_program, 0)
     }
 
-    /// Releases a reserved place that is not used. Another flow can get it.
-    pub fn vacate(&mut self, place: Place) {
-        let bytes = place.shape.plan().map_or(0, |plan| plan.bytes());
+    /// Releases a reserved location that is not used. Another flow can get it.
+    pub fn vacate(&mut self, location: FlowLocation) {
+        let bytes = location.shape.plan().map_or(0, |plan| plan.bytes());
         self.slots
-            .give(place.slot.into())
-            .expect("a reserved place has a slot");
-        self.gaps.give(place.offset, bytes);
+            .give(location.slot.into())
+            .expect("a reserved location has a slot");
+        self.gaps.give(location.offset, bytes);
     }
 
-    /// Closes a flow and fills its region with zeros. Another flow can get its place. The returned
-    /// balance counts the chunks that the driver still owned. Records of the flow are invalid after
-    /// this call.
-    pub fn close(&mut self, flow: Flow) -> Balance {
+    /// Closes a flow and fills its region with zeros. Another flow can get its location. The
+    /// returned balance counts the chunks that the driver still owned. Records of the flow are
+    /// invalid after this call.
+    pub fn close(&mut self, flow: DriverRings) -> Balance {
         let retired = self.retire(flow);
         let balance = retired.balance();
         self.reuse(retired.clear());
         balance
     }
 
-    /// The first part of [`Client::close`]; it takes constant time. The flow is closed. Its bytes
-    /// stay until [`Retired::clear`], which any thread can call.
-    pub fn retire(&mut self, flow: Flow) -> Retired {
-        let place = flow.place();
+    /// The first part of [`ProgramMemory::close`]; it takes constant time. The flow is closed. Its
+    /// bytes stay until [`Retired::clear`], which any thread can call.
+    pub fn retire(&mut self, flow: DriverRings) -> Retired {
+        let location = flow.location();
         let balance = flow.balance();
         flow.end();
         drop(flow);
         self.slots
-            .give(place.slot.into())
+            .give(location.slot.into())
             .expect("an open flow has a slot");
         Retired {
-            offset: place.offset,
-            bytes: place.shape.plan().map_or(0, |plan| plan.bytes()),
+            offset: location.offset,
+            bytes: location.shape.plan().map_or(0, |plan| plan.bytes()),
             balance,
             region: self.region.clone(),
         }
     }
 
-    /// The last part of [`Client::close`]: another flow can get the place.
+    /// The last part of [`ProgramMemory::close`]: another flow can get its location.
     pub fn reuse(&mut self, cleared: Cleared) {
-        // A region of another client's file is ignored.
+        // A region of another program's file is ignored.
         if Arc::ptr_eq(&self.region, &cleared.region) {
             self.gaps.give(cleared.offset, cleared.bytes);
         }
@@ -258,7 +269,7 @@ impl Client {
     /// moved index since the last call. A notice can be wrong: it only says where to look.
     pub fn take_notices(&self, mut each: impl FnMut(u32)) {
         self.notices.take(|slot| {
-            if self.slots.is_out(slot.into()) {
+            if self.slots.is_in_use(slot.into()) {
                 each(slot);
             }
         });
@@ -266,86 +277,89 @@ impl Client {
 
     /// The open flows whose notices are set. The notices stay set.
     pub fn noticed(&self) -> impl Iterator<Item = u32> {
-        let is_open = |slot: &u32| self.slots.is_out((*slot).into());
+        let is_open = |slot: &u32| self.slots.is_in_use((*slot).into());
         self.notices.iter().filter(is_open)
     }
 
     /// Notifies the program if it sleeps. Call it once per iteration of the event loop, after
-    /// [`Flow::publish`]. True if the program slept.
-    pub fn ring(&self) -> bool {
-        self.ringer.ring()
+    /// [`DriverRings::publish`]. True if the program slept.
+    pub fn notify(&self) -> bool {
+        self.notifier.notify()
     }
 
     /// A handle for notifying the program from another thread. A notification is a system call,
     /// which takes longer the more waiters the doorbell has.
-    pub fn ringer(&self) -> Ringer {
-        self.ringer.clone()
+    pub fn notifier(&self) -> Notifier {
+        self.notifier.clone()
     }
 
     /// Call this before sleeping. True: the driver may sleep, and the program will notify it.
     /// False: a notice is already set.
-    pub fn doze(&mut self) -> bool {
-        self.granted += u64::from(self.nap.begin());
+    pub fn prepare_sleep(&mut self) -> bool {
+        self.granted += u64::from(self.sleep_flag.set());
         let quiet = !self.notices.any();
         if !quiet {
-            self.wake();
+            self.end_sleep();
         }
         quiet
     }
 
     /// Clears the sleeping flag. Call this after sleeping, whatever the reason for waking.
-    pub fn wake(&mut self) {
+    pub fn end_sleep(&mut self) {
         // If the flag is still set, the program did not take it and has no permission to notify.
-        self.granted = self.granted.saturating_sub(self.nap.end().into());
+        self.granted = self.granted.saturating_sub(self.sleep_flag.clear().into());
     }
 
     /// Resets the doorbell and clears the sleeping flag. Returns the number of notifications since
     /// the last call.
-    pub fn hear(&mut self) -> Heard {
-        self.wake();
-        let mut count = [0; 8];
+    pub fn drain_doorbell(&mut self) -> Notifications {
+        self.end_sleep();
+        let mut bytes = [0; 8];
         let read = rustix::io::preadv2(
-            &self.bell,
-            &mut [std::io::IoSliceMut::new(&mut count)],
+            &self.doorbell,
+            &mut [std::io::IoSliceMut::new(&mut bytes)],
             u64::MAX,
             ReadWriteFlags::NOWAIT,
         );
-        let rings = match read {
-            Ok(8) => u64::from_ne_bytes(count),
+        let count = match read {
+            Ok(8) => u64::from_ne_bytes(bytes),
             _ => 0,
         };
-        let unasked = rings.saturating_sub(self.granted);
-        self.granted = self.granted.saturating_sub(rings);
-        Heard { rings, unasked }
+        let without_flag = count.saturating_sub(self.granted);
+        self.granted = self.granted.saturating_sub(count);
+        Notifications {
+            count,
+            without_flag,
+        }
     }
 
     /// Clears the sleeping flag after an edge-triggered event of the doorbell, which stays full.
     /// True if the program sent the notification without taking the flag.
-    pub fn rang(&mut self) -> bool {
-        self.wake();
-        let unasked = self.granted == 0;
+    pub fn on_doorbell_edge(&mut self) -> bool {
+        self.end_sleep();
+        let without_flag = self.granted == 0;
         self.granted = self.granted.saturating_sub(1);
-        unasked
+        without_flag
     }
 
     /// Disconnects the program: writes the number of the broken rule to shared memory and wakes the
-    /// program. The caller must then drop the client and its flows.
-    pub fn expel(&self, breach: &Breach) {
-        self.condemn(breach);
-        self.ringer.strike();
+    /// program. The caller must then drop the `ProgramMemory` and its flows.
+    pub fn disconnect(&self, violation: &ProtocolViolation) {
+        self.mark_disconnected(violation);
+        self.notifier.signal();
     }
 
-    /// As [`Client::expel`], but without waking the program. The caller must call
-    /// [`Ringer::strike`] on [`Client::ringer`] whether the flag is set or not, because the program
-    /// can corrupt the flag.
-    pub fn condemn(&self, breach: &Breach) {
-        self.ended.store(breach.must(), Ordering::Release);
+    /// As [`ProgramMemory::disconnect`], but without waking the program. The caller must call
+    /// [`Notifier::signal`] on [`ProgramMemory::notifier`] whether the flag is set or not, because
+    /// the program can corrupt the flag.
+    pub fn mark_disconnected(&self, violation: &ProtocolViolation) {
+        self.ended.store(violation.rule_number(), Ordering::Release);
         for slot in 0..self.flows {
-            if self.slots.is_out(slot.into()) {
+            if self.slots.is_in_use(slot.into()) {
                 self.to_program.raise(slot);
             }
         }
-        self.ringer.claim();
+        self.notifier.take_flag();
     }
 
     /// Bytes of the memory file.
@@ -354,31 +368,32 @@ impl Client {
     }
 }
 
-/// A place that is reserved for a flow. Its pages may not be allocated yet.
+/// A location that is reserved for a flow. Its pages may not be allocated yet.
 pub struct Reserved {
-    place: Place,
+    location: FlowLocation,
     bytes: u64,
     region: Arc<Region>,
 }
 
-/// A reserved place whose pages are allocated.
+/// A reserved location whose pages are allocated.
 pub struct Prepared {
-    place: Place,
+    location: FlowLocation,
     region: Arc<Region>,
 }
 
-/// A reserved place whose pages could not be allocated. The caller must [`Client::vacate`] it.
+/// A reserved location whose pages could not be allocated. The caller must
+/// [`ProgramMemory::vacate`] it.
 pub struct Unprepared {
-    /// The place.
-    pub place: Place,
+    /// The location.
+    pub location: FlowLocation,
     /// The reason.
     pub why: SetupError,
 }
 
 impl Prepared {
-    /// The place of the flow.
-    pub fn place(&self) -> Place {
-        self.place
+    /// The location of the flow.
+    pub fn location(&self) -> FlowLocation {
+        self.location
     }
 }
 
@@ -390,13 +405,13 @@ impl Reserved {
     /// If there is not enough memory.
     pub fn prepare(self) -> Result<Prepared, Unprepared> {
         let Reserved {
-            place,
+            location,
             bytes,
             region,
         } = self;
-        match region.populate(place.offset, bytes) {
-            Ok(()) => Ok(Prepared { place, region }),
-            Err(why) => Err(Unprepared { place, why }),
+        match region.populate(location.offset, bytes) {
+            Ok(()) => Ok(Prepared { location, region }),
+            Err(why) => Err(Unprepared { location, why }),
         }
     }
 }
@@ -423,7 +438,7 @@ impl Retired {
     }
 
     /// Fills the region with zeros. The pages stay allocated, because the seals forbid removing
-    /// them from the file (see [`Client::seal`]).
+    /// them from the file (see [`ProgramMemory::seal`]).
     pub fn clear(self) -> Cleared {
         self.region.clear(self.offset, self.bytes);
         Cleared {
@@ -469,14 +484,14 @@ impl<'a> Header<'a> {
         self.word(offset_of!(FileHeader, ended))
     }
 
-    pub(crate) fn driver_sleeps(&self) -> Nap {
-        Nap {
+    pub(crate) fn driver_sleeps(&self) -> SleepFlag {
+        SleepFlag {
             flag: self.word(offset_of!(FileHeader, driver_sleeps)),
         }
     }
 
-    pub(crate) fn program_sleeps(&self) -> Nap {
-        Nap {
+    pub(crate) fn program_sleeps(&self) -> SleepFlag {
+        SleepFlag {
             flag: self.word(offset_of!(FileHeader, program_sleeps)),
         }
     }
@@ -491,7 +506,7 @@ impl<'a> Header<'a> {
 
     fn notices(&self, at: usize, words: usize) -> Notices {
         Notices {
-            words: Words::new(self.region, field(at), words.min(WORDS)),
+            words: Words::new(self.region, field(at), words.min(NOTICE_WORDS)),
         }
     }
 

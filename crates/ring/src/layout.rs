@@ -15,7 +15,7 @@
 use std::fmt;
 use std::mem::{offset_of, size_of};
 
-use crate::record::{Head, Slot};
+use crate::record::{Head, RawPair};
 
 /// The resources that one program may use. The driver or the driver's caller sets them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl Plan {
 
 /// The location of a flow in its program's memory file. A program needs it to use the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FlowLocation {
     /// Number of the flow and index of its notice bit.
     pub slot: u32,
     /// Offset of its region in bytes from the start of the file; a multiple of [`PAGE`].
@@ -185,7 +185,7 @@ pub enum ShapeError {
         most: u64,
     },
     /// The value must be a power of two.
-    #[error("{what}: {value} is no power of two")]
+    #[error("{what}: {value} is not a power of two")]
     NoPowerOfTwo {
         /// Which number.
         what: &'static str,
@@ -201,7 +201,7 @@ pub enum SetupError {
     #[error(transparent)]
     Shape(#[from] ShapeError),
     /// The program has as many open flows as its budget allows.
-    #[error("all {0} flows of the program are open")]
+    #[error("all {0} flows of the program are open: close one first")]
     NoSlot(u32),
     /// No gap in the memory file is large enough for the region.
     #[error(
@@ -237,7 +237,7 @@ pub enum SetupError {
     },
     /// The file from the driver is not a memory file of a version that this program supports.
     #[error("not a memory file of version {VERSION}: {what} is {seen:#x}, not {wanted:#x}")]
-    NotOurs {
+    NotMemoryFile {
         /// Which field differs.
         what: &'static str,
         /// The value of the field.
@@ -246,7 +246,7 @@ pub enum SetupError {
         wanted: u64,
     },
     /// Another open flow of this program uses the region or a part of it.
-    #[error("the region at {offset} is another flow's, which is still in use")]
+    #[error("the region at {offset} is in use by another open flow")]
     InUse {
         /// Offset of the region.
         offset: u64,
@@ -288,9 +288,9 @@ pub(crate) struct FileHeader {
     _line2: [u32; 15],
     _room: [u64; 40],
     /// One bit for each flow in which the program moved an index.
-    pub to_driver: [u64; WORDS],
+    pub to_driver: [u64; NOTICE_WORDS],
     /// One bit for each flow in which the driver moved an index.
-    pub to_program: [u64; WORDS],
+    pub to_program: [u64; NOTICE_WORDS],
 }
 
 /// The header of a flow's region.
@@ -310,20 +310,20 @@ pub(crate) struct FlowHeader {
     /// them.
     pub lost: [u64; 8],
     // The program writes the next four lines.
-    pub submit_producer: Line,
-    pub reclaim_consumer: Line,
-    pub prime_producer: Line,
-    pub deliver_consumer: Line,
+    pub submit_producer: IndexLine,
+    pub reclaim_consumer: IndexLine,
+    pub prime_producer: IndexLine,
+    pub deliver_consumer: IndexLine,
     // The driver writes the next four lines.
-    pub submit_consumer: Line,
-    pub reclaim_producer: Line,
-    pub prime_consumer: Line,
-    pub deliver_producer: Line,
+    pub submit_consumer: IndexLine,
+    pub reclaim_producer: IndexLine,
+    pub prime_consumer: IndexLine,
+    pub deliver_producer: IndexLine,
 }
 
 /// An index on its own cache line.
 #[repr(C)]
-pub(crate) struct Line {
+pub(crate) struct IndexLine {
     pub index: u32,
     _rest: [u32; 15],
 }
@@ -339,13 +339,13 @@ pub const MAX_BYTES: u64 = 1 << 36;
 /// Largest number of entries of a ring.
 pub const MAX_ENTRIES: u64 = 32_768;
 /// Bytes of an entry of a ring.
-pub const ENTRY: u64 = size_of::<Slot>() as u64;
+pub const ENTRY: u64 = size_of::<RawPair>() as u64;
 /// "netnring" in the byte order of x86.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"netnring");
 /// Version of the layout and of the rules in `docs/reference/ring.md`.
 pub const VERSION: u32 = 1;
 /// Words of notice bits in each direction.
-pub(crate) const WORDS: usize = MAX_FLOWS as usize / 64;
+pub(crate) const NOTICE_WORDS: usize = MAX_FLOWS as usize / 64;
 /// Bytes of a flow's header. The first ring follows it.
 pub(crate) const FLOW_HEADER: u64 = size_of::<FlowHeader>() as u64;
 
@@ -411,16 +411,16 @@ const _: () = {
     assert!(offset_of!(FlowHeader, reclaim_producer) == 0x1c0);
     assert!(offset_of!(FlowHeader, prime_consumer) == 0x200);
     assert!(offset_of!(FlowHeader, deliver_producer) == 0x240);
-    assert!(offset_of!(Line, index) == 0);
+    assert!(offset_of!(IndexLine, index) == 0);
 
-    assert!(size_of::<Slot>() == 16);
+    assert!(size_of::<RawPair>() == 16);
     assert!(size_of::<Head>() == 16);
     assert!(offset_of!(Head, count) == 0);
     assert!(offset_of!(Head, note) == 4);
     assert!(offset_of!(Head, stamp) == 8);
-    assert!(offset_of!(Slot, base) == 0);
-    assert!(offset_of!(Slot, length) == 8);
-    assert!(offset_of!(Slot, reserved) == 12);
+    assert!(offset_of!(RawPair, base) == 0);
+    assert!(offset_of!(RawPair, length) == 8);
+    assert!(offset_of!(RawPair, reserved) == 12);
 };
 
 #[cfg(all(test, not(loom)))]

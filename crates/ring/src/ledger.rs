@@ -30,7 +30,7 @@ pub(crate) struct Owned {
 
 impl Owned {
     /// An empty set; chunk numbers are below `total`.
-    pub(crate) fn none_of(total: u32) -> Owned {
+    pub(crate) fn empty(total: u32) -> Owned {
         Owned {
             first: 0,
             more: vec![0; (total as usize).div_ceil(64).saturating_sub(1)].into_boxed_slice(),
@@ -42,7 +42,7 @@ impl Owned {
     /// Adds a chunk. Returns false if the set already contains it.
     #[inline]
     pub(crate) fn claim(&mut self, chunk: u32) -> bool {
-        let (word, bit) = self.place(chunk);
+        let (word, bit) = self.word_and_bit(chunk);
         if *word & bit != 0 {
             return false;
         }
@@ -54,7 +54,7 @@ impl Owned {
     /// Removes a chunk. Returns false if the set does not contain it.
     #[inline]
     pub(crate) fn release(&mut self, chunk: u32) -> bool {
-        let (word, bit) = self.place(chunk);
+        let (word, bit) = self.word_and_bit(chunk);
         if *word & bit == 0 {
             return false;
         }
@@ -92,7 +92,7 @@ impl Owned {
     }
 
     #[inline]
-    fn place(&mut self, chunk: u32) -> (&mut u64, u64) {
+    fn word_and_bit(&mut self, chunk: u32) -> (&mut u64, u64) {
         assert!(chunk < self.total, "chunk {chunk} of {}", self.total);
         let word = match chunk / 64 {
             0 => &mut self.first,
@@ -107,7 +107,7 @@ impl Owned {
 #[derive(Clone, Debug)]
 pub struct Pool {
     free: Vec<u32>,
-    out: Owned,
+    in_use: Owned,
     frame_bytes: u32,
 }
 
@@ -120,7 +120,7 @@ impl Pool {
         assert!(frame_bytes > 0, "a frame of no bytes");
         Pool {
             free: (0..frames).rev().collect(),
-            out: Owned::none_of(frames),
+            in_use: Owned::empty(frames),
             frame_bytes,
         }
     }
@@ -139,36 +139,36 @@ impl Pool {
     /// If the address is in no frame or the frame is not handed out. The pool does not change then.
     #[inline]
     pub fn give(&mut self, address: u64) -> Result<(), PoolError> {
-        let total = self.out.total;
+        let total = self.in_use.total;
         let frame = address / u64::from(self.frame_bytes);
         let Some(frame) = u32::try_from(frame).ok().filter(|frame| *frame < total) else {
             let bytes = u64::from(total) * u64::from(self.frame_bytes);
-            return Err(PoolError::Foreign { address, bytes });
+            return Err(PoolError::OutsidePool { address, bytes });
         };
         match self.give_number(frame) {
             true => Ok(()),
-            false => Err(PoolError::NotOut { address }),
+            false => Err(PoolError::NotInUse { address }),
         }
     }
 
     /// True if the frame that contains `address` is handed out.
-    pub fn is_out(&self, address: u64) -> bool {
+    pub fn is_in_use(&self, address: u64) -> bool {
         let frame = address / u64::from(self.frame_bytes);
-        u32::try_from(frame).is_ok_and(|frame| self.is_out_number(frame))
+        u32::try_from(frame).is_ok_and(|frame| self.is_number_in_use(frame))
     }
 
     /// Takes a free frame and returns its number.
     #[inline]
     pub(crate) fn take_number(&mut self) -> Option<u32> {
         let frame = self.free.pop()?;
-        self.out.claim(frame);
+        self.in_use.claim(frame);
         Some(frame)
     }
 
     /// Gives a frame back by its number. Returns false if it does not exist or is not handed out.
     #[inline]
     pub(crate) fn give_number(&mut self, frame: u32) -> bool {
-        let was = self.is_out_number(frame) && self.out.release(frame);
+        let was = self.is_number_in_use(frame) && self.in_use.release(frame);
         if was {
             self.free.push(frame);
         }
@@ -177,8 +177,8 @@ impl Pool {
 
     /// True if the frame with this number is handed out.
     #[inline]
-    pub(crate) fn is_out_number(&self, frame: u32) -> bool {
-        frame < self.out.total && self.out.has(frame)
+    pub(crate) fn is_number_in_use(&self, frame: u32) -> bool {
+        frame < self.in_use.total && self.in_use.has(frame)
     }
 
     /// Bytes of one frame.
@@ -188,7 +188,7 @@ impl Pool {
 
     /// The number of frames that are handed out, and of those that are free.
     pub fn balance(&self) -> Balance {
-        self.out.balance()
+        self.in_use.balance()
     }
 
     /// Checks that in_use + free = total, and that no frame is both.
@@ -196,11 +196,11 @@ impl Pool {
     /// # Panics
     /// If one of the two does not hold.
     pub fn invariants(&self) {
-        self.out.invariants();
-        assert_eq!(self.free.len(), self.out.balance().free as usize);
+        self.in_use.invariants();
+        assert_eq!(self.free.len(), self.in_use.balance().free as usize);
         assert!(
-            self.free.iter().all(|frame| !self.out.has(*frame)),
-            "a frame is free and out"
+            self.free.iter().all(|frame| !self.in_use.has(*frame)),
+            "a frame is both free and in use"
         );
     }
 }
@@ -209,16 +209,16 @@ impl Pool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// The address is in no frame.
-    #[error("address {address:#x} is in no frame: they have {bytes} bytes together")]
-    Foreign {
+    #[error("address {address:#x} is outside the pool of {bytes} bytes")]
+    OutsidePool {
         /// The address.
         address: u64,
         /// Bytes of all frames.
         bytes: u64,
     },
     /// The frame is already free.
-    #[error("the frame at address {address:#x} is not out")]
-    NotOut {
+    #[error("the frame at address {address:#x} is already free")]
+    NotInUse {
         /// The address.
         address: u64,
     },

@@ -20,8 +20,8 @@
 //! back-pressure to its own flow only, and no flow waits for a buffer of another flow.
 //!
 //! `docs/reference/ring.md` specifies every byte, with numbered rules for both sides. A program in
-//! another language needs no other document. [`Breach`] is a protocol violation; it holds the rule
-//! that was broken.
+//! another language needs no other document. A [`ProtocolViolation`] holds the rule that was
+//! broken.
 //!
 //! # Trust
 //! The driver treats the program's side as hostile. The `driver` module reads each shared field
@@ -32,11 +32,11 @@
 //! | module | contents |
 //! |---|---|
 //! | [`layout`] | offsets in the memory file; the shape of a flow and its validation |
-//! | [`breach`] | the numbered rules whose violation a side can detect |
+//! | [`violation`] | the numbered rules whose violation a side can detect |
 //! | [`record`] | I/O records, in shared memory and validated |
 //! | `cursor` | the producer end and the consumer end of a ring |
 //! | [`ledger`] | ownership of buffers; frame pools |
-//! | [`bell`] | sleeping flags, notices and doorbells |
+//! | [`doorbell`] | sleeping flags, notices and doorbells |
 //! | `words` | atomics in shared memory, which loom can replace |
 //! | `region` | memory files and their mappings |
 //! | `driver`, `program` | the two sides |
@@ -45,9 +45,8 @@
 // notices.
 #![cfg_attr(loom, allow(dead_code))]
 
-pub mod bell;
-pub mod breach;
 mod cursor;
+pub mod doorbell;
 #[cfg(not(loom))]
 pub mod driver;
 pub mod layout;
@@ -64,14 +63,15 @@ mod region;
     not(test),
     allow(dead_code, reason = "the targets of fuzz/ use a part of it")
 )]
-mod story;
+mod scenario;
+pub mod violation;
 mod words;
 
-pub use breach::{Breach, Rule};
-pub use layout::{Budget, Place, Ring, SetupError, Shape, ShapeError};
+pub use layout::{Budget, FlowLocation, Ring, SetupError, Shape, ShapeError};
 pub use ledger::{Balance, Pool, PoolError};
 pub use record::{Pair, Record, Status};
+pub use violation::{ProtocolViolation, Rule};
 
 /// The fuzz target `ring` of `fuzz/` calls this module.
 #[cfg(fuzzing)]
-pub use story::hostile;
+pub use scenario::hostile;

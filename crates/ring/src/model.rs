@@ -9,11 +9,11 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Notify};
 use loom::thread;
 
-use crate::bell::{Nap, Notices};
-use crate::cursor::{Consumer, Ends, Popped, Producer};
+use crate::cursor::{Consumer, Popped, Producer, SharedRing};
+use crate::doorbell::{Notices, SleepFlag};
 use crate::layout::{Ring, Shape};
-use crate::record::{From, Judge, Pair};
-use crate::words::{Slots, Word, Words};
+use crate::record::{Pair, Validator, Writer};
+use crate::words::{Entries, Word, Words};
 
 const SHAPE: Shape = Shape {
     chunk_bytes: 64,
@@ -23,15 +23,18 @@ const SHAPE: Shape = Shape {
 };
 
 fn ring(at: u32) -> (Producer, Consumer) {
-    let (producer, consumer, slots) = (Word::model(at), Word::model(at), Slots::model(4));
-    let ends = || Ends {
+    let (producer, consumer, entries) = (Word::model(at), Word::model(at), Entries::model(4));
+    let shared = || SharedRing {
         ring: Ring::Submit,
         producer: producer.clone(),
         consumer: consumer.clone(),
-        slots: slots.clone(),
+        entries: entries.clone(),
     };
-    let judge = Judge::new(&SHAPE, From::Driver);
-    (Producer::new(ends(), at), Consumer::new(ends(), judge, at))
+    let validator = Validator::new(&SHAPE, Writer::Driver);
+    (
+        Producer::new(shared(), at),
+        Consumer::new(shared(), validator, at),
+    )
 }
 
 fn pair(number: u32) -> Pair {
@@ -43,29 +46,29 @@ fn pair(number: u32) -> Pair {
 
 /// Takes a record, if there is one, and checks that it is whole and the next in order.
 fn check(consumer: &mut Consumer, next: u32) -> bool {
-    match consumer.pop(|_| Ok(true)).expect("nobody breaks a rule") {
+    match consumer.pop(|_| Ok(true)).expect("no violation") {
         Popped::Record(record) => {
             assert_eq!(record.pairs(), [pair(next)]);
             assert_eq!((record.note, record.stamp), (next, u64::from(next)));
             true
         }
         Popped::Empty => false,
-        Popped::Left => unreachable!(),
+        Popped::Rejected => unreachable!(),
     }
 }
 
 #[test]
-fn records_come_whole_and_in_order() {
+fn records_arrive_whole_and_in_order() {
     loom::model(|| {
         let (mut producer, mut consumer) = ring(u32::MAX - 1);
         let records = 3;
         let sender = thread::spawn(move || {
             for number in 0..records {
-                while !producer.has_room(2).expect("nobody breaks a rule") {
+                while !producer.has_room(2).expect("no violation") {
                     thread::yield_now();
                 }
                 producer.push(number, number.into(), &[pair(number)]);
-                producer.show();
+                producer.publish();
             }
         });
         let mut next = 0;
@@ -74,50 +77,50 @@ fn records_come_whole_and_in_order() {
                 true => next += 1,
                 false => thread::yield_now(),
             }
-            consumer.show();
+            consumer.publish();
         }
-        sender.join().expect("the sender");
+        sender.join().expect("the sender does not panic");
     });
 }
 
 #[test]
-fn two_at_once_and_one_view() {
+fn two_records_published_at_once_arrive_whole_and_in_order() {
     loom::model(|| {
         let (mut producer, mut consumer) = ring(u32::MAX - 2);
         let sender = thread::spawn(move || {
             producer.push(0, 0, &[pair(0)]);
             producer.push(1, 1, &[pair(1)]);
-            producer.show();
-            while !producer.has_room(4).expect("nobody breaks a rule") {
+            producer.publish();
+            while !producer.has_room(4).expect("no violation") {
                 thread::yield_now();
             }
             producer.push(2, 2, &[pair(2)]);
-            producer.show();
+            producer.publish();
         });
         let mut next = 0;
         while next < 3 {
             match check(&mut consumer, next) {
                 true => next += 1,
                 false => {
-                    consumer.show();
+                    consumer.publish();
                     thread::yield_now();
                 }
             }
         }
-        sender.join().expect("the sender");
+        sender.join().expect("the sender does not panic");
     });
 }
 
 /// What the two sides share besides a ring.
-struct Bells {
-    nap: Nap,
+struct SleepState {
+    sleep_flag: SleepFlag,
     notices: Notices,
     doorbell: Notify,
 }
 
-fn bells() -> Arc<Bells> {
-    Arc::new(Bells {
-        nap: Nap {
+fn sleep_state() -> Arc<SleepState> {
+    Arc::new(SleepState {
+        sleep_flag: SleepFlag {
             flag: Word::model(0),
         },
         notices: Notices {
@@ -127,24 +130,24 @@ fn bells() -> Arc<Bells> {
     })
 }
 
-impl Bells {
-    fn published(&self, slot: u32) {
+impl SleepState {
+    fn notify(&self, slot: u32) {
         self.notices.raise(slot);
-        if self.nap.must_ring() {
+        if self.sleep_flag.take() {
             self.doorbell.notify();
         }
     }
 
     /// Sleeps until there are notices, and takes them. A lost wake-up would be a deadlock, which
     /// loom reports.
-    fn slept(&self) -> u64 {
+    fn sleep(&self) -> u64 {
         let mut slots = 0;
         while slots == 0 {
-            self.nap.begin();
+            self.sleep_flag.set();
             if !self.notices.any() {
                 self.doorbell.wait();
             }
-            self.nap.end();
+            self.sleep_flag.clear();
             self.notices.take(|slot| slots |= 1 << slot);
         }
         slots
@@ -154,24 +157,24 @@ impl Bells {
 #[test]
 fn no_wake_up_is_lost() {
     loom::model(|| {
-        let bells = bells();
+        let state = sleep_state();
         let (mut producer, mut consumer) = ring(0);
-        let theirs = bells.clone();
+        let sender_state = state.clone();
         let sender = thread::spawn(move || {
             for number in 0..2 {
                 producer.push(number, number.into(), &[pair(number)]);
-                producer.show();
-                theirs.published(5);
+                producer.publish();
+                sender_state.notify(5);
             }
         });
         let mut next = 0;
         while next < 2 {
-            assert_eq!(bells.slept(), 1 << 5);
+            assert_eq!(state.sleep(), 1 << 5);
             while check(&mut consumer, next) {
                 next += 1;
             }
         }
-        sender.join().expect("the sender");
+        sender.join().expect("the sender does not panic");
     });
 }
 
@@ -179,25 +182,25 @@ fn no_wake_up_is_lost() {
 /// have too many interleavings to try all of them, so loom tries those with at most two
 /// preemptions.
 #[test]
-fn nor_with_two_who_ring() {
+fn no_wake_up_is_lost_between_two_notifying_threads() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(|| {
-        let bells = bells();
+        let state = sleep_state();
         let done = [
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicBool::new(false)),
         ];
         let threads = [0, 1].map(|slot| {
-            let (bells, done) = (bells.clone(), done[slot as usize].clone());
+            let (state, done) = (state.clone(), done[slot as usize].clone());
             thread::spawn(move || {
                 done.store(true, Ordering::Relaxed);
-                bells.published(slot);
+                state.notify(slot);
             })
         });
         let mut seen = 0;
         while seen != 3 {
-            let slots = bells.slept();
+            let slots = state.sleep();
             for slot in [0, 1] {
                 if slots & 1 << slot != 0 {
                     // A thread whose flow is noticed has stored its data before.
@@ -207,7 +210,7 @@ fn nor_with_two_who_ring() {
             seen |= slots;
         }
         for thread in threads {
-            thread.join().expect("who rings");
+            thread.join().expect("no thread panics");
         }
     });
 }

@@ -1,10 +1,10 @@
 //! The program's side of the rings. An [`Attachment`] maps the memory file that the driver passed.
-//! A [`Flow`] hands records of chosen buffers to the driver and takes back what the driver returns.
-//! A call fails with [`Fault`] when the driver closed the flow or broke a rule of
+//! A [`ProgramRings`] hands records of chosen buffers to the driver and takes back what the driver
+//! returns. A call fails with [`FlowError`] when the driver closed the flow or broke a rule of
 //! `docs/reference/ring.md`.
 //!
 //! ```text
-//!            chunk()                submit / prime                       publish + ring
+//!            chunk()                submit / prime                       publish + notify
 //!   free ──────────────▶ held ───────────────────────▶ given to the driver ───▶ …
 //!    ▲                  │    ▲                                                  │
 //!    └───── free() ─────┘    └──────────── reclaim / receive ───────────────────┘
@@ -12,11 +12,11 @@
 //! A [`Chunk`] is a number. The flow's ledger stores the state of each chunk, and every call checks
 //! it. So a program can borrow the bytes of a chunk only while the chunk is held, it cannot send a
 //! chunk twice, and the driver can return only chunks that it was given. Calls change only private
-//! memory until [`Flow::publish`]. So the driver loads the indices once for many records, and the
-//! program sends at most one notification ([`Attachment::ring`]).
+//! memory until [`ProgramRings::publish`]. So the driver loads the indices once for many records,
+//! and the program sends at most one notification ([`Attachment::notify`]).
 //!
 //! The memory of a closed flow reads as zeros, which violate the rules. So after a violation the
-//! flow reads its label, and returns [`Fault::Closed`] if the driver closed it.
+//! flow reads `open` of its header, and returns [`FlowError::Closed`] if the driver closed it.
 
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,14 +26,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use crate::bell::{Nap, Notices, Ringer};
-use crate::breach::{Breach, Rule};
-use crate::cursor::{Consumer, Ends, Popped, Producer};
+use crate::cursor::{Consumer, Popped, Producer, SharedRing};
+use crate::doorbell::{Notices, Notifier, SleepFlag};
 use crate::driver::{Header, Loss};
-use crate::layout::{ALIGN, FlowHeader, MAGIC, MAX_FLOWS, PAGE, Place, Ring, SetupError, VERSION};
+use crate::layout::{
+    ALIGN, FlowHeader, FlowLocation, MAGIC, MAX_FLOWS, PAGE, Ring, SetupError, VERSION,
+};
 use crate::ledger::{Balance, Owned, Pool};
-use crate::record::{From, GOES_ON, Judge, MAX_PAIRS, Pair, Record};
+use crate::record::{CONTINUES_MESSAGE, MAX_PAIRS, Pair, Record, Validator, Writer};
 use crate::region::{MemoryFile, Region};
+use crate::violation::{ProtocolViolation, Rule};
 use crate::words::{Ordering, Word, Words};
 
 /// The program's mapping of its memory file, and its doorbells. Only one thread may wait at a time.
@@ -42,15 +44,15 @@ pub struct Attachment {
     region: Arc<Region>,
     notices: Notices,
     to_driver: Notices,
-    nap: Nap,
-    ringer: Ringer,
-    ear: OwnedFd,
+    sleep_flag: SleepFlag,
+    notifier: Notifier,
+    poll_fd: OwnedFd,
     ended: Word,
-    taken: Taken,
+    used: UsedRegions,
 }
 
 /// The start and the end of the regions that flows use. No two of them overlap.
-type Taken = Arc<Mutex<Vec<(u64, u64)>>>;
+type UsedRegions = Arc<Mutex<Vec<(u64, u64)>>>;
 
 impl Attachment {
     /// Takes the three descriptors that the driver passed: the memory file, the doorbell to the
@@ -64,23 +66,23 @@ impl Attachment {
         to_program: OwnedFd,
     ) -> Result<Attachment, SetupError> {
         let file = MemoryFile::receive(memory)?;
-        not_less("its bytes", file.bytes(), PAGE)?;
+        check_at_least("its length", file.bytes(), PAGE)?;
         let region = Arc::new(file.map()?);
         let header = Header::new(&region);
         let (magic, version, bytes, flows) = header.read();
-        same("magic", magic, MAGIC)?;
-        same("version", version.into(), VERSION.into())?;
-        same("its bytes by its header", bytes, file.bytes())?;
+        check_equal("magic", magic, MAGIC)?;
+        check_equal("version", version.into(), VERSION.into())?;
+        check_equal("the length in its header", bytes, file.bytes())?;
         let flows = flows.clamp(1, MAX_FLOWS);
         let words = flows.div_ceil(64) as usize;
         Ok(Attachment {
             notices: header.to_program(words),
             to_driver: header.to_driver(words),
-            nap: header.program_sleeps(),
-            ringer: Ringer::new(header.driver_sleeps(), to_driver),
-            ear: to_program,
+            sleep_flag: header.program_sleeps(),
+            notifier: Notifier::new(header.driver_sleeps(), to_driver),
+            poll_fd: to_program,
             ended: header.ended(),
-            taken: Taken::default(),
+            used: UsedRegions::default(),
             region,
         })
     }
@@ -90,10 +92,10 @@ impl Attachment {
     /// # Errors
     /// If the shape is invalid, the region is not inside the memory file, another flow uses the
     /// region, or the slot does not exist.
-    pub fn flow(&self, place: Place) -> Result<Flow, SetupError> {
-        let wanted = place.shape.plan()?.bytes();
-        let end = place.offset.checked_add(wanted);
-        let (total, offset) = (self.region.bytes(), place.offset);
+    pub fn flow(&self, location: FlowLocation) -> Result<ProgramRings, SetupError> {
+        let wanted = location.shape.plan()?.bytes();
+        let end = location.offset.checked_add(wanted);
+        let (total, offset) = (self.region.bytes(), location.offset);
         if offset < PAGE || offset % PAGE != 0 || end.is_none_or(|end| end > total) {
             return Err(SetupError::Outside {
                 offset,
@@ -101,34 +103,35 @@ impl Attachment {
                 total,
             });
         }
-        if place.slot as usize / 64 >= self.to_driver.words.len() {
+        if location.slot as usize / 64 >= self.to_driver.words.len() {
             return Err(SetupError::NoSlot(64 * self.to_driver.words.len() as u32));
         }
-        let hold = Hold::take(&self.taken, offset, offset + wanted)?;
-        Ok(Flow::new(
+        let reservation = Reservation::take(&self.used, offset, offset + wanted)?;
+        Ok(ProgramRings::new(
             &self.region,
-            place,
+            location,
             &self.to_driver,
             0,
-            Some(hold),
+            Some(reservation),
         ))
     }
 
-    /// Notifies the driver if it sleeps. Call it after [`Flow::publish`]. True if the driver slept.
-    pub fn ring(&self) -> bool {
-        self.ringer.ring()
+    /// Notifies the driver if it sleeps. Call it after [`ProgramRings::publish`]. True if the
+    /// driver slept.
+    pub fn notify(&self) -> bool {
+        self.notifier.notify()
     }
 
     /// A handle for notifying the driver from another thread.
-    pub fn ringer(&self) -> Ringer {
-        self.ringer.clone()
+    pub fn notifier(&self) -> Notifier {
+        self.notifier.clone()
     }
 
     /// Becomes readable when the driver sends a notification. An event loop that also waits for
-    /// other descriptors calls [`Attachment::doze`] before it waits and [`Attachment::wake`]
-    /// afterwards.
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.ear.as_fd()
+    /// other descriptors calls [`Attachment::prepare_sleep`] before it waits and
+    /// [`Attachment::end_sleep`] afterwards.
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
+        self.poll_fd.as_fd()
     }
 
     /// Clears the notices and calls `each` once for every flow in which the driver moved an index
@@ -139,21 +142,21 @@ impl Attachment {
 
     /// Call this before sleeping. True: the program may sleep, and the driver will notify it.
     /// False: a notice is already set.
-    pub fn doze(&self) -> bool {
-        self.nap.begin();
+    pub fn prepare_sleep(&self) -> bool {
+        self.sleep_flag.set();
         let quiet = !self.notices.any();
         if !quiet {
-            self.nap.end();
+            self.sleep_flag.clear();
         }
         quiet
     }
 
     /// Clears the sleeping flag and consumes the notification, if there is one. Call this after
     /// sleeping.
-    pub fn wake(&self) {
-        self.nap.end();
+    pub fn end_sleep(&self) {
+        self.sleep_flag.clear();
         // The wait fails only if no notification is there, which is no error.
-        let _ = self.take_ring(Some(Duration::ZERO));
+        let _ = self.take_notification(Some(Duration::ZERO));
     }
 
     /// Waits until a notice is set (true) or the timeout expires (false). The call spins for some
@@ -163,16 +166,16 @@ impl Attachment {
     /// If waiting for the doorbell fails.
     pub fn wait(&self, timeout: Option<Duration>) -> std::io::Result<bool> {
         let begin = Instant::now();
-        if self.look() {
+        if self.spin() {
             return Ok(true);
         }
         loop {
-            if !self.doze() {
+            if !self.prepare_sleep() {
                 return Ok(true);
             }
             let left = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
-            let waited = self.take_ring(left);
-            self.nap.end();
+            let waited = self.take_notification(left);
+            self.sleep_flag.clear();
             match waited {
                 Err(Errno::INTR) | Ok(()) => {}
                 Err(error) => return Err(error.into()),
@@ -188,7 +191,7 @@ impl Attachment {
 
     /// Spins for some microseconds. True as soon as a notice is set. Call it before sleeping,
     /// because waking takes longer.
-    pub fn look(&self) -> bool {
+    pub fn spin(&self) -> bool {
         let begin = Instant::now();
         while begin.elapsed() < SPIN {
             for _ in 0..32 {
@@ -206,11 +209,11 @@ impl Attachment {
     pub fn ended(&self) -> Option<u32> {
         match self.ended.load(Ordering::Acquire) {
             0 => None,
-            must => Some(must),
+            rule => Some(rule),
         }
     }
 
-    fn take_ring(&self, timeout: Option<Duration>) -> Result<(), Errno> {
+    fn take_notification(&self, timeout: Option<Duration>) -> Result<(), Errno> {
         let mut events = [epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),
@@ -219,7 +222,7 @@ impl Attachment {
             tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         });
-        epoll::wait(&self.ear, &mut events[..], timeout.as_ref()).map(drop)
+        epoll::wait(&self.poll_fd, &mut events[..], timeout.as_ref()).map(drop)
     }
 }
 
@@ -238,59 +241,59 @@ pub struct Piece {
     pub length: u32,
 }
 
-/// The program's side of a flow.
-pub struct Flow {
-    place: Place,
+/// The program's side of a flow: its rings and its buffers.
+pub struct ProgramRings {
+    location: FlowLocation,
     region: Arc<Region>,
     area: u64,
     /// Binary logarithm of the bytes of a chunk.
     chunk_shift: u32,
-    transmit: Channel,
-    receive: Channel,
+    transmit: RingPair,
+    receive: RingPair,
     pool: Pool,
     given: Owned,
     lost: Words,
     open: Word,
     notices: Notices,
-    _hold: Option<Hold>,
+    _reservation: Option<Reservation>,
 }
 
 /// The reservation of a region by a flow. It ends when it is dropped.
-pub(crate) struct Hold {
-    taken: Taken,
+pub(crate) struct Reservation {
+    used: UsedRegions,
     begin: u64,
 }
 
-impl Hold {
-    fn take(taken: &Taken, begin: u64, end: u64) -> Result<Hold, SetupError> {
-        let mut all = taken.lock().unwrap_or_else(PoisonError::into_inner);
+impl Reservation {
+    fn take(used: &UsedRegions, begin: u64, end: u64) -> Result<Reservation, SetupError> {
+        let mut all = used.lock().unwrap_or_else(PoisonError::into_inner);
         if all.iter().any(|(from, to)| *from < end && begin < *to) {
             return Err(SetupError::InUse { offset: begin });
         }
         all.push((begin, end));
-        Ok(Hold {
-            taken: taken.clone(),
+        Ok(Reservation {
+            used: used.clone(),
             begin,
         })
     }
 }
 
-impl Drop for Hold {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut all = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(from, _)| *from != self.begin);
     }
 }
 
 /// One direction: records leave by one ring and return in the other.
-struct Channel {
-    requests: Producer,
-    answers: Consumer,
+struct RingPair {
+    forward: Producer,
+    returns: Consumer,
 }
 
 /// Why a record was not accepted. The flow has not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum RecordError {
     /// The ring is full: collect returned records, or wait for the driver.
     #[error("the ring is full")]
     Full,
@@ -300,12 +303,13 @@ pub enum Refused {
     /// The chunk is not held: it is free, the driver has it, or the record names it twice.
     #[error("chunk {} is not held", .0.0)]
     NotHeld(Chunk),
-    /// The part is empty, not aligned or not inside its chunk.
+    /// The piece is empty, not aligned or not inside its chunk.
     #[error(
-        "bytes {start} to {start} + {length} are no part of a chunk of {chunk_bytes} bytes that begins at a multiple of {ALIGN}"
+        "invalid piece of {length} bytes at {start}: it must have 1 byte or more, begin at a \
+         multiple of {ALIGN} and lie inside a chunk of {chunk_bytes} bytes"
     )]
-    Part {
-        /// Offset of the part in its chunk, in bytes.
+    Piece {
+        /// Offset of the piece in its chunk, in bytes.
         start: u32,
         /// Length in bytes.
         length: u32,
@@ -314,64 +318,64 @@ pub enum Refused {
     },
     /// The flow has ended.
     #[error(transparent)]
-    Fault(#[from] Fault),
+    Flow(#[from] FlowError),
 }
 
 /// Why a flow has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum FlowError {
     /// The driver closed it.
     #[error("the flow is closed")]
     Closed,
     /// The driver broke a rule of `docs/reference/ring.md`.
     #[error("the driver broke a rule of the ring: {0}")]
-    Breach(#[from] Breach),
+    Violation(#[from] ProtocolViolation),
 }
 
-impl Flow {
+impl ProgramRings {
     pub(crate) fn new(
         region: &Arc<Region>,
-        place: Place,
+        location: FlowLocation,
         notices: &Notices,
         at: u32,
-        hold: Option<Hold>,
-    ) -> Flow {
-        let plan = place.shape.plan().expect("checked by the caller");
-        let word = |offset: u64| Word::new(region, place.offset + offset);
-        let ends = |ring: Ring| Ends::of(region, &place, &plan, ring);
-        let judge = Judge::new(&place.shape, From::Driver);
-        let channel = |requests: Ring, answers: Ring| {
-            let (requests, answers) = (ends(requests), ends(answers));
-            requests.producer.store(at, Ordering::Relaxed);
-            answers.consumer.store(at, Ordering::Relaxed);
-            Channel {
-                requests: Producer::new(requests, at),
-                answers: Consumer::new(answers, judge, at),
+        reservation: Option<Reservation>,
+    ) -> ProgramRings {
+        let plan = location.shape.plan().expect("checked by the caller");
+        let word = |offset: u64| Word::new(region, location.offset + offset);
+        let shared = |ring: Ring| SharedRing::of(region, &location, &plan, ring);
+        let validator = Validator::new(&location.shape, Writer::Driver);
+        let rings = |forward: Ring, returns: Ring| {
+            let (forward, returns) = (shared(forward), shared(returns));
+            forward.producer.store(at, Ordering::Relaxed);
+            returns.consumer.store(at, Ordering::Relaxed);
+            RingPair {
+                forward: Producer::new(forward, at),
+                returns: Consumer::new(returns, validator, at),
             }
         };
-        Flow {
-            place,
+        ProgramRings {
+            location,
             region: region.clone(),
-            area: place.offset + plan.area(),
-            chunk_shift: place.shape.chunk_bytes.trailing_zeros(),
-            transmit: channel(Ring::Submit, Ring::Reclaim),
-            receive: channel(Ring::Prime, Ring::Deliver),
-            pool: Pool::new(place.shape.chunks, place.shape.chunk_bytes),
-            given: Owned::none_of(place.shape.chunks),
+            area: location.offset + plan.area(),
+            chunk_shift: location.shape.chunk_bytes.trailing_zeros(),
+            transmit: rings(Ring::Submit, Ring::Reclaim),
+            receive: rings(Ring::Prime, Ring::Deliver),
+            pool: Pool::new(location.shape.chunks, location.shape.chunk_bytes),
+            given: Owned::empty(location.shape.chunks),
             lost: Words::new(
                 region,
-                place.offset + offset_of!(FlowHeader, lost) as u64,
+                location.offset + offset_of!(FlowHeader, lost) as u64,
                 8,
             ),
             open: word(offset_of!(FlowHeader, open) as u64),
             notices: notices.clone(),
-            _hold: hold,
+            _reservation: reservation,
         }
     }
 
     /// The location of the flow in the memory file.
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn location(&self) -> FlowLocation {
+        self.location
     }
 
     /// False after the driver has closed the flow.
@@ -390,7 +394,7 @@ impl Flow {
     /// # Errors
     /// If the chunk is not held.
     #[inline]
-    pub fn free(&mut self, chunk: Chunk) -> Result<(), Refused> {
+    pub fn free(&mut self, chunk: Chunk) -> Result<(), RecordError> {
         self.held(chunk)?;
         self.pool.give_number(chunk.0);
         Ok(())
@@ -401,9 +405,12 @@ impl Flow {
     /// # Errors
     /// If the chunk is not held.
     #[inline]
-    pub fn bytes(&self, chunk: Chunk) -> Result<&[u8], Refused> {
+    pub fn bytes(&self, chunk: Chunk) -> Result<&[u8], RecordError> {
         self.held(chunk)?;
-        let (at, length) = (self.area + self.offset(chunk), self.place.shape.chunk_bytes);
+        let (at, length) = (
+            self.area + self.offset(chunk),
+            self.location.shape.chunk_bytes,
+        );
         // SAFETY: the chunk is held, so the driver does not write it. Any writer in this process
         // needs an exclusive borrow of this flow, which cannot exist while this borrow lives.
         Ok(unsafe { self.region.bytes_of(at, length as usize) })
@@ -414,34 +421,37 @@ impl Flow {
     /// # Errors
     /// If the chunk is not held.
     #[inline]
-    pub fn bytes_mut(&mut self, chunk: Chunk) -> Result<&mut [u8], Refused> {
+    pub fn bytes_mut(&mut self, chunk: Chunk) -> Result<&mut [u8], RecordError> {
         self.held(chunk)?;
-        let (at, length) = (self.area + self.offset(chunk), self.place.shape.chunk_bytes);
+        let (at, length) = (
+            self.area + self.offset(chunk),
+            self.location.shape.chunk_bytes,
+        );
         // SAFETY: as above, and the borrow is exclusive: no other reference into this flow's chunks
         // is alive.
         Ok(unsafe { self.region.bytes_of_mut(at, length as usize) })
     }
 
     /// Hands a record over to be sent. The record begins a message of a real-time channel, or
-    /// continues the message before if `goes_on` is true.
+    /// continues the message before if `continues` is true.
     ///
     /// # Errors
     /// If the pieces are not a valid record, the ring is full, or the flow has ended. Nothing
     /// changes then.
     #[inline]
-    pub fn submit(&mut self, pieces: &[Piece], goes_on: bool) -> Result<(), Refused> {
-        let note = if goes_on { GOES_ON } else { 0 };
-        let (pairs, count) = self.judge(pieces)?;
+    pub fn submit(&mut self, pieces: &[Piece], continues: bool) -> Result<(), RecordError> {
+        let note = if continues { CONTINUES_MESSAGE } else { 0 };
+        let (pairs, count) = self.validate(pieces)?;
         self.hand_over(Ring::Submit, &pairs[..count], note)
     }
 
     /// Hands an empty record over. The driver fills it with a received packet.
     ///
     /// # Errors
-    /// As [`Flow::submit`].
+    /// As [`ProgramRings::submit`].
     #[inline]
-    pub fn prime(&mut self, pieces: &[Piece]) -> Result<(), Refused> {
-        let (pairs, count) = self.judge(pieces)?;
+    pub fn prime(&mut self, pieces: &[Piece]) -> Result<(), RecordError> {
+        let (pairs, count) = self.validate(pieces)?;
         self.hand_over(Ring::Prime, &pairs[..count], 0)
     }
 
@@ -451,7 +461,7 @@ impl Flow {
     /// # Errors
     /// If the flow has ended.
     #[inline]
-    pub fn reclaim(&mut self) -> Result<Option<Record>, Fault> {
+    pub fn reclaim(&mut self) -> Result<Option<Record>, FlowError> {
         self.take_back(Ring::Reclaim)
     }
 
@@ -461,7 +471,7 @@ impl Flow {
     /// # Errors
     /// If the flow has ended.
     #[inline]
-    pub fn receive(&mut self) -> Result<Option<Record>, Fault> {
+    pub fn receive(&mut self) -> Result<Option<Record>, FlowError> {
         self.take_back(Ring::Deliver)
     }
 
@@ -470,7 +480,7 @@ impl Flow {
     pub fn piece(&self, pair: &Pair) -> Piece {
         Piece {
             chunk: Chunk(pair.base >> self.chunk_shift),
-            start: pair.base & (self.place.shape.chunk_bytes - 1),
+            start: pair.base & (self.location.shape.chunk_bytes - 1),
             length: pair.length,
         }
     }
@@ -480,7 +490,7 @@ impl Flow {
     /// # Errors
     /// If one of them is not held.
     #[inline]
-    pub fn free_all(&mut self, record: &Record) -> Result<(), Refused> {
+    pub fn free_all(&mut self, record: &Record) -> Result<(), RecordError> {
         for pair in record.pairs() {
             let chunk = self.piece(pair).chunk;
             self.free(chunk)?;
@@ -489,16 +499,16 @@ impl Flow {
     }
 
     /// Publishes the records that were handed over and taken since the last call. True if the
-    /// transmit channel moved: the caller must then notify the driver ([`Attachment::ring`]). A
+    /// transmit channel moved: the caller must then notify the driver ([`Attachment::notify`]). A
     /// change of the receive channel alone needs no notification, because the driver reads the
     /// empty records when it has a packet. A driver that sees a record to send also sees the empty
     /// records that were primed before it.
     #[inline]
     pub fn publish(&mut self) -> bool {
-        self.receive.show();
-        let moved = self.transmit.show();
+        self.receive.publish();
+        let moved = self.transmit.publish();
         if moved {
-            self.notices.raise(self.place.slot);
+            self.notices.raise(self.location.slot);
         }
         moved
     }
@@ -529,10 +539,10 @@ impl Flow {
         assert!(self.given() <= self.balance().in_use);
     }
 
-    fn held(&self, chunk: Chunk) -> Result<(), Refused> {
-        match self.pool.is_out_number(chunk.0) && !self.given.has(chunk.0) {
+    fn held(&self, chunk: Chunk) -> Result<(), RecordError> {
+        match self.pool.is_number_in_use(chunk.0) && !self.given.has(chunk.0) {
             true => Ok(()),
-            false => Err(Refused::NotHeld(chunk)),
+            false => Err(RecordError::NotHeld(chunk)),
         }
     }
 
@@ -540,12 +550,12 @@ impl Flow {
         u64::from(chunk.0) << self.chunk_shift
     }
 
-    fn judge(&self, pieces: &[Piece]) -> Result<([Pair; MAX_PAIRS], usize), Refused> {
+    fn validate(&self, pieces: &[Piece]) -> Result<([Pair; MAX_PAIRS], usize), RecordError> {
         let mut pairs = [Pair::default(); MAX_PAIRS];
         if pieces.is_empty() || pieces.len() > MAX_PAIRS {
-            return Err(Refused::Count(pieces.len()));
+            return Err(RecordError::Count(pieces.len()));
         }
-        let chunk_bytes = self.place.shape.chunk_bytes;
+        let chunk_bytes = self.location.shape.chunk_bytes;
         for (index, piece) in pieces.iter().enumerate() {
             let &Piece {
                 chunk,
@@ -554,12 +564,12 @@ impl Flow {
             } = piece;
             self.held(chunk)?;
             if pieces[..index].iter().any(|other| other.chunk == chunk) {
-                return Err(Refused::NotHeld(chunk));
+                return Err(RecordError::NotHeld(chunk));
             }
             let end = start.checked_add(length);
             let inside = end.is_some_and(|end| end <= chunk_bytes);
             if length == 0 || !inside || u64::from(start) % ALIGN != 0 {
-                return Err(Refused::Part {
+                return Err(RecordError::Piece {
                     start,
                     length,
                     chunk_bytes,
@@ -573,70 +583,70 @@ impl Flow {
     }
 
     #[inline]
-    fn hand_over(&mut self, ring: Ring, pairs: &[Pair], note: u32) -> Result<(), Refused> {
-        let channel = match ring {
+    fn hand_over(&mut self, ring: Ring, pairs: &[Pair], note: u32) -> Result<(), RecordError> {
+        let rings = match ring {
             Ring::Submit | Ring::Reclaim => &mut self.transmit,
             Ring::Prime | Ring::Deliver => &mut self.receive,
         };
-        match channel.requests.has_room(1 + pairs.len() as u32) {
+        match rings.forward.has_room(1 + pairs.len() as u32) {
             Ok(true) => {}
-            Ok(false) => return Err(Refused::Full),
-            Err(breach) => return Err(self.fault(breach).into()),
+            Ok(false) => return Err(RecordError::Full),
+            Err(violation) => return Err(self.flow_error(violation).into()),
         }
         for pair in pairs {
             self.given.claim(pair.base >> self.chunk_shift);
         }
-        channel.requests.push(note, 0, pairs);
+        rings.forward.push(note, 0, pairs);
         Ok(())
     }
 
     #[inline]
-    fn take_back(&mut self, ring: Ring) -> Result<Option<Record>, Fault> {
-        let answers = match ring {
-            Ring::Submit | Ring::Reclaim => &mut self.transmit.answers,
-            Ring::Prime | Ring::Deliver => &mut self.receive.answers,
+    fn take_back(&mut self, ring: Ring) -> Result<Option<Record>, FlowError> {
+        let returns = match ring {
+            Ring::Submit | Ring::Reclaim => &mut self.transmit.returns,
+            Ring::Prime | Ring::Deliver => &mut self.receive.returns,
         };
-        let record = match answers.pop(|_| Ok(true)) {
+        let record = match returns.pop(|_| Ok(true)) {
             Ok(Popped::Record(record)) => record,
             Ok(_) => return Ok(None),
-            Err(breach) => return Err(self.fault(breach)),
+            Err(violation) => return Err(self.flow_error(violation)),
         };
         for pair in record.pairs() {
-            let chunk = answers.judge().chunk(pair);
+            let chunk = returns.validator().chunk(pair);
             if !self.given.release(chunk) {
-                let breach = answers.breach(Rule::NotYours { chunk });
-                return Err(self.fault(breach));
+                let violation = returns.violation(Rule::NotOwned { chunk });
+                return Err(self.flow_error(violation));
             }
         }
         Ok(Some(record))
     }
 
-    fn fault(&self, breach: Breach) -> Fault {
+    fn flow_error(&self, violation: ProtocolViolation) -> FlowError {
         match self.is_open() {
-            true => Fault::Breach(breach),
-            false => Fault::Closed,
+            true => FlowError::Violation(violation),
+            false => FlowError::Closed,
         }
     }
 }
 
-impl Channel {
+impl RingPair {
     #[inline]
-    fn show(&mut self) -> bool {
-        self.requests.show() | self.answers.show()
+    fn publish(&mut self) -> bool {
+        self.forward.publish() | self.returns.publish()
     }
 }
 
-fn same(what: &'static str, seen: u64, wanted: u64) -> Result<(), SetupError> {
+fn check_equal(what: &'static str, seen: u64, wanted: u64) -> Result<(), SetupError> {
     match seen == wanted {
         true => Ok(()),
-        false => Err(SetupError::NotOurs { what, seen, wanted }),
+        false => Err(SetupError::NotMemoryFile { what, seen, wanted }),
     }
 }
 
-fn not_less(what: &'static str, seen: u64, wanted: u64) -> Result<(), SetupError> {
+fn check_at_least(what: &'static str, seen: u64, wanted: u64) -> Result<(), SetupError> {
     match seen >= wanted {
         true => Ok(()),
-        false => Err(SetupError::NotOurs { what, seen, wanted }),
+        false => Err(SetupError::NotMemoryFile { what, seen, wanted }),
     }
 }
 

@@ -1,22 +1,22 @@
 //! I/O records: their format in shared memory, and their validated form.
 //!
 //! In shared memory a record is a run of entries of 16 bytes: a [`Head`] with the count, then that
-//! many [`Slot`]s of base and length. (VERT: "an iorec includes a header indicating the number of
-//! such pairs which follow it; the header is padded to make it the same size as a pair". Here the
-//! padding carries a note and a time.) A [`Record`] is a private copy. [`Judge`] validates the head
-//! and every pair of it, and fails with the [`Rule`] that the record breaks. A record from shared
-//! memory becomes a [`Record`] only through [`Judge`].
+//! many [`RawPair`]s of base and length. (VERT: "an iorec includes a header indicating the number
+//! of such pairs which follow it; the header is padded to make it the same size as a pair". Here
+//! the padding carries a note and a time.) A [`Record`] is a private copy. [`Validator`] validates
+//! the head and every pair of it, and fails with the [`Rule`] that the record breaks. A record from
+//! shared memory becomes a [`Record`] only through [`Validator`].
 
-use crate::breach::Rule;
 use crate::layout::{ALIGN, Shape};
+use crate::violation::Rule;
 
 /// The first entry of a record in shared memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// Number of slots that follow, 1 to [`MAX_PAIRS`].
+    /// Number of pairs that follow, 1 to [`MAX_PAIRS`].
     pub count: u32,
-    /// From the program: [`GOES_ON`] or 0. From the driver: a [`Status`].
+    /// From the program: [`CONTINUES_MESSAGE`] or 0. From the driver: a [`Status`].
     pub note: u32,
     /// From the program: 0. From the driver: a time in ns of `CLOCK_MONOTONIC`.
     pub stamp: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Head {
 /// One pair of a record in shared memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct RawPair {
     /// Bytes from the start of the flow's data area.
     pub base: u64,
     /// Bytes of the buffer, or bytes that it contains.
@@ -49,10 +49,10 @@ impl Head {
     }
 }
 
-impl Slot {
-    pub(crate) fn load([first, second]: [u64; 2]) -> Slot {
+impl RawPair {
+    pub(crate) fn load([first, second]: [u64; 2]) -> RawPair {
         let (length, reserved) = halves(second);
-        Slot {
+        RawPair {
             base: first,
             length,
             reserved,
@@ -110,7 +110,7 @@ impl Record {
     /// True if a record from the program begins a message of a real-time channel. False if the
     /// program marked the record as a continuation of the message before.
     pub fn begins_message(&self) -> bool {
-        self.note & GOES_ON == 0
+        self.note & CONTINUES_MESSAGE == 0
     }
 
     /// The status of a record from the driver.
@@ -149,25 +149,25 @@ impl Status {
 
 /// Validates records from shared memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Judge {
+pub(crate) struct Validator {
     area: u64,
     chunk_shift: u32,
-    from: From,
+    writer: Writer,
 }
 
 /// The side that wrote the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum From {
+pub(crate) enum Writer {
     Program,
     Driver,
 }
 
-impl Judge {
-    pub(crate) fn new(shape: &Shape, from: From) -> Judge {
-        Judge {
+impl Validator {
+    pub(crate) fn new(shape: &Shape, writer: Writer) -> Validator {
+        Validator {
             area: shape.area_bytes(),
             chunk_shift: shape.chunk_bytes.trailing_zeros(),
-            from,
+            writer,
         }
     }
 
@@ -177,8 +177,8 @@ impl Judge {
         if head.count == 0 || head.count as usize > MAX_PAIRS {
             return Err(Rule::Count { count: head.count });
         }
-        if self.from == From::Program {
-            if head.note & !GOES_ON != 0 {
+        if self.writer == Writer::Program {
+            if head.note & !CONTINUES_MESSAGE != 0 {
                 return Err(reserved("note", head.note.into()));
             }
             if head.stamp != 0 {
@@ -190,15 +190,15 @@ impl Judge {
 
     /// Validates a pair.
     #[inline]
-    pub(crate) fn pair(&self, slot: &Slot) -> Result<Pair, Rule> {
-        let Slot { base, length, .. } = *slot;
-        if slot.reserved != 0 {
-            return Err(reserved("reserved", slot.reserved.into()));
+    pub(crate) fn pair(&self, raw: &RawPair) -> Result<Pair, Rule> {
+        let RawPair { base, length, .. } = *raw;
+        if raw.reserved != 0 {
+            return Err(reserved("reserved", raw.reserved.into()));
         }
         if base % ALIGN != 0 {
             return Err(Rule::Alignment { base });
         }
-        if length == 0 && self.from == From::Program {
+        if length == 0 && self.writer == Writer::Program {
             return Err(Rule::Empty { base });
         }
         // A pair of length 0 (from the driver) must have a base inside the area too, because it
@@ -206,7 +206,7 @@ impl Judge {
         let end = base.checked_add(u64::from(length.max(1)));
         let area = self.area;
         let Some(end) = end.filter(|end| *end <= area) else {
-            return Err(Rule::Foreign { base, length, area });
+            return Err(Rule::OutsideArea { base, length, area });
         };
         if base >> self.chunk_shift != (end - 1) >> self.chunk_shift {
             let chunk = 1 << self.chunk_shift;
@@ -238,7 +238,7 @@ fn reserved(field: &'static str, seen: u64) -> Rule {
 /// Largest number of pairs of a record.
 pub const MAX_PAIRS: usize = 8;
 /// The only defined bit of a note to the driver: the record continues a message.
-pub(crate) const GOES_ON: u32 = 1;
+pub(crate) const CONTINUES_MESSAGE: u32 = 1;
 
 #[cfg(all(test, not(loom)))]
 mod tests;

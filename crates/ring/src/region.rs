@@ -26,7 +26,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use rustix::pipe::PipeFlags;
 
 use crate::layout::{PAGE, SetupError};
-use crate::words::soon;
+use crate::words::prefetch;
 
 /// A memory file whose size is fixed by seals.
 ///
@@ -55,9 +55,11 @@ impl MemoryFile {
             Err(Errno::INVAL) => rustix::fs::memfd_create(NAME, plain),
             other => other,
         };
-        let fd = fd.map_err(system("cannot make a memory file"))?;
-        rustix::fs::ftruncate(&fd, bytes).map_err(system("cannot size the memory file"))?;
-        rustix::fs::fcntl_add_seals(&fd, SIZE).map_err(system("cannot seal the memory file"))?;
+        let fd = fd.map_err(system("cannot create a memory file"))?;
+        rustix::fs::ftruncate(&fd, bytes)
+            .map_err(system("cannot set the size of the memory file"))?;
+        rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS)
+            .map_err(system("cannot seal the memory file"))?;
         Ok(MemoryFile { fd, bytes })
     }
 
@@ -67,19 +69,19 @@ impl MemoryFile {
     /// # Errors
     /// If the program added other seals that make this impossible.
     pub(crate) fn seal(&self) -> Result<(), SetupError> {
-        match rustix::fs::fcntl_add_seals(&self.fd, KEPT) {
+        match rustix::fs::fcntl_add_seals(&self.fd, FINAL_SEALS) {
             Ok(()) => return Ok(()),
             Err(Errno::PERM) => {}
             Err(other) => return Err(system("cannot seal the memory file")(other)),
         }
         let seals = rustix::fs::fcntl_get_seals(&self.fd)
-            .map_err(system("the memory file cannot say how it is sealed"))?;
-        match seals.contains(SIZE | KEPT) {
+            .map_err(system("cannot read the seals of the memory file"))?;
+        match seals.contains(SIZE_SEALS | FINAL_SEALS) {
             true => Ok(()),
             false => Err(SetupError::OtherSeals {
                 // Only the seals that this crate requires.
-                seen: (seals & (SIZE | KEPT)).bits(),
-                wanted: (SIZE | KEPT).bits(),
+                seen: (seals & (SIZE_SEALS | FINAL_SEALS)).bits(),
+                wanted: (SIZE_SEALS | FINAL_SEALS).bits(),
             }),
         }
     }
@@ -87,15 +89,16 @@ impl MemoryFile {
     /// Takes a memory file from the driver and checks that it is sealed against resizing.
     pub(crate) fn receive(fd: OwnedFd) -> Result<MemoryFile, SetupError> {
         let seals = rustix::fs::fcntl_get_seals(&fd)
-            .map_err(system("the memory file cannot say how it is sealed"))?;
-        if !seals.contains(SIZE) {
-            return Err(SetupError::NotOurs {
+            .map_err(system("cannot read the seals of the memory file"))?;
+        if !seals.contains(SIZE_SEALS) {
+            return Err(SetupError::NotMemoryFile {
                 what: "its set of seals",
                 seen: seals.bits().into(),
-                wanted: SIZE.bits().into(),
+                wanted: SIZE_SEALS.bits().into(),
             });
         }
-        let stat = rustix::fs::fstat(&fd).map_err(system("cannot size the memory file"))?;
+        let stat =
+            rustix::fs::fstat(&fd).map_err(system("cannot read the size of the memory file"))?;
         let bytes = u64::try_from(stat.st_size).unwrap_or(0);
         Ok(MemoryFile { fd, bytes })
     }
@@ -130,7 +133,7 @@ impl MemoryFile {
         Ok(Region {
             base,
             length,
-            of: Of::File,
+            backing: Backing::File,
         })
     }
 }
@@ -140,11 +143,11 @@ impl MemoryFile {
 pub(crate) struct Region {
     base: NonNull<u8>,
     length: usize,
-    of: Of,
+    backing: Backing,
 }
 
 #[derive(Debug)]
-enum Of {
+enum Backing {
     File,
     /// Memory of this process alone, for tests: Miri has no files, and the address sanitizer sees
     /// the bounds of heap memory (`fuzz/`).
@@ -168,7 +171,7 @@ impl Region {
         Region {
             base: NonNull::new(base).expect("memory for a test"),
             length,
-            of: Of::Heap,
+            backing: Backing::Heap,
         }
     }
 
@@ -201,10 +204,10 @@ impl Region {
 
     /// Prefetches `length` bytes at `offset`.
     #[inline]
-    pub(crate) fn soon(&self, offset: u64, length: u32) {
+    pub(crate) fn prefetch(&self, offset: u64, length: u32) {
         let from = self.at(offset, length.into(), 1).as_ptr();
-        for line in (0..length as usize).step_by(LINE) {
-            soon(from.wrapping_add(line));
+        for line in (0..length as usize).step_by(CACHE_LINE) {
+            prefetch(from.wrapping_add(line));
         }
     }
 
@@ -234,8 +237,8 @@ impl Region {
     /// If there is not enough memory.
     pub(crate) fn populate(&self, offset: u64, bytes: u64) -> Result<(), SetupError> {
         let begin = self.at(offset, bytes, PAGE);
-        match self.of {
-            Of::File => {
+        match self.backing {
+            Backing::File => {
                 // SAFETY: the range is inside the mapping, and populating it changes no byte.
                 let done = unsafe {
                     rustix::mm::madvise(
@@ -247,7 +250,7 @@ impl Region {
                 done.map_err(system("no memory for the pages of the memory file"))
             }
             #[cfg(any(test, fuzzing))]
-            Of::Heap => Ok(()),
+            Backing::Heap => Ok(()),
         }
     }
 
@@ -259,14 +262,15 @@ impl Region {
     ///
     /// # Errors
     /// If the pipe cannot be created.
-    pub(crate) fn hold(&self) -> Result<OwnedFd, SetupError> {
+    pub(crate) fn pin_pages(&self) -> Result<OwnedFd, SetupError> {
         let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
-        let (held, into) = rustix::pipe::pipe_with(flags).map_err(system("cannot make a pipe"))?;
-        let count = self.length / LARGE;
+        let (kept, into) =
+            rustix::pipe::pipe_with(flags).map_err(system("cannot create a pipe"))?;
+        let count = self.length / HUGE_PAGE;
         // A new pipe has 16 slots. If the kernel grants no more, the pages in those slots are held.
         let _ = rustix::pipe::fcntl_setpipe_size(&into, (count * PAGE as usize).max(PAGE as usize));
         for number in 0..count {
-            let page = self.at((number * LARGE) as u64, PAGE, PAGE);
+            let page = self.at((number * HUGE_PAGE) as u64, PAGE, PAGE);
             // SAFETY: the page is inside the mapping. No code reads it through this reference,
             // which ends with the call, or through the pipe. Concurrent writes to the page
             // therefore do no harm.
@@ -279,7 +283,7 @@ impl Region {
                 break;
             }
         }
-        Ok(held)
+        Ok(kept)
     }
 
     /// Writes zeros over a range.
@@ -319,16 +323,16 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        match self.of {
+        match self.backing {
             // SAFETY: the mapping was made with this address and length. Everything that refers to
             // it keeps the region alive, so no reference is left. Unmapping a whole mapping cannot
             // fail.
-            Of::File => unsafe {
+            Backing::File => unsafe {
                 let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.length);
             },
             // SAFETY: the memory was allocated with the same layout.
             #[cfg(any(test, fuzzing))]
-            Of::Heap => unsafe {
+            Backing::Heap => unsafe {
                 std::alloc::dealloc(self.base.as_ptr(), Region::heap_layout(self.length));
             },
         }
@@ -344,14 +348,14 @@ pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> SetupError {
 }
 
 /// Bytes of a huge page. A huge page starts at a multiple of them.
-const LARGE: usize = 2 << 20;
+const HUGE_PAGE: usize = 2 << 20;
 /// Bytes of a cache line.
-const LINE: usize = 64;
+const CACHE_LINE: usize = 64;
 const NAME: &str = "netnice-ring";
 /// Seals from the creation of the file on.
-const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// Seals from the time the program has mapped the file. Linux before 5.1 has no seal against holes.
-const KEPT: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
+const FINAL_SEALS: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
 #[cfg(test)]
 mod tests;

@@ -5,14 +5,14 @@
 //! order in which two threads may see them. The cursors and the sleeping flag are the same code in
 //! both cases.
 //!
-//! Rules of this module: the constructors of [`Word`] and [`Slots`] check bounds and alignment
+//! Rules of this module: the constructors of [`Word`] and [`Entries`] check bounds and alignment
 //! against the region, and keep the region mapped. The memory is accessed only as atomics. If the
 //! other side's process uses anything but atomics, it harms only itself.
 
 #[cfg(not(loom))]
-pub(crate) use mapped::{Slots, Word, Words};
+pub(crate) use mapped::{Entries, Word, Words};
 #[cfg(loom)]
-pub(crate) use modelled::{Slots, Word, Words};
+pub(crate) use modelled::{Entries, Word, Words};
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -23,7 +23,7 @@ pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 /// for memory, and it knows in advance which flows come next. A program cannot observe a prefetch.
 #[cfg(not(loom))]
 #[inline(always)]
-pub(crate) fn soon(at: *const u8) {
+pub(crate) fn prefetch(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -41,7 +41,7 @@ mod mapped {
     use std::ptr::NonNull;
     use std::sync::Arc;
 
-    use super::{AtomicU32, AtomicU64, Ordering, soon};
+    use super::{AtomicU32, AtomicU64, Ordering, prefetch};
     use crate::region::Region;
 
     /// A word of 32 bits.
@@ -70,8 +70,8 @@ mod mapped {
     impl Word {
         /// Prefetches the word.
         #[inline]
-        pub(crate) fn soon(&self) {
-            soon(self.at.as_ptr().cast());
+        pub(crate) fn prefetch(&self) {
+            prefetch(self.at.as_ptr().cast());
         }
     }
 
@@ -123,30 +123,30 @@ mod mapped {
 
     /// The entries of a ring, two words each. Their number is a power of two.
     #[derive(Clone)]
-    pub(crate) struct Slots {
+    pub(crate) struct Entries {
         words: Words,
         mask: u32,
     }
 
-    impl Slots {
+    impl Entries {
         /// `entries` entries, starting at `offset` bytes from the start of the region.
-        pub(crate) fn new(region: &Arc<Region>, offset: u64, entries: u32) -> Slots {
+        pub(crate) fn new(region: &Arc<Region>, offset: u64, entries: u32) -> Entries {
             assert!(entries.is_power_of_two());
-            Slots {
+            Entries {
                 words: Words::new(region, offset, 2 * entries as usize),
                 mask: entries - 1,
             }
         }
 
-        pub(crate) fn entries(&self) -> u32 {
+        pub(crate) fn count(&self) -> u32 {
             self.mask + 1
         }
 
         /// Prefetches the cache line of the entry at `index`.
         #[inline]
-        pub(crate) fn soon(&self, index: u32) {
+        pub(crate) fn prefetch(&self, index: u32) {
             let at = 2 * (index & self.mask) as usize;
-            soon(std::ptr::from_ref(&self.words[at]).cast());
+            prefetch(std::ptr::from_ref(&self.words[at]).cast());
         }
 
         /// Reads an entry, each half once. `index` may be any number; the ring's size is its
@@ -186,7 +186,7 @@ mod modelled {
             Word(Arc::new(AtomicU32::new(value)))
         }
 
-        pub(crate) fn soon(&self) {}
+        pub(crate) fn prefetch(&self) {}
     }
 
     impl Deref for Word {
@@ -215,21 +215,21 @@ mod modelled {
     }
 
     #[derive(Clone)]
-    pub(crate) struct Slots(Words);
+    pub(crate) struct Entries(Words);
 
-    impl Slots {
-        pub(crate) fn model(entries: u32) -> Slots {
-            Slots(Words::model(2 * entries as usize))
+    impl Entries {
+        pub(crate) fn model(entries: u32) -> Entries {
+            Entries(Words::model(2 * entries as usize))
         }
 
-        pub(crate) fn entries(&self) -> u32 {
+        pub(crate) fn count(&self) -> u32 {
             self.0.len() as u32 / 2
         }
 
-        pub(crate) fn soon(&self, _index: u32) {}
+        pub(crate) fn prefetch(&self, _index: u32) {}
 
         pub(crate) fn read(&self, index: u32) -> [u64; 2] {
-            let at = 2 * (index & (self.entries() - 1)) as usize;
+            let at = 2 * (index & (self.count() - 1)) as usize;
             [
                 self.0[at].load(Ordering::Relaxed),
                 self.0[at + 1].load(Ordering::Relaxed),
@@ -237,7 +237,7 @@ mod modelled {
         }
 
         pub(crate) fn write(&self, index: u32, [first, second]: [u64; 2]) {
-            let at = 2 * (index & (self.entries() - 1)) as usize;
+            let at = 2 * (index & (self.count() - 1)) as usize;
             self.0[at].store(first, Ordering::Relaxed);
             self.0[at + 1].store(second, Ordering::Relaxed);
         }

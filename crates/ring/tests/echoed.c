@@ -79,7 +79,7 @@ static void moved(void) {
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(sleeps, memory_order_relaxed) &&
         atomic_exchange_explicit(sleeps, 0, memory_order_relaxed) && write(to_driver, &one, 8) != 8)
-        fail("cannot ring");
+        fail("cannot notify the driver");
 }
 
 /* Section 6: sleeps until there are notices, and takes them. */
@@ -94,7 +94,7 @@ static void wait_for_driver(unsigned words) {
     for (unsigned i = 0; i < words; i++)
         any |= atomic_load_explicit(&notices[i], memory_order_relaxed);
     if (!any && epoll_wait(to_program, &event, 1, 20000) != 1)
-        fail("the driver does not ring");
+        fail("no notification of the driver within 20 s");
     atomic_store_explicit(sleeps, 0, memory_order_relaxed);
     for (unsigned i = 0; i < words; i++)
         if (atomic_load_explicit(&notices[i], memory_order_relaxed))

@@ -11,10 +11,10 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use netnice_ring::driver::{Client, Flow, Taken};
-use netnice_ring::program::{self, Attachment, Chunk, Piece};
+use netnice_ring::driver::{DriverRings, ProgramMemory, Taken};
+use netnice_ring::program::{Attachment, Chunk, Piece, ProgramRings};
 use netnice_ring::record::Record;
-use netnice_ring::{Budget, Place, Shape, Status};
+use netnice_ring::{Budget, FlowLocation, Shape, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const SHAPE: Shape = Shape {
@@ -29,8 +29,8 @@ const PLAN: &str = "NETNICE_RING_TEST";
 
 /// The driver's side of an echo: it sends each packet of a flow back to the flow.
 struct Echo {
-    client: Client,
-    flows: Vec<Flow>,
+    memory: ProgramMemory,
+    flows: Vec<DriverRings>,
     /// Records that were taken and not yet echoed, because no empty record was there.
     waiting: Vec<VecDeque<Record>>,
     echoed: u32,
@@ -42,10 +42,10 @@ impl Echo {
             flows: FLOWS,
             bytes: u64::from(FLOWS) * SHAPE.plan().unwrap().bytes(),
         };
-        let mut client = Client::create(budget).unwrap();
-        let flows = (0..FLOWS).map(|_| client.open(SHAPE).unwrap()).collect();
+        let mut memory = ProgramMemory::create(budget).unwrap();
+        let flows = (0..FLOWS).map(|_| memory.open(SHAPE).unwrap()).collect();
         Echo {
-            client,
+            memory,
             flows,
             waiting: (0..FLOWS).map(|_| VecDeque::new()).collect(),
             echoed: 0,
@@ -55,7 +55,7 @@ impl Echo {
     /// The descriptors for a program that is started later. It inherits them, because dup clears
     /// close-on-exec.
     fn fds(&self) -> Vec<OwnedFd> {
-        let handles = self.client.handles();
+        let handles = self.memory.handles();
         let all = [handles.memory, handles.to_driver, handles.to_program];
         all.iter().map(|fd| rustix::io::dup(fd).unwrap()).collect()
     }
@@ -64,11 +64,11 @@ impl Echo {
     fn program(&self, what: &str) -> Child {
         let fds = self.fds();
         let numbers: Vec<String> = fds.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
-        let places = self
+        let locations = self
             .flows
             .iter()
-            .map(|flow| flow.place().offset.to_string());
-        let plan: Vec<String> = numbers.into_iter().chain(places).collect();
+            .map(|flow| flow.location().offset.to_string());
+        let plan: Vec<String> = numbers.into_iter().chain(locations).collect();
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "program", "--nocapture", "--test-threads=1"])
             .env(PLAN, format!("{what} {}", plan.join(" ")))
@@ -79,21 +79,27 @@ impl Echo {
 
     /// Sleeps until the program sends a notification.
     fn sleep(&mut self, longest: Duration) {
-        if self.client.doze() {
+        if self.memory.prepare_sleep() {
             let timeout = Timespec {
                 tv_sec: longest.as_secs() as i64,
                 tv_nsec: longest.subsec_nanos().into(),
             };
-            let mut fds = [PollFd::from_borrowed_fd(self.client.bell(), PollFlags::IN)];
+            let mut fds = [PollFd::from_borrowed_fd(
+                self.memory.doorbell(),
+                PollFlags::IN,
+            )];
             poll(&mut fds, Some(&timeout)).unwrap();
         }
-        let heard = self.client.hear();
-        assert_eq!(heard.unasked, 0, "the program keeps to the rules");
+        let notifications = self.memory.drain_doorbell();
+        assert_eq!(
+            notifications.without_flag, 0,
+            "the program keeps to the rules"
+        );
     }
 
-    fn turn(&mut self) {
+    fn iterate(&mut self) {
         let mut slots = Vec::new();
-        self.client.take_notices(|slot| slots.push(slot as usize));
+        self.memory.take_notices(|slot| slots.push(slot as usize));
         let mut moved = false;
         for slot in slots {
             let (flow, waiting) = (&mut self.flows[slot], &mut self.waiting[slot]);
@@ -116,19 +122,19 @@ impl Echo {
             moved |= flow.publish();
         }
         if moved {
-            self.client.ring();
+            self.memory.notify();
         }
     }
 }
 
 #[test]
-fn every_packet_comes_back() {
+fn every_packet_is_echoed_between_two_processes() {
     let mut echo = Echo::new();
     let mut child = echo.program("all");
     let begin = Instant::now();
     while echo.echoed < FLOWS * PACKETS {
         echo.sleep(Duration::from_millis(200));
-        echo.turn();
+        echo.iterate();
         assert!(begin.elapsed() < Duration::from_secs(60), "stuck");
         let ended = child.try_wait().unwrap();
         assert!(ended.is_none_or(|status| status.success()), "{ended:?}");
@@ -143,7 +149,7 @@ fn every_packet_comes_back() {
 }
 
 #[test]
-fn a_program_in_c_needs_nothing_but_the_specification() {
+fn a_c_program_written_from_the_specification_exchanges_packets() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/echoed.c");
     let program = concat!(env!("CARGO_TARGET_TMPDIR"), "/echoed");
     let compiled = Command::new("cc")
@@ -155,17 +161,20 @@ fn a_program_in_c_needs_nothing_but_the_specification() {
     assert!(compiled.success());
     let mut echo = Echo::new();
     let fds = echo.fds();
-    let place = echo.flows[2].place();
+    let location = echo.flows[2].location();
     let mut child = Command::new(program)
         .args(fds.iter().map(|fd| fd.as_raw_fd().to_string()))
-        .args([place.offset, place.slot.into(), PACKETS.into()].map(|number| number.to_string()))
+        .args(
+            [location.offset, location.slot.into(), PACKETS.into()]
+                .map(|number| number.to_string()),
+        )
         .spawn()
         .unwrap();
     drop(fds);
     let begin = Instant::now();
     let ended = loop {
         echo.sleep(Duration::from_millis(50));
-        echo.turn();
+        echo.iterate();
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
@@ -176,7 +185,7 @@ fn a_program_in_c_needs_nothing_but_the_specification() {
 }
 
 #[test]
-fn a_killed_program_is_no_event_for_the_driver() {
+fn the_driver_survives_a_program_that_is_killed() {
     let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = files();
     for round in 0..10 {
@@ -185,17 +194,17 @@ fn a_killed_program_is_no_event_for_the_driver() {
         let begin = Instant::now();
         while echo.echoed < 50 * (round + 1) {
             echo.sleep(Duration::from_millis(200));
-            echo.turn();
+            echo.iterate();
             assert!(begin.elapsed() < Duration::from_secs(60), "stuck");
         }
         child.kill().unwrap();
         child.wait().unwrap();
         // The program was killed in any state.
-        echo.turn();
+        echo.iterate();
         for slot in 0..FLOWS as usize {
             let flow = echo.flows.remove(0);
             let held: usize = echo.waiting[slot].iter().map(|one| one.pairs().len()).sum();
-            assert_eq!(echo.client.close(flow).in_use as usize, held);
+            assert_eq!(echo.memory.close(flow).in_use as usize, held);
         }
     }
     // The other test of this process opens descriptors too.
@@ -223,14 +232,14 @@ fn program() {
         unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) }
     };
     let driver = Attachment::new(fd(0), fd(1), fd(2)).unwrap();
-    let mut flows: Vec<Talk> = (0..FLOWS)
+    let mut flows: Vec<EchoClient> = (0..FLOWS)
         .map(|slot| {
-            let place = Place {
+            let location = FlowLocation {
                 slot,
                 offset: numbers[3 + slot as usize],
                 shape: SHAPE,
             };
-            Talk::new(driver.flow(place).unwrap())
+            EchoClient::new(driver.flow(location).unwrap())
         })
         .collect();
     loop {
@@ -241,7 +250,7 @@ fn program() {
             moved |= flow.flow.publish();
         }
         if moved {
-            driver.ring();
+            driver.notify();
         }
         if ends && flows.iter().all(|flow| flow.received == PACKETS) {
             break;
@@ -251,19 +260,19 @@ fn program() {
     }
 }
 
-struct Talk {
-    flow: program::Flow,
+struct EchoClient {
+    flow: ProgramRings,
     sent: u32,
     received: u32,
 }
 
-impl Talk {
-    fn new(mut flow: program::Flow) -> Talk {
+impl EchoClient {
+    fn new(mut flow: ProgramRings) -> EchoClient {
         for _ in 0..24 {
             let chunk = flow.chunk().unwrap();
             flow.prime(&[whole(chunk)]).unwrap();
         }
-        Talk {
+        EchoClient {
             flow,
             sent: 0,
             received: 0,

@@ -19,7 +19,7 @@
 //! An invalid configuration results in one [`ConfigError`] with the file, the line and the reason.
 
 mod line;
-mod names;
+mod lookup;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,73 +31,72 @@ use netnice_core::units::{Rate, UnitError};
 use serde::Deserialize;
 use toml::Spanned;
 
-pub use names::User;
-pub(crate) use names::user;
+pub(crate) use lookup::{User, user};
 
 /// A validated configuration. What can be checked without binding ports has been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The total of all sessions, including those with a rate of their own.
-    pub total: Option<Rate>,
+    pub(crate) total: Option<Rate>,
     /// The smallest share.
-    pub floor: Rate,
+    pub(crate) floor: Rate,
     /// True if idle sessions lend.
-    pub lend: bool,
+    pub(crate) lend: bool,
     /// The limit on all sessions of one client together.
-    pub per_client: Option<Rate>,
+    pub(crate) per_client: Option<Rate>,
     /// Largest number of concurrent sessions of all services.
-    pub sessions: usize,
+    pub(crate) sessions: usize,
     /// Largest number of concurrent sessions of one client: an IPv4 address, or an IPv6 network of
     /// 64 bits.
-    pub sessions_per_client: usize,
+    pub(crate) sessions_per_client: usize,
     /// The services.
-    pub services: Vec<Service>,
+    pub(crate) services: Vec<Service>,
 }
 
 /// One service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Service {
+pub(crate) struct Service {
     /// Its name, for display.
-    pub name: String,
-    /// Its place in the configuration.
-    pub place: Place,
+    pub(crate) name: String,
+    /// Its location in the configuration.
+    pub(crate) location: Location,
     /// The address to listen at; `None`: all addresses.
-    pub address: Option<IpAddr>,
+    pub(crate) address: Option<IpAddr>,
     /// The port to listen at.
-    pub port: u16,
+    pub(crate) port: u16,
     /// Protocol and address family.
-    pub protocol: Protocol,
+    pub(crate) protocol: Protocol,
     /// The program serves the listening socket itself, and the super-server does not accept until
     /// the program ends.
-    pub wait: bool,
+    pub(crate) wait: bool,
     /// The user whose rights the program gets.
-    pub user: User,
+    pub(crate) user: User,
     /// The program's file.
-    pub program: PathBuf,
+    pub(crate) program: PathBuf,
     /// Its `argv[0]`.
-    pub argv0: String,
+    pub(crate) argv0: String,
     /// Its further arguments.
-    pub args: Vec<String>,
+    pub(crate) args: Vec<String>,
     /// The rate of each session; `None`: a share.
-    pub rate: Option<Rate>,
+    pub(crate) rate: Option<Rate>,
     /// The weight of each session's share.
-    pub weight: u16,
+    pub(crate) weight: u16,
     /// Largest number of concurrent sessions of this service.
-    pub sessions: usize,
+    pub(crate) sessions: usize,
 }
 
 /// Protocol and address family of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Protocol {
+pub(crate) struct Protocol {
     /// True for datagrams (UDP), false for a stream (TCP).
-    pub datagram: bool,
+    pub(crate) datagram: bool,
     /// The address family.
-    pub family: Family,
+    pub(crate) family: Family,
 }
 
 /// The address family of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Family {
+pub(crate) enum Family {
     /// IPv4 and, if the kernel has it, IPv6.
     Any,
     /// IPv4 only.
@@ -108,7 +107,7 @@ pub enum Family {
 
 impl Protocol {
     /// Parses `tcp`, `tcp4`, `tcp6`, `udp`, `udp4`, `udp6`.
-    fn read(text: &str) -> Option<Protocol> {
+    fn parse(text: &str) -> Option<Protocol> {
         let (kind, family) = match text.strip_suffix('4') {
             Some(kind) => (kind, Family::V4),
             None => text
@@ -124,21 +123,21 @@ impl Protocol {
     }
 
     /// `tcp` or `udp`.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         if self.datagram { "udp" } else { "tcp" }
     }
 }
 
-/// A place in a file.
+/// A location in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// The file.
     pub file: PathBuf,
     /// The line, counted from 1; `None` for the file as a whole.
     pub line: Option<usize>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             Some(line) => write!(f, "{}:{line}", self.file.display()),
@@ -149,17 +148,17 @@ impl fmt::Display for Place {
 
 /// An invalid configuration.
 #[derive(Debug, thiserror::Error)]
-#[error("{place}: {fault}")]
+#[error("{location}: {kind}")]
 pub struct ConfigError {
-    /// The place of the error.
-    pub place: Place,
+    /// The location of the error.
+    pub location: Location,
     /// The reason.
-    pub fault: Fault,
+    pub kind: ConfigErrorKind,
 }
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum ConfigErrorKind {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(std::io::Error),
@@ -174,50 +173,51 @@ pub enum Fault {
         "a line needs: service stream|dgram protocol wait|nowait user program arguments … [@rate], \
          or in short: service program [arguments …] [@rate]"
     )]
-    Short,
+    MissingFields,
     /// A word that is invalid in its position.
-    #[error("{what} {word:?} is unknown; write {instead}")]
-    Word {
+    #[error("{what} {word:?} is unknown; write {valid}")]
+    UnknownWord {
         /// The kind of word.
         what: &'static str,
         /// The word.
         word: String,
         /// The valid words.
-        instead: &'static str,
+        valid: &'static str,
     },
     /// The service has no known port.
     #[error(
-        "service {0:?} is not in /etc/services; write its port number, or give `port` in [[service]]"
+        "service {0:?} is not in /etc/services; write its port number, or give `port` in \
+         [[service]]"
     )]
-    NoService(String),
+    NoSuchService(String),
     /// The user or group does not exist.
     #[error("there is no {0} on this machine")]
-    Nobody(String),
+    NoSuchUser(String),
     /// The program does not exist or is not executable.
     #[error("program {0:?} does not exist or cannot be executed")]
-    NoProgram(String),
+    NoSuchProgram(String),
     /// A built-in service of inetd, which netnice does not have.
     #[error("built-in services are not offered; name a program")]
     BuiltIn,
     /// A datagram service without `wait`.
     #[error("a datagram service must be `wait`: its program reads the socket itself")]
-    Datagram,
+    DatagramWithoutWait,
     /// Two services have the same port.
     #[error("{protocol} port {port} is served already, by {other}")]
-    Twice {
+    PortTwice {
         /// `tcp` or `udp`.
         protocol: &'static str,
         /// The port.
         port: u16,
-        /// The place of the other service.
-        other: Place,
+        /// The location of the other service.
+        other: Location,
     },
     /// There is no service.
-    #[error("no service is named")]
-    Nothing,
+    #[error("the file names no service; write a line or a table [[service]]")]
+    NoServices,
     /// A number is out of its range.
     #[error("{what} is {value}; write {range}")]
-    Range {
+    OutOfRange {
         /// Which number.
         what: &'static str,
         /// The value.
@@ -227,7 +227,7 @@ pub enum Fault {
     },
     /// A rate exceeds the total.
     #[error("{what} of {asked} is more than the total of {total}")]
-    TooMuch {
+    AboveTotal {
         /// Which rate.
         what: &'static str,
         /// The rate.
@@ -236,8 +236,8 @@ pub enum Fault {
         total: Rate,
     },
     /// The port cannot be bound.
-    #[error("{protocol} port {port} cannot be served: {error}")]
-    Port {
+    #[error("cannot listen at {protocol} port {port}: {error}")]
+    CannotBind {
         /// `tcp` or `udp`.
         protocol: &'static str,
         /// The port.
@@ -254,11 +254,11 @@ impl Config {
     /// If the file cannot be read or the configuration is invalid.
     pub fn read(file: &Path, total: Option<Rate>) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(file).map_err(|error| ConfigError {
-            place: Place {
+            location: Location {
                 file: file.to_owned(),
                 line: None,
             },
-            fault: Fault::Unreadable(error),
+            kind: ConfigErrorKind::Unreadable(error),
         })?;
         Config::parse(file, &text, total)
     }
@@ -267,7 +267,11 @@ impl Config {
     ///
     /// # Errors
     /// If the configuration is invalid.
-    pub fn parse(file: &Path, text: &str, total: Option<Rate>) -> Result<Config, ConfigError> {
+    pub(crate) fn parse(
+        file: &Path,
+        text: &str,
+        total: Option<Rate>,
+    ) -> Result<Config, ConfigError> {
         let source = Source { file, text };
         let mut config = match is_toml(file, text) {
             true => source.toml()?,
@@ -281,17 +285,22 @@ impl Config {
         Ok(config)
     }
 
+    /// Number of services.
+    pub fn service_count(&self) -> usize {
+        self.services.len()
+    }
+
     /// Checks the configuration as a whole.
     fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         if self.services.is_empty() {
-            return Err(source.whole(Fault::Nothing));
+            return Err(source.at_file(ConfigErrorKind::NoServices));
         }
-        let mut ports: HashMap<(bool, Family, Option<IpAddr>, u16), &Place> = HashMap::new();
+        let mut ports: HashMap<(bool, Family, Option<IpAddr>, u16), &Location> = HashMap::new();
         for service in &self.services {
             let Protocol { datagram, family } = service.protocol;
             let key = (datagram, family, service.address, service.port);
-            if let Some(other) = ports.insert(key, &service.place) {
-                return Err(service.refuse(Fault::Twice {
+            if let Some(other) = ports.insert(key, &service.location) {
+                return Err(service.error(ConfigErrorKind::PortTwice {
                     protocol: service.protocol.name(),
                     port: service.port,
                     other: other.clone(),
@@ -301,11 +310,11 @@ impl Config {
                 && asked > total
             {
                 let what = "a rate";
-                return Err(service.refuse(Fault::TooMuch { what, asked, total }));
+                return Err(service.error(ConfigErrorKind::AboveTotal { what, asked, total }));
             }
         }
         match self.total {
-            Some(total) if self.floor > total => Err(source.whole(Fault::TooMuch {
+            Some(total) if self.floor > total => Err(source.at_file(ConfigErrorKind::AboveTotal {
                 what: "the floor",
                 asked: self.floor,
                 total,
@@ -319,22 +328,22 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             total: None,
-            floor: Rate::new(FLOOR).unwrap_or(Rate::MIN),
+            floor: Rate::new(DEFAULT_FLOOR).unwrap_or(Rate::MIN),
             lend: true,
             per_client: None,
-            sessions: SESSIONS,
-            sessions_per_client: of_one_client(SESSIONS),
+            sessions: MAX_SESSIONS,
+            sessions_per_client: default_per_client(MAX_SESSIONS),
             services: Vec::new(),
         }
     }
 }
 
 impl Service {
-    /// An error at the place of the service.
-    pub fn refuse(&self, fault: Fault) -> ConfigError {
+    /// An error at the location of the service.
+    pub(crate) fn error(&self, kind: ConfigErrorKind) -> ConfigError {
         ConfigError {
-            place: self.place.clone(),
-            fault,
+            location: self.location.clone(),
+            kind,
         }
     }
 }
@@ -346,17 +355,17 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn whole(&self, fault: Fault) -> ConfigError {
-        self.at_line(None, fault)
+    fn at_file(&self, kind: ConfigErrorKind) -> ConfigError {
+        self.at_line(None, kind)
     }
 
-    fn at_line(&self, line: Option<usize>, fault: Fault) -> ConfigError {
+    fn at_line(&self, line: Option<usize>, kind: ConfigErrorKind) -> ConfigError {
         ConfigError {
-            place: Place {
+            location: Location {
                 file: self.file.to_owned(),
                 line,
             },
-            fault,
+            kind,
         }
     }
 
@@ -373,23 +382,23 @@ impl Source<'_> {
         })
     }
 
-    fn count(
+    fn number(
         &self,
         what: &'static str,
-        number: &Option<Spanned<u64>>,
-        most: usize,
+        value: &Option<Spanned<u64>>,
+        max: usize,
     ) -> Result<Option<usize>, ConfigError> {
-        let Some(number) = number else {
+        let Some(value) = value else {
             return Ok(None);
         };
-        match usize::try_from(*number.get_ref()) {
-            Ok(count) if (1..=most).contains(&count) => Ok(Some(count)),
+        match usize::try_from(*value.get_ref()) {
+            Ok(count) if (1..=max).contains(&count) => Ok(Some(count)),
             _ => Err(self.at_line(
-                Some(self.line_of(&number.span())),
-                Fault::Range {
+                Some(self.line_of(&value.span())),
+                ConfigErrorKind::OutOfRange {
                     what,
-                    value: *number.get_ref(),
-                    range: if most == MOST_WEIGHT {
+                    value: *value.get_ref(),
+                    range: if max == MAX_WEIGHT {
                         "1 to 1000"
                     } else {
                         "1 to 4096"
@@ -403,22 +412,22 @@ impl Source<'_> {
     fn lines(&self, text: &str, first: usize) -> Result<Vec<Service>, ConfigError> {
         let mut services = Vec::new();
         for (number, line) in text.lines().enumerate() {
-            let place = Place {
+            let location = Location {
                 file: self.file.to_owned(),
                 line: Some(first + number),
             };
-            match line::read(line, &place) {
+            match line::parse(line, &location) {
                 Ok(service) => services.extend(service),
-                Err(fault) => return Err(ConfigError { place, fault }),
+                Err(kind) => return Err(ConfigError { location, kind }),
             }
         }
         Ok(services)
     }
 
     fn toml(&self) -> Result<Config, ConfigError> {
-        let file: File = toml::from_str(self.text).map_err(|error| {
+        let file: ConfigFile = toml::from_str(self.text).map_err(|error| {
             let line = error.span().map(|span| self.line_of(&span));
-            self.at_line(line, Fault::Toml(error.message().to_string()))
+            self.at_line(line, ConfigErrorKind::Toml(error.message().to_string()))
         })?;
         let mut services = Vec::new();
         if let Some(lines) = &file.lines {
@@ -430,71 +439,75 @@ impl Source<'_> {
             services = self.lines(lines.get_ref(), self.line_of(&span) + skips)?;
         }
         for service in &file.service {
-            let place = Place {
+            let location = Location {
                 file: self.file.to_owned(),
                 line: Some(self.line_of(&service.name.span())),
             };
-            services.push(self.service(service, place)?);
+            services.push(self.service(service, location)?);
         }
-        let plain = Config::default();
-        let sessions = self.count("sessions", &file.sessions, SESSIONS)?;
-        let sessions = sessions.unwrap_or(plain.sessions);
+        let defaults = Config::default();
+        let sessions = self.number("sessions", &file.sessions, MAX_SESSIONS)?;
+        let sessions = sessions.unwrap_or(defaults.sessions);
         Ok(Config {
             total: self.rate(&file.total)?,
-            floor: self.rate(&file.floor)?.unwrap_or(plain.floor),
-            lend: file.lend.unwrap_or(plain.lend),
+            floor: self.rate(&file.floor)?.unwrap_or(defaults.floor),
+            lend: file.lend.unwrap_or(defaults.lend),
             per_client: self.rate(&file.per_client)?,
             sessions,
             sessions_per_client: self
-                .count("sessions_per_client", &file.sessions_per_client, SESSIONS)?
-                .unwrap_or_else(|| of_one_client(sessions)),
+                .number(
+                    "sessions_per_client",
+                    &file.sessions_per_client,
+                    MAX_SESSIONS,
+                )?
+                .unwrap_or_else(|| default_per_client(sessions)),
             services,
         })
     }
 
-    fn service(&self, raw: &RawService, place: Place) -> Result<Service, ConfigError> {
-        let refuse = |fault| ConfigError {
-            place: place.clone(),
-            fault,
+    fn service(&self, table: &ServiceTable, location: Location) -> Result<Service, ConfigError> {
+        let error = |kind| ConfigError {
+            location: location.clone(),
+            kind,
         };
-        let text = raw.protocol.as_deref().unwrap_or("tcp");
-        let protocol = Protocol::read(text).ok_or_else(|| refuse(line::unknown_protocol(text)))?;
-        let wait = raw.wait.unwrap_or(protocol.datagram);
+        let text = table.protocol.as_deref().unwrap_or("tcp");
+        let protocol = Protocol::parse(text).ok_or_else(|| error(line::unknown_protocol(text)))?;
+        let wait = table.wait.unwrap_or(protocol.datagram);
         if protocol.datagram && !wait {
-            return Err(refuse(Fault::Datagram));
+            return Err(error(ConfigErrorKind::DatagramWithoutWait));
         }
-        let name = raw.name.get_ref();
-        let port = match raw.port {
+        let name = table.name.get_ref();
+        let port = match table.port {
             Some(port) => port,
-            None => names::port(name, protocol.name()).map_err(refuse)?,
+            None => lookup::port(name, protocol.name()).map_err(error)?,
         };
-        let program = names::program(raw.program.get_ref())
-            .map_err(|fault| self.at_line(Some(self.line_of(&raw.program.span())), fault))?;
-        let weight = self.count("weight", &raw.weight, MOST_WEIGHT)?;
+        let program = lookup::program(table.program.get_ref())
+            .map_err(|kind| self.at_line(Some(self.line_of(&table.program.span())), kind))?;
+        let weight = self.number("weight", &table.weight, MAX_WEIGHT)?;
         Ok(Service {
             name: name.clone(),
-            address: raw.address,
+            address: table.address,
             port,
             protocol,
             wait,
-            user: names::user(raw.user.as_deref().unwrap_or("root")).map_err(refuse)?,
+            user: lookup::user(table.user.as_deref().unwrap_or("root")).map_err(error)?,
             argv0: line::base_name(&program),
             program,
-            args: raw.args.clone(),
-            rate: self.rate(&raw.rate)?,
-            weight: weight.map_or(WEIGHT, |weight| weight as u16),
+            args: table.args.clone(),
+            rate: self.rate(&table.rate)?,
+            weight: weight.map_or(DEFAULT_WEIGHT, |weight| weight as u16),
             sessions: self
-                .count("sessions", &raw.sessions, SESSIONS)?
-                .unwrap_or(SESSIONS),
-            place,
+                .number("sessions", &table.sessions, MAX_SESSIONS)?
+                .unwrap_or(MAX_SESSIONS),
+            location,
         })
     }
 }
 
 /// Default number of concurrent sessions of one client, so that one client cannot exclude all
 /// others.
-fn of_one_client(sessions: usize) -> usize {
-    (sessions / 4).max(sessions.min(FEW))
+fn default_per_client(sessions: usize) -> usize {
+    (sessions / 4).max(sessions.min(MIN_PER_CLIENT))
 }
 
 /// True if a file is TOML: its name ends in `.toml`, or its first line is a table or a key with a
@@ -517,7 +530,7 @@ fn is_toml(file: &Path, text: &str) -> bool {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ConfigFile {
     total: Option<Spanned<String>>,
     floor: Option<Spanned<String>>,
     lend: Option<bool>,
@@ -526,12 +539,12 @@ struct File {
     sessions_per_client: Option<Spanned<u64>>,
     lines: Option<Spanned<String>>,
     #[serde(default)]
-    service: Vec<RawService>,
+    service: Vec<ServiceTable>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawService {
+struct ServiceTable {
     name: Spanned<String>,
     port: Option<u16>,
     address: Option<IpAddr>,
@@ -547,18 +560,18 @@ struct RawService {
 }
 
 /// Default of the floor, in bit/s: enough for a key stroke and its echo every 150 ms.
-pub const FLOOR: u64 = 8_000;
+pub const DEFAULT_FLOOR: u64 = 8_000;
 
 /// Default and largest number of concurrent sessions: well below the daemon's number of targets.
-const SESSIONS: usize = 4096;
+const MAX_SESSIONS: usize = 4096;
 
 /// Sessions that one client may have in any case: the number of connections that a browser opens at
 /// most.
-const FEW: usize = 16;
+const MIN_PER_CLIENT: usize = 16;
 
 /// The default weight and the largest one, as on a link.
-pub(crate) const WEIGHT: u16 = 100;
-pub(crate) const MOST_WEIGHT: usize = 1000;
+pub(crate) const DEFAULT_WEIGHT: u16 = 100;
+pub(crate) const MAX_WEIGHT: usize = 1000;
 
 #[cfg(test)]
 mod tests;

@@ -20,14 +20,14 @@ pub(crate) struct Daemon {
 
 /// Why the daemon did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denial {
+pub struct RequestError {
     /// The message.
     pub text: String,
     /// The exit status of a process that cannot continue without the request.
     pub exit: Exit,
 }
 
-impl fmt::Display for Denial {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -35,7 +35,7 @@ impl fmt::Display for Denial {
 
 /// A target to limit, with its process if it is one.
 #[derive(Clone, Copy)]
-pub(crate) struct Whom<'a> {
+pub(crate) struct LimitTarget<'a> {
     /// The target as text.
     pub target: &'a str,
     /// A pidfd of the target's process.
@@ -51,39 +51,51 @@ impl Daemon {
 
     /// Limits a target as the short form does. `rate` is text, and other clauses may follow the
     /// rate.
-    pub(crate) fn limit(&mut self, whom: Whom<'_>, rate: &str) -> Result<(), Denial> {
+    pub(crate) fn limit(
+        &mut self,
+        target: LimitTarget<'_>,
+        rate: &str,
+    ) -> Result<(), RequestError> {
         let until = self.until;
-        self.set(whom, rate, |set| set.until = until)
+        self.set(target, rate, |set| set.until = until)
     }
 
     /// Asks the daemon whether the target could be limited (dry run).
-    pub(crate) fn try_limit(&mut self, whom: Whom<'_>, rate: &str) -> Result<(), Denial> {
-        self.set(whom, rate, |set| set.dry_run = true)
+    pub(crate) fn try_limit(
+        &mut self,
+        target: LimitTarget<'_>,
+        rate: &str,
+    ) -> Result<(), RequestError> {
+        self.set(target, rate, |set| set.dry_run = true)
     }
 
     /// Restores the limits from before the first temporary limit. `rate` is that of the last limit.
-    pub(crate) fn lift(&mut self, whom: Whom<'_>, rate: &str) -> Result<(), Denial> {
+    pub(crate) fn restore(
+        &mut self,
+        target: LimitTarget<'_>,
+        rate: &str,
+    ) -> Result<(), RequestError> {
         // When a temporary change expires, the state from before the first temporary change
         // returns. So set a change that expires at once.
-        self.set(whom, rate, |set| set.for_ns = Some(1))
+        self.set(target, rate, |set| set.for_ns = Some(1))
     }
 
     fn set(
         &mut self,
-        whom: Whom<'_>,
+        target: LimitTarget<'_>,
         rate: &str,
-        terms: impl FnOnce(&mut Set),
-    ) -> Result<(), Denial> {
+        adjust: impl FnOnce(&mut Set),
+    ) -> Result<(), RequestError> {
         let mut set = Set {
-            target: whom.target.to_string(),
+            target: target.target.to_string(),
             change: Some(format!("both {rate}")),
             short: true,
             ..Set::default()
         };
-        terms(&mut set);
-        match self.call(&Request::Set(set), whom.pidfd) {
+        adjust(&mut set);
+        match self.call(&Request::Set(set), target.pidfd) {
             Ok(Response::Done(_)) => Ok(()),
-            other => Err(denial(other)),
+            other => Err(request_error(other)),
         }
     }
 
@@ -109,11 +121,11 @@ impl Daemon {
     }
 
     /// The composition of a target.
-    pub(crate) fn find(&mut self, target: &str) -> Result<Found, Denial> {
+    pub(crate) fn find(&mut self, target: &str) -> Result<Found, RequestError> {
         let target = target.to_string();
         match self.call(&Request::Find(Find { target }), None) {
             Ok(Response::Found(found)) => Ok(found),
-            other => Err(denial(other)),
+            other => Err(request_error(other)),
         }
     }
 
@@ -122,11 +134,13 @@ impl Daemon {
     fn call(
         &mut self,
         request: &Request,
-        about: Option<BorrowedFd<'_>>,
+        pidfd: Option<BorrowedFd<'_>>,
     ) -> Result<Response, ClientError> {
-        let had = self.client.is_some();
-        match self.call_once(request, about) {
-            Err(ClientError::HungUp | ClientError::Io(_)) if had => self.call_once(request, about),
+        let was_connected = self.client.is_some();
+        match self.call_once(request, pidfd) {
+            Err(ClientError::HungUp | ClientError::Io(_)) if was_connected => {
+                self.call_once(request, pidfd)
+            }
             other => other,
         }
     }
@@ -134,15 +148,15 @@ impl Daemon {
     fn call_once(
         &mut self,
         request: &Request,
-        about: Option<BorrowedFd<'_>>,
+        pidfd: Option<BorrowedFd<'_>>,
     ) -> Result<Response, ClientError> {
         let mut client = match self.client.take() {
             Some(client) => client,
             None => Client::connect(&self.dir)?,
         };
-        let answer = client.call(request, about)?;
+        let response = client.call(request, pidfd)?;
         self.client = Some(client);
-        Ok(answer)
+        Ok(response)
     }
 }
 
@@ -150,29 +164,29 @@ impl Daemon {
 /// millisecond, the limit has a burst of a millisecond. The packets of all sessions then leave one
 /// after another, even after a session was silent. A slow wire carries other traffic too, and two
 /// packets in succession double its waiting time.
-pub(crate) fn evenly(rate: Rate) -> String {
+pub(crate) fn total_limit(rate: Rate) -> String {
     let text = rate.compact();
-    match rate.bits_per_second() < EVENLY_BELOW {
-        true => format!("{text} burst {EVENLY}"),
+    match rate.bits_per_second() < SPACED_BELOW {
+        true => format!("{text} burst {SPACING_BURST}"),
         false => text,
     }
 }
 
 /// The rate at which a full packet takes a millisecond, in bit/s.
-const EVENLY_BELOW: u64 = 12_000_000;
+const SPACED_BELOW: u64 = 12_000_000;
 
 /// How much earlier than scheduled a packet may leave: less than a packet takes, and more than the
 /// timer error.
-const EVENLY: Nanos = Nanos::from_millis(1);
+const SPACING_BURST: Nanos = Nanos::from_millis(1);
 
 /// The reason in a response that the request did not expect.
-fn denial(answer: Result<Response, ClientError>) -> Denial {
-    let exit = answer.as_ref().map_or_else(Exit::from, Exit::from);
-    let text = match answer {
+fn request_error(response: Result<Response, ClientError>) -> RequestError {
+    let exit = response.as_ref().map_or_else(Exit::from, Exit::from);
+    let text = match response {
         Ok(Response::Refused(refused)) => refused.text,
         Ok(Response::Failed(failed)) => failed.text,
-        Ok(_) => "the daemon's answer is not understood".to_string(),
+        Ok(_) => "the daemon sent a response of an unexpected kind".to_string(),
         Err(error) => error.to_string(),
     };
-    Denial { text, exit }
+    RequestError { text, exit }
 }

@@ -30,31 +30,34 @@ use netnice_core::units::Amount;
 
 /// The total to divide, in bit/s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pool {
+pub(crate) struct Pool {
     /// The total. `None`: only fixed rates apply.
-    pub total: Option<u64>,
+    pub(crate) total: Option<u64>,
     /// The smallest share of a session without a fixed rate.
-    pub floor: u64,
+    pub(crate) floor: u64,
 }
 
 /// The demand of one session. Rates are in bit/s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Demand {
+pub(crate) struct Demand {
     /// Its fixed rate. `None`: a share of the rest.
-    pub fixed: Option<u64>,
+    pub(crate) fixed: Option<u64>,
     /// Its weight among the sessions without a fixed rate; not 0.
-    pub weight: u64,
+    pub(crate) weight: u64,
     /// The largest share that it may have.
-    pub most: Option<u64>,
+    pub(crate) bound: Option<u64>,
     /// Set if the session is idle: its highest usage in the present period of low usage.
-    pub idle: Option<u64>,
+    pub(crate) idle: Option<u64>,
 }
 
 /// Why a new session does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Full {
+pub(crate) enum DoesNotFit {
     /// Its fixed rate exceeds the rest of the total.
-    #[error("its rate of {} does not fit: {} are left of the total", Amount(*.asked), Amount(*.left))]
+    #[error(
+        "its rate of {} does not fit: {} are left of the total",
+        Amount(*.asked), Amount(*.left)
+    )]
     Fixed {
         /// The fixed rate.
         asked: u64,
@@ -75,7 +78,7 @@ pub enum Full {
 ///
 /// # Errors
 /// If it does not.
-pub fn fits(pool: Pool, demands: &[Demand]) -> Result<(), Full> {
+pub(crate) fn fits(pool: Pool, demands: &[Demand]) -> Result<(), DoesNotFit> {
     let Some(total) = pool.total else {
         return Ok(());
     };
@@ -86,11 +89,11 @@ pub fn fits(pool: Pool, demands: &[Demand]) -> Result<(), Full> {
         return Ok(());
     }
     Err(match demands.last().and_then(|new| new.fixed) {
-        Some(asked) => Full::Fixed {
+        Some(asked) => DoesNotFit::Fixed {
             asked,
             left: total.saturating_sub(needed - asked),
         },
-        None => Full::Floor {
+        None => DoesNotFit::Floor {
             share: total.saturating_sub(fixed) / others.max(1),
             floor: pool.floor,
         },
@@ -98,12 +101,12 @@ pub fn fits(pool: Pool, demands: &[Demand]) -> Result<(), Full> {
 }
 
 /// The share of each session, in bit/s; `None` if it is unlimited.
-pub fn divide(pool: Pool, demands: &[Demand]) -> Vec<Option<u64>> {
-    let at_most = |rate: u64, demand: &Demand| rate.min(demand.most.unwrap_or(u64::MAX));
+pub(crate) fn divide(pool: Pool, demands: &[Demand]) -> Vec<Option<u64>> {
+    let at_most = |rate: u64, demand: &Demand| rate.min(demand.bound.unwrap_or(u64::MAX));
     let fixed: u64 = demands.iter().filter_map(|d| d.fixed).sum();
     let mut shares: Vec<Option<u64>> = demands
         .iter()
-        .map(|d| d.fixed.map(|rate| at_most(rate, d)).or(d.most))
+        .map(|d| d.fixed.map(|rate| at_most(rate, d)).or(d.bound))
         .collect();
     let Some(total) = pool.total else {
         return shares;
@@ -118,27 +121,27 @@ pub fn divide(pool: Pool, demands: &[Demand]) -> Vec<Option<u64>> {
             .map(|i| at_most(u64::MAX, &demands[*i]))
             .collect();
         let weights: Vec<u64> = open.iter().map(|i| demands[*i].weight).collect();
-        let nominal = fill(left, &weights, &own);
+        let nominal = divide_by_weight(left, &weights, &own);
         let lends = open.iter().any(|i| demands[*i].idle.is_none());
         let keeps = |(at, i): (usize, &usize)| match demands[*i].idle {
-            Some(used) if lends => own[at].min(kept(nominal[at], used, pool.floor)),
+            Some(used) if lends => own[at].min(retained(nominal[at], used, pool.floor)),
             _ => own[at],
         };
         open.iter().enumerate().map(keeps).collect()
     };
     let weights: Vec<u64> = open.iter().map(|i| demands[*i].weight).collect();
-    for (i, share) in open.iter().zip(fill(left, &weights, &bounds)) {
+    for (i, share) in open.iter().zip(divide_by_weight(left, &weights, &bounds)) {
         shares[*i] = Some(share.max(pool.floor).min(at_most(u64::MAX, &demands[*i])));
     }
     shares
 }
 
 /// The shares of the sessions of each group. Each group is a weight and its sessions.
-pub fn divide_groups(pool: Pool, groups: &[(u64, Vec<Demand>)]) -> Vec<Vec<Option<u64>>> {
+pub(crate) fn divide_groups(pool: Pool, groups: &[(u64, Vec<Demand>)]) -> Vec<Vec<Option<u64>>> {
     let as_one = |(weight, members): &(u64, Vec<Demand>)| Demand {
         fixed: None,
         weight: *weight,
-        most: None,
+        bound: None,
         idle: members.iter().map(|member| member.idle).sum(),
     };
     let whole: Vec<Demand> = groups.iter().map(as_one).collect();
@@ -150,13 +153,13 @@ pub fn divide_groups(pool: Pool, groups: &[(u64, Vec<Demand>)]) -> Vec<Vec<Optio
 }
 
 /// The part of its share that an idle session keeps, in bit/s.
-pub fn kept(share: u64, used: u64, floor: u64) -> u64 {
+pub(crate) fn retained(share: u64, used: u64, floor: u64) -> u64 {
     let keeps = used.saturating_mul(2).max(share / 8).max(floor);
     keeps.min(share)
 }
 
 /// Divides an amount by weight, each part up to its bound.
-fn fill(amount: u64, weights: &[u64], bounds: &[u64]) -> Vec<u64> {
+fn divide_by_weight(amount: u64, weights: &[u64], bounds: &[u64]) -> Vec<u64> {
     let mut parts = vec![0; weights.len()];
     let mut open: Vec<usize> = (0..weights.len()).collect();
     let mut left = amount;

@@ -9,8 +9,8 @@
 //!       └─ closed, with a              └─ limit refused: ended       other shares follow
 //!          line in the log                                  at once, at most every 100 ms
 //! ```
-//! The program starts behind a *gate*: a helper process (of this program, see [`Gate`]) has the
-//! program's descriptors and waits for one byte. It executes the program when the share is in
+//! The program starts behind a *gate*: a helper process (of this program, see [`StartGate`]) has
+//! the program's descriptors and waits for one byte. It executes the program when the share is in
 //! force. So no byte of a session is sent without its limit.
 //!
 //! # The total
@@ -24,7 +24,7 @@
 //!
 //! # Lending
 //! While sessions share a total, the server reads the usage of each five times a second; see
-//! [`crate::divide`]. [`crate::keep`] sets the shares and reads the usage.
+//! `divide`. `keeper` sets the shares and reads the usage.
 
 mod session;
 mod socket;
@@ -41,21 +41,21 @@ use netnice_api::{ClientError, RuntimeDir};
 use netnice_core::units::Rate;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::config::{Config, ConfigError, Fault, Service};
-use crate::daemon::{Daemon, evenly};
+use crate::config::{Config, ConfigError, ConfigErrorKind, Service};
+use crate::daemon::{Daemon, total_limit};
 use crate::divide::{self, Demand, Pool};
-use crate::keep::{Keeper, Member, SETTLE};
+use crate::keeper::{APPLY_INTERVAL, Keeper, Member};
 use session::Session;
 use socket::Listener;
 
-/// How a program starts behind a gate: `HELPER WORDS… UID GID GROUPS PROGRAM ARGV0 ARGS…`, with the
+/// How a program starts behind a gate: `HELPER ARGS… UID GID GROUPS PROGRAM ARGV0 ARGS…`, with the
 /// gate as its standard error.
 #[derive(Clone, Debug)]
-pub struct Gate {
+pub struct StartGate {
     /// The helper program.
     pub helper: PathBuf,
     /// Its first arguments.
-    pub words: Vec<OsString>,
+    pub args: Vec<OsString>,
 }
 
 /// Why the server ends.
@@ -80,18 +80,18 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     listen(config).map(drop)
 }
 
-/// Serves until a fatal error. `say` gets each message for the operator as a line.
+/// Serves until a fatal error. `log` gets each message for the operator as a line.
 ///
 /// # Errors
 /// If a port cannot be bound, there is no daemon, or waiting fails.
 pub fn serve(
     config: Config,
     dir: &RuntimeDir,
-    gate: Gate,
-    say: &mut dyn FnMut(&str),
+    gate: StartGate,
+    log: &mut dyn FnMut(&str),
 ) -> Result<(), InetdError> {
     let listeners = listen(&config)?;
-    let mut server = Server {
+    let mut server = SuperServer {
         keeper: Keeper::new(Daemon::connect(dir, None)?),
         pool: Pool {
             total: config.total.map(Rate::bits_per_second),
@@ -101,15 +101,15 @@ pub fn serve(
         gate,
         listeners,
         sessions: BTreeMap::new(),
-        say,
+        log,
     };
-    server.hold_total();
+    server.limit_itself();
     for listener in &server.listeners {
         let service = &server.config.services[listener.service];
-        (server.say)(&format!("{} is served at {}", service.name, listener.at));
+        (server.log)(&format!("{} is served at {}", service.name, listener.at));
     }
     loop {
-        server.turn()?;
+        server.iterate()?;
     }
 }
 
@@ -117,54 +117,58 @@ pub fn serve(
 fn listen(config: &Config) -> Result<Vec<Listener>, ConfigError> {
     let mut listeners = Vec::new();
     for (index, service) in config.services.iter().enumerate() {
-        let taken = Listener::open(index, service).map_err(|error| {
-            service.refuse(Fault::Port {
+        let listener = Listener::open(index, service).map_err(|error| {
+            service.error(ConfigErrorKind::CannotBind {
                 protocol: service.protocol.name(),
                 port: service.port,
                 error,
             })
         })?;
-        listeners.push(taken);
+        listeners.push(listener);
     }
     Ok(listeners)
 }
 
-struct Server<'a> {
+struct SuperServer<'a> {
     config: Config,
     pool: Pool,
     keeper: Keeper,
-    gate: Gate,
+    gate: StartGate,
     listeners: Vec<Listener>,
     /// By the keeper's number, so in the order of their starts.
     sessions: BTreeMap<u64, Session>,
-    say: &'a mut dyn FnMut(&str),
+    log: &'a mut dyn FnMut(&str),
 }
 
-impl Server<'_> {
+impl SuperServer<'_> {
     /// Limits this process to the total, so that the shares of all sessions lie inside. An existing
     /// limit, which the operator set, is left unchanged.
-    fn hold_total(&mut self) {
+    fn limit_itself(&mut self) {
         let Some(total) = self.config.total else {
             return;
         };
-        let mut held = || -> Result<(), String> {
-            let myself = Member::open(std::process::id()).map_err(|error| error.to_string())?;
+        let mut limit = || -> Result<(), String> {
+            let own = Member::open(std::process::id()).map_err(|error| error.to_string())?;
             let shown = self.keeper.daemon.show();
             let targets = shown.map_err(|error| error.to_string())?.targets;
-            if targets.iter().any(|one| one.target == myself.target) {
+            if targets.iter().any(|one| one.target == own.target) {
                 return Ok(());
             }
-            let whom = myself.whom();
-            let limited = self.keeper.daemon.limit(whom, &evenly(total));
+            let limited = self
+                .keeper
+                .daemon
+                .limit(own.limit_target(), &total_limit(total));
             limited.map_err(|why| why.text)
         };
-        if let Err(why) = held() {
-            (self.say)(&format!("the total is kept by the shares alone: {why}"));
+        if let Err(why) = limit() {
+            (self.log)(&format!(
+                "netnice inetd cannot be limited to the total: {why}; the shares alone keep it"
+            ));
         }
     }
 
     /// Waits for events and handles them.
-    fn turn(&mut self) -> Result<(), InetdError> {
+    fn iterate(&mut self) -> Result<(), InetdError> {
         let (ready, ended) = self.wait().map_err(InetdError::Wait)?;
         for number in ended {
             self.end(number);
@@ -173,18 +177,18 @@ impl Server<'_> {
             self.accept(listener);
         }
         let lends = self.lends();
-        self.keeper.look(lends);
+        self.keeper.read_usage(lends);
         if self.keeper.must_apply() {
             self.apply();
         }
-        self.keeper.look_after();
+        self.keeper.remove_stale_targets();
         Ok(())
     }
 
     /// The listeners with connections, and the sessions that ended.
     fn wait(&self) -> io::Result<(Vec<usize>, Vec<u64>)> {
         let open: Vec<usize> = (0..self.listeners.len())
-            .filter(|index| !self.is_lent(*index))
+            .filter(|index| !self.program_serves(*index))
             .collect();
         let listening = open.iter().map(|index| self.listeners[*index].as_fd());
         let running = self
@@ -195,11 +199,14 @@ impl Server<'_> {
             .chain(running)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        let patience = self.keeper.patience(self.lends()).map(|time| Timespec {
-            tv_sec: time.as_secs() as i64,
-            tv_nsec: i64::from(time.subsec_nanos()),
-        });
-        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, patience.as_ref()))?;
+        let timeout = self
+            .keeper
+            .time_to_next_work(self.lends())
+            .map(|time| Timespec {
+                tv_sec: time.as_secs() as i64,
+                tv_nsec: i64::from(time.subsec_nanos()),
+            });
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, timeout.as_ref()))?;
         let is_ready = |index: usize| !fds[index].revents().is_empty();
         let ready = open.iter().enumerate().filter(|(at, _)| is_ready(*at));
         let ended = self.sessions.keys().enumerate();
@@ -210,8 +217,8 @@ impl Server<'_> {
         ))
     }
 
-    /// True if a running session has the listener (`wait`).
-    fn is_lent(&self, listener: usize) -> bool {
+    /// True if the program of a running session serves the listener (`wait`).
+    fn program_serves(&self, listener: usize) -> bool {
         let service = self.listeners[listener].service;
         let waits = self.config.services[service].wait;
         waits && self.sessions.values().any(|s| s.service == service)
@@ -225,19 +232,19 @@ impl Server<'_> {
     fn accept(&mut self, listener: usize) {
         let index = self.listeners[listener].service;
         if self.service(index).wait {
-            let socket = self.listeners[listener].share();
+            let socket = self.listeners[listener].duplicate();
             match socket {
                 Ok(socket) => self.start(index, socket, None),
-                Err(error) => self.tell(index, &format!("its socket cannot be shared: {error}")),
+                Err(error) => self.report(index, &format!("cannot duplicate its socket: {error}")),
             }
             return;
         }
-        for _ in 0..AT_ONCE {
+        for _ in 0..ACCEPT_BATCH {
             match self.listeners[listener].accept() {
                 Ok(Some((socket, client))) => self.start(index, socket, Some(client)),
                 Ok(None) => return,
                 Err(error) => {
-                    self.tell(index, &format!("a connection was lost: {error}"));
+                    self.report(index, &format!("cannot accept a connection: {error}"));
                     // For example, there are no descriptors left: give sessions time to end.
                     std::thread::sleep(Duration::from_millis(10));
                     return;
@@ -249,11 +256,11 @@ impl Server<'_> {
     /// Starts a session if it is admitted and fits. Otherwise its connection is closed.
     fn start(&mut self, index: usize, socket: std::os::fd::OwnedFd, client: Option<IpAddr>) {
         if let Err(why) = self.admit(index, client) {
-            let whose = client.map_or(String::new(), |client| format!(" from {client}"));
-            self.tell(index, &format!("a session{whose} is refused: {why}"));
+            let origin = client.map_or(String::new(), |client| format!(" from {client}"));
+            self.report(index, &format!("a session{origin} is refused: {why}"));
             if client.is_none() {
                 // The data at the socket of a `wait` service would wake this server again at once.
-                std::thread::sleep(SETTLE);
+                std::thread::sleep(APPLY_INTERVAL);
             }
             return;
         }
@@ -261,7 +268,7 @@ impl Server<'_> {
         let started = Session::start(index, service, &self.gate, socket, client);
         let (session, member) = match started {
             Ok(started) => started,
-            Err(error) => return self.tell(index, &format!("cannot be started: {error}")),
+            Err(error) => return self.report(index, &format!("cannot start a session: {error}")),
         };
         let number = self.keeper.add(member);
         self.sessions.insert(number, session);
@@ -277,7 +284,7 @@ impl Server<'_> {
         if let Some(session) = self.sessions.get_mut(&number)
             && let Err(error) = session.open_gate()
         {
-            self.tell(index, &format!("cannot be started: {error}"));
+            self.report(index, &format!("cannot start a session: {error}"));
         }
     }
 
@@ -286,10 +293,10 @@ impl Server<'_> {
         let service = self.service(index);
         let same = |s: &&Session| s.service == index;
         let of_service = self.sessions.values().filter(same).count();
-        let client = client.map(network);
-        let of_client = |s: &&Session| client.is_some() && s.client.map(network) == client;
+        let client = client.map(client_network);
+        let of_client = |s: &&Session| client.is_some() && s.client.map(client_network) == client;
         let of_client = self.sessions.values().filter(of_client).count();
-        for (what, count, most) in [
+        for (what, count, limit) in [
             ("sessions", self.sessions.len(), self.config.sessions),
             ("sessions of this service", of_service, service.sessions),
             (
@@ -298,15 +305,15 @@ impl Server<'_> {
                 self.config.sessions_per_client,
             ),
         ] {
-            if count >= most {
-                return Err(format!("{count} {what} run, the limit is {most}"));
+            if count >= limit {
+                return Err(format!("{count} {what} run, the limit is {limit}"));
             }
         }
         let mut demands: Vec<Demand> = self.demands().into_values().collect();
         demands.push(Demand {
             fixed: service.rate.map(Rate::bits_per_second),
             weight: u64::from(service.weight),
-            most: None,
+            bound: None,
             idle: None,
         });
         divide::fits(self.pool, &demands).map_err(|full| full.to_string())
@@ -319,24 +326,24 @@ impl Server<'_> {
             return;
         };
         if let Some(how) = session.ended() {
-            self.tell(session.service, &how);
+            self.report(session.service, &how);
         }
     }
 
     fn demands(&self) -> BTreeMap<u64, Demand> {
         let mut of_client: BTreeMap<IpAddr, u64> = BTreeMap::new();
         for client in self.sessions.values().filter_map(|s| s.client) {
-            *of_client.entry(network(client)).or_default() += 1;
+            *of_client.entry(client_network(client)).or_default() += 1;
         }
         let demand = |number: &u64, session: &Session| {
             let service = self.service(session.service);
-            let client = session.client.map(network);
+            let client = session.client.map(client_network);
             let client = client.and_then(|client| of_client.get(&client));
-            let most = self.config.per_client.zip(client);
+            let bound = self.config.per_client.zip(client);
             Demand {
                 fixed: service.rate.map(Rate::bits_per_second),
                 weight: u64::from(service.weight),
-                most: most.map(|(rate, sessions)| rate.bits_per_second() / sessions),
+                bound: bound.map(|(rate, sessions)| rate.bits_per_second() / sessions),
                 idle: self.keeper.get(*number).and_then(|member| member.idle()),
             }
         };
@@ -368,9 +375,9 @@ impl Server<'_> {
         };
         session.stop(self.keeper.get(number));
         let service = session.service;
-        self.tell(
+        self.report(
             service,
-            &format!("a session was ended, for it cannot be limited: {why}"),
+            &format!("a session was ended because its share cannot be set: {why}"),
         );
     }
 
@@ -382,15 +389,15 @@ impl Server<'_> {
             && self.sessions.values().filter(shares).nth(1).is_some()
     }
 
-    fn tell(&mut self, service: usize, what: &str) {
-        let line = format!("{}: {what}", self.config.services[service].name);
-        (self.say)(&line);
+    fn report(&mut self, service: usize, text: &str) {
+        let line = format!("{}: {text}", self.config.services[service].name);
+        (self.log)(&line);
     }
 }
 
 /// The part of an address that identifies a client. For IPv6 it is the network of 64 bits, because
 /// a host can have any number of addresses in it.
-fn network(client: IpAddr) -> IpAddr {
+fn client_network(client: IpAddr) -> IpAddr {
     match client {
         IpAddr::V4(_) => client,
         IpAddr::V6(address) => {
@@ -400,4 +407,4 @@ fn network(client: IpAddr) -> IpAddr {
 }
 
 /// Connections that are accepted from one listener before the next listener is served.
-const AT_ONCE: usize = 16;
+const ACCEPT_BATCH: usize = 16;

@@ -8,16 +8,16 @@
 //!                                             ▲                                (the daemon)
 //!                                             └──────── usage of each session ◀─────┘
 //! ```
-//! [`config`] reads the services to serve. [`divide`] computes the shares without I/O. [`inetd`] is
-//! the server. [`manager`] divides a total among processes that it did not start (NICE 3.2). `keep`
-//! sets the shares for both.
+//! [`config`] reads the services to serve. `divide` computes the shares without I/O. [`inetd`] is
+//! the server. [`manager`] divides a total among processes that it did not start (NICE 3.2).
+//! `keeper` sets the shares for both.
 #![forbid(unsafe_code)]
 
 pub mod config;
 mod daemon;
-pub mod divide;
+mod divide;
 pub mod inetd;
-mod keep;
+mod keeper;
 pub mod manager;
 
-pub use daemon::Denial;
+pub use daemon::RequestError;

@@ -3,7 +3,7 @@
 //! limited, or if the daemon is unreachable at the start.
 //!
 //! ```text
-//!  targets ─find─▶ processes ─crowd─▶ sessions ─divide─▶ shares ─keep─▶ set pid:N both R
+//!  targets ─find─▶ processes ─scan─▶ sessions ─divide─▶ shares ─keeper─▶ set pid:N both R
 //!       (the daemon)                                                       (the daemon)
 //! ```
 //! The manager limits each target to the total too, and the limits of its sessions lie inside. So
@@ -11,9 +11,9 @@
 //! are within the total.
 //!
 //! # Following
-//! A pidfd reports the end of a session. The manager looks for new sessions ten times a second.
+//! A pidfd reports the end of a session. The manager scans for new sessions ten times a second.
 //! That needs no privilege and works in every namespace; the process connector needs root in the
-//! initial namespace, and a cgroup only reports that it is populated. Each look reads only the
+//! initial namespace, and a cgroup only reports that it is populated. Each scan reads only the
 //! lists of processes, and the parents of new processes.
 //!
 //! # Leaving
@@ -22,8 +22,8 @@
 //! second later. If a user clears a limit in the meantime, the manager sets it again after at most
 //! five minutes.
 
-mod crowd;
 mod process;
+mod session_set;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -38,15 +38,15 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 
 use crate::config;
-use crate::daemon::{Daemon, Denial, Whom, evenly};
+use crate::daemon::{Daemon, LimitTarget, RequestError, total_limit};
 use crate::divide::{self, Demand, Pool};
-use crate::keep::{Keeper, Member};
-use crowd::Crowd;
-use process::{Machine, Processes};
+use crate::keeper::{Keeper, Member};
+use process::{ProcFs, Processes};
+use session_set::SessionSet;
 
 /// The total and the targets to divide it among.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct ShareRequest {
     /// The total.
     pub total: Rate,
     /// The targets with the sessions; not empty.
@@ -54,7 +54,7 @@ pub struct Asked {
     /// The units that have equal shares.
     pub per: Per,
     /// Weights other than 100.
-    pub weights: Vec<(Whose, u16)>,
+    pub weights: Vec<(WeightScope, u16)>,
     /// The smallest share.
     pub floor: Rate,
     /// True if idle sessions lend.
@@ -75,9 +75,9 @@ pub enum Per {
     Service,
 }
 
-/// The sessions that a weight applies to.
+/// The sessions to which a weight applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum WeightScope {
     /// The sessions of one of the targets.
     Service(Target),
     /// The sessions of a user.
@@ -92,7 +92,7 @@ pub enum ManagerError {
     Daemon(#[from] ClientError),
     /// A target does not exist or may not be limited.
     #[error("{0}")]
-    Denied(Denial),
+    Request(RequestError),
     /// The floor exceeds the total.
     #[error("the floor of {floor} is more than the total of {total}")]
     Floor {
@@ -101,12 +101,12 @@ pub enum ManagerError {
         /// The total.
         total: Rate,
     },
-    /// A weight names a target that is not divided.
+    /// A weight names a target that is not to be divided.
     #[error("a weight is given for {0}, which is not among the targets")]
-    NoSuchService(Target),
+    WeightWithoutTarget(Target),
     /// A target is named twice.
     #[error("{0} is named twice")]
-    Twice(Target),
+    TargetTwice(Target),
     /// Waiting failed.
     #[error("cannot wait for sessions: {0}")]
     Wait(#[from] io::Error),
@@ -117,7 +117,7 @@ impl ManagerError {
     pub fn exit(&self) -> Exit {
         match self {
             ManagerError::Daemon(error) => Exit::from(error),
-            ManagerError::Denied(denial) => denial.exit,
+            ManagerError::Request(error) => error.exit,
             ManagerError::Wait(_) => Exit::Error,
             _ => Exit::BadUsage,
         }
@@ -152,9 +152,9 @@ pub struct SessionDoc {
 
 /// A message for the user.
 #[derive(Debug)]
-pub enum Told<'a> {
+pub enum Report<'a> {
     /// A line of text.
-    Line(&'a str),
+    Message(&'a str),
     /// The shares have changed.
     Shares(&'a Shares),
 }
@@ -164,26 +164,26 @@ pub enum Told<'a> {
 /// # Errors
 /// If a target does not exist or may not be limited, the weights or the floor are invalid, or there
 /// is no daemon.
-pub fn preview(asked: &Asked, dir: &RuntimeDir) -> Result<Shares, ManagerError> {
+pub fn preview(request: &ShareRequest, dir: &RuntimeDir) -> Result<Shares, ManagerError> {
     let mut daemon = Daemon::connect(dir, None)?;
-    let mut crowds = find(asked, &mut daemon)?;
-    for crowd in &crowds {
-        let limited = hold(&mut daemon, crowd, |daemon, whom| {
-            daemon.try_limit(whom, &evenly(asked.total))
+    let mut sets = find_targets(request, &mut daemon)?;
+    for set in &sets {
+        let limited = with_target(&mut daemon, set, |daemon, target| {
+            daemon.try_limit(target, &total_limit(request.total))
         });
-        limited.map_err(ManagerError::Denied)?;
+        limited.map_err(ManagerError::Request)?;
     }
     let mut sessions = BTreeMap::new();
     let mut seen = BTreeSet::new();
-    for (at, crowd) in crowds.iter_mut().enumerate() {
-        for pid in crowd.sessions(&Machine, Instant::now()) {
-            if seen.insert(pid) && living(pid).is_some() {
+    for (at, set) in sets.iter_mut().enumerate() {
+        for pid in set.sessions(&ProcFs, Instant::now()) {
+            if seen.insert(pid) && open_running(pid).is_some() {
                 sessions.insert(sessions.len() as u64, Session::new(at, pid));
             }
         }
     }
-    let shares = divided(asked, &sessions, |_| None);
-    Ok(told(asked, &sessions, |number| {
+    let shares = compute_shares(request, &sessions, |_| None);
+    Ok(shares_doc(request, &sessions, |number| {
         (shares.get(&number).copied().flatten(), false)
     }))
 }
@@ -194,67 +194,70 @@ pub fn preview(asked: &Asked, dir: &RuntimeDir) -> Result<Shares, ManagerError> 
 /// # Errors
 /// As [`preview`], and if waiting fails.
 pub fn manage(
-    asked: Asked,
+    request: ShareRequest,
     dir: &RuntimeDir,
     own: Until,
     stop: BorrowedFd<'_>,
-    tell: &mut dyn FnMut(Told<'_>),
+    report: &mut dyn FnMut(Report<'_>),
 ) -> Result<(), ManagerError> {
     let mut daemon = Daemon::connect(dir, Some(own))?;
-    let crowds = find(&asked, &mut daemon)?;
+    let sets = find_targets(&request, &mut daemon)?;
     let mut manager = Manager {
         keeper: Keeper::new(daemon),
-        ends: asked.for_.map(|time| Instant::now() + time),
-        asked,
-        crowds,
-        held: BTreeSet::new(),
+        deadline: request.for_.map(|time| Instant::now() + time),
+        request,
+        sets,
+        limited: BTreeSet::new(),
         sessions: BTreeMap::new(),
-        looked: Instant::now(),
-        renewed: Instant::now(),
-        last: None,
-        tell,
+        scanned_at: Instant::now(),
+        renewed_at: Instant::now(),
+        last_reported: None,
+        report,
     };
     let ended = manager.run(stop);
-    manager.lift();
+    manager.restore_limits();
     ended
 }
 
 /// The compositions of the targets. Validates the floor, the weights and the targets.
-fn find(asked: &Asked, daemon: &mut Daemon) -> Result<Vec<Crowd>, ManagerError> {
-    let &Asked { floor, total, .. } = asked;
+fn find_targets(
+    request: &ShareRequest,
+    daemon: &mut Daemon,
+) -> Result<Vec<SessionSet>, ManagerError> {
+    let &ShareRequest { floor, total, .. } = request;
     if floor > total {
         return Err(ManagerError::Floor { floor, total });
     }
-    let foreign = asked.weights.iter().find_map(|(whose, _)| match whose {
-        Whose::Service(target) if !asked.targets.contains(target) => Some(target),
+    let unknown = request.weights.iter().find_map(|(whose, _)| match whose {
+        WeightScope::Service(target) if !request.targets.contains(target) => Some(target),
         _ => None,
     });
-    if let Some(target) = foreign {
-        return Err(ManagerError::NoSuchService(target.clone()));
+    if let Some(target) = unknown {
+        return Err(ManagerError::WeightWithoutTarget(target.clone()));
     }
-    let only = asked.targets.len() == 1;
-    let mut crowds: Vec<Crowd> = Vec::new();
-    for target in &asked.targets {
+    let only = request.targets.len() == 1;
+    let mut sets: Vec<SessionSet> = Vec::new();
+    for target in &request.targets {
         let text = target.to_string();
-        if crowds.iter().any(|crowd| crowd.target == text) {
-            return Err(ManagerError::Twice(target.clone()));
+        if sets.iter().any(|set| set.target == text) {
+            return Err(ManagerError::TargetTwice(target.clone()));
         }
-        let found = daemon.find(&text).map_err(ManagerError::Denied)?;
+        let found = daemon.find(&text).map_err(ManagerError::Request)?;
         let is_server = only && matches!(target, Target::Pid(_));
-        crowds.push(Crowd::new(text, found, is_server));
+        sets.push(SessionSet::new(text, found, is_server));
     }
-    Ok(crowds)
+    Ok(sets)
 }
 
-/// Calls `what` for a target as a whole, with a pidfd if the target is a process. Does nothing if
+/// Calls `work` for a target as a whole, with a pidfd if the target is a process. Does nothing if
 /// the process has ended.
-fn hold<T: Default>(
+fn with_target<T: Default>(
     daemon: &mut Daemon,
-    crowd: &Crowd,
-    what: impl FnOnce(&mut Daemon, Whom<'_>) -> Result<T, Denial>,
-) -> Result<T, Denial> {
-    let target = &crowd.target;
-    let process = match &crowd.found {
+    set: &SessionSet,
+    work: impl FnOnce(&mut Daemon, LimitTarget<'_>) -> Result<T, RequestError>,
+) -> Result<T, RequestError> {
+    let target = &set.target;
+    let process = match &set.found {
         Found::Processes(named) if target.starts_with("pid:") => match named.first() {
             Some(pid) => match Member::open(*pid) {
                 Ok(member) => Some(member),
@@ -265,67 +268,67 @@ fn hold<T: Default>(
         _ => None,
     };
     let pidfd = process.as_ref().map(|process| process.pidfd.as_fd());
-    what(daemon, Whom { target, pidfd })
+    work(daemon, LimitTarget { target, pidfd })
 }
 
 /// A session.
 struct Session {
     /// Index of its target.
-    crowd: usize,
+    target: usize,
     /// Number of its first process.
     pid: u32,
     name: String,
     user: u32,
     /// The time at which its user was last read.
-    looked: Instant,
+    user_read_at: Instant,
     /// Set if the session could not be limited: the time and the reason.
-    trouble: Option<(Instant, String)>,
+    failure: Option<(Instant, String)>,
 }
 
 impl Session {
-    fn new(crowd: usize, pid: u32) -> Session {
+    fn new(target: usize, pid: u32) -> Session {
         Session {
-            crowd,
+            target,
             pid,
-            name: Machine.name(pid).unwrap_or_default(),
-            user: crowd::user(&Machine, pid),
-            looked: Instant::now(),
-            trouble: None,
+            name: ProcFs.name(pid).unwrap_or_default(),
+            user: session_set::session_user(&ProcFs, pid),
+            user_read_at: Instant::now(),
+            failure: None,
         }
     }
 }
 
 struct Manager<'a> {
-    asked: Asked,
+    request: ShareRequest,
     keeper: Keeper,
-    crowds: Vec<Crowd>,
+    sets: Vec<SessionSet>,
     /// Indices of the targets that are limited to the total.
-    held: BTreeSet<usize>,
+    limited: BTreeSet<usize>,
     /// By the keeper's number.
     sessions: BTreeMap<u64, Session>,
-    looked: Instant,
-    renewed: Instant,
+    scanned_at: Instant,
+    renewed_at: Instant,
     /// The time at which the manager ends by itself.
-    ends: Option<Instant>,
-    last: Option<Shares>,
-    tell: &'a mut dyn FnMut(Told<'_>),
+    deadline: Option<Instant>,
+    last_reported: Option<Shares>,
+    report: &'a mut dyn FnMut(Report<'_>),
 }
 
 impl Manager<'_> {
     fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), ManagerError> {
-        self.look()?;
+        self.scan()?;
         // The first shares are reported even if there are no sessions.
-        self.keeper.touch();
+        self.keeper.mark_changed();
         loop {
             if self.keeper.must_apply() {
                 self.apply();
             }
-            self.keeper.look_after();
-            if self.crowds.iter().all(Crowd::has_ended) {
-                self.say("all that was named has ended");
+            self.keeper.remove_stale_targets();
+            if self.sets.iter().all(SessionSet::has_ended) {
+                self.message("all targets have ended");
                 return Ok(());
             }
-            if self.ends.is_some_and(|at| Instant::now() >= at) {
+            if self.deadline.is_some_and(|at| Instant::now() >= at) {
                 return Ok(());
             }
             let (stopped, ended) = self.wait(stop)?;
@@ -335,18 +338,18 @@ impl Manager<'_> {
             for number in &ended {
                 self.end(*number);
             }
-            if !ended.is_empty() || self.looked.elapsed() >= LOOK {
-                self.look()?;
+            if !ended.is_empty() || self.scanned_at.elapsed() >= SCAN_INTERVAL {
+                self.scan()?;
             }
             let lends = self.lends();
-            self.keeper.look(lends);
-            if self.renewed.elapsed() >= RENEWAL {
+            self.keeper.read_usage(lends);
+            if self.renewed_at.elapsed() >= RENEWAL_INTERVAL {
                 self.renew();
             }
         }
     }
 
-    /// Waits for the end of a session or for `stop`, at most until the next look.
+    /// Waits for the end of a session or for `stop`, at most until the next scan.
     fn wait(&self, stop: BorrowedFd<'_>) -> io::Result<(bool, Vec<u64>)> {
         let numbers: Vec<u64> = self.keeper.members().map(|(number, _)| number).collect();
         let running = self
@@ -357,16 +360,16 @@ impl Manager<'_> {
             .chain(running)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        let next = LOOK.saturating_sub(self.looked.elapsed());
+        let next = SCAN_INTERVAL.saturating_sub(self.scanned_at.elapsed());
         let time = self
             .keeper
-            .patience(self.lends())
+            .time_to_next_work(self.lends())
             .map_or(next, |keeper| keeper.min(next));
-        let patience = Timespec {
+        let timeout = Timespec {
             tv_sec: 0,
             tv_nsec: i64::from(time.subsec_nanos()),
         };
-        match rustix::event::poll(&mut fds, Some(&patience)) {
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
             // A signal that ends the manager makes `stop` readable too.
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -383,58 +386,58 @@ impl Manager<'_> {
     }
 
     /// Adds new sessions and removes those that no longer are sessions.
-    fn look(&mut self) -> Result<(), ManagerError> {
-        self.looked = Instant::now();
-        let mut there: BTreeMap<u32, usize> = BTreeMap::new();
-        for (at, crowd) in self.crowds.iter_mut().enumerate() {
-            if matches!(crowd.found, Found::Processes(_))
-                && crowd.target.starts_with("name:")
-                && let Ok(found) = self.keeper.daemon.find(&crowd.target)
+    fn scan(&mut self) -> Result<(), ManagerError> {
+        self.scanned_at = Instant::now();
+        let mut present: BTreeMap<u32, usize> = BTreeMap::new();
+        for (at, set) in self.sets.iter_mut().enumerate() {
+            if matches!(set.found, Found::Processes(_))
+                && set.target.starts_with("name:")
+                && let Ok(found) = self.keeper.daemon.find(&set.target)
             {
-                crowd.found = found;
+                set.found = found;
             }
-            for pid in crowd.sessions(&Machine, self.looked) {
-                there.entry(pid).or_insert(at);
+            for pid in set.sessions(&ProcFs, self.scanned_at) {
+                present.entry(pid).or_insert(at);
             }
         }
         let gone: Vec<u64> = self
             .sessions
             .iter()
-            .filter(|(_, session)| !there.contains_key(&session.pid))
+            .filter(|(_, session)| !present.contains_key(&session.pid))
             .map(|(number, _)| *number)
             .collect();
         for number in gone {
             // The process lives but is no longer a session.
-            let _ = self.keeper.lift(number);
+            let _ = self.keeper.restore(number);
             self.end(number);
         }
-        self.hold_totals(&there)?;
+        self.limit_targets(&present)?;
         let known: BTreeSet<u32> = self.sessions.values().map(|session| session.pid).collect();
-        for (pid, at) in there {
+        for (pid, at) in present {
             if !known.contains(&pid)
-                && let Some(member) = living(pid)
+                && let Some(member) = open_running(pid)
             {
                 let number = self.keeper.add(member);
                 self.sessions.insert(number, Session::new(at, pid));
             }
         }
-        self.look_for_users();
+        self.update_users();
         Ok(())
     }
 
     /// Limits each target to the total, unless it is limited already. A process that is a session
     /// itself has only its share.
-    fn hold_totals(&mut self, there: &BTreeMap<u32, usize>) -> Result<(), ManagerError> {
-        let rate = evenly(self.asked.total);
-        for (at, crowd) in self.crowds.iter().enumerate() {
-            let is_session = there.keys().any(|pid| crowd.target == format!("pid:{pid}"));
+    fn limit_targets(&mut self, present: &BTreeMap<u32, usize>) -> Result<(), ManagerError> {
+        let rate = total_limit(self.request.total);
+        for (at, set) in self.sets.iter().enumerate() {
+            let is_session = present.keys().any(|pid| set.target == format!("pid:{pid}"));
             if is_session {
-                self.held.remove(&at);
-            } else if !crowd.has_ended() && self.held.insert(at) {
-                let limited = hold(&mut self.keeper.daemon, crowd, |daemon, whom| {
-                    daemon.limit(whom, &rate)
+                self.limited.remove(&at);
+            } else if !set.has_ended() && self.limited.insert(at) {
+                let limited = with_target(&mut self.keeper.daemon, set, |daemon, target| {
+                    daemon.limit(target, &rate)
                 });
-                limited.map_err(ManagerError::Denied)?;
+                limited.map_err(ManagerError::Request)?;
             }
         }
         Ok(())
@@ -442,13 +445,13 @@ impl Manager<'_> {
 
     /// Reads the user of sessions of root again, because a session gets its user when the user logs
     /// in.
-    fn look_for_users(&mut self) {
+    fn update_users(&mut self) {
         for session in self.sessions.values_mut() {
-            if session.user == 0 && session.looked.elapsed() >= LOOK_FOR_USER {
-                session.looked = Instant::now();
-                session.user = crowd::user(&Machine, session.pid);
+            if session.user == 0 && session.user_read_at.elapsed() >= USER_INTERVAL {
+                session.user_read_at = Instant::now();
+                session.user = session_set::session_user(&ProcFs, session.pid);
                 if session.user != 0 {
-                    self.keeper.touch();
+                    self.keeper.mark_changed();
                 }
             }
         }
@@ -460,135 +463,139 @@ impl Manager<'_> {
     }
 
     fn lends(&self) -> bool {
-        self.asked.lend && self.sessions.len() > 1
+        self.request.lend && self.sessions.len() > 1
     }
 
     /// Sets the shares that changed, and reports them.
     fn apply(&mut self) {
         let keeper = &self.keeper;
         let idle = |number: u64| keeper.get(number).and_then(Member::idle);
-        let shares = divided(&self.asked, &self.sessions, idle);
+        let shares = compute_shares(&self.request, &self.sessions, idle);
         for (number, why) in self.keeper.apply(shares) {
             let Some(session) = self.sessions.get_mut(&number) else {
                 continue;
             };
-            let is_news = session
-                .trouble
+            let is_new = session
+                .failure
                 .as_ref()
                 .is_none_or(|(_, before)| *before != why.text);
-            session.trouble = Some((Instant::now(), why.text.clone()));
+            session.failure = Some((Instant::now(), why.text.clone()));
             let line = format!(
                 "pid:{} cannot be limited, and has no share: {why}",
                 session.pid
             );
-            if is_news {
-                self.say(&line);
+            if is_new {
+                self.message(&line);
             }
-            self.keeper.touch();
+            self.keeper.mark_changed();
         }
         let keeper = &self.keeper;
-        let now = told(&self.asked, &self.sessions, |number| {
+        let now = shares_doc(&self.request, &self.sessions, |number| {
             let member = keeper.get(number);
             let share = member.and_then(|member| member.share);
             (share, member.and_then(Member::idle).is_some())
         });
-        if self.last.as_ref() != Some(&now) {
-            (self.tell)(Told::Shares(&now));
-            self.last = Some(now);
+        if self.last_reported.as_ref() != Some(&now) {
+            (self.report)(Report::Shares(&now));
+            self.last_reported = Some(now);
         }
     }
 
     /// Sets all limits again.
     fn renew(&mut self) {
-        self.renewed = Instant::now();
-        let rate = evenly(self.asked.total);
-        for at in self.held.clone() {
-            let again = hold(&mut self.keeper.daemon, &self.crowds[at], |daemon, whom| {
-                daemon.limit(whom, &rate)
+        self.renewed_at = Instant::now();
+        let rate = total_limit(self.request.total);
+        for at in self.limited.clone() {
+            let limited = with_target(&mut self.keeper.daemon, &self.sets[at], |daemon, target| {
+                daemon.limit(target, &rate)
             });
-            if let Err(why) = again {
-                let line = format!("{} cannot be limited: {why}", self.crowds[at].target);
-                self.say(&line);
+            if let Err(why) = limited {
+                let line = format!("{} cannot be limited: {why}", self.sets[at].target);
+                self.message(&line);
             }
         }
-        self.keeper.renew();
+        self.keeper.set_all_again();
     }
 
     /// Removes all limits; earlier limits return.
-    fn lift(&mut self) {
+    fn restore_limits(&mut self) {
         let numbers: Vec<u64> = self.sessions.keys().copied().collect();
-        let mut troubles = BTreeSet::new();
+        let mut failures = BTreeSet::new();
         for number in numbers {
-            troubles.extend(self.keeper.lift(number).err().map(|why| why.text));
+            failures.extend(self.keeper.restore(number).err().map(|why| why.text));
         }
-        let rate = evenly(self.asked.total);
-        for at in &self.held {
-            let crowd = &self.crowds[*at];
-            if crowd.has_ended() {
+        let rate = total_limit(self.request.total);
+        for at in &self.limited {
+            let set = &self.sets[*at];
+            if set.has_ended() {
                 continue;
             }
-            let lifted = hold(&mut self.keeper.daemon, crowd, |daemon, whom| {
-                daemon.lift(whom, &rate)
+            let restored = with_target(&mut self.keeper.daemon, set, |daemon, target| {
+                daemon.restore(target, &rate)
             });
-            troubles.extend(lifted.err().map(|why| why.text));
+            failures.extend(restored.err().map(|why| why.text));
         }
-        for trouble in troubles {
-            self.say(&format!("a limit could not be taken back: {trouble}"));
+        for failure in failures {
+            self.message(&format!("a limit could not be restored: {failure}"));
         }
     }
 
-    fn say(&mut self, line: &str) {
-        (self.tell)(Told::Line(line));
+    fn message(&mut self, line: &str) {
+        (self.report)(Report::Message(line));
     }
 }
 
 /// A running process as a member. A process that has ended but is not reaped is not a member.
-fn living(pid: u32) -> Option<Member> {
+fn open_running(pid: u32) -> Option<Member> {
     Member::open(pid).ok().filter(|member| !member.has_ended())
 }
 
 /// The share of each session that can be limited.
-fn divided(
-    asked: &Asked,
+fn compute_shares(
+    request: &ShareRequest,
     sessions: &BTreeMap<u64, Session>,
     idle: impl Fn(u64) -> Option<u64>,
 ) -> BTreeMap<u64, Option<u64>> {
     let pool = Pool {
-        total: Some(asked.total.bits_per_second()),
-        floor: asked.floor.bits_per_second(),
+        total: Some(request.total.bits_per_second()),
+        floor: request.floor.bits_per_second(),
     };
     let mut groups: BTreeMap<u64, (u64, Vec<(u64, Demand)>)> = BTreeMap::new();
     for (number, session) in sessions {
-        let in_trouble = |(since, _): &(Instant, String)| since.elapsed() < AFTER_TROUBLE;
-        if session.trouble.as_ref().is_some_and(in_trouble) {
+        let is_recent = |(since, _): &(Instant, String)| since.elapsed() < RETRY_DELAY;
+        if session.failure.as_ref().is_some_and(is_recent) {
             continue;
         }
-        let (service, user) = (asked.of_service(session.crowd), asked.of_user(session.user));
-        let (group, whole, own) = match asked.per {
+        let (service, user) = (
+            request.of_service(session.target),
+            request.of_user(session.user),
+        );
+        let (group, whole, own) = match request.per {
             Per::Session => (0, 1, service * user),
             Per::User => (u64::from(session.user), user, service),
-            Per::Service => (session.crowd as u64, service, user),
+            Per::Service => (session.target as u64, service, user),
         };
         let demand = Demand {
             fixed: None,
             weight: own,
-            most: None,
+            bound: None,
             idle: idle(*number),
         };
         let group = groups.entry(group).or_insert((whole, Vec::new()));
         group.1.push((*number, demand));
     }
-    let plain: Vec<(u64, Vec<Demand>)> = groups
+    let demands: Vec<(u64, Vec<Demand>)> = groups
         .values()
         .map(|(weight, members)| (*weight, members.iter().map(|(_, demand)| *demand).collect()))
         .collect();
-    let shares = divide::divide_groups(pool, &plain).into_iter().flatten();
+    let shares = divide::divide_groups(pool, &demands).into_iter().flatten();
     let numbers = groups.into_values().flat_map(|(_, members)| members);
     numbers.map(|(number, _)| number).zip(shares).collect()
 }
 
-fn told(
-    asked: &Asked,
+/// The sessions that have a share, with it.
+fn shares_doc(
+    request: &ShareRequest,
     sessions: &BTreeMap<u64, Session>,
     share: impl Fn(u64) -> (Option<u64>, bool),
 ) -> Shares {
@@ -596,7 +603,7 @@ fn told(
         let (share, idle) = share(*number);
         Some(SessionDoc {
             session: format!("pid:{}", session.pid),
-            service: asked.targets.get(session.crowd)?.to_string(),
+            service: request.targets.get(session.target)?.to_string(),
             name: session.name.clone(),
             user: session.user,
             share: share?,
@@ -604,38 +611,40 @@ fn told(
         })
     };
     Shares {
-        total: asked.total.bits_per_second(),
+        total: request.total.bits_per_second(),
         sessions: sessions.iter().filter_map(one).collect(),
     }
 }
 
-impl Asked {
-    fn of_service(&self, crowd: usize) -> u64 {
-        let target = self.targets.get(crowd);
-        self.weight(|whose| matches!(whose, Whose::Service(of) if Some(of) == target))
+impl ShareRequest {
+    fn of_service(&self, target: usize) -> u64 {
+        let target = self.targets.get(target);
+        self.weight(|scope| matches!(scope, WeightScope::Service(of) if Some(of) == target))
     }
 
     fn of_user(&self, user: u32) -> u64 {
-        self.weight(|whose| matches!(whose, Whose::User(of) if *of == user))
+        self.weight(|scope| matches!(scope, WeightScope::User(of) if *of == user))
     }
 
-    fn weight(&self, is_theirs: impl Fn(&Whose) -> bool) -> u64 {
+    fn weight(&self, is_theirs: impl Fn(&WeightScope) -> bool) -> u64 {
         let theirs = self.weights.iter().find(|(whose, _)| is_theirs(whose));
-        theirs.map_or(config::WEIGHT, |(_, weight)| *weight).into()
+        theirs
+            .map_or(config::DEFAULT_WEIGHT, |(_, weight)| *weight)
+            .into()
     }
 }
 
-impl Whose {
+impl WeightScope {
     /// Reads `user:NAME` or a target. A target that is to be divided takes precedence over a user
     /// of the same name.
-    pub fn of(target: Target, targets: &[Target]) -> Option<Whose> {
+    pub fn from_target(target: Target, targets: &[Target]) -> Option<WeightScope> {
         match &target {
-            own if targets.contains(own) => Some(Whose::Service(target)),
+            own if targets.contains(own) => Some(WeightScope::Service(target)),
             Target::User(name) => {
                 let user = config::user(name.as_str()).ok()?;
-                Some(Whose::User(user.uid))
+                Some(WeightScope::User(user.uid))
             }
-            _ => Some(Whose::Service(target)),
+            _ => Some(WeightScope::Service(target)),
         }
     }
 }
@@ -651,17 +660,17 @@ impl fmt::Display for Per {
 }
 
 /// Time between two settings of all limits.
-const RENEWAL: Duration = Duration::from_secs(300);
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Time between two looks for sessions. With the 100 ms between two settings, shares follow within
+/// Time between two scans for sessions. With the 100 ms between two settings, shares follow within
 /// 500 ms on a busy machine too.
-const LOOK: Duration = Duration::from_millis(100);
+const SCAN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Time between two readings of a session's user.
-const LOOK_FOR_USER: Duration = Duration::from_secs(1);
+const USER_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time for which a session that could not be limited is left out of the division.
-const AFTER_TROUBLE: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,14 @@
 //! The cost of a datagram for its program: `cargo bench -p netnice-stack --bench udp`.
 //!
-//! Two sockets run in one thread. Between them a peer carries their frames over the ring. The
-//! benchmark measures only the sockets' part. *send* is the time from the payload to the published
-//! record, including the returned buffers. *receive* is the time from the published record to the
-//! payload, including priming the buffer again. The figures are medians of [`RUNS`] runs.
+//! Two sockets run in one thread. Between them the benchmark delivers their frames over the ring.
+//! The benchmark measures only the sockets' part. *send* is the time from the payload to the
+//! published record, including the returned buffers. *receive* is the time from the published
+//! record to the payload, including priming the buffer again. The figures are medians of [`RUNS`]
+//! runs.
 
 use std::time::{Duration, Instant};
 
-use netnice_ring::driver::{self, Client, Taken};
+use netnice_ring::driver::{DriverRings, ProgramMemory, Taken};
 use netnice_ring::{Budget, Shape, Status};
 use netnice_stack::udp::Checks;
 use netnice_stack::{FlowAddress, Program, Socket};
@@ -67,8 +68,8 @@ fn run(six: bool, bytes: usize, checks: Checks, in_place: bool, datagrams: usize
                 let packet = here.packet().expect("a buffer");
                 // A program that writes in place writes something: here one byte in each cache
                 // line.
-                let place = here.payload_mut(&packet).expect("ours");
-                place[..bytes]
+                let payload = here.payload_mut(&packet).expect("ours");
+                payload[..bytes]
                     .iter_mut()
                     .step_by(64)
                     .for_each(|byte| *byte = 1);
@@ -81,7 +82,7 @@ fn run(six: bool, bytes: usize, checks: Checks, in_place: bool, datagrams: usize
         }
         here.flush();
         sending += begin.elapsed();
-        wire.carry();
+        wire.deliver_all();
         let begin = Instant::now();
         for _ in 0..BATCH {
             if in_place {
@@ -101,8 +102,8 @@ fn run(six: bool, bytes: usize, checks: Checks, in_place: bool, datagrams: usize
 
 /// The driver's sides of flow 0, which sends, and of flow 1, which receives.
 struct Wire {
-    _client: Client,
-    flows: [driver::Flow; 2],
+    _memory: ProgramMemory,
+    flows: [DriverRings; 2],
     program: Program,
 }
 
@@ -112,21 +113,21 @@ impl Wire {
             flows: 2,
             bytes: 2 * SHAPE.plan().expect("a shape").bytes(),
         };
-        let mut client = Client::create(budget).expect("a memory file");
-        let flows = [0, 1].map(|_| client.open(SHAPE).expect("a flow"));
-        let attachment = client.handles().attach();
+        let mut memory = ProgramMemory::create(budget).expect("a memory file");
+        let flows = [0, 1].map(|_| memory.open(SHAPE).expect("a flow"));
+        let attachment = memory.handles().attach();
         Wire {
             program: Program::new(attachment.expect("an attachment")),
-            _client: client,
+            _memory: memory,
             flows,
         }
     }
 
     fn socket(&self, flow: usize, six: bool, checks: Checks) -> Socket {
-        let at = |who: usize| {
+        let at = |host: usize| {
             let text = match six {
-                false => format!("10.0.0.{}:{}", 1 + who, 4000 + who),
-                true => format!("[fd00::{}]:{}", 1 + who, 4000 + who),
+                false => format!("10.0.0.{}:{}", 1 + host, 4000 + host),
+                true => format!("[fd00::{}]:{}", 1 + host, 4000 + host),
             };
             text.parse().expect("an address")
         };
@@ -138,11 +139,13 @@ impl Wire {
             mtu: 1500,
             hops: 64,
         };
-        let place = self.flows[flow].place();
-        self.program.udp(place, &address, checks).expect("a flow")
+        let location = self.flows[flow].location();
+        self.program
+            .udp(location, &address, checks)
+            .expect("a flow")
     }
 
-    fn carry(&mut self) {
+    fn deliver_all(&mut self) {
         let [from, to] = &mut self.flows;
         let mut frame = [0; 2048];
         while let Ok(Taken::Record(record)) = from.take() {

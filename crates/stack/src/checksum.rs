@@ -45,7 +45,7 @@ impl Sum {
 
     /// True if the sum of bytes that include their checksum field is valid.
     #[inline]
-    pub(crate) fn is_right(self) -> bool {
+    pub(crate) fn is_valid(self) -> bool {
         self.checksum() == 0
     }
 }

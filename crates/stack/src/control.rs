@@ -1,10 +1,11 @@
 //! The connection to the daemon: requests with their responses, and notifications from the daemon
-//! ([`FlowNews`]). A request fails if the connection is lost.
+//! ([`FlowNotification`]). A request fails if the connection is lost.
 //!
 //! A program has one connection, which one thread uses at a time. Notifications arrive between
 //! responses. The thread that reads a notification applies it at once ([`Flows::apply`]) and stores
-//! it for [`crate::Program::news`]. The thread that waits for the doorbell also waits for the
-//! connection, so a program that sleeps until a packet arrives learns that its driver has ended.
+//! it for [`crate::Program::next_notification`]. The thread that waits for the doorbell also waits
+//! for the connection, so a program that sleeps until a packet arrives learns that its driver has
+//! ended.
 //!
 //! If the daemon ends, the connection is lost and the flows continue: the driver serves them
 //! without the daemon.
@@ -16,7 +17,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::{Attach, Attached, DirectAnswer, DirectRequest, FlowNews, Hop, NextHop};
+use netnice_api::direct::{
+    Attach, Attached, DirectReply, DirectRequest, FindNextHop, FlowNotification, ResolvedNextHop,
+};
 use netnice_api::{Client, ClientError, Request, Response, RuntimeDir};
 use netnice_ring::program::Attachment;
 use rustix::event::{EventfdFlags, epoll};
@@ -25,31 +28,31 @@ use crate::error::StackError;
 
 /// The connection to the daemon and the state that came from it.
 pub(crate) struct Control {
-    line: Mutex<Line>,
+    connection: Mutex<Connection>,
     /// Readable when the driver sent a doorbell notification, the daemon sent a message, or another
     /// thread read a message.
-    either: OwnedFd,
+    poll_fd: OwnedFd,
     /// A thread that read notifications wakes the others by this eventfd.
-    nudge: OwnedFd,
+    waker: OwnedFd,
     /// Next hops that the daemon found.
-    hops: Mutex<HashMap<IpAddr, Known>>,
+    next_hops: Mutex<HashMap<IpAddr, KnownHop>>,
     /// The daemon's response to the attachment.
     pub(crate) attached: Attached,
 }
 
 /// The part of the connection that one thread uses at a time.
-struct Line {
+struct Connection {
     client: Client,
     /// The daemon does not respond any more. The connection stays open, because closing it would
     /// end the flows.
     lost: bool,
-    news: VecDeque<FlowNews>,
+    notifications: VecDeque<FlowNotification>,
 }
 
 /// The next hop to a host, and the end of its validity.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
-    pub(crate) hop: Hop,
+pub(crate) struct KnownHop {
+    pub(crate) hop: ResolvedNextHop,
     pub(crate) until: Instant,
 }
 
@@ -66,28 +69,28 @@ impl Control {
         )
         .map_err(std::io::Error::from)?;
         let request = Request::Direct(DirectRequest::Attach(attach));
-        let (answer, fds) = client.call_for_fds(&request, Some(pidfd.as_fd()))?;
-        let attached = match answer {
-            Response::Direct(DirectAnswer::Attached(attached)) => attached,
-            other => return Err(unhoped(other, "attach")),
+        let (response, fds) = client.call_for_fds(&request, Some(pidfd.as_fd()))?;
+        let attached = match response {
+            Response::Direct(DirectReply::Attached(attached)) => attached,
+            other => return Err(unexpected_response(other, "attach")),
         };
         let Ok([memory, to_driver, to_program]) = <[OwnedFd; 3]>::try_from(fds) else {
-            return Err(StackError::Answer("attach"));
+            return Err(StackError::UnexpectedResponse("attach"));
         };
         let attachment = Attachment::new(memory, to_driver, to_program)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let nudge = rustix::event::eventfd(0, flags).map_err(std::io::Error::from)?;
-        let either = watch(&[attachment.bell(), client.as_fd(), nudge.as_fd()])?;
-        let line = Mutex::new(Line {
+        let waker = rustix::event::eventfd(0, flags).map_err(std::io::Error::from)?;
+        let poll_fd = watch(&[attachment.doorbell(), client.as_fd(), waker.as_fd()])?;
+        let connection = Mutex::new(Connection {
             client,
             lost: false,
-            news: VecDeque::new(),
+            notifications: VecDeque::new(),
         });
         let control = Control {
-            line,
-            either,
-            nudge,
-            hops: Mutex::default(),
+            connection,
+            poll_fd,
+            waker,
+            next_hops: Mutex::default(),
             attached,
         };
         Ok((control, attachment))
@@ -95,104 +98,115 @@ impl Control {
 
     /// Readable when the driver sent a doorbell notification, or when there are notifications from
     /// the daemon.
-    pub(crate) fn either(&self) -> BorrowedFd<'_> {
-        self.either.as_fd()
+    pub(crate) fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.poll_fd.as_fd()
     }
 
-    /// Sends a request. `answered` gets the response before later notifications are applied.
-    pub(crate) fn ask<T>(
+    /// Sends a request. `on_response` gets the response before later notifications are applied.
+    pub(crate) fn request<T>(
         &self,
         flows: &Flows,
-        ask: DirectRequest,
-        patience: Duration,
-        answered: impl FnOnce(Response) -> Result<T, StackError>,
+        request: DirectRequest,
+        timeout: Duration,
+        on_response: impl FnOnce(Response) -> Result<T, StackError>,
     ) -> Result<T, StackError> {
-        let mut line = self.lock();
-        if line.lost {
-            return Err(StackError::Alone);
+        let mut connection = self.lock();
+        if connection.lost {
+            return Err(StackError::NoDaemon);
         }
-        let answer = line
+        let response = connection
             .client
-            .call_within(patience, &Request::Direct(ask), None);
-        let done = match answer {
-            Ok(answer) => answered(answer),
+            .call_within(timeout, &Request::Direct(request), None);
+        let done = match response {
+            Ok(response) => on_response(response),
             Err(error) => {
-                self.lose(&mut line);
+                self.mark_lost(&mut connection);
                 return Err(error.into());
             }
         };
-        if line.listen(flows, |client| Ok(client.heard())) == Some(true) {
-            self.nudge();
+        if connection.read_notifications(flows, |client| Ok(client.buffered_notification()))
+            == Some(true)
+        {
+            self.wake_sleeper();
         }
         done
     }
 
     /// Reads the notifications from the daemon, unless another thread uses the connection.
-    pub(crate) fn listen(&self, flows: &Flows) {
+    pub(crate) fn read_notifications(&self, flows: &Flows) {
         // The read fails only if the counter is 0, which is no error.
-        let _ = rustix::io::read(&self.nudge, &mut [0; 8]);
-        let mut line = match self.line.try_lock() {
-            Ok(line) => line,
-            Err(TryLockError::Poisoned(line)) => line.into_inner(),
+        let _ = rustix::io::read(&self.waker, &mut [0; 8]);
+        let mut connection = match self.connection.try_lock() {
+            Ok(connection) => connection,
+            Err(TryLockError::Poisoned(connection)) => connection.into_inner(),
             // The thread that has the lock reads the notifications too.
             Err(TryLockError::WouldBlock) => return,
         };
-        if line.listen(flows, Client::news).is_none() {
-            self.lose(&mut line);
+        if connection
+            .read_notifications(flows, Client::poll_notification)
+            .is_none()
+        {
+            self.mark_lost(&mut connection);
         }
     }
 
     /// Reads the notifications from the daemon for a thread that does not sleep, unless another
     /// thread uses the connection. False if the connection is lost: no notification follows.
     pub(crate) fn refresh(&self, flows: &Flows) -> bool {
-        let mut line = match self.line.try_lock() {
-            Ok(line) => line,
-            Err(TryLockError::Poisoned(line)) => line.into_inner(),
+        let mut connection = match self.connection.try_lock() {
+            Ok(connection) => connection,
+            Err(TryLockError::Poisoned(connection)) => connection.into_inner(),
             // The thread that has the lock reads the notifications too.
             Err(TryLockError::WouldBlock) => return true,
         };
-        match line.listen(flows, Client::news) {
-            Some(true) => self.nudge(),
+        match connection.read_notifications(flows, Client::poll_notification) {
+            Some(true) => self.wake_sleeper(),
             Some(false) => {}
-            None => self.lose(&mut line),
+            None => self.mark_lost(&mut connection),
         }
-        !line.lost
+        !connection.lost
     }
 
     /// Reads the notifications from the daemon and returns the oldest stored one.
-    pub(crate) fn news(&self, flows: &Flows) -> Option<FlowNews> {
-        let mut line = self.lock();
-        match line.listen(flows, Client::news) {
-            Some(true) => self.nudge(),
+    pub(crate) fn next_notification(&self, flows: &Flows) -> Option<FlowNotification> {
+        let mut connection = self.lock();
+        match connection.read_notifications(flows, Client::poll_notification) {
+            Some(true) => self.wake_sleeper(),
             Some(false) => {}
-            None => self.lose(&mut line),
+            None => self.mark_lost(&mut connection),
         }
-        line.news.pop_front()
+        connection.notifications.pop_front()
     }
 
     /// The next hop to a host, if its entry is still valid.
-    pub(crate) fn known(&self, to: IpAddr, now: Instant) -> Option<Known> {
-        let hops = self.hops.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn known_hop(&self, to: IpAddr, now: Instant) -> Option<KnownHop> {
+        let hops = self
+            .next_hops
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         hops.get(&to).copied().filter(|known| known.until > now)
     }
 
     /// Asks the daemon for the next hop to a host.
-    pub(crate) fn find(&self, flows: &Flows, to: IpAddr) -> Result<Known, StackError> {
-        let ask = DirectRequest::NextHop(NextHop { to });
-        let hop = self.ask(flows, ask, Client::TIMEOUT, |answer| match answer {
-            Response::Direct(DirectAnswer::Hop(hop)) => Ok(hop),
-            other => Err(unhoped(other, "next-hop")),
+    pub(crate) fn request_hop(&self, flows: &Flows, to: IpAddr) -> Result<KnownHop, StackError> {
+        let request = DirectRequest::NextHop(FindNextHop { to });
+        let hop = self.request(flows, request, Client::TIMEOUT, |response| match response {
+            Response::Direct(DirectReply::NextHop(hop)) => Ok(hop),
+            other => Err(unexpected_response(other, "next-hop")),
         })?;
         let now = Instant::now();
-        let known = Known {
+        let known = KnownHop {
             hop,
             until: now + HOP_LIFETIME,
         };
-        let mut hops = self.hops.lock().unwrap_or_else(PoisonError::into_inner);
-        if hops.len() >= HOPS {
+        let mut hops = self
+            .next_hops
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if hops.len() >= MAX_NEXT_HOPS {
             hops.retain(|_, known| known.until > now);
         }
-        if hops.len() >= HOPS {
+        if hops.len() >= MAX_NEXT_HOPS {
             hops.clear();
         }
         hops.insert(to, known);
@@ -200,43 +214,45 @@ impl Control {
     }
 
     /// Wakes the thread that sleeps, so that it looks at the notifications.
-    fn nudge(&self) {
+    fn wake_sleeper(&self) {
         // The write fails only if the counter is full, and then the thread is already woken.
-        let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
     }
 
-    fn lock(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Connection> {
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Marks the connection as lost. Its descriptor must not wake a thread any more.
-    fn lose(&self, line: &mut Line) {
-        if !std::mem::replace(&mut line.lost, true) {
+    fn mark_lost(&self, connection: &mut Connection) {
+        if !std::mem::replace(&mut connection.lost, true) {
             // The descriptor was added, so deleting it cannot fail.
-            let _ = epoll::delete(&self.either, line.client.as_fd());
+            let _ = epoll::delete(&self.poll_fd, connection.client.as_fd());
         }
     }
 }
 
-impl Line {
+impl Connection {
     /// Reads, applies and stores notifications. True if there were any; `None` if the connection is
     /// lost.
-    fn listen(
+    fn read_notifications(
         &mut self,
         flows: &Flows,
-        mut next: impl FnMut(&mut Client) -> Result<Option<FlowNews>, ClientError>,
+        mut next: impl FnMut(&mut Client) -> Result<Option<FlowNotification>, ClientError>,
     ) -> Option<bool> {
         let mut some = false;
         while !self.lost {
-            let Some(news) = next(&mut self.client).ok()? else {
+            let Some(notification) = next(&mut self.client).ok()? else {
                 break;
             };
             some = true;
-            flows.apply(&news);
-            if self.news.len() == NEWS {
-                self.news.pop_front();
+            flows.apply(&notification);
+            if self.notifications.len() == MAX_NOTIFICATIONS {
+                self.notifications.pop_front();
             }
-            self.news.push_back(news);
+            self.notifications.push_back(notification);
         }
         Some(some)
     }
@@ -245,16 +261,16 @@ impl Line {
 /// The flows of a program, with the state that notifications change.
 #[derive(Default)]
 pub(crate) struct Flows {
-    open: Mutex<HashMap<u32, (u32, Arc<Terms>)>>,
+    open: Mutex<HashMap<u32, (u32, Arc<FlowStatus>)>>,
     /// Why all flows ended.
     end: OnceLock<String>,
     /// Slots of the flows that notifications named.
-    touched: Mutex<Vec<u32>>,
+    notified: Mutex<Vec<u32>>,
 }
 
 /// The state of a flow that the daemon can change.
 #[derive(Default)]
-pub(crate) struct Terms {
+pub(crate) struct FlowStatus {
     /// The path MTU to the remote endpoint; 0 after the flow has ended.
     mtu: AtomicU32,
     end: OnceLock<String>,
@@ -262,8 +278,8 @@ pub(crate) struct Terms {
 
 impl Flows {
     /// Adds a flow.
-    pub(crate) fn insert(&self, flow: u32, slot: u32, terms: Arc<Terms>) {
-        self.lock().insert(flow, (slot, terms));
+    pub(crate) fn insert(&self, flow: u32, slot: u32, status: Arc<FlowStatus>) {
+        self.lock().insert(flow, (slot, status));
     }
 
     pub(crate) fn remove(&self, flow: u32) {
@@ -271,56 +287,58 @@ impl Flows {
     }
 
     /// Why all flows ended, if they did.
-    pub(crate) fn end(&self) -> Option<&str> {
+    pub(crate) fn end_reason(&self) -> Option<&str> {
         self.end.get().map(String::as_str)
     }
 
     /// The slots of the flows that notifications named since the last call.
-    pub(crate) fn touched(&self) -> Vec<u32> {
-        let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut touched)
+    pub(crate) fn take_notified(&self) -> Vec<u32> {
+        let mut notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut notified)
     }
 
-    fn apply(&self, news: &FlowNews) {
+    fn apply(&self, notification: &FlowNotification) {
         let open = self.lock();
         let mut slots = Vec::new();
-        match news {
-            FlowNews::Mtu { flow, mtu } => {
-                if let Some((slot, terms)) = open.get(flow) {
-                    terms.set_mtu(*mtu);
+        match notification {
+            FlowNotification::Mtu { flow, mtu } => {
+                if let Some((slot, status)) = open.get(flow) {
+                    status.set_mtu(*mtu);
                     slots.push(*slot);
                 }
             }
-            FlowNews::Closed { flow, why } => {
-                if let Some((slot, terms)) = open.get(flow) {
-                    terms.over(why);
+            FlowNotification::Closed { flow, why } => {
+                if let Some((slot, status)) = open.get(flow) {
+                    status.set_ended(why);
                     slots.push(*slot);
                 }
             }
-            FlowNews::Ended { why } => {
+            FlowNotification::Ended { why } => {
                 // The first reason stays.
                 let _ = self.end.set(why.clone());
-                for (slot, terms) in open.values() {
-                    terms.over(why);
+                for (slot, status) in open.values() {
+                    status.set_ended(why);
                     slots.push(*slot);
                 }
             }
-            FlowNews::Link { .. } | FlowNews::NextHop { .. } | FlowNews::Degraded { .. } => {}
+            FlowNotification::Link { .. }
+            | FlowNotification::NextHop { .. }
+            | FlowNotification::Degraded { .. } => {}
         }
-        let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
-        touched.append(&mut slots);
+        let mut notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
+        notified.append(&mut slots);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, (u32, Arc<Terms>)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, (u32, Arc<FlowStatus>)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Terms {
-    pub(crate) fn new(mtu: u32) -> Arc<Terms> {
-        let terms = Terms::default();
-        terms.set_mtu(mtu);
-        Arc::new(terms)
+impl FlowStatus {
+    pub(crate) fn new(mtu: u32) -> Arc<FlowStatus> {
+        let status = FlowStatus::default();
+        status.set_mtu(mtu);
+        Arc::new(status)
     }
 
     /// The path MTU to the remote endpoint; 0 after the flow has ended.
@@ -329,7 +347,7 @@ impl Terms {
         self.mtu.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn end(&self) -> Option<&str> {
+    pub(crate) fn end_reason(&self) -> Option<&str> {
         self.end.get().map(String::as_str)
     }
 
@@ -339,7 +357,7 @@ impl Terms {
         }
     }
 
-    fn over(&self, why: &str) {
+    fn set_ended(&self, why: &str) {
         let _ = self.end.set(why.to_string());
         self.mtu.store(0, Ordering::Relaxed);
     }
@@ -347,17 +365,17 @@ impl Terms {
 
 /// An epoll descriptor that is readable when one of `all` is.
 fn watch(all: &[BorrowedFd<'_>]) -> Result<OwnedFd, std::io::Error> {
-    let either = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let poll_fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for fd in all {
         let data = epoll::EventData::new_u64(0);
-        epoll::add(&either, fd, data, epoll::EventFlags::IN)?;
+        epoll::add(&poll_fd, fd, data, epoll::EventFlags::IN)?;
     }
-    Ok(either)
+    Ok(poll_fd)
 }
 
 /// The error for a response that the request did not expect.
-pub(crate) fn unhoped(answer: Response, ask: &'static str) -> StackError {
-    match answer {
+pub(crate) fn unexpected_response(response: Response, request: &'static str) -> StackError {
+    match response {
         Response::Refused(refused) => StackError::Refused {
             by: refused.by,
             text: refused.text,
@@ -366,13 +384,13 @@ pub(crate) fn unhoped(answer: Response, ask: &'static str) -> StackError {
             text: failed.text,
             bad_usage: failed.bad_usage,
         },
-        _ => StackError::Answer(ask),
+        _ => StackError::UnexpectedResponse(request),
     }
 }
 
 /// Time for which a next hop is valid. It is about as long as a kernel trusts a neighbour entry.
 const HOP_LIFETIME: Duration = Duration::from_secs(30);
 /// Number of hosts whose next hops are kept.
-const HOPS: usize = 4096;
-/// Number of notifications that are kept for later calls of `news`.
-const NEWS: usize = 1024;
+const MAX_NEXT_HOPS: usize = 4096;
+/// Number of notifications that are kept for later calls of `next_notification`.
+const MAX_NOTIFICATIONS: usize = 1024;

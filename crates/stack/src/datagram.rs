@@ -1,5 +1,5 @@
 //! Parses a received frame: finds the payload and the sender of its datagram, or the fragment of a
-//! datagram in it. Fails with the reason ([`Unreadable`]) for any other frame, so that the caller
+//! datagram in it. Fails with the reason ([`ParseError`]) for any other frame, so that the caller
 //! can count it.
 //!
 //! The driver has parsed the headers already to find the flow. The stack validates the frame again,
@@ -14,7 +14,7 @@ use crate::headers::{ETHERNET, UDP, pseudo};
 
 /// A datagram in a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct ParsedDatagram {
     /// The byte range of its payload in the frame.
     pub payload: Range<usize>,
     /// The sender.
@@ -25,18 +25,18 @@ pub struct Found {
 
 /// Why a frame contains no readable datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
+pub enum ParseError {
     /// The frame is shorter than its headers or than they state.
-    #[error("shorter than its headers say")]
+    #[error("the frame is shorter than its headers state")]
     Short,
     /// The frame is neither IPv4 nor IPv6, or not UDP.
-    #[error("not UDP")]
+    #[error("the frame is not UDP over IPv4 or IPv6")]
     Protocol,
     /// The frame contains a fragment of a datagram.
-    #[error("a fragment")]
+    #[error("the frame contains a fragment of a datagram")]
     Fragment,
     /// A checksum is wrong.
-    #[error("a wrong checksum")]
+    #[error("a checksum of the frame is wrong")]
     Checksum,
 }
 
@@ -57,9 +57,9 @@ pub enum Checks {
 
 /// A fragment of a datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct Fragment {
     /// The fields that all fragments of a datagram share.
-    pub of: Name,
+    pub key: FragmentKey,
     /// Offset of the fragment in the datagram, in bytes.
     pub offset: u32,
     /// More fragments follow.
@@ -70,7 +70,7 @@ pub struct Part {
 
 /// The fields that all fragments of a datagram share (RFC 791; RFC 8200, section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Name {
+pub struct FragmentKey {
     /// The sender.
     pub from: IpAddr,
     /// The destination.
@@ -82,11 +82,11 @@ pub struct Name {
 /// Finds the datagram in a frame.
 ///
 /// # Errors
-/// If the frame contains none, or only a fragment ([`Unreadable::Fragment`]).
-pub fn read(frame: &[u8], checks: Checks) -> Result<Found, Unreadable> {
+/// If the frame contains none, or only a fragment ([`ParseError::Fragment`]).
+pub fn parse(frame: &[u8], checks: Checks) -> Result<ParsedDatagram, ParseError> {
     let ip = network(frame)?;
-    match ip.part {
-        Some(_) => Err(Unreadable::Fragment),
+    match ip.fragment {
+        Some(_) => Err(ParseError::Fragment),
         None => datagram(frame, ip.payload, (ip.from, ip.to), checks),
     }
 }
@@ -95,19 +95,23 @@ pub fn read(frame: &[u8], checks: Checks) -> Result<Found, Unreadable> {
 ///
 /// # Errors
 /// If they are not a valid datagram.
-pub fn read_whole(bytes: &[u8], of: &Name, checks: Checks) -> Result<Found, Unreadable> {
-    datagram(bytes, 0..bytes.len(), (of.from, of.to), checks)
+pub fn parse_reassembled(
+    bytes: &[u8],
+    key: &FragmentKey,
+    checks: Checks,
+) -> Result<ParsedDatagram, ParseError> {
+    datagram(bytes, 0..bytes.len(), (key.from, key.to), checks)
 }
 
-/// The fragment in a frame for which [`read`] returned [`Unreadable::Fragment`].
+/// The fragment in a frame for which [`parse`] returned [`ParseError::Fragment`].
 ///
 /// # Errors
 /// If the frame contains none.
-pub fn part(frame: &[u8]) -> Result<Part, Unreadable> {
+pub fn parse_fragment(frame: &[u8]) -> Result<Fragment, ParseError> {
     let ip = network(frame)?;
-    let (id, offset, more) = ip.part.ok_or(Unreadable::Protocol)?;
-    Ok(Part {
-        of: Name {
+    let (id, offset, more) = ip.fragment.ok_or(ParseError::Protocol)?;
+    Ok(Fragment {
+        key: FragmentKey {
             from: ip.from,
             to: ip.to,
             id,
@@ -124,19 +128,19 @@ struct Network {
     from: IpAddr,
     to: IpAddr,
     /// For a fragment: the identification, the offset in bytes, and whether more fragments follow.
-    part: Option<(u32, u32, bool)>,
+    fragment: Option<(u32, u32, bool)>,
 }
 
-fn network(frame: &[u8]) -> Result<Network, Unreadable> {
-    let kind = frame.get(12..14).ok_or(Unreadable::Short)?;
+fn network(frame: &[u8]) -> Result<Network, ParseError> {
+    let kind = frame.get(12..14).ok_or(ParseError::Short)?;
     let packet = &frame[ETHERNET..];
     let mut ip = match kind {
         [0x08, 0x00] => ipv4(packet)?,
         [0x86, 0xdd] => ipv6(packet)?,
-        _ => return Err(Unreadable::Protocol),
+        _ => return Err(ParseError::Protocol),
     };
     // Padding of the link may follow the packet.
-    packet.get(ip.payload.clone()).ok_or(Unreadable::Short)?;
+    packet.get(ip.payload.clone()).ok_or(ParseError::Short)?;
     ip.payload.start += ETHERNET;
     ip.payload.end += ETHERNET;
     Ok(ip)
@@ -148,83 +152,85 @@ fn datagram(
     at: Range<usize>,
     (from, to): (IpAddr, IpAddr),
     checks: Checks,
-) -> Result<Found, Unreadable> {
+) -> Result<ParsedDatagram, ParseError> {
     let begin = at.start + 8;
-    let datagram = bytes.get(at).ok_or(Unreadable::Short)?;
+    let datagram = bytes.get(at).ok_or(ParseError::Short)?;
     let &[f0, f1, t0, t1, l0, l1, c0, c1, ..] = datagram else {
-        return Err(Unreadable::Short);
+        return Err(ParseError::Short);
     };
-    let long = usize::from(u16::from_be_bytes([l0, l1]));
-    let datagram = datagram.get(..long).filter(|_| long >= 8);
-    let datagram = datagram.ok_or(Unreadable::Short)?;
-    let summed = [c0, c1] != [0, 0];
-    if !summed && from.is_ipv6() {
-        return Err(Unreadable::Checksum);
+    let length = usize::from(u16::from_be_bytes([l0, l1]));
+    let datagram = datagram.get(..length).filter(|_| length >= 8);
+    let datagram = datagram.ok_or(ParseError::Short)?;
+    let has_checksum = [c0, c1] != [0, 0];
+    if !has_checksum && from.is_ipv6() {
+        return Err(ParseError::Checksum);
     }
-    if checks != Checks::Trust && summed {
+    if checks != Checks::Trust && has_checksum {
         let sum = match (from, to) {
             (IpAddr::V4(from), IpAddr::V4(to)) => pseudo(&from.octets(), &to.octets()),
             (IpAddr::V6(from), IpAddr::V6(to)) => pseudo(&from.octets(), &to.octets()),
-            _ => return Err(Unreadable::Protocol),
+            _ => return Err(ParseError::Protocol),
         };
-        let sum = sum.word(long as u16);
-        let half = || checks == Checks::Partial && u16::from_be_bytes([c0, c1]) == sum.folded();
-        if !sum.add(datagram).is_right() && !half() {
-            return Err(Unreadable::Checksum);
+        let sum = sum.word(length as u16);
+        let is_partial =
+            || checks == Checks::Partial && u16::from_be_bytes([c0, c1]) == sum.folded();
+        if !sum.add(datagram).is_valid() && !is_partial() {
+            return Err(ParseError::Checksum);
         }
     }
-    Ok(Found {
-        payload: begin..begin + long - 8,
+    Ok(ParsedDatagram {
+        payload: begin..begin + length - 8,
         from: SocketAddr::new(from, u16::from_be_bytes([f0, f1])),
         to: SocketAddr::new(to, u16::from_be_bytes([t0, t1])),
     })
 }
 
-fn ipv4(packet: &[u8]) -> Result<Network, Unreadable> {
-    let fixed: &[u8; 20] = packet.first_chunk().ok_or(Unreadable::Short)?;
+fn ipv4(packet: &[u8]) -> Result<Network, ParseError> {
+    let fixed: &[u8; 20] = packet.first_chunk().ok_or(ParseError::Short)?;
     if fixed[0] >> 4 != 4 {
-        return Err(Unreadable::Protocol);
+        return Err(ParseError::Protocol);
     }
     let header = 4 * usize::from(fixed[0] & 0xf);
     let options = packet.get(..header).filter(|_| header >= 20);
-    let sum = Sum::default().add(options.ok_or(Unreadable::Short)?);
-    if !sum.is_right() {
-        return Err(Unreadable::Checksum);
+    let sum = Sum::default().add(options.ok_or(ParseError::Short)?);
+    if !sum.is_valid() {
+        return Err(ParseError::Checksum);
     }
     let word = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
     // The bit "more fragments", and the fragment offset in units of eight bytes.
     let cut = word(6) & 0x3fff;
-    let part = (cut != 0).then(|| (word(4).into(), u32::from(cut & 0x1fff) * 8, cut >> 13 == 1));
+    let fragment =
+        (cut != 0).then(|| (word(4).into(), u32::from(cut & 0x1fff) * 8, cut >> 13 == 1));
     if fixed[9] != UDP {
-        return Err(Unreadable::Protocol);
+        return Err(ParseError::Protocol);
     }
     let address = |at: usize| Ipv4Addr::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]);
     Ok(Network {
         payload: header..usize::from(word(2)),
         from: address(12).into(),
         to: address(16).into(),
-        part,
+        fragment,
     })
 }
 
-fn ipv6(packet: &[u8]) -> Result<Network, Unreadable> {
-    let header: &[u8; 40] = packet.first_chunk().ok_or(Unreadable::Short)?;
+fn ipv6(packet: &[u8]) -> Result<Network, ParseError> {
+    let header: &[u8; 40] = packet.first_chunk().ok_or(ParseError::Short)?;
     if header[0] >> 4 != 6 {
-        return Err(Unreadable::Protocol);
+        return Err(ParseError::Protocol);
     }
     let length = 40 + usize::from(u16::from_be_bytes([header[4], header[5]]));
     let address = |at: usize| {
         let bytes: [u8; 16] = header[at..at + 16].try_into().expect("16 of 40 bytes");
         Ipv6Addr::from(bytes)
     };
-    let (payload, part) = match header[6] {
+    let (payload, fragment) = match header[6] {
         UDP => (40..length, None),
         // The fragment header (RFC 8200, section 4.5).
         44 => {
             let rest = packet.get(40..).and_then(|rest| rest.first_chunk::<8>());
-            let &[next, _, o0, o1, a, b, c, d] = rest.ok_or(Unreadable::Short)?;
+            let &[next, _, o0, o1, a, b, c, d] = rest.ok_or(ParseError::Short)?;
             if next != UDP {
-                return Err(Unreadable::Protocol);
+                return Err(ParseError::Protocol);
             }
             let cut = u16::from_be_bytes([o0, o1]);
             let id = u32::from_be_bytes([a, b, c, d]);
@@ -233,13 +239,13 @@ fn ipv6(packet: &[u8]) -> Result<Network, Unreadable> {
                 Some((id, u32::from(cut & 0xfff8), cut & 1 == 1)),
             )
         }
-        _ => return Err(Unreadable::Protocol),
+        _ => return Err(ParseError::Protocol),
     };
     Ok(Network {
         payload,
         from: address(8).into(),
         to: address(24).into(),
-        part,
+        fragment,
     })
 }
 

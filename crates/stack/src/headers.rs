@@ -1,8 +1,8 @@
 //! The headers of a flow, composed once. Every packet gets a copy of one template, in which
 //! [`Headers::write`] sets the few fields that depend on the packet's length and bytes.
 //!
-//! A [`Layer`] writes its header into the template and returns a [`Step`] for the fields that
-//! depend on the payload. [`Headers::room`] is the size of all headers; the program writes the
+//! A [`Layer`] writes its header into the template and returns a [`Fixup`] for the fields that
+//! depend on the payload. [`Headers::headroom`] is the size of all headers; the program writes the
 //! payload behind it, in place.
 //!
 //! IPv4 packets have "don't fragment" and identification 0, as RFC 6864 specifies for packets that
@@ -34,7 +34,7 @@ pub struct FlowAddress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// One endpoint is IPv4 and the other IPv6.
-    #[error("{local} and {remote} are not of one family")]
+    #[error("{local} and {remote} have different address families")]
     Family {
         /// Local endpoint.
         local: SocketAddr,
@@ -42,7 +42,7 @@ pub enum AddressError {
         remote: SocketAddr,
     },
     /// The MTU leaves no room for a payload.
-    #[error("an MTU of {mtu} has no room for headers of {headers} bytes and a payload")]
+    #[error("an MTU of {mtu} bytes leaves no room for a payload: the headers have {headers} bytes")]
     Mtu {
         /// The MTU.
         mtu: u16,
@@ -54,10 +54,10 @@ pub enum AddressError {
 /// The composed headers of a flow.
 #[derive(Clone, Debug)]
 pub struct Headers {
-    template: [u8; MAX_ROOM],
-    room: usize,
+    template: [u8; MAX_HEADROOM],
+    headroom: usize,
     longest: usize,
-    steps: [Option<Step>; MAX_LAYERS],
+    fixups: [Option<Fixup>; MAX_LAYERS],
 }
 
 impl Headers {
@@ -94,7 +94,7 @@ impl Headers {
         match headers.longest {
             0 => Err(AddressError::Mtu {
                 mtu: address.mtu,
-                headers: headers.room - ETHERNET,
+                headers: headers.headroom - ETHERNET,
             }),
             _ => Ok(headers),
         }
@@ -102,8 +102,8 @@ impl Headers {
 
     /// Bytes in front of the payload.
     #[inline]
-    pub fn room(&self) -> usize {
-        self.room
+    pub fn headroom(&self) -> usize {
+        self.headroom
     }
 
     /// Largest payload in bytes.
@@ -113,34 +113,34 @@ impl Headers {
     }
 
     /// Writes the headers of a packet. `frame` is the whole frame, with the payload behind the
-    /// room.
+    /// headroom.
     ///
     /// # Panics
-    /// If the frame is shorter than the room, or longer than a 16-bit length in a header can
+    /// If the frame is shorter than the headroom, or longer than a 16-bit length in a header can
     /// express.
     #[inline]
     pub fn write(&self, frame: &mut [u8]) {
         assert!(frame.len() <= ETHERNET + usize::from(u16::MAX));
-        frame[..self.room].copy_from_slice(&self.template[..self.room]);
+        frame[..self.headroom].copy_from_slice(&self.template[..self.headroom]);
         // Inner headers first, so that what an outer layer sums up is complete.
-        for step in self.steps.iter().rev().flatten() {
-            step.apply(frame);
+        for fixup in self.fixups.iter().rev().flatten() {
+            fixup.apply(frame);
         }
     }
 
     fn compose(layers: &[Layer], mtu: u16) -> Headers {
         let mut headers = Headers {
-            template: [0; MAX_ROOM],
-            room: 0,
+            template: [0; MAX_HEADROOM],
+            headroom: 0,
             longest: 0,
-            steps: [None; MAX_LAYERS],
+            fixups: [None; MAX_LAYERS],
         };
-        for (layer, step) in layers.iter().zip(&mut headers.steps) {
-            let at = headers.room;
-            headers.room += layer.bytes();
-            *step = layer.write(&mut headers.template[at..headers.room], at);
+        for (layer, fixup) in layers.iter().zip(&mut headers.fixups) {
+            let at = headers.headroom;
+            headers.headroom += layer.bytes();
+            *fixup = layer.write(&mut headers.template[at..headers.headroom], at);
         }
-        headers.longest = usize::from(mtu).saturating_sub(headers.room - ETHERNET);
+        headers.longest = usize::from(mtu).saturating_sub(headers.headroom - ETHERNET);
         headers
     }
 }
@@ -172,7 +172,7 @@ enum Layer {
 
 /// The fields that depend on the packet. `at` is the offset of the layer's header.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum Fixup {
     /// Total length and header checksum. `header` is the sum of the header without the length.
     Ipv4 { at: usize, header: Sum },
     /// Payload length.
@@ -207,7 +207,7 @@ impl Layer {
         }
     }
 
-    fn write(&self, header: &mut [u8], at: usize) -> Option<Step> {
+    fn write(&self, header: &mut [u8], at: usize) -> Option<Fixup> {
         match self {
             Layer::Ethernet { from, to, kind } => {
                 header[..6].copy_from_slice(to);
@@ -224,7 +224,7 @@ impl Layer {
                 header[12..16].copy_from_slice(from);
                 header[16..20].copy_from_slice(to);
                 let header = Sum::default().add(header);
-                Some(Step::Ipv4 { at, header })
+                Some(Fixup::Ipv4 { at, header })
             }
             Layer::Ipv6 { from, to, hops } => {
                 header[0] = 0x60;
@@ -232,35 +232,35 @@ impl Layer {
                 header[7] = *hops;
                 header[8..24].copy_from_slice(from);
                 header[24..40].copy_from_slice(to);
-                Some(Step::Ipv6 { at })
+                Some(Fixup::Ipv6 { at })
             }
             Layer::Udp { from, to, pseudo } => {
                 header[..2].copy_from_slice(&from.to_be_bytes());
                 header[2..4].copy_from_slice(&to.to_be_bytes());
                 let pseudo = pseudo.add(&header[..4]);
-                Some(Step::Udp { at, pseudo })
+                Some(Fixup::Udp { at, pseudo })
             }
         }
     }
 }
 
-impl Step {
+impl Fixup {
     #[inline]
     fn apply(&self, frame: &mut [u8]) {
         // `Headers::write` checked that the length fits in 16 bits.
         let behind = |at: usize| (frame.len() - at) as u16;
         match *self {
-            Step::Ipv4 { at, header } => {
+            Fixup::Ipv4 { at, header } => {
                 let length = behind(at);
                 frame[at + 2..at + 4].copy_from_slice(&length.to_be_bytes());
                 let checksum = header.word(length).checksum();
                 frame[at + 10..at + 12].copy_from_slice(&checksum.to_be_bytes());
             }
-            Step::Ipv6 { at } => {
+            Fixup::Ipv6 { at } => {
                 let length = behind(at + 40);
                 frame[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
             }
-            Step::Udp { at, pseudo } => {
+            Fixup::Udp { at, pseudo } => {
                 let length = behind(at);
                 frame[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
                 let sum = pseudo.word(length).word(length).add(&frame[at + 8..]);
@@ -285,7 +285,7 @@ pub(crate) const ETHERNET: usize = 14;
 pub(crate) const UDP: u8 = 17;
 const MAX_LAYERS: usize = 3;
 /// Bytes of the longest headers: Ethernet, IPv6 and UDP.
-pub(crate) const MAX_ROOM: usize = ETHERNET + 40 + 8;
+pub(crate) const MAX_HEADROOM: usize = ETHERNET + 40 + 8;
 
 #[cfg(test)]
 mod tests;

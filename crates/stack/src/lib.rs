@@ -6,11 +6,11 @@
 //! ```text
 //!   Program ── one memory file, one pair of doorbells; waiting and waking of its threads
 //!     └── udp::Socket ── one flow with its own buffers, rings and headers
-//!           send:     payload written behind the header room ─▶ headers ─▶ submit ring
-//!           receive:  deliver ring ─▶ datagram::read ─▶ payload in place ─▶ primed again
+//!           send:     payload written behind the headroom ─▶ headers ─▶ submit ring
+//!           receive:  deliver ring ─▶ datagram::parse ─▶ payload in place ─▶ primed again
 //! ```
 //! The design follows paper VERT, section 4.2: the layers of a flow are composed once, so the size
-//! of all headers is known and the program writes the payload behind that room. A packet is one
+//! of all headers is known and the program writes the payload behind that headroom. A packet is one
 //! record of one pair. The stack prepends nothing and allocates nothing. Flows share no state, so a
 //! slow flow delays no other flow.
 //!
@@ -33,9 +33,9 @@
 //!         ..UdpOptions::to(server)
 //!     })?;
 //!     socket.send(b"what time is it?", None)?;
-//!     let mut answer = [0; 1500];
-//!     let received = socket.recv(&mut answer, Some(Duration::from_secs(1)))?;
-//!     println!("{:?}", &answer[..received.bytes]);
+//!     let mut reply = [0; 1500];
+//!     let received = socket.recv(&mut reply, Some(Duration::from_secs(1)))?;
+//!     println!("{:?}", &reply[..received.bytes]);
 //!
 //!     // Without a copy: written where the driver takes it from.
 //!     let packet = socket.packet()?;
@@ -54,25 +54,25 @@
 //! use tokio::io::unix::AsyncFd;
 //!
 //! async fn echo(program: Program, mut socket: Socket) -> Result<(), StackError> {
-//!     let bell = AsyncFd::new(program.clone())?;
+//!     let descriptor = AsyncFd::new(program.clone())?;
 //!     let mut bytes = [0; 2048];
 //!     loop {
 //!         match socket.try_recv(&mut bytes) {
 //!             Ok(received) => match socket.try_send(&bytes[..received.bytes]) {
 //!                 // All buffers wait for their time: this one is lost, as with any datagram.
-//!                 Ok(_) | Err(StackError::NotNow) => continue,
+//!                 Ok(_) | Err(StackError::WouldBlock) => continue,
 //!                 Err(error) => return Err(error),
 //!             },
-//!             Err(StackError::NotNow) => {}
+//!             Err(StackError::WouldBlock) => {}
 //!             Err(error) => return Err(error),
 //!         }
 //!         // Ask for the doorbell, wait unless something is there already, then read it.
 //!         if program.arm() {
-//!             bell.readable().await?.clear_ready();
+//!             descriptor.readable().await?.clear_ready();
 //!         }
-//!         program.hear(|_slot| {});
-//!         while let Some(news) = program.news() {
-//!             println!("{news:?}");
+//!         program.poll(|_slot| {});
+//!         while let Some(notification) = program.next_notification() {
+//!             println!("{notification:?}");
 //!         }
 //!     }
 //! }
@@ -83,20 +83,20 @@ mod checksum;
 mod control;
 pub mod datagram;
 mod error;
-pub mod headers;
-mod parts;
-// The tests of the C library include the same peer, which refers to this crate by its name.
+// The tests of the C library include the same fake daemon, which refers to this crate by its name.
 #[cfg(test)]
 extern crate self as netnice_stack;
 #[cfg(test)]
-mod peer;
+mod fake_daemon;
+mod fragments;
+pub mod headers;
 mod program;
 pub mod udp;
 
 pub use error::StackError;
 pub use headers::{FlowAddress, Headers};
 pub use netnice_api::RuntimeDir;
-pub use netnice_api::direct::{FlowNews, Hop};
+pub use netnice_api::direct::{FlowNotification, ResolvedNextHop};
 pub use netnice_ring::Status;
 pub use netnice_ring::driver::Loss;
 pub use program::Program;

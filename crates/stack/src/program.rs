@@ -13,20 +13,20 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use netnice_api::direct::{
-    Attach, CloseFlow, DirectAnswer, DirectRequest, FlowNews, FlowOpened, Hop,
+    Attach, CloseFlow, DirectReply, DirectRequest, FlowNotification, FlowOpened, ResolvedNextHop,
 };
 use netnice_api::{Client, Response, RuntimeDir};
 use netnice_ring::layout::MAX_FLOWS;
 use netnice_ring::program::Attachment;
-use netnice_ring::{Place, Shape};
+use netnice_ring::{FlowLocation, Shape};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::control::{Control, Flows, Terms, unhoped};
+use crate::control::{Control, FlowStatus, Flows, unexpected_response};
 use crate::datagram::Checks;
 use crate::error::StackError;
 use crate::headers::FlowAddress;
-use crate::udp::{Opening, Socket, UdpOptions};
+use crate::udp::{Socket, SocketParameters, UdpOptions};
 
 /// A program's attachment to the direct path. It is cheap to clone. The attachment ends with the
 /// last clone and the last socket.
@@ -40,9 +40,9 @@ pub(crate) struct Shared {
     pub(crate) attachment: Attachment,
     control: Option<Control>,
     pub(crate) flows: Flows,
-    /// One bit for each flow whose notice was taken and not yet passed on to the flow's thread.
-    news: Vec<AtomicU64>,
-    led: Mutex<bool>,
+    /// One bit for each flow whose notice was taken and that the flow's thread has not seen.
+    pending: Vec<AtomicU64>,
+    has_leader: Mutex<bool>,
     changed: Condvar,
 }
 
@@ -67,23 +67,23 @@ impl Program {
             bytes,
         };
         let (control, attachment) = Control::attach(dir, attach)?;
-        Ok(Program::over(attachment, Some(control)))
+        Ok(Program::with_control(attachment, Some(control)))
     }
 
     /// Uses an attachment that did not come from a daemon.
     pub fn new(attachment: Attachment) -> Program {
-        Program::over(attachment, None)
+        Program::with_control(attachment, None)
     }
 
-    fn over(attachment: Attachment, control: Option<Control>) -> Program {
+    fn with_control(attachment: Attachment, control: Option<Control>) -> Program {
         let words = MAX_FLOWS as usize / 64;
         Program {
             shared: Arc::new(Shared {
                 attachment,
                 control,
                 flows: Flows::default(),
-                news: (0..words).map(|_| AtomicU64::new(0)).collect(),
-                led: Mutex::new(false),
+                pending: (0..words).map(|_| AtomicU64::new(0)).collect(),
+                has_leader: Mutex::new(false),
                 changed: Condvar::new(),
             }),
         }
@@ -110,57 +110,57 @@ impl Program {
     pub fn open_udp(&self, options: &UdpOptions) -> Result<Socket, StackError> {
         let (open, shape) = options.request()?;
         let control = self.shared.control()?;
-        let ask = DirectRequest::Open(open);
-        let mut news = None;
-        let opened = control.ask(&self.shared.flows, ask, Client::TIMEOUT, |answer| {
-            let opened = match answer {
-                Response::Direct(DirectAnswer::Opened(opened)) => opened,
-                other => return Err(unhoped(other, "open")),
+        let request = DirectRequest::Open(open);
+        let mut opened_status = None;
+        let opened = control.request(&self.shared.flows, request, Client::TIMEOUT, |response| {
+            let opened = match response {
+                Response::Direct(DirectReply::Opened(opened)) => opened,
+                other => return Err(unexpected_response(other, "open")),
             };
-            let terms = Terms::new(opened.mtu);
+            let status = FlowStatus::new(opened.mtu);
             self.shared
                 .flows
-                .insert(opened.flow, opened.slot, terms.clone());
-            news = Some(terms);
+                .insert(opened.flow, opened.slot, status.clone());
+            opened_status = Some(status);
             Ok(opened)
         })?;
         let number = opened.flow;
-        let terms = news.unwrap_or_default();
-        self.take_up(options, shape, opened, terms)
+        let status = opened_status.unwrap_or_default();
+        self.socket(options, shape, opened, status)
             .inspect_err(|_| self.shared.close(number))
     }
 
-    fn take_up(
+    fn socket(
         &self,
         options: &UdpOptions,
         shape: Shape,
         opened: FlowOpened,
-        terms: Arc<Terms>,
+        status: Arc<FlowStatus>,
     ) -> Result<Socket, StackError> {
-        let place = Place {
+        let location = FlowLocation {
             slot: opened.slot,
             offset: opened.offset,
             shape,
         };
-        let flow = self.shared.attachment.flow(place)?;
-        let opening = Opening::granted(options, opened, terms)?;
-        Socket::new(self.shared.clone(), flow, opening)
+        let flow = self.shared.attachment.flow(location)?;
+        let parameters = SocketParameters::granted(options, opened, status)?;
+        Socket::new(self.shared.clone(), flow, parameters)
     }
 
     /// Takes up a UDP flow with one remote endpoint that the driver opened without a daemon. Half
     /// of its buffers receive.
     ///
     /// # Errors
-    /// If the addresses, the place or the buffers are invalid.
+    /// If the addresses, the location or the buffers are invalid.
     pub fn udp(
         &self,
-        place: Place,
+        location: FlowLocation,
         address: &FlowAddress,
         checks: Checks,
     ) -> Result<Socket, StackError> {
-        let flow = self.shared.attachment.flow(place)?;
-        let opening = Opening::by_hand(address, &place.shape, checks);
-        Socket::new(self.shared.clone(), flow, opening)
+        let flow = self.shared.attachment.flow(location)?;
+        let parameters = SocketParameters::without_daemon(address, &location.shape, checks);
+        Socket::new(self.shared.clone(), flow, parameters)
     }
 
     /// Asks the daemon for the next hop to a host. The result is valid for 30 seconds for all flows
@@ -168,45 +168,45 @@ impl Program {
     ///
     /// # Errors
     /// If the host is not reached through this link, or the next hop does not answer.
-    pub fn next_hop(&self, host: IpAddr) -> Result<Hop, StackError> {
+    pub fn next_hop(&self, host: IpAddr) -> Result<ResolvedNextHop, StackError> {
         let control = self.shared.control()?;
-        match control.known(host, Instant::now()) {
+        match control.known_hop(host, Instant::now()) {
             Some(known) => Ok(known.hop),
-            None => Ok(control.find(&self.shared.flows, host)?.hop),
+            None => Ok(control.request_hop(&self.shared.flows, host)?.hop),
         }
     }
 
     /// The next notification from the daemon. The program keeps the last 1,024 of them. Their
     /// effect on the sockets has already been applied. A program that never sleeps in a blocking
-    /// call or by [`Program::hear`] must call this function from time to time, because only a
+    /// call or by [`Program::poll`] must call this function from time to time, because only a
     /// notification reports that the driver ended.
-    pub fn news(&self) -> Option<FlowNews> {
+    pub fn next_notification(&self) -> Option<FlowNotification> {
         let control = self.shared.control.as_ref()?;
-        let news = control.news(&self.shared.flows);
-        self.shared.pass_on();
-        news
+        let notification = control.next_notification(&self.shared.flows);
+        self.shared.pass_notifications();
+        notification
     }
 
     /// Prepares for sleeping in the program's own event loop. True: [`Program::as_fd`] becomes
     /// readable when there is something new. False: there already is. No other thread may wait in a
     /// blocking call at the same time.
     pub fn arm(&self) -> bool {
-        self.shared.attachment.doze()
+        self.shared.attachment.prepare_sleep()
     }
 
     /// Call this after sleeping in the program's own event loop. It calls `each` with the slot
-    /// ([`Socket::slot`]) of every flow that has something new. [`Program::news`] returns the
-    /// notifications from the daemon.
-    pub fn hear(&self, mut each: impl FnMut(u32)) {
-        self.shared.attachment.wake();
+    /// ([`Socket::slot`]) of every flow that has something new. [`Program::next_notification`]
+    /// returns the notifications from the daemon.
+    pub fn poll(&self, mut each: impl FnMut(u32)) {
+        self.shared.attachment.end_sleep();
         self.shared.attachment.take_notices(|slot| {
-            self.shared.tell(slot);
+            self.shared.set_pending(slot);
             each(slot);
         });
         if let Some(control) = &self.shared.control {
-            control.listen(&self.shared.flows);
-            for slot in self.shared.flows.touched() {
-                self.shared.tell(slot);
+            control.read_notifications(&self.shared.flows);
+            for slot in self.shared.flows.take_notified() {
+                self.shared.set_pending(slot);
                 each(slot);
             }
         }
@@ -218,8 +218,8 @@ impl AsFd for Program {
     /// message.
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.shared.control {
-            Some(control) => control.either(),
-            None => self.shared.attachment.bell(),
+            Some(control) => control.poll_fd(),
+            None => self.shared.attachment.doorbell(),
         }
     }
 }
@@ -232,18 +232,18 @@ impl AsRawFd for Program {
 }
 
 impl Shared {
-    pub(crate) fn ring(&self) {
-        self.attachment.ring();
+    pub(crate) fn notify(&self) {
+        self.attachment.notify();
     }
 
     /// The number of the rule for which the driver disconnected this program, if it did.
-    pub(crate) fn ended(&self) -> Option<u32> {
+    pub(crate) fn broken_rule(&self) -> Option<u32> {
         self.attachment.ended()
     }
 
     /// The connection to the daemon.
     pub(crate) fn control(&self) -> Result<&Control, StackError> {
-        self.control.as_ref().ok_or(StackError::Alone)
+        self.control.as_ref().ok_or(StackError::NoDaemon)
     }
 
     /// Reads the notifications from the daemon without sleeping. False if none can follow.
@@ -252,7 +252,7 @@ impl Shared {
             return false;
         };
         let more = control.refresh(&self.flows);
-        self.pass_on();
+        self.pass_notifications();
         more
     }
 
@@ -260,8 +260,8 @@ impl Shared {
     pub(crate) fn close(&self, flow: u32) {
         self.flows.remove(flow);
         if let Some(control) = &self.control {
-            let ask = DirectRequest::Close(CloseFlow { flow });
-            let _ = control.ask(&self.flows, ask, CLOSING, |_| Ok(()));
+            let request = DirectRequest::Close(CloseFlow { flow });
+            let _ = control.request(&self.flows, request, CLOSE_TIMEOUT, |_| Ok(()));
         }
     }
 
@@ -269,26 +269,26 @@ impl Shared {
     /// may already have seen what is new: it checks, and waits again.
     pub(crate) fn wait(&self, slot: u32, deadline: Option<Instant>) -> std::io::Result<bool> {
         loop {
-            if self.told(slot) {
+            if self.take_pending(slot) {
                 return Ok(true);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 return Ok(false);
             }
-            let mut led = self.lock();
+            let mut has_leader = self.lock();
             // The leader may have set the bit between the first check and the lock.
-            if self.told(slot) {
+            if self.take_pending(slot) {
                 return Ok(true);
             }
-            if *led {
-                self.follow(led, left);
+            if *has_leader {
+                self.follow(has_leader, left);
                 continue;
             }
-            *led = true;
-            drop(led);
+            *has_leader = true;
+            drop(has_leader);
             let waited = self.lead(left);
-            self.attachment.take_notices(|slot| self.tell(slot));
+            self.attachment.take_notices(|slot| self.set_pending(slot));
             *self.lock() = false;
             self.changed.notify_all();
             waited?;
@@ -301,56 +301,58 @@ impl Shared {
         let Some(control) = &self.control else {
             return self.attachment.wait(left).map(drop);
         };
-        if self.attachment.look() || !self.attachment.doze() {
+        if self.attachment.spin() || !self.attachment.prepare_sleep() {
             return Ok(());
         }
         let left = left.map(|left| Timespec {
             tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: left.subsec_nanos().into(),
         });
-        let either = PollFd::from_borrowed_fd(control.either(), PollFlags::IN);
-        let woken = rustix::event::poll(&mut [either], left.as_ref());
-        self.attachment.wake();
+        let poll_fd = PollFd::from_borrowed_fd(control.poll_fd(), PollFlags::IN);
+        let woken = rustix::event::poll(&mut [poll_fd], left.as_ref());
+        self.attachment.end_sleep();
         match woken {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        control.listen(&self.flows);
-        self.pass_on();
+        control.read_notifications(&self.flows);
+        self.pass_notifications();
         Ok(())
     }
 
     /// Sets the bits of the flows that notifications named.
-    fn pass_on(&self) {
-        for slot in self.flows.touched() {
-            self.tell(slot);
+    fn pass_notifications(&self) {
+        for slot in self.flows.take_notified() {
+            self.set_pending(slot);
         }
     }
 
-    fn follow(&self, led: MutexGuard<'_, bool>, left: Option<Duration>) {
+    fn follow(&self, has_leader: MutexGuard<'_, bool>, left: Option<Duration>) {
         let longest = left.unwrap_or(Duration::from_secs(3600));
-        drop(self.changed.wait_timeout(led, longest));
+        drop(self.changed.wait_timeout(has_leader, longest));
     }
 
     fn lock(&self) -> MutexGuard<'_, bool> {
-        self.led.lock().unwrap_or_else(PoisonError::into_inner)
+        self.has_leader
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, slot: u32) {
-        if let Some(word) = self.news.get(slot as usize / 64) {
+    fn set_pending(&self, slot: u32) {
+        if let Some(word) = self.pending.get(slot as usize / 64) {
             word.fetch_or(1 << (slot % 64), Ordering::Release);
         }
     }
 
-    fn told(&self, slot: u32) -> bool {
-        let (word, bit) = (&self.news[slot as usize / 64], 1 << (slot % 64));
+    fn take_pending(&self, slot: u32) -> bool {
+        let (word, bit) = (&self.pending[slot as usize / 64], 1 << (slot % 64));
         word.load(Ordering::Relaxed) & bit != 0
             && word.fetch_and(!bit, Ordering::Acquire) & bit != 0
     }
 }
 
 /// Time that closing a flow waits for the daemon's response.
-const CLOSING: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests;

@@ -23,8 +23,8 @@
 //!
 //! - [`DONE`](netnice_ring::Status::DONE): the driver handed it to the NIC. The stamp is the time.
 //! - [`NO_LINK`](netnice_ring::Status::NO_LINK): the link is down, or the next hop does not answer.
-//!   The [`FlowNews`](netnice_api::direct::FlowNews) `Link` and `NextHop` report when this state
-//!   begins and ends.
+//!   The [`FlowNotification`](netnice_api::direct::FlowNotification) `Link` and `NextHop` report
+//!   when this state begins and ends.
 //! - [`TOO_LONG`](netnice_ring::Status::TOO_LONG): the MTU decreased ([`Socket::longest`] has
 //!   followed), or the contract never permits a packet of this length.
 //! - [`FORBIDDEN`](netnice_ring::Status::FORBIDDEN): the flow may not send to the address, which is
@@ -39,44 +39,44 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::{ChangeFlow, DirectRequest, FlowOpened, Speaks};
+use netnice_api::direct::{ChangeFlow, DirectRequest, Endpoint, FlowOpened};
 use netnice_api::{Client, Response};
 use netnice_ring::driver::Loss;
-use netnice_ring::program::{Chunk, Fault, Flow, Piece, Refused};
+use netnice_ring::program::{Chunk, FlowError, Piece, ProgramRings, RecordError};
 use netnice_ring::{Shape, Status};
 
-use crate::control::{Terms, unhoped};
+use crate::control::{FlowStatus, unexpected_response};
 pub use crate::datagram::Checks;
-use crate::datagram::Found;
+use crate::datagram::ParsedDatagram;
 use crate::error::StackError;
+use crate::fragments::Reassembly;
 use crate::headers::{ETHERNET, FlowAddress, Headers};
-use crate::parts::Parts;
 #[cfg(doc)]
 use crate::program::Program;
 use crate::program::Shared;
-pub use options::{Buffers, UdpOptions, With};
+pub use options::{Buffers, Remote, UdpOptions};
 pub use receiving::Received;
 pub use sending::OUTCOMES;
 
-/// Longest time for which a closed flow counts as one that cannot do anything now, until the daemon's
-/// message with the reason arrives.
-const REASON: Duration = Duration::from_secs(1);
+/// Longest time for which a call on a closed flow would block, until the daemon's message with the
+/// reason arrives.
+const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A UDP flow. Dropping it closes the flow. Queued packets are then not sent ([`Socket::drain`]
 /// waits until they are).
 pub struct Socket {
     shared: Arc<Shared>,
-    flow: Flow,
+    flow: ProgramRings,
     id: Option<u32>,
     local: SocketAddr,
     local_mac: [u8; 6],
     hops: u8,
-    peer: Peer,
+    remote: RemoteHeaders,
     /// Bytes of the headers in front of a payload.
-    room: usize,
+    headroom: usize,
     /// Bytes of the longest IP packet that a buffer holds.
-    holds: u32,
-    terms: Arc<Terms>,
+    max_packet: u32,
+    status: Arc<FlowStatus>,
     /// When the socket saw that the ring is closed and did not have the reason yet.
     closed: OnceLock<Instant>,
     contract: String,
@@ -84,17 +84,17 @@ pub struct Socket {
     /// Number of buffers for sending.
     sending: u32,
     /// The number of the packet in each buffer.
-    carried: Box<[u64]>,
-    next: u64,
+    numbers: Box<[u64]>,
+    next_number: u64,
     /// Number of packets that the driver has returned.
-    back: u64,
+    returned: u64,
     outcomes: VecDeque<Outcome>,
     dropped: Dropped,
-    parts: Parts,
+    reassembly: Reassembly,
 }
 
 /// The remote endpoint or endpoints, with their headers.
-enum Peer {
+enum RemoteHeaders {
     One {
         remote: SocketAddr,
         headers: Headers,
@@ -104,25 +104,25 @@ enum Peer {
         headers: Headers,
     },
     Any {
-        ways: HashMap<SocketAddr, Way>,
+        routes: HashMap<SocketAddr, Route>,
     },
 }
 
 /// The route to a host, and the end of its validity.
-struct Way {
+struct Route {
     headers: Headers,
     mtu: u32,
     until: Instant,
 }
 
 /// The parameters of a new socket.
-pub(crate) struct Opening {
+pub(crate) struct SocketParameters {
     id: Option<u32>,
-    speaks: Speaks,
+    endpoint: Endpoint,
     mac: [u8; 6],
     next_hop: [u8; 6],
     hops: u8,
-    terms: Arc<Terms>,
+    status: Arc<FlowStatus>,
     contract: String,
     checks: Checks,
     receiving: u32,
@@ -141,25 +141,25 @@ pub struct Packet {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Datagram {
-    lies: Lies,
-    found: Found,
+    storage: Storage,
+    parsed: ParsedDatagram,
     /// The time at which the driver received it, in ns of `CLOCK_MONOTONIC`.
     pub stamp: u64,
 }
 
 /// The memory of a received datagram.
 #[derive(Debug, PartialEq, Eq)]
-enum Lies {
+enum Storage {
     /// The buffer in which it arrived.
     Chunk(Chunk),
     /// Heap memory, after reassembly from fragments.
-    Apart(Vec<u8>),
+    Heap(Vec<u8>),
 }
 
 impl Datagram {
     /// The sender.
     pub fn from(&self) -> SocketAddr {
-        self.found.from
+        self.parsed.from
     }
 }
 
@@ -187,24 +187,27 @@ pub struct Dropped {
     pub checksum: u64,
 }
 
-impl Opening {
+impl SocketParameters {
     /// The parameters of a flow that a daemon granted.
     pub(crate) fn granted(
         options: &UdpOptions,
         opened: FlowOpened,
-        terms: Arc<Terms>,
-    ) -> Result<Opening, StackError> {
-        if !matches!(opened.speaks, Speaks::Udp { .. } | Speaks::Group { .. }) {
-            return Err(StackError::Answer("open"));
+        status: Arc<FlowStatus>,
+    ) -> Result<SocketParameters, StackError> {
+        if !matches!(
+            opened.endpoint,
+            Endpoint::Udp { .. } | Endpoint::Group { .. }
+        ) {
+            return Err(StackError::UnexpectedResponse("open"));
         }
-        Ok(Opening {
+        Ok(SocketParameters {
             id: Some(opened.flow),
-            speaks: opened.speaks,
+            endpoint: opened.endpoint,
             mac: opened.mac,
             // On a flow to one host or group the driver overwrites the destination in each frame.
             next_hop: opened.next_hop.unwrap_or_default(),
             hops: options.hops,
-            terms,
+            status,
             contract: opened.contract,
             checks: options.checks,
             receiving: options.buffers.receiving,
@@ -212,17 +215,21 @@ impl Opening {
     }
 
     /// The parameters of a flow that no daemon opened.
-    pub(crate) fn by_hand(address: &FlowAddress, shape: &Shape, checks: Checks) -> Opening {
-        Opening {
+    pub(crate) fn without_daemon(
+        address: &FlowAddress,
+        shape: &Shape,
+        checks: Checks,
+    ) -> SocketParameters {
+        SocketParameters {
             id: None,
-            speaks: Speaks::Udp {
+            endpoint: Endpoint::Udp {
                 local: address.local,
                 remote: Some(address.remote),
             },
             mac: address.local_mac,
             next_hop: address.next_hop,
             hops: address.hops,
-            terms: Terms::new(address.mtu.into()),
+            status: FlowStatus::new(address.mtu.into()),
             contract: String::new(),
             checks,
             // A record of one pair takes two entries.
@@ -231,9 +238,9 @@ impl Opening {
     }
 
     /// The local endpoint, the remote peer, and the bytes of the headers.
-    fn peer(&self) -> Result<(SocketAddr, Peer, usize), StackError> {
+    fn endpoints(&self) -> Result<(SocketAddr, RemoteHeaders, usize), StackError> {
         let headers = |local, remote| {
-            let mtu = u16::try_from(self.terms.mtu()).unwrap_or(u16::MAX);
+            let mtu = u16::try_from(self.status.mtu()).unwrap_or(u16::MAX);
             Headers::udp(&FlowAddress {
                 local,
                 remote,
@@ -243,30 +250,32 @@ impl Opening {
                 hops: self.hops,
             })
         };
-        match self.speaks {
-            Speaks::Udp {
+        match self.endpoint {
+            Endpoint::Udp {
                 local,
                 remote: Some(remote),
             } => {
                 let headers = headers(local, remote)?;
-                let room = headers.room();
-                Ok((local, Peer::One { remote, headers }, room))
+                let headroom = headers.headroom();
+                Ok((local, RemoteHeaders::One { remote, headers }, headroom))
             }
-            Speaks::Group { local, group } => {
+            Endpoint::Group { local, group } => {
                 let headers = headers(local, group)?;
-                let room = headers.room();
-                Ok((local, Peer::Group { group, headers }, room))
+                let headroom = headers.headroom();
+                Ok((local, RemoteHeaders::Group { group, headers }, headroom))
             }
-            Speaks::Udp {
+            Endpoint::Udp {
                 local,
                 remote: None,
             } => {
                 // All headers of one address family have the same length.
-                let room = headers(local, local)?.room();
-                let ways = HashMap::new();
-                Ok((local, Peer::Any { ways }, room))
+                let headroom = headers(local, local)?.headroom();
+                let routes = HashMap::new();
+                Ok((local, RemoteHeaders::Any { routes }, headroom))
             }
-            Speaks::Protocol { .. } | Speaks::EtherType { .. } => Err(StackError::Answer("open")),
+            Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => {
+                Err(StackError::UnexpectedResponse("open"))
+            }
         }
     }
 }
@@ -274,39 +283,39 @@ impl Opening {
 impl Socket {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        flow: Flow,
-        opening: Opening,
+        flow: ProgramRings,
+        parameters: SocketParameters,
     ) -> Result<Socket, StackError> {
-        let (local, peer, room) = opening.peer()?;
-        let shape = flow.place().shape;
-        let packet = ETHERNET + (opening.terms.mtu() as usize).min(u16::MAX.into());
+        let (local, remote, headroom) = parameters.endpoints()?;
+        let shape = flow.location().shape;
+        let packet = ETHERNET + (parameters.status.mtu() as usize).min(u16::MAX.into());
         if packet > shape.chunk_bytes as usize {
             let chunk = shape.chunk_bytes;
-            return Err(StackError::Chunk { chunk, packet });
+            return Err(StackError::SmallBuffers { chunk, packet });
         }
         let mut socket = Socket {
             shared,
             flow,
-            id: opening.id,
+            id: parameters.id,
             local,
-            local_mac: opening.mac,
-            hops: opening.hops,
-            peer,
-            room,
-            holds: (shape.chunk_bytes - ETHERNET as u32).min(u16::MAX.into()),
-            terms: opening.terms,
+            local_mac: parameters.mac,
+            hops: parameters.hops,
+            remote,
+            headroom,
+            max_packet: (shape.chunk_bytes - ETHERNET as u32).min(u16::MAX.into()),
+            status: parameters.status,
             closed: OnceLock::new(),
-            contract: opening.contract,
-            checks: opening.checks,
-            sending: shape.chunks - opening.receiving,
-            carried: vec![0; shape.chunks as usize].into_boxed_slice(),
-            next: 0,
-            back: 0,
+            contract: parameters.contract,
+            checks: parameters.checks,
+            sending: shape.chunks - parameters.receiving,
+            numbers: vec![0; shape.chunks as usize].into_boxed_slice(),
+            next_number: 0,
+            returned: 0,
             outcomes: VecDeque::new(),
             dropped: Dropped::default(),
-            parts: Parts::default(),
+            reassembly: Reassembly::default(),
         };
-        for _ in 0..opening.receiving {
+        for _ in 0..parameters.receiving {
             let Some(chunk) = socket.flow.chunk() else {
                 break;
             };
@@ -323,29 +332,29 @@ impl Socket {
 
     /// The remote endpoint or the group; `None` on a flow to any host.
     pub fn remote(&self) -> Option<SocketAddr> {
-        match &self.peer {
-            Peer::One { remote, .. } => Some(*remote),
-            Peer::Group { group, .. } => Some(*group),
-            Peer::Any { .. } => None,
+        match &self.remote {
+            RemoteHeaders::One { remote, .. } => Some(*remote),
+            RemoteHeaders::Group { group, .. } => Some(*group),
+            RemoteHeaders::Any { .. } => None,
         }
     }
 
-    /// The daemon's number of the flow, which `netnice_api::FlowNews` uses; `None` if no daemon
-    /// opened the flow.
+    /// The daemon's number of the flow, which `netnice_api::FlowNotification` uses; `None` if no
+    /// daemon opened the flow.
     pub fn id(&self) -> Option<u32> {
         self.id
     }
 
-    /// The slot of the flow in the memory file, which [`Program::hear`] reports.
+    /// The slot of the flow in the memory file, which [`Program::poll`] reports.
     pub fn slot(&self) -> u32 {
-        self.flow.place().slot
+        self.flow.location().slot
     }
 
     /// Current largest payload in bytes. It decreases when the path MTU decreases. The path to some
     /// hosts can carry less ([`Program::next_hop`]).
     #[inline]
     pub fn longest(&self) -> usize {
-        self.payload_of(self.terms.mtu())
+        self.payload_of(self.status.mtu())
     }
 
     /// The contract that the daemon granted last.
@@ -358,21 +367,22 @@ impl Socket {
     /// # Errors
     /// If the daemon does not grant it, or there is no connection to the daemon.
     pub fn change(&mut self, change: &str) -> Result<(), StackError> {
-        let flow = self.id.ok_or(StackError::Alone)?;
-        let ask = DirectRequest::Change(ChangeFlow {
+        let flow = self.id.ok_or(StackError::NoDaemon)?;
+        let request = DirectRequest::Change(ChangeFlow {
             flow,
             change: change.to_string(),
         });
         let control = self.shared.control()?;
-        let done = control.ask(
-            &self.shared.flows,
-            ask,
-            Client::TIMEOUT,
-            |answer| match answer {
-                Response::Done(done) => Ok(done),
-                other => Err(unhoped(other, "change")),
-            },
-        )?;
+        let done =
+            control.request(
+                &self.shared.flows,
+                request,
+                Client::TIMEOUT,
+                |response| match response {
+                    Response::Done(done) => Ok(done),
+                    other => Err(unexpected_response(other, "change")),
+                },
+            )?;
         if let Some(contract) = done.contract {
             self.contract = contract;
         }
@@ -383,13 +393,13 @@ impl Socket {
     #[inline]
     pub fn flush(&mut self) {
         if self.flow.publish() {
-            self.shared.ring();
+            self.shared.notify();
         }
     }
 
     /// Numbers of received frames that contained no datagram for this socket.
     pub fn dropped(&self) -> Dropped {
-        let fragment = self.dropped.fragment + self.parts.given_up();
+        let fragment = self.dropped.fragment + self.reassembly.discarded();
         Dropped {
             fragment,
             ..self.dropped
@@ -403,8 +413,8 @@ impl Socket {
     }
 
     /// Number of datagrams that the driver did not deliver to this socket, for all reasons.
-    pub fn lost_in_all(&self) -> u64 {
-        [Loss::NoBuffer, Loss::OverShare, Loss::TooLong]
+    pub fn lost_total(&self) -> u64 {
+        [Loss::NoBuffer, Loss::OverBudget, Loss::TooLong]
             .iter()
             .map(|why| self.lost(*why))
             .sum()
@@ -413,11 +423,11 @@ impl Socket {
     /// Payload bytes of an IP packet of `mtu` bytes, limited by the size of a buffer.
     #[inline]
     fn payload_of(&self, mtu: u32) -> usize {
-        (mtu.min(self.holds) as usize).saturating_sub(self.room - ETHERNET)
+        (mtu.min(self.max_packet) as usize).saturating_sub(self.headroom - ETHERNET)
     }
 
     /// Repeats `attempt` until it succeeds, fails or the timeout expires.
-    fn blocked<T>(
+    fn block_on<T>(
         &mut self,
         timeout: Option<Duration>,
         mut attempt: impl FnMut(&mut Socket) -> Result<T, StackError>,
@@ -425,48 +435,49 @@ impl Socket {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
             match attempt(self) {
-                Err(StackError::NotNow) => {}
+                Err(StackError::WouldBlock) => {}
                 other => return other,
             }
             // The driver must see what the attempt collected before this thread sleeps.
             self.flush();
-            let reason = self.closed.get().map(|closed| *closed + REASON);
+            let reason = self.closed.get().map(|closed| *closed + REASON_TIMEOUT);
             let until = deadline.into_iter().chain(reason).min();
-            if !self.shared.wait(self.flow.place().slot, until)? {
+            if !self.shared.wait(self.flow.location().slot, until)? {
                 return attempt(self);
             }
         }
     }
 
     /// The error for a call that would block: the reason why the flow has ended, if it has.
-    fn nothing(&self) -> StackError {
-        self.end().unwrap_or(StackError::NotNow)
+    fn would_block(&self) -> StackError {
+        self.end_reason().unwrap_or(StackError::WouldBlock)
     }
 
     /// The reason why the flow has ended, if it has and the reason is known or does not come.
-    fn end(&self) -> Option<StackError> {
+    fn end_reason(&self) -> Option<StackError> {
         // The ring shows the end at once. The daemon's message with the reason can be later, and a
         // program that never sleeps has not read it.
         let closed = !self.flow.is_open();
         let reason_follows = closed && self.shared.refresh();
-        if let Some(must) = self.shared.ended() {
-            return Some(StackError::Expelled(must));
+        if let Some(rule) = self.shared.broken_rule() {
+            return Some(StackError::Disconnected(rule));
         }
-        if let Some(why) = self.shared.flows.end() {
+        if let Some(why) = self.shared.flows.end_reason() {
             return Some(StackError::Ended(why.to_string()));
         }
-        if let Some(why) = self.terms.end() {
+        if let Some(why) = self.status.end_reason() {
             return Some(StackError::Closed(Some(why.to_string())));
         }
-        let waits = reason_follows && self.closed.get_or_init(Instant::now).elapsed() < REASON;
+        let waits =
+            reason_follows && self.closed.get_or_init(Instant::now).elapsed() < REASON_TIMEOUT;
         (closed && !waits).then_some(StackError::Closed(None))
     }
 
-    fn over(&self, error: Fault) -> StackError {
-        match (self.end(), error) {
+    fn flow_error(&self, error: FlowError) -> StackError {
+        match (self.end_reason(), error) {
             (Some(end), _) => end,
-            (None, Fault::Closed) => StackError::NotNow,
-            (None, breach) => StackError::Driver(breach),
+            (None, FlowError::Closed) => StackError::WouldBlock,
+            (None, violation) => StackError::Driver(violation),
         }
     }
 }
@@ -479,8 +490,8 @@ impl Drop for Socket {
     }
 }
 
-fn fault(refused: Refused) -> StackError {
-    StackError::Buffer(refused)
+fn buffer_error(error: RecordError) -> StackError {
+    StackError::Buffer(error)
 }
 
 /// The piece that covers a whole chunk.

@@ -1,22 +1,22 @@
 use super::*;
 
 #[test]
-fn words_of_bare() {
-    let plain = Order {
+fn the_arguments_of_bare_are_parsed() {
+    let plain = Options {
         keep: false,
         suite: "bookworm",
         targets: vec!["demo", "test"],
     };
-    assert_eq!(Order::parse(&[]).expect("nothing is fine"), plain);
-    let all = Order {
+    assert_eq!(Options::parse(&[]).expect("nothing is fine"), plain);
+    let all = Options {
         keep: true,
         suite: "trixie",
         targets: vec!["build"],
     };
     assert_eq!(
-        Order::parse(&["--keep", "--suite", "trixie", "build"]).expect("well formed"),
+        Options::parse(&["--keep", "--suite", "trixie", "build"]).expect("well formed"),
         all
     );
-    assert!(Order::parse(&["--fast"]).is_err());
-    assert!(Order::parse(&["--suite"]).is_err());
+    assert!(Options::parse(&["--fast"]).is_err());
+    assert!(Options::parse(&["--suite"]).is_err());
 }

@@ -1,12 +1,12 @@
-# Tries the packages in first/ and later/ on the machine that it runs on, which nobody needs afterwards.
-# (grep -q would end before what it reads from, which then fails.)
+# Tries the packages in first/ and later/ on the machine that it runs on, which is removed afterwards.
+# (grep -q would end before the program that it reads from, and that program would fail.)
 set -eu -o pipefail
 
 say() { echo "trial: $*"; }
 fail() { say "FAILED: $*"; exit 1; }
 
-# Everything that a package could leave, but for what apt and dpkg keep about packages in general.
-picture() {
+# Lists everything that a package could leave, except the data of apt and dpkg.
+list_state() {
 	find / -xdev \( -path /root -o -path /tmp -o -path /var/cache -o -path /var/lib/apt -o -path /var/log \
 		-o -path /var/lib/dpkg \) -prune -o -print | sort
 	getent group | sort
@@ -17,7 +17,7 @@ prepare() {
 	apt-get --quiet update
 	apt-get --quiet install --yes --no-install-recommends systemd iproute2 ethtool iperf3 libcap2-bin \
 		gcc libc6-dev pkgconf strace
-	picture >before
+	list_state >before
 	dpkg --install first/*.deb
 	dpkg --verify netnice libnetnice0 libnetnice-dev
 	getent group netnice >/dev/null || fail "no group netnice"
@@ -36,43 +36,43 @@ prepare() {
 	exec unshare --net bash trial.sh use
 }
 
-# The names of system calls behind names and @groups of them.
-named() {
+# Prints the system calls that these names and @groups mean.
+system_calls() {
 	local word
 	for word in "$@"; do
 		case $word in
-		@*) named $(systemd-analyze syscall-filter --no-pager "$word" | sed 's/#.*//' | tail -n +2) ;;
+		@*) system_calls $(systemd-analyze syscall-filter --no-pager "$word" | sed 's/#.*//' | tail -n +2) ;;
 		*) echo "$word" ;;
 		esac
 	done
 }
 
-# What the daemon has called must be what its service may call.
-judge_calls() {
+# Fails unless the service allows every system call that the daemon has made.
+check_calls() {
 	local filter
 	filter=$(sed -n 's/^SystemCallFilter=//p' /usr/lib/systemd/system/netniced.service)
-	named @default $filter | sort -u >allowed
+	system_calls @default $filter | sort -u >allowed
 	sed -n 's/^[0-9]* *\([a-z_0-9]*\)(.*/\1/p' calls | sort -u >called
 	say "$(wc -l <called) kinds of system calls"
-	[ "$(wc -l <called)" -gt 30 ] || fail "strace saw next to nothing"
+	[ "$(wc -l <called)" -gt 30 ] || fail "strace recorded too few system calls"
 	[ -z "$(comm -23 called allowed)" ] || fail "the service may not call $(comm -23 called allowed)"
-	judge_words RestrictNamespaces "$(grep -o 'CLONE_NEW[A-Z]*' calls | sed 's/CLONE_NEW//' | tr 'A-Z' 'a-z')"
-	judge_words RestrictAddressFamilies "$(grep -o 'socket(AF_[A-Z0-9]*' calls | sed 's/socket(//')"
+	check_words RestrictNamespaces "$(grep -o 'CLONE_NEW[A-Z]*' calls | sed 's/CLONE_NEW//' | tr 'A-Z' 'a-z')"
+	check_words RestrictAddressFamilies "$(grep -o 'socket(AF_[A-Z0-9]*' calls | sed 's/socket(//')"
 }
 
-# Each of the words must be one that a setting of the service allows.
-judge_words() {
+# Fails unless the setting $1 of the service allows every word of $2.
+check_words() {
 	local word allowed
 	allowed=" $(sed -n "s/^$1=//p" /usr/lib/systemd/system/netniced.service) "
-	[ -n "$2" ] || fail "the daemon used nothing that $1 is about"
+	[ -n "$2" ] || fail "the daemon used nothing that $1 restricts"
 	for word in $(sort -u <<<"$2"); do
-		[[ $allowed == *" $word "* ]] || fail "$1 leaves out $word"
+		[[ $allowed == *" $word "* ]] || fail "$1 does not allow $word"
 	done
 }
 
 far() { nsenter --net=/run/netns/far "$@"; }
 
-# Started as its service is: by somebody who holds the socket, and with no more than its capabilities.
+# Starts the daemon as its service does: with the socket from its parent, and only its capabilities.
 start() {
 	local caps
 	caps=$(sed -n 's/^CapabilityBoundingSet=//p' /usr/lib/systemd/system/netniced.service |
@@ -84,13 +84,14 @@ start() {
 		[ ! -S /run/netnice/netnice.sock ] || return 0
 		sleep 0.1
 	done
-	fail "nobody listens"
+	fail "the daemon's socket does not appear"
 }
 
-# Bytes that have reached the far end. (/sys shows the network that it was mounted in, /proc the reader's.)
+# Prints the bytes that reached the far end. (/sys shows the network namespace of its mount, /proc the
+# reader's.)
 arrived() { far awk '$1 == "far0:" { print $2 }' /proc/net/dev; }
 
-# Looks at what reaches the far end each 100 ms: the rate of the fastest step, in kbit/s.
+# Measures the rate at the far end every 100 ms, and prints the highest one in kbit/s.
 fastest() {
 	local bytes then now rate most=0 last start
 	last=$(arrived)
@@ -122,7 +123,7 @@ use() {
 	tc qdisc show | sort >queues
 
 	start
-	netnice doctor || fail "something is missing"
+	netnice doctor || fail "netnice doctor reports a missing feature"
 	far iperf3 --server --daemon
 	iperf3 --client 10.9.0.2 --congestion cubic --time 60 >/dev/null &
 	local client=$!
@@ -135,15 +136,15 @@ use() {
 	sleep 2
 	./limit 1000000 true || fail "the example of the library"
 	dpkg --install later/*.deb
-	judge_calls
-	ip link show nn0 >/dev/null || fail "the limit went with the upgrade"
+	check_calls
+	ip link show nn0 >/dev/null || fail "the upgrade removed the limit"
 	sleep 1
 	netnice show
-	netnice show --json | grep "pid:$client" >/dev/null || fail "the new daemon does not know the limit"
+	netnice show --json | grep "pid:$client" >/dev/null || fail "the new daemon does not show the limit"
 	wait $meter
 	say "fastest 100 ms while upgrading: $(cat most) kbit/s of 20000"
 	[ "$(cat most)" -le 22000 ] || fail "more than 110 % of the limit"
-	[ "$(cat most)" -ge 18000 ] || fail "there was no traffic to judge"
+	[ "$(cat most)" -ge 18000 ] || fail "there was too little traffic"
 
 	say "removal while the limit is in force"
 	dpkg --remove netnice libnetnice-dev libnetnice0
@@ -155,7 +156,7 @@ use() {
 	! grep -q netnice /proc/mounts || fail "a mount is left"
 	dpkg --purge netnice libnetnice-dev libnetnice0
 	ip netns delete far
-	picture | diff before - || fail "files or groups are left"
+	list_state | diff before - || fail "files or groups are left"
 	say "holds"
 }
 

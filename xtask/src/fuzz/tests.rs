@@ -50,7 +50,7 @@ proptest! {
 }
 
 #[test]
-fn a_file_is_its_modules() {
+fn the_path_of_a_file_gives_its_module_path() {
     let of = |file: &str| modules(Path::new(file)).join("::");
     assert_eq!(of("sched/tests/cells.rs"), "sched::tests::cells");
     assert_eq!(of("lib.rs"), "");
@@ -66,14 +66,14 @@ fn the_properties_of_the_tree_are_found() {
         .crates
         .iter()
         .map(|one| properties_of(one).expect("read"));
-    let all: Vec<String> = all.flatten().map(|one| one.shown()).collect();
+    let all: Vec<String> = all.flatten().map(|one| one.full_name()).collect();
     for wanted in [
-        "netnice-ring story::fuzz::any_state_of_the_rings",
-        "netnice-ring story::fuzz::script::stories_near_those_that_are_kept",
+        "netnice-ring scenario::fuzz::any_state_of_the_rings_keeps_the_ledger_balanced",
+        "netnice-ring scenario::fuzz::script::scenarios_near_those_that_are_kept",
         "netnice-driver template::tests::kept::frames_near_those_that_are_kept",
         "netnice-driver demux::tests::kept::frames_near_those_that_are_kept",
         "netnice-driver control::connection::tests::streams_near_those_that_are_kept",
-        "netnice-api wire::tests::kept::streams_near_those_that_are_kept",
+        "netnice-api wire::tests::corpus::streams_near_the_corpus_decode_without_a_panic",
         "netnice-core sched_fuzz packets_are_conserved_in_any_story",
     ] {
         assert!(all.iter().any(|one| one == wanted), "{wanted}: {all:#?}");
@@ -82,25 +82,31 @@ fn the_properties_of_the_tree_are_found() {
 }
 
 #[test]
-fn a_time_and_a_filter_may_be_given() {
+fn the_arguments_of_fuzz_are_parsed() {
     let parsed = |words: &[&'static str]| parse(words).map_err(|error| error.to_string());
-    assert_eq!(parsed(&[]), Ok(Asked::Properties(EACH, None)));
+    assert_eq!(parsed(&[]), Ok(FuzzCommand::Properties(DEFAULT_TIME, None)));
     let ring = Some("ring");
-    assert_eq!(parsed(&["ring"]), Ok(Asked::Properties(EACH, ring)));
+    assert_eq!(
+        parsed(&["ring"]),
+        Ok(FuzzCommand::Properties(DEFAULT_TIME, ring))
+    );
     let minute = Duration::from_secs(60);
     assert_eq!(
         parsed(&["--for", "60", "ring"]),
-        Ok(Asked::Properties(minute, ring))
+        Ok(FuzzCommand::Properties(minute, ring))
     );
-    assert_eq!(parsed(&["--learn"]), Ok(Asked::Learn(EACH, None)));
+    assert_eq!(
+        parsed(&["--learn"]),
+        Ok(FuzzCommand::Learn(DEFAULT_TIME, None))
+    );
     assert_eq!(
         parsed(&["--learn", "--for", "60", "ring"]),
-        Ok(Asked::Learn(minute, ring))
+        Ok(FuzzCommand::Learn(minute, ring))
     );
     let (target, file) = ("ring", "a.bin");
     assert_eq!(
         parsed(&["--replay", target, file]),
-        Ok(Asked::Replay { target, file })
+        Ok(FuzzCommand::Replay { target, file })
     );
     for wrong in [
         &["--for", "0"][..],
@@ -117,10 +123,10 @@ fn a_time_and_a_filter_may_be_given() {
 
 /// No more work in parallel than processors; an error does not stop the other work.
 #[test]
-fn work_is_done_in_order_and_an_error_is_told() {
-    let mut done = side_by_side(vec![1, 2, 3], |one| Ok(2 * one)).expect("done");
+fn parallel_work_is_done_once_and_an_error_is_returned() {
+    let mut done = run_parallel(vec![1, 2, 3], |one| Ok(2 * one)).expect("done");
     done.sort_unstable();
     assert_eq!(done, [2, 4, 6]);
-    let failed = side_by_side(vec![1], |_| -> Result<()> { bail!("no") });
+    let failed = run_parallel(vec![1], |_| -> Result<()> { bail!("no") });
     assert_eq!(failed.expect_err("it failed").to_string(), "no");
 }

@@ -16,7 +16,7 @@ fn a_filter_expression_selects_each_test_by_program_and_name() {
         test("netnice-core", "b::c"),
     );
     assert_eq!(
-        only(&[&one, &other]),
+        filter_expression(&[&one, &other]),
         "(binary_id(=netnice-lab::limits) & test(=a)) | (binary_id(=netnice-core) & test(=b::c))"
     );
 }

@@ -46,7 +46,7 @@ fn test(name: &str, outcome: Outcome) -> TestResult {
 }
 
 fn closing_line(results: &Results) -> String {
-    let text = results.summary(&Known::default()).to_string();
+    let text = results.summary(&KnownFlaky::default()).to_string();
     text.lines().last().unwrap_or_default().to_owned()
 }
 
@@ -73,25 +73,25 @@ fn a_report_gives_all_four_outcomes() {
 }
 
 #[test]
-fn the_closing_line_counts_each_outcome_apart() {
+fn the_closing_line_counts_each_outcome_separately() {
     let mut results = Results::default();
     results.add(tests());
     assert_eq!(
         closing_line(&results),
         "1 passed, 1 failed, 1 skipped; 1 flaky: netnice-lab::limits wavers \
-         (write each down in flaky.toml with its cause)"
+         (add each to flaky.toml with its cause)"
     );
     let good = self::results(&[]);
     assert_eq!(closing_line(&good), "1 passed, 0 failed, 0 skipped");
-    assert!(good.faults(&Known::default()).is_empty());
+    assert!(good.faults(&KnownFlaky::default()).is_empty());
 }
 
 #[test]
 fn a_test_that_passes_at_the_second_try_is_flaky_and_does_not_fail_the_run() {
     let mut results = results(&[("a", Outcome::Failed)]);
-    assert_eq!(results.faults(&Known::default()), ["1 failed"]);
+    assert_eq!(results.faults(&KnownFlaky::default()), ["1 failed"]);
     results.add_second_try(&[test("a", Outcome::Passed)]);
-    assert!(results.faults(&Known::default()).is_empty());
+    assert!(results.faults(&KnownFlaky::default()).is_empty());
     assert!(closing_line(&results).starts_with("1 passed, 0 failed, 0 skipped; 1 flaky: p a"));
 }
 
@@ -100,7 +100,7 @@ fn a_test_that_fails_again_or_is_skipped_at_the_second_try_has_failed() {
     for second in [Outcome::Failed, Outcome::Skipped(String::new())] {
         let mut results = results(&[("a", Outcome::Failed)]);
         results.add_second_try(&[test("a", second)]);
-        assert_eq!(results.faults(&Known::default()), ["1 failed"]);
+        assert_eq!(results.faults(&KnownFlaky::default()), ["1 failed"]);
     }
 }
 
@@ -108,7 +108,7 @@ fn a_test_that_fails_again_or_is_skipped_at_the_second_try_has_failed() {
 fn a_third_flaky_test_fails_the_run() {
     let flaky = |names: &[&str]| {
         let all: Vec<_> = names.iter().map(|name| (*name, Outcome::Flaky)).collect();
-        results(&all).faults(&Known::default())
+        results(&all).faults(&KnownFlaky::default())
     };
     assert!(flaky(&["a", "b"]).is_empty());
     assert_eq!(
@@ -126,7 +126,7 @@ fn a_flaky_test_that_is_listed_already_fails_the_run() {
     let faults = results(&[("a", Outcome::Flaky)]).faults(&listed);
     assert_eq!(
         faults,
-        ["p a is flaky and stands in flaky.toml already (the meter)"]
+        ["p a is flaky again; flaky.toml lists it already (the meter)"]
     );
     assert!(results(&[("b", Outcome::Flaky)]).faults(&listed).is_empty());
 }
@@ -135,14 +135,18 @@ fn a_flaky_test_that_is_listed_already_fails_the_run() {
 fn a_broken_step_and_a_run_of_nothing_fail() {
     let mut broken = results(&[]);
     broken.add_broken("unit tests");
-    assert_eq!(broken.faults(&Known::default()), ["unit tests ended badly"]);
+    assert_eq!(
+        broken.faults(&KnownFlaky::default()),
+        ["failed step: unit tests"]
+    );
     let nothing = Results::default();
-    assert_eq!(nothing.faults(&Known::default()), ["no test passed"]);
+    assert_eq!(nothing.faults(&KnownFlaky::default()), ["no test passed"]);
 }
 
 #[test]
 fn the_lab_prints_the_mark_that_is_read_here() {
     let tree = crate::tree::Tree::find().expect("cargo metadata");
-    let desk = std::fs::read_to_string(tree.root.join("crates/lab/src/desk.rs")).expect("the lab");
-    assert!(desk.contains(&format!("\"{SKIP_MARK}{{reason}}\"")));
+    let testbed =
+        std::fs::read_to_string(tree.root.join("crates/lab/src/testbed.rs")).expect("the lab");
+    assert!(testbed.contains(&format!("\"{SKIP_MARK}{{reason}}\"")));
 }

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn words_of_test() {
+fn the_arguments_of_test_are_parsed() {
     for (words, expected) in [
         (&[][..], (Scope::All, None)),
         (&["--unit"][..], (Scope::Unit, None)),
@@ -47,8 +47,8 @@ fn the_system_tests_share_no_name_with_other_tests() {
 }
 
 #[test]
-fn a_line_of_the_documentation_tests_is_read() {
-    let read = |line: &str| documentation_test(line).map(|test| (test.name, test.outcome));
+fn a_line_of_the_documentation_tests_is_parsed() {
+    let read = |line: &str| parse_doc_test(line).map(|test| (test.name, test.outcome));
     let name = "crates/core/src/units.rs - units::Rate (line 12)";
     let line = |outcome| format!("test {name} ... {outcome}");
     assert_eq!(read(&line("ok")), Some((name.to_owned(), Outcome::Passed)));

@@ -14,7 +14,7 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use crate::tidy::Complaint;
 
 /// What links can lead to.
-pub struct Known {
+pub struct LinkTargets {
     /// Files and folders, relative to the root of the tree: `docs`, `docs/reference/ring.md`.
     paths: BTreeSet<String>,
     /// The anchors of each Markdown file.
@@ -23,53 +23,49 @@ pub struct Known {
     tops: BTreeSet<String>,
 }
 
-impl Known {
+impl LinkTargets {
     /// Collects these files: the path from the root, and the text if it is Markdown.
-    pub fn of<'a>(files: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> Known {
-        let mut known = Known {
+    pub fn of<'a>(files: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> LinkTargets {
+        let mut targets = LinkTargets {
             paths: BTreeSet::new(),
             anchors: BTreeMap::new(),
             tops: BTreeSet::new(),
         };
         for (path, text) in files {
             let folders = path.match_indices('/').map(|(at, _)| &path[..at]);
-            known.tops.extend(folders.clone().next().map(str::to_owned));
-            known.paths.extend(folders.map(str::to_owned));
-            known.paths.insert(path.to_owned());
+            targets
+                .tops
+                .extend(folders.clone().next().map(str::to_owned));
+            targets.paths.extend(folders.map(str::to_owned));
+            targets.paths.insert(path.to_owned());
             if let Some(text) = text {
-                known.anchors.insert(path.to_owned(), anchors(text));
+                targets.anchors.insert(path.to_owned(), anchors(text));
             }
         }
-        known
+        targets
     }
 
     /// True if a file or folder has this path; `*` stands for a part of a name.
     fn has(&self, path: &str) -> bool {
         match path.contains('*') {
             false => self.paths.contains(path),
-            true => self.paths.iter().any(|one| fits(one, path)),
+            true => self.paths.iter().any(|one| matches_pattern(one, path)),
         }
     }
 }
 
 /// Complains about every link and path of a Markdown file whose target does not exist.
-pub fn complaints(place: &str, text: &str, known: &Known) -> Vec<Complaint> {
-    let mut found = Vec::new();
-    let mut complain = |at: usize, what: Option<String>| {
-        let line = 1 + text[..at].matches('\n').count();
-        found.extend(what.map(|what| Complaint::new(format!("{place}:{line}"), what)));
-    };
+pub fn complaints(place: &str, text: &str, targets: &LinkTargets) -> Vec<Complaint> {
+    let mut found = link_complaints(place, text, targets);
     let mut in_block = false;
     for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
         match event {
-            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
-                complain(range.start, link(place, &dest_url, known));
-            }
             Event::Start(Tag::CodeBlock(_)) => in_block = true,
             Event::End(TagEnd::CodeBlock) => in_block = false,
             Event::Text(words) | Event::Code(words) if !in_block => {
                 for word in words.split_whitespace() {
-                    complain(range.start, path(word, known));
+                    let fault = path(word, targets);
+                    found.extend(fault.map(|fault| complaint(place, text, range.start, fault)));
                 }
             }
             _ => {}
@@ -78,9 +74,32 @@ pub fn complaints(place: &str, text: &str, known: &Known) -> Vec<Complaint> {
     found
 }
 
+/// Complains about every link of a Markdown file whose target does not exist.
+pub fn link_complaints(place: &str, text: &str, targets: &LinkTargets) -> Vec<Complaint> {
+    let mut found = Vec::new();
+    for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+        if let Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) = event {
+            let fault = link(place, &dest_url, targets);
+            found.extend(fault.map(|fault| complaint(place, text, range.start, fault)));
+        }
+    }
+    found
+}
+
+/// A complaint about the line of a byte of the text.
+fn complaint(place: &str, text: &str, at: usize, what: String) -> Complaint {
+    let line = 1 + text[..at].matches('\n').count();
+    Complaint::new(format!("{place}:{line}"), what)
+}
+
+/// True if a link leads to another host.
+pub fn is_external(target: &str) -> bool {
+    target.contains("://") || target.starts_with("mailto:")
+}
+
 /// The fault of a link target in this file; `None` if it is valid.
-fn link(place: &str, target: &str, known: &Known) -> Option<String> {
-    if target.contains("://") || target.starts_with("mailto:") {
+fn link(place: &str, target: &str, targets: &LinkTargets) -> Option<String> {
+    if is_external(target) {
         return None;
     }
     let (path, anchor) = match target.split_once('#') {
@@ -89,16 +108,16 @@ fn link(place: &str, target: &str, known: &Known) -> Option<String> {
     };
     let file = match path {
         "" => place.to_owned(),
-        _ => match resolved(place, path) {
+        _ => match resolve(place, path) {
             Some(file) => file,
             None => return Some(format!("the link '{target}' leads out of the tree")),
         },
     };
-    if !known.has(&file) {
+    if !targets.has(&file) {
         return Some(format!("the link '{target}': there is no {file}"));
     }
     let anchor = anchor?;
-    let headings = known.anchors.get(&file);
+    let headings = targets.anchors.get(&file);
     match headings.is_some_and(|anchors| anchors.contains(anchor)) {
         true => None,
         false => Some(format!(
@@ -109,7 +128,7 @@ fn link(place: &str, target: &str, known: &Known) -> Option<String> {
 
 /// Converts a relative path in this file to a path from the root; `None` if it leads above the
 /// root.
-fn resolved(place: &str, path: &str) -> Option<String> {
+pub fn resolve(place: &str, path: &str) -> Option<String> {
     let mut parts: Vec<&str> = place.split('/').collect();
     parts.pop();
     for part in path.trim_end_matches('/').split('/') {
@@ -126,7 +145,7 @@ fn resolved(place: &str, path: &str) -> Option<String> {
 
 /// The fault of a word that looks like a path of the tree; `None` if it is no path or the path
 /// exists.
-fn path(word: &str, known: &Known) -> Option<String> {
+fn path(word: &str, targets: &LinkTargets) -> Option<String> {
     let word = word.trim_start_matches(['(', '"', '\'']);
     let word = word.trim_end_matches([')', '"', '\'', ',', ';', ':', '.', '/', '?', '!']);
     let (top, rest) = word.split_once('/')?;
@@ -134,12 +153,12 @@ fn path(word: &str, known: &Known) -> Option<String> {
     if rest.is_empty() || rest.contains('…') {
         return None;
     }
-    let is_there = match known.tops.contains(top) {
-        true => known.has(word),
+    let is_there = match targets.tops.contains(top) {
+        true => targets.has(word),
         // A path inside a crate that the sentence names.
         false if !top.is_empty() && SOURCES.iter().any(|end| word.ends_with(end)) => {
             let end = format!("/{word}");
-            known.paths.iter().any(|path| path.ends_with(&end))
+            targets.paths.iter().any(|path| path.ends_with(&end))
         }
         false => true,
     };
@@ -150,13 +169,13 @@ fn path(word: &str, known: &Known) -> Option<String> {
 const SOURCES: [&str; 4] = [".rs", ".c", ".h", ".md"];
 
 /// True if the path matches the pattern; each `*` matches any characters except `/`.
-fn fits(path: &str, pattern: &str) -> bool {
+fn matches_pattern(path: &str, pattern: &str) -> bool {
     let parts = (path.split('/').count(), pattern.split('/').count());
     let mut names = path.split('/').zip(pattern.split('/'));
-    parts.0 == parts.1 && names.all(|(name, pattern)| fits_name(name, pattern))
+    parts.0 == parts.1 && names.all(|(name, pattern)| name_matches(name, pattern))
 }
 
-fn fits_name(name: &str, pattern: &str) -> bool {
+fn name_matches(name: &str, pattern: &str) -> bool {
     let Some((head, tail)) = pattern.split_once('*') else {
         return name == pattern;
     };
@@ -164,7 +183,7 @@ fn fits_name(name: &str, pattern: &str) -> bool {
         return false;
     };
     let mut ends = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
-    ends.any(|at| fits_name(&rest[at..], tail))
+    ends.any(|at| name_matches(&rest[at..], tail))
 }
 
 /// The anchors of a file's headings.
@@ -212,22 +231,22 @@ mod tests {
 
     const A: &str = "# Title\n\n## `flow:N`, and *more*: the 2nd\n\n## Again\n\n## Again\n";
 
-    fn complained(text: &str) -> Vec<String> {
+    fn complaint_texts(text: &str) -> Vec<String> {
         let files = [
             ("README.md", Some("# Read\n")),
             ("docs/a.md", Some(A)),
             ("docs/top.png", None),
             ("crates/lab/tests/driver.rs", None),
         ];
-        let found = complaints("docs/a.md", text, &Known::of(files));
+        let found = complaints("docs/a.md", text, &LinkTargets::of(files));
         found.iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn a_link_leads_to_a_file_and_a_heading() {
+    fn a_link_must_lead_to_a_file_and_a_heading() {
         let good = "[a](../README.md), [b](a.md#title), [c](#again-1), ![p](top.png), [d](../crates/lab/)\n\
                     [e](https://example.org/x.md#y), [f](#flown-and-more-the-2nd), [g][h]\n\n[h]: ../README.md#read\n";
-        assert_eq!(complained(good), [""; 0]);
+        assert_eq!(complaint_texts(good), [""; 0]);
         for (text, wanted) in [
             (
                 "[a](b.md)",
@@ -254,15 +273,15 @@ mod tests {
                 "docs/a.md:3: the link '#again-2': docs/a.md has no heading with the anchor #again-2",
             ),
         ] {
-            assert_eq!(complained(text), [wanted], "{text}");
+            assert_eq!(complaint_texts(text), [wanted], "{text}");
         }
     }
 
     #[test]
-    fn a_path_of_the_tree_is_there() {
+    fn a_path_of_the_tree_must_exist() {
         let good = "`crates/lab`, `crates/lab/tests/*.rs` (docs/a.md). `src/…/x.rs`, `docs/…/x.rs`, `4mbit/s`, crates/, `tests/driver.rs`, `/etc/x.md`\n\n\
                     ```\ncrates/other\n```\n";
-        assert_eq!(complained(good), [""; 0]);
+        assert_eq!(complaint_texts(good), [""; 0]);
         for (text, wanted) in [
             (
                 "x\n`crates/lab/test`",
@@ -281,7 +300,7 @@ mod tests {
                 "docs/a.md:1: there is no crates/*/test in the tree",
             ),
         ] {
-            assert_eq!(complained(text), [wanted], "{text}");
+            assert_eq!(complaint_texts(text), [wanted], "{text}");
         }
     }
 }

@@ -5,14 +5,14 @@ fn one(name: &str, uses: &[&str]) -> Crate {
     Crate {
         name: name.to_owned(),
         folder: PathBuf::new(),
-        uses: uses.iter().map(|used| (*used).to_owned()).collect(),
-        built_of: uses.iter().map(|used| (*used).to_owned()).collect(),
+        dependencies: uses.iter().map(|used| (*used).to_owned()).collect(),
+        build_dependencies: uses.iter().map(|used| (*used).to_owned()).collect(),
         targets: Vec::new(),
     }
 }
 
 fn edge(name: &str, used: &str) -> Vec<Complaint> {
-    rooms::edges(&[one(name, &[used])])
+    layers::edges(&[one(name, &[used])])
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn this_tree_is_tidy() {
 }
 
 #[test]
-fn an_edge_only_goes_down() {
+fn a_crate_uses_only_lower_layers() {
     for (name, used) in [
         ("netnice-api", "netnice-core"),
         ("netnice-daemon", "netnice-kernel"),
@@ -53,25 +53,25 @@ fn an_edge_only_goes_down() {
         assert_eq!(edge(name, used).len(), 1, "{name} may not use {used}");
     }
     assert_eq!(
-        edge("netnice-attic", "serde").len(),
+        edge("netnice-unknown", "serde").len(),
         1,
-        "a crate without a rank"
+        "a crate without a layer"
     );
 }
 
 #[test]
-fn what_is_for_tests_is_used_by_tests_alone() {
+fn a_crate_for_tests_is_used_only_by_tests() {
     for name in ["netnice-core", "netnice-capi", "netnice-lab"] {
         assert_eq!(
             edge(name, "netnice-cases").len(),
             1,
-            "{name} is built of it"
+            "{name} uses it in built code"
         );
         let in_tests = Crate {
-            built_of: Vec::new(),
+            build_dependencies: Vec::new(),
             ..one(name, &["netnice-cases"])
         };
-        assert!(rooms::edges(&[in_tests]).is_empty(), "{name}'s tests");
+        assert!(layers::edges(&[in_tests]).is_empty(), "{name}'s tests");
     }
 }
 
@@ -95,19 +95,19 @@ fn a_comment_of_101_columns_is_too_long() {
 }
 
 #[test]
-fn rooms_without_a_noun_are_refused() {
+fn module_names_without_a_subject_are_refused() {
     for place in [
         "crates/core/src/utils.rs",
         "crates/core/src/common/rate.rs",
         "crates/lab/src/helpers.rs",
     ] {
-        assert!(name(place).is_some(), "{place}");
+        assert!(refused_name(place).is_some(), "{place}");
     }
     for place in [
         "crates/core/src/units.rs",
         "crates/api/src/types_of_service.rs",
     ] {
-        assert!(name(place).is_none(), "{place}");
+        assert!(refused_name(place).is_none(), "{place}");
     }
 }
 
@@ -126,7 +126,7 @@ fn a_crate_opens_with_its_three_lines() {
 }
 
 #[test]
-fn unsafe_stands_only_where_it_is_allowed() {
+fn unsafe_is_refused_outside_the_listed_files() {
     let text = "fn f() {\n    unsafe { g() }\n}\n";
     assert_eq!(
         rust("crates/core/src/units.rs", text)[0].place,
@@ -134,12 +134,12 @@ fn unsafe_stands_only_where_it_is_allowed() {
     );
     assert!(rust("crates/core/src/prefetch.rs", text).is_empty());
     assert!(rust("crates/kernel/src/tc.rs", text).is_empty());
-    let talk = "#![forbid(unsafe_code)]\n// unsafe is refused\nconst A: &str = \"unsafe\";\n";
-    assert!(rust("crates/core/src/units.rs", talk).is_empty());
+    let no_code = "#![forbid(unsafe_code)]\n// unsafe is refused\nconst A: &str = \"unsafe\";\n";
+    assert!(rust("crates/core/src/units.rs", no_code).is_empty());
 }
 
 #[test]
-fn stubs_and_promises_are_refused() {
+fn stubs_and_postponed_work_are_refused() {
     let place = "crates/core/src/units.rs";
     assert_eq!(rust(place, "fn f() {\n    todo!()\n}").len(), 1);
     assert_eq!(rust(place, "fn f() { unimplemented!(\"later\") }").len(), 1);
@@ -148,7 +148,7 @@ fn stubs_and_promises_are_refused() {
 }
 
 #[test]
-fn anyhow_stays_in_binaries_and_proofs() {
+fn anyhow_is_refused_outside_binaries_and_test_crates() {
     let text = "use anyhow::Result;";
     assert_eq!(rust("crates/daemon/src/server.rs", text).len(), 1);
     assert!(rust("crates/daemon/src/main.rs", text).is_empty());
@@ -177,21 +177,21 @@ fn paths_of_one_machine_are_refused() {
 }
 
 #[test]
-fn marks_of_a_conflict_are_refused() {
+fn conflict_marks_are_refused() {
     let mark = "<".repeat(7);
     assert!(conflict_marks("README.md", &format!("one\n{mark} HEAD\ntwo")).is_some());
     assert!(conflict_marks("README.md", &format!("one {mark} HEAD\n{mark}\n")).is_none());
 }
 
 #[test]
-fn ebpf_carries_its_licence() {
+fn ebpf_sources_name_their_licence() {
     let good = format!("// {BPF_LICENCE}\nint x;\n");
     assert_eq!(bpf_licence("a.bpf.c", &good), None);
     assert!(bpf_licence("a.bpf.c", "// GPL\n").is_some());
 }
 
 #[test]
-fn the_lexer_tells_code_from_comments_and_literals() {
+fn the_lexer_separates_code_comments_and_literals() {
     let text = r##"
 let a = "unsafe \" unsafe"; // unsafe
 /* unsafe /* nested */ unsafe */ let b = r#"unsafe " unsafe"#;

@@ -90,8 +90,8 @@ fn newest_package() -> Result<String> {
     match newest(&list) {
         Some(name) => Ok(name.to_owned()),
         None => bail!(
-            "this machine's package lists have no {PACKAGE_PATTERN}; take one from Debian 12 and say where it \
-             is: {OWN_PACKAGE}=FILE.deb"
+            "this machine's package lists have no {PACKAGE_PATTERN}; take one from Debian 12 and \
+             name the file: {OWN_PACKAGE}=FILE.deb"
         ),
     }
 }

@@ -1,13 +1,13 @@
-# Runs as root in the guest, where /mnt is the folder shared with the host and the root folder is the
-# host's, read-only below and thrown away above. $1 is the number of this guest; its exit status is left in
-# /mnt/guest-$1/status.
+# Runs as root in the guest. /mnt is the folder shared with the host. The root folder is the host's,
+# read-only, with a temporary layer on top. $1 is the number of this guest; the exit status is written
+# to /mnt/guest-$1/status.
 share=/mnt
 number=$1
 own=$share/guest-$1
 modules='sch_htb sch_fq_codel sch_fq sch_ingress sch_netem sch_tbf cls_bpf cls_u32 cls_matchall act_mirred
     act_gact act_bpf ifb veth dummy tun bridge 8021q tcp_bbr mptcp_diag af_packet'
 
-# One line per module that this kernel does not have; the tests say which they cannot do without.
+# Prints a line for each module that this kernel lacks; a test that needs one reports it.
 for module in $modules; do
     modprobe --quiet "$module" || grep -q "/$module.ko" "/lib/modules/$(uname -r)/modules.builtin" ||
         echo "inside: no module $module"
@@ -16,8 +16,8 @@ mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf
 sysctl -q -w net.ipv4.tcp_congestion_control=cubic net.ipv4.tcp_allowed_congestion_control='reno cubic bbr'
 ip link set lo up
 
-# A systemd in its own process namespace, at the root of the cgroup tree. Its private socket only hears
-# callers of that namespace, so the two commands go through nsenter.
+# A systemd in its own process namespace, at the root of the cgroup tree. Its private socket accepts
+# only callers of that namespace, so the two commands go through nsenter.
 start_systemd() {
     mkdir -p /run/systemd/system /run/netnice-vm/bin
     printf '[Unit]\nDescription=Nothing but what the tests start\n' >/run/systemd/system/netnice-vm.target
@@ -43,7 +43,8 @@ start_systemd() {
     return 1
 }
 
-# run_tests GUESTS PROFILE ROOT STORE FILTER: this guest's part of the system tests, as cargo-nextest runs them on the host.
+# run_tests GUESTS PROFILE ROOT STORE FILTER: runs this guest's part of the system tests, as
+# cargo-nextest runs them on the host.
 run_tests() {
     cd "$3" || return 1
     mount --bind "$own/nextest" "$4" || return 1
@@ -55,7 +56,7 @@ run_tests() {
 # Tests of real units fail without it.
 start_systemd || echo "inside: systemd did not start"
 NETNICE_SYSTEMD=1
-# The clock may be set here.
+# Tests may set the clock here.
 NETNICE_GUEST=1
 export NETNICE_SYSTEMD NETNICE_GUEST
 NETNICE_BIN_DIR=$share/programs

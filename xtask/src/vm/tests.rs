@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn words_of_vm() {
+fn the_arguments_of_vm_are_parsed() {
     assert!(matches!(Job::parse(&[]), Ok(Job::Tests { filter: "" })));
     assert!(matches!(
         Job::parse(&["limits"]),
@@ -26,9 +26,9 @@ fn test_programs_are_read_from_the_list_of_nextest() {
 }
 
 #[test]
-fn a_quoted_word_is_one_word() {
+fn a_shell_quoted_word_is_one_word() {
     let output = std::process::Command::new("sh")
-        .args(["-c", &format!("printf %s {}", quoted("it's $HOME"))])
+        .args(["-c", &format!("printf %s {}", shell_quoted("it's $HOME"))])
         .output()
         .expect("sh");
     assert_eq!(output.stdout, b"it's $HOME");

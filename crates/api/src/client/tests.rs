@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Client, ClientError};
-use crate::direct::{DirectAnswer, FlowNews};
+use crate::direct::{DirectReply, FlowNotification};
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
     ClientCall, Done, Exit, Ping, Request, Response, RuntimeDir, decode_client_call,
@@ -54,22 +54,22 @@ fn read_request(stream: &UnixStream) -> ClientCall {
 }
 
 #[test]
-fn calls_follow_each_other_on_one_connection_and_name_a_process() {
+fn several_calls_on_one_connection_get_their_responses() {
     let folder = Folder::new("calls");
     let listener = UnixListener::bind(folder.dir().socket()).expect("bound");
     let daemon = thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a client");
-        for about in [None, Some(std::process::id()), None] {
+        for pid in [None, Some(std::process::id()), None] {
             let call = read_request(&stream);
             assert_eq!(call.request, ping());
-            assert_eq!(call.process.map(|process| process.pid), about);
+            assert_eq!(call.process.map(|process| process.pid), pid);
             let done = Response::Done(Done {
                 messages: vec!["x".repeat(200_000)],
                 ..Done::default()
             });
             stream
                 .write_all(&encode_response(&done).expect("fits"))
-                .expect("answered");
+                .expect("a response");
         }
     });
     let mut client = Client::connect(&folder.dir()).expect("connected");
@@ -77,9 +77,9 @@ fn calls_follow_each_other_on_one_connection_and_name_a_process() {
     let own = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty());
     let own = own.expect("a pidfd");
     for fd in [None, Some(own.as_fd()), None] {
-        let answer = client.call(&ping(), fd).expect("answered");
-        let Response::Done(done) = answer else {
-            panic!("{answer:?}")
+        let response = client.call(&ping(), fd).expect("a response");
+        let Response::Done(done) = response else {
+            panic!("{response:?}")
         };
         assert_eq!(done.messages[0].len(), 200_000);
     }
@@ -87,7 +87,7 @@ fn calls_follow_each_other_on_one_connection_and_name_a_process() {
 }
 
 #[test]
-fn nobody_there_is_told_apart_from_somebody_silent() {
+fn connecting_without_a_listener_fails_with_no_daemon() {
     let folder = Folder::new("nobody");
     let error = Client::connect(&folder.dir()).expect_err("no socket");
     assert_eq!(Exit::from(&error), Exit::NoDaemon);
@@ -98,16 +98,16 @@ fn nobody_there_is_told_apart_from_somebody_silent() {
 }
 
 #[test]
-fn a_silent_or_dying_daemon_ends_the_call() {
+fn a_call_ends_if_the_daemon_is_silent_or_closes_the_connection() {
     let (here, there) = UnixStream::pair().expect("a pair");
     let mut client = Client::over(here);
-    let patience = Duration::from_millis(100);
+    let timeout = Duration::from_millis(100);
     let start = Instant::now();
     let error = client
-        .call_within(patience, &ping(), None)
+        .call_within(timeout, &ping(), None)
         .expect_err("silence");
     assert!(matches!(error, ClientError::Timeout), "{error}");
-    assert!(start.elapsed() >= patience && start.elapsed() < 20 * patience);
+    assert!(start.elapsed() >= timeout && start.elapsed() < 20 * timeout);
     drop(there);
 
     let (here, there) = UnixStream::pair().expect("a pair");
@@ -118,7 +118,7 @@ fn a_silent_or_dying_daemon_ends_the_call() {
 }
 
 #[test]
-fn an_answer_that_drips_is_cut_off_in_time() {
+fn a_response_sent_byte_by_byte_does_not_extend_the_timeout() {
     let (here, mut there) = UnixStream::pair().expect("a pair");
     let drip = thread::spawn(move || {
         let mut request = [0; 256];
@@ -132,8 +132,11 @@ fn an_answer_that_drips_is_cut_off_in_time() {
         }
     });
     let start = Instant::now();
-    let answer = Client::over(here).call_within(Duration::from_millis(200), &ping(), None);
-    assert!(matches!(answer, Err(ClientError::Timeout)), "{answer:?}");
+    let response = Client::over(here).call_within(Duration::from_millis(200), &ping(), None);
+    assert!(
+        matches!(response, Err(ClientError::Timeout)),
+        "{response:?}"
+    );
     assert!(start.elapsed() < Duration::from_secs(2));
     drip.join().expect("the daemon's side");
 }
@@ -146,8 +149,8 @@ fn garbage_is_an_error() {
     assert!(matches!(error, ClientError::Wire(_)), "{error}");
 }
 
-fn news(up: bool) -> Response {
-    Response::Direct(DirectAnswer::News(FlowNews::Link { up }))
+fn link_notification(up: bool) -> Response {
+    Response::Direct(DirectReply::Notification(FlowNotification::Link { up }))
 }
 
 fn frame(response: &Response) -> Vec<u8> {
@@ -155,45 +158,58 @@ fn frame(response: &Response) -> Vec<u8> {
 }
 
 #[test]
-fn news_between_answers_are_kept_and_read_without_waiting() {
+fn notifications_between_responses_are_stored_and_read_without_waiting() {
     let (here, mut there) = UnixStream::pair().expect("a pair");
     let mut client = Client::over(here);
-    assert!(client.news().expect("nobody has hung up").is_none());
-    let answer = frame(&Response::Done(Done::default()));
-    let words = [frame(&news(false)), frame(&news(true)), answer].concat();
-    there.write_all(&words).expect("sent");
-    let answer = client.call(&ping(), None).expect("answered");
-    assert!(matches!(answer, Response::Done(_)), "{answer:?}");
-    assert_eq!(client.heard(), Some(FlowNews::Link { up: false }));
-    let next = client.news().expect("kept");
-    assert_eq!(next, Some(FlowNews::Link { up: true }));
-    assert_eq!(client.heard(), None);
+    assert!(
+        client
+            .poll_notification()
+            .expect("still connected")
+            .is_none()
+    );
+    let done = frame(&Response::Done(Done::default()));
+    let bytes = [
+        frame(&link_notification(false)),
+        frame(&link_notification(true)),
+        done,
+    ]
+    .concat();
+    there.write_all(&bytes).expect("sent");
+    let response = client.call(&ping(), None).expect("a response");
+    assert!(matches!(response, Response::Done(_)), "{response:?}");
+    assert_eq!(
+        client.buffered_notification(),
+        Some(FlowNotification::Link { up: false })
+    );
+    let next = client.poll_notification().expect("kept");
+    assert_eq!(next, Some(FlowNotification::Link { up: true }));
+    assert_eq!(client.buffered_notification(), None);
     // Half a message is not a message yet.
-    let whole = frame(&news(false));
+    let whole = frame(&link_notification(false));
     there.write_all(&whole[..9]).expect("sent");
-    assert_eq!(client.news().expect("half"), None);
+    assert_eq!(client.poll_notification().expect("half"), None);
     there.write_all(&whole[9..]).expect("sent");
-    let next = client.news().expect("whole");
-    assert_eq!(next, Some(FlowNews::Link { up: false }));
+    let next = client.poll_notification().expect("whole");
+    assert_eq!(next, Some(FlowNotification::Link { up: false }));
     // A response without a request is an error.
     there
         .write_all(&frame(&Response::Done(Done::default())))
         .expect("sent");
-    let error = client.news().expect_err("unasked");
-    assert!(matches!(error, ClientError::Unasked), "{error}");
+    let error = client.poll_notification().expect_err("no request");
+    assert!(matches!(error, ClientError::UnexpectedResponse), "{error}");
     drop(there);
-    let error = client.news().expect_err("hung up");
+    let error = client.poll_notification().expect_err("hung up");
     assert!(matches!(error, ClientError::HungUp), "{error}");
 }
 
 #[test]
-fn descriptors_come_with_the_answer_that_brings_them() {
+fn descriptors_belong_to_the_response_that_they_were_sent_with() {
     let (here, there) = UnixStream::pair().expect("a pair");
     let mut client = Client::over(here);
     let files: Vec<_> = ["/proc/self/stat", "/proc/self/status", "/proc/self/maps"]
         .map(|path| std::fs::File::open(path).expect("a file"))
         .into();
-    let say = |response: &Response, files: &[std::fs::File]| {
+    let send = |response: &Response, files: &[std::fs::File]| {
         let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         let bytes = frame(response);
         let sent = fds::send(there.as_fd(), &bytes, &fds).expect("sent");
@@ -201,20 +217,20 @@ fn descriptors_come_with_the_answer_that_brings_them() {
     };
     let done = Response::Done(Done::default());
     // Notifications before and after the response do not affect it.
-    say(&news(true), &[]);
-    say(&done, &files);
-    say(&news(false), &[]);
-    let (answer, mut fds) = client.call_for_fds(&ping(), None).expect("answered");
-    assert_eq!((answer, fds.len()), (done.clone(), 3));
+    send(&link_notification(true), &[]);
+    send(&done, &files);
+    send(&link_notification(false), &[]);
+    let (response, mut fds) = client.call_for_fds(&ping(), None).expect("a response");
+    assert_eq!((response, fds.len()), (done.clone(), 3));
     let mut third = String::new();
     let mut file = std::fs::File::from(fds.pop().expect("the third"));
     file.read_to_string(&mut third).expect("read");
     assert!(third.contains("[stack]"), "in their order");
     // The client closes descriptors of a response that the caller did not ask for. The next
     // response does not get them.
-    say(&done, &files[..2]);
-    client.call(&ping(), None).expect("answered");
-    say(&done, &files[..1]);
-    let (_, fds) = client.call_for_fds(&ping(), None).expect("answered");
+    send(&done, &files[..2]);
+    client.call(&ping(), None).expect("a response");
+    send(&done, &files[..1]);
+    let (_, fds) = client.call_for_fds(&ping(), None).expect("a response");
     assert_eq!(fds.len(), 1);
 }

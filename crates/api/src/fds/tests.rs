@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::{MOST, receive, send};
+use super::{MAX_FDS, receive, send};
 
 /// A file of this test, for recognition on the other side.
 fn file(text: &str) -> File {
@@ -33,12 +33,12 @@ fn unnamed_file() -> File {
 /// Sends more descriptors than the protocol permits.
 fn send_many(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let mut space = vec![MaybeUninit::uninit(); 4096];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
-    assert!(beside.push(SendAncillaryMessage::ScmRights(fds)));
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
     sendmsg(
         socket,
         &[IoSlice::new(bytes)],
-        &mut beside,
+        &mut ancillary,
         SendFlags::empty(),
     )
     .expect("sent");
@@ -55,7 +55,7 @@ fn open_copies() -> usize {
 
 /// One test, because it counts this process's descriptors.
 #[test]
-fn descriptors_travel_and_surplus_ones_are_closed() {
+fn descriptors_arrive_and_surplus_ones_are_closed() {
     let (here, there) = UnixStream::pair().expect("a pair");
     let mut bytes = [0; 16];
 
@@ -94,7 +94,7 @@ fn descriptors_travel_and_surplus_ones_are_closed() {
     assert_eq!((rest.bytes, rest.fds.len()), (2, 0));
 
     drop(first);
-    several_travel_in_order(&here, &there);
+    several_arrive_in_order(&here, &there);
     assert_eq!(open_copies(), before);
 
     drop(here);
@@ -104,13 +104,13 @@ fn descriptors_travel_and_surplus_ones_are_closed() {
 
 /// Three descriptors can be sent at once. A receiver that takes fewer gets a report of the surplus,
 /// which is closed.
-fn several_travel_in_order(here: &UnixStream, there: &UnixStream) {
+fn several_arrive_in_order(here: &UnixStream, there: &UnixStream) {
     let before = open_copies();
     let mut bytes = [0; 16];
     let originals = ["first", "second", "third"].map(file);
     let fds = originals.each_ref().map(|file| file.as_fd());
     send(here.as_fd(), b"three", &fds).expect("sent");
-    let got = receive(there.as_fd(), &mut bytes, MOST).expect("received");
+    let got = receive(there.as_fd(), &mut bytes, MAX_FDS).expect("received");
     assert!(!got.surplus);
     let texts = got.fds.into_iter().map(|fd| {
         let mut text = String::new();
@@ -118,13 +118,16 @@ fn several_travel_in_order(here: &UnixStream, there: &UnixStream) {
         text
     });
     assert_eq!(texts.collect::<Vec<_>>(), ["first", "second", "third"]);
-    for most in [0, 1, 2] {
+    for limit in [0, 1, 2] {
         send(here.as_fd(), b"three", &fds).expect("sent");
-        let got = receive(there.as_fd(), &mut bytes, most).expect("received");
-        assert_eq!((got.fds.len(), got.surplus), (most, true));
+        let got = receive(there.as_fd(), &mut bytes, limit).expect("received");
+        assert_eq!((got.fds.len(), got.surplus), (limit, true));
     }
     assert_eq!(open_copies(), before + 3);
     let four = [fds[0], fds[0], fds[1], fds[2]];
     let refused = send(here.as_fd(), b"four", &four).expect_err("too many");
-    assert!(refused.to_string().contains("4 descriptors"), "{refused}");
+    assert!(
+        refused.to_string().contains("4 file descriptors"),
+        "{refused}"
+    );
 }

@@ -31,7 +31,7 @@ fn a_message_of_the_limit_passes_and_one_byte_more_does_not() {
 }
 
 #[test]
-fn a_length_is_refused_before_its_bytes_come_and_for_ever() {
+fn a_length_above_the_limit_is_refused_before_its_bytes_arrive() {
     let mut decoder = Decoder::new(10);
     decoder.push(&[0xff, 0xff, 0xff, 0xff]);
     let refused = decoder.poll();
@@ -42,7 +42,7 @@ fn a_length_is_refused_before_its_bytes_come_and_for_ever() {
     decoder.push(&[0, 0, 0, 1, b'x']);
     assert_eq!(decoder.poll(), refused);
     assert_eq!(
-        decoder.kept(),
+        decoder.buffered(),
         0,
         "nothing more is kept for a refused sender"
     );
@@ -51,20 +51,20 @@ fn a_length_is_refused_before_its_bytes_come_and_for_ever() {
 }
 
 #[test]
-fn a_cut_message_is_known_to_be_cut() {
+fn a_partial_message_is_reported() {
     let mut decoder = Decoder::new(10);
-    assert!(!decoder.is_inside());
+    assert!(!decoder.has_partial_message());
     decoder.push(&[0, 0, 0, 2, b'x']);
     assert_eq!(decoder.poll(), Ok(None));
-    assert!(decoder.is_inside());
+    assert!(decoder.has_partial_message());
     decoder.push(b"y");
     assert_eq!(decoder.poll(), Ok(Some(b"xy".to_vec())));
-    assert!(!decoder.is_inside());
+    assert!(!decoder.has_partial_message());
 }
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_decoded_however_it_is_cut(
+    fn encoded_messages_are_decoded_from_any_pieces(
         bodies in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..200), 0..8),
         cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..12),
     ) {
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stranger_cannot_make_it_keep_more_than_was_sent(
+    fn the_decoder_never_buffers_more_than_was_sent(
         pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..64), 0..16),
     ) {
         let mut decoder = Decoder::new(100);
@@ -88,7 +88,7 @@ proptest! {
             while let Ok(Some(body)) = decoder.poll() {
                 prop_assert!((1..=100).contains(&body.len()));
             }
-            prop_assert!(decoder.kept() <= sent.min(104));
+            prop_assert!(decoder.buffered() <= sent.min(104));
         }
     }
 }

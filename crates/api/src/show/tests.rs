@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{ContractDoc, CountersDoc, FlowDoc, LinkDoc, ShowDoc, TargetDoc};
 
 #[test]
-fn the_document_has_the_fields_that_are_promised() {
+fn the_document_has_the_documented_fields() {
     let contract: Contract = "up 4mbit min 1mbit on eth0 burst 5ms"
         .parse()
         .expect("a contract");
@@ -36,7 +36,7 @@ fn the_document_has_the_fields_that_are_promised() {
             mode: "native".into(),
             pid: 7,
             program: "blast".into(),
-            speaks: "udp 10.0.0.1:5000 > 10.0.0.2:6000".into(),
+            endpoint: "udp 10.0.0.1:5000 > 10.0.0.2:6000".into(),
             mtu: 1500,
             ..FlowDoc::default()
         }],
@@ -47,7 +47,9 @@ fn the_document_has_the_fields_that_are_promised() {
         "version": 1,
         "links": [{
             "link": "eth0",
-            "up": {"rate": 100_000_000, "source": "operator", "usable": 100_000_000, "held": 1_000_000},
+            "up": {
+                "rate": 100_000_000, "source": "operator", "usable": 100_000_000, "held": 1_000_000,
+            },
             "down": null,
             "overhead": 24,
             "installed": false,
@@ -76,12 +78,13 @@ fn the_document_has_the_fields_that_are_promised() {
             "counters": {
                 "at_ns": 0, "sent": 0, "sent_bytes": 0, "forbidden": 0, "too_long": 0, "no_link": 0,
                 "received": 0, "delivered": 0, "delivered_bytes": 0, "no_buffer": 0, "too_short": 0,
-                "over_share": 0, "out_of_order": 0, "receiving_ns": 0, "lateness": [], "waited_sum": 0, "waited_most": 0,
+                "over_share": 0, "out_of_order": 0, "receiving_ns": 0,
+                "lateness": [], "waited_sum": 0, "waited_most": 0,
             },
         }],
     });
     assert_eq!(serde_json::to_value(&doc).expect("JSON"), expected);
-    let back: ShowDoc = serde_json::from_value(expected).expect("its own words");
+    let back: ShowDoc = serde_json::from_value(expected).expect("decoded");
     assert_eq!(back, doc);
 }
 
@@ -96,7 +99,9 @@ fn every_clause_is_in_the_document() {
         "up": 4_000_000, "down": 1_000_000, "min": 1_000_000, "min_down": 1_000_000, "on": "eth0",
         "weight": 7, "priority": 1, "burst_ns": 5_000_000,
         "cpu": {"slice_ns": 2_000_000, "period_ns": 10_000_000, "extra": true},
-        "cell": {"pcr": 4_000_000, "cdvt_ns": 1000, "scr": 1_000_000, "mbs": 1024, "bucket": "dual"},
+        "cell": {
+            "pcr": 4_000_000, "cdvt_ns": 1000, "scr": 1_000_000, "mbs": 1024, "bucket": "dual",
+        },
         "channel": {"mmax": 1024, "rmax": 30, "bmax": 4, "deadline_ns": 20_000_000},
     });
     assert_eq!(doc, expected);

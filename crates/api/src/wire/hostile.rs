@@ -32,29 +32,26 @@ pub fn judged(stream: &[u8]) -> String {
             }
         }
     }
-    match decoder.is_inside() {
+    match decoder.has_partial_message() {
         true => "cut".to_owned(),
         false => last,
     }
 }
 
 fn message_of(message: &[u8]) -> String {
-    let (request, call) = (decode_request(message), decode_call(message));
+    let (request, call) = (decode_request(message), decode_driver_call(message));
     // Programs and the daemon decode these; no input may cause a panic.
-    let _ = (decode_response(message), decode_word(message));
+    let _ = (decode_response(message), decode_driver_message(message));
     match (request, call) {
         (Ok(request), Err(_)) => {
-            let again = encode_request(&request).expect("it came in one");
-            assert_eq!(
-                decode_request(body_of(&again)).expect("its own words"),
-                request
-            );
+            let again = encode_request(&request).expect("it was decoded from a frame");
+            assert_eq!(decode_request(body_of(&again)).expect("decoded"), request);
             read_texts(&request);
             "request".to_owned()
         }
         (Err(_), Ok(call)) => {
-            let again = encode_call(&call).expect("it came in one");
-            assert_eq!(decode_call(body_of(&again)).expect("its own words"), call);
+            let again = encode_driver_call(&call).expect("it was decoded from a frame");
+            assert_eq!(decode_driver_call(body_of(&again)).expect("decoded"), call);
             "call".to_owned()
         }
         (Err(WireError::Version { .. }), _) => "version".to_owned(),

@@ -5,10 +5,10 @@ use std::ffi::c_void;
 use libc::{c_int, c_longlong, c_uint, sockaddr, socklen_t};
 use netnice_stack::{Packet, StackError};
 
-use crate::direct::moving::Received;
-use crate::direct::number;
-use crate::fault::Fault;
-use crate::handles::{self, Held, Out};
+use crate::direct::copying::Received;
+use crate::direct::guarded_int;
+use crate::error::CallError;
+use crate::handles::{self, LentBuffer, OpenSocket};
 use crate::{guarded, pointers};
 
 /// `struct netnice_buffer`.
@@ -34,14 +34,14 @@ pub struct Outcome {
 // linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_packet(flow: c_int, buffer: *mut Buffer) -> c_int {
-    number(|| {
-        let place = Place::new(buffer)?;
-        handles::flow(flow)?.with(|held| {
-            let packet = held.socket.packet()?;
-            let room = held.socket.payload_mut(&packet)?;
-            let (data, length) = (room.as_mut_ptr().cast(), room.len());
-            let id = held.give(Out::Packet(packet));
-            place.fill(Buffer { data, length, id })
+    guarded_int(|| {
+        let out = BufferOut::new(buffer)?;
+        handles::flow(flow)?.with(|open| {
+            let packet = open.socket.packet()?;
+            let payload = open.socket.payload_mut(&packet)?;
+            let (data, length) = (payload.as_mut_ptr().cast(), payload.len());
+            let id = open.lend(LentBuffer::Packet(packet));
+            out.fill(Buffer { data, length, id })
         })
     })
 }
@@ -57,11 +57,11 @@ pub extern "C" fn netnice_flow_queue(
 ) -> c_longlong {
     guarded(|| {
         if flags & !GOES_ON != 0 {
-            return Err(Fault::Invalid);
+            return Err(CallError::Invalid);
         }
-        queue(flow, buffer, |held, packet| match flags & GOES_ON {
-            0 => held.socket.queue(packet, length),
-            _ => held.socket.queue_on(packet, length),
+        queue_buffer(flow, buffer, |open, packet| match flags & GOES_ON {
+            0 => open.socket.queue(packet, length),
+            _ => open.socket.queue_continuation(packet, length),
         })
     })
 }
@@ -77,27 +77,28 @@ pub extern "C" fn netnice_flow_queue_to(
     to_length: socklen_t,
 ) -> c_longlong {
     guarded(|| {
-        let to = pointers::address(to, to_length)?.ok_or(Fault::Null("the other end"))?;
-        queue(flow, buffer, |held, packet| {
-            held.socket.queue_to(packet, length, to)
+        let to =
+            pointers::address(to, to_length)?.ok_or(CallError::Null("the destination address"))?;
+        queue_buffer(flow, buffer, |open, packet| {
+            open.socket.queue_to(packet, length, to)
         })
     })
 }
 
 /// Queues a buffer. If it fails, C still holds the buffer.
-fn queue(
+fn queue_buffer(
     flow: c_int,
     buffer: *const Buffer,
-    give: impl FnOnce(&mut Held, Packet) -> Result<u64, (Packet, StackError)>,
-) -> Result<i64, Fault> {
+    queue: impl FnOnce(&mut OpenSocket, Packet) -> Result<u64, (Packet, StackError)>,
+) -> Result<i64, CallError> {
     let id = pointers::read(buffer, "the buffer")?.id;
-    handles::flow(flow)?.with(|held| {
-        let packet = held.take_packet(id)?;
-        match give(held, packet) {
+    handles::flow(flow)?.with(|open| {
+        let packet = open.take_packet(id)?;
+        match queue(open, packet) {
             // No flow reaches 2^63 packets.
             Ok(number) => Ok(number as i64),
             Err((packet, error)) => {
-                held.return_packet(id, packet);
+                open.lend_again(id, packet);
                 Err(error.into())
             }
         }
@@ -108,11 +109,11 @@ fn queue(
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_discard(flow: c_int, buffer: *const Buffer) -> c_int {
-    number(|| {
+    guarded_int(|| {
         let id = pointers::read(buffer, "the buffer")?.id;
-        handles::flow(flow)?.with(|held| {
-            let packet = held.take_packet(id)?;
-            held.socket.discard(packet);
+        handles::flow(flow)?.with(|open| {
+            let packet = open.take_packet(id)?;
+            open.socket.discard(packet);
             Ok(0)
         })
     })
@@ -126,18 +127,18 @@ pub extern "C" fn netnice_flow_receive(
     buffer: *mut Buffer,
     received: *mut Received,
 ) -> c_int {
-    number(|| {
-        let place = Place::new(buffer)?;
-        handles::flow(flow)?.with(|held| {
-            let datagram = held.socket.receive()?;
-            let payload = held.socket.payload(&datagram)?;
+    guarded_int(|| {
+        let out = BufferOut::new(buffer)?;
+        handles::flow(flow)?.with(|open| {
+            let datagram = open.socket.receive()?;
+            let payload = open.socket.payload(&datagram)?;
             let (data, length) = (payload.as_ptr().cast_mut().cast(), payload.len());
             if !received.is_null() {
                 let all = Received::of(&datagram, length, length);
-                pointers::write(received, all, "what was received")?;
+                pointers::write(received, all, "the description of the datagram")?;
             }
-            let id = held.give(Out::Datagram(datagram));
-            place.fill(Buffer { data, length, id })
+            let id = open.lend(LentBuffer::Datagram(datagram));
+            out.fill(Buffer { data, length, id })
         })
     })
 }
@@ -146,11 +147,11 @@ pub extern "C" fn netnice_flow_receive(
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_release(flow: c_int, buffer: *const Buffer) -> c_int {
-    number(|| {
+    guarded_int(|| {
         let id = pointers::read(buffer, "the buffer")?.id;
-        handles::flow(flow)?.with(|held| {
-            let datagram = held.take_datagram(id)?;
-            held.socket.release(datagram)?;
+        handles::flow(flow)?.with(|open| {
+            let datagram = open.take_datagram(id)?;
+            open.socket.release(datagram)?;
             Ok(0)
         })
     })
@@ -160,9 +161,9 @@ pub extern "C" fn netnice_flow_release(flow: c_int, buffer: *const Buffer) -> c_
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_flush(flow: c_int) -> c_int {
-    number(|| {
-        handles::flow(flow)?.with(|held| {
-            held.socket.flush();
+    guarded_int(|| {
+        handles::flow(flow)?.with(|open| {
+            open.socket.flush();
             Ok(0)
         })
     })
@@ -172,36 +173,36 @@ pub extern "C" fn netnice_flow_flush(flow: c_int) -> c_int {
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_outcome(flow: c_int, outcome: *mut Outcome) -> c_int {
-    number(|| {
+    guarded_int(|| {
         if outcome.is_null() {
-            return Err(Fault::Null("the outcome"));
+            return Err(CallError::Null("the outcome"));
         }
-        let next = handles::flow(flow)?.with(|held| Ok(held.socket.outcome()?))?;
+        let next = handles::flow(flow)?.with(|open| Ok(open.socket.outcome()?))?;
         let Some(next) = next else {
             return Ok(0);
         };
-        let told = Outcome {
+        let result = Outcome {
             number: next.number,
             stamp: next.stamp,
             status: next.status.0,
         };
-        pointers::write(outcome, told, "the outcome")?;
+        pointers::write(outcome, result, "the outcome")?;
         Ok(1)
     })
 }
 
 /// The memory for the description of a buffer. It is checked for NULL before a buffer is taken.
-struct Place(*mut Buffer);
+struct BufferOut(*mut Buffer);
 
-impl Place {
-    fn new(place: *mut Buffer) -> Result<Place, Fault> {
-        match place.is_null() {
-            true => Err(Fault::Null("the buffer")),
-            false => Ok(Place(place)),
+impl BufferOut {
+    fn new(buffer: *mut Buffer) -> Result<BufferOut, CallError> {
+        match buffer.is_null() {
+            true => Err(CallError::Null("the buffer")),
+            false => Ok(BufferOut(buffer)),
         }
     }
 
-    fn fill(self, buffer: Buffer) -> Result<c_int, Fault> {
+    fn fill(self, buffer: Buffer) -> Result<c_int, CallError> {
         pointers::write(self.0, buffer, "the buffer")?;
         Ok(0)
     }

@@ -10,7 +10,7 @@ use super::{BadUsage, ContractArgs, Verb, quantity};
 use crate::check::Check;
 
 #[derive(Debug, Args)]
-pub(super) struct TypedCheck {
+pub(super) struct CheckArgs {
     /// The capture, pcap or pcapng; - reads standard input
     file: PathBuf,
     #[command(flatten)]
@@ -22,25 +22,23 @@ pub(super) struct TypedCheck {
         help = "Only these packets: [tcp|udp] [from ADDRESS[:PORT]] [to ADDRESS[:PORT]]"
     )]
     flow: Option<String>,
-    /// Patience beyond what the contract allows [default: none]
+    /// Extra tolerance beyond the contract's [default: none]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     tolerance: Option<String>,
-    /// Of a channel: packets less than this behind the one before are of one message with it
+    /// With --channel: packets less than TIME apart belong to one message
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     gap: Option<String>,
 }
 
-impl TypedCheck {
-    pub(super) fn means(self) -> Result<Verb, BadUsage> {
+impl CheckArgs {
+    pub(super) fn into_verb(self) -> Result<Verb, BadUsage> {
         let change = self.contract.change()?.ok_or(NotJudged::Nothing)?;
         let contract = Contract::default().apply(&change)?;
         let tolerance = self.tolerance.as_deref();
         let tolerance = tolerance.map(|text| quantity("--tolerance", text));
         let gap = self.gap.as_deref().map(|text| quantity("--gap", text));
         if gap.is_some() && contract.channel().is_none() {
-            return Err(BadUsage::Nonsense(
-                "--gap is about the messages of --channel",
-            ));
+            return Err(BadUsage::Invalid("--gap needs --channel"));
         }
         Ok(Verb::Check(Box::new(Check {
             police: Police::contract(&contract)?,

@@ -3,7 +3,7 @@
 use clap::Args;
 use netnice_core::contract::{Change, Clause, ContractError};
 
-/// One option for each clause. Values are read by core, under the name of their clause.
+/// One option for each clause. Core parses the values, under the names of their clauses.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Contract (R is a rate, or none)")]
 pub(crate) struct ContractArgs {
@@ -25,31 +25,31 @@ pub(crate) struct ContractArgs {
     /// The link of the guarantees [default: the only one managed]
     #[arg(long, value_name = "IFACE")]
     on: Option<String>,
-    /// Share of what is left over, 1 to 1000 [default: 100]
+    /// Share of the left-over of a link, 1 to 1000 [default: 100]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     weight: Option<String>,
-    /// Order in what is left over, 0 (first) to 7 [default: 4]
+    /// Order in the left-over of a link, 0 (first) to 7 [default: 4]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     priority: Option<String>,
-    /// What may pass at once after silence, as time at the limit's rate [default: 5ms]
+    /// How much may pass at once after a silence, as time at the limit's rate [default: 5ms]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     burst: Option<String>,
     /// Guarantee a slice of the link's time in every period, for example 2.4ms/50ms
     #[arg(long, value_name = "S/P", allow_hyphen_values = true)]
     slice: Option<String>,
-    /// With --slice: a share of what is left over beside it
+    /// With --slice: a share of the left-over in addition
     #[arg(long)]
     extra: bool,
     /// A slice of a CPU in every period (not supported yet)
     #[arg(long, value_name = "B/P", allow_hyphen_values = true)]
     cpu: Option<String>,
-    /// With --cpu: a share of what is left over beside it
+    /// With --cpu: a share of the left-over in addition
     #[arg(long)]
     cpu_extra: bool,
-    /// pcr=R,cdvt=T[,scr=R,mbs=SIZE,bucket=single|dual] (so far for `netnice check` alone)
+    /// pcr=R,cdvt=T[,scr=R,mbs=SIZE,bucket=single|dual] (so far only for `netnice check`)
     #[arg(long, value_name = "PARTS")]
     cell: Option<String>,
-    /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T (so far for `netnice check` alone)
+    /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T (so far only for `netnice check`)
     #[arg(long, value_name = "PARTS")]
     channel: Option<String>,
 }

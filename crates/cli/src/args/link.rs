@@ -7,40 +7,40 @@ use netnice_core::contract::IfName;
 use super::{BadUsage, Common, Verb, overhead, rate};
 
 #[derive(Debug, Args)]
-pub(super) struct TypedLink {
+pub(super) struct LinkArgs {
     /// The interface
     pub(super) iface: Option<String>,
-    /// What it can send [default: the speed that its driver reports]
+    /// Capacity for sending [default: the speed that its driver reports]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     rate: Option<String>,
-    /// What it can receive; 97 % of it can be promised
+    /// Capacity for receiving; 97 % of it can be guaranteed
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     down_rate: Option<String>,
     /// Bytes that the wire adds to each packet (24 for Ethernet)
     #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     overhead: Option<String>,
-    /// Give the link back
+    /// Stop managing the link
     #[arg(long, conflicts_with_all = ["rate", "down_rate", "overhead"])]
     unmanage: bool,
 }
 
-impl TypedLink {
-    pub(super) fn means(self, common: &Common) -> Result<Verb, BadUsage> {
+impl LinkArgs {
+    pub(super) fn into_verb(self, common: &Common) -> Result<Verb, BadUsage> {
         let Some(iface) = &self.iface else {
-            let named = self.rate.is_some()
+            let has_options = self.rate.is_some()
                 || self.down_rate.is_some()
                 || self.overhead.is_some()
                 || self.unmanage;
-            return match named {
-                true => Err(BadUsage::Nonsense(
-                    "which link? netnice link IFACE --rate R",
+            return match has_options {
+                true => Err(BadUsage::Invalid(
+                    "the interface is missing: netnice link IFACE --rate R",
                 )),
                 false => Ok(Verb::Links),
             };
         };
         let iface: IfName = iface.parse()?;
         let overhead = self.overhead.as_deref().map(overhead).transpose()?;
-        Ok(Verb::Ask(Request::Link(LinkChange {
+        Ok(Verb::Request(Request::Link(LinkChange {
             iface: iface.to_string(),
             rate: rate("--rate", self.rate.as_deref())?,
             down_rate: rate("--down-rate", self.down_rate.as_deref())?,

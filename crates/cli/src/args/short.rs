@@ -7,36 +7,36 @@ use netnice_api::{Request, Set, Show};
 use netnice_core::contract::{Change, Clause};
 use netnice_core::target::{Target, TargetError};
 
-use super::{BadUsage, Common, Verb, changing, command, set_target};
+use super::{BadUsage, Common, Verb, command, set_options, set_verb};
 
-/// The verb that the short form means.
-pub(super) fn means(
+/// Converts a short form to its verb.
+pub(super) fn verb(
     target: Option<String>,
     rate: Option<String>,
     common: &Common,
 ) -> Result<Verb, BadUsage> {
     let Some(target) = target else {
-        common.only_reads("netnice alone")?;
+        common.refuse_change_options("netnice alone")?;
         return Ok(Verb::Own);
     };
-    let target: Target = target.parse().map_err(no_target)?;
+    let target: Target = target.parse().map_err(target_error)?;
     let Some(rate) = rate else {
-        common.only_reads("netnice TARGET")?;
+        common.refuse_change_options("netnice TARGET")?;
         let target = Some(target.to_string());
-        return Ok(Verb::Ask(Request::Show(Show { target })));
+        return Ok(Verb::Request(Request::Show(Show { target })));
     };
     let change = Change::from_clauses([(Clause::Both, rate.as_str())], false, false)?;
     let set = Set {
         change: Some(change.to_string()),
         short: true,
-        ..changing(common)?
+        ..set_options(common)?
     };
-    Ok(set_target(&target, set))
+    Ok(set_verb(&target, set))
 }
 
 /// Finds a better error for a line that the parser refuses: a first word that is no command, or a
 /// target with the options of `set` behind it.
-pub(super) fn with_options(args: &[OsString]) -> Option<BadUsage> {
+pub(super) fn better_error(args: &[OsString]) -> Option<BadUsage> {
     let word = args.get(1)?.to_str()?;
     let option = args.get(2)?.to_str()?;
     let is_verb = command()
@@ -46,14 +46,16 @@ pub(super) fn with_options(args: &[OsString]) -> Option<BadUsage> {
         return None;
     }
     Some(match word.parse::<Target>() {
-        Ok(_) => BadUsage::Nonsense("a contract is set by a command: netnice set TARGET --up R …"),
-        Err(error) => no_target(error),
+        Ok(_) => BadUsage::Invalid(
+            "the options of a contract need a command: netnice set TARGET --up R …",
+        ),
+        Err(error) => target_error(error),
     })
 }
 
-fn no_target(error: TargetError) -> BadUsage {
+fn target_error(error: TargetError) -> BadUsage {
     match error {
-        TargetError::NoScheme(_) => BadUsage::Word(error),
+        TargetError::NoScheme(_) => BadUsage::UnknownCommand(error),
         other => BadUsage::Target(other),
     }
 }

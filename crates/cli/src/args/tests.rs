@@ -8,16 +8,35 @@ use proptest::prelude::*;
 use super::{BadUsage, Verb, command, parse};
 
 /// Parses a command line of words that contain no space.
-fn means(line: &str) -> Result<Verb, BadUsage> {
+fn verb(line: &str) -> Result<Verb, BadUsage> {
     let words = std::iter::once("netnice").chain(line.split(' ').filter(|w| !w.is_empty()));
     parse(words.map(OsString::from).collect()).map(|command| command.verb)
 }
 
 fn request(line: &str) -> (Option<u32>, Request) {
-    match means(line) {
-        Ok(Verb::Ask(request)) => (None, request),
-        Ok(Verb::AskAbout(pid, request)) => (Some(pid), request),
+    match verb(line) {
+        Ok(Verb::Request(request)) => (None, request),
+        Ok(Verb::ProcessRequest(pid, request)) => (Some(pid), request),
         other => panic!("{line}: {other:?}"),
+    }
+}
+
+/// A case: its name, the command line, the pid of the process that the request is about, and the
+/// request.
+type RequestCase = (&'static str, &'static str, Option<u32>, Request);
+
+fn assert_requests(cases: impl IntoIterator<Item = RequestCase>) {
+    for (name, line, pid, expected) in cases {
+        assert_eq!(request(line), (pid, expected), "{name}: {line}");
+    }
+}
+
+/// Asserts that each command line is refused. A case is its name, the command line, and a part of
+/// the error text.
+fn assert_refused<'a>(cases: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>) {
+    for (name, line, part) in cases {
+        let error = verb(line).expect_err(name).to_string();
+        assert!(error.contains(part), "{name}: {line}: {error}");
     }
 }
 
@@ -30,13 +49,13 @@ fn set(target: &str, change: &str) -> Set {
 }
 
 #[test]
-fn the_description_of_the_command_line_is_sound() {
+fn the_description_of_the_command_line_is_consistent() {
     command().debug_assert();
 }
 
 #[test]
-fn what_is_typed_becomes_a_request() {
-    let cases = [
+fn set_becomes_a_request() {
+    assert_requests([
         (
             "a limit",
             "set unit:nginx --up 4Mbit/s",
@@ -77,7 +96,7 @@ fn what_is_typed_becomes_a_request() {
             Request::Set(set("pid:7", "slice 2.4ms/50ms extra")),
         ),
         (
-            "what is not supported yet is the daemon's to refuse",
+            "an unsupported clause, which the daemon refuses",
             "set 7 --cpu 2ms/10ms --cpu-extra",
             Some(7),
             Request::Set(set("pid:7", "cpu 2ms/10ms cpu-extra")),
@@ -89,7 +108,7 @@ fn what_is_typed_becomes_a_request() {
             Request::Set(set("pid:7", "cell pcr=10mbit,cdvt=100us")),
         ),
         (
-            "only, dry, for a time, to be confirmed",
+            "options of every change",
             "set 7 --up 4mbit --only --dry-run --for 1h --confirm 30s",
             Some(7),
             Request::Set(Set {
@@ -100,6 +119,12 @@ fn what_is_typed_becomes_a_request() {
                 ..set("pid:7", "up 4mbit")
             }),
         ),
+    ]);
+}
+
+#[test]
+fn the_short_forms_become_requests() {
+    assert_requests([
         (
             "the paper's form",
             "7 128Kbyte/sec",
@@ -134,6 +159,20 @@ fn what_is_typed_becomes_a_request() {
             None,
             Request::Show(Show {
                 target: Some("pid:7".into()),
+            }),
+        ),
+    ]);
+}
+
+#[test]
+fn show_explain_and_clear_become_requests() {
+    assert_requests([
+        (
+            "explain",
+            "explain 7",
+            None,
+            Request::Explain(Explain {
+                target: "pid:7".into(),
             }),
         ),
         (
@@ -174,6 +213,12 @@ fn what_is_typed_becomes_a_request() {
                 until: None,
             }),
         ),
+    ]);
+}
+
+#[test]
+fn link_becomes_a_request() {
+    assert_requests([
         (
             "a link",
             "link eth0 --rate 100mbit --down-rate 50Mbit/s --overhead 24",
@@ -215,14 +260,12 @@ fn what_is_typed_becomes_a_request() {
                 ..LinkChange::default()
             }),
         ),
-        (
-            "explain",
-            "explain 7",
-            None,
-            Request::Explain(Explain {
-                target: "pid:7".into(),
-            }),
-        ),
+    ]);
+}
+
+#[test]
+fn log_confirm_and_reload_become_requests() {
+    assert_requests([
         (
             "the log",
             "log --since 1h -n 5",
@@ -239,14 +282,11 @@ fn what_is_typed_becomes_a_request() {
             Request::Confirm(Confirm { id: 3 }),
         ),
         ("reload", "reload", None, Request::Reload(Reload {})),
-    ];
-    for (why, line, pid, expected) in cases {
-        assert_eq!(request(line), (pid, expected), "{why}: {line}");
-    }
+    ]);
 }
 
 #[test]
-fn run_takes_the_command_as_it_is() {
+fn run_passes_the_command_on_unchanged() {
     let cases = [
         (
             "plain",
@@ -271,7 +311,7 @@ fn run_takes_the_command_as_it_is() {
         ),
     ];
     for (why, line, change, name, words) in cases {
-        let Ok(Verb::Run(run)) = means(line) else {
+        let Ok(Verb::Run(run)) = verb(line) else {
             panic!("{why}: {line}");
         };
         assert_eq!(run.set.change.as_deref(), Some(change), "{why}");
@@ -282,7 +322,7 @@ fn run_takes_the_command_as_it_is() {
         );
         assert_eq!(run.command, words, "{why}");
     }
-    let Ok(Verb::Run(run)) = means("run --name b -q rsync --name c") else {
+    let Ok(Verb::Run(run)) = verb("run --name b -q rsync --name c") else {
         panic!("joining needs no contract");
     };
     assert!(run.set.change.is_none() && run.quiet);
@@ -290,7 +330,7 @@ fn run_takes_the_command_as_it_is() {
 }
 
 #[test]
-fn everything_has_its_options() {
+fn every_verb_takes_the_global_options() {
     let words = ["netnice", "show", "--json", "--runtime-dir", "/x"];
     let command = parse(words.map(OsString::from).to_vec()).expect("good");
     assert!(command.json);
@@ -298,21 +338,20 @@ fn everything_has_its_options() {
         command.runtime_dir.path(),
         "/x".as_ref() as &std::path::Path
     );
-    assert!(matches!(means(""), Ok(Verb::Own)));
-    assert!(matches!(means("link"), Ok(Verb::Links)));
-    assert!(matches!(means("doctor --json"), Ok(Verb::Doctor)));
-    let Ok(Verb::Top(top)) = means("top -d 500ms -n 3") else {
+    assert!(matches!(verb(""), Ok(Verb::Own)));
+    assert!(matches!(verb("link"), Ok(Verb::Links)));
+    assert!(matches!(verb("doctor --json"), Ok(Verb::Doctor)));
+    let Ok(Verb::Top(top)) = verb("top -d 500ms -n 3") else {
         panic!("top");
     };
     assert_eq!((top.interval.0, top.rounds), (500_000_000, Some(3)));
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_its_reason() {
-    let cases = [
+fn an_invalid_contract_is_refused_with_its_reason() {
+    assert_refused([
         ("no contract", "set 7", "nothing is asked"),
         ("nothing to run under", "run ls", "nothing is asked"),
-        ("nothing to run", "run --up 4mbit", "CMD"),
         ("mbps", "7 10mbps", "write 10mbit (bits) or 10MB/s (bytes)"),
         ("a bare rate", "7 10", "it has no unit"),
         ("a negative rate", "7 -5mbit", "cannot be negative"),
@@ -347,6 +386,13 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
             "set 7 --on eth0/up",
             "is not the name of an interface",
         ),
+    ]);
+}
+
+#[test]
+fn a_malformed_command_line_is_refused_with_its_reason() {
+    assert_refused([
+        ("no command to run", "run --up 4mbit", "CMD"),
         (
             "an option twice",
             "set 7 --up 1mbit --up 2mbit",
@@ -357,11 +403,11 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
             "set 7 --upp 1mbit",
             "unexpected argument '--upp'",
         ),
-        ("a misspelt verb", "sett 7", "nor is it a command"),
+        ("a misspelt verb", "sett 7", "it is not a command"),
         (
             "a misspelt verb with options",
             "sett --up 1mbit",
-            "nor is it a command",
+            "it is not a command",
         ),
         (
             "options without a verb",
@@ -371,20 +417,26 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         (
             "a verb behind a target",
             "7 show",
-            "a target comes behind the command",
+            "the target must follow the command",
         ),
         ("three words", "7 4mbit 9", "unexpected argument '9'"),
         ("pid zero", "0 4mbit", "`0` is not a process id"),
         (
             "only of a unit",
             "set unit:x --up 1mbit --only",
-            "--only goes with a process",
+            "--only needs a process",
         ),
         (
             "a bad name",
             "run --name a/b ls",
             "`a/b` is not a name for name",
         ),
+    ]);
+}
+
+#[test]
+fn options_of_changes_are_refused_without_a_change_and_with_invalid_times() {
+    assert_refused([
         (
             "dry reading",
             "show --dry-run",
@@ -411,7 +463,17 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
             "set 7 --up 1mbit --confirm -1s",
             "--confirm: `-1s` is not a time",
         ),
-        ("a rate of no link", "link --rate 1mbit", "which link?"),
+    ]);
+}
+
+#[test]
+fn invalid_options_of_the_other_verbs_are_refused_with_their_reason() {
+    assert_refused([
+        (
+            "a rate of no link",
+            "link --rate 1mbit",
+            "the interface is missing",
+        ),
         ("a bad link", "link a/b", "is not the name of an interface"),
         (
             "a bare link rate",
@@ -438,19 +500,15 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         ("no rounds", "top -n 0", "0 is not in 1.."),
         ("a bad number", "confirm x", "invalid value 'x'"),
         (
-            "not yet",
+            "an unknown option of a verb",
             "link eth0 --class x",
             "unexpected argument '--class'",
         ),
-    ];
-    for (why, line, said) in cases {
-        let error = means(line).expect_err(why).to_string();
-        assert!(error.contains(said), "{why}: {line}: {error}");
-    }
+    ]);
 }
 
 #[test]
-fn no_option_can_smuggle_in_a_clause() {
+fn a_value_cannot_contain_another_clause() {
     let words = ["netnice", "set", "7", "--on", "eth0 min 9gbit"];
     let error = parse(words.map(OsString::from).to_vec()).expect_err("a space");
     assert!(
@@ -461,15 +519,15 @@ fn no_option_can_smuggle_in_a_clause() {
     );
     let words = ["netnice", "set", "7", "--up", "4 Mbit/s"];
     let good = parse(words.map(OsString::from).to_vec()).expect("as it is shown");
-    let Verb::AskAbout(7, Request::Set(asked)) = good.verb else {
+    let Verb::ProcessRequest(7, Request::Set(parsed)) = good.verb else {
         panic!("{good:?}");
     };
-    assert_eq!(asked, set("pid:7", "up 4mbit"));
+    assert_eq!(parsed, set("pid:7", "up 4mbit"));
 }
 
 proptest! {
     #[test]
-    fn no_command_line_makes_it_panic(words in proptest::collection::vec(
+    fn parsing_any_command_line_does_not_panic(words in proptest::collection::vec(
         "(set|run|show|clear|link|top|log|--up|--both|--min|--on|--json|--all|--for|--extra|--|7|pid:7\
           |unit:x|4mbit|none|1ms/2ms|-5mbit|\\PC{0,6})", 0..8)
     ) {
@@ -483,17 +541,17 @@ proptest! {
 fn share_divides_among_targets_by_weight() {
     let words =
         "share @512Kbyte/sec unit:ftp 12 --per user --weight unit:ftp=300 --no-lend --for 1h";
-    let Ok(Verb::Share(share)) = means(words) else {
-        panic!("not understood");
+    let Ok(Verb::Share(share)) = verb(words) else {
+        panic!("not parsed");
     };
-    let crate::share::Share { asked, dry_run } = *share;
-    assert!(!dry_run && !asked.lend);
-    assert_eq!(asked.total.bits_per_second(), 512 * 1024 * 8);
-    let targets: Vec<String> = asked.targets.iter().map(ToString::to_string).collect();
+    let crate::share::Share { request, dry_run } = *share;
+    assert!(!dry_run && !request.lend);
+    assert_eq!(request.total.bits_per_second(), 512 * 1024 * 8);
+    let targets: Vec<String> = request.targets.iter().map(ToString::to_string).collect();
     assert_eq!(targets, ["unit:ftp.service", "pid:12"]);
-    assert_eq!(asked.per, netnice_share::manager::Per::User);
-    assert_eq!(asked.weights.len(), 1);
-    assert_eq!(asked.for_, Some(std::time::Duration::from_secs(3600)));
+    assert_eq!(request.per, netnice_share::manager::Per::User);
+    assert_eq!(request.weights.len(), 1);
+    assert_eq!(request.for_, Some(std::time::Duration::from_secs(3600)));
     for (line, part) in [
         ("share 512 12", "no unit"),
         ("share 1mbit 12 --weight 12=1001", "1 to 1000"),
@@ -505,7 +563,7 @@ fn share_divides_among_targets_by_weight() {
         ("share 1mbit 12 --confirm 3s", "--confirm"),
         ("share 1mbit 12 --until-exit", "--until-exit"),
     ] {
-        let bad = means(line).expect_err(line).to_string();
+        let bad = verb(line).expect_err(line).to_string();
         assert!(bad.contains(part), "{line}: {bad}");
     }
 }

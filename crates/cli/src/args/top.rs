@@ -17,27 +17,32 @@ pub(crate) struct Top {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct TypedTop {
-    /// Time between two looks
+pub(super) struct TopArgs {
+    /// Time between two updates
     #[arg(long, short = 'd', value_name = "TIME", default_value = "1s")]
     interval: String,
-    /// Print so many plain tables, then end
-    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Print N plain tables, then end
+    #[arg(
+        long,
+        short = 'n',
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     rounds: Option<u32>,
     /// Print one frame with all targets, then end
     #[arg(long, conflicts_with_all = ["rounds", "json"])]
     once: bool,
 }
 
-impl TypedTop {
-    /// The verb that the typed form means.
-    pub(super) fn means(self) -> Result<Verb, BadUsage> {
+impl TopArgs {
+    /// Converts the arguments to the verb.
+    pub(super) fn into_verb(self) -> Result<Verb, BadUsage> {
         let interval = quantity("--interval", &self.interval)?;
-        if !(SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval) {
-            return Err(BadUsage::Beyond {
+        if !(MIN_INTERVAL..=MAX_INTERVAL).contains(&interval) {
+            return Err(BadUsage::OutOfRange {
                 option: "--interval",
                 actual: interval.to_string(),
-                limits: format!("{SHORTEST_INTERVAL} to {LONGEST_INTERVAL}"),
+                limits: format!("{MIN_INTERVAL} to {MAX_INTERVAL}"),
             });
         }
         Ok(Verb::Top(Top {
@@ -50,10 +55,10 @@ impl TypedTop {
 
 /// Text behind the options in `--help`.
 pub(super) const HELP: &str = "\
-On a terminal this fills the screen: ? shows the keys. Elsewhere, and where TERM is dumb, plain
-tables follow each other. With --json each is one line as `show --json` prints it.
-NO_COLOR leaves colours away; without a UTF-8 locale everything is ASCII.";
+On a terminal top fills the screen, and ? shows the keys. Without a terminal, or with TERM=dumb, it
+prints plain tables in sequence. With --json it prints the document of `show --json` on one line
+each time. NO_COLOR turns colours off; without a UTF-8 locale all output is ASCII.";
 
-/// Bounds of `--interval`: a user cannot read faster tables, and slower ones show no course.
-const SHORTEST_INTERVAL: Nanos = Nanos::from_millis(100);
-const LONGEST_INTERVAL: Nanos = Nanos::from_secs(3600);
+/// Bounds of `--interval`: a user cannot read faster tables, and slower ones show no trend.
+const MIN_INTERVAL: Nanos = Nanos::from_millis(100);
+const MAX_INTERVAL: Nanos = Nanos::from_secs(3600);

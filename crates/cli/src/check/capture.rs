@@ -8,6 +8,7 @@
 //! contradiction is an error with the packet's number ([`CaptureError`]).
 
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 
 use pcap_parser::pcapng::{Block, EnhancedPacketBlock, InterfaceDescriptionBlock, OptionCode};
 use pcap_parser::{LegacyPcapBlock, Linktype, PcapBlockOwned, PcapError, PcapHeader};
@@ -37,10 +38,10 @@ pub(crate) enum CaptureError {
     #[error("ends in the middle of a block, {0} packets into it: it is cut off or damaged")]
     CutOff(u64),
     /// A block is malformed. Holds the number of packets before.
-    #[error("is damaged behind packet {0}")]
+    #[error("is damaged after packet {0}")]
     Damaged(u64),
     /// A block is longer than [`LONGEST_BLOCK`]. Holds the number of packets before.
-    #[error("has a block of more than 16 MiB behind packet {0}: it is damaged")]
+    #[error("has a block of more than 16 MiB after packet {0}: it is damaged")]
     LongBlock(u64),
     /// A packet belongs to an interface that the file does not describe.
     #[error("has packet {number} from interface {interface}, which it does not describe")]
@@ -51,17 +52,16 @@ pub(crate) enum CaptureError {
         interface: u32,
     },
     /// A simple packet block, which has no time. Holds the packet's number.
-    #[error(
-        "has packet {0} in a form without a time (a simple packet block): nothing can be said about when it came"
-    )]
+    #[error("has packet {0} in a simple packet block, which contains no time")]
     NoTime(u64),
     /// A packet block, the form before the enhanced packet block. Holds the packet's number.
     #[error(
-        "has packet {0} in the old form of pcapng (a packet block): write it anew with `editcap -F pcapng OLD NEW`"
+        "has packet {0} in an obsolete packet block: convert the file with \
+         `editcap -F pcapng OLD NEW`"
     )]
-    OldForm(u64),
+    ObsoleteBlock(u64),
     /// A packet's time is invalid.
-    #[error("has packet {number} at a time that makes no sense: {what}")]
+    #[error("has packet {number} with an invalid time: {what}")]
     Time {
         /// The packet's number in the file.
         number: u64,
@@ -80,25 +80,25 @@ pub(crate) enum CaptureError {
     },
 }
 
-/// Reads the packets of a capture in file order, until `each` returns [`Go::Enough`].
+/// Reads the packets of a capture in file order, until `each` breaks.
 pub(super) fn read<R: Read + Send>(
     source: R,
-    each: impl FnMut(Packet<'_>) -> Go,
+    each: impl FnMut(Packet<'_>) -> ControlFlow<()>,
 ) -> Result<(), CaptureError> {
-    let mut source = Whole::new(source);
-    let end = blocks(&mut source, each);
+    let mut source = FillReader::new(source);
+    let end = read_blocks(&mut source, each);
     // The parser treats a read error as the end of the file.
-    match source.trouble {
-        Some(trouble) => Err(CaptureError::Io(trouble)),
+    match source.error {
+        Some(error) => Err(CaptureError::Io(error)),
         None => end,
     }
 }
 
-fn blocks(
+fn read_blocks(
     source: &mut (impl Read + Send),
-    mut each: impl FnMut(Packet<'_>) -> Go,
+    mut each: impl FnMut(Packet<'_>) -> ControlFlow<()>,
 ) -> Result<(), CaptureError> {
-    let mut file = File::default();
+    let mut file = FileState::default();
     let mut reader = match pcap_parser::create_reader(FIRST_BUFFER, source) {
         Ok(reader) => reader,
         Err(PcapError::Incomplete(_)) => return Err(CaptureError::CutOff(0)),
@@ -109,7 +109,7 @@ fn blocks(
         match reader.next() {
             Ok((length, block)) => {
                 if let Some(packet) = file.packet(&block)?
-                    && each(packet) == Go::Enough
+                    && each(packet).is_break()
                 {
                     return Ok(());
                 }
@@ -138,18 +138,9 @@ fn blocks(
     }
 }
 
-/// Whether reading continues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Go {
-    /// Read the next packet.
-    On,
-    /// Stop reading.
-    Enough,
-}
-
 /// What earlier blocks of the file define for later ones.
 #[derive(Default)]
-struct File {
+struct FileState {
     /// For pcap: units of time per second, and the link type.
     header: Option<(u64, Linktype)>,
     /// For pcapng: the interfaces of the section.
@@ -168,20 +159,21 @@ struct Interface {
     offset: i64,
 }
 
-impl File {
+impl FileState {
     fn packet<'a>(
         &mut self,
         block: &'a PcapBlockOwned<'a>,
     ) -> Result<Option<Packet<'a>>, CaptureError> {
         match block {
-            PcapBlockOwned::LegacyHeader(header) => self.header = Some(of_header(header)),
+            PcapBlockOwned::LegacyHeader(header) => self.header = Some(parse_header(header)),
             PcapBlockOwned::Legacy(record) => return self.record(record).map(Some),
             PcapBlockOwned::NG(Block::SectionHeader(section)) => {
                 self.big_endian = section.big_endian();
                 self.interfaces.clear();
             }
             PcapBlockOwned::NG(Block::InterfaceDescription(described)) => {
-                self.interfaces.push(interface(described, self.big_endian));
+                self.interfaces
+                    .push(parse_interface(described, self.big_endian));
             }
             PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
                 return self.enhanced(packet).map(Some);
@@ -189,8 +181,8 @@ impl File {
             PcapBlockOwned::NG(Block::SimplePacket(_)) => {
                 return Err(CaptureError::NoTime(self.packets + 1));
             }
-            PcapBlockOwned::NG(Block::Unknown(other)) if is_old_packet(other.block_type) => {
-                return Err(CaptureError::OldForm(self.packets + 1));
+            PcapBlockOwned::NG(Block::Unknown(other)) if is_obsolete_packet(other.block_type) => {
+                return Err(CaptureError::ObsoleteBlock(self.packets + 1));
             }
             PcapBlockOwned::NG(_) => {}
         }
@@ -207,7 +199,7 @@ impl File {
             return Err(CaptureError::Time { number, what });
         }
         let (captured, length) = (record.caplen, record.origlen);
-        self.lengths(captured, length)?;
+        self.check_lengths(captured, length)?;
         Ok(Packet {
             at: u64::from(record.ts_sec) * NANOS_PER_SECOND + fraction * (NANOS_PER_SECOND / units),
             length,
@@ -234,7 +226,7 @@ impl File {
             .nanos(stamp)
             .map_err(|what| CaptureError::Time { number, what })?;
         let (captured, length) = (packet.caplen, packet.origlen);
-        self.lengths(captured, length)?;
+        self.check_lengths(captured, length)?;
         let data = usize::try_from(captured)
             .ok()
             .and_then(|captured| packet.data.get(..captured))
@@ -247,7 +239,7 @@ impl File {
         })
     }
 
-    fn lengths(&self, captured: u32, length: u32) -> Result<(), CaptureError> {
+    fn check_lengths(&self, captured: u32, length: u32) -> Result<(), CaptureError> {
         match captured <= length {
             true => Ok(()),
             false => Err(CaptureError::Length {
@@ -264,7 +256,7 @@ impl Interface {
     fn nanos(&self, stamp: u64) -> Result<u64, &'static str> {
         let resolution = self
             .resolution
-            .ok_or("its interface counts in a resolution beyond 10^-19 or 2^-64 s")?;
+            .ok_or("the resolution of its interface is finer than 10^-19 s or 2^-64 s")?;
         let since = u128::from(stamp) * u128::from(NANOS_PER_SECOND) / resolution;
         let since = i128::try_from(since).unwrap_or(i128::MAX);
         let offset = i128::from(self.offset) * i128::from(NANOS_PER_SECOND);
@@ -272,16 +264,16 @@ impl Interface {
     }
 }
 
-fn of_header(header: &PcapHeader) -> (u64, Linktype) {
+fn parse_header(header: &PcapHeader) -> (u64, Linktype) {
     let units = match header.is_nanosecond_precision() {
         true => NANOS_PER_SECOND,
         false => 1_000_000,
     };
-    // The upper bits tell whether the packets contain a frame check sequence.
+    // The upper bits show whether the packets contain a frame check sequence.
     (units, Linktype(header.network.0 & 0xffff))
 }
 
-fn interface(described: &InterfaceDescriptionBlock<'_>, big_endian: bool) -> Interface {
+fn parse_interface(described: &InterfaceDescriptionBlock<'_>, big_endian: bool) -> Interface {
     let value = |code: OptionCode| {
         let option = described.options.iter().find(|option| option.code == code);
         option.and_then(|option| option.as_bytes().ok())
@@ -306,27 +298,27 @@ fn interface(described: &InterfaceDescriptionBlock<'_>, big_endian: bool) -> Int
 }
 
 /// The parser reads the block type as little-endian, whatever the byte order of the section is.
-fn is_old_packet(block_type: u32) -> bool {
-    block_type == OLD_PACKET || block_type.swap_bytes() == OLD_PACKET
+fn is_obsolete_packet(block_type: u32) -> bool {
+    block_type == OBSOLETE_PACKET || block_type.swap_bytes() == OBSOLETE_PACKET
 }
 
 /// A source that fills each buffer completely unless the input ends (a pipe returns what it has),
 /// and keeps a read error.
-struct Whole<R> {
+struct FillReader<R> {
     source: R,
-    trouble: Option<io::Error>,
+    error: Option<io::Error>,
 }
 
-impl<R> Whole<R> {
-    fn new(source: R) -> Whole<R> {
-        Whole {
+impl<R> FillReader<R> {
+    fn new(source: R) -> FillReader<R> {
+        FillReader {
             source,
-            trouble: None,
+            error: None,
         }
     }
 }
 
-impl<R: Read> Read for Whole<R> {
+impl<R: Read> Read for FillReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -335,7 +327,7 @@ impl<R: Read> Read for Whole<R> {
                 Ok(more) => filled += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    self.trouble = Some(error);
+                    self.error = Some(error);
                     break;
                 }
             }
@@ -352,6 +344,6 @@ const FIRST_BUFFER: usize = 1 << 13;
 const LONGEST_BLOCK: usize = 1 << 24;
 
 /// Type of the packet block, from the drafts of pcapng before 2009.
-const OLD_PACKET: u32 = 2;
+const OBSOLETE_PACKET: u32 = 2;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;

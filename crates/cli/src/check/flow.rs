@@ -18,8 +18,8 @@ use pcap_parser::Linktype;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flow {
     protocol: Option<Protocol>,
-    from: Option<End>,
-    to: Option<End>,
+    from: Option<Endpoint>,
+    to: Option<Endpoint>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,17 +28,17 @@ enum Protocol {
     Udp,
 }
 
-/// One end of a flow; an address, a port or both.
+/// One end of a flow: an address, a port or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct End {
+struct Endpoint {
     address: Option<IpAddr>,
     port: Option<u16>,
 }
 
 impl Flow {
     /// True if a packet belongs to the flow. Fails if the link type is unknown.
-    pub(super) fn has(&self, link: Linktype, data: &[u8]) -> Result<bool, UnknownLink> {
-        let Some(headers) = Headers::read(link, data)? else {
+    pub(super) fn matches(&self, link: Linktype, data: &[u8]) -> Result<bool, UnknownLink> {
+        let Some(headers) = Headers::parse(link, data)? else {
             return Ok(false);
         };
         let protocol = match self.protocol {
@@ -46,60 +46,62 @@ impl Flow {
             Some(Protocol::Tcp) => headers.protocol == IpNumber::TCP,
             Some(Protocol::Udp) => headers.protocol == IpNumber::UDP,
         };
-        let end = |end: &Option<End>, address, port| match end {
+        let endpoint = |endpoint: &Option<Endpoint>, address, port| match endpoint {
             None => true,
-            Some(end) => {
-                end.address.is_none_or(|wanted| wanted == address)
-                    && end.port.is_none_or(|wanted| port == Some(wanted))
+            Some(endpoint) => {
+                endpoint.address.is_none_or(|wanted| wanted == address)
+                    && endpoint.port.is_none_or(|wanted| port == Some(wanted))
             }
         };
         let (from, to) = (headers.ports.map(|p| p.0), headers.ports.map(|p| p.1));
-        Ok(protocol && end(&self.from, headers.from, from) && end(&self.to, headers.to, to))
+        Ok(protocol
+            && endpoint(&self.from, headers.from, from)
+            && endpoint(&self.to, headers.to, to))
     }
 }
 
-/// What an IP packet tells about its datagram.
+/// An IP packet, as far as it identifies its datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct IpPacket {
     /// Bytes behind the IP headers, as the headers give it.
     pub bytes: u32,
     /// For a fragment: its offset in the datagram in bytes.
     pub offset: u32,
     /// True if the packet ends the datagram.
     pub is_last: bool,
-    key: Key,
+    key: DatagramKey,
 }
 
 /// Identifies the fragments of one datagram (RFC 791, RFC 8200 section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct DatagramKey {
     from: IpAddr,
     to: IpAddr,
     protocol: u8,
     number: u32,
 }
 
-impl Piece {
+impl IpPacket {
     /// The key of the datagram if this packet is a fragment.
-    pub(super) fn fragment_of(&self) -> Option<Key> {
+    pub(super) fn fragment_of(&self) -> Option<DatagramKey> {
         (self.offset > 0 || !self.is_last).then_some(self.key)
     }
 
     /// Parses a packet; `None` if the packet is not IP.
-    pub(super) fn read(link: Linktype, data: &[u8]) -> Result<Option<Piece>, UnknownLink> {
-        let packet = sliced(link, data)?;
-        Ok(packet.and_then(|packet| Piece::of(packet.net.as_ref()?)))
+    pub(super) fn parse(link: Linktype, data: &[u8]) -> Result<Option<IpPacket>, UnknownLink> {
+        let packet = slice(link, data)?;
+        Ok(packet.and_then(|packet| IpPacket::of(packet.net.as_ref()?)))
     }
 
-    fn of(net: &LaxNetSlice<'_>) -> Option<Piece> {
+    fn of(net: &LaxNetSlice<'_>) -> Option<IpPacket> {
         match net {
             LaxNetSlice::Ipv4(ip) => {
                 let header = ip.header();
-                Some(Piece {
+                Some(IpPacket {
                     bytes: u32::from(header.payload_len().ok()?),
                     offset: u32::from(header.fragments_offset().byte_offset()),
                     is_last: !header.more_fragments(),
-                    key: Key {
+                    key: DatagramKey {
                         from: IpAddr::V4(header.source_addr()),
                         to: IpAddr::V4(header.destination_addr()),
                         protocol: header.protocol().0,
@@ -113,16 +115,15 @@ impl Piece {
                     Ipv6ExtensionSlice::Fragment(fragment) => Some(fragment),
                     _ => None,
                 });
-                let behind =
-                    usize::from(header.payload_length()).checked_sub(more.slice().len())?;
+                let bytes = usize::from(header.payload_length()).checked_sub(more.slice().len())?;
                 let offset = fragment
                     .as_ref()
                     .map(|one| one.fragment_offset().byte_offset());
-                Some(Piece {
-                    bytes: u32::try_from(behind).ok()?,
+                Some(IpPacket {
+                    bytes: u32::try_from(bytes).ok()?,
                     offset: u32::from(offset.unwrap_or(0)),
                     is_last: fragment.as_ref().is_none_or(|one| !one.more_fragments()),
-                    key: Key {
+                    key: DatagramKey {
                         from: IpAddr::V6(header.source_addr()),
                         to: IpAddr::V6(header.destination_addr()),
                         protocol: 0,
@@ -136,13 +137,13 @@ impl Piece {
 }
 
 /// Parses a packet as far as possible.
-fn sliced(link: Linktype, data: &[u8]) -> Result<Option<LaxSlicedPacket<'_>>, UnknownLink> {
+fn slice(link: Linktype, data: &[u8]) -> Result<Option<LaxSlicedPacket<'_>>, UnknownLink> {
     Ok(match link {
         Linktype::ETHERNET => LaxSlicedPacket::from_ethernet(data).ok(),
         Linktype::RAW | Linktype::IPV4 | Linktype::IPV6 => LaxSlicedPacket::from_ip(data).ok(),
-        Linktype::NULL | Linktype::LOOP => behind(data, 4, None),
-        Linktype::LINUX_SLL => behind(data, 16, Some(14)),
-        Linktype::LINUX_SLL2 => behind(data, 20, Some(0)),
+        Linktype::NULL | Linktype::LOOP => slice_after(data, 4, None),
+        Linktype::LINUX_SLL => slice_after(data, 16, Some(14)),
+        Linktype::LINUX_SLL2 => slice_after(data, 20, Some(0)),
         other => return Err(UnknownLink(other.0)),
     })
 }
@@ -157,8 +158,8 @@ struct Headers {
 }
 
 impl Headers {
-    fn read(link: Linktype, data: &[u8]) -> Result<Option<Headers>, UnknownLink> {
-        Ok(sliced(link, data)?.and_then(|packet| Headers::of(&packet)))
+    fn parse(link: Linktype, data: &[u8]) -> Result<Option<Headers>, UnknownLink> {
+        Ok(slice(link, data)?.and_then(|packet| Headers::of(&packet)))
     }
 
     fn of(packet: &LaxSlicedPacket<'_>) -> Option<Headers> {
@@ -178,7 +179,7 @@ impl Headers {
         let protocol = payload.ip_number;
         // TCP and UDP begin with both ports, so the ports are known even if the rest was cut off.
         // Only the first fragment has ports.
-        let is_first = Piece::of(packet.net.as_ref()?).is_none_or(|piece| piece.offset == 0);
+        let is_first = IpPacket::of(packet.net.as_ref()?).is_none_or(|packet| packet.offset == 0);
         let has_ports = matches!(protocol, IpNumber::TCP | IpNumber::UDP) && is_first;
         let ports = match payload.payload {
             [a, b, c, d, ..] if has_ports => {
@@ -197,7 +198,7 @@ impl Headers {
 
 /// Parses a packet behind a link header of fixed length. `kind` is the offset of the EtherType in
 /// that header; without one, IP follows.
-fn behind(data: &[u8], length: usize, kind: Option<usize>) -> Option<LaxSlicedPacket<'_>> {
+fn slice_after(data: &[u8], length: usize, kind: Option<usize>) -> Option<LaxSlicedPacket<'_>> {
     let rest = data.get(length..)?;
     match kind {
         None => LaxSlicedPacket::from_ip(rest).ok(),
@@ -211,14 +212,12 @@ fn behind(data: &[u8], length: usize, kind: Option<usize>) -> Option<LaxSlicedPa
 /// The link type of the capture is unknown, so its packets cannot be matched. Holds the number of
 /// the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "is a capture of link type {0}, whose packets cannot be told apart: check it without --flow"
-)]
+#[error("is a capture of link type {0}, which --flow does not support: check it without --flow")]
 pub(crate) struct UnknownLink(i32);
 
 /// The description does not parse. Holds the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("--flow: {} is not understood: write [tcp|udp] [from ADDRESS[:PORT]] [to ADDRESS[:PORT]], \
+#[error("--flow: {} is not a flow: write [tcp|udp] [from ADDRESS[:PORT]] [to ADDRESS[:PORT]], \
          IPv6 with a port as [::1]:80, a port alone as :80", Quoted(.0))]
 pub(crate) struct FlowError(String);
 
@@ -226,7 +225,7 @@ impl FromStr for Flow {
     type Err = FlowError;
 
     fn from_str(text: &str) -> Result<Flow, FlowError> {
-        let bad = || FlowError(text.to_string());
+        let error = || FlowError(text.to_string());
         let mut flow = Flow::default();
         let mut words = text.split_whitespace().peekable();
         flow.protocol = match words.peek() {
@@ -238,38 +237,38 @@ impl FromStr for Flow {
             words.next();
         }
         while let Some(word) = words.next() {
-            let end = match word {
+            let endpoint = match word {
                 "from" => &mut flow.from,
                 "to" => &mut flow.to,
-                _ => return Err(bad()),
+                _ => return Err(error()),
             };
-            let value = words.next().and_then(end_of).ok_or_else(bad)?;
-            if end.replace(value).is_some() {
-                return Err(bad());
+            let value = words.next().and_then(parse_endpoint).ok_or_else(error)?;
+            if endpoint.replace(value).is_some() {
+                return Err(error());
             }
         }
         match flow == Flow::default() {
-            true => Err(bad()),
+            true => Err(error()),
             false => Ok(flow),
         }
     }
 }
 
-fn end_of(text: &str) -> Option<End> {
+fn parse_endpoint(text: &str) -> Option<Endpoint> {
     if let Ok(address) = text.parse() {
-        return Some(End {
+        return Some(Endpoint {
             address: Some(address),
             port: None,
         });
     }
     if let Ok(both) = text.parse::<SocketAddr>() {
-        return Some(End {
+        return Some(Endpoint {
             address: Some(both.ip()),
             port: Some(both.port()),
         });
     }
     let port = text.strip_prefix(':')?.parse().ok()?;
-    Some(End {
+    Some(Endpoint {
         address: None,
         port: Some(port),
     })
@@ -283,20 +282,20 @@ impl fmt::Display for Flow {
             Some(Protocol::Udp) => "udp",
         };
         f.write_str(protocol)?;
-        for (word, end) in [("from", &self.from), ("to", &self.to)] {
-            match end {
+        for (word, endpoint) in [("from", &self.from), ("to", &self.to)] {
+            match endpoint {
                 None => {}
-                Some(End {
+                Some(Endpoint {
                     address: Some(ip),
                     port: Some(port),
                 }) => {
                     write!(f, " {word} {}", SocketAddr::new(*ip, *port))?;
                 }
-                Some(End {
+                Some(Endpoint {
                     address: Some(ip),
                     port: None,
                 }) => write!(f, " {word} {ip}")?,
-                Some(End {
+                Some(Endpoint {
                     address: None,
                     port,
                 }) => {

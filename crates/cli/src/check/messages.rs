@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use netnice_core::units::Nanos;
 
-use super::flow::Piece;
+use super::flow::{DatagramKey, IpPacket};
 
 /// A complete message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +39,11 @@ impl Message {
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     gap: Option<Nanos>,
-    open: VecDeque<Open>,
+    open: VecDeque<OpenMessage>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenMessage {
     message: Message,
     /// Time of its latest packet in ns.
     last: u64,
@@ -53,10 +53,11 @@ struct Open {
 /// A fragmented datagram.
 #[derive(Debug)]
 struct Datagram {
-    key: super::flow::Key,
-    /// Bytes so far. `all` is the number of bytes in the datagram, `None` until the last fragment.
-    came: u32,
-    all: Option<u32>,
+    key: DatagramKey,
+    /// Bytes of the fragments so far.
+    received: u32,
+    /// Bytes of the whole datagram; `None` until its last fragment.
+    total: Option<u32>,
 }
 
 impl Messages {
@@ -68,29 +69,29 @@ impl Messages {
     }
 
     /// Adds the next packet.
-    pub(super) fn handle(&mut self, number: u64, at: u64, length: u32, piece: Option<Piece>) {
-        let key = piece.as_ref().and_then(Piece::fragment_of);
-        let known = |open: &Open| open.datagrams.iter().any(|one| Some(one.key) == key);
+    pub(super) fn handle(&mut self, number: u64, at: u64, length: u32, packet: Option<IpPacket>) {
+        let key = packet.as_ref().and_then(IpPacket::fragment_of);
+        let known = |open: &OpenMessage| open.datagrams.iter().any(|one| Some(one.key) == key);
         let same = self.open.iter().rposition(known);
         let same = same.or_else(|| {
             let last = self.open.back()?;
             let gap = self.gap?;
             (at < last.last.saturating_add(gap.0)).then_some(self.open.len() - 1)
         });
-        let behind = piece.as_ref().map_or(length, |piece| piece.bytes);
-        match same.and_then(|place| self.open.get_mut(place)) {
+        let payload = packet.as_ref().map_or(length, |packet| packet.bytes);
+        match same.and_then(|index| self.open.get_mut(index)) {
             Some(open) => {
-                open.message.length += u64::from(behind);
+                open.message.length += u64::from(payload);
                 open.last = open.last.max(at);
-                open.note(piece.as_ref());
+                open.add_fragment(packet.as_ref());
             }
             None => {
-                let mut open = Open {
+                let mut open = OpenMessage {
                     message: Message::packet(number, at, length),
                     last: at,
                     datagrams: Vec::new(),
                 };
-                open.note(piece.as_ref());
+                open.add_fragment(packet.as_ref());
                 self.open.push_back(open);
             }
         }
@@ -100,46 +101,48 @@ impl Messages {
     pub(super) fn poll(&mut self, now: u64) -> Option<Message> {
         let gap = self.gap.unwrap_or_default().0;
         let first = self.open.front()?;
-        let has_all = first.datagrams.iter().all(Datagram::is_whole)
+        let has_all = first.datagrams.iter().all(Datagram::is_complete)
             || now >= first.last.saturating_add(REASSEMBLY.0);
         let is_over = now >= first.last.saturating_add(gap);
-        if (has_all && is_over) || self.open.len() > MOST_OPEN {
-            return self.rest();
+        if (has_all && is_over) || self.open.len() > MAX_OPEN {
+            return self.take_first();
         }
         None
     }
 
-    /// Returns the next message after the end of the capture.
-    pub(super) fn rest(&mut self) -> Option<Message> {
+    /// Returns the first message, complete or not: after the end of the capture.
+    pub(super) fn take_first(&mut self) -> Option<Message> {
         self.open.pop_front().map(|open| open.message)
     }
 }
 
-impl Open {
-    fn note(&mut self, piece: Option<&Piece>) {
-        let Some((piece, key)) = piece.and_then(|piece| Some((piece, piece.fragment_of()?))) else {
+impl OpenMessage {
+    /// Adds the packet to its datagram if the packet is a fragment.
+    fn add_fragment(&mut self, packet: Option<&IpPacket>) {
+        let fragment = packet.and_then(|packet| Some((packet, packet.fragment_of()?)));
+        let Some((packet, key)) = fragment else {
             return;
         };
-        let place = self.datagrams.iter().position(|one| one.key == key);
-        let place = place.unwrap_or_else(|| {
+        let index = self.datagrams.iter().position(|one| one.key == key);
+        let index = index.unwrap_or_else(|| {
             self.datagrams.push(Datagram {
                 key,
-                came: 0,
-                all: None,
+                received: 0,
+                total: None,
             });
             self.datagrams.len() - 1
         });
-        let datagram = &mut self.datagrams[place];
-        datagram.came += piece.bytes;
-        if piece.is_last {
-            datagram.all = Some(piece.offset + piece.bytes);
+        let datagram = &mut self.datagrams[index];
+        datagram.received += packet.bytes;
+        if packet.is_last {
+            datagram.total = Some(packet.offset + packet.bytes);
         }
     }
 }
 
 impl Datagram {
-    fn is_whole(&self) -> bool {
-        self.all.is_some_and(|all| self.came >= all)
+    fn is_complete(&self) -> bool {
+        self.total.is_some_and(|total| self.received >= total)
     }
 }
 
@@ -147,4 +150,4 @@ impl Datagram {
 const REASSEMBLY: Nanos = Nanos::from_secs(30);
 
 /// Largest number of open messages; beyond it the first one is returned incomplete.
-const MOST_OPEN: usize = 4096;
+const MAX_OPEN: usize = 4096;

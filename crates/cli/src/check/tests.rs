@@ -2,6 +2,7 @@
 //! and draft-ietf-opsawg-pcapng.
 
 use std::io::{self, Cursor, Read};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use netnice_core::contract::Contract;
@@ -10,9 +11,9 @@ use netnice_core::units::Nanos;
 use pcap_parser::Linktype;
 use proptest::prelude::*;
 
-use super::capture::{self, CaptureError, Go};
+use super::capture::{self, CaptureError};
 use super::flow::Flow;
-use super::{Check, CheckFault, Verdict, judge};
+use super::{Check, CheckFault, Verdict, check_packets};
 
 /// A capture under construction, in either byte order.
 #[derive(Clone)]
@@ -139,23 +140,23 @@ fn packets(bytes: &[u8]) -> Result<Vec<(u64, u32)>, CaptureError> {
     let mut found = Vec::new();
     capture::read(Cursor::new(bytes), |packet| {
         found.push((packet.at, packet.length));
-        Go::On
+        ControlFlow::Continue(())
     })?;
     Ok(found)
 }
 
-fn trouble(bytes: &[u8]) -> String {
+fn error_text(bytes: &[u8]) -> String {
     match packets(bytes) {
-        Ok(found) => panic!("was read: {found:?}"),
+        Ok(found) => panic!("read without error: {found:?}"),
         Err(error) => error.to_string(),
     }
 }
 
-fn asked(contract: &str, flow: Option<&str>) -> Check {
+fn check(contract: &str, flow: Option<&str>) -> Check {
     let contract: Contract = contract.parse().expect("a contract");
     Check {
         file: PathBuf::from("capture.pcap"),
-        police: Police::contract(&contract).expect("something to judge"),
+        police: Police::contract(&contract).expect("a checkable contract"),
         contract,
         flow: flow.map(|text| text.parse().expect("a flow")),
         tolerance: Nanos(0),
@@ -164,7 +165,7 @@ fn asked(contract: &str, flow: Option<&str>) -> Check {
 }
 
 fn verdict(contract: &str, flow: Option<&str>, bytes: &[u8]) -> Result<Verdict, CheckFault> {
-    judge(asked(contract, flow), Cursor::new(bytes))
+    check_packets(check(contract, flow), Cursor::new(bytes))
 }
 
 /// An Ethernet frame with IPv4 and UDP; only the fields that the code reads are set.
@@ -221,7 +222,7 @@ fn pcapng_times_are_read_in_every_resolution_with_their_offset() {
                 .expect_err("no time")
                 .to_string()
         };
-        assert!(error(Some(20), None, 1).contains("packet 1 at a time that makes no sense"));
+        assert!(error(Some(20), None, 1).contains("packet 1 with an invalid time"));
         assert!(error(Some(0xc1), None, 1).contains("resolution"));
         assert!(error(Some(6), Some(-2), 1_500_000).contains("not between 1970 and 2554"));
         assert!(error(Some(0), None, u64::MAX).contains("not between 1970 and 2554"));
@@ -246,30 +247,35 @@ fn a_new_section_has_interfaces_and_a_byte_order_of_its_own() {
     assert_eq!(packets(&file.bytes).expect("read"), expected);
     file.enhanced(1, 2, 60, &[]);
     assert_eq!(
-        trouble(&file.bytes),
+        error_text(&file.bytes),
         "has packet 4 from interface 1, which it does not describe"
     );
 }
 
 #[test]
-fn what_is_damaged_is_told_in_one_clear_sentence() {
-    assert!(trouble(b"").starts_with("is no capture"));
+fn each_kind_of_damage_has_an_error_text() {
+    assert!(error_text(b"").starts_with("is no capture"));
     assert!(
-        trouble(b"#!/bin/sh\necho this is a script, not a capture\n").starts_with("is no capture")
+        error_text(b"#!/bin/sh\necho this is a script, not a capture\n")
+            .starts_with("is no capture")
     );
     let fresh = || Writer::pcap(false, 0xa1b2_c3d4);
-    assert!(trouble(&fresh().bytes[..20]).starts_with("ends in the middle of a block, 0 packets"));
+    assert!(
+        error_text(&fresh().bytes[..20]).starts_with("ends in the middle of a block, 0 packets")
+    );
     let whole = fresh()
         .record((1, 0), 60, &[0; 60])
         .record((2, 0), 60, &[0; 60])
         .bytes
         .clone();
     assert!(
-        trouble(&whole[..whole.len() - 1]).starts_with("ends in the middle of a block, 1 packets")
+        error_text(&whole[..whole.len() - 1])
+            .starts_with("ends in the middle of a block, 1 packets")
     );
-    let tale = |at, length, data: &[u8]| trouble(&fresh().record(at, length, data).bytes);
-    assert!(tale((1, 1_000_000), 60, &[0; 60]).contains("packet 1 at a time that makes no sense"));
-    assert!(tale((1, 0), 59, &[0; 60]).contains("packet 1 with 60 bytes captured of 59"));
+    let record_error =
+        |at, length, data: &[u8]| error_text(&fresh().record(at, length, data).bytes);
+    assert!(record_error((1, 1_000_000), 60, &[0; 60]).contains("packet 1 with an invalid time"));
+    assert!(record_error((1, 0), 59, &[0; 60]).contains("packet 1 with 60 bytes captured of 59"));
     // The reader neither waits nor allocates memory for a record that claims 4 GiB.
     let mut greedy = fresh();
     greedy
@@ -279,7 +285,7 @@ fn what_is_damaged_is_told_in_one_clear_sentence() {
         .u32(u32::MAX)
         .bytes
         .resize(40 << 20, 0);
-    assert!(trouble(&greedy.bytes).contains("more than 16 MiB behind packet 0"));
+    assert!(error_text(&greedy.bytes).contains("more than 16 MiB after packet 0"));
     let ng = || {
         let mut file = Writer::pcapng(false);
         file.interface(1, None, None);
@@ -291,64 +297,64 @@ fn what_is_damaged_is_told_in_one_clear_sentence() {
         })
         .bytes
         .clone();
-    assert!(trouble(&simple).contains("packet 1 in a form without a time"));
+    assert!(error_text(&simple).contains("packet 1 in a simple packet block"));
     let old = ng()
         .block(2, |w| {
             w.raw(&[0; 20]);
         })
         .bytes
         .clone();
-    assert!(trouble(&old).contains("old form"));
+    assert!(error_text(&old).contains("obsolete packet block"));
     // A block whose two lengths differ.
     let mut torn = ng().enhanced(0, 1, 60, &[0; 60]).bytes.clone();
     let last = torn.len() - 1;
     torn[last] ^= 1;
-    assert!(trouble(&torn).contains("is damaged behind packet"));
+    assert!(error_text(&torn).contains("is damaged after packet"));
 }
 
 /// A source that returns one byte at a time, reports interruptions, and may fail.
 struct Slow<'a> {
     rest: &'a [u8],
-    turn: u32,
-    breaks: bool,
+    calls: u32,
+    fails: bool,
 }
 
 impl Read for Slow<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.turn += 1;
-        match (self.turn.is_multiple_of(3), self.rest.split_first()) {
+        self.calls += 1;
+        match (self.calls.is_multiple_of(3), self.rest.split_first()) {
             (true, _) => Err(io::ErrorKind::Interrupted.into()),
             (false, Some((first, rest))) => {
                 buffer[0] = *first;
                 self.rest = rest;
                 Ok(1)
             }
-            (false, None) if self.breaks => Err(io::Error::other("the disk is on fire")),
+            (false, None) if self.fails => Err(io::Error::other("the disk failed")),
             (false, None) => Ok(0),
         }
     }
 }
 
 #[test]
-fn a_pipe_may_be_slow_and_may_break() {
+fn a_slow_pipe_is_read_completely_and_a_read_error_is_reported() {
     let mut file = Writer::pcapng(true);
     file.interface(1, None, None).enhanced(0, 1, 60, &[0; 60]);
-    let read = |breaks| {
+    let read = |fails| {
         let mut count = 0;
         let slow = Slow {
             rest: &file.bytes,
-            turn: 0,
-            breaks,
+            calls: 0,
+            fails,
         };
         capture::read(slow, |_| {
             count += 1;
-            Go::On
+            ControlFlow::Continue(())
         })
         .map(|()| count)
     };
     assert_eq!(read(false).expect("read"), 1);
     let error = read(true).expect_err("broken").to_string();
-    assert_eq!(error, "cannot be read: the disk is on fire");
+    assert_eq!(error, "cannot be read: the disk failed");
 }
 
 /// Packets of 1000 bytes with 60 captured bytes; one each millisecond is 8 Mbit/s.
@@ -367,24 +373,24 @@ fn steady(gaps: &[u32]) -> Writer {
 }
 
 #[test]
-fn the_length_on_the_wire_is_judged_and_not_what_was_captured() {
+fn the_length_on_the_wire_is_checked_and_not_the_captured_length() {
     let file = steady(&[0, 1_000_000, 1_000_000]);
-    let fine = verdict("cell pcr=8mbit,cdvt=0s", None, &file.bytes).expect("judged");
-    assert_eq!((fine.judged, fine.wrong, fine.bytes), (3, 0, 3000));
+    let fine = verdict("cell pcr=8mbit,cdvt=0s", None, &file.bytes).expect("a verdict");
+    assert_eq!((fine.checked, fine.violations, fine.bytes), (3, 0, 3000));
     assert_eq!(
         fine.text(),
         "capture.pcap: conforms\n  contract  cell pcr=8mbit,cdvt=0s\n  \
          checked   3 of 3 packets, 3000 bytes, in 0.002000000 s"
     );
-    let slower = verdict("cell pcr=7999kbit,cdvt=0s", None, &file.bytes).expect("judged");
-    assert_eq!(slower.wrong, 1);
+    let slower = verdict("cell pcr=7999kbit,cdvt=0s", None, &file.bytes).expect("a verdict");
+    assert_eq!(slower.violations, 1);
 }
 
 #[test]
-fn the_first_packet_that_does_not_conform_is_named_with_how_much() {
+fn the_verdict_names_the_first_violation_and_its_size() {
     let file = steady(&[0, 1_000_000, 999_000, 1_001_000, 10]);
-    let found = verdict("cell pcr=8mbit,cdvt=0s", None, &file.bytes).expect("judged");
-    assert_eq!(found.wrong, 2);
+    let found = verdict("cell pcr=8mbit,cdvt=0s", None, &file.bytes).expect("a verdict");
+    assert_eq!(found.violations, 2);
     assert_eq!(
         found.text(),
         "capture.pcap: does not conform\n  contract  cell pcr=8mbit,cdvt=0s\n  \
@@ -400,7 +406,7 @@ fn the_first_packet_that_does_not_conform_is_named_with_how_much() {
 }
 
 #[test]
-fn only_the_flow_that_is_meant_is_judged() {
+fn only_packets_of_the_given_flow_are_checked() {
     let mut file = Writer::pcap(false, 0xa1b2_3c4d);
     for n in 0..4 {
         let at = n * 1_000_000;
@@ -418,7 +424,7 @@ fn only_the_flow_that_is_meant_is_judged() {
     let count = |flow| {
         let found = verdict("cell pcr=8mbit,cdvt=0s", flow, &file.bytes);
         found
-            .map(|found| (found.judged, found.wrong))
+            .map(|found| (found.checked, found.violations))
             .map_err(|fault| fault.to_string())
     };
     assert_eq!(count(None), Ok((8, 4)));
@@ -429,10 +435,10 @@ fn only_the_flow_that_is_meant_is_judged() {
     assert_eq!(count(Some("to :6001")), Ok((4, 0)));
     assert_eq!(count(Some("from 10.0.0.3")), Ok((4, 0)));
     assert_eq!(count(Some("udp")), Ok((8, 4)));
-    let none = "has no packet of tcp to 10.0.0.2:6000 among its 8".to_string();
+    let none = "has no packet of tcp to 10.0.0.2:6000 among its 8 packets".to_string();
     assert_eq!(count(Some("tcp to 10.0.0.2:6000")), Err(none));
     let empty = Writer::pcap(false, 0xa1b2_c3d4);
-    let fault = verdict("up 8mbit", None, &empty.bytes).expect_err("nothing to judge");
+    let fault = verdict("up 8mbit", None, &empty.bytes).expect_err("nothing to check");
     assert_eq!(fault.to_string(), "has no packet to check");
 }
 
@@ -469,7 +475,7 @@ fn fragments_of_a_datagram_are_one_message_of_a_channel() {
     for flow in ["from 10.0.0.1", "udp to 10.0.0.2:6000"] {
         let found = verdict(CHANNEL, Some(flow), &file.bytes).expect("a verdict");
         assert_eq!(
-            (found.messages, found.judged, found.wrong),
+            (found.messages, found.checked, found.violations),
             (Some(5), 15, 0)
         );
         assert!(
@@ -486,7 +492,7 @@ fn fragments_of_a_datagram_are_one_message_of_a_channel() {
     // The length is that of one packet with the whole datagram.
     let short = CHANNEL.replace("3034", "3033");
     let found = verdict(&short, Some("from 10.0.0.1"), &file.bytes).expect("a verdict");
-    assert_eq!(found.wrong, 5);
+    assert_eq!(found.violations, 5);
     let text = found.text();
     let first = "message 1, 3034B long, is longer than mmax 3033B";
     assert!(text.contains(first), "{text}");
@@ -494,7 +500,7 @@ fn fragments_of_a_datagram_are_one_message_of_a_channel() {
 }
 
 #[test]
-fn a_datagram_that_lacks_a_fragment_is_a_message_too() {
+fn a_datagram_without_one_of_its_fragments_is_a_message() {
     let mut file = Writer::pcap(false, 0xa1b2_3c4d);
     file.record((7, 0), 1514, &fragment(1, 0, 1480, false));
     // Two interleaved datagrams.
@@ -504,36 +510,36 @@ fn a_datagram_that_lacks_a_fragment_is_a_message_too() {
     file.record((7, 20_200_000), 74, &fragment(3, 1480, 40, true));
     file.record((90, 0), 74, &fragment(4, 0, 40, true));
     let found = verdict(CHANNEL, None, &file.bytes).expect("a verdict");
-    assert_eq!((found.messages, found.wrong), (Some(4), 0));
+    assert_eq!((found.messages, found.violations), (Some(4), 0));
     let faster = CHANNEL.replace("100/s", "50/s");
     let found = verdict(&faster, None, &file.bytes).expect("a verdict");
-    let wrong = found.first.expect("too early");
-    assert_eq!((wrong.number, wrong.violation.number), (2, 2));
+    let first = found.first.expect("too early");
+    assert_eq!((first.number, first.violation.number), (2, 2));
 }
 
 #[test]
-fn packets_that_come_together_are_one_message_where_that_is_said() {
+fn with_a_gap_packets_that_follow_closely_are_one_message() {
     // Messages of three packets 1 ms apart, with 10 ms from the last packet of one to the first of
     // the next.
     let (ms, tens) = (1_000_000, 10_000_000);
     let file = steady(&[0, ms, ms, tens, ms, ms, tens, ms, ms]);
-    let judged = |gap: Option<u64>| {
-        let asked = Check {
+    let counts = |gap: Option<u64>| {
+        let check = Check {
             gap: gap.map(Nanos::from_millis),
-            ..asked(&CHANNEL.replace("100/s", "84/s"), None)
+            ..check(&CHANNEL.replace("100/s", "84/s"), None)
         };
-        let found = judge(asked, Cursor::new(&file.bytes)).expect("a verdict");
-        (found.messages, found.wrong)
+        let found = check_packets(check, Cursor::new(&file.bytes)).expect("a verdict");
+        (found.messages, found.violations)
     };
-    assert_eq!(judged(Some(2)), (Some(3), 0));
+    assert_eq!(counts(Some(2)), (Some(3), 0));
     // As single packets: 1 ms is too early, and 10 ms is measured from the last packet, not the
     // first.
-    assert_eq!(judged(None), (Some(9), 6));
-    assert_eq!(judged(Some(11)), (Some(1), 0));
+    assert_eq!(counts(None), (Some(9), 6));
+    assert_eq!(counts(Some(11)), (Some(1), 0));
 }
 
 #[test]
-fn flows_are_told_apart_on_every_kind_of_link() {
+fn a_flow_matches_its_packets_on_every_supported_link_type() {
     let ethernet = udp([10, 0, 0, 1], [10, 0, 0, 2], (5000, 6000));
     let ip = &ethernet[14..];
     let behind = |header: &[u8]| [header, ip].concat();
@@ -552,25 +558,25 @@ fn flows_are_told_apart_on_every_kind_of_link() {
         (276, sll2),
     ] {
         assert_eq!(
-            flow.has(Linktype(link), &data),
+            flow.matches(Linktype(link), &data),
             Ok(true),
             "link type {link}"
         );
         assert_eq!(
-            other.has(Linktype(link), &data),
+            other.matches(Linktype(link), &data),
             Ok(false),
             "link type {link}"
         );
     }
     let error = flow
-        .has(Linktype(127), ip)
+        .matches(Linktype(127), ip)
         .expect_err("radiotap")
         .to_string();
     assert!(error.contains("link type 127"), "{error}");
 }
 
 #[test]
-fn a_flow_is_written_as_it_is_shown() {
+fn a_flow_parses_from_the_text_that_it_prints() {
     for text in [
         "tcp from 10.0.0.1:80 to [fd00::2]:6000",
         "udp to :53",
@@ -596,11 +602,11 @@ fn a_flow_is_written_as_it_is_shown() {
 }
 
 #[test]
-fn packets_from_before_segmentation_are_pointed_out() {
+fn the_verdict_notes_packets_captured_before_segmentation() {
     let mut file = Writer::pcap(false, 0xa1b2_c3d4);
     file.record((1, 0), 65_226, &[0; 60])
         .record((0, 999_999), 60, &[]);
-    let found = verdict("up 1gbit burst 10ms", None, &file.bytes).expect("judged");
+    let found = verdict("up 1gbit burst 10ms", None, &file.bytes).expect("a verdict");
     assert!(
         found.text().contains("packets of up to 65226 bytes"),
         "{}",
@@ -645,7 +651,7 @@ fn a_file_cut_anywhere_gives_the_packets_before_the_cut_and_no_others() {
             let mut found = Vec::new();
             let end = capture::read(Cursor::new(&whole[..cut]), |packet| {
                 found.push((packet.at, packet.length));
-                Go::On
+                ControlFlow::Continue(())
             });
             assert!(expected.starts_with(&found), "cut at {cut}");
             // If the cut file reads without error, the cut was between two blocks, and one more
@@ -663,7 +669,7 @@ proptest! {
     /// For any damage: reading ends, does not panic, and returns no packet that the file does not
     /// contain.
     #[test]
-    fn damaged_files_come_to_an_end(
+    fn reading_a_damaged_file_ends(
         which in 0_usize..4,
         hits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         tail in prop::collection::vec(any::<u8>(), 0..64),
@@ -684,7 +690,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_no_capture(garbage in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn random_bytes_are_no_capture(garbage in prop::collection::vec(any::<u8>(), 0..200)) {
         let magic = garbage.get(..4).map(|four| [four[0], four[1], four[2], four[3]]);
         prop_assume!(!MAGIC.iter().any(|known| magic == Some(known.to_le_bytes()) || magic == Some(known.to_be_bytes())));
         prop_assert!(packets(&garbage).is_err());

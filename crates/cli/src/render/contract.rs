@@ -4,34 +4,38 @@ use netnice_api::ContractDoc;
 use netnice_core::contract::{Change, Contract, Direction};
 use netnice_core::units::{Amount, Nanos};
 
-use crate::desk::plain;
+use crate::render::printable;
 
 /// Formats the user's own claim, and the contract in force if it differs. A link that the daemon
 /// chose for a guarantee is no difference; the claim is then shown with its link.
-pub(super) fn said_and_holds(own: Option<&str>, holds: Option<&str>) -> (String, Option<String>) {
-    let read = |text: Option<&str>| text.and_then(|text| text.parse::<Contract>().ok());
-    if let (Some(own), Some(holds)) = (read(own), read(holds))
-        && let Some(link) = holds.on()
-        && own.with_link(link.clone()) == holds
+pub(super) fn claim_and_effective(
+    claim: Option<&str>,
+    effective: Option<&str>,
+) -> (String, Option<String>) {
+    let parse = |text: Option<&str>| text.and_then(|text| text.parse::<Contract>().ok());
+    if let (Some(claim), Some(effective)) = (parse(claim), parse(effective))
+        && let Some(link) = effective.on()
+        && claim.with_link(link.clone()) == effective
     {
-        return (in_words(&holds), None);
+        return (format_contract(&effective), None);
     }
-    let said = own.map(phrase).unwrap_or_default();
-    let holds = holds.map(phrase).filter(|holds| *holds != said);
-    (said, holds)
+    let claim = claim.map(format_text).unwrap_or_default();
+    let effective = effective.map(format_text);
+    let effective = effective.filter(|effective| *effective != claim);
+    (claim, effective)
 }
 
 /// Formats contract text with each rate in both forms. Text from a newer daemon that does not parse
 /// stays as it is.
-fn phrase(text: &str) -> String {
+fn format_text(text: &str) -> String {
     match text.parse::<Contract>() {
-        Ok(contract) if contract.is_empty() => "nothing asked".to_string(),
-        Ok(contract) => in_words(&contract),
-        Err(_) => plain(text),
+        Ok(contract) if contract.is_empty() => "no contract".to_string(),
+        Ok(contract) => format_contract(&contract),
+        Err(_) => printable(text),
     }
 }
 
-fn in_words(contract: &Contract) -> String {
+fn format_contract(contract: &Contract) -> String {
     let rates = [
         ("up", contract.up()),
         ("down", contract.down()),
@@ -63,7 +67,11 @@ pub(super) fn sharing(doc: &ContractDoc) -> Vec<String> {
         let (slice, period) = (Nanos(slice.slice_ns), Nanos(slice.period_ns));
         clauses.push(format!("slice {slice}/{period}{extra}"));
     }
-    clauses.extend(doc.on.as_ref().map(|link| format!("on {}", plain(link))));
+    clauses.extend(
+        doc.on
+            .as_ref()
+            .map(|link| format!("on {}", printable(link))),
+    );
     clauses.extend(doc.weight.map(|weight| format!("weight {weight}")));
     clauses.extend(doc.priority.map(|priority| format!("priority {priority}")));
     clauses.extend(doc.burst_ns.map(|burst| format!("burst {}", Nanos(burst))));

@@ -4,28 +4,33 @@ use netnice_api::{HistoryDoc, TargetHistory};
 use netnice_core::units::{Amount, Nanos};
 
 use super::Style;
-use super::lines::utc;
-use super::show::rough;
-use super::spark::Steps;
+use super::printable;
+use super::reports::utc;
+use super::show::milliseconds;
+use super::sparkline::Sparkline;
 use super::table::{Cell, Table};
-use crate::desk::plain;
 
 /// Formats the history of targets; for a single one also each point.
-pub(super) fn history(doc: &HistoryDoc, steps: Steps, style: &Style) -> String {
-    let Some(longest) = doc.targets.iter().map(time).max() else {
+pub(super) fn history(doc: &HistoryDoc, sparkline: Sparkline, style: &Style) -> String {
+    let Some(longest) = doc.targets.iter().map(total_time).max() else {
         return "no target is limited or guaranteed".to_string();
     };
     if longest == 0 {
-        return "nothing is known yet: the daemon reads its counters each second".to_string();
+        return "there is no history yet: the daemon reads its counters each second".to_string();
     }
-    let mut blocks: Vec<String> = doc.targets.iter().map(|t| rows(t, steps, style)).collect();
+    let mut blocks: Vec<String> = doc
+        .targets
+        .iter()
+        .map(|t| rows(t, sparkline, style))
+        .collect();
     if let [target] = doc.targets.as_slice() {
         blocks.push(points(target, doc.until_ns, style));
     }
     blocks.join("\n\n")
 }
 
-fn time(target: &TargetHistory) -> u64 {
+/// The time that a history covers, in ns.
+fn total_time(target: &TargetHistory) -> u64 {
     target
         .time_ns
         .iter()
@@ -33,9 +38,9 @@ fn time(target: &TargetHistory) -> u64 {
 }
 
 /// Formats both directions of one target, each with its maximum and average.
-fn rows(target: &TargetHistory, steps: Steps, style: &Style) -> String {
-    let told = Nanos(time(target) / 1_000_000_000 * 1_000_000_000);
-    let heading = format!("{}  the last {told}", plain(&target.target));
+fn rows(target: &TargetHistory, sparkline: Sparkline, style: &Style) -> String {
+    let span = Nanos(total_time(target) / 1_000_000_000 * 1_000_000_000);
+    let heading = format!("{}  the last {span}", printable(&target.target));
     let mut lines = vec![style.heading(&heading)];
     let directions = match target.both {
         Some(_) => vec![("both", &target.up_rate, target.both)],
@@ -46,7 +51,7 @@ fn rows(target: &TargetHistory, steps: Steps, style: &Style) -> String {
     };
     for (word, rates, limit) in directions {
         let (rates, _) = merged(&target.time_ns, rates);
-        let row = steps.row(&rates, limit, ROW);
+        let row = sparkline.row(&rates, limit, ROW);
         let most = Amount(rates.iter().copied().max().unwrap_or(0)).bits_text();
         let mean = Amount(mean(
             &target.time_ns,
@@ -94,7 +99,7 @@ fn points(target: &TargetHistory, until_ns: u64, style: &Style) -> String {
     let count = target.time_ns.len();
     let mut later = 0;
     let mut rows = Vec::new();
-    for at in (0..count).rev().take(MOST_POINTS) {
+    for at in (0..count).rev().take(MAX_POINTS) {
         let cell = |column: &[u64]| column.get(at).copied().unwrap_or(0);
         let rate = |column: &[u64]| Cell::new(Amount(cell(column)).bits_text());
         rows.push(vec![
@@ -102,7 +107,7 @@ fn points(target: &TargetHistory, until_ns: u64, style: &Style) -> String {
             rate(&target.up_rate),
             rate(&target.down_rate),
             Cell::new(cell(&target.dropped_packets).to_string()),
-            Cell::new(rough(Nanos(cell(&target.queue_delay_ns)))),
+            Cell::new(milliseconds(Nanos(cell(&target.queue_delay_ns)))),
         ]);
         later += cell(&target.time_ns);
     }
@@ -113,7 +118,7 @@ fn points(target: &TargetHistory, until_ns: u64, style: &Style) -> String {
 /// Characters of a row; with its label and margins it fits 80 columns.
 const ROW: usize = 60;
 /// Largest number of lines in the table; `--json` prints all points.
-const MOST_POINTS: usize = 20;
+const MAX_POINTS: usize = 20;
 
 #[cfg(test)]
 mod tests {
@@ -134,19 +139,19 @@ mod tests {
         }
     }
 
-    fn told(targets: Vec<TargetHistory>) -> String {
+    fn formatted(targets: Vec<TargetHistory>) -> String {
         let doc = HistoryDoc {
             version: 1,
             until_ns: 1_795_219_200_000_000_000,
             step_ns: 1_000_000_000,
             targets,
         };
-        history(&doc, Steps::new(false), &Style::default())
+        history(&doc, Sparkline::new(false), &Style::default())
     }
 
     #[test]
-    fn one_target_has_rows_and_points() {
-        let text = told(vec![target(9)]);
+    fn a_single_target_has_rows_and_a_table_of_points() {
+        let text = formatted(vec![target(9)]);
         let row = format!("  up   |{:>60}|", " .,:-=+*#");
         let expected = [
             "pid:7  the last 9s",
@@ -167,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn long_times_fit_and_keep_their_mean() {
+    fn a_long_history_is_merged_to_the_width_and_keeps_its_mean() {
         let many = target(120);
         let (rates, times) = merged(&many.time_ns, &many.up_rate);
         assert_eq!(rates.len(), 60);
         assert_eq!(times.iter().sum::<u64>(), 120_000_000_000);
         let whole = mean(&many.time_ns, &many.up_rate);
         assert!(mean(&times, &rates).abs_diff(whole) <= 1, "rounded twice");
-        let text = told(vec![target(120), target(360)]);
+        let text = formatted(vec![target(120), target(360)]);
         assert!(
             text.lines().all(|line| line.chars().count() <= 80),
             "{text}"
@@ -184,12 +189,12 @@ mod tests {
             both: Some(9),
             ..target(2)
         };
-        assert!(told(vec![both]).contains("  both |"));
+        assert!(formatted(vec![both]).contains("  both |"));
     }
 
     #[test]
-    fn nothing_is_told_as_such() {
-        assert_eq!(told(Vec::new()), "no target is limited or guaranteed");
-        assert!(told(vec![TargetHistory::default()]).contains("nothing is known yet"));
+    fn an_empty_history_has_a_text() {
+        assert_eq!(formatted(Vec::new()), "no target is limited or guaranteed");
+        assert!(formatted(vec![TargetHistory::default()]).contains("there is no history yet"));
     }
 }

@@ -8,11 +8,11 @@ use netnice_core::units::{Amount, Nanos};
 
 use super::Style;
 use super::contract::sharing;
+use super::printable;
 use super::table::{Cell, Table, wrap};
-use crate::desk::plain;
 
 /// Formats the state of links and targets.
-pub(super) fn shown(doc: &ShowDoc, style: &Style) -> String {
+pub(super) fn state(doc: &ShowDoc, style: &Style) -> String {
     let mut parts = Vec::new();
     if !doc.links.is_empty() {
         parts.push(links(&doc.links, style));
@@ -28,7 +28,7 @@ pub(super) fn shown(doc: &ShowDoc, style: &Style) -> String {
 }
 
 /// Formats the managed links without the targets.
-pub(crate) fn managed(doc: &ShowDoc, style: &Style) -> String {
+pub(crate) fn managed_links(doc: &ShowDoc, style: &Style) -> String {
     match doc.links.is_empty() {
         true => "no link is managed".to_string(),
         false => links(&doc.links, style),
@@ -38,7 +38,7 @@ pub(crate) fn managed(doc: &ShowDoc, style: &Style) -> String {
 fn links(links: &[LinkDoc], style: &Style) -> String {
     let mut table = Table::new(&["LINK", "DIR", "CAPACITY", "PROMISED", "NOW"]);
     for link in links {
-        let mut name = plain(&link.link);
+        let mut name = printable(&link.link);
         let mut sources = Vec::new();
         for direction in Direction::ALL {
             let Some(capacity) = capacity(link, direction) else {
@@ -47,11 +47,11 @@ fn links(links: &[LinkDoc], style: &Style) -> String {
             table.row(vec![
                 Cell::new(std::mem::take(&mut name)),
                 Cell::new(direction.word()),
-                amount(Some(Amount(capacity.rate))),
-                amount(Some(Amount(capacity.held))),
-                Cell::new(now(link.counters.rate(direction))),
+                rate_cell(Some(Amount(capacity.rate))),
+                rate_cell(Some(Amount(capacity.held))),
+                Cell::new(measured_rate(link.counters.rate(direction))),
             ]);
-            sources.push(source(direction, capacity));
+            sources.push(capacity_source(direction, capacity));
         }
         if link.overhead > 0 {
             sources.push(format!("{} bytes are added to each packet", link.overhead));
@@ -61,7 +61,7 @@ fn links(links: &[LinkDoc], style: &Style) -> String {
             table.note("not installed");
         }
         for why in &link.degraded {
-            table.note(&format!("degraded: {}", plain(why)));
+            table.note(&format!("degraded: {}", printable(why)));
         }
     }
     table.render(style)
@@ -75,11 +75,11 @@ fn capacity(link: &LinkDoc, direction: Direction) -> Option<&CapacityDoc> {
 }
 
 /// Where a capacity is known from, and how much of it can be promised if less than all.
-fn source(direction: Direction, capacity: &CapacityDoc) -> String {
+fn capacity_source(direction: Direction, capacity: &CapacityDoc) -> String {
     let from = match capacity.source.as_str() {
         "operator" => "given by the operator".to_string(),
         "driver" => "reported by the driver".to_string(),
-        other => plain(other),
+        other => printable(other),
     };
     let word = direction.word();
     match capacity.usable == capacity.rate {
@@ -95,14 +95,14 @@ fn source(direction: Direction, capacity: &CapacityDoc) -> String {
 pub(super) fn targets(targets: &[TargetDoc], style: &Style) -> String {
     let mut table = Table::new(&["TARGET", "DIR", "LIMIT", "GUARANTEE", "NOW"]);
     for target in targets {
-        let mut name = plain(&target.target);
+        let mut name = printable(&target.target);
         for row in rows(&target.effective) {
             table.row(vec![
                 Cell::new(std::mem::take(&mut name)),
                 Cell::new(row.word),
-                amount(row.limit),
-                amount(row.guarantee),
-                Cell::new(now(row.rate(&target.counters))),
+                rate_cell(row.limit),
+                rate_cell(row.guarantee),
+                Cell::new(measured_rate(row.rate(&target.counters))),
             ]);
         }
         notes(target, &mut table);
@@ -118,30 +118,30 @@ fn flows(flows: &[FlowDoc], style: &Style) -> String {
         let unsent = [counts.forbidden, counts.too_long, counts.no_link];
         let missed = [
             counts.no_buffer,
-            counts.too_short,
+            counts.buffer_too_short,
             counts.over_share,
             counts.out_of_order,
         ];
         let lost: u64 = unsent.iter().chain(&missed).sum();
         table.row(vec![
-            Cell::new(plain(&flow.flow)),
-            Cell::new(plain(&flow.link)),
-            Cell::new(format!("{} {}", flow.pid, plain(&flow.program))),
+            Cell::new(printable(&flow.flow)),
+            Cell::new(printable(&flow.link)),
+            Cell::new(format!("{} {}", flow.pid, printable(&flow.program))),
             Cell::new(counts.sent.to_string()),
             Cell::new(counts.received.to_string()),
             Cell::new(lost.to_string()),
         ]);
-        let contract = promised(&flow.contract);
-        table.note(&format!("{}: {contract}", plain(&flow.speaks)));
+        let contract = flow_contract(&flow.contract);
+        table.note(&format!("{}: {contract}", printable(&flow.endpoint)));
         for why in &flow.degraded {
-            table.note(&format!("degraded: {}", plain(why)));
+            table.note(&format!("degraded: {}", printable(why)));
         }
     }
     table.render(style)
 }
 
 /// Formats a flow's contract without its link, which has a column.
-fn promised(contract: &ContractDoc) -> String {
+fn flow_contract(contract: &ContractDoc) -> String {
     let rates = [("up", contract.up), ("min", contract.min)];
     let rates = rates
         .into_iter()
@@ -163,15 +163,15 @@ fn notes(target: &TargetDoc, table: &mut Table) {
     if !sharing.is_empty() {
         table.note(&sharing.join(", "));
     }
-    let asked = [
+    let claimed = [
         ("up", target.contract.up, target.effective.up),
         ("down", target.contract.down, target.effective.down),
         ("both", target.contract.both, target.effective.both),
     ];
-    let looser: Vec<String> = asked
+    let looser: Vec<String> = claimed
         .into_iter()
-        .filter(|(_, asked, holds)| asked.is_some() && asked != holds)
-        .filter_map(|(word, asked, _)| Some(format!("{word} {}", Amount(asked?))))
+        .filter(|(_, claimed, effective)| claimed.is_some() && claimed != effective)
+        .filter_map(|(word, claimed, _)| Some(format!("{word} {}", Amount(claimed?))))
         .collect();
     if !looser.is_empty() {
         table.note(&format!("asked: {}", looser.join(", ")));
@@ -180,7 +180,7 @@ fn notes(target: &TargetDoc, table: &mut Table) {
         table.note("not installed");
     }
     for why in &target.degraded {
-        table.note(&format!("degraded: {}", plain(why)));
+        table.note(&format!("degraded: {}", printable(why)));
     }
 }
 
@@ -229,13 +229,13 @@ fn rows(contract: &ContractDoc) -> Vec<Row> {
 }
 
 /// Formats targets as a table, sorted by rate.
-pub(crate) fn top(doc: &WatchDoc, style: &Style) -> String {
+pub(crate) fn rate_table(doc: &WatchDoc, style: &Style) -> String {
     let rate = |target: &Watched| target.sends.rate.saturating_add(target.receives.rate);
     let mut by_rate: Vec<&Watched> = doc.targets.iter().collect();
     by_rate.sort_by_key(|target| (std::cmp::Reverse(rate(target)), &target.target));
     let mut table = Table::new(&["TARGET", "DIR", "NOW", "LIMIT", "WAIT", "DROPS/S"]);
     for target in by_rate {
-        let mut name = plain(&target.target);
+        let mut name = printable(&target.target);
         let limits = ContractDoc {
             up: target.up,
             down: target.down,
@@ -245,25 +245,25 @@ pub(crate) fn top(doc: &WatchDoc, style: &Style) -> String {
             ..ContractDoc::default()
         };
         for row in rows(&limits) {
-            let moving = || row.directions.iter().map(|d| target.moving(*d));
+            let moving = || row.directions.iter().map(|d| target.traffic(*d));
             let wait = moving().map(|moving| moving.wait_ns).max();
             table.row(vec![
                 Cell::new(std::mem::take(&mut name)),
                 Cell::new(row.word),
-                amount(Some(moving().map(|moving| Amount(moving.rate)).sum())),
-                amount(row.limit),
-                Cell::new(rough(Nanos(wait.unwrap_or(0)))),
+                rate_cell(Some(moving().map(|moving| Amount(moving.rate)).sum())),
+                rate_cell(row.limit),
+                Cell::new(milliseconds(Nanos(wait.unwrap_or(0)))),
                 Cell::new(moving().map(|moving| moving.drops).sum::<u64>().to_string()),
             ]);
         }
         for why in &target.degraded {
-            table.note(&format!("degraded: {}", plain(why)));
+            table.note(&format!("degraded: {}", printable(why)));
         }
     }
     let mut lines = Vec::new();
     for link in &doc.links {
         for why in &link.degraded {
-            let why = format!("{} degraded: {}", plain(&link.link), plain(why));
+            let why = format!("{} degraded: {}", printable(&link.link), printable(why));
             lines.extend(wrap(&why, "", "  "));
         }
     }
@@ -275,20 +275,20 @@ pub(crate) fn top(doc: &WatchDoc, style: &Style) -> String {
 }
 
 /// A rate in both forms, with the first one as the short text; `-` for none.
-fn amount(amount: Option<Amount>) -> Cell {
-    match amount {
-        Some(amount) => Cell::with_short(amount.to_string(), amount.bits_text()),
+fn rate_cell(rate: Option<Amount>) -> Cell {
+    match rate {
+        Some(rate) => Cell::with_short(rate.to_string(), rate.bits_text()),
         None => Cell::new("-"),
     }
 }
 
 /// A measured rate in its first form; `-` for none.
-fn now(rate: Option<Amount>) -> String {
+fn measured_rate(rate: Option<Amount>) -> String {
     rate.map_or("-".to_string(), Amount::bits_text)
 }
 
 /// A waiting time in ms, cut to a tenth.
-pub(super) fn rough(time: Nanos) -> String {
+pub(super) fn milliseconds(time: Nanos) -> String {
     let tenths = time.0 / 100_000;
     format!("{}.{} ms", tenths / 10, tenths % 10)
 }

@@ -1,14 +1,14 @@
 use netnice_api::driver::FlowCounts;
 use netnice_api::{
     CapacityDoc, ContractDoc, CountersDoc, DoctorItem, DoctorReport, Done, Explained,
-    FlowCountersDoc, FlowDoc, InstalledDoc, LinkDoc, LogLine, LogLines, Moving, Response, ShowDoc,
-    Status, TargetDoc, WatchDoc, Watched, WatchedLink,
+    FlowCountersDoc, FlowDoc, InstalledDoc, LinkDoc, LogLine, LogLines, Response, ShowDoc, Status,
+    TargetDoc, Traffic, WatchDoc, Watched, WatchedLink,
 };
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::units::Amount;
 use proptest::prelude::*;
 
-use super::{Style, json, lines, one, text, top};
+use super::{Style, json, rate_table, reports, single_target, text};
 
 const PLAIN: Style = Style { bold: false };
 
@@ -36,10 +36,10 @@ fn capacity(rate: u64, usable: u64, held: u64) -> Option<CapacityDoc> {
 /// The state as `top` gets it.
 fn watched(doc: &ShowDoc) -> WatchDoc {
     let target = |target: &TargetDoc| {
-        let moving = |direction| Moving {
+        let moving = |direction| Traffic {
             rate: target.counters.rate(direction).unwrap_or_default().0,
             wait_ns: target.counters.get(direction, "queue_delay_ns"),
-            ..Moving::default()
+            ..Traffic::default()
         };
         let limits = &target.effective;
         Watched {
@@ -149,9 +149,9 @@ fn assert_fits(text: &str) {
 }
 
 #[test]
-fn nothing_is_said_in_words() {
+fn an_empty_state_and_an_empty_log_have_a_text() {
     assert_eq!(
-        one(&ShowDoc::default(), "pid:7", &PLAIN),
+        single_target(&ShowDoc::default(), "pid:7", &PLAIN),
         "nothing is limited or guaranteed for pid:7"
     );
     assert_eq!(
@@ -159,7 +159,7 @@ fn nothing_is_said_in_words() {
         "no target is limited or guaranteed"
     );
     let none = Response::Log(LogLines::default());
-    assert_eq!(text(&none, &PLAIN), "nothing happened");
+    assert_eq!(text(&none, &PLAIN), "no event");
 }
 
 #[test]
@@ -177,11 +177,11 @@ fn a_long_name_has_a_line_of_its_own() {
 }
 
 #[test]
-fn a_change_is_answered_with_both_forms_of_every_rate() {
+fn the_answer_to_a_change_shows_every_rate_in_both_forms() {
     let done = |done| text(&Response::Done(done), &PLAIN);
     let cases = [
         (
-            "one's own holds",
+            "the user's own claim is in force",
             Done {
                 target: Some("pid:7".into()),
                 contract: Some("up 4mbit burst 5ms".into()),
@@ -191,7 +191,7 @@ fn a_change_is_answered_with_both_forms_of_every_rate() {
             "pid:7  up 4 Mbit/s (500 kB/s), burst 5ms",
         ),
         (
-            "another's holds",
+            "another user's claim is in force",
             Done {
                 target: Some("pid:7".into()),
                 contract: Some("up 9mbit".into()),
@@ -202,7 +202,7 @@ fn a_change_is_answered_with_both_forms_of_every_rate() {
             "pid:7  up 9 Mbit/s (1.125 MB/s)\n  holds: up 4 Mbit/s (500 kB/s)\nroot's limit is smaller",
         ),
         (
-            "a link was found",
+            "the daemon chose a link",
             Done {
                 target: Some("pid:7".into()),
                 contract: Some("min 1mbit".into()),
@@ -229,7 +229,7 @@ fn a_change_is_answered_with_both_forms_of_every_rate() {
                 confirm: Some(3),
                 ..Done::default()
             },
-            "pid:7  nothing asked\nundone unless confirmed in time: netnice confirm 3",
+            "pid:7  no contract\nundone unless confirmed in time: netnice confirm 3",
         ),
         (
             "a dry run of nothing",
@@ -239,7 +239,7 @@ fn a_change_is_answered_with_both_forms_of_every_rate() {
             },
             "nothing would be changed",
         ),
-        ("nothing to say", Done::default(), "done"),
+        ("an empty answer", Done::default(), "done"),
     ];
     for (why, answer, expected) in cases {
         assert_eq!(done(answer), expected, "{why}");
@@ -275,13 +275,13 @@ instead  fq_codel  not in this kernel; each target has a sparse and a bulk queue
                    instead, which hold a ping as short
                    try: modprobe sch_fq_codel
 missing  btf       no /sys/kernel/btf/vmlinux
-1 good, 1 served by something else, 1 missing"
+1 good, 1 replaced, 1 missing"
     );
     assert_fits(&text);
 }
 
 #[test]
-fn the_log_tells_the_time() {
+fn each_line_of_the_log_begins_with_its_time() {
     let cases = [
         (0, "1970-01-01 00:00:00Z"),
         (951_782_400, "2000-02-29 00:00:00Z"),
@@ -292,7 +292,7 @@ fn the_log_tells_the_time() {
         (1_735_689_599, "2024-12-31 23:59:59Z"),
     ];
     for (seconds, expected) in cases {
-        assert_eq!(lines::utc(seconds * 1_000_000_000), expected);
+        assert_eq!(reports::utc(seconds * 1_000_000_000), expected);
     }
     let log = LogLines {
         lines: vec![LogLine {
@@ -307,7 +307,7 @@ fn the_log_tells_the_time() {
 }
 
 #[test]
-fn top_sorts_by_rate() {
+fn the_rate_table_is_sorted_by_rate() {
     let mut slow = target("pid:1", "up 4mbit");
     slow.counters = CountersDoc::default().with_rates(Amount(1_000), Amount(0));
     let mut fast = target("pid:2", "up 9mbit down 9mbit");
@@ -319,7 +319,7 @@ fn top_sorts_by_rate() {
         direct: Vec::new(),
         ..ShowDoc::default()
     };
-    let text = top(&watched(&doc), &PLAIN);
+    let text = rate_table(&watched(&doc), &PLAIN);
     let first: Vec<&str> = text
         .lines()
         .filter_map(|line| line.split_whitespace().next())
@@ -334,7 +334,7 @@ fn top_sorts_by_rate() {
 }
 
 #[test]
-fn bold_is_only_for_headings_and_only_where_it_can_be_shown() {
+fn only_headings_are_bold_and_only_if_the_style_allows_it() {
     let doc = ShowDoc {
         targets: vec![target("pid:7", "up 4mbit")],
         direct: Vec::new(),
@@ -347,7 +347,7 @@ fn bold_is_only_for_headings_and_only_where_it_can_be_shown() {
 }
 
 #[test]
-fn what_comes_from_elsewhere_cannot_move_the_cursor() {
+fn control_characters_of_the_daemons_answers_are_not_printed() {
     let evil = "a\x1b[2Jb\r";
     let mut doc = target("pid:7", "up 4mbit");
     doc.target = evil.into();
@@ -370,7 +370,7 @@ fn what_comes_from_elsewhere_cannot_move_the_cursor() {
 }
 
 #[test]
-fn json_is_the_document_itself_and_refusals_have_a_name() {
+fn json_is_the_document_itself_and_a_refusal_is_under_its_name() {
     let doc = ShowDoc {
         version: 1,
         ..ShowDoc::default()
@@ -437,7 +437,7 @@ fn documents() -> impl Strategy<Value = ShowDoc> {
 proptest! {
     #[test]
     fn everything_fits_80_columns(doc in documents()) {
-        for text in [top(&watched(&doc), &PLAIN), shown(doc.clone())] {
+        for text in [rate_table(&watched(&doc), &PLAIN), shown(doc.clone())] {
             for line in text.lines() {
                 prop_assert!(line.chars().count() <= 80, "{} columns: {line}\n{text}", line.chars().count());
                 prop_assert_eq!(line.trim_end(), line);
@@ -455,7 +455,7 @@ fn flows_of_the_direct_path_are_a_table_of_their_own() {
         mode: "native".into(),
         pid: 1234,
         program: "blast".into(),
-        speaks: "udp 10.0.0.1:5000 > 10.0.0.2:6000".into(),
+        endpoint: "udp 10.0.0.1:5000 > 10.0.0.2:6000".into(),
         contract: ContractDoc::from(&contract),
         mtu: 1500,
         degraded: vec!["eth0 has 40 Mbit/s for direct flows now".into()],

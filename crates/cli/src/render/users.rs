@@ -1,13 +1,13 @@
-//! Formats what each user has: first the quotas, then each user's amounts.
+//! Formats quotas and usage per user: first the quotas, then each user's amounts.
 
 use netnice_api::{QuotaDoc, UsersDoc};
 use netnice_core::units::{Bytes, Nanos};
 
 use super::Style;
+use super::printable;
 use super::table::{Cell, Table};
-use crate::desk::plain;
 
-/// Formats the quotas of each user, and what is used of them.
+/// Formats the quotas, and how much of them each user uses.
 pub(super) fn users(doc: &UsersDoc, style: &Style) -> String {
     let mut table = Table::new(&["USER", "QUOTA", "USED", "OF"]);
     let mut name = "each".to_string();
@@ -24,7 +24,7 @@ pub(super) fn users(doc: &UsersDoc, style: &Style) -> String {
         }
         if user.waiting > 0 {
             table.note(&format!(
-                "{} requests of user {} wait, for they took more than service-time",
+                "{} requests of user {} wait: the user has exceeded service-time",
                 user.waiting, user.uid
             ));
         }
@@ -41,7 +41,7 @@ fn row(name: &mut String, quota: &QuotaDoc, used: Option<u64>) -> Vec<Cell> {
     };
     vec![
         Cell::new(std::mem::take(name)),
-        Cell::new(plain(&quota.quota)),
+        Cell::new(printable(&quota.quota)),
         Cell::new(used.map(amount).unwrap_or_default()),
         Cell::new(amount(quota.limit)),
     ]

@@ -5,7 +5,7 @@ __netnice=@NETNICE@
 __netnice_name=
 __netnice_body=
 
-# Before each simple command. Where nothing is to be done this is all that runs.
+# Runs before each simple command; in most cases it does nothing else.
 __netnice_trap='case $__netnice_name:$BASH_COMMAND in :*[[:space:]]@*|[!:]*) __netnice_look "$BASH_COMMAND" "$_" ;; esac'
 
 # Looks at the simple command of the text $1 before it runs. ($2 is only there to be $_ again.)
@@ -80,7 +80,7 @@ __netnice_function() {
 # For prompts:  PS1='\u@\h:\w$(netnice_limit)\$ '
 netnice_limit() { "$__netnice" shell-prompt; }
 
-# Sets the trap, behind another one if there is one; again where somebody has replaced it.
+# Sets the trap, after an existing one; again if another command has replaced it.
 __netnice_arm() {
     local old
     old=$(trap -p DEBUG)

@@ -2,7 +2,7 @@ use std::ffi::OsString;
 
 use netnice_api::ContractDoc;
 
-use super::{Asked, Shell, at, init, short};
+use super::{Shell, ShellCommand, format_limits, init, parse_at};
 
 fn words(line: &str) -> Vec<OsString> {
     line.split(' ').map(OsString::from).collect()
@@ -10,7 +10,7 @@ fn words(line: &str) -> Vec<OsString> {
 
 #[test]
 fn the_last_word_is_the_limit_and_the_others_are_the_command() {
-    let run = at(words("ftp ftp.foo.com @128Kbyte/sec")).expect("limited");
+    let run = parse_at(words("ftp ftp.foo.com @128Kbyte/sec")).expect("limited");
     assert_eq!(run.set.change.as_deref(), Some("both 1048576bit"));
     assert!(run.set.short && run.quiet);
     assert_eq!(run.command, words("ftp ftp.foo.com"));
@@ -19,17 +19,17 @@ fn the_last_word_is_the_limit_and_the_others_are_the_command() {
 #[test]
 fn without_a_rate_the_command_keeps_all_its_words() {
     for line in ["git log @~3", "curl", "@4mbit", "curl @4mbit x"] {
-        match at(words(line)) {
-            Err(Asked::Become(same)) => assert_eq!(same, words(line)),
+        match parse_at(words(line)) {
+            Err(ShellCommand::Exec(same)) => assert_eq!(same, words(line)),
             other => panic!("{line}: {other:?}"),
         }
     }
 }
 
 #[test]
-fn a_prompt_shows_limits_as_they_are_typed() {
+fn a_prompt_shows_limits_as_a_user_types_them() {
     let limits = |both, up, down| {
-        short(&ContractDoc {
+        format_limits(&ContractDoc {
             both,
             up,
             down,
@@ -46,7 +46,7 @@ fn a_prompt_shows_limits_as_they_are_typed() {
 }
 
 #[test]
-fn the_text_names_this_program() {
+fn the_initialization_text_contains_the_path_of_this_program() {
     for shell in [Shell::Bash, Shell::Zsh] {
         let text = init(shell).expect("a path");
         let here = std::env::current_exe().expect("a path");

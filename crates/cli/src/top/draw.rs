@@ -16,9 +16,9 @@
 //! width goes first to the histories, then to the names. No information is in colour alone: the
 //! selected row begins with `>`, a degraded one with `!`.
 
-mod words;
+mod format;
 
-use netnice_api::{Moving, Watched};
+use netnice_api::{Traffic, Watched};
 use netnice_core::contract::Direction;
 use netnice_core::units::{Amount, Nanos};
 use ratatui::Frame;
@@ -27,25 +27,25 @@ use ratatui::layout::{Position, Rect};
 use ratatui::style::{Color, Modifier, Style};
 
 use super::screen::{Mode, Screen, Subject};
-use super::table::{KEPT, Row};
-use crate::desk::plain;
-use crate::render::spark::{Steps, unicode_locale};
-use words::{cut, rate, wait, wrapped};
+use super::table::{HISTORY_POINTS, Row};
+use crate::render::printable;
+use crate::render::sparkline::{Sparkline, unicode_locale};
+use format::{cut, rate, wait, wrapped};
 
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Looks {
+pub(super) struct TerminalStyle {
     /// True if colours may be used.
     pub colour: bool,
     /// True if characters beyond ASCII may be used.
     pub unicode: bool,
 }
 
-impl Looks {
+impl TerminalStyle {
     /// Reads the environment: `NO_COLOR`, and the character set of the locale.
-    pub(super) fn of_environment() -> Looks {
+    pub(super) fn of_environment() -> TerminalStyle {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Looks {
+        TerminalStyle {
             colour: !unwanted,
             unicode: unicode_locale(),
         }
@@ -60,66 +60,73 @@ impl Looks {
 }
 
 /// Draws the screen, and stores the number of rows on a page in it.
-pub(super) fn draw(screen: &mut Screen, looks: Looks, frame: &mut Frame<'_>) {
-    let cursor = paint(screen, looks, frame.buffer_mut());
+pub(super) fn draw(screen: &mut Screen, terminal: TerminalStyle, frame: &mut Frame<'_>) {
+    let cursor = paint(screen, terminal, frame.buffer_mut());
     if let Some(cursor) = cursor {
         frame.set_cursor_position(cursor);
     }
 }
 
 /// Paints the whole screen. Returns the position of the input cursor, if there is one.
-pub(super) fn paint(screen: &mut Screen, looks: Looks, buffer: &mut Buffer) -> Option<Position> {
+pub(super) fn paint(
+    screen: &mut Screen,
+    terminal: TerminalStyle,
+    buffer: &mut Buffer,
+) -> Option<Position> {
     let area = buffer.area;
-    if area.width < LEAST_WIDTH || area.height < LEAST_HEIGHT {
-        let text = format!("at least {LEAST_WIDTH} x {LEAST_HEIGHT}");
+    if area.width < MIN_WIDTH || area.height < MIN_HEIGHT {
+        let text = format!("at least {MIN_WIDTH} x {MIN_HEIGHT}");
         buffer.set_stringn(0, 0, text, area.width.into(), Style::new());
         return None;
     }
     if screen.mode == Mode::Help {
-        help(looks, buffer);
+        help(terminal, buffer);
         return None;
     }
     let width = usize::from(area.width);
     let rows = screen.table.rows(&screen.view);
-    let head = head(screen, looks, width);
-    let foot = foot(screen, &rows, looks, width);
+    let header = header(screen, terminal, width);
+    let footer = footer(screen, &rows, terminal, width);
     let mut y = 0;
-    for (text, style) in &head {
+    for (text, style) in &header {
         buffer.set_stringn(0, y, text, width, *style);
         y += 1;
     }
-    let foot_from = area.height - u16::try_from(foot.len()).unwrap_or(0).min(area.height - y);
-    let room = Rect::new(0, y, area.width, foot_from - y);
-    screen.page = usize::from(room.height).saturating_sub(1);
-    table(screen, &rows, looks, room, buffer);
-    for (y, (text, style)) in (foot_from..).zip(&foot) {
+    let footer_y = area.height
+        - u16::try_from(footer.len())
+            .unwrap_or(0)
+            .min(area.height - y);
+    let body = Rect::new(0, y, area.width, footer_y - y);
+    screen.page = usize::from(body.height).saturating_sub(1);
+    table(screen, &rows, terminal, body, buffer);
+    for (y, (text, style)) in (footer_y..).zip(&footer) {
         buffer.set_stringn(0, y, text, width, *style);
     }
     cursor(screen, area)
 }
 
 /// Draws one frame with all rows as lines of text.
-pub(super) fn once(screen: &mut Screen, looks: Looks, width: u16) -> Vec<String> {
+pub(super) fn frame_lines(screen: &mut Screen, terminal: TerminalStyle, width: u16) -> Vec<String> {
     let rows = screen.table.rows(&screen.view);
-    let head = head(screen, Looks::default(), usize::from(width));
+    let header = header(screen, TerminalStyle::default(), usize::from(width));
     let lines = rows.len().max(1) + 1;
     let height = u16::try_from(lines).unwrap_or(u16::MAX);
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
     screen.selected = None;
     let area = buffer.area;
-    table(screen, &rows, looks, area, &mut buffer);
+    table(screen, &rows, terminal, area, &mut buffer);
     let line = |y: u16| -> String {
         let cells = (0..width).map(|x| buffer[(x, y)].symbol());
         cells.collect::<String>().trim_end().to_string()
     };
-    let head = head
+    let header = header
         .into_iter()
         .map(|(text, _)| text.trim_end().to_string());
-    head.chain((0..height).map(line)).collect()
+    header.chain((0..height).map(line)).collect()
 }
 
 /// The lines above the table.
-fn head(screen: &Screen, looks: Looks, width: usize) -> Vec<(String, Style)> {
+fn header(screen: &Screen, terminal: TerminalStyle, width: usize) -> Vec<(String, Style)> {
     let table = &screen.table;
     let [up, down] = Direction::ALL.map(|direction| rate(table.total(direction)));
     let mut parts = vec![
@@ -128,34 +135,34 @@ fn head(screen: &Screen, looks: Looks, width: usize) -> Vec<(String, Style)> {
             1 => "1 target".to_string(),
             targets => format!("{targets} targets"),
         },
-        format!("{} moving", table.busy()),
+        format!("{} moving", table.moving_targets()),
         format!("up {up}bit/s"),
         format!("down {down}bit/s"),
         format!("every {}", screen.interval),
     ];
     if !screen.view.filter.is_empty() {
-        parts.push(format!("/{}", plain(&screen.view.filter)));
+        parts.push(format!("/{}", printable(&screen.view.filter)));
     }
     if screen.paused {
         parts.push("PAUSED".to_string());
     }
     let title = Style::new().add_modifier(Modifier::BOLD);
     let mut lines = vec![(cut(&parts.join("  "), width), title)];
-    for link in table.doc().links.iter().take(MOST_LINKS) {
+    for link in table.doc().links.iter().take(MAX_LINKS) {
         let side = |word: &str, capacity: Option<u64>, held: u64| {
-            let capacity = words::round(capacity?);
+            let capacity = format::round(capacity?);
             Some(match held {
                 0 => format!("  {word} {capacity}bit/s"),
-                held => format!("  {word} {capacity}bit/s, {} promised", words::round(held)),
+                held => format!("  {word} {capacity}bit/s, {} promised", format::round(held)),
             })
         };
-        let mut text = plain(&link.link);
+        let mut text = printable(&link.link);
         text.extend(side("up", link.up, link.up_held));
         text.extend(side("down", link.down, link.down_held));
         let mut style = Style::new();
         if let Some(why) = link.degraded.first() {
-            text.push_str(&format!("  degraded: {}", plain(why)));
-            style = looks.coloured(Color::Red);
+            text.push_str(&format!("  degraded: {}", printable(why)));
+            style = terminal.coloured(Color::Red);
         }
         lines.push((cut(&text, width), style));
     }
@@ -163,41 +170,46 @@ fn head(screen: &Screen, looks: Looks, width: usize) -> Vec<(String, Style)> {
 }
 
 /// The lines below the table.
-fn foot(screen: &Screen, rows: &[Row], looks: Looks, width: usize) -> Vec<(String, Style)> {
+fn footer(
+    screen: &Screen,
+    rows: &[Row],
+    terminal: TerminalStyle,
+    width: usize,
+) -> Vec<(String, Style)> {
     let mut lines = Vec::new();
     let selected = screen.at(rows).map(|at| screen.table.target(&rows[at]));
     if let Some(target) = selected {
-        let text = in_full(target);
+        let text = target_details(target);
         lines.extend(
             wrapped(&text, width, 1)
                 .into_iter()
                 .map(|l| (l, Style::new())),
         );
         if let Some(why) = target.degraded.first() {
-            let why = wrapped(&format!("degraded: {}", plain(why)), width, 2);
+            let why = wrapped(&format!("degraded: {}", printable(why)), width, 2);
             lines.extend(
                 why.into_iter()
-                    .map(|line| (line, looks.coloured(Color::Red))),
+                    .map(|line| (line, terminal.coloured(Color::Red))),
             );
         }
     }
-    let news = &screen.news;
-    if !news.text.is_empty() {
-        let style = match news.bad {
-            true => looks.coloured(Color::Red).add_modifier(Modifier::BOLD),
-            false => looks.coloured(Color::Green),
+    let status = &screen.status;
+    if !status.text.is_empty() {
+        let style = match status.is_error {
+            true => terminal.coloured(Color::Red).add_modifier(Modifier::BOLD),
+            false => terminal.coloured(Color::Green),
         };
-        let text = wrapped(&plain(&news.text), width, MOST_NEWS);
+        let text = wrapped(&printable(&status.text), width, MAX_STATUS_LINES);
         lines.extend(text.into_iter().map(|line| (line, style)));
     }
     let dim = Style::new().add_modifier(Modifier::DIM);
     lines.push(match &screen.mode {
         Mode::Prompt(subject, prompt) => (
-            format!("{}{}", asks(screen, subject, width), prompt.text()),
+            format!("{}{}", prompt_label(screen, subject, width), prompt.text()),
             Style::new(),
         ),
-        Mode::Sure(target) => {
-            let text = format!("take back what you asked for {}? y or n", plain(target));
+        Mode::ConfirmClear(target) => {
+            let text = format!("remove your contract of {}? y or n", printable(target));
             (cut(&text, width), Style::new().add_modifier(Modifier::BOLD))
         }
         Mode::Table | Mode::Help => (cut(KEYS, width), dim),
@@ -206,12 +218,12 @@ fn foot(screen: &Screen, rows: &[Row], looks: Looks, width: usize) -> Vec<(Strin
 }
 
 /// The label of the input line.
-fn asks(screen: &Screen, subject: &Subject, width: usize) -> String {
+fn prompt_label(screen: &Screen, subject: &Subject, width: usize) -> String {
     let (word, target) = match subject {
         Subject::Filter => return "/".to_string(),
         Subject::Clause(word, target) => (*word, target),
     };
-    let name = cut(&plain(target), width / 3);
+    let name = cut(&printable(target), width / 3);
     let Some(word) = word else {
         return format!("change {name}: ");
     };
@@ -229,14 +241,16 @@ fn cursor(screen: &Screen, area: Rect) -> Option<Position> {
     let Mode::Prompt(subject, prompt) = &screen.mode else {
         return None;
     };
-    let asked = asks(screen, subject, area.width.into()).chars().count();
-    let x = u16::try_from(asked + prompt.cursor()).unwrap_or(u16::MAX);
+    let label = prompt_label(screen, subject, area.width.into())
+        .chars()
+        .count();
+    let x = u16::try_from(label + prompt.cursor()).unwrap_or(u16::MAX);
     Some(Position::new(x.min(area.width - 1), area.height - 1))
 }
 
 /// A target with its limits in both forms.
-fn in_full(target: &Watched) -> String {
-    let mut text = plain(&target.target);
+fn target_details(target: &Watched) -> String {
+    let mut text = printable(&target.target);
     for (word, amount) in [
         ("up", target.up),
         ("down", target.down),
@@ -254,49 +268,52 @@ fn in_full(target: &Watched) -> String {
 /// A column of the table.
 #[derive(Clone, Copy, Debug)]
 struct Column {
-    what: What,
+    kind: ColumnKind,
     width: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum ColumnKind {
     Name,
     Rate(Direction),
-    Past(Direction),
+    History(Direction),
     Limit(Direction),
     Wait,
     Drops,
     Held,
 }
 
-impl What {
+impl ColumnKind {
     fn heading(self, minimums: [bool; 2]) -> &'static str {
         match self {
-            What::Name => "TARGET",
-            What::Rate(Direction::Up) => "UP",
-            What::Rate(Direction::Down) => "DOWN",
-            What::Past(_) => "",
-            What::Limit(direction) if minimums[direction as usize] => "MIN-LIMIT",
-            What::Limit(_) => "LIMIT",
-            What::Wait => "WAIT",
-            What::Drops => "DROP/s",
-            What::Held => "HELD",
+            ColumnKind::Name => "TARGET",
+            ColumnKind::Rate(Direction::Up) => "UP",
+            ColumnKind::Rate(Direction::Down) => "DOWN",
+            ColumnKind::History(_) => "",
+            ColumnKind::Limit(direction) if minimums[direction as usize] => "MIN-LIMIT",
+            ColumnKind::Limit(_) => "LIMIT",
+            ColumnKind::Wait => "WAIT",
+            ColumnKind::Drops => "DROP/s",
+            ColumnKind::Held => "HELD",
         }
     }
 
     fn is_left(self) -> bool {
-        matches!(self, What::Name | What::Past(_) | What::Held)
+        matches!(
+            self,
+            ColumnKind::Name | ColumnKind::History(_) | ColumnKind::Held
+        )
     }
 }
 
 /// The columns for a width.
 fn columns(screen: &Screen, rows: &[Row], width: usize) -> (Vec<Column>, [bool; 2]) {
     let targets = &screen.table.doc().targets;
-    let is_there = |of: fn(&Watched) -> Option<u64>| {
+    let is_given = |of: fn(&Watched) -> Option<u64>| {
         width >= WIDTH_FOR_MINIMUMS && targets.iter().any(|target| of(target).is_some())
     };
-    let minimums = [is_there(|t| t.min), is_there(|t| t.min_down)];
-    let limits = minimums.map(|there| if there { 10 } else { 6 });
+    let minimums = [is_given(|t| t.min), is_given(|t| t.min_down)];
+    let limits = minimums.map(|given| if given { 10 } else { 6 });
     let fixed = 2 * 6 + limits[0] + limits[1] + 6 + 6 + 4;
     // Spaces between the columns.
     let gaps = 9;
@@ -304,103 +321,115 @@ fn columns(screen: &Screen, rows: &[Row], width: usize) -> (Vec<Column>, [bool; 
     let longest = rows
         .iter()
         .map(|row| indent(row) + screen.table.target(row).target.chars().count());
-    let longest = (longest.max().unwrap_or(0) + 2).clamp(LEAST_NAME, MOST_NAME);
+    let longest = (longest.max().unwrap_or(0) + 2).clamp(MIN_NAME, MAX_NAME);
     // The histories get what the longest name leaves, but at least their smallest width while the
     // names keep theirs.
-    let past = left.saturating_sub(longest) / 2;
-    let past = past
-        .max(LEAST_PAST)
-        .min(left.saturating_sub(LEAST_NAME) / 2);
-    let past = past.min(KEPT);
-    let name = left.saturating_sub(2 * past).min(longest);
+    let history = left.saturating_sub(longest) / 2;
+    let history = history
+        .max(MIN_HISTORY)
+        .min(left.saturating_sub(MIN_NAME) / 2);
+    let history = history.min(HISTORY_POINTS);
+    let name = left.saturating_sub(2 * history).min(longest);
     let mut columns = vec![Column {
-        what: What::Name,
+        kind: ColumnKind::Name,
         width: name,
     }];
     for direction in Direction::ALL {
         columns.extend([
             Column {
-                what: What::Rate(direction),
+                kind: ColumnKind::Rate(direction),
                 width: 6,
             },
             Column {
-                what: What::Past(direction),
-                width: past,
+                kind: ColumnKind::History(direction),
+                width: history,
             },
             Column {
-                what: What::Limit(direction),
+                kind: ColumnKind::Limit(direction),
                 width: limits[direction as usize],
             },
         ]);
     }
     columns.extend([
         Column {
-            what: What::Wait,
+            kind: ColumnKind::Wait,
             width: 6,
         },
         Column {
-            what: What::Drops,
+            kind: ColumnKind::Drops,
             width: 6,
         },
         Column {
-            what: What::Held,
+            kind: ColumnKind::Held,
             width: 4,
         },
     ]);
     (columns, minimums)
 }
 
-fn table(screen: &mut Screen, rows: &[Row], looks: Looks, room: Rect, buffer: &mut Buffer) {
-    if room.height == 0 {
+fn table(
+    screen: &mut Screen,
+    rows: &[Row],
+    terminal: TerminalStyle,
+    area: Rect,
+    buffer: &mut Buffer,
+) {
+    if area.height == 0 {
         return;
     }
-    let (columns, minimums) = columns(screen, rows, room.width.into());
+    let (columns, minimums) = columns(screen, rows, area.width.into());
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let heading = columns
         .iter()
-        .map(|column| (*column, column.what.heading(minimums).to_string(), bold));
-    line(heading, room.y, buffer);
+        .map(|column| (*column, column.kind.heading(minimums).to_string(), bold));
+    line(heading, area.y, buffer);
     if rows.is_empty() {
         let text = match (screen.view.filter.is_empty(), screen.table.doc().at_ns) {
-            (false, _) => "no target has this in its name",
+            (false, _) => "no target's name contains the filter",
             (true, 0) => "",
             (true, _) => "no target is limited or guaranteed",
         };
-        if room.height > 1 {
-            buffer.set_stringn(0, room.y + 1, text, room.width.into(), Style::new());
+        if area.height > 1 {
+            buffer.set_stringn(0, area.y + 1, text, area.width.into(), Style::new());
         }
         return;
     }
-    let lines = usize::from(room.height) - 1;
-    let peers = peers(screen, lines, room.width.into(), looks);
+    let lines = usize::from(area.height) - 1;
+    let connections = connections(screen, lines, area.width.into(), terminal);
     let open = rows.iter().position(|row| is_open(screen, row));
     let selected = screen.at(rows);
-    let below = |row: usize| if open == Some(row) { peers.len() } else { 0 };
-    let place = |row: usize| row + open.filter(|open| row > *open).map_or(0, below);
+    let below = |row: usize| {
+        if open == Some(row) {
+            connections.len()
+        } else {
+            0
+        }
+    };
+    let line_of = |row: usize| row + open.filter(|open| row > *open).map_or(0, below);
     if let Some(at) = selected {
         // The selected row and its connections are on the page as far as they fit.
-        let (from, to) = (place(at), place(at) + below(at) + 1);
+        let (from, to) = (line_of(at), line_of(at) + below(at) + 1);
         screen.first = screen.first.max(to.saturating_sub(lines)).min(from);
     }
-    let most = place(rows.len()).saturating_sub(lines);
-    screen.first = screen.first.min(most);
-    let mut y = room.y + 1;
+    let last_page = line_of(rows.len()).saturating_sub(lines);
+    screen.first = screen.first.min(last_page);
+    let mut y = area.y + 1;
     for (number, row) in rows.iter().enumerate() {
-        if place(number) >= screen.first && y < room.bottom() {
+        if line_of(number) >= screen.first && y < area.bottom() {
             let is_selected = selected == Some(number);
-            draw_row(screen, row, &columns, is_selected, looks, y, buffer);
+            draw_row(screen, row, &columns, is_selected, terminal, y, buffer);
             if is_selected {
                 let bold = Style::new().add_modifier(Modifier::BOLD);
-                buffer.set_style(Rect::new(0, y, room.width, 1), bold);
-                let name = u16::try_from(columns[0].width).unwrap_or(room.width);
+                buffer.set_style(Rect::new(0, y, area.width, 1), bold);
+                let name = u16::try_from(columns[0].width).unwrap_or(area.width);
                 let reversed = Style::new().add_modifier(Modifier::REVERSED);
-                buffer.set_style(Rect::new(0, y, name.min(room.width), 1), reversed);
+                buffer.set_style(Rect::new(0, y, name.min(area.width), 1), reversed);
             }
             y += 1;
         }
-        for (text, style) in peers.iter().filter(|_| open == Some(number)) {
-            if place(number) >= screen.first && y < room.bottom() {
-                buffer.set_stringn(0, y, text, room.width.into(), *style);
+        for (text, style) in connections.iter().filter(|_| open == Some(number)) {
+            if line_of(number) >= screen.first && y < area.bottom() {
+                buffer.set_stringn(0, y, text, area.width.into(), *style);
                 y += 1;
             }
         }
@@ -417,13 +446,13 @@ fn draw_row(
     row: &Row,
     columns: &[Column],
     selected: bool,
-    looks: Looks,
+    terminal: TerminalStyle,
     y: u16,
     buffer: &mut Buffer,
 ) {
     let target = screen.table.target(row);
     let cells = columns.iter().map(|column| {
-        let (text, style) = cell(screen, row, target, column, selected, looks);
+        let (text, style) = cell(screen, row, target, column, selected, terminal);
         (*column, text, style)
     });
     line(cells, y, buffer);
@@ -435,57 +464,60 @@ fn cell(
     target: &Watched,
     column: &Column,
     selected: bool,
-    looks: Looks,
+    terminal: TerminalStyle,
 ) -> (String, Style) {
     let plain_style = Style::new();
     let [up, down] = row.moving;
-    match column.what {
-        What::Name => {
+    match column.kind {
+        ColumnKind::Name => {
             let mark = match (selected, target.degraded.is_empty()) {
                 (true, true) => "> ",
                 (true, false) => ">!",
                 (false, true) => "  ",
                 (false, false) => "! ",
             };
-            let branch = match (row.depth, looks.unicode) {
+            let branch = match (row.depth, terminal.unicode) {
                 (0, _) => String::new(),
                 (depth, true) => format!("{}└ ", "  ".repeat(depth - 1)),
                 (depth, false) => format!("{}- ", "  ".repeat(depth - 1)),
             };
             let style = match target.degraded.is_empty() {
                 true => plain_style,
-                false => looks.coloured(Color::Red),
+                false => terminal.coloured(Color::Red),
             };
-            let room = column
+            let width = column
                 .width
                 .saturating_sub(mark.len() + branch.chars().count());
             (
-                format!("{mark}{branch}{}", cut(&plain(&target.target), room)),
+                format!("{mark}{branch}{}", cut(&printable(&target.target), width)),
                 style,
             )
         }
-        What::Rate(Direction::Down) if target.both.is_some() => ("both".to_string(), plain_style),
-        What::Limit(Direction::Down) if target.both.is_some() => (String::new(), plain_style),
-        What::Rate(direction) => {
+        ColumnKind::Rate(Direction::Down) if target.both.is_some() => {
+            ("both".to_string(), plain_style)
+        }
+        ColumnKind::Limit(Direction::Down) if target.both.is_some() => (String::new(), plain_style),
+        ColumnKind::Rate(direction) => {
             let moving = row.moving[direction as usize];
             let style = match is_held(&moving) {
-                true => looks.coloured(Color::Yellow),
+                true => terminal.coloured(Color::Yellow),
                 false => plain_style,
             };
             (rate(moving.rate), style)
         }
-        What::Past(direction) => {
-            let past: Vec<u64> = screen.table.past(&target.target, direction).collect();
-            let text = Steps::new(looks.unicode).row(&past, target.limit(direction), column.width);
-            (text, looks.coloured(Color::Cyan))
+        ColumnKind::History(direction) => {
+            let rates: Vec<u64> = screen.table.history(&target.target, direction).collect();
+            let sparkline = Sparkline::new(terminal.unicode);
+            let text = sparkline.row(&rates, target.limit(direction), column.width);
+            (text, terminal.coloured(Color::Cyan))
         }
-        What::Limit(direction) => (limits(target, direction), plain_style),
-        What::Wait => (wait(Nanos(up.wait_ns.max(down.wait_ns))), plain_style),
-        What::Drops => match up.drops.saturating_add(down.drops) {
+        ColumnKind::Limit(direction) => (limits(target, direction), plain_style),
+        ColumnKind::Wait => (wait(Nanos(up.wait_ns.max(down.wait_ns))), plain_style),
+        ColumnKind::Drops => match up.drops.saturating_add(down.drops) {
             0 => ("-".to_string(), plain_style),
-            drops => (words::short(drops), looks.coloured(Color::Red)),
+            drops => (format::short(drops), terminal.coloured(Color::Red)),
         },
-        What::Held => {
+        ColumnKind::Held => {
             let word = match (target.both.is_some(), is_held(&up), is_held(&down)) {
                 (true, true, _) => "both",
                 (_, true, true) => "u+d",
@@ -493,13 +525,13 @@ fn cell(
                 (_, false, true) => "down",
                 (_, false, false) => "",
             };
-            (word.to_string(), looks.coloured(Color::Yellow))
+            (word.to_string(), terminal.coloured(Color::Yellow))
         }
     }
 }
 
 /// True if packets wait for the limit now, or waited during the last interval.
-fn is_held(moving: &Moving) -> bool {
+fn is_held(moving: &Traffic) -> bool {
     moving.held > 0 || moving.wait_ns > 0
 }
 
@@ -511,27 +543,32 @@ fn limits(target: &Watched, direction: Direction) -> String {
     };
     match (minimum, target.limit(direction)) {
         (None, None) => "-".to_string(),
-        (None, Some(limit)) => words::round(limit),
-        (Some(minimum), None) => format!("{}-", words::round(minimum)),
+        (None, Some(limit)) => format::round(limit),
+        (Some(minimum), None) => format!("{}-", format::round(minimum)),
         (Some(minimum), Some(limit)) => {
-            format!("{}-{}", words::round(minimum), words::round(limit))
+            format!("{}-{}", format::round(minimum), format::round(limit))
         }
     }
 }
 
 /// The lines below an open row.
-fn peers(screen: &Screen, lines: usize, width: usize, looks: Looks) -> Vec<(String, Style)> {
-    let Some((_, peers)) = &screen.open else {
+fn connections(
+    screen: &Screen,
+    lines: usize,
+    width: usize,
+    terminal: TerminalStyle,
+) -> Vec<(String, Style)> {
+    let Some((_, connections)) = &screen.open else {
         return Vec::new();
     };
-    let dim = looks.coloured(Color::Blue);
-    let Some(peers) = peers else {
-        return vec![("      looking…".to_string(), dim)];
+    let dim = terminal.coloured(Color::Blue);
+    let Some(connections) = connections else {
+        return vec![("      loading…".to_string(), dim)];
     };
-    let most = lines.saturating_sub(3).clamp(1, MOST_PEERS);
+    let most = lines.saturating_sub(3).clamp(1, MAX_CONNECTIONS);
     let mut texts = Vec::new();
-    for line in peers.lines.iter().take(most) {
-        let of = |rate: Option<u64>| rate.map_or("-".to_string(), words::rate);
+    for line in connections.lines.iter().take(most) {
+        let of = |rate: Option<u64>| rate.map_or("-".to_string(), format::rate);
         let [up, down] = line.rates.map(of);
         let c = &line.connection;
         let peer = c.peer.as_deref().unwrap_or("-");
@@ -541,17 +578,20 @@ fn peers(screen: &Screen, lines: usize, width: usize, looks: Looks) -> Vec<(Stri
         let text = format!(
             "      {:<3}  up {up:>6}  down {down:>6}  {}  {}",
             c.protocol,
-            cut(&plain(&ends), rest),
+            cut(&printable(&ends), rest),
             state.unwrap_or_default(),
         );
         texts.push(text.trim_end().to_string());
     }
-    let hidden = peers.more + peers.lines.len().saturating_sub(most) as u64;
+    let hidden = connections.more + connections.lines.len().saturating_sub(most) as u64;
     if hidden > 0 {
         texts.push(format!("      and {hidden} more"));
     }
-    if peers.of_others > 0 {
-        texts.push(format!("      and {} of other users", peers.of_others));
+    if connections.of_others > 0 {
+        texts.push(format!(
+            "      and {} of other users",
+            connections.of_others
+        ));
     }
     if texts.is_empty() {
         texts.push("      no connection".to_string());
@@ -567,7 +607,7 @@ fn line(cells: impl Iterator<Item = (Column, String, Style)>, y: u16, buffer: &m
     let mut x = 0;
     for (column, text, style) in cells {
         let text = cut(&text, column.width);
-        let shift = match column.what.is_left() {
+        let shift = match column.kind.is_left() {
             true => 0,
             false => column.width.saturating_sub(text.chars().count()),
         };
@@ -583,14 +623,14 @@ fn indent(row: &Row) -> usize {
     2 * row.depth
 }
 
-fn help(looks: Looks, buffer: &mut Buffer) {
+fn help(terminal: TerminalStyle, buffer: &mut Buffer) {
     let width = buffer.area.width.into();
     for (y, text) in (0..buffer.area.height).zip(HELP.lines()) {
         let style = match y {
             0 => Style::new().add_modifier(Modifier::BOLD),
             _ => Style::new(),
         };
-        let text = match looks.unicode {
+        let text = match terminal.unicode {
             true => text.to_string(),
             false => text.replace("↑ ↓", "arrows").replace('…', "..."),
         };
@@ -604,35 +644,35 @@ const HELP: &str = "\
 netnice top
 
 ↑ ↓  PgUp PgDn  Home End    select a target
-Enter      the connections of the selected target, and back
-u  d  b    limit up, down, both together: 4mbit, 500kB/s, …; none lifts it
-c          change anything: up 4mbit down 8mbit min 1mbit on eth0
-x          take back what you asked for it
-s  r       sort by the next column; the other way round
+Enter      show or hide the connections of the selected target
+u  d  b    limit up, down or their sum: 4mbit, 500kB/s, …; none removes it
+c          change any clause: up 4mbit down 8mbit min 1mbit on eth0
+x          remove your contract of the target
+s  r       sort by the next column; reverse the order
 /          show only names with …; Esc shows all again
-t          targets by themselves, not below those around them
-p          pause        Ctrl-L  draw anew        Ctrl-Z  suspend        q  quit
+t          list every target by itself, not below the target that contains it
+p          pause        Ctrl-L  redraw        Ctrl-Z  suspend        q  quit
 
-UP, DOWN   bit/s now, with what is inside; behind it the history: full height is
-           the limit, without one the most there was
-LIMIT      the limit that holds; MIN-LIMIT: what is guaranteed before it.
-           both: one limit for both directions; then all of it counts under UP
-WAIT       how long a packet that comes now will wait
+UP, DOWN   bit/s now, with the targets inside; then the history: full height is
+           the limit, or without a limit the maximum
+LIMIT      the limit in force; MIN-LIMIT: the minimum before the limit.
+           both: one limit for the sum of both directions, shown under UP
+WAIT       how long a packet that arrives now waits
 DROP/s     packets dropped per second
-HELD       which direction is held back by the limit now
-! name     degraded: select it to see why
+HELD       the directions that the limit delays now
+! name     degraded: select it to see the reason
 ";
 
 /// In a smaller terminal nothing can be read.
-const LEAST_WIDTH: u16 = 60;
-const LEAST_HEIGHT: u16 = 6;
-const LEAST_NAME: usize = 9;
+const MIN_WIDTH: u16 = 60;
+const MIN_HEIGHT: u16 = 6;
+const MIN_NAME: usize = 9;
 const WIDTH_FOR_MINIMUMS: usize = 76;
-const MOST_NAME: usize = 48;
-const LEAST_PAST: usize = 4;
-const MOST_LINKS: usize = 3;
-const MOST_NEWS: usize = 4;
-const MOST_PEERS: usize = 40;
+const MAX_NAME: usize = 48;
+const MIN_HISTORY: usize = 4;
+const MAX_LINKS: usize = 3;
+const MAX_STATUS_LINES: usize = 4;
+const MAX_CONNECTIONS: usize = 40;
 
 #[cfg(test)]
 mod tests;

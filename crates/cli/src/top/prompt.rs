@@ -6,23 +6,24 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Prompt {
     text: Vec<char>,
+    /// Characters before the cursor.
     at: usize,
 }
 
 /// The effect of a key on the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Typed {
+pub(super) enum KeyEffect {
     /// The user is still typing.
-    More,
+    Editing,
     /// The line is complete.
-    Enter,
+    Submitted,
     /// The user gave up the line.
-    Escape,
+    Cancelled,
 }
 
 impl Prompt {
     /// A line that begins with this text.
-    pub(super) fn with(text: &str) -> Prompt {
+    pub(super) fn with_text(text: &str) -> Prompt {
         let text: Vec<char> = text.chars().collect();
         Prompt {
             at: text.len(),
@@ -41,12 +42,12 @@ impl Prompt {
     }
 
     /// Processes a key.
-    pub(super) fn handle_key(&mut self, key: KeyEvent) -> Typed {
+    pub(super) fn handle_key(&mut self, key: KeyEvent) -> KeyEffect {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
-            KeyCode::Enter => return Typed::Enter,
-            KeyCode::Esc => return Typed::Escape,
-            KeyCode::Char('c' | 'g') if control => return Typed::Escape,
+            KeyCode::Enter => return KeyEffect::Submitted,
+            KeyCode::Esc => return KeyEffect::Cancelled,
+            KeyCode::Char('c' | 'g') if control => return KeyEffect::Cancelled,
             KeyCode::Char('u') if control => {
                 self.text.drain(..self.at);
                 self.at = 0;
@@ -54,21 +55,21 @@ impl Prompt {
             KeyCode::Char('w') if control => {
                 let blank = |c: &char| c.is_whitespace();
                 while self.at > 0 && blank(&self.text[self.at - 1]) {
-                    self.rub_out();
+                    self.delete_before();
                 }
                 while self.at > 0 && !blank(&self.text[self.at - 1]) {
-                    self.rub_out();
+                    self.delete_before();
                 }
             }
             KeyCode::Char('a') if control => self.at = 0,
             KeyCode::Char('e') if control => self.at = self.text.len(),
-            KeyCode::Char('h') if control => self.rub_out(),
+            KeyCode::Char('h') if control => self.delete_before(),
             KeyCode::Char(_) if control => {}
-            KeyCode::Char(letter) if self.text.len() < LONGEST => {
-                self.text.insert(self.at, letter);
+            KeyCode::Char(c) if self.text.len() < MAX_LENGTH => {
+                self.text.insert(self.at, c);
                 self.at += 1;
             }
-            KeyCode::Backspace => self.rub_out(),
+            KeyCode::Backspace => self.delete_before(),
             KeyCode::Delete if self.at < self.text.len() => {
                 self.text.remove(self.at);
             }
@@ -78,10 +79,10 @@ impl Prompt {
             KeyCode::End => self.at = self.text.len(),
             _ => {}
         }
-        Typed::More
+        KeyEffect::Editing
     }
 
-    fn rub_out(&mut self) {
+    fn delete_before(&mut self) {
         if self.at > 0 {
             self.at -= 1;
             self.text.remove(self.at);
@@ -90,4 +91,4 @@ impl Prompt {
 }
 
 /// Longest line in characters; no contract is longer.
-const LONGEST: usize = 500;
+const MAX_LENGTH: usize = 500;

@@ -1,16 +1,16 @@
-//! The state of the full screen: takes keys and answers, and returns requests and other commands.
+//! The state of the full screen: takes keys and answers, and returns requests and other actions.
 //!
 //! ```text
 //!              u d b c /                        Enter: sent; if invalid, the prompt stays
 //!   table ───────────────> prompt ───────────────────────────────────────────────┐
 //!     │  ^                    │ Esc                                              │
 //!     │  └────────────────────┴──────────────────────────────────────────────────┘
-//!     ├── x ──> sure? ── y: sent; any other key: not sent ──> table
+//!     ├── x ──> confirm ─ y: sent; any other key: not sent ──> table
 //!     └── ? ──> help ─── any key ──> table
 //! ```
 //!
 //! The state machine does not wait, read a clock or use a terminal. `handle_*` methods take input,
-//! [`Screen::poll_order`] returns what to do, and the module `draw` only reads. A change is the
+//! [`Screen::poll_action`] returns what to do, and the module `draw` only reads. A change is the
 //! same request as that of `netnice set` or `netnice clear`, and the daemon admits or refuses it in
 //! the same way. A failure becomes a message on the screen.
 
@@ -25,11 +25,10 @@ use netnice_core::target::Target;
 use netnice_core::units::{Instant, Nanos};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::peers::Peers;
-use super::prompt::{Prompt, Typed};
-use super::table::{KEPT, Row, Table, View};
-use crate::desk::plain;
-use crate::render;
+use super::connections::ConnectionList;
+use super::prompt::{KeyEffect, Prompt};
+use super::table::{HISTORY_POINTS, Row, Table, View};
+use crate::render::{self, printable};
 
 /// The state of the whole screen.
 #[derive(Debug)]
@@ -43,9 +42,9 @@ pub(super) struct Screen {
     /// The target that keys act on.
     pub selected: Option<String>,
     /// The target whose connections are shown, with its connections after the first answer.
-    pub open: Option<(String, Option<Peers>)>,
+    pub open: Option<(String, Option<ConnectionList>)>,
     /// The latest event.
-    pub news: News,
+    pub status: StatusLine,
     /// True if the table is not updated.
     pub paused: bool,
     /// Time between two requests for the table.
@@ -55,9 +54,9 @@ pub(super) struct Screen {
     /// Index of the first line on the page.
     pub first: usize,
     /// True while a request for the table has no answer.
-    looking: bool,
-    next_look: Instant,
-    orders: VecDeque<Order>,
+    awaits_table: bool,
+    next_request: Instant,
+    actions: VecDeque<Action>,
 }
 
 /// What keys do.
@@ -69,7 +68,7 @@ pub(super) enum Mode {
     /// Keys edit the input line.
     Prompt(Subject, Prompt),
     /// A key confirms or cancels the removal of this target's contract.
-    Sure(String),
+    ConfirmClear(String),
     /// Any key closes the help.
     Help,
 }
@@ -85,17 +84,17 @@ pub(super) enum Subject {
 
 /// The latest event, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct News {
+pub(super) struct StatusLine {
     pub text: String,
     /// True for an error.
-    pub bad: bool,
+    pub is_error: bool,
 }
 
-/// What the caller of [`Screen::poll_order`] is to do.
+/// What the caller of [`Screen::poll_action`] is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum Action {
     /// Send a request to the daemon; with the pidfd of this pid if it is about a process.
-    Ask(Request, Option<u32>),
+    Send(Request, Option<u32>),
     /// Restore the terminal and stop the process until SIGCONT.
     Suspend,
     /// Draw everything again.
@@ -116,25 +115,25 @@ impl Screen {
             mode: Mode::default(),
             selected: None,
             open: None,
-            news: News::default(),
+            status: StatusLine::default(),
             paused: false,
             interval,
             page: 1,
             first: 0,
-            looking: false,
-            next_look: Instant(0),
-            orders: VecDeque::new(),
+            awaits_table: false,
+            next_request: Instant(0),
+            actions: VecDeque::new(),
         }
     }
 
     /// Returns the next thing to do.
-    pub(super) fn poll_order(&mut self) -> Option<Order> {
-        self.orders.pop_front()
+    pub(super) fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
     }
 
     /// The time at which to call [`Screen::handle_time`].
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        (!self.looking && !self.paused).then_some(self.next_look)
+        (!self.awaits_table && !self.paused).then_some(self.next_request)
     }
 
     /// Requests the table if it is time.
@@ -143,72 +142,75 @@ impl Screen {
             return;
         }
         // A late request does not delay all later ones.
-        let due = self.next_look.after(self.interval);
-        self.next_look = if due > now {
+        let due = self.next_request.after(self.interval);
+        self.next_request = if due > now {
             due
         } else {
             now.after(self.interval)
         };
-        self.look();
+        self.request_table();
     }
 
-    fn look(&mut self) {
-        self.looking = true;
-        self.orders.push_back(Order::Ask(look(self.interval), None));
-        if self.table.doc().at_ns == 0 && SEEDED.contains(&self.interval) {
-            self.orders.push_back(Order::Ask(past(), None));
+    fn request_table(&mut self) {
+        self.awaits_table = true;
+        self.actions
+            .push_back(Action::Send(table_request(self.interval), None));
+        if self.table.doc().at_ns == 0 && HISTORY_INTERVALS.contains(&self.interval) {
+            self.actions
+                .push_back(Action::Send(history_request(), None));
         }
         if let Some((target, _)) = &self.open {
             let target = target.clone();
             let request = Request::Connections(Connections { target });
-            self.orders.push_back(Order::Ask(request, None));
+            self.actions.push_back(Action::Send(request, None));
         }
     }
 
     /// Processes the answer to a request.
     pub(super) fn handle_answer(&mut self, request: &Request, answer: Answer) {
-        let is_look = matches!(request, Request::Watch(_));
-        self.looking &= !is_look;
+        if matches!(request, Request::Watch(_)) {
+            self.awaits_table = false;
+        }
         match answer {
-            Ok(Response::Watched(doc)) => self.seen(doc),
-            Ok(Response::Connections(doc)) => self.connected(doc),
-            Ok(Response::History(doc)) => self.table.remember(&doc),
-            Ok(Response::Refused(refused)) => self.say(true, &refused.text),
+            Ok(Response::Watched(doc)) => self.update_table(doc),
+            Ok(Response::Connections(doc)) => self.update_connections(doc),
+            Ok(Response::History(doc)) => self.table.prepend_history(&doc),
+            Ok(Response::Refused(refused)) => self.show_error(&refused.text),
             // A target that has just ended is also missing in the table, so no message is
             // necessary.
             Ok(Response::Failed(_)) if matches!(request, Request::Connections(_)) => {
                 self.open = None
             }
-            Ok(Response::Failed(failed)) => self.say(true, &failed.text),
+            Ok(Response::Failed(failed)) => self.show_error(&failed.text),
             Ok(other) => {
-                self.say(false, &render::text(&other, &render::Style::default()));
-                self.next_look = Instant(0);
+                self.show_status(&render::text(&other, &render::Style::default()));
+                self.next_request = Instant(0);
             }
             Err(why) => {
-                self.say(true, &why);
-                self.looking = false;
+                self.show_error(&why);
+                self.awaits_table = false;
             }
         }
     }
 
-    fn seen(&mut self, doc: WatchDoc) {
-        if self.news.bad && self.news.text.starts_with(LOST) {
-            self.news = News::default();
+    fn update_table(&mut self, doc: WatchDoc) {
+        if self.status.is_error && self.status.text.starts_with(NO_ANSWER) {
+            self.status = StatusLine::default();
         }
-        self.table.take(doc);
-        self.settle();
-        let gone = |(name, _): &(String, Option<Peers>)| self.table.find(name).is_none();
+        self.table.update(doc);
+        self.select_visible();
+        let gone = |(name, _): &(String, Option<ConnectionList>)| self.table.find(name).is_none();
         if self.open.as_ref().is_some_and(gone) {
             self.open = None;
         }
     }
 
-    fn connected(&mut self, doc: ConnectionsDoc) {
-        if let Some((name, peers)) = &mut self.open
+    fn update_connections(&mut self, doc: ConnectionsDoc) {
+        if let Some((name, connections)) = &mut self.open
             && *name == doc.target
         {
-            let before = peers.take();
-            *peers = Some(Peers::new(doc, before.as_ref()));
+            let before = connections.take();
+            *connections = Some(ConnectionList::new(doc, before.as_ref()));
         }
     }
 
@@ -220,17 +222,17 @@ impl Screen {
         match std::mem::take(&mut self.mode) {
             Mode::Table => self.table_key(key),
             Mode::Help => {}
-            Mode::Sure(target) => match key.code {
+            Mode::ConfirmClear(target) => match key.code {
                 KeyCode::Char('y' | 'Y') => self.clear(target),
-                _ => self.say(false, "nothing was changed"),
+                _ => self.show_status("nothing was changed"),
             },
             Mode::Prompt(subject, prompt) => self.prompt_key(subject, prompt, key),
         }
-        self.settle();
+        self.select_visible();
     }
 
     /// Selects the first row if the selected target is not shown, because keys act on visible rows.
-    fn settle(&mut self) {
+    fn select_visible(&mut self) {
         let rows = self.table.rows(&self.view);
         if self.at(&rows).is_none() {
             self.selected = rows.first().map(|row| self.name(row));
@@ -240,16 +242,16 @@ impl Screen {
     fn table_key(&mut self, key: KeyEvent) {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             match key.code {
-                KeyCode::Char('c') => self.orders.push_back(Order::Quit),
-                KeyCode::Char('z') => self.orders.push_back(Order::Suspend),
-                KeyCode::Char('l') => self.orders.push_back(Order::Redraw),
+                KeyCode::Char('c') => self.actions.push_back(Action::Quit),
+                KeyCode::Char('z') => self.actions.push_back(Action::Suspend),
+                KeyCode::Char('l') => self.actions.push_back(Action::Redraw),
                 _ => {}
             }
             return;
         }
-        self.news = News::default();
+        self.status = StatusLine::default();
         match key.code {
-            KeyCode::Char('q') => self.orders.push_back(Order::Quit),
+            KeyCode::Char('q') => self.actions.push_back(Action::Quit),
             KeyCode::Esc if !self.view.filter.is_empty() => self.view.filter.clear(),
             KeyCode::Esc => self.open = None,
             KeyCode::Char('?' | 'h') => self.mode = Mode::Help,
@@ -258,14 +260,18 @@ impl Screen {
             KeyCode::Char('r') => self.view.reversed = !self.view.reversed,
             KeyCode::Char('t') => self.view.flat = !self.view.flat,
             KeyCode::Char('/') => {
-                self.mode = Mode::Prompt(Subject::Filter, Prompt::with(&self.view.filter));
+                self.mode = Mode::Prompt(Subject::Filter, Prompt::with_text(&self.view.filter));
             }
-            KeyCode::Char('u') => self.begin(Some("up")),
-            KeyCode::Char('d') => self.begin(Some("down")),
-            KeyCode::Char('b') => self.begin(Some("both")),
-            KeyCode::Char('c') => self.begin(None),
+            KeyCode::Char('u') => self.open_prompt(Some("up")),
+            KeyCode::Char('d') => self.open_prompt(Some("down")),
+            KeyCode::Char('b') => self.open_prompt(Some("both")),
+            KeyCode::Char('c') => self.open_prompt(None),
             KeyCode::Char('x') | KeyCode::Delete => {
-                self.mode = self.selected.clone().map(Mode::Sure).unwrap_or_default();
+                self.mode = self
+                    .selected
+                    .clone()
+                    .map(Mode::ConfirmClear)
+                    .unwrap_or_default();
             }
             KeyCode::Enter => self.open_or_close(),
             KeyCode::Right if !self.is_open() => self.open_or_close(),
@@ -281,24 +287,24 @@ impl Screen {
     }
 
     fn prompt_key(&mut self, subject: Subject, mut prompt: Prompt, key: KeyEvent) {
-        let typed = prompt.handle_key(key);
-        match (&subject, typed) {
-            (Subject::Filter, Typed::Escape) => self.view.filter.clear(),
-            (Subject::Filter, Typed::Enter) => self.view.filter = prompt.text(),
-            (Subject::Filter, Typed::More) => {
+        let effect = prompt.handle_key(key);
+        match (&subject, effect) {
+            (Subject::Filter, KeyEffect::Cancelled) => self.view.filter.clear(),
+            (Subject::Filter, KeyEffect::Submitted) => self.view.filter = prompt.text(),
+            (Subject::Filter, KeyEffect::Editing) => {
                 self.view.filter = prompt.text();
                 self.mode = Mode::Prompt(subject, prompt);
             }
-            (Subject::Clause(..), Typed::Escape) => self.say(false, "nothing was changed"),
-            (Subject::Clause(..), Typed::More) => self.mode = Mode::Prompt(subject, prompt),
-            (Subject::Clause(word, target), Typed::Enter) => {
-                match change(*word, &prompt.text(), target) {
-                    Ok(order) => {
-                        self.news = News::default();
-                        self.orders.push_back(order);
+            (Subject::Clause(..), KeyEffect::Cancelled) => self.show_status("nothing was changed"),
+            (Subject::Clause(..), KeyEffect::Editing) => self.mode = Mode::Prompt(subject, prompt),
+            (Subject::Clause(word, target), KeyEffect::Submitted) => {
+                match change_action(*word, &prompt.text(), target) {
+                    Ok(action) => {
+                        self.status = StatusLine::default();
+                        self.actions.push_back(action);
                     }
                     Err(why) => {
-                        self.say(true, &why);
+                        self.show_error(&why);
                         self.mode = Mode::Prompt(subject, prompt);
                     }
                 }
@@ -308,10 +314,10 @@ impl Screen {
 
     fn sort_by_next(&mut self) {
         self.view.sort = self.view.sort.next();
-        self.say(false, &format!("sorted by {}", self.view.sort.word()));
+        self.show_status(&format!("sorted by {}", self.view.sort.word()));
     }
 
-    fn begin(&mut self, word: Option<&'static str>) {
+    fn open_prompt(&mut self, word: Option<&'static str>) {
         if let Some(target) = self.selected.clone() {
             self.mode = Mode::Prompt(Subject::Clause(word, target), Prompt::default());
         }
@@ -325,8 +331,8 @@ impl Screen {
             for_ns: None,
             until: None,
         };
-        let order = Order::Ask(Request::Clear(clear), None);
-        self.orders.push_back(order);
+        self.actions
+            .push_back(Action::Send(Request::Clear(clear), None));
     }
 
     fn is_open(&self) -> bool {
@@ -340,7 +346,7 @@ impl Screen {
                 let request = Request::Connections(Connections {
                     target: target.clone(),
                 });
-                self.orders.push_back(Order::Ask(request, None));
+                self.actions.push_back(Action::Send(request, None));
                 Some((target, None))
             }
             _ => None,
@@ -370,36 +376,41 @@ impl Screen {
         self.table.target(row).target.clone()
     }
 
-    fn say(&mut self, bad: bool, text: &str) {
-        let lines: Vec<String> = text.lines().map(|line| plain(line.trim())).collect();
-        self.news = News {
+    fn show_status(&mut self, text: &str) {
+        let lines: Vec<String> = text.lines().map(|line| printable(line.trim())).collect();
+        self.status = StatusLine {
             text: lines.join("; "),
-            bad,
+            is_error: false,
         };
+    }
+
+    fn show_error(&mut self, text: &str) {
+        self.show_status(text);
+        self.status.is_error = true;
     }
 }
 
 /// The request for the table.
-pub(super) fn look(interval: Nanos) -> Request {
+pub(super) fn table_request(interval: Nanos) -> Request {
     // The allowed age is one and a half intervals. So clients with an interval of one second share
     // one reading of the daemon per second.
-    let within_ns = interval.0.saturating_add(interval.0 / 2).min(OLDEST.0);
+    let within_ns = interval.0.saturating_add(interval.0 / 2).min(MAX_AGE.0);
     Request::Watch(Watch { within_ns })
 }
 
 /// The request for the rates before the first table.
-pub(super) fn past() -> Request {
+pub(super) fn history_request() -> Request {
     Request::History(History {
         target: None,
-        last_ns: KEPT as u64 * 1_000_000_000,
+        last_ns: HISTORY_POINTS as u64 * 1_000_000_000,
     })
 }
 
 /// The request that an input line means; fails with a message for the user.
-fn change(word: Option<&str>, typed: &str, target: &str) -> Result<Order, String> {
+fn change_action(word: Option<&str>, typed: &str, target: &str) -> Result<Action, String> {
     let typed = typed.trim();
     if typed.is_empty() {
-        return Err("write a rate such as 4mbit or 500kB/s, or none; Esc leaves it".to_string());
+        return Err("write a rate such as 4mbit or 500kB/s, or none; Esc cancels".to_string());
     }
     let text = match word {
         Some(word) => format!("{word} {typed}"),
@@ -416,18 +427,19 @@ fn change(word: Option<&str>, typed: &str, target: &str) -> Result<Order, String
         change: Some(change.to_string()),
         ..Set::default()
     };
-    Ok(Order::Ask(Request::Set(set), pid))
+    Ok(Action::Send(Request::Set(set), pid))
 }
 
-/// First words of the message that no daemon answers.
-pub(super) const LOST: &str = "no answer: ";
+/// The beginning of the error text if no daemon answers.
+pub(super) const NO_ANSWER: &str = "no answer: ";
 
 /// Intervals close to one point of the daemon's history. Only for these the daemon's history fills
 /// the time before the first table.
-pub(super) const SEEDED: RangeInclusive<Nanos> = Nanos::from_millis(500)..=Nanos::from_secs(2);
+pub(super) const HISTORY_INTERVALS: RangeInclusive<Nanos> =
+    Nanos::from_millis(500)..=Nanos::from_secs(2);
 
 /// Largest age of a table: two of the daemon's readings.
-const OLDEST: Nanos = Nanos::from_millis(2_000);
+const MAX_AGE: Nanos = Nanos::from_millis(2_000);
 
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use netnice_api::{HistoryDoc, Moving, TargetHistory, WatchDoc, Watched};
+use netnice_api::{HistoryDoc, TargetHistory, Traffic, WatchDoc, Watched};
 use netnice_core::contract::Direction;
 
 /// The latest answer, and the rates before it.
@@ -17,8 +17,9 @@ use netnice_core::contract::Direction;
 pub(super) struct Table {
     doc: WatchDoc,
     /// For each index in the document: the target's traffic with that of all targets inside it.
-    sums: Vec<[Moving; 2]>,
-    past: BTreeMap<String, [VecDeque<u64>; 2]>,
+    sums: Vec<[Traffic; 2]>,
+    /// For each target the rates of both directions, oldest first.
+    history: BTreeMap<String, [VecDeque<u64>; 2]>,
 }
 
 /// How the user wants to see the table.
@@ -56,68 +57,69 @@ pub(super) enum Sort {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     /// The target's index in the document.
-    pub place: usize,
+    pub index: usize,
     /// Number of shown targets that contain it.
     pub depth: usize,
     /// Its traffic in each direction; unless the view is flat, with that of the targets inside.
-    pub moving: [Moving; 2],
+    pub moving: [Traffic; 2],
 }
 
 impl Table {
     /// Takes a new answer.
-    pub(super) fn take(&mut self, doc: WatchDoc) {
+    pub(super) fn update(&mut self, doc: WatchDoc) {
         self.sums = sums(&doc.targets);
-        let news = doc.at_ns != self.doc.at_ns || self.doc.targets.is_empty();
-        let there: BTreeSet<&str> = doc.targets.iter().map(|t| t.target.as_str()).collect();
-        self.past.retain(|name, _| there.contains(name.as_str()));
+        let is_new = doc.at_ns != self.doc.at_ns || self.doc.targets.is_empty();
+        let present: BTreeSet<&str> = doc.targets.iter().map(|t| t.target.as_str()).collect();
+        self.history
+            .retain(|name, _| present.contains(name.as_str()));
         for (target, sum) in doc.targets.iter().zip(&self.sums) {
-            if !news && self.past.contains_key(&target.target) {
+            if !is_new && self.history.contains_key(&target.target) {
                 continue;
             }
-            let past = self.past.entry(target.target.clone()).or_default();
-            for (past, moving) in past.iter_mut().zip(sum) {
-                if past.len() == KEPT {
-                    past.pop_front();
+            let history = self.history.entry(target.target.clone()).or_default();
+            for (rates, moving) in history.iter_mut().zip(sum) {
+                if rates.len() == HISTORY_POINTS {
+                    rates.pop_front();
                 }
-                past.push_back(moving.rate);
+                rates.push_back(moving.rate);
             }
         }
         self.doc = doc;
     }
 
-    /// Takes the rates before the first answer, once.
-    pub(super) fn remember(&mut self, past: &HistoryDoc) {
+    /// Adds the rates before the first answer; called once.
+    pub(super) fn prepend_history(&mut self, doc: &HistoryDoc) {
         let targets = &self.doc.targets;
-        let told: BTreeMap<&str, &TargetHistory> = past
+        let histories: BTreeMap<&str, &TargetHistory> = doc
             .targets
             .iter()
-            .map(|told| (told.target.as_str(), told))
+            .map(|history| (history.target.as_str(), history))
             .collect();
         let mut rows: Vec<[Vec<u64>; 2]> = vec![<[Vec<u64>; 2]>::default(); targets.len()];
         for target in targets {
-            let Some(told) = told.get(target.target.as_str()) else {
+            let Some(history) = histories.get(target.target.as_str()) else {
                 continue;
             };
-            let mut place = targets.iter().position(|t| t.target == target.target);
-            for _ in 0..DEEPEST {
-                let Some(at) = place.filter(|place| *place < targets.len()) else {
+            let mut index = targets.iter().position(|t| t.target == target.target);
+            for _ in 0..MAX_DEPTH {
+                let Some(at) = index.filter(|index| *index < targets.len()) else {
                     break;
                 };
                 let down = usize::from(targets[at].both.is_none());
-                add_row(&mut rows[at][0], &told.up_rate);
-                add_row(&mut rows[at][down], &told.down_rate);
-                place = targets[at].inside;
+                add_row(&mut rows[at][0], &history.up_rate);
+                add_row(&mut rows[at][down], &history.down_rate);
+                index = targets[at].inside;
             }
         }
         for (target, row) in targets.iter().zip(rows) {
-            let Some(known) = self.past.get_mut(&target.target) else {
+            let Some(known) = self.history.get_mut(&target.target) else {
                 continue;
             };
             for (known, mut row) in known.iter_mut().zip(row) {
                 // The newest points are known from the answers too.
                 row.truncate(row.len().saturating_sub(known.len()));
                 let from = (row.len() + known.len())
-                    .saturating_sub(KEPT)
+                    .saturating_sub(HISTORY_POINTS)
                     .min(row.len());
                 row.drain(..from);
                 row.extend(known.iter());
@@ -133,7 +135,7 @@ impl Table {
 
     /// The target of a row.
     pub(super) fn target(&self, row: &Row) -> &Watched {
-        &self.doc.targets[row.place]
+        &self.doc.targets[row.index]
     }
 
     /// A target by name.
@@ -142,20 +144,21 @@ impl Table {
     }
 
     /// The past rates of a target, oldest first.
-    pub(super) fn past(&self, name: &str, direction: Direction) -> impl Iterator<Item = u64> {
-        let past = self.past.get(name).map(|past| &past[direction as usize]);
-        past.into_iter().flatten().copied()
+    pub(super) fn history(&self, name: &str, direction: Direction) -> impl Iterator<Item = u64> {
+        let history = self.history.get(name);
+        let rates = history.map(|history| &history[direction as usize]);
+        rates.into_iter().flatten().copied()
     }
 
     /// The rate of all targets together; each packet counts once.
     pub(super) fn total(&self, direction: Direction) -> u64 {
-        let rates = self.doc.targets.iter().map(|t| t.moving(direction).rate);
+        let rates = self.doc.targets.iter().map(|t| t.traffic(direction).rate);
         rates.fold(0, u64::saturating_add)
     }
 
     /// Number of targets with traffic.
-    pub(super) fn busy(&self) -> usize {
-        let moves = |sum: &&[Moving; 2]| sum.iter().any(|moving| moving.rate > 0);
+    pub(super) fn moving_targets(&self) -> usize {
+        let moves = |sum: &&[Traffic; 2]| sum.iter().any(|moving| moving.rate > 0);
         self.sums.iter().filter(moves).count()
     }
 
@@ -165,26 +168,26 @@ impl Table {
         let shown = self.shown(view);
         let mut below: Vec<Vec<usize>> = vec![Vec::new(); targets.len()];
         let mut roots = Vec::new();
-        for (place, target) in targets.iter().enumerate().filter(|(p, _)| shown[*p]) {
+        for (index, target) in targets.iter().enumerate().filter(|(i, _)| shown[*i]) {
             match target
                 .inside
-                .filter(|around| *around < targets.len() && !view.flat)
+                .filter(|outer| *outer < targets.len() && !view.flat)
             {
-                Some(around) => below[around].push(place),
-                None => roots.push(place),
+                Some(outer) => below[outer].push(index),
+                None => roots.push(index),
             }
         }
         let mut rows = Vec::new();
         // The last element is the next row.
         let mut open: Vec<(usize, usize)> = self.ordered(roots, view, 0);
-        while let Some((place, depth)) = open.pop() {
+        while let Some((index, depth)) = open.pop() {
             rows.push(Row {
-                place,
+                index,
                 depth,
-                moving: self.moving(place, view),
+                moving: self.moving(index, view),
             });
             // Takes the list, so a circle in an answer is followed only once.
-            let inside = std::mem::take(&mut below[place]);
+            let inside = std::mem::take(&mut below[index]);
             open.extend(self.ordered(inside, view, depth + 1));
         }
         rows
@@ -199,37 +202,37 @@ impl Table {
         if view.flat {
             return shown;
         }
-        for place in 0..targets.len() {
-            let mut at = place;
-            while shown[place]
-                && let Some(around) = targets[at].inside.filter(|around| *around < shown.len())
-                && !shown[around]
+        for index in 0..targets.len() {
+            let mut at = index;
+            while shown[index]
+                && let Some(outer) = targets[at].inside.filter(|outer| *outer < shown.len())
+                && !shown[outer]
             {
-                shown[around] = true;
-                at = around;
+                shown[outer] = true;
+                at = outer;
             }
         }
         shown
     }
 
     /// Sorts indices for a stack: the first row comes last.
-    fn ordered(&self, mut places: Vec<usize>, view: &View, depth: usize) -> Vec<(usize, usize)> {
-        let name = |place: usize| &self.doc.targets[place].target;
+    fn ordered(&self, mut indices: Vec<usize>, view: &View, depth: usize) -> Vec<(usize, usize)> {
+        let name = |index: usize| &self.doc.targets[index].target;
         match view.sort {
-            Sort::Name => places.sort_by_key(|place| name(*place)),
-            by => places.sort_by_key(|p| (Reverse(by.measure(&self.moving(*p, view))), name(*p))),
+            Sort::Name => indices.sort_by_key(|index| name(*index)),
+            by => indices.sort_by_key(|i| (Reverse(by.sort_key(&self.moving(*i, view))), name(*i))),
         }
         if !view.reversed {
-            places.reverse();
+            indices.reverse();
         }
-        places.into_iter().map(|place| (place, depth)).collect()
+        indices.into_iter().map(|index| (index, depth)).collect()
     }
 
-    fn moving(&self, place: usize, view: &View) -> [Moving; 2] {
-        let target = &self.doc.targets[place];
+    fn moving(&self, index: usize, view: &View) -> [Traffic; 2] {
+        let target = &self.doc.targets[index];
         match view.flat {
             true => [target.sends, target.receives],
-            false => self.sums[place],
+            false => self.sums[index],
         }
     }
 }
@@ -263,7 +266,7 @@ impl Sort {
         }
     }
 
-    fn measure(self, [up, down]: &[Moving; 2]) -> u64 {
+    fn sort_key(self, [up, down]: &[Traffic; 2]) -> u64 {
         match self {
             Sort::Rate => up.rate.saturating_add(down.rate),
             Sort::Up => up.rate,
@@ -276,18 +279,18 @@ impl Sort {
 }
 
 /// The traffic of each target with that of the targets inside it.
-fn sums(targets: &[Watched]) -> Vec<[Moving; 2]> {
-    let mut sums: Vec<[Moving; 2]> = targets.iter().map(|t| [t.sends, t.receives]).collect();
+fn sums(targets: &[Watched]) -> Vec<[Traffic; 2]> {
+    let mut sums: Vec<[Traffic; 2]> = targets.iter().map(|t| [t.sends, t.receives]).collect();
     for target in targets {
-        let mut around = target.inside;
+        let mut outer = target.inside;
         // The daemon nests five deep; a longer chain can only be a circle.
-        for _ in 0..DEEPEST {
-            let Some(place) = around.filter(|place| *place < targets.len()) else {
+        for _ in 0..MAX_DEPTH {
+            let Some(index) = outer.filter(|index| *index < targets.len()) else {
                 break;
             };
-            let [sends, receives] = &mut sums[place];
+            let [sends, receives] = &mut sums[index];
             // A single limit for both directions counts all traffic inside it in one sum.
-            match targets[place].both.is_some() {
+            match targets[index].both.is_some() {
                 true => {
                     add(sends, target.sends);
                     add(sends, target.receives);
@@ -297,7 +300,7 @@ fn sums(targets: &[Watched]) -> Vec<[Moving; 2]> {
                     add(receives, target.receives);
                 }
             }
-            around = targets[place].inside;
+            outer = targets[index].inside;
         }
     }
     sums
@@ -314,7 +317,7 @@ fn add_row(sum: &mut Vec<u64>, one: &[u64]) {
     }
 }
 
-fn add(sum: &mut Moving, one: Moving) {
+fn add(sum: &mut Traffic, one: Traffic) {
     sum.rate = sum.rate.saturating_add(one.rate);
     sum.wait_ns = sum.wait_ns.max(one.wait_ns);
     sum.drops = sum.drops.saturating_add(one.drops);
@@ -322,9 +325,9 @@ fn add(sum: &mut Moving, one: Moving) {
 }
 
 /// Number of points kept: the width of the widest history.
-pub(super) const KEPT: usize = 60;
+pub(super) const HISTORY_POINTS: usize = 60;
 /// Longest chain that is followed; the daemon nests less.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 #[cfg(test)]
 mod tests;

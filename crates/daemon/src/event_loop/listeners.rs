@@ -73,12 +73,12 @@ fn log_read_error(what: &str, error: &io::Error) -> io::Result<()> {
 }
 
 /// Waits for changes of routes and next hops.
-pub(super) struct RouteEvents(AsyncFd<routes::Heard>);
+pub(super) struct RouteEvents(AsyncFd<routes::RouteListener>);
 
 impl RouteEvents {
     /// Subscribes.
     pub(super) fn open() -> io::Result<RouteEvents> {
-        async_fd(routes::Heard::open()?).map(RouteEvents)
+        async_fd(routes::RouteListener::open()?).map(RouteEvents)
     }
 
     /// Waits for changes and returns them.
@@ -89,7 +89,7 @@ impl RouteEvents {
                 Ok(Ok(changes)) => return Ok(changes),
                 Ok(Err(error)) => {
                     ready.clear_ready();
-                    return log_read_error("routes", &error).map(|()| vec![routes::Change::Ways]);
+                    return log_read_error("routes", &error).map(|()| vec![routes::Change::Routes]);
                 }
                 Err(_would_block) => {}
             }
@@ -112,7 +112,7 @@ impl ExitEvents {
             let mut ready = self.0.readable_mut().await?;
             let exits = ready.get_inner_mut().read();
             ready.clear_ready();
-            if exits.iter().any(|exit| exit.own != 0) {
+            if exits.iter().any(|exit| exit.process != 0) {
                 return Ok(());
             }
         }

@@ -3,7 +3,7 @@
 //! The daemon itself may read every path, and a file system may block for long. So a thread with
 //! the user's rights alone looks up the path, and the request waits outside the event loop. A
 //! thread that waits for a file system cannot be ended: a user has at most [`MAX_OF_USER`]
-//! threads, and the request fails after [`PATIENCE`].
+//! threads, and the request fails after [`LOOKUP_TIMEOUT`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::thread;
 
 use netnice_api::{ClearWhat, Request, Response};
 use netnice_core::target::Target;
-use netnice_kernel::executable::{self, PATIENCE, Rights};
+use netnice_kernel::executable::{self, LOOKUP_TIMEOUT, Rights};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
@@ -75,7 +75,7 @@ impl PathLookups {
             .spawn(move || {
                 let _held = held;
                 // The request may have timed out.
-                let _ = send_found.send(executable::look_as(&name, &rights));
+                let _ = send_found.send(executable::lookup_as(&name, &rights));
             });
         if let Err(error) = started {
             refuse(pending, &path, &error.to_string());
@@ -83,9 +83,9 @@ impl PathLookups {
         }
         let done = self.done.clone();
         spawn_local(async move {
-            let found = match timeout(PATIENCE, found_key).await {
+            let found = match timeout(LOOKUP_TIMEOUT, found_key).await {
                 Ok(Ok(found)) => found,
-                Ok(Err(_)) | Err(_) => Err(executable::late()),
+                Ok(Err(_)) | Err(_) => Err(executable::timed_out()),
             };
             let rights = match found {
                 Ok(key) => Ok(AppKey {

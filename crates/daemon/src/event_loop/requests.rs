@@ -36,7 +36,7 @@ pub(super) fn answer<H: Host, N: Network>(
             Some(Caller {
                 pid,
                 handle: handle.duplicate().ok()?,
-                lives: Box::new(move || handle.lives()),
+                lives: Box::new(move || handle.is_alive()),
             })
         });
         let program_request = ProgramRequest {
@@ -50,7 +50,7 @@ pub(super) fn answer<H: Host, N: Network>(
     }
     let named = named.map(|(handle, pid)| NamedProcess {
         pid,
-        lives: Box::new(move || handle.lives()),
+        lives: Box::new(move || handle.is_alive()),
     });
     if matches!(&request, Request::Clear(clear) if clears_flows(&peer, clear)) {
         flows.clear(service, now);

@@ -26,7 +26,7 @@ use crate::flows::driver;
 use crate::flows::drivers::{DriverEvents, Drivers};
 use crate::host::kernel::KernelHost;
 use crate::host::{Enforcer, LookupRights};
-use crate::meter::metrics::serve::{self, Scrape};
+use crate::meter::metrics::http::{self, Scrape};
 use crate::server::{FrontSupervisor, PendingRequest};
 
 /// Something that happened.
@@ -134,9 +134,9 @@ impl Sources {
         let (to_page, scrapes) = mpsc::channel::<Scrape>(QUEUE_LENGTH);
         if let Some(address) = settings.metrics {
             let what = format!("serve metrics at {}", address.0);
-            let listener = serve::listen(address).await.during(&what)?;
+            let listener = http::listen(address).await.during(&what)?;
             tracing::info!(address = %address.0, "serving metrics");
-            spawn_local(serve::serve(listener, to_page));
+            spawn_local(http::serve(listener, to_page));
         }
         let routes = RouteEvents::open().during("listen to netlink")?;
         let (connections, drivers, disconnected) = Drivers::new(settings.runtime.path());

@@ -12,7 +12,7 @@
 //! A slice is a part of the *link*: at a driver that has R of C, the same bytes take C/R times as
 //! long. So the driver gets a slice that is longer by this factor ([`scaled_slice`]).
 
-use netnice_api::driver::{AHEAD_NS, SHORTEST};
+use netnice_api::driver::{MIN_PACKET_BYTES, SEND_AHEAD_NS};
 use netnice_core::admission::timing::{Fault, Instead, Misfit, Promise, Sizes, Transmitter};
 use netnice_core::contract::{Cell, Change, Contract, Direction, Setting, Slice};
 use netnice_core::link::Link;
@@ -123,7 +123,7 @@ impl LinkCapacity {
         let wire = Wire {
             rate,
             overhead: self.overhead,
-            ahead: Nanos(AHEAD_NS),
+            ahead: Nanos(SEND_AHEAD_NS),
             horizon: Nanos(0),
             longest: self.longest,
         };
@@ -135,7 +135,7 @@ impl LinkCapacity {
     fn promise(&self, rate: Rate, contract: &Contract) -> Option<Result<Promise, Fault>> {
         // Rates do not count the overhead of the wire, so a flow of short packets takes more of the
         // link than one of long packets.
-        let sizes = Sizes::new(Bytes(SHORTEST), self.longest)?;
+        let sizes = Sizes::new(Bytes(MIN_PACKET_BYTES), self.longest)?;
         let (guarantee, max) = match promise_of(contract)? {
             PromiseKind::Rate(min) => return Some(Ok(Promise::Min(min, sizes))),
             PromiseKind::Guarantee(guarantee, max) => (guarantee, max),

@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use netnice_api::driver::{DriverAnswer, DriverCall, DriverWord};
-use netnice_api::frame::{Decoder, LONGEST_WORD};
-use netnice_api::{RuntimeDir, WireError, decode_word, encode_call, fds};
+use netnice_api::driver::{DriverCall, DriverMessage, DriverReply};
+use netnice_api::frame::{Decoder, LONGEST_DRIVER_MESSAGE};
+use netnice_api::{RuntimeDir, WireError, decode_driver_message, encode_driver_call, fds};
 use netnice_core::contract::IfName;
 use netnice_kernel::trust;
 use tokio::io::Interest;
@@ -50,7 +50,7 @@ pub(crate) enum ConnectionEvent {
     /// The driver is connected.
     Connected,
     /// A message of the driver.
-    Message(DriverWord, Vec<OwnedFd>),
+    Message(DriverMessage, Vec<OwnedFd>),
     /// The driver has ended or could not be started, with the reason.
     Ended(String),
 }
@@ -78,7 +78,7 @@ pub(crate) async fn run(
     };
     report(ConnectionEvent::Connected);
     let mut messages = Messages {
-        decoder: Decoder::new(LONGEST_WORD),
+        decoder: Decoder::new(LONGEST_DRIVER_MESSAGE),
         fds: Vec::new(),
     };
     let mut unsent = None;
@@ -94,7 +94,7 @@ pub(crate) async fn run(
             sent = send(&stream, &mut unsent), if unsent.is_some() => sent,
             call = calls.recv(), if unsent.is_none() => match call {
                 Some((call, fd)) => {
-                    match encode_call(&call) {
+                    match encode_driver_call(&call) {
                         Ok(bytes) => unsent = Some(Unsent { bytes, sent_bytes: 0, fd }),
                         Err(why) => {
                             let answer = unsendable(call.id, &why);
@@ -276,25 +276,25 @@ struct Messages {
 
 impl Messages {
     /// The next message. Cancel safe.
-    async fn next(&mut self, stream: &UnixStream) -> io::Result<(DriverWord, Vec<OwnedFd>)> {
+    async fn next(&mut self, stream: &UnixStream) -> io::Result<(DriverMessage, Vec<OwnedFd>)> {
         loop {
             if let Some(body) = self.decoder.poll().map_err(io::Error::other)? {
-                let message = decode_word(&body).map_err(io::Error::other)?;
+                let message = decode_driver_message(&body).map_err(io::Error::other)?;
                 let attached = matches!(
                     message,
-                    DriverWord::Answer {
-                        answer: DriverAnswer::Attached { .. },
+                    DriverMessage::Reply {
+                        reply: DriverReply::Attached { .. },
                         ..
                     }
                 );
-                let theirs = if attached { fds::MOST } else { 0 };
+                let theirs = if attached { fds::MAX_FDS } else { 0 };
                 let fds = self.fds.drain(..theirs.min(self.fds.len())).collect();
                 return Ok((message, fds));
             }
             stream.readable().await?;
             let mut bytes = [0; 64 * 1024];
             let received = stream.try_io(Interest::READABLE, || {
-                fds::receive(stream.as_fd(), &mut bytes, fds::MOST)
+                fds::receive(stream.as_fd(), &mut bytes, fds::MAX_FDS)
             });
             match received {
                 Ok(received) if received.bytes == 0 => {
@@ -344,10 +344,10 @@ async fn send(stream: &UnixStream, unsent: &mut Option<Unsent>) -> io::Result<()
 }
 
 /// The answer to a call that cannot be sent.
-fn unsendable(id: u64, why: &WireError) -> DriverWord {
-    DriverWord::Answer {
+fn unsendable(id: u64, why: &WireError) -> DriverMessage {
+    DriverMessage::Reply {
         id,
-        answer: DriverAnswer::Failed {
+        reply: DriverReply::Failed {
             why: format!("the call cannot be sent: {why}"),
         },
     }

@@ -3,9 +3,9 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use netnice_api::direct::{PATTERN_TERMS, Speaks, Term};
+use netnice_api::direct::{Endpoint, PATTERN_TERMS, Term};
 use netnice_core::contract::IfName;
-use netnice_kernel::routes::{self, Kind, Way};
+use netnice_kernel::routes::{self, HostKind, RouteEntry};
 
 use super::network::{Network, Nic};
 use super::ports::PortRequest;
@@ -16,7 +16,7 @@ use crate::peer::Peer;
 /// A resolved endpoint.
 #[derive(Clone, Debug)]
 pub(super) struct ResolvedEndpoint {
-    pub endpoint: Speaks,
+    pub endpoint: Endpoint,
     pub ports: Vec<SocketAddr>,
     pub next_hop: NextHop,
     pub mtu: u32,
@@ -29,14 +29,14 @@ impl<N: Network> Flows<N> {
         peer: &Peer,
         link: &IfName,
         nic: Nic,
-        requested: &Speaks,
+        requested: &Endpoint,
     ) -> Result<ResolvedEndpoint, RequestError> {
         match requested {
-            Speaks::Udp {
+            Endpoint::Udp {
                 local,
                 remote: Some(remote),
             } => self.resolve_udp_pair(peer, link, nic, *local, *remote),
-            Speaks::Udp {
+            Endpoint::Udp {
                 local,
                 remote: None,
             } => {
@@ -55,7 +55,7 @@ impl<N: Network> Flows<N> {
                 };
                 let local = self.hold_port(peer, want, nic.index)?;
                 Ok(ResolvedEndpoint {
-                    endpoint: Speaks::Udp {
+                    endpoint: Endpoint::Udp {
                         local,
                         remote: None,
                     },
@@ -64,16 +64,16 @@ impl<N: Network> Flows<N> {
                     mtu: nic.mtu,
                 })
             }
-            Speaks::Group { local, group } => {
+            Endpoint::Group { local, group } => {
                 self.resolve_multicast(peer, link, nic, *local, *group)
             }
-            Speaks::Protocol { .. } | Speaks::EtherType { .. } if !peer.privileged => {
+            Endpoint::Protocol { .. } | Endpoint::EtherType { .. } if !peer.privileged => {
                 Err(RequestError::NotPermitted(
                     "flows of other protocols than UDP are for root and the group netnice"
                         .to_owned(),
                 ))
             }
-            Speaks::Protocol {
+            Endpoint::Protocol {
                 number,
                 local,
                 remote,
@@ -82,7 +82,7 @@ impl<N: Network> Flows<N> {
                 check_pattern_length(pattern)?;
                 self.resolve_protocol(link, nic, requested, (*number, *local, *remote))
             }
-            Speaks::EtherType { number, pattern } => {
+            Endpoint::EtherType { number, pattern } => {
                 check_pattern_length(pattern)?;
                 if *number < FIRST_TYPE || KERNEL_TYPES.contains(number) {
                     return Err(RequestError::BadUsage(format!(
@@ -104,7 +104,7 @@ impl<N: Network> Flows<N> {
         &mut self,
         link: &IfName,
         nic: Nic,
-        requested: &Speaks,
+        requested: &Endpoint,
         (number, local, remote): (u8, IpAddr, Option<IpAddr>),
     ) -> Result<ResolvedEndpoint, RequestError> {
         if let Some(name) = kernel_protocol(number) {
@@ -125,7 +125,7 @@ impl<N: Network> Flows<N> {
             }
         };
         let mut endpoint = requested.clone();
-        if let Speaks::Protocol { local, .. } = &mut endpoint {
+        if let Endpoint::Protocol { local, .. } = &mut endpoint {
             *local = from;
         }
         Ok(ResolvedEndpoint {
@@ -159,7 +159,7 @@ impl<N: Network> Flows<N> {
         };
         let local = self.hold_port(peer, want, nic.index)?;
         Ok(ResolvedEndpoint {
-            endpoint: Speaks::Udp {
+            endpoint: Endpoint::Udp {
                 local,
                 remote: Some(remote),
             },
@@ -177,7 +177,7 @@ impl<N: Network> Flows<N> {
         local: SocketAddr,
         group: SocketAddr,
     ) -> Result<ResolvedEndpoint, RequestError> {
-        let Some(mac) = routes::group_station(group.ip()) else {
+        let Some(mac) = routes::multicast_mac(group.ip()) else {
             return Err(RequestError::BadUsage(format!(
                 "{} is not a multicast group",
                 group.ip()
@@ -217,7 +217,7 @@ impl<N: Network> Flows<N> {
             }
         };
         Ok(ResolvedEndpoint {
-            endpoint: Speaks::Group { local, group },
+            endpoint: Endpoint::Group { local, group },
             ports: vec![local, group_port],
             next_hop: NextHop::Group(mac),
             mtu: nic.mtu,
@@ -231,7 +231,7 @@ impl<N: Network> Flows<N> {
         nic: Nic,
         to: IpAddr,
         from: Option<IpAddr>,
-    ) -> Result<Way, RequestError> {
+    ) -> Result<RouteEntry, RequestError> {
         // A link-local address is looked up on this link.
         let over = is_link_local(to).then_some(nic.index);
         let Some(route) = self.network.route(to, from, over)? else {
@@ -241,20 +241,20 @@ impl<N: Network> Flows<N> {
             )));
         };
         match route.kind {
-            Kind::Single if route.index == nic.index => Ok(route),
-            Kind::Single => {
+            HostKind::Unicast if route.index == nic.index => Ok(route),
+            HostKind::Unicast => {
                 let other = self.network.name(route.index)?.unwrap_or_default();
                 Err(RequestError::Failed(format!(
                     "the route to {to} leads over {other}, not over {link}: attach to {other}"
                 )))
             }
-            Kind::Local => Err(RequestError::BadUsage(format!(
+            HostKind::Local => Err(RequestError::BadUsage(format!(
                 "{to} is this host itself: direct flows are between hosts"
             ))),
-            Kind::Group => Err(RequestError::BadUsage(format!(
+            HostKind::Multicast => Err(RequestError::BadUsage(format!(
                 "{to} is a multicast group: ask for a flow of a group"
             ))),
-            Kind::Other => Err(RequestError::BadUsage(format!(
+            HostKind::Other => Err(RequestError::BadUsage(format!(
                 "{to} is not the address of one host"
             ))),
         }
@@ -262,15 +262,15 @@ impl<N: Network> Flows<N> {
 }
 
 /// The MTU of a route.
-pub(super) fn route_mtu(route: &Way, nic: Nic) -> u32 {
+pub(super) fn route_mtu(route: &RouteEntry, nic: Nic) -> u32 {
     route.mtu.map_or(nic.mtu, |mtu| mtu.min(nic.mtu))
 }
 
-fn toward(host: IpAddr, from: IpAddr, route: &Way) -> NextHop {
+fn toward(host: IpAddr, from: IpAddr, route: &RouteEntry) -> NextHop {
     NextHop::Toward {
         host,
         from,
-        via: route.station,
+        via: route.next_hop,
         mac: None,
     }
 }
@@ -292,7 +292,7 @@ fn check_local_address(local: IpAddr, link: &IfName) -> Result<(), RequestError>
 }
 
 /// The local address: the named one, else the source address of the route.
-fn local_address(local: IpAddr, route: &Way, to: IpAddr) -> Result<IpAddr, RequestError> {
+fn local_address(local: IpAddr, route: &RouteEntry, to: IpAddr) -> Result<IpAddr, RequestError> {
     specified(local).or(route.source).ok_or_else(|| {
         RequestError::Failed(format!("this host has no address to send from to {to}"))
     })

@@ -2,7 +2,7 @@
 //! flows are degraded and restored when the link changes, and the driver and the kernel's classes
 //! get their rates.
 
-use netnice_api::direct::FlowNews;
+use netnice_api::direct::FlowNotification;
 use netnice_api::driver::DriverRequest;
 use netnice_core::admission::timing::{Instead, Misfit};
 use netnice_core::contract::{Change, Contract, Direction, IfName, Setting};
@@ -383,7 +383,7 @@ impl<N: Network> Flows<N> {
         };
         self.send_contract(&flow, CallPurpose::Nothing, now);
         let why = why.unwrap_or_default();
-        self.notify_flow(number, FlowNews::Degraded { flow: number, why });
+        self.notify_flow(number, FlowNotification::Degraded { flow: number, why });
     }
 
     /// Checks all links: their capacity, or the promises to targets, may have changed.

@@ -3,29 +3,29 @@
 
 use std::path::Path;
 
-use netnice_api::direct::Speaks;
-use netnice_api::driver::{DriverFlowDoc, FlowCounts, FramesDoc, SpentDoc};
+use netnice_api::direct::Endpoint;
+use netnice_api::driver::{DriverFlowDoc, FlowCounts, FramesDoc, TimeAccountingDoc};
 use netnice_api::{DoctorItem, Status};
 use netnice_core::units::Nanos;
-use netnice_kernel::card::{Attached, Card, Queues};
 use netnice_kernel::direct::MAX_QUEUES;
+use netnice_kernel::nic::{NicFeatures, ReceiveQueues, XdpAttachment};
 
 use crate::flows::open_flow::RECEIVE_SHARE;
 use crate::page::Page;
 
 /// A flow's endpoint.
-pub(super) fn endpoint(speaks: &Speaks) -> String {
-    match speaks {
-        Speaks::Udp {
+pub(super) fn endpoint(endpoint: &Endpoint) -> String {
+    match endpoint {
+        Endpoint::Udp {
             local,
             remote: Some(remote),
         } => format!("udp {local} > {remote}"),
-        Speaks::Udp {
+        Endpoint::Udp {
             local,
             remote: None,
         } => format!("udp {local} > any host"),
-        Speaks::Group { local, group } => format!("udp {local} > group {group}"),
-        Speaks::Protocol {
+        Endpoint::Group { local, group } => format!("udp {local} > group {group}"),
+        Endpoint::Protocol {
             number,
             local,
             remote,
@@ -34,7 +34,7 @@ pub(super) fn endpoint(speaks: &Speaks) -> String {
             Some(remote) => format!("protocol {number} {local} > {remote}"),
             None => format!("protocol {number} {local} > any host"),
         },
-        Speaks::EtherType { number, .. } => format!("EtherType {number:#06x}"),
+        Endpoint::EtherType { number, .. } => format!("EtherType {number:#06x}"),
     }
 }
 
@@ -89,7 +89,10 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
     );
     let lost = [
         (counts.no_buffer, "by the program: it had no empty buffer"),
-        (counts.too_short, "by the program: its buffer was too short"),
+        (
+            counts.buffer_too_short,
+            "by the program: its buffer was too short",
+        ),
         (
             counts.over_share,
             "by the driver: the flow had taken what it may of its time",
@@ -118,13 +121,13 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
             ),
         );
     }
-    if let Some(mean) = counts.waited_sum.checked_div(counts.sent) {
+    if let Some(mean) = counts.queue_delay_sum.checked_div(counts.sent) {
         page.row(
             "waited",
             &format!(
                 "{} on average, {} at most",
                 Nanos(mean),
-                Nanos(counts.waited_most)
+                Nanos(counts.queue_delay_max)
             ),
         );
     }
@@ -135,7 +138,7 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
 }
 
 /// A driver's time accounting.
-pub(super) fn time(spent: &SpentDoc) -> String {
+pub(super) fn time(spent: &TimeAccountingDoc) -> String {
     format!(
         "{} for what came in, {} for what was sent, {} before departures, so as to be in time",
         Nanos(spent.receiving_ns),
@@ -247,7 +250,7 @@ pub(super) fn af_xdp_item(found: Result<(), String>) -> DoctorItem {
 }
 
 /// Reports what a managed link offers direct flows.
-pub(super) fn nic_item(link: &str, card: &Card, used: Option<String>) -> DoctorItem {
+pub(super) fn nic_item(link: &str, card: &NicFeatures, used: Option<String>) -> DoctorItem {
     let mut text = vec![format!(
         "{link}: {}",
         used.unwrap_or_else(|| "no direct flows".to_owned())
@@ -266,17 +269,17 @@ pub(super) fn nic_item(link: &str, card: &Card, used: Option<String>) -> DoctorI
     text.push(xdp.to_owned());
     text.push(
         match card.attached {
-            Attached::No => "none is on it now",
-            Attached::Native => "XDP is on it now, in its driver",
-            Attached::Generic => "XDP is on it now, behind its driver",
-            Attached::Other => "XDP is on it now, in the card or in several places",
+            XdpAttachment::No => "none is on it now",
+            XdpAttachment::Native => "XDP is on it now, in its driver",
+            XdpAttachment::Generic => "XDP is on it now, behind its driver",
+            XdpAttachment::Other => "XDP is on it now, in the card or in several places",
         }
         .to_owned(),
     );
     if card.zero_copy == Some(true) {
         text.push("it could do without copies, which are not dispensed with here".to_owned());
     }
-    let unrequested = match (card.paces, card.steers) {
+    let unrequested = match (card.launch_time, card.flow_steering) {
         (true, true) => "the card could pace frames and steer flows by itself",
         (true, false) => "the card could pace frames by itself, and steers no flows",
         (false, true) => "the card could steer flows to queues, and cannot pace frames",
@@ -285,12 +288,12 @@ pub(super) fn nic_item(link: &str, card: &Card, used: Option<String>) -> DoctorI
     text.push(unrequested.to_owned());
     let mut hint = None;
     let (status, queues) = match card.queues {
-        Some(Queues::Exactly(count)) if count > MAX_QUEUES => {
+        Some(ReceiveQueues::Exactly(count)) if count > MAX_QUEUES => {
             hint = Some(format!("ethtool -L {link} combined {MAX_QUEUES}"));
             let text = format!("it has {count} receive queues, AF_XDP is used up to {MAX_QUEUES}");
             (Status::Fallback, Some(text))
         }
-        Some(Queues::Exactly(count)) => (
+        Some(ReceiveQueues::Exactly(count)) => (
             status,
             Some(format!(
                 "frames come by {}",
@@ -342,9 +345,9 @@ mod tests {
 
     #[test]
     fn a_nic_with_too_many_queues_gets_a_hint() {
-        let queues = |count| Card {
-            queues: Some(Queues::Exactly(count)),
-            ..Card::default()
+        let queues = |count| NicFeatures {
+            queues: Some(ReceiveQueues::Exactly(count)),
+            ..NicFeatures::default()
         };
         let few = nic_item("eth0", &queues(4), None);
         assert!(few.detail.ends_with("frames come by 4 queues"), "{few:?}");

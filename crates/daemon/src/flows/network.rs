@@ -4,10 +4,10 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use netnice_kernel::card::{self, Card};
-use netnice_kernel::netlink::Route;
+use netnice_kernel::netlink::NetlinkClient;
+use netnice_kernel::nic::{self, NicFeatures};
 use netnice_kernel::port::{self, Port};
-use netnice_kernel::routes::{self, Neighbour, Way};
+use netnice_kernel::routes::{self, Neighbour, RouteEntry};
 use netnice_kernel::{KernelError, device, process};
 
 use crate::error::RequestError;
@@ -40,7 +40,7 @@ pub(crate) trait Network {
         to: IpAddr,
         from: Option<IpAddr>,
         over: Option<u32>,
-    ) -> Result<Option<Way>, RequestError>;
+    ) -> Result<Option<RouteEntry>, RequestError>;
     /// The state of a neighbour.
     fn neighbour(&mut self, index: u32, next_hop: IpAddr) -> Result<Neighbour, RequestError>;
     /// Starts neighbour resolution, or confirms that a known neighbour is in use.
@@ -56,16 +56,16 @@ pub(crate) trait Network {
     /// Checks that AF_XDP sockets can be created; the error is the reason.
     fn af_xdp(&mut self) -> Result<(), String>;
     /// The capabilities of an interface's NIC and driver.
-    fn nic_features(&mut self, name: &str) -> Option<Card>;
+    fn nic_features(&mut self, name: &str) -> Option<NicFeatures>;
 }
 
 /// The kernel's network, in this namespace.
-pub(crate) struct KernelNetwork(Route);
+pub(crate) struct KernelNetwork(NetlinkClient);
 
 impl KernelNetwork {
     /// Opens the netlink socket.
     pub(crate) fn open() -> Result<KernelNetwork, KernelError> {
-        Ok(KernelNetwork(Route::open()?))
+        Ok(KernelNetwork(NetlinkClient::open()?))
     }
 }
 
@@ -93,8 +93,8 @@ impl Network for KernelNetwork {
         to: IpAddr,
         from: Option<IpAddr>,
         over: Option<u32>,
-    ) -> Result<Option<Way>, RequestError> {
-        Ok(routes::way(&mut self.0, to, from, over).map_err(KernelError::from)?)
+    ) -> Result<Option<RouteEntry>, RequestError> {
+        Ok(routes::lookup(&mut self.0, to, from, over).map_err(KernelError::from)?)
     }
 
     fn neighbour(&mut self, index: u32, next_hop: IpAddr) -> Result<Neighbour, RequestError> {
@@ -102,12 +102,12 @@ impl Network for KernelNetwork {
     }
 
     fn solicit(&mut self, index: u32, next_hop: IpAddr) -> Result<(), RequestError> {
-        Ok(routes::use_neighbour(&mut self.0, index, next_hop).map_err(KernelError::from)?)
+        Ok(routes::resolve_neighbour(&mut self.0, index, next_hop).map_err(KernelError::from)?)
     }
 
     fn hold_port(&mut self, at: SocketAddr) -> io::Result<(Port, SocketAddr)> {
-        let port = Port::hold(at)?;
-        let at = port.at();
+        let port = Port::reserve(at)?;
+        let at = port.address();
         Ok((port, at))
     }
 
@@ -116,15 +116,15 @@ impl Network for KernelNetwork {
     }
 
     fn first_unprivileged_port(&mut self) -> u16 {
-        port::first_for_all()
+        port::first_unprivileged()
     }
 
     fn af_xdp(&mut self) -> Result<(), String> {
-        card::has_af_xdp().map_err(|error| error.to_string())
+        nic::has_af_xdp().map_err(|error| error.to_string())
     }
 
-    fn nic_features(&mut self, name: &str) -> Option<Card> {
-        card::look(&mut self.0, name).ok().flatten()
+    fn nic_features(&mut self, name: &str) -> Option<NicFeatures> {
+        nic::features(&mut self.0, name).ok().flatten()
     }
 
     fn is_in_own_namespace(&mut self, pid: u32) -> bool {

@@ -4,7 +4,9 @@
 use std::net::IpAddr;
 
 use netnice_api::Response;
-use netnice_api::direct::{ChangeFlow, DirectAnswer, FlowOpened, Hop, OpenFlow, Speaks};
+use netnice_api::direct::{
+    ChangeFlow, DirectReply, Endpoint, FlowOpened, OpenFlow, ResolvedNextHop,
+};
 use netnice_api::driver::{DriverFlow, DriverRequest};
 use netnice_core::contract::{Change, Clause, Contract};
 use netnice_core::sched::Service;
@@ -84,7 +86,7 @@ impl<N: Network> Flows<N> {
         let contract = contract(&peer, &Contract::default(), open.contract.as_deref())?;
         check_link(&contract, &link)?;
         let nic = self.nic_of(&link)?;
-        let resolved = self.resolve_endpoint(&peer, &link, nic, &open.speaks)?;
+        let resolved = self.resolve_endpoint(&peer, &link, nic, &open.endpoint)?;
         let number = self.free_number();
         Ok(FlowRecord {
             number,
@@ -141,14 +143,14 @@ impl<N: Network> Flows<N> {
         DriverFlow {
             program: flow.program,
             number: flow.number,
-            speaks: flow.endpoint.clone(),
+            endpoint: flow.endpoint.clone(),
             next_hop: flow.next_hop.mac(),
             mtu: flow.mtu,
             contract,
             granted,
             shape: flow.setup.shape,
             in_order: flow.setup.in_order,
-            receive_share: Some(RECEIVE_SHARE),
+            receive_budget: Some(RECEIVE_SHARE),
         }
     }
 
@@ -157,11 +159,11 @@ impl<N: Network> Flows<N> {
             .link_states
             .get(&flow.link)
             .and_then(|state| state.nic?.mac);
-        Response::Direct(DirectAnswer::Opened(FlowOpened {
+        Response::Direct(DirectReply::Opened(FlowOpened {
             flow: flow.number,
             slot,
             offset,
-            speaks: flow.endpoint.clone(),
+            endpoint: flow.endpoint.clone(),
             mac: mac.unwrap_or_default(),
             next_hop: flow.next_hop.mac(),
             mtu: flow.mtu,
@@ -272,9 +274,9 @@ impl<N: Network> Flows<N> {
         let link = session.link.clone();
         let nic = self.nic_of(&link)?;
         let route = self.route_over(&link, nic, to, None)?;
-        let known = self.network.neighbour(nic.index, route.station)?;
+        let known = self.network.neighbour(nic.index, route.next_hop)?;
         let mtu = super::endpoint::route_mtu(&route, nic);
-        Ok((nic.index, route.station, mtu, known))
+        Ok((nic.index, route.next_hop, mtu, known))
     }
 
     /// Starts neighbour resolution, and waits for it.
@@ -361,17 +363,17 @@ impl<N: Network> Flows<N> {
 }
 
 /// The remote end, which distinguishes flows of one port.
-pub(super) fn remote_end(speaks: &Speaks) -> Option<std::net::SocketAddr> {
-    match speaks {
-        Speaks::Udp { remote, .. } => *remote,
-        Speaks::Group { group, .. } => Some(*group),
-        Speaks::Protocol { .. } | Speaks::EtherType { .. } => None,
+pub(super) fn remote_end(endpoint: &Endpoint) -> Option<std::net::SocketAddr> {
+    match endpoint {
+        Endpoint::Udp { remote, .. } => *remote,
+        Endpoint::Group { group, .. } => Some(*group),
+        Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => None,
     }
 }
 
 /// Replies to a next-hop request.
 pub(super) fn reply_next_hop(reply: ReplySender, mac: [u8; 6], mtu: u32) {
-    let answer = DirectAnswer::Hop(Hop { mac, mtu });
+    let answer = DirectReply::NextHop(ResolvedNextHop { mac, mtu });
     let _ = reply.send(Reply::from(Response::Direct(answer)));
 }
 

@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use netnice_api::Response;
-use netnice_api::direct::{Attached, DirectAnswer, FlowNews};
-use netnice_api::driver::{DriverAnswer, DriverEvent, DriverRequest, DriverWord};
+use netnice_api::direct::{Attached, DirectReply, FlowNotification};
+use netnice_api::driver::{DriverEvent, DriverMessage, DriverReply, DriverRequest};
 use netnice_core::contract::IfName;
 
 use super::driver::ConnectionEvent;
@@ -34,13 +34,13 @@ impl<N: Network> Flows<N> {
                     state.connected = true;
                 }
             }
-            ConnectionEvent::Message(DriverWord::Answer { id, answer }, fds) => {
+            ConnectionEvent::Message(DriverMessage::Reply { id, reply: answer }, fds) => {
                 let known = self.calls.get(&id).is_some_and(|call| call.link == *link);
                 if let Some(call) = self.calls.remove(&id).filter(|_| known) {
                     self.handle_answer(promises, call, answer, fds, now);
                 }
             }
-            ConnectionEvent::Message(DriverWord::Event(event), _) => {
+            ConnectionEvent::Message(DriverMessage::Event(event), _) => {
                 self.handle_event(promises, link, event, now)
             }
             ConnectionEvent::Ended(why) => self.driver_ended(promises, link, &why, now),
@@ -51,7 +51,7 @@ impl<N: Network> Flows<N> {
         &mut self,
         promises: &mut impl Promises,
         call: PendingCall,
-        answer: DriverAnswer,
+        answer: DriverReply,
         fds: Vec<OwnedFd>,
         now: Now,
     ) {
@@ -83,26 +83,26 @@ impl<N: Network> Flows<N> {
                     super::sessions::reply_done(reply);
                 }
             }
-            (CallPurpose::SetRate, DriverAnswer::Done) => self.grow_classes(promises, &link, now),
-            (CallPurpose::Discard, DriverAnswer::Done) => {}
+            (CallPurpose::SetRate, DriverReply::Done) => self.grow_classes(promises, &link, now),
+            (CallPurpose::Discard, DriverReply::Done) => {}
             (CallPurpose::SetRate | CallPurpose::Discard, other) => {
                 promises
                     .journal()
                     .warn(now, format!("the driver of {link}: {}", call_error(&other)));
             }
-            (CallPurpose::Adopt, DriverAnswer::Census(census)) => {
+            (CallPurpose::Adopt, DriverReply::Census(census)) => {
                 self.take_over(promises, &link, *census, now);
             }
             (CallPurpose::Census(tickets), answer) => {
                 let census = match answer {
-                    DriverAnswer::Census(census) => Some((&link, *census)),
+                    DriverReply::Census(census) => Some((&link, *census)),
                     _ => None,
                 };
                 self.tickets.take(&tickets, census);
                 self.send_ready_replies(promises, now);
                 self.request_census(&link, now);
             }
-            (CallPurpose::Totals, DriverAnswer::Totals(totals)) => {
+            (CallPurpose::Totals, DriverReply::Totals(totals)) => {
                 self.handle_totals(promises, &link, totals, now);
             }
             (CallPurpose::Totals, _) => {
@@ -111,7 +111,7 @@ impl<N: Network> Flows<N> {
                 }
             }
             (CallPurpose::Abandoned, answer) => self.undo_late_result(&link, &answer, now),
-            (_, DriverAnswer::Failed { why }) => {
+            (_, DriverReply::Failed { why }) => {
                 tracing::debug!(%link, why, "the driver did not carry out a call");
             }
             (_, _) => {}
@@ -124,10 +124,10 @@ impl<N: Network> Flows<N> {
         link: &IfName,
         (flow, before): (u32, FormerContract),
         reply: ReplySender,
-        answer: DriverAnswer,
+        answer: DriverReply,
         now: Now,
     ) {
-        if !matches!(answer, DriverAnswer::Done) {
+        if !matches!(answer, DriverReply::Done) {
             self.restore_contract(flow, before, now);
             self.settle(promises, link, now);
             return refuse(reply, call_error(&answer));
@@ -146,11 +146,11 @@ impl<N: Network> Flows<N> {
         link: &IfName,
         session: u64,
         reply: ReplySender,
-        answer: DriverAnswer,
+        answer: DriverReply,
         fds: Vec<OwnedFd>,
         now: Now,
     ) {
-        let DriverAnswer::Attached { program } = answer else {
+        let DriverReply::Attached { program } = answer else {
             self.sessions.remove(&session);
             return refuse(reply, call_error(&answer));
         };
@@ -165,7 +165,7 @@ impl<N: Network> Flows<N> {
         if let Some(connection) = self.connections.get_mut(&session) {
             connection.attached = true;
         }
-        if fds.len() != netnice_api::fds::MOST {
+        if fds.len() != netnice_api::fds::MAX_FDS {
             self.sessions.remove(&session);
             let ask = DriverRequest::Detach { program };
             self.call(link, ask, None, CallPurpose::Nothing, now);
@@ -194,7 +194,7 @@ impl<N: Network> Flows<N> {
             mode: state.mode.clone(),
         };
         let _ = reply.send(Reply {
-            response: Response::Direct(DirectAnswer::Attached(answer)),
+            response: Response::Direct(DirectReply::Attached(answer)),
             fds,
         });
     }
@@ -204,10 +204,10 @@ impl<N: Network> Flows<N> {
         promises: &mut impl Promises,
         flow: FlowRecord,
         reply: ReplySender,
-        answer: DriverAnswer,
+        answer: DriverReply,
         now: Now,
     ) {
-        let DriverAnswer::Opened {
+        let DriverReply::Opened {
             flow: at_driver,
             slot,
             offset,
@@ -252,10 +252,10 @@ impl<N: Network> Flows<N> {
         now: Now,
     ) {
         match event {
-            DriverEvent::Gone { program } => {
+            DriverEvent::ProgramEnded { program } => {
                 self.remove_program(promises, link, program, None, now);
             }
-            DriverEvent::Expelled { program, why } => {
+            DriverEvent::ProgramDisconnected { program, why } => {
                 let known = self.link_states.get(link);
                 let known = known.and_then(|state| state.programs.get(&program));
                 let (pid, name) = known.map_or((0, ""), |known| (known.pid, &known.name));
@@ -268,7 +268,7 @@ impl<N: Network> Flows<N> {
                 let why = format!("disconnected for a protocol violation: {why}");
                 self.remove_program(promises, link, program, Some(&why), now);
             }
-            DriverEvent::Lost { why } => {
+            DriverEvent::InterfaceLost { why } => {
                 let why = format!("the driver of {link} ends: {why}");
                 self.driver_ended(promises, link, &why, now);
                 self.commands.push(Command::Disconnect(link.clone()));
@@ -371,7 +371,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// Notifies all programs of a link.
-    pub(super) fn notify_link(&self, link: &IfName, notification: &FlowNews) {
+    pub(super) fn notify_link(&self, link: &IfName, notification: &FlowNotification) {
         let Some(state) = self.link_states.get(link) else {
             return;
         };
@@ -386,9 +386,9 @@ impl<N: Network> Flows<N> {
 }
 
 /// The error for a failed call or an answer of the wrong kind.
-fn call_error(answer: &DriverAnswer) -> RequestError {
+fn call_error(answer: &DriverReply) -> RequestError {
     RequestError::Failed(match answer {
-        DriverAnswer::Failed { why } => why.clone(),
+        DriverReply::Failed { why } => why.clone(),
         _ => "the driver's answer does not match the call".to_owned(),
     })
 }

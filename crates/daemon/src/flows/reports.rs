@@ -221,9 +221,9 @@ impl<N: Network> Flows<N> {
                 .map(|program| program.name.clone())
                 .unwrap_or_default(),
             uid: program.map_or(0, |program| program.uid),
-            speaks: messages::endpoint(&flow.endpoint),
+            endpoint: messages::endpoint(&flow.endpoint),
             contract,
-            station: flow.next_hop.mac().map(messages::mac),
+            next_hop: flow.next_hop.mac().map(messages::mac),
             mtu: flow.mtu,
             degraded: flow.degraded.iter().cloned().collect(),
             counters: FlowCountersDoc {
@@ -370,18 +370,21 @@ impl<N: Network> Flows<N> {
             page.row("discarded", &format!("{count} received frames: {why}"));
         }
         if let Some(census) = census {
-            page.row("time", &messages::time(&census.spent));
+            page.row("time", &messages::time(&census.time));
             if let Some(frames) = &census.frames {
                 page.row("frames", &messages::frames(frames, &census.flows));
             }
-            if census.awake {
+            if census.pm_qos_held {
                 page.row("awake", messages::AWAKE);
             }
-            if !census.confined.is_empty() {
-                page.row("confined", &census.confined);
+            if !census.confinement.is_empty() {
+                page.row("confined", &census.confinement);
             }
-            if census.unasked > 0 {
-                page.row("rung", &messages::needless_doorbells(census.unasked));
+            if census.unrequested_doorbells > 0 {
+                page.row(
+                    "rung",
+                    &messages::needless_doorbells(census.unrequested_doorbells),
+                );
             }
         }
         Ok(())
@@ -413,7 +416,7 @@ impl<N: Network> Flows<N> {
 
 /// The same report without a running daemon.
 pub(crate) fn examine() -> [DoctorItem; 2] {
-    let af_xdp = netnice_kernel::card::has_af_xdp().map_err(|error| error.to_string());
+    let af_xdp = netnice_kernel::nic::has_af_xdp().map_err(|error| error.to_string());
     [
         messages::program_item(&super::driver::program()),
         messages::af_xdp_item(af_xdp),

@@ -11,11 +11,11 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use netnice_api::direct::{FlowNews, Speaks};
+use netnice_api::direct::{Endpoint, FlowNotification};
 use netnice_api::driver::{DriverFlow, DriverRequest};
 use netnice_core::contract::IfName;
 use netnice_core::units::Nanos;
-use netnice_kernel::routes::{Change, Kind, Neighbour};
+use netnice_kernel::routes::{Change, HostKind, Neighbour};
 
 use super::network::{Network, Nic};
 use super::open_flow::{remote_end, reply_next_hop};
@@ -40,8 +40,10 @@ impl<N: Network> Flows<N> {
         }
         for change in changes {
             match change {
-                Change::Ways => self.check_routes = true,
-                Change::Neighbour { index, station } => self.check_neighbour(*index, *station, now),
+                Change::Routes => self.check_routes = true,
+                Change::Neighbour { index, next_hop } => {
+                    self.check_neighbour(*index, *next_hop, now)
+                }
             }
         }
         self.check_resolutions(promises, now);
@@ -107,7 +109,7 @@ impl<N: Network> Flows<N> {
                     }
                     continue;
                 }
-                Ok(Neighbour::Silent) => true,
+                Ok(Neighbour::Failed) => true,
                 _ => waiting.deadline <= now.monotonic,
             };
             if !unreachable {
@@ -147,7 +149,7 @@ impl<N: Network> Flows<N> {
         }
         let mac = match self.network.neighbour(index, next_hop) {
             Ok(Neighbour::Known(mac)) => Some(mac),
-            Ok(Neighbour::Silent) => None,
+            Ok(Neighbour::Failed) => None,
             // Resolution is in progress: keep the old address until it ends.
             Ok(Neighbour::Unknown) => {
                 let _ = self.network.solicit(index, next_hop);
@@ -181,11 +183,11 @@ impl<N: Network> Flows<N> {
         self.readdress(&flow, now);
         if flow.next_hop.mac() != was.mac() {
             let mac = flow.next_hop.mac();
-            self.notify_flow(number, FlowNews::NextHop { flow: number, mac });
+            self.notify_flow(number, FlowNotification::NextHop { flow: number, mac });
         }
         if flow.mtu != was_mtu {
             let mtu = flow.mtu;
-            self.notify_flow(number, FlowNews::Mtu { flow: number, mtu });
+            self.notify_flow(number, FlowNotification::Mtu { flow: number, mtu });
         }
     }
 
@@ -214,7 +216,7 @@ impl<N: Network> Flows<N> {
             }
             let up = nic.is_some_and(|nic| nic.up);
             if before.is_some_and(|before| before.up != up) {
-                self.notify_link(&link, &FlowNews::Link { up });
+                self.notify_link(&link, &FlowNotification::Link { up });
                 if let Some(state) = self.link_states.get_mut(&link)
                     && let Some(known) = &mut state.nic
                 {
@@ -294,7 +296,7 @@ impl<N: Network> Flows<N> {
         };
         let over = endpoint::is_link_local(host).then_some(nic.index);
         let route = self.network.route(host, Some(from), over).ok().flatten();
-        let Some(route) = route.filter(|route| route.kind == Kind::Single) else {
+        let Some(route) = route.filter(|route| route.kind == HostKind::Unicast) else {
             return RouteCheck::Unreachable;
         };
         if route.index != nic.index {
@@ -310,23 +312,23 @@ impl<N: Network> Flows<N> {
                 self.close_flow(&flow, &why, None, now);
                 // If the flow is being opened, the reply to its program has this error instead.
                 if flow.at_driver.is_some() {
-                    self.notify_flow(number, FlowNews::Closed { flow: number, why });
+                    self.notify_flow(number, FlowNotification::Closed { flow: number, why });
                 }
             }
             return RouteCheck::FlowClosed;
         }
         let mtu = endpoint::route_mtu(&route, nic);
-        let mac = match self.network.neighbour(nic.index, route.station) {
+        let mac = match self.network.neighbour(nic.index, route.next_hop) {
             Ok(Neighbour::Known(known)) => Some(known),
             // Keep the old address until another is known.
-            _ if route.station == via => mac,
+            _ if route.next_hop == via => mac,
             _ => {
-                let _ = self.network.solicit(nic.index, route.station);
+                let _ = self.network.solicit(nic.index, route.next_hop);
                 None
             }
         };
         RouteCheck::Route(ResolvedRoute {
-            via: route.station,
+            via: route.next_hop,
             mac,
             mtu,
         })
@@ -343,7 +345,7 @@ impl<N: Network> Flows<N> {
         let index = nic.map_or(0, |nic| nic.index);
         let toward = |flows: &mut Flows<N>, host: IpAddr, from: IpAddr| {
             let route = flows.network.route(host, Some(from), None).ok().flatten();
-            let via = route.map_or(host, |route| route.station);
+            let via = route.map_or(host, |route| route.next_hop);
             let next_hop = NextHop::Toward {
                 host,
                 from,
@@ -353,31 +355,31 @@ impl<N: Network> Flows<N> {
             takeover::next_hop_with(Some(next_hop), setup.next_hop)
         };
         let mut wants = Vec::new();
-        let next_hop = match &setup.speaks {
-            Speaks::Udp { local, remote } => {
+        let next_hop = match &setup.endpoint {
+            Endpoint::Udp { local, remote } => {
                 wants.push((*local, false));
                 match remote {
                     Some(remote) => toward(self, remote.ip(), local.ip()),
                     None => NextHop::Any,
                 }
             }
-            Speaks::Group { local, group } => {
+            Endpoint::Group { local, group } => {
                 wants.extend([(*local, false), (*group, true)]);
                 takeover::next_hop_with(None, setup.next_hop)
             }
-            Speaks::Protocol {
+            Endpoint::Protocol {
                 local,
                 remote: Some(remote),
                 ..
             } => toward(self, *remote, *local),
-            Speaks::Protocol { .. } | Speaks::EtherType { .. } => NextHop::Any,
+            Endpoint::Protocol { .. } | Endpoint::EtherType { .. } => NextHop::Any,
         };
         let mut held = Vec::new();
         for (at, group) in wants {
             let remote = if group {
                 None
             } else {
-                remote_end(&setup.speaks)
+                remote_end(&setup.endpoint)
             };
             match self.hold_port(peer, PortRequest { at, remote, group }, index) {
                 Ok(at) => held.push(at),

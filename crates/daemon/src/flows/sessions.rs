@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
 
-use netnice_api::direct::{Attach, DirectRequest, FlowNews};
+use netnice_api::direct::{Attach, DirectRequest, FlowNotification};
 use netnice_api::driver::DriverRequest;
 use netnice_api::{Done, Response};
 use netnice_core::contract::IfName;
@@ -170,7 +170,7 @@ impl<N: Network> Flows<N> {
             uid: peer.uid,
             flows: attach.flows,
             bytes: attach.bytes,
-            most: Some(most),
+            memory_limit: Some(most),
         };
         let again = caller.handle.try_clone().ok();
         let again = again.map(|handle| Box::new((start, ask.clone(), handle)));
@@ -318,7 +318,7 @@ impl<N: Network> Flows<N> {
             if let Some(why) = why {
                 self.notify_session(
                     session,
-                    FlowNews::Ended {
+                    FlowNotification::Ended {
                         why: why.to_owned(),
                     },
                 );

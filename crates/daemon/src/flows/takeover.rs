@@ -27,7 +27,7 @@ impl<N: Network> Flows<N> {
         state.why_not_native = census.why_not_native;
         state.nic = nic;
         // A driver without patterns needs no message if it should have none.
-        state.discards = (census.discards == 0).then(Vec::new);
+        state.discards = (census.discard_patterns == 0).then(Vec::new);
         for program in &census.programs {
             let known = state.programs.entry(program.program);
             known.or_insert_with(|| adopted_program(promises, program));
@@ -98,12 +98,12 @@ impl<N: Network> Flows<N> {
             program: setup.program,
             at_driver: Some(doc.flow),
             setup: OpenFlow {
-                speaks: setup.speaks.clone(),
+                endpoint: setup.endpoint.clone(),
                 contract: Some(granted),
                 shape: setup.shape,
                 in_order: setup.in_order,
             },
-            endpoint: setup.speaks,
+            endpoint: setup.endpoint,
             contract,
             degraded: (!is_kept)
                 .then(|| format!("it did not fit on {link} before this daemon started")),

@@ -9,8 +9,8 @@ mod reports;
 mod scenarios;
 
 use netnice_api::direct::{
-    Attach, ChangeFlow, CloseFlow, DirectAnswer, DirectRequest, FlowNews, FlowOpened, NextHop,
-    OpenFlow, ShapeDoc, Speaks,
+    Attach, ChangeFlow, CloseFlow, DirectReply, DirectRequest, Endpoint, FindNextHop,
+    FlowNotification, FlowOpened, OpenFlow, ShapeDoc,
 };
 use netnice_api::{LinkChange, Request, Response, Set};
 use netnice_core::units::{Instant, Nanos};
@@ -44,7 +44,7 @@ struct Fixture {
 /// A program's side of its connection.
 struct TestClient {
     connection: ConnectionHandle,
-    notifications: mpsc::Receiver<FlowNews>,
+    notifications: mpsc::Receiver<FlowNotification>,
     peer: Peer,
     pid: u32,
 }
@@ -136,7 +136,7 @@ impl Fixture {
         let client = self.client(peer, pid);
         let answer = self.attach(&client, 10);
         match answer {
-            Response::Direct(DirectAnswer::Attached(attached)) => {
+            Response::Direct(DirectReply::Attached(attached)) => {
                 assert_eq!(attached.mode, "native");
             }
             other => panic!("{other:?}"),
@@ -188,7 +188,7 @@ impl Fixture {
     /// Opens a flow, which must succeed.
     fn opened(&mut self, client: &TestClient, to: &str, contract: &str) -> FlowOpened {
         match self.open(client, to, contract) {
-            Response::Direct(DirectAnswer::Opened(opened)) => opened,
+            Response::Direct(DirectReply::Opened(opened)) => opened,
             other => panic!("{other:?}"),
         }
     }
@@ -236,10 +236,10 @@ impl Fixture {
     }
 
     fn answer(&mut self, call: &DriverCall) -> driver::ConnectionEvent {
-        let (answer, fds) = self.driver.answer(&call.ask);
+        let (answer, fds) = self.driver.answer(&call.request);
         let id = call.id;
         driver::ConnectionEvent::Message(
-            netnice_api::driver::DriverWord::Answer { id, answer },
+            netnice_api::driver::DriverMessage::Reply { id, reply: answer },
             fds,
         )
     }
@@ -286,7 +286,7 @@ impl Fixture {
 }
 
 impl TestClient {
-    fn notifications(&mut self) -> Vec<FlowNews> {
+    fn notifications(&mut self) -> Vec<FlowNotification> {
         let mut all = Vec::new();
         while let Ok(notifications) = self.notifications.try_recv() {
             all.push(notifications);
@@ -297,7 +297,7 @@ impl TestClient {
 
 fn udp(local: &str, remote: Option<&str>, contract: &str) -> OpenFlow {
     OpenFlow {
-        speaks: Speaks::Udp {
+        endpoint: Endpoint::Udp {
             local: local.parse().expect("an address"),
             remote: remote.map(|remote| remote.parse().expect("an address")),
         },

@@ -13,7 +13,7 @@
 //!
 //! A driver that ends answers all its calls.
 
-use netnice_api::driver::{DriverAnswer, DriverRequest};
+use netnice_api::driver::{DriverReply, DriverRequest};
 use netnice_core::contract::IfName;
 use netnice_core::units::Nanos;
 
@@ -136,10 +136,10 @@ impl<N: Network> Flows<N> {
     }
 
     /// Undoes the result of an attachment or opening that was answered too late.
-    pub(super) fn undo_late_result(&mut self, link: &IfName, made: &DriverAnswer, now: Now) {
+    pub(super) fn undo_late_result(&mut self, link: &IfName, made: &DriverReply, now: Now) {
         let ask = match *made {
-            DriverAnswer::Attached { program } => DriverRequest::Detach { program },
-            DriverAnswer::Opened { flow, .. } => DriverRequest::Close { flow },
+            DriverReply::Attached { program } => DriverRequest::Detach { program },
+            DriverReply::Opened { flow, .. } => DriverRequest::Close { flow },
             _ => return,
         };
         self.call(link, ask, None, CallPurpose::Nothing, now);

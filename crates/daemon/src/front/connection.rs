@@ -173,7 +173,7 @@ impl Connection {
         let body = match self.decoder.poll() {
             Ok(Some(body)) => body,
             Ok(None) => {
-                self.read_by = match self.decoder.is_inside() {
+                self.read_by = match self.decoder.has_partial_message() {
                     true => self.read_by.or(Some(now + REQUEST_TIMEOUT)),
                     false => None,
                 };

@@ -7,12 +7,12 @@ use netnice_core::units::{Instant, Rate};
 use netnice_kernel::cgroup::{self, Cgroup};
 use netnice_kernel::connections::{self, Connection};
 use netnice_kernel::enforce::{
-    Adoption, Exits, Found, Housing, Kernel, Membership, Sample, Whereabouts,
+    Adoption, ContainerPlacement, Exits, Kernel, Membership, Recovered, Sample, TargetClass,
 };
-use netnice_kernel::netlink::Route;
-use netnice_kernel::plan::{Desired, Leaves};
+use netnice_kernel::netlink::NetlinkClient;
+use netnice_kernel::plan::{Desired, LeafQdisc};
 use netnice_kernel::probe::{self, Finding};
-use netnice_kernel::{KernelError, device, executable, process, speed, traffic};
+use netnice_kernel::{KernelError, device, ethtool, executable, process, traffic};
 
 use super::{
     Act, Enforcer, Interface, InterfaceTraffic, Inventory, LookupRights, Members, Meter, Process,
@@ -24,7 +24,7 @@ use crate::ledger::{AppKey, CgroupRef, ProcessId, TargetPlace};
 /// The kernel of this machine, in this network namespace.
 pub(crate) struct KernelHost {
     kernel: Kernel,
-    route: Route,
+    route: NetlinkClient,
     engines: Engines,
     lookup_rights: LookupRights,
 }
@@ -36,13 +36,13 @@ impl KernelHost {
             kernel,
             engines,
             lookup_rights: LookupRights::default(),
-            route: Route::open()?,
+            route: NetlinkClient::open()?,
         })
     }
 
     /// The port ids of the netlink sockets with which this host makes changes.
     pub(crate) fn netlink_ports(&self) -> Result<Vec<u32>, KernelError> {
-        Ok(vec![self.kernel.number()?, self.route.number()?])
+        Ok(vec![self.kernel.netlink_port()?, self.route.port_number()?])
     }
 
     /// The exit ring. Taken once after something has come into force.
@@ -67,7 +67,7 @@ impl KernelHost {
                 keep,
             } => {
                 let number = |id: u32| (id != 0).then_some(id);
-                let outer = number(self.kernel.membership(*pid).own).filter(|own| own != id);
+                let outer = number(self.kernel.membership(*pid).process).filter(|own| own != id);
                 let found = self.kernel.adopt(*id, *pid, *only, keep);
                 (found, Act::release(*id, outer))
             }
@@ -82,7 +82,7 @@ impl KernelHost {
                 let mut members = BTreeMap::new();
                 let done = self
                     .kernel
-                    .release(outer_targets, Membership::Own, &mut members);
+                    .release(outer_targets, Membership::Process, &mut members);
                 (done.map(nothing), Act::Readopt { members })
             }
             Act::BindApp { id, path } => {
@@ -155,7 +155,7 @@ impl Inventory for KernelHost {
         Some(Process {
             root: ProcessId {
                 pid,
-                started: process::started(pid)?,
+                started: process::start_time(pid)?,
             },
             uid: facts.uid,
             dumpable: facts.dumpable,
@@ -167,7 +167,7 @@ impl Inventory for KernelHost {
         let membership = self.kernel.membership(pid);
         let number = |id: u32| (id != 0).then_some(id);
         TargetPlace {
-            own: number(membership.own),
+            own: number(membership.process),
             app: number(membership.app),
             cgroup: Kernel::cgroup_of(pid),
             uid: process::facts(pid).map(|facts| facts.uid),
@@ -175,7 +175,7 @@ impl Inventory for KernelHost {
     }
 
     fn family(&mut self, pid: u32) -> BTreeSet<u32> {
-        process::family(pid).into_iter().collect()
+        process::with_descendants(pid).into_iter().collect()
     }
 
     fn running(&mut self, app: AppKey) -> BTreeSet<u32> {
@@ -184,17 +184,17 @@ impl Inventory for KernelHost {
                 .is_some_and(|key| key.inode == app.inode && key.dev == app.dev)
         };
         let running = process::all().into_iter().filter(runs);
-        running.flat_map(process::family).collect()
+        running.flat_map(process::with_descendants).collect()
     }
 
     fn membership(&mut self, pid: u32) -> (u32, u32) {
         let membership = self.kernel.membership(pid);
-        (membership.own, membership.app)
+        (membership.process, membership.app)
     }
 
     fn members(&mut self) -> Result<Members, RequestError> {
         let members = self.kernel.members()?.into_iter();
-        Ok(members.map(|(pid, p)| (pid, (p.own, p.app))).collect())
+        Ok(members.map(|(pid, p)| (pid, (p.process, p.app))).collect())
     }
 
     fn app(&mut self, path: &str) -> Result<AppKey, RequestError> {
@@ -212,10 +212,13 @@ impl Inventory for KernelHost {
                 return Err(nothing("it was not looked up"));
             }
         }
-        let key = self.kernel.app(path).map_err(|error| match &error {
-            KernelError::File { source, .. } => nothing(&source.to_string()),
-            error => nothing(&error.to_string()),
-        })?;
+        let key = self
+            .kernel
+            .executable_key(path)
+            .map_err(|error| match &error {
+                KernelError::File { source, .. } => nothing(&source.to_string()),
+                error => nothing(&error.to_string()),
+            })?;
         Ok(AppKey {
             inode: key.inode,
             dev: key.dev,
@@ -287,7 +290,7 @@ impl Inventory for KernelHost {
     }
 
     fn speed(&mut self, interface: &str) -> Result<Option<Rate>, RequestError> {
-        speed::reported(interface).map_err(|error| {
+        ethtool::speed(interface).map_err(|error| {
             RequestError::Failed(format!(
                 "cannot read the speed of {interface} from its driver: {error}"
             ))
@@ -295,7 +298,8 @@ impl Inventory for KernelHost {
     }
 
     fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, RequestError> {
-        let listed = Route::open_diagnosis().and_then(|mut diag| connections::list(&mut diag));
+        let listed =
+            NetlinkClient::open_diagnosis().and_then(|mut diag| connections::list(&mut diag));
         let mut all = listed.map_err(KernelError::from)?;
         let pids = match of {
             netnice_api::Found::User(uid) => {
@@ -351,16 +355,16 @@ impl Enforcer for KernelHost {
     }
 
     fn unfinished_surveys(&self) -> usize {
-        self.kernel.looks_left()
+        self.kernel.unfinished_surveys()
     }
 
     fn continue_survey(&mut self) -> Result<Option<Adoption>, RequestError> {
-        Ok(self.kernel.look_on()?)
+        Ok(self.kernel.continue_survey()?)
     }
 
     fn maintain_tables(&mut self) -> Result<Vec<String>, RequestError> {
-        self.kernel.sweep_strays()?;
-        let lost = self.kernel.find_lost()?;
+        self.kernel.remove_closed_cookies()?;
+        let lost = self.kernel.adopt_missed_forks()?;
         Ok(lost
             .map(|lost| {
                 format!(
@@ -375,14 +379,14 @@ impl Enforcer for KernelHost {
     }
 
     fn expect_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), RequestError> {
-        Ok(self.kernel.await_cgroups(names)?)
+        Ok(self.kernel.expect_cgroups(names)?)
     }
 
     fn place_containers(
         &mut self,
         groups: &BTreeMap<u32, Option<String>>,
-    ) -> Result<BTreeMap<u32, Housing>, RequestError> {
-        Ok(self.kernel.house(groups)?)
+    ) -> Result<BTreeMap<u32, ContainerPlacement>, RequestError> {
+        Ok(self.kernel.place_containers(groups)?)
     }
 
     fn balance(&mut self, now: Instant) -> Result<(), RequestError> {
@@ -399,12 +403,12 @@ impl Enforcer for KernelHost {
     }
 
     fn forget_dead(&mut self) -> Result<(), RequestError> {
-        self.kernel.forget_dead()?;
+        self.kernel.remove_ended()?;
         Ok(())
     }
 
-    fn found(&mut self) -> Result<Found, RequestError> {
-        Ok(self.kernel.found()?)
+    fn found(&mut self) -> Result<Recovered, RequestError> {
+        Ok(self.kernel.recovered()?)
     }
 
     fn is_enforcing(&self) -> bool {
@@ -412,9 +416,9 @@ impl Enforcer for KernelHost {
     }
 
     fn leaf(&self) -> &'static str {
-        match self.kernel.leaves() {
-            Leaves::FqCodel => "fq_codel",
-            Leaves::Fifo => "sparse+bulk",
+        match self.kernel.leaf_qdisc() {
+            LeafQdisc::FqCodel => "fq_codel",
+            LeafQdisc::Fifo => "sparse+bulk",
         }
     }
 
@@ -426,8 +430,8 @@ impl Enforcer for KernelHost {
         self.kernel.attachment()
     }
 
-    fn target_classes(&self, id: u32) -> Vec<Whereabouts> {
-        self.kernel.whereabouts(id)
+    fn target_classes(&self, id: u32) -> Vec<TargetClass> {
+        self.kernel.target_classes(id)
     }
 
     fn probe(&mut self) -> Vec<Finding> {
@@ -441,7 +445,7 @@ impl Meter for KernelHost {
     }
 
     fn interface_traffic(&mut self) -> Result<InterfaceTraffic, RequestError> {
-        let passed = traffic::passed(&mut self.route).map_err(KernelError::from)?;
+        let passed = traffic::byte_counts(&mut self.route).map_err(KernelError::from)?;
         let interfaces = self.interfaces()?.into_iter();
         Ok(interfaces
             .filter_map(|i| Some((i.name, *passed.get(&i.index)?)))

@@ -5,7 +5,7 @@ use netnice_core::contract::Direction;
 
 use super::history::History;
 use super::metrics::Tally;
-use super::metrics::serve::Page;
+use super::metrics::http::Page;
 use super::{Rates, meter};
 use crate::clock::Now;
 use crate::error::RequestError;

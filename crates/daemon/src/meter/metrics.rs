@@ -1,4 +1,4 @@
-//! Metrics for Prometheus: its text format, version 0.0.4, on a small HTTP server ([`serve`]).
+//! Metrics for Prometheus: its text format, version 0.0.4, on a small HTTP server ([`http`]).
 //!
 //! Every counter is declared once, in [`netnice_core::meter::COUNTERS`]; its help text states what
 //! it counts and, for a sum, the terms. All samples of one page are from one reading, so each page
@@ -11,7 +11,7 @@
 //! Counters are in the units that Prometheus recommends, seconds and bytes. Limits are in bit/s, as
 //! users set them, and their names end accordingly.
 
-pub(crate) mod serve;
+pub(crate) mod http;
 
 use std::fmt::Write as _;
 

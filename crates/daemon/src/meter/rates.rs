@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use netnice_core::contract::Direction;
 use netnice_core::meter::{Flow, Meter};
 use netnice_core::units::{Amount, Instant, Nanos, Rate};
-use netnice_kernel::traffic::Passed;
+use netnice_kernel::traffic::ByteCounts;
 
 use crate::host::InterfaceTraffic;
 
@@ -37,7 +37,7 @@ pub(crate) struct TargetRates {
 /// The traffic of a managed link.
 #[derive(Debug, Default)]
 struct LinkTraffic {
-    passed: Passed,
+    passed: ByteCounts,
     /// Bit/s sent and received between the last two readings; `None` before the second.
     rates: Option<[Amount; 2]>,
     /// The number of successive readings above what the receive stage passes.
@@ -243,7 +243,7 @@ mod tests {
         let mut total = 0;
         let mut read = |second_: u64, megabits: u64| {
             total += megabits * 125_000;
-            let passed = Passed {
+            let passed = ByteCounts {
                 received: total,
                 sent: 0,
             };

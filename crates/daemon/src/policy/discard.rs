@@ -147,7 +147,7 @@ const MAX_PATTERNS: usize = 64;
 #[cfg(test)]
 mod tests {
     use netnice_api::driver::{DriverCall, DriverRequest};
-    use netnice_api::encode_call;
+    use netnice_api::encode_driver_call;
 
     use super::*;
 
@@ -210,7 +210,10 @@ mod tests {
         let patterns = vec![longest; MAX_PATTERNS];
         assert_eq!(check_set(&patterns), Ok(()));
         let ask = DriverRequest::Discard { patterns };
-        let call = encode_call(&DriverCall { id: u64::MAX, ask });
+        let call = encode_driver_call(&DriverCall {
+            id: u64::MAX,
+            request: ask,
+        });
         assert!(call.is_ok(), "{}", call.expect_err("it is not"));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::target::Target;
 use netnice_core::units::Nanos;
-use netnice_kernel::plan::{self, Desired, Limit, Share};
+use netnice_kernel::plan::{self, Desired, Limit, LinkShare};
 
 use crate::ledger::{Body, HeldTarget, Ledger, ManagedLink};
 
@@ -85,12 +85,12 @@ fn target(ledger: &Ledger, held: &HeldTarget) -> plan::Target {
     }
 }
 
-fn share(managed: &ManagedLink, contract: &Contract) -> Share {
+fn share(managed: &ManagedLink, contract: &Contract) -> LinkShare {
     let each = |direction| {
         let usable = managed.link.usable(direction)?;
         contract.link_min(direction, usable).flatten()
     };
-    Share {
+    LinkShare {
         link: managed.link.name.to_string(),
         min: each(Direction::Up),
         min_down: each(Direction::Down),

@@ -17,7 +17,7 @@ use netnice_core::admission::{MAX_DEPTH, TargetId};
 use netnice_core::contract::{Change, Contract, Setting};
 use netnice_core::link::{Capacity, CapacitySource, Link, RECEIVE_PERCENT};
 use netnice_core::units::{Bytes, Rate};
-use netnice_kernel::enforce::Found;
+use netnice_kernel::enforce::Recovered;
 use netnice_kernel::plan::{self, Limit, MAX_SLOT};
 
 use super::Reconciler;
@@ -187,7 +187,7 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Id of the process target around an unknown target, from the tree of the kernel's classes.
-    fn outer_of_unknown(&self, found: &Found, id: u32) -> Option<u32> {
+    fn outer_of_unknown(&self, found: &Recovered, id: u32) -> Option<u32> {
         let mut slot = found.targets.iter().find(|(of, _)| *of == id)?.1;
         for _ in 0..MAX_DEPTH {
             let held = TargetId::new(slot).and_then(|slot| self.books.ledger.get(slot));
@@ -239,7 +239,7 @@ impl<H: Host> Reconciler<H> {
                 now,
                 format!("cannot read the limits from the kernel: {error}"),
             );
-            Found::default()
+            Recovered::default()
         });
         let limits = found.limits.len();
         self.books.ledger = ledger_of(&found);
@@ -256,7 +256,7 @@ impl<H: Host> Reconciler<H> {
 }
 
 /// A ledger of found limits.
-fn ledger_of(found: &Found) -> Ledger {
+fn ledger_of(found: &Recovered) -> Ledger {
     let mut ledger = Ledger::default();
     for link in &found.links {
         if let Some(managed) = managed(link) {

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use netnice_api::direct::DirectAnswer;
+use netnice_api::direct::DirectReply;
 use netnice_api::frame::Decoder;
 use netnice_api::{Process, Request, Response, encode_response, fds};
 use netnice_kernel::process::PidFd;
@@ -136,7 +136,7 @@ impl ConnectionTask {
                     None => return,
                 },
                 Some(notifications) = notifications.recv() => {
-                    let reply = Response::Direct(DirectAnswer::News(notifications));
+                    let reply = Response::Direct(DirectReply::Notification(notifications));
                     self.send(Kind::Notification, reply.into()).await;
                     continue;
                 }
@@ -150,7 +150,7 @@ impl ConnectionTask {
                 return self.send(Kind::Close, close).await;
             };
             let kind = match reply.response {
-                Response::Direct(DirectAnswer::Attached(_)) => Kind::Attached,
+                Response::Direct(DirectReply::Attached(_)) => Kind::Attached,
                 _ => Kind::Answer,
             };
             self.send(kind, reply).await;

@@ -2,8 +2,8 @@
 
 use netnice_api::{DoctorItem, DoctorReport, Status};
 use netnice_core::units::{Instant, Nanos};
-use netnice_kernel::enforce::MOST_INTERFACES;
-use netnice_kernel::probe::{Finding, Standing};
+use netnice_kernel::enforce::MAX_INTERFACES;
+use netnice_kernel::probe::{FeatureState, Finding};
 
 use super::view::View;
 use crate::clock::Now;
@@ -74,9 +74,9 @@ impl<H: Host> View<'_, H> {
 
     fn links_and_targets(&mut self) -> Result<Vec<DoctorItem>, RequestError> {
         let interfaces = self.machine.interfaces()?;
-        let many = (interfaces.len() > MOST_INTERFACES).then(|| {
+        let many = (interfaces.len() > MAX_INTERFACES).then(|| {
             let detail = format!(
-                "there are {} in this network namespace and there is room for {MOST_INTERFACES}: \
+                "there are {} in this network namespace and there is room for {MAX_INTERFACES}: \
                  changes are refused, \
                  for limits would not hold on the others",
                 interfaces.len()
@@ -107,10 +107,10 @@ impl<H: Host> View<'_, H> {
 pub(crate) fn item(finding: &Finding) -> DoctorItem {
     DoctorItem {
         name: finding.name.to_owned(),
-        status: match finding.standing {
-            Standing::Good => Status::Good,
-            Standing::Fallback => Status::Fallback,
-            Standing::Missing => Status::Missing,
+        status: match finding.state {
+            FeatureState::Good => Status::Good,
+            FeatureState::Fallback => Status::Fallback,
+            FeatureState::Missing => Status::Missing,
         },
         detail: finding.detail.clone(),
         hint: finding.hint.clone(),

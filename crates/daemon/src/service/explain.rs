@@ -5,7 +5,7 @@ use netnice_api::Explained;
 use netnice_core::contract::{Clause, Contract, Direction};
 use netnice_core::target::Target;
 use netnice_core::units::{Nanos, Rate};
-use netnice_kernel::enforce::{Housing, Whereabouts};
+use netnice_kernel::enforce::{ContainerPlacement, TargetClass};
 
 use super::view::View;
 use crate::authority::user_name;
@@ -291,7 +291,7 @@ fn format_contract(contract: &Contract) -> String {
 }
 
 /// One class that delays packets.
-fn class_row(place: &Whereabouts, both: bool) -> String {
+fn class_row(place: &TargetClass, both: bool) -> String {
     let what = match (place.down, both && place.link.is_none()) {
         (_, true) => "what is sent and received",
         (false, false) => "what is sent",
@@ -302,7 +302,7 @@ fn class_row(place: &Whereabouts, both: bool) -> String {
         false => ", of a target around it",
     };
     let most = place
-        .most
+        .max_rate
         .map_or_else(String::new, |most| format!(", at most {most:#}"));
     let why = match &place.link {
         None => "limit".to_owned(),
@@ -315,20 +315,22 @@ fn class_row(place: &Whereabouts, both: bool) -> String {
 }
 
 /// Where a container's traffic is limited.
-fn describe_placement(housing: &Housing, group: &str) -> String {
+fn describe_placement(housing: &ContainerPlacement, group: &str) -> String {
     match housing {
-        Housing::Empty => format!("control group {group}, in which no process is now"),
-        Housing::Here => format!(
+        ContainerPlacement::NotRunning => {
+            format!("control group {group}, in which no process is now")
+        }
+        ContainerPlacement::HostNetwork => format!(
             "it is in this host's own network: sockets that were made in control group {group}"
         ),
-        Housing::Apart(names) if names.is_empty() => format!(
+        ContainerPlacement::OwnNetwork(names) if names.is_empty() => format!(
             "control group {group}; it has a network of its own, and no pair of interfaces leads \
              there from here, so \
              nothing of it is held (a container without root sends by slirp4netns or pasta: limit \
              the user or that \
              program)"
         ),
-        Housing::Apart(names) => format!(
+        ContainerPlacement::OwnNetwork(names) => format!(
             "all that passes {}, where the network of control group {group} begins (of a pod: of \
              all its containers)",
             names.join(", ")

@@ -3,7 +3,7 @@
 use netnice_api::ShowDoc;
 use netnice_core::target::Target;
 
-use super::named::NamedProcess;
+use super::named_process::NamedProcess;
 use super::view::View;
 use crate::clock::Now;
 use crate::error::RequestError;

@@ -6,7 +6,7 @@ use netnice_core::contract::{Change, Contract};
 use netnice_core::target::Target;
 use netnice_kernel::enforce::Adoption;
 
-use super::named::{NamedProcess, named_process};
+use super::named_process::{NamedProcess, named_process};
 use crate::authority;
 use crate::clock::Now;
 use crate::error::RequestError;
@@ -336,24 +336,24 @@ pub(super) fn socket_remarks(adoption: &Adoption) -> Vec<String> {
             adoption.shared_listeners
         ));
     }
-    if adoption.goes_on {
+    if adoption.unfinished {
         remarks.push(
             "it has so many open sockets that some of them are held a moment later".to_owned(),
         );
     }
-    if adoption.strays > 0 {
+    if adoption.by_cookie > 0 {
         remarks.push(format!(
             "{} open sockets have used up their option memory (net.core.optmem_max) and have no \
              room for a tag: they are \
              held by their number",
-            adoption.strays
+            adoption.by_cookie
         ));
     }
-    if adoption.unheld > 0 {
+    if adoption.untracked > 0 {
         remarks.push(format!(
             "{} open sockets without room for a tag are not held: the table of such sockets is \
              full",
-            adoption.unheld
+            adoption.untracked
         ));
     }
     if adoption.hidden_mptcp > 0 {

@@ -3,7 +3,7 @@
 
 use netnice_core::contract::{Clause, Contract, Direction};
 use netnice_core::target::Target;
-use netnice_kernel::enforce::Housing;
+use netnice_kernel::enforce::ContainerPlacement;
 
 use crate::error::RequestError;
 use crate::host::{Interface, Inventory};
@@ -91,7 +91,7 @@ impl<'a, H> View<'a, H> {
             faults.push(format!("{} is not there now", held.entry.target));
         }
         let placement = self.deviations.placements.get(&held.id);
-        if matches!(placement, Some(Housing::Apart(names)) if names.is_empty()) {
+        if matches!(placement, Some(ContainerPlacement::OwnNetwork(names)) if names.is_empty()) {
             faults.push(format!(
                 "{} has a network of its own to which no pair of interfaces leads: nothing of it \
                  is held",

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use netnice_api::{LinkDoc, Moving, UsersDoc, Watch, WatchDoc, Watched, WatchedLink};
+use netnice_api::{LinkDoc, Traffic, UsersDoc, Watch, WatchDoc, Watched, WatchedLink};
 use netnice_core::admission::TargetId;
 use netnice_core::contract::Direction;
 use netnice_core::meter::Meter;
@@ -17,7 +17,7 @@ use crate::error::RequestError;
 use crate::host::{Host, Interface, Inventory};
 use crate::ledger::{HeldTarget, ManagedLink};
 use crate::meter::Measurements;
-use crate::meter::metrics::serve::Page;
+use crate::meter::metrics::http::Page;
 use crate::meter::metrics::{self, Tally};
 use crate::reconcile::Reconciler;
 
@@ -122,7 +122,7 @@ impl<H: Inventory> View<'_, H> {
         let meter = self.measurements.rates.meter(held.id);
         let [sends, receives] = Direction::ALL.map(|direction| {
             let pace = rates[direction as usize];
-            Moving {
+            Traffic {
                 rate: pace.rate.0,
                 wait_ns: meter.flow(direction).queue_delay_ns,
                 drops: pace.drops,

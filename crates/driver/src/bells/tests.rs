@@ -1,10 +1,10 @@
-use netnice_ring::driver::Client;
+use netnice_ring::driver::ProgramMemory;
 use netnice_ring::layout::Budget;
 
 use super::*;
 
-fn client() -> Client {
-    Client::create(Budget {
+fn client() -> ProgramMemory {
+    ProgramMemory::create(Budget {
         flows: 1,
         bytes: 4096,
     })
@@ -12,7 +12,7 @@ fn client() -> Client {
 }
 
 /// Whether the program's doorbell becomes readable within ten seconds.
-fn is_rung(client: &Client) -> bool {
+fn is_rung(client: &ProgramMemory) -> bool {
     let ear = client.handles().to_program;
     let mut ready = [rustix::event::PollFd::new(
         &ear,
@@ -29,11 +29,11 @@ fn is_rung(client: &Client) -> bool {
 fn a_user_whose_ring_took_long_is_rung_for_by_the_other_thread() {
     let (mut bells, belfry) = Bells::with_thread(|| {}).unwrap();
     let (dear, other) = (client(), client());
-    let mut bell = bells.bell(dear.ringer(), 1000);
+    let mut bell = bells.bell(dear.notifier(), 1000);
     assert!(bell.itself);
     bells.was_dear(&mut bell, monotonic());
-    assert!(!bells.bell(other.ringer(), 1000).itself, "all programs");
-    assert!(bells.bell(other.ringer(), 1001).itself, "of this user");
+    assert!(!bells.bell(other.notifier(), 1000).itself, "all programs");
+    assert!(bells.bell(other.notifier(), 1001).itself, "of this user");
     bells.strike(&mut bell);
     assert!(is_rung(&dear));
     // The user stays with the second thread although its writes are short now.
@@ -48,7 +48,7 @@ fn a_user_whose_ring_took_long_is_rung_for_by_the_other_thread() {
     bells.strike(&mut bell);
     assert!(bell.itself);
     // The second thread serves requests from before the end.
-    let mut last = bells.bell(other.ringer(), 1002);
+    let mut last = bells.bell(other.notifier(), 1002);
     last.itself = false;
     bells.strike(&mut last);
     drop(bells);

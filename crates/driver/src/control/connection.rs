@@ -9,9 +9,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use netnice_api::driver::{DriverAnswer, DriverCall, DriverWord};
-use netnice_api::frame::{Decoder, LONGEST_CALL, LONGEST_WORD};
-use netnice_api::{WireError, decode_call, encode_word, fds};
+use netnice_api::driver::{DriverCall, DriverMessage, DriverReply};
+use netnice_api::frame::{Decoder, LONGEST_DRIVER_CALL, LONGEST_DRIVER_MESSAGE};
+use netnice_api::{WireError, decode_driver_call, encode_driver_message, fds};
 
 /// A connection.
 pub struct Connection {
@@ -62,7 +62,7 @@ impl Connection {
         stream.set_nonblocking(true)?;
         Ok(Connection {
             stream,
-            calls: Decoder::new(LONGEST_CALL),
+            calls: Decoder::new(LONGEST_DRIVER_CALL),
             beside: VecDeque::new(),
             out: VecDeque::new(),
             kept: 0,
@@ -103,7 +103,7 @@ impl Connection {
             return Ok(None);
         }
         match self.calls.poll().map_err(WireError::from)? {
-            Some(body) => Ok(Some(decode_call(&body)?)),
+            Some(body) => Ok(Some(decode_driver_call(&body)?)),
             None => Ok(None),
         }
     }
@@ -114,10 +114,12 @@ impl Connection {
     }
 
     /// Queues a message and sends as much as the socket takes.
-    pub fn say(&mut self, word: &DriverWord, descriptors: Vec<OwnedFd>) -> Result<(), EndOf> {
-        let bytes = match (encode_word(word), word) {
+    pub fn say(&mut self, word: &DriverMessage, descriptors: Vec<OwnedFd>) -> Result<(), EndOf> {
+        let bytes = match (encode_driver_message(word), word) {
             (Ok(bytes), _) => bytes,
-            (Err(why), DriverWord::Answer { id, .. }) => encode_word(&failed(*id, &why))?,
+            (Err(why), DriverMessage::Reply { id, .. }) => {
+                encode_driver_message(&failed(*id, &why))?
+            }
             (Err(why), _) => return Err(why.into()),
         };
         self.kept += bytes.len();
@@ -170,10 +172,10 @@ impl Connection {
 }
 
 /// The answer that reports the failure of call `id`.
-pub fn failed(id: u64, why: &impl std::fmt::Display) -> DriverWord {
-    DriverWord::Answer {
+pub fn failed(id: u64, why: &impl std::fmt::Display) -> DriverMessage {
+    DriverMessage::Reply {
         id,
-        answer: DriverAnswer::Failed {
+        reply: DriverReply::Failed {
             why: why.to_string(),
         },
     }
@@ -184,7 +186,7 @@ const MOST_BESIDE: usize = 32;
 /// No call is taken while so many bytes are unread: some thousand answers, or one census.
 const MUCH: usize = 1 << 20;
 /// Two answers of the longest kind. The answers to calls alone do not reach this.
-const MOST_KEPT: usize = 2 * LONGEST_WORD;
+const MOST_KEPT: usize = 2 * LONGEST_DRIVER_MESSAGE;
 
 #[cfg(any(test, fuzzing))]
 pub mod hostile;

@@ -2,10 +2,10 @@
 //!
 //! A program can keep its memory file as long as it likes, by a descriptor, a mapping, or an unread
 //! message. The file's pages are charged to the driver, which filled them, and cannot be taken back
-//! ([`netnice_ring::driver::Client::seal`]). So a user is charged for all files that exist, and not
-//! only for attached ones. An inotify watch reports the end of a file's last reference of any kind
-//! (`IN_DELETE_SELF`; a memory file has no name, so its inode ends with the last reference). The
-//! watch itself keeps no file alive.
+//! ([`netnice_ring::driver::ProgramMemory::seal`]). So a user is charged for all files that exist,
+//! and not only for attached ones. An inotify watch reports the end of a file's last reference of
+//! any kind (`IN_DELETE_SELF`; a memory file has no name, so its inode ends with the last
+//! reference). The watch itself keeps no file alive.
 //! ```text
 //!   admit ─▶ keep ─▶ attached ─▶ detached, references left ─▶ IN_DELETE_SELF ─▶ forgotten
 //!            └─────────────────── charged to its user ──────────────────┘

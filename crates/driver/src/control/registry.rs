@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 
 use netnice_api::direct::Term;
 use netnice_api::driver::{
-    CensusDoc, DriverFlow, DriverFlowDoc, FlowCounts, ProgramDoc, SpentDoc, TotalsDoc,
+    CensusDoc, DriverFlow, DriverFlowDoc, FlowCounts, ProgramDoc, TimeAccountingDoc, TotalsDoc,
     UserMemoryDoc,
 };
 use netnice_core::sched::Wire;
 use netnice_core::units::{Bytes, Nanos, Rate};
-use netnice_kernel::direct::Claim;
+use netnice_kernel::direct::FrameMatch;
 use netnice_kernel::process::PidFd;
-use netnice_ring::driver::Client;
-use netnice_ring::layout::{Budget, Place};
+use netnice_ring::driver::ProgramMemory;
+use netnice_ring::layout::{Budget, FlowLocation};
 use rustix::event::epoll;
 
 use crate::control::files::{Files, TooMuch};
@@ -46,7 +46,7 @@ pub struct Registry {
     programs: BTreeMap<u32, Program>,
     flows: Flows,
     /// Number of flows per claim.
-    claims: HashMap<Claim, u32>,
+    claims: HashMap<FrameMatch, u32>,
     /// Since when no flow exists while XDP is still attached.
     quiet_since: Option<Instant>,
     /// The epoll that waits for the ends of processes.
@@ -66,7 +66,7 @@ struct Program {
     bytes: u64,
     /// `Some` until the program's first flow. Until then the program may not have mapped its
     /// memory, and the packet thread does not have it.
-    unmapped: Option<Client>,
+    unmapped: Option<ProgramMemory>,
     /// The program's flows, by number.
     flows: BTreeSet<u32>,
 }
@@ -74,7 +74,7 @@ struct Program {
 struct Flow {
     /// The flow's configuration, with all changes since it was opened.
     setup: DriverFlow,
-    claim: Claim,
+    claim: FrameMatch,
     /// The flow's number in the packet thread.
     place: FlowNo,
 }
@@ -226,10 +226,10 @@ impl Registry {
     ) -> Result<Attached, RegistryError> {
         let pidfd = pidfd.ok_or(RegistryError::Pidfd("none came"))?;
         let life = PidFd::verified(pidfd).ok_or(RegistryError::Pidfd("this is none"))?;
-        if !life.lives() {
+        if !life.is_alive() {
             return Err(RegistryError::Pidfd("that process has ended"));
         }
-        let client = Client::create(budget)?;
+        let client = ProgramMemory::create(budget)?;
         let bytes = client.bytes();
         self.files.admit(guest.uid, bytes, guest.most)?;
         let handles = client.handles();
@@ -288,7 +288,7 @@ impl Registry {
     /// Whether the program's process has ended.
     pub fn has_ended(&self, program: u32) -> bool {
         let known = self.programs.get(&program);
-        known.is_some_and(|known| !known.life.lives())
+        known.is_some_and(|known| !known.life.is_alive())
     }
 
     /// Detaches a program and closes its flows.
@@ -313,7 +313,7 @@ impl Registry {
     }
 
     /// Opens a flow: returns its number and its place in the program's memory.
-    pub fn open(&mut self, asked: DriverFlow) -> Result<(u32, Place), RegistryError> {
+    pub fn open(&mut self, asked: DriverFlow) -> Result<(u32, FlowLocation), RegistryError> {
         let program = asked.program;
         if !self.programs.contains_key(&program) {
             return Err(RegistryError::NoProgram(program));
@@ -423,15 +423,15 @@ impl Registry {
                 })
                 .collect(),
             flows: Vec::with_capacity(self.flows.iter().len()),
-            spent: SpentDoc {
+            time: TimeAccountingDoc {
                 receiving_ns: sums.spent.receiving.0,
                 sending_ns: sums.spent.sending.0,
                 waiting_ns: sums.spent.waiting.0,
             },
             frames: sums.frames.map(setup::frames),
-            unasked: sums.spent.unasked,
-            awake: sums.awake,
-            confined: self.confined.clone(),
+            unrequested_doorbells: sums.spent.unasked,
+            pm_qos_held: sums.awake,
+            confinement: self.confined.clone(),
             memory: self
                 .files
                 .users()
@@ -441,7 +441,7 @@ impl Registry {
                     bytes: has.bytes,
                 })
                 .collect(),
-            discards: self.discards,
+            discard_patterns: self.discards,
             discarded: discarded
                 .chain(others)
                 .filter(|(_, count)| *count > 0)
@@ -570,11 +570,12 @@ impl Registry {
         Ok(Some(setup::counts(&closed.counters)))
     }
 
-    fn claim(&mut self, claim: &Claim, flow: FlowNo) -> Result<(), LinkError> {
+    fn claim(&mut self, claim: &FrameMatch, flow: FlowNo) -> Result<(), LinkError> {
         let count = self.claims.entry(*claim).or_insert(0);
         if *count == 0 {
             // A group may have several flows.
-            let is_its_own = matches!(claim, Claim::Ends { local, .. } if !local.0.is_multicast());
+            let is_its_own =
+                matches!(claim, FrameMatch::Endpoints { local, .. } if !local.0.is_multicast());
             let done = self.ear.claim(claim, is_its_own.then_some(flow));
             if done.is_err() {
                 self.claims.remove(claim);
@@ -585,7 +586,7 @@ impl Registry {
         Ok(())
     }
 
-    fn release(&mut self, claim: &Claim) {
+    fn release(&mut self, claim: &FrameMatch) {
         let Some(count) = self.claims.get_mut(claim) else {
             return;
         };
@@ -610,7 +611,7 @@ impl Registry {
 pub fn wire(rate: u64, overhead: u64) -> Result<Wire, RegistryError> {
     let mut wire = Wire::new(Rate::new(rate).ok_or(RegistryError::Rate(rate))?);
     wire.overhead = Bytes(overhead);
-    wire.ahead = Nanos(netnice_api::driver::AHEAD_NS);
+    wire.ahead = Nanos(netnice_api::driver::SEND_AHEAD_NS);
     wire.longest = Bytes(setup::longest(crate::link::MAX_MTU, u32::MAX) as u64);
     Ok(wire)
 }

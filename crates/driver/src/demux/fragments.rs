@@ -28,7 +28,7 @@ use std::collections::{HashMap, VecDeque};
 
 use foldhash::quality::RandomState;
 use netnice_core::units::Instant;
-use netnice_kernel::direct::PART_LIFETIME;
+use netnice_kernel::direct::FRAGMENT_LIFETIME;
 
 use super::{Discard, Owner, Reassembly};
 use crate::frame::{Family, Ip};
@@ -346,7 +346,7 @@ fn is_young(born: Instant, now: Instant) -> bool {
 /// The fragments of a datagram arrive close together; this allows for a full queue on the path. The
 /// same as in XDP. (RFC 1122 keeps fragments for a minute, since identifications are not reused so
 /// soon there.)
-const LIFETIME: u64 = PART_LIFETIME as u64;
+const LIFETIME: u64 = FRAGMENT_LIFETIME as u64;
 /// Known datagrams per flow, including those that have arrived completely.
 const KNOWN_PER_OWNER: usize = 256;
 /// Datagrams that can wait for their first fragment.

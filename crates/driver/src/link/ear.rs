@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use netnice_kernel::direct::{Claim, Direct, Place};
+use netnice_kernel::direct::{AttachMode, FrameMatch, XdpProgram};
 
 use super::packet::bind_to;
 use super::socket;
@@ -27,12 +27,12 @@ pub struct Ear {
 
 #[derive(Debug)]
 enum Kind {
-    Xdp(Box<Direct>),
+    Xdp(Box<XdpProgram>),
     Packet(OwnedFd),
 }
 
 impl Ear {
-    pub(super) fn of_xdp(interface: &Interface, program: Direct, mode: Mode) -> Ear {
+    pub(super) fn of_xdp(interface: &Interface, program: XdpProgram, mode: Mode) -> Ear {
         Ear::of(interface, mode, Kind::Xdp(Box::new(program)), None)
     }
 
@@ -95,13 +95,13 @@ impl Ear {
         let index = self.interface.index;
         match &mut self.kind {
             Kind::Xdp(program) if self.mode == Mode::Native => {
-                if let Err(why) = program.attach(index, Place::Native) {
-                    program.attach(index, Place::Generic)?;
+                if let Err(why) = program.attach(index, AttachMode::Native) {
+                    program.attach(index, AttachMode::Generic)?;
                     self.mode = Mode::Generic;
                     self.refusal = Some(why.into());
                 }
             }
-            Kind::Xdp(program) => program.attach(index, Place::Generic)?,
+            Kind::Xdp(program) => program.attach(index, AttachMode::Generic)?,
             Kind::Packet(socket) => {
                 bind_to(socket.as_fd(), &self.interface, libc::ETH_P_ALL as u16)?;
             }
@@ -122,17 +122,17 @@ impl Ear {
     /// Directs frames of this claim to the driver and away from the kernel. (In the fallback mode
     /// both get them.) If all these frames belong to one flow, `flow` names it, so that
     /// [`super::Link::shut`] can drop them.
-    pub fn claim(&mut self, claim: &Claim, flow: Option<FlowNo>) -> Result<(), LinkError> {
+    pub fn claim(&mut self, claim: &FrameMatch, flow: Option<FlowNo>) -> Result<(), LinkError> {
         match &mut self.kind {
-            Kind::Xdp(program) => Ok(program.claim(claim, flow.map(|flow| flow.0))?),
+            Kind::Xdp(program) => Ok(program.add_match(claim, flow.map(|flow| flow.0))?),
             Kind::Packet(_) => Ok(()),
         }
     }
 
     /// Undoes [`Ear::claim`].
-    pub fn release(&mut self, claim: &Claim) -> Result<(), LinkError> {
+    pub fn release(&mut self, claim: &FrameMatch) -> Result<(), LinkError> {
         match &mut self.kind {
-            Kind::Xdp(program) => Ok(program.release(claim)?),
+            Kind::Xdp(program) => Ok(program.remove_match(claim)?),
             Kind::Packet(_) => Ok(()),
         }
     }
@@ -141,7 +141,7 @@ impl Ear {
     pub fn moved(&mut self, mac: Mac) -> Result<(), LinkError> {
         self.interface.mac = mac;
         match &mut self.kind {
-            Kind::Xdp(program) => Ok(program.set_station(mac.0)?),
+            Kind::Xdp(program) => Ok(program.set_mac(mac.0)?),
             Kind::Packet(_) => Ok(()),
         }
     }

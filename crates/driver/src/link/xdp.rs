@@ -15,8 +15,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use netnice_kernel::KernelError;
-use netnice_kernel::card::{self, Queues};
-use netnice_kernel::direct::{Direct, MAX_QUEUES};
+use netnice_kernel::direct::{MAX_QUEUES, XdpProgram};
+use netnice_kernel::nic::{self, ReceiveQueues};
 use rustix::event::epoll;
 
 use gates::Gates;
@@ -47,13 +47,13 @@ pub(super) struct XdpLink {
 
 impl XdpLink {
     /// Opens the sockets and loads the XDP program that feeds them.
-    pub(super) fn open(interface: &Interface) -> Result<(XdpLink, Direct), LinkError> {
+    pub(super) fn open(interface: &Interface) -> Result<(XdpLink, XdpProgram), LinkError> {
         let name = &interface.name;
-        let mut program = Direct::load(interface.mac.0)?;
-        let told = card::receive_queues(name).map_err(KernelError::from)?;
+        let mut program = XdpProgram::load(interface.mac.0)?;
+        let told = nic::receive_queues(name).map_err(KernelError::from)?;
         let (least, most) = match told {
-            Some(Queues::Exactly(count)) => (count, count),
-            Some(Queues::AtMost(count)) => (1, count),
+            Some(ReceiveQueues::Exactly(count)) => (count, count),
+            Some(ReceiveQueues::AtMost(count)) => (1, count),
             None => (1, 1),
         };
         if least > MAX_QUEUES {

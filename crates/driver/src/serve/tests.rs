@@ -4,7 +4,7 @@ use netnice_core::contract::Contract;
 use netnice_core::sched::{Service, Wire};
 use netnice_core::units::Rate;
 use netnice_ring::layout::{Budget, Shape};
-use netnice_ring::program::{Attachment, Flow, Piece};
+use netnice_ring::program::{Attachment, Piece, ProgramRings};
 
 use super::*;
 use crate::demux::Reassembly;
@@ -24,7 +24,7 @@ const SHAPE: Shape = Shape {
 /// An event loop on a fake link, and a program that sends as much as it can.
 struct Rig {
     server: Server,
-    flow: Flow,
+    flow: ProgramRings,
     _attachment: Attachment,
     wire: UnixDatagram,
 }
@@ -42,7 +42,7 @@ fn rig() -> Rig {
     wire.set_nonblocking(true).unwrap();
     let (link, _) = Link::on_paper(&interface, socket.into());
     let mut turn = Turn::new(Wire::new(Rate::new(1_000_000_000).unwrap()), OWN).unwrap();
-    let client = Client::create(Budget {
+    let client = ProgramMemory::create(Budget {
         flows: 1,
         bytes: SHAPE.plan().unwrap().bytes(),
     });

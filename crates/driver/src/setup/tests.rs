@@ -6,11 +6,11 @@ use crate::turn::LATENESS;
 
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
-fn asked(speaks: Speaks) -> DriverFlow {
+fn asked(endpoint: Endpoint) -> DriverFlow {
     DriverFlow {
         program: 0,
         number: 1,
-        speaks,
+        endpoint,
         next_hop: Some([2, 0, 0, 0, 0, 2]),
         mtu: 1500,
         contract: "none".to_owned(),
@@ -22,12 +22,12 @@ fn asked(speaks: Speaks) -> DriverFlow {
             receive_entries: 16,
         },
         in_order: false,
-        receive_share: None,
+        receive_budget: None,
     }
 }
 
-fn udp(remote: Option<&str>) -> Speaks {
-    Speaks::Udp {
+fn udp(remote: Option<&str>) -> Endpoint {
+    Endpoint::Udp {
         local: "10.0.0.1:5000".parse().unwrap(),
         remote: remote.map(|remote| remote.parse().unwrap()),
     }
@@ -44,7 +44,7 @@ fn what_a_flow_speaks_is_what_it_sends_receives_and_claims() {
     let protocol = 17;
     assert_eq!(
         claim,
-        Claim::Ends {
+        FrameMatch::Endpoints {
             protocol,
             local,
             remote
@@ -57,14 +57,14 @@ fn what_a_flow_speaks_is_what_it_sends_receives_and_claims() {
     let remote = None;
     assert_eq!(
         claim,
-        Claim::Ends {
+        FrameMatch::Endpoints {
             protocol,
             local,
             remote
         }
     );
 
-    let group = Speaks::Group {
+    let group = Endpoint::Group {
         local: "10.0.0.1:5000".parse().unwrap(),
         group: "239.1.2.3:6000".parse().unwrap(),
     };
@@ -73,7 +73,7 @@ fn what_a_flow_speaks_is_what_it_sends_receives_and_claims() {
     let local = ("239.1.2.3".parse().unwrap(), 6000);
     assert_eq!(
         claim,
-        Claim::Ends {
+        FrameMatch::Endpoints {
             protocol,
             local,
             remote
@@ -95,12 +95,12 @@ fn other_protocols_are_received_by_their_pattern() {
             value: 7,
         },
     ];
-    let speaks = Speaks::EtherType {
+    let endpoint = Endpoint::EtherType {
         number: 0x88b5,
         pattern,
     };
-    let (open, claim) = flow(&asked(speaks), OWN, 1500).unwrap();
-    assert_eq!(claim, Claim::Kind(0x88b5));
+    let (open, claim) = flow(&asked(endpoint), OWN, 1500).unwrap();
+    assert_eq!(claim, FrameMatch::EtherType(0x88b5));
     let [Match::EtherType { pattern, .. }] = &open.matches[..] else {
         panic!("{:?}", open.matches)
     };
@@ -119,10 +119,10 @@ fn what_makes_no_sense_is_named() {
     assert!(why.contains("\"up fast\""), "{why}");
     let why = said(&|flow| flow.contract = "slice 2ms/50ms cell pcr=1mbit,cdvt=1ms".to_owned());
     assert!(why.contains("make one flow for each"), "{why}");
-    let why = said(&|flow| flow.receive_share = Some(1_000_001));
+    let why = said(&|flow| flow.receive_budget = Some(1_000_001));
     assert!(why.contains("1000001"), "{why}");
     let why = said(&|flow| {
-        flow.speaks = Speaks::EtherType {
+        flow.endpoint = Endpoint::EtherType {
             number: 0x0800,
             pattern: Vec::new(),
         }

@@ -58,14 +58,14 @@ impl Turn {
     /// The doorbell of a program; readable when the program wrote it.
     pub fn bell(&self, program: ProgramNo) -> Option<BorrowedFd<'_>> {
         let known = self.programs.get(program)?;
-        Some(known.client.bell())
+        Some(known.client.doorbell())
     }
 
     /// Call before sleeping. False: a program has news; run another iteration, and check
     /// [`Turn::poll_muted`].
     pub fn doze(&mut self, now: Instant) -> bool {
         let calls = |(number, program): (ProgramNo, &mut Program)| {
-            (program.is_heard(now) && !program.client.doze()).then_some(number)
+            (program.is_heard(now) && !program.client.prepare_sleep()).then_some(number)
         };
         let caller = self.programs.iter_mut().find_map(calls);
         if let Some(number) = caller {
@@ -79,7 +79,7 @@ impl Turn {
     pub fn wake(&mut self) {
         let programs = self.programs.iter_mut();
         let served = programs.filter(|(_, program)| !program.expelled);
-        served.for_each(|(_, program)| program.client.wake());
+        served.for_each(|(_, program)| program.client.end_sleep());
     }
 
     /// A program wrote its doorbell. Returns whether the driver had not asked for it; then check
@@ -90,10 +90,10 @@ impl Turn {
         };
         known.rang = true;
         if std::mem::take(&mut known.echoes) {
-            known.client.wake();
+            known.client.end_sleep();
             return false;
         }
-        let unasked = known.client.rang();
+        let unasked = known.client.on_doorbell_edge();
         match unasked {
             false => self.called(program, now),
             true => self.muted.push((program, Instant(now.0 + PAUSE.0))),

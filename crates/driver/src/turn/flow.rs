@@ -1,7 +1,7 @@
 //! One flow of the datapath: takes records from its rings, sends them, delivers received packets,
-//! and counts. A violation of the ring protocol is returned as a [`Breach`].
+//! and counts. A violation of the ring protocol is returned as a [`ProtocolViolation`].
 
-use netnice_api::driver::SHORTEST;
+use netnice_api::driver::MIN_PACKET_BYTES;
 
 use super::*;
 use crate::share::pool::Member;
@@ -29,7 +29,7 @@ pub struct Opened {
     /// Its number.
     pub flow: FlowNo,
     /// Its place in its program's memory.
-    pub place: Place,
+    pub place: FlowLocation,
 }
 
 /// The outcome of a received packet.
@@ -112,7 +112,7 @@ impl Counters {
 pub(super) struct Flow {
     pub(super) id: FlowId,
     pub(super) program: ProgramNo,
-    pub(super) ring: netnice_ring::driver::Flow,
+    pub(super) ring: netnice_ring::driver::DriverRings,
     template: Template,
     /// Length in bytes of the longest packet that the contract can let go, and of the longest that
     /// the flow can send at all.
@@ -140,7 +140,7 @@ impl Flow {
     pub(super) fn new(
         id: FlowId,
         program: ProgramNo,
-        ring: netnice_ring::driver::Flow,
+        ring: netnice_ring::driver::DriverRings,
         template: Template,
         tolerance: Nanos,
         share: Option<Member>,
@@ -199,7 +199,7 @@ impl Flow {
     /// The next record. A record that cannot be sent at all is returned too: it waits for its time
     /// on the link as any other. Otherwise a flow could make the driver read any number of them.
     #[inline]
-    pub(super) fn next_record(&mut self) -> Result<Option<Record>, Breach> {
+    pub(super) fn next_record(&mut self) -> Result<Option<Record>, ProtocolViolation> {
         match self.ring.take()? {
             Taken::Record(record) => Ok(Some(record)),
             Taken::Empty | Taken::NoRoom => Ok(None),
@@ -209,7 +209,7 @@ impl Flow {
     /// The scheduler's view of a record that arrived at `came`: a packet of its length, and no
     /// longer than the flow can send.
     pub(super) fn packet(&self, record: &Record, came: Instant) -> Packet {
-        let length = Bytes(record.bytes() as u64).max(Bytes(SHORTEST));
+        let length = Bytes(record.bytes() as u64).max(Bytes(MIN_PACKET_BYTES));
         let length = length.min(Bytes(self.longest as u64));
         match record.begins_message() {
             true => Packet::first(length, came),
@@ -228,7 +228,7 @@ impl Flow {
         &mut self,
         scheduler: &mut Scheduler,
         now: Instant,
-    ) -> Result<(), Breach> {
+    ) -> Result<(), ProtocolViolation> {
         let Some(record) = self.next_record()? else {
             return Ok(());
         };
@@ -312,7 +312,7 @@ impl Flow {
         cost: &mut Cost,
         among: (&mut Pool, &mut Crowd),
         now: Instant,
-    ) -> Result<Handed, Breach> {
+    ) -> Result<Handed, ProtocolViolation> {
         self.counters.received += 1;
         let (look, rest) = (cost.look(), cost.of(packet.len()));
         self.counters.receiving += look.0;
@@ -320,18 +320,18 @@ impl Flow {
             && let Err(until) = share.admit(among, (look, rest), now)
         {
             self.counters.over_share += 1;
-            self.ring.lost(Loss::OverShare);
+            self.ring.count_lost(Loss::OverBudget);
             return Ok(Handed::Cut(until));
         }
         self.counters.receiving += rest.0;
         let Taken::Record(record) = self.ring.take_empty()? else {
             self.counters.no_buffer += 1;
-            self.ring.lost(Loss::NoBuffer);
+            self.ring.count_lost(Loss::NoBuffer);
             return Ok(Handed::Lost);
         };
         if record.bytes() < packet.len() {
             self.counters.too_short += 1;
-            self.ring.lost(Loss::TooLong);
+            self.ring.count_lost(Loss::TooLong);
             self.ring.deliver(record, 0, Status::UNUSED, 0);
             return Ok(Handed::Lost);
         }
@@ -353,7 +353,7 @@ impl Flow {
     pub(super) fn shut_out(&mut self, packets: u64) {
         self.counters.received += packets;
         self.counters.over_share += packets;
-        self.ring.lost_many(Loss::OverShare, packets);
+        self.ring.count_lost_many(Loss::OverBudget, packets);
     }
 
     pub(super) fn invariants(&self) {

@@ -11,7 +11,7 @@
 //! the program is gone and another has its place. Places are reused, but the late message then
 //! finds no program, until 65,536 others have come.
 
-use netnice_ring::driver::Client;
+use netnice_ring::driver::ProgramMemory;
 
 use super::calls::Calls;
 use crate::bells::Bell;
@@ -19,7 +19,7 @@ use crate::share::pool::Crowd;
 
 /// A program; `slots` has the flow of each of its slots.
 pub(super) struct Program {
-    pub(super) client: Client,
+    pub(super) client: ProgramMemory,
     pub(super) bell: Bell,
     pub(super) slots: Vec<Option<u32>>,
     /// Its flows that received something recently.

@@ -2,9 +2,9 @@
 
 use netnice_core::sched::Misuse;
 use netnice_core::units::Instant;
-use netnice_ring::breach::Breach;
 use netnice_ring::driver::Retired;
 use netnice_ring::layout::SetupError;
+use netnice_ring::violation::ProtocolViolation;
 
 use super::{Counters, ProgramNo};
 use crate::demux::Refused;
@@ -95,5 +95,5 @@ pub struct Expelled {
     /// The program.
     pub program: ProgramNo,
     /// The violation.
-    pub breach: Breach,
+    pub breach: ProtocolViolation,
 }

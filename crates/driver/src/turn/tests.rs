@@ -89,7 +89,7 @@ fn whatever_is_short_counts_as_the_shortest_packet() {
     talker.collects();
     let back = talker.back.len() as u64;
     // 12,500 bytes in 100 ms, and 125 of the burst.
-    let most = (12_500 + 125) / netnice_api::driver::SHORTEST + 1;
+    let most = (12_500 + 125) / netnice_api::driver::MIN_PACKET_BYTES + 1;
     assert!((most - 10..=most).contains(&back), "{back} of {most}");
 }
 
@@ -149,8 +149,8 @@ fn who_breaks_the_ring_is_expelled_and_nobody_else_notices() {
     let expelled = rig.turn.poll_expelled().expect("it is expelled");
     assert_eq!(expelled.program, bad.program);
     let breach = expelled.breach;
-    assert!(breach.must() > 0, "{breach}");
-    assert_eq!(bad.attachment.ended(), Some(breach.must()));
+    assert!(breach.rule_number() > 0, "{breach}");
+    assert_eq!(bad.attachment.ended(), Some(breach.rule_number()));
     // Writes of this program and frames for it have no effect now.
     let was = rig.turn.counters(bad.opened.flow);
     rig.turn.receive(&to(5001, 10), rig.now);
@@ -261,7 +261,7 @@ fn a_flooded_flow_is_cut_before_the_copy() {
     let (before, counters) = (counters, rig.turn.counters(flow).unwrap());
     assert_eq!(counters.received, before.received + 7);
     assert_eq!(counters.over_share, before.over_share + 7);
-    assert_eq!(talkers[0].flow.lost(Loss::OverShare), counters.over_share);
+    assert_eq!(talkers[0].flow.lost(Loss::OverBudget), counters.over_share);
     rig.turn.invariants();
     // 1 % of 10 ms is 100 us. A packet takes 200 ns of it; the look-ups of dropped packets take the
     // rest.
@@ -365,7 +365,7 @@ fn a_flow_that_is_refused_leaves_its_place_to_others() {
         flows: 1,
         bytes: SHAPE.plan().unwrap().bytes(),
     };
-    let program = rig.turn.attach(Client::create(budget).unwrap());
+    let program = rig.turn.attach(ProgramMemory::create(budget).unwrap());
     for _ in 0..100 {
         let why = rig.turn.open(program, &asks(5000, best, None), rig.now);
         assert!(matches!(why, Err(OpenError::Match(Refused::Taken))));
@@ -433,7 +433,8 @@ fn stopped(sends: Option<Sends>, frame: &[u8], stops: impl Fn(usize) -> (u64, u6
         rig.turn.left(|| left);
         rig.turn.publish();
         for frame in rig.card.sent.drain(..) {
-            let length = Bytes(frame.len() as u64).max(Bytes(netnice_api::driver::SHORTEST));
+            let length =
+                Bytes(frame.len() as u64).max(Bytes(netnice_api::driver::MIN_PACKET_BYTES));
             police.handle(Seen { at: left, length }).unwrap();
             seen += 1;
         }

@@ -10,9 +10,11 @@ use seccompiler::{
 
 /// The list, with the conditions on arguments. No entry opens a file, makes a socket, starts a
 /// program, signals or traces a process, or makes memory executable.
-pub(super) fn listed() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
-    let mut listed: BTreeMap<i64, Vec<SeccompRule>> =
-        ANY.iter().map(|call| (*call, Vec::new())).collect();
+pub(super) fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = WITH_ANY_ARGUMENTS
+        .iter()
+        .map(|call| (*call, Vec::new()))
+        .collect();
     let not_executable = Is::MaskedEq(libc::PROT_EXEC as u64);
     let a_thread = (libc::CLONE_THREAD | libc::CLONE_VM) as u64;
     let with = [
@@ -24,13 +26,13 @@ pub(super) fn listed() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> 
     ];
     for (call, argument, is, value) in with {
         let condition = Condition::new(argument, Length::Dword, is, value)?;
-        listed.insert(call, vec![SeccompRule::new(vec![condition])?]);
+        rules.insert(call, vec![SeccompRule::new(vec![condition])?]);
     }
-    Ok(listed)
+    Ok(rules)
 }
 
 /// Calls that are allowed with any arguments.
-const ANY: &[i64] = &[
+const WITH_ANY_ARGUMENTS: &[i64] = &[
     // Connections.
     libc::SYS_accept4,
     libc::SYS_recvmsg,

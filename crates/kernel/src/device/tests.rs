@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn only_pairs_of_ours_are_ours() {
+fn only_veths_with_a_name_of_netnice_are_its_own() {
     let device = |name: &str, kind: &str| Device {
         index: 7,
         name: name.into(),
@@ -14,9 +14,9 @@ fn only_pairs_of_ours_are_ours() {
         hardware: 1,
         kind: kind.into(),
         port_of: String::new(),
-        lies_over: None,
+        lower: None,
         shares_address: false,
-        beyond: None,
+        peer_namespace: None,
     };
     for name in ["nn0", "nn1", "nnd12", "nne3"] {
         assert!(device(name, "veth").is_ours());

@@ -15,7 +15,7 @@ use crate::{error::KernelError, plan, tc};
 
 /// The state at the last call.
 #[derive(Debug, Default)]
-pub(super) struct Shares {
+pub(super) struct LastCounts {
     at: Option<Instant>,
     /// Bytes carried by each top class, by link, direction and slot.
     bytes: BTreeMap<(String, usize, u16), u64>,
@@ -30,23 +30,23 @@ impl Kernel {
         if links.is_empty() {
             return Ok(false);
         }
-        let passed = self.shares.at.map(|at| now.since(at).0);
-        let mut quiet = self.quiet.clone();
-        quiet.retain(|name, _| links.contains(name));
+        let passed = self.last_counts.at.map(|at| now.since(at).0);
+        let mut idle = self.idle_nodes.clone();
+        idle.retain(|name, _| links.contains(name));
         let mut bytes = BTreeMap::new();
         for name in links {
             for dir in 0..2 {
-                for node in self.nodes(&name, dir)? {
+                for node in self.top_classes(&name, dir)? {
                     let key = (name.clone(), dir, node.slot);
-                    if let (Some(before), Some(passed)) = (self.shares.bytes.get(&key), passed) {
+                    if let (Some(before), Some(passed)) = (self.last_counts.bytes.get(&key), passed)
+                    {
                         let carried = u128::from(node.bytes.saturating_sub(*before));
                         let rate = carried * 1_000_000_000 / u128::from(passed.max(1));
-                        let set = &mut quiet.entry(name.clone()).or_default()[dir];
-                        if node.waiting > STANDING_QUEUE
-                            || rate * BUSY_ABOVE > u128::from(node.ceil)
+                        let set = &mut idle.entry(name.clone()).or_default()[dir];
+                        if node.queued > STANDING_QUEUE || rate * BUSY_ABOVE > u128::from(node.ceil)
                         {
                             set.remove(&node.slot);
-                        } else if rate * QUIET_BELOW < u128::from(node.ceil) {
+                        } else if rate * IDLE_BELOW < u128::from(node.ceil) {
                             set.insert(node.slot);
                         }
                     }
@@ -54,14 +54,14 @@ impl Kernel {
                 }
             }
         }
-        self.shares = Shares {
+        self.last_counts = LastCounts {
             at: Some(now),
             bytes,
         };
-        if quiet == self.quiet {
+        if idle == self.idle_nodes {
             return Ok(false);
         }
-        self.quiet = quiet;
+        self.idle_nodes = idle;
         let desired = self.desired.clone();
         self.apply(&desired).map(|()| true)
     }
@@ -71,13 +71,13 @@ impl Kernel {
         let of_link = |((name, dir, _), bytes): (&(String, usize, u16), &u64)| {
             (name == link && *dir == 0).then_some(*bytes)
         };
-        self.shares.at?;
-        Some(self.shares.bytes.iter().filter_map(of_link).sum())
+        self.last_counts.at?;
+        Some(self.last_counts.bytes.iter().filter_map(of_link).sum())
     }
 
     /// The top classes of one tree.
-    fn nodes(&mut self, link: &str, dir: usize) -> Result<Vec<Node>, KernelError> {
-        let place = [
+    fn top_classes(&mut self, link: &str, dir: usize) -> Result<Vec<TopClass>, KernelError> {
+        let location = [
             self.stages
                 .up
                 .get(link)
@@ -87,29 +87,29 @@ impl Kernel {
                 .get(link)
                 .map(|pair| (pair.near, stages::DOWN_MAJOR)),
         ][dir];
-        let Some((ifindex, major)) = place else {
+        let Some((ifindex, major)) = location else {
             return Ok(Vec::new());
         };
-        let mut classes = tc::classes(&mut self.route, ifindex)?;
+        let mut classes = tc::classes(&mut self.netlink, ifindex)?;
         classes.retain(|c| c.id.major() == major);
         let parents: BTreeMap<u16, u16> = classes
             .iter()
             .map(|c| (c.id.minor(), c.parent.minor()))
             .collect();
-        let mut waiting: BTreeMap<u16, u64> = BTreeMap::new();
+        let mut queued: BTreeMap<u16, u64> = BTreeMap::new();
         for class in &classes {
             if let Some(top) = below_top(&parents, class.id.minor()) {
-                *waiting.entry(top).or_default() += u64::from(class.counts.backlog);
+                *queued.entry(top).or_default() += u64::from(class.counts.backlog);
             }
         }
         Ok(classes
             .iter()
             .filter(|c| plan::is_top(c.parent.minor()))
             .filter_map(|c| {
-                Some(Node {
+                Some(TopClass {
                     slot: plan::slot_of(c.id.minor()),
                     bytes: c.counts.bytes,
-                    waiting: waiting.get(&c.id.minor()).copied().unwrap_or_default(),
+                    queued: queued.get(&c.id.minor()).copied().unwrap_or_default(),
                     ceil: c.htb?.ceil,
                 })
             })
@@ -118,32 +118,32 @@ impl Kernel {
 }
 
 /// The state of one top class.
-struct Node {
+struct TopClass {
     slot: u16,
     /// Bytes carried so far.
     bytes: u64,
     /// Bytes queued in it and below it.
-    waiting: u64,
+    queued: u64,
     /// The link's rate in bytes per second.
     ceil: u64,
 }
 
 /// The top class above this class, or this class itself.
 fn below_top(parents: &BTreeMap<u16, u16>, class: u16) -> Option<u16> {
-    let mut here = class;
+    let mut current = class;
     for _ in 0..parents.len() {
-        let above = *parents.get(&here)?;
+        let above = *parents.get(&current)?;
         if plan::is_top(above) {
-            return Some(here);
+            return Some(current);
         }
-        here = above;
+        current = above;
     }
     None
 }
 
-/// The divisors of the link's rate: a target becomes quiet below half a percent of it, and busy
+/// The divisors of the link's rate: a target becomes idle below half a percent of it, and busy
 /// above one percent.
-const QUIET_BELOW: u128 = 200;
+const IDLE_BELOW: u128 = 200;
 const BUSY_ABOVE: u128 = 100;
 /// In bytes: two full packets. A target that gets all the bandwidth it asks for has a shorter queue
 /// most of the time.
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_in_a_nested_class_counts_at_the_top() {
+    fn a_queue_of_a_nested_class_counts_for_its_top_class() {
         let parents = BTreeMap::from([(1, 0), (8, 1), (16, 8), (18, 16), (5, 5)]);
         assert_eq!(below_top(&parents, 18), Some(8));
         assert_eq!(below_top(&parents, 8), Some(8));

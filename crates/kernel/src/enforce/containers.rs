@@ -10,105 +10,112 @@
 //! that interfaces of this one lead to, and a process of the container has the same id. The daemon
 //! queries this when something changes, which is late for a container that just started. So the
 //! eBPF programs record the pair too: the first packet of a socket in the container's cgroup that
-//! arrives by an interface identifies the container ([`boxes`](../../bpf/maps.h)). For that the
-//! programs are on every veth pair while a container is a target.
+//! arrives by an interface identifies the container ([`container_veths`](../../bpf/maps.h)). For
+//! that the programs are on every veth pair while a container is a target.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Kernel, loaded};
 use crate::{
-    again::Forget,
     cgroup,
     device::{self, Device},
     error::KernelError,
     process,
+    retry::RemoveEntry,
 };
 
 /// The connection of a container to this namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Housing {
+pub enum ContainerPlacement {
     /// The container has no process.
-    Empty,
+    NotRunning,
     /// The container uses this namespace's own network.
-    Here,
+    HostNetwork,
     /// The container has its own network; the names of this namespace's interfaces that lead there.
-    Apart(Vec<String>),
+    OwnNetwork(Vec<String>),
 }
 
 impl Kernel {
     /// Sets which targets are containers, each with the path of its cgroup if it runs. Returns how
     /// each is joined to this namespace, and attaches the programs to the joining interfaces.
-    pub fn house(
+    pub fn place_containers(
         &mut self,
         groups: &BTreeMap<u32, Option<String>>,
-    ) -> Result<BTreeMap<u32, Housing>, KernelError> {
-        let mut housings = BTreeMap::new();
-        let mut boxes: BTreeMap<u32, u32> = BTreeMap::new();
+    ) -> Result<BTreeMap<u32, ContainerPlacement>, KernelError> {
+        let mut placements = BTreeMap::new();
+        let mut veths: BTreeMap<u32, u32> = BTreeMap::new();
         // The kernel assigns namespace ids to veth pairs when they are listed.
-        let devices = device::list(&mut self.route)?;
+        let devices = device::list(&mut self.netlink)?;
         for (id, path) in groups {
-            let housing = match path {
-                Some(path) => self.housing(path, &devices)?,
-                None => Housing::Empty,
+            let placement = match path {
+                Some(path) => self.placement(path, &devices)?,
+                None => ContainerPlacement::NotRunning,
             };
-            if let Housing::Apart(names) = &housing {
+            if let ContainerPlacement::OwnNetwork(names) = &placement {
                 let own = devices.iter().filter(|d| names.contains(&d.name));
-                boxes.extend(own.map(|d| (d.index, *id)));
+                veths.extend(own.map(|d| (d.index, *id)));
             }
-            housings.insert(*id, housing);
+            placements.insert(*id, placement);
         }
         if self.programs.is_none() {
-            return Ok(housings);
+            return Ok(placements);
         }
-        self.name_containers(groups.keys().copied().collect())?;
+        self.set_containers(groups.keys().copied().collect())?;
         if !self.containers.is_empty() {
             let plan = self.installed.clone();
             self.attach_interfaces(&plan, &devices)?;
         }
-        self.write_boxes(&boxes)?;
-        Ok(housings)
+        self.write_container_veths(&veths)?;
+        Ok(placements)
     }
 
     /// The network of the processes in a cgroup.
-    fn housing(&mut self, path: &str, devices: &[Device]) -> Result<Housing, KernelError> {
-        let mut here = false;
-        let mut beyond: BTreeMap<u64, u32> = BTreeMap::new();
+    fn placement(
+        &mut self,
+        path: &str,
+        devices: &[Device],
+    ) -> Result<ContainerPlacement, KernelError> {
+        let mut in_host_network = false;
+        let mut other_namespaces: BTreeMap<u64, u32> = BTreeMap::new();
         let group = cgroup::find(path).ok();
         for pid in group.iter().flat_map(cgroup::processes) {
             match process::namespace(pid) {
-                Some(namespace) if Some(namespace) == process::own_namespace() => here = true,
-                Some(namespace) => drop(beyond.insert(namespace, pid)),
+                Some(namespace) if Some(namespace) == process::own_namespace() => {
+                    in_host_network = true
+                }
+                Some(namespace) => drop(other_namespaces.insert(namespace, pid)),
                 None => {} // the process ended meanwhile
             }
         }
-        if beyond.is_empty() {
-            return Ok(match here {
-                true => Housing::Here,
-                false => Housing::Empty,
+        if other_namespaces.is_empty() {
+            return Ok(match in_host_network {
+                true => ContainerPlacement::HostNetwork,
+                false => ContainerPlacement::NotRunning,
             });
         }
         let mut numbers = BTreeSet::new();
-        for pid in beyond.into_values() {
-            numbers.extend(device::namespace_of(&mut self.route, pid).ok().flatten());
+        for pid in other_namespaces.into_values() {
+            numbers.extend(device::namespace_of(&mut self.netlink, pid).ok().flatten());
         }
-        let leads = |d: &&Device| d.is_veth() && d.beyond.is_some_and(|n| numbers.contains(&n));
+        let leads =
+            |d: &&Device| d.is_veth() && d.peer_namespace.is_some_and(|n| numbers.contains(&n));
         let names = devices.iter().filter(leads).map(|d| d.name.clone());
-        Ok(Housing::Apart(names.collect()))
+        Ok(ContainerPlacement::OwnNetwork(names.collect()))
     }
 
     /// Writes the set of containers for the eBPF programs.
-    fn name_containers(&mut self, ids: BTreeSet<u32>) -> Result<(), KernelError> {
+    fn set_containers(&mut self, ids: BTreeSet<u32>) -> Result<(), KernelError> {
         if ids == self.containers {
             return Ok(());
         }
         let programs = loaded(&mut self.programs)?;
         let mut map = programs.hash::<u32, u32>("containers")?;
         for id in self.containers.difference(&ids) {
-            map.forget(id)?;
+            map.remove_entry(id)?;
         }
         for id in ids.difference(&self.containers) {
             map.insert(id, id, 0)
-                .map_err(|e| KernelError::bpf(format!("name container {id}"), e))?;
+                .map_err(|e| KernelError::bpf(format!("record container {id}"), e))?;
         }
         let mut settings = programs.settings()?;
         settings.containers = ids.len() as u32;
@@ -116,7 +123,7 @@ impl Kernel {
         let none_left = ids.is_empty();
         self.containers = ids;
         if none_left {
-            let devices = device::list(&mut self.route)?;
+            let devices = device::list(&mut self.netlink)?;
             let plan = self.installed.clone();
             self.attach_interfaces(&plan, &devices)?;
         }
@@ -125,18 +132,18 @@ impl Kernel {
 
     /// Writes the known mappings of pairs to containers. Entries that the eBPF programs made stay
     /// as long as their container is a target.
-    fn write_boxes(&mut self, boxes: &BTreeMap<u32, u32>) -> Result<(), KernelError> {
-        let mut map = loaded(&mut self.programs)?.hash::<u32, u32>("boxes")?;
-        let told: BTreeMap<u32, u32> = map.iter().flatten().collect();
-        for (index, id) in &told {
+    fn write_container_veths(&mut self, veths: &BTreeMap<u32, u32>) -> Result<(), KernelError> {
+        let mut map = loaded(&mut self.programs)?.hash::<u32, u32>("container_veths")?;
+        let present: BTreeMap<u32, u32> = map.iter().flatten().collect();
+        for (index, id) in &present {
             if !self.containers.contains(id) {
-                map.forget(index)?;
+                map.remove_entry(index)?;
             }
         }
-        for (index, id) in boxes {
-            if told.get(index) != Some(id) {
+        for (index, id) in veths {
+            if present.get(index) != Some(id) {
                 map.insert(index, id, 0)
-                    .map_err(|e| KernelError::bpf("say whose a pair of interfaces is", e))?;
+                    .map_err(|e| KernelError::bpf("record the container of a veth pair", e))?;
             }
         }
         Ok(())

@@ -13,7 +13,7 @@ pub struct Exit {
     /// Its process id.
     pub pid: u32,
     /// Its process target; 0: none.
-    pub own: u32,
+    pub process: u32,
     /// Its executable target; 0: none.
     pub app: u32,
 }
@@ -25,23 +25,23 @@ pub struct Exits(RingBuf<MapData>);
 impl Exits {
     /// The members that ended since the last call.
     pub fn read(&mut self) -> Vec<Exit> {
-        let mut ends = Vec::new();
+        let mut exits = Vec::new();
         while let Some(item) = self.0.next() {
             let word = |at: usize| {
                 item.get(4 * at..)
                     .and_then(|b| b.first_chunk())
                     .map_or(0, |b| u32::from_ne_bytes(*b))
             };
-            // struct event: kind, tgid, own, app
+            // struct event: kind, tgid, process, app
             if word(0) == abi::EVENT_EXIT {
-                ends.push(Exit {
+                exits.push(Exit {
                     pid: word(1),
-                    own: word(2),
+                    process: word(2),
                     app: word(3),
                 });
             }
         }
-        ends
+        exits
     }
 }
 
@@ -52,9 +52,9 @@ impl AsRawFd for Exits {
 }
 
 impl Kernel {
-    /// The netlink port number of this kernel handle, by which a listener recognizes its changes.
-    pub fn number(&self) -> Result<u32, KernelError> {
-        Ok(self.route.number()?)
+    /// The netlink port number of this handle, by which a listener recognizes its changes.
+    pub fn netlink_port(&self) -> Result<u32, KernelError> {
+        Ok(self.netlink.port_number()?)
     }
 
     /// The events of members' ends. Can be taken once after the programs were loaded.

@@ -3,15 +3,15 @@
 
 use std::{collections::BTreeSet, fs};
 
-use super::{Kernel, entries, loaded, named, random, stages};
+use super::{Kernel, entries, find_device, loaded, random, stages};
 use crate::{
     abi,
-    again::{self, Forget, insist},
     device::{self, Device},
     error::KernelError,
-    grace::Short,
     plan::Plan,
     programs::Hook,
+    rcu::ShortGracePeriods,
+    retry::{self, RemoveEntry, with_retries},
 };
 
 /// An interface that has netnice's programs.
@@ -30,52 +30,52 @@ impl Kernel {
         devices: &[Device],
     ) -> Result<(), KernelError> {
         let managed = |d: &Device| d.is_port() && plan.links.contains_key(&d.name);
-        let boxed = |d: &Device| d.is_veth() && !self.containers.is_empty();
+        let may_lead_to_container = |d: &Device| d.is_veth() && !self.containers.is_empty();
         let mut wanted: Vec<&Device> = devices
             .iter()
-            .filter(|d| d.carries_own_packets() || managed(d) || boxed(d))
+            .filter(|d| d.carries_own_packets() || managed(d) || may_lead_to_container(d))
             .collect();
-        if wanted.len() > MOST_INTERFACES {
+        if wanted.len() > MAX_INTERFACES {
             return Err(KernelError::TooManyInterfaces {
-                there: wanted.len(),
-                most: MOST_INTERFACES,
+                count: wanted.len(),
+                max: MAX_INTERFACES,
             });
         }
         // The description of an interface over another contains the slot of the lower one.
-        wanted.sort_by_key(|d| d.lies_over.is_some());
+        wanted.sort_by_key(|d| d.lower.is_some());
         let gone: Vec<u32> = self
             .interfaces
             .keys()
             .filter(|index| !wanted.iter().any(|d| d.index == **index))
             .copied()
             .collect();
-        let come = wanted
+        let added = wanted
             .iter()
             .filter(|d| !self.interfaces.contains_key(&d.index))
             .count();
-        let _short = Short::for_batch(&self.runtime, gone.len() + come);
+        let _short_grace_periods = ShortGracePeriods::for_batch(&self.runtime, gone.len() + added);
         for index in gone {
-            self.forget(index)?;
+            self.remove_interface(index)?;
         }
         if !plan.cap.is_empty() && wanted.iter().any(|d| d.is_loopback()) {
-            self.open_loopback()?;
+            self.set_loopback_settings()?;
         }
         for device in wanted {
             if let Err(error) = self.attach(device, plan) {
                 // Interfaces of containers come and go within seconds; a removed one needs nothing.
-                let there = device::list(&mut self.route)?;
-                if there.iter().any(|d| d.index == device.index) {
+                let present = device::list(&mut self.netlink)?;
+                if present.iter().any(|d| d.index == device.index) {
                     if !self.interfaces.contains_key(&device.index) {
                         // The next try writes these entries again.
-                        let _ = self.forget_entries(device.index, None);
+                        let _ = self.remove_interface_entries(device.index, None);
                     }
                     return Err(error);
                 }
-                self.forget(device.index)?;
+                self.remove_interface(device.index)?;
             }
         }
         if plan.cap.is_empty() {
-            self.close_loopback();
+            self.restore_loopback_settings();
         }
         Ok(())
     }
@@ -91,15 +91,25 @@ impl Kernel {
         let programs = loaded(&mut self.programs)?;
         if known.as_ref().map(|k| k.iface) != Some(iface) {
             let mut map = programs.hash::<u32, abi::Iface>("ifaces")?;
-            map.insert(device.index, iface, 0)
-                .map_err(|e| KernelError::bpf(format!("describe {}", device.name), e))?;
+            map.insert(device.index, iface, 0).map_err(|e| {
+                KernelError::bpf(
+                    format!("write the description of interface {}", device.name),
+                    e,
+                )
+            })?;
         }
-        let had = known.as_ref().map_or(&[][..], |k| hooks_of(&k.iface));
-        for hook in hooks_of(&iface).iter().filter(|h| !had.contains(h)) {
-            programs.attach(&mut self.route, device.index, &device.name, *hook)?;
+        let attached_hooks = known.as_ref().map_or(&[][..], |k| hooks_of(&k.iface));
+        for hook in hooks_of(&iface)
+            .iter()
+            .filter(|h| !attached_hooks.contains(h))
+        {
+            programs.attach(&mut self.netlink, device.index, &device.name, *hook)?;
         }
-        for hook in had.iter().filter(|h| !hooks_of(&iface).contains(h)) {
-            programs.detach(&mut self.route, device.index, &device.name, *hook);
+        for hook in attached_hooks
+            .iter()
+            .filter(|h| !hooks_of(&iface).contains(h))
+        {
+            programs.detach(&mut self.netlink, device.index, &device.name, *hook);
         }
         self.interfaces.insert(
             device.index,
@@ -120,11 +130,11 @@ impl Kernel {
             slot_up,
             slot_down,
             slot_link,
-            slot_seen,
-            slot_box_up,
-            slot_box_down,
+            slot_handled,
+            slot_container_up,
+            slot_container_down,
         ] = slots;
-        let below = device.lies_over.and_then(|i| self.interfaces.get(&i));
+        let below = device.lower.and_then(|i| self.interfaces.get(&i));
         abi::Iface {
             slot_up,
             slot_down,
@@ -141,10 +151,10 @@ impl Kernel {
                 .down
                 .get(&device.name)
                 .map_or(0, |pair| pair.near),
-            slot_seen,
-            slot_below: below.map_or(0, |below| below.iface.slot_seen),
-            slot_box_up,
-            slot_box_down,
+            slot_handled,
+            slot_below: below.map_or(0, |below| below.iface.slot_handled),
+            slot_container_up,
+            slot_container_down,
             rest: [rest(0, stages::LINK_MAJOR), rest(1, stages::DOWN_MAJOR)],
         }
     }
@@ -180,12 +190,12 @@ impl Kernel {
     /// Writes the classes of each target on a managed link.
     fn write_link_classes(&mut self, device: &Device, plan: &Plan) -> Result<(), KernelError> {
         let empty = Default::default();
-        let new = plan.links.get(&device.name).map_or(&empty, |l| &l.places);
+        let new = plan.links.get(&device.name).map_or(&empty, |l| &l.leaves);
         let old = self
             .installed
             .links
             .get(&device.name)
-            .map_or(&empty, |l| &l.places);
+            .map_or(&empty, |l| &l.leaves);
         if new.is_empty() && old.is_empty() {
             return Ok(());
         }
@@ -211,7 +221,7 @@ impl Kernel {
                         .map_err(|e| {
                             KernelError::bpf(format!("write target {target} on {}", device.name), e)
                         })?,
-                    None => map.forget(&key)?,
+                    None => map.remove_entry(&key)?,
                 }
             }
         }
@@ -221,30 +231,38 @@ impl Kernel {
             .filter(|k| k.ifindex == device.index && !new.contains_key(&k.target))
             .collect();
         for key in gone {
-            map.forget(&key)?;
+            map.remove_entry(&key)?;
         }
         Ok(())
     }
 
     /// Removes the state of an interface that is gone (its programs went with it) or that became a
     /// port.
-    fn forget(&mut self, index: u32) -> Result<(), KernelError> {
+    fn remove_interface(&mut self, index: u32) -> Result<(), KernelError> {
         let known = self.interfaces.remove(&index);
         if let Some(attached) = &known {
             let programs = loaded(&mut self.programs)?;
             for hook in hooks_of(&attached.iface) {
-                programs.detach(&mut self.route, index, &attached.name, *hook);
+                programs.detach(&mut self.netlink, index, &attached.name, *hook);
             }
         }
-        self.forget_entries(index, known.map(|attached| attached.iface))
+        self.remove_interface_entries(index, known.map(|attached| attached.iface))
     }
 
     /// Removes the map entries and pins of an interface.
-    fn forget_entries(&mut self, index: u32, known: Option<abi::Iface>) -> Result<(), KernelError> {
+    fn remove_interface_entries(
+        &mut self,
+        index: u32,
+        known: Option<abi::Iface>,
+    ) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
-        programs.forget_interface(index);
-        programs.hash::<u32, abi::Iface>("ifaces")?.forget(&index)?;
-        programs.hash::<u32, u32>("boxes")?.forget(&index)?;
+        programs.remove_interface_pins(index);
+        programs
+            .hash::<u32, abi::Iface>("ifaces")?
+            .remove_entry(&index)?;
+        programs
+            .hash::<u32, u32>("container_veths")?
+            .remove_entry(&index)?;
         let mut slots = programs.hash::<u16, abi::Slot>("slots")?;
         let stale: Vec<u16> = match known {
             Some(iface) => slots_of(&iface).into(),
@@ -257,26 +275,26 @@ impl Kernel {
                 .collect(),
         };
         for number in stale {
-            slots.forget(&number)?;
+            slots.remove_entry(&number)?;
         }
         Ok(())
     }
 
     pub(super) fn detach_interfaces(&mut self, devices: &[Device]) {
         for (index, attached) in std::mem::take(&mut self.interfaces) {
-            let there = named(devices, &attached.name).is_some_and(|d| d.index == index);
-            if let Some(programs) = self.programs.as_mut().filter(|_| there) {
+            let exists = find_device(devices, &attached.name).is_some_and(|d| d.index == index);
+            if let Some(programs) = self.programs.as_mut().filter(|_| exists) {
                 for hook in hooks_of(&attached.iface) {
-                    programs.detach(&mut self.route, index, &attached.name, *hook);
+                    programs.detach(&mut self.netlink, index, &attached.name, *hook);
                 }
             }
         }
-        self.close_loopback();
+        self.restore_loopback_settings();
     }
 
     /// Finds the interfaces of an earlier daemon and replaces its programs with this daemon's.
     pub(super) fn adopt_interfaces(&mut self) -> Result<(), KernelError> {
-        let devices = device::list(&mut self.route)?;
+        let devices = device::list(&mut self.netlink)?;
         let programs = loaded(&mut self.programs)?;
         let map = programs.hash::<u32, abi::Iface>("ifaces")?;
         let known: Vec<(u32, abi::Iface)> = entries(map.iter(), "ifaces")?;
@@ -287,10 +305,10 @@ impl Kernel {
                     if !hooks_of(&iface).contains(&Hook::Ingress) {
                         // An earlier daemon may have attached a program here too, which would hold
                         // a packet twice.
-                        programs.detach(&mut self.route, index, &device.name, Hook::Ingress);
+                        programs.detach(&mut self.netlink, index, &device.name, Hook::Ingress);
                     }
                     for hook in hooks_of(&iface) {
-                        programs.attach(&mut self.route, index, &device.name, *hook)?;
+                        programs.attach(&mut self.netlink, index, &device.name, *hook)?;
                     }
                     self.interfaces.insert(
                         index,
@@ -300,7 +318,7 @@ impl Kernel {
                         },
                     );
                 }
-                None => self.forget_entries(index, Some(iface))?,
+                None => self.remove_interface_entries(index, Some(iface))?,
             }
         }
         Ok(())
@@ -310,8 +328,8 @@ impl Kernel {
     /// lookup the kernel would reject a packet with a source address of this host. The settings
     /// `accept_local` and `route_localnet`, of lo only, permit such packets there. The values
     /// before the change are saved.
-    fn open_loopback(&mut self) -> Result<(), KernelError> {
-        let kept = self.runtime.join(LOOPBACK_FILE);
+    fn set_loopback_settings(&mut self) -> Result<(), KernelError> {
+        let saved = self.runtime.join(LOOPBACK_FILE);
         let path = |name: &str| format!("/proc/sys/net/ipv4/conf/lo/{name}");
         let mut now = Vec::new();
         for name in LOOPBACK_SETTINGS {
@@ -319,17 +337,17 @@ impl Kernel {
                 .map_err(KernelError::file("read a setting of lo", path(name)))?;
             now.push((name, value.trim().to_owned()));
         }
-        if !kept.exists() {
+        if !saved.exists() {
             let lines = now.iter().map(|(name, value)| format!("{name} {value}\n"));
             let before: String = lines.collect();
             // Written and renamed, so the file is complete: after a change the earlier values
             // cannot be read any more.
-            let new = kept.with_extension("new");
+            let new = saved.with_extension("new");
             fs::write(&new, before)
-                .and_then(|()| fs::rename(&new, &kept))
+                .and_then(|()| fs::rename(&new, &saved))
                 .map_err(|source| {
                     let _ = fs::remove_file(&new);
-                    KernelError::file("keep the settings of lo", &kept)(source)
+                    KernelError::file("save the settings of lo", &saved)(source)
                 })?;
         }
         // A daemon that was killed may have saved the values and changed none.
@@ -340,22 +358,22 @@ impl Kernel {
         Ok(())
     }
 
-    pub(super) fn close_loopback(&mut self) {
-        let kept = self.runtime.join(LOOPBACK_FILE);
+    pub(super) fn restore_loopback_settings(&mut self) {
+        let saved = self.runtime.join(LOOPBACK_FILE);
         // Left by a daemon that was killed while it wrote the file.
-        again::remove_file(kept.with_extension("new"));
-        let Ok(before) = insist(|| fs::read_to_string(&kept)) else {
+        retry::remove_file(saved.with_extension("new"));
+        let Ok(before) = with_retries(|| fs::read_to_string(&saved)) else {
             return;
         };
         for (name, value) in before.lines().filter_map(|l| l.split_once(' ')) {
             if LOOPBACK_SETTINGS.contains(&name) {
                 let path = format!("/proc/sys/net/ipv4/conf/lo/{name}");
-                if let Err(error) = insist(|| fs::write(&path, value)) {
-                    tracing::warn!(%error, "setting {path} back to {value}");
+                if let Err(error) = with_retries(|| fs::write(&path, value)) {
+                    tracing::warn!(%error, "cannot set {path} back to {value}");
                 }
             }
         }
-        again::remove_file(&kept);
+        retry::remove_file(&saved);
     }
 
     /// Reads the interfaces again and applies the desired state to those that came or went. To be
@@ -364,27 +382,29 @@ impl Kernel {
         if self.programs.is_none() {
             return Ok(());
         }
-        let devices = self.look_again()?;
+        let devices = self.refresh_installed()?;
         self.reattach(&devices)?;
         let mut desired = self.desired.clone();
         // A managed link whose interface is gone stays desired until the interface returns.
-        desired.links.retain(|l| named(&devices, &l.name).is_some());
-        let whole = self.desired.clone();
+        desired
+            .links
+            .retain(|l| find_device(&devices, &l.name).is_some());
+        let complete = self.desired.clone();
         let result = self.apply(&desired);
-        self.desired = whole;
+        self.desired = complete;
         result
     }
 
     /// Reads back netnice's present state, from which other programs may have removed parts.
     /// Returns the list of interfaces.
-    pub(super) fn look_again(&mut self) -> Result<Vec<Device>, KernelError> {
-        let devices = device::list(&mut self.route)?;
+    pub(super) fn refresh_installed(&mut self) -> Result<Vec<Device>, KernelError> {
+        let devices = device::list(&mut self.netlink)?;
         // State on removed interfaces was removed with them.
-        let there = |index: u32| devices.iter().any(|d| d.index == index);
+        let exists = |index: u32| devices.iter().any(|d| d.index == index);
         if self
             .stages
             .cap
-            .is_some_and(|p| !there(p.near) || !there(p.far))
+            .is_some_and(|p| !exists(p.near) || !exists(p.far))
         {
             self.stages.cap = None;
             self.installed.cap.clear();
@@ -393,7 +413,7 @@ impl Kernel {
             .stages
             .up
             .iter()
-            .filter(|(_, i)| !there(**i))
+            .filter(|(_, i)| !exists(**i))
             .map(|(n, _)| n.clone())
             .collect();
         for name in lost_up {
@@ -404,14 +424,14 @@ impl Kernel {
             .stages
             .down
             .iter()
-            .filter(|(_, p)| !there(p.near))
+            .filter(|(_, p)| !exists(p.near))
             .map(|(n, _)| n.clone())
             .collect();
         for name in lost_down {
             self.stages.down.remove(&name);
             self.installed.links.entry(name).or_default().trees[1] = None;
         }
-        self.observe_installed()?;
+        self.read_installed_trees()?;
         Ok(devices)
     }
 
@@ -420,9 +440,10 @@ impl Kernel {
         let pairs = self.stages.cap.iter().chain(self.stages.down.values());
         let exits = pairs.map(|pair| (pair.far, Hook::StageExit));
         let interfaces = self.interfaces.iter();
-        let there = interfaces.flat_map(|(i, a)| hooks_of(&a.iface).iter().map(|hook| (*i, *hook)));
+        let on_interfaces =
+            interfaces.flat_map(|(i, a)| hooks_of(&a.iface).iter().map(|hook| (*i, *hook)));
         exits
-            .chain(there)
+            .chain(on_interfaces)
             .filter_map(|(index, hook)| {
                 let device = devices.iter().find(|d| d.index == index)?;
                 Some((index, device.name.clone(), hook))
@@ -431,31 +452,31 @@ impl Kernel {
     }
 
     /// The hooks from which another program removed netnice's program.
-    pub(super) fn bare_hooks(
+    pub(super) fn missing_hooks(
         &mut self,
         devices: &[Device],
     ) -> Result<Vec<(u32, String, Hook)>, KernelError> {
         let hooks = self.hooks(devices);
         let programs = loaded(&mut self.programs)?;
-        let mut bare = Vec::new();
+        let mut missing = Vec::new();
         for (index, name, hook) in hooks {
-            if !programs.holds(&mut self.route, index, &name, hook)? {
-                bare.push((index, name, hook));
+            if !programs.is_attached(&mut self.netlink, index, &name, hook)? {
+                missing.push((index, name, hook));
             }
         }
-        Ok(bare)
+        Ok(missing)
     }
 
     /// Attaches programs again that another program removed.
     fn reattach(&mut self, devices: &[Device]) -> Result<(), KernelError> {
-        for (index, name, hook) in self.bare_hooks(devices)? {
-            loaded(&mut self.programs)?.attach(&mut self.route, index, &name, hook)?;
+        for (index, name, hook) in self.missing_hooks(devices)? {
+            loaded(&mut self.programs)?.attach(&mut self.netlink, index, &name, hook)?;
         }
         Ok(())
     }
 
     /// Reads the present classes, so that classes removed by another program are made again.
-    fn observe_installed(&mut self) -> Result<(), KernelError> {
+    fn read_installed_trees(&mut self) -> Result<(), KernelError> {
         let keep_queues =
             |found: crate::plan::Tree, old: &crate::plan::Tree| -> crate::plan::Tree {
                 found
@@ -468,7 +489,7 @@ impl Kernel {
             };
         if let Some(pair) = self.stages.cap {
             let found = self
-                .observe(pair.near, stages::CAP_MAJOR)
+                .read_tree(pair.near, stages::CAP_MAJOR)
                 .unwrap_or_default();
             self.installed.cap = keep_queues(found, &self.installed.cap);
         }
@@ -479,7 +500,9 @@ impl Kernel {
             .map(|(n, i)| (n.clone(), *i))
             .collect();
         for (name, index) in ups {
-            let found = self.observe(index, stages::LINK_MAJOR).unwrap_or_default();
+            let found = self
+                .read_tree(index, stages::LINK_MAJOR)
+                .unwrap_or_default();
             if found.is_empty() {
                 self.stages.up.remove(&name); // the root qdisc is gone; check its owner again
             }
@@ -496,7 +519,9 @@ impl Kernel {
             .map(|(n, p)| (n.clone(), p.near))
             .collect();
         for (name, index) in downs {
-            let found = self.observe(index, stages::DOWN_MAJOR).unwrap_or_default();
+            let found = self
+                .read_tree(index, stages::DOWN_MAJOR)
+                .unwrap_or_default();
             let trees = self.installed.links.entry(name).or_default();
             trees.trees[1] = Some(keep_queues(
                 found,
@@ -530,14 +555,14 @@ fn slots_of(iface: &abi::Iface) -> [u16; SLOTS] {
         iface.slot_up,
         iface.slot_down,
         iface.slot_link,
-        iface.slot_seen,
-        iface.slot_box_up,
-        iface.slot_box_down,
+        iface.slot_handled,
+        iface.slot_container_up,
+        iface.slot_container_down,
     ]
 }
 
 /// The largest number of interfaces that can have the programs.
-pub const MOST_INTERFACES: usize = abi::MAX_IFACES as usize;
+pub const MAX_INTERFACES: usize = abi::MAX_IFACES as usize;
 /// One slot for each `STAGE_*`.
 const SLOTS: usize = 6;
 const LOOPBACK_FILE: &str = "lo-settings";

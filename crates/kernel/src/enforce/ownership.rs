@@ -7,17 +7,17 @@ use aya::maps::{HashMap, MapData};
 use super::{Kernel, entries, loaded};
 use crate::{
     abi::{self, GroupName, Proc},
-    again::{Forget, insist, look_up},
     cgroup::{self, Cgroup},
     error::KernelError,
     executable, process,
+    retry::{RemoveEntry, look_up, with_retries},
 };
 
 /// One of the two memberships of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership {
     /// In a target defined by pid, by run or by name.
-    Own,
+    Process,
     /// In a target defined by executable.
     App,
 }
@@ -25,7 +25,7 @@ pub enum Membership {
 impl Membership {
     pub(super) fn of(self, process: &Proc) -> u32 {
         match self {
-            Membership::Own => process.own,
+            Membership::Process => process.process,
             Membership::App => process.app,
         }
     }
@@ -44,12 +44,12 @@ pub struct Adoption {
     /// the target.
     pub hidden_mptcp: usize,
     /// Number of the tagged sockets without room for a tag; their cookies identify them.
-    pub strays: usize,
-    /// Whether more sockets are to be visited ([`Kernel::look_on`]).
-    pub goes_on: bool,
+    pub by_cookie: usize,
+    /// Whether more sockets are to be visited ([`Kernel::continue_survey`]).
+    pub unfinished: bool,
     /// Number of sockets that are not held: they have no room for a tag, and the table of such
     /// sockets is full.
-    pub unheld: usize,
+    pub untracked: usize,
 }
 
 impl Adoption {
@@ -59,15 +59,15 @@ impl Adoption {
         self.sockets += other.sockets;
         self.shared_listeners += other.shared_listeners;
         self.hidden_mptcp += other.hidden_mptcp;
-        self.strays += other.strays;
-        self.unheld += other.unheld;
-        self.goes_on |= other.goes_on;
+        self.by_cookie += other.by_cookie;
+        self.untracked += other.untracked;
+        self.unfinished |= other.unfinished;
     }
 }
 
 /// Children of members that could not become members at their fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct MissedForks {
     /// Number of these children.
     pub children: u64,
     /// Number of them and their descendants that were found and are members now.
@@ -88,16 +88,16 @@ impl Kernel {
         only: bool,
         keep: &BTreeSet<u32>,
     ) -> Result<Adoption, KernelError> {
-        let members = self.enter(target, root, only, keep, Membership::Own)?;
+        let members = self.add_members(target, root, only, keep, Membership::Process)?;
         let mut total = Adoption {
             processes: members.len(),
             ..Adoption::default()
         };
-        total.add(&self.tag_sockets_twice(&members, target, Membership::Own)?);
+        total.add(&self.tag_sockets(&members, target, Membership::Process, 1)?);
         Ok(total)
     }
 
-    fn enter(
+    fn add_members(
         &mut self,
         target: u32,
         root: u32,
@@ -106,21 +106,21 @@ impl Kernel {
         which: Membership,
     ) -> Result<BTreeSet<u32>, KernelError> {
         let mut members = BTreeSet::new();
-        for _ in 0..MOST_LOOKS {
-            let family = if only {
+        for _ in 0..MAX_SEARCHES {
+            let processes = if only {
                 vec![root]
             } else {
-                process::family(root)
+                process::with_descendants(root)
             };
             let programs = loaded(&mut self.programs)?;
             let mut procs = programs.hash::<u32, Proc>("procs")?;
-            let mut news = 0;
-            for pid in family {
+            let mut added = 0;
+            for pid in processes {
                 let old = look_up(|| procs.get(&pid, 0))?.unwrap_or_default();
                 let mut new = old;
                 match which {
-                    Membership::Own if pid != root && keep.contains(&old.own) => continue,
-                    Membership::Own => new.own = target,
+                    Membership::Process if pid != root && keep.contains(&old.process) => continue,
+                    Membership::Process => new.process = target,
                     Membership::App => new.app = target,
                 }
                 if new != old {
@@ -128,30 +128,30 @@ impl Kernel {
                         .insert(pid, new, 0)
                         .map_err(|e| KernelError::bpf(format!("make process {pid} a member"), e))?;
                 }
-                news += usize::from(members.insert(pid));
+                added += usize::from(members.insert(pid));
             }
-            if news == 0 {
+            if added == 0 {
                 break;
             }
         }
         // A process may have ended before its entry was made. Such an entry would stay and apply to
         // the next process with this id.
-        let dead: Vec<u32> = members
+        let ended: Vec<u32> = members
             .iter()
             .filter(|p| {
-                process::thread_group(**p).is_some_and(|of| of != **p) || !process::goes_on(**p)
+                process::thread_group(**p).is_some_and(|of| of != **p) || !process::is_running(**p)
             })
             .copied()
             .collect();
-        members.retain(|pid| !dead.contains(pid));
-        self.drop_entries(&dead)?;
+        members.retain(|pid| !ended.contains(pid));
+        self.remove_processes(&ended)?;
         Ok(members)
     }
 
-    fn drop_entries(&mut self, of: &[u32]) -> Result<(), KernelError> {
+    fn remove_processes(&mut self, of: &[u32]) -> Result<(), KernelError> {
         let mut procs = loaded(&mut self.programs)?.hash::<u32, Proc>("procs")?;
         for pid in of {
-            procs.forget(pid)?;
+            procs.remove_entry(pid)?;
         }
         Ok(())
     }
@@ -159,7 +159,10 @@ impl Kernel {
     /// The members of process and executable targets, by process id.
     pub fn members(&mut self) -> Result<BTreeMap<u32, Proc>, KernelError> {
         match &self.programs {
-            Some(programs) => Ok(programs.all::<u32, Proc>("procs")?.into_iter().collect()),
+            Some(programs) => Ok(programs
+                .read_all::<u32, Proc>("procs")?
+                .into_iter()
+                .collect()),
             None => Ok(BTreeMap::new()),
         }
     }
@@ -179,18 +182,18 @@ impl Kernel {
     /// Adds the children that did not fit into the table of members at their fork, with their open
     /// sockets. To be called once a second. Returns `None` if no such child was counted since the
     /// last call.
-    pub fn find_lost(&mut self) -> Result<Option<Lost>, KernelError> {
+    pub fn adopt_missed_forks(&mut self) -> Result<Option<MissedForks>, KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(None);
         };
-        let counted = programs.count(abi::COUNT_LOST_FORKS)?;
-        if counted == self.lost {
+        let counted = programs.count(abi::COUNT_MISSED_FORKS)?;
+        if counted == self.missed_forks {
             return Ok(None);
         }
         let mut members = self.members()?;
         let mut found: BTreeMap<Proc, BTreeSet<u32>> = BTreeMap::new();
         let mut procs = loaded(&mut self.programs)?.hash::<u32, Proc>("procs")?;
-        for _ in 0..MOST_LOOKS {
+        for _ in 0..MAX_SEARCHES {
             let before = members.len();
             for pid in process::all() {
                 let parents = process::parent(pid).and_then(|parent| members.get(&parent).copied());
@@ -210,33 +213,33 @@ impl Kernel {
         }
         for (membership, pids) in &found {
             for (target, which) in [
-                (membership.own, Membership::Own),
+                (membership.process, Membership::Process),
                 (membership.app, Membership::App),
             ] {
                 if target != 0 {
-                    self.tag_sockets(pids, target, which)?;
+                    self.tag_sockets(pids, target, which, 0)?;
                 }
             }
         }
-        let children = counted.saturating_sub(self.lost);
-        self.lost = counted;
-        Ok(Some(Lost {
+        let children = counted.saturating_sub(self.missed_forks);
+        self.missed_forks = counted;
+        Ok(Some(MissedForks {
             children,
             found: found.values().map(BTreeSet::len).sum(),
         }))
     }
 
     /// Removes entries of ended processes, whose exit was missed while no program was attached.
-    pub fn forget_dead(&mut self) -> Result<usize, KernelError> {
-        let dead: Vec<u32> = self
+    pub fn remove_ended(&mut self) -> Result<usize, KernelError> {
+        let ended: Vec<u32> = self
             .members()?
             .into_keys()
-            .filter(|p| !process::goes_on(*p))
+            .filter(|p| !process::is_running(*p))
             .collect();
-        if !dead.is_empty() {
-            self.drop_entries(&dead)?;
+        if !ended.is_empty() {
+            self.remove_processes(&ended)?;
         }
-        Ok(dead.len())
+        Ok(ended.len())
     }
 
     /// Ends process targets, all with one list of members per search. Members and their sockets
@@ -245,24 +248,24 @@ impl Kernel {
     /// a child may be born in between.
     pub fn release(
         &mut self,
-        heirs: &BTreeMap<u32, Option<u32>>,
+        outer: &BTreeMap<u32, Option<u32>>,
         which: Membership,
         released: &mut BTreeMap<u32, u32>,
     ) -> Result<(), KernelError> {
-        let mut inherited: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-        for _ in 0..MOST_LOOKS {
+        let mut moved: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for _ in 0..MAX_SEARCHES {
             let mut found = false;
             for (pid, entry) in self.members()? {
                 let target = which.of(&entry);
-                if !heirs.contains_key(&target) {
+                if !outer.contains_key(&target) {
                     continue;
                 }
-                let heir = last_heir(heirs, target);
-                if self.pass_on(pid, heir.unwrap_or(0), which)? {
+                let new_target = remaining_outer(outer, target);
+                if self.reassign(pid, new_target.unwrap_or(0), which)? {
                     found = true;
                     released.insert(pid, target);
-                    if let Some(heir) = heir {
-                        inherited.entry(heir).or_default().insert(pid);
+                    if let Some(new_target) = new_target {
+                        moved.entry(new_target).or_default().insert(pid);
                     }
                 }
             }
@@ -270,28 +273,33 @@ impl Kernel {
                 break;
             }
         }
-        for (heir, members) in inherited {
-            self.tag_sockets(&members, heir, which)?;
+        for (new_target, members) in moved {
+            self.tag_sockets(&members, new_target, which, 0)?;
         }
         Ok(())
     }
 
-    /// Changes the target of a process, if it is still a member. `heir` 0: no target. Returns
+    /// Changes the target of a process, if it is still a member. `new_target` 0: no target. Returns
     /// whether the process was a member.
-    fn pass_on(&mut self, pid: u32, heir: u32, which: Membership) -> Result<bool, KernelError> {
+    fn reassign(
+        &mut self,
+        pid: u32,
+        new_target: u32,
+        which: Membership,
+    ) -> Result<bool, KernelError> {
         let mut procs = loaded(&mut self.programs)?.hash::<u32, Proc>("procs")?;
         // Read again: the process may have ended or executed another file.
         let Some(mut entry) = look_up(|| procs.get(&pid, 0))? else {
             return Ok(false);
         };
         match which {
-            Membership::Own => entry.own = heir,
-            Membership::App => entry.app = heir,
+            Membership::Process => entry.process = new_target,
+            Membership::App => entry.app = new_target,
         }
         if entry == Proc::default() {
-            procs.forget(&pid)?;
+            procs.remove_entry(&pid)?;
         } else {
-            insist(|| procs.insert(pid, entry, 0)).map_err(|e| {
+            with_retries(|| procs.insert(pid, entry, 0)).map_err(|e| {
                 KernelError::bpf(format!("make process {pid} a member of another target"), e)
             })?;
         }
@@ -299,40 +307,30 @@ impl Kernel {
     }
 
     /// The executable at a path, read with root's rights.
-    pub fn app(&mut self, path: &str) -> Result<abi::AppKey, KernelError> {
-        let found = self.executables.look(path);
+    pub fn executable_key(&mut self, path: &str) -> Result<abi::AppKey, KernelError> {
+        let found = self.executables.lookup(path);
         found.map_err(KernelError::file("find the executable", path))
     }
 
     /// Makes an executable a target: its present processes become members, and future ones too.
     pub fn bind_app(&mut self, target: u32, path: &str) -> Result<Adoption, KernelError> {
-        let key = self.app(path)?;
+        let key = self.executable_key(path)?;
         let programs = loaded(&mut self.programs)?;
         programs
             .hash::<abi::AppKey, u32>("apps")?
             .insert(key, target, 0)
-            .map_err(|e| KernelError::bpf(format!("bind {path}"), e))?;
+            .map_err(|e| KernelError::bpf(format!("bind executable {path}"), e))?;
         let mut total = Adoption::default();
         for pid in process::all()
             .into_iter()
             .filter(|pid| executable::of_process(*pid) == Some(key))
         {
-            let members = self.enter(target, pid, false, &BTreeSet::new(), Membership::App)?;
-            total.add(&self.tag_sockets(&members, target, Membership::App)?);
+            let members =
+                self.add_members(target, pid, false, &BTreeSet::new(), Membership::App)?;
+            total.add(&self.tag_sockets(&members, target, Membership::App, 0)?);
             total.processes += members.len();
         }
         Ok(total)
-    }
-
-    /// Whether an executable is bound to a target. False if another file has replaced it at its
-    /// path.
-    pub fn is_app_bound(&mut self, target: u32, path: &str) -> bool {
-        let (Ok(key), Some(programs)) = (self.app(path), &mut self.programs) else {
-            return false;
-        };
-        programs
-            .hash::<abi::AppKey, u32>("apps")
-            .is_ok_and(|map| map.get(&key, 0).is_ok_and(|t| t == target))
     }
 
     /// Ends a target defined by executable.
@@ -340,10 +338,10 @@ impl Kernel {
         let mut apps = loaded(&mut self.programs)?.hash::<abi::AppKey, u32>("apps")?;
         let all: Vec<(abi::AppKey, u32)> = entries(apps.iter(), "apps")?;
         for (key, _) in all.iter().filter(|(_, of)| *of == target) {
-            apps.forget(key)?;
+            apps.remove_entry(key)?;
         }
-        let heirs = BTreeMap::from([(target, None)]);
-        self.release(&heirs, Membership::App, &mut BTreeMap::new())
+        let outer = BTreeMap::from([(target, None)]);
+        self.release(&outer, Membership::App, &mut BTreeMap::new())
     }
 
     /// Makes a cgroup and all cgroups below it a target. Earlier cgroups of the target no longer
@@ -356,15 +354,15 @@ impl Kernel {
             .map_err(|e| KernelError::bpf(format!("bind cgroup {}", group.path), e))?;
         let mut before = ids_of(&map, target);
         before.retain(|id| *id != group.id);
-        let surplus = before.len().saturating_sub(MOST_FORMER_GROUPS);
+        let surplus = before.len().saturating_sub(MAX_FORMER_CGROUPS);
         for id in &before[..surplus] {
-            map.forget(id)?;
+            map.remove_entry(id)?;
         }
         for id in before {
-            programs.forget_cgroup(id);
+            programs.detach_cgroup(id);
         }
-        programs.watch_cgroup(group.id, &group.folder)?;
-        self.renew_cgroups()
+        programs.attach_cgroup(group.id, &group.folder)?;
+        self.invalidate_cached_cgroups()
     }
 
     /// Removes all cgroups of a target, the present one and earlier ones.
@@ -373,58 +371,58 @@ impl Kernel {
         let mut map = programs.hash::<u64, u32>("cgroups")?;
         let ids = ids_of(&map, target);
         for id in &ids {
-            map.forget(id)?;
+            map.remove_entry(id)?;
         }
         for id in ids {
-            programs.forget_cgroup(id);
+            programs.detach_cgroup(id);
         }
-        self.renew_cgroups()
+        self.invalidate_cached_cgroups()
     }
 
     /// Registers cgroups that belong to a target from their creation. A name is a path, or the last
     /// component alone for a cgroup that has only slices above it. Earlier registrations that are
     /// not in `names` are removed.
-    pub fn await_cgroups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), KernelError> {
+    pub fn expect_cgroups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(());
         };
-        let mut map = programs.hash::<GroupName, u32>("awaited")?;
+        let mut map = programs.hash::<GroupName, u32>("expected_groups")?;
         let wanted: BTreeMap<GroupName, u32> = names
             .iter()
             .filter_map(|(name, target)| Some((group_name(name)?, *target)))
             .collect();
-        let told: BTreeMap<GroupName, u32> = entries(map.iter(), "awaited")?;
-        if wanted == told {
+        let present: BTreeMap<GroupName, u32> = entries(map.iter(), "expected_groups")?;
+        if wanted == present {
             return Ok(());
         }
-        for name in told.keys().filter(|name| !wanted.contains_key(name)) {
-            map.forget(name)?;
+        for name in present.keys().filter(|name| !wanted.contains_key(name)) {
+            map.remove_entry(name)?;
         }
         for (name, target) in &wanted {
-            if told.get(name) != Some(target) {
+            if present.get(name) != Some(target) {
                 map.insert(name, target, 0)
-                    .map_err(|e| KernelError::bpf("wait for a cgroup", e))?;
+                    .map_err(|e| KernelError::bpf("register an expected cgroup", e))?;
             }
         }
-        self.renew_cgroups()
+        self.invalidate_cached_cgroups()
     }
 
     /// Invalidates the cgroup target that each socket has cached.
-    fn renew_cgroups(&mut self) -> Result<(), KernelError> {
+    fn invalidate_cached_cgroups(&mut self) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
-        let there = programs
+        let bound = programs
             .hash::<u64, u32>("cgroups")?
             .keys()
             .next()
             .is_some();
-        let awaited = programs
-            .hash::<GroupName, u32>("awaited")?
+        let expected = programs
+            .hash::<GroupName, u32>("expected_groups")?
             .keys()
             .next()
             .is_some();
         let mut settings = programs.settings()?;
         settings.generation += 1;
-        settings.cgroups = u32::from(there || awaited);
+        settings.cgroups = u32::from(bound || expected);
         programs.set_settings(settings)
     }
 
@@ -445,7 +443,7 @@ impl Kernel {
             .into_iter()
             .filter(|p| process::facts(*p).is_some_and(|f| f.uid == uid))
             .collect();
-        let mut found = self.note_users(&theirs)?;
+        let mut found = self.record_users(&theirs)?;
         found.processes = theirs.len();
         Ok(found)
     }
@@ -457,7 +455,7 @@ impl Kernel {
         let all: Vec<(u32, u32)> = entries(users.iter(), "users")?;
         let (theirs, others): (Vec<_>, Vec<_>) = all.iter().partition(|(_, of)| *of == target);
         for (uid, _) in theirs {
-            users.forget(&uid)?;
+            users.remove_entry(&uid)?;
         }
         let count = others.len() as u32;
         let mut settings = programs.settings()?;
@@ -496,12 +494,12 @@ fn group_name(text: &str) -> Option<GroupName> {
 
 /// The target that inherits the members of this one; targets around this one may end in the same
 /// call.
-fn last_heir(heirs: &BTreeMap<u32, Option<u32>>, target: u32) -> Option<u32> {
-    let mut heir = Some(target);
-    for _ in 0..=heirs.len() {
-        match heir.and_then(|heir| heirs.get(&heir)) {
-            Some(next) => heir = *next,
-            None => return heir,
+fn remaining_outer(outer: &BTreeMap<u32, Option<u32>>, target: u32) -> Option<u32> {
+    let mut new_target = Some(target);
+    for _ in 0..=outer.len() {
+        match new_target.and_then(|new_target| outer.get(&new_target)) {
+            Some(next) => new_target = *next,
+            None => return new_target,
         }
     }
     None // a cycle, which the ledger excludes
@@ -509,7 +507,7 @@ fn last_heir(heirs: &BTreeMap<u32, Option<u32>>, target: u32) -> Option<u32> {
 
 /// The number of earlier cgroups kept for a target. Data in the send buffers of an ended program is
 /// gone after a minute, and few units restart more often than this in a minute.
-const MOST_FORMER_GROUPS: usize = 8;
-/// The most searches for new members. A family that grows faster is a fork bomb; by then its new
-/// members inherit.
-const MOST_LOOKS: usize = 16;
+const MAX_FORMER_CGROUPS: usize = 8;
+/// The most searches for new members. A process tree that grows faster is a fork bomb; by then its
+/// new members inherit.
+const MAX_SEARCHES: usize = 16;

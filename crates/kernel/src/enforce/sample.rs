@@ -6,7 +6,7 @@ use super::{Kernel, stages};
 use crate::{
     abi,
     error::KernelError,
-    plan::Leaf,
+    plan::NodeLeaves,
     tc::{self, Counts, FoundClass, Handle},
 };
 
@@ -49,10 +49,10 @@ pub struct DirectionCounts {
 
 /// Classes by interface, from the last sample. A caller that reads counters and then audits needs
 /// one listing for both.
-pub(super) type Listed = BTreeMap<u32, Vec<FoundClass>>;
+pub(super) type ListedClasses = BTreeMap<u32, Vec<FoundClass>>;
 
 /// Counts of the classes and queues of one HTB, by class number.
-type Classes = BTreeMap<u16, Counts>;
+type ClassCounts = BTreeMap<u16, Counts>;
 
 impl Kernel {
     /// Reads all counts.
@@ -62,17 +62,17 @@ impl Kernel {
         let mut offered = self.offered()?;
         let cap = match self.stages.cap {
             Some(pair) => self.leaf_counts(pair.near, stages::CAP_MAJOR)?,
-            None => Classes::new(),
+            None => ClassCounts::new(),
         };
-        for (id, places) in &self.installed.places {
+        for (id, leaves) in &self.installed.leaves {
             let mut counts = TargetCounts::default();
             for dir in 0..2 {
-                let here = &mut counts.directions[dir];
+                let direction = &mut counts.directions[dir];
                 if let Some(seen) = offered.remove(&(*id, dir)) {
-                    here.offered_packets = seen.packets;
-                    here.offered_bytes = seen.bytes;
+                    direction.offered_packets = seen.packets;
+                    direction.offered_bytes = seen.bytes;
                 }
-                here.add_classes(&cap, places.cap[dir].filter(|_| places.own[dir]));
+                direction.add_classes(&cap, leaves.cap[dir].filter(|_| leaves.own[dir]));
             }
             sample.targets.insert(*id, counts);
         }
@@ -82,7 +82,7 @@ impl Kernel {
 
     /// Adds the counts of the classes of managed links, for targets without a limit of their own.
     fn sample_links(&mut self, sample: &mut Sample) -> Result<(), KernelError> {
-        let links: Vec<(String, [Option<Leaf>; 2])> = self
+        let links: Vec<(String, [Option<NodeLeaves>; 2])> = self
             .installed
             .links
             .iter()
@@ -105,8 +105,8 @@ impl Kernel {
                 let Some(trees) = self.installed.links.get(&name) else {
                     continue;
                 };
-                for (id, pairs) in &trees.places {
-                    let capped = self.installed.places.get(id).is_some_and(|p| p.own[dir]);
+                for (id, pairs) in &trees.leaves {
+                    let capped = self.installed.leaves.get(id).is_some_and(|p| p.own[dir]);
                     if !capped {
                         let target = sample.targets.entry(*id).or_default();
                         target.directions[dir].add_classes(&classes, pairs[dir]);
@@ -122,7 +122,7 @@ impl Kernel {
         let Some(programs) = &mut self.programs else {
             return Ok(BTreeMap::new());
         };
-        let counted = programs.counted()?.into_iter();
+        let counted = programs.counter_values()?.into_iter();
         let sums = counted.map(|(key, values)| {
             let sum = values
                 .iter()
@@ -136,15 +136,15 @@ impl Kernel {
     }
 
     /// Bytes and packets of each class, with the drops and the backlog of the queue in it.
-    fn leaf_counts(&mut self, ifindex: u32, major: u16) -> Result<Classes, KernelError> {
-        let classes = tc::classes(&mut self.route, ifindex)?;
-        let mut counts: Classes = classes
+    fn leaf_counts(&mut self, ifindex: u32, major: u16) -> Result<ClassCounts, KernelError> {
+        let classes = tc::classes(&mut self.netlink, ifindex)?;
+        let mut counts: ClassCounts = classes
             .iter()
             .filter(|c| c.id.major() == major)
             .map(|c| (c.id.minor(), c.counts))
             .collect();
         self.listed.insert(ifindex, classes);
-        for queue in tc::qdiscs(&mut self.route)? {
+        for queue in tc::qdiscs(&mut self.netlink)? {
             if queue.ifindex == ifindex
                 && queue.parent != Handle::ROOT
                 && queue.parent.major() == major
@@ -160,7 +160,7 @@ impl Kernel {
 }
 
 impl DirectionCounts {
-    fn add_classes(&mut self, classes: &Classes, leaf: Option<Leaf>) {
+    fn add_classes(&mut self, classes: &ClassCounts, leaf: Option<NodeLeaves>) {
         let Some(leaf) = leaf else { return };
         for number in [leaf.sparse, leaf.bulk, leaf.local] {
             let counts = classes.get(&number).copied().unwrap_or_default();

@@ -3,64 +3,64 @@
 //! A process may have tens of thousands of sockets, and other requests wait meanwhile. So a survey
 //! of the sockets of some processes ([`Survey`]) runs in steps. The first step runs at once and is
 //! enough for nearly all processes. The caller runs the other steps when it has time
-//! ([`Kernel::look_on`]).
+//! ([`Kernel::continue_survey`]).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{DirEntry, ReadDir};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use super::{Adoption, Kernel, Membership, strays::Tagged};
+use super::{Adoption, Kernel, Membership, cookie_owners::Tagged};
 use crate::{
-    abi::SockOwn,
-    again::insist,
+    abi::SockOwner,
     error::KernelError,
     process::{
         self, PidFd,
-        copies::{AT_ONCE, SocketCopy, SocketFacts, apart},
+        copies::{MAX_COPIES, SocketCopy, SocketFacts, with_own_descriptors},
     },
+    retry::with_retries,
 };
 
 /// The purpose of a survey.
 #[derive(Clone, Copy, Debug)]
-enum Work {
+enum Purpose {
     /// Give the sockets to this target, if their processes are members of it.
     Tag { target: u32, which: Membership },
     /// Give the sockets to their processes' targets, unless they have an owner.
-    TagStrangers,
+    TagUnowned,
     /// Record the users of the sockets.
-    Note,
+    RecordUsers,
 }
 
 /// A survey of the sockets of some processes.
 #[derive(Debug)]
 pub(super) struct Survey {
-    work: Work,
-    of: BTreeSet<u32>,
-    walk: Walk,
+    purpose: Purpose,
+    processes: BTreeSet<u32>,
+    walk: DescriptorWalk,
     /// The last visited process.
     process: Option<(u32, Arc<PidFd>)>,
     /// Sockets visited so far, by inode.
     seen: BTreeSet<u64>,
     /// The listening sockets among them, which are processed at the end.
-    listeners: Vec<Place>,
+    listeners: Vec<OpenSocket>,
     /// How many more times all processes are visited. A socket that is being made during a visit
     /// has no owner yet.
-    again: u32,
+    more_passes: u32,
     /// At the end: the search for processes outside that accept on the same sockets, and the inodes
     /// of the sockets for which it found one.
-    search: Option<(Walk, BTreeSet<u64>)>,
+    search: Option<(DescriptorWalk, BTreeSet<u64>)>,
     /// The result of the steps after the first.
     found: Adoption,
 }
 
 /// The descriptors of some processes, in sequence.
 #[derive(Debug)]
-struct Walk {
-    left: VecDeque<u32>,
-    now: Option<(u32, ReadDir)>,
+struct DescriptorWalk {
+    remaining: VecDeque<u32>,
+    current: Option<(u32, ReadDir)>,
     /// How many more times a folder may be read again.
-    again: u32,
+    rereads_left: u32,
 }
 
 /// The number of descriptors that a step visits.
@@ -74,7 +74,7 @@ struct Budget {
 
 /// A descriptor of a process that is a socket.
 #[derive(Clone, Debug)]
-struct Place {
+struct OpenSocket {
     pid: u32,
     process: Arc<PidFd>,
     number: i32,
@@ -82,54 +82,50 @@ struct Place {
 }
 
 impl Kernel {
-    /// Tags the open sockets of some processes.
+    /// Tags the open sockets of some processes. Sockets that are made during the call may be
+    /// missed; each further pass visits all processes again to find them.
     pub(super) fn tag_sockets(
         &mut self,
         members: &BTreeSet<u32>,
         target: u32,
         which: Membership,
+        more_passes: u32,
     ) -> Result<Adoption, KernelError> {
-        self.begin(Survey::new(Work::Tag { target, which }, members, 0))
-    }
-
-    /// As `tag_sockets`, including sockets that are made during the call.
-    pub(super) fn tag_sockets_twice(
-        &mut self,
-        members: &BTreeSet<u32>,
-        target: u32,
-        which: Membership,
-    ) -> Result<Adoption, KernelError> {
-        self.begin(Survey::new(Work::Tag { target, which }, members, 1))
+        let purpose = Purpose::Tag { target, which };
+        self.start_survey(Survey::new(purpose, members, more_passes))
     }
 
     /// Records the users of the open sockets of processes.
-    pub(super) fn note_users(&mut self, members: &BTreeSet<u32>) -> Result<Adoption, KernelError> {
-        self.begin(Survey::new(Work::Note, members, 0))
+    pub(super) fn record_users(
+        &mut self,
+        members: &BTreeSet<u32>,
+    ) -> Result<Adoption, KernelError> {
+        self.start_survey(Survey::new(Purpose::RecordUsers, members, 0))
     }
 
     /// Queues a survey of the sockets of all members that an earlier daemon did not tag.
-    pub(super) fn tag_what_is_left(&mut self) -> Result<(), KernelError> {
+    pub(super) fn tag_remaining_sockets(&mut self) -> Result<(), KernelError> {
         let members = self.members()?.into_keys().collect();
-        let survey = Survey::new(Work::TagStrangers, &members, 0);
+        let survey = Survey::new(Purpose::TagUnowned, &members, 0);
         self.surveys.push_back(survey);
         Ok(())
     }
 
-    fn begin(&mut self, mut survey: Survey) -> Result<Adoption, KernelError> {
+    fn start_survey(&mut self, mut survey: Survey) -> Result<Adoption, KernelError> {
         let mut found = Adoption::default();
-        let at_once = match self.surveys.len() < MOST_SURVEYS {
+        let budget = match self.surveys.len() < MAX_SURVEYS {
             true => FIRST_STEP,
-            false => WHOLE,
+            false => ALL_AT_ONCE,
         };
-        if !self.step(&mut survey, at_once, &mut found)? {
-            found.goes_on = true;
+        if !self.step(&mut survey, budget, &mut found)? {
+            found.unfinished = true;
             self.surveys.push_back(survey);
         }
         Ok(found)
     }
 
-    /// The number of unfinished surveys of open sockets ([`Kernel::look_on`]).
-    pub fn looks_left(&self) -> usize {
+    /// The number of unfinished surveys of open sockets ([`Kernel::continue_survey`]).
+    pub fn unfinished_surveys(&self) -> usize {
         self.surveys.len()
     }
 
@@ -138,14 +134,14 @@ impl Kernel {
     ///
     /// # Errors
     /// The sockets could not be visited. The survey is not repeated.
-    pub fn look_on(&mut self) -> Result<Option<Adoption>, KernelError> {
+    pub fn continue_survey(&mut self) -> Result<Option<Adoption>, KernelError> {
         if self.programs.is_none() {
             self.surveys.clear();
         }
         let written = &self.written;
-        self.surveys.retain(|survey| match survey.work {
-            Work::Tag { target, .. } => written.contains_key(&target),
-            Work::TagStrangers | Work::Note => true,
+        self.surveys.retain(|survey| match survey.purpose {
+            Purpose::Tag { target, .. } => written.contains_key(&target),
+            Purpose::TagUnowned | Purpose::RecordUsers => true,
         });
         let Some(mut survey) = self.surveys.pop_front() else {
             return Ok(None);
@@ -165,27 +161,27 @@ impl Kernel {
         budget: Budget,
         found: &mut Adoption,
     ) -> Result<bool, KernelError> {
-        let mut looked = 0;
+        let mut visited = 0;
         while survey.search.is_none() {
-            let mut places = Vec::new();
-            while places.len() < AT_ONCE && looked < budget.own {
-                looked += 1;
+            let mut sockets = Vec::new();
+            while sockets.len() < MAX_COPIES && visited < budget.own {
+                visited += 1;
                 match survey.next()? {
-                    Some(descriptor) => places.extend(descriptor),
-                    None if survey.begins_again() => {}
+                    Some(descriptor) => sockets.extend(descriptor),
+                    None if survey.start_next_pass() => {}
                     None => {
-                        self.visit(survey, &std::mem::take(&mut places), found)?;
+                        self.visit(survey, &std::mem::take(&mut sockets), found)?;
                         survey.begin_search();
                         break;
                     }
                 }
             }
-            self.visit(survey, &places, found)?;
-            if looked >= budget.own {
+            self.visit(survey, &sockets, found)?;
+            if visited >= budget.own {
                 return Ok(false);
             }
         }
-        match survey.search_on(budget.others)? {
+        match survey.continue_search(budget.others)? {
             true => self.visit_listeners(survey, found).map(|()| true),
             false => Ok(false),
         }
@@ -196,19 +192,19 @@ impl Kernel {
     fn visit(
         &mut self,
         survey: &mut Survey,
-        places: &[Place],
+        sockets: &[OpenSocket],
         found: &mut Adoption,
     ) -> Result<(), KernelError> {
-        let work = survey.work;
+        let purpose = survey.purpose;
         let listeners = &mut survey.listeners;
-        self.each(places, |kernel, place, socket, facts| {
+        self.with_copies(sockets, |kernel, socket, copy, facts| {
             found.hidden_mptcp += usize::from(facts.protocol == libc::IPPROTO_MPTCP);
-            if facts.listens && !matches!(work, Work::Note) {
-                listeners.push(place.clone());
+            if facts.listens && !matches!(purpose, Purpose::RecordUsers) {
+                listeners.push(socket.clone());
                 return Ok(());
             }
-            let own = kernel.owner(work, place, socket, facts)?;
-            own.map_or(Ok(()), |own| kernel.give(socket, facts, own, found))
+            let own = kernel.new_owner(purpose, socket, copy, facts)?;
+            own.map_or(Ok(()), |own| kernel.set_owner(copy, facts, own, found))
         })
     }
 
@@ -220,160 +216,162 @@ impl Kernel {
     ) -> Result<(), KernelError> {
         let listeners = std::mem::take(&mut survey.listeners);
         let shared = survey.search.take().unwrap_or_default().1;
-        let (shared, own): (Vec<Place>, Vec<Place>) = listeners
+        let (shared, own): (Vec<OpenSocket>, Vec<OpenSocket>) = listeners
             .into_iter()
             .partition(|listener| shared.contains(&listener.inode));
         found.shared_listeners += shared.len();
-        for some in own.chunks(AT_ONCE) {
-            self.each(some, |kernel, place, socket, facts| {
-                let own = kernel.owner(survey.work, place, socket, facts)?;
-                own.map_or(Ok(()), |own| kernel.give(socket, facts, own, found))
+        for some in own.chunks(MAX_COPIES) {
+            self.with_copies(some, |kernel, socket, copy, facts| {
+                let own = kernel.new_owner(survey.purpose, socket, copy, facts)?;
+                own.map_or(Ok(()), |own| kernel.set_owner(copy, facts, own, found))
             })?;
         }
         Ok(())
     }
 
     /// The new owner of a socket; `None` if the owner does not change.
-    fn owner(
+    fn new_owner(
         &mut self,
-        work: Work,
-        place: &Place,
-        socket: SocketCopy<'_>,
+        purpose: Purpose,
+        socket: &OpenSocket,
+        copy: SocketCopy<'_>,
         facts: SocketFacts,
-    ) -> Result<Option<SockOwn>, KernelError> {
-        let before = self.owner_of(socket.as_fd())?;
-        let mut own = before.unwrap_or(SockOwn {
+    ) -> Result<Option<SockOwner>, KernelError> {
+        let before = self.owner_of(copy.as_fd())?;
+        let mut own = before.unwrap_or(SockOwner {
             uid: facts.uid,
-            ..SockOwn::default()
+            ..SockOwner::default()
         });
-        match work {
+        match purpose {
             // The process may have left the target since the survey began.
-            Work::Tag { target, which } if which.of(&self.membership(place.pid)) != target => {
+            Purpose::Tag { target, which } if which.of(&self.membership(socket.pid)) != target => {
                 return Ok(None);
             }
-            Work::Tag { target, which } => match which {
-                Membership::Own => own.own = target,
+            Purpose::Tag { target, which } => match which {
+                Membership::Process => own.process = target,
                 Membership::App => own.app = target,
             },
-            Work::TagStrangers => {
-                let member = self.membership(place.pid);
-                if own.own == 0 {
-                    own.own = member.own;
+            Purpose::TagUnowned => {
+                let member = self.membership(socket.pid);
+                if own.process == 0 {
+                    own.process = member.process;
                 }
                 if own.app == 0 {
                     own.app = member.app;
                 }
-                if before.map_or(own.own == 0 && own.app == 0, |before| before == own) {
+                if before.map_or(own.process == 0 && own.app == 0, |before| before == own) {
                     return Ok(None);
                 }
             }
-            Work::Note if before.is_some() => return Ok(None),
-            Work::Note => {}
+            Purpose::RecordUsers if before.is_some() => return Ok(None),
+            Purpose::RecordUsers => {}
         }
         Ok(Some(own))
     }
 
-    fn give(
+    fn set_owner(
         &mut self,
-        socket: SocketCopy<'_>,
+        copy: SocketCopy<'_>,
         facts: SocketFacts,
-        own: SockOwn,
+        own: SockOwner,
         found: &mut Adoption,
     ) -> Result<(), KernelError> {
-        match self.write_owner(socket.as_fd(), facts.inode, own)? {
+        match self.write_owner(copy.as_fd(), facts.inode, own)? {
             Tagged::Itself => found.sockets += 1,
-            Tagged::ByNumber => {
+            Tagged::ByCookie => {
                 found.sockets += 1;
-                found.strays += 1;
+                found.by_cookie += 1;
             }
-            Tagged::Not => found.unheld += 1,
+            Tagged::Not => found.untracked += 1,
         }
         Ok(())
     }
 
     /// Calls `what` with a copy of each socket that still exists and is of this namespace.
-    fn each(
+    fn with_copies(
         &mut self,
-        places: &[Place],
+        sockets: &[OpenSocket],
         mut what: impl FnMut(
             &mut Kernel,
-            &Place,
+            &OpenSocket,
             SocketCopy<'_>,
             SocketFacts,
         ) -> Result<(), KernelError>
         + Send,
     ) -> Result<(), KernelError> {
-        if places.is_empty() {
+        if sockets.is_empty() {
             return Ok(());
         }
-        let done = apart(|here| {
-            for place in places {
-                let taken = here.take(&place.process, place.number);
+        let done = with_own_descriptors(|own| {
+            for socket in sockets {
+                let taken = own.take(&socket.process, socket.number);
                 let taken = taken.map_err(KernelError::file(
                     "take a copy of an open socket",
                     "pidfd_getfd",
                 ));
-                let Some(socket) = taken? else {
+                let Some(copy) = taken? else {
                     continue;
                 };
                 // The number may refer to another descriptor by now.
-                let facts = SocketFacts::of(socket.as_fd());
-                let Some(facts) = facts.filter(|facts| facts.inode == place.inode) else {
+                let facts = SocketFacts::of(copy.as_fd());
+                let Some(facts) = facts.filter(|facts| facts.inode == socket.inode) else {
                     continue;
                 };
                 if facts.netns_cookie == self.cookie {
-                    what(self, place, socket, facts)?;
+                    what(self, socket, copy, facts)?;
                 }
             }
             Ok(())
         });
-        done.map_err(KernelError::file("look at open sockets", "a thread"))?
+        done.map_err(KernelError::file("inspect open sockets", "a thread"))?
     }
 }
 
 impl Survey {
-    fn new(work: Work, of: &BTreeSet<u32>, again: u32) -> Survey {
+    fn new(purpose: Purpose, processes: &BTreeSet<u32>, more_passes: u32) -> Survey {
         Survey {
-            work,
-            of: of.clone(),
-            walk: Walk::over(of.iter().copied()),
+            purpose,
+            processes: processes.clone(),
+            walk: DescriptorWalk::over(processes.iter().copied()),
             process: None,
             seen: BTreeSet::new(),
             listeners: Vec::new(),
-            again,
+            more_passes,
             search: None,
             found: Adoption::default(),
         }
     }
 
-    /// Visits the next descriptor. Returns its place if it is a socket that was not visited yet.
+    /// Visits the next descriptor. Returns its socket, if it is one that was not visited yet.
     /// The outer `None` means that no descriptor is left.
-    fn next(&mut self) -> Result<Option<Option<Place>>, KernelError> {
+    fn next(&mut self) -> Result<Option<Option<OpenSocket>>, KernelError> {
         let Some((pid, entry)) = self.walk.next()? else {
             return Ok(None);
         };
         if self.process.as_ref().is_none_or(|(of, _)| *of != pid) {
-            let process = PidFd::open_if_there(pid).map_err(looking_at(pid))?;
+            let process = PidFd::open_if_there(pid).map_err(process_error(pid))?;
             self.process = process.map(|process| (pid, Arc::new(process)));
         }
         let socket = process::socket_at(&entry).filter(|(_, inode)| self.seen.insert(*inode));
         // The process may have ended and its id may be reused; the socket's inode shows that.
-        let place = self.process.as_ref().zip(socket);
-        Ok(Some(place.map(|((_, process), (number, inode))| Place {
-            pid,
-            process: process.clone(),
-            number,
-            inode,
+        let found = self.process.as_ref().zip(socket);
+        Ok(Some(found.map(|((_, process), (number, inode))| {
+            OpenSocket {
+                pid,
+                process: process.clone(),
+                number,
+                inode,
+            }
         })))
     }
 
     /// Starts another visit of all processes, if one is due; returns whether it did.
-    fn begins_again(&mut self) -> bool {
-        if self.again == 0 {
+    fn start_next_pass(&mut self) -> bool {
+        if self.more_passes == 0 {
             return false;
         }
-        self.again -= 1;
-        self.walk = Walk::over(self.of.iter().copied());
+        self.more_passes -= 1;
+        self.walk = DescriptorWalk::over(self.processes.iter().copied());
         true
     }
 
@@ -385,16 +383,16 @@ impl Survey {
         };
         let own = std::process::id();
         let outside = outside.into_iter();
-        let outside = outside.filter(|pid| !self.of.contains(pid) && *pid != own);
-        self.search = Some((Walk::over(outside), BTreeSet::new()));
+        let outside = outside.filter(|pid| !self.processes.contains(pid) && *pid != own);
+        self.search = Some((DescriptorWalk::over(outside), BTreeSet::new()));
     }
 
     /// Visits up to `most` descriptors of these processes; returns whether the search is complete.
-    fn search_on(&mut self, most: usize) -> Result<bool, KernelError> {
+    fn continue_search(&mut self, most: usize) -> Result<bool, KernelError> {
         let Some((walk, shared)) = &mut self.search else {
             return Ok(true);
         };
-        let listeners: BTreeSet<u64> = self.listeners.iter().map(|place| place.inode).collect();
+        let listeners: BTreeSet<u64> = self.listeners.iter().map(|socket| socket.inode).collect();
         for _ in 0..most {
             let Some((_, entry)) = walk.next()? else {
                 return Ok(true);
@@ -406,12 +404,12 @@ impl Survey {
     }
 }
 
-impl Walk {
-    fn over(processes: impl Iterator<Item = u32>) -> Walk {
-        Walk {
-            left: processes.collect(),
-            now: None,
-            again: AGAIN,
+impl DescriptorWalk {
+    fn over(processes: impl Iterator<Item = u32>) -> DescriptorWalk {
+        DescriptorWalk {
+            remaining: processes.collect(),
+            current: None,
+            rereads_left: MAX_REREADS,
         }
     }
 
@@ -419,46 +417,46 @@ impl Walk {
     /// read again.
     fn next(&mut self) -> Result<Option<(u32, DirEntry)>, KernelError> {
         loop {
-            if let Some((pid, descriptors)) = &mut self.now {
+            if let Some((pid, descriptors)) = &mut self.current {
                 match descriptors.next() {
                     Some(Ok(entry)) => return Ok(Some((*pid, entry))),
-                    Some(Err(error)) if !process::is_closed(&error) => {
+                    Some(Err(error)) if !process::is_ended_or_denied(&error) => {
                         let pid = *pid;
-                        self.again = self
-                            .again
+                        self.rereads_left = self
+                            .rereads_left
                             .checked_sub(1)
                             .ok_or(error)
-                            .map_err(looking_at(pid))?;
-                        self.left.push_front(pid);
+                            .map_err(process_error(pid))?;
+                        self.remaining.push_front(pid);
                     }
                     // The process ended meanwhile.
                     Some(Err(_)) | None => {}
                 }
             }
-            let Some(pid) = self.left.pop_front() else {
+            let Some(pid) = self.remaining.pop_front() else {
                 return Ok(None);
             };
-            self.now = match insist(|| std::fs::read_dir(format!("/proc/{pid}/fd"))) {
+            self.current = match with_retries(|| std::fs::read_dir(format!("/proc/{pid}/fd"))) {
                 Ok(descriptors) => Some((pid, descriptors)),
-                Err(error) if process::is_closed(&error) => None,
-                Err(error) => return Err(looking_at(pid)(error)),
+                Err(error) if process::is_ended_or_denied(&error) => None,
+                Err(error) => return Err(process_error(pid)(error)),
             };
         }
     }
 }
 
-impl Default for Walk {
-    fn default() -> Walk {
-        Walk::over(std::iter::empty())
+impl Default for DescriptorWalk {
+    fn default() -> DescriptorWalk {
+        DescriptorWalk::over(std::iter::empty())
     }
 }
 
-fn looking_at(pid: u32) -> impl FnOnce(std::io::Error) -> KernelError {
-    KernelError::file("look at the process", format!("/proc/{pid}"))
+fn process_error(pid: u32) -> impl FnOnce(std::io::Error) -> KernelError {
+    KernelError::file("inspect the process", format!("/proc/{pid}"))
 }
 
 /// How many incomplete folders are read again before the survey fails.
-const AGAIN: u32 = 16;
+const MAX_REREADS: u32 = 16;
 /// The budget while a change is made.
 const FIRST_STEP: Budget = Budget {
     own: 512,
@@ -469,9 +467,9 @@ const NEXT_STEP: Budget = Budget {
     own: 128,
     others: 1_024,
 };
-const WHOLE: Budget = Budget {
+const ALL_AT_ONCE: Budget = Budget {
     own: usize::MAX,
     others: usize::MAX,
 };
 /// The most unfinished surveys. Beyond that number a new survey runs completely at once.
-const MOST_SURVEYS: usize = 64;
+const MAX_SURVEYS: usize = 64;

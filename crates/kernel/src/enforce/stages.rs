@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Kernel, loaded, named};
+use super::{Kernel, find_device, loaded};
 use crate::{
     abi,
     device::{self, Device, Pair},
@@ -23,7 +23,7 @@ pub(super) struct Stages {
 }
 
 /// A tree and its interface.
-struct Place<'a> {
+struct StageTree<'a> {
     ifindex: u32,
     major: u16,
     current: &'a Tree,
@@ -31,7 +31,7 @@ struct Place<'a> {
 }
 
 /// Classes to remove once no map entry refers to them.
-pub(super) struct Leaving(Vec<(u32, u16, Vec<Step>)>);
+pub(super) struct Removals(Vec<(u32, u16, Vec<Step>)>);
 
 impl Kernel {
     /// Makes the missing stages of a plan.
@@ -45,12 +45,12 @@ impl Kernel {
         }
         for (name, trees) in &plan.links {
             let device =
-                named(devices, name).ok_or_else(|| KernelError::NoInterface(name.clone()))?;
+                find_device(devices, name).ok_or_else(|| KernelError::NoInterface(name.clone()))?;
             if trees.trees[0].is_some() && self.stages.up.get(name) != Some(&device.index) {
-                self.take_root(device)?;
+                self.install_root(device)?;
             }
             if trees.trees[1].is_some() && !self.stages.down.contains_key(name) {
-                let (near, far) = down_names(device.index);
+                let (near, far) = receive_stage_names(device.index);
                 let pair = self.make_stage(&near, &far, DOWN_MAJOR)?;
                 self.stages.down.insert(name.clone(), pair);
             }
@@ -59,19 +59,19 @@ impl Kernel {
     }
 
     fn make_stage(&mut self, near: &str, far: &str, major: u16) -> Result<Pair, KernelError> {
-        let pair = device::ensure_pair(&mut self.route, near, far)?;
-        match tc::add_htb(&mut self.route, pair.near, major) {
+        let pair = device::ensure_pair(&mut self.netlink, near, far)?;
+        match tc::add_htb(&mut self.netlink, pair.near, major) {
             Err(error) if !error.exists() => return Err(error.into()),
             _ => {}
         }
         let programs = loaded(&mut self.programs)?;
-        programs.attach(&mut self.route, pair.far, far, Hook::StageExit)?;
+        programs.attach(&mut self.netlink, pair.far, far, Hook::StageExit)?;
         Ok(pair)
     }
 
     /// Installs netnice's HTB at a link's root, unless the root has another qdisc.
-    fn take_root(&mut self, device: &Device) -> Result<(), KernelError> {
-        let roots = tc::qdiscs(&mut self.route)?;
+    fn install_root(&mut self, device: &Device) -> Result<(), KernelError> {
+        let roots = tc::qdiscs(&mut self.netlink)?;
         let root = roots
             .iter()
             .find(|q| q.ifindex == device.index && q.parent == Handle::ROOT);
@@ -89,54 +89,54 @@ impl Kernel {
                 .entry(device.name.clone())
                 .or_default()
                 .trees[0] = None;
-            tc::add_htb(&mut self.route, device.index, LINK_MAJOR)?;
+            tc::add_htb(&mut self.netlink, device.index, LINK_MAJOR)?;
         }
         self.stages.up.insert(device.name.clone(), device.index);
         Ok(())
     }
 
     /// Makes and changes classes. Returns the classes to remove once no map entry refers to them.
-    pub(super) fn enter_classes(&mut self, plan: &Plan) -> Result<Leaving, KernelError> {
+    pub(super) fn add_classes(&mut self, plan: &Plan) -> Result<Removals, KernelError> {
         let nothing = Tree::new();
         let installed = self.installed.clone();
-        let mut leaving = Vec::new();
-        for place in places(&self.stages, &installed, plan, &nothing) {
-            let steps = plan::difference(place.current, place.desired);
+        let mut removals = Vec::new();
+        for tree in stage_trees(&self.stages, &installed, plan, &nothing) {
+            let steps = plan::difference(tree.current, tree.desired);
             for step in &steps.before {
-                self.carry_out(place.ifindex, place.major, step)?;
+                self.apply_step(tree.ifindex, tree.major, step)?;
             }
-            leaving.push((place.ifindex, place.major, steps.after));
+            removals.push((tree.ifindex, tree.major, steps.after));
         }
-        Ok(Leaving(leaving))
+        Ok(Removals(removals))
     }
 
-    pub(super) fn leave_classes(&mut self, leaving: Leaving) -> Result<(), KernelError> {
-        for (ifindex, major, steps) in leaving.0 {
+    pub(super) fn remove_classes(&mut self, removals: Removals) -> Result<(), KernelError> {
+        for (ifindex, major, steps) in removals.0 {
             for step in steps {
-                self.carry_out(ifindex, major, &step)?;
+                self.apply_step(ifindex, major, &step)?;
             }
         }
         Ok(())
     }
 
-    fn carry_out(&mut self, ifindex: u32, major: u16, step: &Step) -> Result<(), KernelError> {
+    fn apply_step(&mut self, ifindex: u32, major: u16, step: &Step) -> Result<(), KernelError> {
         let id = |minor| Handle::new(major, minor);
-        let route = &mut self.route;
-        let put = |route: &mut _, number, class: &Class| {
+        let netlink = &mut self.netlink;
+        let put = |netlink: &mut _, number, class: &Class| {
             let parent = id(class.parent); // 0: the qdisc itself
-            tc::put_class(route, ifindex, id(number), parent, &class.htb)
+            tc::put_class(netlink, ifindex, id(number), parent, &class.htb)
         };
         match step {
             Step::Add(number, class) => {
-                put(route, *number, class)?;
+                put(netlink, *number, class)?;
                 if let Some(queue) = &class.queue {
-                    tc::put_queue(route, ifindex, id(*number), queue)?;
+                    tc::put_queue(netlink, ifindex, id(*number), queue)?;
                 }
             }
-            Step::Change(number, class) => put(route, *number, class)?,
-            Step::Requeue(number, queue) => tc::put_queue(route, ifindex, id(*number), queue)?,
+            Step::Change(number, class) => put(netlink, *number, class)?,
+            Step::Requeue(number, queue) => tc::put_queue(netlink, ifindex, id(*number), queue)?,
             Step::Remove(number) => {
-                tc::remove_class(route, ifindex, id(*number))?;
+                tc::remove_class(netlink, ifindex, id(*number))?;
             }
         }
         Ok(())
@@ -153,14 +153,14 @@ impl Kernel {
         {
             self.remove_pair(pair)?;
         }
-        let wants = |name: &String, dir: usize| {
+        let is_needed = |name: &String, dir: usize| {
             plan.links.get(name).is_some_and(|l| l.trees[dir].is_some())
         };
         let down: Vec<String> = self
             .stages
             .down
             .keys()
-            .filter(|n| !wants(n, 1))
+            .filter(|n| !is_needed(n, 1))
             .cloned()
             .collect();
         for name in down {
@@ -172,14 +172,14 @@ impl Kernel {
             .stages
             .up
             .keys()
-            .filter(|n| !wants(n, 0))
+            .filter(|n| !is_needed(n, 0))
             .cloned()
             .collect();
         for name in up {
             if let Some(index) = self.stages.up.remove(&name)
-                && named(devices, &name).is_some_and(|d| d.index == index)
+                && find_device(devices, &name).is_some_and(|d| d.index == index)
             {
-                tc::remove_root(&mut self.route, index, LINK_MAJOR)?;
+                tc::remove_root(&mut self.netlink, index, LINK_MAJOR)?;
             }
         }
         Ok(())
@@ -191,31 +191,31 @@ impl Kernel {
 
     fn remove_pair(&mut self, pair: Pair) -> Result<(), KernelError> {
         if let Some(programs) = &mut self.programs {
-            programs.forget_interface(pair.far);
+            programs.remove_interface_pins(pair.far);
         }
-        device::remove(&mut self.route, pair.near)?;
+        device::remove(&mut self.netlink, pair.near)?;
         Ok(())
     }
 
     /// Finds the stages of an earlier daemon, and their classes.
     pub(super) fn find_stages(&mut self, devices: &[Device]) -> Result<(), KernelError> {
-        let index = |name: &str| named(devices, name).map(|d| d.index);
+        let index = |name: &str| find_device(devices, name).map(|d| d.index);
         let pair = |near: &str, far: &str| {
             Some(Pair {
                 near: index(near)?,
                 far: index(far)?,
             })
         };
-        let roots = tc::qdiscs(&mut self.route)?;
+        let roots = tc::qdiscs(&mut self.netlink)?;
         self.stages.cap = pair(CAP_NEAR, CAP_FAR);
         if let Some(pair) = self.stages.cap {
-            self.installed.cap = self.observe(pair.near, CAP_MAJOR)?;
+            self.installed.cap = self.read_tree(pair.near, CAP_MAJOR)?;
         }
         for device in devices {
-            let (near, far) = down_names(device.index);
+            let (near, far) = receive_stage_names(device.index);
             if let Some(pair) = pair(&near, &far) {
                 self.stages.down.insert(device.name.clone(), pair);
-                let tree = self.observe(pair.near, DOWN_MAJOR)?;
+                let tree = self.read_tree(pair.near, DOWN_MAJOR)?;
                 self.installed
                     .links
                     .entry(device.name.clone())
@@ -228,7 +228,7 @@ impl Kernel {
                 .any(|q| q.ifindex == device.index && q.parent == Handle::ROOT && q.handle == ours)
             {
                 self.stages.up.insert(device.name.clone(), device.index);
-                let tree = self.observe(device.index, LINK_MAJOR)?;
+                let tree = self.read_tree(device.index, LINK_MAJOR)?;
                 self.installed
                     .links
                     .entry(device.name.clone())
@@ -241,7 +241,7 @@ impl Kernel {
 
     /// Finds the stages of an earlier daemon and replaces its programs with this daemon's.
     pub(super) fn adopt_stages(&mut self) -> Result<(), KernelError> {
-        let devices = device::list(&mut self.route)?;
+        let devices = device::list(&mut self.netlink)?;
         self.find_stages(&devices)?;
         // The programs at the far ends are the earlier daemon's.
         let fars: Vec<Pair> = self
@@ -253,7 +253,7 @@ impl Kernel {
         for pair in fars {
             if let Some(far) = devices.iter().find(|d| d.index == pair.far) {
                 loaded(&mut self.programs)?.attach(
-                    &mut self.route,
+                    &mut self.netlink,
                     pair.far,
                     &far.name,
                     Hook::StageExit,
@@ -265,8 +265,8 @@ impl Kernel {
 
     /// The present classes of an interface, without their queues. The queues of netnice's leaves
     /// never change by themselves, so they are not read.
-    pub(super) fn observe(&mut self, ifindex: u32, major: u16) -> Result<Tree, KernelError> {
-        Ok(tree_of(tc::classes(&mut self.route, ifindex)?, major))
+    pub(super) fn read_tree(&mut self, ifindex: u32, major: u16) -> Result<Tree, KernelError> {
+        Ok(tree_of(tc::classes(&mut self.netlink, ifindex)?, major))
     }
 
     /// Compares all classes and programs with the installed state, and returns a text for each
@@ -281,33 +281,32 @@ impl Kernel {
         if self.programs.is_none() {
             return Ok(faults);
         }
-        let devices = device::list(&mut self.route)?;
-        for (_, name, hook) in self.bare_hooks(&devices)? {
-            faults.push(format!(
-                "the {} program of {name} was taken off",
-                hook.name()
-            ));
+        let devices = device::list(&mut self.netlink)?;
+        for (_, name, hook) in self.missing_hooks(&devices)? {
+            faults.push(format!("the {} program of {name} was removed", hook.name()));
         }
         let nothing = Tree::new();
         // Restored below: copying thousands of classes each second costs too much.
         let installed = std::mem::take(&mut self.installed);
-        for place in places(&self.stages, &installed, &installed, &nothing) {
-            let listed = listed.remove(&place.ifindex).map(Ok);
+        for tree in stage_trees(&self.stages, &installed, &installed, &nothing) {
+            let listed = listed.remove(&tree.ifindex).map(Ok);
             let found = listed
-                .unwrap_or_else(|| tc::classes(&mut self.route, place.ifindex))
-                .map(|classes| tree_of(classes, place.major))
+                .unwrap_or_else(|| tc::classes(&mut self.netlink, tree.ifindex))
+                .map(|classes| tree_of(classes, tree.major))
                 .unwrap_or_default();
             let without_queue = |(n, c): (&u16, &Class)| (*n, Class { queue: None, ..*c });
             if !found
                 .iter()
                 .map(without_queue)
-                .eq(place.desired.iter().map(without_queue))
+                .eq(tree.desired.iter().map(without_queue))
             {
                 let name = devices
                     .iter()
-                    .find(|d| d.index == place.ifindex)
+                    .find(|d| d.index == tree.ifindex)
                     .map_or("a stage that is gone", |d| &d.name);
-                faults.push(format!("the classes of {name} are not as they were set"));
+                faults.push(format!(
+                    "the classes of {name} differ from those that were set"
+                ));
             }
         }
         self.installed = installed;
@@ -334,15 +333,15 @@ fn tree_of(classes: Vec<FoundClass>, major: u16) -> Tree {
 }
 
 /// All trees of the stages: the present one and the desired one.
-fn places<'a>(
+fn stage_trees<'a>(
     stages: &Stages,
     installed: &'a Plan,
     plan: &'a Plan,
     nothing: &'a Tree,
-) -> Vec<Place<'a>> {
-    let mut places = Vec::new();
+) -> Vec<StageTree<'a>> {
+    let mut trees = Vec::new();
     if let Some(pair) = stages.cap {
-        places.push(Place {
+        trees.push(StageTree {
             ifindex: pair.near,
             major: CAP_MAJOR,
             current: &installed.cap,
@@ -357,7 +356,7 @@ fn places<'a>(
     };
     for (name, index) in &stages.up {
         let (current, desired) = (tree(installed, name, 0), tree(plan, name, 0));
-        places.push(Place {
+        trees.push(StageTree {
             ifindex: *index,
             major: LINK_MAJOR,
             current,
@@ -366,20 +365,20 @@ fn places<'a>(
     }
     for (name, pair) in &stages.down {
         let (current, desired) = (tree(installed, name, 1), tree(plan, name, 1));
-        places.push(Place {
+        trees.push(StageTree {
             ifindex: pair.near,
             major: DOWN_MAJOR,
             current,
             desired,
         });
     }
-    places
+    trees
 }
 
 /// Describes a change in words.
 pub(super) fn describe(from: &Plan, to: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut tell = |place: &str, major: u16, current: &Tree, desired: &Tree| {
+    let mut describe_tree = |stage: &str, major: u16, current: &Tree, desired: &Tree| {
         let steps = plan::difference(current, desired);
         for step in steps.before.iter().chain(&steps.after) {
             let line = match step {
@@ -394,10 +393,10 @@ pub(super) fn describe(from: &Plan, to: &Plan) -> Vec<String> {
                 }
                 Step::Remove(n) => format!("remove class {}", Handle::new(major, *n)),
             };
-            lines.push(format!("{place}: {line}"));
+            lines.push(format!("{stage}: {line}"));
         }
     };
-    tell("cap stage", CAP_MAJOR, &from.cap, &to.cap);
+    describe_tree("cap stage", CAP_MAJOR, &from.cap, &to.cap);
     let names: std::collections::BTreeSet<&String> =
         from.links.keys().chain(to.links.keys()).collect();
     for name in names {
@@ -409,7 +408,7 @@ pub(super) fn describe(from: &Plan, to: &Plan) -> Vec<String> {
                     .unwrap_or_default()
             };
             let major = if dir == 0 { LINK_MAJOR } else { DOWN_MAJOR };
-            tell(
+            describe_tree(
                 &format!("link {name} {word}"),
                 major,
                 &tree(from),
@@ -429,7 +428,7 @@ fn rates(class: &Class) -> String {
 }
 
 /// Converts a leaf to its form in the maps.
-pub(super) fn leaf(major: u16, leaf: Option<plan::Leaf>) -> abi::Leaf {
+pub(super) fn leaf(major: u16, leaf: Option<plan::NodeLeaves>) -> abi::Leaf {
     leaf.map_or_else(abi::Leaf::default, |l| abi::Leaf {
         sparse: Handle::new(major, l.sparse).0,
         bulk: Handle::new(major, l.bulk).0,
@@ -441,7 +440,7 @@ pub(super) fn leaf(major: u16, leaf: Option<plan::Leaf>) -> abi::Leaf {
 
 /// The interface names of a link's receive stage. They contain the index, since a link's name may
 /// already have the maximum length.
-fn down_names(index: u32) -> (String, String) {
+fn receive_stage_names(index: u32) -> (String, String) {
     (format!("nnd{index}"), format!("nne{index}"))
 }
 

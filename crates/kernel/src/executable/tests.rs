@@ -36,30 +36,30 @@ fn mapped(path: &Path) -> (u64, u32) {
     (inode, number(major) << 20 | number(minor))
 }
 
-fn seen(path: &Path) -> (u64, u32) {
-    let key = look(path.to_str().expect("plain")).expect("the file is there");
+fn looked_up(path: &Path) -> (u64, u32) {
+    let key = lookup(path.to_str().expect("plain")).expect("the file is there");
     (key.inode, key.dev)
 }
 
 #[test]
-fn an_executable_is_known_as_the_kernel_knows_it() {
+fn the_key_of_an_executable_is_the_kernels() {
     let own = fs::canonicalize("/proc/self/exe").expect("this test is a file");
-    assert_eq!(seen(&own), mapped(&own));
+    assert_eq!(looked_up(&own), mapped(&own));
     assert_eq!(
         of_process(std::process::id()),
-        look(own.to_str().expect("plain")).ok()
+        lookup(own.to_str().expect("plain")).ok()
     );
 }
 
 #[test]
-fn what_nobody_can_execute_is_no_executable() {
+fn a_file_that_cannot_be_executed_is_refused() {
     let folder = std::env::temp_dir().join(format!("netnice-app-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");
     let refusal = |name: &str, text: &str, mode: u32| {
         let path = folder.join(name);
         fs::write(&path, text).expect("a file");
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its mode is set");
-        let found = look(path.to_str().expect("plain"));
+        let found = lookup(path.to_str().expect("plain"));
         found
             .err()
             .map(|error| error.to_string())
@@ -68,7 +68,7 @@ fn what_nobody_can_execute_is_no_executable() {
     assert!(refusal("script", "#!/bin/sh\n", 0o755).contains("script"));
     assert!(refusal("text", "hello", 0o644).contains("execute"));
     assert_eq!(refusal("program", "\x7fELF", 0o755), "");
-    let error = look(folder.to_str().expect("plain")).expect_err("a folder");
+    let error = lookup(folder.to_str().expect("plain")).expect_err("a folder");
     assert!(error.to_string().contains("not a file"));
     fs::remove_dir_all(&folder).expect("it was ours");
 }
@@ -86,7 +86,7 @@ fn mount(kind: &CStr, at: &Path, options: &str) -> bool {
 
 /// On an overlay of two file systems, stat(2) returns a device that belongs to neither.
 #[test]
-fn an_executable_of_an_overlay_is_known_as_the_kernel_knows_it() {
+fn the_key_of_an_executable_on_an_overlay_is_the_kernels() {
     let folder = std::env::temp_dir().join(format!("netnice-overlay-{}", std::process::id()));
     let place = |name: &str| folder.join(name);
     let work = || {
@@ -119,7 +119,7 @@ fn an_executable_of_an_overlay_is_known_as_the_kernel_knows_it() {
             return None; // this kernel has no overlayfs
         }
         let program = place("all").join("program");
-        Some((seen_by_thread(&program), mapped(&program)))
+        Some((looked_up_by_thread(&program), mapped(&program)))
     };
     fs::create_dir_all(&folder).expect("a folder");
     let found = std::thread::scope(|scope| scope.spawn(work).join());
@@ -129,8 +129,8 @@ fn an_executable_of_an_overlay_is_known_as_the_kernel_knows_it() {
     }
 }
 
-/// As [`seen`], with the mounts of this thread.
-fn seen_by_thread(path: &Path) -> (u64, u32) {
+/// As [`looked_up`], with the mounts of this thread.
+fn looked_up_by_thread(path: &Path) -> (u64, u32) {
     let tables = ["/proc/thread-self/mountinfo".to_owned()];
     let file = open(path.to_str().expect("plain")).expect("the file is there");
     let key = key_of(&file, &tables).expect("it has a key");
@@ -138,7 +138,7 @@ fn seen_by_thread(path: &Path) -> (u64, u32) {
 }
 
 #[test]
-fn a_fifo_is_not_opened_and_a_users_eyes_do_not_see_roots_files() {
+fn a_fifo_is_not_opened_and_a_lookup_as_a_user_hides_files_of_root() {
     let folder = std::env::temp_dir().join(format!("netnice-eyes-{}", std::process::id()));
     fs::create_dir_all(folder.join("closed")).expect("a folder");
     let place = |name: &str| folder.join(name).to_str().expect("plain").to_owned();
@@ -146,7 +146,7 @@ fn a_fifo_is_not_opened_and_a_users_eyes_do_not_see_roots_files() {
     // SAFETY: the string is terminated and outlives the call.
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o777) }, 0);
     fs::set_permissions(place("fifo"), fs::Permissions::from_mode(0o777)).expect("ours");
-    let error = look(&place("fifo")).expect_err("a FIFO");
+    let error = lookup(&place("fifo")).expect_err("a FIFO");
     assert_eq!(error.to_string(), "it is not a file");
 
     for name in ["open", "closed/program"] {
@@ -161,11 +161,11 @@ fn a_fifo_is_not_opened_and_a_users_eyes_do_not_see_roots_files() {
             uid: 61_234,
             groups: vec![61_234],
         };
-        let found = thread::spawn(move || look_as(&path, &rights)).join();
+        let found = thread::spawn(move || lookup_as(&path, &rights)).join();
         found.expect("no panic").map_err(|error| error.to_string())
     };
     if let Ok(key) = as_user(place("open")) {
-        assert_eq!(Some(key), look(&place("open")).ok());
+        assert_eq!(Some(key), lookup(&place("open")).ok());
         let (hidden, missing) = (
             as_user(place("closed/program")),
             as_user(place("closed/no")),
@@ -175,8 +175,8 @@ fn a_fifo_is_not_opened_and_a_users_eyes_do_not_see_roots_files() {
     } // else not root: this process cannot take another user's rights
     let mut executables = Executables::default();
     for _ in 0..2 {
-        assert!(executables.look(&place("open")).is_ok());
-        assert!(executables.look(&place("none")).is_err());
+        assert!(executables.lookup(&place("open")).is_ok());
+        assert!(executables.lookup(&place("none")).is_err());
     }
     fs::remove_dir_all(&folder).expect("it was ours");
 }

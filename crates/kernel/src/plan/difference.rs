@@ -7,7 +7,7 @@ use crate::tc::LeafQueue;
 
 /// A step towards the desired tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Make this class and its queue.
     Add(u16, Class),
     /// Change this class's parameters.
@@ -21,7 +21,7 @@ pub enum Step {
 /// The steps from one tree to another, in two halves. The maps are switched between them, so that
 /// no packet is ever sent to a class that does not exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Steps {
+pub(crate) struct Steps {
     /// Additions and changes.
     pub before: Vec<Step>,
     /// Removals.
@@ -31,7 +31,7 @@ pub struct Steps {
 /// The steps from the present tree to the desired tree. A class with a new parent is removed with
 /// all classes below it and made again, because HTB cannot move a class. Falling rates are changed
 /// before rising rates, so that no ceiling is exceeded between the steps.
-pub fn difference(current: &Tree, desired: &Tree) -> Steps {
+pub(crate) fn difference(current: &Tree, desired: &Tree) -> Steps {
     let elsewhere: BTreeSet<u16> = desired
         .iter()
         .filter(|(n, new)| current.get(n).is_some_and(|old| old.parent != new.parent))
@@ -93,7 +93,7 @@ fn ancestors(tree: &Tree, number: u16) -> impl Iterator<Item = u16> + '_ {
         next = tree.get(&here).map(|c| c.parent).filter(|p| *p != 0);
         Some(here)
     })
-    .take(DEEPEST)
+    .take(MAX_DEPTH)
 }
 
 fn deepest_first(tree: &Tree, numbers: &[u16]) -> Vec<u16> {
@@ -106,4 +106,4 @@ fn deepest_first(tree: &Tree, numbers: &[u16]) -> Vec<u16> {
 }
 
 /// One more than the eight levels of HTB.
-const DEEPEST: usize = 9;
+const MAX_DEPTH: usize = 9;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::{Nanos, Rate};
 
-use super::{Class, Desired, Leaf, Leaves, Limit, Link, REST, Target, Tree};
+use super::{Class, Desired, LeafQdisc, Limit, Link, NodeLeaves, REST, Target, Tree};
 use crate::tc::{HtbClass, LeafQueue, Queue};
 
 /// The direction that a tree serves.
@@ -15,11 +15,11 @@ pub(super) enum Direction {
 }
 
 /// The nesting of the targets.
-pub(super) struct Family<'a> {
+pub(super) struct Nesting<'a> {
     by_slot: BTreeMap<u16, &'a Target>,
 }
 
-impl<'a> Family<'a> {
+impl<'a> Nesting<'a> {
     pub(super) fn new(targets: &'a [Target]) -> Self {
         Self {
             by_slot: targets.iter().map(|t| (t.slot, t)).collect(),
@@ -28,7 +28,7 @@ impl<'a> Family<'a> {
 
     /// The target and the targets around it, from the inside outwards. The chain ends at a missing
     /// parent, and after as many steps as there are targets, so that no input makes it loop.
-    fn chain(&self, target: &Target) -> impl Iterator<Item = &'a Target> + '_ {
+    fn with_ancestors(&self, target: &Target) -> impl Iterator<Item = &'a Target> + '_ {
         let mut next = self.by_slot.get(&target.slot).copied();
         std::iter::from_fn(move || {
             let here = next?;
@@ -40,7 +40,7 @@ impl<'a> Family<'a> {
         .take(self.by_slot.len())
     }
 
-    pub(super) fn limits_both(&self, slot: u16) -> bool {
+    pub(super) fn limits_the_sum(&self, slot: u16) -> bool {
         self.by_slot
             .get(&slot)
             .is_some_and(|t| matches!(t.limit, Limit::Both(_)))
@@ -49,14 +49,17 @@ impl<'a> Family<'a> {
 
 /// The nodes of one direction of one tree.
 pub(super) struct Stage<'a> {
-    family: &'a Family<'a>,
-    leaves: Leaves,
-    longest: u32,
+    nesting: &'a Nesting<'a>,
+    leaf_qdisc: LeafQdisc,
+    longest_packet: u32,
     direction: Direction,
     /// The parent class of all nodes, if the tree has one.
     top: Option<HtbClass>,
     nodes: BTreeMap<u16, Node>,
 }
+
+/// The nodes by parent; `None`: the nodes without a parent.
+type ChildrenByParent = BTreeMap<Option<u16>, Vec<u16>>;
 
 /// The node of one target.
 #[derive(Clone, Copy, Debug)]
@@ -69,13 +72,13 @@ struct Node {
     burst: Nanos,
     weight: u16,
     /// Priority of its sparse and its bulk leaf.
-    order: [u32; 2],
+    priorities: [u32; 2],
 }
 
 impl<'a> Stage<'a> {
     /// The limits of one direction. A limit on both directions together is in the tree of the
     /// sending direction.
-    pub(super) fn cap(desired: &Desired, family: &'a Family<'a>, direction: Direction) -> Self {
+    pub(super) fn cap(desired: &Desired, nesting: &'a Nesting<'a>, direction: Direction) -> Self {
         let limit_of = |target: &Target| match (target.limit, direction) {
             (Limit::Each { up, .. }, Direction::Up) => up,
             (Limit::Each { down, .. }, Direction::Down) => down,
@@ -88,7 +91,7 @@ impl<'a> Stage<'a> {
             ceil: bytes_per_second(rate),
             burst: target.burst,
             weight: target.weight,
-            order: [0, 1],
+            priorities: [0, 1],
         };
         let nodes = desired
             .targets
@@ -96,9 +99,9 @@ impl<'a> Stage<'a> {
             .filter_map(|t| Some((t.slot, node(t, limit_of(t)?))))
             .collect();
         Self {
-            family,
-            leaves: desired.leaves,
-            longest: desired.longest,
+            nesting,
+            leaf_qdisc: desired.leaf_qdisc,
+            longest_packet: desired.longest_packet,
             direction,
             top: None,
             nodes,
@@ -109,7 +112,7 @@ impl<'a> Stage<'a> {
     /// The shares of one direction of a managed link.
     pub(super) fn link(
         desired: &Desired,
-        family: &'a Family<'a>,
+        nesting: &'a Nesting<'a>,
         link: &Link,
         direction: Direction,
         rate: Rate,
@@ -130,7 +133,7 @@ impl<'a> Stage<'a> {
                 ceil: most.map_or(ceil, |most| ceil.min(bytes_per_second(most))),
                 burst: target.burst.max(LINK_BURST),
                 weight: target.weight,
-                order: [u32::from(target.priority); 2],
+                priorities: [u32::from(target.priority); 2],
             };
             nodes.insert(target.slot, node);
         }
@@ -140,17 +143,23 @@ impl<'a> Stage<'a> {
             ceil,
             burst: LINK_BURST,
             weight: DEFAULT_WEIGHT,
-            order: [u32::from(DEFAULT_PRIORITY); 2],
+            priorities: [u32::from(DEFAULT_PRIORITY); 2],
         };
         nodes.insert(REST, rest);
         let top = HtbClass {
             overhead: link.overhead,
-            ..htb(ceil, ceil, Run::Packets(DEFAULT_BURST), SMALL_QUANTUM, 0)
+            ..htb(
+                ceil,
+                ceil,
+                BurstRule::Packets(DEFAULT_BURST),
+                SMALL_QUANTUM,
+                0,
+            )
         };
         Self {
-            family,
-            leaves: desired.leaves,
-            longest: desired.longest,
+            nesting,
+            leaf_qdisc: desired.leaf_qdisc,
+            longest_packet: desired.longest_packet,
             direction,
             top: Some(top),
             nodes,
@@ -162,12 +171,12 @@ impl<'a> Stage<'a> {
     fn with_parents(mut self) -> Self {
         let slots: Vec<u16> = self.nodes.keys().copied().collect();
         for slot in slots {
-            let Some(target) = self.family.by_slot.get(&slot) else {
+            let Some(target) = self.nesting.by_slot.get(&slot) else {
                 continue;
             };
             let parent = self
-                .family
-                .chain(target)
+                .nesting
+                .with_ancestors(target)
                 .skip(1)
                 .map(|t| t.slot)
                 .find(|s| self.nodes.contains_key(s));
@@ -180,8 +189,8 @@ impl<'a> Stage<'a> {
 
     /// The node that provides the leaves for a target's packets.
     pub(super) fn nearest(&self, target: &Target) -> Option<u16> {
-        self.family
-            .chain(target)
+        self.nesting
+            .with_ancestors(target)
             .map(|t| t.slot)
             .find(|slot| self.nodes.contains_key(slot))
     }
@@ -192,12 +201,12 @@ impl<'a> Stage<'a> {
     }
 
     /// The leaves of a node.
-    pub(super) fn leaf(&self, slot: u16, tree: &Tree) -> Leaf {
+    pub(super) fn leaf(&self, slot: u16, tree: &Tree) -> NodeLeaves {
         let [_, sparse, bulk, local] = self.numbers(slot);
         let window = window(self.nodes[&slot].ceil);
         // The sparse leaf has a quarter of the assured rate of the node's own leaves.
         let assured = tree.get(&sparse).map_or(0, |class| 4 * class.htb.rate);
-        Leaf {
+        NodeLeaves {
             sparse,
             bulk,
             local,
@@ -207,7 +216,7 @@ impl<'a> Stage<'a> {
     }
 
     /// The leaves of a node of this stage, or of the other direction's stage.
-    pub(super) fn leaf_or(&self, other: &Self, slot: u16, tree: &Tree) -> Leaf {
+    pub(super) fn leaf_or(&self, other: &Self, slot: u16, tree: &Tree) -> NodeLeaves {
         if self.nodes.contains_key(&slot) {
             self.leaf(slot, tree)
         } else {
@@ -219,23 +228,22 @@ impl<'a> Stage<'a> {
     fn numbers(&self, slot: u16) -> [u16; 4] {
         let own = match (slot, self.direction) {
             (REST, _) => REST_CLASS,
-            (_, Direction::Up) => slot * BLOCK,
-            (_, Direction::Down) => slot * BLOCK + BLOCK / 2,
+            (_, Direction::Up) => slot * CLASSES_PER_SLOT,
+            (_, Direction::Down) => slot * CLASSES_PER_SLOT + CLASSES_PER_SLOT / 2,
         };
         [own, own + 1, own + 2, own + 3]
     }
 
-    /// The nodes by parent.
-    fn nested(&self) -> BTreeMap<Option<u16>, Vec<u16>> {
-        let mut nested: BTreeMap<Option<u16>, Vec<u16>> = BTreeMap::new();
+    fn children_by_parent(&self) -> ChildrenByParent {
+        let mut nested = ChildrenByParent::new();
         for (slot, node) in &self.nodes {
             nested.entry(node.parent).or_default().push(*slot);
         }
         nested
     }
 
-    pub(super) fn write(&self, tree: &mut Tree, quiet: Option<&BTreeSet<u16>>) {
-        let nested = self.nested();
+    pub(super) fn write(&self, tree: &mut Tree, idle: Option<&BTreeSet<u16>>) {
+        let nested = self.children_by_parent();
         let tops = nested.get(&None).map(Vec::as_slice).unwrap_or_default();
         let parent = match self.top {
             Some(htb) => {
@@ -251,18 +259,18 @@ impl<'a> Stage<'a> {
             }
             None => 0,
         };
-        let base = self.base_quantum(tops);
-        let shares = self.shares(tops, &nested, quiet);
+        let base_quantum = self.base_quantum(tops);
+        let shares = self.shares(tops, &nested, idle);
         for slot in tops {
             let assured = match self.top {
-                Some(_) => self.promised(*slot, &nested) + shares.get(slot).unwrap_or(&0),
+                Some(_) => self.guaranteed(*slot, &nested) + shares.get(slot).unwrap_or(&0),
                 None => self.nodes[slot].ceil,
             };
             self.write_node(
                 *slot,
                 parent,
-                assured.max(self.least()),
-                base,
+                assured.max(self.min_assured()),
+                base_quantum,
                 &nested,
                 tree,
             );
@@ -273,17 +281,16 @@ impl<'a> Stage<'a> {
     fn shares(
         &self,
         tops: &[u16],
-        nested: &BTreeMap<Option<u16>, Vec<u16>>,
-        quiet: Option<&BTreeSet<u16>>,
+        nested: &ChildrenByParent,
+        idle: Option<&BTreeSet<u16>>,
     ) -> BTreeMap<u16, u64> {
-        let promised: u64 = tops.iter().map(|s| self.promised(*s, nested)).sum();
-        let spare = self.top.map_or(0, |top| top.rate.saturating_sub(promised));
-        let busy = || {
-            tops.iter()
-                .filter(|s| !quiet.is_some_and(|q| q.contains(s)))
-        };
-        let first = busy().map(|s| self.nodes[s].order[1]).min();
-        let takers = || busy().filter(|s| Some(self.nodes[s].order[1]) == first);
+        let guaranteed: u64 = tops.iter().map(|s| self.guaranteed(*s, nested)).sum();
+        let spare = self
+            .top
+            .map_or(0, |top| top.rate.saturating_sub(guaranteed));
+        let busy = || tops.iter().filter(|s| !idle.is_some_and(|q| q.contains(s)));
+        let first = busy().map(|s| self.nodes[s].priorities[1]).min();
+        let takers = || busy().filter(|s| Some(self.nodes[s].priorities[1]) == first);
         let weights: u64 = takers().map(|s| u64::from(self.nodes[s].weight)).sum();
         takers()
             .map(|s| (*s, spare * u64::from(self.nodes[s].weight) / weights.max(1)))
@@ -296,92 +303,114 @@ impl<'a> Stage<'a> {
         slot: u16,
         parent: u16,
         assured: u64,
-        base: u64,
-        nested: &BTreeMap<Option<u16>, Vec<u16>>,
+        base_quantum: u64,
+        nested: &ChildrenByParent,
         tree: &mut Tree,
     ) {
         let node = self.nodes[&slot];
         let assured = assured.min(node.ceil);
-        let [own, sparse, bulk, local] = self.numbers(slot);
-        let inside = nested
+        let own = self.numbers(slot)[0];
+        let children = nested
             .get(&Some(slot))
             .map(Vec::as_slice)
             .unwrap_or_default();
-        let promised: u64 = inside.iter().map(|s| self.promised(*s, nested)).sum();
-        let spare = assured.saturating_sub(promised);
+        let guaranteed: u64 = children.iter().map(|s| self.guaranteed(*s, nested)).sum();
+        let spare = assured.saturating_sub(guaranteed);
         // The assured rates of the node's own class and its bulk leaf. In the cap stage the
         // bulk leaf and a nested node's class have none, so that they wait for the outermost limit.
-        let (whole, part) = match self.top {
-            Some(_) if inside.is_empty() => (assured, spare - spare / 4),
+        let (own_rate, bulk_rate) = match self.top {
+            Some(_) if children.is_empty() => (assured, spare - spare / 4),
             Some(_) => (assured, spare / 8),
             None if node.parent.is_none() => (node.ceil, 0),
             None => (0, 0),
         };
-        let quantum = quantum(base, node.weight);
-        let class = |rate: u64, run: Run, quantum: u32, order: u32| HtbClass {
-            overhead: self.top.map_or(0, |t| t.overhead),
-            ..htb(
-                rate.max(self.least()).min(node.ceil),
-                node.ceil,
-                run,
-                quantum,
-                order,
-            )
+        let burst_rule = self.burst_rule(&node);
+        let htb = self.htb_class(&node, own_rate, burst_rule, INNER_QUANTUM, INNER_PRIORITY);
+        let class = Class {
+            parent,
+            htb,
+            queue: None,
         };
-        // A limit permits exactly its burst; on a link a class must not lose the credit of its
-        // waiting time.
-        let run = match self.top {
-            Some(_) => Run::Packets(node.burst),
-            None => Run::Exactly(node.burst),
-        };
-        let [first, second] = node.order;
-        tree.insert(
-            own,
-            Class {
-                parent,
-                htb: class(whole, run, INNER_QUANTUM, INNER_PRIORITY),
-                queue: None,
-            },
-        );
+        tree.insert(own, class);
+        self.write_leaves(slot, spare / 4, bulk_rate, base_quantum, tree);
+        let share = spare / 2 / children.len().max(1).next_power_of_two() as u64;
+        let base_quantum = self.base_quantum(children);
+        for child in children {
+            let assured = (self.guaranteed(*child, nested) + share).max(self.min_assured());
+            self.write_node(*child, own, assured, base_quantum, nested, tree);
+        }
+    }
+
+    /// Writes the leaves of a node, with the assured rates of its sparse leaf and of the others.
+    fn write_leaves(
+        &self,
+        slot: u16,
+        sparse_rate: u64,
+        bulk_rate: u64,
+        base_quantum: u64,
+        tree: &mut Tree,
+    ) {
+        let node = self.nodes[&slot];
+        let [own, sparse, bulk, local] = self.numbers(slot);
+        let [first, second] = node.priorities;
+        let quantum = quantum(base_quantum, node.weight);
+        let burst_rule = self.burst_rule(&node);
         let leaf = |htb, queue| Class {
             parent: own,
             htb,
             queue: Some(queue),
         };
-        let queues = self.queues(&node);
-        tree.insert(
-            sparse,
-            leaf(
-                class(spare / 4, Run::Packets(node.burst), SMALL_QUANTUM, first),
-                queues[0],
-            ),
-        );
-        tree.insert(bulk, leaf(class(part, run, quantum, second), queues[1]));
+        let [sparse_queue, bulk_queue, local_queue] = self.queues(&node);
+        let two_packets = BurstRule::Packets(node.burst);
+        let htb = self.htb_class(&node, sparse_rate, two_packets, SMALL_QUANTUM, first);
+        tree.insert(sparse, leaf(htb, sparse_queue));
+        let htb = self.htb_class(&node, bulk_rate, burst_rule, quantum, second);
+        tree.insert(bulk, leaf(htb, bulk_queue));
         if self.top.is_none() {
             let large = quantum.max(LARGEST_PACKET as u32);
-            tree.insert(local, leaf(class(part, run, large, second), queues[2]));
+            let htb = self.htb_class(&node, bulk_rate, burst_rule, large, second);
+            tree.insert(local, leaf(htb, local_queue));
         }
-        let share = spare / 2 / inside.len().max(1).next_power_of_two() as u64;
-        let base = self.base_quantum(inside);
-        for child in inside {
-            let assured = (self.promised(*child, nested) + share).max(self.least());
-            self.write_node(*child, own, assured, base, nested, tree);
+    }
+
+    /// A class of a node, with this assured rate or what its limits permit of it.
+    fn htb_class(
+        &self,
+        node: &Node,
+        rate: u64,
+        burst_rule: BurstRule,
+        quantum: u32,
+        priority: u32,
+    ) -> HtbClass {
+        let rate = rate.max(self.min_assured()).min(node.ceil);
+        HtbClass {
+            overhead: self.top.map_or(0, |top| top.overhead),
+            ..htb(rate, node.ceil, burst_rule, quantum, priority)
+        }
+    }
+
+    /// The burst of a node's classes. A limit permits exactly its burst; on a link a class must not
+    /// lose the credit of its waiting time.
+    fn burst_rule(&self, node: &Node) -> BurstRule {
+        match self.top {
+            Some(_) => BurstRule::Packets(node.burst),
+            None => BurstRule::Exactly(node.burst),
         }
     }
 
     /// The assured rate of a class without a guarantee. In the cap stage it is almost nothing: the
     /// sum of many such rates would exceed a small limit.
-    fn least(&self) -> u64 {
-        if self.top.is_some() { TRICKLE } else { 1 }
+    fn min_assured(&self) -> u64 {
+        if self.top.is_some() { MIN_ASSURED } else { 1 }
     }
 
     /// The guaranteed rate of a node: its own minimum, or the sum inside it if that is more.
-    fn promised(&self, slot: u16, nested: &BTreeMap<Option<u16>, Vec<u16>>) -> u64 {
-        let inside = nested
+    fn guaranteed(&self, slot: u16, nested: &ChildrenByParent) -> u64 {
+        let children = nested
             .get(&Some(slot))
             .map(Vec::as_slice)
             .unwrap_or_default();
-        let sum = inside.iter().map(|s| self.promised(*s, nested)).sum();
+        let sum = children.iter().map(|s| self.guaranteed(*s, nested)).sum();
         self.nodes[&slot].minimum.max(sum)
     }
 
@@ -404,8 +433,8 @@ impl<'a> Stage<'a> {
             .map(|s| self.nodes[s].ceil)
             .max()
             .unwrap_or_default();
-        let packet = if ceil < CUT_BELOW {
-            u64::from(self.longest)
+        let packet = if ceil < SEGMENT_BELOW {
+            u64::from(self.longest_packet)
         } else {
             LARGEST_PACKET
         };
@@ -414,7 +443,8 @@ impl<'a> Stage<'a> {
 
     /// The queues of a node's leaves: sparse, bulk, local.
     fn queues(&self, node: &Node) -> [LeafQueue; 3] {
-        let cut = (node.ceil < CUT_BELOW).then_some(self.longest.max(FULL_PACKET as u32));
+        let segment_to =
+            (node.ceil < SEGMENT_BELOW).then_some(self.longest_packet.max(FULL_PACKET as u32));
         let fifo = |limit: u64| Queue::Fifo {
             limit: to_u32(limit),
         };
@@ -425,26 +455,33 @@ impl<'a> Stage<'a> {
             }
         };
         let long = |floor: u64| fifo(bytes_in(node.ceil, FIFO_TIME).max(floor));
-        let (sparse, bulk, local) = match self.leaves {
-            Leaves::FqCodel => {
+        let (sparse, bulk, local) = match self.leaf_qdisc {
+            LeafQdisc::FqCodel => {
                 let queue = || fq_codel(node.ceil, self.direction);
                 (queue(), queue(), queue())
             }
-            Leaves::Fifo => (
+            LeafQdisc::Fifo => (
                 fifo(bytes_in(node.ceil, FIFO_TIME / 2).max(SPARSE_FLOOR)),
-                long(if cut.is_some() { floor } else { FIFO_FLOOR }),
+                long(if segment_to.is_some() {
+                    floor
+                } else {
+                    FIFO_FLOOR
+                }),
                 long(FIFO_FLOOR),
             ),
         };
         [
             LeafQueue {
                 queue: sparse,
-                cut: None,
+                segment_to: None,
             },
-            LeafQueue { queue: bulk, cut },
+            LeafQueue {
+                queue: bulk,
+                segment_to,
+            },
             LeafQueue {
                 queue: local,
-                cut: None,
+                segment_to: None,
             },
         ]
     }
@@ -452,7 +489,7 @@ impl<'a> Stage<'a> {
 
 /// How long a class may exceed its rate.
 #[derive(Clone, Copy)]
-enum Run {
+enum BurstRule {
     /// This time. HTB sends a packet of any length while the bucket is not overdrawn, so any bucket
     /// size works.
     Exactly(Nanos),
@@ -460,12 +497,12 @@ enum Run {
     Packets(Nanos),
 }
 
-fn htb(rate: u64, ceil: u64, run: Run, quantum: u32, priority: u32) -> HtbClass {
+fn htb(rate: u64, ceil: u64, burst_rule: BurstRule, quantum: u32, priority: u32) -> HtbClass {
     HtbClass {
         rate,
         ceil,
-        burst: ticks(rate, run),
-        cburst: ticks(ceil, run),
+        burst: ticks(rate, burst_rule),
+        cburst: ticks(ceil, burst_rule),
         quantum,
         priority,
         overhead: 0,
@@ -473,10 +510,10 @@ fn htb(rate: u64, ceil: u64, run: Run, quantum: u32, priority: u32) -> HtbClass 
 }
 
 /// The burst of a class of this rate, in HTB's ticks.
-fn ticks(rate: u64, run: Run) -> u32 {
-    let time = match run {
-        Run::Exactly(burst) => burst.0,
-        Run::Packets(burst) => burst.0.max(2 * FULL_PACKET * 1_000_000_000 / rate.max(1)),
+fn ticks(rate: u64, burst_rule: BurstRule) -> u32 {
+    let time = match burst_rule {
+        BurstRule::Exactly(burst) => burst.0,
+        BurstRule::Packets(burst) => burst.0.max(2 * FULL_PACKET * 1_000_000_000 / rate.max(1)),
     };
     to_u32(time.clamp(1 << PSCHED_SHIFT, LONGEST_BURST) >> PSCHED_SHIFT)
 }
@@ -488,12 +525,12 @@ fn quantum(base: u64, weight: u16) -> u32 {
 fn fq_codel(rate: u64, direction: Direction) -> Queue {
     // RFC 8290 5.2.2: the target is raised if a single packet takes longer.
     let packet = FULL_PACKET * 1_000_000 / rate.max(1);
-    let least = match direction {
+    let min_target = match direction {
         Direction::Up => 5_000,
         Direction::Down => RECEIVE_TARGET,
     };
     Queue::FqCodel {
-        target: to_u32((packet * 3 / 2).max(least)),
+        target: to_u32((packet * 3 / 2).max(min_target)),
         quantum: FULL_PACKET as u32,
     }
 }
@@ -516,19 +553,19 @@ fn to_u32(number: u64) -> u32 {
 }
 
 /// Class numbers of one slot: four for up (or both), four for down.
-pub(super) const BLOCK: u16 = 8;
+pub(super) const CLASSES_PER_SLOT: u16 = 8;
 const REST_CLASS: u16 = 2;
 pub(super) const TOP_CLASS: u16 = 1;
 /// The assured rate of a class without a guarantee on a link, in bytes per second. HTB needs a
 /// number, and this one is negligible beside a link's rate.
-const TRICKLE: u64 = 1_000;
+const MIN_ASSURED: u64 = 1_000;
 /// Bytes of a full Ethernet packet with its header.
 const FULL_PACKET: u64 = 1_514;
 /// Bytes of the longest packet of segmentation offload, and of lo's longest with its header.
 const LARGEST_PACKET: u64 = 65_550;
 /// Below this rate, in bytes per second, a packet of segmentation offload takes longer than a
 /// millisecond.
-const CUT_BELOW: u64 = 62_500_000;
+const SEGMENT_BELOW: u64 = 62_500_000;
 const SMALL_QUANTUM: u32 = 1_514;
 /// HTB uses quantum and priority of leaves only. For any other class it keeps the values from its
 /// creation. A change of them would look like a change by another program at every audit.

@@ -9,7 +9,7 @@ use crate::tc::Queue;
 
 /// The plan if all targets are busy.
 fn plan(desired: &Desired) -> Plan {
-    plan_for(desired, &Quiet::new())
+    plan_for(desired, &IdleNodes::new())
 }
 
 fn rate(bits: u64) -> Rate {
@@ -47,7 +47,7 @@ fn inside(parent: u16, child: Target) -> Target {
 }
 
 fn on_link(slot: u16, min: u64) -> Target {
-    let share = Share {
+    let share = LinkShare {
         link: "eth0".into(),
         min: Some(rate(min)),
         min_down: None,
@@ -69,8 +69,8 @@ fn desired(targets: Vec<Target>) -> Desired {
     Desired {
         targets,
         links: vec![link],
-        leaves: Leaves::Fifo,
-        longest: 1_518,
+        leaf_qdisc: LeafQdisc::Fifo,
+        longest_packet: 1_518,
     }
 }
 
@@ -132,7 +132,7 @@ fn assured_to_leaves(tree: &Tree, number: u16) -> (u64, u64) {
 }
 
 /// Checks the properties of every tree.
-fn check(tree: &Tree, whole: u64) {
+fn check(tree: &Tree, link_rate: u64) {
     for (number, class) in tree {
         let below: Vec<(&u16, &Class)> = tree.iter().filter(|(_, c)| c.parent == *number).collect();
         assert_eq!(
@@ -144,11 +144,11 @@ fn check(tree: &Tree, whole: u64) {
             class.htb.rate <= class.htb.ceil,
             "class {number} is assured more than its ceiling"
         );
-        assert!(class.htb.ceil <= whole);
+        assert!(class.htb.ceil <= link_rate);
         assert!(class.htb.quantum >= 1_514 && class.htb.burst > 0 && class.htb.cburst > 0);
         // The rate of 1,000 bytes per second for each class without a guarantee is negligible on a
         // link, but not in a limit.
-        let (promised, noise) = match tree.contains_key(&TOP_CLASS) {
+        let (guaranteed, noise) = match tree.contains_key(&TOP_CLASS) {
             true => (
                 below.iter().map(|(_, c)| c.htb.rate).sum(),
                 1_000 * below.len() as u64,
@@ -161,8 +161,8 @@ fn check(tree: &Tree, whole: u64) {
             false => class.htb.ceil,
         };
         assert!(
-            class.queue.is_some() || promised <= has + noise,
-            "class {number} has {has} and gives away {promised}"
+            class.queue.is_some() || guaranteed <= has + noise,
+            "class {number} has {has} and gives away {guaranteed}"
         );
     }
     let depth = |mut n: u16| {
@@ -183,7 +183,7 @@ fn a_limit_becomes_a_class_with_three_leaves() {
         plan.cap[&9].htb.rate, 125_000,
         "a quarter is assured to sparse flows"
     );
-    let cap = plan.places[&1_001];
+    let cap = plan.leaves[&1_001];
     assert_eq!(
         cap.cap[0].map(|l| (l.sparse, l.bulk, l.local)),
         Some((9, 10, 11))
@@ -195,7 +195,7 @@ fn a_limit_becomes_a_class_with_three_leaves() {
 /// A leaf with an assured rate would send at that rate and by borrowing, and so two packets
 /// together.
 #[test]
-fn bulk_packets_of_a_limit_wait_for_one_clock() {
+fn bulk_leaves_of_a_limit_have_no_assured_rate() {
     let plan = plan(&desired(vec![
         up(1, 4_000_000),
         inside(1, up(2, 2_000_000)),
@@ -203,14 +203,17 @@ fn bulk_packets_of_a_limit_wait_for_one_clock() {
     for leaf in [10, 11, 18, 19] {
         assert_eq!(plan.cap[&leaf].htb.rate, 1, "class {leaf}");
     }
-    assert_eq!(plan.cap[&8].htb.rate, 500_000, "the limit is the clock");
-    assert_eq!(plan.cap[&16].htb.rate, 1, "what is nested borrows from it");
+    assert_eq!(
+        plan.cap[&8].htb.rate, 500_000,
+        "the limit itself has the whole rate"
+    );
+    assert_eq!(plan.cap[&16].htb.rate, 1, "a nested limit borrows from it");
     assert_eq!(plan.cap[&16].htb.ceil, 250_000);
     assert!(plan.cap[&17].htb.rate > 10_000, "but not its sparse leaf");
 }
 
 #[test]
-fn a_limit_runs_ahead_as_far_as_its_burst_and_no_further() {
+fn the_bucket_of_a_limit_holds_exactly_its_burst() {
     let ticks = |burst| {
         let target = Target {
             burst,
@@ -234,15 +237,15 @@ fn a_limit_on_both_is_one_class_for_both_directions() {
     let plan = plan(&desired(vec![both, inside(3, target(4))]));
     assert_eq!(plan.cap.len(), 4);
     for id in [1_003, 1_004] {
-        assert_eq!(plan.places[&id].cap[0], plan.places[&id].cap[1]);
-        assert!(plan.places[&id].cap[0].is_some());
+        assert_eq!(plan.leaves[&id].cap[0], plan.leaves[&id].cap[1]);
+        assert!(plan.leaves[&id].cap[0].is_some());
     }
     assert_eq!(
-        plan.places[&1_003].own,
+        plan.leaves[&1_003].own,
         [true, false],
-        "what one class counts is told once"
+        "the packets of one class are counted once"
     );
-    assert_eq!(plan.places[&1_004].own, [false, false]);
+    assert_eq!(plan.leaves[&1_004].own, [false, false]);
 }
 
 #[test]
@@ -252,7 +255,7 @@ fn a_target_without_a_limit_uses_the_one_around_it() {
         inside(1, target(2)),
         inside(2, up(3, 1_000_000)),
     ]));
-    assert_eq!(plan.places[&1_002].cap[0], plan.places[&1_001].cap[0]);
+    assert_eq!(plan.leaves[&1_002].cap[0], plan.leaves[&1_001].cap[0]);
     assert_eq!(
         plan.cap[&24].parent, 8,
         "the inner limit hangs under the outer one"
@@ -261,19 +264,19 @@ fn a_target_without_a_limit_uses_the_one_around_it() {
 }
 
 #[test]
-fn packets_are_cut_where_they_would_take_more_than_a_millisecond() {
-    let cut = |bits| {
+fn packets_are_segmented_where_one_would_take_more_than_a_millisecond() {
+    let segment_to = |bits| {
         plan(&desired(vec![up(1, bits)])).cap[&10]
             .queue
-            .map(|q| q.cut)
+            .map(|q| q.segment_to)
     };
-    assert_eq!(cut(4_000_000), Some(Some(1_518)));
-    assert_eq!(cut(1_000_000_000), Some(None));
+    assert_eq!(segment_to(4_000_000), Some(Some(1_518)));
+    assert_eq!(segment_to(1_000_000_000), Some(None));
     let local = plan(&desired(vec![up(1, 4_000_000)])).cap[&11].queue;
     assert_eq!(
-        local.map(|q| q.cut),
+        local.map(|q| q.segment_to),
         Some(None),
-        "a packet of lo cannot be cut"
+        "a packet of lo cannot be segmented"
     );
 }
 
@@ -293,7 +296,7 @@ fn a_fifo_always_takes_two_of_the_largest_packets() {
 }
 
 #[test]
-fn a_receiving_fifo_is_short_but_for_packets_of_lo() {
+fn a_receiving_fifo_is_short_except_for_packets_of_lo() {
     let limit = |number: u16, bits: u64| {
         let down = Target {
             limit: Limit::Each {
@@ -314,12 +317,12 @@ fn a_receiving_fifo_is_short_but_for_packets_of_lo() {
     assert!(limit(15, 4_000_000) >= 2 * 65_550, "the one of lo");
     assert!(
         limit(14, 1_000_000_000) >= 2 * 65_550,
-        "where packets are not cut"
+        "where packets are not segmented"
     );
 }
 
 #[test]
-fn minimums_on_a_link_are_what_was_granted() {
+fn minimums_on_a_link_equal_the_granted_ones() {
     let plan = plan(&desired(vec![
         on_link(1, 60_000_000),
         on_link(2, 20_000_000),
@@ -353,7 +356,7 @@ fn a_slice_without_extra_gets_its_part_and_no_more() {
 }
 
 #[test]
-fn only_the_busy_share_what_is_left_over() {
+fn only_busy_targets_share_the_left_over() {
     let wanted = desired(vec![
         on_link(1, 60_000_000),
         Target {
@@ -361,18 +364,21 @@ fn only_the_busy_share_what_is_left_over() {
             ..on_link(2, 20_000_000)
         },
     ]);
-    let quiet = Quiet::from([("eth0".to_owned(), [BTreeSet::from([1]), BTreeSet::new()])]);
-    let plan = plan_for(&wanted, &quiet);
+    let idle = IdleNodes::from([("eth0".to_owned(), [BTreeSet::from([1]), BTreeSet::new()])]);
+    let plan = plan_for(&wanted, &idle);
     let up = plan.links["eth0"].trees[0]
         .as_ref()
         .expect("the link is managed");
-    assert_eq!(up[&8].htb.rate, 7_500_000, "who is quiet keeps the minimum");
+    assert_eq!(
+        up[&8].htb.rate, 7_500_000,
+        "an idle target keeps its minimum"
+    );
     assert_eq!(up[&16].htb.rate, 2_500_000 + 2_500_000 / 4 * 3);
     assert_eq!(up[&2].htb.rate, 2_500_000 / 4);
 }
 
 #[test]
-fn what_is_left_over_goes_to_the_first_priority() {
+fn the_left_over_goes_to_the_first_priority() {
     let wanted = desired(vec![
         Target {
             priority: 0,
@@ -421,12 +427,12 @@ fn a_lower_rate_is_set_before_a_higher_one() {
 
 #[test]
 fn one_more_nested_target_seldom_changes_the_others() {
-    let family = |count: u16| {
+    let nested = |count: u16| {
         let mut targets = vec![up(1, 80_000_000)];
         targets.extend((2..2 + count).map(|slot| inside(1, up(slot, 1_000_000))));
         plan(&desired(targets)).cap
     };
-    let steps = difference(&family(5), &family(6));
+    let steps = difference(&nested(5), &nested(6));
     assert!(
         steps.before.iter().all(|s| matches!(s, Step::Add(..))),
         "{steps:?}"
@@ -434,7 +440,7 @@ fn one_more_nested_target_seldom_changes_the_others() {
 }
 
 #[test]
-fn a_small_limit_holds_over_a_crowd_of_nested_ones() {
+fn a_small_limit_assures_little_more_than_itself_to_many_nested_limits() {
     let mut targets = vec![up(1, 256_000)];
     targets.extend((2..62).map(|slot| inside(1, up(slot, 10_000_000))));
     let cap = plan(&desired(targets)).cap;
@@ -451,7 +457,7 @@ fn the_smallest_limit_assures_no_more_than_itself() {
 }
 
 #[test]
-fn a_parent_that_is_not_there_or_its_own_child_does_no_harm() {
+fn a_parent_that_is_missing_or_the_target_itself_is_ignored() {
     let plan = plan(&desired(vec![
         inside(9, up(1, 1_000_000)),
         inside(2, up(2, 1_000_000)),
@@ -473,7 +479,7 @@ fn any_target(slot: u16) -> impl Strategy<Value = Target> {
     ];
     let min = || proptest::option::of(1_000u64..3_000_000);
     let parts = (min(), min(), any::<bool>());
-    let share = proptest::option::of(parts.prop_map(|(up, down, slice)| Share {
+    let share = proptest::option::of(parts.prop_map(|(up, down, slice)| LinkShare {
         link: "eth0".into(),
         min: up.map(rate),
         min_down: down.map(rate),
@@ -486,7 +492,7 @@ fn any_target(slot: u16) -> impl Strategy<Value = Target> {
             parent: parent.filter(|p| *p < slot),
             limit,
             // Admission ensured that the members of a slice fit into it.
-            share: share.map(|share| Share {
+            share: share.map(|share| LinkShare {
                 max: share.max.filter(|_| slot > 3),
                 ..share
             }),
@@ -519,21 +525,22 @@ fn trees(plan: &Plan) -> [Tree; 3] {
 
 proptest! {
     #[test]
-    fn every_plan_is_sound(desired in any_desired()) {
+    fn every_plan_is_valid(desired in any_desired()) {
         let plan = plan(&desired);
         let [cap, up, down] = trees(&plan);
         check(&cap, u64::MAX);
         check(&up, 12_500_000);
         check(&down, 12_125_000);
-        for places in plan.places.values() {
+        for places in plan.leaves.values() {
             for leaf in places.cap.iter().flatten() {
                 prop_assert!(cap[&leaf.sparse].queue.is_some() && cap[&leaf.bulk].queue.is_some());
                 prop_assert!(cap[&leaf.local].queue.is_some());
             }
         }
         for (dir, tree) in [up, down].into_iter().enumerate() {
-            for leaf in plan.links["eth0"].places.values().filter_map(|p| p[dir]) {
-                prop_assert!(tree[&leaf.sparse].queue.is_some() && tree[&leaf.bulk].queue.is_some());
+            for leaf in plan.links["eth0"].leaves.values().filter_map(|p| p[dir]) {
+                prop_assert!(tree[&leaf.sparse].queue.is_some());
+                prop_assert!(tree[&leaf.bulk].queue.is_some());
             }
         }
     }
@@ -546,8 +553,8 @@ proptest! {
             let mut tree = old;
             carry_out(&mut tree, &steps.before);
             // Between the halves the maps are switched: every leaf in them exists.
-            let leaves: BTreeSet<u16> = new.iter().filter(|(_, c)| c.queue.is_some()).map(|(n, _)| *n).collect();
-            prop_assert!(leaves.iter().all(|n| tree.contains_key(n)));
+            let mut leaves = new.iter().filter(|(_, class)| class.queue.is_some());
+            prop_assert!(leaves.all(|(number, _)| tree.contains_key(number)));
             carry_out(&mut tree, &steps.after);
             prop_assert_eq!(tree, new);
         }

@@ -7,8 +7,8 @@
 //! and only the end of that thread closes them.
 //!
 //! ```text
-//! apart(|here| ..)   a thread with a copy of this descriptor table
-//!   → here.take(process, number)   a socket of another process
+//! with_own_descriptors(|own| ..)   a thread with a copy of this descriptor table
+//!   → own.take(process, number)   a socket of another process
 //!   → the thread ends: the kernel closes its table
 //! ```
 
@@ -19,17 +19,19 @@ use std::{
     panic, thread,
 };
 
-use super::{PidFd, SO_NETNS_COOKIE, option};
+use super::{PidFd, SO_NETNS_COOKIE, socket_option};
 
 /// The most copies that one thread should take: each stays open until the thread ends.
-pub const AT_ONCE: usize = 128;
+pub(crate) const MAX_COPIES: usize = 128;
 
 /// Runs a function in a thread that may take sockets. A descriptor opened there is not valid
 /// outside.
 ///
 /// # Errors
 /// The thread cannot be started, or it cannot have a descriptor table of its own.
-pub fn apart<T: Send>(what: impl FnOnce(&Apart) -> T + Send) -> io::Result<T> {
+pub(crate) fn with_own_descriptors<T: Send>(
+    what: impl FnOnce(&OwnDescriptors) -> T + Send,
+) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new()
             .name("sockets".to_owned())
@@ -39,7 +41,7 @@ pub fn apart<T: Send>(what: impl FnOnce(&Apart) -> T + Send) -> io::Result<T> {
                 if unsafe { libc::unshare(libc::CLONE_FILES) } < 0 {
                     return Err(io::Error::last_os_error());
                 }
-                Ok(what(&Apart(PhantomData)))
+                Ok(what(&OwnDescriptors(PhantomData)))
             })?;
         thread
             .join()
@@ -49,12 +51,12 @@ pub fn apart<T: Send>(what: impl FnOnce(&Apart) -> T + Send) -> io::Result<T> {
 
 /// Proof that the calling thread has its own descriptor table. It cannot leave the thread.
 #[derive(Debug)]
-pub struct Apart(PhantomData<*const ()>);
+pub(crate) struct OwnDescriptors(PhantomData<*const ()>);
 
-impl Apart {
+impl OwnDescriptors {
     /// Copies a socket, or another descriptor, of a process. Returns `None` if it is closed or the
     /// process has ended.
-    pub fn take<'a>(
+    pub(crate) fn take<'a>(
         &'a self,
         process: &PidFd,
         number: RawFd,
@@ -78,7 +80,7 @@ impl Apart {
 
 /// A copy of a socket of another process.
 #[derive(Clone, Copy, Debug)]
-pub struct SocketCopy<'a>(BorrowedFd<'a>);
+pub(crate) struct SocketCopy<'a>(BorrowedFd<'a>);
 
 impl AsFd for SocketCopy<'_> {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -88,7 +90,7 @@ impl AsFd for SocketCopy<'_> {
 
 /// The properties of a socket that matter for ownership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketFacts {
+pub(crate) struct SocketFacts {
     /// The cookie of its network namespace.
     pub netns_cookie: u64,
     /// Whether it accepts connections.
@@ -104,8 +106,8 @@ pub struct SocketFacts {
 impl SocketFacts {
     /// Reads the properties of a socket. Returns `None` for other descriptors and other address
     /// families.
-    pub fn of(socket: BorrowedFd<'_>) -> Option<SocketFacts> {
-        let domain = option::<i32>(socket, libc::SO_DOMAIN)?;
+    pub(crate) fn of(socket: BorrowedFd<'_>) -> Option<SocketFacts> {
+        let domain = socket_option::<i32>(socket, libc::SO_DOMAIN)?;
         if domain != libc::AF_INET && domain != libc::AF_INET6 {
             return None;
         }
@@ -115,9 +117,9 @@ impl SocketFacts {
         let done = unsafe { libc::fstat(socket.as_raw_fd(), &mut stat) };
         (done == 0).then_some(())?;
         Some(SocketFacts {
-            netns_cookie: option(socket, SO_NETNS_COOKIE)?,
-            listens: option::<i32>(socket, libc::SO_ACCEPTCONN)? != 0,
-            protocol: option(socket, libc::SO_PROTOCOL)?,
+            netns_cookie: socket_option(socket, SO_NETNS_COOKIE)?,
+            listens: socket_option::<i32>(socket, libc::SO_ACCEPTCONN)? != 0,
+            protocol: socket_option(socket, libc::SO_PROTOCOL)?,
             uid: stat.st_uid,
             inode: stat.st_ino,
         })

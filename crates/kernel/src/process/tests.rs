@@ -5,18 +5,18 @@ use std::path::Path;
 use super::*;
 
 #[test]
-fn a_process_goes_on_until_it_begins_to_end() {
-    assert!(goes_on(std::process::id()));
+fn a_process_is_running_until_it_begins_to_end() {
+    assert!(is_running(std::process::id()));
     let mut child = std::process::Command::new("true").spawn().expect("a child");
     // Nothing has waited for the child: it is a zombie, which exists but does not go on.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
-    while goes_on(child.id()) {
+    while is_running(child.id()) {
         assert!(std::time::Instant::now() < until, "it never ends");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     assert!(Path::new(&format!("/proc/{}", child.id())).exists());
     child.wait().expect("waited for");
-    assert!(!goes_on(child.id()));
+    assert!(!is_running(child.id()));
     assert_eq!(
         thread_flags("12 (a) b) S 1 2 3 4 5 4194308 6"),
         Some(0x40_0004)
@@ -25,28 +25,30 @@ fn a_process_goes_on_until_it_begins_to_end() {
 }
 
 #[test]
-fn a_process_that_is_called_by_no_text_is_there() {
+fn a_process_whose_name_is_not_valid_text_is_found() {
     let name = [b'a', 0xff, 0x1b, b')', b'b'];
-    let (told, tid) = std::sync::mpsc::channel();
+    let (send_tid, tid) = std::sync::mpsc::channel();
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
         fs::write("/proc/thread-self/comm", name).expect("its name is its own");
         let own = fs::read_link("/proc/thread-self").expect("a thread");
         let tid = own.file_name().and_then(|n| n.to_str()?.parse().ok());
-        told.send(tid.expect("a number")).expect("it is awaited");
+        send_tid
+            .send(tid.expect("a number"))
+            .expect("the test receives it");
         let _ = ended.recv();
     });
-    let tid: u32 = tid.recv().expect("it is told");
+    let tid: u32 = tid.recv().expect("a thread id");
     let found = facts(tid).expect("it is there");
     assert_eq!(found.name, "a\u{fffd}\u{fffd})b");
     assert_eq!(thread_group(tid), Some(std::process::id()));
-    assert!(started(tid).is_some() && goes_on(tid));
+    assert!(start_time(tid).is_some() && is_running(tid));
     end.send(()).expect("it waits");
     thread.join().expect("no panic");
 }
 
 #[test]
-fn the_last_copy_of_a_socket_that_lingers_is_closed_without_waiting() {
+fn the_last_copy_of_a_lingering_socket_is_closed_without_waiting() {
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -69,7 +71,7 @@ fn the_last_copy_of_a_socket_that_lingers_is_closed_without_waiting() {
         )
     };
     assert_eq!(set, 0);
-    let own = PidFd::open(std::process::id()).expect("it lives");
+    let process = PidFd::open(std::process::id()).expect("it lives");
     let number = near.as_raw_fd();
     let (taken, is_taken) = std::sync::mpsc::channel();
     let (closed, is_closed) = std::sync::mpsc::channel::<()>();
@@ -79,8 +81,8 @@ fn the_last_copy_of_a_socket_that_lingers_is_closed_without_waiting() {
         closed.send(()).expect("it waits");
         thread
     });
-    copies::apart(move |here| {
-        let copy = here.take(&own, number).expect("a copy").expect("open");
+    copies::with_own_descriptors(move |own| {
+        let copy = own.take(&process, number).expect("a copy").expect("open");
         let facts = copies::SocketFacts::of(copy.as_fd()).expect("a socket");
         assert_eq!((facts.protocol, facts.listens), (libc::IPPROTO_TCP, false));
         let thread = fs::read_link("/proc/thread-self").expect("a thread");
@@ -94,9 +96,9 @@ fn the_last_copy_of_a_socket_that_lingers_is_closed_without_waiting() {
     })
     .expect("a thread");
     let thread = closer.join().expect("no panic");
-    let there = format!("/proc/self/task/{thread}");
+    let task = format!("/proc/self/task/{thread}");
     let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while Path::new(&there).exists() {
+    while Path::new(&task).exists() {
         assert!(std::time::Instant::now() < until, "it lingers");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }

@@ -8,7 +8,7 @@ use super::{Hook, OBJECT, program};
 use crate::error::KernelError;
 
 /// Loads every program onto new maps and attaches none, to test whether this kernel accepts them.
-pub fn trial() -> Result<(), KernelError> {
+pub(crate) fn test_load() -> Result<(), KernelError> {
     let mut ebpf = EbpfLoader::new()
         .load(OBJECT)
         .map_err(|e| KernelError::bpf("load the eBPF programs", e))?;

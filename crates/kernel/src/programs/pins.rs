@@ -4,13 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use crate::again::{self, insist};
 use crate::cgroup;
 use crate::error::KernelError;
+use crate::retry::{self, with_retries};
 
 /// Mounts a bpffs for the pins, unless it is mounted.
 pub(super) fn mount(folder: &Path) -> Result<(), KernelError> {
-    fs::create_dir_all(folder).map_err(KernelError::file("make the folder of the pins", folder))?;
+    fs::create_dir_all(folder)
+        .map_err(KernelError::file("create the folder of the pins", folder))?;
     if cgroup::filesystem(folder) == Some(BPF_FS_MAGIC) {
         return Ok(());
     }
@@ -36,10 +37,10 @@ pub(super) fn mount(folder: &Path) -> Result<(), KernelError> {
 /// Removes all pins of a runtime folder, and the bpffs.
 pub(super) fn remove_pins(folder: &Path) {
     // Removed first: without this file, what remains after an interruption counts as incomplete.
-    again::remove_file(layout_file(folder));
+    retry::remove_file(layout_file(folder));
     if let Ok(entries) = fs::read_dir(folder) {
         for entry in entries.flatten() {
-            again::remove_file(entry.path());
+            retry::remove_file(entry.path());
         }
     }
     let target = cgroup::c_path(folder);
@@ -49,8 +50,8 @@ pub(super) fn remove_pins(folder: &Path) {
         _ => Err(io::Error::last_os_error()),
     };
     // The folder may have no mount.
-    let _ = insist(unmount);
-    let _ = insist(|| fs::remove_dir(folder));
+    let _ = with_retries(unmount);
+    let _ = with_retries(|| fs::remove_dir(folder));
 }
 
 /// The file whose presence marks an interface's clsact as made by netnice.

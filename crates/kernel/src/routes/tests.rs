@@ -3,36 +3,36 @@
 use super::*;
 
 #[test]
-fn the_way_to_this_host_is_local() {
-    let mut route = Route::open().expect("a connection");
+fn the_route_to_this_host_is_local() {
+    let mut netlink = NetlinkClient::open().expect("a connection");
     let to = IpAddr::from([127, 0, 0, 1]);
-    let way = way(&mut route, to, None, None).expect("an answer");
-    let way = way.expect("there is a way");
-    assert_eq!(way.kind, Kind::Local);
-    assert_eq!((way.index, way.station), (1, to));
+    let route = lookup(&mut netlink, to, None, None).expect("a reply");
+    let route = route.expect("there is a route");
+    assert_eq!(route.kind, HostKind::Local);
+    assert_eq!((route.index, route.next_hop), (1, to));
 }
 
 #[test]
-fn a_host_that_cannot_be_reached_is_no_error() {
-    let mut route = Route::open().expect("a connection");
+fn an_unreachable_host_has_no_route_and_is_no_error() {
+    let mut netlink = NetlinkClient::open().expect("a connection");
     // An interface that does not exist.
     let to = IpAddr::from([192, 0, 2, 7]);
-    let found = way(&mut route, to, None, Some(u32::MAX / 2)).expect("an answer");
+    let found = lookup(&mut netlink, to, None, Some(u32::MAX / 2)).expect("a reply");
     assert_eq!(found, None);
 }
 
 #[test]
-fn nobody_is_known_whom_nobody_asked_for() {
-    let mut route = Route::open().expect("a connection");
-    let nobody = IpAddr::from([192, 0, 2, 99]);
-    let known = neighbour(&mut route, 1, nobody).expect("an answer");
+fn a_next_hop_that_was_never_resolved_is_unknown() {
+    let mut netlink = NetlinkClient::open().expect("a connection");
+    let next_hop = IpAddr::from([192, 0, 2, 99]);
+    let known = neighbour(&mut netlink, 1, next_hop).expect("a reply");
     assert_eq!(known, Neighbour::Unknown);
 }
 
 #[test]
-fn groups_have_their_stations_by_rfc_1112_and_rfc_2464() {
-    let station = |text: &str| group_station(text.parse().expect("an address"));
-    assert_eq!(station("239.129.2.3"), Some([0x01, 0, 0x5e, 0x01, 2, 3]));
-    assert_eq!(station("ff02::1:ff00:7"), Some([0x33, 0x33, 0xff, 0, 0, 7]));
-    assert_eq!(station("10.0.0.1"), None);
+fn multicast_macs_follow_rfc_1112_and_rfc_2464() {
+    let mac = |text: &str| multicast_mac(text.parse().expect("an address"));
+    assert_eq!(mac("239.129.2.3"), Some([0x01, 0, 0x5e, 0x01, 2, 3]));
+    assert_eq!(mac("ff02::1:ff00:7"), Some([0x33, 0x33, 0xff, 0, 0, 7]));
+    assert_eq!(mac("10.0.0.1"), None);
 }

@@ -1,18 +1,18 @@
-//! A model of a film player with a buffer of one second, fed by the received bytes.
+//! A model of a video player with a buffer of one second, fed by the received bytes.
 //!
-//! It starts to play when the buffer has one second of film, stops when the buffer is empty, and
+//! It starts to play when the buffer has one second of video, stops when the buffer is empty, and
 //! resumes at one second again. A viewer notices a standstill, not a mean rate.
 
 use crate::traffic::Report;
 
-/// Seconds within `window` (wall clock, ns) in which a film of `bits` per second (on the wire)
+/// Seconds within `window` (wall clock, ns) in which a video of `bits` per second (on the wire)
 /// stood still, for a stream that began at `began`.
-pub fn standstill(film: &Report, began: u64, bits: u64, window: (u64, u64)) -> f64 {
+pub fn stall_time(video: &Report, began: u64, bits: u64, window: (u64, u64)) -> f64 {
     let mut played = 0.0;
     let mut playing = false;
-    let mut stood = 0.0;
+    let mut stalled = 0.0;
     let mut last = began;
-    for &(at, _, wire) in &film.series {
+    for &(at, _, wire) in &video.series {
         let passed = at.saturating_sub(last) as f64 / 1e9;
         let held = wire as f64 * 8.0 / bits as f64 - played;
         if playing && held >= passed {
@@ -24,16 +24,16 @@ pub fn standstill(film: &Report, began: u64, bits: u64, window: (u64, u64)) -> f
         }
         if !playing {
             if window.0 <= at && at < window.1 {
-                stood += passed;
+                stalled += passed;
             }
             playing = held >= BUFFER;
         }
         last = at;
     }
-    stood
+    stalled
 }
 
-/// Seconds of film in the buffer before it plays.
+/// Seconds of video in the buffer before it plays.
 const BUFFER: f64 = 1.0;
 
 #[cfg(test)]
@@ -56,8 +56,8 @@ mod tests {
     }
 
     /// 10,000 bytes each 10 ms are 8 Mbit/s.
-    fn stood(rate: impl Fn(f64) -> f64, window: (u64, u64)) -> f64 {
-        standstill(
+    fn stalled(rate: impl Fn(f64) -> f64, window: (u64, u64)) -> f64 {
+        stall_time(
             &stream(rate),
             0,
             8_000_000,
@@ -68,25 +68,25 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn a_stream_that_arrives_in_time_never_stands() {
-        assert_eq!(stood(|_| 1.0, (2, 20)), 0.0);
+    fn a_stream_that_arrives_in_time_never_stalls() {
+        assert_eq!(stalled(|_| 1.0, (2, 20)), 0.0);
         // It stands still only in the first second, while the buffer fills.
-        let start = stood(|_| 1.0, (0, 20));
+        let start = stalled(|_| 1.0, (0, 20));
         assert!((0.98..1.02).contains(&start), "{start}");
     }
 
     #[test]
-    fn half_a_stream_stands_half_the_time() {
-        let got = stood(|_| 0.5, (4, 20));
+    fn a_stream_at_half_its_rate_stalls_half_the_time() {
+        let got = stalled(|_| 0.5, (4, 20));
         assert!((6.5..9.5).contains(&got), "{got} of 16 s");
     }
 
     #[test]
-    fn an_interruption_shorter_than_the_buffer_is_not_seen() {
+    fn an_interruption_shorter_than_the_buffer_causes_no_stall() {
         let gap = |t: f64| if (5.0..5.8).contains(&t) { 0.0 } else { 1.05 };
-        assert_eq!(stood(gap, (2, 20)), 0.0);
+        assert_eq!(stalled(gap, (2, 20)), 0.0);
         let long = |t: f64| if (5.0..8.0).contains(&t) { 0.0 } else { 1.05 };
-        let got = stood(long, (2, 20));
+        let got = stalled(long, (2, 20));
         assert!((2.0..3.2).contains(&got), "{got}");
     }
 }

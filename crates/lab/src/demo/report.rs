@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::{BACKUP, FILM, Figures, Take, backup_kept, film_kept, time};
+use super::{BACKUP_RATE, Figures, RunRecord, VIDEO_RATE, backup_kept, time, video_kept};
 use crate::plot::{Chart, Series, escape, palette};
 use crate::traffic::Report;
 
 /// The whole page.
-pub fn page(without: &Take, with: &Take, before: &Figures, after: &Figures) -> String {
+pub fn page(without: &RunRecord, with: &RunRecord, before: &Figures, after: &Figures) -> String {
     let mut body = String::new();
     head(&mut body, before, after);
     plots(&mut body, without, with);
@@ -38,8 +38,8 @@ fn head(out: &mut String, before: &Figures, after: &Figures) {
     card(
         out,
         "The video stood still",
-        &format!("{:.0}&nbsp;s", before.film_stood),
-        &format!("{:.0}&nbsp;s", after.film_stood),
+        &format!("{:.0}&nbsp;s", before.video_stalled),
+        &format!("{:.0}&nbsp;s", after.video_stalled),
         &format!("of {span:.0} seconds"),
     );
     card(
@@ -68,9 +68,9 @@ fn card(out: &mut String, what: &str, before: &str, after: &str, unit: &str) {
 }
 
 /// The same two charts of both runs, side by side, on the same axes.
-fn plots(out: &mut String, without: &Take, with: &Take) {
+fn plots(out: &mut String, without: &RunRecord, with: &RunRecord) {
     out.push_str("<section class=\"pair\">");
-    for (name, take, class) in [
+    for (name, record, class) in [
         ("Without netnice", without, "without"),
         ("With netnice", with, "with"),
     ] {
@@ -78,8 +78,8 @@ fn plots(out: &mut String, without: &Take, with: &Take) {
             out,
             "<div class=\"{class}\"><h2>{name}</h2><h3>What each program gets, Mbit/s</h3>{}\
              <h3>How long a ping takes, ms <span>(each line is ten times the one below)</span></h3>{}</div>",
-            rates(take),
-            pings(take)
+            rates(record),
+            pings(record)
         );
     }
     out.push_str("</section>");
@@ -92,7 +92,7 @@ fn plots(out: &mut String, without: &Take, with: &Take) {
     );
 }
 
-fn rates(take: &Take) -> String {
+fn rates(record: &RunRecord) -> String {
     let line = |report: &Report| -> Vec<(f64, f64)> {
         let step = 0.5;
         let received = report.received();
@@ -100,7 +100,7 @@ fn rates(take: &Take) -> String {
         (0..count)
             .filter_map(|i| {
                 let from = i as f64 * step;
-                let rate = received.rate(take.at(from), take.at(from + step))?;
+                let rate = received.rate(record.at(from), record.at(from + step))?;
                 Some((from + step / 2.0, rate / 1e6))
             })
             .collect()
@@ -111,31 +111,31 @@ fn rates(take: &Take) -> String {
             .filter(|p| p.0 > time::CROWD - 0.5)
             .collect()
     };
-    let download = after(line(&take.download));
-    let backup = after(line(&take.backup));
-    marked(take, Chart::new("", "seconds", ""))
+    let download = after(line(&record.download));
+    let backup = after(line(&record.backup));
+    marked(record, Chart::new("", "seconds", ""))
         .with(Series::new("download", palette::ORANGE, download))
         .with(Series::new("backup, an upload", palette::PURPLE, backup))
         .with(
-            Series::new("video", palette::BLUE, line(&take.film))
+            Series::new("video", palette::BLUE, line(&record.video))
                 .thick()
                 .filled(),
         )
-        .level(FILM as f64 / 1e6, "the video needs 5")
+        .level(VIDEO_RATE as f64 / 1e6, "the video needs 5")
         .y_range(0.0, 27.0)
         .size(560.0, 300.0)
         .svg()
 }
 
-fn pings(take: &Take) -> String {
-    let dots = take
+fn pings(record: &RunRecord) -> String {
+    let dots = record
         .pings
         .answers
         .iter()
-        .map(|(at, ms)| ((*at as f64 - take.began as f64) / 1e9, *ms))
+        .map(|(at, ms)| ((*at as f64 - record.began as f64) / 1e9, *ms))
         .filter(|(second, _)| (0.0..time::TO).contains(second))
         .collect();
-    marked(take, Chart::new("", "seconds", ""))
+    marked(record, Chart::new("", "seconds", ""))
         .with(Series::new("ping", palette::GREEN, dots).dots())
         .logarithmic()
         .y_range(0.03, 1000.0)
@@ -145,12 +145,12 @@ fn pings(take: &Take) -> String {
 }
 
 /// Marks the steps of the run and the compared span.
-fn marked(take: &Take, chart: Chart) -> Chart {
+fn marked(record: &RunRecord, chart: Chart) -> Chart {
     let chart = chart
         .x_range(0.0, time::TO)
         .shade(time::FROM, time::TO)
         .moment(time::CROWD, "backup and download begin");
-    if take.typed.is_empty() {
+    if record.typed.is_empty() {
         chart
     } else {
         chart.moment(time::TYPED, "netnice is typed")
@@ -158,7 +158,7 @@ fn marked(take: &Take, chart: Chart) -> Chart {
 }
 
 /// The lines that the operator typed, as on a terminal.
-fn typed(out: &mut String, with: &Take) {
+fn typed(out: &mut String, with: &RunRecord) {
     let _ = write!(
         out,
         "<section><h2>What was typed, {:.0} seconds into the second run</h2><pre class=\"terminal\">",
@@ -188,18 +188,18 @@ fn table(out: &mut String, before: &Figures, after: &Figures) {
         true => "<span class=\"yes\">✓ kept</span>",
         false => "<span class=\"no\">✗ not kept</span>",
     };
-    let film = |f: &Figures| format!("{:.2} Mbit/s, stood {:.0} s", f.film, f.film_stood);
+    let video = |f: &Figures| format!("{:.2} Mbit/s, stood {:.0} s", f.video, f.video_stalled);
     let rows = [
         (
             "Video",
             "5 Mbit/s at least".to_owned(),
-            film(before),
-            film(after),
-            mark(film_kept(after)),
+            video(before),
+            video(after),
+            mark(video_kept(after)),
         ),
         (
             "Backup (upload)",
-            format!("{} Mbit/s at most", BACKUP / 1_000_000),
+            format!("{} Mbit/s at most", BACKUP_RATE / 1_000_000),
             format!("{:.2} Mbit/s", before.backup),
             format!("{:.2} Mbit/s", after.backup),
             mark(backup_kept(after)),
@@ -252,7 +252,7 @@ fn foot(out: &mut String) {
          nothing to show. Ping is the ordinary program, 20 times a second. To see it again: \
          <code>make demo</code>.</p></footer>",
         escape(kernel.trim()),
-        super::act::QUEUE_MS
+        super::run_once::QUEUE_MS
     );
 }
 

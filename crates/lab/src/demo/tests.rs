@@ -1,9 +1,9 @@
 use super::*;
 
-fn figures(film: f64, stood: f64, backup: f64) -> Figures {
+fn figures(video: f64, stalled: f64, backup: f64) -> Figures {
     Figures {
-        film,
-        film_stood: stood,
+        video,
+        video_stalled: stalled,
         download: 14.0,
         backup,
         ping_p50: 0.25,
@@ -12,10 +12,10 @@ fn figures(film: f64, stood: f64, backup: f64) -> Figures {
 }
 
 #[test]
-fn promises_are_kept_or_not() {
-    assert!(film_kept(&figures(5.0, 0.0, 4.0)) && backup_kept(&figures(5.0, 0.0, 4.0)));
+fn the_video_needs_its_rate_without_a_stall() {
+    assert!(video_kept(&figures(5.0, 0.0, 4.0)) && backup_kept(&figures(5.0, 0.0, 4.0)));
     // A sufficient mean rate does not compensate a standstill.
-    assert!(!film_kept(&figures(5.2, 1.0, 4.0)) && !film_kept(&figures(4.7, 0.0, 4.0)));
+    assert!(!video_kept(&figures(5.2, 1.0, 4.0)) && !video_kept(&figures(4.7, 0.0, 4.0)));
     assert!(!backup_kept(&figures(5.0, 0.0, 4.5)));
 }
 
@@ -27,10 +27,10 @@ fn the_table_fits_a_terminal_and_names_what_was_not_kept() {
 }
 
 #[test]
-fn the_page_is_whole_even_of_empty_takes() {
-    let take = || Take {
+fn the_page_is_complete_for_empty_records() {
+    let record = || RunRecord {
         began: 0,
-        film: Report::default(),
+        video: Report::default(),
         download: Report::default(),
         backup: Report::default(),
         pings: Pings::default(),
@@ -40,8 +40,8 @@ fn the_page_is_whole_even_of_empty_takes() {
         }],
     };
     let page = report::page(
-        &take(),
-        &take(),
+        &record(),
+        &record(),
         &figures(2.0, 17.0, 19.0),
         &figures(5.0, 0.0, 4.0),
     );

@@ -1,38 +1,35 @@
-//! Programs with one flow each: a talker sends as fast as possible, a listener counts received
+//! Programs with one flow each: a sender sends as fast as possible, a receiver counts received
 //! packets.
 //!
-//! The papers' programs have guaranteed processor time. Instead a talker runs as SCHED_RR below the
+//! The papers' programs have guaranteed processor time. Instead a sender runs as SCHED_RR below the
 //! driver's priority, so that other load of the machine does not change the packets on the wire.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use netnice_ring::driver::Loss;
-use netnice_ring::program::{Attachment, Flow, Piece};
+use netnice_ring::program::{Attachment, Piece, ProgramRings};
 
 use crate::sys;
+use crate::worker::Worker;
 
 /// Sends the same datagram repeatedly.
-pub struct Talker {
+pub struct SenderProgram {
     attachment: Attachment,
-    flow: Flow,
+    flow: ProgramRings,
     frame: Vec<u8>,
     /// Records that the driver returned as sent.
     sent: u64,
 }
 
-/// A talker that runs in a thread of its own. Dropping it ends the thread.
-pub struct Talking {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Talker>>>,
-}
+/// A sender that runs in a thread of its own. Dropping it ends the thread.
+pub struct RunningSender(Worker<SenderProgram>);
 
-impl Talker {
-    pub(super) fn new(attachment: Attachment, flow: Flow, frame: Vec<u8>) -> Talker {
-        Talker {
+impl SenderProgram {
+    pub(super) fn new(attachment: Attachment, flow: ProgramRings, frame: Vec<u8>) -> SenderProgram {
+        SenderProgram {
             attachment,
             flow,
             frame,
@@ -47,7 +44,7 @@ impl Talker {
 
     /// Reclaims returned records, and submits as many new ones as the ring takes. Fails if a record
     /// has an error status.
-    pub fn fill(&mut self) -> Result<()> {
+    pub fn fill_ring(&mut self) -> Result<()> {
         // The notices are ignored: there is only one flow.
         self.attachment.take_notices(|_| ());
         while let Some(record) = self.flow.reclaim()? {
@@ -69,70 +66,49 @@ impl Talker {
             }
         }
         if self.flow.publish() {
-            self.attachment.ring();
+            self.attachment.notify();
         }
         Ok(())
     }
 
-    /// Starts a thread that sends until [`Talking::end`].
-    pub fn talk(self) -> Result<Talking> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
-        let mut talker = self;
-        let thread = std::thread::Builder::new()
-            .name("talker".into())
-            .spawn(move || {
-                // Without the right to real-time priority it runs with normal priority.
-                let _ = sys::real_time(PRIORITY);
-                while !told.load(Ordering::Relaxed) {
-                    talker.fill()?;
-                    talker.attachment.wait(Some(LONGEST_SLEEP))?;
-                }
-                Ok(talker)
-            })?;
-        Ok(Talking {
-            stop,
-            thread: Some(thread),
-        })
+    /// Starts a thread that sends until [`RunningSender::end`].
+    pub fn start(self) -> Result<RunningSender> {
+        let mut sender = self;
+        let worker = Worker::start("sender", move |stopped| {
+            // Without the right to real-time priority it runs with normal priority.
+            let _ = sys::set_real_time_priority(PRIORITY);
+            while !stopped.load(Ordering::Relaxed) {
+                sender.fill_ring()?;
+                sender.attachment.wait(Some(LONGEST_SLEEP))?;
+            }
+            Ok(sender)
+        })?;
+        Ok(RunningSender(worker))
     }
 }
 
-impl Talking {
-    /// Ends the thread; fails if the talker failed or panicked.
-    pub fn end(mut self) -> Result<Talker> {
-        self.stop.store(true, Ordering::Relaxed);
-        let thread = self.thread.take().expect("it ends once");
-        thread
-            .join()
-            .map_err(|_| anyhow!("a talker's thread panicked"))?
-    }
-}
-
-impl Drop for Talking {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+impl RunningSender {
+    /// Ends the thread; fails if the sender failed or panicked.
+    pub fn end(self) -> Result<SenderProgram> {
+        self.0.stop()
     }
 }
 
 /// A program that receives packets and counts them.
-pub struct Listener {
+pub struct ReceiverProgram {
     attachment: Attachment,
-    flow: Flow,
+    flow: ProgramRings,
 }
 
-/// A listener that runs in a thread of its own. Dropping it ends the thread.
-pub struct Listening {
-    stop: Arc<AtomicBool>,
+/// A receiver that runs in a thread of its own. Dropping it ends the thread.
+pub struct RunningReceiver {
     counted: Arc<(AtomicU64, AtomicU64)>,
-    thread: Option<JoinHandle<Result<Listener>>>,
+    worker: Worker<ReceiverProgram>,
 }
 
-impl Listener {
-    pub(super) fn new(attachment: Attachment, flow: Flow) -> Listener {
-        Listener { attachment, flow }
+impl ReceiverProgram {
+    pub(super) fn new(attachment: Attachment, flow: ProgramRings) -> ReceiverProgram {
+        ReceiverProgram { attachment, flow }
     }
 
     /// Primes the receive ring with all free buffers.
@@ -142,7 +118,7 @@ impl Listener {
             let whole = Piece {
                 chunk,
                 start: 0,
-                length: self.flow.place().shape.chunk_bytes,
+                length: self.flow.location().shape.chunk_bytes,
             };
             if self.flow.prime(&[whole]).is_err() {
                 self.flow.free(chunk)?;
@@ -150,59 +126,55 @@ impl Listener {
             }
         }
         if self.flow.publish() {
-            self.attachment.ring();
+            self.attachment.notify();
         }
         Ok(())
     }
 
     /// Starts a thread that receives. For every packet `each` gets the packet's number and returns
     /// the time that the program works on it.
-    pub fn listen(mut self, each: impl Fn(u64) -> Duration + Send + 'static) -> Result<Listening> {
-        let stop = Arc::new(AtomicBool::new(false));
+    pub fn start(
+        mut self,
+        each: impl Fn(u64) -> Duration + Send + 'static,
+    ) -> Result<RunningReceiver> {
         let counted = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
-        let (told, counts) = (stop.clone(), counted.clone());
+        let counts = counted.clone();
         self.prime()?;
-        let thread = std::thread::Builder::new()
-            .name("listener".into())
-            .spawn(move || {
-                let mut number = 0;
-                // Work is measured against the clock, so that a sleep that lasts too long is
-                // compensated.
-                let mut busy = Instant::now();
-                while !told.load(Ordering::Relaxed) {
-                    let lost = [Loss::NoBuffer, Loss::OverShare, Loss::TooLong];
-                    let lost = lost.map(|why| self.flow.lost(why)).iter().sum();
-                    counts.1.store(lost, Ordering::Relaxed);
-                    let Some(record) = self.flow.receive()? else {
-                        self.prime()?;
-                        self.attachment.wait(Some(LONGEST_SLEEP))?;
-                        continue;
-                    };
-                    if record.status().0 == 0 {
-                        number += 1;
-                        counts.0.store(number, Ordering::Relaxed);
-                        busy = busy.max(Instant::now() - PATIENCE) + each(number);
-                    }
-                    self.flow.free_all(&record)?;
-                    let rest = busy.saturating_duration_since(Instant::now());
-                    if rest > Duration::ZERO {
-                        self.prime()?;
-                        std::thread::sleep(rest.max(PATIENCE));
-                    }
+        let worker = Worker::start("receiver", move |stopped| {
+            let mut number = 0;
+            // Work is measured against the clock, so that a sleep that lasts too long is
+            // compensated.
+            let mut busy = Instant::now();
+            while !stopped.load(Ordering::Relaxed) {
+                let lost = [Loss::NoBuffer, Loss::OverBudget, Loss::TooLong];
+                let lost = lost.map(|why| self.flow.lost(why)).iter().sum();
+                counts.1.store(lost, Ordering::Relaxed);
+                let Some(record) = self.flow.receive()? else {
+                    self.prime()?;
+                    self.attachment.wait(Some(LONGEST_SLEEP))?;
+                    continue;
+                };
+                if record.status().0 == 0 {
+                    number += 1;
+                    counts.0.store(number, Ordering::Relaxed);
+                    busy = busy.max(Instant::now() - SHORTEST_SLEEP) + each(number);
                 }
-                Ok(self)
-            })?;
-        Ok(Listening {
-            stop,
-            counted,
-            thread: Some(thread),
-        })
+                self.flow.free_all(&record)?;
+                let rest = busy.saturating_duration_since(Instant::now());
+                if rest > Duration::ZERO {
+                    self.prime()?;
+                    std::thread::sleep(rest.max(SHORTEST_SLEEP));
+                }
+            }
+            Ok(self)
+        })?;
+        Ok(RunningReceiver { counted, worker })
     }
 }
 
-impl Listening {
+impl RunningReceiver {
     /// Packets received so far.
-    pub fn got(&self) -> u64 {
+    pub fn received(&self) -> u64 {
         self.counted.0.load(Ordering::Relaxed)
     }
 
@@ -211,28 +183,15 @@ impl Listening {
         self.counted.1.load(Ordering::Relaxed)
     }
 
-    /// Ends the thread; fails if the listener failed or panicked.
-    pub fn end(mut self) -> Result<Listener> {
-        self.stop.store(true, Ordering::Relaxed);
-        let thread = self.thread.take().expect("it ends once");
-        thread
-            .join()
-            .map_err(|_| anyhow!("a listener's thread panicked"))?
+    /// Ends the thread; fails if the receiver failed or panicked.
+    pub fn end(self) -> Result<ReceiverProgram> {
+        self.worker.stop()
     }
 }
 
-impl Drop for Listening {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Priority of talkers; the driver has 50.
+/// Priority of senders; the driver has 50.
 const PRIORITY: i32 = 1;
 /// Time after which an idle program checks whether it must stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 /// The shortest sleep.
-const PATIENCE: Duration = Duration::from_millis(1);
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);

@@ -2,8 +2,8 @@
 //! disconnected.
 //!
 //! A [`Rogue`] writes its memory as bytes, at the offsets of that page, so it shares no code with
-//! the ring. A [`Prison`] is a thread that does the work of `netnice-driver`'s control thread: it
-//! attaches rogues, and reports the rule for which the driver disconnected them.
+//! the ring. A [`Supervisor`] is a thread that does the work of `netnice-driver`'s control thread:
+//! it attaches rogues, and reports the rule for which the driver disconnected them.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use netnice_driver::orders::Orders;
 use netnice_driver::turn::{Open, ProgramNo};
-use netnice_ring::driver::Client;
-use netnice_ring::layout::{Budget, Place};
+use netnice_ring::driver::ProgramMemory;
+use netnice_ring::layout::{Budget, FlowLocation};
 
 use crate::direct::shared::Shared;
-use crate::process::PATIENCE;
+use crate::process::EVENT_TIMEOUT;
 use crate::sys;
 
 /// The protocol violations that the driver can detect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Crime {
+pub enum Violation {
     /// A producer index decreases.
     ProducerBack,
     /// A producer index is more than the ring's size ahead.
@@ -58,42 +58,42 @@ pub enum Crime {
     Twice,
 }
 
-impl Crime {
+impl Violation {
     /// All violations.
-    pub const ALL: [Crime; 16] = [
-        Crime::ProducerBack,
-        Crime::ProducerPast,
-        Crime::ConsumerBack,
-        Crime::ConsumerPast,
-        Crime::NoPairs,
-        Crime::ManyPairs,
-        Crime::HalfRecord,
-        Crime::Stamp,
-        Crime::Note,
-        Crime::Reserved,
-        Crime::Unaligned,
-        Crime::Empty,
-        Crime::Foreign,
-        Crime::Wrapping,
-        Crime::Crossing,
-        Crime::Twice,
+    pub const ALL: [Violation; 16] = [
+        Violation::ProducerBack,
+        Violation::ProducerPast,
+        Violation::ConsumerBack,
+        Violation::ConsumerPast,
+        Violation::NoPairs,
+        Violation::ManyPairs,
+        Violation::HalfRecord,
+        Violation::Stamp,
+        Violation::Note,
+        Violation::Reserved,
+        Violation::Unaligned,
+        Violation::Empty,
+        Violation::Foreign,
+        Violation::Wrapping,
+        Violation::Crossing,
+        Violation::Twice,
     ];
 
     /// The number of the violated rule in `docs/reference/ring.md`.
-    pub fn must(self) -> u32 {
+    pub fn rule(self) -> u32 {
         match self {
-            Crime::ProducerBack => 20,
-            Crime::ProducerPast => 21,
-            Crime::ConsumerBack => 22,
-            Crime::ConsumerPast => 23,
-            Crime::NoPairs | Crime::ManyPairs => 30,
-            Crime::HalfRecord => 31,
-            Crime::Stamp | Crime::Note | Crime::Reserved => 32,
-            Crime::Unaligned => 40,
-            Crime::Empty => 41,
-            Crime::Foreign | Crime::Wrapping => 42,
-            Crime::Crossing => 43,
-            Crime::Twice => 44,
+            Violation::ProducerBack => 20,
+            Violation::ProducerPast => 21,
+            Violation::ConsumerBack => 22,
+            Violation::ConsumerPast => 23,
+            Violation::NoPairs | Violation::ManyPairs => 30,
+            Violation::HalfRecord => 31,
+            Violation::Stamp | Violation::Note | Violation::Reserved => 32,
+            Violation::Unaligned => 40,
+            Violation::Empty => 41,
+            Violation::Foreign | Violation::Wrapping => 42,
+            Violation::Crossing => 43,
+            Violation::Twice => 44,
         }
     }
 }
@@ -102,89 +102,91 @@ impl Crime {
 pub struct Rogue {
     memory: Arc<Shared>,
     file: File,
-    bell: File,
-    place: Place,
+    doorbell: File,
+    place: FlowLocation,
     /// A frame that its flow may send.
     frame: Vec<u8>,
     /// The submit ring's producer index, and the reclaim ring's consumer index.
-    ends: (u32, u32),
+    indices: (u32, u32),
 }
 
-/// The memory and doorbell that [`Prison`] passes to a new rogue.
-struct Inmate {
+/// The memory and doorbell that [`Supervisor`] passes to a new rogue.
+struct AttachedMemory {
     memory: Arc<Shared>,
     file: OwnedFd,
-    bell: OwnedFd,
-    place: Place,
+    doorbell: OwnedFd,
+    place: FlowLocation,
 }
 
 /// The interface through which one rogue attaches to the driver.
-pub struct Cell {
-    enter: Sender<()>,
-    entered: Receiver<Result<Inmate>>,
-    expelled: Receiver<u32>,
+pub struct RogueHandle {
+    requests: Sender<()>,
+    attached: Receiver<Result<AttachedMemory>>,
+    violated_rules: Receiver<u32>,
     frame: Vec<u8>,
 }
 
-/// The control thread's side of all cells.
-pub struct Prison {
-    doors: Vec<Door>,
+/// The control thread's side of all handles.
+pub struct Supervisor {
+    slots: Vec<RogueSlot>,
 }
 
-struct Door {
+/// The supervisor's end of a [`RogueHandle`].
+struct RogueSlot {
     open: Open,
-    asked: Receiver<()>,
-    enter: Sender<Result<Inmate>>,
-    expelled: Sender<u32>,
+    requests: Receiver<()>,
+    attached: Sender<Result<AttachedMemory>>,
+    violated_rules: Sender<u32>,
     present: Option<ProgramNo>,
 }
 
-impl Prison {
-    /// Makes a cell for each flow description and a frame that the flow may send.
-    pub fn new(flows: Vec<(Open, Vec<u8>)>) -> (Prison, Vec<Cell>) {
+impl Supervisor {
+    /// Makes a handle for each flow description and a frame that the flow may send.
+    pub fn new(flows: Vec<(Open, Vec<u8>)>) -> (Supervisor, Vec<RogueHandle>) {
         let pair = |(open, frame): (Open, Vec<u8>)| {
-            let (enter, asked) = mpsc::channel();
-            let (let_in, entered) = mpsc::channel();
-            let (tell, expelled) = mpsc::channel();
-            let door = Door {
+            let (request, requests) = mpsc::channel();
+            let (attach, attached) = mpsc::channel();
+            let (report_rule, violated_rules) = mpsc::channel();
+            let slot = RogueSlot {
                 open,
-                asked,
-                enter: let_in,
-                expelled: tell,
+                requests,
+                attached: attach,
+                violated_rules: report_rule,
                 present: None,
             };
-            let cell = Cell {
-                enter,
-                entered,
-                expelled,
+            let handle = RogueHandle {
+                requests: request,
+                attached,
+                violated_rules,
                 frame,
             };
-            (door, cell)
+            (slot, handle)
         };
-        let (doors, cells) = flows.into_iter().map(pair).unzip();
-        (Prison { doors }, cells)
+        let (slots, handles) = flows.into_iter().map(pair).unzip();
+        (Supervisor { slots }, handles)
     }
 
-    /// Attaches and detaches rogues until all cells are dropped. Fails if the driver is gone.
-    pub fn guard(mut self, mut orders: Orders) -> Result<()> {
-        while !self.doors.is_empty() {
+    /// Attaches and detaches rogues until all handles are dropped. Fails if the driver has ended.
+    pub fn run(mut self, mut orders: Orders) -> Result<()> {
+        while !self.slots.is_empty() {
             while let Some(expelled) = orders.poll_expelled()? {
                 orders.detach(expelled.program)?;
-                let of = |door: &&mut Door| door.present == Some(expelled.program);
-                if let Some(door) = self.doors.iter_mut().find(of) {
-                    door.present = None;
+                let of = |slot: &&mut RogueSlot| slot.present == Some(expelled.program);
+                if let Some(slot) = self.slots.iter_mut().find(of) {
+                    slot.present = None;
                     // The rogue may be gone already.
-                    let _ = door.expelled.send(expelled.breach.must());
+                    let _ = slot.violated_rules.send(expelled.breach.rule_number());
                 }
             }
-            self.doors.retain_mut(|door| match door.asked.try_recv() {
-                Ok(()) => {
-                    let entered = door.let_in(&mut orders);
-                    door.enter.send(entered).is_ok()
-                }
-                Err(TryRecvError::Empty) => true,
-                Err(TryRecvError::Disconnected) => false,
-            });
+            self.slots
+                .retain_mut(|slot| match slot.requests.try_recv() {
+                    Ok(()) => {
+                        let attached = slot.attach(&mut orders);
+                        slot.attached.send(attached).is_ok()
+                    }
+                    Err(TryRecvError::Empty) => true,
+                    Err(TryRecvError::Disconnected) => false,
+                });
             // Requests through the channels do not wake this thread, so it polls every millisecond.
             sys::readable(orders.told().as_raw_fd(), 1);
         }
@@ -192,18 +194,18 @@ impl Prison {
     }
 }
 
-impl Door {
-    fn let_in(&mut self, orders: &mut Orders) -> Result<Inmate> {
+impl RogueSlot {
+    fn attach(&mut self, orders: &mut Orders) -> Result<AttachedMemory> {
         if let Some(before) = self.present.take() {
             orders.detach(before)?;
         }
-        let mut client = Client::create(Budget {
+        let mut client = ProgramMemory::create(Budget {
             flows: 1,
             bytes: self.open.shape.plan()?.bytes(),
         })?;
         let copy = |fd: BorrowedFd| fd.try_clone_to_owned();
-        let (memory, bell) = (client.handles().memory, client.handles().to_driver);
-        let (file, bell) = (copy(memory)?, copy(bell)?);
+        let (memory, doorbell) = (client.handles().memory, client.handles().to_driver);
+        let (file, doorbell) = (copy(memory)?, copy(doorbell)?);
         // A program maps its memory before it requests a flow; sealing comes after it.
         let file = File::from(file);
         let memory = Arc::new(Shared::map(&file)?);
@@ -212,52 +214,54 @@ impl Door {
         self.present = Some(program);
         let opened = orders.open(program, self.open.clone())?;
         let opened = opened.map_err(anyhow::Error::msg)?;
-        Ok(Inmate {
+        Ok(AttachedMemory {
             memory,
             file: file.into(),
-            bell,
+            doorbell,
             place: opened.place,
         })
     }
 }
 
-impl Cell {
+impl RogueHandle {
     /// Attaches a new rogue; an attached one is detached first.
-    pub fn enter(&self) -> Result<Rogue> {
-        while self.expelled.try_recv().is_ok() {}
-        self.enter.send(()).context("the driver is gone")?;
-        let inmate = self.entered.recv().context("the driver is gone")??;
+    pub fn attach(&self) -> Result<Rogue> {
+        while self.violated_rules.try_recv().is_ok() {}
+        self.requests.send(()).context("the driver has ended")?;
+        let attached = self.attached.recv().context("the driver has ended")??;
         Ok(Rogue {
-            memory: inmate.memory,
-            file: inmate.file.into(),
-            bell: inmate.bell.into(),
-            place: inmate.place,
+            memory: attached.memory,
+            file: attached.file.into(),
+            doorbell: attached.doorbell.into(),
+            place: attached.place,
             frame: self.frame.clone(),
-            ends: (0, 0),
+            indices: (0, 0),
         })
     }
 
     /// Waits until the driver disconnected the rogue; returns the number of the violated rule.
-    pub fn verdict(&self) -> Result<u32> {
-        let said = self.expelled.recv_timeout(PATIENCE);
-        said.context("the driver did not expel a program that broke a rule")
+    pub(crate) fn await_disconnect(&self) -> Result<u32> {
+        let rule = self.violated_rules.recv_timeout(EVENT_TIMEOUT);
+        rule.context("the driver did not disconnect a program that violated a rule")
     }
 
     /// The number of the violated rule, if the driver has disconnected the rogue.
-    pub fn was_expelled(&self) -> Option<u32> {
-        self.expelled.try_recv().ok()
+    pub fn violated_rule(&self) -> Option<u32> {
+        self.violated_rules.try_recv().ok()
     }
 
     /// Attaches a rogue that sends some valid records and then commits the violation. Fails unless
     /// the driver reports the right rule.
-    pub fn commit(&self, crime: Crime) -> Result<()> {
-        let mut rogue = self.enter()?;
-        rogue.commit(crime)?;
-        let must = self.verdict().with_context(|| format!("{crime:?}"))?;
+    pub fn commit(&self, violation: Violation) -> Result<()> {
+        let mut rogue = self.attach()?;
+        rogue.commit(violation)?;
+        let rule = self
+            .await_disconnect()
+            .with_context(|| format!("{violation:?}"))?;
         ensure!(
-            must == crime.must(),
-            "{crime:?}: expelled by R{must}, not R{}",
-            crime.must()
+            rule == violation.rule(),
+            "{violation:?}: the driver names rule R{rule}, not R{}",
+            violation.rule()
         );
         Ok(())
     }
@@ -265,54 +269,54 @@ impl Cell {
 
 impl Rogue {
     /// Sends some valid records and then commits the violation.
-    pub fn commit(&mut self, crime: Crime) -> Result<()> {
-        match crime {
-            Crime::ConsumerBack => return self.collect_wrongly(u32::MAX),
-            Crime::ConsumerPast => return self.collect_wrongly(1_000_000),
+    pub(crate) fn commit(&mut self, violation: Violation) -> Result<()> {
+        match violation {
+            Violation::ConsumerBack => return self.write_invalid_consumer(u32::MAX),
+            Violation::ConsumerPast => return self.write_invalid_consumer(1_000_000),
             _ => {}
         }
-        for chunk in 0..GOOD {
-            self.good(chunk)?;
+        for chunk in 0..VALID_RECORDS {
+            self.write_valid_record(chunk)?;
         }
-        self.show()?;
+        self.publish()?;
         self.await_sent()?;
         let (pair, length) = (|base, length| (base, length, 0), self.frame.len() as u32);
         let chunk = u64::from(self.place.shape.chunk_bytes);
         let area = self.place.shape.area_bytes();
-        match crime {
-            Crime::ProducerBack => self.ends.0 -= 1,
-            Crime::ProducerPast => self.ends.0 += self.place.shape.transmit_entries + 1,
-            Crime::ConsumerBack | Crime::ConsumerPast => {}
-            Crime::NoPairs => self.record((0, 0, 0), &[pair(0, length)])?,
-            Crime::ManyPairs => self.record((9, 0, 0), &[pair(0, length)])?,
-            Crime::HalfRecord => self.record((2, 0, 0), &[pair(0, length)])?,
-            Crime::Stamp => self.record((1, 0, 1), &[pair(0, length)])?,
-            Crime::Note => self.record((1, 2, 0), &[pair(0, length)])?,
-            Crime::Reserved => self.record((1, 0, 0), &[(0, length, 1)])?,
-            Crime::Unaligned => self.record((1, 0, 0), &[pair(4, length)])?,
-            Crime::Empty => self.record((1, 0, 0), &[pair(0, 0)])?,
-            Crime::Foreign => self.record((1, 0, 0), &[pair(area, length)])?,
-            Crime::Wrapping => self.record((1, 0, 0), &[pair(u64::MAX - 7, length)])?,
-            Crime::Crossing => self.record((1, 0, 0), &[pair(chunk - 8, 16)])?,
-            Crime::Twice => {
+        match violation {
+            Violation::ProducerBack => self.indices.0 -= 1,
+            Violation::ProducerPast => self.indices.0 += self.place.shape.transmit_entries + 1,
+            Violation::ConsumerBack | Violation::ConsumerPast => {}
+            Violation::NoPairs => self.record((0, 0, 0), &[pair(0, length)])?,
+            Violation::ManyPairs => self.record((9, 0, 0), &[pair(0, length)])?,
+            Violation::HalfRecord => self.record((2, 0, 0), &[pair(0, length)])?,
+            Violation::Stamp => self.record((1, 0, 1), &[pair(0, length)])?,
+            Violation::Note => self.record((1, 2, 0), &[pair(0, length)])?,
+            Violation::Reserved => self.record((1, 0, 0), &[(0, length, 1)])?,
+            Violation::Unaligned => self.record((1, 0, 0), &[pair(4, length)])?,
+            Violation::Empty => self.record((1, 0, 0), &[pair(0, 0)])?,
+            Violation::Foreign => self.record((1, 0, 0), &[pair(area, length)])?,
+            Violation::Wrapping => self.record((1, 0, 0), &[pair(u64::MAX - 7, length)])?,
+            Violation::Crossing => self.record((1, 0, 0), &[pair(chunk - 8, 16)])?,
+            Violation::Twice => {
                 self.record((1, 0, 0), &[pair(0, length)])?;
                 self.record((1, 0, 0), &[pair(0, length)])?;
             }
         }
-        self.show()
+        self.publish()
     }
 
     /// Writes an invalid consumer index. The driver reads this index only if it needs the free
     /// space, which is after the ring was full once, hence the valid records.
-    fn collect_wrongly(&mut self, index: u32) -> Result<()> {
-        self.ends.1 = index;
+    fn write_invalid_consumer(&mut self, index: u32) -> Result<()> {
+        self.indices.1 = index;
         for _ in 0..self.place.shape.transmit_entries {
-            for chunk in 0..GOOD {
-                self.good(chunk)?;
+            for chunk in 0..VALID_RECORDS {
+                self.write_valid_record(chunk)?;
             }
-            self.show()?;
+            self.publish()?;
             let until = Instant::now() + Duration::from_millis(100);
-            while self.read(RECLAIM_PRODUCER)? != self.ends.0 {
+            while self.read(RECLAIM_PRODUCER)? != self.indices.0 {
                 if Instant::now() > until {
                     return Ok(());
                 }
@@ -323,7 +327,7 @@ impl Rogue {
     }
 
     /// Writes a valid record of a chunk that belongs to the program.
-    pub fn good(&mut self, chunk: u64) -> Result<()> {
+    pub fn write_valid_record(&mut self, chunk: u64) -> Result<()> {
         let base = chunk * u64::from(self.place.shape.chunk_bytes);
         self.write(self.place.shape.plan()?.area() + base, &self.frame.clone())?;
         self.record((1, 0, 0), &[(base, self.frame.len() as u32, 0)])
@@ -344,83 +348,83 @@ impl Rogue {
         }
         let count = self.place.shape.transmit_entries;
         for entry in entries {
-            let at = ENTRIES + u64::from(self.ends.0 % count) * 16;
+            let at = ENTRIES + u64::from(self.indices.0 % count) * 16;
             self.write(at, &entry)?;
-            self.ends.0 = self.ends.0.wrapping_add(1);
+            self.indices.0 = self.indices.0.wrapping_add(1);
         }
         Ok(())
     }
 
     /// Publishes both indices, sets the notice, and rings the doorbell.
-    pub fn show(&mut self) -> Result<()> {
-        self.write(SUBMIT_PRODUCER, &self.ends.0.to_ne_bytes())?;
-        self.write(RECLAIM_CONSUMER, &self.ends.1.to_ne_bytes())?;
+    pub fn publish(&mut self) -> Result<()> {
+        self.write(SUBMIT_PRODUCER, &self.indices.0.to_ne_bytes())?;
+        self.write(RECLAIM_CONSUMER, &self.indices.1.to_ne_bytes())?;
         let slot = self.place.slot;
         let word = TO_DRIVER + u64::from(slot / 64) * 8;
         self.memory
             .write(word, &(1_u64 << (slot % 64)).to_ne_bytes())?;
-        self.ring()
+        self.ring_doorbell()
     }
 
     /// Rings the doorbell even if the driver does not sleep.
-    pub fn ring(&self) -> Result<()> {
-        match std::io::Write::write(&mut &self.bell, &1_u64.to_ne_bytes()) {
+    pub fn ring_doorbell(&self) -> Result<()> {
+        match std::io::Write::write(&mut &self.doorbell, &1_u64.to_ne_bytes()) {
             Ok(_) => Ok(()),
             // The counter is full because the driver did not read it; the doorbell is readable
             // anyway.
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(()),
-            Err(e) => Err(e).context("cannot ring"),
+            Err(e) => Err(e).context("cannot ring the doorbell"),
         }
     }
 
     /// Rings as the rules require, without new records: clears the driver's sleep flag first.
     /// Returns `false` if the driver does not sleep.
-    pub fn answer(&self) -> Result<bool> {
+    pub fn wake_driver(&self) -> Result<bool> {
         let flag: [u8; 4] = self.memory.read(DRIVER_SLEEPS)?;
         let sleeps = flag != [0; 4];
         if sleeps {
             self.memory.write(DRIVER_SLEEPS, &[0; 4])?;
-            self.ring()?;
+            self.ring_doorbell()?;
         }
         Ok(sleeps)
     }
 
     /// Sets notices of flows without anything new.
-    pub fn notify(&self) -> Result<()> {
+    pub fn set_false_notices(&self) -> Result<()> {
         self.memory.write(TO_DRIVER, &[0xff; 8])
     }
 
     /// Reclaims all returned records, so that the program owns their chunks again. Returns whether
     /// there were any.
-    pub fn collect(&mut self) -> Result<bool> {
+    pub fn reclaim(&mut self) -> Result<bool> {
         let there = self.read(RECLAIM_PRODUCER)?;
-        let moved = there != self.ends.1;
-        self.ends.1 = there;
+        let moved = there != self.indices.1;
+        self.indices.1 = there;
         Ok(moved)
     }
 
     /// Waits until all published records came back.
     pub fn await_sent(&mut self) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
-        while self.read(RECLAIM_PRODUCER)? != self.ends.0 {
+        let until = Instant::now() + EVENT_TIMEOUT;
+        while self.read(RECLAIM_PRODUCER)? != self.indices.0 {
             if Instant::now() > until {
-                bail!("records that are right do not come back");
+                bail!("the driver does not return valid records");
             }
             std::thread::sleep(Duration::from_micros(200));
         }
-        self.collect()?;
-        self.show()
+        self.reclaim()?;
+        self.publish()
     }
 
     /// Overwrites bytes of a chunk, whether the driver has it or not.
-    pub fn scratch(&self, chunk: u64, at: u64, bytes: &[u8]) -> Result<()> {
+    pub fn overwrite_chunk(&self, chunk: u64, at: u64, bytes: &[u8]) -> Result<()> {
         let base = chunk * u64::from(self.place.shape.chunk_bytes);
         self.write(self.place.shape.plan()?.area() + base + at, bytes)
     }
 
     /// Overwrites memory that only the driver may write: the label of the flow, and the driver's
     /// own indices.
-    pub fn deface(&self, with: u32) -> Result<()> {
+    pub fn overwrite_driver_memory(&self, with: u32) -> Result<()> {
         for at in (0..0x40).step_by(4).chain((0x180..0x280).step_by(0x40)) {
             self.write(at, &with.to_ne_bytes())?;
         }
@@ -448,7 +452,7 @@ impl Rogue {
 }
 
 /// Number of valid records before a violation.
-const GOOD: u64 = 4;
+const VALID_RECORDS: u64 = 4;
 /// Offsets from `docs/reference/ring.md`, in the file and in a flow's region.
 const DRIVER_SLEEPS: u64 = 0x40;
 const TO_DRIVER: u64 = 0x200;

@@ -15,11 +15,11 @@ impl Shared {
     /// Maps the whole file.
     pub fn map(file: &File) -> Result<Shared> {
         let length = file.metadata()?.len();
-        Ok(Shared(Mapped::whole(file, length as usize)?))
+        Ok(Shared(Mapped::map(file, length as usize)?))
     }
 
     /// Writes bytes at offset `at`. Fails if the range is not inside the file.
-    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
         self.inside(at, bytes.len())?;
         self.0.write(at as usize, bytes);
         Ok(())
@@ -31,7 +31,7 @@ impl Shared {
     }
 
     /// Reads bytes at offset `at`. Fails if the range is not inside the file.
-    pub fn read<const N: usize>(&self, at: u64) -> Result<[u8; N]> {
+    pub(crate) fn read<const N: usize>(&self, at: u64) -> Result<[u8; N]> {
         self.inside(at, N)?;
         let mut bytes = [0; N];
         self.0.read(at as usize, &mut bytes);

@@ -100,19 +100,20 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         .into_iter()
         .partition(|cell| cell.limit.bits < 1_000_000);
     let slow = || {
-        side_by_side(&slow, AT_ONCE, |cell| {
-            measure_or_say(context, cell, tolerance)
+        measure_concurrently(&slow, SLOW_CONCURRENT, |cell| {
+            measure_or_report(context, cell, tolerance)
         })
     };
-    let again = |cell: &Cell| measure_again(context, cell, tolerance);
+    let again = |cell: &Cell| measure_with_repeats(context, cell, tolerance);
     let results: Vec<Measured> = if context.quick {
         // Small rates hardly load the machine, and one by one they would take minutes.
-        let (small, fast): (Vec<Cell>, Vec<Cell>) =
-            rest.into_iter().partition(|cell| cell.limit.bits <= SMALL);
+        let (small, fast): (Vec<Cell>, Vec<Cell>) = rest
+            .into_iter()
+            .partition(|cell| cell.limit.bits <= SMALL_LIMIT);
         std::thread::scope(|scope| {
             let together = [
                 scope.spawn(slow),
-                scope.spawn(|| side_by_side(&small, SMALL_AT_ONCE, again)),
+                scope.spawn(|| measure_concurrently(&small, SMALL_CONCURRENT, again)),
             ];
             let fast: Vec<Measured> = fast.iter().map(again).collect();
             let together = together
@@ -131,7 +132,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let again = results.iter().filter(|r| r.first_error.is_some()).count();
     if again > 0 {
         outcome.note(format!(
-            "{again} cells missed at first and were measured again"
+            "{again} cells missed their bound and were measured again"
         ));
     }
     let worst = results
@@ -197,7 +198,7 @@ impl Cell {
 }
 
 /// Measures cells, `at_once` of them concurrently.
-fn side_by_side(
+fn measure_concurrently(
     cells: &[Cell],
     at_once: usize,
     measure: impl Fn(&Cell) -> Measured + Sync,
@@ -223,22 +224,22 @@ fn side_by_side(
 /// Measures a cell, and repeats the measurement if it misses: other load on the machine may cause
 /// one miss, but a fault of the limiter shows again. The last result counts; the first error is
 /// recorded too.
-fn measure_again(context: &Context, cell: &Cell, tolerance: f64) -> Measured {
-    let mut measured = measure_or_say(context, cell, tolerance);
+fn measure_with_repeats(context: &Context, cell: &Cell, tolerance: f64) -> Measured {
+    let mut measured = measure_or_report(context, cell, tolerance);
     let first = measured.error;
     for _ in 0..if context.quick { 2 } else { 1 } {
         if measured.holds() {
             break;
         }
-        context.say("that misses; again");
-        measured = measure_or_say(context, cell, tolerance);
+        context.say("the bound is missed: measuring again");
+        measured = measure_or_report(context, cell, tolerance);
         measured.first_error = Some(first);
     }
     measured
 }
 
 /// Measures a cell. A cell that cannot be measured does not hold, and does not end the experiment.
-fn measure_or_say(context: &Context, cell: &Cell, tolerance: f64) -> Measured {
+fn measure_or_report(context: &Context, cell: &Cell, tolerance: f64) -> Measured {
     measure(context, cell, tolerance).unwrap_or_else(|error| {
         context.say(format!("{cell}: {error:#}"));
         Measured {
@@ -334,7 +335,7 @@ fn measure_prepared(
     let after = client.delivered()?;
     pause(0.05);
     let record = tap.stop(server)?;
-    record.sound()?;
+    record.validate()?;
     let sent = record.rate(wire::inbound, from, to);
     let took = (after.at_ns - before.at_ns).max(1) as f64;
     let got = (after.wire - before.wire) as f64 * 8e9 / took;
@@ -348,7 +349,7 @@ fn measure_prepared(
     let judged = context.quick && context.subject == Subject::Netnice;
     if judged && cell.load == Load::Udp && error < -tolerance {
         let sends = without_limit(world, limiter, cell, program.pid())?;
-        if sends < aim * ENOUGH {
+        if sends < aim * MAX_FLOOD_EXCESS {
             context.say(format!(
                 "{cell}: without a limit the machine sends {:.0} Mbit/s",
                 sends / 1e6
@@ -384,7 +385,7 @@ fn measure_prepared(
 /// The rate in bit/s of a cell's flood without a limit: a busy machine may not reach the offered
 /// rate.
 fn without_limit(world: &World, limiter: &Limiter, cell: &Cell, pid: u32) -> Result<f64> {
-    limiter.set(world, pid, cell.direction, NONE)?;
+    limiter.set(world, pid, cell.direction, NO_LIMIT)?;
     pause(0.5);
     let bytes = || -> Result<(u64, u64)> {
         let [here, there] = [world.client(), world.server()].map(|host| host.ns.counters("eth0"));
@@ -418,8 +419,8 @@ fn programs(world: &World, cell: &Cell) -> Result<(Running, Running)> {
             (true, true) => Udp::duplex(own, peer).rate(offer),
             _ => Udp::sink(own),
         };
-        let far = traffic::ready(server, &end(there, here, receives, sends))?;
-        let program = traffic::ready(client, &end(here, there, sends, receives))?;
+        let far = traffic::start_waiting(server, &end(there, here, receives, sends))?;
+        let program = traffic::start_waiting(client, &end(here, there, sends, receives))?;
         return Ok((far, program));
     }
     let (congestion, flows) = match cell.load {
@@ -435,24 +436,24 @@ fn programs(world: &World, cell: &Cell) -> Result<(Running, Running)> {
         }
         if receives { tcp.sink() } else { tcp }
     };
-    let far = traffic::ready(server, &ends(Tcp::listen(there), receives, sends))?;
+    let far = traffic::start_waiting(server, &ends(Tcp::listen(there), receives, sends))?;
     let program = ends(Tcp::connect(there, flows), sends, receives);
-    let program = traffic::ready(client, &program)?;
+    let program = traffic::start_waiting(client, &program)?;
     // The far end must accept the last connections before it gets `go`.
     pause(0.1);
     Ok((far, program))
 }
 
 /// The rate `none` removes the limit.
-const NONE: Rate = Rate {
+const NO_LIMIT: Rate = Rate {
     text: "none",
     bits: 0,
 };
 /// A flood below its limit counts as an error if it exceeds this multiple of the limit without one.
-const ENOUGH: f64 = 1.2;
+const MAX_FLOOD_EXCESS: f64 = 1.2;
 /// Slow cells measured at the same time.
-const AT_ONCE: usize = 10;
+const SLOW_CONCURRENT: usize = 10;
 /// The largest limit in bit/s whose cells a quick run measures beside others.
-const SMALL: u64 = 10_000_000;
+const SMALL_LIMIT: u64 = 10_000_000;
 /// Number of these cells that are measured at the same time.
-const SMALL_AT_ONCE: usize = 2;
+const SMALL_CONCURRENT: usize = 2;

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 
 use crate::sys;
-use crate::world::{Answer, Family, Host, Netnice, World, htb};
+use crate::world::{CommandOutput, Family, Host, Netnice, World, htb};
 
 /// What holds the limits in an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -29,7 +29,7 @@ pub struct Rate {
 }
 
 /// 64 kbit/s.
-pub const R64K: Rate = rate("64kbit", 64_000);
+pub(crate) const R64K: Rate = rate("64kbit", 64_000);
 /// 512 Kbyte/s, the paper's rate: K is 1024.
 pub const R512K: Rate = rate("512Kbyte/s", 4_194_304);
 /// 4 Mbit/s.
@@ -37,9 +37,9 @@ pub const R4M: Rate = rate("4mbit", 4_000_000);
 /// 20 Mbit/s.
 pub const R20M: Rate = rate("20mbit", 20_000_000);
 /// 100 Mbit/s.
-pub const R100M: Rate = rate("100mbit", 100_000_000);
+pub(crate) const R100M: Rate = rate("100mbit", 100_000_000);
 /// 1 Gbit/s.
-pub const R1G: Rate = rate("1gbit", 1_000_000_000);
+pub(crate) const R1G: Rate = rate("1gbit", 1_000_000_000);
 
 const fn rate(text: &'static str, bits: u64) -> Rate {
     Rate { text, bits }
@@ -48,7 +48,7 @@ const fn rate(text: &'static str, bits: u64) -> Rate {
 /// The directions of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Direction {
+pub(crate) enum Direction {
     /// Sending.
     Up,
     /// Receiving.
@@ -59,7 +59,7 @@ pub enum Direction {
 
 impl Direction {
     /// The option of `netnice set` for this direction.
-    pub fn option(self) -> &'static str {
+    pub(crate) fn option(self) -> &'static str {
         match self {
             Direction::Up => "--up",
             Direction::Down => "--down",
@@ -69,7 +69,7 @@ impl Direction {
 }
 
 /// A limiter on the client of a world.
-pub enum Limiter {
+pub(crate) enum Limiter {
     /// netnice with a daemon of its own.
     Netnice(Netnice),
     /// HTB on the client's devices: the whole host counts as one program.
@@ -78,7 +78,7 @@ pub enum Limiter {
 
 impl Limiter {
     /// Starts the limiter on the world's client.
-    pub fn start(world: &World, subject: Subject) -> Result<Limiter> {
+    pub(crate) fn start(world: &World, subject: Subject) -> Result<Limiter> {
         Ok(match subject {
             Subject::Netnice => Limiter::Netnice(world.netnice("client")?),
             Subject::Htb => Limiter::Htb,
@@ -87,7 +87,7 @@ impl Limiter {
 
     /// Sets a limit on the process `pid` and its children; returns the start and the end of the
     /// command (wall clock, ns). Fails with HTB for directions other than `Up`.
-    pub fn set(
+    pub(crate) fn set(
         &self,
         world: &World,
         pid: u32,
@@ -97,11 +97,11 @@ impl Limiter {
         match self {
             Limiter::Netnice(netnice) => {
                 let line = format!("set pid:{pid} {} {}", direction.option(), rate.text);
-                Ok(netnice.type_line(&line)?.at)
+                Ok(netnice.run_line(&line)?.at)
             }
             Limiter::Htb => {
                 if direction != Direction::Up {
-                    bail!("HTB by hand holds only what leaves a device: run this with netnice");
+                    bail!("HTB limits only what leaves a device: run this with --subject netnice");
                 }
                 let typed = sys::now_ns();
                 let ns = &world.client().ns;
@@ -115,17 +115,21 @@ impl Limiter {
 }
 
 /// Fails with one message if the subject is not netnice.
-pub fn netnice_only(subject: Subject) -> Result<()> {
+pub(crate) fn netnice_only(subject: Subject) -> Result<()> {
     if subject != Subject::Netnice {
-        bail!("this experiment has no counterpart in HTB by hand: run it with --subject netnice");
+        bail!("this experiment cannot measure HTB: run it with --subject netnice");
     }
     Ok(())
 }
 
 /// Runs a `netnice` command line and adds it to `log`.
-pub fn typed(netnice: &Netnice, line: &str, log: &mut Vec<String>) -> Result<Answer> {
+pub(crate) fn run_logged(
+    netnice: &Netnice,
+    line: &str,
+    log: &mut Vec<String>,
+) -> Result<CommandOutput> {
     log.push(format!("netnice {line}"));
-    netnice.type_line(line)
+    netnice.run_line(line)
 }
 
 /// The endpoint of a host in this family.
@@ -146,6 +150,6 @@ pub fn wait_until(ns: u64) {
 /// A second in ns.
 pub const SECOND: u64 = 1_000_000_000;
 /// A millisecond in ns.
-pub const MS: u64 = 1_000_000;
+pub(crate) const MS: u64 = 1_000_000;
 /// Bits per second in a megabit.
 pub const MBIT: f64 = 1e6;

@@ -15,7 +15,7 @@ use netnice_sim::adapter::{self, Adapter};
 use netnice_sim::{Flow, Overbooked, Random, Report, Sent, Source};
 use serde_json::json;
 
-use super::simulated::{link, netnice_only, play};
+use super::simulated::{link, netnice_only, simulate};
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 
@@ -97,7 +97,7 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
         )?;
         world.flows.push(flow.from(slot(one.start)));
     }
-    let (report, sent) = play(&world, slot(slots))?;
+    let (report, sent) = simulate(&world, slot(slots))?;
     outcome.paper = json!("straight lines; small deviations where two want the same slot");
     let mut lost = 0.0_f64;
     for (number, one) in connections().iter().enumerate() {
@@ -124,17 +124,12 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
             let mine = sent.iter().filter(|one| one.flow == number);
             let starts: Vec<u64> = mine.map(|one| one.start.0).collect();
             let lengths = bursts(&starts, slot(one.peak + TOLERANCE).0);
-            let all: u64 = lengths.values().sum();
-            let whole = lengths.get(&cells).copied().unwrap_or(0);
-            let share = whole as f64 / all as f64 * 100.0;
+            check_bursts(outcome, number, cells, &lengths, "cells", 99.0);
             // If conflicts stretch a burst, the bucket may gain one more cell in that time.
-            let what = format!("VC {number}: bursts of exactly {cells} cells");
-            outcome.check(what, share, "%", Bound::AtLeast(99.0));
             let off = lengths.keys().map(|length| length.abs_diff(cells)).max();
             let what = format!("VC {number}: farthest burst from {cells} cells");
             let off = off.unwrap_or(u64::MAX) as f64;
             outcome.check(what, off, "cells", Bound::AtMost(1.0));
-            outcome.ours(&format!("VC {number}: bursts by length"), lengths);
         }
     }
     outcome.plot(context, "cell-fig3-sim", || {
@@ -143,96 +138,44 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
+/// Checks how many of a connection's bursts have exactly `cells` cells, by the number of its bursts
+/// of each length. `unit` is the name of a cell in this experiment.
+fn check_bursts(
+    outcome: &mut Outcome,
+    number: usize,
+    cells: u64,
+    lengths: &BTreeMap<u64, u64>,
+    unit: &str,
+    least_percent: f64,
+) {
+    let all: u64 = lengths.values().sum();
+    let whole = lengths.get(&cells).copied().unwrap_or(0);
+    let share = whole as f64 / all as f64 * 100.0;
+    let what = format!("VC {number}: bursts of exactly {cells} {unit}");
+    outcome.check(what, share, "%", Bound::AtLeast(least_percent));
+    outcome.ours(&format!("VC {number}: bursts by length"), lengths);
+}
+
 /// Figure 4: transient overload, proportional sharing and priorities. All slots are the paper's
 /// times a hundred, so that two percent can be resolved. Connections 4, 5 and 6 request the whole
 /// link each, from slots 20,000, 25,000 and 30,000 until 40,000.
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
-    outcome.paper = json!({
-        "VC 3": "undisturbed", "VC 2": "starves", "VC 1, 4, 5, 6": "equal ones have equal slopes",
-    });
     let (report, sent) = overload(None)?;
-    let cells = |flow: usize, from: u64, until: u64| {
-        let inside = at(from * SCALE)..at(until * SCALE);
-        let mine = sent
-            .iter()
-            .filter(|one| one.flow == flow && inside.contains(&one.start));
-        mine.count() as f64
+    let check = OverloadCheck {
+        spans: [(0, 200), (200, 250), (250, 300), (300, 400), (400, 600)],
+        settled: 410,
+        ratio: 2.0,
+        slope: 1.0,
+        afterwards: 0.01,
     };
-    // The link without VC 3 is shared 1 : 4, 1 : 4 : 4 and 1 : 4 : 4 : 4.
-    let (mut apart, mut third, mut alike) = (0.0_f64, 0.0_f64, 0.0_f64);
-    for (from, until) in [(0, 200), (200, 250), (250, 300), (300, 400), (400, 600)] {
-        let slots = ((until - from) * SCALE) as f64;
-        third = third.max((cells(VC3, from, until) / (slots * 0.2) - 1.0).abs());
-        let names = ["VC 1", "VC 2", "VC 3", "VC 4", "VC 5", "VC 6"];
-        let found = names.iter().enumerate();
-        let found = found.map(|(flow, name)| (*name, cells(flow, from, until) / slots * 100.0));
-        let row: BTreeMap<_, _> = found.collect();
-        outcome.ours(&format!("slots {from} to {until}, % of the link"), row);
-    }
-    for (from, until, hungry) in [(200, 250, 1), (250, 300, 2), (300, 400, 3)] {
-        let unit = cells(VC1, from, until);
-        let all: Vec<f64> = (0..hungry).map(|n| cells(VC4 + n, from, until)).collect();
-        for one in &all {
-            apart = apart.max((one / (4.0 * unit) - 1.0).abs());
-            alike = alike.max((one / all[0] - 1.0).abs());
-        }
-    }
-    let percent = |what: &str, value: f64, bound, outcome: &mut Outcome| {
-        outcome.check(what, value * 100.0, "%", bound);
-    };
-    let most = Bound::AtMost(2.0);
-    percent(
-        "equal connections, farthest from each other",
-        alike,
-        most,
-        outcome,
-    );
-    percent(
-        "unequal ones, farthest from the ratio of what they asked",
-        apart,
-        most,
-        outcome,
-    );
-    percent(
-        "VC 3, farthest from its slope",
-        third,
-        Bound::AtMost(1.0),
-        outcome,
-    );
-    let starved = cells(VC2, 210, 400) / cells(VC2, 0, 190);
-    percent(
-        "VC 2 in the overload, of before",
-        starved,
-        Bound::AtMost(5.0),
-        outcome,
-    );
-    for (flow, name, share) in [(VC1, "VC 1", 0.25), (VC2, "VC 2", 0.1)] {
-        let after = cells(flow, 410, 600) / (190 * SCALE) as f64 / share;
-        let near = Bound::Near {
-            aim: 100.0,
-            share: 0.01,
-        };
-        percent(
-            &format!("{name} after the overload, of its slope"),
-            after,
-            near,
-            outcome,
-        );
-    }
+    check.run(outcome, |vc, from, until| {
+        link_share(&sent, vc, from, until)
+    });
     let (_, kept) = overload(Rate::new(LINK / 20))?;
-    let inside = at(210 * SCALE)..at(400 * SCALE);
-    let mine = kept
-        .iter()
-        .filter(|one| one.flow == VC2 && inside.contains(&one.start));
-    let share = mine.count() as f64 / (190 * SCALE) as f64;
-    let least = Bound::AtLeast(4.95);
-    percent(
-        "VC 2 in the overload with a minimum of 5 %",
-        share,
-        least,
-        outcome,
-    );
+    let share = link_share(&kept, 2, 210, 400);
+    let what = "VC 2 in the overload with a minimum of 5 %";
+    outcome.check(what, share, "%", Bound::AtLeast(4.95));
     outcome.ours(
         "cells",
         report
@@ -249,6 +192,82 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
         );
         steps(chart, &sent, report.flows.len(), 600 * SCALE)
     })
+}
+
+/// The percent of the link that a connection of figure 4 got between two of the paper's slots.
+fn link_share(sent: &[Sent], vc: u16, from: u64, until: u64) -> f64 {
+    let inside = at(from * SCALE)..at(until * SCALE);
+    let flow = usize::from(vc) - 1;
+    let mine = sent
+        .iter()
+        .filter(|one| one.flow == flow && inside.contains(&one.start));
+    mine.count() as f64 / ((until - from) * SCALE) as f64 * 100.0
+}
+
+/// The comparison of a run of figure 4 with the paper. All slots are the paper's.
+struct OverloadCheck {
+    /// The spans between two changes of the load.
+    spans: [(u64, u64); 5],
+    /// The slot from which VC 1 and VC 2 have their slopes again.
+    settled: u64,
+    /// The most that connections may be from their ratio, in percent.
+    ratio: f64,
+    /// The most that VC 3 may be from its slope, in percent.
+    slope: f64,
+    /// The tolerance of the slopes after the overload, as a share.
+    afterwards: f64,
+}
+
+impl OverloadCheck {
+    /// Adds the checks. `share` returns the percent of the link that a connection got between two
+    /// slots.
+    fn run(&self, outcome: &mut Outcome, share: impl Fn(u16, u64, u64) -> f64) {
+        outcome.paper = json!({
+            "VC 3": "undisturbed", "VC 2": "starves",
+            "VC 1, 4, 5, 6": "equal ones have equal slopes",
+        });
+        let mut third = 0.0_f64;
+        for (from, until) in self.spans {
+            third = third.max((share(3, from, until) / 20.0 - 1.0).abs());
+            let found = (1..=6).map(|vc| (format!("VC {vc}"), share(vc, from, until)));
+            let row: BTreeMap<_, _> = found.collect();
+            outcome.ours(&format!("slots {from} to {until}, % of the link"), row);
+        }
+        let (alike, apart) = self.farthest_from_ratio(&share);
+        let what = "equal connections, farthest from each other";
+        outcome.check(what, alike * 100.0, "%", Bound::AtMost(self.ratio));
+        let what = "unequal ones, farthest from the ratio of what they asked";
+        outcome.check(what, apart * 100.0, "%", Bound::AtMost(self.ratio));
+        let what = "VC 3, farthest from its slope";
+        outcome.check(what, third * 100.0, "%", Bound::AtMost(self.slope));
+        let starved = share(2, 210, 400) / share(2, self.spans[0].0, 190) * 100.0;
+        let what = "VC 2 in the overload, of before";
+        outcome.check(what, starved, "%", Bound::AtMost(5.0));
+        for (vc, slope) in [(1, 25.0), (2, 10.0)] {
+            let after = share(vc, self.settled, 600) / slope * 100.0;
+            let near = Bound::Near {
+                aim: 100.0,
+                share: self.afterwards,
+            };
+            let what = format!("VC {vc} after the overload, of its slope");
+            outcome.check(what, after, "%", near);
+        }
+    }
+
+    /// How far VC 4, 5 and 6 are from each other, and from four times what VC 1 gets, as shares.
+    /// The link without VC 3 is shared 1 : 4, 1 : 4 : 4 and 1 : 4 : 4 : 4.
+    fn farthest_from_ratio(&self, share: impl Fn(u16, u64, u64) -> f64) -> (f64, f64) {
+        let (mut alike, mut apart) = (0.0_f64, 0.0_f64);
+        for (last, (from, until)) in (4..).zip(self.spans[1..4].iter().copied()) {
+            let unit = share(1, from, until);
+            let all: Vec<f64> = (4..=last).map(|vc| share(vc, from, until)).collect();
+            for one in &all {
+                apart = apart.max((one / (4.0 * unit) - 1.0).abs());
+                alike = alike.max((one / all[0] - 1.0).abs());
+            }
+        }
+        (alike, apart)
+    }
 }
 
 /// Simulates figure 4; the lowest class may have a minimum.
@@ -279,12 +298,12 @@ fn overload(least: Option<Rate>) -> Result<(Report, Vec<Sent>)> {
         let flow = flow.inside(class).from(slot(from * SCALE));
         world.flows.push(flow.until(slot(until * SCALE)));
     }
-    play(&world, slot(600 * SCALE))
+    simulate(&world, slot(600 * SCALE))
 }
 
 /// Section 4.4: cells are fetched from host memory just in time over a bus whose access time
 /// varies, in units from one cell to a whole PDU. The paper claims it without a measurement.
-pub fn fetching(context: &Context, outcome: &mut Outcome) -> Result<()> {
+pub fn fetch_just_in_time(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     outcome.paper = json!("claimed: no delays by fetching on demand, small buffers, host notified");
     let pdus = if context.quick { 2 } else { 100 };
@@ -427,12 +446,6 @@ const CONNECTIONS: u32 = 100;
 
 /// Slots for one slot of the paper's figure 4.
 const SCALE: u64 = 100;
-
-/// Indexes of the connections of figure 4.
-const VC1: usize = 0;
-const VC2: usize = 1;
-const VC3: usize = 2;
-const VC4: usize = 3;
 
 /// CDVT, in slots.
 const TOLERANCE: u64 = 40;

@@ -41,7 +41,7 @@ impl Case {
 
 /// The result of a case: the rate over the promised span, and rates in bins of 50 ms around the
 /// change.
-struct Seen {
+struct Measured {
     rate: f64,
     typing_ms: f64,
     bins: Vec<(f64, f64)>,
@@ -142,7 +142,7 @@ fn cases(context: &Context) -> Vec<Case> {
     all
 }
 
-fn change(context: &Context, case: &Case) -> Result<Seen> {
+fn change(context: &Context, case: &Case) -> Result<Measured> {
     let world = World::pair(Pair::default())?;
     let limiter = Limiter::start(&world, context.subject)?;
     let (client, server) = (world.client(), world.server());
@@ -150,20 +150,20 @@ fn change(context: &Context, case: &Case) -> Result<Seen> {
     let down = case.direction == Direction::Down;
     let (mut far, mut program) = match (case.flows, down) {
         (0, false) => (
-            traffic::ready(server, &Udp::sink(there))?,
-            traffic::ready(client, &Udp::source(here, there).rate(FLOOD))?,
+            traffic::start_waiting(server, &Udp::sink(there))?,
+            traffic::start_waiting(client, &Udp::source(here, there).rate(FLOOD_RATE))?,
         ),
         (0, true) => (
-            traffic::ready(server, &Udp::source(there, here).rate(FLOOD))?,
-            traffic::ready(client, &Udp::sink(here))?,
+            traffic::start_waiting(server, &Udp::source(there, here).rate(FLOOD_RATE))?,
+            traffic::start_waiting(client, &Udp::sink(here))?,
         ),
         (n, false) => (
-            traffic::ready(server, &Tcp::listen(there).sink())?,
-            traffic::ready(client, &Tcp::connect(there, n).source())?,
+            traffic::start_waiting(server, &Tcp::listen(there).sink())?,
+            traffic::start_waiting(client, &Tcp::connect(there, n).source())?,
         ),
         (n, true) => (
-            traffic::ready(server, &Tcp::listen(there).source())?,
-            traffic::ready(client, &Tcp::connect(there, n).sink())?,
+            traffic::start_waiting(server, &Tcp::listen(there).source())?,
+            traffic::start_waiting(client, &Tcp::connect(there, n).sink())?,
         ),
     };
     if let Some(before) = case.before {
@@ -180,7 +180,7 @@ fn change(context: &Context, case: &Case) -> Result<Seen> {
     program.stop()?;
     let received = arrivals.stop()?;
     let record = tap.stop(&server.ns)?;
-    record.sound()?;
+    record.validate()?;
     let rate = |a: u64, b: u64| match case.direction {
         Direction::Up => record.rate(wire::inbound, a, b),
         Direction::Down => received.rate(a, b).unwrap_or(0.0),
@@ -196,7 +196,7 @@ fn change(context: &Context, case: &Case) -> Result<Seen> {
             )
         })
         .collect();
-    Ok(Seen {
+    Ok(Measured {
         rate: rate(from, to),
         typing_ms: (set - typed) as f64 / 1e6,
         bins,
@@ -204,4 +204,4 @@ fn change(context: &Context, case: &Case) -> Result<Seen> {
 }
 
 /// Rate of a flood in bit/s, above every limit here.
-const FLOOD: u64 = 150_000_000;
+const FLOOD_RATE: u64 = 150_000_000;

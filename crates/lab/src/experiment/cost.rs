@@ -62,7 +62,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let _stats = StatsOn::enable()?;
     let rounds = if context.quick { 3 } else { 7 };
     for limited in [false, true] {
-        let who = if limited {
+        let limiter = if limited {
             "a limited program"
         } else {
             "a program without a target"
@@ -71,12 +71,12 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         set(&bench.netnice, &pids[1..])?;
         let thousand = bench.measure(limited, THOUSAND, rounds)?;
         for pid in &pids[1..] {
-            bench.netnice.type_line(&format!("clear pid:{pid}"))?;
+            bench.netnice.run_line(&format!("clear pid:{pid}"))?;
         }
         let again = bench.measure(limited, 1, rounds)?;
         for m in [&one, &thousand, &again] {
             context.say(format!(
-                "{who:<27} {:>4} targets: {:>6.1} ns per packet in {:.2} runs, {:.0} packets/s",
+                "{limiter:<27} {:>4} targets: {:>6.1} ns per packet in {:.2} runs, {:.0} packets/s",
                 m.targets, m.nanoseconds, m.runs, m.packets_per_second
             ));
         }
@@ -85,19 +85,19 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         // The difference of two measurements with one target is the error of the measurement.
         let noise = (one.nanoseconds - again.nanoseconds).abs() / least.max(1.0) * 100.0;
         outcome.check(
-            format!("{who}: growth from 1 to 1,000 targets"),
+            format!("{limiter}: growth from 1 to 1,000 targets"),
             growth,
             "%",
             Bound::AtMost(10.0 + noise),
         );
-        outcome.ours(who, [one, thousand, again]);
+        outcome.ours(limiter, [one, thousand, again]);
     }
     Ok(())
 }
 
 fn set(netnice: &Netnice, pids: &[u32]) -> Result<()> {
     for pid in pids {
-        netnice.type_line(&format!("set pid:{pid} --up 4mbit --down 8mbit"))?;
+        netnice.run_line(&format!("set pid:{pid} --up 4mbit --down 8mbit"))?;
     }
     Ok(())
 }
@@ -114,13 +114,13 @@ impl Bench {
     fn measure(&self, limited: bool, targets: usize, rounds: u32) -> Result<PerPacket> {
         let (client, server) = (self.world.client(), self.world.server());
         let (here, there) = (at(client, Family::V4, 9), at(server, Family::V4, 9));
-        let _sink = traffic::eager(server, &Udp::sink(there))?;
+        let _sink = traffic::start_now(server, &Udp::sink(there))?;
         let small = Udp::source(here, there).size(64).rate(OFFER);
-        let mut program = traffic::ready(client, &small)?;
+        let mut program = traffic::start_waiting(client, &small)?;
         if limited {
             // A limit that is never reached: the packets pass the whole stage.
             let line = format!("set pid:{} --up 10gbit", program.pid());
-            self.netnice.type_line(&line)?;
+            self.netnice.run_line(&line)?;
         }
         program.go()?;
         pause(0.3);

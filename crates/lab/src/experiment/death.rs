@@ -5,6 +5,7 @@
 //! daemon is started again and must show the same state. No 100-ms bin on the wire may be over 110
 //! % of the limit.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -16,109 +17,123 @@ use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 use crate::stats;
 use crate::sys;
-use crate::traffic::{self, Family as Parent, Life, Tcp};
+use crate::traffic::{self, ParentProcess, RunOptions, Tcp};
 use crate::wire::{self, Tap};
-use crate::world::{Family, Pair, World};
+use crate::world::{Family, Netnice, Pair, World};
+
+/// The result of killing the daemon repeatedly.
+struct Kills {
+    /// Times of the kills (wall clock, ns).
+    moments: Vec<u64>,
+    /// Restarts that showed the same state as before.
+    same: u32,
+    /// Children that sent while no daemon ran.
+    sent: u32,
+}
 
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     outcome.paper =
         json!({"promise": "no 100-ms bin above 110 %; the restarted daemon shows the same state"});
-    let deaths = if context.quick { 5 } else { 20 };
+    let count = if context.quick { 5 } else { 20 };
     let world = World::pair(Pair::default())?;
     let mut limiter = Limiter::start(&world, context.subject)?;
     let to = at(world.server(), Family::V4, 5001);
-    let _sink = traffic::eager(world.server(), &Tcp::listen(to).sink())?;
-    let mut program = Parent::start(world.client())?;
-    let bulk = program.traffic(&Tcp::connect(to, 4).source(), Life::default())?;
+    let _sink = traffic::start_now(world.server(), &Tcp::listen(to).sink())?;
+    let mut program = ParentProcess::start(world.client())?;
+    let bulk = program.traffic(&Tcp::connect(to, 4).source(), RunOptions::default())?;
     limiter.set(&world, program.pid(), Direction::Up, R20M)?;
     let Limiter::Netnice(netnice) = &mut limiter else {
         unreachable!("netnice_only above")
     };
     let tap = Tap::start(&world.server().ns, "eth0")?;
-    program.tell(bulk, "go")?;
+    program.write_line(bulk, "go")?;
     pause(2.0);
     let from = sys::now_ns();
-    let seed = from;
-    let mut random = Random::new(seed);
-    let mut wait = |ms| pause(random.within(ms) as f64 / 1e3);
-    let (mut same, mut held) = (0, 0);
-    let mut moments = Vec::new();
-    for _ in 0..deaths {
-        let before = netnice.show_standing()?;
-        wait(100..=600);
-        moments.push(sys::now_ns());
-        netnice.kill_daemon();
-        wait(0..=200);
-        // The child starts without a daemon and must be limited all the same, as the wire shows.
-        let life = Life {
-            eager: true,
-            lasts: Some(Duration::from_secs(1)),
-            ..Life::default()
-        };
-        let child = program.traffic(&Tcp::connect(to, 2).source(), life)?;
-        wait(300..=600);
-        netnice.start_daemon()?;
-        let after = netnice.show_standing()?;
-        if before == after {
-            same += 1;
-        } else {
-            context.say(format!("the state differs: {before} became {after}"));
-        }
-        let said =
-            program.child_said(child, |v| v.get("sent").is_some(), Duration::from_secs(10))?;
-        held += u32::from(said["sent"].as_u64().unwrap_or(0) > 0);
-    }
+    let kills = kill_repeatedly(context, netnice, &mut program, to, (count, from))?;
     let ended = sys::now_ns();
     let record = tap.stop(&world.server().ns)?;
-    record.sound()?;
+    record.validate()?;
     let bins = record.bins(wire::inbound, from, ended, 100 * MS);
     let limit = R20M.bits as f64;
     let most = stats::greatest(&bins) / limit * 100.0;
     let mean = record.rate(wire::inbound, from, ended) / limit * 100.0;
     context.say(format!(
-        "{deaths} deaths (seed {seed}): worst 100 ms {most:.1} %, mean {mean:.2} % of the limit"
+        "{count} kills (seed {from}): worst 100 ms {most:.1} %, mean {mean:.2} % of the limit"
     ));
-    outcome.check(
-        "worst 100 ms, of the limit",
-        most,
-        "%",
-        Bound::AtMost(110.0),
-    );
+    let what = "worst 100 ms, of the limit";
+    outcome.check(what, most, "%", Bound::AtMost(110.0));
     outcome.check("mean, of the limit", mean, "%", Bound::AtLeast(97.0));
-    outcome.check(
-        "restarts that show the same state",
-        f64::from(same),
-        "",
-        Bound::AtLeast(deaths.into()),
-    );
-    outcome.check(
-        "children that sent while the daemon was dead",
-        f64::from(held),
-        "",
-        Bound::AtLeast(deaths.into()),
-    );
-    outcome.ours("seed", seed);
+    let all = Bound::AtLeast(count.into());
+    let what = "restarts that show the same state";
+    outcome.check(what, kills.same.into(), "", all);
+    let what = "children that sent while the daemon was dead";
+    outcome.check(what, kills.sent.into(), "", all);
+    outcome.ours("seed", from);
     outcome.ours("worst 100 ms, Mbit/s", most / 100.0 * limit / MBIT);
-    outcome.plot(context, "death", || {
-        let points = bins
-            .iter()
-            .enumerate()
-            .map(|(i, b)| (i as f64 / 10.0 + 0.05, b / MBIT))
-            .collect();
-        let mut chart = Chart::new(
-            "The daemon is killed again and again",
-            "seconds",
-            "Mbit/s, each 100 ms",
-        )
-        .with(Series::new("on the wire", palette::BLUE, points))
-        .level(20.0, "limit")
-        .y_range(0.0, 25.0)
-        .without_legend();
-        for moment in &moments {
-            chart = chart.moment((moment - from) as f64 / SECOND as f64, "");
+    outcome.plot(context, "death", || plot(&bins, &kills.moments, from))
+}
+
+/// Kills and restarts the daemon `count` times, at random moments drawn from `seed`. Each time
+/// `program` starts a child without a daemon, which sends to `to`.
+fn kill_repeatedly(
+    context: &Context,
+    netnice: &mut Netnice,
+    program: &mut ParentProcess,
+    to: SocketAddr,
+    (count, seed): (u32, u64),
+) -> Result<Kills> {
+    let mut random = Random::new(seed);
+    let mut wait = |ms| pause(random.within(ms) as f64 / 1e3);
+    let mut kills = Kills {
+        moments: Vec::new(),
+        same: 0,
+        sent: 0,
+    };
+    for _ in 0..count {
+        let before = netnice.show_without_counters()?;
+        wait(100..=600);
+        kills.moments.push(sys::now_ns());
+        netnice.kill_daemon();
+        wait(0..=200);
+        // The child starts without a daemon and must be limited all the same, as the wire shows.
+        let options = RunOptions {
+            lasts: Some(Duration::from_secs(1)),
+            ..RunOptions::at_once()
+        };
+        let child = program.traffic(&Tcp::connect(to, 2).source(), options)?;
+        wait(300..=600);
+        netnice.start_daemon()?;
+        let after = netnice.show_without_counters()?;
+        if before == after {
+            kills.same += 1;
+        } else {
+            context.say(format!("the state differs: {before} became {after}"));
         }
-        chart.svg()
-    })?;
-    Ok(())
+        let report =
+            program.child_output(child, |v| v.get("sent").is_some(), Duration::from_secs(10))?;
+        kills.sent += u32::from(report["sent"].as_u64().unwrap_or(0) > 0);
+    }
+    Ok(kills)
+}
+
+fn plot(bins: &[f64], moments: &[u64], from: u64) -> String {
+    let points = bins
+        .iter()
+        .enumerate()
+        .map(|(i, b)| (i as f64 / 10.0 + 0.05, b / MBIT))
+        .collect();
+    let mut chart = Chart::new(
+        "The daemon is killed repeatedly",
+        "seconds",
+        "Mbit/s, each 100 ms",
+    )
+    .with(Series::new("on the wire", palette::BLUE, points))
+    .level(20.0, "limit")
+    .y_range(0.0, 25.0)
+    .without_legend();
+    for moment in moments {
+        chart = chart.moment((moment - from) as f64 / SECOND as f64, "");
+    }
+    chart.svg()
 }

@@ -11,13 +11,13 @@
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
-use super::bench::{MBIT, MS, R100M, SECOND, at, netnice_only, typed, wait_until};
+use super::bench::{MBIT, MS, R100M, SECOND, at, netnice_only, run_logged, wait_until};
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 use crate::stats;
 use crate::sys;
-use crate::traffic::{self, Family as Parent, Life, Running, Tcp, Udp};
-use crate::wire::{self, Flow, Record, Tap};
+use crate::traffic::{self, ParentProcess, RunOptions, Running, Tcp, Udp};
+use crate::wire::{self, Record, Tap, WireFlow};
 use crate::world::{Family, Netnice, Pair, World};
 
 /// The port of each program at the server; C's UDP has a port of its own.
@@ -25,50 +25,47 @@ const PORTS: [u16; 3] = [5001, 5002, 5003];
 const FLOOD_PORT: u16 = 5004;
 const LINK: f64 = R100M.bits as f64;
 
-fn of(program: usize) -> impl Fn(&Flow) -> bool + Copy {
-    move |flow: &Flow| {
+fn of(program: usize) -> impl Fn(&WireFlow) -> bool + Copy {
+    move |flow: &WireFlow| {
         wire::inbound(flow)
             && (flow.target.1 == PORTS[program] || (program == 2 && flow.target.1 == FLOOD_PORT))
     }
 }
 
 /// The three programs, running.
-struct Mix {
+struct Programs {
     world: World,
     netnice: Netnice,
     a: Running,
     b: Running,
-    c: Parent,
+    c: ParentProcess,
     _sinks: Vec<Running>,
 }
 
-impl Mix {
-    fn start(log: &mut Vec<String>) -> Result<Mix> {
+impl Programs {
+    fn start(log: &mut Vec<String>) -> Result<Programs> {
         let world = World::pair(Pair::default())?;
         let netnice = world.netnice("client")?;
         let (client, server) = (world.client(), world.server());
         let to = |port| at(server, Family::V4, port);
         let mut sinks = Vec::new();
         for port in PORTS {
-            sinks.push(traffic::eager(server, &Tcp::listen(to(port)).sink())?);
+            sinks.push(traffic::start_now(server, &Tcp::listen(to(port)).sink())?);
         }
-        sinks.push(traffic::eager(server, &Udp::sink(to(FLOOD_PORT)))?);
-        typed(&netnice, &format!("link eth0 --rate {}", R100M.text), log)?;
-        let a = traffic::ready(client, &Tcp::connect(to(PORTS[0]), 1).source())?;
-        let b = traffic::ready(client, &Tcp::connect(to(PORTS[1]), 4).source())?;
-        let mut c = Parent::start(client)?;
+        sinks.push(traffic::start_now(server, &Udp::sink(to(FLOOD_PORT)))?);
+        run_logged(&netnice, &format!("link eth0 --rate {}", R100M.text), log)?;
+        let a = traffic::start_waiting(client, &Tcp::connect(to(PORTS[0]), 1).source())?;
+        let b = traffic::start_waiting(client, &Tcp::connect(to(PORTS[1]), 4).source())?;
+        let mut c = ParentProcess::start(client)?;
         let flows = Tcp::connect(to(PORTS[2]), 16).source();
         let from = at(client, Family::V4, FLOOD_PORT);
         let flood = Udp::source(from, to(FLOOD_PORT)).rate(R100M.bits * 5);
-        let eager = Life {
-            eager: true,
-            ..Life::default()
-        };
-        c.traffic(&flows, eager)?;
-        c.traffic(&flood, eager)?;
-        typed(&netnice, &format!("set pid:{} --min 60mbit", a.pid()), log)?;
-        typed(&netnice, &format!("set pid:{} --min 20mbit", b.pid()), log)?;
-        Ok(Mix {
+        let options = RunOptions::at_once();
+        c.traffic(&flows, options)?;
+        c.traffic(&flood, options)?;
+        run_logged(&netnice, &format!("set pid:{} --min 60mbit", a.pid()), log)?;
+        run_logged(&netnice, &format!("set pid:{} --min 20mbit", b.pid()), log)?;
+        Ok(Programs {
             world,
             netnice,
             a,
@@ -88,7 +85,7 @@ impl Mix {
         let tap = Tap::start(&self.world.server().ns, "eth0")?;
         wait_until(to(sys::now_ns()) + 50 * MS);
         let record = tap.stop(&self.world.server().ns)?;
-        record.sound()?;
+        record.validate()?;
         Ok(record)
     }
 }
@@ -100,9 +97,9 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         "HTB by hand": {"A, Mbit/s": "65-67", "B, Mbit/s": "30-32", "link": 100.5},
     });
     let mut log = Vec::new();
-    unnamed(context, outcome, &mut log)?;
-    weighted(context, outcome)?;
-    idle(context, outcome)?;
+    measure_with_flood(context, outcome, &mut log)?;
+    measure_weights(context, outcome)?;
+    measure_idle_share(context, outcome)?;
     outcome.ours("typed", log);
     Ok(())
 }
@@ -112,18 +109,22 @@ fn span(context: &Context) -> u64 {
 }
 
 /// Scenario 1: C is not a target.
-fn unnamed(context: &Context, outcome: &mut Outcome, log: &mut Vec<String>) -> Result<()> {
-    let mut mix = Mix::start(log)?;
-    let from = mix.go()? + 2 * SECOND;
+fn measure_with_flood(
+    context: &Context,
+    outcome: &mut Outcome,
+    log: &mut Vec<String>,
+) -> Result<()> {
+    let mut programs = Programs::start(log)?;
+    let from = programs.go()? + 2 * SECOND;
     let to = from + span(context) * SECOND;
-    let record = mix.meter_until(|_| to)?;
-    hold(context, outcome, "C unnamed", &record, from, to);
+    let record = programs.meter_until(|_| to)?;
+    check_minimums(context, outcome, "C unnamed", &record, from, to);
     outcome.plot(context, "guarantees", || timeline(&record, from, to))?;
     Ok(())
 }
 
 /// Checks A's and B's minimums, and the link's use.
-fn hold(
+fn check_minimums(
     context: &Context,
     outcome: &mut Outcome,
     scene: &str,
@@ -163,20 +164,24 @@ fn hold(
 }
 
 /// Scenario 2: the left-over of 20 Mbit/s is divided 100 : 200 : 100.
-fn weighted(context: &Context, outcome: &mut Outcome) -> Result<()> {
+fn measure_weights(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let mut log = Vec::new();
-    let mut mix = Mix::start(&mut log)?;
-    for (pid, weight) in [(mix.a.pid(), 100), (mix.b.pid(), 200), (mix.c.pid(), 100)] {
-        typed(
-            &mix.netnice,
+    let mut programs = Programs::start(&mut log)?;
+    for (pid, weight) in [
+        (programs.a.pid(), 100),
+        (programs.b.pid(), 200),
+        (programs.c.pid(), 100),
+    ] {
+        run_logged(
+            &programs.netnice,
             &format!("set pid:{pid} --weight {weight}"),
             &mut log,
         )?;
     }
-    let from = mix.go()? + 2 * SECOND;
+    let from = programs.go()? + 2 * SECOND;
     let to = from + span(context) * SECOND;
-    let record = mix.meter_until(|_| to)?;
-    hold(context, outcome, "with weights", &record, from, to);
+    let record = programs.meter_until(|_| to)?;
+    check_minimums(context, outcome, "with weights", &record, from, to);
     let extra: Vec<f64> = [60.0, 20.0, 0.0]
         .into_iter()
         .enumerate()
@@ -205,15 +210,15 @@ fn weighted(context: &Context, outcome: &mut Outcome) -> Result<()> {
 }
 
 /// Scenario 3: A stops sending.
-fn idle(context: &Context, outcome: &mut Outcome) -> Result<()> {
-    let mut mix = Mix::start(&mut Vec::new())?;
-    let began = mix.go()?;
-    let tap = Tap::start(&mix.world.server().ns, "eth0")?;
+fn measure_idle_share(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    let mut programs = Programs::start(&mut Vec::new())?;
+    let began = programs.go()?;
+    let tap = Tap::start(&programs.world.server().ns, "eth0")?;
     wait_until(began + 3 * SECOND);
-    sys::kill(mix.a.pid() as i32, libc::SIGSTOP)?;
+    sys::kill(programs.a.pid() as i32, libc::SIGSTOP)?;
     wait_until(began + 7 * SECOND);
-    let record = tap.stop(&mix.world.server().ns)?;
-    record.sound()?;
+    let record = tap.stop(&programs.world.server().ns)?;
+    record.validate()?;
     // The kernel still sends the data in A's socket; the silence begins after A's last packet.
     let mut silent = began + 7 * SECOND;
     while silent > began + 3 * SECOND && record.bytes(of(0), silent - 10 * MS, silent) == 0 {

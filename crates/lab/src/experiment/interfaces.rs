@@ -5,9 +5,9 @@ use serde_json::json;
 
 use super::bench::{Direction, Limiter, MBIT, MS, R20M, SECOND, netnice_only, wait_until};
 use super::{Bound, Context, Outcome};
-use crate::traffic::{self, Family as Parent, Life, Running, Tcp};
+use crate::traffic::{self, ParentProcess, RunOptions, Running, Tcp};
 use crate::wire::{self, Tap};
-use crate::world::{Arrivals, Family, Pair, World};
+use crate::world::{Arrivals, Family, Host, Pair, World};
 
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
@@ -32,18 +32,8 @@ fn measure(
     })?;
     let limiter = Limiter::start(&world, context.subject)?;
     let server = world.server();
-    let mut program = Parent::start(world.client())?;
-    let mut far: Vec<Running> = Vec::new();
-    let mut children = Vec::new();
-    for port in &server.ports {
-        let to = std::net::SocketAddr::new(port.address(family), 5001);
-        let (there, here) = match direction {
-            Direction::Up => (Tcp::listen(to).sink(), Tcp::connect(to, 4).source()),
-            _ => (Tcp::listen(to).source(), Tcp::connect(to, 4).sink()),
-        };
-        far.push(traffic::ready(server, &there)?);
-        children.push(program.traffic(&here, Life::default())?);
-    }
+    let mut program = ParentProcess::start(world.client())?;
+    let (mut far, children) = start_flows(server, &mut program, family, direction)?;
     limiter.set(&world, program.pid(), direction, R20M)?;
     let taps: Vec<Tap> = ["eth0", "eth1"]
         .into_iter()
@@ -54,7 +44,7 @@ fn measure(
         end.go()?;
     }
     for child in &children {
-        program.tell(*child, "go")?;
+        program.write_line(*child, "go")?;
     }
     let from = crate::sys::now_ns() + 2 * SECOND;
     let to = from + if context.quick { 3 } else { 6 } * SECOND;
@@ -63,7 +53,7 @@ fn measure(
     for (child, tap) in children.iter().zip(taps) {
         let report = program.stop(*child)?;
         let record = tap.stop(&server.ns)?;
-        record.sound()?;
+        record.validate()?;
         rates.push(match direction {
             Direction::Up => record.rate(wire::inbound, from, to),
             _ => report.received_rate(from, to).unwrap_or(0.0),
@@ -94,11 +84,33 @@ fn measure(
     );
     let least = rates.iter().copied().fold(f64::INFINITY, f64::min) / MBIT;
     outcome.check(
-        format!("{name}: the lesser one still talks"),
+        format!("{name}: the smaller rate"),
         least,
         "Mbit/s",
         Bound::AtLeast(1.0),
     );
     outcome.ours(&name, rates.iter().map(|r| r / MBIT).collect::<Vec<f64>>());
     Ok(())
+}
+
+/// Starts flows over each of the server's interfaces: the programs of the server, and children of
+/// `program`. None sends before `go`.
+fn start_flows(
+    server: &Host,
+    program: &mut ParentProcess,
+    family: Family,
+    direction: Direction,
+) -> Result<(Vec<Running>, Vec<u32>)> {
+    let mut far: Vec<Running> = Vec::new();
+    let mut children = Vec::new();
+    for port in &server.ports {
+        let to = std::net::SocketAddr::new(port.address(family), 5001);
+        let (there, here) = match direction {
+            Direction::Up => (Tcp::listen(to).sink(), Tcp::connect(to, 4).source()),
+            _ => (Tcp::listen(to).source(), Tcp::connect(to, 4).sink()),
+        };
+        far.push(traffic::start_waiting(server, &there)?);
+        children.push(program.traffic(&here, RunOptions::default())?);
+    }
+    Ok((far, children))
 }

@@ -9,8 +9,8 @@ use serde_json::json;
 use super::bench::{Direction, Limiter, R4M, at, pause};
 use super::{Bound, Context, Outcome};
 use crate::stats;
-use crate::traffic::clients::{Pings, ping_words};
-use crate::traffic::{self, Family as Parent, Life, Tcp};
+use crate::traffic::real_programs::{Pings, ping_words};
+use crate::traffic::{self, ParentProcess, RunOptions, Tcp};
 use crate::world::{Family, Offloads, Pair, World};
 
 /// A run's round trips, in ms.
@@ -44,7 +44,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
                 ));
                 set.push(run);
             }
-            judge(outcome, flows, offloads, &set);
+            check(outcome, flows, offloads, &set);
             all.append(&mut set);
         }
     }
@@ -53,7 +53,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-fn judge(outcome: &mut Outcome, flows: u32, offloads: Offloads, runs: &[Run]) {
+fn check(outcome: &mut Outcome, flows: u32, offloads: Offloads, runs: &[Run]) {
     let name = format!("{flows} flows, offloads {offloads:?}");
     let of = |value: fn(&Run) -> f64| runs.iter().map(value).collect::<Vec<f64>>();
     let (mean, p99) = (
@@ -83,11 +83,11 @@ fn measure(context: &Context, flows: u32, offloads: Offloads) -> Result<Run> {
     })?;
     let limiter = Limiter::start(&world, context.subject)?;
     let to = at(world.server(), Family::V4, 5001);
-    let _sink = traffic::eager(world.server(), &Tcp::listen(to).sink())?;
-    let mut program = Parent::start(world.client())?;
-    let bulk = program.traffic(&Tcp::connect(to, flows).source(), Life::default())?;
+    let _sink = traffic::start_now(world.server(), &Tcp::listen(to).sink())?;
+    let mut program = ParentProcess::start(world.client())?;
+    let bulk = program.traffic(&Tcp::connect(to, flows).source(), RunOptions::default())?;
     limiter.set(&world, program.pid(), Direction::Up, R4M)?;
-    program.tell(bulk, "go")?;
+    program.write_line(bulk, "go")?;
     pause(2.0);
     let count = if context.quick { 250 } else { 400 };
     let every = Duration::from_millis(20);

@@ -15,7 +15,7 @@ use crate::plot::{Chart, Series, palette};
 use crate::process::Proc;
 use crate::stats::{self, Cumulative};
 use crate::sys;
-use crate::traffic::{self, Fetching, Report, Tcp};
+use crate::traffic::{self, FileClient, Report, Tcp};
 use crate::wire::{self, Record, Tap};
 use crate::world::{Arrivals, Cable, Family, Pair, World};
 
@@ -28,7 +28,7 @@ pub fn table1(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let from = "127.0.0.1:80".parse()?;
     // One processor each: otherwise the placement by the scheduler would be most of the difference.
     let server = traffic::serve_files(host, from, Some(1))?;
-    let client = Fetching::start(host, from, FILE, Some(0))?;
+    let client = FileClient::start(host, from, FILE, Some(0))?;
     let mut pair = Loopback { server, client };
     pair.client.fetch(60)?;
     // The paper made 20 runs; six times as many make the interval narrow enough to judge 1 %.
@@ -78,7 +78,7 @@ pub fn table1(context: &Context, outcome: &mut Outcome) -> Result<()> {
 /// The server and the client of transfers over loopback.
 struct Loopback {
     server: Proc,
-    client: Fetching,
+    client: FileClient,
 }
 
 impl Loopback {
@@ -91,7 +91,7 @@ impl Loopback {
             command.arg("600");
             let limited = Proc::start(command)?;
             let pid = limited.pid();
-            netnice.type_line(&format!("set pid:{pid} --up 512Kbyte/s --down 512Kbyte/s"))?;
+            netnice.run_line(&format!("set pid:{pid} --up 512Kbyte/s --down 512Kbyte/s"))?;
             Some((netnice, limited))
         } else {
             None
@@ -221,8 +221,8 @@ fn limit_midway(context: &Context, direction: Direction) -> Result<Limited> {
         Direction::Up => (Tcp::listen(to).sink(), Tcp::connect(to, 1).source()),
         _ => (Tcp::listen(to).source(), Tcp::connect(to, 1).sink()),
     };
-    let mut far = traffic::ready(server, &far)?;
-    let mut program = traffic::ready(client, &near)?;
+    let mut far = traffic::start_waiting(server, &far)?;
+    let mut program = traffic::start_waiting(client, &near)?;
     // The meter is on the segment: for up at the server's device, for down where the switch sends
     // to the client.
     let (tap_at, device) = match (direction, world.switch()) {
@@ -245,7 +245,7 @@ fn limit_midway(context: &Context, direction: Direction) -> Result<Limited> {
     let report = program.stop()?;
     let received = arrivals.stop()?;
     let record = tap.stop(tap_at)?;
-    record.sound()?;
+    record.validate()?;
     Ok(Limited {
         record,
         received,

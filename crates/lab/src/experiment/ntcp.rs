@@ -5,7 +5,7 @@ use netnice_core::units::Nanos;
 use netnice_sim::Sent;
 use serde_json::json;
 
-use super::simulated::{bins, greedy, link, ms, netnice_only, play};
+use super::simulated::{bins, greedy, link, ms, netnice_only, simulate};
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 
@@ -59,5 +59,5 @@ fn backlogged(slice: &str, until: Nanos) -> Result<Vec<Sent>> {
     let mut world = link("10mbit", 1500)?;
     let contract = format!("slice {slice}/50ms");
     world.flows.push(greedy("tcp", &contract, 1500)?);
-    Ok(play(&world, until)?.1)
+    Ok(simulate(&world, until)?.1)
 }

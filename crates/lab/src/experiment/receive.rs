@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::bench::{MBIT, MS, R100M, SECOND, at, netnice_only, pause, typed, wait_until};
+use super::bench::{MBIT, MS, R100M, SECOND, at, netnice_only, pause, run_logged, wait_until};
 use super::{Bound, Context, Outcome};
 use crate::stats;
 use crate::traffic::{self, Running, Tcp, Udp};
@@ -32,23 +32,26 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let (client, server) = (world.client(), world.server());
     let mut log = Vec::new();
     let line = format!("link eth0 --rate {0} --down-rate {0}", R100M.text);
-    typed(&netnice, &line, &mut log)?;
+    run_logged(&netnice, &line, &mut log)?;
     let mut sources = Vec::new();
     let mut sinks = Vec::new();
     for (port, flows) in [(5001, 1), (5002, 4), (5003, 16)] {
         let to = at(server, Family::V4, port);
-        sources.push(traffic::ready(server, &Tcp::listen(to).source())?);
-        sinks.push(traffic::ready(client, &Tcp::connect(to, flows).sink())?);
+        sources.push(traffic::start_waiting(server, &Tcp::listen(to).source())?);
+        sinks.push(traffic::start_waiting(
+            client,
+            &Tcp::connect(to, flows).sink(),
+        )?);
     }
     let (there, here) = (at(server, Family::V4, 5004), at(client, Family::V4, 5004));
-    sinks.push(traffic::ready(client, &Udp::sink(here))?);
-    sources.push(traffic::ready(
+    sinks.push(traffic::start_waiting(client, &Udp::sink(here))?);
+    sources.push(traffic::start_waiting(
         server,
         &Udp::source(there, here).rate(FITTING),
     )?);
     for (i, min) in [(0, "60mbit"), (1, "20mbit")] {
         let line = format!("set pid:{} --min-down {min}", sinks[i].pid());
-        typed(&netnice, &line, &mut log)?;
+        run_logged(&netnice, &line, &mut log)?;
     }
     let mut from = 0;
     for program in sinks.iter_mut().chain(&mut sources) {
@@ -65,7 +68,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         quiet.is_none(),
     );
     let said = overrun(&netnice, &world)?;
-    judge(context, outcome, sinks, from, to)?;
+    check(context, outcome, sinks, from, to)?;
     context.say(format!(
         "UDP beyond the wire: {}",
         said.as_deref().unwrap_or("nothing is said")
@@ -76,7 +79,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-fn judge(
+fn check(
     context: &Context,
     outcome: &mut Outcome,
     sinks: Vec<Running>,
@@ -119,8 +122,8 @@ fn judge(
 fn overrun(netnice: &Netnice, world: &World) -> Result<Option<String>> {
     let (client, server) = (world.client(), world.server());
     let (there, here) = (at(server, Family::V4, 5005), at(client, Family::V4, 5005));
-    let _sink = traffic::eager(client, &Udp::sink(here))?;
-    let _flood = traffic::eager(server, &Udp::source(there, here).rate(R100M.bits * 2))?;
+    let _sink = traffic::start_now(client, &Udp::sink(here))?;
+    let _flood = traffic::start_now(server, &Udp::source(there, here).rate(R100M.bits * 2))?;
     let until = Instant::now() + Duration::from_secs(10);
     while Instant::now() < until {
         if let Some(reason) = degradation(&netnice.show()?) {

@@ -30,7 +30,7 @@ pub fn figure5_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
     });
     let mut rows = Vec::new();
     for offered in LOADS {
-        let report = play(context, offered, 1)?;
+        let report = run_channels(context, offered, 1)?;
         rows.push((offered as f64, report));
     }
     let sum = |report: &Report, of: &dyn Fn(&FlowReport) -> u64| -> u64 {
@@ -102,7 +102,7 @@ pub fn figure6_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
     outcome.paper = json!("only channel 0 overflows; even what of it conforms meets its deadlines");
     let mut rows = Vec::new();
     for factor in 1..=6_u64 {
-        rows.push((factor as f64, play(context, 1_900, factor)?));
+        rows.push((factor as f64, run_channels(context, 1_900, factor)?));
     }
     let (mut missed, mut dropped, mut got) = (0, 0, f64::MAX);
     let alone = rate(&rows[0].1.flows[0], &rows[0].1);
@@ -150,7 +150,7 @@ pub fn figure6_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
 }
 
 /// Simulates best effort of `best_effort` kB/s, and channel 0 at `factor` times its rate.
-fn play(context: &Context, best_effort: u64, factor: u64) -> Result<Report> {
+fn run_channels(context: &Context, best_effort: u64, factor: u64) -> Result<Report> {
     let mut world = World {
         processor: Some(processor()),
         ..World::new(wire()?)

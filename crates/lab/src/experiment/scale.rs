@@ -12,7 +12,7 @@ use crate::stats;
 use crate::world::{Host, Pair, World};
 
 /// The number of targets in the promise.
-pub const THOUSAND: usize = 1000;
+pub(crate) const THOUSAND: usize = 1000;
 
 /// Starts `count` processes that do nothing, each of which can be a target; returns their parent
 /// and their ids.
@@ -30,7 +30,7 @@ pub fn sleepers(host: &Host, count: usize) -> Result<(Proc, Vec<u32>)> {
     Ok((parent, pids))
 }
 
-pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
+pub(crate) fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     outcome.paper =
         json!({"promise": "p99 of one set < 50 ms, daemon < 64 MiB with 1,000 targets"});
@@ -43,7 +43,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         // The time is that of the whole command, from exec to exit, with three kinds of contract in
         // turn.
         let contract = ["--up 4mbit", "--down 8mbit", "--up 2mbit --down 3mbit"][i % 3];
-        let answer = netnice.type_line(&format!("set pid:{pid} {contract}"))?;
+        let answer = netnice.run_line(&format!("set pid:{pid} {contract}"))?;
         took.push(answer.took().as_secs_f64() * 1e3);
     }
     let memory = netnice.daemon_memory()?;
@@ -65,7 +65,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     outcome.check("memory of the daemon", mib, "MiB", Bound::AtMost(64.0));
     let last = &took[THOUSAND - 100..];
     let clearing = Instant::now();
-    netnice.type_line("clear --all")?;
+    netnice.run_line("clear --all")?;
     outcome.ours(
         "set, ms",
         json!({

@@ -13,7 +13,7 @@ use super::{Context, Subject};
 pub fn netnice_only(context: &Context) -> Result<()> {
     match context.subject {
         Subject::Netnice => Ok(()),
-        _ => bail!("a simulation runs netnice's own scheduler: leave --subject away"),
+        _ => bail!("a simulation runs netnice's scheduler: omit --subject"),
     }
 }
 
@@ -33,7 +33,7 @@ pub fn greedy(name: &str, contract: &str, size: u64) -> Result<Flow> {
 }
 
 /// Runs the simulation until `until`; returns the report and all sent packets.
-pub fn play(world: &World, until: Nanos) -> Result<(Report, Vec<Sent>)> {
+pub fn simulate(world: &World, until: Nanos) -> Result<(Report, Vec<Sent>)> {
     let mut sent = Vec::new();
     let report = world.run(until, |one| sent.push(*one))?;
     Ok((report, sent))

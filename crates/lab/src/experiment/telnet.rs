@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::bench::{SECOND, at, netnice_only, wait_until};
-use super::fig5::await_service;
+use super::ftp_sessions::await_service;
 use super::{Bound, Context, Outcome, figure};
 use crate::plot::{Chart, Series, palette};
 use crate::process::Proc;
@@ -105,7 +105,7 @@ impl Figure {
         for number in 1..=times.runs {
             for (limited, runs) in all.iter_mut().enumerate() {
                 let name = format!("run {number} {}", ["without", "with"][limited]);
-                let Some(run) = self.have(context, &times, &name, limited == 1)? else {
+                let Some(run) = self.load_or_measure(context, &times, &name, limited == 1)? else {
                     continue;
                 };
                 let [idle, busy] = [run.idle(&times), run.congested(&times)].map(|t| Rtt::of(&t));
@@ -124,12 +124,12 @@ impl Figure {
             outcome.note("nothing is judged before there are runs of both kinds");
             return Ok(());
         }
-        self.judge(outcome, &times, &all);
+        self.check(outcome, &times, &all);
         outcome.plot(context, self.id, || self.draw(&times, &all))
     }
 
     /// A kept run, or a run that is measured now. `None` if the context does not select it.
-    fn have(
+    fn load_or_measure(
         &self,
         context: &Context,
         times: &Times,
@@ -142,9 +142,9 @@ impl Figure {
         if let Some(file) = file.as_ref().filter(|file| file.exists()) {
             let text = fs::read_to_string(file)?;
             let run = serde_json::from_str(&text);
-            return Ok(Some(
-                run.with_context(|| format!("{} is no run", file.display()))?,
-            ));
+            return Ok(Some(run.with_context(|| {
+                format!("{} is not a saved run", file.display())
+            })?));
         }
         let is_named = |word: &str| name.split(' ').any(|one| one == word);
         if !context
@@ -187,14 +187,14 @@ impl Figure {
         idler.arg("600");
         let idler = Proc::start(idler)?;
         if limited {
-            netnice.type_line(&format!("set pid:{} --both 1mbit", idler.pid()))?;
+            netnice.run_line(&format!("set pid:{} --both 1mbit", idler.pid()))?;
         }
         let mut inetd = Proc::start(netnice.command(words))?;
         await_service(&mut inetd)?;
         let to: SocketAddr = at(echo, Family::V4, 7);
-        let _echo = traffic::eager(echo, &Echo::listen(to))?;
+        let _echo = traffic::start_now(echo, &Echo::listen(to))?;
         let types = Probe::tcp(to, Duration::from_millis(100));
-        let mut telnet = traffic::ready(world.host("c3"), &types)?;
+        let mut telnet = traffic::start_waiting(world.host("c3"), &types)?;
         let began = telnet.go()?;
         let before = s1.ns.counters("eth0")?.tx_bytes;
         let mut sessions = Vec::new();
@@ -224,7 +224,7 @@ impl Figure {
         })
     }
 
-    fn judge(&self, outcome: &mut Outcome, times: &Times, all: &[Vec<Run>; 2]) {
+    fn check(&self, outcome: &mut Outcome, times: &Times, all: &[Vec<Run>; 2]) {
         let gather = |runs: &[Run], of: fn(&Run, &Times) -> Vec<f64>| -> Rtt {
             let all: Vec<f64> = runs.iter().flat_map(|run| of(run, times)).collect();
             Rtt::of(&all)

@@ -18,7 +18,7 @@ use netnice_driver::serve;
 use serde_json::{Value, json};
 
 use super::bench::{MS, SECOND, netnice_only, pause};
-use super::driven::{Stage, from_port, police, sound};
+use super::driver_world::{DriverWorld, check_conformance, from_port, validate};
 use super::{Bound, Context, Outcome};
 use crate::direct;
 use crate::plot::{Chart, Series, palette};
@@ -52,7 +52,7 @@ impl Subject {
 }
 
 /// The results of one run, in us.
-struct Seen {
+struct Measured {
     gaps: Vec<f64>,
     lateness: Vec<f64>,
     /// Packets that `netnice check` found early.
@@ -75,11 +75,11 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
                 true => &Subject::ALL[..3],
                 false => &Subject::ALL,
             };
-            let mut all: [Vec<Seen>; 4] = Default::default();
+            let mut all: [Vec<Measured>; 4] = Default::default();
             for _ in 0..rounds {
                 for (seen, subject) in all.iter_mut().zip(subjects) {
                     let one = match loaded {
-                        true => busy(|| subject.measure(megabit, seconds))?,
+                        true => with_busy_processors(|| subject.measure(megabit, seconds))?,
                         false => subject.measure(megabit, seconds)?,
                     };
                     early += one.early;
@@ -99,7 +99,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
                 );
             }
             let [ours, ..] = &all;
-            judge(outcome, context, (megabit, loaded), nominal, ours);
+            check(outcome, context, (megabit, loaded), nominal, ours);
             if megabit == 100 && !loaded {
                 drawn = all
                     .iter()
@@ -110,18 +110,18 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let what = format!("{megabit} Mbit/s: packets that netnice check finds early");
         outcome.check(what, early as f64, "", Bound::AtMost(0.0));
     }
-    outcome.plot(context, "direct-timing", || spread(&drawn))
+    outcome.plot(context, "direct-timing", || gap_chart(&drawn))
 }
 
-fn judge(
+fn check(
     outcome: &mut Outcome,
     context: &Context,
     (megabit, loaded): (u64, bool),
     nominal: f64,
-    ours: &[Seen],
+    ours: &[Measured],
 ) {
     let middle =
-        |of: &dyn Fn(&Seen) -> f64| stats::median(&ours.iter().map(of).collect::<Vec<_>>());
+        |of: &dyn Fn(&Measured) -> f64| stats::median(&ours.iter().map(of).collect::<Vec<_>>());
     if loaded {
         let late = middle(&|seen| stats::percentile(&seen.lateness, 99.0));
         let most = if context.quick { 20_000.0 } else { 100.0 };
@@ -137,8 +137,8 @@ fn judge(
 }
 
 /// Medians over the runs.
-fn summary(seen: &[Seen]) -> Value {
-    let middle = |of: &dyn Fn(&Seen) -> f64| {
+fn summary(seen: &[Measured]) -> Value {
+    let middle = |of: &dyn Fn(&Measured) -> f64| {
         let value = stats::median(&seen.iter().map(of).collect::<Vec<_>>());
         (value * 100.0).round() / 100.0
     };
@@ -155,21 +155,21 @@ fn summary(seen: &[Seen]) -> Value {
 }
 
 impl Subject {
-    fn measure(self, megabit: u64, seconds: u64) -> Result<Seen> {
+    fn measure(self, megabit: u64, seconds: u64) -> Result<Measured> {
         let spacing = 12_000_000 / megabit;
         let (times, early) = match self {
             Subject::Driver => driver(megabit, seconds)?,
             Subject::Clock => (clock(spacing, seconds)?, 0),
             _ => (self.kernel(megabit, seconds)?, 0),
         };
-        let begins = times.first().unwrap_or(&0) + self.begins(spacing);
+        let begins = times.first().unwrap_or(&0) + self.settling_time(spacing);
         let steady = times.partition_point(|at| *at < begins);
         let times = &times[steady..];
         anyhow::ensure!(times.len() > 50, "only {} packets came", times.len());
         let gaps = times
             .windows(2)
             .map(|pair| (pair[1] as f64 - pair[0] as f64) / 1e3);
-        Ok(Seen {
+        Ok(Measured {
             gaps: gaps.collect(),
             lateness: lateness(times, spacing),
             early,
@@ -178,7 +178,7 @@ impl Subject {
 
     /// Time in ns until the steady state. The driver maps the pages of a program's memory on their
     /// first use.
-    fn begins(self, spacing: u64) -> u64 {
+    fn settling_time(self, spacing: u64) -> u64 {
         match self {
             Subject::Driver => (200 * MS).max(u64::from(direct::SENDING.chunks) * spacing),
             _ => 200 * MS,
@@ -204,16 +204,16 @@ impl Subject {
                 ))?;
             }
         }
-        let (tap, _) = Stage::tap(&world)?;
+        let (tap, _) = DriverWorld::tap(&world)?;
         let (from, to) = (
             (client.port().v4, PORT).into(),
             (world.server().port().v4, direct::SINK).into(),
         );
-        let flood = traffic::eager(client, &Udp::source(from, to).size(1458))?;
+        let flood = traffic::start_now(client, &Udp::source(from, to).size(1458))?;
         pause(SETTLE + seconds as f64);
         flood.stop()?;
         let record = tap.stop(&world.server().ns)?;
-        record.sound()?;
+        record.validate()?;
         Ok(record.times(from_port(PORT)))
     }
 }
@@ -221,19 +221,19 @@ impl Subject {
 /// Runs the driver; returns the packets' arrival times and the number of early packets.
 fn driver(megabit: u64, seconds: u64) -> Result<(Vec<u64>, u64)> {
     // The link is fast enough to be free whenever a packet may leave.
-    let Stage { world, mut direct } = Stage::new(1_000_000_000, Nanos(0))?;
+    let DriverWorld { world, mut setup } = DriverWorld::new(1_000_000_000, Nanos(0))?;
     let contract = format!("pcr={megabit}mbit,cdvt={}us", CDVT / 1000);
-    let mut talker = direct.talker(PORT, &format!("cell {contract}"))?;
-    talker.fill()?;
-    let (tap, file) = Stage::tap(&world)?;
-    let driving = direct.drive(None)?;
-    let talking = talker.talk()?;
-    let begins = Subject::Driver.begins(12_000_000 / megabit) as f64 / SECOND as f64;
+    let mut sender = setup.add_sender(PORT, &format!("cell {contract}"))?;
+    sender.fill_ring()?;
+    let (tap, file) = DriverWorld::tap(&world)?;
+    let running_driver = setup.start(None)?;
+    let running_sender = sender.start()?;
+    let begins = Subject::Driver.settling_time(12_000_000 / megabit) as f64 / SECOND as f64;
     pause(begins + seconds as f64);
-    let mut driven = driving.end()?;
-    talking.end()?;
+    let mut ended_driver = running_driver.end()?;
+    running_sender.end()?;
     let record = tap.stop(&world.server().ns)?;
-    sound(&record, &mut driven, &[PORT])?;
+    validate(&record, &mut ended_driver, &[PORT])?;
     let early = conforms(&file, &contract)?;
     Ok((record.times(from_port(PORT)), early))
 }
@@ -261,7 +261,7 @@ fn clock(spacing: u64, seconds: u64) -> Result<Vec<u64>> {
 }
 
 fn conforms(file: &Path, contract: &str) -> Result<u64> {
-    let (judged, early) = police(file, &["--cell", contract], PORT)?;
+    let (judged, early) = check_conformance(file, &["--cell", contract], PORT)?;
     anyhow::ensure!(judged > 0, "nothing was judged");
     Ok(early)
 }
@@ -282,7 +282,7 @@ fn lateness(times: &[u64], spacing: u64) -> Vec<f64> {
 }
 
 /// Executes `work` while a program spins on every processor.
-fn busy<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+fn with_busy_processors<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     let processors = std::thread::available_parallelism()
         .context("processors")?
         .get();
@@ -302,7 +302,7 @@ fn busy<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 /// The distribution of the gaps of the runs at 100 Mbit/s.
-fn spread(gaps: &[Vec<f64>]) -> String {
+fn gap_chart(gaps: &[Vec<f64>]) -> String {
     let mut chart = Chart::new(
         "Gaps between packets at 100 Mbit/s, idle machine",
         "gap, us",

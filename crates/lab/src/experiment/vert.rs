@@ -10,7 +10,7 @@ use netnice_core::units::{Bytes, Nanos};
 use netnice_sim::{Flow, Sent, Source};
 use serde_json::json;
 
-use super::simulated::{bins, greedy, link, ms, netnice_only, play};
+use super::simulated::{bins, greedy, link, ms, netnice_only, simulate};
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 use crate::stats;
@@ -33,7 +33,7 @@ pub fn figure5a_simulated(context: &Context, outcome: &mut Outcome) -> Result<()
     // a guarantee, like the kernel's own traffic on a shared link.
     let ping = Source::Constant { size, every };
     world.flows.push(Flow::new("ping", "min 200kbit", ping)?);
-    let (_, sent) = play(&world, end)?;
+    let (_, sent) = simulate(&world, end)?;
     outcome.paper = json!("each stream at its share, stable");
     let (mut worst_bin, mut worst_mean) = (0.0_f64, 0.0_f64);
     for (flow, slice) in slices.into_iter().enumerate() {
@@ -77,7 +77,7 @@ pub fn figure5b_simulated(context: &Context, outcome: &mut Outcome) -> Result<()
         let flow = greedy(&format!("{slice} ms"), &contract, 1500)?;
         world.flows.push(flow.from(Nanos(step.0 * number)));
     }
-    let (report, sent) = play(&world, end)?;
+    let (report, sent) = simulate(&world, end)?;
     outcome.paper = json!("the first drops step by step, the guaranteed hold");
     let (mut worst, mut worst_rest) = (0.0_f64, 0.0_f64);
     for (number, slice) in (1_u64..).zip(slices) {

@@ -3,10 +3,10 @@
 use anyhow::Result;
 use serde_json::json;
 
-use super::bench::{MBIT, MS, R100M, SECOND, at, netnice_only, typed, wait_until};
+use super::bench::{MBIT, MS, R100M, SECOND, at, netnice_only, run_logged, wait_until};
 use super::{Bound, Context, Outcome};
 use crate::traffic::{self, Tcp};
-use crate::wire::{self, Flow, Tap};
+use crate::wire::{self, Tap, WireFlow};
 use crate::world::{Family, Offloads, Pair, World};
 
 /// Weight and number of flows of each of two targets, and offloads.
@@ -42,7 +42,7 @@ fn measure(context: &Context, outcome: &mut Outcome, (a, b, offloads): Case) -> 
     let netnice = world.netnice("client")?;
     let (client, server) = (world.client(), world.server());
     let mut log = Vec::new();
-    typed(
+    run_logged(
         &netnice,
         &format!("link eth0 --rate {}", R100M.text),
         &mut log,
@@ -51,9 +51,9 @@ fn measure(context: &Context, outcome: &mut Outcome, (a, b, offloads): Case) -> 
     let mut sinks = Vec::new();
     for (port, (weight, flows)) in [(5001, a), (5002, b)] {
         let to = at(server, Family::V4, port);
-        sinks.push(traffic::eager(server, &Tcp::listen(to).sink())?);
-        let program = traffic::ready(client, &Tcp::connect(to, flows).source())?;
-        typed(
+        sinks.push(traffic::start_now(server, &Tcp::listen(to).sink())?);
+        let program = traffic::start_waiting(client, &Tcp::connect(to, flows).source())?;
+        run_logged(
             &netnice,
             &format!("set pid:{} --weight {weight}", program.pid()),
             &mut log,
@@ -68,9 +68,9 @@ fn measure(context: &Context, outcome: &mut Outcome, (a, b, offloads): Case) -> 
     let to = from + if context.quick { 4 } else { 8 } * SECOND;
     wait_until(to + 50 * MS);
     let record = tap.stop(&server.ns)?;
-    record.sound()?;
+    record.validate()?;
     let rate = |port: u16| {
-        let of = move |flow: &Flow| wire::inbound(flow) && flow.target.1 == port;
+        let of = move |flow: &WireFlow| wire::inbound(flow) && flow.target.1 == port;
         record.rate(of, from, to) / MBIT
     };
     let (got_a, got_b) = (rate(5001), rate(5002));

@@ -2,7 +2,7 @@
 //!
 //! An attack takes at most some seconds, removes what would keep its own user from further attacks,
 //! and returns an error if the daemon did not let it go on; such an error is no finding. If an
-//! attack gets something that its user must not have, it reports a [`Hostile::crime`].
+//! attack gets something that its user must not have, it reports a [`HostileUser::report_finding`].
 //!
 //! **A new attack** is a function and a line in [`ATTACKS`]. The storm draws from the table, and
 //! `netnice-lab storm hostile --only NAME` tries one alone.
@@ -15,61 +15,63 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use netnice_api::{
-    Clear, ClearWhat, Client, Confirm, Connections, Doctor, Explain, Find, History, LinkChange,
-    Log, Ping, Reload, Request, Response, Set, Show, Watch,
+    ClearWhat, Client, Confirm, Connections, Doctor, Explain, Find, History, LinkChange, Log, Ping,
+    Reload, Request, Response, Set, Show, Watch,
 };
 use netnice_stack::Program;
-use netnice_stack::udp::{Buffers, UdpOptions, With};
+use netnice_stack::udp::{Buffers, Remote, UdpOptions};
 use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;
 use rustix::pipe::PipeFlags;
 
-use super::hostile::{Hostile, MOST_DESCRIPTORS, frame, hear, say, say_with, set, sleeper};
-use super::pidfd;
+use super::hostile::{
+    HostileUser, MAX_DESCRIPTORS, frame, read_response, send, send_with_descriptors, sleeper,
+};
+use super::{clear_request, pidfd, set_request};
 use crate::sys;
 
 /// An attack of a hostile user. It fails if the daemon did not let it go on.
-pub type Attack = fn(&mut Hostile) -> Result<()>;
+pub(crate) type Attack = fn(&mut HostileUser) -> Result<()>;
 
 /// All attacks by name.
 pub const ATTACKS: &[(&str, Attack)] = &[
     // Bytes.
-    ("garbage", garbage),
-    ("nests", nests),
-    ("strange-requests", strange_requests),
+    ("random-bytes", random_bytes),
+    ("nested-json", nested_json),
+    ("invalid-requests", invalid_requests),
     ("huge-frame", huge_frame),
     ("slow-frame", slow_frame),
     ("cut-frame", cut_frame),
     ("long-names", long_names),
     // Connections.
     ("many-connections", many_connections),
-    ("held-connections", held_connections),
-    ("unread-answers", unread_answers),
+    ("idle-connections", idle_connections),
+    ("unread-responses", unread_responses),
     ("stopped-reader", stopped_reader),
-    ("gone-before-the-answer", gone_before_the_answer),
+    ("close-before-response", close_before_response),
     // Descriptors.
-    ("descriptors", descriptors),
+    ("many-descriptors", many_descriptors),
     ("queued-descriptors", queued_descriptors),
     ("wrong-descriptor", wrong_descriptor),
     // Processes.
     ("dead-pidfd", dead_pidfd),
-    ("anothers-pidfd", anothers_pidfd),
-    ("forks", forks),
-    ("strange-name", strange_name),
-    ("dies-while-tagged", dies_while_tagged),
+    ("foreign-pidfd", foreign_pidfd),
+    ("forking-process", forking_process),
+    ("invalid-process-name", invalid_process_name),
+    ("end-while-tagged", end_while_tagged),
     // Requests.
-    ("toggle", toggle),
-    ("short-times", short_times),
-    ("what-is-not-ours", what_is_not_ours),
-    ("questions", questions),
+    ("set-and-clear", set_and_clear),
+    ("short-durations", short_durations),
+    ("privileged-requests", privileged_requests),
+    ("read-requests", read_requests),
     ("clear-all", clear_all),
     // The direct path.
     ("attach-detach", attach_detach),
-    ("open-and-leave", open_and_leave),
+    ("end-with-open-flow", end_with_open_flow),
 ];
 
 /// Frames of random bytes.
-fn garbage(hostile: &mut Hostile) -> Result<()> {
+fn random_bytes(hostile: &mut HostileUser) -> Result<()> {
     for _ in 0..8 {
         let mut stream = hostile.connect()?;
         let length = hostile.random.below(512) as usize;
@@ -77,28 +79,28 @@ fn garbage(hostile: &mut Hostile) -> Result<()> {
             .map(|_| hostile.random.below(256) as u8)
             .collect();
         let framed = hostile.random.below(2) == 0;
-        say(&mut stream, &if framed { frame(&bytes) } else { bytes })?;
+        send(&mut stream, &if framed { frame(&bytes) } else { bytes })?;
         stream.shutdown(std::net::Shutdown::Write)?;
-        hear(&mut stream);
+        read_response(&mut stream);
     }
     Ok(())
 }
 
 /// JSON nested as deep as the maximum length of a request allows.
-fn nests(hostile: &mut Hostile) -> Result<()> {
+fn nested_json(hostile: &mut HostileUser) -> Result<()> {
     let open = ["[", "{\"a\":", "{\"version\":1,\"request\":{\"set\":"];
     let open = open[hostile.random.below(3) as usize];
     let mut stream = hostile.connect()?;
-    say(
+    send(
         &mut stream,
         &frame(open.repeat(60_000 / open.len()).as_bytes()),
     )?;
-    hear(&mut stream);
+    read_response(&mut stream);
     Ok(())
 }
 
 /// Invalid requests, unknown versions and unknown keys.
-fn strange_requests(hostile: &mut Hostile) -> Result<()> {
+fn invalid_requests(hostile: &mut HostileUser) -> Result<()> {
     let texts = [
         "{\"version\":1,\"request\":{\"reboot\":{}}}",
         "{\"version\":99,\"request\":{\"ping\":{}}}",
@@ -111,26 +113,26 @@ fn strange_requests(hostile: &mut Hostile) -> Result<()> {
     ];
     for text in texts {
         let mut stream = hostile.connect()?;
-        say(&mut stream, &frame(text.as_bytes()))?;
+        send(&mut stream, &frame(text.as_bytes()))?;
         stream.shutdown(std::net::Shutdown::Write)?;
-        hear(&mut stream);
+        read_response(&mut stream);
     }
     Ok(())
 }
 
 /// Frames with an invalid length field, and 1 MiB of data.
-fn huge_frame(hostile: &mut Hostile) -> Result<()> {
+fn huge_frame(hostile: &mut HostileUser) -> Result<()> {
     let lengths = [u32::MAX, 1 << 30, 1 << 20, 65_537, 0];
     let length = lengths[hostile.random.below(5) as usize];
     let mut stream = hostile.connect()?;
-    say(&mut stream, &length.to_be_bytes())?;
-    let _ = say(&mut stream, &vec![b' '; 1 << 20]);
-    hear(&mut stream);
+    send(&mut stream, &length.to_be_bytes())?;
+    let _ = send(&mut stream, &vec![b' '; 1 << 20]);
+    read_response(&mut stream);
     Ok(())
 }
 
 /// Requests sent byte by byte, without the last byte.
-fn slow_frame(hostile: &mut Hostile) -> Result<()> {
+fn slow_frame(hostile: &mut HostileUser) -> Result<()> {
     let request = frame(b"{\"version\":1,\"request\":{\"show\":{}}}");
     let mut streams = Vec::new();
     for _ in 0..8 {
@@ -138,7 +140,7 @@ fn slow_frame(hostile: &mut Hostile) -> Result<()> {
     }
     for byte in &request[..request.len() - 1] {
         for stream in &mut streams {
-            say(stream, &[*byte])?;
+            send(stream, &[*byte])?;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -146,16 +148,16 @@ fn slow_frame(hostile: &mut Hostile) -> Result<()> {
 }
 
 /// Requests cut off at each length.
-fn cut_frame(hostile: &mut Hostile) -> Result<()> {
+fn cut_frame(hostile: &mut HostileUser) -> Result<()> {
     let request = frame(b"{\"version\":1,\"request\":{\"show\":{}}}");
     for cut in 1..request.len() {
-        say(&mut hostile.connect()?, &request[..cut])?;
+        send(&mut hostile.connect()?, &request[..cut])?;
     }
     Ok(())
 }
 
 /// Names with almost the maximum length of a request.
-fn long_names(hostile: &mut Hostile) -> Result<()> {
+fn long_names(hostile: &mut HostileUser) -> Result<()> {
     let long = "x".repeat(60_000);
     for kind in ["name", "unit", "cgroup:/", "app:/", "user", "container"] {
         let target = match kind.contains(':') {
@@ -169,14 +171,14 @@ fn long_names(hostile: &mut Hostile) -> Result<()> {
         });
         let answer = hostile.ask(&request, None)?;
         if matches!(answer, Response::Done(_)) {
-            hostile.crime(format!("a {kind} of 60,000 letters is limited"));
+            hostile.report_finding(format!("a {kind} of 60,000 letters is limited"));
         }
     }
     Ok(())
 }
 
 /// Up to 300 connections at once.
-fn many_connections(hostile: &mut Hostile) -> Result<()> {
+fn many_connections(hostile: &mut HostileUser) -> Result<()> {
     let mut streams = Vec::new();
     for _ in 0..300 {
         match hostile.connect() {
@@ -188,26 +190,26 @@ fn many_connections(hostile: &mut Hostile) -> Result<()> {
 }
 
 /// Connections that stay open during other attacks.
-fn held_connections(hostile: &mut Hostile) -> Result<()> {
-    if hostile.held.len() > 100 {
-        hostile.held.clear();
+fn idle_connections(hostile: &mut HostileUser) -> Result<()> {
+    if hostile.kept_connections.len() > 100 {
+        hostile.kept_connections.clear();
     }
     for _ in 0..20 {
         let stream = hostile.connect()?;
-        hostile.held.push(stream);
+        hostile.kept_connections.push(stream);
     }
     Ok(())
 }
 
 /// Requests with long responses that the client does not read.
-fn unread_answers(hostile: &mut Hostile) -> Result<()> {
-    let question = frame(b"{\"version\":1,\"request\":{\"log\":{}}}");
+fn unread_responses(hostile: &mut HostileUser) -> Result<()> {
+    let request = frame(b"{\"version\":1,\"request\":{\"log\":{}}}");
     let mut streams = Vec::new();
     for _ in 0..8 {
         let mut stream = hostile.connect()?;
         stream.set_write_timeout(Some(Duration::from_millis(20)))?;
         for _ in 0..200 {
-            if say(&mut stream, &question).is_err() {
+            if send(&mut stream, &request).is_err() {
                 break;
             }
         }
@@ -218,8 +220,8 @@ fn unread_answers(hostile: &mut Hostile) -> Result<()> {
 }
 
 /// A client that is stopped while it reads.
-fn stopped_reader(hostile: &mut Hostile) -> Result<()> {
-    let own = std::env::current_exe().context("where is this program?")?;
+fn stopped_reader(hostile: &mut HostileUser) -> Result<()> {
+    let own = std::env::current_exe().context("the running executable has no path")?;
     let mut command = Command::new(own);
     command.args(["storm", "good", "--for-ms", "60000", "--runtime-dir"]);
     command.arg(hostile.dir.path()).stdin(Stdio::null());
@@ -236,42 +238,42 @@ fn stopped_reader(hostile: &mut Hostile) -> Result<()> {
 }
 
 /// Requests whose client closes the connection before the response.
-fn gone_before_the_answer(hostile: &mut Hostile) -> Result<()> {
+fn close_before_response(hostile: &mut HostileUser) -> Result<()> {
     let pid = hostile.own.id();
     let own = pidfd(pid)?;
     for n in 0..10 {
         let stream = hostile.connect()?;
-        let request = netnice_api::encode_request(&set(pid, &format!("up {}mbit", 1 + n)))?;
-        say_with(&stream, &request, &[own.as_fd()])?;
+        let request = netnice_api::encode_request(&set_request(pid, &format!("up {}mbit", 1 + n)))?;
+        send_with_descriptors(&stream, &request, &[own.as_fd()])?;
     }
     Ok(())
 }
 
-/// A request with up to [`MOST_DESCRIPTORS`] descriptors.
-fn descriptors(hostile: &mut Hostile) -> Result<()> {
+/// A request with up to [`MAX_DESCRIPTORS`] descriptors.
+fn many_descriptors(hostile: &mut HostileUser) -> Result<()> {
     let all = harmless()?;
     let many: Vec<BorrowedFd<'_>> = all.iter().map(AsFd::as_fd).collect();
-    let count = 1 + hostile.random.below(MOST_DESCRIPTORS as u64) as usize;
+    let count = 1 + hostile.random.below(MAX_DESCRIPTORS as u64) as usize;
     let many: Vec<_> = many.iter().cycle().take(count).copied().collect();
     let mut stream = hostile.connect()?;
-    say_with(
+    send_with_descriptors(
         &stream,
         &frame(b"{\"version\":1,\"request\":{\"ping\":{}}}"),
         &many,
     )?;
     stream.set_read_timeout(Some(Duration::from_millis(500)))?;
-    hear(&mut stream);
+    read_response(&mut stream);
     Ok(())
 }
 
 /// Descriptors with each byte of a request, on several connections that are closed afterwards.
-fn queued_descriptors(hostile: &mut Hostile) -> Result<()> {
+fn queued_descriptors(hostile: &mut HostileUser) -> Result<()> {
     let all = harmless()?;
     let many: Vec<BorrowedFd<'_>> = all.iter().map(AsFd::as_fd).collect();
     for _ in 0..4 {
         let stream = hostile.connect()?;
         for byte in b"\0\0\0\x40{{{{" {
-            if say_with(&stream, &[*byte], &many).is_err() {
+            if send_with_descriptors(&stream, &[*byte], &many).is_err() {
                 break;
             }
         }
@@ -280,12 +282,12 @@ fn queued_descriptors(hostile: &mut Hostile) -> Result<()> {
 }
 
 /// A descriptor that is not a pidfd, in place of a pidfd.
-fn wrong_descriptor(hostile: &mut Hostile) -> Result<()> {
+fn wrong_descriptor(hostile: &mut HostileUser) -> Result<()> {
     let pid = hostile.own.id();
     for wrong in harmless()? {
-        let answer = hostile.ask(&set(pid, "up 1mbit"), Some(wrong.as_fd()))?;
+        let answer = hostile.ask(&set_request(pid, "up 1mbit"), Some(wrong.as_fd()))?;
         if matches!(answer, Response::Done(_)) {
-            hostile.crime("a descriptor that is no pidfd named a process");
+            hostile.report_finding("a descriptor that is no pidfd named a process");
         }
     }
     Ok(())
@@ -305,23 +307,23 @@ fn harmless() -> Result<Vec<OwnedFd>> {
 }
 
 /// A pidfd of a process that has ended.
-fn dead_pidfd(hostile: &mut Hostile) -> Result<()> {
+fn dead_pidfd(hostile: &mut HostileUser) -> Result<()> {
     for _ in 0..5 {
         let mut child = sleeper()?;
         let pid = child.id();
         let own = pidfd(pid)?;
         child.kill()?;
         child.wait()?;
-        let answer = hostile.ask(&set(pid, "up 1mbit"), Some(own.as_fd()))?;
+        let answer = hostile.ask(&set_request(pid, "up 1mbit"), Some(own.as_fd()))?;
         if matches!(answer, Response::Done(_)) {
-            hostile.crime("a dead process is limited");
+            hostile.report_finding("a dead process is limited");
         }
     }
     Ok(())
 }
 
 /// A process that ends while its sockets, whose close blocks, are being tagged.
-fn dies_while_tagged(hostile: &mut Hostile) -> Result<()> {
+fn end_while_tagged(hostile: &mut HostileUser) -> Result<()> {
     use std::io::Read;
     let mut program = Command::new(std::env::current_exe()?);
     program.args(["storm", "lingering", "--count", "200"]);
@@ -342,16 +344,16 @@ fn dies_while_tagged(hostile: &mut Hostile) -> Result<()> {
 }
 
 /// A process of another user, and a process of another user with a pidfd of the user's own process.
-fn anothers_pidfd(hostile: &mut Hostile) -> Result<()> {
+fn foreign_pidfd(hostile: &mut HostileUser) -> Result<()> {
     for other in hostile.others.clone() {
         let answer = hostile.set(other, "up 1mbit")?;
         if matches!(answer, Response::Done(_)) {
-            hostile.crime(format!("process {other} of another user is limited"));
+            hostile.report_finding(format!("process {other} of another user is limited"));
         }
         let own = pidfd(hostile.own.id())?;
-        let answer = hostile.ask(&set(other, "up 1mbit"), Some(own.as_fd()))?;
+        let answer = hostile.ask(&set_request(other, "up 1mbit"), Some(own.as_fd()))?;
         if matches!(answer, Response::Done(_)) {
-            hostile.crime(format!(
+            hostile.report_finding(format!(
                 "process {other} of another user is limited by an own pidfd"
             ));
         }
@@ -360,7 +362,7 @@ fn anothers_pidfd(hostile: &mut Hostile) -> Result<()> {
 }
 
 /// A process that makes many descendants while it is limited.
-fn forks(hostile: &mut Hostile) -> Result<()> {
+fn forking_process(hostile: &mut HostileUser) -> Result<()> {
     let mut shell = Command::new("sh");
     let script =
         "for i in 1 2 3 4 5 6 7 8; do (for j in 1 2 3 4 5 6; do : & done; wait) & done; wait";
@@ -372,7 +374,7 @@ fn forks(hostile: &mut Hostile) -> Result<()> {
 }
 
 /// A process name that is not valid text, for a process that is then limited.
-fn strange_name(hostile: &mut Hostile) -> Result<()> {
+fn invalid_process_name(hostile: &mut HostileUser) -> Result<()> {
     let names: [&CStr; 4] = [c"\xff\xfe\xc0", c"\n\x1b[2J", c") R 0 0 0", c" "];
     let name = names[hostile.random.below(4) as usize];
     let before = rustix::thread::name()?;
@@ -386,7 +388,7 @@ fn strange_name(hostile: &mut Hostile) -> Result<()> {
 }
 
 /// A limit that is set and cleared repeatedly.
-fn toggle(hostile: &mut Hostile) -> Result<()> {
+fn set_and_clear(hostile: &mut HostileUser) -> Result<()> {
     let pid = hostile.own.id();
     for n in 1..=5 {
         hostile.set(pid, &format!("up {n}mbit"))?;
@@ -395,23 +397,13 @@ fn toggle(hostile: &mut Hostile) -> Result<()> {
     Ok(())
 }
 
-fn clear(hostile: &Hostile, pid: u32) -> Result<Response> {
+fn clear(hostile: &HostileUser, pid: u32) -> Result<Response> {
     let what = ClearWhat::Target(format!("pid:{pid}"));
-    hostile.ask(&cleared(what), None)
-}
-
-fn cleared(what: ClearWhat) -> Request {
-    Request::Clear(Clear {
-        what,
-        dry_run: false,
-        confirm_ns: None,
-        for_ns: None,
-        until: None,
-    })
+    hostile.ask(&clear_request(what), None)
 }
 
 /// Changes for at most 2 ms, and changes that are not confirmed.
-fn short_times(hostile: &mut Hostile) -> Result<()> {
+fn short_durations(hostile: &mut HostileUser) -> Result<()> {
     let pid = hostile.own.id();
     let own = pidfd(pid)?;
     for n in 1..=5 {
@@ -430,13 +422,13 @@ fn short_times(hostile: &mut Hostile) -> Result<()> {
 }
 
 /// Requests that only root and the netnice group may make.
-fn what_is_not_ours(hostile: &mut Hostile) -> Result<()> {
+fn privileged_requests(hostile: &mut HostileUser) -> Result<()> {
     let pid = hostile.own.id();
     let own = pidfd(pid)?;
     for change in ["min 1mbit", "priority 0", "weight 1000", "slice 1ms/50ms"] {
-        let answer = hostile.ask(&set(pid, change), Some(own.as_fd()))?;
+        let answer = hostile.ask(&set_request(pid, change), Some(own.as_fd()))?;
         if matches!(answer, Response::Done(_)) {
-            hostile.crime(format!("a plain user has `{change}`"));
+            hostile.report_finding(format!("a plain user has `{change}`"));
         }
     }
     let link = |unmanage: bool| {
@@ -450,14 +442,14 @@ fn what_is_not_ours(hostile: &mut Hostile) -> Result<()> {
     for request in [link(true), link(false), Request::Reload(Reload {})] {
         let answer = hostile.ask(&request, None)?;
         if matches!(answer, Response::Done(_)) {
-            hostile.crime(format!("a plain user may {request:?}"));
+            hostile.report_finding(format!("a plain user may {request:?}"));
         }
     }
     Ok(())
 }
 
 /// All read-only requests, about the own process and others.
-fn questions(hostile: &mut Hostile) -> Result<()> {
+fn read_requests(hostile: &mut HostileUser) -> Result<()> {
     let pids = [hostile.own.id(), 1, 4_194_303, std::process::id()];
     let pid = pids[hostile.random.below(4) as usize];
     let target = format!("pid:{pid}");
@@ -492,7 +484,7 @@ fn questions(hostile: &mut Hostile) -> Result<()> {
     let mut client = Client::over(hostile.connect()?);
     for _ in 0..100 {
         client.call_within(
-            super::hostile::PATIENCE,
+            super::hostile::IO_TIMEOUT,
             &Request::Show(Show::default()),
             None,
         )?;
@@ -501,12 +493,12 @@ fn questions(hostile: &mut Hostile) -> Result<()> {
 }
 
 /// Clears everything that the user may clear, which is only its own.
-fn clear_all(hostile: &mut Hostile) -> Result<()> {
-    hostile.ask(&cleared(ClearWhat::All), None).map(drop)
+fn clear_all(hostile: &mut HostileUser) -> Result<()> {
+    hostile.ask(&clear_request(ClearWhat::All), None).map(drop)
 }
 
 /// Attaches to the direct path and detaches.
-fn attach_detach(hostile: &mut Hostile) -> Result<()> {
+fn attach_detach(hostile: &mut HostileUser) -> Result<()> {
     for _ in 0..3 {
         Program::attach(&hostile.dir, None, 1, 1 << 20)?;
     }
@@ -514,11 +506,11 @@ fn attach_detach(hostile: &mut Hostile) -> Result<()> {
 }
 
 /// A flow that sends some packets, and a program that ends without closing it.
-fn open_and_leave(hostile: &mut Hostile) -> Result<()> {
+fn end_with_open_flow(hostile: &mut HostileUser) -> Result<()> {
     let mut from = hostile.local;
     from.set_port(from.port() + hostile.random.below(100) as u16);
     let options = UdpOptions {
-        with: With::One(hostile.remote),
+        remote: Remote::One(hostile.remote),
         buffers: Buffers {
             sending: 64,
             receiving: 64,
@@ -538,8 +530,8 @@ fn open_and_leave(hostile: &mut Hostile) -> Result<()> {
     let mut more = UdpOptions::at(from);
     more.contract = Some("min 1mbit".to_owned());
     if program.open_udp(&more).is_ok() {
-        hostile.crime("a plain user has a flow with a promise");
-        bail!("a plain user has a flow with a promise");
+        hostile.report_finding("a plain user has a flow with a guarantee");
+        bail!("a plain user has a flow with a guarantee");
     }
     Ok(())
 }

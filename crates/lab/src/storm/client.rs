@@ -14,38 +14,38 @@ use std::process::Child;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use netnice_api::{Clear, ClearWhat, Client, Ping, Request, Response, RuntimeDir, Set, Show};
+use netnice_api::{ClearWhat, Client, Ping, Request, Response, RuntimeDir, Set, Show};
 use netnice_sim::Random;
 use serde::{Deserialize, Serialize};
 
 use super::hostile::sleeper;
-use super::{Common, pidfd};
+use super::{Common, clear_request, pidfd};
 
 /// `netnice-lab storm client …`
 #[derive(Debug, Clone, clap::Args)]
 pub struct ClientArgs {
     #[command(flatten)]
     common: Common,
-    /// How many clients.
+    /// Number of clients.
     #[arg(long)]
     clients: usize,
-    /// How many requests each of them makes.
+    /// Number of requests of each client.
     #[arg(long)]
     requests: u64,
-    /// What each of them limits; without it a process of its own.
+    /// The target of each client; the default is a process of its own.
     #[arg(long, value_delimiter = ',')]
     targets: Vec<String>,
-    /// Promises are asked for too.
+    /// Guarantees are requested too.
     #[arg(long)]
     promises: bool,
-    /// The folder of the daemon at which orders are carried out.
+    /// The folder of the daemon that gets the commands.
     #[arg(long)]
     second: PathBuf,
 }
 
 /// The record of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Did {
+pub struct ClientRecord {
     /// The target.
     pub target: String,
     /// Its changes that the daemon logs by target, in order.
@@ -60,15 +60,15 @@ pub struct Did {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// The change: as in `up 4mbit`, or `clear`.
-    pub asked: String,
+    pub request: String,
     /// Its outcome.
-    pub came: Came,
+    pub outcome: ChangeOutcome,
 }
 
 /// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Came {
+pub enum ChangeOutcome {
     /// It was made.
     Done,
     /// It was refused.
@@ -79,13 +79,13 @@ pub enum Came {
 }
 
 /// One client's target.
-struct Aim {
+struct ClientTarget {
     target: String,
     handle: Option<OwnedFd>,
 }
 
 /// Runs the program.
-pub fn main(args: &ClientArgs) -> Result<()> {
+pub(crate) fn main(args: &ClientArgs) -> Result<()> {
     let mut children: Vec<Child> = Vec::new();
     let mut targets = args.targets.clone();
     if targets.is_empty() {
@@ -99,15 +99,15 @@ pub fn main(args: &ClientArgs) -> Result<()> {
         bail!("{} targets for {} clients", targets.len(), args.clients);
     }
     println!("{}", serde_json::json!({"ready": targets}));
-    let mut orders = std::io::stdin().lock().lines();
-    orders.next().context("no word to begin")??;
-    let dids: Vec<Result<Did>> = std::thread::scope(|scope| {
+    let mut commands = std::io::stdin().lock().lines();
+    commands.next().context("no line to begin")??;
+    let records: Vec<Result<ClientRecord>> = std::thread::scope(|scope| {
         let clients: Vec<_> = targets
             .iter()
             .enumerate()
             .map(|(n, target)| {
                 let random = Random::new(args.common.seed.wrapping_add(n as u64));
-                scope.spawn(move || change(args, target, random))
+                scope.spawn(move || run_client(args, target, random))
             })
             .collect();
         let ended = clients.into_iter().map(|client| client.join());
@@ -115,19 +115,19 @@ pub fn main(args: &ClientArgs) -> Result<()> {
             .map(|ended| ended.unwrap_or_else(|_| bail!("a client panicked")))
             .collect()
     });
-    let dids: Vec<Did> = dids.into_iter().collect::<Result<_>>()?;
-    println!("{}", serde_json::json!({"did": dids}));
+    let records: Vec<ClientRecord> = records.into_iter().collect::<Result<_>>()?;
+    println!("{}", serde_json::json!({"records": records}));
     let second = RuntimeDir::choose(Some(args.second.clone()), None);
     let mut client = None;
-    for order in orders {
-        let order = order?;
-        let (target, asked) = order.split_once(' ').context("an order has two parts")?;
+    for command in commands {
+        let command = command?;
+        let (target, change) = command.split_once(' ').context("a command has two parts")?;
         let client = match &mut client {
             Some(client) => client,
             none => none.insert(Client::connect(&second)?),
         };
-        let came = carry_out(client, &aim(target)?, asked)?;
-        println!("{}", serde_json::json!({"came": came}));
+        let outcome = make_change(client, &resolve_target(target)?, change)?;
+        println!("{}", serde_json::json!({"outcome": outcome}));
     }
     for mut child in children {
         child.kill()?;
@@ -136,86 +136,92 @@ pub fn main(args: &ClientArgs) -> Result<()> {
     Ok(())
 }
 
-fn aim(target: &str) -> Result<Aim> {
+fn resolve_target(target: &str) -> Result<ClientTarget> {
     let pid = target.strip_prefix("pid:");
     let handle = pid.map(|pid| anyhow::Ok(pidfd(pid.parse()?)?));
-    Ok(Aim {
+    Ok(ClientTarget {
         target: target.to_owned(),
         handle: handle.transpose()?,
     })
 }
 
 /// Makes one client's requests.
-fn change(args: &ClientArgs, target: &str, mut random: Random) -> Result<Did> {
+fn run_client(args: &ClientArgs, target: &str, mut random: Random) -> Result<ClientRecord> {
     let mut client = Client::connect(&args.common.dir())?;
-    let aim = aim(target)?;
-    let mut did = Did {
+    let client_target = resolve_target(target)?;
+    let mut record = ClientRecord {
         target: target.to_owned(),
         changes: Vec::new(),
         requests: 0,
         failures: Vec::new(),
     };
     for _ in 0..args.requests {
-        did.requests += 1;
-        let asked = match random.below(10) {
+        record.requests += 1;
+        let change = match random.below(10) {
             0 => format!("up {}kbit", 10_000 + random.below(90_000)),
             1 if args.promises => format!("min {}kbit", 500 + random.below(8_000)),
             1 => format!("down {}kbit", 10_000 + random.below(90_000)),
             2 => "clear".to_owned(),
             3 => {
-                let shown = client.call_within(LONGEST, &Request::Show(Show::default()), None);
+                let shown =
+                    client.call_within(RESPONSE_TIMEOUT, &Request::Show(Show::default()), None);
                 if !matches!(shown, Ok(Response::Shown(_))) {
-                    did.failures.push(format!("show: {shown:?}"));
+                    record.failures.push(format!("show: {shown:?}"));
                 }
                 continue;
             }
             _ => {
-                let pong = client.call_within(LONGEST, &Request::Ping(Ping {}), None);
+                let pong = client.call_within(RESPONSE_TIMEOUT, &Request::Ping(Ping {}), None);
                 if !matches!(pong, Ok(Response::Pong(_))) {
-                    did.failures.push(format!("ping: {pong:?}"));
+                    record.failures.push(format!("ping: {pong:?}"));
                 }
                 continue;
             }
         };
-        let came = carry_out(&mut client, &aim, &asked)?;
-        if came != Came::Nothing {
-            did.changes.push(Change { asked, came });
+        let outcome = make_change(&mut client, &client_target, &change)?;
+        if outcome != ChangeOutcome::Nothing {
+            record.changes.push(Change {
+                request: change,
+                outcome,
+            });
         }
     }
-    Ok(did)
+    Ok(record)
 }
 
 /// Requests one change.
-fn carry_out(client: &mut Client, aim: &Aim, asked: &str) -> Result<Came> {
-    let clears = asked == "clear";
+fn make_change(
+    client: &mut Client,
+    client_target: &ClientTarget,
+    change: &str,
+) -> Result<ChangeOutcome> {
+    let clears = change == "clear";
     let request = match clears {
-        true => Request::Clear(Clear {
-            what: ClearWhat::Target(aim.target.clone()),
-            dry_run: false,
-            confirm_ns: None,
-            for_ns: None,
-            until: None,
-        }),
+        true => clear_request(ClearWhat::Target(client_target.target.clone())),
         false => Request::Set(Set {
-            target: aim.target.clone(),
-            change: Some(asked.to_owned()),
+            target: client_target.target.clone(),
+            change: Some(change.to_owned()),
             ..Set::default()
         }),
     };
-    let handle = aim.handle.as_ref().filter(|_| !clears).map(AsFd::as_fd);
-    let answer = client.call_within(LONGEST, &request, handle);
+    let handle = client_target
+        .handle
+        .as_ref()
+        .filter(|_| !clears)
+        .map(AsFd::as_fd);
+    let answer = client.call_within(RESPONSE_TIMEOUT, &request, handle);
     Ok(
-        match answer.with_context(|| format!("{} {asked}", aim.target))? {
-            Response::Done(_) => Came::Done,
+        match answer.with_context(|| format!("{} {change}", client_target.target))? {
+            Response::Done(_) => ChangeOutcome::Done,
             // The log has a line with the target of a `set` that is refused or fails. It has no
             // such line of a `clear` that is refused, or of an invalid request.
-            Response::Refused(_) if !clears => Came::Refused,
-            Response::Failed(failed) if !clears && !failed.bad_usage => Came::Refused,
-            Response::Refused(_) | Response::Failed(_) => Came::Nothing,
-            other => bail!("{} {asked}: {other:?}", aim.target),
+            Response::Refused(_) if !clears => ChangeOutcome::Refused,
+            Response::Failed(failed) if !clears && !failed.bad_usage => ChangeOutcome::Refused,
+            Response::Refused(_) | Response::Failed(_) => ChangeOutcome::Nothing,
+            other => bail!("{} {change}: {other:?}", client_target.target),
         },
     )
 }
 
 /// Time limit for a response.
-const LONGEST: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -5,11 +5,11 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use netnice_api::{Clear, ClearWhat, Client, Ping, Request, Response, Show};
+use netnice_api::{ClearWhat, Client, Ping, Request, Response, Show};
 use netnice_sim::Random;
 
-use super::hostile::{set, sleeper};
-use super::{Common, pidfd};
+use super::hostile::sleeper;
+use super::{Common, clear_request, pidfd, set_request};
 
 /// `netnice-lab storm good …`
 #[derive(Debug, Clone, clap::Args)]
@@ -19,7 +19,7 @@ pub struct GoodArgs {
 }
 
 /// Runs the program.
-pub fn main(args: &GoodArgs) -> Result<()> {
+pub(crate) fn main(args: &GoodArgs) -> Result<()> {
     let dir = args.common.dir();
     let mut random = Random::new(args.common.seed);
     let mut own = sleeper()?;
@@ -27,7 +27,7 @@ pub fn main(args: &GoodArgs) -> Result<()> {
     let handle = pidfd(pid)?;
     let target = format!("pid:{pid}");
     println!("{}", serde_json::json!({"ready": std::process::id()}));
-    let until = Instant::now() + args.common.lasts();
+    let until = Instant::now() + args.common.duration();
     let (mut took, mut failures): (Vec<u64>, Vec<String>) = Default::default();
     while Instant::now() < until {
         let rate = 1 + random.below(900);
@@ -35,20 +35,19 @@ pub fn main(args: &GoodArgs) -> Result<()> {
         let show = Request::Show(Show {
             target: Some(target.clone()),
         });
-        let clear = Request::Clear(Clear {
-            what: ClearWhat::Target(target.clone()),
-            dry_run: false,
-            confirm_ns: None,
-            for_ns: None,
-            until: None,
-        });
-        let round = [Request::Ping(Ping {}), set(pid, &change), show, clear];
+        let clear = clear_request(ClearWhat::Target(target.clone()));
+        let round = [
+            Request::Ping(Ping {}),
+            set_request(pid, &change),
+            show,
+            clear,
+        ];
         for request in round {
             let begun = Instant::now();
             let named = matches!(request, Request::Set(_)).then(|| handle.as_fd());
             let answer = Client::connect(&dir).and_then(|mut client| client.call(&request, named));
             took.push(begun.elapsed().as_micros() as u64);
-            let as_it_should = match (&request, &answer) {
+            let as_expected = match (&request, &answer) {
                 (Request::Ping(_), Ok(Response::Pong(_))) => true,
                 (Request::Set(_), Ok(Response::Done(done))) => {
                     done.contract.as_deref() == Some(change.as_str())
@@ -60,7 +59,7 @@ pub fn main(args: &GoodArgs) -> Result<()> {
                 (Request::Clear(_), Ok(Response::Done(_))) => true,
                 _ => false,
             };
-            if !as_it_should && failures.len() < MOST_TOLD {
+            if !as_expected && failures.len() < MAX_FAILURES {
                 failures.push(format!("{request:?}: {answer:?}"));
             }
             std::thread::sleep(PAUSE);
@@ -80,4 +79,4 @@ pub fn main(args: &GoodArgs) -> Result<()> {
 
 /// Time between two requests.
 const PAUSE: Duration = Duration::from_millis(5);
-const MOST_TOLD: usize = 5;
+const MAX_FAILURES: usize = 5;

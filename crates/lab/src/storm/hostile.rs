@@ -2,8 +2,8 @@
 //! random order, until its time is over.
 //!
 //! [`super::attacks::ATTACKS`] has the attacks. The daemon may refuse an attack in any way, but it
-//! must not grant what the user must not have. If it does, the attack reports a [`Hostile::crime`],
-//! which is a finding of the storm.
+//! must not grant what the user must not have. If it does, the attack calls
+//! [`HostileUser::report_finding`], and the storm fails.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
@@ -15,15 +15,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use netnice_api::{Client, Request, Response, RuntimeDir, Set};
+use netnice_api::{Client, Request, Response, RuntimeDir};
 use netnice_sim::Random;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
 
-use super::Common;
 use super::attacks::{ATTACKS, Attack};
+use super::{Common, set_request};
 
 /// `netnice-lab storm hostile …`
 #[derive(Debug, Clone, clap::Args)]
@@ -46,7 +46,7 @@ pub struct HostileArgs {
 }
 
 /// The user's state during the attacks.
-pub struct Hostile {
+pub struct HostileUser {
     /// The daemon's folder.
     pub dir: RuntimeDir,
     /// Its random numbers.
@@ -60,30 +60,30 @@ pub struct Hostile {
     /// A process of its own.
     pub own: Child,
     /// Connections that are kept open over several attacks.
-    pub held: Vec<UnixStream>,
-    crimes: Vec<String>,
+    pub kept_connections: Vec<UnixStream>,
+    findings: Vec<String>,
 }
 
 /// Runs the program.
-pub fn main(args: &HostileArgs) -> Result<()> {
+pub(crate) fn main(args: &HostileArgs) -> Result<()> {
     let named = |(name, _): &&(&str, Attack)| args.only.as_deref().is_none_or(|only| only == *name);
     let attacks: Vec<_> = ATTACKS.iter().filter(named).collect();
     if attacks.is_empty() {
         bail!("there is no attack {}", args.only.as_deref().unwrap_or(""));
     }
     crate::sys::raise_file_limit().context("descriptors")?;
-    let mut hostile = Hostile {
+    let mut hostile = HostileUser {
         dir: args.common.dir(),
         random: Random::new(args.common.seed),
         others: args.others.clone(),
         local: args.local,
         remote: args.remote,
         own: sleeper()?,
-        held: Vec::new(),
-        crimes: Vec::new(),
+        kept_connections: Vec::new(),
+        findings: Vec::new(),
     };
     println!("{}", serde_json::json!({"ready": std::process::id()}));
-    let until = Instant::now() + args.common.lasts();
+    let until = Instant::now() + args.common.duration();
     let mut tried: BTreeMap<&str, u64> = BTreeMap::new();
     let mut failed: BTreeMap<&str, String> = BTreeMap::new();
     let mut longest: BTreeMap<&str, u128> = BTreeMap::new();
@@ -97,24 +97,24 @@ pub fn main(args: &HostileArgs) -> Result<()> {
         let took = longest.entry(name).or_default();
         *took = (*took).max(begun.elapsed().as_millis());
     }
-    hostile.held.clear();
+    hostile.kept_connections.clear();
     let _ = hostile.own.kill();
     let _ = hostile.own.wait();
     let report = serde_json::json!({
-        "tried": tried, "failed": failed, "longest_ms": longest, "crimes": hostile.crimes,
+        "tried": tried, "failed": failed, "longest_ms": longest, "findings": hostile.findings,
     });
     println!("{report}");
     Ok(())
 }
 
-impl Hostile {
+impl HostileUser {
     /// Records that the daemon granted something that an unprivileged user must not have.
-    pub fn crime(&mut self, what: impl Into<String>) {
-        self.crimes.push(what.into());
+    pub(crate) fn report_finding(&mut self, what: impl Into<String>) {
+        self.findings.push(what.into());
     }
 
     /// Connects to the daemon. Fails instead of waiting if the daemon's backlog is full.
-    pub fn connect(&self) -> Result<UnixStream> {
+    pub(crate) fn connect(&self) -> Result<UnixStream> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -122,68 +122,67 @@ impl Hostile {
         rustix::net::connect(&socket, &address).context("connect")?;
         let stream = UnixStream::from(socket);
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(IO_TIMEOUT))?;
+        stream.set_write_timeout(Some(IO_TIMEOUT))?;
         Ok(stream)
     }
 
     /// Sends a valid request; returns any response.
-    pub fn ask(&self, request: &Request, process: Option<BorrowedFd<'_>>) -> Result<Response> {
+    pub(crate) fn ask(
+        &self,
+        request: &Request,
+        process: Option<BorrowedFd<'_>>,
+    ) -> Result<Response> {
         let mut client = Client::over(self.connect()?);
-        Ok(client.call_within(PATIENCE, request, process)?)
+        Ok(client.call_within(IO_TIMEOUT, request, process)?)
     }
 
     /// Requests a limit of a process.
-    pub fn set(&self, pid: u32, change: &str) -> Result<Response> {
+    pub(crate) fn set(&self, pid: u32, change: &str) -> Result<Response> {
         let pidfd = super::pidfd(pid)?;
-        self.ask(&set(pid, change), Some(pidfd.as_fd()))
+        self.ask(&set_request(pid, change), Some(pidfd.as_fd()))
     }
 }
 
-/// A request for a limit of a process.
-pub fn set(pid: u32, change: &str) -> Request {
-    Request::Set(Set {
-        target: format!("pid:{pid}"),
-        change: Some(change.to_owned()),
-        ..Set::default()
-    })
-}
-
 /// Starts a process that does nothing.
-pub fn sleeper() -> Result<Child> {
+pub(crate) fn sleeper() -> Result<Child> {
     let mut sleep = Command::new("sleep");
     sleep.arg("600").stdin(Stdio::null()).stdout(Stdio::null());
     sleep.spawn().context("start a process")
 }
 
 /// Bytes as a frame of the protocol.
-pub fn frame(body: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(body: &[u8]) -> Vec<u8> {
     let mut frame = (body.len() as u32).to_be_bytes().to_vec();
     frame.extend(body);
     frame
 }
 
 /// Sends all bytes. Fails if the daemon does not take them within the write timeout.
-pub fn say(stream: &mut UnixStream, bytes: &[u8]) -> Result<()> {
+pub(crate) fn send(stream: &mut UnixStream, bytes: &[u8]) -> Result<()> {
     Ok(stream.write_all(bytes)?)
 }
 
 /// Bytes that the daemon sends until it closes the connection, or until nothing comes for the read
 /// timeout, or up to 1 MiB.
-pub fn hear(stream: &mut UnixStream) -> Vec<u8> {
+pub(crate) fn read_response(stream: &mut UnixStream) -> Vec<u8> {
     let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
         said.extend(&buffer[..count]);
-        if said.len() > LONGEST_HEARD {
+        if said.len() > MAX_RESPONSE_BYTES {
             break;
         }
     }
     said
 }
 
-/// Sends bytes with up to [`MOST_DESCRIPTORS`] descriptors.
-pub fn say_with(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+/// Sends bytes with up to [`MAX_DESCRIPTORS`] descriptors.
+pub(crate) fn send_with_descriptors(
+    stream: &UnixStream,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     if !beside.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::Error::other("too many descriptors for one message"));
@@ -198,7 +197,7 @@ pub fn say_with(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io
 }
 
 /// The most descriptors that the kernel passes with one message (SCM_MAX_FD).
-pub const MOST_DESCRIPTORS: usize = 253;
+pub(crate) const MAX_DESCRIPTORS: usize = 253;
 /// Time limit of an attack for each wait.
-pub const PATIENCE: Duration = Duration::from_secs(2);
-const LONGEST_HEARD: usize = 1 << 20;
+pub(crate) const IO_TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_RESPONSE_BYTES: usize = 1 << 20;

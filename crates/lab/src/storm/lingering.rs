@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use socket2::{Domain, SockRef, Socket, Type};
 
-/// What such a process has.
+/// `netnice-lab storm lingering …`
 #[derive(Debug, Clone, clap::Args)]
 pub struct LingeringArgs {
-    /// How many connections.
+    /// Number of connections.
     #[arg(long)]
     count: usize,
 }

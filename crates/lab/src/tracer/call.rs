@@ -29,7 +29,7 @@ enum Effect {
     Reads,
     /// It concerns the process alone: memory, threads, clocks, signals, waiting. A failure of such
     /// a call does not concern netnice, or the standard library ends the process because of it.
-    Own,
+    Internal,
 }
 
 use Effect::{Changes, Depends, Reads};
@@ -40,18 +40,18 @@ impl Call {
     pub fn changes_host(&self) -> bool {
         match self.effect() {
             Changes => true,
-            Depends => self.depends(),
-            Reads | Effect::Own => false,
+            Depends => self.changes_with_these_arguments(),
+            Reads | Effect::Internal => false,
         }
     }
 
     /// Whether a test may make it fail: all calls except those that concern the process alone, that
     /// close a descriptor, or that write to the log. No program can handle a failure of these.
-    pub fn may_fail(&self) -> bool {
+    pub fn can_be_failed(&self) -> bool {
         match self.number {
             libc::SYS_close => false,
             libc::SYS_write | libc::SYS_writev | libc::SYS_read => !self.is_own_channel(),
-            _ => self.effect() != Effect::Own,
+            _ => self.effect() != Effect::Internal,
         }
     }
 
@@ -62,27 +62,27 @@ impl Call {
 
     fn effect(&self) -> Effect {
         let known = TABLE.iter().find(|(number, ..)| *number == self.number);
-        known.map_or(Effect::Own, |(_, _, effect)| *effect)
+        known.map_or(Effect::Internal, |(_, _, effect)| *effect)
     }
 
-    fn depends(&self) -> bool {
+    fn changes_with_these_arguments(&self) -> bool {
         let [first, second, third] = self.arguments;
         match self.number {
-            libc::SYS_bpf => !BPF_THAT_ENDS_WITH_THE_PROCESS.contains(&first),
-            libc::SYS_openat => third & CREATING != 0,
-            libc::SYS_open => second & CREATING != 0,
+            libc::SYS_bpf => !BPF_WITHOUT_LASTING_EFFECT.contains(&first),
+            libc::SYS_openat => third & CREATE_FLAGS != 0,
+            libc::SYS_open => second & CREATE_FLAGS != 0,
             // Closing the last descriptor of a link detaches its program.
             libc::SYS_close => self
                 .descriptor(first)
                 .is_some_and(|file| file.to_string_lossy().starts_with("anon_inode:bpf")),
             libc::SYS_write | libc::SYS_writev => !self.is_own_channel(),
-            libc::SYS_sendto => !self.is_netlink_question(second),
+            libc::SYS_sendto => !self.is_netlink_query(second),
             _ => true,
         }
     }
 
     /// Whether a netlink request only reads: it has the flags of a dump, or its kind is a GET.
-    fn is_netlink_question(&self, message: u64) -> bool {
+    fn is_netlink_query(&self, message: u64) -> bool {
         let Ok(word) = ptrace::read(self.thread, (message + 4) as ptrace::AddressType) else {
             return false;
         };
@@ -122,15 +122,16 @@ impl fmt::Display for Call {
 }
 
 /// Whether a thread that is stopped at a system call is at its entry, not at its exit.
-pub(super) fn begins(thread: Pid) -> Result<bool> {
-    let info = ptrace::syscall_info(thread).context("ask at which end of a call a thread is")?;
+pub(super) fn is_entry(thread: Pid) -> Result<bool> {
+    let info = ptrace::syscall_info(thread)
+        .context("cannot read whether a thread is at the entry of a call")?;
     Ok(info.op == libc::PTRACE_SYSCALL_INFO_ENTRY)
 }
 
 /// The call at whose entry a thread is stopped.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn entered(process: Pid, thread: Pid) -> Result<Call> {
-    let registers = ptrace::getregs(thread).context("read the registers of a thread")?;
+pub(super) fn at_entry(process: Pid, thread: Pid) -> Result<Call> {
+    let registers = ptrace::getregs(thread).context("cannot read the registers of a thread")?;
     Ok(Call {
         process,
         thread,
@@ -141,39 +142,39 @@ pub(super) fn entered(process: Pid, thread: Pid) -> Result<Call> {
 
 /// Makes a thread that is stopped at the entry of a system call skip the call.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn prevent(thread: Pid) -> Result<()> {
-    let mut registers = ptrace::getregs(thread).context("read the registers of a thread")?;
+pub(super) fn skip(thread: Pid) -> Result<()> {
+    let mut registers = ptrace::getregs(thread).context("cannot read the registers of a thread")?;
     registers.orig_rax = u64::MAX;
-    ptrace::setregs(thread, registers).context("write the registers of a thread")
+    ptrace::setregs(thread, registers).context("cannot write the registers of a thread")
 }
 
 /// Makes a system call whose exit a thread is stopped at return an error.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn answer(thread: Pid, errno: Errno) -> Result<()> {
-    let mut registers = ptrace::getregs(thread).context("read the registers of a thread")?;
+pub(super) fn set_error(thread: Pid, errno: Errno) -> Result<()> {
+    let mut registers = ptrace::getregs(thread).context("cannot read the registers of a thread")?;
     registers.rax = (-i64::from(errno as i32)) as u64;
-    ptrace::setregs(thread, registers).context("write the registers of a thread")
+    ptrace::setregs(thread, registers).context("cannot write the registers of a thread")
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 mod elsewhere {
     use super::*;
 
-    pub(in super::super) fn entered(_: Pid, _: Pid) -> Result<Call> {
-        anyhow::bail!("the tracer knows the registers of x86-64 alone")
+    pub(in super::super) fn at_entry(_: Pid, _: Pid) -> Result<Call> {
+        anyhow::bail!("the tracer supports x86-64 only")
     }
 
-    pub(in super::super) fn prevent(_: Pid) -> Result<()> {
-        anyhow::bail!("the tracer knows the registers of x86-64 alone")
+    pub(in super::super) fn skip(_: Pid) -> Result<()> {
+        anyhow::bail!("the tracer supports x86-64 only")
     }
 
-    pub(in super::super) fn answer(_: Pid, _: Errno) -> Result<()> {
-        anyhow::bail!("the tracer knows the registers of x86-64 alone")
+    pub(in super::super) fn set_error(_: Pid, _: Errno) -> Result<()> {
+        anyhow::bail!("the tracer supports x86-64 only")
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) use elsewhere::{answer, entered, prevent};
+pub(super) use elsewhere::{at_entry, set_error, skip};
 
 macro_rules! table {
     ($($number:ident $effect:ident),* $(,)?) => {
@@ -258,7 +259,7 @@ const TABLE: &[(i64, &str, Effect)] = table![
     SYS_ioctl Changes,
     // Other processes.
     SYS_kill Changes,
-    SYS_tgkill Own,
+    SYS_tgkill Internal,
     SYS_pidfd_open Reads,
     SYS_pidfd_send_signal Changes,
     SYS_pidfd_getfd Reads,
@@ -271,7 +272,7 @@ const TABLE: &[(i64, &str, Effect)] = table![
     // The kernel's tables.
     SYS_bpf Depends,
     SYS_perf_event_open Reads,
-    SYS_fcntl Own,
+    SYS_fcntl Internal,
     SYS_epoll_ctl Reads,
     SYS_eventfd2 Reads,
     SYS_memfd_create Reads,
@@ -282,7 +283,7 @@ const TABLE: &[(i64, &str, Effect)] = table![];
 
 /// Commands of bpf(2) without an effect after the process ends: a descriptor holds the objects that
 /// they make, or they only read. The numbers are those of `enum bpf_cmd` in linux/bpf.h.
-const BPF_THAT_ENDS_WITH_THE_PROCESS: &[u64] = &[
+const BPF_WITHOUT_LASTING_EFFECT: &[u64] = &[
     0, // map create
     1, // map look up
     4, // map get next key
@@ -293,7 +294,7 @@ const BPF_THAT_ENDS_WITH_THE_PROCESS: &[u64] = &[
     24, // map look up, many
     30, 31, 32, 33, // link by number, next number, statistics, iterator
 ];
-const CREATING: u64 = (libc::O_CREAT | libc::O_TRUNC) as u64;
+const CREATE_FLAGS: u64 = (libc::O_CREAT | libc::O_TRUNC) as u64;
 /// rtnetlink (linux/rtnetlink.h): the first kind of message, and the remainder modulo 4 of the GET
 /// kinds.
 const RTM_BASE: u16 = 16;

@@ -41,25 +41,25 @@ impl Drop for Shell {
     }
 }
 
-/// Gives the n-th call that changes something this verdict, and all others `Go`.
-fn nth(n: u32, verdict: Verdict) -> impl FnMut(&Call) -> Verdict {
+/// Gives the n-th call that changes something this action, and all others `Go`.
+fn nth(n: u32, action: Action) -> impl FnMut(&Call) -> Action {
     let mut seen = 0;
     move |call| {
         seen += u32::from(call.changes_host());
         match call.changes_host() && seen == n {
-            true => verdict,
-            false => Verdict::Go,
+            true => action,
+            false => Action::Execute,
         }
     }
 }
 
 #[test]
-fn a_process_is_killed_before_the_call_that_is_meant() {
+fn a_process_is_killed_before_the_chosen_call() {
     for n in 1..=2 {
         let mut shell = Shell::new("kill");
         let tracer = Tracer::seize(shell.child.id()).expect("it is ours");
         shell.tell();
-        let outcome = tracer.follow(nth(n, Verdict::Kill), || false);
+        let outcome = tracer.follow(nth(n, Action::Kill), || false);
         let outcome = outcome.expect("it is followed");
         assert!(matches!(outcome, Outcome::Killed(_)), "{outcome:?}");
         assert_eq!(shell.made(), [n > 1, false], "{outcome:?}");
@@ -69,12 +69,12 @@ fn a_process_is_killed_before_the_call_that_is_meant() {
 }
 
 #[test]
-fn a_call_that_is_to_fail_is_not_carried_out_and_the_process_goes_on() {
+fn a_failed_call_is_not_executed_and_the_process_continues() {
     let mut shell = Shell::new("fail");
     let tracer = Tracer::seize(shell.child.id()).expect("it is ours");
     shell.tell();
-    let verdict = Verdict::Fail(Errno::ENOSPC);
-    let outcome = tracer.follow(nth(2, verdict), || false);
+    let action = Action::Fail(Errno::ENOSPC);
+    let outcome = tracer.follow(nth(2, action), || false);
     let outcome = outcome.expect("it is followed");
     assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
     // A shell ends when a redirection fails; this test only checks that it is no longer traced.
@@ -85,13 +85,13 @@ fn a_call_that_is_to_fail_is_not_carried_out_and_the_process_goes_on() {
 }
 
 #[test]
-fn a_process_goes_on_by_itself_when_all_has_come() {
+fn a_process_continues_without_the_tracer_when_the_condition_is_met() {
     let mut shell = Shell::new("over");
     let tracer = Tracer::seize(shell.child.id()).expect("it is ours");
     shell.tell();
     let two = shell.folder.join("two");
-    let outcome = tracer.follow(|_| Verdict::Go, || two.exists());
-    assert_eq!(outcome.expect("it is followed"), Outcome::Over);
+    let outcome = tracer.follow(|_| Action::Execute, || two.exists());
+    assert_eq!(outcome.expect("it is followed"), Outcome::ConditionMet);
     assert_eq!(shell.made(), [true, true]);
     shell.tell();
     assert!(shell.child.wait().expect("it ends").success());

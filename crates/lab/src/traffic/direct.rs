@@ -12,18 +12,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use netnice_stack::udp::{Buffers, UdpOptions, With};
+use netnice_stack::udp::{Buffers, Remote, UdpOptions};
 use netnice_stack::{Program, RuntimeDir, Socket, StackError, Status};
 
-use super::session::{LifeArgs, Tally, frame_overhead, live, offer};
+use super::common::{RunArgs, Tally, frame_overhead, run_until_end, send_paced};
 
 /// `netnice-lab traffic direct …`
 #[derive(Debug, Clone, clap::Args)]
 pub struct DirectArgs {
-    /// The own end; port 0 and an unspecified address are chosen.
+    /// The local endpoint; port 0 and an unspecified address are chosen by the stack.
     #[arg(long)]
     local: SocketAddr,
-    /// The other end; without it any host.
+    /// The remote endpoint; the default is any host.
     #[arg(long, required_if_eq("source", "true"))]
     remote: Option<SocketAddr>,
     /// Receive what is sent to this group.
@@ -60,7 +60,7 @@ pub struct DirectArgs {
     #[arg(long, default_value_t = 128)]
     buffers: u32,
     #[command(flatten)]
-    life: LifeArgs,
+    run: RunArgs,
 }
 
 /// Runs the program; returns only on bad arguments or if no flow can be opened.
@@ -75,11 +75,11 @@ pub fn main(args: &DirectArgs) -> Result<()> {
     let options = args.options();
     let bytes = options.buffers.region_bytes()?;
     let program = Program::attach(&dir, args.iface.as_deref(), 1, bytes)
-        .context("cannot take part in the direct path")?;
-    let socket = program.open_udp(&options).context("no flow")?;
+        .context("cannot attach to the direct path")?;
+    let socket = program.open_udp(&options).context("cannot open a flow")?;
     let tally = Arc::new(Tally::default());
     let (args, counts) = (args.clone(), tally.clone());
-    let life = args.life.clone();
+    let run = args.run.clone();
     std::thread::spawn(move || {
         let end = match (args.source, args.echo) {
             (true, _) => {
@@ -90,20 +90,20 @@ pub fn main(args: &DirectArgs) -> Result<()> {
             _ => receive(socket, &counts),
         };
         if let Err(error) = end {
-            counts.refused_for(&error.to_string());
+            counts.count_refused(&error.to_string());
             println!("{}", serde_json::json!({"closed": error.to_string()}));
         }
     });
-    live(&life, &tally, || 0)
+    run_until_end(&run, &tally, || 0)
 }
 
 impl DirectArgs {
     fn options(&self) -> UdpOptions {
         UdpOptions {
-            with: match (self.remote, self.group) {
-                (Some(remote), _) => With::One(remote),
-                (None, Some(group)) => With::Group(group),
-                (None, None) => With::Any,
+            remote: match (self.remote, self.group) {
+                (Some(remote), _) => Remote::One(remote),
+                (None, Some(group)) => Remote::Group(group),
+                (None, None) => Remote::Any,
             },
             contract: self.contract.clone(),
             buffers: Buffers {
@@ -135,7 +135,7 @@ fn send(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), Stac
         end.is_ok()
     };
     match args.rate {
-        Some(bits) => offer(frame, bits, args.count, one),
+        Some(bits) => send_paced(frame, bits, args.count, one),
         None => {
             let mut left = args.count;
             while left > 0 && one() {
@@ -144,7 +144,7 @@ fn send(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), Stac
         }
     }
     end?;
-    socket.drain(Some(LAST))?;
+    socket.drain(Some(DRAIN_TIMEOUT))?;
     count(&mut socket, size, tally)
 }
 
@@ -155,7 +155,7 @@ fn count(socket: &mut Socket, size: usize, tally: &Tally) -> Result<(), StackErr
             Status::DONE => {
                 tally.sent.fetch_add(size as u64, Relaxed);
             }
-            other => tally.refused_for(&format!("status {}", other.0)),
+            other => tally.count_refused(&format!("status {}", other.0)),
         }
     }
     Ok(())
@@ -163,18 +163,18 @@ fn count(socket: &mut Socket, size: usize, tally: &Tally) -> Result<(), StackErr
 
 fn receive(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
     let overhead = 8 + frame_overhead(socket.local().is_ipv6());
-    let mut little = [0; 16];
+    let mut buffer = [0; 16];
     loop {
-        match socket.recv(&mut little, Some(LOOK)) {
+        match socket.recv(&mut buffer, Some(RECEIVE_TIMEOUT)) {
             Ok(received) => {
                 tally.received.fetch_add(received.whole as u64, Relaxed);
                 let wire = received.whole as u64 + overhead;
                 tally.received_wire.fetch_add(wire, Relaxed);
             }
-            Err(StackError::NotNow) => {}
+            Err(StackError::WouldBlock) => {}
             Err(error) => return Err(error),
         }
-        tally.lost.store(socket.lost_in_all(), Relaxed);
+        tally.lost.store(socket.lost_total(), Relaxed);
     }
 }
 
@@ -182,16 +182,16 @@ fn echo(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
     let any = socket.remote().is_none();
     let mut bytes = [0; 2048];
     loop {
-        let received = match socket.recv(&mut bytes, Some(LOOK)) {
+        let received = match socket.recv(&mut bytes, Some(RECEIVE_TIMEOUT)) {
             Ok(received) => received,
-            Err(StackError::NotNow) => continue,
+            Err(StackError::WouldBlock) => continue,
             Err(error) => return Err(error),
         };
         tally.received.fetch_add(received.whole as u64, Relaxed);
         let answer = &bytes[..received.bytes];
         match any {
-            true => socket.send_to(answer, received.from, Some(LAST))?,
-            false => socket.send(answer, Some(LAST))?,
+            true => socket.send_to(answer, received.from, Some(DRAIN_TIMEOUT))?,
+            false => socket.send(answer, Some(DRAIN_TIMEOUT))?,
         };
         tally.sends.fetch_add(1, Relaxed);
         count(&mut socket, received.bytes, tally)?;
@@ -199,6 +199,6 @@ fn echo(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
 }
 
 /// Time limit for the last packets to be sent.
-const LAST: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which a receiver updates its count of lost packets.
-const LOOK: Duration = Duration::from_millis(50);
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(50);

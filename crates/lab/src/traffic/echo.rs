@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::session::{LifeArgs, Tally, live};
+use super::common::{RunArgs, Tally, run_until_end};
 use crate::sys;
 
 /// `netnice-lab traffic echo …`
@@ -20,7 +20,7 @@ pub struct EchoArgs {
     #[arg(long)]
     listen: SocketAddr,
     #[command(flatten)]
-    life: LifeArgs,
+    run: RunArgs,
 }
 
 /// `netnice-lab traffic probe …`
@@ -29,14 +29,14 @@ pub struct ProbeArgs {
     /// The echo server.
     #[arg(long)]
     connect: SocketAddr,
-    /// How to ask.
+    /// The transport protocol.
     #[arg(long, value_enum)]
     protocol: Protocol,
-    /// Microseconds between two questions.
+    /// Microseconds between two probes.
     #[arg(long, default_value_t = 100_000)]
     every_us: u64,
     #[command(flatten)]
-    life: LifeArgs,
+    run: RunArgs,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -46,7 +46,7 @@ enum Protocol {
 }
 
 /// Time of a request: by the monotonic clock, and by the wall clock.
-type Question = (Instant, u64);
+type RequestTime = (Instant, u64);
 
 /// Runs the echo server until `stop`.
 pub fn echo(args: &EchoArgs) -> Result<()> {
@@ -66,7 +66,7 @@ pub fn echo(args: &EchoArgs) -> Result<()> {
             }
         }
     });
-    live(&args.life, &Arc::new(Tally::default()), || 0)
+    run_until_end(&args.run, &Arc::new(Tally::default()), || 0)
 }
 
 fn echo_stream(mut connection: TcpStream) {
@@ -87,7 +87,7 @@ pub fn probe(args: &ProbeArgs) -> Result<()> {
         Protocol::Tcp => probe_tcp(args.connect, every, &tally)?,
         Protocol::Udp => probe_udp(args.connect, every, &tally)?,
     }
-    live(&args.life, &tally, || 0)
+    run_until_end(&args.run, &tally, || 0)
 }
 
 /// The n-th byte received is the reply to the n-th byte sent.
@@ -95,10 +95,10 @@ fn probe_tcp(to: SocketAddr, every: Duration, tally: &Arc<Tally>) -> Result<()> 
     let mut out = TcpStream::connect(to).with_context(|| format!("cannot connect to {to}"))?;
     out.set_nodelay(true)?;
     let mut back = out.try_clone()?;
-    let asked: Arc<Mutex<VecDeque<Question>>> = Arc::default();
+    let asked: Arc<Mutex<VecDeque<RequestTime>>> = Arc::default();
     let (queue, sender) = (asked.clone(), tally.clone());
     std::thread::spawn(move || {
-        each(every, &sender, |_| {
+        at_intervals(every, &sender, |_| {
             let mut queue = queue.lock().expect("no thread panics with it");
             queue.push_back((Instant::now(), sys::now_ns()));
             drop(queue);
@@ -114,7 +114,7 @@ fn probe_tcp(to: SocketAddr, every: Duration, tally: &Arc<Tally>) -> Result<()> 
                 break;
             }
             for _ in 0..n {
-                answer(
+                record_round_trip(
                     asked.lock().expect("no thread panics with it").pop_front(),
                     now,
                     &receiver,
@@ -133,10 +133,10 @@ fn probe_udp(to: SocketAddr, every: Duration, tally: &Arc<Tally>) -> Result<()> 
     };
     let socket = Arc::new(UdpSocket::bind(any)?);
     socket.connect(to)?;
-    let asked: Arc<Mutex<Vec<Option<Question>>>> = Arc::default();
+    let asked: Arc<Mutex<Vec<Option<RequestTime>>>> = Arc::default();
     let (queue, out, sender) = (asked.clone(), socket.clone(), tally.clone());
     std::thread::spawn(move || {
-        each(every, &sender, |i| {
+        at_intervals(every, &sender, |i| {
             let mut queue = queue.lock().expect("no thread panics with it");
             queue.push(Some((Instant::now(), sys::now_ns())));
             drop(queue);
@@ -157,7 +157,7 @@ fn probe_udp(to: SocketAddr, every: Duration, tally: &Arc<Tally>) -> Result<()> 
             let mut asked = asked.lock().expect("no thread panics with it");
             if let Some(question) = asked.get_mut(at).and_then(Option::take) {
                 receiver.lost.fetch_sub(1, Relaxed);
-                answer(Some(question), now, &receiver);
+                record_round_trip(Some(question), now, &receiver);
             }
         }
     });
@@ -165,7 +165,7 @@ fn probe_udp(to: SocketAddr, every: Duration, tally: &Arc<Tally>) -> Result<()> 
 }
 
 /// Calls `ask` at fixed intervals until it returns `false`.
-fn each(every: Duration, tally: &Tally, mut ask: impl FnMut(u64) -> bool) {
+fn at_intervals(every: Duration, tally: &Tally, mut ask: impl FnMut(u64) -> bool) {
     tally.await_go();
     let mut due = Instant::now();
     for i in 0.. {
@@ -178,7 +178,7 @@ fn each(every: Duration, tally: &Tally, mut ask: impl FnMut(u64) -> bool) {
     }
 }
 
-fn answer(question: Option<Question>, now: Instant, tally: &Tally) {
+fn record_round_trip(question: Option<RequestTime>, now: Instant, tally: &Tally) {
     if let Some((asked, at_ns)) = question {
         let took = now.saturating_duration_since(asked).as_nanos() as u64;
         let mut all = tally.round_trips.lock().expect("no thread panics with it");

@@ -67,7 +67,7 @@ pub fn fetch(args: &FetchArgs) -> Result<()> {
         let times: u32 = line
             .trim()
             .parse()
-            .with_context(|| format!("fetch reads numbers, not `{line}`"))?;
+            .with_context(|| format!("fetch expects a number, got `{line}`"))?;
         let took: Vec<u64> = (0..times)
             .map(|_| fetch_once(args))
             .collect::<Result<_>>()?;

@@ -11,14 +11,14 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::process;
-use crate::wire::Flow;
+use crate::wire::WireFlow;
 use crate::world::Netns;
 
 /// Fails with one message if vsftpd or curl is missing.
 pub fn needed() -> Result<()> {
     for program in ["vsftpd", "curl"] {
         if !process::installed(program) {
-            bail!("this needs {program}; `cargo xtask setup` brings it");
+            bail!("{program} is not installed: run `cargo xtask setup`");
         }
     }
     Ok(())
@@ -80,7 +80,7 @@ pub fn ports(session: u16) -> Range<u16> {
 }
 
 /// Selects both directions of a session's connections, as seen at the client's end.
-pub fn of_session(session: u16) -> impl Fn(&Flow) -> bool + Copy {
+pub fn of_session(session: u16) -> impl Fn(&WireFlow) -> bool + Copy {
     move |flow| {
         let client = match flow.inbound {
             true => flow.target.1,

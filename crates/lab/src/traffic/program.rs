@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{direct, echo, family, fetch, tcp, udp, unruly};
+use super::{direct, echo, fetch, parent, tcp, udp, unruly};
 
 /// A traffic program.
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -11,9 +11,9 @@ pub enum Program {
     Tcp(tcp::TcpArgs),
     /// UDP datagrams.
     Udp(udp::UdpArgs),
-    /// UDP datagrams past the kernel.
+    /// UDP datagrams on the direct path.
     Direct(direct::DirectArgs),
-    /// The same, by a program that forks, ends and becomes another when told.
+    /// The same, by a program that forks, ends or executes another program on command.
     Unruly(unruly::UnrulyArgs),
     /// Answers probes.
     Echo(echo::EchoArgs),
@@ -23,8 +23,8 @@ pub enum Program {
     Serve(fetch::ServeArgs),
     /// Fetches files and times them.
     Fetch(fetch::FetchArgs),
-    /// Bears children.
-    Family(family::Family),
+    /// Starts other programs as its children.
+    Parent(parent::ParentArgs),
 }
 
 /// Runs a traffic program to its end.
@@ -38,6 +38,6 @@ pub fn main(program: &Program) -> Result<()> {
         Program::Probe(args) => echo::probe(args),
         Program::Serve(args) => fetch::serve(args),
         Program::Fetch(args) => fetch::fetch(args),
-        Program::Family(_) => family::main(),
+        Program::Parent(_) => parent::main(),
     }
 }

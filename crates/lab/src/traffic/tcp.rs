@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::session::{LifeArgs, Tally, frame_overhead, live};
+use super::common::{RunArgs, Tally, frame_overhead, run_until_end};
 use crate::sys;
 
 /// `netnice-lab traffic tcp …`
@@ -37,17 +37,11 @@ pub struct TcpArgs {
     /// Payload bits per second to write, over all flows; without it as fast as it goes.
     #[arg(long)]
     rate: Option<u64>,
-    /// Local address to connect from.
-    #[arg(long)]
-    bind: Option<IpAddr>,
-    /// Device to connect through.
-    #[arg(long)]
-    device: Option<String>,
     /// Use MPTCP sockets.
     #[arg(long)]
     mptcp: bool,
     #[command(flatten)]
-    life: LifeArgs,
+    run: RunArgs,
 }
 
 /// Runs the program; returns only on bad arguments or when a socket cannot be opened.
@@ -76,15 +70,7 @@ pub fn main(args: &TcpArgs) -> Result<()> {
     } else if let Some(to) = args.connect {
         for _ in 0..args.flows {
             let connection = socket(args, to)?;
-            if let Some(device) = &args.device {
-                connection.bind_device(Some(device.as_bytes()))?;
-            }
-            if let Some(from) = args.bind {
-                connection
-                    .bind(&SocketAddr::new(from, 0).into())
-                    .with_context(|| format!("cannot bind to {from}"))?;
-            }
-            connect_patiently(&connection, to)?;
+            connect_with_retries(&connection, to)?;
             serve(connection, args, &tally, &open)?;
         }
     }
@@ -93,7 +79,7 @@ pub fn main(args: &TcpArgs) -> Result<()> {
         .or(args.connect)
         .map_or(0, |a| frame_overhead(a.is_ipv6()))
         + 32;
-    live(&args.life, &tally, || received_on_wire(&open, header))
+    run_until_end(&args.run, &tally, || received_on_wire(&open, header))
 }
 
 /// Received wire bytes: the payload and the headers of every segment, duplicates included, because
@@ -144,7 +130,7 @@ fn socket(args: &TcpArgs, family: SocketAddr) -> Result<Socket> {
 }
 
 /// Connects, and retries for 5 s: a peer that is starting may not listen yet.
-fn connect_patiently(connection: &Socket, to: SocketAddr) -> Result<()> {
+fn connect_with_retries(connection: &Socket, to: SocketAddr) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(5);
     loop {
         match connection.connect(&to.into()) {

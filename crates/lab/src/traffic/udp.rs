@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use anyhow::{Context, Result, bail};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::session::{LifeArgs, Tally, frame_overhead, live, offer};
+use super::common::{RunArgs, Tally, frame_overhead, run_until_end, send_paced};
 use crate::sys;
 
 /// `netnice-lab traffic udp …`
@@ -39,7 +39,7 @@ pub struct UdpArgs {
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     count: u64,
     #[command(flatten)]
-    life: LifeArgs,
+    run: RunArgs,
 }
 
 /// Runs the program; returns only on bad arguments or when a socket cannot be opened.
@@ -77,7 +77,7 @@ pub fn main(args: &UdpArgs) -> Result<()> {
             match rate {
                 Some(bits) => {
                     let datagram = vec![0u8; size];
-                    offer(size as u64 + overhead, bits, count, || {
+                    send_paced(size as u64 + overhead, bits, count, || {
                         send(&socket, &tally, &datagram);
                         true
                     });
@@ -86,15 +86,15 @@ pub fn main(args: &UdpArgs) -> Result<()> {
             }
         });
     }
-    live(&args.life, &tally, || 0)
+    run_until_end(&args.run, &tally, || 0)
 }
 
 /// MSG_TRUNC makes recv return the datagram's whole length although only a few bytes are copied.
 fn receive(socket: &Socket, tally: &Tally, overhead: u64) {
-    let mut little = [MaybeUninit::uninit(); 16];
+    let mut buffer = [MaybeUninit::uninit(); 16];
     loop {
         // recv reports an ICMP error of a peer that does not listen yet; the sink goes on.
-        if let Ok(n) = socket.recv_with_flags(&mut little, libc::MSG_TRUNC) {
+        if let Ok(n) = socket.recv_with_flags(&mut buffer, libc::MSG_TRUNC) {
             tally.received.fetch_add(n as u64, Relaxed);
             tally.received_wire.fetch_add(n as u64 + overhead, Relaxed);
         }
@@ -106,7 +106,7 @@ fn send(socket: &Socket, tally: &Tally, datagram: &[u8]) {
         Ok(n) => {
             tally.sent.fetch_add(n as u64, Relaxed);
         }
-        Err(e) => tally.refuse(&e),
+        Err(e) => tally.count_error(&e),
     }
     tally.sends.fetch_add(1, Relaxed);
 }

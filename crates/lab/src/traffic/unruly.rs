@@ -22,34 +22,34 @@ use std::process::{Command, exit};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use netnice_stack::udp::{Buffers, UdpOptions, With};
+use netnice_stack::udp::{Buffers, Remote, UdpOptions};
 use netnice_stack::{Program, RuntimeDir, Socket, StackError};
 
-use super::session::LifeArgs;
+use super::common::RunArgs;
 use crate::sys;
 
 /// `netnice-lab traffic unruly …`
 #[derive(Debug, Clone, clap::Args)]
 pub struct UnrulyArgs {
-    /// The own end.
+    /// The local endpoint.
     #[arg(long)]
     local: SocketAddr,
-    /// The other end.
+    /// The remote endpoint.
     #[arg(long)]
     remote: SocketAddr,
     /// The daemon's folder.
     #[arg(long)]
     runtime_dir: PathBuf,
-    /// It begins at once and ends when it is told to, whatever is said here.
+    /// Accepted and ignored: the program begins at once and ends on command.
     #[command(flatten)]
-    _life: LifeArgs,
+    _run: RunArgs,
 }
 
 /// Runs the program.
 pub fn main(args: &UnrulyArgs) -> Result<()> {
     let dir = RuntimeDir::choose(Some(args.runtime_dir.clone()), None);
     let options = UdpOptions {
-        with: With::One(args.remote),
+        remote: Remote::One(args.remote),
         buffers: Buffers {
             sending: BUFFERS,
             receiving: BUFFERS,
@@ -58,26 +58,27 @@ pub fn main(args: &UnrulyArgs) -> Result<()> {
         ..UdpOptions::at(args.local)
     };
     let bytes = options.buffers.region_bytes()?;
-    let program = Program::attach(&dir, None, 1, bytes).context("it cannot take part")?;
-    let mut socket = program.open_udp(&options).context("no flow")?;
+    let program =
+        Program::attach(&dir, None, 1, bytes).context("cannot attach to the direct path")?;
+    let mut socket = program.open_udp(&options).context("cannot open a flow")?;
     println!(
         "{}",
         serde_json::json!({"ready": true, "pid": std::process::id()})
     );
     let mut child = false;
     loop {
-        match turn(&mut socket) {
+        match send_and_receive(&mut socket) {
             Ok(()) => {}
-            Err(_) if child => scribble()?,
+            Err(_) if child => overwrite_shared_memory()?,
             Err(error) => return Err(error.into()),
         }
         // Commands are for the parent only.
         if child || !sys::readable(0, 0) {
             continue;
         }
-        let mut order = String::new();
-        std::io::stdin().lock().read_line(&mut order)?;
-        match order.trim() {
+        let mut command = String::new();
+        std::io::stdin().lock().read_line(&mut command)?;
+        match command.trim() {
             "" | "exit" => exit(0),
             "fork" => {
                 if sys::fork()? == 0 {
@@ -89,37 +90,37 @@ pub fn main(args: &UnrulyArgs) -> Result<()> {
                 let parent = std::process::id();
                 if sys::fork()? == 0 {
                     while parent_id() == parent {
-                        std::thread::sleep(PAUSE);
+                        std::thread::sleep(SEND_TIMEOUT);
                     }
-                    scribble()?;
+                    overwrite_shared_memory()?;
                 }
             }
             "exec" => {
-                sys::keep_descriptors()?;
+                sys::clear_close_on_exec()?;
                 return Err(Command::new("sleep").arg("600").exec().into());
             }
-            other => bail!("`{other}` is no order"),
+            other => bail!("`{other}` is no command"),
         }
     }
 }
 
 /// Fills the free send buffers, and receives all waiting packets.
-fn turn(socket: &mut Socket) -> Result<(), StackError> {
+fn send_and_receive(socket: &mut Socket) -> Result<(), StackError> {
     let payload = vec![0x5a; socket.longest()];
-    match socket.send(&payload, Some(PAUSE)) {
-        Ok(_) | Err(StackError::NotNow) => {}
+    match socket.send(&payload, Some(SEND_TIMEOUT)) {
+        Ok(_) | Err(StackError::WouldBlock) => {}
         Err(error) => return Err(error),
     }
     for _ in 0..BUFFERS {
         let more = match socket.try_send(&payload) {
             Ok(_) => true,
-            Err(StackError::NotNow) => false,
+            Err(StackError::WouldBlock) => false,
             Err(error) => return Err(error),
         };
         match socket.try_recv(&mut [0; 64]) {
             Ok(_) => {}
-            Err(StackError::NotNow) if !more => break,
-            Err(StackError::NotNow) => {}
+            Err(StackError::WouldBlock) if !more => break,
+            Err(StackError::WouldBlock) => {}
             Err(error) => return Err(error),
         }
     }
@@ -127,27 +128,27 @@ fn turn(socket: &mut Socket) -> Result<(), StackError> {
 }
 
 /// Writes pseudorandom values into all memory that it shares with the driver, without end.
-fn scribble() -> Result<()> {
+fn overwrite_shared_memory() -> Result<()> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let shared = maps.lines().filter(|line| line.contains("/memfd:"));
-    let places: Option<Vec<(u64, u64)>> = shared
+    let mappings: Option<Vec<(u64, u64)>> = shared
         .map(|line| {
             let (begin, end) = line.split(' ').next()?.split_once('-')?;
             let number = |text| u64::from_str_radix(text, 16).ok();
             Some((number(begin)?, number(end)?))
         })
         .collect();
-    let places = places.context("the mappings")?;
+    let mappings = mappings.context("the mappings")?;
     let memory = File::options().write(true).open("/proc/self/mem")?;
     for round in 0..=u64::MAX {
-        for (begin, end) in &places {
-            let nonsense = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for (begin, end) in &mappings {
+            let value = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             // Headers and rings are at the start of the memory.
-            let at = begin + nonsense % (end - begin).min(FRONT) / 8 * 8;
-            memory.write_all_at(&nonsense.to_ne_bytes(), at)?;
+            let at = begin + value % (end - begin).min(RINGS_BYTES) / 8 * 8;
+            memory.write_all_at(&value.to_ne_bytes(), at)?;
         }
         if round % 64 == 0 {
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(SEND_TIMEOUT);
         }
     }
     Ok(())
@@ -156,6 +157,6 @@ fn scribble() -> Result<()> {
 /// Buffers in each direction.
 const BUFFERS: u32 = 64;
 /// Time limit of a wait for a buffer; then it receives and reads commands.
-const PAUSE: Duration = Duration::from_millis(2);
+const SEND_TIMEOUT: Duration = Duration::from_millis(2);
 /// Bytes at the start of the memory that contain all rings.
-const FRONT: u64 = 16_384;
+const RINGS_BYTES: u64 = 16_384;

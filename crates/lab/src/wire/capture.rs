@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::parse::Passed;
+use super::parse::Packet;
 
 pub struct Capture {
     file: BufWriter<File>,
@@ -26,7 +26,7 @@ impl Capture {
         Ok(capture)
     }
 
-    pub fn packet(&mut self, packet: &Passed, head: &[u8]) -> Result<()> {
+    pub fn packet(&mut self, packet: &Packet, head: &[u8]) -> Result<()> {
         let (seconds, nanos) = (packet.at_ns / SECOND, packet.at_ns % SECOND);
         let (kept, length) = (head.len() as u32, packet.wire as u32);
         self.words(&[seconds as u32, nanos as u32, kept.min(length), length])?;

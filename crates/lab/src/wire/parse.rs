@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The key of a flow at a tap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Flow {
+pub struct WireFlow {
     /// True if the tap's device received it, false if the device sent it.
     pub inbound: bool,
     /// The transport protocol.
@@ -33,11 +33,11 @@ pub enum Transport {
 
 /// A packet that passed a tap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Passed {
+pub struct Packet {
     /// Wall-clock time in ns.
     pub at_ns: u64,
     /// Its flow.
-    pub flow: Flow,
+    pub flow: WireFlow,
     /// Bytes on the wire, see [`crate::wire`].
     pub wire: u64,
     /// Packets on the wire: more than one if the packet was not segmented yet.
@@ -47,14 +47,14 @@ pub struct Passed {
 /// Parses a frame that begins with its Ethernet header. `len` is the length of the whole packet in
 /// the kernel in bytes. `segment` is the payload size of each segment that the packet will become;
 /// 0 means one packet. `head` may be truncated after the transport header.
-pub fn packet(at_ns: u64, inbound: bool, head: &[u8], len: u64, segment: u16) -> Passed {
+pub fn packet(at_ns: u64, inbound: bool, head: &[u8], len: u64, segment: u16) -> Packet {
     let (flow, header) = headers(inbound, head);
     let payload = len.saturating_sub(header);
     let segments = match segment {
         0 => 1,
         size => payload.div_ceil(u64::from(size)).max(1),
     };
-    Passed {
+    Packet {
         at_ns,
         flow,
         wire: len + (segments - 1) * header,
@@ -63,9 +63,9 @@ pub fn packet(at_ns: u64, inbound: bool, head: &[u8], len: u64, segment: u16) ->
 }
 
 /// The flow, and the length of all headers through the transport's header.
-fn headers(inbound: bool, head: &[u8]) -> (Flow, u64) {
+fn headers(inbound: bool, head: &[u8]) -> (WireFlow, u64) {
     let nowhere = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-    let other = Flow {
+    let other = WireFlow {
         inbound,
         transport: Transport::NotIp,
         source: nowhere,
@@ -87,7 +87,7 @@ fn headers(inbound: bool, head: &[u8]) -> (Flow, u64) {
         (Transport::Tcp | Transport::Udp, Some(b)) => u16::from_be_bytes([b[0], b[1]]),
         _ => 0,
     };
-    let flow = Flow {
+    let flow = WireFlow {
         inbound,
         transport,
         source: (source, port(at)),

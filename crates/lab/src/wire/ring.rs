@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
-use super::parse::{self, Passed};
+use super::parse::{self, Packet};
 
 pub struct Ring {
     socket: OwnedFd,
@@ -110,7 +110,7 @@ impl Ring {
     }
 
     /// Passes every waiting packet and its first bytes to `take`; returns the number of packets.
-    pub fn drain(&mut self, mut take: impl FnMut(&Passed, &[u8])) -> usize {
+    pub fn drain(&mut self, mut take: impl FnMut(&Packet, &[u8])) -> usize {
         for count in 0.. {
             // SAFETY: `next` is below FRAMES, so the frame lies inside the mapping; its first word
             // is the status, which both sides access atomically.
@@ -162,7 +162,7 @@ impl Drop for Ring {
 }
 
 /// Parses the header that the kernel wrote, and the first bytes of the packet after it.
-fn read(frame: &[u8]) -> Option<(Passed, &[u8])> {
+fn read(frame: &[u8]) -> Option<(Packet, &[u8])> {
     let word = |at: usize| -> Option<u32> {
         Some(u32::from_ne_bytes(frame.get(at..at + 4)?.try_into().ok()?))
     };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
-use super::reap;
+use super::cleanup;
 
 /// A cgroup. Dropping it kills every process in it and in the cgroups below, and removes them all.
 pub struct Cgroup {
@@ -19,7 +19,7 @@ impl Cgroup {
     pub fn create(name: &str) -> Result<Cgroup> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let root = reap::cgroup_root().context("no cgroup v2 tree is mounted")?;
+        let root = cleanup::cgroup_root().context("no cgroup v2 tree is mounted")?;
         let name = format!("nn-{}-{number}-{name}", std::process::id());
         Cgroup::make(&root, &format!("/{name}"))
     }
@@ -40,8 +40,8 @@ impl Cgroup {
     }
 
     /// Removes the cgroup and makes one of the same name, which has another id in the kernel.
-    pub fn make_anew(&self) -> Result<()> {
-        reap::remove_cgroup(&self.folder);
+    pub fn recreate(&self) -> Result<()> {
+        cleanup::remove_cgroup(&self.folder);
         fs::create_dir(&self.folder)
             .with_context(|| format!("cannot make {} anew", self.folder.display()))
     }
@@ -58,7 +58,7 @@ impl Cgroup {
 
     /// Moves a process into it. The process's open sockets stay in the cgroup in which they were
     /// made.
-    pub fn take(&self, pid: u32) -> Result<()> {
+    pub fn add_process(&self, pid: u32) -> Result<()> {
         fs::write(self.procs(), pid.to_string())
             .with_context(|| format!("cannot move process {pid} into {}", self.path))
     }
@@ -81,6 +81,6 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        reap::remove_cgroup(&self.folder);
+        cleanup::remove_cgroup(&self.folder);
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::netns::{Door, Netns};
-use crate::process::{self, PATIENCE, Proc};
+use super::netns::{Netns, NetnsHandle};
+use crate::process::{self, EVENT_TIMEOUT, Proc};
 use crate::sys;
 
 /// A daemon inside a namespace, and the means to run `netnice …` there.
@@ -20,16 +20,16 @@ pub struct Netnice {
     netniced: PathBuf,
     runtime: PathBuf,
     daemon: Option<Proc>,
-    door: Door,
+    handle: NetnsHandle,
     /// Further options of the daemon, after those that [`Netnice::start_daemon`] always passes.
     options: Vec<String>,
 }
 
 /// The result of a `netnice` command.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct CommandOutput {
     /// The command line.
-    pub typed: String,
+    pub command_line: String,
     /// The exit status; 128 + the signal's number if a signal ended the process.
     pub status: i32,
     /// Standard output.
@@ -40,13 +40,13 @@ pub struct Answer {
     pub at: (u64, u64),
 }
 
-impl Answer {
+impl CommandOutput {
     /// Returns the answer if the exit status is 0, else an error with its output.
-    pub fn ok(self) -> Result<Answer> {
+    pub fn ok(self) -> Result<CommandOutput> {
         if self.status != 0 {
             bail!(
                 "`{}` ended with status {}: {}{}",
-                self.typed,
+                self.command_line,
                 self.status,
                 self.stderr.trim(),
                 self.stdout.trim()
@@ -56,7 +56,7 @@ impl Answer {
     }
 
     /// Time from start to end of the process.
-    pub fn took(&self) -> Duration {
+    pub(crate) fn took(&self) -> Duration {
         Duration::from_nanos(self.at.1 - self.at.0)
     }
 }
@@ -71,7 +71,7 @@ impl Netnice {
             netniced: process::binary("netniced")?,
             runtime: runtime.to_owned(),
             daemon: None,
-            door: ns.door(),
+            handle: ns.handle(),
             options: Vec::new(),
         };
         netnice.start_daemon()?;
@@ -81,15 +81,15 @@ impl Netnice {
     /// Starts the daemon again after [`Netnice::kill_daemon`] or [`Netnice::stop_daemon`].
     pub fn start_daemon(&mut self) -> Result<()> {
         let program = self.netniced.clone();
-        self.spawn_daemon(self.door.command(program))?;
+        self.spawn_daemon(self.handle.command(program))?;
         self.wait_ready()
     }
 
     /// Starts the daemon through a program such as `prlimit`: `words` are that program and its
     /// arguments, and the daemon's command line follows.
-    pub fn start_daemon_behind(&mut self, words: &[&str]) -> Result<()> {
+    pub fn start_daemon_through(&mut self, words: &[&str]) -> Result<()> {
         let (program, words) = words.split_first().context("a program")?;
-        let mut command = self.door.command(program);
+        let mut command = self.handle.command(program);
         command.args(words).arg(&self.netniced);
         self.spawn_daemon(command)?;
         self.wait_ready()
@@ -98,15 +98,15 @@ impl Netnice {
     /// Starts the daemon stopped before its first instruction, so that a tracer can attach. SIGCONT
     /// lets it run. Returns its process id.
     pub fn start_daemon_stopped(&mut self) -> Result<u32> {
-        let mut shell = self.door.command("sh");
+        let mut shell = self.handle.command("sh");
         shell.args(["-c", "kill -STOP $$; exec \"$@\"", "sh"]);
         shell.arg(&self.netniced);
         self.spawn_daemon(shell)?;
         let pid = self.pid().context("the daemon was started")?;
-        let until = Instant::now() + PATIENCE;
-        while !sys::stopped(pid) {
+        let until = Instant::now() + EVENT_TIMEOUT;
+        while !sys::is_stopped(pid) {
             if Instant::now() > until {
-                bail!("process {pid} does not stop itself");
+                bail!("process {pid} has not stopped itself within {EVENT_TIMEOUT:?}");
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -130,9 +130,9 @@ impl Netnice {
         Ok(())
     }
 
-    /// Waits until the daemon answers. Fails if it ends, or after [`PATIENCE`].
-    pub fn wait_ready(&mut self) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+    /// Waits until the daemon answers. Fails if it ends, or after [`EVENT_TIMEOUT`].
+    pub(crate) fn wait_ready(&mut self) -> Result<()> {
+        let until = Instant::now() + EVENT_TIMEOUT;
         loop {
             // A killed daemon leaves its socket. `netnice` finds no daemon behind that socket and
             // starts one.
@@ -141,13 +141,13 @@ impl Netnice {
                 return Ok(());
             }
             let daemon = self.daemon.as_mut().context("the daemon was started")?;
-            if !daemon.running() {
-                bail!("netniced ended at once: {}", daemon.complaints().trim());
+            if !daemon.is_running() {
+                bail!("netniced ended at once: {}", daemon.take_stderr().trim());
             }
             if Instant::now() > until {
                 bail!(
-                    "netniced did not answer within {PATIENCE:?}: {}",
-                    daemon.complaints().trim()
+                    "netniced did not answer within {EVENT_TIMEOUT:?}: {}",
+                    daemon.take_stderr().trim()
                 );
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -167,15 +167,15 @@ impl Netnice {
     }
 
     /// Whether the daemon runs. It must not be called while the daemon is traced.
-    pub fn runs(&mut self) -> bool {
-        self.daemon.as_mut().is_some_and(Proc::running)
+    pub fn daemon_is_running(&mut self) -> bool {
+        self.daemon.as_mut().is_some_and(Proc::is_running)
     }
 
     /// Standard error of the daemon since the last call.
-    pub fn complaints(&mut self) -> String {
+    pub fn take_stderr(&mut self) -> String {
         self.daemon
             .as_mut()
-            .map_or_else(String::new, Proc::complaints)
+            .map_or_else(String::new, Proc::take_stderr)
     }
 
     /// Kills the daemon (SIGKILL).
@@ -188,7 +188,7 @@ impl Netnice {
     /// Ends the daemon (SIGTERM); its limits stay.
     pub fn stop_daemon(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
-            daemon.terminate(PATIENCE);
+            daemon.terminate(EVENT_TIMEOUT);
         }
     }
 
@@ -217,7 +217,7 @@ impl Netnice {
 
     /// The command `netnice …` inside the namespace, for callers that spawn it themselves.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = self.door.command(&self.netnice);
+        let mut command = self.handle.command(&self.netnice);
         command
             .args(args)
             .env("NETNICE_RUNTIME_DIR", &self.runtime)
@@ -226,15 +226,15 @@ impl Netnice {
     }
 
     /// Runs `netnice ARGS…` to its end.
-    pub fn run(&self, args: &[&str]) -> Result<Answer> {
+    pub fn run(&self, args: &[&str]) -> Result<CommandOutput> {
         let mut command = self.command(args);
         let started = sys::now_ns();
         let output = command
             .stdin(std::process::Stdio::null())
             .output()
             .context("cannot start netnice")?;
-        Ok(Answer {
-            typed: format!("netnice {}", args.join(" ")),
+        Ok(CommandOutput {
+            command_line: format!("netnice {}", args.join(" ")),
             status: exit_status(output.status),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -243,7 +243,7 @@ impl Netnice {
     }
 
     /// Runs `netnice` with blank-separated arguments. Fails unless the exit status is 0.
-    pub fn type_line(&self, line: &str) -> Result<Answer> {
+    pub fn run_line(&self, line: &str) -> Result<CommandOutput> {
         let words: Vec<&str> = line.split_whitespace().collect();
         self.run(&words)?.ok()
     }
@@ -252,11 +252,11 @@ impl Netnice {
     pub fn show(&self) -> Result<Value> {
         let answer = self.run(&["show", "--json"])?.ok()?;
         serde_json::from_str(&answer.stdout)
-            .with_context(|| format!("`show --json` is no JSON: {}", answer.stdout))
+            .with_context(|| format!("`show --json` printed no JSON: {}", answer.stdout))
     }
 
     /// `show --json` without the `counters` of targets, which change all the time.
-    pub fn show_standing(&self) -> Result<Value> {
+    pub fn show_without_counters(&self) -> Result<Value> {
         let mut shown = self.show()?;
         strip(&mut shown, "counters");
         Ok(shown)
@@ -278,8 +278,8 @@ impl Netnice {
 
 impl Drop for Netnice {
     fn drop(&mut self) {
-        if self.daemon.as_mut().is_some_and(Proc::running)
-            && let Err(e) = self.type_line("clear --all")
+        if self.daemon.as_mut().is_some_and(Proc::is_running)
+            && let Err(e) = self.run_line("clear --all")
         {
             eprintln!("netnice-lab: {e:#}");
         }

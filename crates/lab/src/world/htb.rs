@@ -36,7 +36,7 @@ pub fn limit(ns: &Netns, device: &str, bits: u64, leaf: Leaf) -> Result<()> {
 }
 
 /// Changes the rate of the class that [`limit`] made, in bit/s.
-pub fn change(ns: &Netns, device: &str, bits: u64) -> Result<()> {
+pub(crate) fn change(ns: &Netns, device: &str, bits: u64) -> Result<()> {
     let burst = (bits * 12 / 80_000).max(3028);
     ns.tc(&format!(
         "class change dev {device} parent 1: classid 1:10 htb rate {bits}bit burst {burst} cburst {burst} quantum 15140"
@@ -45,6 +45,6 @@ pub fn change(ns: &Netns, device: &str, bits: u64) -> Result<()> {
 }
 
 /// Removes the device's root qdisc, if there is one.
-pub fn clear(ns: &Netns, device: &str) {
+pub(crate) fn clear(ns: &Netns, device: &str) {
     let _ = ns.tc(&format!("qdisc del dev {device} root"));
 }

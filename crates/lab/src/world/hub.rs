@@ -18,12 +18,12 @@ use std::net::Ipv4Addr;
 
 use anyhow::Result;
 
-use super::shape::{self, bridge, lay, raise, v6};
+use super::topology::{self, add_bridge, add_veth, configure, v6};
 use super::{Cable, Folder, Host, Netns, Offloads, Port, World, next_number};
 
 /// Stations on one segment, and hosts on a switch behind it.
 #[derive(Debug, Clone, Copy)]
-pub struct Lan {
+pub(crate) struct Lan {
     /// Hosts on the segment.
     pub hub: &'static [&'static str],
     /// Hosts on ports of 100 Mbit/s of a switch, whose uplink is on the segment. If empty, there is
@@ -38,7 +38,7 @@ pub struct Lan {
 impl World {
     /// Makes hosts on a segment, and on a switch behind it. Their addresses are 10.77.0.1, .2, … in
     /// the order given, those of the hub first.
-    pub fn lan(lan: Lan) -> Result<World> {
+    pub(crate) fn lan(lan: Lan) -> Result<World> {
         let number = next_number();
         let folder = Folder::create(number)?;
         let hub = Netns::create(&format!("switch{number}"))?;
@@ -51,8 +51,8 @@ impl World {
             folder,
         };
         for name in lan.hub {
-            let station = world.join(name, number)?;
-            world.plug_into_hub(station, lan.queue, &[station])?;
+            let station = world.add_host(name, number)?;
+            world.add_station_for(station, lan.queue, &[station])?;
         }
         if !lan.switch.is_empty() {
             world.add_switch(lan, number)?;
@@ -61,20 +61,20 @@ impl World {
     }
 
     /// Makes a host whose cable ends as `p<i>` in the namespace of the hub; returns its index `i`.
-    fn join(&mut self, name: &str, number: u32) -> Result<usize> {
+    fn add_host(&mut self, name: &str, number: u32) -> Result<usize> {
         let (i, hub) = (self.hosts.len(), self.the_switch()?);
         let ns = Netns::create(&format!("{name}{number}"))?;
         let inside = format!("p{i}");
-        lay(&ns, "eth0", hub, &inside)?;
+        add_veth(&ns, "eth0", hub, &inside)?;
         ns.ip(&format!("link set eth0 address {}", mac(i)))?;
-        quiet(hub, &inside)?;
+        disable_offloads(hub, &inside)?;
         let last = i as u8 + 1;
         let port = Port {
             device: "eth0".into(),
             v4: Ipv4Addr::new(10, 77, 0, last),
             v6: v6(0, last),
         };
-        raise(&ns, &port, 1500, Offloads::Off)?;
+        configure(&ns, &port, 1500, Offloads::Off)?;
         self.hosts.push(Host {
             name: name.into(),
             ns,
@@ -83,8 +83,8 @@ impl World {
         Ok(i)
     }
 
-    fn plug_into_hub(&self, station: usize, queue: u32, behind: &[usize]) -> Result<()> {
-        plug(
+    fn add_station_for(&self, station: usize, queue: u32, behind: &[usize]) -> Result<()> {
+        add_station(
             self.the_switch()?,
             &format!("p{station}"),
             station,
@@ -98,12 +98,12 @@ impl World {
     fn add_switch(&mut self, lan: Lan, number: u32) -> Result<()> {
         let mut hosts = Vec::new();
         for name in lan.switch {
-            let i = self.join(name, number)?;
+            let i = self.add_host(name, number)?;
             let hub = self.the_switch()?;
             if hosts.is_empty() {
-                bridge(hub, "sw")?;
+                add_bridge(hub, "sw")?;
             }
-            shape::plug(hub, i, &Cable::rated(name, 100_000_000, 10))?;
+            topology::connect_port(hub, i, &Cable::rated(name, 100_000_000, 10))?;
             for device in [format!("x{i}"), format!("y{i}")] {
                 hub.ip(&format!(
                     "link set dev {device} type bridge_slave learning off"
@@ -118,7 +118,7 @@ impl World {
         let hub = self.the_switch()?;
         hub.ip("link add name up0 type veth peer name up1")?;
         for device in ["up0", "up1"] {
-            quiet(hub, device)?;
+            disable_offloads(hub, device)?;
         }
         hub.ip("link set up0 master sw up")?;
         hub.ip("link set dev up0 type bridge_slave learning off")?;
@@ -128,7 +128,7 @@ impl World {
                 &format!("fdb replace {} dev up0 master static", mac(station)),
             )?;
         }
-        plug(hub, "up1", lan.hub.len(), lan.buffer, &hosts)
+        add_station(hub, "up1", lan.hub.len(), lan.buffer, &hosts)
     }
 
     fn the_switch(&self) -> Result<&Netns> {
@@ -140,22 +140,28 @@ impl World {
 /// Makes the segment: packets sent into `x` leave from `y`, and the bridge floods them to all
 /// stations.
 fn segment(hub: &Netns) -> Result<()> {
-    bridge(hub, "out")?;
+    add_bridge(hub, "out")?;
     hub.ip("link add name x type veth peer name y")?;
     for device in ["x", "y"] {
-        quiet(hub, device)?;
+        disable_offloads(hub, device)?;
         hub.ip(&format!("link set {device} up"))?;
     }
-    hear(hub, "y")?;
+    join_segment(hub, "y")?;
     hub.tc("qdisc add dev x root handle 1: htb default 99")?;
     hub.tc(&format!(
-        "class add dev x parent 1: classid 1:1 htb rate {RATE}bit burst {LATE} cburst {LATE}"
+        "class add dev x parent 1: classid 1:1 htb rate {RATE}bit burst {BURST} cburst {BURST}"
     ))?;
     Ok(())
 }
 
 /// Makes a device a station with a queue; its traffic is that of the hosts in `behind`.
-fn plug(hub: &Netns, device: &str, station: usize, queue: u32, behind: &[usize]) -> Result<()> {
+fn add_station(
+    hub: &Netns,
+    device: &str,
+    station: usize,
+    queue: u32,
+    behind: &[usize],
+) -> Result<()> {
     let class = format!("1:{}", 10 + station);
     // The guaranteed rate is almost zero, so each packet competes for the wire; the ceiling is the
     // full rate.
@@ -172,7 +178,7 @@ fn plug(hub: &Netns, device: &str, station: usize, queue: u32, behind: &[usize])
             mac(*host)
         ))?;
     }
-    hear(hub, device)?;
+    join_segment(hub, device)?;
     hub.tc(&format!("qdisc add dev {device} clsact"))?;
     hub.tc(&format!(
         "filter add dev {device} ingress protocol all u32 match u32 0 0 action mirred egress redirect dev x"
@@ -181,7 +187,7 @@ fn plug(hub: &Netns, device: &str, station: usize, queue: u32, behind: &[usize])
 }
 
 /// Adds a device to the bridge that floods the segment's packets.
-fn hear(hub: &Netns, device: &str) -> Result<()> {
+fn join_segment(hub: &Netns, device: &str) -> Result<()> {
     hub.ip(&format!("link set {device} master out"))?;
     hub.ip(&format!(
         "link set dev {device} type bridge_slave learning off"
@@ -189,7 +195,7 @@ fn hear(hub: &Netns, device: &str) -> Result<()> {
     Ok(())
 }
 
-fn quiet(ns: &Netns, device: &str) -> Result<()> {
+fn disable_offloads(ns: &Netns, device: &str) -> Result<()> {
     ns.run("ethtool", &format!("-K {device} tso off gso off gro off"))
         .map(drop)
 }
@@ -199,13 +205,13 @@ fn mac(host: usize) -> String {
 }
 
 /// The segment's rate in bit/s.
-pub const RATE: u64 = 10_000_000;
+pub(crate) const RATE: u64 = 10_000_000;
 /// The largest packet on the segment in bytes (layer 2 without preamble and gap).
-pub const FRAME: u64 = 1514;
+pub(crate) const FRAME: u64 = 1514;
 
 /// Full packets that a busy station sends before the next station's turn.
-pub const CAPTURE: u64 = 8;
+pub(crate) const CAPTURE: u64 = 8;
 
 /// Burst in bytes: the segment's rate times 160 µs of timer latency. A larger burst would let
 /// packets pass side by side.
-const LATE: u64 = 200;
+const BURST: u64 = 200;

@@ -10,22 +10,23 @@ use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
+use rustix::fs::FlockOperation;
 
-use super::reap;
+use super::cleanup;
 use crate::{process, sys};
 
 /// A namespace. Dropping it kills every process in it and removes it.
 pub struct Netns {
     name: String,
-    door: Door,
+    handle: NetnsHandle,
 }
 
 /// A handle to enter a namespace, which can be kept and cloned. It keeps the namespace alive, but
 /// dropping the [`Netns`] kills the processes inside.
 #[derive(Clone)]
-pub struct Door(Arc<File>);
+pub struct NetnsHandle(Arc<File>);
 
-impl Door {
+impl NetnsHandle {
     /// Makes a command that runs inside, as leader of its own process group.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
@@ -34,7 +35,7 @@ impl Door {
     }
 
     /// Moves the calling thread into the namespace for the rest of its life.
-    pub fn settle(&self) -> Result<()> {
+    pub fn enter_thread(&self) -> Result<()> {
         Ok(sys::enter_netns(self.0.as_fd())?)
     }
 }
@@ -45,17 +46,17 @@ impl Netns {
         let name = format!("nn-{}-{role}", std::process::id());
         process::run(Command::new("ip").args(["netns", "add", &name]))
             .context("making a network namespace needs root and iproute2")?;
-        let file = File::open(reap::netns_path(&name))
+        let file = File::open(cleanup::netns_path(&name))
             .with_context(|| format!("the namespace {name} vanished"))?;
         let ns = Netns {
             name,
-            door: Door(Arc::new(file)),
+            handle: NetnsHandle(Arc::new(file)),
         };
         ns.ip("link set lo up")?;
-        allow(CONGESTION)?;
         for (key, value) in DEFAULTS {
             ns.sysctl(key, value)?;
         }
+        ns.set_congestion_control(CONGESTION)?;
         Ok(ns)
     }
 
@@ -66,17 +67,17 @@ impl Netns {
 
     /// Its path, for nsenter and for comparisons.
     pub fn path(&self) -> PathBuf {
-        reap::netns_path(&self.name)
+        cleanup::netns_path(&self.name)
     }
 
     /// Makes a command that runs inside, as leader of its own process group.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
-        self.door.command(program)
+        self.handle.command(program)
     }
 
     /// A handle to the namespace that outlives this borrow.
-    pub fn door(&self) -> Door {
-        self.door.clone()
+    pub fn handle(&self) -> NetnsHandle {
+        self.handle.clone()
     }
 
     /// Runs `program` with blank-separated arguments inside, to its end.
@@ -98,7 +99,7 @@ impl Netns {
     ///
     /// Sockets opened there stay in the namespace wherever they are used later.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        let ns = self.door.0.as_fd();
+        let ns = self.handle.0.as_fd();
         std::thread::scope(|scope| {
             scope
                 .spawn(move || {
@@ -119,6 +120,28 @@ impl Netns {
         })
     }
 
+    /// Sets the congestion control with which TCP sockets of the namespace begin. A socket may name
+    /// its own one again without privileges.
+    ///
+    /// The kernel accepts only a congestion control that unprivileged users of the machine may
+    /// choose. Another one is allowed to them for the moment of this call. A lock keeps other
+    /// processes of the lab from changing the list meanwhile.
+    fn set_congestion_control(&self, name: &str) -> Result<()> {
+        let lock = File::open(cleanup::NETNS)?;
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+        let allowed = std::fs::read_to_string(ALLOWED).unwrap_or_default();
+        if allowed.is_empty() || allowed.split_whitespace().any(|one| one == name) {
+            return self.sysctl(CONGESTION_CONTROL, name);
+        }
+        let set_allowed = |list: &str| {
+            std::fs::write(ALLOWED, list).with_context(|| format!("cannot write {ALLOWED}"))
+        };
+        set_allowed(&format!("{} {name}", allowed.trim()))?;
+        let set = self.sysctl(CONGESTION_CONTROL, name);
+        set_allowed(allowed.trim())?;
+        set
+    }
+
     /// Received and sent bytes and packets of a device, by the device's own counters.
     pub fn counters(&self, device: &str) -> Result<DeviceCounters> {
         let text = self.enter(|| Ok(std::fs::read_to_string("/proc/thread-self/net/dev")?))?;
@@ -133,13 +156,13 @@ impl Netns {
 
     /// The processes that are in the namespace now.
     pub fn pids(&self) -> Vec<u32> {
-        reap::pids_in(&self.path())
+        cleanup::pids_in(&self.path())
     }
 }
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        reap::remove_netns(&self.name);
+        cleanup::remove_netns(&self.name);
     }
 }
 
@@ -160,7 +183,7 @@ pub struct DeviceCounters {
 pub(super) fn delivered_here() -> Result<Delivered> {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
     let (snmp, netstat, snmp6) = (read("snmp")?, read("netstat")?, read("snmp6")?);
-    parse_delivered(&snmp, &netstat, &snmp6).context("the kernel's IP counters look unfamiliar")
+    parse_delivered(&snmp, &netstat, &snmp6).context("cannot parse the kernel's IP counters")
 }
 
 /// The data that IP has received, both address families together.
@@ -232,41 +255,28 @@ fn parse_device_counters(text: &str, device: &str) -> Option<DeviceCounters> {
     })
 }
 
-/// Settings of every namespace of the lab. BBR, the default of some hosts, paces itself and would
-/// make a limiter look better. Saved metrics would carry over from one run to the next.
-const DEFAULTS: [(&str, &str); 5] = [
-    ("net/ipv4/tcp_congestion_control", CONGESTION),
+/// Settings of every namespace of the lab. Saved metrics would carry over from one run to the next.
+const DEFAULTS: [(&str, &str); 4] = [
     ("net/ipv4/tcp_no_metrics_save", "1"),
     ("net/ipv6/conf/all/accept_dad", "0"),
     ("net/ipv6/conf/default/accept_dad", "0"),
     ("net/ipv4/ping_group_range", "0 2147483647"),
 ];
 
+/// The congestion control of the lab's namespaces. BBR, the default of some hosts, paces itself and
+/// would make a limiter look better.
 const CONGESTION: &str = "cubic";
-/// A setting of the whole machine, writable only in its first namespace.
+const CONGESTION_CONTROL: &str = "net/ipv4/tcp_congestion_control";
+/// The congestion controls that unprivileged users may choose. It is a setting of the whole
+/// machine, writable only in its first namespace.
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
-
-/// Adds a congestion control to those that all namespaces may use; by default these are reno and
-/// the machine's own default. The change stays until the machine boots again, because other runs
-/// may depend on it.
-fn allow(congestion: &str) -> Result<()> {
-    let allowed = std::fs::read_to_string(ALLOWED).unwrap_or_default();
-    if allowed.is_empty() || allowed.split_whitespace().any(|one| one == congestion) {
-        return Ok(());
-    }
-    let wider = format!("{} {congestion}", allowed.trim());
-    eprintln!(
-        "lab: congestion control {congestion} is allowed to everybody until this machine boots again ({ALLOWED})"
-    );
-    std::fs::write(ALLOWED, wider).with_context(|| format!("cannot write {ALLOWED}"))
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_ip_received_is_counted_as_on_the_wire() {
+    fn received_bytes_are_counted_as_on_the_wire() {
         let snmp = "Ip: Forwarding InReceives InHdrErrors\nIp: 2 3 0\n";
         // One plain packet of 1500 bytes, and two merged ones of 10 segments and 1 segment of 1448
         // bytes payload.

@@ -8,12 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::{Netns, World, reap};
+use super::{Netns, World, cleanup};
 use crate::process;
 
 /// A snapshot of kernel state.
@@ -24,13 +24,13 @@ impl Snapshot {
     /// Records every namespace of `world`, its folder, and the objects of the whole machine. Fails
     /// if a listing command fails.
     pub fn take(world: &World) -> Result<Snapshot> {
-        let mut picture = Snapshot(BTreeMap::new());
+        let mut snapshot = Snapshot(BTreeMap::new());
         for ns in world.namespaces() {
-            picture.namespace(ns)?;
+            snapshot.add_namespace(ns)?;
         }
-        picture.machine()?;
-        picture.files(world.folder(), world.folder());
-        Ok(picture)
+        snapshot.add_machine()?;
+        snapshot.add_files(world.folder(), world.folder());
+        Ok(snapshot)
     }
 
     /// The lines in which the snapshots differ: `+` is only in `later`, `-` only in this one.
@@ -55,30 +55,17 @@ impl Snapshot {
         lines
     }
 
-    /// Takes snapshots until one equals this one or `within` has passed, and returns the last
-    /// difference. The kernel frees programs and maps some time after their last user.
-    pub fn await_same(&self, world: &World, within: Duration) -> Result<Vec<String>> {
-        let until = Instant::now() + within;
-        loop {
-            let lines = self.difference(&Snapshot::take(world)?);
-            if lines.is_empty() || Instant::now() > until {
-                return Ok(lines);
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-
-    fn put(&mut self, heading: &str, line: String) {
+    fn insert(&mut self, heading: &str, line: String) {
         self.0.entry(heading.to_owned()).or_default().insert(line);
     }
 
-    fn namespace(&mut self, ns: &Netns) -> Result<()> {
+    fn add_namespace(&mut self, ns: &Netns) -> Result<()> {
         let name = ns.name();
         let links = json(ns.command("ip").args(["-j", "-d", "link"]))?;
         for link in items(&links) {
             let of = |key: &str| link.get(key).cloned().unwrap_or(Value::Null);
             let device = of("ifname").as_str().unwrap_or_default().to_owned();
-            self.put(
+            self.insert(
                 &format!("{name} links"),
                 format!(
                     "{device} kind {} mtu {} flags {} qdisc {} address {}",
@@ -95,7 +82,7 @@ impl Snapshot {
                         .args(["-j", "filter", "show", "dev", &device, hook]),
                 )?;
                 for filter in items(&filters) {
-                    self.put(
+                    self.insert(
                         &format!("{name} filters"),
                         format!("{device} {hook} {filter}"),
                     );
@@ -103,16 +90,16 @@ impl Snapshot {
             }
             // tc prints classes as JSON only since iproute2 6.2; as text they are one per line.
             for class in ns.tc(&format!("class show dev {device}"))?.lines() {
-                self.put(
+                self.insert(
                     &format!("{name} classes"),
                     format!("{device} {}", class.trim()),
                 );
             }
         }
-        for (heading, program, args) in NAMESPACED {
+        for (heading, program, args) in NAMESPACE_LISTINGS {
             let listed = json(ns.command(program).args(args.split(' ')))?;
             for item in items(&listed) {
-                self.put(&format!("{name} {heading}"), item.to_string());
+                self.insert(&format!("{name} {heading}"), item.to_string());
             }
         }
         let sysctls = ns.enter(|| Ok(sysctls(Path::new("/proc/sys/net"))))?;
@@ -120,33 +107,33 @@ impl Snapshot {
         Ok(())
     }
 
-    fn machine(&mut self) -> Result<()> {
+    fn add_machine(&mut self) -> Result<()> {
         if process::installed("bpftool") {
             for kind in ["prog", "map", "link"] {
-                let listed = objects(kind)?;
+                let listed = bpf_objects(kind)?;
                 for item in items(&listed) {
                     let of = |key: &str| item.get(key).cloned().unwrap_or(Value::Null);
-                    self.put(
+                    self.insert(
                         &format!("bpf {kind}s"),
                         format!("id {} type {} name {}", of("id"), of("type"), of("name")),
                     );
                 }
             }
         }
-        if let Some(root) = reap::cgroup_root() {
-            self.folders("cgroups", &root, &root);
+        if let Some(root) = cleanup::cgroup_root() {
+            self.add_folders("cgroups", &root, &root);
         }
-        for mount in reap::mounts_below(Path::new("/")) {
+        for mount in cleanup::mounts_below(Path::new("/")) {
             // Other runs of the lab start and end at any time; their namespaces are mounts too.
             let theirs = mount.starts_with("/run/netns") || mount.starts_with("/var/run/netns");
             if !theirs {
-                self.put("mounts", mount.display().to_string());
+                self.insert("mounts", mount.display().to_string());
             }
         }
         Ok(())
     }
 
-    fn files(&mut self, root: &Path, folder: &Path) {
+    fn add_files(&mut self, root: &Path, folder: &Path) {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             let path = entry.path();
             let shown = path
@@ -154,14 +141,14 @@ impl Snapshot {
                 .unwrap_or(&path)
                 .display()
                 .to_string();
-            self.put("files", shown);
+            self.insert("files", shown);
             if path.is_dir() && !path.is_symlink() {
-                self.files(root, &path);
+                self.add_files(root, &path);
             }
         }
     }
 
-    fn folders(&mut self, heading: &str, root: &Path, folder: &Path) {
+    fn add_folders(&mut self, heading: &str, root: &Path, folder: &Path) {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             let path = entry.path();
             if path.is_dir() && !path.is_symlink() {
@@ -170,8 +157,8 @@ impl Snapshot {
                     .unwrap_or(&path)
                     .display()
                     .to_string();
-                self.put(heading, shown);
-                self.folders(heading, root, &path);
+                self.insert(heading, shown);
+                self.add_folders(heading, root, &path);
             }
         }
     }
@@ -179,7 +166,7 @@ impl Snapshot {
 
 /// All eBPF objects of a kind. If an object is removed during the listing, bpftool fails; the
 /// listing is then repeated.
-fn objects(kind: &str) -> Result<Value> {
+fn bpf_objects(kind: &str) -> Result<Value> {
     let list = || json(Command::new("bpftool").args(["-j", kind, "show"]));
     for _ in 0..20 {
         if let Ok(listed) = list() {
@@ -191,7 +178,7 @@ fn objects(kind: &str) -> Result<Value> {
 }
 
 /// Listings inside a namespace, one object per item: heading, program, arguments.
-const NAMESPACED: [(&str, &str, &str); 4] = [
+const NAMESPACE_LISTINGS: [(&str, &str, &str); 4] = [
     ("qdiscs", "tc", "-j qdisc show"),
     ("routes", "ip", "-j route show table all"),
     ("routes v6", "ip", "-j -6 route show table all"),

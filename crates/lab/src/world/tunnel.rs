@@ -25,7 +25,7 @@ pub struct Tunnel {
 
 impl Tunnel {
     /// The address of the first end.
-    pub const FIRST: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
+    pub(crate) const FIRST: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
     /// The address of the second end.
     pub const SECOND: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
 
@@ -85,7 +85,7 @@ fn carry(source: &File, sink: &File, stop: &AtomicBool, carried: &AtomicU64) {
     let mut packet = vec![0u8; 1 << 16];
     let (mut source, mut sink) = (source, sink);
     while !stop.load(Relaxed) {
-        if !sys::readable(source.as_raw_fd(), LOOK_UP_MS) {
+        if !sys::readable(source.as_raw_fd(), POLL_INTERVAL_MS) {
             continue;
         }
         // A device that is down or full loses packets, as a cable does.
@@ -100,4 +100,4 @@ fn carry(source: &File, sink: &File, stop: &AtomicBool, carried: &AtomicU64) {
 /// The device file of tun.
 const DEVICE: &str = "/dev/net/tun";
 /// Time in ms after which a thread without packets checks `stop`.
-const LOOK_UP_MS: i32 = 50;
+const POLL_INTERVAL_MS: i32 = 50;

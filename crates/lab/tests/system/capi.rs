@@ -4,58 +4,58 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::Rate;
-use netnice_lab::process::{self, PATIENCE, Proc};
+use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp};
 
-use crate::cc::{Link, compile, crate_file};
-use crate::people::{CAROL, command_as, process_of};
+use crate::c_compiler::{Link, compile, crate_file};
+use crate::users::{CAROL, command_as, process_of};
 
 /// A test bed, the library installed in its folder, and the test program linked with it.
-struct Bench {
-    desk: Desk,
+struct LibraryBed {
+    bed: TestBed,
     calls: PathBuf,
 }
 
-impl Bench {
-    fn new() -> Bench {
-        let desk = Desk::new().expect("a desk");
-        let root = desk.world.folder().join("usr");
-        crate::cc::install(&root);
+impl LibraryBed {
+    fn new() -> LibraryBed {
+        let bed = TestBed::new().expect("a test bed");
+        let root = bed.world.folder().join("usr");
+        crate::c_compiler::install(&root);
         let calls = root.join("calls");
         compile(&root, "tests/calls.c", &calls, Link::Static);
-        Bench { desk, calls }
+        LibraryBed { bed, calls }
     }
 
     /// The output of the test program for these calls by root.
-    fn calls(&self, words: &str) -> String {
-        self.by(self.desk.world.client().ns.command(&self.calls), words)
+    fn run(&self, words: &str) -> String {
+        self.run_command(self.bed.world.client().ns.command(&self.calls), words)
     }
 
     /// The output of the test program for these calls by CAROL.
-    fn user_calls(&self, words: &str) -> String {
-        let mut command = command_as(self.desk.world.client(), CAROL);
+    fn run_as_user(&self, words: &str) -> String {
+        let mut command = command_as(self.bed.world.client(), CAROL);
         command.arg(&self.calls);
-        self.by(command, words)
+        self.run_command(command, words)
     }
 
-    fn by(&self, mut command: Command, words: &str) -> String {
-        command.env("NETNICE_RUNTIME_DIR", self.desk.netnice.runtime());
+    fn run_command(&self, mut command: Command, words: &str) -> String {
+        command.env("NETNICE_RUNTIME_DIR", self.bed.netnice.runtime());
         process::run(command.args(words.split(' '))).expect("it runs")
     }
 }
 
 #[test]
 fn the_papers_call_limits_a_running_program() {
-    let bench = Bench::new();
-    let to = bench.desk.sink(5001).expect("a sink");
+    let library_bed = LibraryBed::new();
+    let to = library_bed.bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source();
-    let sender = traffic::eager(bench.desk.world.client(), &flows).expect("a program");
+    let sender = traffic::start_now(library_bed.bed.world.client(), &flows).expect("a program");
     let pid = sender.pid();
     // setpriority(PRIO_NET, 1234, 128 * 1024), for an existing process.
     assert_eq!(
-        bench.calls(&format!(
+        library_bed.run(&format!(
             "get 0 {pid} set 0 {pid} {} get 0 {pid}",
             128 * 1024
         )),
@@ -65,88 +65,92 @@ fn the_papers_call_limits_a_running_program() {
         text: "128Kbyte/s",
         bits: 128 * 1024 * 8,
     };
-    let rate = bench.desk.sent(0.7, 1.5).expect("a rate");
-    bench.desk.held(rate, limit, "128 * 1024");
+    let rate = library_bed.bed.sent_rate(0.7, 1.5).expect("a rate");
+    library_bed.bed.assert_limited(rate, limit, "128 * 1024");
     assert_eq!(
-        bench.calls(&format!("set 0 {pid} 0 get 0 {pid}")),
+        library_bed.run(&format!("set 0 {pid} 0 get 0 {pid}")),
         "0 ok\n0 ok\n"
     );
-    bench.desk.freed((0.1, 0.5), limit, "0");
+    library_bed.bed.await_unlimited((0.1, 0.5), limit, "0");
 }
 
 #[test]
-fn the_caller_its_group_and_its_user_are_who_0() {
-    let bench = Bench::new();
+fn who_0_is_the_caller_its_group_or_its_user() {
+    let library_bed = LibraryBed::new();
     // A value of the caller's process does not change its group's value. A lower value of the group
     // applies to the process too.
     assert_eq!(
-        bench.calls("get 0 0 set 0 0 65536 get 0 0 get 1 0 set 1 0 32768 get 0 0 get 1 0"),
+        library_bed.run("get 0 0 set 0 0 65536 get 0 0 get 1 0 set 1 0 32768 get 0 0 get 1 0"),
         "0 ok\n0 ok\n65536 ok\n65536 ok\n0 ok\n32768 ok\n32768 ok\n"
     );
     assert_eq!(
-        bench.calls("set 2 0 262144 get 2 0 set 2 0 0 get 2 0"),
+        library_bed.run("set 2 0 262144 get 2 0 set 2 0 0 get 2 0"),
         "0 ok\n262144 ok\n0 ok\n0 ok\n"
     );
 }
 
 #[test]
 fn a_group_and_a_user_share_one_limit() {
-    let bench = Bench::new();
-    let mut command = bench.desk.world.client().ns.command("sh");
+    let library_bed = LibraryBed::new();
+    let mut command = library_bed.bed.world.client().ns.command("sh");
     command.args(["-c", "sleep 600 & echo $!; wait"]);
     let mut group = Proc::start(command).expect("a group");
-    let child = group.next_line(PATIENCE).expect("it runs");
+    let child = group.next_line(EVENT_TIMEOUT).expect("it runs");
     let leader = group.pid();
     assert_eq!(
-        bench.calls(&format!(
+        library_bed.run(&format!(
             "get 1 {leader} set 1 {leader} 65536 get 1 {leader}"
         )),
         "0 ok\n0 ok\n65536 ok\n"
     );
     assert_eq!(
-        bench.calls(&format!("get 0 {leader} get 0 {child}")),
+        library_bed.run(&format!("get 0 {leader} get 0 {child}")),
         "65536 ok\n65536 ok\n"
     );
     let name = format!("name:pgrp-{leader}");
-    assert_eq!(bench.desk.target(&name)["effective"]["both"], 65536 * 8);
     assert_eq!(
-        bench.calls(&format!("set 1 {leader} 131072 get 0 {child}")),
+        library_bed.bed.target(&name)["effective"]["both"],
+        65536 * 8
+    );
+    assert_eq!(
+        library_bed.run(&format!("set 1 {leader} 131072 get 0 {child}")),
         "0 ok\n131072 ok\n"
     );
     assert_eq!(
-        bench.calls(&format!("set 1 {leader} 0 get 1 {leader} set 1 {leader} 0")),
+        library_bed.run(&format!("set 1 {leader} 0 get 1 {leader} set 1 {leader} 0")),
         "0 ok\n0 ok\n0 ok\n"
     );
-    assert!(bench.desk.target(&name).is_null());
+    assert!(library_bed.bed.target(&name).is_null());
     // A user with a process; a user without a process gives ESRCH.
-    assert_eq!(bench.calls(&format!("get 2 {CAROL}")), "-1 ESRCH\n");
-    let _carols = process_of(&bench.desk, CAROL);
+    assert_eq!(library_bed.run(&format!("get 2 {CAROL}")), "-1 ESRCH\n");
+    let _carols = process_of(&library_bed.bed, CAROL);
     assert_eq!(
-        bench.calls(&format!("get 2 {CAROL} set 2 {CAROL} 65536 get 2 {CAROL}")),
+        library_bed.run(&format!("get 2 {CAROL} set 2 {CAROL} 65536 get 2 {CAROL}")),
         "0 ok\n0 ok\n65536 ok\n"
     );
     assert_eq!(
-        bench.desk.target(&format!("user:{CAROL}"))["effective"]["both"],
+        library_bed.bed.target(&format!("user:{CAROL}"))["effective"]["both"],
         65536 * 8
     );
 }
 
 #[test]
-fn what_cannot_be_done_is_told_as_setpriority_tells_it() {
-    let bench = Bench::new();
-    let sleeper = bench.desk.sleeper();
+fn errors_are_those_of_setpriority() {
+    let library_bed = LibraryBed::new();
+    let sleeper = library_bed.bed.sleeper();
     let pid = sleeper.pid();
     // Invalid arguments.
     assert_eq!(
-        bench.calls("get 3 0 get -1 0 set 3 0 1000 set 0 0 -1 set 0 0 124 set 0 0 125000000001"),
+        library_bed
+            .run("get 3 0 get -1 0 set 3 0 1000 set 0 0 -1 set 0 0 124 set 0 0 125000000001"),
         "-1 EINVAL\n".repeat(6)
     );
     // No such target: a process that ended (waited for or not), invalid numbers, no such group.
-    let mut ended = bench.desk.sleeper();
+    let mut ended = library_bed.bed.sleeper();
     ended.kill();
     let gone = ended.pid();
     assert_eq!(
-        bench.calls(&format!(
+        library_bed.run(&format!(
             "get 0 {gone} set 0 {gone} 65536 get 0 4194305 set 0 4294967295 65536 get 1 {gone} set 1 {gone} 65536"
         )),
         "-1 ESRCH\n".repeat(6)
@@ -155,37 +159,37 @@ fn what_cannot_be_done_is_told_as_setpriority_tells_it() {
     let dead = zombie.id();
     // The state follows the name, which is in parentheses.
     let status = || fs::read_to_string(format!("/proc/{dead}/stat")).expect("nobody waits for it");
-    assert!(soon(|| status().contains(") Z ")), "{}", status());
+    assert!(becomes_true(|| status().contains(") Z ")), "{}", status());
     assert_eq!(
-        bench.calls(&format!("get 0 {dead} set 0 {dead} 65536")),
+        library_bed.run(&format!("get 0 {dead} set 0 {dead} 65536")),
         "-1 ESRCH\n".repeat(2)
     );
     zombie.wait().expect("it ended");
     // A thread's number means its process.
-    let daemon = bench.desk.netnice.pid().expect("it runs");
+    let daemon = library_bed.bed.netnice.pid().expect("it runs");
     let threads = fs::read_dir(format!("/proc/{daemon}/task")).expect("it has threads");
     let threads: Vec<_> = threads.map(|thread| thread.expect("an entry")).collect();
     assert!(!threads.is_empty(), "{daemon} has no thread");
     for thread in threads {
         let name = thread.file_name();
         let thread = name.to_str().expect("a number");
-        assert_eq!(bench.calls(&format!("get 0 {thread}")), "0 ok\n");
+        assert_eq!(library_bed.run(&format!("get 0 {thread}")), "0 ok\n");
     }
     // Permission: a process of another user, a user as a whole; and a user cannot clear root's
     // limit.
-    bench.calls(&format!("set 0 {pid} 65536"));
+    library_bed.run(&format!("set 0 {pid} 65536"));
     assert_eq!(
-        bench.user_calls(&format!(
+        library_bed.run_as_user(&format!(
             "set 0 {pid} 32768 get 0 {pid} set 2 0 65536 set 1 {pid} 1000"
         )),
         "-1 EPERM\n65536 ok\n-1 EPERM\n-1 EPERM\n"
     );
     assert_eq!(
-        bench.user_calls("set 0 0 65536 get 0 0 set 0 0 0 get 0 0"),
+        library_bed.run_as_user("set 0 0 65536 get 0 0 set 0 0 0 get 0 0"),
         "0 ok\n65536 ok\n0 ok\n0 ok\n"
     );
     // No daemon; bad arguments are reported all the same.
-    let mut alone = Command::new(&bench.calls);
+    let mut alone = Command::new(&library_bed.calls);
     alone.env("NETNICE_RUNTIME_DIR", "/run/nobody");
     alone.args("get 0 0 set 0 0 65536 set 2 0 0 set 0 0 -1".split(' '));
     assert_eq!(
@@ -195,14 +199,14 @@ fn what_cannot_be_done_is_told_as_setpriority_tells_it() {
 }
 
 #[test]
-fn header_library_page_and_example_serve_a_program_of_somebody_else() {
-    let bench = Bench::new();
-    let root = bench.desk.world.folder().join("usr");
+fn a_foreign_program_builds_with_the_installed_library_and_header() {
+    let library_bed = LibraryBed::new();
+    let root = library_bed.bed.world.folder().join("usr");
     let shared = root.join("shared");
     compile(&root, "tests/calls.c", &shared, Link::Shared);
-    let command = bench.desk.world.client().ns.command(&shared);
+    let command = library_bed.bed.world.client().ns.command(&shared);
     assert_eq!(
-        bench.by(command, "set 0 0 65536 get 0 0"),
+        library_bed.run_command(command, "set 0 0 65536 get 0 0"),
         "0 ok\n65536 ok\n"
     );
     let mut cxx = Command::new("c++");
@@ -219,9 +223,9 @@ fn header_library_page_and_example_serve_a_program_of_somebody_else() {
     // The example runs a command under a limit.
     let limit = root.join("limit");
     compile(&root, "examples/limit.c", &limit, Link::Shared);
-    let mut command = bench.desk.world.client().ns.command(&limit);
-    command.arg("65536").arg(&bench.calls);
-    assert_eq!(bench.by(command, "get 0 0"), "65536 ok\n");
+    let mut command = library_bed.bed.world.client().ns.command(&limit);
+    command.arg("65536").arg(&library_bed.calls);
+    assert_eq!(library_bed.run_command(command, "get 0 0"), "65536 ok\n");
     // The other example compiles; crates/lab/tests/system/direct_programs.rs runs it.
     compile(&root, "examples/direct.c", &limit, Link::Static);
     // Every function of the header has its page.

@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use netnice_lab::desk::{Desk, skip, soon};
 use netnice_lab::experiment::bench::{R4M, pause};
+use netnice_lab::testbed::{TestBed, becomes_true, skip};
 use netnice_lab::traffic::{self, Tcp};
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_settime};
@@ -39,28 +39,28 @@ impl Drop for Clock {
 }
 
 #[test]
-fn a_clock_that_is_set_ends_no_limit_early_and_keeps_none() {
+fn setting_the_clock_neither_ends_nor_prolongs_a_limit() {
     if std::env::var_os("NETNICE_GUEST").is_none_or(|v| v != "1") {
         return skip("the clock is not this test's own (`make test-vm` has a guest)");
     }
-    let mut desk = Desk::new().expect("a desk");
-    let to = desk.sink(5001).expect("a sink");
+    let mut bed = TestBed::new().expect("a test bed");
+    let to = bed.sink(5001).expect("a sink");
     let source = Tcp::connect(to, 2).source();
-    let program = traffic::eager(desk.world.client(), &source).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &source).expect("a program");
     let target = format!("pid:{}", program.pid());
     let clock = Clock::new();
     for off in [HOUR, -HOUR, 400 * 24 * HOUR] {
         let begun = Instant::now();
-        desk.types(&format!("set {target} --up 4mbit --for 30s"));
+        bed.run_ok(&format!("set {target} --up 4mbit --for 30s"));
         clock.set(off);
         pause(2.0);
-        assert!(!desk.target(&target).is_null(), "{off} s: it ended early");
-        desk.keeps(|| desk.sent(0.3, 1.0).expect("a rate"), R4M, "then");
+        assert!(!bed.target(&target).is_null(), "{off} s: it ended early");
+        bed.await_limited(|| bed.sent_rate(0.3, 1.0).expect("a rate"), R4M, "then");
         // A daemon that starts at another time of day computes the same remaining time.
-        desk.netnice.kill_daemon();
-        desk.netnice.start_daemon().expect("it starts again");
+        bed.netnice.kill_daemon();
+        bed.netnice.start_daemon().expect("it starts again");
         clock.set(0);
-        let over = soon(|| desk.target(&target).is_null());
+        let over = becomes_true(|| bed.target(&target).is_null());
         let lasted = begun.elapsed();
         assert!(over, "{off} s: it has not ended after {lasted:?}");
         assert!(lasted >= Duration::from_secs(30), "{off} s: {lasted:?}");

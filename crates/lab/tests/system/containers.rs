@@ -5,13 +5,15 @@
 use std::fs;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{R4M, Rate, pause, wait_until};
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Program, Running, Tcp, Udp};
-use netnice_lab::wire::{self, Flow, Record, Tap};
+use netnice_lab::wire::{self, Tap};
 use netnice_lab::world::{Cgroup, Host, Netns, Port};
 use serde_json::Value;
+
+use crate::units::assert_limited_from_first_packet;
 
 const R8M: Rate = Rate {
     text: "8mbit",
@@ -20,7 +22,7 @@ const R8M: Rate = Rate {
 
 /// How the veth pair is connected to the host's network.
 #[derive(Clone, Copy, PartialEq)]
-enum Join {
+enum Connection {
     Routed,
     Bridged,
 }
@@ -29,31 +31,31 @@ enum Join {
 struct Container {
     _slice: Cgroup,
     group: Cgroup,
-    join: Join,
+    connection: Connection,
     number: u16,
 }
 
 impl Container {
     /// Makes a container called `web` in Docker's records.
-    fn new(desk: &Desk, join: Join) -> Container {
+    fn new(bed: &TestBed, connection: Connection) -> Container {
         // Engines name the cgroup after the id, which is unique on a machine.
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let id = format!("{:04x}{number:04x}", std::process::id() as u16).repeat(8);
         let slice = Cgroup::create("box.slice").expect("a slice");
         let group = slice.below(&format!("docker-{id}.scope")).expect("a group");
-        let record = desk.netnice.docker().join("containers").join(&id);
+        let record = bed.netnice.docker().join("containers").join(&id);
         fs::create_dir_all(&record).expect("a folder");
         let text = format!(r#"{{"ID":"{id}","Name":"/web","State":{{"Running":true}}}}"#);
         fs::write(record.join("config.v2.json"), text).expect("a record");
-        let (client, server) = (&desk.world.client().ns, &desk.world.server().ns);
+        let (client, server) = (&bed.world.client().ns, &bed.world.server().ns);
         client
             .sysctl("net/ipv4/ip_forward", "1")
             .expect("forwarding");
         server
             .ip("route add 10.88.0.0/24 via 10.77.0.1")
             .expect("a route");
-        if join == Join::Bridged {
+        if connection == Connection::Bridged {
             client.ip("link add br0 type bridge").expect("a bridge");
             client
                 .ip("addr add 10.88.0.1/24 dev br0")
@@ -63,14 +65,14 @@ impl Container {
         Container {
             _slice: slice,
             group,
-            join,
+            connection,
             number,
         }
     }
 
     /// Makes its network, as an engine does before it starts the program.
-    fn network(&self, desk: &Desk) -> Host {
-        let client = &desk.world.client().ns;
+    fn make_network(&self, bed: &TestBed) -> Host {
+        let client = &bed.world.client().ns;
         let ns = Netns::create(&format!("box{}", self.number)).expect("a namespace");
         let name = ns.name();
         client
@@ -78,9 +80,9 @@ impl Container {
                 "link add vbox type veth peer name eth0 netns {name}"
             ))
             .expect("a pair");
-        match self.join {
-            Join::Routed => client.ip("addr add 10.88.0.1/24 dev vbox"),
-            Join::Bridged => client.ip("link set vbox master br0"),
+        match self.connection {
+            Connection::Routed => client.ip("addr add 10.88.0.1/24 dev vbox"),
+            Connection::Bridged => client.ip("link set vbox master br0"),
         }
         .expect("it is joined");
         client.ip("link set vbox up").expect("it is up");
@@ -101,12 +103,12 @@ impl Container {
         let procs = self.group.procs();
         let procs = procs.to_str().expect("a plain path");
         let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\"", procs];
-        traffic::eager_behind(network, &words, None, program).expect("a program inside")
+        traffic::start_through(network, &words, None, program).expect("a program inside")
     }
 }
 
 /// The rate in bit/s that the container receives, over 1.5 s that begin `settle` seconds from now.
-fn arrives(network: &Host, settle: f64) -> f64 {
+fn received_rate(network: &Host, settle: f64) -> f64 {
     pause(settle);
     let before = network.ns.delivered().expect("counts");
     pause(1.5);
@@ -115,20 +117,20 @@ fn arrives(network: &Host, settle: f64) -> f64 {
 }
 
 /// The limits up, down and both apply to TCP in a running container, and each packet counts once.
-fn held(join: Join) {
-    let desk = Desk::new().expect("a desk");
-    let container = Container::new(&desk, join);
-    let network = container.network(&desk);
+fn check_limited(connection: Connection) {
+    let bed = TestBed::new().expect("a test bed");
+    let container = Container::new(&bed, connection);
+    let network = container.make_network(&bed);
     let (up, down) = (
-        desk.sink(5001).expect("a sink"),
-        desk.source(5002).expect("a source"),
+        bed.sink(5001).expect("a sink"),
+        bed.source(5002).expect("a source"),
     );
     let _sends = container.run(&network, &Tcp::connect(up, 3).source());
-    desk.types("set container:web --up 4mbit --down 8mbit");
-    let said = desk.types("explain container:web").stdout;
+    bed.run_ok("set container:web --up 4mbit --down 8mbit");
+    let said = bed.run_ok("explain container:web").stdout;
     assert!(said.contains("vbox"), "{said}");
-    let sent = |desk: &Desk| {
-        let counters = desk.target("container:web")["counters"].clone();
+    let sent = |bed: &TestBed| {
+        let counters = bed.target("container:web")["counters"].clone();
         let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{counters}"));
         (
             number(&counters["at_ns"]),
@@ -136,110 +138,96 @@ fn held(join: Join) {
         )
     };
     pause(0.5);
-    let (from, before) = sent(&desk);
-    desk.keeps(
-        || desk.sent(0.0, 1.5).expect("a rate"),
+    let (from, before) = sent(&bed);
+    bed.await_limited(
+        || bed.sent_rate(0.0, 1.5).expect("a rate"),
         R4M,
         "what it sends",
     );
-    let (to, after) = sent(&desk);
+    let (to, after) = sent(&bed);
     let counted = (after - before) as f64 * 8e9 / (to - from) as f64;
-    desk.held(counted, R4M, "what is counted, once");
+    bed.assert_limited(counted, R4M, "what is counted, once");
     let _receives = container.run(&network, &Tcp::connect(down, 3).sink());
-    desk.keeps(|| arrives(&network, 1.5), R8M, "what it receives");
-    desk.types("set container:web --up none --down none --both 4mbit");
+    bed.await_limited(|| received_rate(&network, 1.5), R8M, "what it receives");
+    bed.run_ok("set container:web --up none --down none --both 4mbit");
     pause(1.0);
     let sum = || {
-        let tap = Tap::start(&desk.world.server().ns, "eth0").expect("a meter");
+        let tap = Tap::start(&bed.world.server().ns, "eth0").expect("a meter");
         let from = sys::now_ns();
-        let arrived = arrives(&network, 0.0);
+        let arrived = received_rate(&network, 0.0);
         let to = sys::now_ns();
-        let record = tap.stop(&desk.world.server().ns).expect("a record");
-        record.sound().expect("sound");
+        let record = tap.stop(&bed.world.server().ns).expect("a record");
+        record.validate().expect("sound");
         arrived + record.rate(wire::inbound, from, to)
     };
-    desk.keeps(sum, R4M, "both in sum");
-    desk.types("clear container:web");
-    desk.freed((0.1, 0.5), R4M, "a container without a limit");
+    bed.await_limited(sum, R4M, "both in sum");
+    bed.run_ok("clear container:web");
+    bed.await_unlimited((0.1, 0.5), R4M, "a container without a limit");
 }
 
 #[test]
-fn a_container_behind_a_route_is_held_both_ways() {
-    held(Join::Routed);
+fn a_container_behind_a_route_is_limited_both_ways() {
+    check_limited(Connection::Routed);
 }
 
 #[test]
-fn a_container_behind_a_bridge_is_held_both_ways() {
-    held(Join::Bridged);
-}
-
-/// Bytes that the flood from this port sent in the [`WINDOW`] after its first packet.
-fn beginning(record: &Record, port: u16) -> u64 {
-    let of = |flow: &Flow| wire::inbound(flow) && flow.source.1 == port;
-    let first = record.first_of(of).expect("it sent something");
-    record.bytes(of, first, first + WINDOW)
+fn a_container_behind_a_bridge_is_limited_both_ways() {
+    check_limited(Connection::Bridged);
 }
 
 #[test]
-fn a_container_restarted_five_times_is_held_from_its_first_packet_on() {
-    restarted(5);
+fn a_container_restarted_five_times_is_limited_from_its_first_packet() {
+    check_restarts(5);
 }
 
 #[test]
 #[ignore = "many restarts; part of make test-long"]
-fn a_container_restarted_twenty_times_is_held_from_its_first_packet_on() {
-    restarted(20);
+fn a_container_restarted_twenty_times_is_limited_from_its_first_packet() {
+    check_restarts(20);
 }
 
 /// Starts a container with a flood `times` times, each time with the same id and a new network.
-fn restarted(times: u16) {
-    let desk = Desk::new().expect("a desk");
-    let container = Container::new(&desk, Join::Bridged);
-    let to = desk.sink(5001).expect("a sink");
-    desk.types("set container:web --up 4mbit");
-    let server = &desk.world.server().ns;
+fn check_restarts(times: u16) {
+    let bed = TestBed::new().expect("a test bed");
+    let container = Container::new(&bed, Connection::Bridged);
+    let to = bed.sink(5001).expect("a sink");
+    bed.run_ok("set container:web --up 4mbit");
+    let server = &bed.world.server().ns;
     let tap = Tap::start(server, "eth0").expect("a meter");
     let arrived = || server.counters("eth0").expect("counters").rx_bytes;
     let ports = 6000..6000 + times;
     for port in ports.clone() {
-        container.group.make_anew().expect("the group again");
-        let network = container.network(&desk);
+        container.group.recreate().expect("the group again");
+        let network = container.make_network(&bed);
         // An engine takes a tenth of a second or more between making the interfaces and starting
         // the program.
-        pause(ENGINE);
+        pause(ENGINE_SECONDS);
         let from = std::net::SocketAddr::from(([10, 88, 0, 2], port));
         let before = arrived();
         let _flood = container.run(&network, &Udp::source(from, to).rate(200_000_000));
-        assert!(soon(|| arrived() > before), "it sends nothing");
+        assert!(becomes_true(|| arrived() > before), "it sends nothing");
         wait_until(sys::now_ns() + WINDOW + WINDOW / 4);
         // A namespace is removed some time after its last process, but the interface's name is
         // needed at once.
-        let _ = desk.world.client().ns.ip("link del vbox");
+        let _ = bed.world.client().ns.ip("link del vbox");
     }
     let record = tap.stop(server).expect("a record");
-    record.sound().expect("sound");
-    for port in ports {
-        let sent = beginning(&record, port);
-        assert!(
-            sent > 0 && sent <= MOST,
-            "start {}: {sent} bytes in 200 ms, {MOST} at most",
-            port - 5999
-        );
-    }
+    record.validate().expect("sound");
+    assert_limited_from_first_packet(&record, ports, MAX_FIRST_BYTES);
 }
 
 #[test]
-fn a_container_in_the_hosts_network_is_its_control_group_and_what_is_not_seen_is_said() {
-    let desk = Desk::new().expect("a desk");
-    let to = desk.sink(5001).expect("a sink");
-    let answer = desk.answers("set container:web --up 4mbit", 1);
+fn a_container_in_the_hosts_network_is_limited_by_its_cgroup_and_exceptions_are_shown() {
+    let bed = TestBed::new().expect("a test bed");
+    let to = bed.sink(5001).expect("a sink");
+    let answer = bed.run_with_status("set container:web --up 4mbit", 1);
     assert!(
         answer.stderr.contains("no container is called web"),
         "{}",
         answer.stderr
     );
-    let container = Container::new(&desk, Join::Routed);
-    let answer = desk.answers("set container:web --min 1mbit --on eth0", 2);
+    let container = Container::new(&bed, Connection::Routed);
+    let answer = bed.run_with_status("set container:web --min 1mbit --on eth0", 2);
     assert!(
         answer
             .stderr
@@ -247,15 +235,15 @@ fn a_container_in_the_hosts_network_is_its_control_group_and_what_is_not_seen_is
         "{}",
         answer.stderr
     );
-    let host = desk.world.client();
+    let host = bed.world.client();
     let inside = container.run(host, &Tcp::connect(to, 2).source());
-    desk.types("set container:web --up 4mbit");
-    desk.keeps(
-        || desk.sent(0.5, 1.5).expect("a rate"),
+    bed.run_ok("set container:web --up 4mbit");
+    bed.await_limited(
+        || bed.sent_rate(0.5, 1.5).expect("a rate"),
         R4M,
         "a container in the host's network",
     );
-    let said = desk.types("explain container:web").stdout;
+    let said = bed.run_ok("explain container:web").stdout;
     assert!(said.contains("own network: sockets"), "{said}");
     drop(inside);
     // A network without a veth pair, as slirp4netns makes.
@@ -265,18 +253,18 @@ fn a_container_in_the_hosts_network_is_its_control_group_and_what_is_not_seen_is
     let nowhere = Udp::sink("127.0.0.1:5003".parse().expect("an address"));
     let _lonely = container.run(&lonely, &nowhere);
     let said = || {
-        let shown = desk.target("container:web");
+        let shown = bed.target("container:web");
         let degraded = shown["degraded"][0].as_str();
         degraded.is_some_and(|d| d.contains("nothing of it is held"))
     };
-    assert!(soon(said), "{}", desk.target("container:web"));
+    assert!(becomes_true(said), "{}", bed.target("container:web"));
 }
 
 /// Minimum time that an engine needs, in seconds.
-const ENGINE: f64 = 0.1;
+const ENGINE_SECONDS: f64 = 0.1;
 /// Measured time after a flood's first packet, in ns.
 const WINDOW: u64 = 200_000_000;
 /// The most bytes that a limit of 4 Mbit/s passes in 200 ms: its burst of 5 ms, packets that a busy
 /// host delivers 50 ms late, and two packets more. A flood without a limit sends as much in the
 /// first 6 ms.
-const MOST: u64 = 4_000_000 / 8 * (200 + 5 + 50) / 1000 + 2 * 1514;
+const MAX_FIRST_BYTES: u64 = 4_000_000 / 8 * (200 + 5 + 50) / 1000 + 2 * 1514;

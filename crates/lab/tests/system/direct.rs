@@ -17,9 +17,9 @@ use netnice_driver::frames::Holder;
 use netnice_driver::link::{Ear, Link, Mode};
 use netnice_driver::protocol::Transport;
 use netnice_driver::template::{Sender, Sends, Template};
-use netnice_kernel::direct::Claim;
+use netnice_kernel::direct::FrameMatch;
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::sys;
 use netnice_lab::world::{self, Family, Host, Pair, World};
 
@@ -31,17 +31,17 @@ fn socket(host: &Host, family: Family, port: u16) -> Result<UdpSocket> {
     let socket = host
         .ns
         .enter(|| Ok(UdpSocket::bind(at(host, family, port))?))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(EVENT_TIMEOUT))?;
     Ok(socket)
 }
 
-fn open(host: &Host, mode: Mode) -> Result<(Link, Ear)> {
+fn open_link(host: &Host, mode: Mode) -> Result<(Link, Ear)> {
     host.ns
         .enter(|| Ok(Link::open(&host.port().device, Some(mode))?))
 }
 
 fn mac(host: &Host) -> Result<Mac> {
-    Ok(open(host, Mode::Fallback)?.0.interface().mac)
+    Ok(open_link(host, Mode::Fallback)?.0.interface().mac)
 }
 
 /// A classifier with one flow, which receives packets to the direct port.
@@ -56,9 +56,9 @@ fn demux(link: &Link, local: SocketAddr, group: Option<SocketAddr>) -> Result<De
     Ok(demux)
 }
 
-/// Receives frames of the flow, until there are `count` or [`PATIENCE`] is over.
-fn collect(link: &mut Link, demux: &mut Demux, count: usize) -> Vec<Vec<u8>> {
-    let (mut frames, until) = (Vec::new(), Instant::now() + PATIENCE);
+/// Receives frames of the flow, until there are `count` or [`EVENT_TIMEOUT`] is over.
+fn receive_frames(link: &mut Link, demux: &mut Demux, count: usize) -> Vec<Vec<u8>> {
+    let (mut frames, until) = (Vec::new(), Instant::now() + EVENT_TIMEOUT);
     while frames.len() < count && Instant::now() < until {
         link.receive(64, |frame| {
             let verdict = demux.handle(frame, units::Instant(0));
@@ -72,15 +72,15 @@ fn collect(link: &mut Link, demux: &mut Demux, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-fn claim(local: SocketAddr) -> Claim {
-    Claim::Ends {
+fn claim(local: SocketAddr) -> FrameMatch {
+    FrameMatch::Endpoints {
         protocol: 17,
         local: (local.ip(), local.port()),
         remote: None,
     }
 }
 
-fn balances(link: &mut Link) -> Result<()> {
+fn check_frames(link: &mut Link) -> Result<()> {
     let told = link.tally();
     if let Some(frames) = link.frames() {
         frames.invariants();
@@ -99,7 +99,7 @@ fn has_xdp(host: &Host) -> Result<bool> {
     Ok(shown.contains("prog/xdp"))
 }
 
-fn receives(mode: Mode, family: Family) -> Result<()> {
+fn check_receiving(mode: Mode, family: Family) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
     let local = at(client, family, DIRECT);
@@ -109,7 +109,7 @@ fn receives(mode: Mode, family: Family) -> Result<()> {
     );
     // A kernel socket holds the port, as for every direct flow.
     let _held = socket(client, family, DIRECT)?;
-    let (mut link, mut ear) = open(client, mode)?;
+    let (mut link, mut ear) = open_link(client, mode)?;
     let mut demux = demux(&link, local, None)?;
     ear.claim(&claim(local), Some(FlowNo(0)))?;
     ensure!(!has_xdp(client)?, "before anybody listens");
@@ -129,7 +129,7 @@ fn receives(mode: Mode, family: Family) -> Result<()> {
         sender.send_to(b"kernel", at(client, family, KERNEL))?;
         ensure!(kernels.recv(&mut buffer)? == 6);
     }
-    let frames = collect(&mut link, &mut demux, COUNT);
+    let frames = receive_frames(&mut link, &mut demux, COUNT);
     let headers = if family == Family::V4 { 42 } else { 62 };
     let told: Vec<_> = frames.iter().map(|frame| &frame[headers..]).collect();
     let sent: Vec<_> = (0..COUNT).map(|k| k.to_string()).collect();
@@ -139,7 +139,7 @@ fn receives(mode: Mode, family: Family) -> Result<()> {
     );
     sender.send_to(&[9; 4000], local)?;
     ensure!(
-        collect(&mut link, &mut demux, 3).len() == 3,
+        receive_frames(&mut link, &mut demux, 3).len() == 3,
         "parts of a datagram"
     );
     ensure!(
@@ -161,10 +161,13 @@ fn receives(mode: Mode, family: Family) -> Result<()> {
         Mode::Fallback => (10, 0),
         _ => (1, 9),
     };
-    ensure!(collect(&mut link, &mut demux, come).len() == come, "shut");
+    ensure!(
+        receive_frames(&mut link, &mut demux, come).len() == come,
+        "shut"
+    );
     let counted = link.dropped(FlowNo(0));
     ensure!(counted == dropped, "{counted} were counted");
-    balances(&mut link)?;
+    check_frames(&mut link)?;
     ear.release(&claim(local))?;
     ear.deafen()?;
     ensure!(!has_xdp(client)?, "when nobody listens");
@@ -172,15 +175,15 @@ fn receives(mode: Mode, family: Family) -> Result<()> {
     drop((link, ear));
     ensure!(!has_xdp(client)?, "when the link is gone");
     // The queue can be opened again.
-    drop(open(client, mode)?);
+    drop(open_link(client, mode)?);
     Ok(())
 }
 
-fn sends(mode: Mode) -> Result<()> {
+fn check_sending(mode: Mode) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
     let receiver = socket(server, Family::V4, 6000)?;
-    let (mut link, _ear) = open(client, mode)?;
+    let (mut link, _ear) = open_link(client, mode)?;
     let (own, next_hop) = (link.interface().mac, mac(server)?);
     let (local, remote) = (at(client, Family::V4, DIRECT), at(server, Family::V4, 6000));
     let template = Template::new(&Sender {
@@ -225,7 +228,7 @@ fn sends(mode: Mode) -> Result<()> {
         "{:?}",
         link.counters()
     );
-    balances(&mut link)?;
+    check_frames(&mut link)?;
     // A link that is down returns an error, and works when it is up again.
     client.ns.ip("link set eth0 down")?;
     let frame = [0; 60];
@@ -247,16 +250,16 @@ fn sends(mode: Mode) -> Result<()> {
     let down = link.flush().err().context("the link is down")?;
     ensure!(down.raw_os_error() == Some(libc::ENETDOWN), "{down}");
     client.ns.ip("link set eth0 up")?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + EVENT_TIMEOUT;
     while link.flush().is_err() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));
     }
     link.flush()?;
-    balances(&mut link)
+    check_frames(&mut link)
 }
 
 /// Frames of one flow that arrive in several receive queues.
-fn spread(mode: Mode) -> Result<()> {
+fn check_queues(mode: Mode) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
     for host in [client, server] {
@@ -265,7 +268,7 @@ fn spread(mode: Mode) -> Result<()> {
     }
     let local = at(client, Family::V4, DIRECT);
     let _held = socket(client, Family::V4, DIRECT)?;
-    let (mut link, mut ear) = open(client, mode)?;
+    let (mut link, mut ear) = open_link(client, mode)?;
     let mut demux = demux(&link, local, None)?;
     ear.claim(&claim(local), Some(FlowNo(0)))?;
     client.ns.enter(|| Ok(ear.listen()?))?;
@@ -281,10 +284,10 @@ fn spread(mode: Mode) -> Result<()> {
             sender.send_to(format!("{round} {k}").as_bytes(), local)?;
         }
         ensure!(
-            sys::readable(link.fd().as_raw_fd(), PATIENCE.as_millis() as i32),
+            sys::readable(link.fd().as_raw_fd(), EVENT_TIMEOUT.as_millis() as i32),
             "round {round}"
         );
-        told.extend(collect(&mut link, &mut demux, senders.len()));
+        told.extend(receive_frames(&mut link, &mut demux, senders.len()));
         let come = told.len() - before;
         ensure!(come == senders.len(), "{come} frames in round {round}");
     }
@@ -303,20 +306,20 @@ fn spread(mode: Mode) -> Result<()> {
         ensure!(each.iter().all(|count| *count > 100), "{each:?}");
     }
     ensure!(link.counters().missed == 0, "{:?}", link.counters());
-    balances(&mut link)
+    check_frames(&mut link)
 }
 
 #[test]
-fn what_comes_in_by_several_queues_comes_to_the_driver() {
+fn the_driver_receives_from_all_queues() {
     world::begin().expect("a clean machine");
     for mode in [Mode::Native, Mode::Generic, Mode::Fallback] {
-        spread(mode).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
+        check_queues(mode).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
     }
 }
 
 /// Devices whose number of queues ethtool does not report. A tap device has room for 256 queues,
 /// and one queue for each descriptor attached to it.
-fn roomy() -> Result<()> {
+fn check_missing_queues() -> Result<()> {
     let world = World::pair(Pair::default())?;
     let ns = &world.client().ns;
     ns.ip("tuntap add dev tap0 mode tap multi_queue")?;
@@ -325,7 +328,7 @@ fn roomy() -> Result<()> {
     // No descriptor is attached, so there is only the first queue, with a whole ring of frames.
     let frames = link.tally().context("frames")?;
     ensure!(frames.filling == 2048, "{frames:?}");
-    balances(&mut link)?;
+    check_frames(&mut link)?;
     let several = |count: u32| {
         let queues = format!("numrxqueues {count} numtxqueues {count}");
         ns.ip(&format!("link add name all{count} {queues} type bridge"))?;
@@ -341,14 +344,14 @@ fn roomy() -> Result<()> {
 }
 
 #[test]
-fn queues_that_are_not_there_have_no_frames() {
+fn missing_queues_get_no_frames() {
     world::begin().expect("a clean machine");
-    roomy().unwrap_or_else(|e| panic!("{e:#}"));
+    check_missing_queues().unwrap_or_else(|e| panic!("{e:#}"));
 }
 
 /// A fragment of a datagram from the server to the client: the half that begins at `begins` of 1000
 /// bytes for this port.
-fn half(world: &World, id: u16, port: u16, begins: usize) -> Result<Vec<u8>> {
+fn fragment(world: &World, id: u16, port: u16, begins: usize) -> Result<Vec<u8>> {
     let (client, server) = (world.client(), world.server());
     let udp = UdpHeader {
         source_port: 7000,
@@ -375,11 +378,11 @@ fn half(world: &World, id: u16, port: u16, begins: usize) -> Result<Vec<u8>> {
 }
 
 /// First fragments with forged ids: the other fragments are classified as without them.
-fn drawn(mode: Mode) -> Result<()> {
+fn check_fragments(mode: Mode) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
     let kernels = socket(client, Family::V4, KERNEL)?;
-    let (mut link, mut ear) = open(client, mode)?;
+    let (mut link, mut ear) = open_link(client, mode)?;
     let local = at(client, Family::V4, DIRECT);
     let mut demux = demux(&link, local, None)?;
     ear.claim(&claim(local), Some(FlowNo(0)))?;
@@ -387,7 +390,7 @@ fn drawn(mode: Mode) -> Result<()> {
     ear.claim(&claim(at(client, Family::V4, DIRECT + 2)), Some(FlowNo(1)))?;
     client.ns.enter(|| Ok(ear.listen()?))?;
     link.shut(FlowNo(1), units::Instant(u64::MAX));
-    let mut door = server.ns.enter(|| Ok(sys::open_frames("eth0")?))?;
+    let mut raw_socket = server.ns.enter(|| Ok(sys::open_raw_socket("eth0")?))?;
     for (id, port, begins) in [
         (77, DIRECT, 0),
         (77, DIRECT + 2, 0),
@@ -396,42 +399,42 @@ fn drawn(mode: Mode) -> Result<()> {
         (78, DIRECT, 0),
         (78, KERNEL, 504),
     ] {
-        door.write_all(&half(&world, id, port, begins)?)?;
+        raw_socket.write_all(&fragment(&world, id, port, begins)?)?;
     }
     let mut buffer = [0; 2000];
     let length = kernels.recv(&mut buffer).context("the kernel's datagram")?;
     ensure!(length == 992 && buffer[..length].iter().all(|byte| *byte == 78));
-    let frames = collect(&mut link, &mut demux, 3);
+    let frames = receive_frames(&mut link, &mut demux, 3);
     let ours = [(77, DIRECT, 0), (77, DIRECT, 504), (78, DIRECT, 0)];
-    let ours = ours.map(|(id, port, begins)| half(&world, id, port, begins));
+    let ours = ours.map(|(id, port, begins)| fragment(&world, id, port, begins));
     let ours: Result<Vec<_>> = ours.into_iter().collect();
     ensure!(frames == ours?, "{} frames came", frames.len());
     ensure!(link.dropped(FlowNo(1)) == 1, "the other first part");
-    balances(&mut link)
+    check_frames(&mut link)
 }
 
 #[test]
-fn nobody_draws_parts_of_others_to_himself() {
+fn a_flow_cannot_attract_fragments_of_other_flows() {
     world::begin().expect("a clean machine");
     for mode in [Mode::Native, Mode::Generic] {
-        drawn(mode).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
+        check_fragments(mode).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
     }
 }
 
 #[test]
-fn what_is_registered_comes_to_the_driver_and_nothing_else() {
+fn the_driver_receives_registered_packets_only() {
     world::begin().expect("a clean machine");
     for mode in [Mode::Native, Mode::Generic, Mode::Fallback] {
         for family in [Family::V4, Family::V6] {
-            receives(mode, family).unwrap_or_else(|e| panic!("{mode:?} {family:?}: {e:#}"));
+            check_receiving(mode, family).unwrap_or_else(|e| panic!("{mode:?} {family:?}: {e:#}"));
         }
     }
 }
 
 #[test]
-fn what_the_driver_sends_arrives_and_what_is_forged_does_not() {
+fn sent_packets_arrive_and_forged_ones_do_not() {
     world::begin().expect("a clean machine");
     for mode in [Mode::Native, Mode::Fallback] {
-        sends(mode).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
+        check_sending(mode).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use netnice_core::units::Nanos;
 use netnice_driver::link::Mode;
 use netnice_driver::share::Share;
-use netnice_lab::direct::{Direct, Driven, Listening, SINK, Talker, wire};
+use netnice_lab::direct::{DriverSetup, EndedDriver, RunningReceiver, SINK, SenderProgram, wire};
 use netnice_lab::experiment::bench::at;
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Udp};
@@ -24,7 +24,7 @@ const VICTIM: u16 = 6002;
 const SENDER: u16 = 5000;
 
 /// The receive share that the daemon gives each flow, in millionths.
-const DAEMONS_SHARE: u32 = 500_000;
+const RECEIVE_BUDGET: u32 = 500_000;
 /// Packets of 1500 bytes in a millisecond at 1 Gbit/s.
 const BURST: u64 = 82;
 
@@ -34,8 +34,8 @@ fn below(random: &mut Random, length: usize) -> usize {
 }
 
 /// A datagram from the server to the victim, with right lengths and checksum.
-fn datagram(stations: &[u8; 12], payload: usize, id: u16) -> Vec<u8> {
-    let mut frame = stations.to_vec();
+fn datagram(mac_addresses: &[u8; 12], payload: usize, id: u16) -> Vec<u8> {
+    let mut frame = mac_addresses.to_vec();
     let length = (28 + payload) as u16;
     frame.extend([0x08, 0x00, 0x45, 0]);
     frame.extend(length.to_be_bytes());
@@ -46,11 +46,11 @@ fn datagram(stations: &[u8; 12], payload: usize, id: u16) -> Vec<u8> {
     frame.extend((length - 20).to_be_bytes());
     frame.extend([0, 0]);
     frame.resize(frame.len() + payload, 0x55);
-    mend(&mut frame);
+    set_checksum(&mut frame);
     frame
 }
 
-fn mend(frame: &mut [u8]) {
+fn set_checksum(frame: &mut [u8]) {
     frame[24..26].fill(0);
     let words = frame[14..34].chunks_exact(2);
     let sum: u32 = words
@@ -62,9 +62,9 @@ fn mend(frame: &mut [u8]) {
 }
 
 /// One of eight kinds of bad frames; `true` if the kernel treats it as a VLAN frame.
-fn bad(stations: &[u8; 12], random: &mut Random) -> (Vec<u8>, bool) {
+fn malformed_frame(mac_addresses: &[u8; 12], random: &mut Random) -> (Vec<u8>, bool) {
     let size = below(random, 200);
-    let mut frame = datagram(stations, size, random.draw() as u16 & 63);
+    let mut frame = datagram(mac_addresses, size, random.draw() as u16 & 63);
     match below(random, 8) {
         // Truncated anywhere after the Ethernet header.
         0 => frame.truncate(14 + below(random, frame.len() - 14)),
@@ -77,13 +77,13 @@ fn bad(stations: &[u8; 12], random: &mut Random) -> (Vec<u8>, bool) {
         // IP options of any length, present or not.
         2 => {
             frame[14] = 0x40 | (random.draw() as u8 & 0xf);
-            mend(&mut frame);
+            set_checksum(&mut frame);
         }
         // Fragments that overlap, are too long or too many, of few datagrams.
         3 => {
             let part = random.draw() as u16 & 0x3fff;
             frame[20..22].copy_from_slice(&part.to_be_bytes());
-            mend(&mut frame);
+            set_checksum(&mut frame);
         }
         // A wrong checksum, or a wrong length.
         4 => {
@@ -116,21 +116,21 @@ fn bad(stations: &[u8; 12], random: &mut Random) -> (Vec<u8>, bool) {
 }
 
 /// Starts the good flow's packets from the server's kernel.
-fn well_behaved(world: &World, count: u64) -> Result<traffic::Running> {
+fn start_good_sender(world: &World, count: u64) -> Result<traffic::Running> {
     let (client, server) = (world.client(), world.server());
     let from = at(server, Family::V4, GOOD);
     let udp = Udp::source(from, at(client, Family::V4, GOOD)).rate(10_000_000);
-    traffic::eager(server, &udp.size(958).count(count))
+    traffic::start_now(server, &udp.size(958).count(count))
 }
 
 /// Waits until the good flow got everything, or until nothing more comes, and ends its sender. The
 /// sender must have sent all packets.
-fn await_all(sender: traffic::Running, listening: &Listening, count: u64) -> Result<()> {
-    let (mut before, mut since) = (listening.got(), Instant::now());
-    while listening.got() < count && since.elapsed() < QUIET {
+fn await_all(sender: traffic::Running, receiver: &RunningReceiver, count: u64) -> Result<()> {
+    let (mut before, mut since) = (receiver.received(), Instant::now());
+    while receiver.received() < count && since.elapsed() < IDLE_TIME {
         thread::sleep(Duration::from_millis(20));
-        if listening.got() != before {
-            (before, since) = (listening.got(), Instant::now());
+        if receiver.received() != before {
+            (before, since) = (receiver.received(), Instant::now());
         }
     }
     let sent = sender.stop()?;
@@ -147,26 +147,30 @@ fn await_all(sender: traffic::Running, listening: &Listening, count: u64) -> Res
 ///
 /// If a flood fills the NIC's rings (a stop of 5 ms is enough on a busy machine), frames are lost
 /// there before they are classified, and not all NICs count them.
-fn lost_nothing(listening: &Listening, driven: &mut Driven, least: u64) -> Result<()> {
-    let counters = driven.counters(GOOD)?;
+fn check_no_loss(
+    receiver: &RunningReceiver,
+    ended_driver: &mut EndedDriver,
+    least: u64,
+) -> Result<()> {
+    let counters = ended_driver.counters(GOOD)?;
     ensure!(
         counters.received == counters.delivered
-            && listening.got() == counters.delivered
-            && listening.got() >= least,
+            && receiver.received() == counters.delivered
+            && receiver.received() >= least,
         "the good flow got {} of at least {least}: {counters:?}, {:?}",
-        listening.got(),
-        driven.server().link().counters()
+        receiver.received(),
+        ended_driver.event_loop().link().counters()
     );
     Ok(())
 }
 
 /// One in this many frames of the good flow must reach the driver beside a flood: see
-/// [`lost_nothing`].
-const BESIDE_A_FLOOD: u64 = 10;
-/// A listener that got nothing for this time gets nothing more.
-const QUIET: Duration = Duration::from_secs(5);
+/// [`check_no_loss`].
+const MAX_LOST_BESIDE_FLOOD: u64 = 10;
+/// A receiver that got nothing for this time gets nothing more.
+const IDLE_TIME: Duration = Duration::from_secs(5);
 
-fn stations(world: &World) -> Result<[u8; 12]> {
+fn mac_addresses(world: &World) -> Result<[u8; 12]> {
     let mac = |host: &world::Host| {
         let shown = host.ns.ip("-br link show eth0")?;
         let word = shown
@@ -185,29 +189,29 @@ fn stations(world: &World) -> Result<[u8; 12]> {
 }
 
 /// Sends bad frames beside a good flow.
-fn hostile(mode: Mode, frames: u64) -> Result<()> {
+fn send_malformed(mode: Mode, frames: u64) -> Result<()> {
     let world = World::pair(Pair::default())?;
-    let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, mode)?;
-    let good = direct.listener(&world, GOOD, None)?;
-    let victim = direct.listener(&world, VICTIM, None)?;
+    let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, mode)?;
+    let good = setup.add_receiver(&world, GOOD, None)?;
+    let victim = setup.add_receiver(&world, VICTIM, None)?;
     let (good, victim) = (
-        good.listen(|_| Duration::ZERO)?,
-        victim.listen(|_| Duration::ZERO)?,
+        good.start(|_| Duration::ZERO)?,
+        victim.start(|_| Duration::ZERO)?,
     );
-    let driving = direct.drive(None)?;
-    let stations = stations(&world)?;
+    let running_driver = setup.start(None)?;
+    let mac_addresses = mac_addresses(&world)?;
     let server = world.server();
-    let mut door: File = server.ns.enter(|| Ok(sys::open_frames("eth0")?))?;
+    let mut raw_socket: File = server.ns.enter(|| Ok(sys::open_raw_socket("eth0")?))?;
     let count = (frames / 500).max(200);
     // A kernel socket holds the flow's port, as the daemon does. Otherwise the kernel, which sees
     // every frame in fallback mode, would send ICMP errors.
     let client = world.client();
-    let _held = traffic::eager(client, &Udp::sink(at(client, Family::V4, GOOD)))?;
-    let sender = well_behaved(&world, count)?;
+    let _held = traffic::start_now(client, &Udp::sink(at(client, Family::V4, GOOD)))?;
+    let sender = start_good_sender(&world, count)?;
     let (mut random, mut tagged, mut refused) = (Random::new(1), 0, 0);
     for number in 0..frames {
-        let (frame, is_tagged) = bad(&stations, &mut random);
-        match door.write(&frame) {
+        let (frame, is_tagged) = malformed_frame(&mac_addresses, &mut random);
+        match raw_socket.write(&frame) {
             Ok(_) => tagged += u64::from(is_tagged),
             // The frame is longer than the device accepts.
             Err(_) => refused += 1,
@@ -220,11 +224,11 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
     }
     await_all(sender, &good, count)?;
     thread::sleep(Duration::from_millis(300));
-    let mut driven = driving.end()?;
-    lost_nothing(&good, &mut driven, count)?;
-    let link = driven.server().link().counters();
-    let looked = driven.server().turn().demux().counters();
-    driven.server().turn().invariants();
+    let mut ended_driver = running_driver.end()?;
+    check_no_loss(&good, &mut ended_driver, count)?;
+    let link = ended_driver.event_loop().link().counters();
+    let looked = ended_driver.event_loop().turn().demux().counters();
+    ended_driver.event_loop().turn().invariants();
     println!(
         "{mode:?}: {frames} bad frames, {refused} refused by the device: {link:?}, {looked:?}"
     );
@@ -268,26 +272,26 @@ struct Run {
 /// a flood all.
 fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
     let world = World::pair(Pair::default())?;
-    let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
-    let good = direct.listener(&world, GOOD, None)?;
+    let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
+    let good = setup.add_receiver(&world, GOOD, None)?;
     let share = Share::new(leeway.share, Nanos::from_millis(1));
-    let victim = direct.listener(&world, VICTIM, Some(share))?;
-    let talker: Talker = direct.talker(SENDER, "cell pcr=20mbit,cdvt=500us")?;
+    let victim = setup.add_receiver(&world, VICTIM, Some(share))?;
+    let sender: SenderProgram = setup.add_sender(SENDER, "cell pcr=20mbit,cdvt=500us")?;
     let (good, victim) = (
-        good.listen(|_| Duration::ZERO)?,
-        victim.listen(|_| Duration::ZERO)?,
+        good.start(|_| Duration::ZERO)?,
+        victim.start(|_| Duration::ZERO)?,
     );
     let tap = Tap::start(&world.server().ns, "eth0")?;
-    let driving = direct.drive(None)?;
-    let talking = talker.talk()?;
+    let running_driver = setup.start(None)?;
+    let running_sender = sender.start()?;
     let (client, server) = (world.client(), world.server());
     let from = at(server, Family::V4, VICTIM);
     let storm = Udp::source(from, at(client, Family::V4, VICTIM)).size(22);
     let storm = flooded
-        .then(|| traffic::eager(server, &storm))
+        .then(|| traffic::start_now(server, &storm))
         .transpose()?;
     let count = seconds * 1250;
-    let sender = well_behaved(&world, count)?;
+    let sender = start_good_sender(&world, count)?;
     let begin = sys::now_ns();
     await_all(sender, &good, count)?;
     let end = sys::now_ns();
@@ -295,13 +299,13 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
         storm.stop()?;
     }
     thread::sleep(Duration::from_millis(100));
-    let life = sys::now_ns() - driving.began;
-    let mut driven = driving.end()?;
-    talking.end()?;
+    let life = sys::now_ns() - running_driver.began;
+    let mut ended_driver = running_driver.end()?;
+    running_sender.end()?;
     let least = if flooded { count / leeway.part } else { count };
-    lost_nothing(&good, &mut driven, least)?;
+    check_no_loss(&good, &mut ended_driver, least)?;
     let record = tap.stop(&world.server().ns)?;
-    let is_ours = |flow: &netnice_lab::wire::Flow| {
+    let is_ours = |flow: &netnice_lab::wire::WireFlow| {
         flow.inbound && flow.source.1 == SENDER && flow.target.1 == SINK
     };
     let (from, to) = (
@@ -309,15 +313,15 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
         end.min(begin + seconds * 1_000_000_000),
     );
     let of_life = |nanos: u64| nanos as f64 / life as f64;
-    let counters = driven.counters(VICTIM)?;
-    let spent = driven.server().spent();
-    let driver = of_life(driven.worked.as_nanos() as u64);
+    let counters = ended_driver.counters(VICTIM)?;
+    let spent = ended_driver.event_loop().spent();
+    let driver = of_life(ended_driver.worked.as_nanos() as u64);
     let run = Run {
         rate: record.rate(is_ours, from, to) / 12_000.0,
         driver,
         work: driver - of_life(spent.waiting.0),
         receiving: of_life(spent.receiving.0),
-        good: of_life(driven.counters(GOOD)?.receiving),
+        good: of_life(ended_driver.counters(GOOD)?.receiving),
         victim: of_life(counters.receiving),
         came: counters.received,
         cut: counters.over_share,
@@ -331,7 +335,7 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
         run.receiving * 100.0,
         run.good * 100.0,
         run.victim * 100.0,
-        victim.got(),
+        victim.received(),
         run.came,
         counters.over_share,
     );
@@ -397,34 +401,34 @@ fn flooded(seconds: u64, leeway: &Leeway) -> Result<()> {
 
 /// Bursts of one millisecond at 1 Gbit/s to a flow with the daemon's share, with a pause in
 /// between.
-fn bursts(count: u64, pause: Duration) -> Result<()> {
+fn send_bursts(count: u64, pause: Duration) -> Result<()> {
     let world = World::pair(Pair::default())?;
-    let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
-    let half = Share::new(DAEMONS_SHARE, Nanos::from_millis(1));
-    let listening = direct.listener(&world, VICTIM, Some(half))?;
-    let listening = listening.listen(|_| Duration::ZERO)?;
-    let driving = direct.drive(None)?;
-    let stations = stations(&world)?;
-    let mut door: File = (world.server().ns).enter(|| Ok(sys::open_frames("eth0")?))?;
+    let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
+    let half = Share::new(RECEIVE_BUDGET, Nanos::from_millis(1));
+    let receiver = setup.add_receiver(&world, VICTIM, Some(half))?;
+    let receiver = receiver.start(|_| Duration::ZERO)?;
+    let running_driver = setup.start(None)?;
+    let mac_addresses = mac_addresses(&world)?;
+    let mut raw_socket: File = (world.server().ns).enter(|| Ok(sys::open_raw_socket("eth0")?))?;
     let mut took = Duration::ZERO;
     for burst in 0..count {
         let begin = Instant::now();
         for number in 0..BURST {
-            let frame = datagram(&stations, 1472, (burst * BURST + number) as u16);
-            door.write_all(&frame)?;
+            let frame = datagram(&mac_addresses, 1472, (burst * BURST + number) as u16);
+            raw_socket.write_all(&frame)?;
         }
         took += begin.elapsed();
         thread::sleep(pause);
     }
     thread::sleep(Duration::from_millis(100));
-    let life = sys::now_ns() - driving.began;
-    let mut driven = driving.end()?;
-    let counters = driven.counters(VICTIM)?;
+    let life = sys::now_ns() - running_driver.began;
+    let mut ended_driver = running_driver.end()?;
+    let counters = ended_driver.counters(VICTIM)?;
     println!(
         "{count} bursts of {BURST} packets, {:?} each; they were charged {:.2} % of a processor: {counters:?}, {:?}",
         took / count as u32,
         counters.receiving as f64 / life as f64 * 100.0,
-        driven.server().spent(),
+        ended_driver.event_loop().spent(),
     );
     ensure!(
         counters.received == count * BURST,
@@ -435,9 +439,9 @@ fn bursts(count: u64, pause: Duration) -> Result<()> {
     // A program that waits for a processor may have no buffers left; it must have read all
     // delivered packets.
     ensure!(
-        listening.got() == counters.delivered && counters.delivered > 0,
+        receiver.received() == counters.delivered && counters.delivered > 0,
         "{} were read",
-        listening.got()
+        receiver.received()
     );
     Ok(())
 }
@@ -445,57 +449,57 @@ fn bursts(count: u64, pause: Duration) -> Result<()> {
 #[test]
 fn a_burst_of_a_millisecond_is_not_cut() {
     world::begin().expect("a clean machine");
-    bursts(50, Duration::from_millis(10)).unwrap_or_else(|e| panic!("{e:#}"));
+    send_bursts(50, Duration::from_millis(10)).unwrap_or_else(|e| panic!("{e:#}"));
 }
 
 /// Several flows with the daemon's share are flooded at once, beside one that is not.
-fn several(victims: u16, seconds: u64) -> Result<()> {
+fn flood_several(victims: u16, seconds: u64) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
-    let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
-    let share = || Some(Share::new(DAEMONS_SHARE, Nanos::from_millis(1)));
-    let good = direct.listener(&world, GOOD, share())?;
+    let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
+    let share = || Some(Share::new(RECEIVE_BUDGET, Nanos::from_millis(1)));
+    let good = setup.add_receiver(&world, GOOD, share())?;
     let ports: Vec<u16> = (VICTIM..VICTIM + victims).collect();
-    let mut listening = Vec::new();
+    let mut receivers = Vec::new();
     for port in &ports {
-        let victim = direct.listener(&world, *port, share())?;
-        listening.push(victim.listen(|_| Duration::ZERO)?);
+        let victim = setup.add_receiver(&world, *port, share())?;
+        receivers.push(victim.start(|_| Duration::ZERO)?);
     }
-    let good = good.listen(|_| Duration::ZERO)?;
-    let driving = direct.drive(None)?;
+    let good = good.start(|_| Duration::ZERO)?;
+    let running_driver = setup.start(None)?;
     let storms: Result<Vec<_>> = ports
         .iter()
         .map(|port| {
             let from = at(server, Family::V4, *port);
             let storm = Udp::source(from, at(client, Family::V4, *port)).size(22);
-            traffic::eager(server, &storm)
+            traffic::start_now(server, &storm)
         })
         .collect();
     let storms = storms?;
     let count = seconds * 1250;
-    let sender = well_behaved(&world, count)?;
+    let sender = start_good_sender(&world, count)?;
     await_all(sender, &good, count)?;
     for storm in storms {
         storm.stop()?;
     }
-    let life = sys::now_ns() - driving.began;
-    let mut driven = driving.end()?;
+    let life = sys::now_ns() - running_driver.began;
+    let mut ended_driver = running_driver.end()?;
     let of_life = |nanos: u64| nanos as f64 / life as f64;
     let (mut charged, mut came) = (0.0, 0);
     for port in &ports {
-        let counters = driven.counters(*port)?;
+        let counters = ended_driver.counters(*port)?;
         charged += of_life(counters.receiving);
         came += counters.received;
     }
-    let link = driven.server().link().counters();
+    let link = ended_driver.event_loop().link().counters();
     println!(
         "{victims} floods, {came} packets, were charged {:.2} % of a processor, of {:.2} % for what came in; the driver took {:.2} %; {link:?}",
         charged * 100.0,
-        of_life(driven.server().spent().receiving.0) * 100.0,
-        of_life(driven.worked.as_nanos() as u64) * 100.0,
+        of_life(ended_driver.event_loop().spent().receiving.0) * 100.0,
+        of_life(ended_driver.worked.as_nanos() as u64) * 100.0,
     );
-    lost_nothing(&good, &mut driven, count / BESIDE_A_FLOOD)?;
-    let most = f64::from(DAEMONS_SHARE) / 1e6;
+    check_no_loss(&good, &mut ended_driver, count / MAX_LOST_BESIDE_FLOOD)?;
+    let most = f64::from(RECEIVE_BUDGET) / 1e6;
     ensure!(
         charged <= most + 0.02,
         "{charged:.4} of a processor was charged, and all have {most:.1}"
@@ -504,39 +508,39 @@ fn several(victims: u16, seconds: u64) -> Result<()> {
 }
 
 #[test]
-fn several_flooded_flows_have_no_more_than_one() {
+fn several_flooded_flows_get_no_more_time_than_one() {
     world::begin().expect("a clean machine");
     for victims in [2, 8] {
-        several(victims, 1).unwrap_or_else(|e| panic!("{victims}: {e:#}"));
+        flood_several(victims, 1).unwrap_or_else(|e| panic!("{victims}: {e:#}"));
     }
 }
 
 #[test]
-fn malformed_frames_are_counted_and_harm_nobody() {
+fn malformed_frames_are_counted_and_disturb_no_flow() {
     world::begin().expect("a clean machine");
     for mode in [Mode::Native, Mode::Fallback] {
-        hostile(mode, 40_000).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
+        send_malformed(mode, 40_000).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
     }
 }
 
 #[test]
 #[ignore = "a million frames in each mode"]
-fn a_million_malformed_frames() {
+fn a_million_malformed_frames_disturb_no_flow() {
     world::begin().expect("a clean machine");
     for mode in [Mode::Native, Mode::Fallback] {
-        hostile(mode, 1_000_000).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
+        send_malformed(mode, 1_000_000).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
     }
 }
 
 #[test]
-fn a_flooded_flow_pays_for_itself() {
+fn a_flood_is_charged_to_the_flooded_flow() {
     world::begin().expect("a clean machine");
     // The driver's time and the flood's rate depend on the machine's other load: the long form
     // judges them. Here the flood must not starve the sender, and any machine's flood uses up the
     // share.
     let leeway = Leeway {
         share: 10_000,
-        part: BESIDE_A_FLOOD,
+        part: MAX_LOST_BESIDE_FLOOD,
         rate: 0.5,
         processor: None,
         charged: 0.5,
@@ -546,7 +550,7 @@ fn a_flooded_flow_pays_for_itself() {
 
 #[test]
 #[ignore = "judges one percent, on a quiet machine"]
-fn a_flooded_flow_pays_for_itself_to_the_percent() {
+fn a_flood_is_charged_to_the_flooded_flow_within_a_percent() {
     world::begin().expect("a clean machine");
     let leeway = Leeway {
         share: 100_000,

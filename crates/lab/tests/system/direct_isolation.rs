@@ -2,7 +2,7 @@
 //! names the rule, and the good flow is not affected. No packet that a template forbids may be
 //! sent: a checker that does not use templates reads a capture at the receiver.
 
-mod beset;
+mod random_events;
 
 use std::io::Read;
 use std::ops::RangeInclusive;
@@ -18,8 +18,8 @@ use netnice_core::sched::Service;
 use netnice_core::units::Nanos;
 use netnice_driver::link::Mode;
 use netnice_driver::serve::Spent;
-use netnice_lab::direct::rogue::{Cell, Crime, Prison, Rogue};
-use netnice_lab::direct::{Direct, SHORT, SINK, Talker, wire};
+use netnice_lab::direct::rogue::{Rogue, RogueHandle, Supervisor, Violation};
+use netnice_lab::direct::{DriverSetup, SHORT, SINK, SenderProgram, wire};
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::wire::Tap;
@@ -81,11 +81,11 @@ const LINK: u64 = 1_000_000_000;
 const SMALL: usize = 100;
 
 /// The results of a run.
-struct Seen {
+struct Measured {
     /// The good flow: packets per second, and the p99 of its lateness in us.
     rate: f64,
     late: f64,
-    expelled: u64,
+    disconnected: u64,
     flips: u64,
     forbidden_frames: u64,
     /// Frames of all programs but the good one.
@@ -94,7 +94,7 @@ struct Seen {
 }
 
 /// The violations of each of the first six programs.
-fn crimes(program: usize) -> Vec<Crime> {
+fn violations(program: usize) -> Vec<Violation> {
     let by_rule = [
         vec![20, 21],
         vec![22, 23],
@@ -103,37 +103,37 @@ fn crimes(program: usize) -> Vec<Crime> {
         vec![40, 41, 42, 43],
         vec![44],
     ];
-    let all = Crime::ALL.into_iter();
-    all.filter(|crime| by_rule[program].contains(&crime.must()))
+    let all = Violation::ALL.into_iter();
+    all.filter(|violation| by_rule[program].contains(&violation.rule()))
         .collect()
 }
 
-fn criminal(cell: &Cell, crimes: &[Crime], stop: &AtomicBool) -> Result<u64> {
+fn violate_rules(handle: &RogueHandle, violations: &[Violation], stop: &AtomicBool) -> Result<u64> {
     let mut count = 0;
-    for crime in crimes.iter().cycle() {
-        if stop.load(Ordering::Relaxed) && count >= crimes.len() as u64 {
+    for violation in violations.iter().cycle() {
+        if stop.load(Ordering::Relaxed) && count >= violations.len() as u64 {
             break;
         }
-        cell.commit(*crime)?;
+        handle.commit(*violation)?;
         count += 1;
     }
     Ok(count)
 }
 
 /// Flips bytes of queued packets, most of them in the headers.
-fn flipper(cell: &Cell, stop: &AtomicBool, flips: &AtomicU64) -> Result<u64> {
-    let mut rogue = cell.enter()?;
+fn flip_bytes(handle: &RogueHandle, stop: &AtomicBool, flips: &AtomicU64) -> Result<u64> {
+    let mut rogue = handle.attach()?;
     let mut random = Random::new(1);
     let chunks = u64::from(SHORT.chunks);
     while !stop.load(Ordering::Relaxed) {
         for chunk in 0..chunks {
-            rogue.good(chunk)?;
+            rogue.write_valid_record(chunk)?;
         }
-        rogue.show()?;
+        rogue.publish()?;
         let begin = Instant::now();
         let mut count = 0;
         // Until the driver has sent all packets: it owns the chunks until then.
-        while begin.elapsed() < Duration::from_millis(2) || !rogue.collect()? {
+        while begin.elapsed() < Duration::from_millis(2) || !rogue.reclaim()? {
             for _ in 0..64 {
                 let word = random.draw();
                 let at = if word & 7 == 0 {
@@ -141,7 +141,7 @@ fn flipper(cell: &Cell, stop: &AtomicBool, flips: &AtomicU64) -> Result<u64> {
                 } else {
                     (word >> 8) % 42
                 };
-                rogue.scratch(word >> 32 & (chunks - 1), at, &[(word >> 16) as u8])?;
+                rogue.overwrite_chunk(word >> 32 & (chunks - 1), at, &[(word >> 16) as u8])?;
                 count += 1;
             }
             if begin.elapsed() > Duration::from_secs(5) {
@@ -150,31 +150,34 @@ fn flipper(cell: &Cell, stop: &AtomicBool, flips: &AtomicU64) -> Result<u64> {
         }
         flips.fetch_add(count, Ordering::Relaxed);
         rogue.await_sent()?;
-        ensure!(cell.was_expelled().is_none(), "flipped bytes are no breach");
+        ensure!(
+            handle.violated_rule().is_none(),
+            "flipped bytes violate no rule"
+        );
     }
     Ok(0)
 }
 
 /// Rings the doorbell all the time, overwrites the driver's memory, and tries to punch holes into
 /// its file and to truncate it.
-fn vandal(cell: &Cell, stop: &AtomicBool) -> Result<u64> {
+fn damage_memory(handle: &RogueHandle, stop: &AtomicBool) -> Result<u64> {
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
-        let rogue = cell.enter()?;
+        let rogue = handle.attach()?;
         ensure!(rogue.file().set_len(0).is_err(), "the file can be cut");
         for number in 0..2_000_u32 {
-            rogue.ring()?;
+            rogue.ring_doorbell()?;
             if number % 100 == 0 {
-                rogue.deface(number.wrapping_mul(0x0101_0101))?;
+                rogue.overwrite_driver_memory(number.wrapping_mul(0x0101_0101))?;
             }
         }
-        ensure!(!punch(rogue.file())?, "a hole can be punched");
+        ensure!(!punch_hole(rogue.file())?, "a hole can be punched");
         ensure!(
             rogue.memory().remove(0, 4096).is_err(),
             "a page can be removed"
         );
         for _ in 0..2_000 {
-            rogue.ring()?;
+            rogue.ring_doorbell()?;
         }
         count += 1;
     }
@@ -182,7 +185,7 @@ fn vandal(cell: &Cell, stop: &AtomicBool) -> Result<u64> {
 }
 
 /// Tries to punch a hole over a whole file; returns whether that worked.
-fn punch(file: &std::fs::File) -> Result<bool> {
+fn punch_hole(file: &std::fs::File) -> Result<bool> {
     let hole = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     let length = file.metadata()?.len();
     let done = std::process::Command::new("fallocate")
@@ -193,167 +196,189 @@ fn punch(file: &std::fs::File) -> Result<bool> {
 }
 
 /// Runs the good flow beside eight others, which are good or rogues.
-fn run(seconds: f64, rogues: bool, contracts: &Contracts) -> Result<Seen> {
+fn run(seconds: f64, rogues: bool, contracts: &Contracts) -> Result<Measured> {
     let world = World::pair(Pair::default())?;
     // Only the driver may send packets to the receiver.
     for host in [world.client(), world.server()] {
         host.ns.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
     }
-    let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
+    let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
     world.client().ns.ip("link set eth0 arp off")?;
-    let good = direct.talker(GOOD, contracts.good)?;
+    let good = setup.add_sender(GOOD, contracts.good)?;
     let file = world.folder().join("wire.pcap");
     let server = world.server();
-    let tap = Tap::keeping(&server.ns, &server.port().device, &file, |flow| {
+    let tap = Tap::start_capturing(&server.ns, &server.port().device, &file, |flow| {
         flow.inbound
     })?;
-    let (stop, flips) = (AtomicBool::new(false), AtomicU64::new(0));
-    let mut expelled = 0;
-    let driven = match rogues {
+    let (disconnected, flips) = match rogues {
         false => {
-            let others: Result<Vec<Talker>> = (1..=8)
-                .map(|n| direct.talker(GOOD + n, contracts.others))
-                .collect();
-            let driving = direct.drive(None)?;
-            let talking: Result<Vec<_>> = others?
-                .into_iter()
-                .chain([good])
-                .map(Talker::talk)
-                .collect();
-            thread::sleep(Duration::from_secs_f64(seconds));
-            let driven = driving.end()?;
-            for one in talking? {
-                one.end()?;
-            }
-            driven
+            run_beside_good(setup, good, seconds, contracts)?;
+            (0, 0)
         }
-        true => {
-            let service = Service::of(&contracts.others.parse::<Contract>()?)?;
-            let flows: Result<Vec<_>> = (1..=8)
-                .map(|n| {
-                    let length = if n == 7 { SMALL } else { 1500 };
-                    Ok((
-                        direct.open(GOOD + n, service, SHORT),
-                        direct.frame(GOOD + n, length)?,
-                    ))
-                })
-                .collect();
-            let (prison, cells) = Prison::new(flows?);
-            let (driving, orders) = direct.drive_by(None)?;
-            let talking = good.talk()?;
-            let counts: Result<Vec<u64>> = thread::scope(|scope| {
-                let (stop, flips) = (&stop, &flips);
-                let guard = scope.spawn(move || prison.guard(orders));
-                let threads: Vec<_> = cells
-                    .into_iter()
-                    .enumerate()
-                    .map(|(number, cell)| {
-                        scope.spawn(move || match number {
-                            6 => flipper(&cell, stop, flips),
-                            7 => vandal(&cell, stop).map(|_| 0),
-                            _ => criminal(&cell, &crimes(number), stop),
-                        })
-                    })
-                    .collect();
-                thread::sleep(Duration::from_secs_f64(seconds));
-                stop.store(true, Ordering::Relaxed);
-                let done = threads
-                    .into_iter()
-                    .map(|one| one.join().map_err(|_| anyhow!("a rogue panicked"))?);
-                let done = done.collect();
-                guard.join().map_err(|_| anyhow!("the guard panicked"))??;
-                done
-            });
-            expelled = counts?.iter().sum();
-            let mut driven = driving.end()?;
-            driven.server().turn().invariants();
-            talking.end()?;
-            driven
-        }
+        true => run_beside_rogues(setup, good, seconds, contracts)?,
     };
-    drop(driven);
     let record = tap.stop(&server.ns)?;
-    record.sound()?;
+    record.validate()?;
     let times = record.times(|flow| flow.source.1 == GOOD && flow.target.1 == SINK);
     ensure!(times.len() > 10, "{} packets of the good flow", times.len());
     let good = times.len() as u64;
     // The first tenth is left out, because the threads start in it.
     let times = &times[times.len() / 10..];
     let (first, last) = (times[0], times[times.len() - 1]);
-    let (frames, forbidden) = judge(&file, GOOD..=GOOD + 8)?;
-    Ok(Seen {
+    let (frames, forbidden) = check_capture(&file, GOOD..=GOOD + 8)?;
+    Ok(Measured {
         rate: (times.len() - 1) as f64 * 1e9 / (last - first) as f64,
         late: stats::percentile(&lateness(times, contracts), 99.0),
-        expelled,
-        flips: flips.load(Ordering::Relaxed),
+        disconnected,
+        flips,
         forbidden_frames: forbidden,
         others: frames - good,
         frames,
     })
 }
 
+/// Runs the good flow beside eight other good ones.
+fn run_beside_good(
+    mut setup: DriverSetup,
+    good: SenderProgram,
+    seconds: f64,
+    contracts: &Contracts,
+) -> Result<()> {
+    let others: Result<Vec<SenderProgram>> = (1..=8)
+        .map(|n| setup.add_sender(GOOD + n, contracts.others))
+        .collect();
+    let running_driver = setup.start(None)?;
+    let running_senders: Result<Vec<_>> = others?
+        .into_iter()
+        .chain([good])
+        .map(SenderProgram::start)
+        .collect();
+    thread::sleep(Duration::from_secs_f64(seconds));
+    let ended_driver = running_driver.end()?;
+    for one in running_senders? {
+        one.end()?;
+    }
+    drop(ended_driver);
+    Ok(())
+}
+
+/// Runs the good flow beside six programs that violate rules, one that flips bytes of its packets,
+/// and one that damages its memory. Returns how often the driver disconnected a program, and the
+/// number of flips.
+fn run_beside_rogues(
+    setup: DriverSetup,
+    good: SenderProgram,
+    seconds: f64,
+    contracts: &Contracts,
+) -> Result<(u64, u64)> {
+    let service = Service::of(&contracts.others.parse::<Contract>()?)?;
+    let flows: Result<Vec<_>> = (1..=8)
+        .map(|n| {
+            let length = if n == 7 { SMALL } else { 1500 };
+            Ok((
+                setup.open(GOOD + n, service, SHORT),
+                setup.frame(GOOD + n, length)?,
+            ))
+        })
+        .collect();
+    let (supervisor, handles) = Supervisor::new(flows?);
+    let (running_driver, orders) = setup.start_with_commands(None)?;
+    let running_sender = good.start()?;
+    let (stop, flips) = (AtomicBool::new(false), AtomicU64::new(0));
+    let counts: Result<Vec<u64>> = thread::scope(|scope| {
+        let (stop, flips) = (&stop, &flips);
+        let supervising = scope.spawn(move || supervisor.run(orders));
+        let threads: Vec<_> = handles
+            .into_iter()
+            .enumerate()
+            .map(|(number, handle)| {
+                scope.spawn(move || match number {
+                    6 => flip_bytes(&handle, stop, flips),
+                    7 => damage_memory(&handle, stop).map(|_| 0),
+                    _ => violate_rules(&handle, &violations(number), stop),
+                })
+            })
+            .collect();
+        thread::sleep(Duration::from_secs_f64(seconds));
+        stop.store(true, Ordering::Relaxed);
+        let done = threads
+            .into_iter()
+            .map(|one| one.join().map_err(|_| anyhow!("a rogue panicked"))?);
+        let done = done.collect();
+        supervising
+            .join()
+            .map_err(|_| anyhow!("the supervisor panicked"))??;
+        done
+    });
+    let mut ended_driver = running_driver.end()?;
+    ended_driver.event_loop().turn().invariants();
+    running_sender.end()?;
+    Ok((counts?.iter().sum(), flips.into_inner()))
+}
+
 /// Runs a program that only calls the driver, for `lasting`; returns the driver's time accounting
 /// and its run time in seconds.
-fn calling(lasting: Duration, call: impl Fn(&Rogue) -> Result<()>) -> Result<(Spent, f64)> {
+fn measure_calls(lasting: Duration, call: impl Fn(&Rogue) -> Result<()>) -> Result<(Spent, f64)> {
     let world = World::pair(Pair::default())?;
-    let direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
+    let setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
     let service = Service::of(&SLOW.others.parse::<Contract>()?)?;
-    let flow = (
-        direct.open(GOOD, service, SHORT),
-        direct.frame(GOOD, SMALL)?,
-    );
-    let (prison, cells) = Prison::new(vec![flow]);
-    let (driving, orders) = direct.drive_by(None)?;
+    let flow = (setup.open(GOOD, service, SHORT), setup.frame(GOOD, SMALL)?);
+    let (supervisor, handles) = Supervisor::new(vec![flow]);
+    let (running_driver, orders) = setup.start_with_commands(None)?;
     thread::scope(|scope| {
-        let guard = scope.spawn(move || prison.guard(orders));
-        for cell in cells {
-            let (rogue, begin) = (cell.enter()?, Instant::now());
+        let supervising = scope.spawn(move || supervisor.run(orders));
+        for handle in handles {
+            let (rogue, begin) = (handle.attach()?, Instant::now());
             while begin.elapsed() < lasting {
                 call(&rogue)?;
             }
         }
-        guard.join().map_err(|_| anyhow!("the guard panicked"))?
+        supervising
+            .join()
+            .map_err(|_| anyhow!("the supervisor panicked"))?
     })?;
-    let life = (sys::now_ns() - driving.began) as f64 / 1e9;
-    let mut driven = driving.end()?;
-    Ok((driven.server().spent(), life))
+    let run_time = (sys::now_ns() - running_driver.began) as f64 / 1e9;
+    let mut ended_driver = running_driver.end()?;
+    Ok((ended_driver.event_loop().spent(), run_time))
 }
 
 #[test]
-fn who_rings_for_nothing_wakes_the_driver_a_hundred_times_a_second() {
+fn needless_doorbells_wake_the_driver_rarely() {
     world::begin().expect("a clean machine");
-    let (spent, life) = calling(Duration::from_secs(1), Rogue::ring).expect("it can be measured");
-    println!("{spent:?} in {life:.1} s");
+    let (spent, run_time) =
+        measure_calls(Duration::from_secs(1), Rogue::ring_doorbell).expect("it can be measured");
+    println!("{spent:?} in {run_time:.1} s");
     // The driver reads the doorbell once in each period in which it listens to it.
     assert!(spent.unasked > 20, "{spent:?}");
-    // Wake-ups for the guard's commands add to these.
-    assert!((spent.sleeps as f64) < 400.0 * life, "{spent:?}");
+    // Wake-ups for the supervisor's commands add to these.
+    assert!((spent.sleeps as f64) < 400.0 * run_time, "{spent:?}");
 }
 
 #[test]
-fn who_takes_the_flag_first_wakes_it_no_more_often() {
+fn doorbells_after_clearing_the_sleep_flag_wake_the_driver_rarely() {
     world::begin().expect("a clean machine");
     let answered = AtomicU64::new(0);
-    let spent = calling(Duration::from_secs(1), |rogue| {
-        if rogue.answer()? {
+    let spent = measure_calls(Duration::from_secs(1), |rogue| {
+        if rogue.wake_driver()? {
             answered.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     });
-    let (spent, life) = spent.expect("it can be measured");
+    let (spent, run_time) = spent.expect("it can be measured");
     let answered = answered.into_inner();
     println!("it was found asleep {answered} times: {spent:?}");
     assert!(answered >= 16, "{answered}");
-    assert!((spent.sleeps as f64) < 500.0 * life, "{spent:?}");
+    assert!((spent.sleeps as f64) < 500.0 * run_time, "{spent:?}");
 }
 
 #[test]
-fn who_sets_notices_for_nothing_does_not_keep_it_awake() {
+fn false_notices_do_not_keep_the_driver_awake() {
     world::begin().expect("a clean machine");
-    let (spent, life) = calling(Duration::from_secs(1), Rogue::notify).expect("it can be measured");
-    println!("{spent:?} in {life:.1} s");
+    let (spent, run_time) = measure_calls(Duration::from_secs(1), Rogue::set_false_notices)
+        .expect("it can be measured");
+    println!("{spent:?} in {run_time:.1} s");
     assert!(spent.sleeps > 0, "{spent:?}");
-    assert!((spent.rounds as f64) < 1_000.0 * life, "{spent:?}");
+    assert!((spent.rounds as f64) < 1_000.0 * run_time, "{spent:?}");
 }
 
 /// Lateness of each packet relative to the contract's allowed time (GCRA), in us. A packet that is
@@ -373,7 +398,7 @@ fn lateness(times: &[u64], contracts: &Contracts) -> Vec<f64> {
 
 /// The independent checker: the number of frames in a capture, and of those that none of the flows
 /// may send.
-fn judge(file: &Path, ports: RangeInclusive<u16>) -> Result<(u64, u64)> {
+fn check_capture(file: &Path, ports: RangeInclusive<u16>) -> Result<(u64, u64)> {
     let mut bytes = Vec::new();
     std::fs::File::open(file)?.read_to_end(&mut bytes)?;
     let word = |at: usize| {
@@ -388,7 +413,7 @@ fn judge(file: &Path, ports: RangeInclusive<u16>) -> Result<(u64, u64)> {
         // The first frame sets the two MAC addresses; all others must have the same ones.
         let these = frame.get(..12).context("a frame without addresses")?;
         let same = *stations.get_or_insert(these) == these;
-        if !same || !may_leave(frame, length, &ports) {
+        if !same || !is_allowed(frame, length, &ports) {
             wrong += 1;
             example.get_or_insert(frame);
         }
@@ -400,7 +425,7 @@ fn judge(file: &Path, ports: RangeInclusive<u16>) -> Result<(u64, u64)> {
     Ok((frames, wrong))
 }
 
-fn may_leave(frame: &[u8], length: usize, ports: &RangeInclusive<u16>) -> bool {
+fn is_allowed(frame: &[u8], length: usize, ports: &RangeInclusive<u16>) -> bool {
     let half = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     if frame.len() < 42 || frame[12..15] != [0x08, 0x00, 0x45] {
         return false;
@@ -420,24 +445,24 @@ fn may_leave(frame: &[u8], length: usize, ports: &RangeInclusive<u16>) -> bool {
         && half(36) == SINK
 }
 
-fn isolation(seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Result<Seen> {
+fn check_isolation(seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Result<Measured> {
     let alone = run(seconds, false, contracts)?;
     let beside = run(seconds, true, contracts)?;
     println!(
         "beside eight good flows: {:.1} packets/s, p99 of lateness {:.1} us; beside eight rogues: {:.1}, {:.1} us; \
-         {} expelled, {} bytes flipped, {} frames left, {} of them forbidden",
+         {} disconnected, {} bytes flipped, {} frames left, {} of them forbidden",
         alone.rate,
         alone.late,
         beside.rate,
         beside.late,
-        beside.expelled,
+        beside.disconnected,
         beside.flips,
         beside.frames,
         beside.forbidden_frames
     );
     ensure!(
         alone.forbidden_frames == 0,
-        "the checker finds fault with good flows"
+        "the checker finds forbidden frames of good flows"
     );
     ensure!(
         beside.forbidden_frames == 0,
@@ -445,9 +470,9 @@ fn isolation(seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Result<See
         beside.forbidden_frames
     );
     ensure!(
-        beside.expelled >= Crime::ALL.len() as u64,
-        "only {} were expelled",
-        beside.expelled
+        beside.disconnected >= Violation::ALL.len() as u64,
+        "only {} were disconnected",
+        beside.disconnected
     );
     ensure!(
         beside.others > 50,
@@ -472,16 +497,16 @@ fn isolation(seconds: f64, contracts: &Contracts, bounds: &Bounds) -> Result<See
 }
 
 #[test]
-fn rogues_are_expelled_by_the_rule_they_broke_and_nothing_forbidden_leaves() {
+fn rogues_are_disconnected_by_the_violated_rule_and_send_nothing_forbidden() {
     world::begin().expect("a clean machine");
-    let seen = isolation(2.0, &SLOW, &LOOSE).unwrap_or_else(|e| panic!("{e:#}"));
+    let seen = check_isolation(2.0, &SLOW, &LOOSE).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(seen.flips > 1000, "{} bytes flipped", seen.flips);
 }
 
 #[test]
 #[ignore = "ten million flips, on a quiet machine"]
-fn ten_million_flips_and_all_rules_for_half_a_minute() {
+fn ten_million_flips_and_all_violations_disturb_no_flow() {
     world::begin().expect("a clean machine");
-    let seen = isolation(40.0, &CONTRACTS, &TIGHT).unwrap_or_else(|e| panic!("{e:#}"));
+    let seen = check_isolation(40.0, &CONTRACTS, &TIGHT).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(seen.flips >= 10_000_000, "{} bytes flipped", seen.flips);
 }

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::driving::{Driver, Program, flow, soon, udp};
+use crate::driver_client::{Driver, Program, flow, udp, wait_for};
 use anyhow::{Context, Result, anyhow, ensure};
 use netnice_core::units::Nanos;
 use netnice_driver::link::Mode;
-use netnice_lab::desk::skip;
-use netnice_lab::direct::{Direct, SINK, Talker, wire};
+use netnice_lab::direct::{DriverSetup, SINK, SenderProgram, wire};
+use netnice_lab::testbed::skip;
 use netnice_lab::wire::Tap;
 use netnice_lab::world::{self, Pair, World};
 
@@ -20,50 +20,69 @@ const SLICES: [u64; 6] = [4, 8, 12, 16, 20, 24];
 const LINK: u64 = 20_000_000;
 /// Period of the slices in ms.
 const PERIOD: u64 = 100;
+/// The window in which bytes are counted.
+const WINDOW_NS: u64 = 1_200_000_000;
 const DEVICE: &str = "/dev/cpu_dma_latency";
 /// Wake-up latency in microseconds that a driver requests, and the kernel's default.
-const AWAKE: i32 = 0;
-const AS_THEY_LIKE: i32 = 2_000_000_000;
+const NO_SLEEP: i32 = 0;
+const NO_REQUEST: i32 = 2_000_000_000;
 
-fn slices(mode: Mode) -> Result<()> {
+/// Most runs of [`check_slices`]. A busy or emulated machine can take the processor from a program
+/// for most of a run; a driver that withholds a slice does so in all of them.
+const RUNS: u32 = 3;
+
+/// Checks that each program gets its slices: at most 3 % more, and one slice more if the window
+/// begins or ends within one; at least half in one of the runs, because a busy machine sends less.
+/// The experiment `vert-fig5a` judges exact slices.
+fn check_slices(mode: Mode) -> Result<()> {
+    let periods = WINDOW_NS as f64 / 1e6 / PERIOD as f64;
+    for run in 1..=RUNS {
+        let mut starved = Vec::new();
+        for (ms, bytes) in SLICES.iter().zip(send_in_slices(mode)?) {
+            let slice = (LINK / 8 * ms) as f64 / 1e3;
+            let text = format!(
+                "{mode:?}: {ms} ms of {PERIOD}: {bytes} bytes in {periods} periods, each of which \
+                 has {slice}"
+            );
+            println!("{text}");
+            ensure!(bytes <= slice * (periods * 1.03 + 1.0), "{text}");
+            if bytes < slice * periods * 0.5 {
+                starved.push(text);
+            }
+        }
+        ensure!(run < RUNS || starved.is_empty(), "{starved:?}");
+        if starved.is_empty() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a program for each slice, and returns the bytes of each in [`WINDOW_NS`].
+fn send_in_slices(mode: Mode) -> Result<Vec<f64>> {
     let world = World::pair(Pair::default())?;
-    let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, mode)?;
-    let talkers: Result<Vec<Talker>> = SLICES
+    let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, mode)?;
+    let senders: Result<Vec<SenderProgram>> = SLICES
         .iter()
-        .map(|ms| direct.talker(5000 + *ms as u16, &format!("slice {ms}ms/{PERIOD}ms")))
+        .map(|ms| setup.add_sender(5000 + *ms as u16, &format!("slice {ms}ms/{PERIOD}ms")))
         .collect();
     let tap = Tap::start(&world.server().ns, &world.server().port().device)?;
-    let driving = direct.drive(None)?;
-    let talking: Result<Vec<_>> = talkers?.into_iter().map(Talker::talk).collect();
-    // The window of 1.2 s begins 0.2 s after the first packet.
+    let running_driver = setup.start(None)?;
+    let running_senders: Result<Vec<_>> = senders?.into_iter().map(SenderProgram::start).collect();
+    // The window begins 0.2 s after the first packet.
     thread::sleep(Duration::from_millis(1_700));
-    let mut driven = driving.end()?;
-    for one in talking? {
+    let mut ended_driver = running_driver.end()?;
+    for one in running_senders? {
         one.end()?;
     }
     let record = tap.stop(&world.server().ns)?;
-    record.sound()?;
-    let is_its = |port: u16| move |flow: &netnice_lab::wire::Flow| flow.source.1 == port;
+    record.validate()?;
+    let is_its = |port: u16| move |flow: &netnice_lab::wire::WireFlow| flow.source.1 == port;
     let first = record.first_of(is_its(5004)).context("nothing arrived")?;
-    let (from, to) = (first + 200_000_000, first + 1_400_000_000);
-    for ms in SLICES {
-        let bytes = record.bytes(is_its(5000 + ms as u16), from, to) as f64;
-        // The slices of the periods in the window: at most 3 % more, and one slice more if the
-        // window begins or ends within one. At least half, because a busy machine sends less; the
-        // experiment `vert-fig5a` judges exact slices.
-        let slice = (LINK / 8 * ms) as f64 / 1e3;
-        let periods = 1_200.0 / PERIOD as f64;
-        println!(
-            "{mode:?}: slice {ms} ms of {PERIOD}: {:+.2} %",
-            (bytes / slice / periods - 1.0) * 100.0
-        );
-        ensure!(
-            (slice * periods * 0.5..=slice * (periods * 1.03 + 1.0)).contains(&bytes),
-            "{ms} ms of {PERIOD}: {bytes} bytes in {periods} periods, each of which has {slice}"
-        );
-    }
-    println!("{mode:?}: {:?}", driven.server().spent());
-    Ok(())
+    let from = first + 200_000_000;
+    let bytes_of = |ms| record.bytes(is_its(5000 + ms as u16), from, from + WINDOW_NS) as f64;
+    println!("{mode:?}: {:?}", ended_driver.event_loop().spent());
+    Ok(SLICES.map(bytes_of).to_vec())
 }
 
 /// A driver with a file mounted over `/dev/cpu_dma_latency`, in a mount namespace of its own. The
@@ -85,7 +104,7 @@ impl Asking {
         let words = "unshare --mount --propagation unchanged sh -c".split(' ');
         let words = words.map(str::to_owned).chain([script]);
         let words: Vec<String> = words.chain([file.display().to_string()]).collect();
-        let driver = Driver::start_behind(world, &words, "--stay")?;
+        let driver = Driver::start_through(world, &words, "--stay")?;
         Ok(Asking { driver, file })
     }
 
@@ -117,20 +136,20 @@ fn asked(
     let arrived = || anyhow::Ok(world.server().ns.counters("eth0")?.rx_packets);
     let (before, stop) = (arrived()?, AtomicBool::new(false));
     thread::scope(|scope| {
-        let talker = scope.spawn(|| program.flood(&frame, &stop));
-        let came = soon("what its driver asks for", || {
+        let sender = scope.spawn(|| program.flood(&frame, &stop));
+        let came = wait_for("what its driver asks for", || {
             Ok(enough(&asking.asked()?, arrived()? - before))
         });
         stop.store(true, Ordering::Relaxed);
-        let done = talker.join().map_err(|_| anyhow!("it panicked"))?;
+        let done = sender.join().map_err(|_| anyhow!("it panicked"))?;
         came.and(done)
     })?;
-    soon("what it asks for at rest", || Ok(rests(&asking.asked()?)))?;
+    wait_for("what it asks for at rest", || Ok(rests(&asking.asked()?)))?;
     asking.asked()
 }
 
 #[test]
-fn no_processor_sleeps_while_a_cell_flow_sends() {
+fn processors_stay_awake_while_a_cell_flow_sends() {
     world::begin().expect("a clean machine");
     if !Path::new(DEVICE).exists() {
         return skip(format!("{DEVICE}: this kernel keeps no processors awake"));
@@ -138,24 +157,24 @@ fn no_processor_sleeps_while_a_cell_flow_sends() {
     // Awake while packets are sent, and the default before and after.
     let cell = asked(
         "cell pcr=10mbit,cdvt=500us",
-        |asked, arrived| arrived >= 20 && asked.contains(&AWAKE),
-        |asked| asked.last() == Some(&AS_THEY_LIKE),
+        |asked, arrived| arrived >= 20 && asked.contains(&NO_SLEEP),
+        |asked| asked.last() == Some(&NO_REQUEST),
     );
     let cell = cell.expect("a cell flow");
-    assert_eq!(cell[..2], [AS_THEY_LIKE, AWAKE], "{cell:?}");
+    assert_eq!(cell[..2], [NO_REQUEST, NO_SLEEP], "{cell:?}");
     // A slice has no departure times.
     let slice = asked("slice 10ms/100ms", |_, arrived| arrived >= 200, |_| true);
-    assert_eq!(slice.expect("a slice"), [AS_THEY_LIKE]);
+    assert_eq!(slice.expect("a slice"), [NO_REQUEST]);
 }
 
 #[test]
 fn six_programs_each_get_their_slice() {
     world::begin().expect("a clean machine");
-    slices(Mode::Native).unwrap_or_else(|e| panic!("native: {e:#}"));
+    check_slices(Mode::Native).unwrap_or_else(|e| panic!("native: {e:#}"));
 }
 
 #[test]
-fn also_where_there_is_no_af_xdp() {
+fn six_programs_each_get_their_slice_without_af_xdp() {
     world::begin().expect("a clean machine");
-    slices(Mode::Fallback).unwrap_or_else(|e| panic!("fallback: {e:#}"));
+    check_slices(Mode::Fallback).unwrap_or_else(|e| panic!("fallback: {e:#}"));
 }

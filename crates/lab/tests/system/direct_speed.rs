@@ -16,12 +16,12 @@ use netnice_driver::link::{Ear, Link, Mode};
 use netnice_driver::protocol::{EtherType, Transport};
 use netnice_driver::template::{Checked, Forbidden, Sender, Sends, Template};
 use netnice_driver::turn::{Card, Open, Turn};
-use netnice_kernel::direct::Claim;
+use netnice_kernel::direct::FrameMatch;
 use netnice_lab::stats::median;
 use netnice_lab::world::{self, Host, Pair, World};
-use netnice_ring::driver::Client;
+use netnice_ring::driver::ProgramMemory;
 use netnice_ring::layout::{Budget, Shape};
-use netnice_ring::program::{Attachment, Flow, Piece};
+use netnice_ring::program::{Attachment, Piece, ProgramRings};
 
 const LENGTH: usize = 1500;
 const PEER: Mac = Mac([2, 0, 0, 0, 0, 9]);
@@ -110,7 +110,7 @@ fn end(k: usize) -> ([u8; 4], u16) {
 
 struct Programs {
     turn: Turn,
-    flows: Vec<Flow>,
+    flows: Vec<ProgramRings>,
     headers: Vec<Vec<u8>>,
     _attachments: Vec<Attachment>,
     load: Load,
@@ -137,7 +137,7 @@ impl Programs {
         };
         for first in (0..load.flows).step_by(EACH) {
             let flows = EACH.min(load.flows - first);
-            let client = Client::create(Budget {
+            let client = ProgramMemory::create(Budget {
                 flows: flows as u32,
                 bytes: shape.plan()?.bytes() * flows as u64,
             })?;
@@ -389,7 +389,7 @@ fn receive(
 /// 64 flows that receive, in a program's memory.
 struct Receivers {
     turn: Turn,
-    flows: Vec<Flow>,
+    flows: Vec<ProgramRings>,
     _attachment: Attachment,
 }
 
@@ -402,7 +402,7 @@ impl Receivers {
             receive_entries: 256,
         };
         let mut turn = Turn::new(Wire::new(Rate::new(1_000_000_000).context("a rate")?), own)?;
-        let client = Client::create(Budget {
+        let client = ProgramMemory::create(Budget {
             flows: FEW.flows as u32,
             bytes: shape.plan()?.bytes() * FEW.flows as u64,
         })?;
@@ -422,7 +422,7 @@ impl Receivers {
             let opened = turn.open(program, &open, units::Instant(0))?;
             flows.push(attachment.flow(opened.place)?);
             let (host, port) = end(k);
-            let ends = Claim::Ends {
+            let ends = FrameMatch::Endpoints {
                 protocol: 17,
                 local: (host.into(), port),
                 remote: None,
@@ -437,7 +437,7 @@ impl Receivers {
     }
 
     /// The programs' part: takes the received records and primes all buffers again.
-    fn recycle(flows: &mut [Flow]) -> Result<()> {
+    fn recycle(flows: &mut [ProgramRings]) -> Result<()> {
         for flow in flows {
             while let Some(record) = flow.receive()? {
                 flow.free_all(&record)?;
@@ -527,7 +527,7 @@ fn compare_receive() -> Result<f64> {
 
 #[test]
 #[ignore = "wants a quiet machine"]
-fn the_turn_sends_at_least_065_of_what_the_bare_link_does() {
+fn the_datapath_sends_at_least_065_of_the_bare_link() {
     world::begin().expect("a clean machine");
     let ratio = compare(FEW).expect("a comparison");
     assert!(ratio >= 0.65, "{ratio:.3} of the bare link");
@@ -535,7 +535,7 @@ fn the_turn_sends_at_least_065_of_what_the_bare_link_does() {
 
 #[test]
 #[ignore = "wants a quiet machine"]
-fn with_65536_flows_it_sends_at_least_half_of_it() {
+fn the_datapath_with_65536_flows_sends_at_least_half_of_the_bare_link() {
     world::begin().expect("a clean machine");
     let ratio = compare(MANY).expect("a comparison");
     assert!(ratio >= 0.5, "{ratio:.3} of the bare link");
@@ -543,7 +543,7 @@ fn with_65536_flows_it_sends_at_least_half_of_it() {
 
 #[test]
 #[ignore = "wants a quiet machine"]
-fn it_receives_at_least_07_of_what_the_bare_link_does() {
+fn the_datapath_receives_at_least_07_of_the_bare_link() {
     world::begin().expect("a clean machine");
     let ratio = compare_receive().expect("a comparison");
     assert!(ratio >= 0.7, "{ratio:.3} of the bare link");

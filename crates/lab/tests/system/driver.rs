@@ -7,15 +7,15 @@ use std::net::UdpSocket;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use crate::driving::{Caller, Driver, Program, flow, has_xdp, soon, udp};
+use crate::driver_client::{Caller, Driver, Program, flow, has_xdp, udp, wait_for};
 use anyhow::{Context, Result, ensure};
-use netnice_api::direct::Speaks;
+use netnice_api::direct::Endpoint;
 use netnice_api::driver::{
-    DriverAnswer, DriverCall, DriverEvent, DriverRequest, FlowCounts, FramesDoc,
+    DriverCall, DriverEvent, DriverReply, DriverRequest, FlowCounts, FramesDoc,
 };
-use netnice_api::encode_call;
+use netnice_api::encode_driver_call;
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::world::{self, Family, Pair, World};
 use netnice_ring::record::Status;
 
@@ -39,7 +39,7 @@ fn rig(options: &str) -> Result<Rig> {
     let peer = server
         .ns
         .enter(|| Ok(UdpSocket::bind(at(server, Family::V4, PEER))?))?;
-    peer.set_read_timeout(Some(PATIENCE))?;
+    peer.set_read_timeout(Some(EVENT_TIMEOUT))?;
     Ok(Rig {
         world,
         driver,
@@ -53,6 +53,16 @@ impl Rig {
         Program::attach(&mut self.daemon, 4, 4 << 20)
     }
 
+    /// The driver's interface.
+    fn device(&self) -> String {
+        self.world.client().port().device.clone()
+    }
+
+    /// Runs `ip ARGS` on the driver's host.
+    fn client_ip(&self, args: &str) -> Result<()> {
+        self.world.client().ns.ip(args).map(drop)
+    }
+
     /// Opens a flow from `port` to the peer.
     fn open(&mut self, program: &mut Program, port: u16) -> Result<u32> {
         let asked = flow(&self.world, program, port, Some(PEER))?;
@@ -60,7 +70,7 @@ impl Rig {
     }
 
     /// Discards all datagrams that have arrived at the peer.
-    fn hushed(&self) -> Result<()> {
+    fn discard_received(&self) -> Result<()> {
         self.peer.set_nonblocking(true)?;
         while self.peer.recv(&mut [0; 2000]).is_ok() {}
         Ok(self.peer.set_nonblocking(false)?)
@@ -74,7 +84,7 @@ impl Rig {
         let (length, from) = self.peer.recv_from(&mut buffer).context("at the peer")?;
         ensure!(&buffer[..length] == text.as_bytes());
         self.peer.send_to(text.as_bytes(), from)?;
-        let got = program.receive(PATIENCE)?;
+        let got = program.receive(EVENT_TIMEOUT)?;
         ensure!(got.ends_with(text.as_bytes()), "{got:?}");
         Ok(())
     }
@@ -82,7 +92,7 @@ impl Rig {
 
 /// Runs a driver from start to end in a mode of the link. Without a program it ends after
 /// `--linger`, or with `stays` it runs until it is told to end.
-fn whole_life(mode: &str, stays: bool) -> Result<()> {
+fn start_to_end(mode: &str, stays: bool) -> Result<()> {
     // The time counts from the start: the first program must attach within it, also on a slow
     // machine.
     let lingers = if stays { "--stay" } else { "--linger 3s" };
@@ -97,7 +107,7 @@ fn whole_life(mode: &str, stays: bool) -> Result<()> {
     }
     // A packet that the template forbids is returned and not sent.
     program.send(&udp(&rig.world, PORT + 1, PEER, b"forged")?)?;
-    ensure!(program.sent(PATIENCE)? == Status::FORBIDDEN);
+    ensure!(program.sent(EVENT_TIMEOUT)? == Status::FORBIDDEN);
     let census = rig.daemon.census()?;
     ensure!(census.mode == mode, "{census:?}");
     ensure!(census.frames.is_none() == (mode == "fallback"));
@@ -109,34 +119,34 @@ fn whole_life(mode: &str, stays: bool) -> Result<()> {
     let totals = rig.daemon.totals()?;
     ensure!((totals.sent, totals.delivered) == (20, 20), "{totals:?}");
     let closed = rig.daemon.ask(DriverRequest::Close { flow: number })?;
-    let DriverAnswer::Closed(last) = closed else {
+    let DriverReply::Closed(last) = closed else {
         anyhow::bail!("{closed:?}")
     };
     ensure!(*last == *counts, "{last:?}");
-    soon("XDP goes", || Ok(!has_xdp(&rig.world)?))?;
+    wait_for("XDP goes", || Ok(!has_xdp(&rig.world)?))?;
     // The program opens a flow again, at the same offset of the memory file.
     rig.open(&mut program, PORT)?;
     rig.there_and_back(&mut program)?;
     program.end(&mut rig.daemon)?;
     if stays {
-        ensure!(rig.driver.running(), "it stays without a program");
+        ensure!(rig.driver.is_running(), "it stays without a program");
         rig.daemon.done(DriverRequest::Stop)?;
     }
-    soon("it ends", || Ok(!rig.driver.running()))?;
-    ensure!(rig.driver.left().is_empty(), "{:?}", rig.driver.left());
+    wait_for("it ends", || Ok(!rig.driver.is_running()))?;
+    ensure!(rig.driver.files().is_empty(), "{:?}", rig.driver.files());
     ensure!(!has_xdp(&rig.world)?);
     Ok(())
 }
 
 #[test]
-fn a_driver_lives_as_long_as_programs_need_it() {
+fn a_driver_runs_while_programs_are_attached() {
     world::begin().expect("a clean machine");
     for (mode, stays) in [("native", false), ("generic", true), ("fallback", true)] {
-        whole_life(mode, stays).unwrap_or_else(|e| panic!("{mode}: {e:?}"));
+        start_to_end(mode, stays).unwrap_or_else(|e| panic!("{mode}: {e:?}"));
     }
 }
 
-fn deaths() -> Result<()> {
+fn kill_each() -> Result<()> {
     let mut rig = rig("--stay")?;
     let mut good = rig.program()?;
     rig.open(&mut good, PORT)?;
@@ -144,9 +154,9 @@ fn deaths() -> Result<()> {
     let mut killed = rig.program()?;
     let late = rig.open(&mut killed, PORT + 1)?;
     killed.kill();
-    let event = rig.daemon.event(PATIENCE).context("killed")?;
+    let event = rig.daemon.event(EVENT_TIMEOUT).context("killed")?;
     let program = killed.number;
-    ensure!(event == DriverEvent::Gone { program }, "{event:?}");
+    ensure!(event == DriverEvent::ProgramEnded { program }, "{event:?}");
     rig.there_and_back(&mut good)?;
     // Case: a program violates the protocol.
     let mut bad = rig.program()?;
@@ -154,13 +164,13 @@ fn deaths() -> Result<()> {
     // Its flow has the slot of the killed program's flow, but not its number.
     let answer = rig.daemon.ask(DriverRequest::Close { flow: late })?;
     ensure!(
-        matches!(answer, DriverAnswer::Failed { .. }),
+        matches!(answer, DriverReply::Failed { .. }),
         "{late}: {answer:?}"
     );
     ensure!(bad.flow()?.is_open());
-    bad.break_a_rule()?;
-    let event = rig.daemon.event(PATIENCE).context("expelled")?;
-    let DriverEvent::Expelled { program, why } = &event else {
+    bad.violate_a_rule()?;
+    let event = rig.daemon.event(EVENT_TIMEOUT).context("expelled")?;
+    let DriverEvent::ProgramDisconnected { program, why } = &event else {
         anyhow::bail!("{event:?}")
     };
     ensure!(
@@ -175,137 +185,156 @@ fn deaths() -> Result<()> {
     ensure!(rig.daemon.census()?.flows.len() == 1);
     // Case: the driver is killed.
     rig.driver.kill();
-    soon("XDP goes with it", || Ok(!has_xdp(&rig.world)?))?;
+    wait_for("XDP goes with it", || Ok(!has_xdp(&rig.world)?))?;
     // Another driver replaces it, and is told to end.
     rig.driver.restart()?;
     rig.daemon = rig.driver.call()?;
     let mut next = rig.program()?;
     rig.open(&mut next, PORT)?;
     rig.there_and_back(&mut next)?;
-    let second = rig.driver.second()?;
+    let second = rig.driver.start_second()?;
     ensure!(second.contains("another netnice-driver"), "{second}");
     ensure!(rig.driver.terminate()?.success(), "SIGTERM");
-    ensure!(rig.driver.left().is_empty(), "{:?}", rig.driver.left());
+    ensure!(rig.driver.files().is_empty(), "{:?}", rig.driver.files());
     ensure!(!has_xdp(&rig.world)?, "after SIGTERM");
     ensure!(!next.flow()?.is_open(), "the program sees it");
     Ok(())
 }
 
 #[test]
-fn programs_and_drivers_that_are_killed_take_nothing_with_them() {
+fn killed_programs_and_drivers_disturb_no_others() {
     world::begin().expect("a clean machine");
-    deaths().unwrap_or_else(|e| panic!("{e:?}"));
+    kill_each().unwrap_or_else(|e| panic!("{e:?}"));
 }
 
-fn events(mode: &str) -> Result<()> {
+/// Changes the interface of a driver in one way after the other, and removes it in the end.
+fn change_interface(mode: &str) -> Result<()> {
     let mut rig = rig(&format!("--stay --mode {mode}"))?;
     let mut program = rig.program()?;
     let number = rig.open(&mut program, PORT)?;
     rig.there_and_back(&mut program)?;
-    let frame = udp(&rig.world, PORT, PEER, b"x")?;
-    let status = |program: &mut Program| -> Result<Status> {
-        program.send(&frame)?;
-        program.sent(PATIENCE)
-    };
     while program.sent(Duration::from_millis(1)).is_ok() {}
-    let device = rig.world.client().port().device.clone();
-    rig.world
-        .client()
-        .ns
-        .ip(&format!("link set {device} down"))?;
-    soon("packets come back", || {
-        Ok(status(&mut program)? == Status::NO_LINK)
+    set_down_and_up(&rig, &mut program)?;
+    change_next_hop(&mut rig, &mut program, number)?;
+    shrink_mtu(&mut rig, &mut program)?;
+    change_address(&mut rig, &mut program)?;
+    let device = rig.device();
+    rig.client_ip(&format!("link del {device}"))?;
+    let event = rig.daemon.event(EVENT_TIMEOUT)?;
+    ensure!(
+        matches!(event, DriverEvent::InterfaceLost { .. }),
+        "{event:?}"
+    );
+    wait_for("it ends", || Ok(!rig.driver.is_running()))?;
+    ensure!(rig.driver.files().is_empty(), "{:?}", rig.driver.files());
+    Ok(())
+}
+
+/// The status of a small packet that the program sends.
+fn send_status(rig: &Rig, program: &mut Program) -> Result<Status> {
+    program.send(&udp(&rig.world, PORT, PEER, b"x")?)?;
+    program.sent(EVENT_TIMEOUT)
+}
+
+fn set_down_and_up(rig: &Rig, program: &mut Program) -> Result<()> {
+    let device = rig.device();
+    rig.client_ip(&format!("link set {device} down"))?;
+    wait_for("packets come back", || {
+        Ok(send_status(rig, program)? == Status::NO_LINK)
     })?;
-    rig.world.client().ns.ip(&format!("link set {device} up"))?;
-    soon(
-        "packets leave",
-        || Ok(status(&mut program)? == Status::DONE),
-    )?;
-    // Case: the next hop changes, or there is none.
+    rig.client_ip(&format!("link set {device} up"))?;
+    wait_for("packets leave", || {
+        Ok(send_status(rig, program)? == Status::DONE)
+    })
+}
+
+/// The flow has no next hop for a while, and then a route with a small MTU.
+fn change_next_hop(rig: &mut Rig, program: &mut Program, number: u32) -> Result<()> {
     let readdress = |next_hop, mtu| DriverRequest::Readdress {
         flow: number,
         next_hop,
         mtu,
     };
     rig.daemon.done(readdress(None, 1500))?;
-    ensure!(status(&mut program)? == Status::NO_LINK, "nobody");
-    let there = crate::driving::mac(rig.world.server())?;
+    ensure!(send_status(rig, program)? == Status::NO_LINK, "no next hop");
+    let there = crate::driver_client::mac(rig.world.server())?;
     rig.daemon.done(readdress(Some(there), 1500))?;
-    ensure!(status(&mut program)? == Status::DONE, "somebody");
-    // Case: the MTU of the route and of the interface limit packets.
+    ensure!(send_status(rig, program)? == Status::DONE, "a next hop");
     rig.daemon.done(readdress(Some(there), 28))?;
-    ensure!(status(&mut program)? == Status::TOO_LONG, "the way's MTU");
-    rig.daemon.done(readdress(Some(there), 1500))?;
+    ensure!(
+        send_status(rig, program)? == Status::TOO_LONG,
+        "the route's MTU"
+    );
+    rig.daemon.done(readdress(Some(there), 1500))
+}
+
+/// The interface's MTU shrinks while the link carries packets at its full rate.
+fn shrink_mtu(rig: &mut Rig, program: &mut Program) -> Result<()> {
+    let device = rig.device();
     let long = udp(&rig.world, PORT, PEER, &[7; 1400])?;
-    // The MTU shrinks while the link carries packets at its full rate.
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let talker = scope.spawn(|| program.flood(&long, &stop));
+        let sender = scope.spawn(|| program.flood(&long, &stop));
         std::thread::sleep(Duration::from_millis(100));
-        let shrunk = rig
-            .world
-            .client()
-            .ns
-            .ip(&format!("link set {device} mtu 1000"));
+        let shrunk = rig.client_ip(&format!("link set {device} mtu 1000"));
         std::thread::sleep(Duration::from_millis(100));
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        talker
+        sender
             .join()
             .map_err(|_| anyhow::anyhow!("it panicked"))??;
         shrunk
     })?;
     // Packets that were submitted before are returned first.
     while program.sent(Duration::from_millis(10)).is_ok() {}
-    soon("long packets come back", || {
+    wait_for("long packets come back", || {
         program.send(&long)?;
-        Ok(program.sent(PATIENCE)? == Status::TOO_LONG)
+        Ok(program.sent(EVENT_TIMEOUT)? == Status::TOO_LONG)
     })?;
     while program.sent(Duration::from_millis(1)).is_ok() {}
-    rig.hushed()?;
-    soon("short ones arrive", || {
-        Ok(rig.there_and_back(&mut program).is_ok())
+    rig.discard_received()?;
+    wait_for("short ones arrive", || {
+        Ok(rig.there_and_back(program).is_ok())
     })?;
-    rig.world
-        .client()
-        .ns
-        .ip(&format!("link set {device} mtu 1500"))?;
-    // Case: the interface's address changes; sent packets have the new one.
-    rig.world
-        .client()
-        .ns
-        .ip(&format!("link set {device} address 02:00:00:00:99:01"))?;
+    rig.client_ip(&format!("link set {device} mtu 1500"))
+}
+
+/// The interface gets another address, which packets have from then on.
+fn change_address(rig: &mut Rig, program: &mut Program) -> Result<()> {
+    let device = rig.device();
+    rig.client_ip(&format!("link set {device} address 02:00:00:00:99:01"))?;
     rig.world.server().ns.ip("neigh flush all")?;
-    rig.hushed()?;
+    rig.discard_received()?;
     while program.sent(Duration::from_millis(1)).is_ok() {}
-    soon("there and back", || {
-        Ok(rig.there_and_back(&mut program).is_ok())
-    })?;
-    // Case: the interface is removed.
-    rig.world.client().ns.ip(&format!("link del {device}"))?;
-    let event = rig.daemon.event(PATIENCE)?;
-    ensure!(matches!(event, DriverEvent::Lost { .. }), "{event:?}");
-    soon("it ends", || Ok(!rig.driver.running()))?;
-    ensure!(rig.driver.left().is_empty(), "{:?}", rig.driver.left());
-    Ok(())
+    wait_for("there and back", || Ok(rig.there_and_back(program).is_ok()))
 }
 
 #[test]
-fn what_happens_to_the_interface_is_lived_with() {
+fn a_driver_continues_through_changes_of_its_interface() {
     world::begin().expect("a clean machine");
     for mode in ["native", "generic", "fallback"] {
-        events(mode).unwrap_or_else(|e| panic!("{mode}: {e:?}"));
+        change_interface(mode).unwrap_or_else(|e| panic!("{mode}: {e:?}"));
     }
 }
 
-fn hostile() -> Result<()> {
+fn send_hostile_messages() -> Result<()> {
     let mut rig = rig("--stay")?;
     let mut program = rig.program()?;
     rig.open(&mut program, PORT)?;
-    // Case: invalid requests are answered one by one, and the connection remains.
-    let asked = flow(&rig.world, &program, PORT, Some(PEER))?;
+    send_invalid_requests(&mut rig, &program)?;
+    send_invalid_bytes(&rig)?;
+    leave_answers_unread(&mut rig, &mut program)?;
+    open_many_connections(&mut rig, &mut program)?;
+    rig.daemon.done(DriverRequest::Stop)?;
+    ensure!(!has_xdp(&rig.world)?, "off before the answer");
+    wait_for("it ends", || Ok(!rig.driver.is_running()))
+}
+
+/// Invalid requests are answered one by one, and the connection remains.
+fn send_invalid_requests(rig: &mut Rig, program: &Program) -> Result<()> {
+    let asked = flow(&rig.world, program, PORT, Some(PEER))?;
     let wrong = |change: &dyn Fn(&mut netnice_api::driver::DriverFlow)| {
         let mut asked = asked.clone();
-        asked.speaks = flow(&rig.world, &program, PORT + 9, Some(PEER))?.speaks;
+        asked.endpoint = flow(&rig.world, program, PORT + 9, Some(PEER))?.endpoint;
         change(&mut asked);
         anyhow::Ok(DriverRequest::Open(Box::new(asked)))
     };
@@ -321,7 +350,7 @@ fn hostile() -> Result<()> {
         (wrong(&|flow| flow.shape.chunks = 60_000)?, "bytes"),
         (wrong(&|flow| flow.mtu = 20)?, "frames of at most"),
         (
-            wrong(&|flow| flow.receive_share = Some(2_000_000))?,
+            wrong(&|flow| flow.receive_budget = Some(2_000_000))?,
             "2000000",
         ),
         (DriverRequest::Close { flow: 99 }, "flow 99"),
@@ -339,22 +368,26 @@ fn hostile() -> Result<()> {
                 uid: 0,
                 flows: 1,
                 bytes: 4096,
-                most: None,
+                memory_limit: None,
             },
             "pidfd",
         ),
     ];
     for (ask, said) in cases {
         let answer = rig.daemon.ask(ask.clone())?;
-        let DriverAnswer::Failed { why } = &answer else {
+        let DriverReply::Failed { why } = &answer else {
             anyhow::bail!("{ask:?}: {answer:?}")
         };
         ensure!(why.contains(said), "{ask:?}: {why}");
     }
-    // Case: bytes that are no request end the connection after an error message.
-    let mut long = encode_call(&DriverCall {
+    Ok(())
+}
+
+/// Bytes that are no request end the connection after an error message.
+fn send_invalid_bytes(rig: &Rig) -> Result<()> {
+    let mut long = encode_driver_call(&DriverCall {
         id: 1,
-        ask: DriverRequest::Census,
+        request: DriverRequest::Census,
     })?;
     long[0] = 0x7f;
     let garbage: [(&[u8], &str); 4] = [
@@ -366,51 +399,57 @@ fn hostile() -> Result<()> {
     for (bytes, said) in garbage {
         let mut caller = rig.driver.call()?;
         caller.stream.write_all(bytes)?;
-        let why = caller.last_word()?;
+        let why = caller.closing_error()?;
         ensure!(why.contains(said), "{why}");
     }
-    // Case: the driver reads no more from a connection whose peer does not read its answers.
-    let mut deaf = rig.driver.call()?;
-    let patience = Some(Duration::from_millis(500));
-    deaf.stream.set_write_timeout(patience)?;
+    Ok(())
+}
+
+/// The driver reads no more from a connection whose peer does not read its answers.
+fn leave_answers_unread(rig: &mut Rig, program: &mut Program) -> Result<()> {
+    let mut connection = rig.driver.call()?;
+    let within = Some(Duration::from_millis(500));
+    connection.stream.set_write_timeout(within)?;
     let mut asked = Vec::new();
-    while let Ok(id) = deaf.say(DriverRequest::Census, None) {
+    while let Ok(id) = connection.send_request(DriverRequest::Census, None) {
         asked.push(id);
         ensure!(asked.len() < 20_000, "all is answered and kept");
     }
-    rig.there_and_back(&mut program)?;
+    rig.there_and_back(program)?;
     for id in asked {
-        deaf.answer(id)?;
+        connection.await_answer(id)?;
     }
-    // Case: many connections that send half a message, or nothing, do not delay others.
-    let mut crowd = Vec::new();
+    Ok(())
+}
+
+/// Many connections that send half a message, or nothing, do not delay others.
+fn open_many_connections(rig: &mut Rig, program: &mut Program) -> Result<()> {
+    let mut callers = Vec::new();
     for _ in 0..40 {
         let Ok(mut caller) = rig.driver.call() else {
             break;
         };
         let _ = caller.stream.write_all(b"\0\0\0\x50{\"half");
-        crowd.push(caller);
+        callers.push(caller);
     }
-    rig.there_and_back(&mut program)?;
+    rig.there_and_back(program)?;
     ensure!(rig.daemon.census()?.flows.len() == 1);
-    drop(crowd);
-    soon("others can call again", || {
+    drop(callers);
+    wait_for("others can call again", || {
         Ok(rig.driver.call()?.census().is_ok())
     })?;
-    rig.there_and_back(&mut program)?;
-    rig.daemon.done(DriverRequest::Stop)?;
-    ensure!(!has_xdp(&rig.world)?, "off before the answer");
-    soon("it ends", || Ok(!rig.driver.running()))
+    rig.there_and_back(program)?;
+    Ok(())
 }
 
 #[test]
-fn hostile_messages_harm_nobody() {
+fn hostile_messages_disturb_no_program() {
     world::begin().expect("a clean machine");
-    hostile().unwrap_or_else(|e| panic!("{e:?}"));
+    send_hostile_messages().unwrap_or_else(|e| panic!("{e:?}"));
 }
 
 /// Number of descriptors and of resident pages of a process.
-fn holdings(pid: u32) -> Result<(usize, u64)> {
+fn resources(pid: u32) -> Result<(usize, u64)> {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"))?.count();
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm"))?;
     let pages = statm.split_whitespace().nth(1).context("resident")?;
@@ -418,7 +457,7 @@ fn holdings(pid: u32) -> Result<(usize, u64)> {
 }
 
 /// Processor time of a process in seconds.
-pub fn used(pid: u32) -> Result<f64> {
+pub fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit_once(')').context("fields")?.1;
     let ticks: Result<Vec<f64>, _> = fields
@@ -432,7 +471,7 @@ pub fn used(pid: u32) -> Result<f64> {
 
 /// The holders of the driver's frames. Fails unless each frame has a holder. Between two iterations
 /// the driver itself holds none, and each received frame is back in the fill ring.
-fn frames(rig: &mut Rig, filling: Option<u32>) -> Result<FramesDoc> {
+fn check_frames(rig: &mut Rig, filling: Option<u32>) -> Result<FramesDoc> {
     let census = rig.daemon.census()?;
     let frames = census.frames.context("frames that are shared")?;
     let FramesDoc { free, driver, .. } = frames;
@@ -450,13 +489,13 @@ fn frames(rig: &mut Rig, filling: Option<u32>) -> Result<FramesDoc> {
 }
 
 /// Number of programs after which the driver's own tables have their final size.
-const WARM: usize = 75;
+const WARM_UP_PROGRAMS: usize = 75;
 
-fn kills(loops: usize, mode: &str) -> Result<()> {
+fn end_abnormally(loops: usize, mode: &str) -> Result<()> {
     let mut rig = rig(&format!("--stay --mode {mode}"))?;
     let mut good = rig.program()?;
     rig.open(&mut good, PORT)?;
-    let lent = frames(&mut rig, None)?;
+    let lent = check_frames(&mut rig, None)?;
     // With transparent huge pages the resident memory would grow when the kernel merges pages.
     let status = std::fs::read_to_string(format!("/proc/{}/status", rig.driver.pid()))?;
     ensure!(status.contains("THP_enabled:\t0"), "{status}");
@@ -465,8 +504,8 @@ fn kills(loops: usize, mode: &str) -> Result<()> {
     let mut before = None;
     for k in 0..loops {
         // By then one-time allocations are made and tables have grown.
-        if k == (loops / 10).max(WARM) {
-            before = Some(holdings(rig.driver.pid())?);
+        if k == (loops / 10).max(WARM_UP_PROGRAMS) {
+            before = Some(resources(rig.driver.pid())?);
         }
         let mut program = rig.program()?;
         let mut asked = asked.clone();
@@ -475,27 +514,27 @@ fn kills(loops: usize, mode: &str) -> Result<()> {
         program.send(&udp(&rig.world, PORT + 1, PEER, b"last words")?)?;
         match k % 3 {
             0 => program.kill(),
-            1 => program.break_a_rule()?,
+            1 => program.violate_a_rule()?,
             _ => program.end(&mut rig.daemon)?,
         }
         if k % 3 < 2 {
-            rig.daemon.event(PATIENCE)?;
+            rig.daemon.event(EVENT_TIMEOUT)?;
         }
-        frames(&mut rig, Some(lent.filling))?;
+        check_frames(&mut rig, Some(lent.filling))?;
     }
     let before = before.context("a beginning")?;
     // The end of a program is reported before its memory is freed.
-    let given_back = soon("as much is held as before", || {
-        let after = holdings(rig.driver.pid())?;
+    let given_back = wait_for("as much is held as before", || {
+        let after = resources(rig.driver.pid())?;
         Ok(before.0 == after.0 && after.1 <= before.1 + 64)
     });
-    let after = holdings(rig.driver.pid())?;
+    let after = resources(rig.driver.pid())?;
     println!("{loops} loops: descriptors and pages {before:?}, then {after:?}; {lent:?}");
     given_back?;
-    rig.hushed()?;
+    rig.discard_received()?;
     rig.there_and_back(&mut good)?;
-    soon("what was lent is back", || {
-        Ok(frames(&mut rig, Some(lent.filling))? == lent)
+    wait_for("what was lent is back", || {
+        Ok(check_frames(&mut rig, Some(lent.filling))? == lent)
     })?;
     let census = rig.daemon.census()?;
     ensure!(
@@ -511,21 +550,21 @@ fn kills(loops: usize, mode: &str) -> Result<()> {
 
 #[test]
 #[ignore = "10,000 programs"]
-fn ten_thousand_programs_that_end_badly_leave_nothing() {
+fn ten_thousand_programs_that_end_abnormally_leave_nothing() {
     world::begin().expect("a clean machine");
-    kills(10_000, "native").unwrap_or_else(|e| panic!("{e:?}"));
+    end_abnormally(10_000, "native").unwrap_or_else(|e| panic!("{e:?}"));
 }
 
 #[test]
-fn programs_that_end_badly_leave_nothing() {
+fn programs_that_end_abnormally_leave_nothing() {
     world::begin().expect("a clean machine");
     for mode in ["native", "generic"] {
-        kills(150, mode).unwrap_or_else(|e| panic!("{mode}: {e:?}"));
+        end_abnormally(150, mode).unwrap_or_else(|e| panic!("{mode}: {e:?}"));
     }
 }
 
 /// The upper bound in µs of the lateness of this share of a flow's packets.
-fn late(counts: &FlowCounts, part: f64) -> u64 {
+fn late_packets(counts: &FlowCounts, part: f64) -> u64 {
     let all: u64 = counts.lateness.iter().sum();
     let mut seen = 0;
     let place = counts.lateness.iter().position(|count| {
@@ -544,16 +583,16 @@ fn open_all(rig: &mut Rig, all: &[Program], each: usize) -> Result<f64> {
         for flow in 0..each {
             let mut asked = template.clone();
             asked.program = program.number;
-            let Speaks::Udp { local, .. } = &mut asked.speaks else {
+            let Endpoint::Udp { local, .. } = &mut asked.endpoint else {
                 anyhow::bail!("UDP")
             };
             local.set_port(10_000 + (k * each + flow) as u16);
             let ask = DriverRequest::Open(Box::new(asked));
-            calls.push(rig.daemon.say(ask, None)?);
+            calls.push(rig.daemon.send_request(ask, None)?);
             if calls.len() == 50 {
                 for call in calls.drain(..) {
-                    let answer = rig.daemon.answer(call)?;
-                    let open = matches!(answer, DriverAnswer::Opened { .. });
+                    let answer = rig.daemon.await_answer(call)?;
+                    let open = matches!(answer, DriverReply::Opened { .. });
                     ensure!(open, "{answer:?}");
                 }
             }
@@ -563,7 +602,7 @@ fn open_all(rig: &mut Rig, all: &[Program], each: usize) -> Result<f64> {
     Ok((all.len() * each) as f64 / begin.elapsed().as_secs_f64())
 }
 
-fn many(programs: usize, each: usize) -> Result<()> {
+fn many_flows(programs: usize, each: usize) -> Result<()> {
     let mut rig = rig("--stay")?;
     // One paced program runs meanwhile.
     let mut paced = rig.program()?;
@@ -571,7 +610,7 @@ fn many(programs: usize, each: usize) -> Result<()> {
     asked.contract = "cell pcr=10mbit,cdvt=100us".to_owned();
     let number = paced.open(&mut rig.daemon, asked)?;
     let frame = udp(&rig.world, PORT, PEER, &[7; 1458])?;
-    let (descriptors, pages) = holdings(rig.driver.pid())?;
+    let (descriptors, pages) = resources(rig.driver.pid())?;
     let mut all = Vec::new();
     for _ in 0..programs {
         all.push(Program::attach(&mut rig.daemon, each as u32, 32 << 20)?);
@@ -588,7 +627,7 @@ fn many(programs: usize, each: usize) -> Result<()> {
     })?;
     let flows = programs * each;
     println!("{flows} flows, {rate:.0} a second");
-    let (descriptors_now, pages_now) = holdings(rig.driver.pid())?;
+    let (descriptors_now, pages_now) = resources(rig.driver.pid())?;
     let memory = (pages_now - pages) as f64 * 4096.0 / flows as f64;
     let more = (descriptors_now - descriptors) as f64 / programs as f64;
     println!("{memory:.0} bytes a flow, {more:.1} descriptors a program");
@@ -601,15 +640,15 @@ fn many(programs: usize, each: usize) -> Result<()> {
     println!("meanwhile {counts:?}");
     println!(
         "late: half below {} µs, 99 % below {}, 99.9 % below {}",
-        late(counts, 0.5),
-        late(counts, 0.99),
-        late(counts, 0.999)
+        late_packets(counts, 0.5),
+        late_packets(counts, 0.99),
+        late_packets(counts, 0.999)
     );
     // Time for the last packets to leave.
     std::thread::sleep(Duration::from_secs(1));
-    let before = used(rig.driver.pid())?;
+    let before = cpu_seconds(rig.driver.pid())?;
     std::thread::sleep(Duration::from_secs(10));
-    let idle = (used(rig.driver.pid())? - before) / 10.0;
+    let idle = (cpu_seconds(rig.driver.pid())? - before) / 10.0;
     println!("idle: {:.2} % of a processor", idle * 100.0);
     ensure!(idle < 0.01, "{idle}");
     ensure!(rate >= 1000.0, "{rate:.0} flows a second");
@@ -625,7 +664,7 @@ fn many(programs: usize, each: usize) -> Result<()> {
 
 #[test]
 #[ignore = "ten thousand flows"]
-fn ten_thousand_flows_are_set_up_in_ten_seconds_and_idle_for_nothing() {
+fn ten_thousand_flows_open_in_ten_seconds_and_cost_nothing_idle() {
     world::begin().expect("a clean machine");
-    many(200, 50).unwrap_or_else(|e| panic!("{e:?}"));
+    many_flows(200, 50).unwrap_or_else(|e| panic!("{e:?}"));
 }

@@ -5,33 +5,37 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{self, R4M};
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp, Udp};
 use netnice_lab::world::{Cgroup, Family, Host, Netns};
 
-use crate::people::{ANN, as_user, command_as, setpriv};
+use crate::users::{ANN, as_user, command_as, setpriv};
 
 /// Starts a Python program of ANN on the client, in a cgroup if given, and waits for its first
 /// line.
-fn hostile(desk: &Desk, group: Option<&Cgroup>, program: &str, args: &[&str]) -> Proc {
-    let mut command = desk.world.client().ns.command("sh");
+fn start_evading(bed: &TestBed, group: Option<&Cgroup>, program: &str, args: &[&str]) -> Proc {
+    let mut command = bed.world.client().ns.command("sh");
     let enter = "test -z \"$0\" || echo 0 > \"$0\"; exec \"$@\"";
     let procs = group.map(|group| group.procs().display().to_string());
     command.args(["-c", enter, &procs.unwrap_or_default()]);
     command.args(setpriv(ANN));
-    command.args(["/usr/bin/python3", "-c", &format!("{PRELUDE}{program}")]);
+    command.args([
+        "/usr/bin/python3",
+        "-c",
+        &format!("{SCRIPT_PRELUDE}{program}"),
+    ]);
     command.args(args);
     let mut process = Proc::start(command).expect("a program");
-    let said = process.next_line(PATIENCE);
-    said.unwrap_or_else(|error| panic!("{error:#}: {}", process.complaints()));
+    let said = process.next_line(EVENT_TIMEOUT);
+    said.unwrap_or_else(|error| panic!("{error:#}: {}", process.take_stderr()));
     process
 }
 
 /// `fill` uses up a socket's option memory: a datagram socket joins multicast groups, a TCP socket
 /// adds keys for peers that do not exist.
-const PRELUDE: &str = r"
+const SCRIPT_PRELUDE: &str = r"
 import ctypes, os, signal, socket, struct, sys, time
 def join(s, number):
     group = socket.inet_pton(socket.AF_INET6, 'ff02::db8:%x' % number)
@@ -53,7 +57,7 @@ def fill(s, add):
 
 /// Sends datagrams, at most eight in a row each millisecond, from a socket without memory for a
 /// tag.
-const SENDER: &str = r"
+const SENDER_SCRIPT: &str = r"
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 s.bind(('::', int(sys.argv[3])))
 fill(s, join)
@@ -66,7 +70,7 @@ while True:
 ";
 
 /// Sends from the last of thousands of sockets.
-const CROWD: &str = r"
+const MANY_SOCKETS_SCRIPT: &str = r"
 import resource
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -81,7 +85,7 @@ while True:
 
 /// Receives on such a socket without sending; for each input line prints the bits so far and the
 /// time.
-const RECEIVER: &str = r"
+const RECEIVER_SCRIPT: &str = r"
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 s.bind(('::', int(sys.argv[1])))
 fill(s, join)
@@ -97,7 +101,7 @@ while True:
 ";
 
 /// Serves connections of a listener without memory for a tag.
-const LISTENER: &str = r"
+const LISTENER_SCRIPT: &str = r"
 s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 s.bind(('', int(sys.argv[1])))
 fill(s, add_key)
@@ -110,86 +114,86 @@ while True:
 ";
 
 /// A sink of datagrams at the server's IPv6 address.
-fn sink(desk: &Desk, port: u16) -> (traffic::Running, String) {
-    let to = bench::at(desk.world.server(), Family::V6, port);
-    let sink = traffic::eager(desk.world.server(), &Udp::sink(to)).expect("a sink");
+fn sink(bed: &TestBed, port: u16) -> (traffic::Running, String) {
+    let to = bench::at(bed.world.server(), Family::V6, port);
+    let sink = traffic::start_now(bed.world.server(), &Udp::sink(to)).expect("a sink");
     (sink, to.ip().to_string())
 }
 
-fn sent(desk: &Desk) -> f64 {
+fn sent_rate(bed: &TestBed) -> f64 {
     // By then the packets that the flood queued before the limit have left.
-    desk.sent(1.0, 1.5).expect("a rate")
+    bed.sent_rate(1.0, 1.5).expect("a rate")
 }
 
 #[test]
-fn a_socket_without_room_for_a_tag_is_held() {
-    let mut desk = Desk::new().expect("a desk");
-    let (_sink, to) = sink(&desk, 5001);
-    let program = hostile(&desk, None, SENDER, &[&to, "5001", "6001"]);
+fn a_socket_without_room_for_a_tag_is_limited() {
+    let mut bed = TestBed::new().expect("a test bed");
+    let (_sink, to) = sink(&bed, 5001);
+    let program = start_evading(&bed, None, SENDER_SCRIPT, &[&to, "5001", "6001"]);
     let pid = program.pid();
-    let answer = desk.types(&format!("set pid:{pid} --up 4mbit"));
+    let answer = bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
     assert!(
         answer.stdout.contains("have no room for a tag"),
         "{answer:?}"
     );
-    desk.keeps(|| sent(&desk), R4M, "a process");
-    desk.netnice.kill_daemon();
-    desk.netnice.start_daemon().expect("it starts again");
-    desk.keeps(|| sent(&desk), R4M, "after the daemon was killed");
-    desk.types(&format!("clear pid:{pid}"));
-    desk.freed((0.3, 0.5), R4M, "nobody limits it");
+    bed.await_limited(|| sent_rate(&bed), R4M, "a process");
+    bed.netnice.kill_daemon();
+    bed.netnice.start_daemon().expect("it starts again");
+    bed.await_limited(|| sent_rate(&bed), R4M, "after the daemon was killed");
+    bed.run_ok(&format!("clear pid:{pid}"));
+    bed.await_unlimited((0.3, 0.5), R4M, "nobody limits it");
     // A rule of the policy has the same effect.
     let rule = format!("[[rule]]\nname = \"ann\"\nmatch = \"user:{ANN}\"\nup = \"4mbit\"\n");
-    fs::write(desk.netnice.policy(), rule).expect("a policy");
-    desk.types("reload");
-    desk.keeps(|| sent(&desk), R4M, "a user of the policy");
+    fs::write(bed.netnice.policy(), rule).expect("a policy");
+    bed.run_ok("reload");
+    bed.await_limited(|| sent_rate(&bed), R4M, "a user of the policy");
 }
 
 #[test]
-fn each_of_thousands_of_sockets_is_held() {
-    let mut desk = Desk::new().expect("a desk");
-    let (_sink, to) = sink(&desk, 5001);
-    let program = hostile(&desk, None, CROWD, &[&to, "5001"]);
+fn each_of_thousands_of_sockets_is_limited() {
+    let mut bed = TestBed::new().expect("a test bed");
+    let (_sink, to) = sink(&bed, 5001);
+    let program = start_evading(&bed, None, MANY_SOCKETS_SCRIPT, &[&to, "5001"]);
     let pid = program.pid();
-    let answer = desk.types(&format!("set pid:{pid} --up 4mbit"));
+    let answer = bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
     assert!(answer.stdout.contains("held a moment later"), "{answer:?}");
-    held_soon(&desk, "a process");
-    desk.types(&format!("clear pid:{pid}"));
-    desk.freed((0.3, 0.5), R4M, "nobody limits it");
+    await_limited(&bed, "a process");
+    bed.run_ok(&format!("clear pid:{pid}"));
+    bed.await_unlimited((0.3, 0.5), R4M, "nobody limits it");
     // A daemon that is killed before it has tagged all sockets leaves the rest to the next one.
-    desk.types(&format!("set pid:{pid} --up 4mbit"));
-    desk.netnice.kill_daemon();
-    desk.netnice.start_daemon().expect("it starts again");
-    held_soon(&desk, "after the daemon was killed");
+    bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
+    bed.netnice.kill_daemon();
+    bed.netnice.start_daemon().expect("it starts again");
+    await_limited(&bed, "after the daemon was killed");
 }
 
-/// Fails unless the limit holds within [`PATIENCE`], and then once more. The daemon tags thousands
-/// of sockets in steps; on an emulated machine that takes seconds.
-fn held_soon(desk: &Desk, what: &str) {
-    let is_held = soon(|| sent(desk) <= 1.03 * R4M.bits as f64);
+/// Fails unless the limit holds within [`EVENT_TIMEOUT`], and then once more. The daemon tags
+/// thousands of sockets in steps; on an emulated machine that takes seconds.
+fn await_limited(bed: &TestBed, what: &str) {
+    let is_held = becomes_true(|| sent_rate(bed) <= 1.03 * R4M.bits as f64);
     assert!(is_held, "{what}: it sends more than its limit");
-    desk.keeps(|| sent(desk), R4M, what);
+    bed.await_limited(|| sent_rate(bed), R4M, what);
 }
 
 #[test]
-fn a_socket_of_before_without_room_for_a_tag_is_held_by_its_group() {
-    let desk = Desk::new().expect("a desk");
-    let (_sink, to) = sink(&desk, 5001);
+fn an_open_socket_without_room_for_a_tag_is_limited_by_its_cgroup() {
+    let bed = TestBed::new().expect("a test bed");
+    let (_sink, to) = sink(&bed, 5001);
     let group = Cgroup::create("full.slice").expect("a group");
-    let _sends = hostile(&desk, Some(&group), SENDER, &[&to, "5001", "6001"]);
-    let mut receives = hostile(&desk, Some(&group), RECEIVER, &["6002"]);
-    let at = bench::at(desk.world.client(), Family::V6, 6002);
-    let from = bench::at(desk.world.server(), Family::V6, 6003);
+    let _sends = start_evading(&bed, Some(&group), SENDER_SCRIPT, &[&to, "5001", "6001"]);
+    let mut receives = start_evading(&bed, Some(&group), RECEIVER_SCRIPT, &["6002"]);
+    let at = bench::at(bed.world.client(), Family::V6, 6002);
+    let from = bench::at(bed.world.server(), Family::V6, 6003);
     let flood = Udp::source(from, at).rate(16_000_000);
-    let _flood = traffic::eager(desk.world.server(), &flood).expect("a flood");
-    desk.types(&format!(
+    let _flood = traffic::start_now(bed.world.server(), &flood).expect("a flood");
+    bed.run_ok(&format!(
         "set cgroup:{} --up 4mbit --down 4mbit",
         group.path()
     ));
-    desk.keeps(|| sent(&desk), R4M, "what the group sends");
+    bed.await_limited(|| sent_rate(&bed), R4M, "what the group sends");
     let mut received = || {
-        receives.tell("?").expect("it hears");
-        let line = receives.next_line(PATIENCE).expect("it counts");
+        receives.write_line("?").expect("it hears");
+        let line = receives.next_line(EVENT_TIMEOUT).expect("it counts");
         let (bits, at) = line.split_once(' ').expect("two numbers");
         let number = |text: &str| text.parse::<f64>().expect("a number");
         (number(bits), number(at))
@@ -198,25 +202,25 @@ fn a_socket_of_before_without_room_for_a_tag_is_held_by_its_group() {
     bench::pause(1.5);
     let after = received();
     let rate = (after.0 - before.0) / (after.1 - before.1) * 1e9;
-    desk.held(rate, R4M, "what the group receives");
+    bed.assert_limited(rate, R4M, "what the group receives");
 }
 
 #[test]
-fn connections_of_a_listener_without_room_for_a_tag_are_held() {
-    let desk = Desk::new().expect("a desk");
-    let program = hostile(&desk, None, LISTENER, &["6001"]);
-    let answer = desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+fn connections_of_a_listener_without_room_for_a_tag_are_limited() {
+    let bed = TestBed::new().expect("a test bed");
+    let program = start_evading(&bed, None, LISTENER_SCRIPT, &["6001"]);
+    let answer = bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
     assert!(
         answer.stdout.contains("have no room for a tag"),
         "{answer:?}"
     );
-    let asks = Tcp::connect(desk.client(6001), 2).sink();
-    let _asks = traffic::eager(desk.world.server(), &asks).expect("who downloads");
-    desk.keeps(|| sent(&desk), R4M, "accepted connections");
+    let asks = Tcp::connect(bed.client(6001), 2).sink();
+    let _asks = traffic::start_now(bed.world.server(), &asks).expect("a server");
+    bed.await_limited(|| sent_rate(&bed), R4M, "accepted connections");
 }
 
 /// Sends datagrams under a process name that is not valid text, from the start or from a signal on.
-const NAMELESS: &str = r"
+const INVALID_NAME_SCRIPT: &str = r"
 libc = ctypes.CDLL(None)
 def call(name): libc.prctl(15, name, 0, 0, 0)
 if sys.argv[3] == 'now': call(b'\xff\xfe) \x1b[31m')
@@ -230,38 +234,38 @@ while True:
 ";
 
 #[test]
-fn a_process_whose_name_is_no_text_is_held() {
-    let desk = Desk::new().expect("a desk");
-    let (_sink, to) = sink(&desk, 5001);
-    let program = hostile(&desk, None, NAMELESS, &[&to, "5001", "now"]);
+fn a_process_whose_name_is_not_utf8_is_limited() {
+    let bed = TestBed::new().expect("a test bed");
+    let (_sink, to) = sink(&bed, 5001);
+    let program = start_evading(&bed, None, INVALID_NAME_SCRIPT, &[&to, "5001", "now"]);
     let pid = program.pid();
-    desk.types(&format!("set pid:{pid} --up 4mbit"));
-    desk.keeps(|| sent(&desk), R4M, "a process without a name");
-    let said = desk.types(&format!("explain pid:{pid}")).stdout;
+    bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
+    bed.await_limited(|| sent_rate(&bed), R4M, "a process without a name");
+    let said = bed.run_ok(&format!("explain pid:{pid}")).stdout;
     assert!(!said.contains('\x1b'), "{said:?}");
 }
 
 #[test]
-fn a_process_that_calls_itself_by_no_text_stays_held_over_a_restart() {
-    let mut desk = Desk::new().expect("a desk");
-    let (_sink, to) = sink(&desk, 5001);
-    let program = hostile(&desk, None, NAMELESS, &[&to, "5001", "later"]);
+fn a_process_that_takes_a_name_that_is_not_utf8_stays_limited_over_a_restart() {
+    let mut bed = TestBed::new().expect("a test bed");
+    let (_sink, to) = sink(&bed, 5001);
+    let program = start_evading(&bed, None, INVALID_NAME_SCRIPT, &[&to, "5001", "later"]);
     let pid = program.pid();
-    desk.types(&format!("set pid:{pid} --up 4mbit"));
+    bed.run_ok(&format!("set pid:{pid} --up 4mbit"));
     let comm = || fs::read(format!("/proc/{pid}/comm")).expect("its name");
     let before = comm();
     netnice_lab::sys::kill(pid as i32, 10).expect("it is told");
-    assert!(soon(|| comm() != before), "it keeps its name");
+    assert!(becomes_true(|| comm() != before), "it keeps its name");
     for _ in 0..2 {
-        desk.netnice.kill_daemon();
-        desk.netnice.start_daemon().expect("it starts again");
+        bed.netnice.kill_daemon();
+        bed.netnice.start_daemon().expect("it starts again");
     }
-    assert_ne!(desk.target(&format!("pid:{pid}")), serde_json::Value::Null);
-    desk.keeps(|| sent(&desk), R4M, "after a restart");
+    assert_ne!(bed.target(&format!("pid:{pid}")), serde_json::Value::Null);
+    bed.await_limited(|| sent_rate(&bed), R4M, "after a restart");
 }
 
 /// A slice and a cgroup in it that ANN owns, like `user@UID.service`.
-fn part_of_ann() -> (Cgroup, Cgroup) {
+fn delegated_slice() -> (Cgroup, Cgroup) {
     let slice = Cgroup::create("user.slice").expect("a slice");
     let part = slice
         .below(&format!("user@{ANN}.service"))
@@ -273,7 +277,7 @@ fn part_of_ann() -> (Cgroup, Cgroup) {
 }
 
 /// Makes a cgroup that ANN owns.
-fn made_by_ann(part: &Cgroup, name: &str) -> Cgroup {
+fn make_group_as_ann(part: &Cgroup, name: &str) -> Cgroup {
     let group = part.below(name).expect("a group");
     let folder = group.procs();
     let folder = folder.parent().expect("a folder");
@@ -282,69 +286,69 @@ fn made_by_ann(part: &Cgroup, name: &str) -> Cgroup {
 }
 
 #[test]
-fn a_users_own_group_does_not_take_the_contract_of_a_unit() {
-    let desk = Desk::new().expect("a desk");
-    let (slice, part) = part_of_ann();
+fn a_users_own_cgroup_does_not_get_the_contract_of_a_unit() {
+    let bed = TestBed::new().expect("a test bed");
+    let (slice, part) = delegated_slice();
     let name = format!("nn{}-name.service", std::process::id());
-    let hers = made_by_ann(&part, &name);
+    let hers = make_group_as_ann(&part, &name);
     // Only the cgroup that ANN made has this name.
-    let answer = desk.answers(&format!("set unit:{name} --up 4mbit"), 1);
+    let answer = bed.run_with_status(&format!("set unit:{name} --up 4mbit"), 1);
     assert!(answer.stderr.contains("is it running?"), "{answer:?}");
     let rule = format!("[[rule]]\nname = \"web\"\nmatch = \"unit:{name}\"\nup = \"4mbit\"\n");
-    fs::write(desk.netnice.policy(), rule).expect("a policy");
-    desk.types("reload");
-    let explained = || desk.types(&format!("explain unit:{name}")).stdout;
+    fs::write(bed.netnice.policy(), rule).expect("a policy");
+    bed.run_ok("reload");
+    let explained = || bed.run_ok(&format!("explain unit:{name}")).stdout;
     assert!(!explained().contains(hers.path()), "{}", explained());
     // The unit starts and gets its contract.
     let unit = slice.below(&name).expect("the unit");
     assert!(
-        soon(|| explained().contains(unit.path())),
+        becomes_true(|| explained().contains(unit.path())),
         "{}",
         explained()
     );
-    let to = desk.sink(5001).expect("a sink");
+    let to = bed.sink(5001).expect("a sink");
     let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\""];
     let procs = unit.procs();
     let words = [&words[..], &[procs.to_str().expect("plain")]].concat();
     let sends = Tcp::connect(to, 2).source();
-    let _sends = traffic::eager_behind(desk.world.client(), &words, None, &sends).expect("it runs");
-    desk.keeps(|| sent(&desk), R4M, "the unit");
+    let _sends = traffic::start_through(bed.world.client(), &words, None, &sends).expect("it runs");
+    bed.await_limited(|| sent_rate(&bed), R4M, "the unit");
 }
 
 #[test]
-fn a_users_own_group_is_not_taken_for_a_container() {
-    let desk = Desk::new().expect("a desk");
+fn a_users_own_cgroup_is_not_treated_as_a_container() {
+    let bed = TestBed::new().expect("a test bed");
     let id = format!("{:08x}", std::process::id()).repeat(8);
-    let record = desk.netnice.docker().join("containers").join(&id);
+    let record = bed.netnice.docker().join("containers").join(&id);
     fs::create_dir_all(&record).expect("a folder");
     let text = format!(r#"{{"ID":"{id}","Name":"/web","State":{{"Running":true}}}}"#);
     fs::write(record.join("config.v2.json"), text).expect("a record");
-    let (slice, part) = part_of_ann();
-    let _hers = made_by_ann(&part, &format!("docker-{id}.scope"));
+    let (slice, part) = delegated_slice();
+    let _hers = make_group_as_ann(&part, &format!("docker-{id}.scope"));
     let other = slice
         .below(&format!("docker-{}.scope", id.replace('0', "1")))
         .expect("a group");
     let _inside = other
         .below(&format!("docker-{id}.scope"))
         .expect("a group in a container");
-    let answer = desk.answers("set container:web --up 4mbit", 1);
+    let answer = bed.run_with_status("set container:web --up 4mbit", 1);
     assert!(answer.stderr.contains("does not run"), "{answer:?}");
     let container = slice
         .below(&format!("docker-{id}.scope"))
         .expect("the container");
-    desk.types("set container:web --up 4mbit");
-    let explained = desk.types("explain container:web").stdout;
+    bed.run_ok("set container:web --up 4mbit");
+    let explained = bed.run_ok("explain container:web").stdout;
     assert!(explained.contains(container.path()), "{explained}");
 }
 
 /// The slot numbers in the eBPF programs' map with which packets return to an interface of the
 /// client.
-fn slots(desk: &Desk, device: &str) -> Vec<String> {
-    let about = desk.world.client().ns.ip(&format!("-j link show {device}"));
+fn slots(bed: &TestBed, device: &str) -> Vec<String> {
+    let about = bed.world.client().ns.ip(&format!("-j link show {device}"));
     let about = about.expect("the interface");
     let about: serde_json::Value = serde_json::from_str(&about).expect("JSON");
     let index = about[0]["ifindex"].as_u64().expect("a number") as u32;
-    let map = desk.netnice.runtime().join("bpf/slots");
+    let map = bed.netnice.runtime().join("bpf/slots");
     let mut dump = Command::new("bpftool");
     dump.args(["-j", "map", "dump", "pinned"]).arg(map);
     let text = netnice_lab::process::run(&mut dump).expect("bpftool reads the map");
@@ -368,8 +372,8 @@ fn slots(desk: &Desk, device: &str) -> Vec<String> {
 }
 
 /// A container with a network of its own, behind a veth pair.
-fn network(desk: &Desk) -> Host {
-    let client = &desk.world.client().ns;
+fn make_network(bed: &TestBed) -> Host {
+    let client = &bed.world.client().ns;
     let ns = Netns::create("tcindex").expect("a namespace");
     let name = ns.name();
     for line in [
@@ -389,7 +393,7 @@ fn network(desk: &Desk) -> Host {
     client
         .sysctl("net/ipv4/ip_forward", "1")
         .expect("forwarding");
-    let server = &desk.world.server().ns;
+    let server = &bed.world.server().ns;
     server
         .ip("route add 10.88.0.0/24 via 10.77.0.1")
         .expect("a route");
@@ -401,34 +405,34 @@ fn network(desk: &Desk) -> Host {
 }
 
 #[test]
-fn a_container_that_marks_its_packets_as_come_back_is_held() {
-    let desk = Desk::new().expect("a desk");
+fn a_container_that_marks_packets_as_already_shaped_is_limited() {
+    let bed = TestBed::new().expect("a test bed");
     let slice = Cgroup::create("box.slice").expect("a slice");
     let id = format!("{:08x}", std::process::id()).repeat(8);
     let group = slice.below(&format!("docker-{id}.scope")).expect("a group");
-    let inside = network(&desk);
-    let to = desk.sink(5001).expect("a sink");
+    let inside = make_network(&bed);
+    let to = bed.sink(5001).expect("a sink");
     let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\""];
     let procs = group.procs();
     let words = [&words[..], &[procs.to_str().expect("plain")]].concat();
     let sends = Tcp::connect(to, 2).source();
-    let _sends = traffic::eager_behind(&inside, &words, None, &sends).expect("it runs");
-    desk.types(&format!("set container:{id} --up 4mbit"));
-    desk.keeps(|| sent(&desk), R4M, "as it is");
+    let _sends = traffic::start_through(&inside, &words, None, &sends).expect("it runs");
+    bed.run_ok(&format!("set container:{id} --up 4mbit"));
+    bed.await_limited(|| sent_rate(&bed), R4M, "as it is");
     // The container's own classifier may give packets any tc_index, also the ones that netnice
     // uses.
     inside
         .ns
         .tc("qdisc add dev eth0 clsact")
         .expect("its queue is its own");
-    let all = slots(&desk, "vbox");
+    let all = slots(&bed, "vbox");
     assert!(all.len() >= 6, "{all:?}");
     for slot in all {
         let rule = format!(
             "filter replace dev eth0 egress pref 1 handle 800::800 protocol ip u32 match u32 0 0 flowid :{slot}"
         );
         inside.ns.tc(&rule).expect("a classifier");
-        let rate = desk.sent(0.2, 0.7).expect("a rate");
+        let rate = bed.sent_rate(0.2, 0.7).expect("a rate");
         let most = R4M.bits as f64 * 1.03 + 8.0 * 65_536.0;
         assert!(
             rate <= most,
@@ -436,32 +440,32 @@ fn a_container_that_marks_its_packets_as_come_back_is_held() {
             rate / 1e6
         );
     }
-    desk.keeps(|| sent(&desk), R4M, "in the end");
+    bed.await_limited(|| sent_rate(&bed), R4M, "in the end");
 }
 
 /// A set-user-id program that ANN runs belongs to root, not to ANN.
 #[test]
-fn a_set_user_id_program_is_not_its_callers() {
-    let desk = Desk::new().expect("a desk");
-    let program = desk.world.folder().join("sleep");
+fn a_set_user_id_program_does_not_belong_to_its_caller() {
+    let bed = TestBed::new().expect("a test bed");
+    let program = bed.world.folder().join("sleep");
     fs::copy("/bin/sleep", &program).expect("a copy");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("its mode");
     let started = |program: &str| {
-        let mut command = command_as(desk.world.client(), ANN);
+        let mut command = command_as(bed.world.client(), ANN);
         command.args(["sh", "-c", "echo here; exec \"$0\" 600", program]);
         let mut process = Proc::start(command).expect("a process");
-        process.next_line(PATIENCE).expect("it runs");
+        process.next_line(EVENT_TIMEOUT).expect("it runs");
         let of = process.pid();
         let runs =
             || fs::read_to_string(format!("/proc/{of}/comm")).is_ok_and(|name| name == "sleep\n");
-        assert!(soon(runs), "it does not begin");
+        assert!(becomes_true(runs), "it does not begin");
         process
     };
     let raised = started(program.to_str().expect("plain"));
     let own = started("/bin/sleep");
-    let netnice = desk.copy_for_all("netnice").expect("a copy");
+    let netnice = bed.copy_for_all("netnice").expect("a copy");
     let limit = |pid: u32| {
-        let mut command = as_user(&desk, ANN);
+        let mut command = as_user(&bed, ANN);
         command
             .arg(&netnice)
             .args(["set", &format!("pid:{pid}"), "--up", "1kbit"]);

@@ -10,33 +10,33 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::traffic::{self, Direct, Running};
 use netnice_lab::world::{Family, Netnice, Pair, World};
 use serde_json::Value;
 
 /// A client with a daemon and a managed link of 100 Mbit/s.
-struct Stage {
+struct FlowBed {
     netnice: Netnice,
     world: World,
 }
 
-impl Stage {
-    fn new() -> Result<Stage> {
+impl FlowBed {
+    fn new() -> Result<FlowBed> {
         let world = World::pair(Pair::default())?;
         let netnice = world.netnice("client")?;
-        netnice.type_line("link eth0 --rate 100mbit")?;
-        Ok(Stage { netnice, world })
+        netnice.run_line("link eth0 --rate 100mbit")?;
+        Ok(FlowBed { netnice, world })
     }
 
-    fn own(&self, port: u16) -> SocketAddr {
+    fn client_endpoint(&self, port: u16) -> SocketAddr {
         at(self.world.client(), Family::V4, port)
     }
 
     fn source(&self, port: u16, contract: &str) -> Result<Running> {
         let to = at(self.world.server(), Family::V4, 9);
-        let program = Direct::source(self.own(port), to).contract(contract);
-        traffic::ready(self.world.client(), &program.by(self.netnice.runtime()))
+        let program = Direct::source(self.client_endpoint(port), to).contract(contract);
+        traffic::start_waiting(self.world.client(), &program.by(self.netnice.runtime()))
     }
 
     fn flows(&self) -> Result<Vec<Value>> {
@@ -65,44 +65,51 @@ fn bits(rate: &str) -> Result<u64> {
     read.with_context(|| format!("{rate} is no rate of tc"))
 }
 
-/// Polls `look` until it has a result. Fails after [`PATIENCE`].
-fn await_it<T>(what: &str, look: impl Fn() -> Result<Option<T>>) -> Result<T> {
-    let until = Instant::now() + PATIENCE;
+/// Polls `look` until it has a result. Fails after [`EVENT_TIMEOUT`].
+fn await_some<T>(what: &str, look: impl Fn() -> Result<Option<T>>) -> Result<T> {
+    let until = Instant::now() + EVENT_TIMEOUT;
     loop {
         if let Some(found) = look()? {
             return Ok(found);
         }
-        ensure!(Instant::now() < until, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(TURN);
+        ensure!(
+            Instant::now() < until,
+            "{what}: not within {EVENT_TIMEOUT:?}"
+        );
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
 #[test]
-fn ports_clash_both_ways_and_are_free_when_the_program_has_ended() -> Result<()> {
-    let stage = Stage::new()?;
-    let program = stage.source(5000, "up 10mbit")?;
-    let clash = stage.bind(stage.own(5000))?.expect_err("a flow has it");
+fn flows_and_sockets_exclude_each_other_from_a_port() -> Result<()> {
+    let flow_bed = FlowBed::new()?;
+    let program = flow_bed.source(5000, "up 10mbit")?;
+    let clash = flow_bed
+        .bind(flow_bed.client_endpoint(5000))?
+        .expect_err("a flow has it");
     assert_eq!(clash.kind(), ErrorKind::AddrInUse);
-    let [flow] = &stage.flows()?[..] else {
-        panic!("{:?}", stage.flows());
+    let [flow] = &flow_bed.flows()?[..] else {
+        panic!("{:?}", flow_bed.flows());
     };
     assert_eq!(flow["pid"], program.pid());
     assert_eq!(flow["contract"]["up"], 10_000_000);
     let mode = flow["mode"].as_str().expect("a mode").to_owned();
     let number = flow["flow"].as_str().expect("a number").to_owned();
-    let told = stage
+    let told = flow_bed
         .netnice
-        .type_line(&format!("explain {number}"))?
+        .run_line(&format!("explain {number}"))?
         .stdout;
     for word in ["up 10mbit", "sent", "received", &mode] {
         assert!(told.contains(word), "{word}: {told}");
     }
-    let told = stage
+    let told = flow_bed
         .netnice
-        .type_line(&format!("explain pid:{}", program.pid()))?;
+        .run_line(&format!("explain pid:{}", program.pid()))?;
     assert!(told.stdout.contains(&number), "{}", told.stdout);
-    let socket = stage.bind(stage.own(5001))?.expect("it is free");
-    let clash = stage
+    let socket = flow_bed
+        .bind(flow_bed.client_endpoint(5001))?
+        .expect("it is free");
+    let clash = flow_bed
         .source(5001, "up 1mbit")
         .err()
         .expect("a socket has it");
@@ -110,30 +117,32 @@ fn ports_clash_both_ways_and_are_free_when_the_program_has_ended() -> Result<()>
     assert!(clash.contains("a socket of this host has it"), "{clash}");
     drop(socket);
     drop(program);
-    await_it("the port is free", || Ok(stage.bind(stage.own(5000))?.ok()))?;
-    assert!(stage.flows()?.is_empty());
+    await_some("the port is free", || {
+        Ok(flow_bed.bind(flow_bed.client_endpoint(5000))?.ok())
+    })?;
+    assert!(flow_bed.flows()?.is_empty());
     Ok(())
 }
 
 #[test]
-fn both_paths_promise_from_one_link() -> Result<()> {
-    let stage = Stage::new()?;
-    let program = stage.source(5000, "min 60mbit")?;
-    let much = stage.source(5001, "min 50mbit").err().expect("too much");
+fn both_paths_share_the_capacity_of_one_link() -> Result<()> {
+    let flow_bed = FlowBed::new()?;
+    let program = flow_bed.source(5000, "min 60mbit")?;
+    let much = flow_bed.source(5001, "min 50mbit").err().expect("too much");
     let much = format!("{much:#}");
     for word in ["100 Mbit/s", "min 60mbit", "would fit"] {
         assert!(much.contains(word), "{word}: {much}");
     }
     let pid = program.pid().to_string();
     let target = format!("pid:{pid}");
-    let set = stage.netnice.run(&["set", &target, "--min", "50mbit"])?;
+    let set = flow_bed.netnice.run(&["set", &target, "--min", "50mbit"])?;
     assert_eq!(set.status, 3, "{}", set.stderr);
     assert!(set.stderr.contains("direct:eth0"), "{}", set.stderr);
-    let unmanage = stage.netnice.run(&["link", "eth0", "--unmanage"])?;
+    let unmanage = flow_bed.netnice.run(&["link", "eth0", "--unmanage"])?;
     assert_eq!(unmanage.status, 3, "{}", unmanage.stderr);
     // The classes have the link's rate less the driver's.
     let classes = || -> Result<u64> {
-        let classes = stage.world.client().ns.tc("class show dev eth0")?;
+        let classes = flow_bed.world.client().ns.tc("class show dev eth0")?;
         let top = classes.lines().find(|line| line.contains(" root "));
         let mut words = top.context("a class at the top")?.split(' ');
         let rate = words.by_ref().skip_while(|word| *word != "rate").nth(1);
@@ -141,80 +150,84 @@ fn both_paths_promise_from_one_link() -> Result<()> {
     };
     let beside = classes()?;
     assert!((1..=40_000_000).contains(&beside), "{beside}");
-    let told = stage.netnice.type_line("explain direct:eth0")?.stdout;
+    let told = flow_bed.netnice.run_line("explain direct:eth0")?.stdout;
     for word in ["of the link", "for what was sent", " free, "] {
         assert!(told.contains(word), "{word}: {told}");
     }
     drop(program);
-    await_it("all of it is the classes' again", || {
+    await_some("all of it is the classes' again", || {
         Ok((classes()? > 99_000_000).then_some(()))
     })
 }
 
 #[test]
 fn flows_outlive_the_daemon_and_end_with_their_program() -> Result<()> {
-    let mut stage = Stage::new()?;
-    let program = stage.source(5000, "min 30mbit")?;
-    let before = stage.flows()?;
-    stage.netnice.kill_daemon();
-    stage.netnice.start_daemon()?;
-    let after = await_it("the flow is known again", || {
-        let flows = stage.flows()?;
+    let mut flow_bed = FlowBed::new()?;
+    let program = flow_bed.source(5000, "min 30mbit")?;
+    let before = flow_bed.flows()?;
+    flow_bed.netnice.kill_daemon();
+    flow_bed.netnice.start_daemon()?;
+    let after = await_some("the flow is known again", || {
+        let flows = flow_bed.flows()?;
         Ok((!flows.is_empty()).then_some(flows))
     })?;
     for field in ["flow", "pid", "speaks", "contract", "station", "degraded"] {
         assert_eq!(before[0][field], after[0][field], "{field}");
     }
-    let clash = stage.bind(stage.own(5000))?.expect_err("it is held again");
+    let clash = flow_bed
+        .bind(flow_bed.client_endpoint(5000))?
+        .expect_err("it is held again");
     assert_eq!(clash.kind(), ErrorKind::AddrInUse);
     let target = format!("pid:{}", program.pid());
-    let much = stage.netnice.run(&["set", &target, "--min", "80mbit"])?;
+    let much = flow_bed.netnice.run(&["set", &target, "--min", "80mbit"])?;
     assert_eq!(much.status, 3, "{}", much.stderr);
     assert!(much.stderr.contains("direct:eth0"), "{}", much.stderr);
     drop(program);
-    await_it("the flow ends", || {
-        Ok(stage.flows()?.is_empty().then_some(()))
+    await_some("the flow ends", || {
+        Ok(flow_bed.flows()?.is_empty().then_some(()))
     })?;
-    await_it("the port is free", || Ok(stage.bind(stage.own(5000))?.ok()))?;
+    await_some("the port is free", || {
+        Ok(flow_bed.bind(flow_bed.client_endpoint(5000))?.ok())
+    })?;
     Ok(())
 }
 
 #[test]
-fn a_next_hop_and_an_mtu_that_change_are_known() -> Result<()> {
-    let stage = Stage::new()?;
-    let _program = stage.source(5000, "up 10mbit")?;
-    let server = stage.world.server();
+fn flows_follow_changes_of_next_hop_and_mtu() -> Result<()> {
+    let flow_bed = FlowBed::new()?;
+    let _program = flow_bed.source(5000, "up 10mbit")?;
+    let server = flow_bed.world.server();
     let device = &server.port().device;
     let known = server.ns.ip(&format!("-o link show dev {device}"))?;
-    let first = stage.flows()?[0]["station"].clone();
+    let first = flow_bed.flows()?[0]["station"].clone();
     let first = first.as_str().expect("a next hop").to_owned();
     assert!(known.contains(&first), "{first} is not of {known}");
     let other = "02:00:00:00:77:07";
     let station = server.port().v4;
-    let client = &stage.world.client().ns;
+    let client = &flow_bed.world.client().ns;
     client.ip(&format!(
         "neigh replace {station} lladdr {other} dev eth0 nud reachable"
     ))?;
-    await_it("the next hop is another", || {
-        Ok((stage.flows()?[0]["station"] == other).then_some(()))
+    await_some("the next hop is another", || {
+        Ok((flow_bed.flows()?[0]["station"] == other).then_some(()))
     })?;
     client.ip("link set dev eth0 mtu 1400")?;
-    await_it("the MTU is another", || {
-        Ok((stage.flows()?[0]["mtu"] == 1400).then_some(()))
+    await_some("the MTU is another", || {
+        Ok((flow_bed.flows()?[0]["mtu"] == 1400).then_some(()))
     })
 }
 
 #[test]
 fn clearing_all_leaves_no_driver() -> Result<()> {
-    let stage = Stage::new()?;
-    let program = stage.source(5000, "up 10mbit")?;
-    let socket = stage.netnice.runtime().join("drivers/eth0.sock");
+    let flow_bed = FlowBed::new()?;
+    let program = flow_bed.source(5000, "up 10mbit")?;
+    let socket = flow_bed.netnice.runtime().join("drivers/eth0.sock");
     assert!(socket.exists());
-    stage.netnice.type_line("clear --all")?;
-    await_it("the driver ends", || Ok((!socket.exists()).then_some(())))?;
+    flow_bed.netnice.run_line("clear --all")?;
+    await_some("the driver ends", || Ok((!socket.exists()).then_some(())))?;
     drop(program);
     Ok(())
 }
 
 /// Interval between two polls.
-const TURN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);

@@ -11,15 +11,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use netnice_api::{
-    Clear, ClearWhat, Client, ClientError, Doctor, Ping, Request, Response, RuntimeDir, Set, Show,
+    ClearWhat, Client, ClientError, Doctor, Ping, Request, Response, RuntimeDir, Show,
     encode_request, fds,
 };
-use netnice_lab::desk::{Desk, soon};
-use netnice_lab::process::{self, PATIENCE, Proc};
-use netnice_lab::storm::pidfd;
+use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
+use netnice_lab::storm::{clear_request, pidfd, set_request};
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true};
 
-use crate::people::{ANN, BOB};
+use crate::users::{ANN, BOB};
 
 /// Runs `what` as a user in a thread of its own. ANN is the hostile user, BOB is not.
 fn as_user<T: Send + 'static>(
@@ -45,7 +45,7 @@ struct Pings {
 
 impl Pings {
     /// Starts the pings. A ping without an answer within the bound ends them with an error.
-    fn of(dir: &RuntimeDir) -> Pings {
+    fn start(dir: &RuntimeDir) -> Pings {
         let stop = Arc::new(AtomicBool::new(false));
         let answered = Arc::new(AtomicUsize::new(0));
         let (dir, over, count) = (dir.clone(), stop.clone(), answered.clone());
@@ -54,7 +54,7 @@ impl Pings {
             while !over.load(Ordering::Relaxed) {
                 let begun = Instant::now();
                 let pong = Client::connect(&dir)
-                    .and_then(|mut client| client.call_within(BOUND, &ping(), None))
+                    .and_then(|mut client| client.call_within(PING_TIMEOUT, &ping(), None))
                     .map_err(|error| format!("ping {}: {error}", took.len()))?;
                 assert!(matches!(pong, Response::Pong(_)), "{pong:?}");
                 took.push(begun.elapsed());
@@ -71,14 +71,14 @@ impl Pings {
     }
 
     /// Waits for `least`, and until enough pings were answered or one failed.
-    fn go_on(&self, least: Duration) {
+    fn await_enough(&self, least: Duration) {
         thread::sleep(least);
         let answered = self.answered.clone();
-        soon(|| answered.load(Ordering::Relaxed) >= ENOUGH || self.thread.is_finished());
+        becomes_true(|| answered.load(Ordering::Relaxed) >= MIN_PINGS || self.thread.is_finished());
     }
 
     /// Ends the pings and prints their durations; returns their p99.
-    fn judge(self, what: &str) -> Duration {
+    fn stop(self, what: &str) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         let took = self.thread.join().expect("the pings");
         let mut took = took.unwrap_or_else(|error| panic!("while {what}: {error}"));
@@ -91,7 +91,7 @@ impl Pings {
             at(99),
             at(100)
         );
-        assert!(took.len() >= ENOUGH, "{} pings only", took.len());
+        assert!(took.len() >= MIN_PINGS, "{} pings only", took.len());
         at(99)
     }
 }
@@ -122,9 +122,14 @@ impl Lingering {
     /// Sends the descriptor in all ways. Returns whether the kernel passed it in any way, and the
     /// connections that stay open. Each way adds copies that one thread closes one after the other,
     /// so this process's copy is closed long before the last one.
-    fn pass_on(&self, socket: &Path) -> (bool, Vec<UnixStream>) {
-        let ways = [Way::One, Way::Three, Way::Queued, Way::Part];
-        let gone = ways.map(|way| way.go(socket, self.near.as_fd()));
+    fn send_all_ways(&self, socket: &Path) -> (bool, Vec<UnixStream>) {
+        let ways = [
+            SendKind::One,
+            SendKind::Three,
+            SendKind::Queued,
+            SendKind::Part,
+        ];
+        let gone = ways.map(|kind| kind.send(socket, self.near.as_fd()));
         let went = gone.iter().any(|(went, _)| *went);
         (
             went,
@@ -134,7 +139,7 @@ impl Lingering {
 
     /// Closes this process's copy in a thread, because the close blocks if it is the last copy.
     /// Returns the other end, which must be kept.
-    fn let_go(self) -> TcpStream {
+    fn close_in_thread(self) -> TcpStream {
         let near = self.near;
         thread::spawn(move || drop(near));
         self.far
@@ -143,7 +148,7 @@ impl Lingering {
 
 /// Ways to make the reader of the socket close a descriptor.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum SendKind {
     /// One descriptor with a whole request.
     One,
     /// Three descriptors with a whole request.
@@ -154,34 +159,34 @@ enum Way {
     Part,
 }
 
-impl Way {
+impl SendKind {
     /// Connects and sends; returns whether the kernel passed a descriptor.
-    fn go(self, socket: &Path, fd: BorrowedFd<'_>) -> (bool, Option<UnixStream>) {
+    fn send(self, socket: &Path, fd: BorrowedFd<'_>) -> (bool, Option<UnixStream>) {
         let frame = encode_request(&ping()).expect("short");
         let Ok(stream) = UnixStream::connect(socket) else {
             return (false, None);
         };
         let send = |bytes: &[u8], many: usize| fds::send(stream.as_fd(), bytes, &vec![fd; many]);
         let sent = match self {
-            Way::One => send(&frame, 1),
-            Way::Three => send(&frame, 3),
-            Way::Queued => frame
+            SendKind::One => send(&frame, 1),
+            SendKind::Three => send(&frame, 3),
+            SendKind::Queued => frame
                 .chunks(1)
                 .map(|byte| send(byte, 1))
                 .next_back()
                 .expect("a byte"),
-            Way::Part => send(&frame[..3], 1),
+            SendKind::Part => send(&frame[..3], 1),
         };
-        let keeps = !matches!(self, Way::Queued);
+        let keeps = !matches!(self, SendKind::Queued);
         (sent.is_ok(), keeps.then_some(stream))
     }
 }
 
 /// One user sends descriptors whose close blocks, in all ways, while another user pings. Returns
 /// the number that the kernel passed.
-fn descriptors_that_block(desk: &Desk) -> usize {
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
-    let others = Pings::of(&dir);
+fn send_blocking_descriptors(bed: &TestBed) -> usize {
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
+    let others = Pings::start(&dir);
     let sockets: Vec<Lingering> = (0..50).map(|_| Lingering::new()).collect();
     let passed = Arc::new(AtomicUsize::new(0));
     let count = passed.clone();
@@ -189,16 +194,16 @@ fn descriptors_that_block(desk: &Desk) -> usize {
         let mut held = Vec::new();
         let mut far = Vec::new();
         for socket in sockets {
-            let (went, streams) = socket.pass_on(&dir.socket());
+            let (went, streams) = socket.send_all_ways(&dir.socket());
             count.fetch_add(usize::from(went), Ordering::Relaxed);
             held.push(streams);
-            far.push(socket.let_go());
+            far.push(socket.close_in_thread());
         }
         (held, far)
     });
     let kept = attack.join().expect("the attack");
-    others.go_on(Duration::from_secs(2));
-    others.judge("50 descriptors whose close blocks");
+    others.await_enough(Duration::from_secs(2));
+    others.stop("50 descriptors whose close blocks");
     let passed = passed.load(Ordering::Relaxed);
     println!("{passed} of 50 were let through by the kernel");
     // The other ends close, so that the lingering connections end.
@@ -208,15 +213,15 @@ fn descriptors_that_block(desk: &Desk) -> usize {
 
 /// Blocks the front's thread of a user: the front is stopped until this process has closed its copy
 /// of the sent descriptor. Returns what the caller must keep open.
-fn stick(desk: &Desk) -> (Vec<UnixStream>, TcpStream) {
-    let front = front(daemon(desk)).expect("a front") as i32;
-    let path = desk.netnice.runtime().join("netnice.sock");
+fn block_users_thread(bed: &TestBed) -> (Vec<UnixStream>, TcpStream) {
+    let front = front(daemon(bed)).expect("a front") as i32;
+    let path = bed.netnice.runtime().join("netnice.sock");
     sys::kill(front, libc::SIGSTOP).expect("root may");
     let sent = as_user(ANN, move || {
         let socket = Lingering::new();
-        let (went, held) = socket.pass_on(&path);
+        let (went, held) = socket.send_all_ways(&path);
         assert!(went, "nothing came through");
-        let far = socket.let_go();
+        let far = socket.close_in_thread();
         thread::sleep(Duration::from_millis(100));
         (held, far)
     });
@@ -226,47 +231,33 @@ fn stick(desk: &Desk) -> (Vec<UnixStream>, TcpStream) {
 }
 
 /// A process of the hostile user with many sockets whose close blocks.
-fn full_of_lingering(desk: &Desk, connections: usize) -> Proc {
-    let mut command = crate::people::as_user(desk, ANN);
-    command.arg(desk.copy_for_all("netnice-lab").expect("a copy"));
+fn start_lingering(bed: &TestBed, connections: usize) -> Proc {
+    let mut command = crate::users::as_user(bed, ANN);
+    command.arg(bed.copy_for_all("netnice-lab").expect("a copy"));
     command.args(["storm", "lingering", "--count", &connections.to_string()]);
     let mut process = Proc::start(command).expect("a process");
-    process.next_line(PATIENCE).expect("it has them");
+    process.next_line(EVENT_TIMEOUT).expect("it has them");
     process
 }
 
 /// Requests a limit of a process as its user.
 fn limit(dir: &RuntimeDir, pid: u32, mbit: u32) -> Result<Response, ClientError> {
     let pidfd = pidfd(pid).expect("it is not waited for");
-    let request = Request::Set(Set {
-        target: format!("pid:{pid}"),
-        change: Some(format!("up {mbit}mbit")),
-        ..Set::default()
-    });
+    let request = set_request(pid, &format!("up {mbit}mbit"));
     let client = Client::connect(dir);
-    client.and_then(|mut it| it.call_within(PATIENCE, &request, Some(pidfd.as_fd())))
-}
-
-fn clear(pid: u32) -> Request {
-    Request::Clear(Clear {
-        what: ClearWhat::Target(format!("pid:{pid}")),
-        dry_run: false,
-        confirm_ns: None,
-        for_ns: None,
-        until: None,
-    })
+    client.and_then(|mut it| it.call_within(EVENT_TIMEOUT, &request, Some(pidfd.as_fd())))
 }
 
 #[test]
 #[ignore = "long: a process with 10,000 connections, and a time that is judged"]
 fn a_process_with_twenty_thousand_sockets_delays_others_little() {
-    let desk = Desk::new().expect("a desk");
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
-    let own = desk.sleeper();
+    let bed = TestBed::new().expect("a test bed");
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
+    let own = bed.sleeper();
     // The eBPF programs for the first limit are loaded before.
-    desk.types(&format!("set pid:{} --up 1mbit", own.pid()));
-    let process = full_of_lingering(&desk, 9_900);
-    let others = Pings::of(&dir);
+    bed.run_ok(&format!("set pid:{} --up 1mbit", own.pid()));
+    let process = start_lingering(&bed, 9_900);
+    let others = Pings::start(&dir);
     let stop = Arc::new(AtomicBool::new(false));
     let (pid, over) = (process.pid(), stop.clone());
     let sets = as_user(ANN, move || {
@@ -274,30 +265,35 @@ fn a_process_with_twenty_thousand_sockets_delays_others_little() {
         while !over.load(Ordering::Relaxed) {
             let answer = limit(&dir, pid, 1 + done % 2);
             assert!(matches!(answer, Ok(Response::Done(_))), "{answer:?}");
-            let cleared = Client::connect(&dir)
-                .and_then(|mut client| client.call_within(PATIENCE, &clear(pid), None));
+            let cleared = Client::connect(&dir).and_then(|mut client| {
+                client.call_within(
+                    EVENT_TIMEOUT,
+                    &clear_request(ClearWhat::Target(format!("pid:{}", pid))),
+                    None,
+                )
+            });
             assert!(matches!(cleared, Ok(Response::Done(_))), "{cleared:?}");
             done += 1;
         }
         done
     });
-    others.go_on(Duration::from_secs(10));
+    others.await_enough(Duration::from_secs(10));
     stop.store(true, Ordering::Relaxed);
     println!("{} times set and cleared", sets.join().expect("it sets"));
-    let p99 = others.judge("a process with 19,800 sockets is set and cleared");
+    let p99 = others.stop("a process with 19,800 sockets is set and cleared");
     assert!(p99 <= Duration::from_millis(50), "{p99:?}");
 }
 
 #[test]
-fn a_process_that_ends_while_its_sockets_are_tagged_stops_nobody() {
-    let desk = Desk::new().expect("a desk");
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
-    let others = Pings::of(&dir);
-    let own = desk.sleeper();
+fn a_process_that_ends_while_its_sockets_are_tagged_blocks_no_request() {
+    let bed = TestBed::new().expect("a test bed");
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
+    let others = Pings::start(&dir);
+    let own = bed.sleeper();
     // The eBPF programs for the first limit are loaded before.
-    desk.types(&format!("set pid:{} --up 1mbit", own.pid()));
+    bed.run_ok(&format!("set pid:{} --up 1mbit", own.pid()));
     for tries in 0..12 {
-        let process = full_of_lingering(&desk, 400);
+        let process = start_lingering(&bed, 400);
         let (pid, dir) = (process.pid(), dir.clone());
         let asked = as_user(ANN, move || limit(&dir, pid, 1));
         thread::sleep(Duration::from_millis(2 + 3 * tries));
@@ -305,13 +301,13 @@ fn a_process_that_ends_while_its_sockets_are_tagged_stops_nobody() {
         let answer = asked.join().expect("it asks");
         answer.unwrap_or_else(|error| panic!("killed at {tries}: {error}"));
     }
-    others.go_on(Duration::ZERO);
-    others.judge("processes end while their sockets are tagged");
+    others.await_enough(Duration::ZERO);
+    others.stop("processes end while their sockets are tagged");
 }
 
 /// Whether a ping of the hostile user is answered.
-fn harmful_is_served(desk: &Desk, within: Duration) -> bool {
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+fn hostile_user_is_served(bed: &TestBed, within: Duration) -> bool {
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let pinged = as_user(ANN, move || {
         let client = Client::connect(&dir);
         client.and_then(|mut it| it.call_within(within, &ping(), None))
@@ -320,50 +316,53 @@ fn harmful_is_served(desk: &Desk, within: Duration) -> bool {
 }
 
 #[test]
-fn descriptors_whose_close_blocks_stop_nobody() {
-    let desk = Desk::new().expect("a desk");
-    let before = descriptors_of(daemon(&desk));
-    descriptors_that_block(&desk);
-    desk.types("show");
+fn descriptors_whose_close_blocks_delay_no_other_user() {
+    let bed = TestBed::new().expect("a test bed");
+    let before = descriptors_of(daemon(&bed));
+    send_blocking_descriptors(&bed);
+    bed.run_ok("show");
     assert!(
-        soon(|| descriptors_of(daemon(&desk)) <= before),
+        becomes_true(|| descriptors_of(daemon(&bed)) <= before),
         "the daemon keeps descriptors: {before}, then {}",
-        descriptors_of(daemon(&desk))
+        descriptors_of(daemon(&bed))
     );
 }
 
 #[test]
-fn descriptors_whose_close_blocks_stop_nobody_where_the_kernel_lets_them_through() {
-    let mut desk = Desk::new().expect("a desk");
-    desk.netnice
+fn descriptors_whose_close_blocks_delay_no_other_user_if_the_kernel_passes_them() {
+    let mut bed = TestBed::new().expect("a test bed");
+    bed.netnice
         .restart_with(&["--take-descriptors"])
         .expect("it starts");
-    let kept = stick(&desk);
+    let kept = block_users_thread(&bed);
     assert!(
-        !harmful_is_served(&desk, Duration::from_millis(500)),
+        !hostile_user_is_served(&bed, Duration::from_millis(500)),
         "nothing blocks"
     );
-    let passed = descriptors_that_block(&desk);
+    let passed = send_blocking_descriptors(&bed);
     assert!(passed >= 10, "{passed} came through, so nothing was tried");
     assert!(
-        !harmful_is_served(&desk, Duration::from_millis(500)),
+        !hostile_user_is_served(&bed, Duration::from_millis(500)),
         "nothing blocks"
     );
     // The user that sent the descriptors is served again when the other ends have closed.
     drop(kept);
-    let served = || harmful_is_served(&desk, BOUND);
-    assert!(soon(served), "the user's own pings are not answered");
+    let served = || hostile_user_is_served(&bed, PING_TIMEOUT);
+    assert!(
+        becomes_true(served),
+        "the user's own pings are not answered"
+    );
 }
 
 #[test]
-fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
-    let mut desk = Desk::new().expect("a desk");
-    desk.netnice
+fn a_user_whose_thread_is_blocked_gets_an_error_and_others_are_served() {
+    let mut bed = TestBed::new().expect("a test bed");
+    bed.netnice
         .restart_with(&["--take-descriptors"])
         .expect("it starts");
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
-    let kept = stick(&desk);
-    let others = Pings::of(&dir);
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
+    let kept = block_users_thread(&bed);
+    let others = Pings::start(&dir);
     let attack = as_user(ANN, move || {
         // More connections than the user may have; the blocked thread accepts none of them.
         let connected: Vec<_> = (0..70).filter_map(|_| Client::connect(&dir).ok()).collect();
@@ -379,21 +378,21 @@ fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
         })
     });
     let told = attack.join().expect("the attack").expect("a refusal");
-    others.go_on(Duration::from_secs(1));
+    others.await_enough(Duration::from_secs(1));
     assert!(
         told.contains("file descriptor") && told.contains(&ANN.to_string()),
         "{told}"
     );
     drop(kept);
-    others.judge("a user's thread is stuck");
+    others.stop("a user's thread is stuck");
 }
 
 #[test]
-fn a_user_with_all_connections_that_a_user_may_have_delays_others_little() {
-    let desk = Desk::new().expect("a desk");
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+fn a_user_with_the_maximum_of_connections_delays_others_little() {
+    let bed = TestBed::new().expect("a test bed");
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     let stop = Arc::new(AtomicBool::new(false));
-    let others = Pings::of(&dir);
+    let others = Pings::start(&dir);
     let greedy: Vec<_> = (0..32)
         .map(|n| {
             let (dir, stop) = (dir.clone(), stop.clone());
@@ -408,7 +407,7 @@ fn a_user_with_all_connections_that_a_user_may_have_delays_others_little() {
                         continue;
                     };
                     while !stop.load(Ordering::Relaxed)
-                        && client.call_within(BOUND, &request, None).is_ok()
+                        && client.call_within(PING_TIMEOUT, &request, None).is_ok()
                     {
                         answered += 1;
                     }
@@ -417,21 +416,21 @@ fn a_user_with_all_connections_that_a_user_may_have_delays_others_little() {
             })
         })
         .collect();
-    others.go_on(Duration::from_secs(3));
+    others.await_enough(Duration::from_secs(3));
     stop.store(true, Ordering::Relaxed);
     let answered: u32 = greedy
         .into_iter()
         .map(|one| one.join().expect("it asks"))
         .sum();
     println!("{answered} answers to 32 connections that ask without a pause");
-    others.judge("32 connections ask without a pause");
+    others.stop("32 connections ask without a pause");
 }
 
 #[test]
-fn who_reads_no_answers_delays_nobody() {
-    let desk = Desk::new().expect("a desk");
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
-    let others = Pings::of(&dir);
+fn a_client_that_reads_no_responses_delays_no_other() {
+    let bed = TestBed::new().expect("a test bed");
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
+    let others = Pings::start(&dir);
     let deaf = as_user(ANN, move || {
         let frame = encode_request(&Request::Doctor(Doctor {})).expect("short");
         let frames = frame.repeat(1000);
@@ -448,13 +447,13 @@ fn who_reads_no_answers_delays_nobody() {
     });
     let deaf = deaf.join().expect("it is deaf");
     assert!(!deaf.is_empty());
-    others.go_on(Duration::from_secs(2));
-    others.judge("32 connections take no answers");
+    others.await_enough(Duration::from_secs(2));
+    others.stop("32 connections take no answers");
 }
 
 /// The daemon's process.
-fn daemon(desk: &Desk) -> u32 {
-    desk.netnice.pid().expect("it runs")
+fn daemon(bed: &TestBed) -> u32 {
+    bed.netnice.pid().expect("it runs")
 }
 
 /// The front process of a daemon, once it is confined.
@@ -481,9 +480,9 @@ fn descriptors_of(pid: u32) -> usize {
 }
 
 #[test]
-fn what_reads_the_socket_can_do_nothing_else() {
-    let desk = Desk::new().expect("a desk");
-    let front = front(daemon(&desk)).expect("a front");
+fn the_front_process_has_no_rights_but_to_read_the_socket() {
+    let bed = TestBed::new().expect("a test bed");
+    let front = front(daemon(&bed)).expect("a front");
     let users = field(front, "Uid:");
     assert!(users.split_whitespace().all(|uid| uid != "0"), "{users}");
     assert_eq!(field(front, "Groups:"), "");
@@ -499,14 +498,14 @@ fn what_reads_the_socket_can_do_nothing_else() {
     );
     let root = std::fs::read_dir(format!("/proc/{front}/root")).expect("root may look");
     assert_eq!(root.count(), 0, "its root folder is not empty");
-    let said = desk.types("doctor").stdout;
+    let said = bed.run_ok("doctor").stdout;
     let line = said.lines().find(|line| line.contains("reads the socket"));
     println!("{}", line.expect("a line of the front"));
     // The same program, with the same confinement, tries what must be impossible.
     let mut command = process::own_group(process::binary("netniced").expect("it is built"));
     command
         .args(["--try-front", "65534:65534"])
-        .current_dir(desk.world.folder());
+        .current_dir(bed.world.folder());
     let tried = process::run(&mut command).expect("it ends well");
     print!("{tried}");
     assert!(tried.lines().count() > 15, "{tried}");
@@ -525,7 +524,7 @@ fn what_reads_the_socket_can_do_nothing_else() {
             "{refused} is not in {tried}"
         );
     }
-    let left = std::fs::read_dir(desk.world.folder()).expect("the folder");
+    let left = std::fs::read_dir(bed.world.folder()).expect("the folder");
     let left: Vec<PathBuf> = left.flatten().map(|entry| entry.path()).collect();
     assert!(
         left.iter()
@@ -535,13 +534,13 @@ fn what_reads_the_socket_can_do_nothing_else() {
 }
 
 #[test]
-fn when_it_is_killed_another_one_serves_and_limits_stay() {
-    let desk = Desk::new().expect("a desk");
-    let process = desk.sleeper();
-    desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
-    let before = desk.netnice.show_standing().expect("a show");
-    let own = daemon(&desk);
-    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+fn a_killed_front_process_is_replaced_and_limits_stay() {
+    let bed = TestBed::new().expect("a test bed");
+    let process = bed.sleeper();
+    bed.run_ok(&format!("set pid:{} --up 4mbit", process.pid()));
+    let before = bed.netnice.show_without_counters().expect("a show");
+    let own = daemon(&bed);
+    let dir = RuntimeDir::choose(Some(bed.netnice.runtime().to_owned()), None);
     for _ in 0..3 {
         let was = front(own).expect("a front");
         let mut client = Client::connect(&dir).expect("it listens");
@@ -553,47 +552,52 @@ fn when_it_is_killed_another_one_serves_and_limits_stay() {
             "{error}"
         );
         assert!(
-            soon(|| front(own).is_some_and(|now| now != was)),
+            becomes_true(|| front(own).is_some_and(|now| now != was)),
             "no other one"
         );
-        assert_eq!(desk.netnice.show_standing().expect("a show"), before);
+        assert_eq!(bed.netnice.show_without_counters().expect("a show"), before);
     }
-    assert_eq!(daemon(&desk), own);
-    assert!(sys::alive(own));
+    assert_eq!(daemon(&bed), own);
+    assert!(sys::is_alive(own));
 }
 
 #[test]
-fn it_ends_with_its_daemon() {
-    let mut desk = Desk::new().expect("a desk");
+fn the_front_process_ends_with_its_daemon() {
+    let mut bed = TestBed::new().expect("a test bed");
     for signal in [libc::SIGKILL, libc::SIGTERM] {
-        let own = daemon(&desk);
+        let own = daemon(&bed);
         let front = front(own).expect("a front");
         sys::kill(own as i32, signal).expect("root may");
         assert!(
-            soon(|| !sys::alive(own) && !sys::alive(front)),
+            becomes_true(|| !sys::is_alive(own) && !sys::is_alive(front)),
             "{front} outlives it"
         );
-        desk.netnice.kill_daemon();
-        desk.netnice.start_daemon().expect("it starts");
+        bed.netnice.kill_daemon();
+        bed.netnice.start_daemon().expect("it starts");
     }
     // A stopped front cannot notice by itself that its daemon has ended.
-    let own = daemon(&desk);
+    let own = daemon(&bed);
     let front = front(own).expect("a front");
     sys::kill(front as i32, libc::SIGSTOP).expect("root may");
-    desk.netnice.kill_daemon();
-    assert!(soon(|| !sys::alive(front)), "{front} outlives it");
-    desk.netnice.start_daemon().expect("it starts");
+    bed.netnice.kill_daemon();
+    assert!(
+        becomes_true(|| !sys::is_alive(front)),
+        "{front} outlives it"
+    );
+    bed.netnice.start_daemon().expect("it starts");
 }
 
 #[test]
-fn a_service_manager_is_told_that_the_loop_turns() {
-    let desk = Desk::new().expect("a desk");
-    let path = desk.world.folder().join("notify");
+fn the_daemon_notifies_the_watchdog_of_its_service_manager() {
+    let bed = TestBed::new().expect("a test bed");
+    let path = bed.world.folder().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a time");
-    let runtime = desk.world.folder().join("watched");
+    socket
+        .set_read_timeout(Some(EVENT_TIMEOUT))
+        .expect("a time");
+    let runtime = bed.world.folder().join("watched");
     let netniced = process::binary("netniced").expect("it is built");
-    let mut command = desk.world.client().ns.command(&netniced);
+    let mut command = bed.world.client().ns.command(&netniced);
     command
         .arg("--runtime-dir")
         .arg(&runtime)
@@ -608,10 +612,10 @@ fn a_service_manager_is_told_that_the_loop_turns() {
         told.extend(text.lines().map(str::to_owned));
     }
     assert!(told.contains(&"READY=1".to_owned()), "{told:?}");
-    daemon.terminate(PATIENCE);
+    daemon.terminate(EVENT_TIMEOUT);
 }
 
 /// The least number of pings for a result.
-const ENOUGH: usize = 20;
+const MIN_PINGS: usize = 20;
 /// Time limit of a response on a loaded machine; a missing response takes longer.
-const BOUND: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);

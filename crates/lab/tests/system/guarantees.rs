@@ -6,14 +6,14 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{pause, wait_until};
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::stats;
 use netnice_lab::sys;
-use netnice_lab::traffic::{self, Family, Life, Running, Tcp, Udp, clients};
-use netnice_lab::wire::{self, Flow, Record};
-use netnice_lab::world::{Cable, Family as Internet, Pair, World};
+use netnice_lab::testbed::{TestBed, becomes_true};
+use netnice_lab::traffic::{self, ParentProcess, RunOptions, Running, Tcp, Udp, real_programs};
+use netnice_lab::wire::{self, Record, WireFlow};
+use netnice_lab::world::{Cable, Family, Pair, World};
 use serde_json::Value;
 
 /// Rate in bit/s of the link of these tests, slow enough for an emulated machine. A has a minimum
@@ -26,7 +26,7 @@ const MS: u64 = 1_000_000;
 /// busy or emulated machine may carry less than the link's rate; the minimum is then the same share
 /// of less. 5 % less than the minimum passes, because the machine is shared with other tests; the
 /// experiment `guarantees` judges 1 %.
-fn reserved(name: &str, got: f64, min: f64, carried: f64, link: f64) {
+fn assert_reserved(name: &str, got: f64, min: f64, carried: f64, link: f64) {
     assert!(
         is_reserved(got, min, carried, link),
         "{name}: {got:.0} of {carried:.0} bit/s with a minimum of {min} on a link of {link}"
@@ -40,8 +40,8 @@ fn is_reserved(got: f64, min: f64, carried: f64, link: f64) -> bool {
 /// A window in which the link was used and each of these programs had its minimum. A program that
 /// is starved for a while does not use its minimum, so windows are repeated. If a minimum is not
 /// kept, no window has it.
-fn window(desk: &Desk, minimums: &[(usize, f64)]) -> (Record, u64, u64) {
-    let had = desk.record_until(1.0, 1.5, |record, from, until| {
+fn window(bed: &TestBed, minimums: &[(usize, f64)]) -> (Record, u64, u64) {
+    let had = bed.record_until(1.0, 1.5, |record, from, until| {
         let total = record.rate(wire::inbound, from, until);
         let is_reserved = |(program, min): &(usize, f64)| {
             is_reserved(record.rate(of(*program), from, until), *min, total, LINK)
@@ -54,54 +54,51 @@ fn window(desk: &Desk, minimums: &[(usize, f64)]) -> (Record, u64, u64) {
 /// Fails unless the link carried at most 3 % over its rate, and at least half of it, below which
 /// nothing can be said about minimums. The experiment `guarantees` judges that 98 % of the link are
 /// used.
-fn carried(total: f64, link: f64) {
+fn assert_carried(total: f64, link: f64) {
     assert!(
         (0.5..=1.03).contains(&(total / link)),
         "{total:.0} bit/s on a link of {link}"
     );
 }
 
-fn of(program: usize) -> impl Fn(&Flow) -> bool + Copy {
+fn of(program: usize) -> impl Fn(&WireFlow) -> bool + Copy {
     move |flow| wire::inbound(flow) && flow.target.1 == PORTS[program]
 }
 
 /// A with one flow, B with four, and C with a UDP flood and eight flows.
-struct Mix {
-    desk: Desk,
+struct Programs {
+    bed: TestBed,
     a: Running,
     b: Running,
-    _c: Family,
+    _c: ParentProcess,
 }
 
-fn mix() -> Mix {
-    let desk = Desk::new().expect("a desk");
-    let to = PORTS.map(|port| desk.sink(port).expect("a sink"));
-    let client = desk.world.client();
-    desk.types("link eth0 --rate 10mbit");
-    let a = traffic::eager(client, &Tcp::connect(to[0], 1).source()).expect("A");
-    let b = traffic::eager(client, &Tcp::connect(to[1], 4).source()).expect("B");
-    let mut c = Family::start(client).expect("C");
-    let life = Life {
-        eager: true,
-        ..Life::default()
-    };
-    let flood = Udp::source(desk.client(6003), to[2]).rate(30_000_000);
-    c.traffic(&Tcp::connect(to[2], 8).source(), life)
+fn programs() -> Programs {
+    let bed = TestBed::new().expect("a test bed");
+    let to = PORTS.map(|port| bed.sink(port).expect("a sink"));
+    let client = bed.world.client();
+    bed.run_ok("link eth0 --rate 10mbit");
+    let a = traffic::start_now(client, &Tcp::connect(to[0], 1).source()).expect("A");
+    let b = traffic::start_now(client, &Tcp::connect(to[1], 4).source()).expect("B");
+    let mut c = ParentProcess::start(client).expect("C");
+    let options = RunOptions::at_once();
+    let flood = Udp::source(bed.client(6003), to[2]).rate(30_000_000);
+    c.traffic(&Tcp::connect(to[2], 8).source(), options)
         .expect("C's flows");
-    c.traffic(&flood, life).expect("C's flood");
-    desk.types(&format!("set pid:{} --min 6mbit", a.pid()));
-    desk.types(&format!("set pid:{} --min 2mbit", b.pid()));
-    Mix { desk, a, b, _c: c }
+    c.traffic(&flood, options).expect("C's flood");
+    bed.run_ok(&format!("set pid:{} --min 6mbit", a.pid()));
+    bed.run_ok(&format!("set pid:{} --min 2mbit", b.pid()));
+    Programs { bed, a, b, _c: c }
 }
 
 #[test]
-fn minimums_hold_against_a_flood_and_an_idle_one_is_used_by_the_others() {
-    let mix = mix();
-    let (record, from, until) = window(&mix.desk, &[(0, 6e6), (1, 2e6)]);
+fn minimums_hold_against_a_flood_and_others_use_an_idle_one() {
+    let programs = programs();
+    let (record, from, until) = window(&programs.bed, &[(0, 6e6), (1, 2e6)]);
     let before = record.rate(wire::inbound, from, until);
-    carried(before, LINK);
+    assert_carried(before, LINK);
     for (program, name, min) in [(0, "A", 6e6), (1, "B", 2e6)] {
-        reserved(
+        assert_reserved(
             name,
             record.rate(of(program), from, until),
             min,
@@ -111,42 +108,45 @@ fn minimums_hold_against_a_flood_and_an_idle_one_is_used_by_the_others() {
     }
     // The stopped A is alive and holds its minimum, but sends nothing more. The kernel still sends
     // the data in its socket.
-    sys::kill(mix.a.pid() as i32, libc::SIGSTOP).expect("a signal");
+    sys::kill(programs.a.pid() as i32, libc::SIGSTOP).expect("a signal");
     let silent = || {
-        let (record, from, until) = mix.desk.record(0.0, 0.3).expect("a record");
+        let (record, from, until) = programs.bed.record(0.0, 0.3).expect("a record");
         record.bytes(of(0), from, until) == 0
     };
-    assert!(soon(silent), "A does not fall silent");
+    assert!(becomes_true(silent), "A does not fall silent");
     // Others must use A's share of six tenths. The experiment `guarantees` judges 98 % of the link
     // from 200 ms on.
-    let (record, from, until) = mix.desk.record_of(0.5 * LINK, 0.3, 1.0).expect("a record");
+    let (record, from, until) = programs
+        .bed
+        .record_with_rate(0.5 * LINK, 0.3, 1.0)
+        .expect("a record");
     let total = record.rate(wire::inbound, from, until);
-    carried(total, LINK);
+    assert_carried(total, LINK);
     assert!(
         total >= 0.8 * before,
         "{total:.0} bit/s while A is silent, {before:.0} before: its share lies idle"
     );
     assert_eq!(record.bytes(of(0), from, until), 0, "A was not silent");
-    sys::kill(mix.a.pid() as i32, libc::SIGCONT).expect("a signal");
-    let shown = mix.desk.target(&format!("pid:{}", mix.b.pid()));
+    sys::kill(programs.a.pid() as i32, libc::SIGCONT).expect("a signal");
+    let shown = programs.bed.target(&format!("pid:{}", programs.b.pid()));
     assert_eq!(shown["degraded"], serde_json::json!([]), "{shown}");
     assert_eq!(shown["effective"]["min"], 2_000_000, "{shown}");
 }
 
 #[test]
-fn what_is_left_over_is_shared_by_weight_however_many_flows() {
-    let desk = Desk::new().expect("a desk");
-    let client = desk.world.client();
-    desk.types("link eth0 --rate 10mbit");
+fn the_left_over_is_shared_by_weight_for_any_number_of_flows() {
+    let bed = TestBed::new().expect("a test bed");
+    let client = bed.world.client();
+    bed.run_ok("link eth0 --rate 10mbit");
     let mut programs = Vec::new();
     for (port, flows, weight) in [(5001, 1, 300), (5002, 16, 100)] {
-        let to = desk.sink(port).expect("a sink");
+        let to = bed.sink(port).expect("a sink");
         let flows = Tcp::connect(to, flows).source();
-        let program = traffic::eager(client, &flows).expect("a program");
-        desk.types(&format!("set pid:{} --weight {weight}", program.pid()));
+        let program = traffic::start_now(client, &flows).expect("a program");
+        bed.run_ok(&format!("set pid:{} --weight {weight}", program.pid()));
         programs.push(program);
     }
-    let (record, from, until) = desk.record(1.0, 2.0).expect("a record");
+    let (record, from, until) = bed.record(1.0, 2.0).expect("a record");
     let [a, b] = [of(0), of(1)].map(|of| record.rate(of, from, until));
     let share = a / (a + b);
     // If shared by flows it would be a seventeenth, without weights a half. The experiment
@@ -161,26 +161,27 @@ fn what_is_left_over_is_shared_by_weight_however_many_flows() {
 /// The median round trip in ms of `count` pings on a link of 4 Mbit/s that its own bulk flows fill,
 /// beside a busy larger link.
 fn ping_on_a_small_link(count: u32) -> f64 {
-    let desk = Desk::with(Pair {
+    let bed = TestBed::with(Pair {
         cables: 2,
         ..Pair::default()
     })
-    .expect("a desk");
-    let (client, server) = (desk.world.client(), desk.world.server());
-    desk.types("link eth0 --rate 20mbit");
-    desk.types("link eth1 --rate 4mbit");
+    .expect("a test bed");
+    let (client, server) = (bed.world.client(), bed.world.server());
+    bed.run_ok("link eth0 --rate 20mbit");
+    bed.run_ok("link eth1 --rate 4mbit");
     let mut busy = Vec::new();
     for port in [0, 1] {
         let to = SocketAddr::new(server.ports[port].v4.into(), 5001);
-        busy.push(traffic::eager(server, &Tcp::listen(to).sink()).expect("a sink"));
-        busy.push(traffic::eager(client, &Tcp::connect(to, 8).source()).expect("a program"));
+        busy.push(traffic::start_now(server, &Tcp::listen(to).sink()).expect("a sink"));
+        busy.push(traffic::start_now(client, &Tcp::connect(to, 8).source()).expect("a program"));
     }
     pause(1.0);
     let to = server.ports[1].v4.into();
-    let mut ping = clients::ping(client, to, Duration::from_millis(20), count).expect("a ping");
+    let mut ping =
+        real_programs::ping(client, to, Duration::from_millis(20), count).expect("a ping");
     // The lines end with the ping.
-    let lines = ping.rest(PATIENCE);
-    let times = clients::Pings::parse(lines.iter().map(String::as_str)).times();
+    let lines = ping.remaining_lines(EVENT_TIMEOUT);
+    let times = real_programs::Pings::parse(lines.iter().map(String::as_str)).times();
     let answers = times.len();
     assert!(
         answers * 10 >= count as usize * 9,
@@ -190,7 +191,7 @@ fn ping_on_a_small_link(count: u32) -> f64 {
 }
 
 #[test]
-fn a_ping_on_a_small_link_waits_for_nobody_while_a_large_one_is_busy() {
+fn a_ping_on_a_small_link_does_not_wait_for_a_busy_large_link() {
     // Behind all bulk packets in one queue a ping takes a second. On a busy or emulated machine the
     // round trip alone takes some time.
     let median = ping_on_a_small_link(50);
@@ -206,20 +207,21 @@ fn a_ping_on_a_small_link_takes_at_most_5_ms() {
 
 #[test]
 fn a_ceiling_and_a_minimum_of_one_program_hold_together() {
-    let mix = mix();
-    let pid = mix.a.pid();
-    mix.desk
-        .types(&format!("set pid:{pid} --min 4mbit --up 5mbit"));
-    let (record, from, until) = window(&mix.desk, &[(0, 4e6)]);
+    let programs = programs();
+    let pid = programs.a.pid();
+    programs
+        .bed
+        .run_ok(&format!("set pid:{pid} --min 4mbit --up 5mbit"));
+    let (record, from, until) = window(&programs.bed, &[(0, 4e6)]);
     let got = record.rate(of(0), from, until);
     let total = record.rate(wire::inbound, from, until);
-    carried(total, LINK);
-    reserved("A", got, 4e6, total, LINK);
+    assert_carried(total, LINK);
+    assert_reserved("A", got, 4e6, total, LINK);
     assert!(got <= 5e6 * 1.03, "{got:.0} bit/s in a limit of 5 Mbit/s");
 }
 
 #[test]
-fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
+fn a_receive_minimum_holds_on_a_full_cable() {
     netnice_lab::world::begin().expect("a clean start");
     // The cable must carry its rate, or the queue is on its side. Timers of an emulated machine are
     // several milliseconds late.
@@ -231,22 +233,22 @@ fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
     let netnice = world.netnice("client").expect("a daemon");
     let (client, server) = (world.client(), world.server());
     netnice
-        .type_line("link eth0 --rate 10mbit --down-rate 10mbit")
+        .run_line("link eth0 --rate 10mbit --down-rate 10mbit")
         .expect("a link");
     let mut sources = Vec::new();
     let mut sinks = Vec::new();
     for (port, flows) in [(5001, 1), (5002, 8)] {
-        let to = SocketAddr::new(server.address(Internet::V4), port);
-        sources.push(traffic::eager(server, &Tcp::listen(to).source()).expect("a source"));
-        sinks.push(traffic::eager(client, &Tcp::connect(to, flows).sink()).expect("a sink"));
+        let to = SocketAddr::new(server.address(Family::V4), port);
+        sources.push(traffic::start_now(server, &Tcp::listen(to).source()).expect("a source"));
+        sinks.push(traffic::start_now(client, &Tcp::connect(to, flows).sink()).expect("a sink"));
     }
     let line = format!("set pid:{} --min-down 6mbit", sinks[0].pid());
-    netnice.type_line(&line).expect("it fits");
+    netnice.run_line(&line).expect("it fits");
     // A flow that had a ninth of the rate needs time to grow, longer on an emulated machine. The
     // windows of two seconds begin when `show` first reports a rate near the minimum.
     let first = format!("pid:{}", sinks[0].pid());
     let most = Cell::new(0);
-    let grown = soon(|| {
+    let grown = becomes_true(|| {
         // On an emulated machine `netnice show` takes much of the processor from the flows.
         pause(1.0);
         let shown = netnice.show().expect("a show");
@@ -282,13 +284,13 @@ fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
     let total: f64 = rates.iter().sum();
     // A managed link's receive stage is limited to 97 % of the link, so that the queue is on this
     // side.
-    carried(total, LINK * 0.97);
-    reserved("the first", rates[0], 6e6, total, LINK * 0.97);
+    assert_carried(total, LINK * 0.97);
+    assert_reserved("the first", rates[0], 6e6, total, LINK * 0.97);
 }
 
 /// The output of tc and ip on the client, without counters.
-fn picture(desk: &Desk) -> Vec<String> {
-    let ns = &desk.world.client().ns;
+fn kernel_state(bed: &TestBed) -> Vec<String> {
+    let ns = &bed.world.client().ns;
     let mut lines = Vec::new();
     let mut ask = |program: &str, words: &str| {
         let text = ns.run(program, words).expect("it answers");
@@ -309,25 +311,28 @@ fn picture(desk: &Desk) -> Vec<String> {
 
 #[test]
 fn a_refusal_changes_nothing_in_show_nor_in_the_kernel() {
-    let desk = Desk::new().expect("a desk");
-    let (a, b) = (desk.sleeper(), desk.sleeper());
-    desk.types("link eth0 --rate 100mbit --down-rate 100mbit");
+    let bed = TestBed::new().expect("a test bed");
+    let (a, b) = (bed.sleeper(), bed.sleeper());
+    bed.run_ok("link eth0 --rate 100mbit --down-rate 100mbit");
     let holder = format!("pid:{}", a.pid());
-    desk.types(&format!("set {holder} --min 60mbit --up 80mbit"));
+    bed.run_ok(&format!("set {holder} --min 60mbit --up 80mbit"));
     // A target without traffic gives up its share of the left-over; the test waits until this has
     // happened.
     let state = || {
-        let shown = desk.netnice.show_standing().expect("a show");
-        (shown, picture(&desk))
+        let shown = bed.netnice.show_without_counters().expect("a show");
+        (shown, kernel_state(&bed))
     };
     let unchanged_for_a_second = || {
         let before = state();
         pause(1.0);
         before == state()
     };
-    assert!(soon(unchanged_for_a_second), "the state does not settle");
+    assert!(
+        becomes_true(unchanged_for_a_second),
+        "the state does not settle"
+    );
     let before = state();
-    let said = desk.answers(&format!("set pid:{} --min 50mbit --up 90mbit", b.pid()), 3);
+    let said = bed.run_with_status(&format!("set pid:{} --min 50mbit --up 90mbit", b.pid()), 3);
     assert_eq!(before, state());
     for word in [
         "eth0",
@@ -344,24 +349,24 @@ fn a_refusal_changes_nothing_in_show_nor_in_the_kernel() {
         );
     }
     // The largest minimum that the refusal offers is granted.
-    desk.types(&format!("set pid:{} --min 40mbit --up 90mbit", b.pid()));
+    bed.run_ok(&format!("set pid:{} --min 40mbit --up 90mbit", b.pid()));
 }
 
 #[test]
-fn where_the_driver_tells_the_rate_a_refusal_says_so() {
-    let desk = Desk::new().expect("a desk");
-    let a = desk.sleeper();
-    desk.types("link eth0");
-    let shown = desk.netnice.show().expect("a show");
+fn a_refusal_says_that_the_capacity_comes_from_the_driver() {
+    let bed = TestBed::new().expect("a test bed");
+    let a = bed.sleeper();
+    bed.run_ok("link eth0");
+    let shown = bed.netnice.show().expect("a show");
     let up = &shown["links"][0]["up"];
     assert_eq!(up["source"], "driver", "{shown}");
     let rate = up["rate"].as_u64().expect("a rate in bit/s");
     let line = format!("set pid:{} --min {}bit", a.pid(), rate + 1_000_000);
-    let said = desk.answers(&line, 3).stderr;
+    let said = bed.run_with_status(&line, 3).stderr;
     assert!(said.contains("driver"), "{said}");
     let nothing: Value = serde_json::json!([]);
     assert_eq!(
-        desk.netnice.show().expect("a show")["targets"],
+        bed.netnice.show().expect("a show")["targets"],
         nothing,
         "something is held after a refusal"
     );

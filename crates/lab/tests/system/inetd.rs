@@ -9,69 +9,69 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{SECOND, at};
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::stats;
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Running, Tcp};
-use netnice_lab::wire::{Flow, Record};
+use netnice_lab::wire::{Record, WireFlow};
 use netnice_lab::world::Family;
 
 /// A Kbyte/s of the paper, in bit/s.
-const K: f64 = 1024.0 * 8.0;
+const KBYTE: f64 = 1024.0 * 8.0;
 
 /// A test bed whose client host runs the super-server; programs on the server host are its clients.
 struct Inetd {
     /// Dropped before the test bed.
     server: Proc,
-    desk: Desk,
+    bed: TestBed,
 }
 
 impl Inetd {
     /// Starts a super-server with this configuration; `words` follow the file's name.
     fn start(config: &str, words: &[&str]) -> Inetd {
-        let desk = Desk::new().expect("a desk");
-        let file = write(&desk, "inetd.conf", config);
+        let bed = TestBed::new().expect("a test bed");
+        let file = write(&bed, "inetd.conf", config);
         let file = file.to_str().expect("text");
         let line = [&["inetd", file], words].concat();
-        let server = Proc::start(desk.netnice.command(&line)).expect("it starts");
-        Inetd::serving(desk, server)
+        let server = Proc::start(bed.netnice.command(&line)).expect("it starts");
+        Inetd::await_serving(bed, server)
     }
 
     /// Waits until a started super-server serves.
-    fn serving(desk: Desk, mut server: Proc) -> Inetd {
-        let until = Instant::now() + PATIENCE;
+    fn await_serving(bed: TestBed, mut server: Proc) -> Inetd {
+        let until = Instant::now() + EVENT_TIMEOUT;
         let mut said = String::new();
         while !said.contains("is served at") {
             assert!(
-                server.running() && Instant::now() < until,
+                server.is_running() && Instant::now() < until,
                 "it said: {said}"
             );
-            said.push_str(&server.complaints());
+            said.push_str(&server.take_stderr());
         }
-        Inetd { server, desk }
+        Inetd { server, bed }
     }
 
     /// A client that reads everything, in `sessions` sessions of a port.
-    fn read(&self, port: u16, sessions: u32) -> Running {
-        let to = self.desk.client(port);
+    fn start_readers(&self, port: u16, sessions: u32) -> Running {
+        let to = self.bed.client(port);
         let reads = Tcp::connect(to, sessions).sink();
-        traffic::eager(self.desk.world.server(), &reads).expect("a client")
+        traffic::start_now(self.bed.world.server(), &reads).expect("a client")
     }
 
     /// Connects to an endpoint of the super-server.
     fn connect(&self, to: SocketAddr) -> TcpStream {
-        let stream = self.desk.world.server().ns.enter(|| {
-            let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+        let stream = self.bed.world.server().ns.enter(|| {
+            let stream = TcpStream::connect_timeout(&to, EVENT_TIMEOUT)?;
+            stream.set_read_timeout(Some(EVENT_TIMEOUT))?;
             Ok(stream)
         });
         stream.expect("connected")
     }
 
     /// All output of a service until it closes the connection.
-    fn hear(&self, to: SocketAddr) -> String {
+    fn read_all(&self, to: SocketAddr) -> String {
         let mut text = String::new();
         // A refused session may be reset.
         let _ = self.connect(to).read_to_string(&mut text);
@@ -80,10 +80,10 @@ impl Inetd {
 
     /// Fails unless `judge` accepts the packets of some window of `span` seconds, at the clients'
     /// end. Sessions begin one after the other, and a busy or emulated machine may starve them for
-    /// a while: a window with a fault is followed by another one, for at most [`PATIENCE`]. A rate
-    /// above its bound in any window makes `judge` panic.
-    fn shows(&self, settle: f64, span: f64, judge: impl Fn(&Record, u64, u64) -> Verdict) {
-        let had = self.desk.record_until(settle, span, |record, from, to| {
+    /// a while: a window with a fault is followed by another one, for at most [`EVENT_TIMEOUT`]. A
+    /// rate above its bound in any window makes `judge` panic.
+    fn assert_window(&self, settle: f64, span: f64, judge: impl Fn(&Record, u64, u64) -> Verdict) {
+        let had = self.bed.record_until(settle, span, |record, from, to| {
             judge(record, from, to).is_ok()
         });
         let (record, from, to) = had.expect("a record");
@@ -92,16 +92,16 @@ impl Inetd {
 
     /// The number of sessions that the daemon holds. With a total, the super-server itself is a
     /// target too and is not counted.
-    fn targets(&self) -> usize {
-        let shown = self.desk.netnice.show().expect("a show");
+    fn session_count(&self) -> usize {
+        let shown = self.bed.netnice.show().expect("a show");
         let own = format!("pid:{}", self.server.pid());
         let list = shown["targets"].as_array().expect("a list");
         list.iter().filter(|one| one["target"] != own).count()
     }
 }
 
-fn write(desk: &Desk, name: &str, text: &str) -> PathBuf {
-    let path = desk.world.folder().join(name);
+fn write(bed: &TestBed, name: &str, text: &str) -> PathBuf {
+    let path = bed.world.folder().join(name);
     fs::write(&path, text).expect("written");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("root may");
     path
@@ -109,7 +109,7 @@ fn write(desk: &Desk, name: &str, text: &str) -> PathBuf {
 
 /// The rate of each session of a service, both ways together, in Kbyte/s.
 fn sessions(record: &Record, port: u16, from: u64, to: u64) -> Vec<f64> {
-    let of_service = |flow: &Flow| flow.has_port(port);
+    let of_service = |flow: &WireFlow| flow.has_port(port);
     let flows = record.flows().into_iter().map(|(flow, _)| flow);
     let clients: BTreeSet<u16> = flows
         .filter(of_service)
@@ -123,7 +123,7 @@ fn sessions(record: &Record, port: u16, from: u64, to: u64) -> Vec<f64> {
         .collect();
     clients
         .into_iter()
-        .map(|client| record.rate(|f| of_service(f) && f.has_port(client), from, to) / K)
+        .map(|client| record.rate(|f| of_service(f) && f.has_port(client), from, to) / KBYTE)
         .filter(|rate| *rate > 0.0)
         .collect()
 }
@@ -172,8 +172,12 @@ fn the_papers_configuration_a_gives_each_session_its_rate() {
                  login cat /dev/zero @32Kbyte/sec\n\
                  telnet cat /dev/zero @32Kbyte/sec\n";
     let inetd = Inetd::start(lines, &[]);
-    let _clients = [inetd.read(21, 1), inetd.read(513, 1), inetd.read(23, 1)];
-    inetd.shows(0.7, 2.5, |record, from, to| {
+    let _clients = [
+        inetd.start_readers(21, 1),
+        inetd.start_readers(513, 1),
+        inetd.start_readers(23, 1),
+    ];
+    inetd.assert_window(0.7, 2.5, |record, from, to| {
         [(21, 128.0), (513, 32.0), (23, 32.0)]
             .into_iter()
             .try_for_each(|(port, rate)| {
@@ -187,8 +191,8 @@ fn the_papers_configuration_a_gives_each_session_its_rate() {
 fn the_papers_configuration_b_divides_the_total() {
     let lines = "ftp cat /dev/zero\nlogin cat /dev/zero\ntelnet cat /dev/zero\n";
     let inetd = Inetd::start(lines, &["@512Kbyte/sec"]);
-    let _clients = inetd.read(21, 4);
-    inetd.shows(1.0, 2.5, |record, from, to| {
+    let _clients = inetd.start_readers(21, 4);
+    inetd.assert_window(1.0, 2.5, |record, from, to| {
         shared("[B]", &sessions(record, 21, from, to), &[128.0; 4])
     });
 }
@@ -198,8 +202,8 @@ fn the_papers_configuration_c_mixes_both() {
     let lines = "total = \"512Kbyte/sec\"\nlines = \"\"\"\nftp cat /dev/zero\n\
                  login cat /dev/zero @32Kbyte/sec\ntelnet cat /dev/zero @32Kbyte/sec\n\"\"\"\n";
     let inetd = Inetd::start(lines, &[]);
-    let _clients = [inetd.read(21, 4), inetd.read(23, 2)];
-    inetd.shows(1.0, 2.5, |record, from, to| {
+    let _clients = [inetd.start_readers(21, 4), inetd.start_readers(23, 2)];
+    inetd.assert_window(1.0, 2.5, |record, from, to| {
         shared("[C] ftp", &sessions(record, 21, from, to), &[112.0; 4])?;
         let fixed = sessions(record, 23, from, to);
         limited("[C] telnet", &fixed, &[32.0; 2], 2.5)
@@ -211,16 +215,16 @@ fn shares_follow_when_sessions_come_and_go() {
     let inetd = Inetd::start("ftp cat /dev/zero\n", &["@512Kbyte/sec"]);
     // The experiment `nice-fig5` judges that shares are right half a second after each change.
     let shows = |what: &str, wanted: &[f64]| {
-        inetd.shows(0.5, 1.5, |record, from, to| {
+        inetd.assert_window(0.5, 1.5, |record, from, to| {
             shared(what, &sessions(record, 21, from, to), wanted)
         });
     };
-    let _first = inetd.read(21, 1);
+    let _first = inetd.start_readers(21, 1);
     shows("alone", &[512.0]);
-    let second = inetd.read(21, 1);
+    let second = inetd.start_readers(21, 1);
     shows("two", &[256.0; 2]);
     drop(second);
-    inetd.shows(0.5, 1.5, |record, from, to| {
+    inetd.assert_window(0.5, 1.5, |record, from, to| {
         // The kernel of the client that ended may still answer packets of its session.
         let used = sessions(record, 21, from, to);
         let most = stats::greatest(&used);
@@ -237,13 +241,13 @@ fn shares_follow_when_sessions_come_and_go() {
 #[ignore = "judges milliseconds, which needs a quiet machine; part of make test-long"]
 fn packets_of_all_sessions_leave_one_after_another() {
     let inetd = Inetd::start("ftp cat /dev/zero\n", &["@512Kbyte/sec"]);
-    let _clients = inetd.read(21, 3);
+    let _clients = inetd.start_readers(21, 3);
     let judge = |record: &Record, from, to| {
         let got = sessions(record, 21, from, to);
         shared("sessions", &got, &[512.0 / 3.0; 3])
     };
-    inetd.shows(1.5, 2.0, judge);
-    let (record, from, to) = inetd.desk.record(0.0, 4.0).expect("a record");
+    inetd.assert_window(1.5, 2.0, judge);
+    let (record, from, to) = inetd.bed.record(0.0, 4.0).expect("a record");
     judge(&record, from, to).expect("as just before");
     // A full packet in a millisecond is 12.1 Mbit/s; with the total there may be one every 2.96 ms.
     let rates = record.bins(
@@ -262,24 +266,27 @@ fn packets_of_all_sessions_leave_one_after_another() {
 }
 
 #[test]
-fn an_idle_share_is_lent_and_comes_back() {
+fn others_use_an_idle_share_until_it_is_needed() {
     // The quiet session sends after it got a line.
     let config = "ftp cat /dev/zero\n8001 sh -c \"read line; exec cat /dev/zero\"\n";
     let inetd = Inetd::start(config, &["@512Kbyte/sec"]);
-    let mut quiet = inetd.connect(inetd.desk.client(8001));
-    let _busy = inetd.read(21, 1);
+    let mut quiet = inetd.connect(inetd.bed.client(8001));
+    let _busy = inetd.start_readers(21, 1);
     // Without lending the busy session would keep its half for ever. A session counts as idle after
     // some seconds.
     let lent = || {
-        let (record, from, to) = inetd.desk.record(0.0, 1.0).expect("a record");
+        let (record, from, to) = inetd.bed.record(0.0, 1.0).expect("a record");
         let busy = sessions(&record, 21, from, to);
         busy.iter().sum::<f64>() > 1.3 * 256.0
     };
-    assert!(soon(lent), "the share of an idle session is not lent");
+    assert!(
+        becomes_true(lent),
+        "the share of an idle session is not lent"
+    );
     quiet.write_all(b"go\n").expect("sent");
     let mut drain = quiet.try_clone().expect("a descriptor");
     std::thread::spawn(move || std::io::copy(&mut drain, &mut std::io::sink()));
-    inetd.shows(1.0, 2.0, |record, from, to| {
+    inetd.assert_window(1.0, 2.0, |record, from, to| {
         let mut both = sessions(record, 21, from, to);
         both.extend(sessions(record, 8001, from, to));
         shared("busy, and no longer idle", &both, &[256.0; 2])
@@ -287,23 +294,26 @@ fn an_idle_share_is_lent_and_comes_back() {
 }
 
 #[test]
-fn services_have_weights_lend_nothing_if_told_and_all_sessions_are_counted() {
+fn services_have_weights_and_may_keep_idle_shares_and_sessions_are_bounded() {
     let config = "total = \"512Kbyte/s\"\nlend = false\nsessions = 3\n\
                   [[service]]\nname = \"heavy\"\nport = 8001\nprogram = \"cat\"\nargs = [\"/dev/zero\"]\nweight = 300\n\
                   [[service]]\nname = \"quiet\"\nport = 8002\nprogram = \"sleep\"\nargs = [\"600\"]\n";
     let mut inetd = Inetd::start(config, &[]);
-    let quiet = inetd.desk.client(8002);
+    let quiet = inetd.bed.client(8002);
     let _first = inetd.connect(quiet);
-    let _heavy = inetd.read(8001, 1);
+    let _heavy = inetd.start_readers(8001, 1);
     // Longer than the time after which an idle session would lend.
-    inetd.shows(3.5, 2.0, |record, from, to| {
+    inetd.assert_window(3.5, 2.0, |record, from, to| {
         let got = sessions(record, 8001, from, to);
         limited("300 : 100", &got, &[384.0], 2.0)
     });
     let _second = inetd.connect(quiet);
-    assert!(soon(|| inetd.targets() == 3), "no third session");
-    assert_eq!(inetd.hear(quiet), "");
-    let said = inetd.server.complaints();
+    assert!(
+        becomes_true(|| inetd.session_count() == 3),
+        "no third session"
+    );
+    assert_eq!(inetd.read_all(quiet), "");
+    let said = inetd.server.take_stderr();
     assert!(said.contains("3 sessions run, the limit is 3"), "{said}");
 }
 
@@ -312,15 +322,15 @@ fn a_client_address_has_a_limit_of_its_own() {
     let config = "total = \"512Kbyte/s\"\nper_client = \"128Kbyte/s\"\nsessions_per_client = 2\n\
                   lines = \"ftp cat /dev/zero\"\n";
     let inetd = Inetd::start(config, &[]);
-    let _two = inetd.read(21, 2);
-    inetd.shows(1.0, 2.5, |record, from, to| {
+    let _two = inetd.start_readers(21, 2);
+    inetd.assert_window(1.0, 2.5, |record, from, to| {
         shared("of one client", &sessions(record, 21, from, to), &[64.0; 2])
     });
-    assert_eq!(inetd.hear(inetd.desk.client(21)), "");
+    assert_eq!(inetd.read_all(inetd.bed.client(21)), "");
 }
 
 #[test]
-fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
+fn inetd_serves_tcp_udp_ipv6_wait_users_and_session_limits() {
     let lines = "8001 stream tcp nowait nobody /usr/bin/id id -un @4mbit\n\
                  8002 stream tcp6 wait root /usr/bin/perl perl -e \
                  \"accept(C, STDIN) and syswrite(C, qq(waited\\n))\" @4mbit\n\
@@ -328,20 +338,20 @@ fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
                  \"while ($p = recv(STDIN, $m, 99, 0)) { send(STDOUT, uc $m, 0, $p); last if $m eq q(end) }\" @4mbit\n\
                  8004 stream tcp nowait/1 root /usr/bin/cat cat @4mbit\n";
     let inetd = Inetd::start(lines, &[]);
-    let here = inetd.desk.world.client();
+    let here = inetd.bed.world.client();
     // TCP over both address families, with the rights of the user.
     for family in [Family::V4, Family::V6] {
-        assert_eq!(inetd.hear(at(here, family, 8001)), "nobody\n");
+        assert_eq!(inetd.read_all(at(here, family, 8001)), "nobody\n");
     }
     // A program that accepts by itself; it is started again after its end.
     for _ in 0..2 {
-        assert_eq!(inetd.hear(at(here, Family::V6, 8002)), "waited\n");
+        assert_eq!(inetd.read_all(at(here, Family::V6, 8002)), "waited\n");
     }
     // UDP: the program has the socket, and a limit.
-    let to = inetd.desk.client(8003);
-    let client = inetd.desk.world.server().ns.enter(|| {
+    let to = inetd.bed.client(8003);
+    let client = inetd.bed.world.server().ns.enter(|| {
         let client = std::net::UdpSocket::bind("0.0.0.0:0")?;
-        client.set_read_timeout(Some(PATIENCE))?;
+        client.set_read_timeout(Some(EVENT_TIMEOUT))?;
         client.connect(to)?;
         Ok(client)
     });
@@ -353,25 +363,31 @@ fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
         String::from_utf8_lossy(&answer[..length]).into_owned()
     };
     assert_eq!(ask("hello"), "HELLO");
-    let shown = inetd.desk.netnice.show().expect("a show");
+    let shown = inetd.bed.netnice.show().expect("a show");
     assert_eq!(shown["targets"][0]["effective"]["both"], 4_000_000);
     assert_eq!(ask("end"), "END");
-    assert!(soon(|| inetd.targets() == 0), "a session stays");
+    assert!(
+        becomes_true(|| inetd.session_count() == 0),
+        "a session stays"
+    );
     assert_eq!(ask("end"), "END");
     // At most one session: the second is closed.
-    let mut first = inetd.connect(inetd.desk.client(8004));
+    let mut first = inetd.connect(inetd.bed.client(8004));
     first.write_all(b"x").expect("sent");
     first.read_exact(&mut [0]).expect("echoed");
-    assert_eq!(inetd.hear(inetd.desk.client(8004)), "");
+    assert_eq!(inetd.read_all(inetd.bed.client(8004)), "");
     drop(first);
-    assert!(soon(|| inetd.targets() == 0), "a session stays");
-    let mut again = inetd.connect(inetd.desk.client(8004));
+    assert!(
+        becomes_true(|| inetd.session_count() == 0),
+        "a session stays"
+    );
+    let mut again = inetd.connect(inetd.bed.client(8004));
     again.write_all(b"y").expect("sent");
     again.read_exact(&mut [0]).expect("echoed");
 }
 
 #[test]
-fn what_does_not_fit_beside_the_others_is_refused_at_the_door() {
+fn a_session_that_does_not_fit_is_refused_at_its_start() {
     let config = "total = \"100Kbyte/s\"\nfloor = \"40Kbyte/s\"\nlines = \"\"\"\n\
                   ftp cat\n8001 cat @50Kbyte/s\n\"\"\"\n";
     let mut inetd = Inetd::start(config, &[]);
@@ -379,7 +395,7 @@ fn what_does_not_fit_beside_the_others_is_refused_at_the_door() {
         let mut byte = [0];
         stream.write_all(b"x").is_ok() && matches!(stream.read(&mut byte), Ok(1))
     };
-    let (ftp, fixed) = (inetd.desk.client(21), inetd.desk.client(8001));
+    let (ftp, fixed) = (inetd.bed.client(21), inetd.bed.client(8001));
     let mut one = inetd.connect(ftp);
     assert!(talks(&mut one));
     let mut two = inetd.connect(fixed);
@@ -388,26 +404,29 @@ fn what_does_not_fit_beside_the_others_is_refused_at_the_door() {
     assert!(!talks(&mut inetd.connect(fixed)));
     assert!(!talks(&mut inetd.connect(ftp)));
     drop(two);
-    assert!(soon(|| inetd.targets() == 1), "a session stays");
+    assert!(
+        becomes_true(|| inetd.session_count() == 1),
+        "a session stays"
+    );
     let mut three = inetd.connect(ftp);
     assert!(talks(&mut three) && talks(&mut one));
-    let said = inetd.server.complaints();
+    let said = inetd.server.take_stderr();
     assert!(said.contains("does not fit"), "{said}");
     assert!(said.contains("below the floor"), "{said}");
 }
 
 #[test]
 fn a_bad_configuration_is_refused_at_start_and_by_check() {
-    let desk = Desk::new().expect("a desk");
-    let file = desk.world.folder().join("inetd.toml");
+    let bed = TestBed::new().expect("a test bed");
+    let file = bed.world.folder().join("inetd.toml");
     let name = file.display().to_string();
-    let mut taken = desk.world.client().ns.command("perl");
+    let mut taken = bed.world.client().ns.command("perl");
     taken.args([
         "-e",
         "use IO::Socket::INET; $|=1; $s = IO::Socket::INET->new(Listen => 1, LocalPort => 8009) or die; print qq(here\\n); sleep 600",
     ]);
     let mut taken = Proc::start(taken).expect("a program");
-    taken.next_line(PATIENCE).expect("it listens");
+    taken.next_line(EVENT_TIMEOUT).expect("it listens");
     for (text, status, line, part) in [
         (
             "total = \"1mbit\"\nspead = 1\nlines = \"8001 cat\"\n",
@@ -432,7 +451,7 @@ fn a_bad_configuration_is_refused_at_start_and_by_check() {
     ] {
         fs::write(&file, text).expect("written");
         for words in [&["inetd", &name, "--check"][..], &["inetd", &name][..]] {
-            let answer = desk.netnice.run(words).expect("it runs");
+            let answer = bed.netnice.run(words).expect("it runs");
             let said = &answer.stderr;
             assert_eq!(answer.status, status, "{text}: {said}");
             let begins = format!("netnice: {name}{line}");
@@ -440,7 +459,7 @@ fn a_bad_configuration_is_refused_at_start_and_by_check() {
         }
     }
     fs::write(&file, "total = \"1mbit\"\nlines = \"8001 cat @512kbit\"\n").expect("written");
-    let answer = desk
+    let answer = bed
         .netnice
         .run(&["inetd", &name, "--check"])
         .expect("it runs");
@@ -448,23 +467,23 @@ fn a_bad_configuration_is_refused_at_start_and_by_check() {
 }
 
 #[test]
-fn more_sessions_than_files_and_programs_with_as_many_as_ever() {
-    let desk = Desk::new().expect("a desk");
-    let program = write(&desk, "program", "#!/bin/sh\nulimit -n\nexec cat\n");
+fn the_server_exceeds_its_file_limit_and_its_programs_keep_theirs() {
+    let bed = TestBed::new().expect("a test bed");
+    let program = write(&bed, "program", "#!/bin/sh\nulimit -n\nexec cat\n");
     let lines = format!("8001 {}\n", program.display());
-    let file = write(&desk, "inetd.conf", &lines);
-    let mut command = desk.world.client().ns.command("prlimit");
+    let file = write(&bed, "inetd.conf", &lines);
+    let mut command = bed.world.client().ns.command("prlimit");
     command
         .args(["--nofile=32:4096", "--"])
-        .arg(desk.netnice.command(&[]).get_program())
+        .arg(bed.netnice.command(&[]).get_program())
         .arg("inetd")
         .arg(file)
-        .env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
+        .env("NETNICE_RUNTIME_DIR", bed.netnice.runtime());
     let server = Proc::start(command).expect("it starts");
-    let inetd = Inetd::serving(desk, server);
+    let inetd = Inetd::await_serving(bed, server);
     let mut open = Vec::new();
     for _ in 0..48 {
-        let mut stream = inetd.connect(inetd.desk.client(8001));
+        let mut stream = inetd.connect(inetd.bed.client(8001));
         let mut said = [0; 3];
         stream.read_exact(&mut said).expect("a session");
         assert_eq!(&said, b"32\n", "what its programs may have open");
@@ -473,20 +492,20 @@ fn more_sessions_than_files_and_programs_with_as_many_as_ever() {
 }
 
 /// Opens and closes `all` sessions, `at_once` at a time, and checks that nothing is left.
-fn come_and_go(all: usize, at_once: usize) {
+fn open_and_close(all: usize, at_once: usize) {
     let mut inetd = Inetd::start("8001 cat\n", &["@100mbit"]);
     let pid = inetd.server.pid();
-    let to = inetd.desk.client(8001);
+    let to = inetd.bed.client(8001);
     let mut standing = inetd.connect(to);
     // Its program runs: the gate and its resources are gone.
     standing.write_all(b"x").expect("sent");
     standing.read_exact(&mut [0]).expect("echoed");
-    assert_eq!(inetd.targets(), 1);
+    assert_eq!(inetd.session_count(), 1);
     let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
     let before = (
         count("fd"),
         classes(&inetd),
-        inetd.desk.world.client().ns.pids().len(),
+        inetd.bed.world.client().ns.pids().len(),
     );
     let mut open = std::collections::VecDeque::new();
     for _ in 0..all {
@@ -502,20 +521,20 @@ fn come_and_go(all: usize, at_once: usize) {
     }
     drop(open);
     assert!(
-        soon(|| inetd.targets() == 1),
+        becomes_true(|| inetd.session_count() == 1),
         "targets stay: {}",
-        inetd.targets()
+        inetd.session_count()
     );
-    assert!(soon(|| classes(&inetd) == before.1), "classes stay");
+    assert!(becomes_true(|| classes(&inetd) == before.1), "classes stay");
     let after = (
         count("fd"),
         classes(&inetd),
-        inetd.desk.world.client().ns.pids().len(),
+        inetd.bed.world.client().ns.pids().len(),
     );
     assert_eq!(before, after, "descriptors, classes, processes");
-    assert!(inetd.server.running());
+    assert!(inetd.server.is_running());
     drop(standing);
-    let said = inetd.server.complaints();
+    let said = inetd.server.take_stderr();
     assert!(
         !said.contains("refused") && !said.contains("cannot"),
         "{said}"
@@ -525,7 +544,7 @@ fn come_and_go(all: usize, at_once: usize) {
 /// The number of classes in the limit stage. Queues such as fq_codel list their flows as classes,
 /// which are not counted.
 fn classes(inetd: &Inetd) -> usize {
-    let shown = inetd.desk.world.client().ns.tc("class show dev nn0");
+    let shown = inetd.bed.world.client().ns.tc("class show dev nn0");
     shown.map_or(0, |text| {
         let lines = text.lines();
         lines.filter(|line| line.starts_with("class htb")).count()
@@ -533,20 +552,20 @@ fn classes(inetd: &Inetd) -> usize {
 }
 
 #[test]
-fn sessions_leave_nothing() {
-    come_and_go(150, 20);
+fn ended_sessions_leave_nothing() {
+    open_and_close(150, 20);
 }
 
 #[test]
 #[ignore = "takes minutes; part of make test-long"]
-fn ten_thousand_sessions_leave_nothing() {
-    come_and_go(10_000, 100);
+fn ten_thousand_ended_sessions_leave_nothing() {
+    open_and_close(10_000, 100);
 }
 
 #[test]
-fn sessions_go_on_with_their_limits_when_the_super_server_ends() {
+fn sessions_keep_their_limits_when_the_super_server_ends() {
     let mut inetd = Inetd::start("8001 cat @1mbit\n", &[]);
-    let mut stream = inetd.connect(inetd.desk.client(8001));
+    let mut stream = inetd.connect(inetd.bed.client(8001));
     let mut echo = || {
         stream.write_all(b"x").expect("sent");
         stream.read_exact(&mut [0]).expect("echoed");
@@ -554,8 +573,8 @@ fn sessions_go_on_with_their_limits_when_the_super_server_ends() {
     echo();
     let pid = inetd.server.pid() as i32;
     sys::kill(pid, libc::SIGKILL).expect("it runs");
-    inetd.server.wait(PATIENCE).expect("it ended");
+    inetd.server.wait(EVENT_TIMEOUT).expect("it ended");
     echo();
-    let shown = inetd.desk.netnice.show().expect("a show");
+    let shown = inetd.bed.netnice.show().expect("a show");
     assert_eq!(shown["targets"][0]["effective"]["both"], 1_000_000);
 }

@@ -4,16 +4,12 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 
-use netnice_lab::desk::{Desk, soon};
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::sys;
-use serde_json::{Value, json};
+use netnice_lab::testbed::{TestBed, becomes_true};
+use serde_json::json;
 
-use crate::people::{ANN, as_user};
-
-fn standing(desk: &Desk) -> Value {
-    desk.netnice.show_standing().expect("a show")
-}
+use crate::users::{ANN, as_user};
 
 /// The case, the command line (P is a process with a limit of 50 Mbit/s), the exit status, and the
 /// parts of the message.
@@ -238,7 +234,7 @@ const BAD_USAGE: &[Case] = &[
 ];
 
 /// Valid requests for things that do not exist or are not implemented (1), or that do not fit (3).
-const IN_VAIN: &[Case] = &[
+const REFUSED: &[Case] = &[
     (
         "an unknown process",
         "set pid:4194303 --up 1mbit",
@@ -337,20 +333,21 @@ const IN_VAIN: &[Case] = &[
 
 #[test]
 fn bad_input_gets_one_clear_error_and_changes_nothing() {
-    let desk = Desk::new().expect("a desk");
-    let process = desk.sleeper();
-    desk.types("link eth0 --rate 100mbit");
+    let bed = TestBed::new().expect("a test bed");
+    let process = bed.sleeper();
+    bed.run_ok("link eth0 --rate 100mbit");
     let name = format!("pid:{}", process.pid());
-    desk.types(&format!("set {name} --up 50mbit"));
-    let before = standing(&desk);
+    bed.run_ok(&format!("set {name} --up 50mbit"));
+    let before = bed.shown();
     let mut faults = Vec::new();
-    for (what, typed, status, words) in BAD_USAGE.iter().chain(IN_VAIN) {
+    for (what, typed, status, words) in BAD_USAGE.iter().chain(REFUSED) {
         let typed: Vec<&str> = typed
             .split(' ')
             .map(|word| if word == "P" { name.as_str() } else { word })
             .collect();
-        let answer = desk.netnice.run(&typed).expect("netnice can be started");
-        let mut fault = |text: String| faults.push(format!("{what}: `{}`: {text}", answer.typed));
+        let answer = bed.netnice.run(&typed).expect("netnice can be started");
+        let mut fault =
+            |text: String| faults.push(format!("{what}: `{}`: {text}", answer.command_line));
         if answer.status != *status {
             fault(format!("ended with {}, not {status}", answer.status));
         }
@@ -364,7 +361,7 @@ fn bad_input_gets_one_clear_error_and_changes_nothing() {
         if !answer.stdout.is_empty() {
             fault(format!("prints an error as an answer: {}", answer.stdout));
         }
-        if standing(&desk) != before {
+        if bed.shown() != before {
             fault("changed something".to_owned());
         }
     }
@@ -377,14 +374,14 @@ fn bad_input_gets_one_clear_error_and_changes_nothing() {
 }
 
 #[test]
-fn a_script_is_no_program_to_the_kernel_and_that_is_said() {
-    let desk = Desk::new().expect("a desk");
-    let script = desk.world.folder().join("backup");
+fn a_script_as_an_app_target_is_refused_with_the_reason() {
+    let bed = TestBed::new().expect("a test bed");
+    let script = bed.world.folder().join("backup");
     std::fs::write(&script, "#!/bin/sh\nsleep 1\n").expect("a script");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&script, mode).expect("a mode");
     let line = format!("set app:{} --up 1mbit", script.display());
-    let said = desk.answers(&line, 1).stderr;
+    let said = bed.run_with_status(&line, 1).stderr;
     assert!(
         said.contains("script") && said.contains("netnice run"),
         "{said}"
@@ -392,34 +389,34 @@ fn a_script_is_no_program_to_the_kernel_and_that_is_said() {
 }
 
 #[test]
-fn without_a_daemon_root_gets_one_and_others_are_told_the_command() {
-    let mut desk = Desk::new().expect("a desk");
-    desk.netnice.stop_daemon();
-    let copy = desk.copy_for_all("netnice").expect("a copy");
-    let mut command = as_user(&desk, ANN);
+fn without_a_daemon_root_starts_one_and_others_see_the_command() {
+    let mut bed = TestBed::new().expect("a test bed");
+    bed.netnice.stop_daemon();
+    let copy = bed.copy_for_all("netnice").expect("a copy");
+    let mut command = as_user(&bed, ANN);
     command.arg(copy).args(["show"]);
     let output = command.output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{said}");
     assert!(said.contains("netniced"), "{said}");
     // For root the daemon is started, and stays when the command has ended.
-    desk.types("show");
-    let lock = std::fs::read_to_string(desk.netnice.runtime().join("lock")).expect("its number");
+    bed.run_ok("show");
+    let lock = std::fs::read_to_string(bed.netnice.runtime().join("lock")).expect("its number");
     let pid: u32 = lock.trim().parse().expect("its number");
-    assert!(sys::alive(pid), "{pid} does not serve");
+    assert!(sys::is_alive(pid), "{pid} does not serve");
     sys::kill(pid as i32, libc::SIGTERM).expect("it can be ended");
-    assert!(soon(|| !sys::alive(pid)), "{pid} does not end");
-    desk.netnice.start_daemon().expect("it starts");
+    assert!(becomes_true(|| !sys::is_alive(pid)), "{pid} does not end");
+    bed.netnice.start_daemon().expect("it starts");
 }
 
 #[test]
-fn a_process_that_dies_meanwhile_leaves_nothing() {
-    let desk = Desk::new().expect("a desk");
+fn a_process_that_ends_during_a_request_leaves_nothing() {
+    let bed = TestBed::new().expect("a test bed");
     for i in 0..12u32 {
-        let mut command = desk.world.client().ns.command("sh");
+        let mut command = bed.world.client().ns.command("sh");
         command.args(["-c", "sleep 0.0$0", &format!("{}", i % 4)]);
         let process = Proc::start(command).expect("a process");
-        let answer = desk
+        let answer = bed
             .netnice
             .run(&["set", &format!("pid:{}", process.pid()), "--up", "4mbit"])
             .expect("it answers");
@@ -429,8 +426,8 @@ fn a_process_that_dies_meanwhile_leaves_nothing() {
             assert!(answer.stderr.contains(&number), "{answer:?}");
         }
     }
-    let empty = || standing(&desk)["targets"] == json!([]);
-    assert!(soon(empty), "{}", standing(&desk));
+    let empty = || bed.shown()["targets"] == json!([]);
+    assert!(becomes_true(empty), "{}", bed.shown());
 }
 
 /// A frame of the socket's protocol: four bytes of length, big-endian, and the JSON text.
@@ -441,10 +438,12 @@ fn framed(text: &[u8]) -> Vec<u8> {
 }
 
 /// The daemon's answer to some bytes, after which it must close the connection.
-fn answered(socket: &std::path::Path, bytes: &[u8]) -> String {
+fn exchange(socket: &std::path::Path, bytes: &[u8]) -> String {
     let mut guest = UnixStream::connect(socket).expect("the socket is open to all");
-    guest.set_write_timeout(Some(PATIENCE)).expect("a time");
-    guest.set_read_timeout(Some(PATIENCE)).expect("a time");
+    guest
+        .set_write_timeout(Some(EVENT_TIMEOUT))
+        .expect("a time");
+    guest.set_read_timeout(Some(EVENT_TIMEOUT)).expect("a time");
     // The daemon may close the connection before it has read everything.
     let _ = guest.write_all(bytes);
     let mut said = Vec::new();
@@ -463,11 +462,11 @@ fn answered(socket: &std::path::Path, bytes: &[u8]) -> String {
 
 #[test]
 fn garbage_on_the_socket_gets_an_answer_and_changes_nothing() {
-    let desk = Desk::new().expect("a desk");
-    let process = desk.sleeper();
-    desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
-    let before = standing(&desk);
-    let socket = desk.netnice.runtime().join("netnice.sock");
+    let bed = TestBed::new().expect("a test bed");
+    let process = bed.sleeper();
+    bed.run_ok(&format!("set pid:{} --up 4mbit", process.pid()));
+    let before = bed.shown();
+    let socket = bed.netnice.runtime().join("netnice.sock");
     let mut large = (1u32 << 20).to_be_bytes().to_vec();
     large.resize((1 << 20) + 4, b' ');
     let cases: [(&str, Vec<u8>); 8] = [
@@ -487,20 +486,20 @@ fn garbage_on_the_socket_gets_an_answer_and_changes_nothing() {
         ("a megabyte", large),
     ];
     for (what, bytes) in &cases {
-        let said = answered(&socket, bytes);
+        let said = exchange(&socket, bytes);
         assert!(said.contains("failed"), "{what} is answered with {said:?}");
-        assert_eq!(before, standing(&desk), "{what} changed something");
+        assert_eq!(before, bed.shown(), "{what} changed something");
     }
     // A request that is not completed gets an error, and the connection is closed.
-    let said = answered(&socket, &[0, 0, 0]);
+    let said = exchange(&socket, &[0, 0, 0]);
     assert!(said.contains("failed"), "{said:?}");
 }
 
 #[test]
-fn a_thousand_idle_guests_keep_nobody_from_being_served() {
-    let desk = Desk::new().expect("a desk");
-    let process = desk.sleeper();
-    let socket = desk.netnice.runtime().join("netnice.sock");
+fn a_thousand_idle_connections_prevent_no_request() {
+    let bed = TestBed::new().expect("a test bed");
+    let process = bed.sleeper();
+    let socket = bed.netnice.runtime().join("netnice.sock");
     sys::raise_file_limit().expect("descriptors");
     // Above its bound the daemon may close some, but it must not stop accepting.
     let guests: Vec<UnixStream> = (0..1000)
@@ -508,9 +507,9 @@ fn a_thousand_idle_guests_keep_nobody_from_being_served() {
         .collect();
     // If there is no answer the test never ends. The experiment `scale` judges the duration of a
     // `set`.
-    desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
+    bed.run_ok(&format!("set pid:{} --up 4mbit", process.pid()));
     drop(guests);
-    desk.types("show");
-    let memory = desk.netnice.daemon_memory().expect("it lives");
+    bed.run_ok("show");
+    let memory = bed.netnice.daemon_memory().expect("it lives");
     assert!(memory < 64 << 20, "{memory} bytes");
 }

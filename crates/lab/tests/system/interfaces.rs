@@ -5,11 +5,11 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use netnice_lab::desk::{Desk, skip, soon};
 use netnice_lab::experiment::bench::{R4M, Rate, at, pause, wait_until};
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true, skip};
 use netnice_lab::traffic::{self, Running, Tcp, Udp};
-use netnice_lab::wire::{self, Flow};
+use netnice_lab::wire::{self, WireFlow};
 use netnice_lab::world::{Family as Internet, Netns};
 
 const SECOND: u64 = 1_000_000_000;
@@ -20,7 +20,7 @@ const R8M: Rate = Rate {
 
 /// The highest rate in bit/s of a sink over a second and a half, in three seconds that begin
 /// `settle` seconds from now: a busy or emulated machine may starve the sender for a while.
-fn gets(sink: Running, settle: f64) -> f64 {
+fn receive_rate(sink: Running, settle: f64) -> f64 {
     let from = sys::now_ns() + (settle * 1e9) as u64;
     // A report has a sample every 10 ms, and one that ends after the window.
     wait_until(from + 3 * SECOND + SECOND / 10);
@@ -35,20 +35,20 @@ fn gets(sink: Running, settle: f64) -> f64 {
 
 #[test]
 fn a_receive_limit_is_not_escaped_by_ipv6_destination_options() {
-    let desk = Desk::new().expect("a desk");
-    let (client, server) = (desk.world.client(), desk.world.server());
+    let bed = TestBed::new().expect("a test bed");
+    let (client, server) = (bed.world.client(), bed.world.server());
     let to = at(client, Internet::V6, 5001);
-    let sink = traffic::eager(client, &Udp::sink(to)).expect("a sink");
-    desk.types(&format!("set pid:{} --down 4mbit", sink.pid()));
+    let sink = traffic::start_now(client, &Udp::sink(to)).expect("a sink");
+    bed.run_ok(&format!("set pid:{} --down 4mbit", sink.pid()));
     // With the option the packets are a little longer than counted for a datagram.
     let flood = Udp::source(at(server, Internet::V6, 6001), to);
     let flood = flood.size(1400).rate(8_000_000).option();
-    let _flood = traffic::eager(server, &flood).expect("a flood");
-    desk.held(gets(sink, 0.5), R4M, "datagrams with an option");
+    let _flood = traffic::start_now(server, &flood).expect("a flood");
+    bed.assert_limited(receive_rate(sink, 0.5), R4M, "datagrams with an option");
 }
 
 /// The MAC address of a device.
-fn hardware(ns: &Netns, device: &str) -> [u8; 6] {
+fn mac_address(ns: &Netns, device: &str) -> [u8; 6] {
     let text = ns.ip(&format!("-o link show {device}")).expect("ip");
     let mut words = text.split_whitespace();
     words.find(|word| *word == "link/ether").expect("Ethernet");
@@ -60,11 +60,11 @@ fn hardware(ns: &Netns, device: &str) -> [u8; 6] {
 }
 
 /// A UDP datagram from the server to the client in a frame with a tag of VLAN 0, priority 5.
-fn tagged(desk: &Desk, payload: usize) -> Vec<u8> {
-    let (client, server) = (desk.world.client(), desk.world.server());
+fn priority_tagged_frame(bed: &TestBed, payload: usize) -> Vec<u8> {
+    let (client, server) = (bed.world.client(), bed.world.server());
     let mut frame = Vec::new();
-    frame.extend(hardware(&client.ns, "eth0"));
-    frame.extend(hardware(&server.ns, "eth0"));
+    frame.extend(mac_address(&client.ns, "eth0"));
+    frame.extend(mac_address(&server.ns, "eth0"));
     frame.extend([0x81, 0x00, 5 << 5, 0, 0x08, 0x00]);
     let begin = frame.len();
     let length = |header: usize| ((header + payload) as u16).to_be_bytes();
@@ -90,13 +90,13 @@ fn tagged(desk: &Desk, payload: usize) -> Vec<u8> {
 
 #[test]
 fn a_receive_limit_is_not_escaped_by_a_priority_tag() {
-    let desk = Desk::new().expect("a desk");
-    let to = desk.client(5001);
-    let sink = traffic::eager(desk.world.client(), &Udp::sink(to)).expect("a sink");
-    desk.types(&format!("set pid:{} --down 4mbit", sink.pid()));
-    let frame = tagged(&desk, 1400);
-    let server = &desk.world.server().ns;
-    let socket = server.enter(|| Ok(sys::open_frames("eth0")?));
+    let bed = TestBed::new().expect("a test bed");
+    let to = bed.client(5001);
+    let sink = traffic::start_now(bed.world.client(), &Udp::sink(to)).expect("a sink");
+    bed.run_ok(&format!("set pid:{} --down 4mbit", sink.pid()));
+    let frame = priority_tagged_frame(&bed, 1400);
+    let server = &bed.world.server().ns;
+    let socket = server.enter(|| Ok(sys::open_raw_socket("eth0")?));
     let socket = socket.expect("a packet socket");
     let done = AtomicBool::new(false);
     let got = std::thread::scope(|scope| {
@@ -109,17 +109,17 @@ fn a_receive_limit_is_not_escaped_by_a_priority_tag() {
                 pause(0.001);
             }
         });
-        let got = gets(sink, 0.5);
+        let got = receive_rate(sink, 0.5);
         done.store(true, Relaxed);
         got
     });
-    desk.held(got, R4M, "frames with a priority tag");
+    bed.assert_limited(got, R4M, "frames with a priority tag");
 }
 
 /// Makes a macvlan on the client's cable, with 10.78.0.1 for the server's 10.78.0.2. Returns
 /// `false`, with the test marked as skipped, if the kernel has none.
-fn macvlan(desk: &Desk, mode: &str) -> bool {
-    let (client, server) = (&desk.world.client().ns, &desk.world.server().ns);
+fn add_macvlan(bed: &TestBed, mode: &str) -> bool {
+    let (client, server) = (&bed.world.client().ns, &bed.world.server().ns);
     let line = format!("link add link eth0 name mv0 type macvlan mode {mode}");
     if client.ip(&line).is_err() {
         skip("this kernel has no macvlan");
@@ -137,85 +137,85 @@ fn macvlan(desk: &Desk, mode: &str) -> bool {
 }
 
 #[test]
-fn what_a_macvlan_receives_is_counted_once() {
-    receives_through("bridge");
+fn packets_received_by_a_macvlan_are_counted_once() {
+    check_macvlan_receiving("bridge");
 }
 
 #[test]
-fn what_a_macvlan_with_its_lower_links_own_address_receives_is_counted_once() {
-    receives_through("passthru");
+fn packets_received_by_a_macvlan_with_the_lower_links_address_are_counted_once() {
+    check_macvlan_receiving("passthru");
 }
 
-fn receives_through(mode: &str) {
-    let desk = Desk::new().expect("a desk");
-    if !macvlan(&desk, mode) {
+fn check_macvlan_receiving(mode: &str) {
+    let bed = TestBed::new().expect("a test bed");
+    if !add_macvlan(&bed, mode) {
         return;
     }
     let far: SocketAddr = "10.78.0.2:5001".parse().expect("an address");
     let _source =
-        traffic::eager(desk.world.server(), &Tcp::listen(far).source()).expect("a source");
+        traffic::start_now(bed.world.server(), &Tcp::listen(far).source()).expect("a source");
     let sink = Tcp::connect(far, 2).sink();
-    let mut sink = traffic::ready(desk.world.client(), &sink).expect("a program");
-    desk.types(&format!("set pid:{} --down 8mbit", sink.pid()));
+    let mut sink = traffic::start_waiting(bed.world.client(), &sink).expect("a program");
+    bed.run_ok(&format!("set pid:{} --down 8mbit", sink.pid()));
     sink.go().expect("it goes");
-    let (rate, ..) = desk.arrives(1.5, 1.5).expect("a rate");
-    desk.held(rate, R8M, "received through a macvlan");
+    let (rate, ..) = bed.received_rate(1.5, 1.5).expect("a rate");
+    bed.assert_limited(rate, R8M, "received through a macvlan");
 }
 
 #[test]
-fn grace_periods_are_short_while_many_interfaces_come_and_no_longer() {
-    let mut desk = Desk::new().expect("a desk");
+fn rcu_grace_periods_are_shortened_only_during_a_change() {
+    let mut bed = TestBed::new().expect("a test bed");
     let setting = std::path::Path::new("/sys/kernel/rcu_expedited");
-    let note = desk.netnice.runtime().join("rcu-expedited");
+    let note = bed.netnice.runtime().join("rcu-expedited");
     let are_long = || {
         let text = std::fs::read_to_string(setting).expect("it can be read");
         text.trim() == "0" && !note.exists()
     };
-    let ns = &desk.world.client().ns;
+    let ns = &bed.world.client().ns;
     for n in 0..20 {
         ns.ip(&format!("link add a{n} type veth peer name b{n}"))
             .expect("a pair");
     }
-    let program = desk.sleeper();
-    desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
-    assert!(soon(are_long), "after the first limit");
-    desk.types("clear --all");
-    assert!(soon(are_long), "after the last one");
+    let program = bed.sleeper();
+    bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
+    assert!(becomes_true(are_long), "after the first limit");
+    bed.run_ok("clear --all");
+    assert!(becomes_true(are_long), "after the last one");
     // The leftovers of a daemon that was killed during the change.
-    desk.netnice.kill_daemon();
+    bed.netnice.kill_daemon();
     std::fs::write(&note, []).expect("a note");
     std::fs::write(setting, "1").expect("root may");
-    desk.netnice.start_daemon().expect("it starts again");
-    assert!(soon(are_long), "after a death");
+    bed.netnice.start_daemon().expect("it starts again");
+    assert!(becomes_true(are_long), "after a death");
 }
 
 #[test]
-fn what_a_macvlan_sends_is_counted_once_and_its_lower_link_keeps_its_classes() {
-    let desk = Desk::new().expect("a desk");
-    if !macvlan(&desk, "bridge") {
+fn packets_sent_by_a_macvlan_are_counted_once_and_its_lower_link_keeps_its_classes() {
+    let bed = TestBed::new().expect("a test bed");
+    if !add_macvlan(&bed, "bridge") {
         return;
     }
     let far: SocketAddr = "10.78.0.2:5001".parse().expect("an address");
-    let _sink = traffic::eager(desk.world.server(), &Tcp::listen(far).sink()).expect("a sink");
+    let _sink = traffic::start_now(bed.world.server(), &Tcp::listen(far).sink()).expect("a sink");
     let sends = Tcp::connect(far, 2).source().rate(20_000_000);
-    let program = traffic::eager(desk.world.client(), &sends).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &sends).expect("a program");
     let target = format!("pid:{}", program.pid());
-    desk.types(&format!("set {target} --up 8mbit"));
+    bed.run_ok(&format!("set {target} --up 8mbit"));
     let counted = || {
-        let up = desk.target(&target)["counters"]["up"].clone();
+        let up = bed.target(&target)["counters"]["up"].clone();
         up["sent_bytes"].as_u64().expect("a number")
     };
     // Bytes that had arrived before and after the counters were read.
     let around = || {
         let arrived = || {
-            let counters = desk.world.server().ns.counters("eth0");
+            let counters = bed.world.server().ns.counters("eth0");
             counters.expect("counters").rx_bytes
         };
         (arrived(), counted(), arrived())
     };
     let from = around();
-    desk.keeps(
-        || desk.sent(0.7, 1.5).expect("a rate"),
+    bed.await_limited(
+        || bed.sent_rate(0.7, 1.5).expect("a rate"),
         R8M,
         "sent through a macvlan",
     );
@@ -228,14 +228,14 @@ fn what_a_macvlan_sends_is_counted_once_and_its_lower_link_keeps_its_classes() {
         "{counted} bytes were counted where {least} to {most} arrived"
     );
     // The lower link classifies the packets too, although another interface saw them first.
-    desk.types(&format!("set {target} --up none"));
-    desk.types("link eth0 --rate 8mbit");
-    let to = desk.sink(5002).expect("a sink");
-    let flood = Udp::source(desk.client(6002), to).rate(20_000_000);
-    let _flood = traffic::eager(desk.world.client(), &flood).expect("a flood");
-    desk.types(&format!("set {target} --min 6mbit"));
-    let (record, from, until) = desk.record(0.7, 1.5).expect("a record");
-    let mine = |flow: &Flow| wire::inbound(flow) && flow.target.1 == 5001;
+    bed.run_ok(&format!("set {target} --up none"));
+    bed.run_ok("link eth0 --rate 8mbit");
+    let to = bed.sink(5002).expect("a sink");
+    let flood = Udp::source(bed.client(6002), to).rate(20_000_000);
+    let _flood = traffic::start_now(bed.world.client(), &flood).expect("a flood");
+    bed.run_ok(&format!("set {target} --min 6mbit"));
+    let (record, from, until) = bed.record(0.7, 1.5).expect("a record");
+    let mine = |flow: &WireFlow| wire::inbound(flow) && flow.target.1 == 5001;
     let rate = record.rate(mine, from, until);
     let carried = record.rate(wire::inbound, from, until);
     // Relative to what the link carried in the same seconds, which a busy or emulated machine may
@@ -248,7 +248,7 @@ fn what_a_macvlan_sends_is_counted_once_and_its_lower_link_keeps_its_classes() {
 }
 
 /// Makes and removes veth pairs, as starting and ending containers do; returns how often.
-fn come_and_go(ns: &Netns, until: &AtomicBool) -> u32 {
+fn add_and_remove_interfaces(ns: &Netns, until: &AtomicBool) -> u32 {
     let mut times = 0;
     while !until.load(Relaxed) {
         for i in 0..4 {
@@ -265,35 +265,35 @@ fn come_and_go(ns: &Netns, until: &AtomicBool) -> u32 {
 
 #[test]
 fn every_change_is_made_while_interfaces_come_and_go() {
-    changes_beside_interfaces(6);
+    change_beside_interfaces(6);
 }
 
 /// The bug behind this test made 4 of 60 changes fail.
 #[test]
 #[ignore = "takes a minute; part of make test-long"]
 fn sixty_changes_are_made_while_interfaces_come_and_go() {
-    changes_beside_interfaces(20);
+    change_beside_interfaces(20);
 }
 
 /// Makes three changes in each round.
-fn changes_beside_interfaces(rounds: usize) {
-    let desk = Desk::new().expect("a desk");
-    let to = desk.sink(5001).expect("a sink");
+fn change_beside_interfaces(rounds: usize) {
+    let bed = TestBed::new().expect("a test bed");
+    let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source().rate(12_000_000);
-    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     let target = format!("pid:{}", program.pid());
     let done = AtomicBool::new(false);
     let times = std::thread::scope(|scope| {
-        let comes = scope.spawn(|| come_and_go(&desk.world.client().ns, &done));
+        let comes = scope.spawn(|| add_and_remove_interfaces(&bed.world.client().ns, &done));
         // The rounds go from no target to some and back: everything is attached and detached each
         // time.
         let changes = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for _ in 0..rounds {
-                desk.types(&format!("set {target} --up 4mbit"));
-                desk.types(&format!("set {target} --up 8mbit --down 8mbit"));
-                desk.types(&format!("clear {target}"));
+                bed.run_ok(&format!("set {target} --up 4mbit"));
+                bed.run_ok(&format!("set {target} --up 8mbit --down 8mbit"));
+                bed.run_ok(&format!("clear {target}"));
             }
-            desk.types(&format!("set {target} --up 4mbit"));
+            bed.run_ok(&format!("set {target} --up 4mbit"));
         }));
         done.store(true, Relaxed);
         let times = comes.join().expect("interfaces come and go");
@@ -303,11 +303,11 @@ fn changes_beside_interfaces(rounds: usize) {
         times
     });
     assert!(times >= 3, "interfaces came and went {times} times only");
-    desk.keeps(
-        || desk.sent(0.7, 1.5).expect("a rate"),
+    bed.await_limited(
+        || bed.sent_rate(0.7, 1.5).expect("a rate"),
         R4M,
         "after all that",
     );
-    let shown = desk.target(&target);
+    let shown = bed.target(&target);
     assert_eq!(shown["degraded"], serde_json::json!([]), "{shown}");
 }

@@ -5,14 +5,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use netnice_lab::desk::{Desk, skip, soon};
 use netnice_lab::experiment::bench::{R4M, R20M, Rate, at, pause, wait_until};
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::stats;
 use netnice_lab::sys;
-use netnice_lab::traffic::clients::{Pings, ping_words};
-use netnice_lab::traffic::{self, Family, Life, Tcp, Udp};
-use netnice_lab::wire::{self, Flow, Tap};
+use netnice_lab::testbed::{TestBed, becomes_true, skip};
+use netnice_lab::traffic::real_programs::{Pings, ping_words};
+use netnice_lab::traffic::{self, ParentProcess, RunOptions, Tcp, Udp};
+use netnice_lab::wire::{self, Tap, WireFlow};
 use netnice_lab::world::{Family as Internet, Offloads, Pair, Tunnel};
 
 const SECOND: u64 = 1_000_000_000;
@@ -23,33 +23,28 @@ const fn rate(text: &'static str, bits: u64) -> Rate {
     Rate { text, bits }
 }
 
-fn eager() -> Life {
-    Life {
-        eager: true,
-        ..Life::default()
-    }
-}
-
 #[test]
 fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
-    let desk = Desk::with(Pair {
+    let bed = TestBed::with(Pair {
         cables: 2,
         ..Pair::default()
     })
-    .expect("a desk");
-    let (client, server) = (desk.world.client(), desk.world.server());
+    .expect("a test bed");
+    let (client, server) = (bed.world.client(), bed.world.server());
     let far = |port: usize| SocketAddr::new(server.ports[port].v4.into(), 5001);
     let here: SocketAddr = "127.0.0.1:5001".parse().expect("an address");
     let mut sinks = Vec::new();
     for (host, to) in [(server, far(0)), (server, far(1)), (client, here)] {
-        sinks.push(traffic::eager(host, &Tcp::listen(to).sink()).expect("a sink"));
+        sinks.push(traffic::start_now(host, &Tcp::listen(to).sink()).expect("a sink"));
     }
-    let mut program = Family::start(client).expect("a program");
+    let mut program = ParentProcess::start(client).expect("a program");
     for to in [far(0), far(1), here] {
         let flows = Tcp::connect(to, 2).source();
-        program.traffic(&flows, eager()).expect("a child");
+        program
+            .traffic(&flows, RunOptions::at_once())
+            .expect("a child");
     }
-    desk.types(&format!("set pid:{} --up 20mbit", program.pid()));
+    bed.run_ok(&format!("set pid:{} --up 20mbit", program.pid()));
     // The packets that pass are judged, not the bytes that programs read: a lost packet delays
     // those after it.
     let places = [
@@ -63,18 +58,18 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
     wait_until(until + SECOND / 20);
     let rates = taps.map(|(ns, tap)| {
         let record = tap.stop(ns).expect("a record");
-        record.sound().expect("sound");
-        let data = |flow: &Flow| wire::inbound(flow) && flow.target.1 == 5001;
+        record.validate().expect("sound");
+        let data = |flow: &WireFlow| wire::inbound(flow) && flow.target.1 == 5001;
         record.rate(data, from, until)
     });
-    desk.held(rates.iter().sum(), R20M, &format!("the sum of {rates:.0?}"));
+    bed.assert_limited(rates.iter().sum(), R20M, &format!("the sum of {rates:.0?}"));
     // A packet of lo is 45 times as long as one of a cable, and its flows use accordingly more of
     // the one queue. The cables get few packets, but they get some.
     for (number, (ns, device)) in places.iter().enumerate() {
         let packets = || ns.counters(device).expect("counters").rx_packets;
         let before = packets();
         assert!(
-            soon(|| packets() >= before + 10),
+            becomes_true(|| packets() >= before + 10),
             "place {number} starves: {rates:.0?}"
         );
     }
@@ -82,100 +77,110 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
 
 #[test]
 fn over_ipv6_a_limit_holds_in_both_directions() {
-    let desk = Desk::new().expect("a desk");
-    let (client, server) = (desk.world.client(), desk.world.server());
+    let bed = TestBed::new().expect("a test bed");
+    let (client, server) = (bed.world.client(), bed.world.server());
     let (up, down) = (
         at(server, Internet::V6, 5001),
         at(server, Internet::V6, 5002),
     );
     let _sinks = [
-        traffic::eager(server, &Tcp::listen(up).sink()).expect("a sink"),
-        traffic::eager(server, &Udp::sink(up)).expect("a sink"),
+        traffic::start_now(server, &Tcp::listen(up).sink()).expect("a sink"),
+        traffic::start_now(server, &Udp::sink(up)).expect("a sink"),
     ];
-    let _source = traffic::eager(server, &Tcp::listen(down).source()).expect("a source");
-    let mut program = Family::start(client).expect("a program");
+    let _source = traffic::start_now(server, &Tcp::listen(down).source()).expect("a source");
+    let mut program = ParentProcess::start(client).expect("a program");
     let flood = Udp::source(at(client, Internet::V6, 6001), up).rate(8_000_000);
     for sends in [&Tcp::connect(up, 2).source(), &Tcp::connect(up, 1).source()] {
-        program.traffic(sends, eager()).expect("a child");
+        program
+            .traffic(sends, RunOptions::at_once())
+            .expect("a child");
     }
-    program.traffic(&flood, eager()).expect("a child");
-    desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
-    let (record, from, until) = desk.record(0.7, 1.5).expect("a record");
-    let sent = |f: &wire::Flow| wire::inbound(f) && f.source.0.is_ipv6() && f.target.1 == 5001;
-    desk.held(record.rate(sent, from, until), R4M, "sent over IPv6");
+    program
+        .traffic(&flood, RunOptions::at_once())
+        .expect("a child");
+    bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
+    let (record, from, until) = bed.record(0.7, 1.5).expect("a record");
+    let sent = |f: &wire::WireFlow| wire::inbound(f) && f.source.0.is_ipv6() && f.target.1 == 5001;
+    bed.assert_limited(record.rate(sent, from, until), R4M, "sent over IPv6");
     // Acknowledgements of the sender would count as received.
     drop(program);
     let receives = Tcp::connect(down, 4).sink();
-    let mut receiver = traffic::ready(client, &receives).expect("another program");
-    desk.types(&format!("set pid:{} --down 4mbit", receiver.pid()));
+    let mut receiver = traffic::start_waiting(client, &receives).expect("another program");
+    bed.run_ok(&format!("set pid:{} --down 4mbit", receiver.pid()));
     receiver.go().expect("it goes");
-    let (rate, ..) = desk.arrives(1.5, 1.5).expect("a rate");
-    desk.held(rate, R4M, "received over IPv6");
+    let (rate, ..) = bed.received_rate(1.5, 1.5).expect("a rate");
+    bed.assert_limited(rate, R4M, "received over IPv6");
 }
 
 #[test]
 fn a_tunnel_without_a_layer_2_is_limited_both_ways() {
-    let desk = Desk::new().expect("a desk");
-    let (client, server) = (desk.world.client(), desk.world.server());
+    let bed = TestBed::new().expect("a test bed");
+    let (client, server) = (bed.world.client(), bed.world.server());
     let Some(tunnel) = Tunnel::between(client, server).expect("a tunnel") else {
         return skip("this kernel has no tun devices");
     };
     let far = |port| SocketAddr::new(Tunnel::SECOND.into(), port);
-    let _sink = traffic::eager(server, &Tcp::listen(far(5001)).sink()).expect("a sink");
-    let _source = traffic::eager(server, &Tcp::listen(far(5002)).source()).expect("a source");
+    let _sink = traffic::start_now(server, &Tcp::listen(far(5001)).sink()).expect("a sink");
+    let _source = traffic::start_now(server, &Tcp::listen(far(5002)).source()).expect("a source");
     let sends = Tcp::connect(far(5001), 2).source();
-    let sender = traffic::eager(client, &sends).expect("a program");
-    desk.types(&format!("set pid:{} --up 4mbit", sender.pid()));
+    let sender = traffic::start_now(client, &sends).expect("a program");
+    bed.run_ok(&format!("set pid:{} --up 4mbit", sender.pid()));
     pause(0.7);
     let (from, before) = (sys::now_ns(), tunnel.carried());
     pause(1.5);
     let (until, after) = (sys::now_ns(), tunnel.carried());
     let sent = (after[0] - before[0]) as f64 * 8e9 / (until - from) as f64;
-    desk.held(sent, R4M, "sent through the tunnel");
+    bed.assert_limited(sent, R4M, "sent through the tunnel");
     // Acknowledgements of the sender would count as received.
     drop(sender);
     let receives = Tcp::connect(far(5002), 2).sink();
-    let mut receiver = traffic::ready(client, &receives).expect("another program");
-    desk.types(&format!("set pid:{} --down 4mbit", receiver.pid()));
+    let mut receiver = traffic::start_waiting(client, &receives).expect("another program");
+    bed.run_ok(&format!("set pid:{} --down 4mbit", receiver.pid()));
     receiver.go().expect("it goes");
-    let (rate, ..) = desk.arrives(1.5, 1.5).expect("a rate");
-    desk.held(rate, R4M, "received through the tunnel");
+    let (rate, ..) = bed.received_rate(1.5, 1.5).expect("a rate");
+    bed.assert_limited(rate, R4M, "received through the tunnel");
 }
 
 #[test]
-fn a_limit_is_lowered_raised_and_lifted_under_way() {
-    let desk = Desk::with_offloads().expect("a desk");
-    let to = desk.sink(5001).expect("a sink");
+fn a_limit_is_lowered_raised_and_lifted_under_traffic() {
+    let bed = TestBed::with_offloads().expect("a test bed");
+    let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 4).source();
-    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     let pid = program.pid();
-    desk.types(&format!("set pid:{pid} --up 12mbit"));
-    desk.keeps(|| desk.sent(0.7, 1.5).expect("a rate"), R12M, "at first");
-    desk.types(&format!("set {pid} --up 4mbit"));
-    desk.keeps(|| desk.sent(0.5, 1.5).expect("a rate"), R4M, "lowered");
-    desk.types(&format!("set {pid} --up 12mbit"));
-    desk.keeps(|| desk.sent(0.7, 1.5).expect("a rate"), R12M, "raised");
-    desk.types(&format!("set {pid} --up none"));
-    desk.freed((0.1, 0.5), R12M, "lifted");
+    bed.run_ok(&format!("set pid:{pid} --up 12mbit"));
+    bed.await_limited(
+        || bed.sent_rate(0.7, 1.5).expect("a rate"),
+        R12M,
+        "at first",
+    );
+    bed.run_ok(&format!("set {pid} --up 4mbit"));
+    bed.await_limited(|| bed.sent_rate(0.5, 1.5).expect("a rate"), R4M, "lowered");
+    bed.run_ok(&format!("set {pid} --up 12mbit"));
+    bed.await_limited(|| bed.sent_rate(0.7, 1.5).expect("a rate"), R12M, "raised");
+    bed.run_ok(&format!("set {pid} --up none"));
+    bed.await_unlimited((0.1, 0.5), R12M, "lifted");
 }
 
 #[test]
 fn a_ping_does_not_wait_behind_the_bulk_of_its_own_program() {
     for offloads in [Offloads::Off, Offloads::On] {
-        let desk = Desk::with(Pair {
+        let bed = TestBed::with(Pair {
             offloads,
             ..Pair::default()
         })
-        .expect("a desk");
-        let to = desk.sink(5001).expect("a sink");
-        let mut program = Family::start(desk.world.client()).expect("a program");
-        desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+        .expect("a test bed");
+        let to = bed.sink(5001).expect("a sink");
+        let mut program = ParentProcess::start(bed.world.client()).expect("a program");
+        bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
         let flows = Tcp::connect(to, 8).source();
-        program.traffic(&flows, eager()).expect("a child");
+        program
+            .traffic(&flows, RunOptions::at_once())
+            .expect("a child");
         pause(1.0);
         let words = ping_words(to.ip(), Duration::from_millis(20), 50);
         let ping = program.run(&words).expect("a ping");
-        let lines = program.child_lines(ping, PATIENCE).expect("it ends");
+        let lines = program.child_lines(ping, EVENT_TIMEOUT).expect("it ends");
         let pings = Pings::parse(lines.iter().map(String::as_str));
         // Behind all bulk packets in one queue a ping takes a second (HTB's default queue: 996 ms
         // with 8 flows). On a busy or emulated machine the round trip alone takes some time. The
@@ -192,34 +197,40 @@ fn a_ping_does_not_wait_behind_the_bulk_of_its_own_program() {
 
 #[test]
 fn forty_nested_limits_stay_inside_a_small_one() {
-    let desk = Desk::new().expect("a desk");
-    let to = desk.sink(5001).expect("a sink");
-    let mut program = Family::start(desk.world.client()).expect("a program");
-    desk.types(&format!("set pid:{} --up 1mbit", program.pid()));
+    let bed = TestBed::new().expect("a test bed");
+    let to = bed.sink(5001).expect("a sink");
+    let mut program = ParentProcess::start(bed.world.client()).expect("a program");
+    bed.run_ok(&format!("set pid:{} --up 1mbit", program.pid()));
     for child in 0..40 {
-        let sends = Udp::source(desk.client(6000 + child), to);
+        let sends = Udp::source(bed.client(6000 + child), to);
         let sends = sends.size(200).rate(64_000);
-        let pid = program.traffic(&sends, eager()).expect("a child");
-        desk.types(&format!("set pid:{pid} --up 64kbit"));
+        let pid = program
+            .traffic(&sends, RunOptions::at_once())
+            .expect("a child");
+        bed.run_ok(&format!("set pid:{pid} --up 64kbit"));
     }
     // Each limit begins with a burst of its own, which is compensated before this.
-    desk.keeps(|| desk.sent(1.0, 1.5).expect("a rate"), R1M, "forty in one");
+    bed.await_limited(
+        || bed.sent_rate(1.0, 1.5).expect("a rate"),
+        R1M,
+        "forty in one",
+    );
 }
 
 #[test]
 fn a_flood_above_its_limit_is_slowed() {
-    let desk = Desk::new().expect("a desk");
-    let to = desk.sink(5001).expect("a sink");
-    let flood = Udp::source(desk.client(6001), to);
-    let mut program = traffic::ready(desk.world.client(), &flood).expect("a program");
-    desk.types(&format!("set pid:{} --up 20mbit", program.pid()));
-    let server = &desk.world.server().ns;
+    let bed = TestBed::new().expect("a test bed");
+    let to = bed.sink(5001).expect("a sink");
+    let flood = Udp::source(bed.client(6001), to);
+    let mut program = traffic::start_waiting(bed.world.client(), &flood).expect("a program");
+    bed.run_ok(&format!("set pid:{} --up 20mbit", program.pid()));
+    let server = &bed.world.server().ns;
     let tap = Tap::start(server, "eth0").expect("a tap");
     let arrived = || server.counters("eth0").expect("counters").rx_packets;
     let before = arrived();
     program.go().expect("it goes");
     assert!(
-        soon(|| arrived() >= before + 1000),
+        becomes_true(|| arrived() >= before + 1000),
         "{} packets passed in a minute",
         arrived() - before
     );

@@ -18,30 +18,36 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use netnice_api::{Client, Log, LogLine, Request, Response, RuntimeDir};
-use netnice_lab::desk::{Desk, soon};
-use netnice_lab::process::{PATIENCE, Proc};
-use netnice_lab::storm::client::{Came, Change, Did};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
+use netnice_lab::storm::client::{Change, ChangeOutcome, ClientRecord};
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::world::Netnice;
 use serde_json::Value;
 
-use crate::people::command_as;
+use crate::users::command_as;
 
 /// Each of these users has four clients, and root has as many as all of them together.
 const USERS: std::ops::Range<u32> = 61_300..61_308;
 const OF_EACH: usize = 4;
 
 /// A process with the clients of one user.
-struct Crowd {
+struct ClientProcess {
     uid: u32,
     program: Proc,
     targets: Vec<String>,
 }
 
-impl Crowd {
-    fn start(desk: &Desk, second: &PathBuf, uid: u32, requests: u64, targets: &[String]) -> Crowd {
-        let lab = desk.copy_for_all("netnice-lab").expect("a copy");
-        let client = desk.world.client();
+impl ClientProcess {
+    fn start(
+        bed: &TestBed,
+        second: &PathBuf,
+        uid: u32,
+        requests: u64,
+        targets: &[String],
+    ) -> ClientProcess {
+        let lab = bed.copy_for_all("netnice-lab").expect("a copy");
+        let client = bed.world.client();
         let mut command = if uid == 0 {
             client.ns.command(&lab)
         } else {
@@ -55,7 +61,7 @@ impl Crowd {
         };
         command.args(["storm", "client", "--runtime-dir"]);
         command
-            .arg(desk.netnice.runtime())
+            .arg(bed.netnice.runtime())
             .arg("--second")
             .arg(second);
         command.args(["--clients", &clients.to_string()]);
@@ -65,9 +71,11 @@ impl Crowd {
             command.args(["--targets", &targets.join(","), "--promises"]);
         }
         let mut program = Proc::start(command).expect("it starts");
-        let ready = program.next_json("ready", PATIENCE).expect("it is ready");
+        let ready = program
+            .next_json("ready", EVENT_TIMEOUT)
+            .expect("it is ready");
         let targets = serde_json::from_value(ready["ready"].clone()).expect("a list");
-        Crowd {
+        ClientProcess {
             uid,
             program,
             targets,
@@ -75,23 +83,26 @@ impl Crowd {
     }
 
     /// Makes one change at the second daemon.
-    fn order(&mut self, target: &str, asked: &str) -> Came {
-        let order = format!("{target} {asked}");
-        self.program.tell(&order).expect("it listens");
-        let came = self.program.next_json("came", PATIENCE).expect("an answer");
-        serde_json::from_value(came["came"].clone()).expect("what came of it")
+    fn repeat_change(&mut self, target: &str, change: &str) -> ChangeOutcome {
+        let line = format!("{target} {change}");
+        self.program.write_line(&line).expect("it listens");
+        let outcome = self
+            .program
+            .next_json("outcome", EVENT_TIMEOUT)
+            .expect("an answer");
+        serde_json::from_value(outcome["outcome"].clone()).expect("an outcome")
     }
 }
 
 /// Reads the daemon's log while it grows, because the daemon keeps only the latest lines.
-struct Reader {
+struct LogReader {
     lines: Arc<Mutex<Vec<LogLine>>>,
     over: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
-impl Reader {
-    fn start(netnice: &Netnice) -> Reader {
+impl LogReader {
+    fn start(netnice: &Netnice) -> LogReader {
         let lines: Arc<Mutex<Vec<LogLine>>> = Arc::default();
         let over: Arc<AtomicBool> = Arc::default();
         let dir = RuntimeDir::choose(Some(netnice.runtime().to_owned()), None);
@@ -104,14 +115,14 @@ impl Reader {
                 let Ok(Response::Log(log)) = read else {
                     panic!("no log: {read:?}");
                 };
-                add(&mut into.lock().expect("no panic"), log.lines);
+                append_new(&mut into.lock().expect("no panic"), log.lines);
                 if last {
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(100));
             }
         });
-        Reader {
+        LogReader {
             lines,
             over,
             thread,
@@ -126,7 +137,7 @@ impl Reader {
 }
 
 /// Adds the lines after those that are known.
-fn add(known: &mut Vec<LogLine>, read: Vec<LogLine>) {
+fn append_new(known: &mut Vec<LogLine>, read: Vec<LogLine>) {
     let from = match known.last() {
         None => 0,
         Some(last) => match read.iter().rposition(|line| line == last) {
@@ -138,7 +149,7 @@ fn add(known: &mut Vec<LogLine>, read: Vec<LogLine>) {
 }
 
 /// User, target and outcome of a line of the log.
-fn read(line: &str) -> Option<(u32, String, Came)> {
+fn parse_log_line(line: &str) -> Option<(u32, String, ChangeOutcome)> {
     let (uid, rest) = match line.strip_prefix("root") {
         Some(rest) => (0, rest),
         None => {
@@ -148,18 +159,18 @@ fn read(line: &str) -> Option<(u32, String, Came)> {
         }
     };
     // `root set pid:7: up 4mbit`, `root: pid:7 is cleared`, `root, pid:7: refused: …`
-    let (rest, came) = match rest {
-        _ if rest.starts_with(" set ") => (&rest[5..], Came::Done),
-        _ if rest.starts_with(": ") => (&rest[2..], Came::Done),
-        _ if rest.starts_with(", ") => (&rest[2..], Came::Refused),
+    let (rest, outcome) = match rest {
+        _ if rest.starts_with(" set ") => (&rest[5..], ChangeOutcome::Done),
+        _ if rest.starts_with(": ") => (&rest[2..], ChangeOutcome::Done),
+        _ if rest.starts_with(", ") => (&rest[2..], ChangeOutcome::Refused),
         _ => return None,
     };
     let word = rest.split(' ').next()?;
-    Some((uid, word.trim_end_matches(':').to_owned(), came))
+    Some((uid, word.trim_end_matches(':').to_owned(), outcome))
 }
 
-fn standing(netnice: &Netnice) -> Value {
-    netnice.show_standing().expect("a show")
+fn shown_state(netnice: &Netnice) -> Value {
+    netnice.show_without_counters().expect("a show")
 }
 
 fn descriptors(netnice: &Netnice) -> usize {
@@ -168,45 +179,91 @@ fn descriptors(netnice: &Netnice) -> usize {
     fds.expect("it runs").count()
 }
 
-fn serial(requests: u64, memory: u64) {
-    let mut desk = Desk::new().expect("a desk");
-    let second = desk.world.folder().join("second");
-    desk.types("link eth0 --rate 100mbit");
-    let start = |uid: u32, targets: &[String]| Crowd::start(&desk, &second, uid, requests, targets);
-    let mut crowds: Vec<Crowd> = USERS.map(|uid| start(uid, &[])).collect();
-    let processes = crowds.iter().flat_map(|crowd| crowd.targets.clone());
-    // Root changes the limits of most of the users' processes, and of the users themselves.
+/// The changes of each client's target, in order.
+type Changes = BTreeMap<(u32, String), VecDeque<Change>>;
+
+/// Starts a process for each user, and one for root, which changes the limits of most of the users'
+/// processes and of the users themselves.
+fn start_clients(bed: &TestBed, second: &PathBuf, requests: u64) -> Vec<ClientProcess> {
+    let start =
+        |uid: u32, targets: &[String]| ClientProcess::start(bed, second, uid, requests, targets);
+    let mut clients: Vec<ClientProcess> = USERS.map(|uid| start(uid, &[])).collect();
+    let processes = clients.iter().flat_map(|process| process.targets.clone());
     let roots = processes.take(USERS.len() * OF_EACH - USERS.len());
     let roots: Vec<String> = roots
         .chain(USERS.map(|uid| format!("user:{uid}")))
         .collect();
-    crowds.push(start(0, &roots));
-    let reader = Reader::start(&desk.netnice);
-    let before = (descriptors(&desk.netnice), desk.netnice.daemon_memory());
-    for crowd in &mut crowds {
-        crowd.program.tell("go").expect("it listens");
+    clients.push(start(0, &roots));
+    clients
+}
+
+/// Lets all clients make their requests at once; returns their changes.
+fn make_requests(clients: &mut [ClientProcess], requests: u64) -> Changes {
+    for process in &mut *clients {
+        process.program.write_line("go").expect("it listens");
     }
-    let mut changes: BTreeMap<(u32, String), VecDeque<Change>> = BTreeMap::new();
+    let mut changes = Changes::new();
     let (mut count, mut failures) = (0, Vec::new());
-    let within = PATIENCE + Duration::from_millis(64 * 20 * requests);
-    for crowd in &mut crowds {
-        let did = crowd.program.next_json("did", within).expect("a report");
-        let did: Vec<Did> = serde_json::from_value(did["did"].clone()).expect("its form");
-        for one in did {
+    let within = EVENT_TIMEOUT + Duration::from_millis(64 * 20 * requests);
+    for process in clients {
+        let report = process.program.next_json("records", within);
+        let report = report.expect("a report");
+        let records: Vec<ClientRecord> =
+            serde_json::from_value(report["records"].clone()).expect("its form");
+        for one in records {
             count += one.requests;
             failures.extend(one.failures);
-            changes.insert((crowd.uid, one.target), one.changes.into());
+            changes.insert((process.uid, one.target), one.changes.into());
         }
     }
     assert!(failures.is_empty(), "{failures:?}");
-    let made = standing(&desk.netnice);
-    let log = reader.all();
-    let after = (descriptors(&desk.netnice), desk.netnice.daemon_memory());
     let all: usize = changes.values().map(VecDeque::len).sum();
-    println!(
-        "{count} requests, {all} changes, {} lines of log",
-        log.len()
-    );
+    println!("{count} requests, {all} changes");
+    changes
+}
+
+/// Repeats the changes one after the other at the second daemon, in the order of the log. Each must
+/// have the outcome that it had before.
+fn repeat_changes(clients: &mut [ClientProcess], log: &[LogLine], mut changes: Changes) {
+    println!("{} lines of log", log.len());
+    let mut faults = Vec::new();
+    for line in log {
+        let Some((uid, target, outcome)) = parse_log_line(&line.text) else {
+            continue;
+        };
+        let Some(theirs) = changes.get_mut(&(uid, target.clone())) else {
+            continue;
+        };
+        let Some(change) = theirs.pop_front() else {
+            panic!("no client has made the change of `{}`", line.text);
+        };
+        assert_eq!(change.outcome, outcome, "`{}` of {change:?}", line.text);
+        let process = clients.iter_mut().find(|process| process.uid == uid);
+        let process = process.expect("they are there");
+        let now = process.repeat_change(&target, &change.request);
+        if now != outcome {
+            faults.push(format!(
+                "user {uid}, {target} {}: {outcome:?}, then {now:?}",
+                change.request
+            ));
+        }
+    }
+    let left: usize = changes.values().map(VecDeque::len).sum();
+    assert_eq!(left, 0, "changes that are not in the log: {changes:?}");
+    assert!(faults.is_empty(), "{} differ: {faults:#?}", faults.len());
+}
+
+fn concurrent_equals_serial(requests: u64, memory: u64) {
+    let mut bed = TestBed::new().expect("a test bed");
+    let second = bed.world.folder().join("second");
+    bed.run_ok("link eth0 --rate 100mbit");
+    let mut clients = start_clients(&bed, &second, requests);
+    let reader = LogReader::start(&bed.netnice);
+    let before = (descriptors(&bed.netnice), bed.netnice.daemon_memory());
+    let changes = make_requests(&mut clients, requests);
+    let made = shown_state(&bed.netnice);
+    let log = reader.all();
+    let after = (descriptors(&bed.netnice), bed.netnice.daemon_memory());
     // By now the clients are gone and the first change's programs are loaded.
     let limits_open = 64 + 32;
     assert!(
@@ -215,53 +272,26 @@ fn serial(requests: u64, memory: u64) {
     );
     let (had, has) = (before.1.expect("it lives"), after.1.expect("it lives"));
     assert!(has <= had + memory, "{had} bytes became {has}");
-    // The same changes one after the other.
-    desk.types("clear --all");
-    desk.netnice.stop_daemon();
-    let again = Netnice::start(&desk.world.client().ns, &second).expect("a second daemon");
-    again.type_line("link eth0 --rate 100mbit").expect("a link");
-    let mut faults = Vec::new();
-    for line in &log {
-        let Some((uid, target, came)) = read(&line.text) else {
-            continue;
-        };
-        let Some(theirs) = changes.get_mut(&(uid, target.clone())) else {
-            continue;
-        };
-        let Some(change) = theirs.pop_front() else {
-            panic!("no client knows of `{}`", line.text);
-        };
-        assert_eq!(change.came, came, "`{}` of {change:?}", line.text);
-        let crowd = crowds.iter_mut().find(|crowd| crowd.uid == uid);
-        let now = crowd.expect("they are there").order(&target, &change.asked);
-        if now != came {
-            faults.push(format!(
-                "user {uid}, {target} {}: {came:?}, then {now:?}",
-                change.asked
-            ));
-        }
-    }
-    let left: usize = changes.values().map(VecDeque::len).sum();
-    assert_eq!(
-        left, 0,
-        "changes of which the log says nothing: {changes:?}"
-    );
-    assert!(faults.is_empty(), "{} differ: {faults:#?}", faults.len());
+    bed.run_ok("clear --all");
+    bed.netnice.stop_daemon();
+    let again = Netnice::start(&bed.world.client().ns, &second).expect("a second daemon");
+    again.run_line("link eth0 --rate 100mbit").expect("a link");
+    repeat_changes(&mut clients, &log, changes);
     assert!(
-        soon(|| standing(&again) == made),
+        becomes_true(|| shown_state(&again) == made),
         "one after the other {} became {}",
         made,
-        standing(&again)
+        shown_state(&again)
     );
 }
 
 #[test]
-fn sixty_four_clients_at_once_get_what_they_would_get_one_after_the_other() {
-    serial(50, 32 << 20);
+fn sixty_four_concurrent_clients_get_the_same_as_one_after_the_other() {
+    concurrent_equals_serial(50, 32 << 20);
 }
 
 #[test]
 #[ignore = "long: a million requests"]
-fn a_million_requests_of_sixty_four_clients_leave_memory_and_descriptors_flat() {
-    serial(16_000, 24 << 20);
+fn a_million_requests_leave_memory_and_descriptors_constant() {
+    concurrent_equals_serial(16_000, 24 << 20);
 }

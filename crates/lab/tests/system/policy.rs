@@ -3,27 +3,23 @@
 
 use std::fs;
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::R4M;
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::{Cgroup, Netnice, Pair, World};
 use serde_json::{Value, json};
 
 /// A test bed whose daemon has loaded this policy.
-fn obeying(text: &str) -> Desk {
-    let desk = Desk::new().expect("a desk");
-    write(&desk, text);
-    desk.types("reload");
-    desk
+fn bed_with_policy(text: &str) -> TestBed {
+    let bed = TestBed::new().expect("a test bed");
+    write(&bed, text);
+    bed.run_ok("reload");
+    bed
 }
 
-fn write(desk: &Desk, text: &str) {
-    fs::write(desk.netnice.policy(), text).expect("the policy can be written");
-}
-
-fn standing(desk: &Desk) -> Value {
-    desk.netnice.show_standing().expect("a show")
+fn write(bed: &TestBed, text: &str) {
+    fs::write(bed.netnice.policy(), text).expect("the policy can be written");
 }
 
 fn unit_name() -> String {
@@ -31,8 +27,8 @@ fn unit_name() -> String {
 }
 
 #[test]
-fn the_first_rule_that_matches_wins_and_links_are_managed() {
-    let desk = obeying(
+fn the_first_matching_rule_applies_and_links_are_managed() {
+    let bed = bed_with_policy(
         r#"
         [[link]]
         name = "eth0"
@@ -52,58 +48,58 @@ fn the_first_rule_that_matches_wins_and_links_are_managed() {
         up = "9mbit"
         "#,
     );
-    let shown = standing(&desk);
+    let shown = bed.shown();
     assert_eq!(shown["links"][0]["link"], "eth0", "{shown}");
     assert_eq!(shown["links"][0]["up"]["rate"], 100_000_000, "{shown}");
     assert_eq!(shown["links"][0]["down"]["rate"], 50_000_000, "{shown}");
     assert_eq!(shown["links"][0]["overhead"], 24, "{shown}");
-    let ann = desk.target("user:61234");
+    let ann = bed.target("user:61234");
     assert_eq!(ann["contract"]["up"], 4_000_000, "{ann}");
     assert_eq!(ann["contract"]["min"], 3_000_000, "{ann}");
     // Rules removed from the file are removed from the ledger, and root's request stays.
-    desk.types("set user:61235 --up 1mbit");
-    write(&desk, "");
-    desk.types("reload");
-    let shown = standing(&desk);
+    bed.run_ok("set user:61235 --up 1mbit");
+    write(&bed, "");
+    bed.run_ok("reload");
+    let shown = bed.shown();
     assert_eq!(shown["links"], json!([]), "{shown}");
-    assert!(desk.target("user:61234").is_null(), "{shown}");
+    assert!(bed.target("user:61234").is_null(), "{shown}");
     assert_eq!(
-        desk.target("user:61235")["contract"]["up"],
+        bed.target("user:61235")["contract"]["up"],
         1_000_000,
         "{shown}"
     );
 }
 
 #[test]
-fn a_rule_waits_for_its_unit_and_holds_it_from_its_first_packet_on() {
-    let desk = obeying(&format!(
+fn a_rule_limits_a_later_unit_from_its_first_packet() {
+    let bed = bed_with_policy(&format!(
         "[[rule]]\nname = \"web\"\nmatch = \"unit:{}\"\nup = \"4mbit\"\n",
         unit_name()
     ));
-    let to = desk.sink(5001).expect("a sink");
+    let to = bed.sink(5001).expect("a sink");
     let target = format!("unit:{}", unit_name());
-    assert_eq!(desk.target(&target)["contract"]["up"], 4_000_000);
+    assert_eq!(bed.target(&target)["contract"]["up"], 4_000_000);
     let slice = Cgroup::create("policy.slice").expect("a slice");
     let unit = slice.below(&unit_name()).expect("the unit");
     let procs = unit.procs();
     let procs = procs.to_str().expect("a plain path");
     let flows = Tcp::connect(to, 2).source();
     let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\"", procs];
-    let _program = traffic::eager_behind(desk.world.client(), &words, None, &flows).expect("it");
-    desk.keeps(|| desk.sent(0.7, 1.5).expect("a rate"), R4M, "the unit");
+    let _program = traffic::start_through(bed.world.client(), &words, None, &flows).expect("it");
+    bed.await_limited(|| bed.sent_rate(0.7, 1.5).expect("a rate"), R4M, "the unit");
     // Beside the rule a user may request less, and the smaller limit applies. Root may clear both;
     // a reload then restores the rule.
-    let up = || desk.target(&target)["effective"]["up"].clone();
-    desk.types(&format!("set {target} --up 2mbit"));
+    let up = || bed.target(&target)["effective"]["up"].clone();
+    bed.run_ok(&format!("set {target} --up 2mbit"));
     assert_eq!(up(), 2_000_000);
-    desk.types(&format!("clear {target}"));
+    bed.run_ok(&format!("clear {target}"));
     assert_eq!(up(), Value::Null);
-    desk.types("reload");
+    bed.run_ok("reload");
     assert_eq!(up(), 4_000_000);
 }
 
 /// The case, the file, the line in the error, and a word in the error.
-const FAULTS: [(&str, &str, u32, &str); 12] = [
+const FAULTY_POLICIES: [(&str, &str, u32, &str); 12] = [
     ("no TOML", "[[rule]\nname =", 1, "expected `]`"),
     (
         "an unknown key in a rule",
@@ -177,17 +173,17 @@ const FAULTS: [(&str, &str, u32, &str); 12] = [
     ),
 ];
 
-const GOOD: &str = "[[link]]\nname = \"eth0\"\nrate = \"10mbit\"\n\
+const VALID_POLICY: &str = "[[link]]\nname = \"eth0\"\nrate = \"10mbit\"\n\
     [[rule]]\nname = \"ann\"\nmatch = \"user:61234\"\nup = \"4mbit\"\nmin = \"1mbit\"\n";
 
 #[test]
-fn a_fault_is_said_with_file_and_line_and_nothing_is_changed() {
-    let desk = obeying(GOOD);
-    let before = standing(&desk);
+fn an_error_is_reported_with_file_and_line_and_changes_nothing() {
+    let bed = bed_with_policy(VALID_POLICY);
+    let before = bed.shown();
     assert_eq!(before["targets"][0]["target"], "user:61234", "{before}");
-    for (what, text, line, word) in FAULTS {
-        write(&desk, text);
-        let answer = desk.netnice.run(&["reload"]).expect("it answers");
+    for (what, text, line, word) in FAULTY_POLICIES {
+        write(&bed, text);
+        let answer = bed.netnice.run(&["reload"]).expect("it answers");
         assert!([2, 3].contains(&answer.status), "{what}: {answer:?}");
         let place = format!("client.policy.toml:{line}");
         assert!(
@@ -196,39 +192,39 @@ fn a_fault_is_said_with_file_and_line_and_nothing_is_changed() {
             answer.stderr
         );
         assert!(answer.stderr.contains(word), "{what}: {}", answer.stderr);
-        assert_eq!(before, standing(&desk), "{what}: something changed");
+        assert_eq!(before, bed.shown(), "{what}: something changed");
     }
     // The errors did not damage the daemon: a corrected file is loaded.
-    write(&desk, GOOD);
-    desk.types("reload");
-    assert_eq!(before, standing(&desk));
+    write(&bed, VALID_POLICY);
+    bed.run_ok("reload");
+    assert_eq!(before, bed.shown());
 }
 
 #[test]
-fn hangup_reads_it_again_and_a_faulty_one_does_not_keep_the_daemon_from_serving() {
-    let mut desk = obeying(GOOD);
-    write(&desk, &GOOD.replace("4mbit", "5mbit"));
-    let pid = desk.netnice.pid().expect("it runs");
+fn sighup_reloads_the_policy_and_a_faulty_one_does_not_stop_the_daemon() {
+    let mut bed = bed_with_policy(VALID_POLICY);
+    write(&bed, &VALID_POLICY.replace("4mbit", "5mbit"));
+    let pid = bed.netnice.pid().expect("it runs");
     sys::kill(pid as i32, libc::SIGHUP).expect("a signal");
-    let up = || desk.target("user:61234")["contract"]["up"].clone();
-    assert!(soon(|| up() == 5_000_000), "{}", up());
-    write(&desk, "what is this\n");
+    let up = || bed.target("user:61234")["contract"]["up"].clone();
+    assert!(becomes_true(|| up() == 5_000_000), "{}", up());
+    write(&bed, "what is this\n");
     sys::kill(pid as i32, libc::SIGHUP).expect("a signal");
-    let said = || desk.types("log").stdout.contains("client.policy.toml:1");
-    assert!(soon(said), "{}", desk.types("log").stdout);
+    let said = || bed.run_ok("log").stdout.contains("client.policy.toml:1");
+    assert!(becomes_true(said), "{}", bed.run_ok("log").stdout);
     assert_eq!(up(), 5_000_000);
-    desk.netnice.stop_daemon();
-    desk.netnice.start_daemon().expect("it starts all the same");
-    let said = desk.types("log").stdout;
+    bed.netnice.stop_daemon();
+    bed.netnice.start_daemon().expect("it starts all the same");
+    let said = bed.run_ok("log").stdout;
     assert!(said.contains("client.policy.toml:1"), "{said}");
-    desk.types("set user:61235 --up 1mbit");
+    bed.run_ok("set user:61235 --up 1mbit");
 }
 
 #[test]
-fn a_policy_is_in_force_as_soon_as_the_daemon_serves() {
+fn a_policy_is_in_force_when_the_daemon_answers() {
     netnice_lab::world::begin().expect("a clean start");
     let world = World::pair(Pair::default()).expect("a world");
-    fs::write(world.folder().join("client.policy.toml"), GOOD).expect("a policy");
+    fs::write(world.folder().join("client.policy.toml"), VALID_POLICY).expect("a policy");
     let netnice = Netnice::start(&world.client().ns, &world.folder().join("client"));
     let netnice = netnice.expect("a daemon");
     let shown = netnice.show().expect("a show");
@@ -237,18 +233,18 @@ fn a_policy_is_in_force_as_soon_as_the_daemon_serves() {
 }
 
 #[test]
-fn a_host_without_an_input_meter_limits_by_the_short_form_what_is_sent_alone() {
-    let desk = Desk::new().expect("a desk");
-    let sleeper = desk.sleeper();
+fn without_an_input_meter_the_short_form_limits_sending_only() {
+    let bed = TestBed::new().expect("a test bed");
+    let sleeper = bed.sleeper();
     let target = format!("pid:{}", sleeper.pid());
-    desk.types(&format!("{} 4mbit", sleeper.pid()));
-    let contract = desk.target(&target)["contract"].clone();
+    bed.run_ok(&format!("{} 4mbit", sleeper.pid()));
+    let contract = bed.target(&target)["contract"].clone();
     assert_eq!(contract["both"], 4_000_000, "{contract}");
-    desk.types(&format!("clear {target}"));
-    write(&desk, "input_meter = false\n");
-    desk.types("reload");
-    desk.types(&format!("{} 4mbit", sleeper.pid()));
-    let contract = desk.target(&target)["contract"].clone();
+    bed.run_ok(&format!("clear {target}"));
+    write(&bed, "input_meter = false\n");
+    bed.run_ok("reload");
+    bed.run_ok(&format!("{} 4mbit", sleeper.pid()));
+    let contract = bed.target(&target)["contract"].clone();
     assert_eq!(contract["up"], 4_000_000, "{contract}");
     assert!(
         contract["both"].is_null() && contract["down"].is_null(),

@@ -3,110 +3,109 @@
 
 use std::fs;
 
-use netnice_lab::desk::{Desk, soon};
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::world::Cgroup;
-use serde_json::Value;
 
-use crate::people::{ANN, as_user, process_of, types};
+use crate::users::{ANN, as_user, process_of, run_as};
 
 /// The reasons for a target's degradation in `show`, in one text.
-fn degraded(desk: &Desk, name: &str) -> String {
-    desk.target(name)["degraded"].to_string()
-}
-
-fn up(desk: &Desk, name: &str) -> Value {
-    desk.target(name)["effective"]["up"].clone()
+fn degraded(bed: &TestBed, name: &str) -> String {
+    bed.target(name)["degraded"].to_string()
 }
 
 #[test]
-fn a_users_limit_of_another_kind_refuses_nothing_of_root_and_comes_back() {
-    let desk = Desk::new().expect("a desk");
+fn a_users_limit_of_another_kind_yields_to_root_and_returns() {
+    let bed = TestBed::new().expect("a test bed");
     let group = Cgroup::create("precedence").expect("a control group");
-    let own = process_of(&desk, ANN);
-    group.take(own.pid()).expect("it moves");
+    let own = process_of(&bed, ANN);
+    group.add_process(own.pid()).expect("it moves");
     let pid = format!("pid:{}", own.pid());
     let around = format!("cgroup:{}", group.path());
-    let set = types(&desk, ANN, &format!("set {pid} --both 900gbit"));
+    let set = run_as(&bed, ANN, &format!("set {pid} --both 900gbit"));
     assert_eq!(set.status, 0, "{set:?}");
-    desk.types(&format!("set {around} --up 4mbit"));
-    assert_eq!(up(&desk, &around), 4_000_000);
+    bed.run_ok(&format!("set {around} --up 4mbit"));
+    assert_eq!(bed.effective_up(&around), 4_000_000);
     // The outer target limits the user's process, and the user is told.
-    assert_eq!(up(&desk, &pid), 4_000_000);
-    let said = types(&desk, ANN, &format!("show {pid}")).stdout;
+    assert_eq!(bed.effective_up(&pid), 4_000_000);
+    let said = run_as(&bed, ANN, &format!("show {pid}")).stdout;
     assert!(said.contains("set aside"), "{said}");
-    let again = types(&desk, ANN, &format!("set {pid} --both 800gbit"));
+    let again = run_as(&bed, ANN, &format!("set {pid} --both 800gbit"));
     assert_eq!(again.status, 3, "root's is there first: {again:?}");
-    desk.types(&format!("clear {around}"));
-    let back = || desk.target(&pid)["effective"]["both"] == 900_000_000_000_u64;
-    assert!(soon(back), "{}", desk.target(&pid));
+    bed.run_ok(&format!("clear {around}"));
+    let back = || bed.target(&pid)["effective"]["both"] == 900_000_000_000_u64;
+    assert!(becomes_true(back), "{}", bed.target(&pid));
 }
 
 #[test]
-fn a_users_limit_on_a_process_refuses_nothing_of_root_on_the_same() {
-    let desk = Desk::new().expect("a desk");
-    desk.types("link eth0 --rate 100mbit");
-    let own = process_of(&desk, ANN);
+fn a_users_limit_on_a_process_prevents_no_limit_of_root() {
+    let bed = TestBed::new().expect("a test bed");
+    bed.run_ok("link eth0 --rate 100mbit");
+    let own = process_of(&bed, ANN);
     let pid = format!("pid:{}", own.pid());
-    let set = types(&desk, ANN, &format!("set {pid} --both 1mbit"));
+    let set = run_as(&bed, ANN, &format!("set {pid} --both 1mbit"));
     assert_eq!(set.status, 0, "{set:?}");
-    desk.types(&format!("set {pid} --up 4mbit --min 2mbit"));
-    assert_eq!(up(&desk, &pid), 4_000_000);
-    let said = degraded(&desk, &pid);
+    bed.run_ok(&format!("set {pid} --up 4mbit --min 2mbit"));
+    assert_eq!(bed.effective_up(&pid), 4_000_000);
+    let said = degraded(&bed, &pid);
     assert!(said.contains(&format!("user {ANN}")), "{said}");
 }
 
 /// Nested shells, and their process ids.
-fn nested(desk: &Desk, levels: usize) -> (Proc, Vec<String>) {
+fn nested(bed: &TestBed, levels: usize) -> (Proc, Vec<String>) {
     let mut script = "echo $$; sleep 600".to_owned();
     for _ in 1..levels {
         script = format!("echo $$; sh -c '{}' & wait", script.replace('\'', "'\\''"));
     }
-    let mut command = as_user(desk, ANN);
+    let mut command = as_user(bed, ANN);
     command.args(["sh", "-c", &script]);
     let mut shells = Proc::start(command).expect("shells");
-    let pids = (0..levels).map(|_| shells.next_line(PATIENCE).expect("a number"));
+    let pids = (0..levels).map(|_| shells.next_line(EVENT_TIMEOUT).expect("a number"));
     let pids = pids.collect();
     (shells, pids)
 }
 
 #[test]
 fn nested_limits_of_a_user_leave_room_for_those_of_root() {
-    let desk = Desk::new().expect("a desk");
+    let bed = TestBed::new().expect("a test bed");
     let group = Cgroup::create("precedence").expect("a control group");
-    let (shells, pids) = nested(&desk, 5);
+    let (shells, pids) = nested(&bed, 5);
     for pid in &pids {
         group
-            .take(pid.parse().expect("a number"))
+            .add_process(pid.parse().expect("a number"))
             .expect("it moves");
     }
     for pid in &pids[..4] {
-        let set = types(&desk, ANN, &format!("set pid:{pid} --up 90mbit"));
+        let set = run_as(&bed, ANN, &format!("set pid:{pid} --up 90mbit"));
         assert_eq!(set.status, 0, "{set:?}");
     }
-    let fifth = types(&desk, ANN, &format!("set pid:{} --up 90mbit", pids[4]));
+    let fifth = run_as(&bed, ANN, &format!("set pid:{} --up 90mbit", pids[4]));
     assert_eq!(fifth.status, 3, "{fifth:?}");
     assert!(fifth.stderr.contains("one is kept for root"), "{fifth:?}");
-    desk.types(&format!("set cgroup:{} --up 4mbit", group.path()));
-    desk.types(&format!("set user:{ANN} --up 8mbit"));
+    bed.run_ok(&format!("set cgroup:{} --up 4mbit", group.path()));
+    bed.run_ok(&format!("set user:{ANN} --up 8mbit"));
     for pid in &pids[..4] {
-        assert_eq!(up(&desk, &format!("pid:{pid}")), 4_000_000, "pid:{pid}");
+        assert_eq!(
+            bed.effective_up(&format!("pid:{pid}")),
+            4_000_000,
+            "pid:{pid}"
+        );
     }
     drop(shells);
 }
 
 #[test]
-fn a_policy_is_read_again_whatever_users_have_asked_meanwhile() {
-    let desk = Desk::new().expect("a desk");
+fn requests_of_users_do_not_prevent_a_reload_of_the_policy() {
+    let bed = TestBed::new().expect("a test bed");
     let group = Cgroup::create("precedence").expect("a control group");
-    let own = process_of(&desk, ANN);
-    group.take(own.pid()).expect("it moves");
-    let set = types(&desk, ANN, &format!("set pid:{} --both 900gbit", own.pid()));
+    let own = process_of(&bed, ANN);
+    group.add_process(own.pid()).expect("it moves");
+    let set = run_as(&bed, ANN, &format!("set pid:{} --both 900gbit", own.pid()));
     assert_eq!(set.status, 0, "{set:?}");
     let around = format!("cgroup:{}", group.path());
     let text = format!("[[rule]]\nname = \"all\"\nmatch = \"{around}\"\nup = \"4mbit\"\n");
-    fs::write(desk.netnice.policy(), text).expect("a policy");
-    desk.types("reload");
-    assert_eq!(up(&desk, &around), 4_000_000);
-    assert_eq!(up(&desk, &format!("pid:{}", own.pid())), 4_000_000);
+    fs::write(bed.netnice.policy(), text).expect("a policy");
+    bed.run_ok("reload");
+    assert_eq!(bed.effective_up(&around), 4_000_000);
+    assert_eq!(bed.effective_up(&format!("pid:{}", own.pid())), 4_000_000);
 }

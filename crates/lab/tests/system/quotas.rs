@@ -14,25 +14,25 @@ use netnice_api::{
     Clear, ClearWhat, Client, Connections, Ping, Request, Response, RuntimeDir, Set,
 };
 use netnice_kernel::process::PidFd;
-use netnice_lab::desk::{Desk, soon};
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::sys;
+use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Direct};
 use serde_json::Value;
 
-use crate::people::{ANN, BOB, as_user, process_of, types};
+use crate::users::{ANN, BOB, as_user, process_of, run_as};
 
 /// A test bed whose daemon has loaded these quotas.
-fn desk(quotas: &str) -> Desk {
-    let desk = Desk::new().expect("a desk");
+fn test_bed(quotas: &str) -> TestBed {
+    let bed = TestBed::new().expect("a test bed");
     let text = format!("[quotas]\n{quotas}\n");
-    fs::write(desk.netnice.policy(), text).expect("a policy");
-    desk.types("reload");
-    desk
+    fs::write(bed.netnice.policy(), text).expect("a policy");
+    bed.run_ok("reload");
+    bed
 }
 
 /// Runs `what` as a user, in a thread.
-fn by<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
+fn as_uid<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
             sys::become_user(uid).expect("another user");
@@ -48,8 +48,8 @@ fn client(runtime: &Path) -> Client {
 }
 
 /// A user's use of a quota, as root sees it.
-fn used(desk: &Desk, uid: u32, quota: &str) -> u64 {
-    let shown = desk.types("show --users --json").stdout;
+fn used(bed: &TestBed, uid: u32, quota: &str) -> u64 {
+    let shown = bed.run_ok("show --users --json").stdout;
     let shown: Value = serde_json::from_str(&shown).expect("a document");
     let users = shown["users"].as_array().expect("a list");
     let user = users.iter().find(|user| user["uid"] == uid);
@@ -64,15 +64,15 @@ fn refused(response: Response) -> String {
 }
 
 #[test]
-fn a_user_has_as_many_connections_as_the_policy_says_and_idle_ones_make_room() {
-    let desk = desk("connections = 2");
-    let runtime = desk.netnice.runtime().to_owned();
+fn connections_of_a_user_are_bounded_and_the_oldest_idle_one_is_closed() {
+    let bed = test_bed("connections = 2");
+    let runtime = bed.netnice.runtime().to_owned();
     let answers = |client: &mut Client| {
         let pong = client.call(&Request::Ping(Ping {}), None);
         matches!(pong, Ok(Response::Pong(_)))
     };
     let open = |count: usize| {
-        by(ANN, || {
+        as_uid(ANN, || {
             let opened = (0..count).map(|_| {
                 let mut client = client(&runtime);
                 assert!(answers(&mut client), "a new connection is served");
@@ -82,79 +82,79 @@ fn a_user_has_as_many_connections_as_the_policy_says_and_idle_ones_make_room() {
         })
     };
     let mut clients = open(3);
-    assert_eq!(used(&desk, ANN, "connections"), 2);
+    assert_eq!(used(&bed, ANN, "connections"), 2);
     let served: Vec<bool> = clients.iter_mut().map(answers).collect();
     assert_eq!(served, [false, true, true], "the eldest made room");
-    fs::write(desk.netnice.policy(), "[quotas]\nconnections = 4\n").expect("a policy");
-    desk.types("reload");
+    fs::write(bed.netnice.policy(), "[quotas]\nconnections = 4\n").expect("a policy");
+    bed.run_ok("reload");
     clients.extend(open(2));
     let served: Vec<bool> = clients.iter_mut().map(answers).collect();
     assert_eq!(served, [false, true, true, true, true]);
 }
 
 #[test]
-fn a_user_has_so_many_targets_and_the_refusal_says_so() {
-    let desk = desk("targets = 2");
-    let own = [ANN; 3].map(|uid| process_of(&desk, uid));
+fn targets_of_a_user_are_bounded_and_the_refusal_names_the_quota() {
+    let bed = test_bed("targets = 2");
+    let own = [ANN; 3].map(|uid| process_of(&bed, uid));
     for process in &own[..2] {
-        let set = types(&desk, ANN, &format!("set pid:{} --up 4mbit", process.pid()));
+        let set = run_as(&bed, ANN, &format!("set pid:{} --up 4mbit", process.pid()));
         assert_eq!(set.status, 0, "{set:?}");
     }
     let line = format!("set pid:{} --up 4mbit", own[2].pid());
-    let third = types(&desk, ANN, &line);
+    let third = run_as(&bed, ANN, &line);
     assert_eq!(third.status, 3, "{third:?}");
-    let policy = desk.netnice.policy().display().to_string();
+    let policy = bed.netnice.policy().display().to_string();
     for word in ["would have 3 targets", "quota of 2", "`targets`", &policy] {
         assert!(third.stderr.contains(word), "{word}: {third:?}");
     }
-    assert_eq!(used(&desk, ANN, "targets"), 2);
-    let shown = types(&desk, ANN, "show --users");
+    assert_eq!(used(&bed, ANN, "targets"), 2);
+    let shown = run_as(&bed, ANN, "show --users");
     assert!(shown.stdout.contains(&ANN.to_string()), "{shown:?}");
     // Other users have quotas of their own, and root has none.
-    let bobs = process_of(&desk, BOB);
-    let set = types(&desk, BOB, &format!("set pid:{} --up 4mbit", bobs.pid()));
+    let bobs = process_of(&bed, BOB);
+    let set = run_as(&bed, BOB, &format!("set pid:{} --up 4mbit", bobs.pid()));
     assert_eq!(set.status, 0, "{set:?}");
-    let shown = types(&desk, BOB, "show --users");
+    let shown = run_as(&bed, BOB, "show --users");
     assert!(!shown.stdout.contains(&ANN.to_string()), "{shown:?}");
-    desk.types(&line);
+    bed.run_ok(&line);
     // A cleared target frees its place.
-    types(&desk, ANN, &format!("clear pid:{}", own[0].pid()));
-    desk.types(&format!("clear pid:{}", own[2].pid()));
-    assert_eq!(types(&desk, ANN, &line).status, 0);
+    run_as(&bed, ANN, &format!("clear pid:{}", own[0].pid()));
+    bed.run_ok(&format!("clear pid:{}", own[2].pid()));
+    assert_eq!(run_as(&bed, ANN, &line).status, 0);
 }
 
 #[test]
-fn no_change_of_a_user_waits_for_a_year() {
-    let desk = Desk::new().expect("a desk");
-    let own = process_of(&desk, ANN);
+fn the_duration_of_a_users_change_is_bounded() {
+    let bed = TestBed::new().expect("a test bed");
+    let own = process_of(&bed, ANN);
     let line = format!("set pid:{} --up 4mbit --for 8784h", own.pid());
-    let answer = types(&desk, ANN, &line);
+    let answer = run_as(&bed, ANN, &line);
     assert_eq!(answer.status, 3, "{answer:?}");
     assert!(answer.stderr.contains("quota of 744h"), "{answer:?}");
-    desk.types(&line);
+    bed.run_ok(&line);
 }
 
 #[test]
-fn so_many_changes_of_a_user_wait_at_a_time() {
-    let desk = desk("undos = 2");
-    let own = [ANN; 3].map(|uid| process_of(&desk, uid));
+fn pending_changes_of_a_user_are_bounded() {
+    let bed = test_bed("undos = 2");
+    let own = [ANN; 3].map(|uid| process_of(&bed, uid));
     let line = |n: usize| format!("set pid:{} --up 4mbit --for 1h", own[n].pid());
     for n in 0..2 {
-        assert_eq!(types(&desk, ANN, &line(n)).status, 0);
+        assert_eq!(run_as(&bed, ANN, &line(n)).status, 0);
     }
-    let third = types(&desk, ANN, &line(2));
+    let third = run_as(&bed, ANN, &line(2));
     assert_eq!(third.status, 3, "{third:?}");
     assert!(third.stderr.contains("3 changes that wait"), "{third:?}");
-    assert_eq!(used(&desk, ANN, "undos"), 2);
+    assert_eq!(used(&bed, ANN, "undos"), 2);
 }
 
 #[test]
 fn refusals_of_a_user_do_not_erase_the_log() {
-    let desk = Desk::new().expect("a desk");
-    let roots = desk.sleeper();
-    desk.types(&format!("set pid:{} --up 4mbit", roots.pid()));
-    let runtime = desk.netnice.runtime();
-    by(ANN, || {
+    let bed = TestBed::new().expect("a test bed");
+    let roots = bed.sleeper();
+    bed.run_ok(&format!("set pid:{} --up 4mbit", roots.pid()));
+    let runtime = bed.netnice.runtime();
+    as_uid(ANN, || {
         let mut client = client(runtime);
         let set = Set {
             target: format!("user:{BOB}"),
@@ -166,7 +166,7 @@ fn refusals_of_a_user_do_not_erase_the_log() {
             refused(client.call(&request, None).expect("an answer"));
         }
     });
-    let log = desk.types("log").stdout;
+    let log = bed.run_ok("log").stdout;
     let ours = format!("root set pid:{}", roots.pid());
     assert!(log.contains(&ours), "root's line is gone");
     let lines = log.lines().filter(|line| line.contains(&ANN.to_string()));
@@ -174,18 +174,18 @@ fn refusals_of_a_user_do_not_erase_the_log() {
     // The flood may fall into two minutes.
     assert!(lines.len() <= 2 * 241, "{} lines", lines.len());
     assert!(log.contains("more refusals of user"), "{:?}", lines.last());
-    assert!(used(&desk, ANN, "log-lines") > 0);
+    assert!(used(&bed, ANN, "log-lines") > 0);
 }
 
 #[test]
-fn what_a_driver_says_is_bounded() {
-    let desk = Desk::new().expect("a desk");
-    let device = &desk.world.client().port().device;
-    desk.types(&format!("link {device} --rate 100mbit"));
-    let source = Direct::source(desk.client(6001), desk.server(6001));
-    let source = source.by(desk.netnice.runtime()).rate(1_000_000);
-    let _flow = traffic::eager(desk.world.client(), &source).expect("a flow");
-    let path = desk.netnice.runtime().join(format!("driver-{device}.log"));
+fn log_lines_of_a_driver_are_bounded() {
+    let bed = TestBed::new().expect("a test bed");
+    let device = &bed.world.client().port().device;
+    bed.run_ok(&format!("link {device} --rate 100mbit"));
+    let source = Direct::source(bed.client(6001), bed.server(6001));
+    let source = source.by(bed.netnice.runtime()).rate(1_000_000);
+    let _flow = traffic::start_now(bed.world.client(), &source).expect("a flow");
+    let path = bed.netnice.runtime().join(format!("driver-{device}.log"));
     assert!(path.exists(), "{}", path.display());
     // Appends, as the driver does.
     let mut log = File::options().append(true).open(&path).expect("the file");
@@ -196,7 +196,7 @@ fn what_a_driver_says_is_bounded() {
             .expect("written");
     }
     let length = || fs::metadata(&path).expect("the file").len();
-    assert!(soon(|| length() < 300 * 1024), "{} bytes", length());
+    assert!(becomes_true(|| length() < 300 * 1024), "{} bytes", length());
     assert!(
         path.with_extension("log.1").exists(),
         "the part before is kept"
@@ -208,17 +208,17 @@ fn what_a_driver_says_is_bounded() {
 }
 
 #[test]
-fn a_connection_whose_program_ended_counts_until_it_ends() {
-    let desk = Desk::new().expect("a desk");
-    let device = &desk.world.client().port().device;
-    desk.types(&format!("link {device} --rate 100mbit"));
-    let runtime = desk.netnice.runtime();
+fn a_connection_of_an_ended_program_counts_until_it_is_closed() {
+    let bed = TestBed::new().expect("a test bed");
+    let device = &bed.world.client().port().device;
+    bed.run_ok(&format!("link {device} --rate 100mbit"));
+    let runtime = bed.netnice.runtime();
     let mut open = Vec::new();
     let mut said = None;
     for _ in 0..70 {
-        let mut child = process_of(&desk, ANN);
+        let mut child = process_of(&bed, ANN);
         let pid = child.pid();
-        let (client, answer) = by(ANN, || {
+        let (client, answer) = as_uid(ANN, || {
             let mut client = client(runtime);
             let attach = Attach {
                 iface: None,
@@ -243,34 +243,34 @@ fn a_connection_whose_program_ended_counts_until_it_ends() {
     let said = said.unwrap_or_else(|| panic!("{} connections, and no end of it", open.len()));
     assert_eq!(open.len(), 64, "{said}");
     assert!(said.contains("65 programs on the direct path"), "{said}");
-    assert_eq!(used(&desk, ANN, "programs"), 64);
+    assert_eq!(used(&bed, ANN, "programs"), 64);
     drop(open);
-    assert!(soon(|| used(&desk, ANN, "programs") == 0));
+    assert!(becomes_true(|| used(&bed, ANN, "programs") == 0));
 }
 
 /// A process of a user with many sockets.
-fn with_sockets(desk: &Desk, uid: u32, sockets: u32) -> Proc {
+fn with_sockets(bed: &TestBed, uid: u32, sockets: u32) -> Proc {
     let script = format!(
         "import socket, time\nall = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range({sockets})]\n\
          print('here', flush=True)\ntime.sleep(600)"
     );
-    let mut command = as_user(desk, uid);
+    let mut command = as_user(bed, uid);
     let shell = "ulimit -n $(ulimit -Hn); exec /usr/bin/python3 -c \"$0\"";
     command.args(["sh", "-c", shell, &script]);
     let mut process = Proc::start(command).expect("a process");
-    process.next_line(PATIENCE).expect("it runs");
+    process.next_line(EVENT_TIMEOUT).expect("it runs");
     process
 }
 
 #[test]
-fn a_user_who_asks_much_waits_and_others_do_not() {
-    let desk = Desk::new().expect("a desk");
-    let busy = with_sockets(&desk, ANN, 3_000);
+fn a_user_with_costly_requests_waits_and_others_do_not() {
+    let bed = TestBed::new().expect("a test bed");
+    let busy = with_sockets(&bed, ANN, 3_000);
     // The eBPF programs are loaded and stay loaded.
-    let roots = desk.sleeper();
-    desk.types(&format!("set pid:{} --up 4mbit", roots.pid()));
+    let roots = bed.sleeper();
+    bed.run_ok(&format!("set pid:{} --up 4mbit", roots.pid()));
     let target = format!("pid:{}", busy.pid());
-    let (runtime, pid) = (desk.netnice.runtime(), busy.pid());
+    let (runtime, pid) = (bed.netnice.runtime(), busy.pid());
     let over = AtomicBool::new(false);
     let (mut pings, answered) = thread::scope(|scope| {
         let floods: Vec<_> = (0..8)
@@ -282,7 +282,7 @@ fn a_user_who_asks_much_waits_and_others_do_not() {
             })
             .collect();
         thread::sleep(Duration::from_secs(1));
-        let pings = by(BOB, || {
+        let pings = as_uid(BOB, || {
             let mut client = client(runtime);
             let request = Request::Ping(Ping {});
             let ping = |_| {
@@ -308,7 +308,7 @@ fn a_user_who_asks_much_waits_and_others_do_not() {
     );
     assert!(answered > 0, "whoever waits is answered in the end");
     assert!(
-        half < MIDDLE_PING,
+        half < MAX_MEDIAN_PING,
         "half of the pings took {half:?} and more"
     );
 }
@@ -352,4 +352,4 @@ fn flood(runtime: &Path, target: &str, pid: u32, over: &AtomicBool) -> u64 {
 
 /// The median duration of another user's requests must be below this while one user makes requests
 /// without a pause.
-const MIDDLE_PING: Duration = Duration::from_millis(60);
+const MAX_MEDIAN_PING: Duration = Duration::from_millis(60);

@@ -1,19 +1,14 @@
 //! A request that does not fit is refused with the reason and changes nothing. (Invalid input:
 //! `tests/system/input.rs`.)
 
-use netnice_lab::desk::Desk;
-use netnice_lab::process::{PATIENCE, Proc};
-use netnice_lab::world::{Answer, htb};
-use serde_json::Value;
-
-fn standing(desk: &Desk) -> Value {
-    desk.netnice.show_standing().expect("a show")
-}
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
+use netnice_lab::testbed::TestBed;
+use netnice_lab::world::{CommandOutput, htb};
 
 /// Runs a command line that must fail with this status, print all of `words`, and change nothing.
-fn refused(desk: &Desk, line: &str, status: i32, words: &[&str]) -> Answer {
-    let before = standing(desk);
-    let answer = desk.answers(line, status);
+fn refused(bed: &TestBed, line: &str, status: i32, words: &[&str]) -> CommandOutput {
+    let before = bed.shown();
+    let answer = bed.run_with_status(line, status);
     for word in words {
         assert!(
             answer.stderr.contains(word),
@@ -21,16 +16,16 @@ fn refused(desk: &Desk, line: &str, status: i32, words: &[&str]) -> Answer {
             answer.stderr
         );
     }
-    assert_eq!(before, standing(desk), "`{line}` changed something");
+    assert_eq!(before, bed.shown(), "`{line}` changed something");
     answer
 }
 
 #[test]
-fn a_minimum_that_does_not_fit_is_refused_with_everything_one_needs_to_know() {
-    let desk = Desk::new().expect("a desk");
-    let (a, b) = (desk.sleeper(), desk.sleeper());
-    desk.types("link eth0 --rate 100mbit --down-rate 100mbit");
-    desk.types(&format!(
+fn the_refusal_of_a_minimum_names_link_capacity_and_holders() {
+    let bed = TestBed::new().expect("a test bed");
+    let (a, b) = (bed.sleeper(), bed.sleeper());
+    bed.run_ok("link eth0 --rate 100mbit --down-rate 100mbit");
+    bed.run_ok(&format!(
         "set pid:{} --min 60mbit --min-down 60mbit",
         a.pid()
     ));
@@ -44,69 +39,64 @@ fn a_minimum_that_does_not_fit_is_refused_with_everything_one_needs_to_know() {
         "60 Mbit/s",
         "40 Mbit/s",
     ];
-    refused(&desk, &line, 3, &wanted);
+    refused(&bed, &line, 3, &wanted);
     // 97 % of the receive rate can be guaranteed.
     let line = format!("set pid:{} --min-down 38mbit", b.pid());
-    refused(
-        &desk,
-        &line,
-        3,
-        &["eth0", "97 Mbit/s", &holder, "37 Mbit/s"],
-    );
-    desk.types(&format!(
+    refused(&bed, &line, 3, &["eth0", "97 Mbit/s", &holder, "37 Mbit/s"]);
+    bed.run_ok(&format!(
         "set pid:{} --min 40mbit --min-down 37mbit",
         b.pid()
     ));
     // A link's rate cannot become lower than its guarantees.
     refused(
-        &desk,
+        &bed,
         "link eth0 --rate 90mbit",
         3,
         &["eth0", "90 Mbit/s", &holder],
     );
     // A cleared guarantee can be granted again.
-    desk.types(&format!("clear pid:{}", a.pid()));
-    desk.types(&format!("set pid:{} --min 100mbit", b.pid()));
+    bed.run_ok(&format!("clear pid:{}", a.pid()));
+    bed.run_ok(&format!("set pid:{} --min 100mbit", b.pid()));
 }
 
 #[test]
 fn a_minimum_needs_a_managed_link() {
-    let desk = Desk::new().expect("a desk");
-    let a = desk.sleeper();
+    let bed = TestBed::new().expect("a test bed");
+    let a = bed.sleeper();
     let line = format!("set pid:{} --min 1mbit", a.pid());
-    refused(&desk, &line, 3, &["netnice link"]);
+    refused(&bed, &line, 3, &["netnice link"]);
     let line = format!("set pid:{} --min 1mbit --on eth7", a.pid());
-    refused(&desk, &line, 3, &["eth7"]);
+    refused(&bed, &line, 3, &["eth7"]);
 }
 
 #[test]
-fn a_link_with_somebody_elses_queue_is_refused_and_left_alone() {
-    let desk = Desk::new().expect("a desk");
-    let ns = &desk.world.client().ns;
+fn a_link_with_a_foreign_queue_is_refused_and_unchanged() {
+    let bed = TestBed::new().expect("a test bed");
+    let ns = &bed.world.client().ns;
     htb::limit(ns, "eth0", 50_000_000, htb::Leaf::Default).expect("a foreign queue");
     let before = ns.tc("qdisc show dev eth0").expect("tc");
-    refused(&desk, "link eth0 --rate 100mbit", 3, &["eth0", "htb"]);
+    refused(&bed, "link eth0 --rate 100mbit", 3, &["eth0", "htb"]);
     assert_eq!(before, ns.tc("qdisc show dev eth0").expect("tc"));
 }
 
 #[test]
 fn a_sixth_level_of_nesting_is_refused() {
-    let desk = Desk::new().expect("a desk");
+    let bed = TestBed::new().expect("a test bed");
     // Each shell prints its process id and becomes the parent of the next.
     let mut script = "echo $$; sleep 600".to_owned();
     for _ in 0..5 {
         script = format!("echo $$; sh -c '{}' & wait", script.replace('\'', "'\\''"));
     }
-    let mut command = desk.world.client().ns.command("sh");
+    let mut command = bed.world.client().ns.command("sh");
     command.args(["-c", &script]);
     let mut shells = Proc::start(command).expect("shells");
     let mut pids = Vec::new();
     for _ in 0..6 {
-        pids.push(shells.next_line(PATIENCE).expect("a number"));
+        pids.push(shells.next_line(EVENT_TIMEOUT).expect("a number"));
     }
     for (i, pid) in pids[..5].iter().enumerate() {
-        desk.types(&format!("set pid:{pid} --up {}mbit", 60 - 10 * i));
+        bed.run_ok(&format!("set pid:{pid} --up {}mbit", 60 - 10 * i));
     }
     let line = format!("set pid:{} --up 5mbit", pids[5]);
-    refused(&desk, &line, 3, &["5"]);
+    refused(&bed, &line, 3, &["5"]);
 }

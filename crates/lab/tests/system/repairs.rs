@@ -4,10 +4,10 @@
 use std::process::Command;
 use std::time::Instant;
 
-use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{R4M, pause};
-use netnice_lab::process::{self, PATIENCE};
-use netnice_lab::traffic::{self, Family, Life, Running, Tcp};
+use netnice_lab::process::{self, EVENT_TIMEOUT};
+use netnice_lab::testbed::{TestBed, becomes_true};
+use netnice_lab::traffic::{self, ParentProcess, RunOptions, Running, Tcp};
 use netnice_lab::wire;
 
 /// The rate in bit/s that a program offers, five times its limit of 4 Mbit/s. (A higher rate would
@@ -15,36 +15,36 @@ use netnice_lab::wire;
 const WANTED: u64 = 20_000_000;
 
 /// Starts a program that offers more than its limit.
-fn limited(desk: &Desk) -> Running {
-    let to = desk.sink(5001).expect("a sink");
+fn start_limited(bed: &TestBed) -> Running {
+    let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source().rate(WANTED);
-    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
-    desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
-    desk.keeps(|| desk.sent(0.5, 1.0).expect("a rate"), R4M, "at first");
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
+    bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
+    bed.await_limited(|| bed.sent_rate(0.5, 1.0).expect("a rate"), R4M, "at first");
     program
 }
 
 /// Waits until the rate is limited to 4 Mbit/s again. Consecutive windows are measured until one
 /// has that rate; traffic without a limit never has it, and neither has a stopped flow.
-fn held_again(desk: &Desk, what: &str) {
-    let until = Instant::now() + PATIENCE;
-    let mut rate = desk.sent(0.2, 1.0).expect("a rate");
+fn await_limited_again(bed: &TestBed, what: &str) {
+    let until = Instant::now() + EVENT_TIMEOUT;
+    let mut rate = bed.sent_rate(0.2, 1.0).expect("a rate");
     while !(2e6..=4.12e6).contains(&rate) && Instant::now() < until {
-        rate = desk.sent(0.0, 1.0).expect("a rate");
+        rate = bed.sent_rate(0.0, 1.0).expect("a rate");
     }
-    desk.held(rate, R4M, what);
+    bed.assert_limited(rate, R4M, what);
 }
 
 /// Detaches netnice's programs from eth0, as another program's cleanup does: with clsact or, with
 /// tcx, link by link.
-fn take_programs_off(desk: &Desk) {
-    let ns = &desk.world.client().ns;
+fn detach_programs(bed: &TestBed) {
+    let ns = &bed.world.client().ns;
     if ns.tc("qdisc del dev eth0 clsact").is_ok() {
         return;
     }
     let links = ns.ip("-o link show eth0").expect("ip");
     let index = links.split(':').next().expect("it begins with a number");
-    let pins = desk.netnice.runtime().join("bpf");
+    let pins = bed.netnice.runtime().join("bpf");
     for hook in ["egress", "ingress"] {
         let pin = pins.join(format!("link_if{}_{hook}", index.trim()));
         let mut detach = Command::new("bpftool");
@@ -54,57 +54,61 @@ fn take_programs_off(desk: &Desk) {
 }
 
 #[test]
-fn programs_that_were_taken_off_an_interface_are_put_back() {
-    let desk = Desk::new().expect("a desk");
-    let _program = limited(&desk);
-    take_programs_off(&desk);
-    let log = || desk.types("log").stdout;
+fn detached_bpf_programs_are_attached_again() {
+    let bed = TestBed::new().expect("a test bed");
+    let _program = start_limited(&bed);
+    detach_programs(&bed);
+    let log = || bed.run_ok("log").stdout;
     let again = || log().contains("restoring it");
-    assert!(soon(again), "nothing was put back: {}", log());
+    assert!(becomes_true(again), "nothing was put back: {}", log());
     assert!(log().contains("eth0"), "nothing of eth0: {}", log());
-    held_again(&desk, "after the programs were taken off");
+    await_limited_again(&bed, "after the programs were taken off");
 }
 
 #[test]
-fn our_own_pair_that_was_deleted_is_made_again() {
-    let desk = Desk::new().expect("a desk");
-    let _program = limited(&desk);
-    let ns = &desk.world.client().ns;
+fn a_deleted_veth_pair_is_made_again() {
+    let bed = TestBed::new().expect("a test bed");
+    let _program = start_limited(&bed);
+    let ns = &bed.world.client().ns;
     ns.ip("link del nn0").expect("our own pair was there");
-    let log = || desk.types("log").stdout;
-    assert!(soon(|| log().contains("restoring it")), "{}", log());
-    held_again(&desk, "after our pair was deleted");
+    let log = || bed.run_ok("log").stdout;
+    assert!(
+        becomes_true(|| log().contains("restoring it")),
+        "{}",
+        log()
+    );
+    await_limited_again(&bed, "after our pair was deleted");
 }
 
 #[test]
 fn a_managed_link_that_lost_its_queue_gets_it_again() {
-    let desk = Desk::new().expect("a desk");
-    desk.types("link eth0 --rate 4mbit");
-    let to = desk.sink(5001).expect("a sink");
+    let bed = TestBed::new().expect("a test bed");
+    bed.run_ok("link eth0 --rate 4mbit");
+    let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source().rate(WANTED);
-    let _program = traffic::eager(desk.world.client(), &flows).expect("a program");
-    desk.keeps(|| desk.sent(0.5, 1.0).expect("a rate"), R4M, "at first");
-    let ns = &desk.world.client().ns;
+    let _program = traffic::start_now(bed.world.client(), &flows).expect("a program");
+    bed.await_limited(|| bed.sent_rate(0.5, 1.0).expect("a rate"), R4M, "at first");
+    let ns = &bed.world.client().ns;
     ns.tc("qdisc del dev eth0 root")
         .expect("our queue was there");
-    held_again(&desk, "after the link's queue was deleted");
+    await_limited_again(&bed, "after the link's queue was deleted");
 }
 
 #[test]
 fn an_interface_that_goes_down_and_up_is_limited_as_before() {
-    let desk = Desk::new().expect("a desk");
-    let _program = limited(&desk);
-    let ns = &desk.world.client().ns;
+    let bed = TestBed::new().expect("a test bed");
+    let _program = start_limited(&bed);
+    let ns = &bed.world.client().ns;
     ns.ip("link set eth0 down").expect("down");
     pause(0.3);
     ns.ip("link set eth0 up").expect("up");
-    held_again(&desk, "after the interface was down");
+    await_limited_again(&bed, "after the interface was down");
 }
 
 #[test]
-fn a_managed_interface_that_is_made_anew_is_served_again() {
-    let desk = Desk::new().expect("a desk");
-    let (client, server) = (&desk.world.client().ns, &desk.world.server().ns);
+fn a_recreated_managed_interface_is_managed_again() {
+    let bed = TestBed::new().expect("a test bed");
+    let (client, server) = (&bed.world.client().ns, &bed.world.server().ns);
     let lay = || {
         let line = format!(
             "link add name wan0 type veth peer name wan0 netns {}",
@@ -120,36 +124,44 @@ fn a_managed_interface_that_is_made_anew_is_served_again() {
         }
     };
     lay();
-    let sleeper = desk.sleeper();
+    let sleeper = bed.sleeper();
     let target = format!("pid:{}", sleeper.pid());
-    desk.types("link wan0 --rate 4mbit");
-    desk.types(&format!("set {target} --min 1mbit"));
+    bed.run_ok("link wan0 --rate 4mbit");
+    bed.run_ok(&format!("set {target} --min 1mbit"));
     client.ip("link del wan0").expect("it was there");
     let says_gone = || {
-        let shown = desk.netnice.show().expect("a show");
+        let shown = bed.netnice.show().expect("a show");
         shown["links"][0]["degraded"].to_string().contains("wan0")
-            && desk.target(&target)["degraded"] != serde_json::json!([])
+            && bed.target(&target)["degraded"] != serde_json::json!([])
     };
-    assert!(soon(says_gone), "{}", desk.netnice.show().expect("a show"));
+    assert!(
+        becomes_true(says_gone),
+        "{}",
+        bed.netnice.show().expect("a show")
+    );
     lay();
-    let all_well = || desk.target(&target)["degraded"] == serde_json::json!([]);
-    assert!(soon(all_well), "{}", desk.netnice.show().expect("a show"));
+    let all_well = || bed.target(&target)["degraded"] == serde_json::json!([]);
+    assert!(
+        becomes_true(all_well),
+        "{}",
+        bed.netnice.show().expect("a show")
+    );
     let far = "10.78.0.2:5001".parse().expect("an address");
-    let _sink = traffic::eager(desk.world.server(), &Tcp::listen(far).sink()).expect("a sink");
+    let _sink = traffic::start_now(bed.world.server(), &Tcp::listen(far).sink()).expect("a sink");
     let flows = Tcp::connect(far, 4).source();
-    let _program = traffic::eager(desk.world.client(), &flows).expect("a program");
-    let (records, from, to) = desk.records(&["wan0"], 0.5, 1.5).expect("a record");
+    let _program = traffic::start_now(bed.world.client(), &flows).expect("a program");
+    let (records, from, to) = bed.records(&["wan0"], 0.5, 1.5).expect("a record");
     let rate = records[0].rate(wire::inbound, from, to);
-    desk.held(rate, R4M, "the link made anew");
+    bed.assert_limited(rate, R4M, "the link made anew");
 }
 
 #[test]
-fn an_interface_that_comes_later_is_limited_too() {
-    let desk = Desk::new().expect("a desk");
-    let to = desk.sink(5001).expect("a sink");
-    let mut family = Family::start(desk.world.client()).expect("a family");
-    desk.types(&format!("set pid:{} --up 4mbit", family.pid()));
-    let (client, server) = (&desk.world.client().ns, &desk.world.server().ns);
+fn a_later_interface_is_limited_too() {
+    let bed = TestBed::new().expect("a test bed");
+    let to = bed.sink(5001).expect("a sink");
+    let mut parent = ParentProcess::start(bed.world.client()).expect("a parent");
+    bed.run_ok(&format!("set pid:{} --up 4mbit", parent.pid()));
+    let (client, server) = (&bed.world.client().ns, &bed.world.server().ns);
     let line = format!(
         "link add name late0 type veth peer name late0 netns {}",
         server.name()
@@ -163,61 +175,58 @@ fn an_interface_that_comes_later_is_limited_too() {
         ns.ip("link set late0 up").expect("up");
     }
     let late = "10.78.0.2:5002".parse().expect("an address");
-    let _sink = traffic::eager(desk.world.server(), &Tcp::listen(late).sink()).expect("a sink");
-    let life = Life {
-        eager: true,
-        ..Life::default()
-    };
+    let _sink = traffic::start_now(bed.world.server(), &Tcp::listen(late).sink()).expect("a sink");
+    let life = RunOptions::at_once();
     for to in [to, late] {
-        family
+        parent
             .traffic(&Tcp::connect(to, 2).source(), life)
             .expect("a child");
     }
     // The daemon may notice the late interface after its first packet, so windows are measured
     // until one is within the limit.
     let both = |settle| {
-        let (records, from, to) = desk
+        let (records, from, to) = bed
             .records(&["eth0", "late0"], settle, 1.5)
             .expect("records");
         [0, 1].map(|i| records[i].rate(wire::inbound, from, to))
     };
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + EVENT_TIMEOUT;
     let [mut old, mut new] = both(0.5);
     while (old + new > 4.12e6 || new == 0.0) && Instant::now() < until {
         [old, new] = both(0.0);
     }
     assert!(new > 0.0, "nothing passed the late one");
-    desk.held(old + new, R4M, "both interfaces");
+    bed.assert_limited(old + new, R4M, "both interfaces");
 }
 
 #[test]
-fn who_insists_is_told_of_and_the_next_change_tries_again() {
-    let desk = Desk::new().expect("a desk");
-    let program = limited(&desk);
-    let ns = &desk.world.client().ns;
+fn repeated_deletion_is_reported_and_the_next_change_repairs_again() {
+    let bed = TestBed::new().expect("a test bed");
+    let program = start_limited(&bed);
+    let ns = &bed.world.client().ns;
     let there = || ns.ip("link show nn0").is_ok();
     for time in 1..=3 {
         ns.ip("link del nn0").expect("our own pair is there");
         // The daemon's answer shows that the repair is complete: a pair that is deleted during a
         // repair does not count as another time.
-        let repairs = || desk.types("log").stdout.matches("restoring it").count();
+        let repairs = || bed.run_ok("log").stdout.matches("restoring it").count();
         let again = || repairs() >= time && there();
-        assert!(soon(again), "not put back after time {time}");
+        assert!(becomes_true(again), "not put back after time {time}");
     }
     ns.ip("link del nn0").expect("our own pair is there");
-    let says = || desk.types("log").stdout.contains("not any more");
-    assert!(soon(says), "{}", desk.types("log").stdout);
+    let says = || bed.run_ok("log").stdout.contains("not any more");
+    assert!(becomes_true(says), "{}", bed.run_ok("log").stdout);
     assert!(!there(), "it is fought over");
-    let shown = desk.target(&format!("pid:{}", program.pid()));
+    let shown = bed.target(&format!("pid:{}", program.pid()));
     assert_ne!(shown["degraded"], serde_json::json!([]), "{shown}");
-    desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+    bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
     // TCP retries slowly after it lost everything for seconds; a new connection sends at once.
     drop(program);
-    let to = desk.server(5001);
+    let to = bed.server(5001);
     let flows = Tcp::connect(to, 2).source().rate(WANTED);
-    let another = traffic::eager(desk.world.client(), &flows).expect("a program");
-    desk.types(&format!("set pid:{} --up 4mbit", another.pid()));
-    held_again(&desk, "after another change");
-    let shown = desk.target(&format!("pid:{}", another.pid()));
+    let another = traffic::start_now(bed.world.client(), &flows).expect("a program");
+    bed.run_ok(&format!("set pid:{} --up 4mbit", another.pid()));
+    await_limited_again(&bed, "after another change");
+    let shown = bed.target(&format!("pid:{}", another.pid()));
     assert_eq!(shown["degraded"], serde_json::json!([]), "{shown}");
 }

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use netnice_lab::desk::{skip, soon};
 use netnice_lab::process;
+use netnice_lab::testbed::{becomes_true, skip};
 use serde_json::Value;
 
 /// The installed units and programs. Dropping it stops the units and removes their files.
@@ -80,7 +80,7 @@ fn stage() -> bool {
     Path::new("/sys/class/net/nn0").exists()
 }
 
-fn whole_life() -> Result<()> {
+fn install_to_removal() -> Result<()> {
     let _installed = Installed::new()?;
     systemctl(&["start", "netniced.socket"])?;
     ensure!(
@@ -109,7 +109,7 @@ fn whole_life() -> Result<()> {
     systemctl(&["start", "netniced.socket"])?;
     ensure!(limit()? == 4_000_000, "started again: {}", limit()?);
     netnice(&["clear", "--all"])?;
-    ensure!(soon(|| !stage()), "`clear --all` leaves nn0");
+    ensure!(becomes_true(|| !stage()), "`clear --all` leaves nn0");
     Ok(())
 }
 
@@ -119,7 +119,7 @@ fn the_packages_units_start_reload_restart_and_stop() {
         skip("no systemd runs here (`make test-vm` starts one)");
         return;
     }
-    whole_life().unwrap_or_else(|error| panic!("{error:#}"));
+    install_to_removal().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
 const PROGRAMS: [(&str, &str); 3] = [

@@ -3,28 +3,28 @@
 
 use netnice_lab::experiment;
 
-fn holds(id: &str) {
+fn assert_holds(id: &str) {
     let experiment = experiment::find(id).expect("in the registry");
     let outcome = experiment.test().expect("it can be played");
     assert!(outcome.holds, "{id}:\n  {}", outcome.broken());
 }
 
 #[test]
-fn the_cell_paper() {
-    holds("cell-fig3-sim");
-    holds("cell-fig4-sim");
-    holds("cell-dma");
+fn simulated_cell_experiments_hold() {
+    assert_holds("cell-fig3-sim");
+    assert_holds("cell-fig4-sim");
+    assert_holds("cell-dma");
 }
 
 #[test]
-fn slices_of_a_link() {
-    holds("ntcp-fig4-sim");
-    holds("vert-fig5a-sim");
-    holds("vert-fig5b-sim");
+fn simulated_slice_experiments_hold() {
+    assert_holds("ntcp-fig4-sim");
+    assert_holds("vert-fig5a-sim");
+    assert_holds("vert-fig5b-sim");
 }
 
 #[test]
-fn real_time_channels() {
-    holds("rtc-fig5-sim");
-    holds("rtc-fig6-sim");
+fn simulated_channel_experiments_hold() {
+    assert_holds("rtc-fig5-sim");
+    assert_holds("rtc-fig6-sim");
 }

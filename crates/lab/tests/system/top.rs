@@ -2,20 +2,20 @@
 
 use std::path::PathBuf;
 
-use netnice_lab::desk::Desk;
 use netnice_lab::experiment::bench::{self, Rate};
 use netnice_lab::experiment::sleepers;
-use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::sys;
 use netnice_lab::terminal::Terminal;
+use netnice_lab::testbed::TestBed;
 use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::Cgroup;
 
-use crate::people::{NOBODY, as_user};
+use crate::users::{NOBODY, as_user};
 
 /// Runs `netnice ARGS` on a terminal with a UTF-8 locale, with or without colours.
-fn terminal(desk: &Desk, args: &[&str], size: (u16, u16), colour: bool) -> Terminal {
-    let mut command = desk.netnice.command(args);
+fn terminal(bed: &TestBed, args: &[&str], size: (u16, u16), colour: bool) -> Terminal {
+    let mut command = bed.netnice.command(args);
     command.env("LC_ALL", "C.UTF-8");
     if colour {
         command.env_remove("NO_COLOR");
@@ -24,15 +24,15 @@ fn terminal(desk: &Desk, args: &[&str], size: (u16, u16), colour: bool) -> Termi
 }
 
 fn wait(terminal: &Terminal, what: &str) {
-    let shown = terminal.wait_for(what, PATIENCE, |text| text.contains(what));
+    let shown = terminal.wait_for(what, EVENT_TIMEOUT, |text| text.contains(what));
     shown.unwrap_or_else(|error| panic!("{error:#}"));
 }
 
 /// Saves a picture of the terminal into the folder `NETNICE_PICTURES`, if it is set.
-fn picture(terminal: &Terminal, name: &str) {
+fn draw(terminal: &Terminal, name: &str) {
     if let Some(folder) = std::env::var_os("NETNICE_PICTURES") {
         let file = PathBuf::from(folder).join(name);
-        terminal.picture(&file).expect("a picture");
+        terminal.render(&file).expect("a picture");
     }
 }
 
@@ -42,17 +42,17 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
         bits: 8_000_000,
         text: "8mbit",
     };
-    let desk = Desk::new().expect("a desk");
-    let to = desk.sink(5001).expect("a sink");
+    let bed = TestBed::new().expect("a test bed");
+    let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source();
-    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
     let name = format!("pid:{}", program.pid());
-    desk.types(&format!("set {name} --up 4mbit"));
-    let mut top = terminal(&desk, &["top"], (80, 24), true);
+    bed.run_ok(&format!("set {name} --up 4mbit"));
+    let mut top = terminal(&bed, &["top"], (80, 24), true);
     wait(&top, &format!("> {name}"));
     assert!(top.is_full_screen() && top.hides_cursor() && top.has_colour());
     assert!(
-        !top.is_as_before().expect("settings"),
+        !top.settings_are_restored().expect("settings"),
         "keys come one by one"
     );
     // The rate, the history and the throttled direction appear with the second sample.
@@ -60,27 +60,27 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
         let line = text.lines().find(|line| line.contains(&name));
         line.is_some_and(|line| line.contains('█') && line.trim_end().ends_with("up"))
     };
-    top.wait_for("busy row", PATIENCE, busy)
+    top.wait_for("busy row", EVENT_TIMEOUT, busy)
         .unwrap_or_else(|error| panic!("{error:#}"));
 
-    top.types("u8mbps\r").expect("typed");
+    top.type_keys("u8mbps\r").expect("typed");
     wait(&top, "mbps");
     assert_eq!(
-        desk.target(&name)["effective"]["up"],
+        bed.target(&name)["effective"]["up"],
         4_000_000,
         "what is no rate changes nothing"
     );
-    top.types("\x7f\x7f\x7fbit\r").expect("typed");
+    top.type_keys("\x7f\x7f\x7fbit\r").expect("typed");
     wait(&top, "up 8 Mbit/s (1 MB/s)");
-    assert_eq!(desk.target(&name)["effective"]["up"], 8_000_000);
-    desk.keeps(
-        || desk.sent(0.5, 1.0).expect("a rate"),
+    assert_eq!(bed.target(&name)["effective"]["up"], 8_000_000);
+    bed.await_limited(
+        || bed.sent_rate(0.5, 1.0).expect("a rate"),
         R8M,
         "changed in top",
     );
-    picture(&top, "changed.png");
+    draw(&top, "changed.png");
 
-    top.types("\r").expect("typed");
+    top.type_keys("\r").expect("typed");
     wait(&top, "10.77.0.2:5001");
     let rates = |text: &str| {
         let peers: Vec<&str> = text.lines().filter(|line| line.contains(":5001")).collect();
@@ -88,66 +88,66 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
         let known = |line: &&str| !line.contains("up      -");
         peers.len() == 2 && peers.iter().all(known) && text.contains("M  down")
     };
-    top.wait_for("rates of both connections", PATIENCE, rates)
+    top.wait_for("rates of both connections", EVENT_TIMEOUT, rates)
         .unwrap_or_else(|error| panic!("{error:#}"));
-    picture(&top, "peers.png");
+    draw(&top, "peers.png");
 
-    top.types("xy").expect("typed");
+    top.type_keys("xy").expect("typed");
     wait(&top, "no target is limited");
-    assert!(desk.target(&name).is_null(), "taken back");
-    top.types("q").expect("typed");
-    assert!(top.wait(PATIENCE).expect("an end").success());
+    assert!(bed.target(&name).is_null(), "taken back");
+    top.type_keys("q").expect("typed");
+    assert!(top.wait(EVENT_TIMEOUT).expect("an end").success());
     assert!(!top.is_full_screen() && !top.hides_cursor());
-    assert!(top.is_as_before().expect("settings"));
+    assert!(top.settings_are_restored().expect("settings"));
 }
 
 #[test]
-fn the_terminal_is_given_back_on_every_way_out_and_the_size_may_change() {
-    let desk = Desk::new().expect("a desk");
-    let sleeper = desk.sleeper();
-    desk.types(&format!(
+fn the_terminal_is_restored_at_every_exit_and_may_be_resized() {
+    let bed = TestBed::new().expect("a test bed");
+    let sleeper = bed.sleeper();
+    bed.run_ok(&format!(
         "set pid:{} --up 4mbit --down 8mbit",
         sleeper.pid()
     ));
     let name = format!("pid:{}", sleeper.pid());
     for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT] {
-        let mut top = terminal(&desk, &["top"], (80, 24), false);
+        let mut top = terminal(&bed, &["top"], (80, 24), false);
         wait(&top, &name);
         assert!(!top.has_colour(), "NO_COLOR is set");
         top.resize(120, 30).expect("resized");
         let wide = |text: &str| text.lines().any(|line| line.trim_end().len() > 90);
-        top.wait_for("wide heading", PATIENCE, wide)
+        top.wait_for("wide heading", EVENT_TIMEOUT, wide)
             .unwrap_or_else(|error| panic!("{error:#}"));
         sys::kill(top.pid().cast_signed(), signal).expect("signalled");
-        let status = top.wait(PATIENCE).expect("an end");
+        let status = top.wait(EVENT_TIMEOUT).expect("an end");
         let ended = std::os::unix::process::ExitStatusExt::signal(&status);
         assert_eq!(ended, Some(signal), "who started it sees how it ended");
         assert!(!top.is_full_screen() && !top.hides_cursor());
-        assert!(top.is_as_before().expect("settings"));
+        assert!(top.settings_are_restored().expect("settings"));
     }
     // The loss of the daemon is shown, and the daemon is found again when it returns.
-    let mut desk = desk;
-    let mut top = terminal(&desk, &["top", "-d", "200ms"], (80, 24), false);
+    let mut bed = bed;
+    let mut top = terminal(&bed, &["top", "-d", "200ms"], (80, 24), false);
     wait(&top, &name);
-    desk.netnice.stop_daemon();
+    bed.netnice.stop_daemon();
     wait(&top, "trying again");
-    desk.netnice.start_daemon().expect("a daemon");
+    bed.netnice.start_daemon().expect("a daemon");
     let again = |text: &str| !text.contains("trying again") && text.contains(&name);
-    top.wait_for("the table again", PATIENCE, again)
+    top.wait_for("the table again", EVENT_TIMEOUT, again)
         .unwrap_or_else(|error| panic!("{error:#}"));
-    top.types("\x03").expect("Ctrl-C");
-    assert!(top.wait(PATIENCE).expect("an end").success());
+    top.type_keys("\x03").expect("Ctrl-C");
+    assert!(top.wait(EVENT_TIMEOUT).expect("an end").success());
 }
 
 #[test]
-fn a_terminal_that_can_do_nothing_gets_plain_tables_and_a_frame_can_be_printed() {
-    let desk = Desk::new().expect("a desk");
-    let sleeper = desk.sleeper();
+fn a_dumb_terminal_gets_plain_tables_and_one_frame_can_be_printed() {
+    let bed = TestBed::new().expect("a test bed");
+    let sleeper = bed.sleeper();
     let name = format!("pid:{}", sleeper.pid());
-    desk.types(&format!("set {name} --up 4mbit"));
-    let mut command = desk.netnice.command(&["top", "-d", "200ms"]);
+    bed.run_ok(&format!("set {name} --up 4mbit"));
+    let mut command = bed.netnice.command(&["top", "-d", "200ms"]);
     // In addition to the variable that the terminal sets.
-    command.arg("--runtime-dir").arg(desk.netnice.runtime());
+    command.arg("--runtime-dir").arg(bed.netnice.runtime());
     let mut wrapped = netnice_lab::process::own_group("env");
     wrapped
         .arg("TERM=dumb")
@@ -155,10 +155,10 @@ fn a_terminal_that_can_do_nothing_gets_plain_tables_and_a_frame_can_be_printed()
         .args(command.get_args());
     let top = Terminal::start(wrapped, 80, 24).expect("a terminal");
     let twice = |text: &str| text.matches(&name).count() >= 2;
-    top.wait_for("two tables", PATIENCE, twice)
+    top.wait_for("two tables", EVENT_TIMEOUT, twice)
         .unwrap_or_else(|error| panic!("{error:#}"));
     assert!(!top.is_full_screen());
-    let frame = desk.types("top --once -d 300ms").stdout;
+    let frame = bed.run_ok("top --once -d 300ms").stdout;
     let line = frame.lines().find(|line| line.contains(&name));
     assert!(line.is_some_and(|line| line.contains("4M")), "{frame}");
     assert!(
@@ -168,75 +168,75 @@ fn a_terminal_that_can_do_nothing_gets_plain_tables_and_a_frame_can_be_printed()
 }
 
 #[test]
-fn connections_are_told_to_their_owner_and_to_root() {
-    let desk = Desk::new().expect("a desk");
-    let to = desk.sink(5001).expect("a sink");
+fn connections_are_shown_to_their_owner_and_to_root() {
+    let bed = TestBed::new().expect("a test bed");
+    let to = bed.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 1).source();
-    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
-    desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
-    let netnice = desk.copy_for_all("netnice").expect("a copy");
-    let mut command = as_user(&desk, NOBODY);
+    let program = traffic::start_now(bed.world.client(), &flows).expect("a program");
+    bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
+    let netnice = bed.copy_for_all("netnice").expect("a copy");
+    let mut command = as_user(&bed, NOBODY);
     command.arg(netnice).arg("top");
     let mut top = Terminal::start(command, 80, 24).expect("a terminal");
     wait(&top, &format!("> pid:{}", program.pid()));
-    top.types("\r").expect("typed");
+    top.type_keys("\r").expect("typed");
     wait(&top, "and 1 of other users");
     assert!(!top.text().contains(":5001"));
     // A user cannot change targets of others, and the reason is shown.
-    top.types("u1mbit\r").expect("typed");
+    top.type_keys("u1mbit\r").expect("typed");
     wait(&top, "belongs to root");
-    top.types("xy").expect("typed");
+    top.type_keys("xy").expect("typed");
     wait(&top, "nothing on this target was set by you");
 }
 
 /// Draws the pictures of docs/manual/top.md into the folder `NETNICE_PICTURES`.
 #[test]
 #[ignore = "draws, and judges nothing"]
-fn pictures_for_the_manual() {
-    let desk = Desk::new().expect("a desk");
-    let to = desk.sink(5001).expect("a sink");
-    let from = desk.source(5002).expect("a source");
-    let client = desk.world.client();
+fn pictures_for_the_manual_are_drawn() {
+    let bed = TestBed::new().expect("a test bed");
+    let to = bed.sink(5001).expect("a sink");
+    let from = bed.source(5002).expect("a source");
+    let client = bed.world.client();
     let sends =
-        |flows| traffic::eager(client, &Tcp::connect(to, flows).source()).expect("a program");
-    let receives = traffic::eager(client, &Tcp::connect(from, 2).sink()).expect("a program");
+        |flows| traffic::start_now(client, &Tcp::connect(to, flows).source()).expect("a program");
+    let receives = traffic::start_now(client, &Tcp::connect(from, 2).sink()).expect("a program");
     let (first, second, third) = (sends(3), sends(1), sends(1));
     let slice = Cgroup::create("batch.slice").expect("a slice");
     for program in [&first, &receives] {
-        slice.take(program.pid()).expect("moved");
+        slice.add_process(program.pid()).expect("moved");
     }
-    desk.types("link eth0 --rate 100mbit");
-    desk.types(&format!(
+    bed.run_ok("link eth0 --rate 100mbit");
+    bed.run_ok(&format!(
         "set cgroup:{} --up 30mbit --down 20mbit",
         slice.path()
     ));
-    desk.types(&format!("set pid:{} --up 8mbit", first.pid()));
-    desk.types(&format!("set pid:{} --down 12mbit", receives.pid()));
-    desk.types(&format!("set pid:{} --both 512Kbyte/s", second.pid()));
-    desk.types(&format!("set pid:{} --up 40mbit --min 20mbit", third.pid()));
-    desk.types("set user:65533 --up 1mbit");
-    desk.types("set app:/usr/bin/rsync --up 2mbit");
+    bed.run_ok(&format!("set pid:{} --up 8mbit", first.pid()));
+    bed.run_ok(&format!("set pid:{} --down 12mbit", receives.pid()));
+    bed.run_ok(&format!("set pid:{} --both 512Kbyte/s", second.pid()));
+    bed.run_ok(&format!("set pid:{} --up 40mbit --min 20mbit", third.pid()));
+    bed.run_ok("set user:65533 --up 1mbit");
+    bed.run_ok("set app:/usr/bin/rsync --up 2mbit");
     bench::pause(8.0);
-    let mut top = terminal(&desk, &["top"], (80, 24), true);
+    let mut top = terminal(&bed, &["top"], (80, 24), true);
     wait(&top, &format!("pid:{}", first.pid()));
     bench::pause(20.0);
-    picture(&top, "top-80x24.png");
+    draw(&top, "top-80x24.png");
     let name = format!("pid:{}", first.pid());
     for _ in 0..8 {
         let line = top.line(&name);
         if line.is_some_and(|line| line.starts_with('>')) {
             break;
         }
-        top.types("j").expect("typed");
+        top.type_keys("j").expect("typed");
         bench::pause(0.3);
     }
-    top.types("\ru16m").expect("typed");
+    top.type_keys("\ru16m").expect("typed");
     bench::pause(3.0);
-    picture(&top, "top-peers.png");
+    draw(&top, "top-peers.png");
 }
 
 /// Processor time of a process and all its threads, in nanoseconds.
-fn spent(pid: u32) -> u64 {
+fn cpu_time(pid: u32) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
     let spent = |entry: std::io::Result<std::fs::DirEntry>| {
         let path = entry.ok()?.path().join("schedstat");
@@ -249,34 +249,34 @@ fn spent(pid: u32) -> u64 {
 #[test]
 #[ignore = "takes a minute, and a quiet machine"]
 fn five_hundred_idle_targets_cost_less_than_three_hundredths_of_a_core() {
-    let desk = Desk::new().expect("a desk");
-    let (_parent, pids) = sleepers(desk.world.client(), 500).expect("sleepers");
+    let bed = TestBed::new().expect("a test bed");
+    let (_parent, pids) = sleepers(bed.world.client(), 500).expect("sleepers");
     let contracts = ["--up 4mbit", "--down 8mbit", "--up 2mbit --down 3mbit"];
-    costs_little(&desk, &pids, contracts, "idle", || {});
+    check_cost(&bed, &pids, contracts, "idle", || {});
 }
 
 #[test]
 #[ignore = "takes a minute, and a quiet machine"]
 fn five_hundred_busy_targets_cost_less_than_three_hundredths_of_a_core() {
-    let desk = Desk::new().expect("a desk");
-    let to = desk.sink(5001).expect("a sink");
-    let mut command = desk.world.client().ns.command("perl");
-    command.args(["-MIO::Socket::INET", "-e", SENDERS]);
+    let bed = TestBed::new().expect("a test bed");
+    let to = bed.sink(5001).expect("a sink");
+    let mut command = bed.world.client().ns.command("perl");
+    command.args(["-MIO::Socket::INET", "-e", SENDERS_SCRIPT]);
     command.args([to.to_string(), "500".to_owned()]);
     let mut parent = Proc::start(command).expect("senders");
     let next = |_| {
-        let line = parent.next_line(PATIENCE).expect("a line");
+        let line = parent.next_line(EVENT_TIMEOUT).expect("a line");
         line.trim().parse().expect("a number")
     };
     let pids: Vec<u32> = (0..500).map(next).collect();
     let contracts = ["--up 100kbit", "--up 80kbit", "--both 120kbit"];
-    costs_little(&desk, &pids, contracts, "busy", || {
-        parent.tell("go").expect("told");
+    check_cost(&bed, &pids, contracts, "busy", || {
+        parent.write_line("go").expect("told");
     });
 }
 
 /// Children that each connect and send without end when they are told to.
-const SENDERS: &str = r#"
+const SENDERS_SCRIPT: &str = r#"
     my ($to, $count) = @ARGV;
     $| = 1;
     pipe(my $wait, my $go);
@@ -296,14 +296,14 @@ const SENDERS: &str = r#"
 
 /// Checks the cost of 500 targets: processor time of the daemon and the client together, less the
 /// daemon's when no client watches.
-fn costs_little(desk: &Desk, pids: &[u32], contracts: [&str; 3], what: &str, begin: impl FnOnce()) {
+fn check_cost(bed: &TestBed, pids: &[u32], contracts: [&str; 3], what: &str, begin: impl FnOnce()) {
     for (n, pid) in pids.iter().enumerate() {
-        desk.types(&format!("set pid:{pid} {}", contracts[n % 3]));
+        bed.run_ok(&format!("set pid:{pid} {}", contracts[n % 3]));
     }
     begin();
-    let daemon = desk.netnice.pid().expect("a daemon");
+    let daemon = bed.netnice.pid().expect("a daemon");
     let share = |pids: &[u32], seconds: f64| {
-        let sum = || pids.iter().map(|pid| spent(*pid)).sum::<u64>();
+        let sum = || pids.iter().map(|pid| cpu_time(*pid)).sum::<u64>();
         let (from, before) = (sys::now_ns(), sum());
         bench::pause(seconds);
         (sum() - before) as f64 * 100.0 / (sys::now_ns() - from) as f64
@@ -311,7 +311,7 @@ fn costs_little(desk: &Desk, pids: &[u32], contracts: [&str; 3], what: &str, beg
     bench::pause(3.0);
     let alone = share(&[daemon], 8.0);
     for size in [(80, 24), (200, 50)] {
-        let top = terminal(desk, &["top"], size, true);
+        let top = terminal(bed, &["top"], size, true);
         wait(&top, "500 targets");
         if what == "busy" {
             wait(&top, "500 moving");
@@ -322,7 +322,7 @@ fn costs_little(desk: &Desk, pids: &[u32], contracts: [&str; 3], what: &str, beg
             "{what}, {} x {}: daemon and top {both:.2} % of a core, the daemon alone {alone:.2} %",
             size.0, size.1
         );
-        picture(&top, &format!("500-{what}-{}x{}.png", size.0, size.1));
+        draw(&top, &format!("500-{what}-{}x{}.png", size.0, size.1));
         assert!(
             both - alone < 3.0,
             "{both:.2} % of a core, of which {alone:.2} % without top"

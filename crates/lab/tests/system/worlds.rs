@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
-use netnice_lab::desk::soon;
-use netnice_lab::process::{self, PATIENCE};
-use netnice_lab::traffic::{self, Echo, Life, Probe, Tcp, Udp, clients};
+use netnice_lab::process::{self, EVENT_TIMEOUT};
+use netnice_lab::testbed::becomes_true;
+use netnice_lab::traffic::{self, Echo, Probe, RunOptions, Tcp, Udp, real_programs};
 use netnice_lab::wire::{self, Tap, Transport};
 use netnice_lab::world::{self, Cable, Family, Offloads, Pair, Snapshot, World, htb};
 
@@ -18,7 +18,7 @@ fn at(world: &World, host: &str, family: Family, port: u16) -> SocketAddr {
 /// Fails unless `got` is at most the fraction `over` above `want`, and at least half of it: a
 /// sender on a busy or emulated machine sends less than it may. (The experiment `accuracy` with
 /// `--subject htb` judges the lab's own accuracy.)
-fn near(got: f64, want: f64, over: f64, what: &str) {
+fn assert_near(got: f64, want: f64, over: f64, what: &str) {
     assert!(
         (0.5..=1.0 + over).contains(&(got / want)),
         "{what}: {got:.0}, wanted {want:.0} and at most {over} of it more"
@@ -31,7 +31,7 @@ fn pause(ms: u64) {
 
 /// Bulk TCP through HTB by hand: the tap, the sink and the device must agree, and the rate must be
 /// right.
-fn through_htb(family: Family, offloads: Offloads) {
+fn check_rate_through_htb(family: Family, offloads: Offloads) {
     let world = World::pair(Pair {
         offloads,
         ..Pair::default()
@@ -42,23 +42,23 @@ fn through_htb(family: Family, offloads: Offloads) {
     // empty.
     htb::limit(&client.ns, "eth0", 20_000_000, htb::Leaf::Bytes(200_000)).expect("htb");
     let to = at(&world, "server", family, 5001);
-    let sink = traffic::eager(server, &Tcp::listen(to).sink()).expect("sink");
-    let mut source = traffic::ready(client, &Tcp::connect(to, 2).source()).expect("source");
+    let sink = traffic::start_now(server, &Tcp::listen(to).sink()).expect("sink");
+    let mut source = traffic::start_waiting(client, &Tcp::connect(to, 2).source()).expect("source");
     let tap = Tap::start(&server.ns, "eth0").expect("tap");
     let start = source.go().expect("go") + 500_000_000;
     pause(2100);
     let record = tap.stop(&server.ns).expect("record");
     let got = sink.stop().expect("the sink reports");
     let end = start + 1_500_000_000;
-    record.sound().expect("sound");
-    near(
+    record.validate().expect("sound");
+    assert_near(
         record.rate(wire::inbound, start, end),
         20e6,
         0.03,
         "the tap's rate",
     );
     let by_sink = got.received_rate(start, end).expect("samples span it");
-    near(by_sink, 20e6, 0.03, "the sink's rate");
+    assert_near(by_sink, 20e6, 0.03, "the sink's rate");
     if offloads == Offloads::Off {
         let off = record.against_device();
         assert!(
@@ -74,16 +74,16 @@ fn through_htb(family: Family, offloads: Offloads) {
 
 #[test]
 fn rates_are_measured_right_on_v4_without_offloads() {
-    through_htb(Family::V4, Offloads::Off);
+    check_rate_through_htb(Family::V4, Offloads::Off);
 }
 
 #[test]
 fn rates_are_measured_right_on_v6_with_offloads() {
-    through_htb(Family::V6, Offloads::On);
+    check_rate_through_htb(Family::V6, Offloads::On);
 }
 
 #[test]
-fn a_switched_world_holds_its_cables_rates_both_ways() {
+fn a_switched_world_limits_its_cables_both_ways() {
     let world = World::switched(&[
         Cable::rated("client", 4_000_000, 50),
         Cable::free("server"),
@@ -94,26 +94,26 @@ fn a_switched_world_holds_its_cables_rates_both_ways() {
     let tap = Tap::start(&client.ns, "eth0").expect("tap");
     let up = at(&world, "server", Family::V4, 5001);
     let down = at(&world, "client", Family::V4, 5002);
-    let _sink = traffic::eager(server, &Udp::sink(up)).expect("sink");
-    let own = traffic::eager(client, &Udp::sink(down)).expect("sink");
+    let _sink = traffic::start_now(server, &Udp::sink(up)).expect("sink");
+    let own = traffic::start_now(client, &Udp::sink(down)).expect("sink");
     let from = at(&world, "server", Family::V4, 5003);
     let flood = Udp::source(from, down).rate(12_000_000);
-    let _flood = traffic::eager(world.server(), &flood).expect("flood");
+    let _flood = traffic::start_now(world.server(), &flood).expect("flood");
     let probe = Probe::udp(
         at(&world, "other", Family::V6, 7),
         Duration::from_millis(20),
     );
-    let _echo = traffic::eager(
+    let _echo = traffic::start_now(
         world.host("other"),
         &Echo::listen(at(&world, "other", Family::V6, 7)),
     )
     .expect("echo");
-    let probe = traffic::eager(client, &probe).expect("probe");
+    let probe = traffic::start_now(client, &probe).expect("probe");
     let start = netnice_lab::sys::now_ns() + 500_000_000;
     pause(2100);
     let record = tap.stop(&client.ns).expect("record");
     let rate = record.rate(wire::inbound, start, start + 1_500_000_000);
-    near(rate, 4e6, 0.03, "the cable's rate");
+    assert_near(rate, 4e6, 0.03, "the cable's rate");
     let got = own.stop().expect("the sink reports");
     assert!(got.received > 0);
     // The probe's packets wait in the cable's queue of 50 ms. A busy machine adds to that; a time
@@ -128,26 +128,25 @@ fn a_switched_world_holds_its_cables_rates_both_ways() {
 }
 
 #[test]
-fn a_family_bears_children_that_ping_and_send() {
+fn a_parent_process_starts_children_that_ping_and_send() {
     let world = World::pair(Pair::default()).expect("a world");
     let to = at(&world, "server", Family::V4, 5001);
-    let sink = traffic::eager(world.server(), &Tcp::listen(to).sink()).expect("sink");
-    let mut family = traffic::Family::start(world.client()).expect("family");
-    let life = Life {
-        eager: true,
-        ..Life::default()
-    };
+    let sink = traffic::start_now(world.server(), &Tcp::listen(to).sink()).expect("sink");
+    let mut parent = traffic::ParentProcess::start(world.client()).expect("a parent");
+    let options = RunOptions::at_once();
     let source = Tcp::connect(to, 4).source().rate(8_000_000);
-    let sender = family.traffic(&source, life).expect("a sender");
-    let words = clients::ping_words(to.ip(), Duration::from_millis(10), 20);
-    let ping = family.run(&words).expect("a ping");
-    let lines = family.child_lines(ping, PATIENCE).expect("the ping ends");
-    let pings = clients::Pings::parse(lines.iter().map(String::as_str));
+    let sender = parent.traffic(&source, options).expect("a sender");
+    let words = real_programs::ping_words(to.ip(), Duration::from_millis(10), 20);
+    let ping = parent.run(&words).expect("a ping");
+    let lines = parent
+        .child_lines(ping, EVENT_TIMEOUT)
+        .expect("the ping ends");
+    let pings = real_programs::Pings::parse(lines.iter().map(String::as_str));
     assert_eq!((pings.answers.len(), pings.sent), (20, Some(20)));
     pause(800);
-    let report = family.stop(sender).expect("the sender reports");
+    let report = parent.stop(sender).expect("the sender reports");
     let rate = report.sent as f64 * 8e9 / (report.ended_ns - report.started_ns) as f64;
-    near(rate, 8e6, 0.05, "the paced sender");
+    assert_near(rate, 8e6, 0.05, "the paced sender");
     assert!(sink.stop().expect("the sink reports").received > 0);
     let parent = std::fs::read_to_string(format!("/proc/{}/status", ping)).is_err();
     assert!(parent, "the ping is gone");
@@ -157,9 +156,9 @@ fn a_family_bears_children_that_ping_and_send() {
 fn a_probe_over_tcp_counts_round_trips() {
     let world = World::pair(Pair::default()).expect("a world");
     let echo_at = at(&world, "server", Family::V6, 7);
-    let _echo = traffic::eager(world.server(), &Echo::listen(echo_at)).expect("echo");
+    let _echo = traffic::start_now(world.server(), &Echo::listen(echo_at)).expect("echo");
     let probe = Probe::tcp(echo_at, Duration::from_millis(5));
-    let probe = traffic::eager(world.client(), &probe).expect("probe");
+    let probe = traffic::start_now(world.client(), &probe).expect("probe");
     pause(500);
     let got = probe.stop().expect("the probe reports");
     // The probe sends a hundred requests, on a busy machine fewer.
@@ -176,16 +175,16 @@ fn real_programs_run_in_a_world() {
     let (client, server) = (world.client(), world.server());
     htb::limit(&client.ns, "eth0", 20_000_000, htb::Leaf::Bytes(60_000)).expect("htb");
     let to = at(&world, "server", Family::V4, 5201);
-    let _server = clients::iperf_server(server, to.port()).expect("iperf3 -s");
-    let goodput = clients::iperf(client, to, 2, 2, false)
-        .and_then(|c| clients::iperf_goodput(c, PATIENCE))
+    let _server = real_programs::iperf_server(server, to.port()).expect("iperf3 -s");
+    let goodput = real_programs::iperf(client, to, 2, 2, false)
+        .and_then(|c| real_programs::iperf_goodput(c, EVENT_TIMEOUT))
         .expect("iperf3 -c");
-    near(goodput * 1514.0 / 1448.0, 20e6, 0.05, "iperf3's goodput");
+    assert_near(goodput * 1514.0 / 1448.0, 20e6, 0.05, "iperf3's goodput");
     let web = SocketAddr::new(to.ip(), 80);
-    let nginx = clients::nginx(server, web, world.folder(), 1 << 20).expect("nginx");
+    let nginx = real_programs::nginx(server, web, world.folder(), 1 << 20).expect("nginx");
     let _web = nginx.expect("cargo xtask setup installs nginx");
-    let mut curl = clients::curl(client, web).expect("curl");
-    let line = curl.next_line(PATIENCE).expect("curl reports");
+    let mut curl = real_programs::curl(client, web).expect("curl");
+    let line = curl.next_line(EVENT_TIMEOUT).expect("curl reports");
     assert!(line.starts_with("1048576 "), "{line}");
 }
 
@@ -194,7 +193,7 @@ fn nothing_is_left_after_a_panic() {
     let caught = std::panic::catch_unwind(|| {
         let world = World::pair(Pair::default()).expect("a world");
         let to = at(&world, "server", Family::V4, 5001);
-        let sink = traffic::eager(world.server(), &Tcp::listen(to).sink()).expect("sink");
+        let sink = traffic::start_now(world.server(), &Tcp::listen(to).sink()).expect("sink");
         let facts = (
             sink.pid(),
             world.client().ns.path(),
@@ -206,17 +205,19 @@ fn nothing_is_left_after_a_panic() {
     let (pid, path, folder) = facts
         .downcast_ref::<(u32, std::path::PathBuf, std::path::PathBuf)>()
         .expect("the facts");
-    assert!(!netnice_lab::sys::alive(*pid) && !path.exists() && !folder.exists());
+    assert!(!netnice_lab::sys::is_alive(*pid) && !path.exists() && !folder.exists());
 }
 
 #[test]
-fn a_signal_and_even_sigkill_leave_nothing_for_long() {
+fn nothing_is_left_after_a_signal_or_sigkill() {
     for (signal, swept_by_next_run) in [(libc::SIGTERM, false), (libc::SIGKILL, true)] {
         let lab = process::binary("netnice-lab").expect("the lab is built");
         let mut command = process::own_group(&lab);
         command.args(["world", "--seconds", "60"]);
         let mut run = process::Proc::start(command).expect("a world in another process");
-        let line = run.next_json("inside", PATIENCE).expect("it says ready");
+        let line = run
+            .next_json("inside", EVENT_TIMEOUT)
+            .expect("it says ready");
         let (pid, inside) = (run.pid(), line["inside"].as_u64().expect("a pid") as u32);
         let left = |name: &str| {
             std::fs::read_dir(name)
@@ -228,9 +229,9 @@ fn a_signal_and_even_sigkill_leave_nothing_for_long() {
                         .starts_with(&format!("nn-{pid}-"))
                 })
         };
-        assert!(left("/run/netns") && netnice_lab::sys::alive(inside));
+        assert!(left("/run/netns") && netnice_lab::sys::is_alive(inside));
         netnice_lab::sys::kill(pid as i32, signal).expect("a signal");
-        run.wait(PATIENCE).expect("it ends");
+        run.wait(EVENT_TIMEOUT).expect("it ends");
         if swept_by_next_run {
             assert!(left("/run/netns"), "SIGKILL cannot be caught");
             process::run(Command::new(&lab).arg("list")).expect("another run");
@@ -238,14 +239,14 @@ fn a_signal_and_even_sigkill_leave_nothing_for_long() {
         let temp = std::env::temp_dir();
         assert!(!left("/run/netns") && !left(&temp.display().to_string()));
         assert!(
-            !netnice_lab::sys::alive(inside),
+            !netnice_lab::sys::is_alive(inside),
             "the process inside lives on"
         );
     }
 }
 
 #[test]
-fn a_snapshot_sees_what_came_and_what_went() {
+fn a_snapshot_shows_added_and_removed_objects() {
     world::begin().expect("begin");
     let world = World::pair(Pair::default()).expect("a world");
     let before = Snapshot::take(&world).expect("a picture");
@@ -282,5 +283,5 @@ fn a_snapshot_sees_what_came_and_what_went() {
         lines.retain(|line| !line.contains(": id "));
         lines
     };
-    assert!(soon(|| ours().is_empty()), "{:#?}", ours());
+    assert!(becomes_true(|| ours().is_empty()), "{:#?}", ours());
 }

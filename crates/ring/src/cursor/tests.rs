@@ -1,11 +1,11 @@
 //! Violations of each rule for indices and records, one at a time; and indices that wrap.
 
-use crate::breach::{Breach, Rule};
 use crate::driver::Taken;
 use crate::layout::{Ring, Shape};
-use crate::program::Refused;
-use crate::record::{Head, Slot, Status};
-use crate::story::{Both, SMALL, piece};
+use crate::program::RecordError;
+use crate::record::{Head, RawPair, Status};
+use crate::scenario::{BothSides, SMALL, piece};
+use crate::violation::{ProtocolViolation, Rule};
 
 const STARTS: [u32; 4] = [0, 1, u32::MAX - 5, 1 << 31];
 
@@ -13,12 +13,12 @@ const STARTS: [u32; 4] = [0, 1, u32::MAX - 5, 1 << 31];
 const ROUNDS: u8 = if cfg!(miri) { 3 } else { 100 };
 
 /// Writes a head and pairs from entry `at` of the submit ring on, and publishes them.
-fn forge(both: &Both, at: u32, head: Head, slots: &[Slot]) {
+fn forge(both: &BothSides, at: u32, head: Head, pairs: &[RawPair]) {
     both.set_entry(Ring::Submit, at, head.store());
-    for (index, slot) in (1..).zip(slots) {
-        both.set_entry(Ring::Submit, at.wrapping_add(index), slot.store());
+    for (index, pair) in (1..).zip(pairs) {
+        both.set_entry(Ring::Submit, at.wrapping_add(index), pair.store());
     }
-    both.set_producer(Ring::Submit, at.wrapping_add(1 + slots.len() as u32));
+    both.set_producer(Ring::Submit, at.wrapping_add(1 + pairs.len() as u32));
 }
 
 fn head(count: u32) -> Head {
@@ -29,24 +29,24 @@ fn head(count: u32) -> Head {
     }
 }
 
-fn slot(base: u64, length: u32) -> Slot {
-    Slot {
+fn pair(base: u64, length: u32) -> RawPair {
+    RawPair {
         base,
         length,
         reserved: 0,
     }
 }
 
-fn broken(both: &mut Both) -> Breach {
-    let breach = both.driver.take().unwrap_err();
+fn broken(both: &mut BothSides) -> ProtocolViolation {
+    let violation = both.driver.take().unwrap_err();
     both.driver.invariants();
-    breach
+    violation
 }
 
 #[test]
-fn what_goes_in_comes_out_wherever_the_indices_stand() {
+fn packets_arrive_unchanged_from_any_start_of_the_indices() {
     for start in STARTS {
-        let mut both = Both::new(SMALL, start);
+        let mut both = BothSides::new(SMALL, start);
         for round in 0..ROUNDS {
             both.submit(&[round; 60]);
             both.submit(&[round + 100; 70]);
@@ -77,7 +77,7 @@ fn records_wrap_around_the_end_of_the_ring() {
             chunks: 64,
             ..SMALL
         };
-        let mut both = Both::new(shape, start);
+        let mut both = BothSides::new(shape, start);
         // Records of 4, 3, 5 and 9 entries. The sum 21 is coprime to 16, so records wrap at every
         // position.
         for round in 0..u32::from(ROUNDS) {
@@ -105,29 +105,33 @@ fn records_wrap_around_the_end_of_the_ring() {
 }
 
 #[test]
-fn a_full_ring_pushes_back() {
+fn a_full_ring_refuses_records() {
     let shape = Shape {
         chunks: 32,
         ..SMALL
     };
-    let mut both = Both::new(shape, u32::MAX - 3);
-    let submit = |both: &mut Both| {
+    let mut both = BothSides::new(shape, u32::MAX - 3);
+    let submit = |both: &mut BothSides| {
         let chunk = both.program.chunk().unwrap();
-        let refused = both.program.submit(&[piece(chunk, 0, 1)], false);
-        if refused.is_err() {
+        let result = both.program.submit(&[piece(chunk, 0, 1)], false);
+        if result.is_err() {
             both.program.free(chunk).unwrap();
         }
         both.program.publish();
-        refused
+        result
     };
     // 16 entries are 8 records of one pair.
     for _ in 0..8 {
         assert_eq!(submit(&mut both), Ok(()));
     }
-    assert_eq!(submit(&mut both), Err(Refused::Full));
+    assert_eq!(submit(&mut both), Err(RecordError::Full));
     // The driver takes 8 records and publishes that. The program submits 8 more and collects none.
     let taken: Vec<_> = (0..8).map(|_| both.taken()).collect();
-    assert_eq!(submit(&mut both), Err(Refused::Full), "not shown yet");
+    assert_eq!(
+        submit(&mut both),
+        Err(RecordError::Full),
+        "not published yet"
+    );
     both.driver.publish();
     for _ in 0..8 {
         assert_eq!(submit(&mut both), Ok(()));
@@ -140,36 +144,36 @@ fn a_full_ring_pushes_back() {
     both.driver.publish();
     assert_eq!(both.driver.take(), Ok(Taken::NoRoom));
     assert!(both.program.reclaim().unwrap().is_some());
-    assert_eq!(both.driver.take(), Ok(Taken::NoRoom), "not shown yet");
+    assert_eq!(both.driver.take(), Ok(Taken::NoRoom), "not published yet");
     both.program.publish();
     assert!(matches!(both.driver.take(), Ok(Taken::Record(_))));
     both.invariants();
 }
 
 #[test]
-fn a_producer_index_that_goes_back() {
+fn a_producer_index_that_goes_back_breaks_r20() {
     for start in STARTS {
-        let mut both = Both::new(SMALL, start);
+        let mut both = BothSides::new(SMALL, start);
         both.submit(b"a packet");
         both.taken();
         let (last, seen) = (start.wrapping_add(2), start.wrapping_add(1));
         both.set_producer(Ring::Submit, seen);
-        let breach = broken(&mut both);
-        assert_eq!(breach.rule, Rule::ProducerBack { last, seen });
-        assert_eq!(breach.must(), 20);
+        let violation = broken(&mut both);
+        assert_eq!(violation.rule, Rule::ProducerBack { last, seen });
+        assert_eq!(violation.rule_number(), 20);
     }
 }
 
 #[test]
-fn a_producer_index_that_jumps() {
+fn a_producer_index_beyond_the_free_entries_breaks_r21() {
     for start in STARTS {
         for advance in [17, 18, 1 << 16, u32::MAX / 2] {
-            let mut both = Both::new(SMALL, start);
+            let mut both = BothSides::new(SMALL, start);
             both.set_producer(Ring::Submit, start.wrapping_add(advance));
-            let breach = broken(&mut both);
-            assert_eq!(breach.rule, Rule::ProducerPast { advance, room: 16 });
+            let violation = broken(&mut both);
+            assert_eq!(violation.rule, Rule::ProducerPast { advance, room: 16 });
             assert_eq!(
-                breach.to_string(),
+                violation.to_string(),
                 format!(
                     "submit ring: R21: the producer index advanced by {advance}, and only 16 entries were free"
                 )
@@ -179,15 +183,15 @@ fn a_producer_index_that_jumps() {
 }
 
 #[test]
-fn what_the_driver_has_not_shown_is_not_free() {
-    let mut both = Both::new(SMALL, 0);
+fn entries_are_not_free_before_the_driver_publishes() {
+    let mut both = BothSides::new(SMALL, 0);
     both.submit(b"a packet");
     let _held = both.taken();
     // The driver consumed 2 entries and did not publish that: 14 are free.
     both.set_producer(Ring::Submit, 17);
-    let breach = broken(&mut both);
+    let violation = broken(&mut both);
     assert_eq!(
-        breach.rule,
+        violation.rule,
         Rule::ProducerPast {
             advance: 15,
             room: 14
@@ -196,10 +200,10 @@ fn what_the_driver_has_not_shown_is_not_free() {
 }
 
 #[test]
-fn a_consumer_index_that_jumps_or_goes_back() {
+fn a_consumer_index_that_goes_back_or_too_far_breaks_r22_or_r23() {
     for start in STARTS {
-        for (advance, must) in [(17, 23), (100, 23), (u32::MAX, 22), (1 << 31 | 7, 22)] {
-            let mut both = Both::new(
+        for (advance, rule) in [(17, 23), (100, 23), (u32::MAX, 22), (1 << 31 | 7, 22)] {
+            let mut both = BothSides::new(
                 Shape {
                     chunks: 16,
                     ..SMALL
@@ -216,93 +220,96 @@ fn a_consumer_index_that_jumps_or_goes_back() {
             both.submit(b"one more");
             assert_eq!(both.driver.take(), Ok(Taken::NoRoom));
             both.set_consumer(Ring::Reclaim, start.wrapping_add(advance));
-            let breach = broken(&mut both);
-            assert_eq!((breach.ring, breach.must()), (Ring::Reclaim, must));
+            let violation = broken(&mut both);
+            assert_eq!(
+                (violation.ring, violation.rule_number()),
+                (Ring::Reclaim, rule)
+            );
         }
     }
 }
 
 #[test]
-fn a_record_without_a_pair_or_with_too_many() {
+fn a_record_with_no_pair_or_more_than_eight_is_a_violation() {
     for count in [0, 9, 1000, u32::MAX] {
-        let mut both = Both::new(SMALL, 0);
-        forge(&both, 0, head(count), &[slot(0, 1)]);
+        let mut both = BothSides::new(SMALL, 0);
+        forge(&both, 0, head(count), &[pair(0, 1)]);
         assert_eq!(broken(&mut both).rule, Rule::Count { count });
     }
 }
 
 #[test]
-fn a_record_of_which_a_part_was_shown() {
-    let mut both = Both::new(SMALL, 0);
-    forge(&both, 0, head(3), &[slot(0, 1)]);
-    let breach = broken(&mut both);
+fn a_partly_published_record_breaks_r31() {
+    let mut both = BothSides::new(SMALL, 0);
+    forge(&both, 0, head(3), &[pair(0, 1)]);
+    let violation = broken(&mut both);
     let (entries, published) = (4, 2);
-    assert_eq!(breach.rule, Rule::Partial { entries, published });
+    assert_eq!(violation.rule, Rule::Partial { entries, published });
     // The program publishes the rest too late: publishing half a record is the violation.
-    assert_eq!(breach.must(), 31);
+    assert_eq!(violation.rule_number(), 31);
 }
 
 #[test]
-fn pairs_are_judged_before_anything_is_claimed() {
-    for (slots, must) in [
-        (&[slot(4, 8)][..], 40),
-        (&[slot(0, 8), slot(256, 0)], 41),
-        (&[slot(0, 8), slot(256, 8), slot(1024, 8)], 42),
-        (&[slot(u64::MAX - 7, 16)], 42),
-        (&[slot(0, u32::MAX)], 42),
-        (&[slot(128, 256)], 43),
-        (&[slot(0, 8), slot(128, 8)], 44),
-        (&[slot(0, 8), slot(256, 8), slot(0, 8)], 44),
+fn a_record_with_an_invalid_pair_claims_no_chunk() {
+    for (pairs, rule) in [
+        (&[pair(4, 8)][..], 40),
+        (&[pair(0, 8), pair(256, 0)], 41),
+        (&[pair(0, 8), pair(256, 8), pair(1024, 8)], 42),
+        (&[pair(u64::MAX - 7, 16)], 42),
+        (&[pair(0, u32::MAX)], 42),
+        (&[pair(128, 256)], 43),
+        (&[pair(0, 8), pair(128, 8)], 44),
+        (&[pair(0, 8), pair(256, 8), pair(0, 8)], 44),
     ] {
-        let mut both = Both::new(SMALL, 0);
-        forge(&both, 0, head(slots.len() as u32), slots);
-        assert_eq!(broken(&mut both).must(), must, "{slots:?}");
+        let mut both = BothSides::new(SMALL, 0);
+        forge(&both, 0, head(pairs.len() as u32), pairs);
+        assert_eq!(broken(&mut both).rule_number(), rule, "{pairs:?}");
         assert_eq!(both.driver.balance().in_use, 0);
     }
 }
 
 #[test]
-fn a_chunk_is_not_handed_over_twice() {
-    let mut both = Both::new(SMALL, 0);
-    forge(&both, 0, head(1), &[slot(512, 100)]);
+fn a_chunk_that_is_handed_over_twice_is_a_violation() {
+    let mut both = BothSides::new(SMALL, 0);
+    forge(&both, 0, head(1), &[pair(512, 100)]);
     let held = both.taken();
     // A second record names another part of the chunk; a third names it on the other channel.
-    forge(&both, 2, head(1), &[slot(640, 8)]);
-    assert_eq!(broken(&mut both).rule, Rule::NotYours { chunk: 2 });
+    forge(&both, 2, head(1), &[pair(640, 8)]);
+    assert_eq!(broken(&mut both).rule, Rule::NotOwned { chunk: 2 });
     both.set_entry(Ring::Prime, 0, head(1).store());
-    both.set_entry(Ring::Prime, 1, slot(512, 256).store());
+    both.set_entry(Ring::Prime, 1, pair(512, 256).store());
     both.set_producer(Ring::Prime, 2);
-    let breach = both.driver.take_empty().unwrap_err();
+    let violation = both.driver.take_empty().unwrap_err();
     assert_eq!(
-        breach.to_string(),
-        "prime ring: R44: chunk 2 was handed over, and was not the sender's to give"
+        violation.to_string(),
+        "prime ring: R44: chunk 2 was handed over, and its sender did not own it"
     );
     both.driver.give_back(held, Status::DONE, 0);
     assert_eq!(both.driver.balance().in_use, 0);
 }
 
 #[test]
-fn what_changes_after_it_was_read_does_not_matter() {
-    let mut both = Both::new(SMALL, 0);
-    both.submit(b"what was judged");
+fn later_changes_of_a_record_in_shared_memory_have_no_effect() {
+    let mut both = BothSides::new(SMALL, 0);
+    both.submit(b"as validated");
     let record = both.taken();
     both.set_entry(Ring::Submit, 0, head(8).store());
-    both.set_entry(Ring::Submit, 1, slot(u64::MAX, u32::MAX).store());
+    both.set_entry(Ring::Submit, 1, pair(u64::MAX, u32::MAX).store());
     both.set_producer(Ring::Submit, 0);
-    assert_eq!(both.read(&record), b"what was judged");
+    assert_eq!(both.read(&record), b"as validated");
     both.driver.give_back(record, Status::DONE, 0);
     assert_eq!(both.driver.balance().in_use, 0);
 }
 
 #[test]
-fn the_program_judges_the_driver_too() {
-    let mut both = Both::new(SMALL, 0);
+fn the_program_detects_violations_of_the_driver() {
+    let mut both = BothSides::new(SMALL, 0);
     both.set_entry(Ring::Deliver, 0, head(1).store());
-    both.set_entry(Ring::Deliver, 1, slot(0, 8).store());
+    both.set_entry(Ring::Deliver, 1, pair(0, 8).store());
     both.set_producer(Ring::Deliver, 2);
     let fault = both.program.receive().unwrap_err();
     assert_eq!(
         fault.to_string(),
-        "the driver broke a rule of the ring: deliver ring: R44: chunk 0 was handed over, and was not the sender's to give"
+        "the driver broke a rule of the ring: deliver ring: R44: chunk 0 was handed over, and its sender did not own it"
     );
 }

@@ -1,45 +1,45 @@
-//! The driver's side of one flow. [`Flow::take`] and [`Flow::take_empty`] hand out validated
-//! records; [`Flow::give_back`] and [`Flow::deliver`] return them to the program. A call fails with
-//! a [`Breach`] when the program broke a rule of `docs/reference/ring.md`; the caller must then
-//! disconnect the program.
+//! The driver's side of one flow. [`DriverRings::take`] and [`DriverRings::take_empty`] hand out
+//! validated records; [`DriverRings::give_back`] and [`DriverRings::deliver`] return them to the
+//! program. A call fails with a [`ProtocolViolation`] when the program broke a rule of
+//! `docs/reference/ring.md`; the caller must then disconnect the program.
 
 use std::mem::offset_of;
 use std::sync::Arc;
 
 use super::field;
-use crate::bell::Notices;
-use crate::breach::{Breach, Rule};
-use crate::cursor::{Consumer, Ends, Popped, Producer};
-use crate::layout::{FlowHeader, Place, Ring};
+use crate::cursor::{Consumer, Popped, Producer, SharedRing};
+use crate::doorbell::Notices;
+use crate::layout::{FlowHeader, FlowLocation, Ring};
 use crate::ledger::{Balance, Owned};
-use crate::record::{From, Judge, Pair, Record, Status};
+use crate::record::{Pair, Record, Status, Validator, Writer};
 use crate::region::Region;
+use crate::violation::{ProtocolViolation, Rule};
 use crate::words::{Ordering, Word, Words};
 
-/// The driver's side of a flow.
-pub struct Flow {
-    place: Place,
+/// The driver's side of a flow: its rings and its buffers.
+pub struct DriverRings {
+    location: FlowLocation,
     region: Arc<Region>,
     /// Offset of the data area in the memory file.
     area: u64,
-    transmit: Channel,
-    receive: Channel,
+    transmit: RingPair,
+    receive: RingPair,
     owned: Owned,
     lost: [u64; Loss::KINDS],
-    label: Words,
+    lost_counters: Words,
     open: Word,
     notices: Notices,
 }
 
 /// One direction: records arrive in one ring and return in the other.
-struct Channel {
-    requests: Consumer,
-    answers: Producer,
+struct RingPair {
+    forward: Consumer,
+    returns: Producer,
     /// Entries that the held records will use in the return ring.
-    promised: u32,
+    reserved: u32,
 }
 
-/// The result of [`Flow::take`] and [`Flow::take_empty`].
+/// The result of [`DriverRings::take`] and [`DriverRings::take_empty`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
     /// A record. The driver owns its chunks until it gives the record back.
@@ -57,8 +57,8 @@ pub enum Taken {
 pub enum Loss {
     /// The flow had no empty record, or no room in its deliver ring.
     NoBuffer,
-    /// The flow had used its share of the driver's processor time.
-    OverShare,
+    /// The flow had used its receive budget of the driver's processor time.
+    OverBudget,
     /// The packet was longer than the record.
     TooLong,
 }
@@ -67,46 +67,51 @@ impl Loss {
     const KINDS: usize = 3;
 }
 
-impl Flow {
-    pub(crate) fn open(region: &Arc<Region>, place: Place, notices: &Notices, at: u32) -> Flow {
-        let plan = place.shape.plan().expect("checked when it was opened");
-        let word = |offset: u64| Word::new(region, place.offset + offset);
-        let ends = |ring: Ring| Ends::of(region, &place, &plan, ring);
-        let judge = Judge::new(&place.shape, From::Program);
-        let channel = |requests: Ring, answers: Ring| {
-            let (requests, answers) = (ends(requests), ends(answers));
-            requests.consumer.store(at, Ordering::Relaxed);
-            answers.producer.store(at, Ordering::Relaxed);
-            Channel {
-                requests: Consumer::new(requests, judge, at),
-                answers: Producer::new(answers, at),
-                promised: 0,
+impl DriverRings {
+    pub(crate) fn open(
+        region: &Arc<Region>,
+        location: FlowLocation,
+        notices: &Notices,
+        at: u32,
+    ) -> DriverRings {
+        let plan = location.shape.plan().expect("checked when it was opened");
+        let word = |offset: u64| Word::new(region, location.offset + offset);
+        let shared = |ring: Ring| SharedRing::of(region, &location, &plan, ring);
+        let validator = Validator::new(&location.shape, Writer::Program);
+        let rings = |forward: Ring, returns: Ring| {
+            let (forward, returns) = (shared(forward), shared(returns));
+            forward.consumer.store(at, Ordering::Relaxed);
+            returns.producer.store(at, Ordering::Relaxed);
+            RingPair {
+                forward: Consumer::new(forward, validator, at),
+                returns: Producer::new(returns, at),
+                reserved: 0,
             }
         };
-        let flow = Flow {
-            place,
+        let flow = DriverRings {
+            location,
             region: region.clone(),
-            area: place.offset + plan.area(),
-            transmit: channel(Ring::Submit, Ring::Reclaim),
-            receive: channel(Ring::Prime, Ring::Deliver),
-            owned: Owned::none_of(place.shape.chunks),
+            area: location.offset + plan.area(),
+            transmit: rings(Ring::Submit, Ring::Reclaim),
+            receive: rings(Ring::Prime, Ring::Deliver),
+            owned: Owned::empty(location.shape.chunks),
             lost: [0; Loss::KINDS],
-            label: Words::new(region, place.offset + LOST, 8),
+            lost_counters: Words::new(region, location.offset + LOST, 8),
             open: word(field(offset_of!(FlowHeader, open))),
             notices: notices.clone(),
         };
-        flow.write_label(plan.area());
+        flow.write_header(plan.area());
         flow
     }
 
     /// The number of the flow among the program's flows.
     pub fn slot(&self) -> u32 {
-        self.place.slot
+        self.location.slot
     }
 
     /// The location of the flow. The program needs it to use the flow.
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn location(&self) -> FlowLocation {
+        self.location
     }
 
     /// Takes the next record that is to be sent.
@@ -114,16 +119,16 @@ impl Flow {
     /// # Errors
     /// If the program broke a rule: disconnect it.
     #[inline]
-    pub fn take(&mut self) -> Result<Taken, Breach> {
+    pub fn take(&mut self) -> Result<Taken, ProtocolViolation> {
         self.transmit.take(&mut self.owned)
     }
 
-    /// Prefetches what the next [`Flow::take`], [`Flow::give_back`] and [`Flow::publish`] read and
-    /// write.
+    /// Prefetches what the next [`DriverRings::take`], [`DriverRings::give_back`] and
+    /// [`DriverRings::publish`] read and write.
     #[inline]
-    pub fn soon(&self) {
-        self.transmit.requests.soon();
-        self.transmit.answers.soon();
+    pub fn prefetch(&self) {
+        self.transmit.forward.prefetch();
+        self.transmit.returns.prefetch();
     }
 
     /// Takes the next empty record.
@@ -131,7 +136,7 @@ impl Flow {
     /// # Errors
     /// If the program broke a rule: disconnect it.
     #[inline]
-    pub fn take_empty(&mut self) -> Result<Taken, Breach> {
+    pub fn take_empty(&mut self) -> Result<Taken, ProtocolViolation> {
         self.receive.take(&mut self.owned)
     }
 
@@ -141,17 +146,19 @@ impl Flow {
     ///
     /// # Errors
     /// If the program broke a rule: disconnect it.
-    pub fn moved(&mut self) -> Result<bool, Breach> {
+    pub fn moved(&mut self) -> Result<bool, ProtocolViolation> {
         Ok(self.transmit.moved()? || self.receive.moved()?)
     }
 
-    /// Prefetches the first bytes of a record for the next [`Flow::read`]. The hardware prefetcher
-    /// does not foresee these bytes.
+    /// Prefetches the first bytes of a record for the next [`DriverRings::read`]. The hardware
+    /// prefetcher does not foresee these bytes.
     #[inline]
-    pub fn soon_read(&self, record: &Record) {
+    pub fn prefetch_read(&self, record: &Record) {
         if let Some(pair) = record.pairs().first() {
-            self.region
-                .soon(self.area + u64::from(pair.base), pair.length.min(FORESEEN));
+            self.region.prefetch(
+                self.area + u64::from(pair.base),
+                pair.length.min(PREFETCHED),
+            );
         }
     }
 
@@ -188,16 +195,16 @@ impl Flow {
         bytes.len() - rest.len()
     }
 
-    /// Gives a record of [`Flow::take`] back to the program. `stamp` is the time of sending in ns
-    /// of `CLOCK_MONOTONIC`, or 0.
+    /// Gives a record of [`DriverRings::take`] back to the program. `stamp` is the time of sending
+    /// in ns of `CLOCK_MONOTONIC`, or 0.
     #[inline]
     pub fn give_back(&mut self, record: Record, status: Status, stamp: u64) {
         self.transmit.give(&mut self.owned, &record, status, stamp);
     }
 
-    /// Gives a record of [`Flow::take_empty`] back to the program, with its first `length` bytes
-    /// filled. With `length` 0 the record returns unused. `stamp` is the time of reception in ns of
-    /// `CLOCK_MONOTONIC`, or 0.
+    /// Gives a record of [`DriverRings::take_empty`] back to the program, with its first `length`
+    /// bytes filled. With `length` 0 the record returns unused. `stamp` is the time of reception in
+    /// ns of `CLOCK_MONOTONIC`, or 0.
     #[inline]
     pub fn deliver(&mut self, mut record: Record, length: usize, status: Status, stamp: u64) {
         let mut rest = length.min(record.bytes());
@@ -210,31 +217,32 @@ impl Flow {
     }
 
     /// Counts one lost packet of the flow.
-    pub fn lost(&mut self, why: Loss) {
-        self.lost_many(why, 1);
+    pub fn count_lost(&mut self, why: Loss) {
+        self.count_lost_many(why, 1);
     }
 
     /// Counts `number` lost packets of the flow.
     #[inline]
-    pub fn lost_many(&mut self, why: Loss, number: u64) {
+    pub fn count_lost_many(&mut self, why: Loss, number: u64) {
         let count = &mut self.lost[why as usize];
         *count += number;
-        self.label[why as usize].store(*count, Ordering::Relaxed);
+        self.lost_counters[why as usize].store(*count, Ordering::Relaxed);
     }
 
     /// Publishes the records that were taken and given back since the last call. True if there were
-    /// any: the caller must then notify the program ([`Client::ring`](super::Client::ring)).
+    /// any: the caller must then notify the program
+    /// ([`ProgramMemory::notify`](super::ProgramMemory::notify)).
     #[inline]
     pub fn publish(&mut self) -> bool {
-        let moved = self.transmit.show() | self.receive.show();
+        let moved = self.transmit.publish() | self.receive.publish();
         if moved {
-            self.notices.raise(self.place.slot);
+            self.notices.raise(self.location.slot);
         }
         moved
     }
 
     /// The chunks of the records that the driver holds (`in_use`), and all other chunks of the
-    /// flow. A record counts as given back even before [`Flow::publish`].
+    /// flow. A record counts as given back even before [`DriverRings::publish`].
     pub fn balance(&self) -> Balance {
         self.owned.balance()
     }
@@ -249,17 +257,17 @@ impl Flow {
 
     pub(super) fn end(&self) {
         self.open.store(0, Ordering::Release);
-        self.notices.raise(self.place.slot);
+        self.notices.raise(self.location.slot);
     }
 
-    /// Writes the label. The program may compare it with the place that it was given. The driver
-    /// does not read it back.
-    fn write_label(&self, area: u64) {
-        let Place {
+    /// Writes the header of the region. The program may compare it with the location that it was
+    /// given. The driver does not read it back.
+    fn write_header(&self, area: u64) {
+        let FlowLocation {
             slot,
             offset,
             shape,
-        } = self.place;
+        } = self.location;
         for (at, value) in [
             (offset_of!(FlowHeader, slot), slot),
             (offset_of!(FlowHeader, chunk_bytes), shape.chunk_bytes),
@@ -281,29 +289,29 @@ impl Flow {
     }
 }
 
-impl Channel {
+impl RingPair {
     #[inline]
-    fn take(&mut self, owned: &mut Owned) -> Result<Taken, Breach> {
-        let (answers, promised) = (&mut self.answers, self.promised);
+    fn take(&mut self, owned: &mut Owned) -> Result<Taken, ProtocolViolation> {
+        let (returns, reserved) = (&mut self.returns, self.reserved);
         let popped = self
-            .requests
-            .pop(|entries| answers.has_room(promised + entries))?;
+            .forward
+            .pop(|entries| returns.has_room(reserved + entries))?;
         let record = match popped {
             Popped::Record(record) => record,
             Popped::Empty => return Ok(Taken::Empty),
-            Popped::Left => return Ok(Taken::NoRoom),
+            Popped::Rejected => return Ok(Taken::NoRoom),
         };
         for (claimed, pair) in record.pairs().iter().enumerate() {
-            let chunk = self.requests.judge().chunk(pair);
+            let chunk = self.forward.validator().chunk(pair);
             if !owned.claim(chunk) {
                 // A rejected record claims no chunk.
                 for pair in &record.pairs()[..claimed] {
-                    owned.release(self.requests.judge().chunk(pair));
+                    owned.release(self.forward.validator().chunk(pair));
                 }
-                return Err(self.requests.breach(Rule::NotYours { chunk }));
+                return Err(self.forward.violation(Rule::NotOwned { chunk }));
             }
         }
-        self.promised += record.entries();
+        self.reserved += record.entries();
         Ok(Taken::Record(record))
     }
 
@@ -311,23 +319,23 @@ impl Channel {
     fn give(&mut self, owned: &mut Owned, record: &Record, status: Status, stamp: u64) {
         let pairs: &[Pair] = record.pairs();
         for pair in pairs {
-            let was = owned.release(self.requests.judge().chunk(pair));
+            let was = owned.release(self.forward.validator().chunk(pair));
             assert!(was, "a record of another flow, or given back twice");
         }
-        self.promised -= record.entries();
-        self.answers.push(status.0, stamp, pairs);
+        self.reserved -= record.entries();
+        self.returns.push(status.0, stamp, pairs);
     }
 
     #[inline]
-    fn show(&mut self) -> bool {
-        self.requests.show() | self.answers.show()
+    fn publish(&mut self) -> bool {
+        self.forward.publish() | self.returns.publish()
     }
 
-    fn moved(&mut self) -> Result<bool, Breach> {
-        Ok(self.requests.moved()? || self.answers.moved()?)
+    fn moved(&mut self) -> Result<bool, ProtocolViolation> {
+        Ok(self.forward.moved()? || self.returns.moved()?)
     }
 }
 
-/// Bytes of a packet that `soon_read` prefetches.
-const FORESEEN: u32 = 256;
+/// Bytes of a packet that `prefetch_read` prefetches.
+const PREFETCHED: u32 = 256;
 const LOST: u64 = field(offset_of!(FlowHeader, lost));

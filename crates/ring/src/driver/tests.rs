@@ -4,38 +4,38 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::breach::Rule;
 use crate::layout::Ring;
-use crate::program::Fault;
+use crate::program::FlowError;
 use crate::record::Status;
-use crate::story::{SMALL, piece};
+use crate::scenario::{SMALL, piece};
+use crate::violation::Rule;
 
 const BUDGET: Budget = Budget {
     flows: 100,
     bytes: 1 << 20,
 };
 
-fn attach(client: &Client) -> Attachment {
-    client.handles().attach().unwrap()
+fn attach(memory: &ProgramMemory) -> Attachment {
+    memory.handles().attach().unwrap()
 }
 
-fn noticed(client: &Client) -> Vec<u32> {
+fn noticed(memory: &ProgramMemory) -> Vec<u32> {
     let mut slots = Vec::new();
-    client.take_notices(|slot| slots.push(slot));
+    memory.take_notices(|slot| slots.push(slot));
     slots
 }
 
 #[test]
 fn a_packet_passes_between_two_mappings() {
-    let mut client = Client::create(BUDGET).unwrap();
-    let program = attach(&client);
-    let mut here = client.open(SMALL).unwrap();
-    let mut there = program.flow(here.place()).unwrap();
+    let mut memory = ProgramMemory::create(BUDGET).unwrap();
+    let program = attach(&memory);
+    let mut here = memory.open(SMALL).unwrap();
+    let mut there = program.flow(here.location()).unwrap();
     let chunk = there.chunk().unwrap();
     there.bytes_mut(chunk).unwrap()[..5].copy_from_slice(b"hello");
     there.submit(&[piece(chunk, 0, 5)], false).unwrap();
     assert!(there.publish());
-    assert_eq!(noticed(&client), [0]);
+    assert_eq!(noticed(&memory), [0]);
     let Taken::Record(record) = here.take().unwrap() else {
         panic!("no record");
     };
@@ -45,201 +45,221 @@ fn a_packet_passes_between_two_mappings() {
 }
 
 #[test]
-fn flows_have_regions_of_their_own_and_leave_nothing() {
-    let mut client = Client::create(BUDGET).unwrap();
-    let program = attach(&client);
+fn each_flow_has_its_own_region_and_leaves_it_zeroed() {
+    let mut memory = ProgramMemory::create(BUDGET).unwrap();
+    let program = attach(&memory);
     let bytes = SMALL.plan().unwrap().bytes();
-    let flows: Vec<Flow> = (0..100).map(|_| client.open(SMALL).unwrap()).collect();
-    let refused = client.open(SMALL).err().map(|error| error.to_string());
+    let flows: Vec<DriverRings> = (0..100).map(|_| memory.open(SMALL).unwrap()).collect();
+    let refused = memory.open(SMALL).err().map(|error| error.to_string());
     assert_eq!(
         refused.as_deref(),
-        Some("all 100 flows of the program are open")
+        Some("all 100 flows of the program are open: close one first")
     );
-    let places: Vec<Place> = flows.iter().map(Flow::place).collect();
-    for (number, place) in (0..).zip(&places) {
-        assert_eq!(place.slot, number);
-        assert_eq!(place.offset, PAGE + u64::from(number) * bytes);
+    let locations: Vec<FlowLocation> = flows.iter().map(DriverRings::location).collect();
+    for (number, location) in (0..).zip(&locations) {
+        assert_eq!(location.slot, number);
+        assert_eq!(location.offset, PAGE + u64::from(number) * bytes);
     }
-    let mut theirs = program.flow(places[3]).unwrap();
-    assert!(theirs.is_open());
+    let mut program_flow = program.flow(locations[3]).unwrap();
+    assert!(program_flow.is_open());
     assert!(matches!(
-        program.flow(places[3]),
-        Err(SetupError::InUse { offset }) if offset == places[3].offset
+        program.flow(locations[3]),
+        Err(SetupError::InUse { offset }) if offset == locations[3].offset
     ));
-    let chunk = theirs.chunk().unwrap();
-    theirs.bytes_mut(chunk).unwrap().fill(0xee);
-    theirs.submit(&[piece(chunk, 0, 8)], false).unwrap();
-    theirs.publish();
+    let chunk = program_flow.chunk().unwrap();
+    program_flow.bytes_mut(chunk).unwrap().fill(0xee);
+    program_flow.submit(&[piece(chunk, 0, 8)], false).unwrap();
+    program_flow.publish();
     for mut flow in flows {
         if flow.slot() == 3 {
             let Ok(Taken::Record(_record)) = flow.take() else {
                 panic!("no record");
             };
-            assert_eq!(client.close(flow).in_use, 1);
+            assert_eq!(memory.close(flow).in_use, 1);
         } else {
-            assert_eq!(client.close(flow).in_use, 0);
+            assert_eq!(memory.close(flow).in_use, 0);
         }
     }
-    assert!(!theirs.is_open());
-    assert_eq!(theirs.reclaim().map(drop), Ok(()));
-    drop(theirs);
+    assert!(!program_flow.is_open());
+    assert_eq!(program_flow.reclaim().map(drop), Ok(()));
+    drop(program_flow);
     // The whole file is one gap again, filled with zeros, and the next flow starts like the first
     // one.
-    let all = client.bytes() - PAGE;
+    let all = memory.bytes() - PAGE;
     let large = Shape {
         chunk_bytes: 65_536,
         chunks: ((all - PAGE) / 65_536) as u32,
         ..SMALL
     };
-    let flow = client.open(large).unwrap();
-    assert_eq!(flow.place().offset, PAGE);
-    let mut theirs = program.flow(flow.place()).unwrap();
-    while let Some(chunk) = theirs.chunk() {
-        assert!(theirs.bytes(chunk).unwrap().iter().all(|byte| *byte == 0));
+    let flow = memory.open(large).unwrap();
+    assert_eq!(flow.location().offset, PAGE);
+    let mut program_flow = program.flow(flow.location()).unwrap();
+    while let Some(chunk) = program_flow.chunk() {
+        assert!(
+            program_flow
+                .bytes(chunk)
+                .unwrap()
+                .iter()
+                .all(|byte| *byte == 0)
+        );
     }
 }
 
 #[test]
-fn a_closed_flow_says_so() {
-    let mut client = Client::create(BUDGET).unwrap();
-    let program = attach(&client);
-    let mut here = client.open(SMALL).unwrap();
-    let mut theirs = program.flow(here.place()).unwrap();
+fn the_program_learns_that_a_flow_is_closed() {
+    let mut memory = ProgramMemory::create(BUDGET).unwrap();
+    let program = attach(&memory);
+    let mut here = memory.open(SMALL).unwrap();
+    let mut program_flow = program.flow(here.location()).unwrap();
     // Move the indices from 0, so that zeros in place of the indices are a violation.
-    let chunk = theirs.chunk().unwrap();
-    theirs.submit(&[piece(chunk, 0, 8)], false).unwrap();
-    theirs.publish();
+    let chunk = program_flow.chunk().unwrap();
+    program_flow.submit(&[piece(chunk, 0, 8)], false).unwrap();
+    program_flow.publish();
     let Taken::Record(record) = here.take().unwrap() else {
         panic!("no record");
     };
     here.give_back(record, Status::DONE, 0);
     here.publish();
-    assert!(theirs.reclaim().unwrap().is_some());
-    client.close(here);
-    assert_eq!(theirs.reclaim(), Err(Fault::Closed));
+    assert!(program_flow.reclaim().unwrap().is_some());
+    memory.close(here);
+    assert_eq!(program_flow.reclaim(), Err(FlowError::Closed));
     assert!(
         program.wait(Some(Duration::ZERO)).unwrap(),
-        "a notice tells of it"
+        "a notice reports it"
     );
 }
 
 #[test]
-fn a_place_outside_the_file_is_refused() {
-    let client = Client::create(BUDGET).unwrap();
-    let program = attach(&client);
+fn a_location_outside_the_file_is_refused() {
+    let memory = ProgramMemory::create(BUDGET).unwrap();
+    let program = attach(&memory);
     for offset in [
         0,
         1,
         4097,
-        client.bytes(),
-        client.bytes() - 4096,
+        memory.bytes(),
+        memory.bytes() - 4096,
         u64::MAX - 4095,
     ] {
-        let place = Place {
+        let location = FlowLocation {
             slot: 0,
             offset,
             shape: SMALL,
         };
-        let refused = program.flow(place).map(drop);
+        let refused = program.flow(location).map(drop);
         assert!(
             matches!(refused, Err(SetupError::Outside { .. })),
             "{offset}"
         );
     }
-    let place = Place {
+    let location = FlowLocation {
         slot: 128,
         offset: 4096,
         shape: SMALL,
     };
-    assert!(matches!(program.flow(place), Err(SetupError::NoSlot(128))));
+    assert!(matches!(
+        program.flow(location),
+        Err(SetupError::NoSlot(128))
+    ));
 }
 
 #[test]
-fn the_program_rings_only_for_a_driver_that_sleeps() {
-    let mut client = Client::create(BUDGET).unwrap();
-    let program = attach(&client);
-    let quiet = Heard {
-        rings: 0,
-        unasked: 0,
+fn the_program_notifies_the_driver_only_while_it_sleeps() {
+    let mut memory = ProgramMemory::create(BUDGET).unwrap();
+    let program = attach(&memory);
+    let none = Notifications {
+        count: 0,
+        without_flag: 0,
     };
-    assert!(!program.ring());
-    assert_eq!(client.hear(), quiet);
-    assert!(client.doze());
-    assert!(program.ring());
-    assert!(!program.ring(), "once is enough");
-    let rung = Heard {
-        rings: 1,
-        unasked: 0,
+    assert!(!program.notify());
+    assert_eq!(memory.drain_doorbell(), none);
+    assert!(memory.prepare_sleep());
+    assert!(program.notify());
+    assert!(!program.notify(), "the first notification took the flag");
+    let one = Notifications {
+        count: 1,
+        without_flag: 0,
     };
-    assert_eq!(client.hear(), rung);
-    assert_eq!(client.hear(), quiet);
+    assert_eq!(memory.drain_doorbell(), one);
+    assert_eq!(memory.drain_doorbell(), none);
     // The driver woke without a notification, and cleared the flag.
-    assert!(client.doze());
-    client.wake();
-    assert!(!program.ring());
-    assert_eq!(client.hear(), quiet);
+    assert!(memory.prepare_sleep());
+    memory.end_sleep();
+    assert!(!program.notify());
+    assert_eq!(memory.drain_doorbell(), none);
 }
 
 #[test]
-fn rings_for_fun_are_counted() {
-    let mut client = Client::create(BUDGET).unwrap();
-    let program = attach(&client);
+fn notifications_without_the_flag_are_counted() {
+    let mut memory = ProgramMemory::create(BUDGET).unwrap();
+    let program = attach(&memory);
     let flood = |times: u64| {
-        rustix::io::write(client.handles().to_driver, &times.to_ne_bytes()).unwrap();
+        rustix::io::write(memory.handles().to_driver, &times.to_ne_bytes()).unwrap();
     };
     flood(1);
-    assert_eq!(client.hear().unasked, 1);
-    let flood = |client: &Client, times: u64| {
-        rustix::io::write(client.handles().to_driver, &times.to_ne_bytes()).unwrap();
+    assert_eq!(memory.drain_doorbell().without_flag, 1);
+    let flood = |memory: &ProgramMemory, times: u64| {
+        rustix::io::write(memory.handles().to_driver, &times.to_ne_bytes()).unwrap();
     };
-    client.doze();
-    flood(&client, 1000);
-    assert_eq!(client.hear().unasked, 1000, "the flag was not taken");
-    client.doze();
-    program.ring();
-    flood(&client, 1000);
-    assert_eq!(client.hear().unasked, 1000, "one of 1001 was asked for");
+    memory.prepare_sleep();
+    flood(&memory, 1000);
+    assert_eq!(
+        memory.drain_doorbell().without_flag,
+        1000,
+        "the flag was not taken"
+    );
+    memory.prepare_sleep();
+    program.notify();
+    flood(&memory, 1000);
+    assert_eq!(
+        memory.drain_doorbell().without_flag,
+        1000,
+        "one of 1001 took the flag"
+    );
 }
 
 #[test]
-fn a_driver_hears_without_waiting_whatever_the_program_did_to_the_doorbell() {
-    let mut client = Client::create(BUDGET).unwrap();
-    let theirs = client.handles().to_driver.try_clone_to_owned().unwrap();
-    let flags = rustix::fs::fcntl_getfl(&theirs).unwrap();
-    rustix::fs::fcntl_setfl(&theirs, flags - rustix::fs::OFlags::NONBLOCK).unwrap();
+fn draining_a_doorbell_that_the_program_made_blocking_does_not_block() {
+    let mut memory = ProgramMemory::create(BUDGET).unwrap();
+    let copy = memory.handles().to_driver.try_clone_to_owned().unwrap();
+    let flags = rustix::fs::fcntl_getfl(&copy).unwrap();
+    rustix::fs::fcntl_setfl(&copy, flags - rustix::fs::OFlags::NONBLOCK).unwrap();
     let begin = Instant::now();
-    assert_eq!(client.hear().rings, 0);
+    assert_eq!(memory.drain_doorbell().count, 0);
     assert!(begin.elapsed() < Duration::from_secs(1));
 }
 
 #[test]
-fn the_program_cannot_reach_the_bell_that_the_driver_rings() {
-    let client = Client::create(BUDGET).unwrap();
-    let ear = client.handles().to_program;
+fn the_program_cannot_access_the_eventfd_behind_its_doorbell() {
+    let memory = ProgramMemory::create(BUDGET).unwrap();
+    let poll_fd = memory.handles().to_program;
     // The program's descriptor is not a counter: the program can neither fill it nor change what it
     // polls.
-    assert!(rustix::io::write(ear, &u64::MAX.to_ne_bytes()).is_err());
-    for other in [client.handles().to_driver, client.handles().memory] {
-        assert!(epoll::delete(ear, other).is_err());
+    assert!(rustix::io::write(poll_fd, &u64::MAX.to_ne_bytes()).is_err());
+    for other in [memory.handles().to_driver, memory.handles().memory] {
+        assert!(epoll::delete(poll_fd, other).is_err());
     }
 }
 
 #[test]
-fn a_sleeping_program_wakes() {
-    let mut client = Client::create(BUDGET).unwrap();
-    let program = attach(&client);
-    let mut flow = client.open(SMALL).unwrap();
-    let mut theirs = program.flow(flow.place()).unwrap();
-    let chunk = theirs.chunk().unwrap();
-    theirs.prime(&[piece(chunk, 0, 256)]).unwrap();
-    theirs.publish();
+fn a_notification_wakes_a_sleeping_program() {
+    let mut memory = ProgramMemory::create(BUDGET).unwrap();
+    let program = attach(&memory);
+    let mut flow = memory.open(SMALL).unwrap();
+    let mut program_flow = program.flow(flow.location()).unwrap();
+    let chunk = program_flow.chunk().unwrap();
+    program_flow.prime(&[piece(chunk, 0, 256)]).unwrap();
+    program_flow.publish();
     assert!(!program.wait(Some(Duration::from_millis(20))).unwrap());
     let waiter = std::thread::spawn(move || {
         let begin = Instant::now();
         assert!(program.wait(Some(Duration::from_secs(20))).unwrap());
-        (theirs.receive().unwrap().unwrap().bytes(), begin.elapsed())
+        (
+            program_flow.receive().unwrap().unwrap().bytes(),
+            begin.elapsed(),
+        )
     });
-    while client.ringer.bell_flag() == 0 {
+    while memory.notifier.flag() == 0 {
         std::thread::yield_now();
     }
     let Taken::Record(record) = flow.take_empty().unwrap() else {
@@ -247,23 +267,23 @@ fn a_sleeping_program_wakes() {
     };
     flow.deliver(record, 10, Status::DONE, 0);
     assert!(flow.publish());
-    client.ring();
+    memory.notify();
     let (bytes, after) = waiter.join().unwrap();
     assert_eq!(bytes, 10);
     assert!(after < Duration::from_secs(10));
 }
 
 #[test]
-fn an_expelled_program_learns_why() {
-    let mut client = Client::create(BUDGET).unwrap();
-    let program = attach(&client);
-    let _flow = client.open(SMALL).unwrap();
+fn a_disconnected_program_learns_which_rule_it_broke() {
+    let mut memory = ProgramMemory::create(BUDGET).unwrap();
+    let program = attach(&memory);
+    let _flow = memory.open(SMALL).unwrap();
     assert_eq!(program.ended(), None);
     let waiter = std::thread::spawn(move || {
         assert!(program.wait(Some(Duration::from_secs(20))).unwrap());
         program.ended()
     });
-    client.expel(&Breach {
+    memory.disconnect(&ProtocolViolation {
         ring: Ring::Submit,
         rule: Rule::Count { count: 0 },
     });
@@ -271,11 +291,11 @@ fn an_expelled_program_learns_why() {
 }
 
 #[test]
-fn a_program_that_takes_its_own_memory_away_harms_itself() {
-    let mut client = Client::create(BUDGET).unwrap();
-    let program = attach(&client);
-    let mut here = client.open(SMALL).unwrap();
-    let mut there = program.flow(here.place()).unwrap();
+fn a_hole_in_the_memory_file_affects_only_the_flows_of_its_program() {
+    let mut memory = ProgramMemory::create(BUDGET).unwrap();
+    let program = attach(&memory);
+    let mut here = memory.open(SMALL).unwrap();
+    let mut there = program.flow(here.location()).unwrap();
     let chunk = there.chunk().unwrap();
     there.submit(&[piece(chunk, 0, 8)], false).unwrap();
     there.publish();
@@ -285,22 +305,22 @@ fn a_program_that_takes_its_own_memory_away_harms_itself() {
     // The program cannot shrink the file. It can punch holes before the second seal; holes read as
     // 0.
     let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-    let bytes = client.bytes();
-    rustix::fs::fallocate(client.handles().memory, flags, 0, bytes).unwrap();
+    let bytes = memory.bytes();
+    rustix::fs::fallocate(memory.handles().memory, flags, 0, bytes).unwrap();
     assert_eq!(here.read(&record, &mut [0xee; 8]), 8);
     here.give_back(record, Status::DONE, 0);
-    here.lost(Loss::NoBuffer);
+    here.count_lost(Loss::NoBuffer);
     assert!(here.publish());
-    let breach = here.take().unwrap_err();
-    assert_eq!(breach.rule, Rule::ProducerBack { last: 2, seen: 0 });
-    client.ring();
-    assert!(client.doze());
-    client.hear();
-    assert_eq!(client.close(here).in_use, 0);
+    let violation = here.take().unwrap_err();
+    assert_eq!(violation.rule, Rule::ProducerBack { last: 2, seen: 0 });
+    memory.notify();
+    assert!(memory.prepare_sleep());
+    memory.drain_doorbell();
+    assert_eq!(memory.close(here).in_use, 0);
     // The driver's own ledgers are in private memory, so the next flow works.
-    let mut here = client.open(SMALL).unwrap();
+    let mut here = memory.open(SMALL).unwrap();
     drop(there);
-    let mut there = program.flow(here.place()).unwrap();
+    let mut there = program.flow(here.location()).unwrap();
     let chunk = there.chunk().unwrap();
     there.submit(&[piece(chunk, 0, 8)], false).unwrap();
     there.publish();
@@ -308,25 +328,25 @@ fn a_program_that_takes_its_own_memory_away_harms_itself() {
 }
 
 #[test]
-fn notices_of_flows_that_are_not_open_are_not_passed_on() {
-    let mut client = Client::create(BUDGET).unwrap();
-    let _flow = client.open(SMALL).unwrap();
-    let header = Header::new(&client.region);
+fn notices_of_closed_flows_are_ignored() {
+    let mut memory = ProgramMemory::create(BUDGET).unwrap();
+    let _flow = memory.open(SMALL).unwrap();
+    let header = Header::new(&memory.region);
     header.to_driver(2).words[0].store(u64::MAX, Ordering::Relaxed);
     header.to_driver(2).words[1].store(u64::MAX, Ordering::Relaxed);
-    assert_eq!(noticed(&client), [0]);
-    assert_eq!(noticed(&client), [0; 0]);
+    assert_eq!(noticed(&memory), [0]);
+    assert_eq!(noticed(&memory), [0; 0]);
 }
 
 #[test]
-fn descriptors_and_memory_are_given_back() {
+fn dropping_both_sides_closes_all_descriptors() {
     let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = count();
     for _ in 0..200 {
-        let mut client = Client::create(BUDGET).unwrap();
-        let program = attach(&client);
-        let flow = client.open(SMALL).unwrap();
-        let _theirs = program.flow(flow.place()).unwrap();
+        let mut memory = ProgramMemory::create(BUDGET).unwrap();
+        let program = attach(&memory);
+        let flow = memory.open(SMALL).unwrap();
+        let _program_flow = program.flow(flow.location()).unwrap();
     }
     // Other tests of this process open descriptors at the same time.
     assert!(count() < before + 100);

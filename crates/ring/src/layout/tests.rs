@@ -1,8 +1,8 @@
 use super::*;
-use crate::story::SMALL;
+use crate::scenario::SMALL;
 
 #[test]
-fn parts_of_a_region_lie_one_behind_the_other() {
+fn the_parts_of_a_region_follow_each_other() {
     let shape = Shape {
         chunk_bytes: 2048,
         chunks: 100,
@@ -19,7 +19,7 @@ fn parts_of_a_region_lie_one_behind_the_other() {
 }
 
 #[test]
-fn the_largest_shape_has_bases_of_32_bits() {
+fn every_base_of_the_largest_shape_fits_in_32_bits() {
     let largest = Shape {
         chunk_bytes: 65_536,
         chunks: 65_536,
@@ -31,14 +31,14 @@ fn the_largest_shape_has_bases_of_32_bits() {
 }
 
 #[test]
-fn a_shape_out_of_bounds_is_refused_by_name() {
+fn an_invalid_shape_is_refused_with_the_name_of_the_number() {
     let refused = |shape: Shape| shape.plan().unwrap_err().to_string();
     assert_eq!(
         refused(Shape {
             chunk_bytes: 1500,
             ..SMALL
         }),
-        "bytes of a chunk: 1500 is no power of two"
+        "bytes of a chunk: 1500 is not a power of two"
     );
     assert_eq!(
         refused(Shape { chunks: 0, ..SMALL }),
@@ -82,7 +82,7 @@ fn a_shape_out_of_bounds_is_refused_by_name() {
 }
 
 #[test]
-fn a_budget_is_bounded() {
+fn a_budget_outside_its_range_is_refused() {
     let bytes = |flows, bytes| Budget { flows, bytes }.file_bytes();
     assert_eq!(bytes(1, 4096), Ok(8192));
     assert_eq!(bytes(4096, 4097), Ok(3 * 4096));

@@ -1,48 +1,51 @@
 use super::*;
 use crate::driver::Taken;
 use crate::record::Status;
-use crate::story::{Both, SMALL, piece, record};
+use crate::scenario::{BothSides, SMALL, piece, record};
 
 #[test]
-fn only_what_is_held_can_be_touched() {
-    let mut both = Both::new(SMALL, 0);
+fn only_held_chunks_can_be_accessed() {
+    let mut both = BothSides::new(SMALL, 0);
     let flow = &mut both.program;
     let chunk = flow.chunk().unwrap();
     flow.bytes_mut(chunk).unwrap().fill(7);
     assert_eq!(flow.bytes(chunk).unwrap(), [7; 256]);
     for other in [Chunk(chunk.0 + 1), Chunk(4), Chunk(u32::MAX)] {
-        assert_eq!(flow.bytes(other), Err(Refused::NotHeld(other)));
-        assert_eq!(flow.free(other), Err(Refused::NotHeld(other)));
+        assert_eq!(flow.bytes(other), Err(RecordError::NotHeld(other)));
+        assert_eq!(flow.free(other), Err(RecordError::NotHeld(other)));
     }
     flow.submit(&[piece(chunk, 0, 4)], false).unwrap();
-    assert_eq!(flow.bytes_mut(chunk), Err(Refused::NotHeld(chunk)));
-    assert_eq!(flow.free(chunk), Err(Refused::NotHeld(chunk)));
+    assert_eq!(flow.bytes_mut(chunk), Err(RecordError::NotHeld(chunk)));
+    assert_eq!(flow.free(chunk), Err(RecordError::NotHeld(chunk)));
     assert_eq!((flow.given(), flow.balance().in_use), (1, 1));
     both.invariants();
 }
 
 #[test]
-fn what_is_no_record_is_refused_and_changes_nothing() {
-    let mut both = Both::new(SMALL, 0);
+fn an_invalid_record_is_refused_and_changes_nothing() {
+    let mut both = BothSides::new(SMALL, 0);
     let flow = &mut both.program;
     let (one, two) = (flow.chunk().unwrap(), flow.chunk().unwrap());
-    let part = |start, length| Refused::Part {
+    let invalid = |start, length| RecordError::Piece {
         start,
         length,
         chunk_bytes: 256,
     };
     for (pieces, refused) in [
-        (vec![], Refused::Count(0)),
-        (vec![piece(one, 0, 1); 9], Refused::Count(9)),
+        (vec![], RecordError::Count(0)),
+        (vec![piece(one, 0, 1); 9], RecordError::Count(9)),
         (
             vec![piece(one, 0, 1), piece(one, 128, 1)],
-            Refused::NotHeld(one),
+            RecordError::NotHeld(one),
         ),
-        (vec![piece(one, 0, 0)], part(0, 0)),
-        (vec![piece(one, 4, 1)], part(4, 1)),
-        (vec![piece(two, 0, 1), piece(one, 0, 257)], part(0, 257)),
-        (vec![piece(one, 256, 1)], part(256, 1)),
-        (vec![piece(one, u32::MAX - 7, 16)], part(u32::MAX - 7, 16)),
+        (vec![piece(one, 0, 0)], invalid(0, 0)),
+        (vec![piece(one, 4, 1)], invalid(4, 1)),
+        (vec![piece(two, 0, 1), piece(one, 0, 257)], invalid(0, 257)),
+        (vec![piece(one, 256, 1)], invalid(256, 1)),
+        (
+            vec![piece(one, u32::MAX - 7, 16)],
+            invalid(u32::MAX - 7, 16),
+        ),
     ] {
         assert_eq!(flow.submit(&pieces, false), Err(refused));
         assert_eq!(flow.prime(&pieces), Err(refused));
@@ -53,8 +56,8 @@ fn what_is_no_record_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_packet_is_scattered_into_what_was_primed() {
-    let mut both = Both::new(SMALL, 0);
+fn a_packet_fills_the_pieces_of_a_primed_record_in_order() {
+    let mut both = BothSides::new(SMALL, 0);
     // One piece for the headers, and one for the payload.
     let (front, rest) = (both.program.chunk().unwrap(), both.program.chunk().unwrap());
     let primed = [piece(front, 200, 42), piece(rest, 0, 256)];
@@ -82,8 +85,8 @@ fn a_packet_is_scattered_into_what_was_primed() {
 }
 
 #[test]
-fn a_packet_longer_than_the_record_is_cut() {
-    let mut both = Both::new(SMALL, 0);
+fn a_packet_longer_than_the_record_is_truncated() {
+    let mut both = BothSides::new(SMALL, 0);
     let chunk = both.program.chunk().unwrap();
     both.program.prime(&[piece(chunk, 0, 64)]).unwrap();
     both.program.publish();
@@ -98,8 +101,8 @@ fn a_packet_longer_than_the_record_is_cut() {
 }
 
 #[test]
-fn an_unused_record_still_brings_its_chunks_back() {
-    let mut both = Both::new(SMALL, 0);
+fn an_unused_record_returns_its_chunks() {
+    let mut both = BothSides::new(SMALL, 0);
     let (one, two) = (both.program.chunk().unwrap(), both.program.chunk().unwrap());
     both.program
         .prime(&[piece(one, 0, 256), piece(two, 0, 256)])
@@ -116,24 +119,24 @@ fn an_unused_record_still_brings_its_chunks_back() {
 }
 
 #[test]
-fn losses_are_told() {
-    let mut both = Both::new(SMALL, 0);
+fn the_program_reads_the_counts_of_lost_packets() {
+    let mut both = BothSides::new(SMALL, 0);
     for (why, times) in [
         (Loss::NoBuffer, 3),
-        (Loss::OverShare, 2),
+        (Loss::OverBudget, 2),
         (Loss::TooLong, 1),
     ] {
         for _ in 0..times {
-            both.driver.lost(why);
+            both.driver.count_lost(why);
         }
         assert_eq!(both.program.lost(why), times);
     }
 }
 
 #[test]
-fn notices_name_the_flow() {
-    let mut both = Both::new(SMALL, 0);
-    let named = |both: &Both| {
+fn the_notice_of_a_flow_is_set_by_publish_and_cleared_by_take() {
+    let mut both = BothSides::new(SMALL, 0);
+    let named = |both: &BothSides| {
         let mut slots = Vec::new();
         both.to_driver.take(|slot| slots.push(slot));
         slots

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 #[cfg_attr(miri, ignore = "makes a memory file")]
-fn a_memory_file_keeps_its_size() {
+fn a_memory_file_cannot_be_resized() {
     let file = MemoryFile::create(8192).unwrap();
     for bytes in [0, 4096, 16_384] {
         assert_eq!(rustix::fs::ftruncate(file.fd(), bytes), Err(Errno::PERM));
@@ -13,7 +13,7 @@ fn a_memory_file_keeps_its_size() {
 
 #[test]
 #[cfg_attr(miri, ignore = "makes a memory file")]
-fn a_sealed_file_keeps_its_pages_and_old_mappings_write_on() {
+fn a_sealed_file_refuses_holes_and_existing_mappings_stay_writable() {
     let file = MemoryFile::create(8192).unwrap();
     let (here, there) = (file.map().unwrap(), file.map().unwrap());
     let punch = || {
@@ -45,18 +45,18 @@ fn a_sealed_file_keeps_its_pages_and_old_mappings_write_on() {
 
 #[test]
 #[cfg_attr(miri, ignore = "makes a memory file")]
-fn a_page_of_each_two_mebibytes_is_held() {
-    for (bytes, held) in [(8192, 0), (8 << 20, 4), (80 << 20, 40)] {
+fn pin_pages_keeps_a_page_of_each_two_mebibytes() {
+    for (bytes, pinned) in [(8192, 0), (8 << 20, 4), (80 << 20, 40)] {
         let region = MemoryFile::create(bytes).unwrap().map().unwrap();
-        let pipe = region.hold().unwrap();
-        let there = rustix::io::ioctl_fionread(&pipe).unwrap();
-        assert_eq!(there, held * 4096, "of {bytes} bytes");
+        let pipe = region.pin_pages().unwrap();
+        let kept = rustix::io::ioctl_fionread(&pipe).unwrap();
+        assert_eq!(kept, pinned * 4096, "of {bytes} bytes");
     }
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "makes a memory file")]
-fn a_file_that_its_program_sealed_otherwise_is_refused() {
+fn a_file_with_other_seals_of_the_program_is_refused() {
     let file = MemoryFile::create(8192).unwrap();
     let _driver = file.map().unwrap();
     // The driver's own writable mapping prevents this seal.
@@ -83,12 +83,12 @@ fn a_file_that_can_shrink_is_refused() {
 
 #[test]
 #[should_panic(expected = "8 bytes at 4089 of a region of 4096")]
-fn there_is_no_way_past_the_end() {
+fn an_access_past_the_end_panics() {
     Region::private(4096).copy_in(4089, &[0; 8]);
 }
 
 #[test]
 #[should_panic(expected = "4 bytes at 18446744073709551614 of a region of 4096")]
-fn nor_around_it() {
+fn an_access_whose_end_wraps_panics() {
     Region::private(4096).copy_out(u64::MAX - 1, &mut [0; 4]);
 }

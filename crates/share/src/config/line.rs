@@ -11,10 +11,10 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use super::{Fault, Place, Protocol, SESSIONS, Service, WEIGHT, names};
+use super::{ConfigErrorKind, DEFAULT_WEIGHT, Location, MAX_SESSIONS, Protocol, Service, lookup};
 
 /// Parses a line. `None` if it is empty or a comment.
-pub(super) fn read(line: &str, place: &Place) -> Result<Option<Service>, Fault> {
+pub(super) fn parse(line: &str, location: &Location) -> Result<Option<Service>, ConfigErrorKind> {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {
         return Ok(None);
@@ -27,46 +27,50 @@ pub(super) fn read(line: &str, place: &Place) -> Result<Option<Service>, Fault> 
     if rate.is_some() {
         words.pop();
     }
-    let (service, rest) = words.split_first().ok_or(Fault::Short)?;
-    let full = match rest {
-        [kind, protocol, wait, user, program @ ..] if KINDS.contains(&kind.as_str()) => {
-            Full::read(kind, protocol, wait, user, program)?
+    let (service, rest) = words.split_first().ok_or(ConfigErrorKind::MissingFields)?;
+    let fields = match rest {
+        [socket_type, protocol, wait, user, program @ ..]
+            if SOCKET_TYPES.contains(&socket_type.as_str()) =>
+        {
+            LineFields::parse(socket_type, protocol, wait, user, program)?
         }
-        [kind, ..] if KINDS.contains(&kind.as_str()) => return Err(Fault::Short),
-        [program, args @ ..] => Full {
+        [socket_type, ..] if SOCKET_TYPES.contains(&socket_type.as_str()) => {
+            return Err(ConfigErrorKind::MissingFields);
+        }
+        [program, args @ ..] => LineFields {
             program,
             argv0: None,
             args,
-            protocol: Protocol::read("tcp").ok_or(Fault::Short)?,
+            protocol: Protocol::parse("tcp").ok_or(ConfigErrorKind::MissingFields)?,
             wait: false,
-            sessions: SESSIONS,
+            sessions: MAX_SESSIONS,
             user: "root",
         },
-        [] => return Err(Fault::Short),
+        [] => return Err(ConfigErrorKind::MissingFields),
     };
     let (address, name) = address(service)?;
-    let program = names::program(full.program)?;
+    let program = lookup::program(fields.program)?;
     Ok(Some(Service {
         name: name.to_string(),
-        place: place.clone(),
+        location: location.clone(),
         address,
-        port: names::port(name, full.protocol.name())?,
-        protocol: full.protocol,
-        wait: full.wait,
-        user: names::user(full.user)?,
-        argv0: full
+        port: lookup::port(name, fields.protocol.name())?,
+        protocol: fields.protocol,
+        wait: fields.wait,
+        user: lookup::user(fields.user)?,
+        argv0: fields
             .argv0
             .map_or_else(|| base_name(&program), str::to_string),
         program,
-        args: full.args.to_vec(),
+        args: fields.args.to_vec(),
         rate,
-        weight: WEIGHT,
-        sessions: full.sessions,
+        weight: DEFAULT_WEIGHT,
+        sessions: fields.sessions,
     }))
 }
 
 /// The content of a line after the service.
-struct Full<'a> {
+struct LineFields<'a> {
     program: &'a str,
     argv0: Option<&'a str>,
     args: &'a [String],
@@ -76,38 +80,40 @@ struct Full<'a> {
     user: &'a str,
 }
 
-impl<'a> Full<'a> {
-    fn read(
-        kind: &str,
+impl<'a> LineFields<'a> {
+    fn parse(
+        socket_type: &str,
         protocol: &str,
         wait: &str,
         user: &'a str,
         program: &'a [String],
-    ) -> Result<Full<'a>, Fault> {
-        let (program, argv) = program.split_first().ok_or(Fault::Short)?;
+    ) -> Result<LineFields<'a>, ConfigErrorKind> {
+        let (program, argv) = program
+            .split_first()
+            .ok_or(ConfigErrorKind::MissingFields)?;
         if program == "internal" {
-            return Err(Fault::BuiltIn);
+            return Err(ConfigErrorKind::BuiltIn);
         }
-        let read = Protocol::read(protocol).ok_or_else(|| unknown_protocol(protocol))?;
-        let datagram = match kind {
+        let parsed = Protocol::parse(protocol).ok_or_else(|| unknown_protocol(protocol))?;
+        let datagram = match socket_type {
             "stream" => false,
             "dgram" => true,
-            _ => !read.datagram,
+            _ => !parsed.datagram,
         };
-        if datagram != read.datagram {
-            return Err(Fault::Word {
+        if datagram != parsed.datagram {
+            return Err(ConfigErrorKind::UnknownWord {
                 what: "socket type",
-                word: kind.to_string(),
-                instead: "stream with tcp, dgram with udp",
+                word: socket_type.to_string(),
+                valid: "stream with tcp, dgram with udp",
             });
         }
-        let unknown = || Fault::Word {
-            what: "waiting",
+        let unknown = || ConfigErrorKind::UnknownWord {
+            what: "wait setting",
             word: wait.to_string(),
-            instead: "wait, nowait or nowait/N",
+            valid: "wait, nowait or nowait/N",
         };
-        let (wait, most) = match wait.split_once('/') {
-            Some((word, most)) => (word, Some(most)),
+        let (wait, limit) = match wait.split_once('/') {
+            Some((word, limit)) => (word, Some(limit)),
             None => (wait, None),
         };
         let wait = match wait {
@@ -115,24 +121,29 @@ impl<'a> Full<'a> {
             "nowait" => false,
             _ => return Err(unknown()),
         };
-        if read.datagram && !wait {
-            return Err(Fault::Datagram);
+        if parsed.datagram && !wait {
+            return Err(ConfigErrorKind::DatagramWithoutWait);
         }
-        let most = most.map(|most| most.parse().ok().filter(|n| (1..=SESSIONS).contains(n)));
-        Ok(Full {
+        let limit = limit.map(|limit| {
+            limit
+                .parse()
+                .ok()
+                .filter(|n| (1..=MAX_SESSIONS).contains(n))
+        });
+        Ok(LineFields {
             program,
             argv0: argv.first().map(String::as_str),
             args: argv.get(1..).unwrap_or_default(),
-            protocol: read,
+            protocol: parsed,
             wait,
-            sessions: most.unwrap_or(Some(SESSIONS)).ok_or_else(unknown)?,
+            sessions: limit.unwrap_or(Some(MAX_SESSIONS)).ok_or_else(unknown)?,
             user,
         })
     }
 }
 
 /// Splits an optional address from a service.
-fn address(service: &str) -> Result<(Option<IpAddr>, &str), Fault> {
+fn address(service: &str) -> Result<(Option<IpAddr>, &str), ConfigErrorKind> {
     let (address, name) = match service.strip_prefix('[') {
         Some(rest) => rest.split_once("]:"),
         None => service.rsplit_once(':'),
@@ -141,26 +152,26 @@ fn address(service: &str) -> Result<(Option<IpAddr>, &str), Fault> {
     if address == "*" {
         return Ok((None, name));
     }
-    let read = address.parse().map_err(|_| Fault::Word {
+    let parsed = address.parse().map_err(|_| ConfigErrorKind::UnknownWord {
         what: "address",
         word: address.to_string(),
-        instead: "an address such as 127.0.0.1:ftp or [::1]:ftp",
+        valid: "an address such as 127.0.0.1:ftp or [::1]:ftp",
     })?;
-    Ok((Some(read), name))
+    Ok((Some(parsed), name))
 }
 
 /// Splits a line at blanks outside double quotes.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
-    let mut quoted = false;
+    let mut in_quotes = false;
     for c in line.chars() {
         match c {
             '"' => {
-                quoted = !quoted;
+                in_quotes = !in_quotes;
                 word.get_or_insert_default();
             }
-            c if c.is_whitespace() && !quoted => words.extend(word.take()),
+            c if c.is_whitespace() && !in_quotes => words.extend(word.take()),
             c => word.get_or_insert_default().push(c),
         }
     }
@@ -168,11 +179,11 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-pub(super) fn unknown_protocol(text: &str) -> Fault {
-    Fault::Word {
+pub(super) fn unknown_protocol(text: &str) -> ConfigErrorKind {
+    ConfigErrorKind::UnknownWord {
         what: "protocol",
         word: text.to_string(),
-        instead: "tcp, tcp4, tcp6, udp, udp4 or udp6",
+        valid: "tcp, tcp4, tcp6, udp, udp4 or udp6",
     }
 }
 
@@ -183,4 +194,4 @@ pub(super) fn base_name(program: &Path) -> String {
 }
 
 /// Socket types of inetd.conf(5). The second word of a line in the full form is one of them.
-const KINDS: [&str; 5] = ["stream", "dgram", "raw", "rdm", "seqpacket"];
+const SOCKET_TYPES: [&str; 5] = ["stream", "dgram", "raw", "rdm", "seqpacket"];

@@ -19,7 +19,7 @@ fn kbytes(config: &Config) -> Vec<Option<u64>> {
 }
 
 #[test]
-fn the_papers_lines_are_read_as_they_are() {
+fn lines_of_the_paper_are_parsed() {
     // Other programs than in the paper, because those of the paper may not exist here.
     let a = "ftp      cat      @128Kbyte/sec\n\
              login    sleep    @32Kbyte/sec\n\
@@ -41,7 +41,7 @@ fn the_papers_lines_are_read_as_they_are() {
 }
 
 #[test]
-fn full_lines_name_everything() {
+fn a_full_line_sets_every_field() {
     let text = "# a comment\n\n\
         [::1]:8021 stream tcp6 nowait/3 nobody /bin/cat cat \"a b\" c @4mbit\n\
         127.0.0.1:tftp dgram udp4 wait root.0 /bin/cat in.tftpd\n";
@@ -59,7 +59,7 @@ fn full_lines_name_everything() {
     assert_eq!(one.user.name, "nobody");
     assert!(two.wait && two.protocol.datagram);
     assert_eq!((two.port, two.argv0.as_str()), (69, "in.tftpd"));
-    assert_eq!(two.place.to_string(), "inetd.conf:4");
+    assert_eq!(two.location.to_string(), "inetd.conf:4");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn one_client_never_has_all_sessions() {
 }
 
 #[test]
-fn toml_holds_lines_and_tables() {
+fn toml_contains_lines_and_service_tables() {
     let text = r#"
 total = "512Kbyte/s"
 floor = "16kbit"
@@ -107,7 +107,7 @@ sessions = 2
         (10, 4, false)
     );
     assert_eq!(kbytes(&config), [None, Some(32), Some(64)]);
-    let lines: Vec<_> = config.services.iter().map(|s| s.place.line).collect();
+    let lines: Vec<_> = config.services.iter().map(|s| s.location.line).collect();
     assert_eq!(lines, [Some(9), Some(10), Some(14)]);
     assert_eq!(
         (config.services[2].weight, config.services[2].sessions),
@@ -115,108 +115,103 @@ sessions = 2
     );
 }
 
+/// Parses each text; the error must be one line that starts with the location and contains the
+/// part.
+fn assert_errors(cases: &[(&str, &str, &str)]) {
+    for (text, location, part) in cases {
+        let error = parse(text).expect_err(text);
+        assert!(error.starts_with(location), "{text}: {error}");
+        assert!(error.contains(part), "{text}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
 #[test]
-fn whatever_is_wrong_is_told_with_file_line_and_reason() {
-    let head = "total = \"512Kbyte/s\"\n";
-    for (text, starts, part) in [
-        ("ftp cat\nspeed = 3\n".to_string(), "inetd.toml:", "="),
+fn an_error_in_toml_has_its_file_line_and_reason() {
+    assert_errors(&[
+        ("ftp cat\nspeed = 3\n", "inetd.toml:", "="),
         (
-            format!("{head}spead = 1\nlines = \"ftp cat\"\n"),
+            "total = \"512Kbyte/s\"\nspead = 1\nlines = \"ftp cat\"\n",
             "inetd.toml:2",
             "unknown field `spead`",
         ),
         (
-            format!("{head}total = \"1mbit\"\n"),
+            "total = \"512Kbyte/s\"\ntotal = \"1mbit\"\n",
             "inetd.toml:2",
             "duplicate key",
         ),
         (
-            format!("floor = \"16\"\n{head}"),
+            "floor = \"16\"\ntotal = \"512Kbyte/s\"\n",
             "inetd.toml:1",
             "it has no unit",
         ),
         (
-            format!("{head}lines = \"ftp cat @600Kbyte/s\"\n"),
+            "total = \"512Kbyte/s\"\nlines = \"ftp cat @600Kbyte/s\"\n",
             "inetd.toml:2",
             "more than the total",
         ),
         (
-            format!("{head}sessions = 0\nlines = \"ftp cat\"\n"),
+            "total = \"512Kbyte/s\"\nsessions = 0\nlines = \"ftp cat\"\n",
             "inetd.toml:2",
             "1 to 4096",
         ),
-        (head.to_string(), "inetd.toml", "no service"),
+        ("total = \"512Kbyte/s\"\n", "inetd.toml", "no service"),
         (
-            format!("{head}[[service]]\nname = \"ftp\"\nprogram = \"/no/such\"\n"),
+            "total = \"1mbit\"\n[[service]]\nname = \"ftp\"\nprogram = \"/no/such\"\n",
             "inetd.toml:4",
             "\"/no/such\" does not exist",
         ),
+    ]);
+}
+
+#[test]
+fn an_error_in_a_line_has_its_file_line_and_reason() {
+    assert_errors(&[
+        ("ftp cat @128\n", "inetd.conf:1", "it has no unit"),
+        ("ftp cat @10mbps\n", "inetd.conf:1", "10mbit"),
         (
-            "ftp cat @128\n".to_string(),
-            "inetd.conf:1",
-            "it has no unit",
-        ),
-        ("ftp cat @10mbps\n".to_string(), "inetd.conf:1", "10mbit"),
-        (
-            "ftp cat\nftp true\n".to_string(),
+            "ftp cat\nftp true\n",
             "inetd.conf:2",
             "served already, by inetd.conf:1",
         ),
+        ("\n# x\nnosuch cat\n", "inetd.conf:3", "/etc/services"),
         (
-            "\n# x\nnosuch cat\n".to_string(),
-            "inetd.conf:3",
-            "/etc/services",
-        ),
-        (
-            "ftp nosuchprogram\n".to_string(),
+            "ftp nosuchprogram\n",
             "inetd.conf:1",
             "\"nosuchprogram\" does not exist",
         ),
+        ("ftp stream tcp nowait root\n", "inetd.conf:1", "needs"),
         (
-            "ftp stream tcp nowait root\n".to_string(),
-            "inetd.conf:1",
-            "needs",
-        ),
-        (
-            "ftp stream udp wait root cat cat\n".to_string(),
+            "ftp stream udp wait root cat cat\n",
             "inetd.conf:1",
             "stream with tcp",
         ),
         (
-            "ftp dgram udp nowait root cat cat\n".to_string(),
+            "ftp dgram udp nowait root cat cat\n",
             "inetd.conf:1",
             "must be `wait`",
         ),
         (
-            "ftp stream tcp maybe root cat cat\n".to_string(),
+            "ftp stream tcp maybe root cat cat\n",
             "inetd.conf:1",
             "nowait/N",
         ),
         (
-            "ftp stream tcp nowait nosuchuser cat cat\n".to_string(),
+            "ftp stream tcp nowait nosuchuser cat cat\n",
             "inetd.conf:1",
             "no user",
         ),
         (
-            "echo stream tcp nowait root internal\n".to_string(),
+            "echo stream tcp nowait root internal\n",
             "inetd.conf:1",
             "built-in",
         ),
         (
-            "ftp stream sctp nowait root cat cat\n".to_string(),
+            "ftp stream sctp nowait root cat cat\n",
             "inetd.conf:1",
             "tcp, tcp4",
         ),
-        (
-            "here:ftp cat\n".to_string(),
-            "inetd.conf:1",
-            "127.0.0.1:ftp",
-        ),
-        ("ftp\n".to_string(), "inetd.conf:1", "needs"),
-    ] {
-        let error = parse(&text).expect_err(&text);
-        assert!(error.starts_with(starts), "{text}: {error}");
-        assert!(error.contains(part), "{text}: {error}");
-        assert_eq!(error.lines().count(), 1, "{error}");
-    }
+        ("here:ftp cat\n", "inetd.conf:1", "127.0.0.1:ftp"),
+        ("ftp\n", "inetd.conf:1", "needs"),
+    ]);
 }

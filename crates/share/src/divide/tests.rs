@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::{Demand, Full, Pool, divide, divide_groups, fits};
+use super::{Demand, DoesNotFit, Pool, divide, divide_groups, fits};
 
 /// Kbyte/s as the paper counts them.
 const K: u64 = 1024 * 8;
@@ -16,7 +16,7 @@ fn shared() -> Demand {
     Demand {
         fixed: None,
         weight: 100,
-        most: None,
+        bound: None,
         idle: None,
     }
 }
@@ -35,7 +35,7 @@ fn shares(pool: Pool, demands: &[Demand]) -> Vec<u64> {
 }
 
 #[test]
-fn the_papers_three_configurations() {
+fn the_three_configurations_of_the_paper_have_its_shares() {
     let none = Pool {
         total: None,
         floor: K,
@@ -58,7 +58,7 @@ fn weights_and_bounds_shift_shares() {
     };
     assert_eq!(shares(pool(512), &[heavy, shared()]), [384, 128]);
     let bound = Demand {
-        most: Some(32 * K),
+        bound: Some(32 * K),
         ..shared()
     };
     assert_eq!(
@@ -73,7 +73,7 @@ fn weights_and_bounds_shift_shares() {
 }
 
 #[test]
-fn an_idle_share_is_lent_and_kept_where_nobody_wants_it() {
+fn an_idle_session_lends_its_share_only_if_another_is_busy() {
     let idle = |used: u64| Demand {
         idle: Some(used * K),
         ..shared()
@@ -91,7 +91,7 @@ fn an_idle_share_is_lent_and_kept_where_nobody_wants_it() {
 }
 
 #[test]
-fn groups_are_equal_whatever_the_number_of_their_sessions_and_lend_inside_first() {
+fn groups_have_equal_shares_and_lend_inside_first() {
     let shares = |groups: &[(u64, Vec<Demand>)]| -> Vec<Vec<u64>> {
         let shares = divide_groups(pool(512), groups).into_iter();
         let inside = |group: Vec<Option<u64>>| group.into_iter().flatten().map(|bits| bits / K);
@@ -112,12 +112,12 @@ fn groups_are_equal_whatever_the_number_of_their_sessions_and_lend_inside_first(
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn a_session_that_does_not_fit_is_refused() {
     assert_eq!(fits(pool(512), &[fixed(500), fixed(12)]), Ok(()));
-    let full = fits(pool(512), &[fixed(500), fixed(13)]);
+    let refused = fits(pool(512), &[fixed(500), fixed(13)]);
     assert_eq!(
-        full,
-        Err(Full::Fixed {
+        refused,
+        Err(DoesNotFit::Fixed {
             asked: 13 * K,
             left: 12 * K
         })
@@ -125,10 +125,10 @@ fn what_does_not_fit_is_refused() {
     // The floor of the existing session is reserved.
     assert!(fits(pool(512), &[shared(), fixed(512)]).is_err());
     assert_eq!(fits(pool(3), &[shared(); 3]), Ok(()));
-    let full = fits(pool(3), &[shared(); 4]);
+    let refused = fits(pool(3), &[shared(); 4]);
     assert_eq!(
-        full,
-        Err(Full::Floor {
+        refused,
+        Err(DoesNotFit::Floor {
             share: 3 * K / 4,
             floor: K
         })
@@ -142,10 +142,10 @@ fn demands() -> impl Strategy<Value = Vec<Demand>> {
         proptest::option::weighted(0.3, 1_000..1_000_000_u64),
         proptest::option::weighted(0.3, 0..1_000_000_u64),
     );
-    let one = one.prop_map(|(fixed, weight, most, idle)| Demand {
+    let one = one.prop_map(|(fixed, weight, bound, idle)| Demand {
         fixed,
         weight,
-        most,
+        bound,
         idle,
     });
     proptest::collection::vec(one, 1..40)
@@ -153,7 +153,7 @@ fn demands() -> impl Strategy<Value = Vec<Demand>> {
 
 proptest! {
     #[test]
-    fn no_more_than_the_total_is_given_and_no_less_than_the_floor(
+    fn shares_are_at_most_the_total_and_at_least_the_floor(
         total in 1_000..1_000_000_000_u64,
         floor in 1_000..10_000_u64,
         demands in demands(),
@@ -168,7 +168,7 @@ proptest! {
             prop_assert!(sum <= total + kept, "{sum} of {total}");
             for (share, demand) in shares.iter().zip(&demands) {
                 let share = share.expect("limited");
-                let bound = demand.most.unwrap_or(u64::MAX).min(demand.fixed.unwrap_or(u64::MAX));
+                let bound = demand.bound.unwrap_or(u64::MAX).min(demand.fixed.unwrap_or(u64::MAX));
                 prop_assert!(share <= bound);
                 prop_assert!(share >= floor.min(bound), "{share} of {demand:?}");
             }
@@ -176,7 +176,7 @@ proptest! {
     }
 
     #[test]
-    fn all_that_can_be_used_is_given(total in 1_000_000..1_000_000_000_u64, n in 1..50_usize) {
+    fn the_whole_total_is_divided(total in 1_000_000..1_000_000_000_u64, n in 1..50_usize) {
         let pool = Pool { total: Some(total), floor: 1_000 };
         let sum: u64 = divide(pool, &vec![shared(); n]).into_iter().flatten().sum();
         prop_assert!(total - sum < n as u64, "{sum} of {total}");

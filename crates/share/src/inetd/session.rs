@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Signal, pidfd_send_signal};
 
-use super::Gate;
+use super::StartGate;
 use crate::config::Service;
-use crate::keep::Member;
+use crate::keeper::Member;
 
 /// A session.
 pub(super) struct Session {
@@ -27,7 +27,7 @@ impl Session {
     pub(super) fn start(
         index: usize,
         service: &Service,
-        gate: &Gate,
+        gate: &StartGate,
         socket: OwnedFd,
         client: Option<IpAddr>,
     ) -> io::Result<(Session, Member)> {
@@ -36,7 +36,7 @@ impl Session {
         let groups: Vec<String> = user.groups.iter().map(u32::to_string).collect();
         let mut command = Command::new(&gate.helper);
         command
-            .args(&gate.words)
+            .args(&gate.args)
             .args([user.uid.to_string(), user.gid.to_string()])
             .arg(format!("groups={}", groups.join(",")))
             .arg(&service.program)
@@ -90,10 +90,10 @@ impl Session {
         self.gate = None;
         match self.child.wait() {
             Ok(status) if status.code() == Some(127) => {
-                Some("its program could not be run".to_string())
+                Some("cannot execute the program of a session".to_string())
             }
             Ok(_) => None,
-            Err(error) => Some(format!("a session is lost: {error}")),
+            Err(error) => Some(format!("cannot read the exit status of a session: {error}")),
         }
     }
 }

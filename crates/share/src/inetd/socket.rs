@@ -80,7 +80,7 @@ impl Listener {
     }
 
     /// A duplicate of the socket, for a program that serves it.
-    pub(super) fn share(&self) -> io::Result<OwnedFd> {
+    pub(super) fn duplicate(&self) -> io::Result<OwnedFd> {
         self.as_fd().try_clone_to_owned()
     }
 }

@@ -27,36 +27,36 @@ pub(super) trait Processes {
 }
 
 /// The processes of this machine.
-pub(super) struct Machine;
+pub(super) struct ProcFs;
 
-impl Processes for Machine {
+impl Processes for ProcFs {
     fn members(&self, of: &Found) -> Vec<u32> {
         match of {
             Found::Processes(named) => named.clone(),
             Found::Cgroup(path) => {
                 let folder = cgroup_root().map(|root| root.join(path.trim_start_matches('/')));
-                folder.map_or_else(Vec::new, |folder| in_cgroup(&folder))
+                folder.map_or_else(Vec::new, |folder| cgroup_pids(&folder))
             }
             Found::App(path) => {
-                let Some(file) = file(Path::new(path)) else {
+                let Some(file) = file_id(Path::new(path)) else {
                     return Vec::new();
                 };
-                let runs = |pid: &u32| self::file(&entry(*pid, "exe")) == Some(file);
-                all().into_iter().filter(runs).collect()
+                let runs = |pid: &u32| file_id(&proc_path(*pid, "exe")) == Some(file);
+                all_pids().into_iter().filter(runs).collect()
             }
             Found::User(uid) => {
                 let theirs = |pid: &u32| self.user(*pid) == Some(*uid);
-                all().into_iter().filter(theirs).collect()
+                all_pids().into_iter().filter(theirs).collect()
             }
         }
     }
 
     fn parent(&self, pid: u32) -> Option<u32> {
-        field(pid, "PPid:")
+        status_number(pid, "PPid:")
     }
 
     fn children(&self, pid: u32) -> Vec<u32> {
-        let Ok(threads) = fs::read_dir(entry(pid, "task")) else {
+        let Ok(threads) = fs::read_dir(proc_path(pid, "task")) else {
             return Vec::new();
         };
         let mut children = Vec::new();
@@ -64,7 +64,7 @@ impl Processes for Machine {
             let Ok(text) = fs::read_to_string(thread.path().join("children")) else {
                 // The kernel does not list children (no CONFIG_PROC_CHILDREN), or the thread has
                 // just ended.
-                return all()
+                return all_pids()
                     .into_iter()
                     .filter(|p| self.parent(*p) == Some(pid))
                     .collect();
@@ -82,7 +82,7 @@ impl Processes for Machine {
         let Some(Ok(process)) = raw.map(|raw| pidfd_open(raw, PidfdFlags::empty())) else {
             return false;
         };
-        let Ok(entries) = fs::read_dir(entry(pid, "fd")) else {
+        let Ok(entries) = fs::read_dir(proc_path(pid, "fd")) else {
             return false;
         };
         entries.flatten().any(|one| {
@@ -98,11 +98,11 @@ impl Processes for Machine {
     }
 
     fn user(&self, pid: u32) -> Option<u32> {
-        field(pid, "Uid:")
+        status_number(pid, "Uid:")
     }
 
     fn name(&self, pid: u32) -> Option<String> {
-        let name = text(&entry(pid, "comm"))?;
+        let name = read_text(&proc_path(pid, "comm"))?;
         Some(name.trim_end().to_string())
     }
 }
@@ -116,23 +116,23 @@ fn is_listener(socket: std::os::fd::BorrowedFd<'_>) -> bool {
 }
 
 /// A file of /proc as text. Names in it need not be valid UTF-8.
-fn text(path: &Path) -> Option<String> {
+fn read_text(path: &Path) -> Option<String> {
     let bytes = fs::read(path).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn entry(pid: u32, name: &str) -> PathBuf {
+fn proc_path(pid: u32, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/{name}"))
 }
 
 /// The first number in a line of /proc/PID/status.
-fn field(pid: u32, name: &str) -> Option<u32> {
-    let status = text(&entry(pid, "status"))?;
+fn status_number(pid: u32, name: &str) -> Option<u32> {
+    let status = read_text(&proc_path(pid, "status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-fn all() -> Vec<u32> {
+fn all_pids() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -140,7 +140,7 @@ fn all() -> Vec<u32> {
 }
 
 /// Device and inode of the file at a path.
-fn file(path: &Path) -> Option<(u64, u64)> {
+fn file_id(path: &Path) -> Option<(u64, u64)> {
     let file = fs::metadata(path).ok()?;
     Some((file.dev(), file.ino()))
 }
@@ -148,7 +148,7 @@ fn file(path: &Path) -> Option<(u64, u64)> {
 /// The mount point of the cgroup2 tree: the fifth field of the line with that type in
 /// proc_pid_mountinfo(5).
 fn cgroup_root() -> Option<PathBuf> {
-    let mounts = text(Path::new("/proc/self/mountinfo"))?;
+    let mounts = read_text(Path::new("/proc/self/mountinfo"))?;
     mounts.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
         let is_ours = right.split(' ').next()? == "cgroup2";
@@ -158,7 +158,7 @@ fn cgroup_root() -> Option<PathBuf> {
 }
 
 /// The processes of a cgroup and of all cgroups below it.
-fn in_cgroup(folder: &Path) -> Vec<u32> {
+fn cgroup_pids(folder: &Path) -> Vec<u32> {
     let listed = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
     let mut found: Vec<u32> = listed
         .lines()
@@ -166,7 +166,7 @@ fn in_cgroup(folder: &Path) -> Vec<u32> {
         .collect();
     for below in fs::read_dir(folder).into_iter().flatten().flatten() {
         if below.file_type().is_ok_and(|kind| kind.is_dir()) {
-            found.extend(in_cgroup(&below.path()));
+            found.extend(cgroup_pids(&below.path()));
         }
     }
     found

@@ -2,8 +2,8 @@ use super::*;
 
 const K: u64 = 8 * 1024;
 
-fn asked(per: Per, weights: Vec<(Whose, u16)>) -> Asked {
-    Asked {
+fn request(per: Per, weights: Vec<(WeightScope, u16)>) -> ShareRequest {
+    ShareRequest {
         total: Rate::new(512 * K).expect("a rate"),
         targets: ["unit:ftp", "unit:web"]
             .map(|text| text.parse().expect("a target"))
@@ -18,72 +18,78 @@ fn asked(per: Per, weights: Vec<(Whose, u16)>) -> Asked {
 
 /// Sessions by target and user.
 fn sessions(all: &[(usize, u32)]) -> BTreeMap<u64, Session> {
-    let one = |(number, (crowd, user)): (usize, &(usize, u32))| {
+    let one = |(number, (target, user)): (usize, &(usize, u32))| {
         let session = Session {
-            crowd: *crowd,
+            target: *target,
             pid: 100 + number as u32,
             name: "program".to_string(),
             user: *user,
-            looked: Instant::now(),
-            trouble: None,
+            user_read_at: Instant::now(),
+            failure: None,
         };
         (number as u64, session)
     };
     all.iter().enumerate().map(one).collect()
 }
 
-fn shares(asked: &Asked, all: &[(usize, u32)]) -> Vec<u64> {
-    let shares = divided(asked, &sessions(all), |_| None);
+fn shares(request: &ShareRequest, all: &[(usize, u32)]) -> Vec<u64> {
+    let shares = compute_shares(request, &sessions(all), |_| None);
     let kbytes = |share: Option<u64>| (share.expect("limited") + K / 2) / K;
     shares.into_values().map(kbytes).collect()
 }
 
 #[test]
-fn sessions_users_or_services_are_equal() {
+fn sessions_users_or_services_have_equal_shares() {
     let all = [(0, 1000), (0, 1000), (0, 1001), (1, 1000)];
-    assert_eq!(shares(&asked(Per::Session, vec![]), &all), [128; 4]);
-    assert_eq!(shares(&asked(Per::User, vec![]), &all), [85, 85, 256, 85]);
+    assert_eq!(shares(&request(Per::Session, vec![]), &all), [128; 4]);
+    assert_eq!(shares(&request(Per::User, vec![]), &all), [85, 85, 256, 85]);
     assert_eq!(
-        shares(&asked(Per::Service, vec![]), &all),
+        shares(&request(Per::Service, vec![]), &all),
         [85, 85, 85, 256]
     );
 }
 
 #[test]
-fn weights_are_of_users_and_of_services() {
-    let web = Whose::Service("unit:web".parse().expect("a target"));
-    let weights = vec![(web, 300), (Whose::User(1001), 200)];
+fn weights_apply_to_users_and_services() {
+    let web = WeightScope::Service("unit:web".parse().expect("a target"));
+    let weights = vec![(web, 300), (WeightScope::User(1001), 200)];
     let all = [(0, 1000), (0, 1001), (1, 1000), (1, 1001)];
     // 1 : 2 : 3 : 6.
     assert_eq!(
-        shares(&asked(Per::Session, weights.clone()), &all),
+        shares(&request(Per::Session, weights.clone()), &all),
         [43, 85, 128, 256]
     );
     // Users 1 : 2, and services 1 : 3 within each user.
     assert_eq!(
-        shares(&asked(Per::User, weights.clone()), &all),
+        shares(&request(Per::User, weights.clone()), &all),
         [43, 85, 128, 256]
     );
     // Services 1 : 3, and users 1 : 2 within each service; one service has only one session.
     let all = [(0, 1000), (1, 1000), (1, 1001)];
-    assert_eq!(shares(&asked(Per::Service, weights), &all), [128, 128, 256]);
+    assert_eq!(
+        shares(&request(Per::Service, weights), &all),
+        [128, 128, 256]
+    );
 }
 
 #[test]
-fn who_cannot_be_limited_has_no_share_for_a_while() {
-    let asked = asked(Per::Session, vec![]);
+fn a_session_that_cannot_be_limited_has_no_share_for_a_while() {
+    let request = request(Per::Session, vec![]);
     let mut sessions = sessions(&[(0, 0), (0, 0)]);
-    let trouble = Some((Instant::now(), "no".to_string()));
-    sessions.get_mut(&1).expect("there").trouble = trouble;
-    let shares = divided(&asked, &sessions, |_| None);
+    let failure = Some((Instant::now(), "no".to_string()));
+    sessions.get_mut(&1).expect("there").failure = failure;
+    let shares = compute_shares(&request, &sessions, |_| None);
     assert_eq!(shares, BTreeMap::from([(0, Some(512 * K))]));
 }
 
 #[test]
-fn a_weight_is_that_of_a_target_or_of_a_user() {
+fn a_weight_names_a_target_or_a_user() {
     let targets: Vec<Target> = vec!["user:root".parse().expect("a target")];
-    let of = |text: &str| Whose::of(text.parse().expect("a target"), &targets);
-    assert_eq!(of("user:root"), Some(Whose::Service(targets[0].clone())));
-    assert_eq!(of("user:4711"), Some(Whose::User(4711)));
+    let of = |text: &str| WeightScope::from_target(text.parse().expect("a target"), &targets);
+    assert_eq!(
+        of("user:root"),
+        Some(WeightScope::Service(targets[0].clone()))
+    );
+    assert_eq!(of("user:4711"), Some(WeightScope::User(4711)));
     assert_eq!(of("user:no-such-user"), None);
 }

@@ -14,14 +14,14 @@ fn packet(six: bool, payload: &[u8]) -> Vec<u8> {
         hops: 1,
     });
     let headers = headers.unwrap();
-    let mut frame = vec![0; headers.room()];
+    let mut frame = vec![0; headers.headroom()];
     frame.extend(payload);
     headers.write(&mut frame);
     frame
 }
 
 /// Corrects the checksum of an IPv4 header.
-fn summed(mut frame: Vec<u8>) -> Vec<u8> {
+fn with_ipv4_checksum(mut frame: Vec<u8>) -> Vec<u8> {
     frame[24..26].fill(0);
     let header = 4 * usize::from(frame[14] & 0xf);
     let checksum = Sum::default().add(&frame[14..14 + header]).checksum();
@@ -34,50 +34,50 @@ fn padding_of_the_link_is_not_payload() {
     for six in [false, true] {
         let mut frame = packet(six, b"four");
         frame.resize(frame.len() + 18, 0xaa);
-        let found = read(&frame, Checks::Verify).unwrap();
+        let found = parse(&frame, Checks::Verify).unwrap();
         assert_eq!(&frame[found.payload], b"four");
     }
 }
 
 #[test]
-fn options_of_ipv4_are_passed_over() {
+fn options_of_ipv4_are_skipped() {
     let mut frame = packet(false, b"four");
     frame.splice(34..34, [1, 1, 1, 0]);
     frame[14] = 0x46;
     frame[17] += 4;
-    let frame = summed(frame);
-    let found = read(&frame, Checks::Verify).unwrap();
+    let frame = with_ipv4_checksum(frame);
+    let found = parse(&frame, Checks::Verify).unwrap();
     assert_eq!(&frame[found.payload], b"four");
 }
 
 #[test]
-fn a_wrong_checksum_is_seen_or_not_looked_at() {
+fn a_wrong_checksum_is_refused_unless_checksums_are_trusted() {
     for six in [false, true] {
         let mut frame = packet(six, b"payload");
         let last = frame.len() - 1;
         frame[last] ^= 1;
-        assert_eq!(read(&frame, Checks::Verify), Err(Unreadable::Checksum));
-        assert!(read(&frame, Checks::Trust).is_ok());
-        assert_eq!(read(&frame, Checks::Partial), Err(Unreadable::Checksum));
+        assert_eq!(parse(&frame, Checks::Verify), Err(ParseError::Checksum));
+        assert!(parse(&frame, Checks::Trust).is_ok());
+        assert_eq!(parse(&frame, Checks::Partial), Err(ParseError::Checksum));
         // IPv4 allows a missing checksum (RFC 768), and IPv6 does not (RFC 8200, section 8.1).
         let at = frame.len() - 7 - 2;
         frame[at..at + 2].fill(0);
-        assert_eq!(read(&frame, Checks::Verify).is_ok(), !six);
+        assert_eq!(parse(&frame, Checks::Verify).is_ok(), !six);
     }
     let mut frame = packet(false, b"payload");
     frame[22] ^= 1;
     assert_eq!(
-        read(&frame, Checks::Trust),
-        Err(Unreadable::Checksum),
+        parse(&frame, Checks::Trust),
+        Err(ParseError::Checksum),
         "the header's"
     );
 }
 
 #[test]
-fn half_a_checksum_is_taken_where_it_may_be() {
+fn a_partial_checksum_is_accepted_only_if_permitted() {
     for six in [false, true] {
         let mut frame = packet(six, b"payload");
-        assert!(read(&frame, Checks::Partial).is_ok(), "a whole one");
+        assert!(parse(&frame, Checks::Partial).is_ok(), "a whole one");
         // A checksum that Linux leaves to the NIC: the folded sum of addresses, protocol and length
         // (CHECKSUM_PARTIAL).
         let udp = frame.len() - 15;
@@ -89,48 +89,48 @@ fn half_a_checksum_is_taken_where_it_may_be() {
             half = (half & 0xffff) + (half >> 16);
         }
         frame[udp + 6..udp + 8].copy_from_slice(&(half as u16).to_be_bytes());
-        assert!(read(&frame, Checks::Partial).is_ok());
-        assert_eq!(read(&frame, Checks::Verify), Err(Unreadable::Checksum));
+        assert!(parse(&frame, Checks::Partial).is_ok());
+        assert_eq!(parse(&frame, Checks::Verify), Err(ParseError::Checksum));
     }
 }
 
 #[test]
-fn what_is_no_datagram_has_a_name() {
+fn each_invalid_frame_has_its_error() {
     let change = |six: bool, at: usize, value: u8| {
         let mut frame = packet(six, b"payload");
         frame[at] = value;
         if !six && at != 12 {
-            frame = summed(frame);
+            frame = with_ipv4_checksum(frame);
         }
-        read(&frame, Checks::Verify)
+        parse(&frame, Checks::Verify)
     };
-    assert_eq!(change(false, 12, 0x88), Err(Unreadable::Protocol));
-    assert_eq!(change(false, 14, 0x65), Err(Unreadable::Protocol));
-    assert_eq!(change(false, 23, 6), Err(Unreadable::Protocol));
-    assert_eq!(change(false, 20, 0x20), Err(Unreadable::Fragment));
-    assert_eq!(change(false, 21, 1), Err(Unreadable::Fragment));
+    assert_eq!(change(false, 12, 0x88), Err(ParseError::Protocol));
+    assert_eq!(change(false, 14, 0x65), Err(ParseError::Protocol));
+    assert_eq!(change(false, 23, 6), Err(ParseError::Protocol));
+    assert_eq!(change(false, 20, 0x20), Err(ParseError::Fragment));
+    assert_eq!(change(false, 21, 1), Err(ParseError::Fragment));
     // The ports are read as a fragment header, whose next header is not UDP.
-    assert_eq!(change(true, 20, 44), Err(Unreadable::Protocol));
-    assert_eq!(change(true, 20, 58), Err(Unreadable::Protocol));
-    assert_eq!(change(false, 17, 200), Err(Unreadable::Short));
-    assert_eq!(change(false, 17, 21), Err(Unreadable::Short));
-    assert_eq!(change(false, 39, 7), Err(Unreadable::Short));
-    assert_eq!(change(false, 39, 16), Err(Unreadable::Short));
-    assert_eq!(change(true, 59, 200), Err(Unreadable::Short));
+    assert_eq!(change(true, 20, 44), Err(ParseError::Protocol));
+    assert_eq!(change(true, 20, 58), Err(ParseError::Protocol));
+    assert_eq!(change(false, 17, 200), Err(ParseError::Short));
+    assert_eq!(change(false, 17, 21), Err(ParseError::Short));
+    assert_eq!(change(false, 39, 7), Err(ParseError::Short));
+    assert_eq!(change(false, 39, 16), Err(ParseError::Short));
+    assert_eq!(change(true, 59, 200), Err(ParseError::Short));
 }
 
 #[test]
-fn a_frame_cut_anywhere_is_no_datagram() {
+fn a_truncated_frame_is_refused() {
     for six in [false, true] {
         let frame = packet(six, b"payload");
         for length in 0..frame.len() {
-            assert!(read(&frame[..length], Checks::Verify).is_err(), "{length}");
+            assert!(parse(&frame[..length], Checks::Verify).is_err(), "{length}");
         }
     }
 }
 
 /// Fragments of a packet with at most `length` bytes of data each.
-fn cut(six: bool, payload: &[u8], length: usize) -> Vec<Vec<u8>> {
+fn fragments(six: bool, payload: &[u8], length: usize) -> Vec<Vec<u8>> {
     let frame = packet(six, payload);
     let header = if six { 54 } else { 34 };
     let (head, datagram) = frame.split_at(header);
@@ -149,7 +149,7 @@ fn cut(six: bool, payload: &[u8], length: usize) -> Vec<Vec<u8>> {
             frame[16..18].copy_from_slice(&(20 + bytes.len() as u16).to_be_bytes());
             frame[18..20].copy_from_slice(&0x0304u16.to_be_bytes());
             frame[20..22].copy_from_slice(&((offset / 8) | (more << 13)).to_be_bytes());
-            frame = summed(frame);
+            frame = with_ipv4_checksum(frame);
         }
         frame.extend(bytes);
         frame
@@ -158,32 +158,35 @@ fn cut(six: bool, payload: &[u8], length: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn parts_are_read_and_what_they_make_too() {
+fn fragments_and_the_reassembled_datagram_are_parsed() {
     for six in [false, true] {
         let payload: Vec<u8> = (0..100).collect();
         let mut whole = Vec::new();
-        let frames = cut(six, &payload, 40);
+        let frames = fragments(six, &payload, 40);
         assert_eq!(frames.len(), 3);
-        let mut of = None;
+        let mut key = None;
         for (index, frame) in frames.iter().enumerate() {
-            assert_eq!(read(frame, Checks::Verify), Err(Unreadable::Fragment));
-            let part = part(frame).unwrap();
-            assert_eq!((part.offset as usize, part.more), (whole.len(), index < 2));
-            assert_eq!(part.of.id, if six { 0x0102_0304 } else { 0x0304 });
-            whole.extend(&frame[part.bytes.clone()]);
-            of = Some(part.of);
+            assert_eq!(parse(frame, Checks::Verify), Err(ParseError::Fragment));
+            let fragment = parse_fragment(frame).unwrap();
+            assert_eq!(
+                (fragment.offset as usize, fragment.more),
+                (whole.len(), index < 2)
+            );
+            assert_eq!(fragment.key.id, if six { 0x0102_0304 } else { 0x0304 });
+            whole.extend(&frame[fragment.bytes.clone()]);
+            key = Some(fragment.key);
         }
-        let found = read_whole(&whole, &of.unwrap(), Checks::Verify).unwrap();
+        let found = parse_reassembled(&whole, &key.unwrap(), Checks::Verify).unwrap();
         assert_eq!(&whole[found.payload], payload);
         assert_eq!(found.from.port(), 1000);
         whole[50] ^= 1;
-        let wrong = read_whole(&whole, &of.unwrap(), Checks::Verify);
-        assert_eq!(wrong, Err(Unreadable::Checksum));
+        let wrong = parse_reassembled(&whole, &key.unwrap(), Checks::Verify);
+        assert_eq!(wrong, Err(ParseError::Checksum));
         // A packet that is not fragmented has no fragment.
-        assert!(part(&packet(six, b"whole")).is_err());
+        assert!(parse_fragment(&packet(six, b"whole")).is_err());
         for frame in &frames {
             for length in 0..frame.len() {
-                assert!(part(&frame[..length]).is_err(), "{length}");
+                assert!(parse_fragment(&frame[..length]).is_err(), "{length}");
             }
         }
     }
@@ -192,7 +195,7 @@ fn parts_are_read_and_what_they_make_too() {
 proptest! {
     /// For any frame, the payload that is found lies inside the frame.
     #[test]
-    fn any_frame_at_all(
+    fn the_payload_of_any_frame_lies_inside_the_frame(
         six in any::<bool>(),
         changes in prop::collection::vec((0usize..70, any::<u8>()), 0..8),
         cut in 0usize..80,
@@ -205,18 +208,18 @@ proptest! {
             }
         }
         frame.truncate(cut.max(20));
-        if let Ok(part) = part(&frame) {
-            prop_assert!(part.bytes.start >= 34 && part.bytes.start <= part.bytes.end);
-            prop_assert!(part.bytes.end <= frame.len());
+        if let Ok(fragment) = parse_fragment(&frame) {
+            prop_assert!(fragment.bytes.start >= 34 && fragment.bytes.start <= fragment.bytes.end);
+            prop_assert!(fragment.bytes.end <= frame.len());
         }
-        if let Ok(found) = read(&frame, checks) {
+        if let Ok(found) = parse(&frame, checks) {
             prop_assert!(found.payload.start >= 42 && found.payload.end <= frame.len());
             prop_assert!(found.payload.start <= found.payload.end);
         }
     }
 
     #[test]
-    fn nor_bytes_without_any_sense(frame in prop::collection::vec(any::<u8>(), 0..100)) {
-        let _ = read(&frame, Checks::Verify);
+    fn random_bytes_cause_no_panic(frame in prop::collection::vec(any::<u8>(), 0..100)) {
+        let _ = parse(&frame, Checks::Verify);
     }
 }

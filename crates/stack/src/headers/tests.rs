@@ -1,7 +1,5 @@
 //! Tests against etherparse, which builds and parses the same packets independently.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
 
@@ -27,7 +25,7 @@ fn v6() -> FlowAddress {
 }
 
 fn frame(headers: &Headers, payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0xee; headers.room()];
+    let mut frame = vec![0xee; headers.headroom()];
     frame.extend(payload);
     headers.write(&mut frame);
     frame
@@ -53,11 +51,11 @@ fn expected(address: &FlowAddress, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_room_and_the_longest_payload_are_known_before_any_packet() {
+fn headroom_and_longest_payload_depend_on_the_address_family_and_the_mtu() {
     let headers = Headers::udp(&v4()).unwrap();
-    assert_eq!((headers.room(), headers.longest()), (42, 1472));
+    assert_eq!((headers.headroom(), headers.longest()), (42, 1472));
     let headers = Headers::udp(&v6()).unwrap();
-    assert_eq!((headers.room(), headers.longest()), (62, 1452));
+    assert_eq!((headers.headroom(), headers.longest()), (62, 1452));
     let largest = FlowAddress {
         mtu: u16::MAX,
         ..v4()
@@ -66,35 +64,35 @@ fn the_room_and_the_longest_payload_are_known_before_any_packet() {
 }
 
 #[test]
-fn addresses_that_make_no_flow_are_refused() {
+fn mixed_families_and_a_small_mtu_are_refused() {
     let mixed = FlowAddress {
         remote: v6().remote,
         ..v4()
     };
     assert_eq!(
         Headers::udp(&mixed).unwrap_err().to_string(),
-        "10.78.0.1:4000 and [fd00::2]:53 are not of one family"
+        "10.78.0.1:4000 and [fd00::2]:53 have different address families"
     );
     let small = FlowAddress { mtu: 48, ..v6() };
     assert_eq!(
         Headers::udp(&small).unwrap_err().to_string(),
-        "an MTU of 48 has no room for headers of 48 bytes and a payload"
+        "an MTU of 48 bytes leaves no room for a payload: the headers have 48 bytes"
     );
 }
 
 #[test]
-fn a_checksum_of_zero_is_sent_as_ones() {
+fn a_checksum_of_zero_is_sent_as_all_ones() {
     // A payload that makes the sum all ones.
     let headers = Headers::udp(&v4()).unwrap();
     let plain = frame(&headers, &[0, 0]);
     let checksum = [plain[40], plain[41]];
     let packet = frame(&headers, &checksum);
     assert_eq!(packet[40..42], [0xff, 0xff]);
-    assert!(crate::datagram::read(&packet, crate::udp::Checks::Verify).is_ok());
+    assert!(crate::datagram::parse(&packet, crate::udp::Checks::Verify).is_ok());
 }
 
 #[test]
-fn the_longest_packet_is_whole() {
+fn the_longest_packet_has_valid_headers() {
     for address in [v4(), v6()] {
         let headers = Headers::udp(&address).unwrap();
         let payload = vec![0xff; headers.longest()];
@@ -106,12 +104,10 @@ fn the_longest_packet_is_whole() {
 
 proptest! {
     #[test]
-    fn packets_are_those_of_another_hand(
-        (local, remote) in prop_oneof![
-            (any::<[u8; 4]>(), any::<[u8; 4]>())
-                .prop_map(|(a, b)| (IpAddr::from(Ipv4Addr::from(a)), IpAddr::from(Ipv4Addr::from(b)))),
-            (any::<[u8; 16]>(), any::<[u8; 16]>())
-                .prop_map(|(a, b)| (IpAddr::from(Ipv6Addr::from(a)), IpAddr::from(Ipv6Addr::from(b)))),
+    fn packets_equal_those_that_etherparse_builds(
+        [local, remote] in prop_oneof![
+            any::<[[u8; 4]; 2]>().prop_map(|pair| pair.map(IpAddr::from)),
+            any::<[[u8; 16]; 2]>().prop_map(|pair| pair.map(IpAddr::from)),
         ],
         ports in any::<(u16, u16)>(),
         macs in any::<([u8; 6], [u8; 6])>(),
@@ -136,7 +132,7 @@ proptest! {
         };
         prop_assert_eq!(udp.payload(), &payload[..]);
         // The parser of this crate reads the same packet.
-        let found = crate::datagram::read(&bytes, crate::udp::Checks::Verify).unwrap();
+        let found = crate::datagram::parse(&bytes, crate::udp::Checks::Verify).unwrap();
         prop_assert_eq!(&bytes[found.payload.clone()], &payload[..]);
         prop_assert_eq!((found.from, found.to), (address.local, address.remote));
     }

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use netnice_api::direct::FlowNews;
+use netnice_api::direct::FlowNotification;
 use netnice_ring::Status;
 use netnice_ring::layout::SetupError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::peer::{Order, Peer};
-use crate::udp::{Buffers, UdpOptions, With};
+use crate::fake_daemon::{DaemonCommand, FakeDaemon};
+use crate::udp::{Buffers, Remote, UdpOptions};
 use crate::{Program, Socket, StackError};
 
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
@@ -25,13 +25,16 @@ fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn attach(peer: &Peer) -> Program {
+fn attach(daemon: &FakeDaemon) -> Program {
     let bytes = 8 * SMALL.region_bytes().unwrap();
-    let program = Program::attach(&peer.dir(), Some("wire0"), 8, bytes).unwrap();
+    let program = Program::attach(&daemon.dir(), Some("wire0"), 8, bytes).unwrap();
     assert_eq!(program.iface(), Some("wire0"));
     assert_eq!(program.mode(), Some("native"));
-    assert_eq!(program.news(), Some(FlowNews::Link { up: true }));
-    assert_eq!(program.news(), None);
+    assert_eq!(
+        program.next_notification(),
+        Some(FlowNotification::Link { up: true })
+    );
+    assert_eq!(program.next_notification(), None);
     program
 }
 
@@ -68,9 +71,9 @@ fn readable(program: &Program, milliseconds: i64) -> bool {
 }
 
 #[test]
-fn flows_come_from_the_daemon_and_go_back_to_it() {
-    let peer = Peer::new("flows");
-    let program = attach(&peer);
+fn a_socket_opens_a_flow_and_dropping_it_closes_the_flow() {
+    let daemon = FakeDaemon::new("flows");
+    let program = attach(&daemon);
     for six in [false, true] {
         let (mut here, mut there) = pair(&program, six);
         assert_eq!(here.contract(), "slice 1ms/20ms");
@@ -101,9 +104,9 @@ fn flows_come_from_the_daemon_and_go_back_to_it() {
 }
 
 #[test]
-fn an_address_of_one_link_is_known_in_packets_too() {
-    let peer = Peer::new("scope");
-    let program = attach(&peer);
+fn a_link_local_address_with_a_scope_matches_received_packets() {
+    let daemon = FakeDaemon::new("scope");
+    let program = attach(&daemon);
     let open = |local, remote| {
         let options = UdpOptions {
             local: at(local),
@@ -119,17 +122,17 @@ fn an_address_of_one_link_is_known_in_packets_too() {
 }
 
 #[test]
-fn what_is_refused_says_why() {
-    let peer = Peer::new("refused");
-    let nobody = Program::attach(
+fn refusals_return_their_reason() {
+    let daemon = FakeDaemon::new("refused");
+    let attached = Program::attach(
         &netnice_api::RuntimeDir::choose(Some("/nowhere".into()), None),
         None,
         1,
         1 << 20,
     );
-    let said = nobody.err().expect("nobody there").to_string();
+    let said = attached.err().expect("no daemon").to_string();
     assert_eq!(said, "no daemon answers at /nowhere/netnice.sock");
-    let program = attach(&peer);
+    let program = attach(&daemon);
     let (mut here, there) = pair(&program, false);
     let error = here.change("slice 100ms/20ms").unwrap_err();
     assert!(matches!(error, StackError::Refused { .. }), "{error}");
@@ -152,13 +155,13 @@ fn what_is_refused_says_why() {
     };
     assert_eq!(
         said(none),
-        "buffers to send from: 0, and 1 to 65536 are allowed"
+        "buffers for sending: 0, and 1 to 65536 are allowed"
     );
     let odd = Buffers {
         bytes: 1500,
         ..SMALL
     };
-    assert_eq!(said(odd), "bytes of a chunk: 1500 is no power of two");
+    assert_eq!(said(odd), "bytes of a chunk: 1500 is not a power of two");
     let short = Buffers {
         bytes: 1024,
         ..SMALL
@@ -192,9 +195,9 @@ fn what_is_refused_says_why() {
 }
 
 #[test]
-fn a_flow_to_any_host_asks_for_each_once() {
-    let peer = Peer::new("any");
-    let program = attach(&peer);
+fn a_flow_to_any_host_requests_each_next_hop_once() {
+    let daemon = FakeDaemon::new("any");
+    let program = attach(&daemon);
     let open = |local| {
         let options = UdpOptions {
             buffers: SMALL,
@@ -206,7 +209,7 @@ fn a_flow_to_any_host_asks_for_each_once() {
     assert_eq!(server.remote(), None);
     let (to, back) = (server.local(), client.local());
     let error = client.try_send_to(b"?", to).unwrap_err();
-    assert!(matches!(error, StackError::NoHop(_)), "{error}");
+    assert!(matches!(error, StackError::UnknownNextHop(_)), "{error}");
     client.send_to(b"?", to, SOON).unwrap();
     let mut bytes = [0; 100];
     let received = server.recv(&mut bytes, SOON).unwrap();
@@ -226,27 +229,27 @@ fn a_flow_to_any_host_asks_for_each_once() {
     let error = client.send_to(b"?", at("10.78.0.99:9"), SOON).unwrap_err();
     assert_eq!(error.to_string(), "10.78.0.99 does not answer");
     // Each kind of flow refuses the calls of the other kinds.
-    let error = client.try_send(b"to whom?").unwrap_err();
+    let error = client.try_send(b"without a destination").unwrap_err();
     assert!(matches!(error, StackError::NoRemote), "{error}");
     let (mut one, _other) = pair(&program, false);
     let error = one.try_send_to(b"!", to).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the flow sends to 10.78.0.2:4002 and to nobody else"
+        "the flow sends only to 10.78.0.2:4002: the call must not name a destination"
     );
 }
 
 #[test]
-fn what_is_sent_to_a_group_reaches_its_members() {
-    let peer = Peer::new("group");
-    let program = attach(&peer);
+fn a_datagram_to_a_group_reaches_all_members() {
+    let daemon = FakeDaemon::new("group");
+    let program = attach(&daemon);
     let group = at("239.1.2.3:5000");
     let member = |local| {
         let options = UdpOptions {
             buffers: SMALL,
             ..UdpOptions::member(at(local), group)
         };
-        assert_eq!(options.with, With::Group(group));
+        assert_eq!(options.remote, Remote::Group(group));
         program.open_udp(&options).unwrap()
     };
     let (mut a, mut b) = (member("10.78.0.1:5000"), member("10.78.0.2:5000"));
@@ -260,18 +263,21 @@ fn what_is_sent_to_a_group_reaches_its_members() {
 }
 
 #[test]
-fn a_smaller_mtu_is_obeyed_at_once_and_a_larger_one_too() {
-    let peer = Peer::new("mtu");
-    let program = attach(&peer);
+fn the_largest_payload_follows_the_path_mtu() {
+    let daemon = FakeDaemon::new("mtu");
+    let program = attach(&daemon);
     let (mut here, mut there) = pair(&program, false);
     let flow = here.id().unwrap();
     assert_eq!(here.longest(), 1472);
-    peer.order(Order::Say(FlowNews::Mtu { flow, mtu: 1280 }));
+    daemon.send(DaemonCommand::Notify(FlowNotification::Mtu {
+        flow,
+        mtu: 1280,
+    }));
     // The thread that waits for the other flow reads the notification, because there is one
     // connection.
     assert!(matches!(
         there.recv(&mut [0; 1], Some(Duration::from_millis(300))),
-        Err(StackError::NotNow)
+        Err(StackError::WouldBlock)
     ));
     assert_eq!(here.longest(), 1252);
     assert_eq!(there.longest(), 1472);
@@ -279,11 +285,17 @@ fn a_smaller_mtu_is_obeyed_at_once_and_a_larger_one_too() {
     let said = "a payload of 1253 bytes; the link carries 1252 in one packet";
     assert_eq!(error.to_string(), said);
     here.try_send(&[0; 1252]).unwrap();
-    assert_eq!(program.news(), Some(FlowNews::Mtu { flow, mtu: 1280 }));
+    assert_eq!(
+        program.next_notification(),
+        Some(FlowNotification::Mtu { flow, mtu: 1280 })
+    );
     // A buffer limits the payload, whatever the link carries.
-    peer.order(Order::Say(FlowNews::Mtu { flow, mtu: 9000 }));
+    daemon.send(DaemonCommand::Notify(FlowNotification::Mtu {
+        flow,
+        mtu: 9000,
+    }));
     let begin = Instant::now();
-    while program.news().is_none() {
+    while program.next_notification().is_none() {
         assert!(begin.elapsed() < Duration::from_secs(20));
     }
     assert_eq!(here.longest(), 2048 - 42);
@@ -294,9 +306,9 @@ fn a_smaller_mtu_is_obeyed_at_once_and_a_larger_one_too() {
 }
 
 #[test]
-fn a_message_goes_whole_or_not_at_all() {
-    let peer = Peer::new("message");
-    let program = attach(&peer);
+fn a_message_is_sent_whole_or_not_at_all() {
+    let daemon = FakeDaemon::new("message");
+    let program = attach(&daemon);
     let (mut here, mut there) = pair(&program, false);
     let part = [7; 1000];
     let error = here.try_send_message(&[&part[..]; 9]).unwrap_err();
@@ -305,8 +317,8 @@ fn a_message_goes_whole_or_not_at_all() {
     assert!(here.try_send_message(&[]).is_err());
     let mut held: Vec<_> = (0..6).map(|_| here.packet().unwrap()).collect();
     let error = here.try_send_message(&[&part[..]; 3]).unwrap_err();
-    assert!(matches!(error, StackError::NotNow), "{error}");
-    assert_eq!(here.under_way(), 0, "none of it went");
+    assert!(matches!(error, StackError::WouldBlock), "{error}");
+    assert_eq!(here.under_way(), 0, "no packet was queued");
     held.drain(..).for_each(|packet| here.discard(packet));
     assert_eq!(here.send_message(&[&part[..]; 8], SOON).unwrap(), 0);
     assert_eq!(here.send_message(&[&part[..]; 3], SOON).unwrap(), 8);
@@ -318,21 +330,21 @@ fn a_message_goes_whole_or_not_at_all() {
 }
 
 #[test]
-fn the_end_of_a_flow_or_of_the_driver_wakes_who_waits() {
-    let peer = Peer::new("end");
-    let program = attach(&peer);
+fn the_end_of_a_flow_or_of_the_driver_wakes_waiting_threads() {
+    let daemon = FakeDaemon::new("end");
+    let program = attach(&daemon);
     let (mut here, mut there) = pair(&program, false);
     let flow = here.id().unwrap();
     let waiter = std::thread::spawn(move || {
         let error = here.recv(&mut [0; 10], SOON).unwrap_err();
         (here, error.to_string())
     });
-    peer.order(Order::Say(FlowNews::Closed {
+    daemon.send(DaemonCommand::Notify(FlowNotification::Closed {
         flow,
-        why: "its way leads over wire1".into(),
+        why: "its route is over wire1".into(),
     }));
     let (mut here, said) = waiter.join().unwrap();
-    assert_eq!(said, "the flow is closed: its way leads over wire1");
+    assert_eq!(said, "the flow is closed: its route is over wire1");
     assert_eq!(here.try_send(b"more").unwrap_err().to_string(), said);
     // Two threads wait: one reads the notification, both return.
     let (mut third, _fourth) = pair(&program, true);
@@ -340,10 +352,10 @@ fn the_end_of_a_flow_or_of_the_driver_wakes_who_waits() {
         std::thread::spawn(move || there.recv(&mut [0; 10], SOON).unwrap_err().to_string()),
         std::thread::spawn(move || third.recv(&mut [0; 10], SOON).unwrap_err().to_string()),
     ];
-    let ended = FlowNews::Ended {
+    let ended = FlowNotification::Ended {
         why: "the driver of wire0 was killed".into(),
     };
-    peer.order(Order::Say(ended.clone()));
+    daemon.send(DaemonCommand::Notify(ended.clone()));
     for waiter in waiters {
         let said = waiter.join().unwrap();
         assert_eq!(
@@ -351,34 +363,41 @@ fn the_end_of_a_flow_or_of_the_driver_wakes_who_waits() {
             "the direct path ended: the driver of wire0 was killed"
         );
     }
-    while program.news().expect("it is among the news") != ended {}
+    while program
+        .next_notification()
+        .expect("the notification is stored")
+        != ended
+    {}
 }
 
 #[test]
 fn a_closed_flow_reports_the_reason_although_the_message_is_late() {
-    let peer = Peer::new("late");
-    let program = attach(&peer);
+    let daemon = FakeDaemon::new("late");
+    let program = attach(&daemon);
     let (mut here, mut there) = pair(&program, false);
-    let (flow, slot) = (here.id().unwrap(), here.slot());
-    peer.order(Order::Shut(flow));
+    let flow = here.id().unwrap();
+    daemon.send(DaemonCommand::CloseSilently(flow));
     // The ring shows the end; the program never sleeps. Without the reason this is no end yet.
     let shut = Instant::now();
     while shut.elapsed() < Duration::from_millis(100) {
         let sent = here.try_send(b"x");
-        assert!(matches!(sent, Ok(_) | Err(StackError::NotNow)), "{sent:?}");
+        assert!(
+            matches!(sent, Ok(_) | Err(StackError::WouldBlock)),
+            "{sent:?}"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
-    peer.order(Order::Say(FlowNews::Closed {
+    let why = "the policy says so".to_string();
+    daemon.send(DaemonCommand::Notify(FlowNotification::Closed {
         flow,
-        why: "the policy says so".into(),
+        why,
     }));
     let said = "the flow is closed: the policy says so";
     assert_eq!(here.send(b"x", None).unwrap_err().to_string(), said);
     assert_eq!(here.try_send(b"x").unwrap_err().to_string(), said);
-    assert_ne!(there.slot(), slot);
     // Without a message the flow is reported as closed after a second, also by a call without a
     // deadline.
-    peer.order(Order::Shut(there.id().unwrap()));
+    daemon.send(DaemonCommand::CloseSilently(there.id().unwrap()));
     let begin = Instant::now();
     let error = there.recv(&mut [0; 10], None).unwrap_err();
     assert!(matches!(error, StackError::Closed(None)), "{error}");
@@ -386,67 +405,82 @@ fn a_closed_flow_reports_the_reason_although_the_message_is_late() {
 }
 
 #[test]
-fn flows_outlive_the_daemon() {
-    let peer = Peer::new("outlive");
-    let program = attach(&peer);
+fn flows_continue_after_the_connection_to_the_daemon_is_lost() {
+    let daemon = FakeDaemon::new("outlive");
+    let program = attach(&daemon);
     let (mut here, mut there) = pair(&program, false);
-    peer.order(Order::HangUp);
+    daemon.send(DaemonCommand::Disconnect);
     let mut bytes = [0; 100];
     // The waiting thread detects the loss and continues to wait for packets.
     assert!(matches!(
         there.recv(&mut bytes, Some(Duration::from_millis(200))),
-        Err(StackError::NotNow)
+        Err(StackError::WouldBlock)
     ));
     let error = here.change("slice 2ms/20ms").unwrap_err();
-    assert!(matches!(error, StackError::Alone), "{error}");
+    assert!(matches!(error, StackError::NoDaemon), "{error}");
     here.send(b"still", SOON).unwrap();
     assert_eq!(there.recv(&mut bytes, SOON).unwrap().bytes, 5);
-    assert!(!readable(&program, 10), "and nothing wakes for nothing");
+    assert!(
+        !readable(&program, 10),
+        "the lost connection does not wake the program"
+    );
 }
 
 #[test]
-fn a_loop_hears_packets_and_news_by_one_descriptor() {
-    let peer = Peer::new("loop");
-    let program = attach(&peer);
+fn one_descriptor_reports_packets_and_notifications() {
+    let daemon = FakeDaemon::new("loop");
+    let program = attach(&daemon);
     let (mut here, mut there) = pair(&program, false);
     let mut seen = Vec::new();
-    let mut hear = |wanted: u32| {
+    let mut wait_for = |wanted: u32| {
         let begin = Instant::now();
         while !seen.contains(&wanted) {
             assert!(begin.elapsed() < Duration::from_secs(20));
             if program.arm() {
                 readable(&program, 1000);
             }
-            program.hear(|slot| seen.push(slot));
+            program.poll(|slot| seen.push(slot));
         }
         seen.clear();
     };
     here.try_send(b"hello").unwrap();
-    hear(there.slot());
+    wait_for(there.slot());
     assert_eq!(there.try_recv(&mut [0; 10]).unwrap().bytes, 5);
     // A notification about a flow reports its slot. A notification about a link reports no slot,
     // but wakes the program.
     let flow = there.id().unwrap();
-    peer.order(Order::Say(FlowNews::Mtu { flow, mtu: 1000 }));
-    hear(there.slot());
-    assert_eq!(program.news(), Some(FlowNews::Mtu { flow, mtu: 1000 }));
+    daemon.send(DaemonCommand::Notify(FlowNotification::Mtu {
+        flow,
+        mtu: 1000,
+    }));
+    wait_for(there.slot());
+    assert_eq!(
+        program.next_notification(),
+        Some(FlowNotification::Mtu { flow, mtu: 1000 })
+    );
     assert_eq!(there.longest(), 972);
     // Another thread's call reads the notification from the connection, and still wakes the
     // sleeping thread.
     assert!(program.arm());
-    peer.order(Order::Say(FlowNews::Link { up: false }));
+    daemon.send(DaemonCommand::Notify(FlowNotification::Link { up: false }));
     here.change("slice 2ms/20ms").unwrap();
     assert!(readable(&program, 20_000));
-    program.hear(|_| {});
-    assert_eq!(program.news(), Some(FlowNews::Link { up: false }));
+    program.poll(|_| {});
+    assert_eq!(
+        program.next_notification(),
+        Some(FlowNotification::Link { up: false })
+    );
     // The driver closes a flow, and the daemon's message follows.
-    peer.order(Order::Shut(flow));
-    hear(there.slot());
+    daemon.send(DaemonCommand::CloseSilently(flow));
+    wait_for(there.slot());
     let error = there.try_recv(&mut [0; 10]).unwrap_err();
-    assert!(matches!(error, StackError::NotNow), "{error}");
+    assert!(matches!(error, StackError::WouldBlock), "{error}");
     let why = "its time is over".to_string();
-    peer.order(Order::Say(FlowNews::Closed { flow, why }));
-    hear(there.slot());
+    daemon.send(DaemonCommand::Notify(FlowNotification::Closed {
+        flow,
+        why,
+    }));
+    wait_for(there.slot());
     let error = there.try_recv(&mut [0; 10]).unwrap_err();
     assert_eq!(error.to_string(), "the flow is closed: its time is over");
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use netnice_api::direct::{OpenFlow, ShapeDoc, Speaks};
+use netnice_api::direct::{Endpoint, OpenFlow, ShapeDoc};
 use netnice_ring::Shape;
 use netnice_ring::layout::{SetupError, ShapeError};
 
@@ -16,7 +16,7 @@ pub struct UdpOptions {
     /// address. The daemon chooses a port for port 0.
     pub local: SocketAddr,
     /// The remote endpoint or endpoints.
-    pub with: With,
+    pub remote: Remote,
     /// The contract as text, for example `slice 3ms/20ms`. `None` is best effort.
     pub contract: Option<String>,
     /// The buffers of the flow.
@@ -32,7 +32,7 @@ pub struct UdpOptions {
 
 /// The remote endpoints of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum With {
+pub enum Remote {
     /// One remote endpoint.
     One(SocketAddr),
     /// Any single host. Each call that sends names the destination.
@@ -62,7 +62,7 @@ impl UdpOptions {
             SocketAddr::V6(_) => SocketAddr::from(([0u16; 8], 0)),
         };
         UdpOptions {
-            with: With::One(remote),
+            remote: Remote::One(remote),
             ..UdpOptions::at(local)
         }
     }
@@ -71,7 +71,7 @@ impl UdpOptions {
     pub fn at(local: SocketAddr) -> UdpOptions {
         UdpOptions {
             local,
-            with: With::Any,
+            remote: Remote::Any,
             contract: None,
             buffers: Buffers::default(),
             checks: Checks::Partial,
@@ -84,7 +84,7 @@ impl UdpOptions {
     /// sockets (RFC 1112, section 6.1).
     pub fn member(local: SocketAddr, group: SocketAddr) -> UdpOptions {
         UdpOptions {
-            with: With::Group(group),
+            remote: Remote::Group(group),
             hops: 1,
             ..UdpOptions::at(local)
         }
@@ -94,19 +94,19 @@ impl UdpOptions {
     pub(crate) fn request(&self) -> Result<(OpenFlow, Shape), SetupError> {
         let shape = self.buffers.shape()?;
         let local = self.local;
-        let speaks = match self.with {
-            With::One(remote) => Speaks::Udp {
+        let endpoint = match self.remote {
+            Remote::One(remote) => Endpoint::Udp {
                 local,
                 remote: Some(remote),
             },
-            With::Any => Speaks::Udp {
+            Remote::Any => Endpoint::Udp {
                 local,
                 remote: None,
             },
-            With::Group(group) => Speaks::Group { local, group },
+            Remote::Group(group) => Endpoint::Group { local, group },
         };
         let open = OpenFlow {
-            speaks,
+            endpoint,
             contract: self.contract.clone(),
             shape: ShapeDoc {
                 chunk_bytes: shape.chunk_bytes,
@@ -133,7 +133,7 @@ impl Buffers {
     fn shape(&self) -> Result<Shape, ShapeError> {
         if self.sending == 0 {
             return Err(ShapeError::Bounds {
-                what: "buffers to send from",
+                what: "buffers for sending",
                 value: 0,
                 least: 1,
                 most: 65_536,

@@ -1,7 +1,7 @@
 //! Receiving: takes the datagram out of a delivered record, and primes the buffer again.
 
 use super::*;
-use crate::datagram::{self, Unreadable};
+use crate::datagram::{self, ParseError};
 
 /// A datagram that was copied to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl Socket {
     /// The next datagram, in its buffer.
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if no datagram has arrived. Another error if the flow has ended.
+    /// [`StackError::WouldBlock`] if no datagram has arrived. Another error if the flow has ended.
     #[inline]
     pub fn receive(&mut self) -> Result<Datagram, StackError> {
         loop {
@@ -29,9 +29,9 @@ impl Socket {
                 Ok(None) => {
                     // The driver must see the buffers of dropped frames, which are primed again.
                     self.flush();
-                    return Err(self.nothing());
+                    return Err(self.would_block());
                 }
-                Err(error) => return Err(self.over(error)),
+                Err(error) => return Err(self.flow_error(error)),
             };
             let pair = record.pairs()[0];
             let chunk = self.flow.piece(&pair).chunk;
@@ -41,23 +41,23 @@ impl Socket {
                 continue;
             }
             let (length, stamp) = (pair.length as usize, record.stamp());
-            let whole = match self.find(chunk, length) {
-                Ok(found) => {
+            let reassembled = match self.parse(chunk, length) {
+                Ok(parsed) => {
                     return Ok(Datagram {
-                        lies: Lies::Chunk(chunk),
-                        found,
+                        storage: Storage::Chunk(chunk),
+                        parsed,
                         stamp,
                     });
                 }
-                Err(Unreadable::Fragment) => self.join(chunk, length, stamp),
+                Err(ParseError::Fragment) => self.reassemble(chunk, length, stamp),
                 Err(why) => Err(why),
             };
             self.prime(chunk)?;
-            match whole {
-                Ok(Some((bytes, found))) => {
+            match reassembled {
+                Ok(Some((bytes, parsed))) => {
                     return Ok(Datagram {
-                        lies: Lies::Apart(bytes),
-                        found,
+                        storage: Storage::Heap(bytes),
+                        parsed,
                         stamp,
                     });
                 }
@@ -73,11 +73,11 @@ impl Socket {
     /// If the datagram belongs to another socket.
     #[inline]
     pub fn payload<'a>(&'a self, datagram: &'a Datagram) -> Result<&'a [u8], StackError> {
-        let bytes = match &datagram.lies {
-            Lies::Chunk(chunk) => self.flow.bytes(*chunk).map_err(fault)?,
-            Lies::Apart(bytes) => bytes,
+        let bytes = match &datagram.storage {
+            Storage::Chunk(chunk) => self.flow.bytes(*chunk).map_err(buffer_error)?,
+            Storage::Heap(bytes) => bytes,
         };
-        Ok(&bytes[datagram.found.payload.clone()])
+        Ok(&bytes[datagram.parsed.payload.clone()])
     }
 
     /// Primes the buffer of a datagram again. The driver sees it after the next
@@ -87,16 +87,16 @@ impl Socket {
     /// If the datagram belongs to another socket, or the flow has ended.
     #[inline]
     pub fn release(&mut self, datagram: Datagram) -> Result<(), StackError> {
-        match datagram.lies {
-            Lies::Chunk(chunk) => self.prime(chunk),
-            Lies::Apart(_) => Ok(()),
+        match datagram.storage {
+            Storage::Chunk(chunk) => self.prime(chunk),
+            Storage::Heap(_) => Ok(()),
         }
     }
 
     /// Copies the payload of the next datagram to `into`, truncated to its length.
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if no datagram has arrived. Another error if the flow has ended.
+    /// [`StackError::WouldBlock`] if no datagram has arrived. Another error if the flow has ended.
     pub fn try_recv(&mut self, into: &mut [u8]) -> Result<Received, StackError> {
         let received = self.copy_out(into)?;
         self.flush();
@@ -107,15 +107,15 @@ impl Socket {
     /// `received` describes each copy. Returns the number of copies.
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if no datagram has arrived. Another error if the flow has ended.
+    /// [`StackError::WouldBlock`] if no datagram has arrived. Another error if the flow has ended.
     pub fn try_recv_batch(
         &mut self,
         into: &mut [&mut [u8]],
         received: &mut Vec<Received>,
     ) -> Result<usize, StackError> {
         received.clear();
-        for place in into {
-            match self.copy_out(place) {
+        for buffer in into {
+            match self.copy_out(buffer) {
                 Ok(one) => received.push(one),
                 Err(error) if received.is_empty() => return Err(error),
                 Err(_) => break,
@@ -129,71 +129,76 @@ impl Socket {
     /// without a limit).
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if the timeout expires. Another error if the flow has ended.
+    /// [`StackError::WouldBlock`] if the timeout expires. Another error if the flow has ended.
     pub fn recv(
         &mut self,
         into: &mut [u8],
         timeout: Option<Duration>,
     ) -> Result<Received, StackError> {
-        self.blocked(timeout, |socket| socket.try_recv(into))
+        self.block_on(timeout, |socket| socket.try_recv(into))
     }
 
     pub(super) fn prime(&mut self, chunk: Chunk) -> Result<(), StackError> {
-        let piece = whole(chunk, &self.flow.place().shape);
+        let piece = whole(chunk, &self.flow.location().shape);
         match self.flow.prime(&[piece]) {
             Ok(()) => Ok(()),
-            Err(Refused::Fault(error)) => Err(self.over(error)),
-            Err(refused) => Err(fault(refused)),
+            Err(RecordError::Flow(error)) => Err(self.flow_error(error)),
+            Err(error) => Err(buffer_error(error)),
         }
     }
 
     /// The datagram in a record, or why there is none.
-    fn find(&self, chunk: Chunk, length: usize) -> Result<Found, Unreadable> {
+    fn parse(&self, chunk: Chunk, length: usize) -> Result<ParsedDatagram, ParseError> {
         let frame = self.flow.bytes(chunk).map(|bytes| &bytes[..length]);
-        let found = datagram::read(frame.map_err(|_| Unreadable::Short)?, self.checks)?;
-        self.is_for_us(&found)
-            .then_some(found)
-            .ok_or(Unreadable::Protocol)
+        let parsed = datagram::parse(frame.map_err(|_| ParseError::Short)?, self.checks)?;
+        self.is_for_this_flow(&parsed)
+            .then_some(parsed)
+            .ok_or(ParseError::Protocol)
     }
 
     /// Adds a fragment. Returns the datagram if it is complete.
-    fn join(
+    fn reassemble(
         &mut self,
         chunk: Chunk,
         length: usize,
         now: u64,
-    ) -> Result<Option<(Vec<u8>, Found)>, Unreadable> {
-        let bytes = self.flow.bytes(chunk).map_err(|_| Unreadable::Short)?;
-        let part = datagram::part(&bytes[..length])?;
-        let Some(bytes) = self.parts.add(&part, &bytes[part.bytes.clone()], now) else {
+    ) -> Result<Option<(Vec<u8>, ParsedDatagram)>, ParseError> {
+        let bytes = self.flow.bytes(chunk).map_err(|_| ParseError::Short)?;
+        let fragment = datagram::parse_fragment(&bytes[..length])?;
+        let Some(bytes) = self
+            .reassembly
+            .add(&fragment, &bytes[fragment.bytes.clone()], now)
+        else {
             return Ok(None);
         };
-        let found = datagram::read_whole(&bytes, &part.of, self.checks)?;
-        match self.is_for_us(&found) {
-            true => Ok(Some((bytes, found))),
-            false => Err(Unreadable::Protocol),
+        let parsed = datagram::parse_reassembled(&bytes, &fragment.key, self.checks)?;
+        match self.is_for_this_flow(&parsed) {
+            true => Ok(Some((bytes, parsed))),
+            false => Err(ParseError::Protocol),
         }
     }
 
-    fn count(&mut self, why: Unreadable) {
+    fn count(&mut self, why: ParseError) {
         let counter = match why {
-            Unreadable::Protocol => &mut self.dropped.foreign,
-            Unreadable::Short => &mut self.dropped.short,
-            Unreadable::Fragment => &mut self.dropped.fragment,
-            Unreadable::Checksum => &mut self.dropped.checksum,
+            ParseError::Protocol => &mut self.dropped.foreign,
+            ParseError::Short => &mut self.dropped.short,
+            ParseError::Fragment => &mut self.dropped.fragment,
+            ParseError::Checksum => &mut self.dropped.checksum,
         };
         *counter += 1;
     }
 
-    fn is_for_us(&self, found: &Found) -> bool {
+    fn is_for_this_flow(&self, parsed: &ParsedDatagram) -> bool {
         // A link-local socket address contains a scope id, which a packet does not.
         let same = |one: &SocketAddr, other: &SocketAddr| {
             (one.ip(), one.port()) == (other.ip(), other.port())
         };
-        match &self.peer {
-            Peer::One { remote, .. } => same(&found.to, &self.local) && same(&found.from, remote),
-            Peer::Group { group, .. } => same(&found.to, group),
-            Peer::Any { .. } => same(&found.to, &self.local),
+        match &self.remote {
+            RemoteHeaders::One { remote, .. } => {
+                same(&parsed.to, &self.local) && same(&parsed.from, remote)
+            }
+            RemoteHeaders::Group { group, .. } => same(&parsed.to, group),
+            RemoteHeaders::Any { .. } => same(&parsed.to, &self.local),
         }
     }
 

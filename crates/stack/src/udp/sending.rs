@@ -2,9 +2,9 @@
 //! to the driver, and collects the result.
 //!
 //! **Messages of a real-time channel.** The deadline of a `channel` contract applies to a message,
-//! which may have several packets. A packet begins a message unless [`Socket::queue_on`] queued it.
-//! `send_message` queues a whole message or nothing, so the packets of the message are consecutive.
-//! With other contracts it makes no difference.
+//! which may have several packets. A packet begins a message unless [`Socket::queue_continuation`]
+//! queued it. `send_message` queues a whole message or nothing, so the packets of the message are
+//! consecutive. With other contracts it makes no difference.
 
 use super::*;
 
@@ -12,14 +12,14 @@ impl Socket {
     /// Takes a free buffer for sending.
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if all buffers are in use. Another error if the flow has ended.
+    /// [`StackError::WouldBlock`] if all buffers are in use. Another error if the flow has ended.
     #[inline]
     pub fn packet(&mut self) -> Result<Packet, StackError> {
         let chunk = match self.flow.chunk() {
             Some(chunk) => chunk,
             None => {
                 self.reclaim()?;
-                self.flow.chunk().ok_or_else(|| self.nothing())?
+                self.flow.chunk().ok_or_else(|| self.would_block())?
             }
         };
         Ok(Packet { chunk })
@@ -32,9 +32,9 @@ impl Socket {
     /// If the packet belongs to another socket.
     #[inline]
     pub fn payload_mut(&mut self, packet: &Packet) -> Result<&mut [u8], StackError> {
-        let (room, holds) = (self.room, self.payload_of(self.holds));
-        let bytes = self.flow.bytes_mut(packet.chunk).map_err(fault)?;
-        Ok(&mut bytes[room..room + holds])
+        let (headroom, length) = (self.headroom, self.payload_of(self.max_packet));
+        let bytes = self.flow.bytes_mut(packet.chunk).map_err(buffer_error)?;
+        Ok(&mut bytes[headroom..headroom + length])
     }
 
     /// Writes the headers in front of the first `length` bytes of the payload and queues the
@@ -46,14 +46,14 @@ impl Socket {
     /// ended. The error returns the packet.
     #[inline]
     pub fn queue(&mut self, packet: Packet, length: usize) -> Result<u64, (Packet, StackError)> {
-        self.give(packet, length, None, false)
+        self.queue_packet(packet, length, None, false)
     }
 
     /// [`queue`](Socket::queue) with a destination, on a flow to any host.
     ///
     /// # Errors
-    /// As [`queue`](Socket::queue), and [`StackError::NoHop`] if the next hop to the host is
-    /// unknown ([`Program::next_hop`] asks for it). The error returns the packet.
+    /// As [`queue`](Socket::queue), and [`StackError::UnknownNextHop`] if the next hop to the host
+    /// is unknown ([`Program::next_hop`] asks for it). The error returns the packet.
     #[inline]
     pub fn queue_to(
         &mut self,
@@ -61,7 +61,7 @@ impl Socket {
         length: usize,
         to: SocketAddr,
     ) -> Result<u64, (Packet, StackError)> {
-        self.give(packet, length, Some(to), false)
+        self.queue_packet(packet, length, Some(to), false)
     }
 
     /// [`queue`](Socket::queue) for a packet that continues the message of the packet queued
@@ -70,8 +70,12 @@ impl Socket {
     /// # Errors
     /// As [`queue`](Socket::queue). The error returns the packet.
     #[inline]
-    pub fn queue_on(&mut self, packet: Packet, length: usize) -> Result<u64, (Packet, StackError)> {
-        self.give(packet, length, None, true)
+    pub fn queue_continuation(
+        &mut self,
+        packet: Packet,
+        length: usize,
+    ) -> Result<u64, (Packet, StackError)> {
+        self.queue_packet(packet, length, None, true)
     }
 
     /// Frees a buffer without sending it.
@@ -84,7 +88,7 @@ impl Socket {
     /// Sends one datagram if a buffer is free. Returns the number of the packet.
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if no buffer is free. Otherwise as [`queue`](Socket::queue).
+    /// [`StackError::WouldBlock`] if no buffer is free. Otherwise as [`queue`](Socket::queue).
     pub fn try_send(&mut self, payload: &[u8]) -> Result<u64, StackError> {
         let number = self.queue_copy(payload, None, false)?;
         self.flush();
@@ -95,8 +99,8 @@ impl Socket {
     /// daemon.
     ///
     /// # Errors
-    /// As [`try_send`](Socket::try_send), and [`StackError::NoHop`] if the next hop to the host is
-    /// unknown ([`Program::next_hop`] asks for it).
+    /// As [`try_send`](Socket::try_send), and [`StackError::UnknownNextHop`] if the next hop to the
+    /// host is unknown ([`Program::next_hop`] asks for it).
     pub fn try_send_to(&mut self, payload: &[u8], to: SocketAddr) -> Result<u64, StackError> {
         let number = self.queue_copy(payload, Some(to), false)?;
         self.flush();
@@ -125,14 +129,14 @@ impl Socket {
     /// none. Returns the number of the first packet; the numbers of the others follow it.
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if too few buffers are free, [`StackError::TooMany`] if the flow
-    /// never has enough or there is no part, [`StackError::TooLong`] if a part is too long. Another
-    /// error if the flow has ended.
+    /// [`StackError::WouldBlock`] if too few buffers are free, [`StackError::TooManyPackets`] if
+    /// the flow never has enough or there is no part, [`StackError::TooLong`] if a part is too
+    /// long. Another error if the flow has ended.
     pub fn try_send_message(&mut self, parts: &[&[u8]]) -> Result<u64, StackError> {
         let most = self.sending as usize;
         if parts.is_empty() || parts.len() > most {
             let parts = parts.len();
-            return Err(StackError::TooMany { parts, most });
+            return Err(StackError::TooManyPackets { parts, most });
         }
         for part in parts {
             self.fits(part.len(), self.longest())?;
@@ -140,10 +144,10 @@ impl Socket {
         if self.free() < parts.len() {
             self.reclaim()?;
             if self.free() < parts.len() {
-                return Err(self.nothing());
+                return Err(self.would_block());
             }
         }
-        let first = self.next;
+        let first = self.next_number;
         for (index, part) in parts.iter().enumerate() {
             self.queue_copy(part, None, index > 0)?;
         }
@@ -154,9 +158,10 @@ impl Socket {
     /// Sends one datagram, and waits for a buffer up to `timeout` (`None`: without a limit).
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if the timeout expires. Otherwise as [`try_send`](Socket::try_send).
+    /// [`StackError::WouldBlock`] if the timeout expires. Otherwise as
+    /// [`try_send`](Socket::try_send).
     pub fn send(&mut self, payload: &[u8], timeout: Option<Duration>) -> Result<u64, StackError> {
-        self.blocked(timeout, |socket| socket.try_send(payload))
+        self.block_on(timeout, |socket| socket.try_send(payload))
     }
 
     /// [`send`](Socket::send) with a destination, on a flow to any host. Asks the daemon for the
@@ -172,28 +177,30 @@ impl Socket {
     ) -> Result<u64, StackError> {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         match self.try_send_to(payload, to) {
-            Err(StackError::NotNow) => {}
-            Err(StackError::NoHop(host)) => {
-                self.shared.control()?.find(&self.shared.flows, host)?;
+            Err(StackError::WouldBlock) => {}
+            Err(StackError::UnknownNextHop(host)) => {
+                self.shared
+                    .control()?
+                    .request_hop(&self.shared.flows, host)?;
             }
             other => return other,
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        self.blocked(left, |socket| socket.try_send_to(payload, to))
+        self.block_on(left, |socket| socket.try_send_to(payload, to))
     }
 
     /// [`try_send_message`](Socket::try_send_message), which waits for buffers up to `timeout`
     /// (`None`: without a limit).
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if the timeout expires. Otherwise as
+    /// [`StackError::WouldBlock`] if the timeout expires. Otherwise as
     /// [`try_send_message`](Socket::try_send_message).
     pub fn send_message(
         &mut self,
         parts: &[&[u8]],
         timeout: Option<Duration>,
     ) -> Result<u64, StackError> {
-        self.blocked(timeout, |socket| socket.try_send_message(parts))
+        self.block_on(timeout, |socket| socket.try_send_message(parts))
     }
 
     /// The result of a sent packet. Returns each result once, in the order in which the driver
@@ -211,21 +218,21 @@ impl Socket {
 
     /// Packets that were queued and that the driver has not returned.
     pub fn under_way(&self) -> u64 {
-        self.next - self.back
+        self.next_number - self.returned
     }
 
     /// Waits until the driver has returned all sent packets, up to `timeout` (`None`: without a
     /// limit).
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if the timeout expires. Another error if the flow has ended.
+    /// [`StackError::WouldBlock`] if the timeout expires. Another error if the flow has ended.
     pub fn drain(&mut self, timeout: Option<Duration>) -> Result<(), StackError> {
         self.flush();
-        self.blocked(timeout, |socket| {
+        self.block_on(timeout, |socket| {
             socket.reclaim()?;
             match socket.under_way() {
                 0 => Ok(()),
-                _ => Err(socket.nothing()),
+                _ => Err(socket.would_block()),
             }
         })
     }
@@ -234,12 +241,12 @@ impl Socket {
         &mut self,
         payload: &[u8],
         to: Option<SocketAddr>,
-        goes_on: bool,
+        continues: bool,
     ) -> Result<u64, StackError> {
         self.fits(payload.len(), self.longest())?;
         let packet = self.packet()?;
         self.payload_mut(&packet)?[..payload.len()].copy_from_slice(payload);
-        self.give(packet, payload.len(), to, goes_on)
+        self.queue_packet(packet, payload.len(), to, continues)
             .map_err(|(packet, error)| {
                 self.discard(packet);
                 error
@@ -247,14 +254,14 @@ impl Socket {
     }
 
     #[inline]
-    fn give(
+    fn queue_packet(
         &mut self,
         packet: Packet,
         length: usize,
         to: Option<SocketAddr>,
-        goes_on: bool,
+        continues: bool,
     ) -> Result<u64, (Packet, StackError)> {
-        match self.hand_over(packet.chunk, length, to, goes_on) {
+        match self.hand_over(packet.chunk, length, to, continues) {
             Ok(number) => Ok(number),
             Err(error) => Err((packet, error)),
         }
@@ -266,25 +273,31 @@ impl Socket {
         chunk: Chunk,
         length: usize,
         to: Option<SocketAddr>,
-        goes_on: bool,
+        continues: bool,
     ) -> Result<u64, StackError> {
         self.fits(length, self.longest())?;
-        let frame = self.room + length;
-        if let (Peer::Any { .. }, Some(to)) = (&self.peer, to) {
-            let mtu = self.find_way(to)?;
+        let frame = self.headroom + length;
+        if let (RemoteHeaders::Any { .. }, Some(to)) = (&self.remote, to) {
+            let mtu = self.find_route(to)?;
             self.fits(length, self.payload_of(mtu))?;
         }
-        let headers = match (&self.peer, to) {
-            (Peer::One { headers, .. } | Peer::Group { headers, .. }, None) => headers,
-            (Peer::One { remote, .. }, Some(_)) => return Err(StackError::OneRemote(*remote)),
-            (Peer::Group { group, .. }, Some(_)) => return Err(StackError::OneRemote(*group)),
-            (Peer::Any { .. }, None) => return Err(StackError::NoRemote),
-            (Peer::Any { ways }, Some(to)) => match ways.get(&to) {
-                Some(way) => &way.headers,
-                None => return Err(StackError::NoHop(to.ip())),
+        let headers = match (&self.remote, to) {
+            (RemoteHeaders::One { headers, .. } | RemoteHeaders::Group { headers, .. }, None) => {
+                headers
+            }
+            (RemoteHeaders::One { remote, .. }, Some(_)) => {
+                return Err(StackError::FixedRemote(*remote));
+            }
+            (RemoteHeaders::Group { group, .. }, Some(_)) => {
+                return Err(StackError::FixedRemote(*group));
+            }
+            (RemoteHeaders::Any { .. }, None) => return Err(StackError::NoRemote),
+            (RemoteHeaders::Any { routes }, Some(to)) => match routes.get(&to) {
+                Some(route) => &route.headers,
+                None => return Err(StackError::UnknownNextHop(to.ip())),
             },
         };
-        let bytes = self.flow.bytes_mut(chunk).map_err(fault)?;
+        let bytes = self.flow.bytes_mut(chunk).map_err(buffer_error)?;
         headers.write(&mut bytes[..frame]);
         let piece = Piece {
             chunk,
@@ -292,32 +305,32 @@ impl Socket {
             // The frame lies inside a chunk, so its length fits in 32 bits.
             length: frame as u32,
         };
-        match self.flow.submit(&[piece], goes_on) {
+        match self.flow.submit(&[piece], continues) {
             Ok(()) => {}
-            Err(Refused::Full) => {
+            Err(RecordError::Full) => {
                 self.reclaim()?;
-                return Err(self.nothing());
+                return Err(self.would_block());
             }
-            Err(Refused::Fault(error)) => return Err(self.over(error)),
-            Err(refused) => return Err(fault(refused)),
+            Err(RecordError::Flow(error)) => return Err(self.flow_error(error)),
+            Err(error) => return Err(buffer_error(error)),
         }
-        let number = self.next;
-        self.carried[chunk.0 as usize] = number;
-        self.next += 1;
+        let number = self.next_number;
+        self.numbers[chunk.0 as usize] = number;
+        self.next_number += 1;
         Ok(number)
     }
 
     /// Ensures that the headers to a host exist. Returns the path MTU.
-    fn find_way(&mut self, to: SocketAddr) -> Result<u32, StackError> {
-        let Peer::Any { ways } = &mut self.peer else {
-            return Err(StackError::NoHop(to.ip()));
+    fn find_route(&mut self, to: SocketAddr) -> Result<u32, StackError> {
+        let RemoteHeaders::Any { routes } = &mut self.remote else {
+            return Err(StackError::UnknownNextHop(to.ip()));
         };
         let now = Instant::now();
-        if let Some(way) = ways.get(&to).filter(|way| way.until > now) {
-            return Ok(way.mtu);
+        if let Some(route) = routes.get(&to).filter(|route| route.until > now) {
+            return Ok(route.mtu);
         }
-        let known = self.shared.control()?.known(to.ip(), now);
-        let known = known.ok_or(StackError::NoHop(to.ip()))?;
+        let known = self.shared.control()?.known_hop(to.ip(), now);
+        let known = known.ok_or(StackError::UnknownNextHop(to.ip()))?;
         let headers = Headers::udp(&FlowAddress {
             local: self.local,
             remote: to,
@@ -326,19 +339,19 @@ impl Socket {
             mtu: u16::try_from(known.hop.mtu).unwrap_or(u16::MAX),
             hops: self.hops,
         })?;
-        if ways.len() >= WAYS {
-            ways.retain(|_, way| way.until > now);
+        if routes.len() >= MAX_ROUTES {
+            routes.retain(|_, route| route.until > now);
         }
-        if ways.len() >= WAYS {
-            ways.clear();
+        if routes.len() >= MAX_ROUTES {
+            routes.clear();
         }
         let mtu = known.hop.mtu;
-        let way = Way {
+        let route = Route {
             headers,
             mtu,
             until: known.until,
         };
-        ways.insert(to, way);
+        routes.insert(to, route);
         Ok(mtu)
     }
 
@@ -348,7 +361,7 @@ impl Socket {
             true => Ok(()),
             // After the flow has ended the MTU is 0, so nothing fits.
             false => Err(self
-                .end()
+                .end_reason()
                 .unwrap_or(StackError::TooLong { length, longest })),
         }
     }
@@ -363,19 +376,19 @@ impl Socket {
             let record = match self.flow.reclaim() {
                 Ok(Some(record)) => record,
                 Ok(None) => return Ok(()),
-                Err(error) => return Err(self.over(error)),
+                Err(error) => return Err(self.flow_error(error)),
             };
-            self.back += 1;
+            self.returned += 1;
             let chunk = self.flow.piece(&record.pairs()[0]).chunk;
             if self.outcomes.len() == OUTCOMES {
                 self.outcomes.pop_front();
             }
             self.outcomes.push_back(Outcome {
-                number: self.carried[chunk.0 as usize],
+                number: self.numbers[chunk.0 as usize],
                 status: record.status(),
                 stamp: record.stamp(),
             });
-            self.flow.free_all(&record).map_err(fault)?;
+            self.flow.free_all(&record).map_err(buffer_error)?;
         }
     }
 }
@@ -383,4 +396,4 @@ impl Socket {
 /// Number of results that a socket keeps for later calls of [`Socket::outcome`].
 pub const OUTCOMES: usize = 1024;
 /// Number of hosts for which a flow keeps headers.
-const WAYS: usize = 4096;
+const MAX_ROUTES: usize = 4096;

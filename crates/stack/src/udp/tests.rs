@@ -1,13 +1,13 @@
-//! Tests against a peer that is only the other end of the ring. It delivers the frames of each flow
-//! to the flow that their addresses match.
+//! Tests with the driver's side of the ring in the same process. Each frame is delivered to the
+//! other flow.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use netnice_ring::driver::{self, Client, Taken};
-use netnice_ring::{Breach, Budget, Place, Ring, Rule, Shape};
+use netnice_ring::driver::{DriverRings, ProgramMemory, Taken};
+use netnice_ring::{Budget, FlowLocation, ProtocolViolation, Ring, Rule, Shape};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
@@ -22,16 +22,16 @@ const SHAPE: Shape = Shape {
 
 /// A wire with two ends: the driver's sides of flow 0 and flow 1.
 struct Wire {
-    client: Client,
-    flows: Vec<driver::Flow>,
+    memory: ProgramMemory,
+    flows: Vec<DriverRings>,
     program: Program,
     now: u64,
 }
 
 fn address(six: bool, me: u8) -> FlowAddress {
-    let at = |who: u8| match six {
-        false => format!("10.78.0.{who}:{}", 4000 + u16::from(who)),
-        true => format!("[fd00::{who}]:{}", 4000 + u16::from(who)),
+    let at = |host: u8| match six {
+        false => format!("10.78.0.{host}:{}", 4000 + u16::from(host)),
+        true => format!("[fd00::{host}]:{}", 4000 + u16::from(host)),
     };
     FlowAddress {
         local: at(me).parse().unwrap(),
@@ -49,33 +49,33 @@ impl Wire {
             flows: 2,
             bytes: 2 * SHAPE.plan().unwrap().bytes(),
         };
-        let mut client = Client::create(budget).unwrap();
-        let flows = (0..2).map(|_| client.open(SHAPE).unwrap()).collect();
-        let program = Program::new(client.handles().attach().unwrap());
+        let mut memory = ProgramMemory::create(budget).unwrap();
+        let flows = (0..2).map(|_| memory.open(SHAPE).unwrap()).collect();
+        let program = Program::new(memory.handles().attach().unwrap());
         Wire {
-            client,
+            memory,
             flows,
             program,
             now: 0,
         }
     }
 
-    fn place(&self, flow: usize) -> Place {
-        self.flows[flow].place()
+    fn location(&self, flow: usize) -> FlowLocation {
+        self.flows[flow].location()
     }
 
     fn sockets(&self, six: bool) -> (Socket, Socket) {
         let socket = |flow: usize, me| {
             let address = address(six, me);
             self.program
-                .udp(self.place(flow), &address, Checks::Verify)
+                .udp(self.location(flow), &address, Checks::Verify)
                 .unwrap()
         };
         (socket(0, 1), socket(1, 2))
     }
 
     /// Delivers all sent frames to the other flow.
-    fn carry(&mut self) -> usize {
+    fn deliver_all(&mut self) -> usize {
         let mut carried = 0;
         for from in 0..2 {
             while let Ok(Taken::Record(record)) = self.flows[from].take() {
@@ -83,56 +83,56 @@ impl Wire {
                 let bytes = self.flows[from].read(&record, &mut frame);
                 self.now += 1;
                 self.flows[from].give_back(record, Status::DONE, self.now);
-                self.hand(1 - from, &frame[..bytes]);
+                self.deliver(1 - from, &frame[..bytes]);
                 carried += 1;
             }
         }
-        self.show();
+        self.publish();
         carried
     }
 
     /// Delivers a frame to a flow if the flow has an empty record.
-    fn hand(&mut self, to: usize, frame: &[u8]) {
+    fn deliver(&mut self, to: usize, frame: &[u8]) {
         let flow = &mut self.flows[to];
         match flow.take_empty().unwrap() {
             Taken::Record(empty) => {
                 assert_eq!(flow.write(&empty, 0, frame), frame.len());
                 flow.deliver(empty, frame.len(), Status::DONE, self.now);
             }
-            _ => flow.lost(Loss::NoBuffer),
+            _ => flow.count_lost(Loss::NoBuffer),
         }
     }
 
     /// Returns a buffer empty, as for a frame that did not fit.
-    fn give_empty(&mut self, to: usize) {
+    fn return_empty(&mut self, to: usize) {
         let flow = &mut self.flows[to];
         match flow.take_empty().unwrap() {
             Taken::Record(empty) => {
-                flow.lost(Loss::TooLong);
+                flow.count_lost(Loss::TooLong);
                 flow.deliver(empty, 0, Status::UNUSED, 0);
             }
-            _ => flow.lost(Loss::NoBuffer),
+            _ => flow.count_lost(Loss::NoBuffer),
         }
     }
 
-    fn show(&mut self) {
+    fn publish(&mut self) {
         let moved = self.flows[0].publish() | self.flows[1].publish();
         if moved {
-            self.client.ring();
+            self.memory.notify();
         }
     }
 
-    /// Delivers frames in its own thread until it is told to end, and sleeps in between.
+    /// Delivers frames in its own thread until `end` is set, and sleeps in between.
     fn run(mut self) -> Running {
         let end = Arc::new(AtomicBool::new(false));
         let over = end.clone();
         let thread = std::thread::spawn(move || {
             while !over.load(Ordering::Relaxed) {
-                self.client.take_notices(|_| {});
-                if self.carry() == 0 && self.client.doze() {
-                    wait(self.client.bell(), 50);
+                self.memory.take_notices(|_| {});
+                if self.deliver_all() == 0 && self.memory.prepare_sleep() {
+                    wait(self.memory.doorbell(), 50);
                 }
-                assert_eq!(self.client.hear().unasked, 0);
+                assert_eq!(self.memory.drain_doorbell().without_flag, 0);
             }
             self
         });
@@ -168,16 +168,16 @@ fn wait(fd: BorrowedFd, milliseconds: i64) -> bool {
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
 
 #[test]
-fn a_datagram_arrives_in_both_families() {
+fn datagrams_arrive_over_ipv4_and_ipv6() {
     for six in [false, true] {
         let mut wire = Wire::new();
         let (mut here, mut there) = wire.sockets(six);
         let number = here.try_send(b"hello").unwrap();
         assert!(matches!(
             there.try_recv(&mut [0; 10]),
-            Err(StackError::NotNow)
+            Err(StackError::WouldBlock)
         ));
-        assert_eq!(wire.carry(), 1);
+        assert_eq!(wire.deliver_all(), 1);
         let mut bytes = [0; 10];
         let received = there.try_recv(&mut bytes).unwrap();
         assert_eq!(&bytes[..received.bytes], b"hello");
@@ -194,7 +194,7 @@ fn a_datagram_arrives_in_both_families() {
         let longest = vec![7; there.longest()];
         there.try_send(&longest).unwrap();
         there.try_send(&[]).unwrap();
-        wire.carry();
+        wire.deliver_all();
         let mut bytes = [0; 2000];
         let received = here.try_recv(&mut bytes).unwrap();
         assert_eq!(bytes[..received.bytes], longest);
@@ -212,9 +212,9 @@ fn a_payload_is_written_and_read_in_place() {
     assert_eq!(payload.len(), 2048 - 42);
     payload[..7].copy_from_slice(b"written");
     assert_eq!(here.queue(packet, 7).unwrap(), 0);
-    assert_eq!(wire.carry(), 0, "not shown yet");
+    assert_eq!(wire.deliver_all(), 0, "not published yet");
     here.flush();
-    assert_eq!(wire.carry(), 1);
+    assert_eq!(wire.deliver_all(), 1);
     let datagram = there.receive().unwrap();
     assert_eq!(there.payload(&datagram).unwrap(), b"written");
     there.release(datagram).unwrap();
@@ -224,7 +224,7 @@ fn a_payload_is_written_and_read_in_place() {
 }
 
 #[test]
-fn too_long_is_refused_with_both_numbers() {
+fn a_payload_that_is_too_long_is_refused_with_both_lengths() {
     let wire = Wire::new();
     let (mut here, _there) = wire.sockets(true);
     let refused = here.try_send(&[0; 1453]).unwrap_err().to_string();
@@ -239,13 +239,13 @@ fn too_long_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn buffers_that_hold_no_packet_are_refused() {
+fn buffers_smaller_than_a_packet_are_refused() {
     let wire = Wire::new();
     let large = FlowAddress {
         mtu: 9000,
         ..address(false, 1)
     };
-    let refused = wire.program.udp(wire.place(0), &large, Checks::Verify);
+    let refused = wire.program.udp(wire.location(0), &large, Checks::Verify);
     let refused = refused.map(drop).unwrap_err().to_string();
     assert_eq!(
         refused,
@@ -254,39 +254,42 @@ fn buffers_that_hold_no_packet_are_refused() {
 }
 
 #[test]
-fn sending_stops_where_the_buffers_end_and_goes_on_when_they_come_back() {
+fn sending_stops_without_a_free_buffer_and_continues_when_buffers_return() {
     let mut wire = Wire::new();
     let (mut here, mut there) = wire.sockets(false);
     let payloads = vec![&b"one of many"[..]; 100];
     // 16 of 32 buffers are primed, and 32 entries are 16 records.
     assert_eq!(here.try_send_batch(&payloads).unwrap(), 16);
-    assert!(matches!(here.try_send(b"more"), Err(StackError::NotNow)));
-    assert_eq!(wire.carry(), 16);
+    assert!(matches!(
+        here.try_send(b"more"),
+        Err(StackError::WouldBlock)
+    ));
+    assert_eq!(wire.deliver_all(), 16);
     assert_eq!(here.try_send_batch(&payloads).unwrap(), 16);
     // The program has not released a buffer of the first 16. The flow loses the second 16, and the
     // driver counts them.
-    assert_eq!(wire.carry(), 16);
+    assert_eq!(wire.deliver_all(), 16);
     assert_eq!(there.lost(Loss::NoBuffer), 16);
     let mut space = [[0u8; 64]; 20];
-    let mut places: Vec<&mut [u8]> = space.iter_mut().map(|place| &mut place[..]).collect();
+    let mut buffers: Vec<&mut [u8]> = space.iter_mut().map(|buffer| &mut buffer[..]).collect();
     let mut received = Vec::new();
-    let count = there.try_recv_batch(&mut places, &mut received).unwrap();
+    let count = there.try_recv_batch(&mut buffers, &mut received).unwrap();
     assert_eq!((count, received.len()), (16, 16));
     assert!(received.iter().all(|one| one.bytes == 11));
     assert_eq!(&space[15][..11], b"one of many");
     assert!(matches!(
         there.try_recv(&mut [0; 1]),
-        Err(StackError::NotNow)
+        Err(StackError::WouldBlock)
     ));
 }
 
 #[test]
-fn frames_that_hold_no_datagram_for_us_are_counted() {
+fn frames_without_a_datagram_for_the_socket_are_counted() {
     let mut wire = Wire::new();
     let (mut here, mut there) = wire.sockets(false);
     let whole = {
         let headers = Headers::udp(&address(false, 1)).unwrap();
-        let mut frame = vec![0; headers.room()];
+        let mut frame = vec![0; headers.headroom()];
         frame.extend(b"payload");
         headers.write(&mut frame);
         frame
@@ -300,9 +303,9 @@ fn frames_that_hold_no_datagram_for_us_are_counted() {
     let mut wrong = whole.clone();
     wrong[45] ^= 4;
     for frame in [&whole[..30], &strange, &wrong, &whole] {
-        wire.hand(1, frame);
+        wire.deliver(1, frame);
     }
-    wire.show();
+    wire.publish();
     let mut bytes = [0; 20];
     assert_eq!(there.try_recv(&mut bytes).unwrap().bytes, 7);
     let dropped = Dropped {
@@ -314,58 +317,58 @@ fn frames_that_hold_no_datagram_for_us_are_counted() {
     assert_eq!(there.dropped(), dropped);
     // All 16 buffers of the dropped frames are primed again.
     here.try_send_batch(&[&b"x"[..]; 16]).unwrap();
-    wire.carry();
+    wire.deliver_all();
     assert_eq!(there.lost(Loss::NoBuffer), 0);
 }
 
 #[test]
-fn a_frame_that_fits_no_buffer_is_counted_by_the_driver_alone() {
+fn a_frame_longer_than_a_buffer_is_counted_by_the_driver_only() {
     let mut wire = Wire::new();
     let (mut here, mut there) = wire.sockets(false);
     // More often than there are buffers.
     for _ in 0..100 {
-        wire.give_empty(1);
-        wire.show();
+        wire.return_empty(1);
+        wire.publish();
         assert!(matches!(
             there.try_recv(&mut [0; 1]),
-            Err(StackError::NotNow)
+            Err(StackError::WouldBlock)
         ));
     }
     assert_eq!(there.dropped(), Dropped::default());
     assert_eq!(there.lost(Loss::TooLong), 100);
     here.try_send(b"hello").unwrap();
-    wire.carry();
+    wire.deliver_all();
     assert_eq!(there.try_recv(&mut [0; 10]).unwrap().bytes, 5);
 }
 
 #[test]
-fn frames_without_a_datagram_do_not_use_the_buffers_up() {
+fn buffers_of_dropped_frames_are_primed_again() {
     let mut wire = Wire::new();
     let (mut here, mut there) = wire.sockets(false);
     // More often than the 16 primed buffers.
     for _ in 0..100 {
-        wire.hand(1, &[0; 60]);
-        wire.show();
+        wire.deliver(1, &[0; 60]);
+        wire.publish();
         assert!(matches!(
             there.try_recv(&mut [0; 1]),
-            Err(StackError::NotNow)
+            Err(StackError::WouldBlock)
         ));
     }
     assert_eq!(there.dropped().foreign, 100);
     assert_eq!(there.lost(Loss::NoBuffer), 0);
     here.try_send(b"hello").unwrap();
-    wire.carry();
+    wire.deliver_all();
     assert_eq!(there.try_recv(&mut [0; 10]).unwrap().bytes, 5);
 }
 
 #[test]
-fn blocked_calls_wait_and_wake() {
+fn blocking_calls_wait_until_a_packet_arrives_or_the_timeout_expires() {
     let wire = Wire::new();
     let (mut here, mut there) = wire.sockets(false);
     let mut bytes = [0; 1500];
     let begin = Instant::now();
     let waited = there.recv(&mut bytes, Some(Duration::from_millis(30)));
-    assert!(matches!(waited, Err(StackError::NotNow)));
+    assert!(matches!(waited, Err(StackError::WouldBlock)));
     assert!(begin.elapsed() >= Duration::from_millis(30));
     let running = wire.run();
     let echo = std::thread::spawn(move || {
@@ -387,7 +390,7 @@ fn blocked_calls_wait_and_wake() {
     here.send(&[], SOON).unwrap();
     let there = echo.join().unwrap();
     for _ in 0..500 {
-        here.send(b"who reads it?", SOON).unwrap();
+        here.send(b"not read", SOON).unwrap();
     }
     let wire = running.end();
     assert!(there.lost(Loss::NoBuffer) >= 400);
@@ -397,31 +400,31 @@ fn blocked_calls_wait_and_wake() {
 }
 
 #[test]
-fn a_loop_of_ones_own_polls_one_descriptor() {
+fn an_event_loop_polls_one_descriptor_for_all_flows() {
     let mut wire = Wire::new();
     let (mut here, mut there) = wire.sockets(false);
     let program = wire.program.clone();
     assert!(program.arm());
     assert!(!wait(program.as_fd(), 10));
     here.try_send(b"hello").unwrap();
-    wire.carry();
+    wire.deliver_all();
     assert!(wait(program.as_fd(), 1000));
     let mut slots = Vec::new();
-    program.hear(|slot| slots.push(slot));
+    program.poll(|slot| slots.push(slot));
     assert_eq!(slots, [0, 1]);
-    assert!(!wait(program.as_fd(), 10), "the ring was taken");
+    assert!(!wait(program.as_fd(), 10), "the notification was consumed");
     let mut bytes = [0; 10];
     assert_eq!(there.try_recv(&mut bytes).unwrap().bytes, 5);
     // A packet that arrives before the program sleeps prevents it from sleeping.
     here.try_send(b"again").unwrap();
-    wire.carry();
+    wire.deliver_all();
     assert!(!program.arm());
-    program.hear(|_| {});
+    program.poll(|_| {});
     assert_eq!(there.try_recv(&mut bytes).unwrap().bytes, 5);
 }
 
 #[test]
-fn the_end_is_told() {
+fn a_waiting_call_returns_the_reason_when_the_flow_ends() {
     let mut wire = Wire::new();
     let (mut here, mut there) = wire.sockets(false);
     let first = wire.flows.remove(0);
@@ -429,31 +432,31 @@ fn the_end_is_told() {
         let error = here.recv(&mut [0; 10], SOON).unwrap_err();
         error.to_string()
     });
-    wire.client.close(first);
-    wire.client.ring();
+    wire.memory.close(first);
+    wire.memory.notify();
     assert_eq!(waiter.join().unwrap(), "the flow is closed");
     let waiter = std::thread::spawn(move || {
         let error = there.recv(&mut [0; 10], SOON).unwrap_err();
         error.to_string()
     });
-    wire.client.expel(&Breach {
+    wire.memory.disconnect(&ProtocolViolation {
         ring: Ring::Submit,
         rule: Rule::Count { count: 9 },
     });
     assert_eq!(
         waiter.join().unwrap(),
-        "the driver expelled this program for breaking rule R30 of docs/reference/ring.md"
+        "the driver disconnected this program: it broke rule R30 of docs/reference/ring.md"
     );
 }
 
 #[test]
-fn packets_of_a_message_say_so() {
+fn only_the_first_packet_of_a_message_begins_it() {
     let mut wire = Wire::new();
     let (mut here, _there) = wire.sockets(false);
     here.try_send_message(&[b"one", b"two", b"three"]).unwrap();
     here.try_send(b"another").unwrap();
     let packet = here.packet().unwrap();
-    here.queue_on(packet, 4).unwrap();
+    here.queue_continuation(packet, 4).unwrap();
     here.flush();
     let begins: Vec<bool> = std::iter::from_fn(|| match wire.flows[0].take().unwrap() {
         Taken::Record(record) => Some(record.begins_message()),
@@ -464,17 +467,17 @@ fn packets_of_a_message_say_so() {
 }
 
 #[test]
-fn a_datagram_in_parts_is_put_together() {
+fn a_fragmented_datagram_is_reassembled() {
     let mut wire = Wire::new();
     let (_here, mut there) = wire.sockets(false);
     let payload: Vec<u8> = (0..4000).map(|at| (at / 7) as u8).collect();
     // As a sender's kernel fragments it.
     let ethernet = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
-    let (from, to) = (here_and_there(1), here_and_there(2));
+    let (from, to) = (address_and_port(1), address_and_port(2));
     let mut whole = Vec::new();
     let builder = ethernet.ipv4(from.0, to.0, 64).udp(from.1, to.1);
     builder.write(&mut whole, &payload).unwrap();
-    let parts: Vec<Vec<u8>> = whole[34..]
+    let fragments: Vec<Vec<u8>> = whole[34..]
         .chunks(1480)
         .enumerate()
         .map(|(index, bytes)| {
@@ -492,13 +495,13 @@ fn a_datagram_in_parts_is_put_together() {
             frame
         })
         .collect();
-    assert_eq!(parts.len(), 3);
+    assert_eq!(fragments.len(), 3);
     let mut bytes = [0; 5000];
     for order in [[0, 1, 2], [2, 0, 1]] {
         for which in order {
             assert!(there.try_recv(&mut bytes).is_err());
-            wire.hand(1, &parts[which]);
-            wire.show();
+            wire.deliver(1, &fragments[which]);
+            wire.publish();
         }
         let received = there.try_recv(&mut bytes).unwrap();
         assert_eq!(received.from, "10.78.0.1:4001".parse().unwrap());
@@ -506,13 +509,13 @@ fn a_datagram_in_parts_is_put_together() {
     }
     // A fragment is missing: there is no datagram, and the buffers are primed again.
     for _ in 0..40 {
-        wire.hand(1, &parts[1]);
-        wire.show();
+        wire.deliver(1, &fragments[1]);
+        wire.publish();
         assert!(there.try_recv(&mut bytes).is_err());
     }
     assert_eq!(there.lost(Loss::NoBuffer), 0);
 }
 
-fn here_and_there(who: u8) -> ([u8; 4], u16) {
-    ([10, 78, 0, who], 4000 + u16::from(who))
+fn address_and_port(host: u8) -> ([u8; 4], u16) {
+    ([10, 78, 0, host], 4000 + u16::from(host))
 }

@@ -1,12 +1,12 @@
 use super::*;
 
-fn said(files: &[(&str, &str)]) -> Vec<String> {
+fn complaint_texts(files: &[(&str, &str)]) -> Vec<String> {
     let complaints = complaints("crates/x", files).into_iter();
     complaints.map(|complaint| complaint.what).collect()
 }
 
 #[test]
-fn what_only_goes_down_is_no_circle() {
+fn uses_in_one_direction_are_no_circle() {
     let files = [
         ("lib.rs", "mod a; mod b; mod c; pub use a::A;"),
         ("a.rs", "use crate::{b::{self, B}, c};"),
@@ -17,11 +17,11 @@ fn what_only_goes_down_is_no_circle() {
         ("b.rs", "use super::c::C; fn f() -> crate::c::C {}"),
         ("c.rs", "use std::fmt; use other_crate::a;"),
     ];
-    assert_eq!(said(&files), [""; 0]);
+    assert_eq!(complaint_texts(&files), [""; 0]);
 }
 
 #[test]
-fn a_circle_is_told_with_the_place_of_each_step() {
+fn a_circle_is_reported_with_the_place_of_each_use() {
     let files = [
         ("a.rs", "use std::fmt;\nuse crate::b::B;"),
         ("b.rs", "mod inner;"),
@@ -30,26 +30,26 @@ fn a_circle_is_told_with_the_place_of_each_step() {
         ("d.rs", ""),
     ];
     assert_eq!(
-        said(&files),
+        complaint_texts(&files),
         [
-            "modules in a circle: a uses b (a.rs:2), b uses c (b/inner.rs:3), c uses a (c.rs:1); which of them could \
-             know less?"
+            "modules use each other in a circle: a uses b (a.rs:2), b uses c (b/inner.rs:3), \
+             c uses a (c.rs:1); move what both sides need to a third module"
         ]
     );
 }
 
 #[test]
-fn two_modules_that_use_each_other_are_told_once() {
+fn two_modules_that_use_each_other_are_reported_once() {
     let files = [
         ("a.rs", "use super::b;"),
         ("b.rs", "use super::a;"),
         ("c.rs", "use crate::a; use crate::b;"),
     ];
-    assert_eq!(said(&files).len(), 1);
+    assert_eq!(complaint_texts(&files).len(), 1);
 }
 
 #[test]
-fn tests_words_and_comments_make_no_edge() {
+fn tests_literals_and_comments_are_no_uses() {
     let files = [
         ("a.rs", "use crate::b;"),
         (
@@ -61,14 +61,14 @@ fn tests_words_and_comments_make_no_edge() {
         ("b/tests.rs", "use crate::a;"),
         ("b/tests/fake.rs", "use crate::a;"),
     ];
-    assert_eq!(said(&files), [""; 0]);
+    assert_eq!(complaint_texts(&files), [""; 0]);
     let beyond = [
         ("a.rs", "use crate::b;"),
         ("b.rs", "#[cfg(test)]\nmod tests;\nuse crate::a;\n"),
     ];
     assert_eq!(
-        said(&beyond).len(),
+        complaint_texts(&beyond).len(),
         1,
-        "what follows an item for tests is looked at"
+        "code after an item for tests is checked"
     );
 }

@@ -1,29 +1,29 @@
-use netnice_api::{Connection, ConnectionsDoc, Moving, WatchDoc, Watched, WatchedLink};
+use netnice_api::{Connection, ConnectionsDoc, Traffic, WatchDoc, Watched, WatchedLink};
 use netnice_core::units::Nanos;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use super::words::{cut, rate, round, wait, wrapped};
-use super::{Looks, draw, once};
-use crate::render::spark::Steps;
-use crate::top::peers::Peers;
+use super::format::{cut, rate, round, wait, wrapped};
+use super::{TerminalStyle, draw, frame_lines};
+use crate::render::sparkline::Sparkline;
+use crate::top::connections::ConnectionList;
 use crate::top::prompt::Prompt;
 use crate::top::screen::{Mode, Screen, Subject};
 
-const ASCII: Looks = Looks {
+const ASCII: TerminalStyle = TerminalStyle {
     colour: false,
     unicode: false,
 };
-const UNICODE: Looks = Looks {
+const UNICODE: TerminalStyle = TerminalStyle {
     colour: false,
     unicode: true,
 };
 
 /// The screen in a terminal of this size, without blanks at the ends of lines.
-fn drawn(screen: &mut Screen, looks: Looks, width: u16, height: u16) -> String {
+fn drawn(screen: &mut Screen, style: TerminalStyle, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
     terminal
-        .draw(|frame| draw(screen, looks, frame))
+        .draw(|frame| draw(screen, style, frame))
         .expect("drawn");
     let buffer = terminal.backend().buffer();
     let line = |y: u16| -> String {
@@ -33,8 +33,8 @@ fn drawn(screen: &mut Screen, looks: Looks, width: u16, height: u16) -> String {
     (0..height).map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn moving(rate: u64, wait_ns: u64, drops: u64, held: u64) -> Moving {
-    Moving {
+fn moving(rate: u64, wait_ns: u64, drops: u64, held: u64) -> Traffic {
+    Traffic {
         rate,
         wait_ns,
         drops,
@@ -86,7 +86,7 @@ fn screen(targets: Vec<Watched>) -> Screen {
         for target in &mut targets {
             target.sends.rate = target.sends.rate * at_ns / 3;
         }
-        screen.table.take(WatchDoc {
+        screen.table.update(WatchDoc {
             at_ns,
             links: vec![WatchedLink {
                 link: "eth0".into(),
@@ -102,7 +102,7 @@ fn screen(targets: Vec<Watched>) -> Screen {
 }
 
 #[test]
-fn eighty_by_twenty_four_shows_all_there_is() {
+fn a_screen_of_80_by_24_shows_the_whole_table() {
     let text = drawn(&mut screen(targets()), ASCII, 80, 24);
     let expected = "\
 netnice top  4 targets  3 moving  up 13.4Mbit/s  down 3.12Mbit/s  every 1s
@@ -130,7 +130,7 @@ TARGET                   UP        LIMIT   DOWN        LIMIT   WAIT DROP/s HELD
 }
 
 #[test]
-fn minimums_have_a_place_where_there_are_any() {
+fn the_limit_column_shows_minimums_if_a_target_has_one() {
     let mut targets = targets();
     targets[2].min = Some(5_000_000);
     targets[3].min_down = Some(1_000_000);
@@ -141,7 +141,7 @@ fn minimums_have_a_place_where_there_are_any() {
 }
 
 #[test]
-fn a_wide_terminal_shows_longer_histories_and_letters_of_any_kind() {
+fn a_wide_unicode_terminal_shows_longer_histories_and_block_characters() {
     let text = drawn(&mut screen(targets()), UNICODE, 200, 50);
     assert!(text.contains("▃▆█"), "{text}");
     assert!(text.contains("  └ pid:4711"), "{text}");
@@ -157,7 +157,7 @@ fn a_wide_terminal_shows_longer_histories_and_letters_of_any_kind() {
 }
 
 #[test]
-fn why_somebody_is_not_served_stands_below() {
+fn the_footer_shows_why_the_selected_target_is_degraded() {
     let mut screen = screen(targets());
     screen.selected = Some("user:ann".into());
     let text = drawn(&mut screen, ASCII, 80, 24);
@@ -169,7 +169,7 @@ fn why_somebody_is_not_served_stands_below() {
 }
 
 #[test]
-fn the_page_goes_with_the_selection() {
+fn the_page_scrolls_with_the_selection() {
     let target = |n: usize| Watched {
         target: format!("pid:{n:03}"),
         ..Watched::default()
@@ -205,7 +205,7 @@ fn the_page_goes_with_the_selection() {
 }
 
 #[test]
-fn connections_stand_below_their_target() {
+fn connections_are_shown_below_their_target() {
     let mut screen = screen(targets());
     let connection = |inode, peer: Option<&str>, sent| Connection {
         inode,
@@ -233,8 +233,8 @@ fn connections_stand_below_their_target() {
         more: 7,
         of_others: 2,
     };
-    let before = Peers::new(doc(1_000_000_000, 0), None);
-    let now = Peers::new(doc(3_000_000_000, 1_000_000), Some(&before));
+    let before = ConnectionList::new(doc(1_000_000_000, 0), None);
+    let now = ConnectionList::new(doc(3_000_000_000, 1_000_000), Some(&before));
     screen.open = Some(("pid:4711".into(), Some(now)));
     let text = drawn(&mut screen, ASCII, 80, 24);
     let below: Vec<&str> = text
@@ -253,17 +253,17 @@ fn connections_stand_below_their_target() {
         ],
         "\n{text}"
     );
-    screen.open = Some(("pid:4711".into(), Some(Peers::default())));
+    screen.open = Some(("pid:4711".into(), Some(ConnectionList::default())));
     assert!(drawn(&mut screen, ASCII, 80, 24).contains("no connection"));
 }
 
 #[test]
-fn what_is_typed_stands_last_with_what_holds_now() {
+fn the_last_line_shows_the_input_and_the_limit_in_force() {
     let mut screen = screen(targets());
     let subject = Subject::Clause(Some("both"), "name:backup".into());
-    screen.mode = Mode::Prompt(subject, Prompt::with("8mb"));
-    screen.news.text = "both: mb is no unit of a rate".into();
-    screen.news.bad = true;
+    screen.mode = Mode::Prompt(subject, Prompt::with_text("8mb"));
+    screen.status.text = "both: mb is no unit of a rate".into();
+    screen.status.is_error = true;
     let text = drawn(&mut screen, ASCII, 80, 24);
     let last: Vec<&str> = text.lines().skip(22).collect();
     assert_eq!(
@@ -274,10 +274,9 @@ fn what_is_typed_stands_last_with_what_holds_now() {
         ],
         "\n{text}"
     );
-    screen.mode = Mode::Sure("name:backup".into());
+    screen.mode = Mode::ConfirmClear("name:backup".into());
     assert!(
-        drawn(&mut screen, ASCII, 80, 24)
-            .contains("take back what you asked for name:backup? y or n")
+        drawn(&mut screen, ASCII, 80, 24).contains("remove your contract of name:backup? y or n")
     );
     screen.mode = Mode::Help;
     let help = drawn(&mut screen, ASCII, 80, 24);
@@ -289,17 +288,17 @@ fn what_is_typed_stands_last_with_what_holds_now() {
 }
 
 #[test]
-fn nothing_has_a_colour_where_none_is_wanted() {
+fn without_colours_no_cell_is_coloured() {
     let colours = |colour| {
         let mut screen = screen(targets());
-        screen.news.text = "something".into();
+        screen.status.text = "something".into();
         let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a terminal");
-        let looks = Looks {
+        let style = TerminalStyle {
             colour,
             unicode: true,
         };
         terminal
-            .draw(|frame| draw(&mut screen, looks, frame))
+            .draw(|frame| draw(&mut screen, style, frame))
             .expect("drawn");
         let cells = terminal.backend().buffer().content.iter();
         cells
@@ -313,19 +312,19 @@ fn nothing_has_a_colour_where_none_is_wanted() {
 }
 
 #[test]
-fn one_frame_has_every_target() {
+fn a_frame_as_text_has_every_target() {
     let target = |n: usize| Watched {
         target: format!("pid:{n}"),
         ..Watched::default()
     };
-    let lines = once(&mut screen((0..500).map(target).collect()), ASCII, 80);
+    let lines = frame_lines(&mut screen((0..500).map(target).collect()), ASCII, 80);
     assert_eq!(lines.len(), 3 + 500);
     assert!(
         lines
             .iter()
             .all(|line| line.chars().count() <= 80 && !line.contains('>'))
     );
-    let lines = once(&mut screen(Vec::new()), ASCII, 80);
+    let lines = frame_lines(&mut screen(Vec::new()), ASCII, 80);
     assert!(
         lines.iter().any(|line| line.contains("no target")),
         "{lines:?}"
@@ -333,7 +332,7 @@ fn one_frame_has_every_target() {
 }
 
 #[test]
-fn a_screen_that_is_too_small_says_so() {
+fn a_terminal_that_is_too_small_shows_the_smallest_size() {
     for (width, height) in [(1, 1), (20, 24), (59, 24), (80, 5)] {
         let text = drawn(&mut screen(targets()), ASCII, width, height);
         assert!(
@@ -345,7 +344,7 @@ fn a_screen_that_is_too_small_says_so() {
 }
 
 #[test]
-fn numbers_are_short_and_right() {
+fn numbers_are_formatted_in_few_characters() {
     for (bits, short, trimmed) in [
         (0, "0", "0"),
         (999, "999", "999"),
@@ -376,9 +375,9 @@ fn numbers_are_short_and_right() {
     ] {
         assert_eq!(wait(Nanos(ns)), text, "{ns}");
     }
-    let steps = Steps::new(false);
-    assert_eq!(steps.row(&[0, 1, 4, 8, 9], Some(8), 6), "  .-##");
-    assert_eq!(steps.row(&[1, 2, 3], None, 2), "+#");
+    let sparkline = Sparkline::new(false);
+    assert_eq!(sparkline.row(&[0, 1, 4, 8, 9], Some(8), 6), "  .-##");
+    assert_eq!(sparkline.row(&[1, 2, 3], None, 2), "+#");
     assert_eq!(cut("abcdef", 4), "abc~");
     assert_eq!(wrapped("one two three four", 9, 2), ["one two", "three ~"]);
 }

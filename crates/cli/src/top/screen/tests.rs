@@ -1,11 +1,11 @@
 use netnice_api::{
-    Clear, ClearWhat, Connections, ConnectionsDoc, Done, Failed, Gate, Moving, Refused, Request,
-    Response, Set, WatchDoc, Watched,
+    Clear, ClearWhat, Connections, ConnectionsDoc, Done, Failed, Refused, RefusedBy, Request,
+    Response, Set, Traffic, WatchDoc, Watched,
 };
 use netnice_core::units::{Instant, Nanos};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::{Mode, Order, Screen};
+use super::{Action, Mode, Screen};
 
 fn at(ms: u64) -> Instant {
     Instant(ms * 1_000_000)
@@ -34,9 +34,9 @@ fn doc() -> WatchDoc {
     let target = |name: &str, rate| Watched {
         target: name.into(),
         up: Some(4_000_000),
-        sends: Moving {
+        sends: Traffic {
             rate,
-            ..Moving::default()
+            ..Traffic::default()
         },
         ..Watched::default()
     };
@@ -47,8 +47,8 @@ fn doc() -> WatchDoc {
     }
 }
 
-fn orders(screen: &mut Screen) -> Vec<Order> {
-    std::iter::from_fn(|| screen.poll_order()).collect()
+fn actions(screen: &mut Screen) -> Vec<Action> {
+    std::iter::from_fn(|| screen.poll_action()).collect()
 }
 
 fn answer(screen: &mut Screen, request: &Request, response: Response) {
@@ -56,16 +56,16 @@ fn answer(screen: &mut Screen, request: &Request, response: Response) {
 }
 
 /// A screen after its first answer.
-fn looked() -> Screen {
+fn loaded() -> Screen {
     let mut screen = Screen::new(Nanos::from_secs(1));
     screen.handle_time(at(0));
-    let asked = orders(&mut screen);
+    let sent = actions(&mut screen);
     let [
-        Order::Ask(request @ Request::Watch(_), None),
-        Order::Ask(Request::History(_), None),
-    ] = asked.as_slice()
+        Action::Send(request @ Request::Watch(_), None),
+        Action::Send(Request::History(_), None),
+    ] = sent.as_slice()
     else {
-        panic!("it does not look: {asked:?}");
+        panic!("no request for the table: {sent:?}");
     };
     answer(&mut screen, request, Response::Watched(doc()));
     screen
@@ -76,50 +76,50 @@ fn selected(screen: &Screen) -> &str {
 }
 
 #[test]
-fn it_looks_again_when_it_is_time_and_never_twice_at_once() {
-    let mut screen = looked();
+fn the_table_is_requested_once_per_interval_and_not_before_the_answer() {
+    let mut screen = loaded();
     assert_eq!(screen.poll_timeout(), Some(at(1000)));
     screen.handle_time(at(999));
-    assert!(orders(&mut screen).is_empty());
+    assert!(actions(&mut screen).is_empty());
     screen.handle_time(at(1000));
-    assert_eq!(orders(&mut screen).len(), 1);
+    assert_eq!(actions(&mut screen).len(), 1);
     // The daemon is slow: the screen sends no second request.
     screen.handle_time(at(9000));
-    assert!(orders(&mut screen).is_empty());
+    assert!(actions(&mut screen).is_empty());
     answer(
         &mut screen,
-        &super::look(Nanos::from_secs(1)),
+        &super::table_request(Nanos::from_secs(1)),
         Response::Watched(doc()),
     );
     screen.handle_time(at(9000));
-    assert_eq!(orders(&mut screen).len(), 1);
+    assert_eq!(actions(&mut screen).len(), 1);
     answer(
         &mut screen,
-        &super::look(Nanos::from_secs(1)),
+        &super::table_request(Nanos::from_secs(1)),
         Response::Watched(doc()),
     );
     assert_eq!(
         screen.poll_timeout(),
         Some(at(10_000)),
-        "what was missed is not made up for"
+        "a missed request is not sent later"
     );
 }
 
 #[test]
-fn a_pause_ends_looking_until_it_ends() {
-    let mut screen = looked();
+fn during_a_pause_the_table_is_not_requested() {
+    let mut screen = loaded();
     types(&mut screen, "p");
     assert_eq!(screen.poll_timeout(), None);
     screen.handle_time(at(60_000));
-    assert!(orders(&mut screen).is_empty());
+    assert!(actions(&mut screen).is_empty());
     types(&mut screen, "p");
     screen.handle_time(at(60_000));
-    assert_eq!(orders(&mut screen).len(), 1);
+    assert_eq!(actions(&mut screen).len(), 1);
 }
 
 #[test]
 fn the_selection_moves_and_stays_with_its_target() {
-    let mut screen = looked();
+    let mut screen = loaded();
     assert_eq!(selected(&screen), "pid:1", "the first row");
     for (keys, expected) in [
         ("j", "pid:2"),
@@ -140,14 +140,14 @@ fn the_selection_moves_and_stays_with_its_target() {
     less.targets.remove(0);
     answer(
         &mut screen,
-        &super::look(Nanos::from_secs(1)),
+        &super::table_request(Nanos::from_secs(1)),
         Response::Watched(less),
     );
     assert_eq!(selected(&screen), "pid:1");
 }
 
 #[test]
-fn a_limit_is_changed_by_the_request_that_set_makes() {
+fn changing_a_limit_sends_the_request_of_netnice_set() {
     let cases: [(&str, &str, Option<u32>, &str); 5] = [
         ("u8mbit\n", "up 8mbit", Some(1), "pid:1"),
         ("d500kB/s\n", "down 4mbit", Some(1), "pid:1"),
@@ -161,7 +161,7 @@ fn a_limit_is_changed_by_the_request_that_set_makes() {
         ("Gu0\n", "up none", None, "name:b"),
     ];
     for (keys, change, pid, target) in cases {
-        let mut screen = looked();
+        let mut screen = loaded();
         types(&mut screen, keys);
         let set = Set {
             target: target.into(),
@@ -169,8 +169,8 @@ fn a_limit_is_changed_by_the_request_that_set_makes() {
             ..Set::default()
         };
         assert_eq!(
-            orders(&mut screen),
-            [Order::Ask(Request::Set(set), pid)],
+            actions(&mut screen),
+            [Action::Send(Request::Set(set), pid)],
             "{keys}"
         );
         assert_eq!(screen.mode, Mode::Table);
@@ -178,43 +178,46 @@ fn a_limit_is_changed_by_the_request_that_set_makes() {
 }
 
 #[test]
-fn what_is_no_limit_is_told_and_can_be_mended() {
-    let mut screen = looked();
+fn an_invalid_limit_gives_an_error_and_can_be_corrected() {
+    let mut screen = loaded();
     types(&mut screen, "u8mbps\n");
-    assert!(orders(&mut screen).is_empty());
+    assert!(actions(&mut screen).is_empty());
     assert!(
-        screen.news.bad && screen.news.text.contains("mbps"),
+        screen.status.is_error && screen.status.text.contains("mbps"),
         "{:?}",
-        screen.news
+        screen.status
     );
-    assert!(matches!(screen.mode, Mode::Prompt(..)), "it can be mended");
+    assert!(
+        matches!(screen.mode, Mode::Prompt(..)),
+        "the user can correct it"
+    );
     for _ in 0..3 {
         screen.handle_key(key(KeyCode::Backspace));
     }
     types(&mut screen, "bit\n");
-    assert_eq!(orders(&mut screen).len(), 1);
+    assert_eq!(actions(&mut screen).len(), 1);
     types(&mut screen, "u\n");
-    assert!(screen.news.bad, "nothing is no rate");
+    assert!(screen.status.is_error, "an empty text is no rate");
     screen.handle_key(key(KeyCode::Esc));
     assert_eq!(screen.mode, Mode::Table);
-    assert!(orders(&mut screen).is_empty());
+    assert!(actions(&mut screen).is_empty());
 }
 
 #[test]
-fn what_the_daemon_says_to_a_change_is_shown() {
-    let mut screen = looked();
+fn the_answer_to_a_change_is_shown() {
+    let mut screen = loaded();
     types(&mut screen, "u8mbit\n");
-    let asked = orders(&mut screen);
-    let [Order::Ask(request, _)] = asked.as_slice() else {
-        panic!("{asked:?}");
+    let sent = actions(&mut screen);
+    let [Action::Send(request, _)] = sent.as_slice() else {
+        panic!("{sent:?}");
     };
     let refused = Refused {
-        by: Gate::Permission,
+        by: RefusedBy::Permission,
         text: "process 1 belongs to root,\n  not to you".into(),
     };
     answer(&mut screen, request, Response::Refused(refused));
-    assert!(screen.news.bad);
-    assert_eq!(screen.news.text, "process 1 belongs to root,; not to you");
+    assert!(screen.status.is_error);
+    assert_eq!(screen.status.text, "process 1 belongs to root,; not to you");
     let done = Done {
         target: Some("pid:1".into()),
         contract: Some("up 8mbit".into()),
@@ -222,27 +225,27 @@ fn what_the_daemon_says_to_a_change_is_shown() {
         ..Done::default()
     };
     answer(&mut screen, request, Response::Done(done));
-    assert!(!screen.news.bad);
+    assert!(!screen.status.is_error);
     assert!(
-        screen.news.text.contains("8 Mbit/s"),
+        screen.status.text.contains("8 Mbit/s"),
         "{}",
-        screen.news.text
+        screen.status.text
     );
     assert!(
-        screen.news.text.contains("holds: up 4 Mbit/s"),
+        screen.status.text.contains("holds: up 4 Mbit/s"),
         "{}",
-        screen.news.text
+        screen.status.text
     );
     assert_eq!(
         screen.poll_timeout(),
         Some(at(0)),
-        "the table is looked at at once"
+        "the table is requested at once"
     );
 }
 
 #[test]
-fn a_contract_is_taken_back_only_after_a_yes() {
-    let cleared = Order::Ask(
+fn a_contract_is_removed_only_after_a_yes() {
+    let cleared = Action::Send(
         Request::Clear(Clear {
             what: ClearWhat::Target("pid:1".into()),
             dry_run: false,
@@ -253,20 +256,20 @@ fn a_contract_is_taken_back_only_after_a_yes() {
         None,
     );
     for (keys, expected) in [("xy", vec![cleared]), ("xn", vec![]), ("xq", vec![])] {
-        let mut screen = looked();
+        let mut screen = loaded();
         types(&mut screen, keys);
-        assert_eq!(orders(&mut screen), expected, "{keys}");
+        assert_eq!(actions(&mut screen), expected, "{keys}");
     }
 }
 
 #[test]
-fn connections_are_asked_for_while_they_are_open() {
-    let mut screen = looked();
+fn connections_are_requested_while_they_are_shown() {
+    let mut screen = loaded();
     let request = Request::Connections(Connections {
         target: "pid:1".into(),
     });
     types(&mut screen, "\n");
-    assert_eq!(orders(&mut screen), [Order::Ask(request.clone(), None)]);
+    assert_eq!(actions(&mut screen), [Action::Send(request.clone(), None)]);
     let doc = ConnectionsDoc {
         target: "pid:1".into(),
         ..ConnectionsDoc::default()
@@ -276,10 +279,10 @@ fn connections_are_asked_for_while_they_are_open() {
         screen
             .open
             .as_ref()
-            .is_some_and(|(_, peers)| peers.is_some())
+            .is_some_and(|(_, connections)| connections.is_some())
     );
     screen.handle_time(at(1000));
-    assert_eq!(orders(&mut screen).len(), 2, "with each look");
+    assert_eq!(actions(&mut screen).len(), 2, "with each table");
     // A late answer about another target is ignored.
     types(&mut screen, "j\n");
     answer(&mut screen, &request, Response::Connections(doc));
@@ -287,7 +290,7 @@ fn connections_are_asked_for_while_they_are_open() {
         screen
             .open
             .as_ref()
-            .map(|(name, peers)| (name.as_str(), peers.is_some())),
+            .map(|(name, connections)| (name.as_str(), connections.is_some())),
         Some(("pid:2", false))
     );
     types(&mut screen, "\n");
@@ -295,29 +298,29 @@ fn connections_are_asked_for_while_they_are_open() {
 }
 
 #[test]
-fn no_daemon_is_told_until_there_is_one_again() {
-    let mut screen = looked();
+fn a_missing_daemon_is_reported_until_a_daemon_answers() {
+    let mut screen = loaded();
     screen.handle_time(at(1000));
-    let request = super::look(Nanos::from_secs(1));
+    let request = super::table_request(Nanos::from_secs(1));
     screen.handle_answer(
         &request,
-        Err(format!("{}nobody; trying again", super::LOST)),
+        Err(format!("{}nobody; trying again", super::NO_ANSWER)),
     );
-    assert!(screen.news.bad);
+    assert!(screen.status.is_error);
     assert_eq!(screen.poll_timeout(), Some(at(2000)));
     answer(&mut screen, &request, Response::Watched(doc()));
-    assert_eq!(screen.news.text, "");
+    assert_eq!(screen.status.text, "");
     let failed = Failed {
         text: "it cannot be read".into(),
         bad_usage: false,
     };
     answer(&mut screen, &request, Response::Failed(failed));
-    assert_eq!(screen.news.text, "it cannot be read");
+    assert_eq!(screen.status.text, "it cannot be read");
 }
 
 #[test]
-fn a_filter_is_applied_while_it_is_typed_and_given_up_by_escape() {
-    let mut screen = looked();
+fn a_filter_applies_while_the_user_types_it_and_escape_removes_it() {
+    let mut screen = loaded();
     types(&mut screen, "/nam");
     assert_eq!(screen.table.rows(&screen.view).len(), 1);
     types(&mut screen, "\n");
@@ -338,20 +341,20 @@ fn a_filter_is_applied_while_it_is_typed_and_given_up_by_escape() {
 }
 
 #[test]
-fn leaving_and_suspending_are_orders() {
-    for (event, order) in [
-        (key(KeyCode::Char('q')), Order::Quit),
-        (control('c'), Order::Quit),
-        (control('z'), Order::Suspend),
-        (control('l'), Order::Redraw),
+fn quitting_suspending_and_redrawing_are_actions() {
+    for (event, action) in [
+        (key(KeyCode::Char('q')), Action::Quit),
+        (control('c'), Action::Quit),
+        (control('z'), Action::Suspend),
+        (control('l'), Action::Redraw),
     ] {
-        let mut screen = looked();
+        let mut screen = loaded();
         screen.handle_key(event);
-        assert_eq!(orders(&mut screen), [order]);
+        assert_eq!(actions(&mut screen), [action]);
     }
-    let mut screen = looked();
+    let mut screen = loaded();
     types(&mut screen, "?q");
-    assert!(orders(&mut screen).is_empty(), "any key ends the help");
+    assert!(actions(&mut screen).is_empty(), "any key ends the help");
 }
 
 /// After any keys in any order a target can be selected and the screen can be drawn.
@@ -361,7 +364,7 @@ mod any_keys {
     use ratatui::layout::Rect;
 
     use super::*;
-    use crate::top::draw::{Looks, paint};
+    use crate::top::draw::{TerminalStyle, paint};
 
     fn any_key() -> impl Strategy<Value = KeyEvent> {
         let code = prop_oneof![
@@ -390,22 +393,22 @@ mod any_keys {
 
     proptest! {
         #[test]
-        fn keep_the_screen_whole(
+        fn keep_a_target_selected_and_the_cursor_on_the_screen(
             keys in prop::collection::vec(any_key(), 0..60),
             width in 1..120_u16,
             height in 1..40_u16,
         ) {
-            let mut screen = looked();
+            let mut screen = loaded();
             for key in keys {
                 screen.handle_key(key);
-                while let Some(order) = screen.poll_order() {
-                    if let Order::Ask(request, _) = order {
+                while let Some(action) = screen.poll_action() {
+                    if let Action::Send(request, _) = action {
                         let change = request.clone();
                         screen.handle_answer(&change, Err("no".to_string()));
                     }
                 }
                 let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
-                let cursor = paint(&mut screen, Looks::default(), &mut buffer);
+                let cursor = paint(&mut screen, TerminalStyle::default(), &mut buffer);
                 prop_assert!(cursor.is_none_or(|at| at.x < width && at.y < height));
                 let rows = screen.table.rows(&screen.view);
                 prop_assert_eq!(screen.at(&rows).is_some(), !rows.is_empty());

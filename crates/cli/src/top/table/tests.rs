@@ -1,12 +1,12 @@
-use netnice_api::{HistoryDoc, Moving, TargetHistory, WatchDoc, Watched};
+use netnice_api::{HistoryDoc, TargetHistory, Traffic, WatchDoc, Watched};
 use netnice_core::contract::Direction;
 
-use super::{KEPT, Row, Sort, Table, View};
+use super::{HISTORY_POINTS, Row, Sort, Table, View};
 
 fn target(name: &str, inside: Option<usize>, up: u64, down: u64) -> Watched {
-    let rate = |rate| Moving {
+    let rate = |rate| Traffic {
         rate,
-        ..Moving::default()
+        ..Traffic::default()
     };
     Watched {
         target: name.into(),
@@ -19,7 +19,7 @@ fn target(name: &str, inside: Option<usize>, up: u64, down: u64) -> Watched {
 
 fn table(targets: Vec<Watched>) -> Table {
     let mut table = Table::default();
-    table.take(WatchDoc {
+    table.update(WatchDoc {
         at_ns: 1,
         links: Vec::new(),
         targets,
@@ -28,7 +28,7 @@ fn table(targets: Vec<Watched>) -> Table {
 }
 
 /// The rows as text: dots for the depth, the name, sent and received rate.
-fn told(table: &Table, view: &View) -> Vec<String> {
+fn row_texts(table: &Table, view: &View) -> Vec<String> {
     let row = |row: &Row| {
         let dots = ".".repeat(row.depth);
         let [up, down] = row.moving.map(|moving| moving.rate);
@@ -50,10 +50,10 @@ fn family() -> Table {
 }
 
 #[test]
-fn a_target_does_what_those_inside_it_do_and_each_packet_counts_once() {
+fn the_rate_of_a_target_includes_the_targets_inside_and_counts_each_packet_once() {
     let table = family();
     assert_eq!(
-        told(&table, &View::default()),
+        row_texts(&table, &View::default()),
         [
             "user:ann 10 9",
             "unit:web 15 2",
@@ -64,11 +64,11 @@ fn a_target_does_what_those_inside_it_do_and_each_packet_counts_once() {
     );
     assert_eq!(table.total(Direction::Up), 25);
     assert_eq!(table.total(Direction::Down), 11);
-    assert_eq!(table.busy(), 5);
+    assert_eq!(table.moving_targets(), 5);
 }
 
 #[test]
-fn rows_are_ordered_as_wanted() {
+fn rows_are_ordered_as_the_view_says() {
     let table = family();
     let cases: [(&str, View, &[&str]); 4] = [
         (
@@ -127,20 +127,20 @@ fn rows_are_ordered_as_wanted() {
         ),
     ];
     for (why, view, expected) in cases {
-        assert_eq!(told(&table, &view), expected, "{why}");
+        assert_eq!(row_texts(&table, &view), expected, "{why}");
     }
     let mut sort = Sort::default();
     for _ in Sort::ALL {
         sort = sort.next();
     }
-    assert_eq!(sort, Sort::default(), "all of them are gone through");
+    assert_eq!(sort, Sort::default(), "every order was used");
 }
 
 #[test]
-fn a_filter_keeps_what_is_around_a_match() {
+fn a_filter_keeps_the_targets_that_contain_a_match() {
     let table = family();
     let filtered = |filter: &str| {
-        told(
+        row_texts(
             &table,
             &View {
                 filter: filter.into(),
@@ -157,25 +157,25 @@ fn a_filter_keeps_what_is_around_a_match() {
 }
 
 #[test]
-fn one_limit_for_both_directions_counts_all_inside_it_in_one() {
+fn a_limit_of_both_directions_counts_all_traffic_inside_in_one_sum() {
     let mut targets = vec![target("name:a", None, 3, 0), target("pid:9", Some(0), 4, 5)];
     targets[0].both = Some(100);
     let table = table(targets);
     assert_eq!(
-        told(&table, &View::default()),
+        row_texts(&table, &View::default()),
         ["name:a 12 0", ".pid:9 4 5"]
     );
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_is_shown_as_far_as_it_does() {
+fn an_inconsistent_answer_is_shown_as_far_as_possible() {
     // A circle and an index that does not exist cause neither an endless loop nor a panic.
     let table = table(vec![
         target("a", Some(1), 1, 0),
         target("b", Some(0), 1, 0),
         target("c", Some(77), 1, 0),
     ]);
-    assert_eq!(told(&table, &View::default()), ["c 1 0"]);
+    assert_eq!(row_texts(&table, &View::default()), ["c 1 0"]);
     let all = View {
         flat: true,
         ..View::default()
@@ -184,63 +184,70 @@ fn an_answer_that_makes_no_sense_is_shown_as_far_as_it_does() {
 }
 
 #[test]
-fn the_past_is_of_readings_not_of_looks_and_goes_with_its_target() {
+fn the_history_has_one_point_per_reading_and_ends_with_its_target() {
     let mut table = Table::default();
-    let look = |table: &mut Table, at_ns: u64, rate: u64| {
-        table.take(WatchDoc {
+    let answer = |table: &mut Table, at_ns: u64, rate: u64| {
+        table.update(WatchDoc {
             at_ns,
             links: Vec::new(),
             targets: vec![target("pid:1", None, rate, 0)],
         });
     };
     for (at, rate) in [(1, 10), (2, 20), (2, 20), (3, 30)] {
-        look(&mut table, at, rate);
+        answer(&mut table, at, rate);
     }
-    let past = |table: &Table| table.past("pid:1", Direction::Up).collect::<Vec<_>>();
-    assert_eq!(past(&table), [10, 20, 30], "the same reading twice is one");
+    let rates = |table: &Table| table.history("pid:1", Direction::Up).collect::<Vec<_>>();
+    assert_eq!(rates(&table), [10, 20, 30], "the same reading twice is one");
     for at in 4..200 {
-        look(&mut table, at, at);
+        answer(&mut table, at, at);
     }
-    assert_eq!(past(&table).len(), KEPT);
-    table.take(WatchDoc {
+    assert_eq!(rates(&table).len(), HISTORY_POINTS);
+    table.update(WatchDoc {
         at_ns: 500,
         ..WatchDoc::default()
     });
-    assert!(past(&table).is_empty());
+    assert!(rates(&table).is_empty());
 }
 
 #[test]
-fn what_was_before_the_first_look_goes_before_it() {
+fn the_daemons_history_precedes_the_first_answer() {
     let mut table = family();
-    let told = |name: &str, up_rate: Vec<u64>| TargetHistory {
+    let history = |name: &str, up_rate: Vec<u64>| TargetHistory {
         target: name.into(),
         time_ns: vec![1; up_rate.len()],
         down_rate: vec![1; up_rate.len()],
         up_rate,
         ..TargetHistory::default()
     };
-    table.remember(&HistoryDoc {
+    table.prepend_history(&HistoryDoc {
         targets: vec![
-            told("pid:1", vec![4, 5]),
-            told("pid:2", vec![5, 6, 7]),
-            told("pid:3", (0..200).collect()),
-            told("unit:web", vec![1, 1]),
+            history("pid:1", vec![4, 5]),
+            history("pid:2", vec![5, 6, 7]),
+            history("pid:3", (0..200).collect()),
+            history("unit:web", vec![1, 1]),
         ],
         ..HistoryDoc::default()
     });
-    let past = |name: &str, d| table.past(name, d).collect::<Vec<_>>();
+    let rates = |name: &str, d| table.history(name, d).collect::<Vec<_>>();
     assert_eq!(
-        past("pid:1", Direction::Up),
+        rates("pid:1", Direction::Up),
         [4, 5],
         "the newest was seen already"
     );
-    assert_eq!(past("pid:1", Direction::Down), [1, 1]);
-    assert_eq!(past("user:ann", Direction::Up), [10]);
-    let child = past("pid:3", Direction::Up);
+    assert_eq!(rates("pid:1", Direction::Down), [1, 1]);
+    assert_eq!(rates("user:ann", Direction::Up), [10]);
+    let child = rates("pid:3", Direction::Up);
     assert_eq!(
-        (child.len(), child[KEPT - 2], child[KEPT - 1]),
-        (KEPT, 198, 2)
+        (
+            child.len(),
+            child[HISTORY_POINTS - 2],
+            child[HISTORY_POINTS - 1]
+        ),
+        (HISTORY_POINTS, 198, 2)
     );
     // 198 of the child, 6 and 4 of the two processes, 1 of the unit itself.
-    assert_eq!(past("unit:web", Direction::Up)[KEPT - 2], 198 + 6 + 4 + 1);
+    assert_eq!(
+        rates("unit:web", Direction::Up)[HISTORY_POINTS - 2],
+        198 + 6 + 4 + 1
+    );
 }

@@ -35,7 +35,7 @@ fn played(capacity: &LinkCapacity, rate: Rate, flows: &[(Contract, u64)]) -> Vec
     let wire = Wire {
         rate,
         overhead: capacity.overhead,
-        ahead: Nanos(AHEAD_NS),
+        ahead: Nanos(SEND_AHEAD_NS),
         longest: capacity.longest,
         ..Wire::new(rate)
     };
@@ -92,7 +92,12 @@ fn admitted_promises_are_kept_for_all_packet_sizes() {
     ] {
         let (capacity, held) = (capacity(overhead), contracts(&texts));
         let need = capacity.need(&held).expect("admitted");
-        for sizes in [[SHORTEST, 1514], [1514, SHORTEST], [60, 60], [700, 700]] {
+        for sizes in [
+            [MIN_PACKET_BYTES, 1514],
+            [1514, MIN_PACKET_BYTES],
+            [60, 60],
+            [700, 700],
+        ] {
             let sizes = sizes.into_iter().chain([1514]);
             let flows: Vec<_> = held.iter().cloned().zip(sizes).collect();
             let got = played(&capacity, need, &flows);

@@ -6,9 +6,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
 use netnice_api::RuntimeDir;
-use netnice_api::driver::{DriverAnswer, DriverCall, DriverRequest, DriverWord};
-use netnice_api::frame::{Decoder, LONGEST_CALL};
-use netnice_api::{decode_call, encode_word, fds};
+use netnice_api::driver::{DriverCall, DriverMessage, DriverReply, DriverRequest};
+use netnice_api::frame::{Decoder, LONGEST_DRIVER_CALL};
+use netnice_api::{decode_driver_call, encode_driver_message, fds};
 use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 
@@ -29,12 +29,12 @@ fn driver_socket(folder: &std::path::Path) -> UnixListener {
     UnixListener::bind(&socket).expect("a socket")
 }
 
-fn answer_frame(id: u64, answer: DriverAnswer) -> Vec<u8> {
-    encode_word(&DriverWord::Answer { id, answer }).expect("a frame")
+fn answer_frame(id: u64, answer: DriverReply) -> Vec<u8> {
+    encode_driver_message(&DriverMessage::Reply { id, reply: answer }).expect("a frame")
 }
 
 fn call(id: u64, ask: DriverRequest) -> driver::Call {
-    (DriverCall { id, ask }, None)
+    (DriverCall { id, request: ask }, None)
 }
 
 fn census() -> Vec<driver::Call> {
@@ -82,7 +82,7 @@ fn descriptors_are_assigned_to_the_attachment_they_came_with() {
     let listener = driver_socket(&folder);
     let driver = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a daemon");
-        let mut decoder = Decoder::new(LONGEST_CALL);
+        let mut decoder = Decoder::new(LONGEST_DRIVER_CALL);
         let mut bytes = [0; 4096];
         let mut beside = Vec::new();
         let call = loop {
@@ -90,27 +90,33 @@ fn descriptors_are_assigned_to_the_attachment_they_came_with() {
             decoder.push(&bytes[..received.bytes]);
             beside.extend(received.fds);
             if let Some(body) = decoder.poll().expect("a frame") {
-                break decode_call(&body).expect("a call");
+                break decode_driver_call(&body).expect("a call");
             }
         };
         assert_eq!((call.id, beside.len()), (9, 1));
         // The descriptors may be received together with the end of the message before theirs.
         stream
-            .write_all(&answer_frame(1, DriverAnswer::Done))
+            .write_all(&answer_frame(1, DriverReply::Done))
             .expect("sent");
-        let attached = answer_frame(2, DriverAnswer::Attached { program: 0 });
+        let attached = answer_frame(2, DriverReply::Attached { program: 0 });
         let three = [any_fd(), any_fd(), any_fd()];
         let three = three.each_ref().map(AsFd::as_fd);
         let sent = fds::send(stream.as_fd(), &attached, &three).expect("sent");
         stream.write_all(&attached[sent..]).expect("sent");
         stream
-            .write_all(&answer_frame(3, DriverAnswer::Done))
+            .write_all(&answer_frame(3, DriverReply::Done))
             .expect("sent");
         drop(stream.shutdown(std::net::Shutdown::Write));
         let _ = stream.read(&mut bytes);
     });
     let ask = DriverRequest::Census;
-    let call = (DriverCall { id: 9, ask }, Some(any_fd()));
+    let call = (
+        DriverCall {
+            id: 9,
+            request: ask,
+        },
+        Some(any_fd()),
+    );
     let all = connection_events(&folder, vec![call]);
     driver.join().expect("the driver ends without a panic");
     std::fs::remove_dir_all(&folder).expect("removed");
@@ -168,7 +174,7 @@ fn a_message_as_long_as_a_census_of_all_flows_is_decoded() {
         let (mut stream, _) = listener.accept().expect("a daemon");
         let why = "x".repeat(65_536 * 800);
         stream
-            .write_all(&answer_frame(9, DriverAnswer::Failed { why }))
+            .write_all(&answer_frame(9, DriverReply::Failed { why }))
             .expect("sent");
         drop(stream.shutdown(std::net::Shutdown::Write));
         let _ = stream.read(&mut [0; 64]);
@@ -186,7 +192,7 @@ fn a_message_as_long_as_a_census_of_all_flows_is_decoded() {
 
 /// The ids of the next `count` calls that a driver receives.
 fn received_call_ids(stream: &mut UnixStream, count: usize) -> Vec<u64> {
-    let mut decoder = Decoder::new(LONGEST_CALL);
+    let mut decoder = Decoder::new(LONGEST_DRIVER_CALL);
     let mut bytes = [0; 64 * 1024];
     let mut ids = Vec::new();
     while ids.len() < count {
@@ -194,7 +200,7 @@ fn received_call_ids(stream: &mut UnixStream, count: usize) -> Vec<u64> {
         assert!(read > 0, "{ids:?}");
         decoder.push(&bytes[..read]);
         while let Some(body) = decoder.poll().expect("a frame") {
-            ids.push(decode_call(&body).expect("a call").id);
+            ids.push(decode_driver_call(&body).expect("a call").id);
         }
     }
     ids
@@ -208,10 +214,13 @@ fn a_call_that_is_too_long_fails_at_once_and_the_connection_continues() {
         let (mut stream, _) = listener.accept().expect("a daemon");
         assert_eq!(received_call_ids(&mut stream, 2), [7, 9]);
         stream
-            .write_all(&answer_frame(9, DriverAnswer::Done))
+            .write_all(&answer_frame(9, DriverReply::Done))
             .expect("sent");
     });
-    let mut calls = vec![discard(7, LONGEST_CALL / 2), discard(8, LONGEST_CALL)];
+    let mut calls = vec![
+        discard(7, LONGEST_DRIVER_CALL / 2),
+        discard(8, LONGEST_DRIVER_CALL),
+    ];
     calls.extend(census());
     let all = connection_events(&folder, calls);
     driver.join().expect("the driver ends without a panic");
@@ -227,18 +236,18 @@ fn a_call_that_is_too_long_fails_at_once_and_the_connection_continues() {
     let [long, done] = messages else {
         panic!("{messages:?}");
     };
-    let ConnectionEvent::Message(DriverWord::Answer { id: 8, answer }, _) = long else {
+    let ConnectionEvent::Message(DriverMessage::Reply { id: 8, reply }, _) = long else {
         panic!("{long:?}");
     };
     assert!(
-        matches!(answer, DriverAnswer::Failed { why }
-            if why.contains("longer than the 1048576 allowed")),
-        "{answer:?}"
+        matches!(reply, DriverReply::Failed { why }
+            if why.contains("at most 1048576 are allowed")),
+        "{reply:?}"
     );
     assert!(
         matches!(
             done,
-            ConnectionEvent::Message(DriverWord::Answer { id: 9, .. }, _)
+            ConnectionEvent::Message(DriverMessage::Reply { id: 9, .. }, _)
         ),
         "{done:?}"
     );
@@ -252,12 +261,14 @@ fn messages_are_read_while_a_driver_takes_no_call() {
         let (mut stream, _) = listener.accept().expect("a daemon");
         let patience = Some(std::time::Duration::from_secs(10));
         stream.set_write_timeout(patience).expect("it can");
-        let why = "x".repeat(8 * LONGEST_CALL);
-        let long = answer_frame(6, DriverAnswer::Failed { why });
+        let why = "x".repeat(8 * LONGEST_DRIVER_CALL);
+        let long = answer_frame(6, DriverReply::Failed { why });
         stream.write_all(&long).expect("the daemon reads");
         assert_eq!(received_call_ids(&mut stream, 4), [0, 1, 2, 3]);
     });
-    let calls = (0..4).map(|id| discard(id, LONGEST_CALL / 2)).collect();
+    let calls = (0..4)
+        .map(|id| discard(id, LONGEST_DRIVER_CALL / 2))
+        .collect();
     let all = connection_events(&folder, calls);
     driver.join().expect("the driver ends without a panic");
     std::fs::remove_dir_all(&folder).expect("removed");

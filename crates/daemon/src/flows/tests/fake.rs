@@ -8,11 +8,11 @@ use std::os::fd::OwnedFd;
 
 use netnice_api::direct::Term;
 use netnice_api::driver::{
-    CensusDoc, DriverAnswer, DriverFlow, DriverFlowDoc, DriverRequest, FlowCounts, FramesDoc,
+    CensusDoc, DriverFlow, DriverFlowDoc, DriverReply, DriverRequest, FlowCounts, FramesDoc,
     ProgramDoc, TotalsDoc,
 };
-use netnice_kernel::card::Card;
-use netnice_kernel::routes::{Kind, Neighbour, Way};
+use netnice_kernel::nic::NicFeatures;
+use netnice_kernel::routes::{HostKind, Neighbour, RouteEntry};
 
 use crate::error::RequestError;
 use crate::flows::network::{Network, Nic};
@@ -82,7 +82,7 @@ impl Network for FakeNetwork {
         to: IpAddr,
         _from: Option<IpAddr>,
         over: Option<u32>,
-    ) -> Result<Option<Way>, RequestError> {
+    ) -> Result<Option<RouteEntry>, RequestError> {
         let IpAddr::V4(v4) = to else { return Ok(None) };
         let [first, second, third, last] = v4.octets();
         let (index, next_hop) = match (first, second, third, last) {
@@ -93,15 +93,15 @@ impl Network for FakeNetwork {
             _ if v4.is_multicast() => (over.unwrap_or(2), to),
             _ => return Ok(None),
         };
-        Ok(Some(Way {
+        Ok(Some(RouteEntry {
             kind: match () {
-                () if v4.is_multicast() => Kind::Group,
-                () if index == 1 => Kind::Local,
-                () => Kind::Single,
+                () if v4.is_multicast() => HostKind::Multicast,
+                () if index == 1 => HostKind::Local,
+                () => HostKind::Unicast,
             },
             index: self.moved.get(&to).copied().unwrap_or(index),
             source: Some([10, 0, 0, 100].into()),
-            station: next_hop,
+            next_hop,
             mtu: (second == 1).then_some(1400),
         }))
     }
@@ -147,10 +147,10 @@ impl Network for FakeNetwork {
         Ok(())
     }
 
-    fn nic_features(&mut self, _name: &str) -> Option<Card> {
-        Some(Card {
+    fn nic_features(&mut self, _name: &str) -> Option<NicFeatures> {
+        Some(NicFeatures {
             native: Some(true),
-            ..Card::default()
+            ..NicFeatures::default()
         })
     }
 
@@ -181,30 +181,30 @@ pub(super) struct Driver {
 
 impl Driver {
     /// Carries out a call.
-    pub(super) fn answer(&mut self, ask: &DriverRequest) -> (DriverAnswer, Vec<OwnedFd>) {
+    pub(super) fn answer(&mut self, ask: &DriverRequest) -> (DriverReply, Vec<OwnedFd>) {
         self.next += 1;
         let number = self.next;
         let answer = match ask {
             DriverRequest::Wire { rate, .. } => {
                 self.rate = *rate;
-                DriverAnswer::Done
+                DriverReply::Done
             }
             DriverRequest::Attach { pid, .. } => {
                 self.programs.insert(number, *pid);
                 let fds = (0..3).map(|_| any_fd()).collect();
-                return (DriverAnswer::Attached { program: number }, fds);
+                return (DriverReply::Attached { program: number }, fds);
             }
             DriverRequest::Detach { program } => {
                 self.programs.remove(program);
                 self.flows.retain(|_, flow| flow.program != *program);
-                DriverAnswer::Done
+                DriverReply::Done
             }
-            DriverRequest::Open(_) if self.refuses.is_some() => DriverAnswer::Failed {
+            DriverRequest::Open(_) if self.refuses.is_some() => DriverReply::Failed {
                 why: self.refuses.clone().unwrap_or_default(),
             },
             DriverRequest::Open(flow) => {
                 self.flows.insert(number, (**flow).clone());
-                DriverAnswer::Opened {
+                DriverReply::Opened {
                     flow: number,
                     slot: 0,
                     offset: 0,
@@ -217,7 +217,7 @@ impl Driver {
             } => match self.flows.get_mut(flow) {
                 Some(flow) => {
                     (flow.contract, flow.granted) = (contract.clone(), granted.clone());
-                    DriverAnswer::Done
+                    DriverReply::Done
                 }
                 None => failed("no such flow"),
             },
@@ -228,21 +228,21 @@ impl Driver {
             } => match self.flows.get_mut(flow) {
                 Some(flow) => {
                     (flow.next_hop, flow.mtu) = (*next_hop, *mtu);
-                    DriverAnswer::Done
+                    DriverReply::Done
                 }
                 None => failed("no such flow"),
             },
             DriverRequest::Close { flow } => match self.flows.remove(flow) {
-                Some(_) => DriverAnswer::Closed(Box::default()),
+                Some(_) => DriverReply::Closed(Box::default()),
                 None => failed("no such flow"),
             },
-            DriverRequest::Census => DriverAnswer::Census(Box::new(self.census())),
-            DriverRequest::Totals => DriverAnswer::Totals(self.totals),
+            DriverRequest::Census => DriverReply::Census(Box::new(self.census())),
+            DriverRequest::Totals => DriverReply::Totals(self.totals),
             DriverRequest::Discard { patterns } => {
                 self.discards = Some(patterns.clone());
-                DriverAnswer::Done
+                DriverReply::Done
             }
-            DriverRequest::Stop => DriverAnswer::Done,
+            DriverRequest::Stop => DriverReply::Done,
         };
         (answer, Vec::new())
     }
@@ -282,16 +282,16 @@ impl Driver {
                 filling: 70,
                 sending: 9,
             }),
-            unasked: 11,
-            awake: true,
-            discards: self.discards.as_ref().map_or(0, |text| text.len() as u32),
+            unrequested_doorbells: 11,
+            pm_qos_held: true,
+            discard_patterns: self.discards.as_ref().map_or(0, |text| text.len() as u32),
             ..CensusDoc::default()
         }
     }
 }
 
-fn failed(why: &str) -> DriverAnswer {
-    DriverAnswer::Failed {
+fn failed(why: &str) -> DriverReply {
+    DriverReply::Failed {
         why: why.to_owned(),
     }
 }

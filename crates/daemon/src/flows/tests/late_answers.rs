@@ -1,6 +1,6 @@
 //! A driver that answers late: the records match what it did in the end.
 
-use netnice_api::driver::{DriverEvent, DriverWord};
+use netnice_api::driver::{DriverEvent, DriverMessage};
 
 use super::*;
 use crate::flows::driver::ConnectionEvent;
@@ -154,7 +154,7 @@ fn a_call_for_an_ended_flow_changes_no_other_flow() {
     assert!(text.contains("no such flow"), "{text}");
     fixture.opened(&other, "10.0.0.2:1", "");
     let before = fixture.driver.flows.clone();
-    let event = DriverWord::Event(DriverEvent::Gone { program });
+    let event = DriverMessage::Event(DriverEvent::ProgramEnded { program });
     let event = ConnectionEvent::Message(event, Vec::new());
     fixture
         .flows

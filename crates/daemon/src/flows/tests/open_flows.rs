@@ -1,6 +1,6 @@
 //! Events in the life of an open flow.
 
-use netnice_api::driver::{DriverEvent, DriverWord};
+use netnice_api::driver::{DriverEvent, DriverMessage};
 use netnice_kernel::routes::Neighbour;
 use std::net::IpAddr;
 
@@ -27,10 +27,10 @@ fn opening_waits_for_the_resolution_of_the_next_hop() {
         .insert(host(2), Neighbour::Known([7; 6]));
     fixture.changed(Change::Neighbour {
         index: 2,
-        station: host(2),
+        next_hop: host(2),
     });
     let text = answer.try_recv().expect("an answer").response;
-    let Response::Direct(DirectAnswer::Opened(opened)) = text else {
+    let Response::Direct(DirectReply::Opened(opened)) = text else {
         panic!("{text:?}");
     };
     assert_eq!(opened.next_hop, Some([7; 6]));
@@ -51,15 +51,15 @@ fn a_flow_to_any_host_resolves_each_host_on_request() {
     let client = fixture.attached_client(&ANN, 8);
     let open = DirectRequest::Open(udp("10.0.0.100:0", None, ""));
     let opened = fixture.request(&client, open);
-    let Some(Response::Direct(DirectAnswer::Opened(opened))) = opened else {
+    let Some(Response::Direct(DirectReply::Opened(opened))) = opened else {
         panic!("{opened:?}");
     };
     assert_eq!(opened.next_hop, None);
-    let to = DirectRequest::NextHop(NextHop {
+    let to = DirectRequest::NextHop(FindNextHop {
         to: [10, 1, 2, 3].into(),
     });
     let text = fixture.request(&client, to);
-    let Some(Response::Direct(DirectAnswer::Hop(hop))) = text else {
+    let Some(Response::Direct(DirectReply::NextHop(hop))) = text else {
         panic!("{text:?}");
     };
     assert_eq!((hop.mac, hop.mtu), ([2, 0, 0, 0, 0, 1], 1400));
@@ -85,24 +85,27 @@ fn a_changed_next_hop_reaches_driver_and_program() {
         .insert(host(2), Neighbour::Known([9; 6]));
     fixture.changed(Change::Neighbour {
         index: 2,
-        station: host(2),
+        next_hop: host(2),
     });
     assert_eq!(hop(&fixture), Some([9; 6]));
     let mac = Some([9; 6]);
-    assert_eq!(client.notifications(), [FlowNews::NextHop { flow, mac }]);
+    assert_eq!(
+        client.notifications(),
+        [FlowNotification::NextHop { flow, mac }]
+    );
     fixture
         .flows
         .network
         .next_hops
-        .insert(host(2), Neighbour::Silent);
+        .insert(host(2), Neighbour::Failed);
     fixture.changed(Change::Neighbour {
         index: 2,
-        station: host(2),
+        next_hop: host(2),
     });
     assert_eq!(hop(&fixture), None);
     assert_eq!(
         client.notifications(),
-        [FlowNews::NextHop { flow, mac: None }]
+        [FlowNotification::NextHop { flow, mac: None }]
     );
     // The kernel is regularly told that the next hop is in use.
     fixture.flows.network.solicited.clear();
@@ -117,9 +120,9 @@ fn a_flow_whose_route_moves_to_another_link_is_closed_with_that_link_named() {
     let flow = fixture.opened(&client, "10.0.0.2:1", "").flow;
     fixture.opened(&client, "10.0.0.3:1", "");
     fixture.flows.network.moved.insert(host(2), 3);
-    fixture.changed(Change::Ways);
+    fixture.changed(Change::Routes);
     match client.notifications().as_slice() {
-        [FlowNews::Closed { flow: closed, why }] => {
+        [FlowNotification::Closed { flow: closed, why }] => {
             assert_eq!(*closed, flow);
             assert!(why.contains("leads over eth1 now"), "{why}");
         }
@@ -137,7 +140,7 @@ fn a_flow_whose_route_moves_during_opening_is_refused_and_closed() {
     let open = DirectRequest::Open(udp("0.0.0.0:0", Some("10.0.0.2:1"), ""));
     let mut answer = fixture.begin(&client, open);
     fixture.flows.network.moved.insert(host(2), 3);
-    fixture.changed(Change::Ways);
+    fixture.changed(Change::Routes);
     fixture.answer_pending();
     let text = error_text(&answer.try_recv().expect("an answer").response);
     assert!(text.contains("leads over eth1 now"), "{text}");
@@ -172,10 +175,10 @@ fn programs_are_notified_when_a_link_goes_down_and_up() {
     let mut client = fixture.attached_client(&ANN, 8);
     fixture.opened(&client, "10.0.0.2:1", "");
     fixture.flows.network.up = false;
-    fixture.changed(Change::Ways);
+    fixture.changed(Change::Routes);
     fixture.flows.network.up = true;
-    fixture.changed(Change::Ways);
-    let up = |up| FlowNews::Link { up };
+    fixture.changed(Change::Routes);
+    let up = |up| FlowNotification::Link { up };
     assert_eq!(client.notifications(), [up(false), up(true)]);
     assert_eq!(fixture.driver.flows.len(), 1);
 }
@@ -192,7 +195,7 @@ fn the_end_of_a_driver_closes_all_flows_and_the_next_attachment_starts_another()
         .flows
         .handle_driver_event(&mut fixture.service, &eth0(), event, fixture.now);
     match client.notifications().as_slice() {
-        [FlowNews::Ended { why }] => assert!(why.contains("has ended"), "{why}"),
+        [FlowNotification::Ended { why }] => assert!(why.contains("has ended"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert!(fixture.flows.held_ports().is_empty());
@@ -200,7 +203,7 @@ fn the_end_of_a_driver_closes_all_flows_and_the_next_attachment_starts_another()
     assert!(error_text(&fixture.open(&client, "10.0.0.2:1", "")).contains("attach"));
     let again = fixture.attach(&client, 3);
     assert!(
-        matches!(again, Response::Direct(DirectAnswer::Attached(_))),
+        matches!(again, Response::Direct(DirectReply::Attached(_))),
         "{again:?}"
     );
     assert_eq!(fixture.driver.starts, 2);
@@ -224,7 +227,7 @@ fn a_disconnected_program_gets_the_violated_rule_and_others_continue() {
         .expect("a flow")
         .program;
     let why = "R12: the cursor went back".to_owned();
-    let event = DriverWord::Event(DriverEvent::Expelled { program, why });
+    let event = DriverMessage::Event(DriverEvent::ProgramDisconnected { program, why });
     fixture.flows.handle_driver_event(
         &mut fixture.service,
         &eth0(),
@@ -232,7 +235,7 @@ fn a_disconnected_program_gets_the_violated_rule_and_others_continue() {
         fixture.now,
     );
     match bad.notifications().as_slice() {
-        [FlowNews::Ended { why }] => assert!(why.contains("R12"), "{why}"),
+        [FlowNotification::Ended { why }] => assert!(why.contains("R12"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(fixture.flows.held_ports().len(), 1);
@@ -254,15 +257,15 @@ fn a_restarted_daemon_takes_over_open_flows() {
     );
     assert_eq!(
         fixture.flows.held_ports(),
-        [match kept.speaks {
-            Speaks::Udp { local, .. } => local,
+        [match kept.endpoint {
+            Endpoint::Udp { local, .. } => local,
             other => panic!("{other:?}"),
         }]
     );
     assert!(fixture.part().expect("a part").need.bits_per_second() >= 30_000_000);
     // The program ends.
     let program = *fixture.driver.programs.keys().next().expect("it is there");
-    let event = DriverWord::Event(DriverEvent::Gone { program });
+    let event = DriverMessage::Event(DriverEvent::ProgramEnded { program });
     fixture.flows.handle_driver_event(
         &mut fixture.service,
         &eth0(),
@@ -282,7 +285,9 @@ fn a_promise_that_no_longer_fits_is_degraded_and_restored_later() {
     // The link gets a lower rate, as after a restart with another driver.
     fixture.relink("60mbit");
     match client.notifications().as_slice() {
-        [FlowNews::Degraded { flow: 2, why }] => assert!(why.contains("does not fit"), "{why}"),
+        [FlowNotification::Degraded { flow: 2, why }] => {
+            assert!(why.contains("does not fit"), "{why}")
+        }
         other => panic!("{other:?}"),
     }
     let text = |fixture: &Fixture, number| {
@@ -410,7 +415,7 @@ fn an_attachment_during_the_end_of_an_idle_driver_starts_another_driver() {
         .handle_driver_event(&mut fixture.service, &eth0(), event, fixture.now);
     fixture.exchange();
     let text = answer.try_recv().expect("an answer").response;
-    let attached = matches!(text, Response::Direct(DirectAnswer::Attached(_)));
+    let attached = matches!(text, Response::Direct(DirectReply::Attached(_)));
     assert!(attached, "{text:?}");
     assert_eq!(fixture.driver.starts, 2);
 }
@@ -424,7 +429,7 @@ fn clearing_all_ends_flows_and_drivers() {
     fixture.exchange();
     assert!(matches!(
         client.notifications().as_slice(),
-        [FlowNews::Ended { .. }]
+        [FlowNotification::Ended { .. }]
     ));
     assert!(fixture.flows.is_idle() && fixture.flows.held_ports().is_empty());
     assert_eq!(fixture.part(), None);
@@ -440,7 +445,7 @@ fn a_connection_counts_for_its_user_until_it_ends_although_its_program_has_ended
         let program = *programs.keys().next_back().expect("a program");
         // The process that it attached with ends at once, and the connection stays.
         fixture.driver.programs.remove(&program);
-        let event = DriverWord::Event(DriverEvent::Gone { program });
+        let event = DriverMessage::Event(DriverEvent::ProgramEnded { program });
         let event = ConnectionEvent::Message(event, Vec::new());
         fixture
             .flows
@@ -457,10 +462,10 @@ fn a_connection_counts_for_its_user_until_it_ends_although_its_program_has_ended
     assert!(refusal.contains("`programs` in [quotas]"), "{refusal}");
     // One of them may attach again, and one that ends frees a place.
     let again = fixture.attach(&clients[0], 1);
-    assert!(matches!(again, Response::Direct(DirectAnswer::Attached(_))));
+    assert!(matches!(again, Response::Direct(DirectReply::Attached(_))));
     fixture
         .flows
         .connection_ended(clients[1].connection.number, fixture.now);
     let now = fixture.attach(&one_more, 1);
-    assert!(matches!(now, Response::Direct(DirectAnswer::Attached(_))));
+    assert!(matches!(now, Response::Direct(DirectReply::Attached(_))));
 }

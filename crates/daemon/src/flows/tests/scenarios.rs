@@ -10,8 +10,8 @@ fn a_flow_is_opened_at_the_driver_and_closed_without_traces() {
     assert_eq!((opened.flow, opened.mtu), (1, 1500));
     assert_eq!(opened.next_hop, Some([2, 0, 0, 0, 0, 2]));
     assert_eq!(opened.mac, [2, 0, 0, 0, 1, 2]);
-    let Speaks::Udp { local, .. } = opened.speaks else {
-        panic!("{:?}", opened.speaks);
+    let Endpoint::Udp { local, .. } = opened.endpoint else {
+        panic!("{:?}", opened.endpoint);
     };
     assert_eq!(local.to_string(), "10.0.0.100:40001");
     let at_driver = fixture
@@ -24,7 +24,7 @@ fn a_flow_is_opened_at_the_driver_and_closed_without_traces() {
         (at_driver.number, at_driver.contract.as_str()),
         (1, "up 1mbit")
     );
-    assert_eq!(at_driver.receive_share, Some(500_000), "half of its time");
+    assert_eq!(at_driver.receive_budget, Some(500_000), "half of its time");
     assert_eq!(fixture.flows.held_ports(), [local]);
     assert_eq!(fixture.part().expect("a part").flows, 1);
     assert!(matches!(fixture.close(&client, 1), Some(Response::Done(_))));
@@ -55,7 +55,7 @@ fn a_request_without_permission_is_refused_with_advice() {
         .expect("an answer");
     assert!(error_text(&low).contains("others have ports from 1024 on"));
     let raw = OpenFlow {
-        speaks: Speaks::EtherType {
+        endpoint: Endpoint::EtherType {
             number: 0x88b5,
             pattern: Vec::new(),
         },
@@ -80,21 +80,21 @@ fn a_pattern_can_have_as_many_terms_as_it_can_match_bytes() {
         value: 1,
     };
     let mut open = |terms| {
-        let speaks = [
-            Speaks::EtherType {
+        let endpoint = [
+            Endpoint::EtherType {
                 number: 0x88b5,
                 pattern: vec![term; terms],
             },
-            Speaks::Protocol {
+            Endpoint::Protocol {
                 number: 99,
                 local: [10, 0, 0, 100].into(),
                 remote: None,
                 pattern: vec![term; terms],
             },
         ];
-        speaks.map(|speaks| {
+        endpoint.map(|endpoint| {
             let open = OpenFlow {
-                speaks,
+                endpoint,
                 ..udp("0.0.0.0:0", None, "")
             };
             let answer = fixture.request(&client, DirectRequest::Open(open));
@@ -106,7 +106,7 @@ fn a_pattern_can_have_as_many_terms_as_it_can_match_bytes() {
         assert!(text.contains("33 terms in one pattern; 32 are"), "{text}");
     }
     for opened in open(32) {
-        let is_open = matches!(opened, Response::Direct(DirectAnswer::Opened(_)));
+        let is_open = matches!(opened, Response::Direct(DirectReply::Opened(_)));
         assert!(is_open, "{opened:?}");
     }
 }
@@ -267,7 +267,7 @@ fn members_of_a_group_share_its_port() {
     );
     for client in [&one, &other] {
         let open = OpenFlow {
-            speaks: Speaks::Group {
+            endpoint: Endpoint::Group {
                 local: "0.0.0.0:0".parse().expect("an address"),
                 group: "239.1.1.1:5000".parse().expect("an address"),
             },
@@ -276,7 +276,7 @@ fn members_of_a_group_share_its_port() {
         let opened = fixture
             .request(client, DirectRequest::Open(open))
             .expect("an answer");
-        let Response::Direct(DirectAnswer::Opened(opened)) = opened else {
+        let Response::Direct(DirectReply::Opened(opened)) = opened else {
             panic!("{opened:?}");
         };
         assert_eq!(opened.next_hop, Some([0x01, 0, 0x5e, 1, 1, 1]));

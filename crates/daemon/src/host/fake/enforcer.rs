@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::Instant;
-use netnice_kernel::enforce::{Adoption, Found, Housing, Whereabouts};
+use netnice_kernel::enforce::{Adoption, ContainerPlacement, Recovered, TargetClass};
 use netnice_kernel::plan::Desired;
 use netnice_kernel::probe::Finding;
 
@@ -142,11 +142,11 @@ impl Enforcer for FakeMachine {
     fn place_containers(
         &mut self,
         groups: &BTreeMap<u32, Option<String>>,
-    ) -> Result<BTreeMap<u32, Housing>, RequestError> {
+    ) -> Result<BTreeMap<u32, ContainerPlacement>, RequestError> {
         self.containers = groups.keys().copied().collect();
         let apart = |path: &Option<String>| match path {
-            Some(_) => Housing::Apart(vec!["veth0".to_owned()]),
-            None => Housing::Empty,
+            Some(_) => ContainerPlacement::OwnNetwork(vec!["veth0".to_owned()]),
+            None => ContainerPlacement::NotRunning,
         };
         let placements = groups.iter().map(|(id, path)| (*id, apart(path)));
         Ok(placements.collect())
@@ -173,14 +173,15 @@ impl Enforcer for FakeMachine {
         Ok(())
     }
 
-    fn found(&mut self) -> Result<Found, RequestError> {
-        let limit = |target: &netnice_kernel::plan::Target| netnice_kernel::enforce::FoundLimit {
-            slot: target.slot,
-            parent: target.parent,
-            limit: target.limit,
-        };
+    fn found(&mut self) -> Result<Recovered, RequestError> {
+        let limit =
+            |target: &netnice_kernel::plan::Target| netnice_kernel::enforce::RecoveredLimit {
+                slot: target.slot,
+                parent: target.parent,
+                limit: target.limit,
+            };
         let targets = &self.in_force.desired.targets;
-        Ok(Found {
+        Ok(Recovered {
             limits: targets.iter().map(limit).collect(),
             targets: targets.iter().map(|t| (t.id, t.slot)).collect(),
             links: self.in_force.desired.links.clone(),
@@ -203,15 +204,15 @@ impl Enforcer for FakeMachine {
         "tcx"
     }
 
-    fn target_classes(&self, id: u32) -> Vec<Whereabouts> {
+    fn target_classes(&self, id: u32) -> Vec<TargetClass> {
         let targets = self.in_force.desired.targets.iter();
         let mine = targets.filter(|target| target.id == id);
-        mine.map(|target| Whereabouts {
+        mine.map(|target| TargetClass {
             link: None,
             down: false,
             device: "nn0".to_owned(),
             class: format!("4e00:{:x}", target.slot * 8),
-            most: None,
+            max_rate: None,
             own: true,
         })
         .collect()

@@ -1,7 +1,7 @@
 use netnice_api::{QuotaDoc, UserDoc, UsersDoc, WatchDoc, Watched, WatchedLink};
 use netnice_core::meter::{Flow, Meter};
 
-use super::serve::{Address, AddressError};
+use super::http::{Address, AddressError};
 use super::{Tally, page};
 
 /// A page with one target, one link and one user.

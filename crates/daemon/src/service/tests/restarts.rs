@@ -1,6 +1,6 @@
 //! What survives a restart of the daemon, and what is restored after another program removes it.
 
-use netnice_kernel::traffic::Passed;
+use netnice_kernel::traffic::ByteCounts;
 
 use super::*;
 use crate::reconcile::SavedState;
@@ -208,7 +208,7 @@ fn an_overloaded_link_degrades_receive_guarantees() {
     let mut receive = |fixture: &mut Fixture, seconds: u64, bits: u64| {
         for _ in 0..seconds {
             bytes += bits / 8;
-            let passed = Passed {
+            let passed = ByteCounts {
                 received: bytes,
                 sent: bytes / 2,
             };

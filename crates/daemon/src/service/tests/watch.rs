@@ -63,7 +63,7 @@ fn clients_that_poll_share_the_readings_of_the_tick() {
         "what holds, not what was asked"
     );
     assert_eq!(first.targets[1].down, Some(1_000_000));
-    assert!(first.targets[0].sends.is_still());
+    assert!(first.targets[0].sends.is_zero());
 
     sent(&mut fixture, 500_000);
     fixture.advance(1);

@@ -6,7 +6,7 @@
 
 use std::io::{PipeReader, Read as _, pipe};
 
-use netnice_api::decode_word;
+use netnice_api::decode_driver_message;
 use netnice_api::frame::FrameError;
 
 use super::*;
@@ -68,13 +68,13 @@ fn naive(stream: &[u8]) -> (Vec<DriverCall>, bool) {
     let (mut rest, mut calls) = (stream, Vec::new());
     while let Some((length, behind)) = rest.split_first_chunk::<4>() {
         let length = u32::from_be_bytes(*length) as usize;
-        if length == 0 || length > LONGEST_CALL {
+        if length == 0 || length > LONGEST_DRIVER_CALL {
             return (calls, true);
         }
         let Some((body, behind)) = behind.split_at_checked(length) else {
             break;
         };
-        match decode_call(body) {
+        match decode_driver_call(body) {
             Ok(call) => calls.push(call),
             Err(_) => return (calls, true),
         }
@@ -157,7 +157,7 @@ pub(super) fn played(sent: &[Sent]) -> String {
     match ended {
         None => assert!(heard.is_empty()),
         Some(why) => {
-            let word = decode_word(&heard[4..]).expect("a word");
+            let word = decode_driver_message(&heard[4..]).expect("a word");
             assert_eq!(word, failed(0, &why));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 
-use netnice_api::decode_word;
+use netnice_api::decode_driver_message;
 use netnice_api::frame::encode;
 use netnice_cases::{Corpus, cases};
 use proptest::prelude::*;
@@ -31,7 +31,10 @@ fn streams_that_are_kept_end_as_they_did() {
 /// The longest allowed message arrives in several pieces and is accepted; one byte more is refused.
 #[test]
 fn a_message_of_the_limit_is_taken() {
-    for (length, end) in [(LONGEST_CALL, "json"), (LONGEST_CALL + 1, "long")] {
+    for (length, end) in [
+        (LONGEST_DRIVER_CALL, "json"),
+        (LONGEST_DRIVER_CALL + 1, "long"),
+    ] {
         let frame = encode(&vec![b'x'; length], usize::MAX).expect("by another's limit");
         let sent: Vec<Sent> = frame
             .chunks(10_000)
@@ -53,12 +56,13 @@ fn calls_wait_while_much_is_unread() {
     peer.set_nonblocking(true).expect("it can");
     for id in 0..100 {
         let ask = netnice_api::driver::DriverRequest::Census;
-        let call = netnice_api::encode_call(&DriverCall { id, ask }).expect("a frame");
+        let call =
+            netnice_api::encode_driver_call(&DriverCall { id, request: ask }).expect("a frame");
         assert_eq!(peer.write(&call).expect("room"), call.len());
     }
     let long = "x".repeat(MUCH / 10);
     let (mut answered, mut heard) = (0, Vec::new());
-    let mut words = Decoder::new(LONGEST_WORD);
+    let mut words = Decoder::new(LONGEST_DRIVER_MESSAGE);
     let mut bytes = vec![0; MUCH];
     connection.receive().expect("calls");
     while heard.len() < 100 {
@@ -75,11 +79,11 @@ fn calls_wait_while_much_is_unread() {
         while let Ok(read) = peer.read(&mut bytes) {
             words.push(&bytes[..read]);
             while let Some(body) = words.poll().expect("a frame") {
-                heard.push(decode_word(&body).expect("a word"));
+                heard.push(decode_driver_message(&body).expect("a word"));
             }
         }
     }
-    let told: Vec<DriverWord> = (0..100).map(|id| failed(id, &long)).collect();
+    let told: Vec<DriverMessage> = (0..100).map(|id| failed(id, &long)).collect();
     assert!(heard == told);
 }
 
@@ -92,7 +96,7 @@ fn calls_that_wait_are_not_forgotten_when_all_has_gone() {
     connection.say(&failed(0, &long), Vec::new()).expect("kept");
     assert!(connection.poll_call().is_ok_and(|call| call.is_none()));
     let reads = std::thread::spawn(move || {
-        let mut words = Decoder::new(LONGEST_WORD);
+        let mut words = Decoder::new(LONGEST_DRIVER_MESSAGE);
         let mut bytes = vec![0; MUCH];
         while words.poll().expect("a frame").is_none() {
             let read = peer.read(&mut bytes).expect("words");

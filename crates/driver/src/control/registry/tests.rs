@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixDatagram;
 use std::thread;
 
-use netnice_api::direct::{ShapeDoc, Speaks};
+use netnice_api::direct::{Endpoint, ShapeDoc};
 
 use super::*;
 use crate::link::{Interface, Link};
@@ -67,7 +67,7 @@ impl Registry {
         let asked = DriverFlow {
             program,
             number: port.into(),
-            speaks: Speaks::Udp {
+            endpoint: Endpoint::Udp {
                 local: format!("10.0.0.1:{port}").parse().unwrap(),
                 remote: Some("10.0.0.2:9".parse().unwrap()),
             },
@@ -77,7 +77,7 @@ impl Registry {
             granted: None,
             shape: SHAPE,
             in_order: false,
-            receive_share: None,
+            receive_budget: None,
         };
         self.open(asked).unwrap().0
     }

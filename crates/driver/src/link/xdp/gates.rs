@@ -26,7 +26,7 @@ pub(in crate::link) struct Gates {
 /// Layout of `struct direct_gate`.
 #[repr(C)]
 struct Gate {
-    shut_until: AtomicU64,
+    suspended_until: AtomicU64,
     dropped: AtomicU64,
 }
 
@@ -46,7 +46,7 @@ impl Gates {
     /// Shuts a flow's gate until `until`.
     pub(in crate::link) fn shut(&mut self, flow: FlowNo, until: Instant) {
         if let Some(gate) = self.gate(flow) {
-            gate.shut_until.store(until.0, Ordering::Relaxed);
+            gate.suspended_until.store(until.0, Ordering::Relaxed);
         }
     }
 

@@ -35,8 +35,8 @@ struct Caller {
     number: ProgramNo,
     now: Instant,
     attachment: Attachment,
-    flow: netnice_ring::program::Flow,
-    place: Place,
+    flow: netnice_ring::program::ProgramRings,
+    place: FlowLocation,
     memory: File,
     bell: OwnedFd,
     /// How often the program caused an iteration.
@@ -52,7 +52,7 @@ const SHAPE: Shape = Shape {
 
 fn caller() -> Caller {
     let mut turn = Turn::new(Wire::new(Rate::new(1_000_000_000).unwrap()), OWN).unwrap();
-    let client = Client::create(Budget {
+    let client = ProgramMemory::create(Budget {
         flows: 1,
         bytes: SHAPE.plan().unwrap().bytes(),
     });
@@ -164,7 +164,7 @@ impl Caller {
 
     fn shows(&mut self) {
         if self.flow.publish() {
-            self.attachment.ring();
+            self.attachment.notify();
         }
     }
 }
@@ -268,7 +268,7 @@ fn who_rings_behind_news_that_were_seen_already_is_heard_too() {
         program.flow.publish();
         let done = program.round(|program| {
             program.set_notices();
-            program.attachment.ring();
+            program.attachment.notify();
         });
         assert_eq!(done, Some(()));
         program.now.0 += 1_000;
@@ -309,5 +309,5 @@ fn an_index_that_cannot_be_is_seen_by_the_call() {
     rogue.turn.doze(rogue.now);
     rogue.turn.publish();
     let expelled = rogue.turn.poll_expelled().expect("it is expelled");
-    assert_eq!(expelled.breach.must(), 23);
+    assert_eq!(expelled.breach.rule_number(), 23);
 }

@@ -47,7 +47,7 @@ pub(super) struct Talker {
     pub(super) program: ProgramNo,
     pub(super) attachment: Attachment,
     pub(super) memory: File,
-    pub(super) flow: program::Flow,
+    pub(super) flow: program::ProgramRings,
     pub(super) opened: Opened,
     pub(super) port: u16,
     pub(super) submitted: u64,
@@ -131,7 +131,7 @@ impl Rig {
             flows: 4,
             bytes: 4 << 20,
         };
-        let program = self.turn.attach(Client::create(budget).unwrap());
+        let program = self.turn.attach(ProgramMemory::create(budget).unwrap());
         let opened = self.turn.open(program, open, self.now).unwrap();
         let handles = self.turn.client(program).unwrap().handles();
         let attachment = handles.attach().unwrap();

@@ -10,17 +10,17 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 /// A pair of choices: factor and level, twice.
-type Meeting = (usize, usize, usize, usize);
+type Pair = (usize, usize, usize, usize);
 
 /// A subset of `cells` with every pair of levels of different factors that occurs in `cells`.
 pub fn cover<T: Clone, const N: usize>(cells: &[T], levels: impl Fn(&T) -> [usize; N]) -> Vec<T> {
-    let mut open: HashSet<Meeting> = cells.iter().flat_map(|c| meetings(levels(c))).collect();
+    let mut open: HashSet<Pair> = cells.iter().flat_map(|c| pairs(levels(c))).collect();
     let mut taken: HashMap<(usize, usize), usize> = HashMap::new();
     let mut chosen = Vec::new();
     while !open.is_empty() {
         let worth = |c: &&T| {
             let levels = levels(c);
-            let gain = meetings(levels).filter(|m| open.contains(m)).count();
+            let gain = pairs(levels).filter(|m| open.contains(m)).count();
             let used: usize = choices(levels)
                 .filter_map(|choice| taken.get(&choice))
                 .sum();
@@ -30,8 +30,8 @@ pub fn cover<T: Clone, const N: usize>(cells: &[T], levels: impl Fn(&T) -> [usiz
         let Some(best) = cells.iter().rev().max_by_key(worth) else {
             break;
         };
-        for meeting in meetings(levels(best)) {
-            open.remove(&meeting);
+        for pair in pairs(levels(best)) {
+            open.remove(&pair);
         }
         for choice in choices(levels(best)) {
             *taken.entry(choice).or_default() += 1;
@@ -46,7 +46,7 @@ fn choices<const N: usize>(levels: [usize; N]) -> impl Iterator<Item = (usize, u
     levels.into_iter().enumerate()
 }
 
-fn meetings<const N: usize>(levels: [usize; N]) -> impl Iterator<Item = Meeting> {
+fn pairs<const N: usize>(levels: [usize; N]) -> impl Iterator<Item = Pair> {
     (0..N).flat_map(move |a| (a + 1..N).map(move |b| (a, levels[a], b, levels[b])))
 }
 
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pair_of_a_full_matrix_is_met_by_few_cells() {
+    fn few_cells_cover_every_pair_of_a_full_matrix() {
         let mut cells = Vec::new();
         for a in 0..3 {
             for b in 0..5 {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_with_holes_has_no_pairs_made_up() {
+    fn a_matrix_with_holes_covers_its_existing_pairs_only() {
         let cells = [[0, 0], [1, 1]];
         assert_eq!(cover(&cells, |c| *c).len(), 2);
         assert!(cover::<[usize; 2], 2>(&[], |c| *c).is_empty());

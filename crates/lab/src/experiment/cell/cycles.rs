@@ -30,7 +30,7 @@ use crate::plot::{Chart, Series, palette};
 pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let (pdus, runs) = if context.quick { (1, 1) } else { (PDUS, 7) };
-    let clock = Cycles::of_this_machine();
+    let clock = Cycles::calibrate();
     outcome.paper = json!({
         "cycles per cell": "about 600, at worst 650", "overload": "adds delay, not cycles",
         "on": "Pentium Pro, 200 MHz, and 616 Mbit/s of 622",
@@ -46,13 +46,13 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let mut bins = Vec::new();
         let (mut end, mut sent) = (0, u64::MAX);
         for _ in 0..runs {
-            let mut adapter = Adapter::started(MANY, percent, pdus);
+            let mut adapter = Adapter::started(CONNECTIONS, percent, pdus);
             least_of(&mut bins, clock.bins(|| adapter.cell()));
             (end, sent) = (adapter.now.0, sent.min(adapter.sent));
         }
         // All connections become due together, so the first quarter of a round also sorts the rest.
         let rounds: Vec<f64> = bins
-            .chunks(MANY as usize / BIN)
+            .chunks(CONNECTIONS as usize / BIN)
             .map(|round| round.iter().sum::<f64>() / round.len() as f64)
             .collect();
         let (median, worst) = (quantile(&rounds, 0.5), quantile(&rounds, 1.0));
@@ -76,7 +76,7 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let most = Bound::AtMost(if context.quick { 3.0 } else { 1.2 });
         let what = format!("{name}: worst round, of the median");
         outcome.check(what, worst / median, "", most);
-        let all = Bound::AtLeast(f64::from(MANY) * f64::from(pdus * PDU));
+        let all = Bound::AtLeast(f64::from(CONNECTIONS) * f64::from(pdus * PDU));
         outcome.check(format!("{name}: cells sent"), sent as f64, "", all);
         medians.push(median);
         let points = bins.iter().enumerate();
@@ -101,7 +101,7 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let (bins, runs) = if context.quick { (8, 1) } else { (64, 5) };
-    let clock = Cycles::of_this_machine();
+    let clock = Cycles::calibrate();
     outcome.paper = json!({
         "1": 160, "100": "< 300", "1000": "< 350", "65536": "about 600", "shaping alone": "< 85",
         "on": "Pentium Pro, 200 MHz",
@@ -111,12 +111,12 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
         (1, 160.0),
         (100, 300.0),
         (1_000, 350.0),
-        (MANY, 600.0),
+        (CONNECTIONS, 600.0),
         (1 << 20, f64::NAN),
     ];
     let mut drawn = Vec::new();
     for (connections, paper) in rows {
-        if context.quick && connections > MANY {
+        if context.quick && connections > CONNECTIONS {
             continue;
         }
         context.say(format!("{connections} connections"));
@@ -126,10 +126,10 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
             let mut shaping = Vec::new();
             for _ in 0..runs {
                 let mut adapter = Adapter::endless(connections, same);
-                clock.warm(connections, || adapter.cell());
+                clock.warm_up(connections, || adapter.cell());
                 least_of(&mut cells, clock.some_bins(bins, || adapter.cell()));
                 let mut pacer = Shaping::new(connections, same);
-                clock.warm(connections, || pacer.cell());
+                clock.warm_up(connections, || pacer.cell());
                 least_of(&mut shaping, clock.some_bins(bins, || pacer.cell()));
             }
             let (cell, shape) = (quantile(&cells, 0.5), quantile(&shaping, 0.5));
@@ -334,7 +334,7 @@ struct Cycles {
 }
 
 impl Cycles {
-    fn of_this_machine() -> Cycles {
+    fn calibrate() -> Cycles {
         match cycles_per_nano() {
             Some(per_nano) => Cycles {
                 per_nano,
@@ -367,7 +367,7 @@ impl Cycles {
     }
 
     /// Three rounds without a measurement.
-    fn warm(&self, connections: u32, mut cell: impl FnMut() -> bool) {
+    fn warm_up(&self, connections: u32, mut cell: impl FnMut() -> bool) {
         for _ in 0..3 * connections {
             cell();
         }
@@ -390,7 +390,7 @@ fn quantile(bins: &[f64], part: f64) -> f64 {
 }
 
 /// As in the paper: more than 64,000 connections.
-const MANY: u32 = 65_536;
+const CONNECTIONS: u32 = 65_536;
 
 /// Cells of a PDU of 5,000 bytes in AAL5.
 const PDU: u32 = 105;

@@ -2,6 +2,7 @@
 //! policer reads a capture of the packets that arrived.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use netnice_core::contract::Slice;
@@ -10,83 +11,32 @@ use netnice_core::units::{Nanos, Rate};
 use serde_json::json;
 
 use super::super::bench::{netnice_only, wait_until};
-use super::super::driven::{Stage, bins, from_port, police, sound, tell};
+use super::super::driver_world::{
+    DriverWorld, bins, check_conformance, from_port, note_mode, validate,
+};
 use super::super::{Bound, Context, Outcome};
-use super::{TOLERANCE, bursts, connections};
-use crate::direct::Talker;
+use super::{Connection, OverloadCheck, TOLERANCE, bursts, check_bursts, connections};
+use crate::direct::SenderProgram;
 use crate::plot::{Chart, Series, palette};
 use crate::wire::Record;
+use crate::world::World;
 
 /// Figure 3: ten connections, each shaped so that a policer at the receiver finds no violation.
 pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let slots: u64 = if context.quick { 20_000 } else { 250_000 };
     let connections = connections();
-    let Stage { world, mut direct } = Stage::new(LINK, AHEAD)?;
-    let talkers: Result<Vec<Talker>> = (0..)
-        .zip(&connections)
-        .map(|(number, one)| direct.talker(port(number), &one.contract(LINK, PACKET)))
-        .collect();
-    let (mode, (tap, file)) = (direct.mode(), Stage::tap(&world)?);
-    let driving = direct.drive(None)?;
-    let mut starting: Vec<(u64, Talker)> = connections
-        .iter()
-        .map(|one| one.start)
-        .zip(talkers?)
-        .collect();
-    starting.sort_by_key(|(start, _)| *start);
-    let mut talking = Vec::new();
-    for (start, talker) in starting {
-        wait_until(driving.began + start * SLOT);
-        talking.push(talker.talk()?);
-    }
-    wait_until(driving.began + slots * SLOT);
-    tell(outcome, mode, &driving);
-    let mut driven = driving.end()?;
-    for one in talking {
-        one.end()?;
-    }
-    let record = tap.stop(&world.server().ns)?;
-    let ports: Vec<u16> = (0..connections.len() as u16).map(port).collect();
-    sound(&record, &mut driven, &ports)?;
+    let (_world, record, file) = send_shaped(outcome, &connections, slots)?;
     outcome.paper = json!("straight lines; small deviations where two want the same slot");
     let (mut wrong, mut lost, mut part) = (0, 0.0_f64, 0.0_f64);
     for (number, one) in (0..).zip(&connections) {
-        let contract = one.contract(LINK, PACKET);
-        let option = contract.trim_start_matches("cell ");
-        let (judged, early) = police(&file, &["--cell", option], port(number))?;
-        let times = record.times(from_port(port(number)));
-        let (Some(first), Some(last)) = (times.first(), times.last()) else {
-            anyhow::bail!("VC {number} sent nothing");
-        };
-        // The packets that the contract allows between the first packet and the last, and these
-        // two.
-        let wanted = one.at_least((last - first) / SLOT);
+        let (early, short, wanted) = police(outcome, &record, &file, number, one)?;
         wrong += early;
-        let short = wanted as f64 - times.len() as f64;
         lost = lost.max(short);
-        part = part.max(short / wanted as f64 * 100.0);
-        outcome.ours(
-            &format!("VC {number}"),
-            json!({
-                "contract": contract, "packets": times.len(), "at least": wanted, "judged": judged,
-                "early": early,
-            }),
-        );
-        if judged != times.len() as u64 {
-            anyhow::bail!(
-                "VC {number}: {judged} of {} packets were judged",
-                times.len()
-            );
-        }
+        part = part.max(short / wanted * 100.0);
     }
-    let none = Bound::AtMost(0.0);
-    outcome.check(
-        "packets that netnice check finds early",
-        wrong as f64,
-        "",
-        none,
-    );
+    let what = "packets that netnice check finds early";
+    outcome.check(what, wrong as f64, "", Bound::AtMost(0.0));
     // A delay gives no credit. If the machine stops the driver for a millisecond, packets are lost
     // that cannot be told from those lost to conflicts. The quick form therefore judges the rate
     // (cell-fig3-sim does not depend on the machine and judges packets).
@@ -97,24 +47,17 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     } else {
         outcome.check(what, lost, "packets", Bound::AtMost(1.0));
     }
+    let least = if context.quick { 90.0 } else { 99.0 };
     for (number, one) in (0..).zip(&connections) {
         if let Some(cells) = one.dual_burst() {
-            let lengths = bursts(
-                &record.times(from_port(port(number))),
-                (one.peak + TOLERANCE) * SLOT,
-            );
-            let all: u64 = lengths.values().sum();
-            let whole = lengths.get(&cells).copied().unwrap_or(0);
-            let share = whole as f64 / all as f64 * 100.0;
-            let what = format!("VC {number}: bursts of exactly {cells} packets");
-            let least = if context.quick { 90.0 } else { 99.0 };
-            outcome.check(what, share, "%", Bound::AtLeast(least));
-            outcome.ours(&format!("VC {number}: bursts by length"), lengths);
+            let times = record.times(from_port(port(number)));
+            let lengths = bursts(&times, (one.peak + TOLERANCE) * SLOT);
+            check_bursts(outcome, number.into(), cells, &lengths, "packets", least);
         }
     }
     outcome.plot(context, "cell-fig3", || {
         let chart = Chart::new("CELL, figure 3", "slot of 120 us", "packets");
-        let begin = record.passed().first().map_or(0, |one| one.at_ns);
+        let begin = record.packets().first().map_or(0, |one| one.at_ns);
         let names: Vec<(String, u16)> = (0..connections.len() as u16)
             .map(|number| (format!("VC {number}"), port(number)))
             .collect();
@@ -122,14 +65,81 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
+/// Lets each connection send from its slot on until `slots` are over. Returns the world, whose
+/// folder has the capture, the record and the capture's path.
+fn send_shaped(
+    outcome: &mut Outcome,
+    connections: &[Connection],
+    slots: u64,
+) -> Result<(World, Record, PathBuf)> {
+    let DriverWorld { world, mut setup } = DriverWorld::new(LINK, AHEAD)?;
+    let senders: Result<Vec<SenderProgram>> = (0..)
+        .zip(connections)
+        .map(|(number, one)| setup.add_sender(port(number), &one.contract(LINK, PACKET)))
+        .collect();
+    let (mode, (tap, file)) = (setup.mode(), DriverWorld::tap(&world)?);
+    let running_driver = setup.start(None)?;
+    let mut starting: Vec<(u64, SenderProgram)> = connections
+        .iter()
+        .map(|one| one.start)
+        .zip(senders?)
+        .collect();
+    starting.sort_by_key(|(start, _)| *start);
+    let mut running_senders = Vec::new();
+    for (start, sender) in starting {
+        wait_until(running_driver.began + start * SLOT);
+        running_senders.push(sender.start()?);
+    }
+    wait_until(running_driver.began + slots * SLOT);
+    note_mode(outcome, mode, &running_driver);
+    let mut ended_driver = running_driver.end()?;
+    for one in running_senders {
+        one.end()?;
+    }
+    let record = tap.stop(&world.server().ns)?;
+    let ports: Vec<u16> = (0..connections.len() as u16).map(port).collect();
+    validate(&record, &mut ended_driver, &ports)?;
+    Ok((world, record, file))
+}
+
+/// Compares a connection's packets with its contract: the packets that are early, those that are
+/// missing, and those that the contract allows.
+fn police(
+    outcome: &mut Outcome,
+    record: &Record,
+    file: &Path,
+    number: u16,
+    connection: &Connection,
+) -> Result<(u64, f64, f64)> {
+    let contract = connection.contract(LINK, PACKET);
+    let option = contract.trim_start_matches("cell ");
+    let (judged, early) = check_conformance(file, &["--cell", option], port(number))?;
+    let times = record.times(from_port(port(number)));
+    let (Some(first), Some(last)) = (times.first(), times.last()) else {
+        anyhow::bail!("VC {number} sent nothing");
+    };
+    // The packets that the contract allows between the first packet and the last, and these two.
+    let wanted = connection.at_least((last - first) / SLOT);
+    outcome.ours(
+        &format!("VC {number}"),
+        json!({
+            "contract": contract, "packets": times.len(), "at least": wanted, "judged": judged,
+            "early": early,
+        }),
+    );
+    anyhow::ensure!(
+        judged == times.len() as u64,
+        "VC {number}: {judged} of {} packets were judged",
+        times.len()
+    );
+    Ok((early, wanted as f64 - times.len() as f64, wanted as f64))
+}
+
 /// Figure 4: transient overload of an overbooked link, proportional sharing and priorities. All
 /// slots are the paper's times a hundred.
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let scale = if context.quick { 25 } else { 100 };
-    outcome.paper = json!({
-        "VC 3": "undisturbed", "VC 2": "starves", "VC 1, 4, 5, 6": "equal ones have equal slopes",
-    });
     let (record, began) = overload(None, scale, outcome)?;
     // Percent of the link between two of the paper's slots.
     let share = |record: &Record, began: u64, number: u16, from: u64, until: u64| {
@@ -138,50 +148,17 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let packets = bins(&times, at(from), at(until), at(until) - at(from))[0];
         packets / ((until - from) * scale) as f64 * 100.0
     };
-    let part = |number: u16, from: u64, until: u64| share(&record, began, number, from, until);
-    let (mut apart, mut third, mut alike) = (0.0_f64, 0.0_f64, 0.0_f64);
-    for (from, until) in [(5, 200), (205, 250), (255, 300), (305, 400), (405, 600)] {
-        third = third.max((part(3, from, until) / 20.0 - 1.0).abs());
-        let found = (1..=6).map(|number| (format!("VC {number}"), part(number, from, until)));
-        let row: BTreeMap<_, _> = found.collect();
-        outcome.ours(&format!("slots {from} to {until}, % of the link"), row);
-    }
-    // VC 1 requests a quarter of the rate of VC 4, 5 and 6.
-    for (from, until, hungry) in [(205, 250, 1), (255, 300, 2), (305, 400, 3)] {
-        let unit = part(1, from, until);
-        let all: Vec<f64> = (0..hungry).map(|n| part(4 + n, from, until)).collect();
-        for one in &all {
-            apart = apart.max((one / (4.0 * unit) - 1.0).abs());
-            alike = alike.max((one / all[0] - 1.0).abs());
-        }
-    }
-    let most = |whole: f64| Bound::AtMost(if context.quick { whole.max(5.0) } else { whole });
-    let what = "equal connections, farthest from each other";
-    outcome.check(what, alike * 100.0, "%", most(2.0));
-    let what = "unequal ones, farthest from the ratio of what they asked";
-    outcome.check(what, apart * 100.0, "%", most(2.0));
-    outcome.check(
-        "VC 3, farthest from its slope",
-        third * 100.0,
-        "%",
-        most(1.0),
-    );
-    let starved = part(2, 210, 400) / part(2, 5, 190) * 100.0;
-    outcome.check(
-        "VC 2 in the overload, of before",
-        starved,
-        "%",
-        Bound::AtMost(5.0),
-    );
-    for (number, asked) in [(1, 25.0), (2, 10.0)] {
-        let after = part(number, 440, 600) / asked * 100.0;
-        let near = Bound::Near {
-            aim: 100.0,
-            share: context.tolerance(0.01),
-        };
-        let what = format!("VC {number} after the overload, of its slope");
-        outcome.check(what, after, "%", near);
-    }
+    let most = |full: f64| if context.quick { 5.0 } else { full };
+    let check = OverloadCheck {
+        spans: [(5, 200), (205, 250), (255, 300), (305, 400), (405, 600)],
+        settled: 440,
+        ratio: most(2.0),
+        slope: most(1.0),
+        afterwards: context.tolerance(0.01),
+    };
+    check.run(outcome, |vc, from, until| {
+        share(&record, began, vc, from, until)
+    });
     let (kept, from) = overload(Rate::new(LINK / 20), scale, outcome)?;
     let least = share(&kept, from, 2, 210, 400);
     let what = "VC 2 in the overload with a minimum of 5 %";
@@ -201,11 +178,11 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
 
 /// Runs figure 4; the lowest class may have a minimum. Returns the record and the start of the run.
 fn overload(least: Option<Rate>, scale: u64, outcome: &mut Outcome) -> Result<(Record, u64)> {
-    let Stage { world, mut direct } = Stage::new(LINK, AHEAD)?;
+    let DriverWorld { world, mut setup } = DriverWorld::new(LINK, AHEAD)?;
     let period = Nanos::from_millis(10);
     let min = [None, None, least];
     let classes = min.map(|min| Class { min });
-    let server = direct.server(Slice::new(period, period, false)?, &classes)?;
+    let server = setup.add_server(Slice::new(period, period, false)?, &classes)?;
     // Number, percent of the link, class, first slot, end slot.
     let flows = [
         (1, 25, 1, 0, 600),
@@ -218,36 +195,36 @@ fn overload(least: Option<Rate>, scale: u64, outcome: &mut Outcome) -> Result<(R
     let mut events = Vec::new();
     for (number, percent, class, from, until) in flows {
         let contract = format!("cell pcr={}bit,cdvt=3ms", LINK * percent / 100);
-        let talker = direct.member(port(number), (server, class), &contract)?;
-        events.push((from, number, Some(talker)));
+        let sender = setup.add_member(port(number), (server, class), &contract)?;
+        events.push((from, number, Some(sender)));
         events.push((until, number, None));
     }
     events.sort_by_key(|(slot, number, _)| (*slot, *number));
-    let (mode, (tap, _)) = (direct.mode(), Stage::tap(&world)?);
-    let driving = direct.drive(None)?;
-    let began = driving.began;
-    let (mut talking, mut ended) = (BTreeMap::new(), Vec::new());
-    for (slot, number, talker) in events {
+    let (mode, (tap, _)) = (setup.mode(), DriverWorld::tap(&world)?);
+    let running_driver = setup.start(None)?;
+    let began = running_driver.began;
+    let (mut running_senders, mut ended) = (BTreeMap::new(), Vec::new());
+    for (slot, number, sender) in events {
         wait_until(began + slot * scale * SLOT);
-        match talker {
-            Some(talker) => {
-                talking.insert(number, talker.talk()?);
+        match sender {
+            Some(sender) => {
+                running_senders.insert(number, sender.start()?);
             }
-            // The driver still sends the packets that the talker submitted.
-            None => ended.extend(talking.remove(&number)),
+            // The driver still sends the packets that the sender submitted.
+            None => ended.extend(running_senders.remove(&number)),
         }
         for one in ended.drain(..) {
             one.end()?;
         }
     }
     if least.is_none() {
-        tell(outcome, mode, &driving);
+        note_mode(outcome, mode, &running_driver);
     }
-    let mut driven = driving.end()?;
+    let mut ended_driver = running_driver.end()?;
     let record = tap.stop(&world.server().ns)?;
-    sound(
+    validate(
         &record,
-        &mut driven,
+        &mut ended_driver,
         &flows.map(|(number, ..)| port(number)),
     )?;
     Ok((record, began))

@@ -7,12 +7,12 @@ use netnice_core::units::Nanos;
 use serde_json::json;
 
 use super::super::bench::{MS, SECOND, netnice_only, pause, wait_until};
-use super::super::driven::{Stage, bins, from_port, sound, tell};
+use super::super::driver_world::{DriverWorld, bins, from_port, note_mode, validate};
 use super::super::{Bound, Context, Outcome};
-use crate::direct::{self, Talker};
+use crate::direct::{self, SenderProgram};
 use crate::plot::{Chart, Series, palette};
 use crate::stats;
-use crate::traffic::{self, Udp, clients};
+use crate::traffic::{self, Udp, real_programs};
 use crate::wire::Record;
 use crate::world::{Family, Pair, World, htb};
 
@@ -20,37 +20,40 @@ use crate::world::{Family, Pair, World, htb};
 pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let seconds = if context.quick { 3 } else { 60 };
-    let Stage { world, mut direct } = Stage::new(LINK, AHEAD)?;
+    let DriverWorld { world, mut setup } = DriverWorld::new(LINK, AHEAD)?;
     let slices = [4_u64, 8, 12, 16, 20, 24];
-    let mut talkers = Vec::new();
+    let mut senders = Vec::new();
     for slice in slices {
-        let mut talker = direct.talker(port(slice), &format!("slice {slice}ms/100ms"))?;
-        talker.fill()?;
-        talkers.push(talker);
+        let mut sender = setup.add_sender(port(slice), &format!("slice {slice}ms/100ms"))?;
+        sender.fill_ring()?;
+        senders.push(sender);
     }
     // As beside flows that receive: the kernel's packets pass the driver's XDP program.
-    direct.listen(&world)?;
-    let (mode, (tap, _)) = (direct.mode(), Stage::tap(&world)?);
+    setup.receive_frames(&world)?;
+    let (mode, (tap, _)) = (setup.mode(), DriverWorld::tap(&world)?);
     let every = Duration::from_millis(7);
     let count = (seconds * 1000 / 7) as u32;
-    let ping = clients::ping(
+    let ping = real_programs::ping(
         world.server(),
         world.client().address(Family::V4),
         every,
         count,
     )?;
-    let driving = direct.drive(None)?;
-    let talking: Result<Vec<_>> = talkers.into_iter().map(Talker::talk).collect();
-    let (from, until) = (driving.began, driving.began + seconds * SECOND);
+    let running_driver = setup.start(None)?;
+    let running_senders: Result<Vec<_>> = senders.into_iter().map(SenderProgram::start).collect();
+    let (from, until) = (
+        running_driver.began,
+        running_driver.began + seconds * SECOND,
+    );
     wait_until(until);
-    tell(outcome, mode, &driving);
-    let mut driven = driving.end()?;
-    for one in talking? {
+    note_mode(outcome, mode, &running_driver);
+    let mut ended_driver = running_driver.end()?;
+    for one in running_senders? {
         one.end()?;
     }
-    let pings = clients::ping_end(ping);
+    let pings = real_programs::finish_ping(ping);
     let record = tap.stop(&world.server().ns)?;
-    sound(&record, &mut driven, &slices.map(port))?;
+    validate(&record, &mut ended_driver, &slices.map(port))?;
     outcome.paper = json!("each stream at its share, stable");
     let (mut worst_bin, mut worst_mean) = (0.0_f64, 0.0_f64);
     for slice in slices {
@@ -62,7 +65,7 @@ pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
             json!({"packets in 200 ms": mean, "s/p": wanted(slice), "farthest bin": off}),
         );
     }
-    judge(outcome, context, worst_bin, worst_mean);
+    check(outcome, context, worst_bin, worst_mean);
     let (mean, p99) = pings.mean_and_p99();
     outcome.ours(
         "ping, ms",
@@ -86,31 +89,31 @@ pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
 pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let step = if context.quick { SECOND } else { 5 * SECOND };
-    let Stage { world, mut direct } = Stage::new(LINK, AHEAD)?;
+    let DriverWorld { world, mut setup } = DriverWorld::new(LINK, AHEAD)?;
     let slices = [6_u64, 7, 8, 9];
-    let first = direct.talker(port(0), LEFT_OVER)?;
-    let talkers: Result<Vec<Talker>> = slices
+    let first = setup.add_sender(port(0), LEFT_OVER)?;
+    let senders: Result<Vec<SenderProgram>> = slices
         .into_iter()
-        .map(|slice| direct.talker(port(slice), &format!("slice {slice}ms/100ms")))
+        .map(|slice| setup.add_sender(port(slice), &format!("slice {slice}ms/100ms")))
         .collect();
-    let (mode, (tap, _)) = (direct.mode(), Stage::tap(&world)?);
-    let driving = direct.drive(None)?;
-    let mut talking = vec![first.talk()?];
-    let from = driving.began;
-    for (number, talker) in (1..).zip(talkers?) {
+    let (mode, (tap, _)) = (setup.mode(), DriverWorld::tap(&world)?);
+    let running_driver = setup.start(None)?;
+    let mut running_senders = vec![first.start()?];
+    let from = running_driver.began;
+    for (number, sender) in (1..).zip(senders?) {
         wait_until(from + number * step);
-        talking.push(talker.talk()?);
+        running_senders.push(sender.start()?);
     }
     let until = from + 6 * step;
     wait_until(until);
-    tell(outcome, mode, &driving);
-    let mut driven = driving.end()?;
-    for one in talking {
+    note_mode(outcome, mode, &running_driver);
+    let mut ended_driver = running_driver.end()?;
+    for one in running_senders {
         one.end()?;
     }
     let record = tap.stop(&world.server().ns)?;
     let ports: Vec<u16> = [0].into_iter().chain(slices).map(port).collect();
-    sound(&record, &mut driven, &ports)?;
+    validate(&record, &mut ended_driver, &ports)?;
     outcome.paper = json!("the first drops step by step, the guaranteed hold");
     let (mut worst_bin, mut worst_mean) = (0.0_f64, 0.0_f64);
     for slice in slices {
@@ -122,7 +125,7 @@ pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
         worst_bin = worst_bin.max(off);
         worst_mean = worst_mean.max((mean / wanted(slice) - 1.0).abs());
     }
-    judge(outcome, context, worst_bin, worst_mean);
+    check(outcome, context, worst_bin, worst_mean);
     let times = record.times(from_port(port(0)));
     let mut worst_rest = 0.0_f64;
     for stage in 0..6_u64 {
@@ -152,46 +155,8 @@ pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let seconds = if context.quick { 3 } else { 30 };
-    let ours = {
-        let Stage { world, mut direct } = Stage::new(LINK, AHEAD)?;
-        let talkers = [
-            direct.talker(port(1), LEFT_OVER)?,
-            direct.talker(port(2), LEFT_OVER)?,
-        ];
-        let (mode, (tap, _)) = (direct.mode(), Stage::tap(&world)?);
-        let driving = direct.drive(None)?;
-        let talking: Result<Vec<_>> = talkers.into_iter().map(Talker::talk).collect();
-        pause(SETTLE + seconds as f64);
-        tell(outcome, mode, &driving);
-        let mut driven = driving.end()?;
-        for one in talking? {
-            one.end()?;
-        }
-        let record = tap.stop(&world.server().ns)?;
-        sound(&record, &mut driven, &[port(1), port(2)])?;
-        record
-    };
-    let kernels = {
-        let world = World::pair(Pair::default())?;
-        let client = world.client();
-        let _sink = direct::sink(world.server())?;
-        htb::limit(&client.ns, &client.port().device, LINK, htb::Leaf::Default)?;
-        let (tap, _) = Stage::tap(&world)?;
-        let to = (world.server().port().v4, direct::SINK).into();
-        let flood = |number| {
-            let from = (client.port().v4, port(number)).into();
-            // With headers 1500 bytes, as the talkers' packets.
-            traffic::eager(client, &Udp::source(from, to).size(1458))
-        };
-        let floods = [flood(1)?, flood(2)?];
-        pause(SETTLE + seconds as f64);
-        for one in floods {
-            one.stop()?;
-        }
-        let record = tap.stop(&world.server().ns)?;
-        record.sound()?;
-        record
-    };
+    let ours = through_driver(outcome, seconds)?;
+    let kernels = through_kernel(seconds)?;
     outcome.paper = json!({"ours, average Mb/s": 46.1, "the kernel's": 44.1, "ours": "smoother"});
     let mut found = Vec::new();
     for (name, record) in [("ours", &ours), ("the kernel's queue", &kernels)] {
@@ -245,6 +210,50 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
+/// The record of two senders through the driver.
+fn through_driver(outcome: &mut Outcome, seconds: u64) -> Result<Record> {
+    let DriverWorld { world, mut setup } = DriverWorld::new(LINK, AHEAD)?;
+    let senders = [
+        setup.add_sender(port(1), LEFT_OVER)?,
+        setup.add_sender(port(2), LEFT_OVER)?,
+    ];
+    let (mode, (tap, _)) = (setup.mode(), DriverWorld::tap(&world)?);
+    let running_driver = setup.start(None)?;
+    let running_senders: Result<Vec<_>> = senders.into_iter().map(SenderProgram::start).collect();
+    pause(SETTLE + seconds as f64);
+    note_mode(outcome, mode, &running_driver);
+    let mut ended_driver = running_driver.end()?;
+    for one in running_senders? {
+        one.end()?;
+    }
+    let record = tap.stop(&world.server().ns)?;
+    validate(&record, &mut ended_driver, &[port(1), port(2)])?;
+    Ok(record)
+}
+
+/// The record of two senders through the kernel's queue.
+fn through_kernel(seconds: u64) -> Result<Record> {
+    let world = World::pair(Pair::default())?;
+    let client = world.client();
+    let _sink = direct::sink(world.server())?;
+    htb::limit(&client.ns, &client.port().device, LINK, htb::Leaf::Default)?;
+    let (tap, _) = DriverWorld::tap(&world)?;
+    let to = (world.server().port().v4, direct::SINK).into();
+    let flood = |number| {
+        let from = (client.port().v4, port(number)).into();
+        // With headers 1500 bytes, as the senders' packets.
+        traffic::start_now(client, &Udp::source(from, to).size(1458))
+    };
+    let floods = [flood(1)?, flood(2)?];
+    pause(SETTLE + seconds as f64);
+    for one in floods {
+        one.stop()?;
+    }
+    let record = tap.stop(&world.server().ns)?;
+    record.validate()?;
+    Ok(record)
+}
+
 /// Rates of one sender of figure 6 in bins of 200 ms, in Mbit/s, after both have started.
 fn steady(record: &Record, number: u64, seconds: u64) -> Vec<f64> {
     let begin = |number| record.times(from_port(port(number))).first().copied();
@@ -261,7 +270,7 @@ fn shares(record: &Record, slice: u64, from: u64, until: u64) -> (f64, f64) {
     (off.fold(0.0, f64::max), stats::mean(&found))
 }
 
-fn judge(outcome: &mut Outcome, context: &Context, bin: f64, mean: f64) {
+fn check(outcome: &mut Outcome, context: &Context, bin: f64, mean: f64) {
     // Beside other tests the driver may have to wait for its processor.
     let (most, share) = if context.quick {
         (5.0, 3.0)

@@ -8,15 +8,15 @@ use netnice_core::units::Nanos;
 use serde_json::json;
 
 use super::super::bench::{at, netnice_only, pause};
-use super::super::driven::{Stage, tell};
+use super::super::driver_world::{DriverWorld, note_mode};
 use super::super::{Bound, Context, Outcome};
-use crate::direct::Listening;
+use crate::direct::{EndedDriver, RunningReceiver};
 use crate::plot::{Chart, Series, palette};
 use crate::traffic::{self, Udp};
 use crate::world::Family;
 
 /// Samples over time: seconds, and packets received and lost by each consumer.
-struct Seen {
+struct Samples {
     counts: Vec<(f64, [(u64, u64); 2])>,
 }
 
@@ -28,23 +28,23 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     // time.
     let step = if context.quick { 2_000 } else { 20_000 };
     let counts = [7 * step * 40 / 45, 7 * step];
-    let Stage { world, mut direct } = Stage::new(1_000_000_000, Nanos(0))?;
+    let DriverWorld { world, mut setup } = DriverWorld::new(1_000_000_000, Nanos(0))?;
     let (client, server) = (world.client(), world.server());
     let ports = [6001, 6002];
-    let first = direct
-        .listener(&world, ports[0], None)?
-        .listen(|_| Duration::ZERO)?;
-    let second = direct
-        .listener(&world, ports[1], None)?
-        .listen(move |number| WORK * (number / step) as u32)?;
-    let mode = direct.mode();
-    let driving = direct.drive(None)?;
-    tell(outcome, mode, &driving);
+    let first = setup
+        .add_receiver(&world, ports[0], None)?
+        .start(|_| Duration::ZERO)?;
+    let second = setup
+        .add_receiver(&world, ports[1], None)?
+        .start(move |number| WORK * (number / step) as u32)?;
+    let mode = setup.mode();
+    let running_driver = setup.start(None)?;
+    note_mode(outcome, mode, &running_driver);
     let mut senders = Vec::new();
     for (number, (port, rate)) in ports.into_iter().zip(RATES).enumerate() {
         let from = at(server, Family::V4, port);
         let udp = Udp::source(from, at(client, Family::V4, port)).rate(rate);
-        senders.push(traffic::ready(
+        senders.push(traffic::start_waiting(
             server,
             &udp.size(1458).count(counts[number]),
         )?);
@@ -52,7 +52,7 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     for sender in &mut senders {
         sender.go()?;
     }
-    let seen = Seen::watch([&first, &second], counts);
+    let seen = Samples::watch([&first, &second], counts);
     let mut sent = Vec::new();
     for sender in senders {
         let report = sender.stop()?;
@@ -63,41 +63,10 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
         );
         sent.push(report.sends);
     }
-    let mut driven = driving.end()?;
-    let link = driven.server().link().counters();
+    let mut ended_driver = running_driver.end()?;
+    let link = ended_driver.event_loop().link().counters();
     outcome.paper = json!("the second one's losses rise, the first is unperturbed");
-    let lost_of = [(0, &first), (1, &second)].map(|(number, listening): (usize, &Listening)| {
-        let counters = driven.counters(ports[number])?;
-        let lost = counters.no_buffer + counters.too_short + counters.over_share;
-        outcome.ours(
-            &format!("consumer {}", number + 1),
-            json!({
-                "sent": sent[number], "received": listening.got(), "lost": lost,
-                "lost, as the program reads": listening.lost(),
-            }),
-        );
-        let apart = sent[number].abs_diff(listening.got() + lost);
-        let what = format!(
-            "consumer {}: sent, less received and counted as lost",
-            number + 1
-        );
-        outcome.check(what, apart as f64, "packets", Bound::AtMost(0.0));
-        anyhow::Ok(lost as f64)
-    });
-    let [one, two] = lost_of;
-    let (one, two) = (one?, two?);
-    outcome.check(
-        "the first consumer loses",
-        one,
-        "packets",
-        Bound::AtMost(0.0),
-    );
-    outcome.check(
-        "the second consumer loses",
-        two,
-        "packets",
-        Bound::AtLeast(1.0),
-    );
+    check_losses(outcome, &mut ended_driver, [&first, &second], &sent, ports)?;
     let missed = link.missed as f64;
     outcome.check(
         "frames that the kernel lost before the driver",
@@ -105,20 +74,55 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
         "",
         Bound::AtMost(0.0),
     );
-    seen.judge(outcome);
+    seen.check(outcome);
     first.end()?;
     second.end()?;
     outcome.plot(context, "vert-fig7", || seen.chart())
 }
 
-impl Seen {
+/// Checks that each packet was received or counted as lost, and that only the second consumer
+/// loses packets.
+fn check_losses(
+    outcome: &mut Outcome,
+    ended_driver: &mut EndedDriver,
+    receivers: [&RunningReceiver; 2],
+    sent: &[u64],
+    ports: [u16; 2],
+) -> Result<()> {
+    let mut losses = Vec::new();
+    for (number, receiver) in receivers.into_iter().enumerate() {
+        let counters = ended_driver.counters(ports[number])?;
+        let lost = counters.no_buffer + counters.too_short + counters.over_share;
+        outcome.ours(
+            &format!("consumer {}", number + 1),
+            json!({
+                "sent": sent[number], "received": receiver.received(), "lost": lost,
+                "lost, as the program reads": receiver.lost(),
+            }),
+        );
+        let apart = sent[number].abs_diff(receiver.received() + lost);
+        let what = format!(
+            "consumer {}: sent, less received and counted as lost",
+            number + 1
+        );
+        outcome.check(what, apart as f64, "packets", Bound::AtMost(0.0));
+        losses.push(lost as f64);
+    }
+    let what = "the first consumer loses";
+    outcome.check(what, losses[0], "packets", Bound::AtMost(0.0));
+    let what = "the second consumer loses";
+    outcome.check(what, losses[1], "packets", Bound::AtLeast(1.0));
+    Ok(())
+}
+
+impl Samples {
     /// Samples every quarter of a second until all packets are accounted for.
-    fn watch(listening: [&Listening; 2], counts: [u64; 2]) -> Seen {
+    fn watch(receivers: [&RunningReceiver; 2], counts: [u64; 2]) -> Samples {
         let begin = Instant::now();
         let mut seen = vec![(0.0, [(0, 0); 2])];
         loop {
             pause(0.25);
-            let now = listening.map(|one| (one.got(), one.lost()));
+            let now = receivers.map(|one| (one.received(), one.lost()));
             let over = now
                 .iter()
                 .zip(counts)
@@ -127,7 +131,7 @@ impl Seen {
             seen.push((begin.elapsed().as_secs_f64(), now));
             // Or until nothing changes: the sums then show the missing packets.
             if over || (before == Some(now) && now[0].0 > 0) {
-                return Seen { counts: seen };
+                return Samples { counts: seen };
             }
         }
     }
@@ -144,7 +148,7 @@ impl Seen {
         pairs.map(part).collect()
     }
 
-    fn judge(&self, outcome: &mut Outcome) {
+    fn check(&self, outcome: &mut Outcome) {
         let all = self.losses(1);
         let third = all.len() / 3;
         let mean = |part: &[(f64, f64)]| {

@@ -43,7 +43,7 @@ fn a_super_packet_pays_its_headers_once_per_segment() {
 }
 
 #[test]
-fn ipv6_udp_and_things_without_ports() {
+fn ipv6_udp_and_packets_without_ports_are_parsed() {
     let mut frame = ethernet([0x86, 0xdd]);
     let mut ip = vec![0x60, 0, 0, 0, 0, 0, 17, 64];
     ip.extend([0xfd; 16]);
@@ -62,7 +62,7 @@ fn ipv6_udp_and_things_without_ports() {
 }
 
 #[test]
-fn frames_cut_short_never_panic() {
+fn truncated_frames_never_panic() {
     let whole = v4(6, &tcp(8));
     for n in 0..whole.len() {
         let got = packet(0, true, &whole[..n], 1514, 1448);

@@ -10,22 +10,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use netnice_lab::experiment::bench::at;
-use netnice_lab::process::PATIENCE;
+use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::traffic::{self, Direct, Running};
 use netnice_lab::world::{Family, Pair, World};
 use serde_json::Value;
 
-use super::{Stage, await_it};
+use super::{FlowBed, await_some};
 
 /// A connection of the kernel with small requests and replies, as in a remote shell.
-struct Shell {
+struct RemoteShell {
     answers: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
-    asks: Option<JoinHandle<Result<()>>>,
+    thread: Option<JoinHandle<Result<()>>>,
 }
 
-impl Shell {
-    fn start(world: &World) -> Result<Shell> {
+impl RemoteShell {
+    fn start(world: &World) -> Result<RemoteShell> {
         let (client, server) = (world.client(), world.server());
         let there = at(server, Family::V4, 22);
         let listener = server.ns.enter(|| Ok(TcpListener::bind(there)?))?;
@@ -36,12 +36,12 @@ impl Shell {
             while answerer.read_exact(&mut line).is_ok() && answerer.write_all(&line).is_ok() {}
         });
         asker.set_nodelay(true)?;
-        asker.set_read_timeout(Some(PATIENCE))?;
+        asker.set_read_timeout(Some(EVENT_TIMEOUT))?;
         let (answers, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let (count, told) = (answers.clone(), stop.clone());
-        let asks = std::thread::spawn(move || {
+        let (count, stopped) = (answers.clone(), stop.clone());
+        let thread = std::thread::spawn(move || {
             let (mut asker, mut line) = (asker, [0; 48]);
-            while !told.load(Ordering::Relaxed) {
+            while !stopped.load(Ordering::Relaxed) {
                 line[..8].copy_from_slice(&count.load(Ordering::Relaxed).to_be_bytes());
                 asker.write_all(&line).context("asking")?;
                 let asked = line;
@@ -52,18 +52,18 @@ impl Shell {
             }
             Ok(())
         });
-        Ok(Shell {
+        Ok(RemoteShell {
             answers,
             stop,
-            asks: Some(asks),
+            thread: Some(thread),
         })
     }
 
     /// Waits for replies; TCP may back off for some time after the link was down.
-    fn goes_on(&self, after: &str) -> Result<()> {
+    fn check_replies(&self, after: &str) -> Result<()> {
         let before = self.answers.load(Ordering::Relaxed);
         let what = format!("the kernel's connection after {after}");
-        await_it(&what, || {
+        await_some(&what, || {
             let now = self.answers.load(Ordering::Relaxed);
             Ok((now > before + 3).then_some(()))
         })
@@ -71,49 +71,52 @@ impl Shell {
 
     fn end(mut self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
-        let asks = self.asks.take().context("it ends once")?;
-        asks.join().map_err(|_| anyhow!("the asker panicked"))?
+        let thread = self.thread.take().context("it ends once")?;
+        thread.join().map_err(|_| anyhow!("the asker panicked"))?
     }
 }
 
-impl Drop for Shell {
+impl Drop for RemoteShell {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 }
 
 /// Starts a program that sends to `to` on `link` without end.
-fn source(stage: &Stage, link: &str, to: SocketAddr) -> Result<Running> {
+fn source(flow_bed: &FlowBed, link: &str, to: SocketAddr) -> Result<Running> {
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     let program = Direct::source(any, to).contract("up 1mbit").on(link);
-    traffic::eager(stage.world.client(), &program.by(stage.netnice.runtime()))
+    traffic::start_now(
+        flow_bed.world.client(),
+        &program.by(flow_bed.netnice.runtime()),
+    )
 }
 
 /// The flow of a program in `show`.
-fn flow_of(stage: &Stage, program: &Running) -> Result<Option<Value>> {
-    let flows = stage.flows()?;
+fn flow_of(flow_bed: &FlowBed, program: &Running) -> Result<Option<Value>> {
+    let flows = flow_bed.flows()?;
     Ok(flows.into_iter().find(|flow| flow["pid"] == program.pid()))
 }
 
 /// Waits until a new datagram arrives at this socket of the kernel.
-fn arrives(there: &UdpSocket, what: &str) -> Result<()> {
+fn check_arrival(there: &UdpSocket, what: &str) -> Result<()> {
     there.set_nonblocking(true)?;
     let come = || there.recv(&mut [0; 2000]).ok().map(drop);
     while come().is_some() {}
-    await_it(what, || Ok(come()))
+    await_some(what, || Ok(come()))
 }
 
 #[test]
-fn what_happens_to_a_link_is_known_and_the_kernels_connection_survives() -> Result<()> {
+fn a_flow_follows_its_link_and_the_kernels_connection_survives() -> Result<()> {
     let world = World::pair(Pair {
         cables: 2,
         ..Pair::default()
     })?;
     let netnice = world.netnice("client")?;
-    netnice.type_line("link eth0 --rate 100mbit")?;
-    netnice.type_line("link eth1 --rate 100mbit")?;
-    let stage = Stage { netnice, world };
-    let (client, server) = (stage.world.client(), stage.world.server());
+    netnice.run_line("link eth0 --rate 100mbit")?;
+    netnice.run_line("link eth1 --rate 100mbit")?;
+    let flow_bed = FlowBed { netnice, world };
+    let (client, server) = (flow_bed.world.client(), flow_bed.world.server());
     // A host behind the server, reachable through both links.
     server.ns.ip("addr add 10.99.0.1/32 dev lo")?;
     let far = SocketAddr::from((Ipv4Addr::new(10, 99, 0, 1), 9));
@@ -121,46 +124,46 @@ fn what_happens_to_a_link_is_known_and_the_kernels_connection_survives() -> Resu
         .ns
         .ip("route add 10.99.0.1/32 via 10.77.0.2 dev eth0")?;
     let there = server.ns.enter(|| Ok(UdpSocket::bind(far)?))?;
-    let shell = Shell::start(&stage.world)?;
-    let mut program = source(&stage, "eth0", far)?;
-    arrives(&there, "the first link")?;
-    shell.goes_on("a flow was opened beside it")?;
+    let shell = RemoteShell::start(&flow_bed.world)?;
+    let mut program = source(&flow_bed, "eth0", far)?;
+    check_arrival(&there, "the first link")?;
+    shell.check_replies("a flow was opened beside it")?;
 
     client
         .ns
         .ip("route replace 10.99.0.1/32 via 10.77.1.2 dev eth1")?;
-    await_it("the flow is closed: its way leads elsewhere", || {
-        Ok(flow_of(&stage, &program)?.is_none().then_some(()))
+    await_some("the flow is closed: its way leads elsewhere", || {
+        Ok(flow_of(&flow_bed, &program)?.is_none().then_some(()))
     })?;
-    let why = program.closed(PATIENCE)?;
+    let why = program.await_closed(EVENT_TIMEOUT)?;
     ensure!(why.contains("eth1"), "where it leads: {why}");
     drop(program);
-    let moved = source(&stage, "eth1", far)?;
-    arrives(&there, "the other link")?;
+    let moved = source(&flow_bed, "eth1", far)?;
+    check_arrival(&there, "the other link")?;
     drop(moved);
-    shell.goes_on("the route has moved")?;
+    shell.check_replies("the route has moved")?;
 
     let near = at(server, Family::V4, 9);
     let there = server.ns.enter(|| Ok(UdpSocket::bind(near)?))?;
-    let mut program = source(&stage, "eth0", near)?;
-    arrives(&there, "the first link again")?;
+    let mut program = source(&flow_bed, "eth0", near)?;
+    check_arrival(&there, "the first link again")?;
     client.ns.ip("link set eth0 down")?;
     client.ns.ip("link set eth0 up")?;
-    arrives(&there, "the link after it was down")?;
-    shell.goes_on("the link was down")?;
+    check_arrival(&there, "the link after it was down")?;
+    shell.check_replies("the link was down")?;
 
-    let lock = stage.netnice.runtime().join("drivers/eth0.lock");
+    let lock = flow_bed.netnice.runtime().join("drivers/eth0.lock");
     let driver = std::fs::read_to_string(&lock)?.trim().to_owned();
     let killed = Command::new("kill").args(["-KILL", &driver]).status()?;
     ensure!(killed.success(), "kill {driver}");
-    await_it("the flow has ended with its driver", || {
-        Ok(flow_of(&stage, &program)?.is_none().then_some(()))
+    await_some("the flow has ended with its driver", || {
+        Ok(flow_of(&flow_bed, &program)?.is_none().then_some(()))
     })?;
-    program.closed(PATIENCE)?;
+    program.await_closed(EVENT_TIMEOUT)?;
     drop(program);
-    shell.goes_on("the driver was killed")?;
-    let _again = source(&stage, "eth0", near)?;
-    arrives(&there, "another driver")?;
-    shell.goes_on("another driver has come")?;
+    shell.check_replies("the driver was killed")?;
+    let _again = source(&flow_bed, "eth0", near)?;
+    check_arrival(&there, "another driver")?;
+    shell.check_replies("another driver has come")?;
     shell.end()
 }

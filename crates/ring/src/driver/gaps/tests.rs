@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn neighbours_join() {
+fn adjacent_gaps_are_joined() {
     let mut gaps = Gaps::new(4096, 40_960);
     let taken: Vec<u64> = (0..5).map(|_| gaps.take(8192).unwrap()).collect();
     assert_eq!(taken, [4096, 12_288, 20_480, 28_672, 36_864]);
@@ -23,14 +23,19 @@ proptest! {
     #![proptest_config(cases(200))]
 
     #[test]
-    fn nothing_overlaps_and_nothing_is_lost(moves in prop::collection::vec((any::<bool>(), 1u64..9), 1..100)) {
+    fn taken_runs_never_overlap_and_no_byte_is_lost(
+        moves in prop::collection::vec((any::<bool>(), 1u64..9), 1..100),
+    ) {
         let mut gaps = Gaps::new(1, 64);
         let mut taken: Vec<(u64, u64)> = Vec::new();
         for (take, number) in moves {
             if take {
                 if let Some(at) = gaps.take(number) {
                     prop_assert!(at >= 1 && at + number <= 65);
-                    prop_assert!(taken.iter().all(|(from, bytes)| at + number <= *from || from + bytes <= at));
+                    let apart = |(from, bytes): &(u64, u64)| {
+                        at + number <= *from || from + bytes <= at
+                    };
+                    prop_assert!(taken.iter().all(apart));
                     taken.push((at, number));
                 }
             } else if !taken.is_empty() {

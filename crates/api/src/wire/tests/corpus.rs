@@ -1,0 +1,48 @@
+//! Control messages from bytes. Every test run replays the streams in `corpus`. The name of each
+//! file is the kind of its last message. The property test runs variations of them.
+
+use netnice_cases::{Corpus, changed};
+
+use super::super::hostile::{judged, mend};
+
+use super::*;
+
+fn corpus() -> Corpus {
+    Corpus::of(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"))
+}
+
+#[test]
+fn corpus_messages_have_their_recorded_outcomes() {
+    let outcomes = [
+        "nothing", "request", "call", "json", "version", "cut", "toolong", "empty",
+    ];
+    corpus().replay(judged, &outcomes);
+}
+
+proptest! {
+    /// One to three concatenated streams, with some bytes changed, inserted or removed.
+    #[test]
+    fn streams_near_the_corpus_decode_without_a_panic(
+        bytes in changed(corpus().some(1..4).prop_map(|streams| streams.concat())),
+    ) {
+        judged(&bytes);
+    }
+}
+
+#[test]
+fn mend_corrects_the_lengths_of_frames() {
+    let two = [b"\0\0\0\x02{}".as_slice(), b"\0\0\0\x03[1]"].concat();
+    let mended = |stream: &[u8]| {
+        let mut stream = stream.to_vec();
+        mend(&mut stream);
+        stream
+    };
+    assert_eq!(mended(&two), two);
+    // The last frame takes the rest of the stream, or ends with it.
+    assert_eq!(mended(b"\0\0\0\x02{} "), b"\0\0\0\x03{} ");
+    assert_eq!(mended(&two[..12]), b"\0\0\0\x02{}\0\0\0\x02[1");
+    assert_eq!(mended(b"\0\0\0\0{}"), b"\0\0\0\x02{}");
+    for short in [&b""[..], b"\0\0\0\x02"] {
+        assert_eq!(mended(short), short);
+    }
+}

@@ -1,0 +1,189 @@
+//! Sending and receiving with a copy.
+
+use std::ffi::c_void;
+
+use libc::{c_int, iovec, sockaddr, sockaddr_storage, socklen_t, ssize_t};
+use netnice_stack::Datagram;
+
+use crate::direct::{duration, guarded_int};
+use crate::error::CallError;
+use crate::{guarded, handles, pointers};
+
+/// `struct netnice_received`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Received {
+    pub(super) from: sockaddr_storage,
+    pub(super) bytes: usize,
+    pub(super) whole: usize,
+    pub(super) stamp: u64,
+}
+
+impl Received {
+    /// Describes a datagram of `whole` bytes, `bytes` of which were copied.
+    pub(super) fn of(datagram: &Datagram, bytes: usize, whole: usize) -> Received {
+        Received {
+            from: pointers::storage(Some(datagram.from())),
+            bytes,
+            whole,
+            stamp: datagram.stamp,
+        }
+    }
+}
+
+/// Sends one datagram.
+// SAFETY: the names here and below belong to this library; no other functions with these names are
+// linked.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_flow_send(
+    flow: c_int,
+    bytes: *const c_void,
+    length: usize,
+    timeout: c_int,
+) -> ssize_t {
+    guarded_size(|| {
+        let (bytes, timeout) = (pointers::bytes(bytes, length)?, duration(timeout)?);
+        handles::flow(flow)?.with(|open| Ok(open.socket.send(bytes, timeout)?))?;
+        Ok(length)
+    })
+}
+
+/// Sends one datagram on a flow to any host.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_flow_send_to(
+    flow: c_int,
+    bytes: *const c_void,
+    length: usize,
+    to: *const sockaddr,
+    to_length: socklen_t,
+    timeout: c_int,
+) -> ssize_t {
+    guarded_size(|| {
+        let (bytes, timeout) = (pointers::bytes(bytes, length)?, duration(timeout)?);
+        let to =
+            pointers::address(to, to_length)?.ok_or(CallError::Null("the destination address"))?;
+        handles::flow(flow)?.with(|open| Ok(open.socket.send_to(bytes, to, timeout)?))?;
+        Ok(length)
+    })
+}
+
+/// Sends as many datagrams as there are free buffers.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_flow_send_batch(
+    flow: c_int,
+    datagrams: *const iovec,
+    count: c_int,
+) -> c_int {
+    guarded_int(|| {
+        let datagrams = pointers::byte_slices(datagrams, count)?;
+        let sent =
+            handles::flow(flow)?.with(|open| Ok(open.socket.try_send_batch(&datagrams)?))?;
+        // At most `count`, which is an int.
+        Ok(sent as c_int)
+    })
+}
+
+/// Sends a message of a real-time channel.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_flow_send_message(
+    flow: c_int,
+    parts: *const iovec,
+    count: c_int,
+    timeout: c_int,
+) -> c_int {
+    guarded_int(|| {
+        let (parts, timeout) = (pointers::byte_slices(parts, count)?, duration(timeout)?);
+        handles::flow(flow)?.with(|open| Ok(open.socket.send_message(&parts, timeout)?))?;
+        Ok(0)
+    })
+}
+
+/// Waits until the driver has returned all sent packets.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_flow_drain(flow: c_int, timeout: c_int) -> c_int {
+    guarded_int(|| {
+        let timeout = duration(timeout)?;
+        handles::flow(flow)?.with(|open| Ok(open.socket.drain(timeout)?))?;
+        Ok(0)
+    })
+}
+
+/// Receives one datagram.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_flow_recv(
+    flow: c_int,
+    bytes: *mut c_void,
+    length: usize,
+    received: *mut Received,
+    timeout: c_int,
+) -> ssize_t {
+    guarded_size(|| {
+        let (room, timeout) = (pointers::bytes_mut(bytes, length)?, duration(timeout)?);
+        let one = handles::flow(flow)?.with(|open| Ok(open.socket.recv(room, timeout)?))?;
+        if !received.is_null() {
+            let all = Received {
+                from: pointers::storage(Some(one.from)),
+                bytes: one.bytes,
+                whole: one.whole,
+                stamp: one.stamp,
+            };
+            pointers::write(received, all, "the description of a datagram")?;
+        }
+        Ok(one.bytes)
+    })
+}
+
+/// Receives the datagrams that have arrived.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_flow_recv_batch(
+    flow: c_int,
+    places: *const iovec,
+    received: *mut Received,
+    count: c_int,
+) -> c_int {
+    guarded_int(|| {
+        let places = pointers::elements(places, count, "the array of buffers")?;
+        if places.len() == 0 {
+            return Err(CallError::Invalid);
+        }
+        if received.is_null() {
+            return Err(CallError::Null("the array of received datagrams"));
+        }
+        handles::flow(flow)?.with(|open| {
+            let socket = &mut open.socket;
+            let mut done = 0;
+            for place in places {
+                let datagram = match socket.receive() {
+                    Ok(datagram) => datagram,
+                    Err(error) if done == 0 => return Err(error.into()),
+                    Err(_) => break,
+                };
+                let payload = socket.payload(&datagram)?;
+                let stored = pointers::store(payload, place.iov_base, place.iov_len);
+                let all = stored.map(|bytes| Received::of(&datagram, bytes, payload.len()));
+                socket.release(datagram)?;
+                pointers::write(
+                    received.wrapping_add(done),
+                    all?,
+                    "the description of a datagram",
+                )?;
+                done += 1;
+            }
+            socket.flush();
+            // At most `count`, which is an int.
+            Ok(done as c_int)
+        })
+    })
+}
+
+/// [`guarded`] for calls that return a number of bytes.
+fn guarded_size(work: impl FnOnce() -> Result<usize, CallError>) -> ssize_t {
+    // No object has more bytes than fit.
+    guarded(|| work().map(|bytes| bytes as i64)) as ssize_t
+}

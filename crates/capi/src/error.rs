@@ -1,0 +1,179 @@
+//! Why a call fails, and its errno. If setpriority(2) or the socket calls have a code for the
+//! reason, it is that code.
+
+use netnice_api::{ClientError, Failed, Refused, RefusedBy, Response};
+use netnice_ring::layout::SetupError;
+use netnice_stack::StackError;
+
+/// Why a call fails.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// An argument is invalid.
+    #[error("an argument has an invalid value")]
+    Invalid,
+    /// There is no such process, group or user.
+    #[error("there is no such process, process group or user")]
+    NoSuchProcess,
+    /// The caller lacks the permission.
+    #[error("the caller lacks the permission")]
+    NotPermitted,
+    /// The request does not fit beside the contracts of others.
+    #[error("the limit does not fit beside the contracts of others")]
+    NotAdmitted,
+    /// Communication with the daemon failed.
+    #[error(transparent)]
+    Daemon(ClientError),
+    /// The daemon could not carry out the request, or sent an unexpected response.
+    #[error("the daemon could not carry out the request")]
+    Failed,
+    /// A system call failed with this errno.
+    #[error("{}", std::io::Error::from_raw_os_error(*.0))]
+    System(i32),
+    /// The number is not that of an open program or flow.
+    #[error("the number is not that of an open program or flow, whichever the call takes")]
+    BadHandle,
+    /// Another thread is in a call of the same flow.
+    #[error("another thread is in a call of this flow")]
+    Busy,
+    /// C does not hold a buffer with this id.
+    #[error("the caller does not hold this buffer: it was given back, or belongs to another flow")]
+    NotHeld,
+    /// A pointer is NULL that must not be.
+    #[error("{0} must not be NULL")]
+    Null(&'static str),
+    /// A text is not UTF-8.
+    #[error("the text is not UTF-8")]
+    NotUtf8,
+    /// An address is neither IPv4 nor IPv6, or too short.
+    #[error("the address is neither a sockaddr_in nor a sockaddr_in6 of full length")]
+    BadAddress,
+    /// An error of the stack.
+    #[error(transparent)]
+    Stack(StackError),
+    /// A call panicked, or an earlier call of this flow did.
+    #[error("the call panicked: this is a bug of libnetnice")]
+    Panicked,
+}
+
+impl CallError {
+    /// The errno.
+    pub(crate) fn errno(&self) -> i32 {
+        match self {
+            CallError::Invalid | CallError::NotUtf8 | CallError::NotHeld => libc::EINVAL,
+            CallError::NoSuchProcess => libc::ESRCH,
+            CallError::NotPermitted => libc::EPERM,
+            CallError::NotAdmitted => libc::ENOSPC,
+            CallError::Daemon(error) => client_errno(error),
+            CallError::Failed | CallError::Panicked => libc::EIO,
+            CallError::System(number) => *number,
+            CallError::BadHandle => libc::EBADF,
+            CallError::Busy => libc::EBUSY,
+            CallError::Null(_) => libc::EFAULT,
+            CallError::BadAddress => libc::EAFNOSUPPORT,
+            CallError::Stack(error) => stack_errno(error),
+        }
+    }
+}
+
+fn client_errno(error: &ClientError) -> i32 {
+    match error {
+        ClientError::NoDaemon { .. } => libc::ECONNREFUSED,
+        ClientError::Connect { source, .. } | ClientError::Io(source) => io_errno(source),
+        ClientError::Timeout => libc::ETIMEDOUT,
+        ClientError::HungUp => libc::ECONNRESET,
+        ClientError::Wire(_)
+        | ClientError::UnexpectedResponse
+        | ClientError::SurplusDescriptors => libc::EPROTO,
+        ClientError::ProcessEnded => libc::ESRCH,
+        ClientError::ProcessUnreadable(error) => error.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
+fn stack_errno(error: &StackError) -> i32 {
+    match error {
+        StackError::WouldBlock => libc::EAGAIN,
+        StackError::TooLong { .. }
+        | StackError::TooManyPackets { .. }
+        | StackError::SmallBuffers { .. } => libc::EMSGSIZE,
+        StackError::NoRemote => libc::EDESTADDRREQ,
+        StackError::FixedRemote(_) => libc::EISCONN,
+        StackError::UnknownNextHop(_) => libc::EHOSTUNREACH,
+        StackError::Closed(_) => libc::ECONNABORTED,
+        StackError::Ended(_) | StackError::Disconnected(_) => libc::ECONNRESET,
+        StackError::Driver(_) | StackError::UnexpectedResponse(_) => libc::EPROTO,
+        StackError::Buffer(_) | StackError::Address(_) => libc::EINVAL,
+        StackError::Setup(error) => setup_errno(error),
+        StackError::Wait(error) => io_errno(error),
+        StackError::Daemon(error) => client_errno(error),
+        StackError::NoDaemon => libc::ENOTCONN,
+        StackError::Refused {
+            by: RefusedBy::Permission,
+            ..
+        } => libc::EPERM,
+        StackError::Refused {
+            by: RefusedBy::Admission,
+            ..
+        } => libc::ENOSPC,
+        StackError::Failed {
+            bad_usage: true, ..
+        } => libc::EINVAL,
+        StackError::Failed { .. } => libc::EIO,
+    }
+}
+
+fn setup_errno(error: &SetupError) -> i32 {
+    match error {
+        SetupError::Shape(_) => libc::EINVAL,
+        SetupError::NoSlot(_) | SetupError::NoRoom { .. } => libc::ENOBUFS,
+        SetupError::System { error, .. } => io_errno(error),
+        SetupError::NotMemoryFile { .. }
+        | SetupError::OtherSeals { .. }
+        | SetupError::InUse { .. }
+        | SetupError::Outside { .. } => libc::EPROTO,
+    }
+}
+
+fn io_errno(error: &std::io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+impl From<ClientError> for CallError {
+    fn from(error: ClientError) -> CallError {
+        CallError::Daemon(error)
+    }
+}
+
+impl From<StackError> for CallError {
+    fn from(error: StackError) -> CallError {
+        CallError::Stack(error)
+    }
+}
+
+impl From<rustix::io::Errno> for CallError {
+    fn from(errno: rustix::io::Errno) -> CallError {
+        match errno {
+            rustix::io::Errno::SRCH => CallError::NoSuchProcess,
+            other => CallError::System(other.raw_os_error()),
+        }
+    }
+}
+
+impl From<Response> for CallError {
+    /// The failure for a response that the request did not expect.
+    fn from(response: Response) -> CallError {
+        match response {
+            Response::Refused(Refused {
+                by: RefusedBy::Permission,
+                ..
+            }) => CallError::NotPermitted,
+            Response::Refused(Refused {
+                by: RefusedBy::Admission,
+                ..
+            }) => CallError::NotAdmitted,
+            Response::Failed(Failed {
+                bad_usage: true, ..
+            }) => CallError::Invalid,
+            _ => CallError::Failed,
+        }
+    }
+}

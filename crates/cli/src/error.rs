@@ -1,0 +1,80 @@
+//! The error of a command, and the exit status that it gives.
+
+use std::io;
+
+use netnice_api::{ClientError, Exit, RuntimeDir};
+
+use crate::start::StartError;
+
+/// Why a command fails.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CommandError {
+    /// No daemon runs, and the user is not root, so this program may not start one.
+    #[error(
+        "no daemon answers at {socket}\nstart one as root: {program} --runtime-dir {dir}",
+        socket = dir.socket().display(), dir = dir.path().display()
+    )]
+    NoDaemon {
+        /// The runtime folder that the daemon should serve.
+        dir: RuntimeDir,
+        program: String,
+    },
+    /// No daemon runs, and the start of one failed.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The connection to the daemon failed, or the daemon's answer is invalid.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// No process has this pid.
+    #[error("no process has the number {0}")]
+    NoProcess(u32),
+    /// The number is the id of a thread. The second field is the pid of its process, if known.
+    #[error("{0} is a thread, not a process{of}", of = of_process(*.1))]
+    Thread(u32, Option<u32>),
+    /// The kernel refused to open the process.
+    #[error("process {pid} cannot be opened: {source}")]
+    Process {
+        pid: u32,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The capture cannot be checked. Holds the error text.
+    #[error("{0}")]
+    Capture(String),
+    /// An operation on a file or on standard output failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// The file or the operation.
+        what: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The reader of standard output has closed it (`EPIPE`).
+    #[error("standard output is closed")]
+    OutputClosed,
+}
+
+impl CommandError {
+    /// An [`CommandError::Io`] for this file or operation.
+    pub(crate) fn io(what: impl Into<String>, source: io::Error) -> CommandError {
+        let what = what.into();
+        CommandError::Io { what, source }
+    }
+
+    /// The exit status for this error.
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            CommandError::NoDaemon { .. } | CommandError::Start(_) => Exit::NoDaemon,
+            CommandError::Client(error) => Exit::from(error),
+            CommandError::OutputClosed => Exit::Done,
+            _ => Exit::Error,
+        }
+    }
+}
+
+fn of_process(pid: Option<u32>) -> String {
+    match pid {
+        Some(pid) => format!("; its process is {pid}"),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,32 @@
+//! Prints text and the daemon's answers.
+
+use std::io::{self, Write};
+
+use netnice_api::Response;
+
+use crate::error::CommandError;
+use crate::render::{self, Style, printable};
+
+/// Prints an answer: a result to standard output, a refusal or failure to standard error.
+pub(crate) fn print_response(response: &Response, json: bool) -> Result<(), CommandError> {
+    if json {
+        print_text(&render::json(response))?;
+    }
+    match response {
+        Response::Refused(refused) => eprintln!("netnice: {}", printable(&refused.text)),
+        Response::Failed(failed) => eprintln!("netnice: {}", printable(&failed.text)),
+        other if !json => print_text(&render::text(other, &Style::of_stdout()))?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Prints lines to standard output.
+pub(crate) fn print_text(text: &str) -> Result<(), CommandError> {
+    let mut out = io::stdout().lock();
+    let written = writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush());
+    written.map_err(|source| match source.kind() {
+        io::ErrorKind::BrokenPipe => CommandError::OutputClosed,
+        _ => CommandError::io("standard output", source),
+    })
+}

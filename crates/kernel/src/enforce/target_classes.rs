@@ -1,0 +1,87 @@
+//! The classes that hold the packets of a target, and their interfaces.
+
+use netnice_core::units::Rate;
+
+use super::{Kernel, stages};
+use crate::{
+    plan::{NodeLeaves, Tree},
+    tc::Handle,
+};
+
+/// One class that holds packets of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetClass {
+    /// The managed link of the class; `None` for the cap stage.
+    pub link: Option<String>,
+    /// Whether it holds received packets; else sent ones, or both.
+    pub down: bool,
+    /// The interface that has the class.
+    pub device: String,
+    /// The class, as tc(8) names it.
+    pub class: String,
+    /// The highest rate of the class.
+    pub max_rate: Option<Rate>,
+    /// Whether the class is the target's own; else a target around it has it.
+    pub own: bool,
+}
+
+impl Kernel {
+    /// The classes that hold packets of a target.
+    pub fn target_classes(&self, id: u32) -> Vec<TargetClass> {
+        let mut found = Vec::new();
+        if let Some(leaves) = self.installed.leaves.get(&id) {
+            for dir in 0..2 {
+                let class = parent_class(&self.installed.cap, leaves.cap[dir], stages::CAP_MAJOR);
+                found.extend(class.map(|(class, max_rate)| TargetClass {
+                    link: None,
+                    down: dir == 1,
+                    device: stages::CAP_NEAR.to_owned(),
+                    class,
+                    max_rate,
+                    own: leaves.own[dir],
+                }));
+            }
+        }
+        for (name, trees) in &self.installed.links {
+            let Some(leaves) = trees.leaves.get(&id) else {
+                continue;
+            };
+            for (dir, major) in [stages::LINK_MAJOR, stages::DOWN_MAJOR]
+                .into_iter()
+                .enumerate()
+            {
+                let Some(tree) = &trees.trees[dir] else {
+                    continue;
+                };
+                let shared = trees.leaves.iter().any(|(other, leaf)| {
+                    *other < id && leaf[dir].is_some() && leaf[dir] == leaves[dir]
+                });
+                let class = parent_class(tree, leaves[dir], major);
+                found.extend(class.map(|(class, max_rate)| TargetClass {
+                    link: Some(name.clone()),
+                    down: dir == 1,
+                    device: match dir {
+                        0 => name.clone(),
+                        _ => format!("the receive stage of {name}"),
+                    },
+                    class,
+                    max_rate,
+                    own: !shared,
+                }));
+            }
+        }
+        found
+    }
+}
+
+/// The parent class of a leaf, and its highest rate.
+fn parent_class(
+    tree: &Tree,
+    leaf: Option<NodeLeaves>,
+    major: u16,
+) -> Option<(String, Option<Rate>)> {
+    let number = tree.get(&leaf?.bulk)?.parent;
+    let class = tree.get(&number)?;
+    let max_rate = Rate::new(class.htb.ceil.saturating_mul(8));
+    Some((Handle::new(major, number).to_string(), max_rate))
+}

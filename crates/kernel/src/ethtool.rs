@@ -1,0 +1,145 @@
+//! Properties that the driver of an interface reports by the ethtool ioctl: speed, receive queues,
+//! flow steering.
+//!
+//! `/sys/class/net` shows the interfaces of the namespace in which it was mounted, so this module
+//! does not use it. Virtual interfaces report no speed, or a meaningless one (veth: 10 Gbit/s), so
+//! messages that use a reported speed name its source.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+};
+
+use netnice_core::units::Rate;
+
+/// The speed of an interface, if its driver reports one.
+pub fn speed(name: &str) -> io::Result<Option<Rate>> {
+    let socket = socket()?;
+    let mut settings = LinkSettings {
+        command: ETHTOOL_GLINKSETTINGS,
+        ..LinkSettings::default()
+    };
+    // The first call returns the number of link mode words as a negative number; the second call
+    // must pass that number.
+    if !ioctl(&socket, name, &mut settings)? {
+        return Ok(None);
+    }
+    if settings.words >= 0 {
+        return Ok(None);
+    }
+    settings = LinkSettings {
+        command: ETHTOOL_GLINKSETTINGS,
+        words: -settings.words,
+        ..LinkSettings::default()
+    };
+    if !ioctl(&socket, name, &mut settings)? || settings.speed == SPEED_UNKNOWN {
+        return Ok(None);
+    }
+    Ok(Rate::new(u64::from(settings.speed) * 1_000_000))
+}
+
+/// Whether the NIC of an interface can steer flows to chosen queues, and this is enabled (`ethtool
+/// -K IFACE ntuple on`).
+pub(crate) fn has_flow_steering(name: &str) -> io::Result<bool> {
+    let mut flags = Flags {
+        command: ETHTOOL_GFLAGS,
+        bits: 0,
+    };
+    Ok(ioctl(&socket()?, name, &mut flags)? && flags.bits & ETH_FLAG_NTUPLE != 0)
+}
+
+/// The number of receive queues of an interface, if its driver reports it.
+pub(crate) fn receive_queues(name: &str) -> io::Result<Option<u32>> {
+    let mut channels = Channels {
+        command: ETHTOOL_GCHANNELS,
+        ..Channels::default()
+    };
+    let supported = ioctl(&socket()?, name, &mut channels)?;
+    let count = channels.receive + channels.combined;
+    Ok(Some(count).filter(|count| supported && *count > 0))
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; this function alone owns the new descriptor.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: checked above to be a descriptor; nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes one ioctl call. Returns false if the driver does not support the command.
+fn ioctl<T>(socket: &OwnedFd, name: &str, settings: &mut T) -> io::Result<bool> {
+    // SAFETY: an ifreq of zeros is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request
+        .ifr_name
+        .iter_mut()
+        .zip(name.bytes().take(libc::IFNAMSIZ - 1))
+    {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut *settings).cast();
+    // SAFETY: the request points to the structure of its command (`struct ethtool_value`, `struct
+    // ethtool_channels`, or settings with space for the largest number of link mode words that
+    // their one byte can hold), and the structure outlives the call.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    if done == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP | libc::EINVAL) => Ok(false),
+        _ => Err(error),
+    }
+}
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct Flags {
+    command: u32,
+    bits: u32,
+}
+
+/// `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    transmit: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// `struct ethtool_link_settings`, followed by space for the link modes.
+#[repr(C)]
+struct LinkSettings {
+    command: u32,
+    speed: u32,
+    fixed: [u8; 7],
+    words: i8,
+    rest: [u32; 8],
+    modes: [u32; 3 * 128],
+}
+
+impl Default for LinkSettings {
+    fn default() -> Self {
+        Self {
+            command: 0,
+            speed: SPEED_UNKNOWN,
+            fixed: [0; 7],
+            words: 0,
+            rest: [0; 8],
+            modes: [0; 3 * 128],
+        }
+    }
+}
+
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETH_FLAG_NTUPLE: u32 = 1 << 27;
+const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
+const SPEED_UNKNOWN: u32 = u32::MAX;

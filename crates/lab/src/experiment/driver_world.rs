@@ -1,0 +1,121 @@
+//! The common parts of experiments on the direct path: a world with a driver, and the record of its
+//! wire.
+//!
+//! Packets are those of the papers: 1500 bytes with all headers, 120 us on a link of 100 Mbit/s.
+//! The senders are threads of this process, with memory and doorbells of their own, and the driver
+//! is the library in another thread.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use netnice_core::units::Nanos;
+use netnice_driver::link::Mode;
+use netnice_driver::serve::Pace;
+use serde_json::Value;
+
+use super::Outcome;
+use crate::direct::{DriverSetup, RunningDriver, SINK, wire};
+use crate::process;
+use crate::wire::{Record, Tap, Transport, WireFlow};
+use crate::world::{Pair, World};
+
+/// A pair of hosts; a driver owns the client's device.
+pub struct DriverWorld {
+    /// The hosts.
+    pub world: World,
+    /// The driver.
+    pub setup: DriverSetup,
+}
+
+impl DriverWorld {
+    /// Makes the hosts and a driver whose link has `bits` per second.
+    pub fn new(bits: u64, ahead: Nanos) -> Result<DriverWorld> {
+        let world = World::pair(Pair::default())?;
+        let setup = DriverSetup::new(&world, wire(bits, ahead)?, Mode::Native)?;
+        Ok(DriverWorld { world, setup })
+    }
+
+    /// A meter at the far end, which keeps every datagram of the senders, and its capture file.
+    pub fn tap(world: &World) -> Result<(Tap, PathBuf)> {
+        let file = world.folder().join("wire.pcap");
+        let server = world.server();
+        let tap = Tap::start_capturing(&server.ns, &server.port().device, &file, is_sent)?;
+        Ok((tap, file))
+    }
+}
+
+/// Whether the flow is a sender's.
+pub fn is_sent(flow: &WireFlow) -> bool {
+    flow.inbound && flow.transport == Transport::Udp && flow.target.1 == SINK
+}
+
+/// Selects the flow of the sender at this port.
+pub fn from_port(port: u16) -> impl Fn(&WireFlow) -> bool + Copy {
+    move |flow| is_sent(flow) && flow.source.1 == port
+}
+
+/// Counts the times in each bin of `width` that fills `from..until`.
+pub fn bins(times: &[u64], from: u64, until: u64, width: u64) -> Vec<f64> {
+    let mut bins = vec![0.0; (until.saturating_sub(from) / width) as usize];
+    for at in times {
+        let bin = at.checked_sub(from).map(|since| (since / width) as usize);
+        if let Some(bin) = bin.and_then(|bin| bins.get_mut(bin)) {
+            *bin += 1.0;
+        }
+    }
+    bins
+}
+
+/// Validates a run: the meter lost no packet, and the driver's counts equal the packets that
+/// arrived.
+pub fn validate(
+    record: &Record,
+    ended_driver: &mut crate::direct::EndedDriver,
+    ports: &[u16],
+) -> Result<()> {
+    record.validate()?;
+    for port in ports {
+        let (sent, seen) = (
+            ended_driver.counters(*port)?.sent,
+            record.times(from_port(*port)).len(),
+        );
+        ensure!(
+            sent == seen as u64,
+            "the driver sent {sent} packets from port {port}, and {seen} arrived"
+        );
+    }
+    Ok(())
+}
+
+/// Adds a note on the driver's mode and priority.
+pub fn note_mode(outcome: &mut Outcome, mode: Mode, running_driver: &RunningDriver) {
+    let pace = match running_driver.pace {
+        Pace::Fifo => "SCHED_FIFO",
+        Pace::Ordinary => "no real-time priority",
+    };
+    outcome.note(format!(
+        "driver and programs are threads of one process; AF_XDP {}, {pace}; packets of 1500 bytes with all headers",
+        mode.name()
+    ));
+}
+
+/// Runs `netnice check` on the packets of a port in a capture: returns the number of judged packets
+/// and of those that did not conform.
+pub fn check_conformance(file: &Path, contract: &[&str], port: u16) -> Result<(u64, u64)> {
+    let flow = format!("udp from 10.77.0.1:{port}");
+    let mut command = Command::new(process::binary("netnice")?);
+    command.arg("check").arg(file).args(contract);
+    command.args(["--flow", &flow, "--json"]);
+    let done = command.output().context("netnice check")?;
+    let said = String::from_utf8_lossy(&done.stdout);
+    let verdict: Value = serde_json::from_str(&said).with_context(|| {
+        let complaint = String::from_utf8_lossy(&done.stderr);
+        format!("netnice check: {complaint}")
+    })?;
+    let number = |key: &str| {
+        let number = verdict[key].as_u64();
+        number.with_context(|| format!("the output of netnice check has no number `{key}`"))
+    };
+    Ok((number("judged")?, number("wrong")?))
+}

@@ -1,0 +1,59 @@
+//! Simulates a scenario file in virtual time: the shares of a link that its flows would get.
+//!
+//! [`netnice_sim::scenario`] defines the file format; crates/sim/scenarios has examples. The result
+//! is a small table, and a plot of the bytes that each flow sent over time if requested.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use netnice_sim::Sent;
+use netnice_sim::scenario::Scenario;
+
+use crate::plot::{Chart, Series, palette};
+
+/// Simulates a file and prints the result. Returns `false` if a deadline was missed or a packet
+/// left earlier than its contract allows.
+pub fn run(file: &Path, plots: Option<&Path>) -> Result<bool> {
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let scenario = match text.parse::<Scenario>() {
+        Ok(scenario) => scenario,
+        // The error's message includes its cause.
+        Err(error) => bail!("{} is {error}", file.display()),
+    };
+    let mut sent = Vec::new();
+    let watch = |one: &Sent| {
+        if plots.is_some() {
+            sent.push(*one);
+        }
+    };
+    let report = scenario.world.run(scenario.duration, watch)?;
+    print!("{report}");
+    if let Some(folder) = plots {
+        let name = file.file_stem().unwrap_or(file.as_os_str());
+        let path = folder.join(name).with_extension("svg");
+        let names = scenario.world.flows.iter().map(|flow| flow.name.as_str());
+        let title = name.to_string_lossy();
+        std::fs::write(&path, chart_of(&title, names, &sent))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        println!("plot: {}", path.display());
+    }
+    Ok(report.missed() == 0 && report.violations() == 0)
+}
+
+/// A plot of the bytes that each flow sent over time.
+fn chart_of<'a>(title: &str, names: impl Iterator<Item = &'a str>, sent: &[Sent]) -> String {
+    let line = |(flow, name): (usize, &str)| {
+        let mine = sent.iter().filter(|one| one.flow == flow);
+        let mut bytes = 0;
+        let points = mine.map(|one| {
+            bytes += one.length.0;
+            (one.end.0 as f64 / 1e6, bytes as f64 / 1e3)
+        });
+        let points: Vec<(f64, f64)> = points.collect();
+        let colour = palette::SERIES[flow % palette::SERIES.len()];
+        Series::new(name, colour, points)
+    };
+    let chart = Chart::new(title, "ms", "kB sent");
+    names.enumerate().map(line).fold(chart, Chart::with).svg()
+}

@@ -1,0 +1,353 @@
+//! The test bed of system tests.
+//!
+//! A [`TestBed`] is a world with a client and a server, direct cables between them, and a netnice
+//! on the client. A test starts programs on the client, runs command lines, and measures the rate
+//! that arrives at the server:
+//!
+//! ```no_run
+//! # fn main() -> anyhow::Result<()> {
+//! use netnice_lab::testbed::TestBed;
+//! use netnice_lab::experiment::bench::R4M;
+//! use netnice_lab::traffic::{self, Tcp};
+//!
+//! let bed = TestBed::new()?;
+//! let to = bed.sink(5001)?;
+//! let program = traffic::start_now(bed.world.client(), &Tcp::connect(to, 4).source())?;
+//! bed.run_ok(&format!("set pid:{} --up 4mbit", program.pid()));
+//! bed.await_limited(|| bed.sent_rate(0.5, 1.5).expect("a rate"), R4M, "four flows");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Bounds.** A limit is kept if the rate is at most 3 % over it and at least half of it. The
+//! burst of 5 ms is a third of a percent of a window of 1.5 s, inside these 3 %. The lower bound is
+//! wide because a sender that is starved on a busy or emulated host sends less than it may. The
+//! experiment `accuracy`, which runs alone, checks that a limit is not too tight.
+//! [`TestBed::await_limited`] measures again if a sender was starved for a while.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::experiment::bench::{self, Rate, SECOND, wait_until};
+use crate::process::{EVENT_TIMEOUT, Proc};
+use crate::sys;
+use crate::traffic::{self, Running, Tcp, Udp};
+use crate::wire::{self, Record, Tap, WireFlow};
+use crate::world::{CommandOutput, Family, Netnice, Offloads, Pair, World};
+
+/// A world with a client, a server and a netnice on the client.
+pub struct TestBed {
+    /// The daemon and the command line. Dropped before the world.
+    pub netnice: Netnice,
+    sinks: RefCell<Vec<Running>>,
+    /// The hosts.
+    pub world: World,
+}
+
+impl TestBed {
+    /// One cable, offloads off.
+    pub fn new() -> Result<TestBed> {
+        TestBed::with(Pair::default())
+    }
+
+    /// One cable, with the devices' default offloads.
+    pub fn with_offloads() -> Result<TestBed> {
+        TestBed::with(Pair {
+            offloads: Offloads::On,
+            ..Pair::default()
+        })
+    }
+
+    /// Makes a test bed with these cables, and starts the daemon.
+    pub fn with(pair: Pair) -> Result<TestBed> {
+        crate::world::begin()?;
+        let world = World::pair(pair)?;
+        let netnice = world.netnice("client")?;
+        Ok(TestBed {
+            netnice,
+            sinks: RefCell::default(),
+            world,
+        })
+    }
+
+    /// Runs `netnice LINE`, which must succeed.
+    pub fn run_ok(&self, line: &str) -> CommandOutput {
+        self.run_with_status(line, 0)
+    }
+
+    /// Runs `netnice LINE`, which must end with this status.
+    pub fn run_with_status(&self, line: &str, status: i32) -> CommandOutput {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let answer = self.netnice.run(&words).expect("netnice can be started");
+        assert_eq!(
+            answer.status, status,
+            "`netnice {line}` said: {}{}",
+            answer.stdout, answer.stderr
+        );
+        answer
+    }
+
+    /// Starts a TCP and a UDP sink at a port of the server; returns its address.
+    pub fn sink(&self, port: u16) -> Result<SocketAddr> {
+        let to = self.server(port);
+        let server = self.world.server();
+        let mut sinks = self.sinks.borrow_mut();
+        sinks.push(traffic::start_now(server, &Tcp::listen(to).sink())?);
+        sinks.push(traffic::start_now(server, &Udp::sink(to))?);
+        Ok(to)
+    }
+
+    /// Starts a listener at a port of the server that sends to every client; returns its address.
+    pub fn source(&self, port: u16) -> Result<SocketAddr> {
+        let to = self.server(port);
+        let source = traffic::start_now(self.world.server(), &Tcp::listen(to).source())?;
+        self.sinks.borrow_mut().push(source);
+        Ok(to)
+    }
+
+    /// An IPv4 endpoint of the server.
+    pub fn server(&self, port: u16) -> SocketAddr {
+        bench::at(self.world.server(), Family::V4, port)
+    }
+
+    /// An IPv4 endpoint of the client.
+    pub fn client(&self, port: u16) -> SocketAddr {
+        bench::at(self.world.client(), Family::V4, port)
+    }
+
+    /// Rate in bit/s that arrives at the server from the client, over `span` seconds that begin
+    /// `settle` seconds after packets were seen.
+    pub fn sent_rate(&self, settle: f64, span: f64) -> Result<f64> {
+        self.sent_rate_of(settle, span, |_| true)
+    }
+
+    /// Rate of the flows that `of` accepts, as for [`TestBed::sent_rate`].
+    pub fn sent_rate_of(
+        &self,
+        settle: f64,
+        span: f64,
+        of: impl Fn(&WireFlow) -> bool,
+    ) -> Result<f64> {
+        let (record, from, to) = self.record(settle, span)?;
+        Ok(record.rate(|flow| wire::inbound(flow) && of(flow), from, to))
+    }
+
+    /// Rate in wire bit/s that arrives at the client behind its limits, and the span of the
+    /// measurement in ns. (Reads of a TCP program come in bursts: a lost packet delays those after
+    /// it.)
+    pub fn received_rate(&self, settle: f64, span: f64) -> Result<(f64, u64, u64)> {
+        let client = &self.world.client().ns;
+        bench::pause(settle);
+        let before = client.delivered()?;
+        bench::pause(span);
+        let after = client.delivered()?;
+        let bits = (after.wire - before.wire) as f64 * 8.0;
+        let took = (after.at_ns - before.at_ns) as f64 / 1e9;
+        Ok((bits / took, before.at_ns, after.at_ns))
+    }
+
+    /// A record of the server's device, and the span to evaluate: `span` seconds that begin
+    /// `settle` seconds after packets were seen.
+    pub fn record(&self, settle: f64, span: f64) -> Result<(Record, u64, u64)> {
+        let (mut records, from, to) = self.records(&["eth0"], settle, span)?;
+        Ok((records.remove(0), from, to))
+    }
+
+    /// Records of several of the server's devices, as for [`TestBed::record`].
+    pub fn records(
+        &self,
+        devices: &[&str],
+        settle: f64,
+        span: f64,
+    ) -> Result<(Vec<Record>, u64, u64)> {
+        let ns = &self.world.server().ns;
+        let taps: Result<Vec<Tap>> = devices.iter().map(|name| Tap::start(ns, name)).collect();
+        let taps = taps?;
+        // A program may need seconds to start on a busy or emulated machine. If no packet comes,
+        // the rate is 0.
+        let seen = || -> Result<Vec<u64>> {
+            let counters = devices.iter().map(|name| ns.counters(name));
+            counters.map(|one| Ok(one?.rx_packets)).collect()
+        };
+        let before = seen()?;
+        becomes_true(|| seen().is_ok_and(|now| now != before));
+        let from = sys::now_ns() + (settle * 1e9) as u64;
+        let to = from + (span * 1e9) as u64;
+        wait_until(to + SECOND / 20);
+        let mut records = Vec::new();
+        for tap in taps {
+            let record = tap.stop(ns)?;
+            record.validate()?;
+            records.push(record);
+        }
+        Ok((records, from, to))
+    }
+
+    /// The entry of a target in `show`; null if there is none.
+    pub fn target(&self, name: &str) -> Value {
+        let shown = self.netnice.show().expect("a show");
+        let targets = shown["targets"].as_array().expect("a list of targets");
+        let found = targets.iter().find(|t| t["target"] == name);
+        found.cloned().unwrap_or(Value::Null)
+    }
+
+    /// `show --json` without the `counters` of targets, which change all the time.
+    pub fn shown(&self) -> Value {
+        self.netnice.show_without_counters().expect("a show")
+    }
+
+    /// The limit of a target's sending that is in force, as `show` has it.
+    pub fn effective_up(&self, name: &str) -> Value {
+        self.target(name)["effective"]["up"].clone()
+    }
+
+    /// A copy of a netnice program that every user may run. install(1) makes the copy: a process
+    /// that another test starts at this moment would inherit a file that this process has open, and
+    /// the kernel does not execute a file that is open for writing.
+    pub fn copy_for_all(&self, program: &str) -> Result<PathBuf> {
+        let copy = self.world.folder().join(program);
+        if !copy.exists() {
+            let mut install = std::process::Command::new("install");
+            install
+                .args(["-m", "755", "--"])
+                .arg(crate::process::binary(program)?)
+                .arg(&copy);
+            anyhow::ensure!(install.status()?.success(), "cannot copy {program}");
+        }
+        Ok(copy)
+    }
+
+    /// Starts a process of root that does nothing.
+    pub fn sleeper(&self) -> Proc {
+        let mut command = self.world.client().ns.command("sleep");
+        command.arg("7200");
+        Proc::start(command).expect("sleep can be started")
+    }
+
+    /// Repeats [`TestBed::record`] until at least `least` bit/s arrived in the window, as
+    /// [`TestBed::record_until`] does.
+    pub fn record_with_rate(
+        &self,
+        least: f64,
+        settle: f64,
+        span: f64,
+    ) -> Result<(Record, u64, u64)> {
+        self.record_until(settle, span, |record, from, to| {
+            record.rate(wire::inbound, from, to) >= least
+        })
+    }
+
+    /// Repeats [`TestBed::record`] until `enough` accepts the record and its window, for at most
+    /// [`EVENT_TIMEOUT`]: a busy or emulated machine may starve the senders for a while. Returns
+    /// the last record in any case.
+    pub fn record_until(
+        &self,
+        settle: f64,
+        span: f64,
+        enough: impl Fn(&Record, u64, u64) -> bool,
+    ) -> Result<(Record, u64, u64)> {
+        let until = Instant::now() + EVENT_TIMEOUT;
+        loop {
+            let (record, from, to) = self.record(settle, span)?;
+            if enough(&record, from, to) || Instant::now() > until {
+                return Ok((record, from, to));
+            }
+        }
+    }
+
+    /// Fails unless the rate that `measure` returns is kept to `limit`. If the sender was starved
+    /// in a window, another one follows, for at most [`EVENT_TIMEOUT`]; in the last one the rate
+    /// must be within the bounds.
+    pub fn await_limited(&self, mut measure: impl FnMut() -> f64, limit: Rate, what: &str) {
+        let until = Instant::now() + EVENT_TIMEOUT;
+        loop {
+            let rate = measure();
+            let share = rate / limit.bits as f64;
+            if share >= MIN_SHARE || Instant::now() > until {
+                return self.assert_limited(rate, limit, what);
+            }
+        }
+    }
+
+    /// Fails unless `rate` is kept to `limit` within the module's bounds.
+    pub fn assert_limited(&self, rate: f64, limit: Rate, what: &str) {
+        let share = rate / limit.bits as f64;
+        assert!(
+            (MIN_SHARE..=MAX_SHARE).contains(&share),
+            "{what}: {:.3} Mbit/s in a limit of {}",
+            rate / 1e6,
+            limit.text
+        );
+    }
+
+    /// Fails unless clearly more than `limit` arrives at the server over `span` seconds in one of
+    /// several consecutive windows. The first one begins after `settle` seconds; the last one
+    /// begins at most [`EVENT_TIMEOUT`] later. A flow under the limit never reaches this rate. The
+    /// device's counters are used, because an unlimited program sends as fast as the machine and
+    /// the meter would lose packets.
+    pub fn await_unlimited(&self, (settle, span): (f64, f64), limit: Rate, what: &str) {
+        let read = || {
+            let counters = self.world.server().ns.counters("eth0");
+            (sys::now_ns(), counters.expect("counters").rx_bytes)
+        };
+        bench::pause(settle);
+        let until = Instant::now() + EVENT_TIMEOUT;
+        loop {
+            let (from, before) = read();
+            bench::pause(span);
+            let (to, after) = read();
+            let rate = (after - before) as f64 * 8e9 / (to - from) as f64;
+            if is_free(rate, limit) {
+                return;
+            }
+            if Instant::now() > until {
+                return self.assert_unlimited(rate, limit, what);
+            }
+        }
+    }
+
+    /// Fails unless `rate` is clearly above `limit`.
+    pub fn assert_unlimited(&self, rate: f64, limit: Rate, what: &str) {
+        assert!(
+            is_free(rate, limit),
+            "{what}: {:.3} Mbit/s although the limit of {} is none of its own",
+            rate / 1e6,
+            limit.text
+        );
+    }
+}
+
+/// The bounds of rate / limit.
+const MIN_SHARE: f64 = 0.5;
+const MAX_SHARE: f64 = 1.03;
+
+/// Whether a rate is so far above a limit that the limit does not apply to it.
+fn is_free(rate: f64, limit: Rate) -> bool {
+    rate > limit.bits as f64 * 1.8
+}
+
+/// Marks the running test as skipped because the machine lacks something. The test must return
+/// afterwards. The test runner (`cargo xtask test`) reads the mark and counts the test as skipped,
+/// never as passed.
+pub fn skip(reason: impl std::fmt::Display) {
+    println!("test skipped: {reason}");
+}
+
+/// Polls until `what` is true, for at most [`EVENT_TIMEOUT`]; returns whether it became true.
+pub fn becomes_true(what: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + EVENT_TIMEOUT;
+    loop {
+        if what() {
+            return true;
+        }
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,238 @@
+//! Real programs, so that no result depends on the lab's own generator alone: ping, iperf3, and
+//! curl fetching from nginx.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::process::{self, Proc};
+use crate::stats;
+use crate::world::Host;
+
+/// The arguments of a ping that sends `count` requests to `to`, one each `every`, with timestamps.
+pub fn ping_words(to: IpAddr, every: Duration, count: u32) -> Vec<String> {
+    // -w: replies that are missing six seconds after the last request are lost. This is long enough
+    // for the longest queues, and ends a ping without replies.
+    let deadline = ((every * count).as_secs() + 6).to_string();
+    let every = format!("{:.3}", every.as_secs_f64());
+    let count = count.to_string();
+    [
+        "ping",
+        "-D",
+        "-n",
+        "-i",
+        &every,
+        "-c",
+        &count,
+        "-w",
+        &deadline,
+        &to.to_string(),
+    ]
+    .iter()
+    .map(|w| (*w).to_owned())
+    .collect()
+}
+
+/// The replies to a ping.
+#[derive(Debug, Clone, Default)]
+pub struct Pings {
+    /// Time of the reply (wall clock in ns), and the round trip in ms.
+    pub answers: Vec<(u64, f64)>,
+    /// Number of requests sent, if ping printed its summary.
+    pub sent: Option<u32>,
+}
+
+impl Pings {
+    /// Parses the output of `ping -D`.
+    pub fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Pings {
+        let mut pings = Pings::default();
+        for line in lines {
+            if let Some((sent, _)) = line.split_once(" packets transmitted") {
+                pings.sent = sent.trim().parse().ok();
+            }
+            let parsed = (|| {
+                let at: f64 = line.strip_prefix('[')?.split_once(']')?.0.parse().ok()?;
+                let time = line.split_once("time=")?.1;
+                let ms: f64 = time.split_once(' ')?.0.parse().ok()?;
+                // A timestamp has microseconds; further digits are rounding errors of the float.
+                Some(((at * 1e6).round() as u64 * 1000, ms))
+            })();
+            pings.answers.extend(parsed);
+        }
+        pings
+    }
+
+    /// The round trips in ms whose reply came between two moments.
+    pub(crate) fn between(&self, from_ns: u64, to_ns: u64) -> Vec<f64> {
+        self.answers
+            .iter()
+            .filter(|(at, _)| (from_ns..to_ns).contains(at))
+            .map(|(_, ms)| *ms)
+            .collect()
+    }
+
+    /// All round trips, in ms.
+    pub fn times(&self) -> Vec<f64> {
+        self.answers.iter().map(|(_, ms)| *ms).collect()
+    }
+
+    /// The share of requests without a reply; 0 without a summary.
+    pub(crate) fn lost(&self) -> f64 {
+        match self.sent {
+            Some(sent) if sent > 0 => 1.0 - self.answers.len() as f64 / f64::from(sent),
+            _ => 0.0,
+        }
+    }
+
+    /// Mean and 99th percentile in ms.
+    pub(crate) fn mean_and_p99(&self) -> (f64, f64) {
+        let times = self.times();
+        (stats::mean(&times), stats::percentile(&times, 99.0))
+    }
+}
+
+/// Starts a ping on `host`.
+pub fn ping(host: &Host, to: IpAddr, every: Duration, count: u32) -> Result<Proc> {
+    let words = ping_words(to, every, count);
+    let mut command = host.ns.command(&words[0]);
+    command.args(&words[1..]).env("LC_ALL", "C");
+    Proc::start(command)
+}
+
+/// Ends a ping and parses its output. SIGINT makes ping print its summary.
+pub(crate) fn finish_ping(mut ping: Proc) -> Pings {
+    let _ = crate::sys::kill(ping.pid() as i32, libc::SIGINT);
+    let lines = ping.remaining_lines(Duration::from_secs(6));
+    Pings::parse(lines.iter().map(String::as_str))
+}
+
+/// Starts an iperf3 server for one test on `host`.
+pub fn iperf_server(host: &Host, port: u16) -> Result<Proc> {
+    let mut command = host.ns.command("iperf3");
+    command.args(["-s", "-1", "--forceflush", "-p", &port.to_string()]);
+    let mut server = Proc::start(command)?;
+    let until = Instant::now() + Duration::from_secs(5);
+    while !server
+        .next_line(until.saturating_duration_since(Instant::now()))?
+        .contains("listening on")
+    {}
+    Ok(server)
+}
+
+/// Starts an iperf3 client with cubic; `reverse` makes it the receiver.
+pub fn iperf(host: &Host, to: SocketAddr, flows: u32, seconds: u32, reverse: bool) -> Result<Proc> {
+    let mut command = host.ns.command("iperf3");
+    command.args(["-J", "-C", "cubic", "-c", &to.ip().to_string(), "-p"]);
+    command.args([to.port().to_string(), "-P".into(), flows.to_string()]);
+    command.args(["-t".into(), seconds.to_string()]);
+    if reverse {
+        command.arg("-R");
+    }
+    Proc::start(command)
+}
+
+/// Waits for an iperf3 client and returns the receiver's goodput in bit/s.
+pub fn iperf_goodput(mut client: Proc, within: Duration) -> Result<f64> {
+    let text = client.remaining_lines(within).join("\n");
+    let value: Value = serde_json::from_str(&text)
+        .with_context(|| format!("iperf3 printed no JSON: {text} {}", client.take_stderr()))?;
+    value
+        .pointer("/end/sum_received/bits_per_second")
+        .and_then(Value::as_f64)
+        .with_context(|| format!("iperf3 failed: {}", value["error"]))
+}
+
+/// Starts an nginx with one file of `bytes`; `None` if nginx is not installed.
+pub fn nginx(host: &Host, at: SocketAddr, folder: &Path, bytes: u64) -> Result<Option<Proc>> {
+    if !process::installed("nginx") {
+        return Ok(None);
+    }
+    let root = folder.join("www");
+    std::fs::create_dir_all(&root)?;
+    std::fs::File::create(root.join("file"))?.set_len(bytes)?;
+    let mut text = String::from("daemon off; worker_processes 1; user root;\n");
+    let _ = writeln!(
+        text,
+        "pid {0}/nginx.pid; error_log {0}/error.log;",
+        folder.display()
+    );
+    let _ = writeln!(
+        text,
+        "events {{ worker_connections 512; }}\nhttp {{ access_log off;"
+    );
+    for temp in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+        let _ = writeln!(text, "{temp}_temp_path {}/{temp};", folder.display());
+    }
+    let _ = writeln!(
+        text,
+        "sendfile on; server {{ listen {at}; root {}; }} }}",
+        root.display()
+    );
+    let config = folder.join("nginx.conf");
+    std::fs::write(&config, text)?;
+    let mut command = host.ns.command("nginx");
+    command.arg("-c").arg(&config).arg("-p").arg(folder);
+    command.arg("-e").arg(folder.join("error.log"));
+    let mut server = Proc::start(command)?;
+    let until = Instant::now() + Duration::from_secs(5);
+    while host
+        .ns
+        .enter(|| Ok(std::net::TcpStream::connect(at)?))
+        .is_err()
+    {
+        if !server.is_running() || Instant::now() > until {
+            bail!("nginx does not listen at {at}: {}", server.take_stderr());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(Some(server))
+}
+
+/// Starts a curl that fetches `http://at/file` and discards it.
+pub fn curl(host: &Host, at: SocketAddr) -> Result<Proc> {
+    Proc::start(curl_command(host, at))
+}
+
+fn curl_command(host: &Host, at: SocketAddr) -> Command {
+    let mut command = host.ns.command("curl");
+    command.args([
+        "-sS",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{size_download} %{time_total}\\n",
+    ]);
+    command.arg(format!("http://{at}/file"));
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ping_output_is_parsed() {
+        let text = "PING 10.77.0.2 (10.77.0.2) 56(84) bytes of data.\n\
+            [1700000000.250000] 64 bytes from 10.77.0.2: icmp_seq=1 ttl=64 time=0.040 ms\n\
+            [1700000000.500000] 64 bytes from 10.77.0.2: icmp_seq=2 ttl=64 time=120 ms\n\
+            [1700000001.500000] From 10.77.0.1 icmp_seq=3 Destination Host Unreachable\n\n\
+            --- 10.77.0.2 ping statistics ---\n\
+            4 packets transmitted, 2 received, 50% packet loss, time 3ms\n";
+        let pings = Pings::parse(text.lines());
+        assert_eq!(
+            pings.answers,
+            [
+                (1_700_000_000_250_000_000, 0.040),
+                (1_700_000_000_500_000_000, 120.0)
+            ]
+        );
+        assert_eq!(pings.sent, Some(4));
+        assert!((pings.lost() - 0.5).abs() < 1e-9);
+        assert_eq!(pings.between(0, 1_700_000_000_300_000_000), [0.040]);
+    }
+}

@@ -1,0 +1,77 @@
+//! The usage of a session, and whether the session is idle.
+
+use crate::divide;
+
+/// The usage of a session.
+#[derive(Default)]
+pub(super) struct Usage {
+    /// The last reading: time in ns, bytes.
+    last: Option<(u64, u64)>,
+    /// Start of the present period of low usage in ns, and the highest usage in it in bit/s.
+    low: Option<(u64, u64)>,
+    /// Set if the session is idle: its highest usage in bit/s.
+    idle: Option<u64>,
+    /// The share that it had when it was last not idle, in bit/s.
+    full_share: u64,
+}
+
+impl Usage {
+    /// Its usage in bit/s, if it is idle.
+    pub(super) fn idle(&self) -> Option<u64> {
+        self.idle
+    }
+
+    /// Adds a reading of its counter under a share. True if it changes what the session keeps, for
+    /// example because it became idle or busy.
+    pub(super) fn record(&mut self, at_ns: u64, bytes: u64, share: u64) -> bool {
+        if self.idle.is_none() {
+            self.full_share = share;
+        }
+        self.add_reading(at_ns, bytes, share)
+    }
+
+    fn add_reading(&mut self, at_ns: u64, bytes: u64, share: u64) -> bool {
+        let before = self.last.replace((at_ns, bytes));
+        let Some((then, had)) = before.filter(|(then, had)| *then < at_ns && *had <= bytes) else {
+            return false;
+        };
+        let bits = u128::from(bytes - had) * 8_000_000_000 / u128::from(at_ns - then);
+        let rate = u64::try_from(bits).unwrap_or(u64::MAX);
+        let was = self.idle;
+        match was {
+            // The session uses half of what it kept, so it may need more.
+            Some(_) if rate >= share / 2 => *self = self.busy(),
+            Some(most) => self.idle = Some(most.max(rate)),
+            None if rate > self.full_share / LOW_DIVISOR => self.low = None,
+            None => {
+                let (since, most) = self.low.unwrap_or((then, 0));
+                let most = most.max(rate);
+                self.low = Some((since, most));
+                if at_ns - since >= IDLE_NS {
+                    self.idle = Some(most);
+                }
+            }
+        }
+        // Report a change only if it changes what the session keeps.
+        let retained =
+            |used: Option<u64>| used.map(|used| divide::retained(self.full_share, used, 0));
+        retained(was) != retained(self.idle)
+    }
+
+    fn busy(&self) -> Usage {
+        Usage {
+            last: self.last,
+            full_share: self.full_share,
+            ..Usage::default()
+        }
+    }
+}
+
+/// Usage of at most this fraction of the share (a tenth) is low.
+const LOW_DIVISOR: u64 = 10;
+
+/// Duration of low usage after which a session is idle. A pause between two files is shorter.
+const IDLE_NS: u64 = 2_000_000_000;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,385 @@
+//! A fake daemon and driver for tests, in one thread. It exchanges the messages of
+//! [`netnice_api::direct`] over a socket and uses the driver's side of the ring. It delivers the
+//! frames of each flow to the flows that their addresses match, and drops frames that match none.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use netnice_api::direct::{
+    Attached, DirectReply, DirectRequest, Endpoint, FlowNotification, FlowOpened, OpenFlow,
+    ResolvedNextHop, ShapeDoc,
+};
+use netnice_api::frame::{Decoder, LONGEST_REQUEST};
+use netnice_api::{Done, Request, Response, RuntimeDir, decode_client_call, encode_response, fds};
+use netnice_ring::driver::{DriverRings, Loss, ProgramMemory, Taken};
+use netnice_ring::{Budget, Shape, Status};
+use rustix::event::{PollFd, PollFlags, eventfd};
+
+use netnice_stack::datagram::{self, Checks};
+
+/// The fake daemon, as a test holds it.
+pub(crate) struct FakeDaemon {
+    folder: PathBuf,
+    commands: Sender<DaemonCommand>,
+    wake: std::sync::Arc<std::os::fd::OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A command from a test to the fake daemon.
+pub(crate) enum DaemonCommand {
+    /// Send this notification to the program.
+    Notify(FlowNotification),
+    /// Close a flow in the ring without a message.
+    CloseSilently(u32),
+    /// Close the connection; the driver's side continues.
+    Disconnect,
+    /// End the thread.
+    End,
+}
+
+impl FakeDaemon {
+    /// Starts a fake daemon that serves one program, in a new runtime folder.
+    pub(crate) fn new(name: &str) -> FakeDaemon {
+        let folder = std::env::temp_dir().join(format!("netnice-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let dir = RuntimeDir::choose(Some(folder.clone()), None);
+        let listener = UnixListener::bind(dir.socket()).unwrap();
+        let (commands, received) = channel();
+        let wake = eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+        let wake = std::sync::Arc::new(wake);
+        let woken = wake.clone();
+        let thread = std::thread::spawn(move || serve(&listener, &received, &woken));
+        FakeDaemon {
+            folder,
+            commands,
+            wake,
+            thread: Some(thread),
+        }
+    }
+
+    pub(crate) fn dir(&self) -> RuntimeDir {
+        RuntimeDir::choose(Some(self.folder.clone()), None)
+    }
+
+    pub(crate) fn send(&self, command: DaemonCommand) {
+        self.commands.send(command).unwrap();
+        rustix::io::write(&*self.wake, &1u64.to_ne_bytes()).unwrap();
+    }
+}
+
+impl Drop for FakeDaemon {
+    fn drop(&mut self) {
+        let _ = self.commands.send(DaemonCommand::End);
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+            && !std::thread::panicking()
+        {
+            panic!("the fake daemon panicked");
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The connection, the flows and the memory of one program.
+struct Session {
+    stream: Option<UnixStream>,
+    decoder: Decoder,
+    memory: Option<ProgramMemory>,
+    flows: HashMap<u32, (DriverRings, Endpoint)>,
+    next_flow: u32,
+    hop_requests: u32,
+    now: u64,
+}
+
+fn serve(listener: &UnixListener, commands: &Receiver<DaemonCommand>, wake: &std::os::fd::OwnedFd) {
+    let stream = loop {
+        let mut fds = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(wake, PollFlags::IN),
+        ];
+        rustix::event::poll(&mut fds, None).unwrap();
+        if fds[1].revents().contains(PollFlags::IN) {
+            return;
+        }
+        if fds[0].revents().contains(PollFlags::IN) {
+            break listener.accept().unwrap().0;
+        }
+    };
+    let mut session = Session {
+        stream: Some(stream),
+        decoder: Decoder::new(LONGEST_REQUEST),
+        memory: None,
+        flows: HashMap::new(),
+        next_flow: 1,
+        hop_requests: 0,
+        now: 0,
+    };
+    loop {
+        session.sleep(wake);
+        let _ = rustix::io::read(wake, &mut [0; 8]);
+        while let Ok(command) = commands.try_recv() {
+            match command {
+                DaemonCommand::Notify(notification) => {
+                    session.write_response(
+                        &Response::Direct(DirectReply::Notification(notification)),
+                        &[],
+                    );
+                }
+                DaemonCommand::CloseSilently(flow) => session.close(flow),
+                DaemonCommand::Disconnect => session.stream = None,
+                DaemonCommand::End => return,
+            }
+        }
+        session.read_requests();
+        session.deliver_frames();
+    }
+}
+
+impl Session {
+    fn sleep(&mut self, wake: &std::os::fd::OwnedFd) {
+        let quiet = self
+            .memory
+            .as_mut()
+            .is_none_or(ProgramMemory::prepare_sleep);
+        if quiet {
+            let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
+            fds.extend(self.stream.as_ref().map(|s| PollFd::new(s, PollFlags::IN)));
+            let doorbell = self.memory.as_ref().map(ProgramMemory::doorbell);
+            fds.extend(doorbell.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            rustix::event::poll(&mut fds, None).unwrap();
+        }
+        if let Some(memory) = &mut self.memory {
+            assert_eq!(memory.drain_doorbell().without_flag, 0);
+            memory.take_notices(|_| {});
+        }
+    }
+
+    fn read_requests(&mut self) {
+        let Some(stream) = &self.stream else { return };
+        let mut readable = [PollFd::new(stream, PollFlags::IN)];
+        let now = rustix::event::Timespec::default();
+        if rustix::event::poll(&mut readable, Some(&now)).unwrap() == 0 {
+            return;
+        }
+        let mut bytes = [0; 4096];
+        let got = fds::receive(stream.as_fd(), &mut bytes, 1).unwrap();
+        if got.bytes == 0 {
+            self.stream = None;
+            return;
+        }
+        self.decoder.push(&bytes[..got.bytes]);
+        while let Some(body) = self.decoder.poll().unwrap() {
+            let call = decode_client_call(&body).unwrap();
+            let Request::Direct(request) = call.request else {
+                panic!("expected a request about direct flows");
+            };
+            if matches!(request, DirectRequest::Attach(_)) {
+                assert!(call.process.is_some(), "the request has a pidfd");
+            }
+            self.handle(request);
+        }
+    }
+
+    fn handle(&mut self, request: DirectRequest) {
+        match request {
+            DirectRequest::Attach(attach) => {
+                let budget = Budget {
+                    flows: attach.flows,
+                    bytes: attach.bytes,
+                };
+                let memory = ProgramMemory::create(budget).unwrap();
+                let attached = Attached {
+                    iface: attach.iface.unwrap_or("only0".into()),
+                    mode: "native".into(),
+                };
+                let handles = memory.handles();
+                // The client must not take a notification that arrives before the response for the
+                // response.
+                self.write_response(
+                    &Response::Direct(DirectReply::Notification(FlowNotification::Link {
+                        up: true,
+                    })),
+                    &[],
+                );
+                let fds = [handles.memory, handles.to_driver, handles.to_program];
+                self.write_response(&Response::Direct(DirectReply::Attached(attached)), &fds);
+                self.memory = Some(memory);
+            }
+            DirectRequest::Open(open) => {
+                let response = self.open(open);
+                self.write_response(&response, &[]);
+            }
+            DirectRequest::Change(change) => {
+                let response = match change.change.contains("100ms/") {
+                    true => Response::not_admitted("the link carries 10 ms of each 20 ms"),
+                    false => Response::Done(Done {
+                        contract: Some(change.change),
+                        ..Done::default()
+                    }),
+                };
+                self.write_response(&response, &[]);
+            }
+            DirectRequest::Close(close) => {
+                let response = match self.flows.contains_key(&close.flow) {
+                    true => Response::Done(Done::default()),
+                    false => Response::failed("no such flow"),
+                };
+                self.close(close.flow);
+                self.write_response(&response, &[]);
+            }
+            DirectRequest::NextHop(hop) => {
+                self.hop_requests += 1;
+                let response = match hop.to {
+                    IpAddr::V4(to) if to.octets()[3] == 99 => {
+                        Response::failed("10.78.0.99 does not answer")
+                    }
+                    _ => Response::Direct(DirectReply::NextHop(ResolvedNextHop {
+                        mac: [2, 0, 0, 0, 1, self.hop_requests as u8],
+                        mtu: 1400,
+                    })),
+                };
+                self.write_response(&response, &[]);
+            }
+        }
+    }
+
+    fn open(&mut self, open: OpenFlow) -> Response {
+        let ShapeDoc {
+            chunk_bytes,
+            chunks,
+            transmit_entries,
+            receive_entries,
+        } = open.shape;
+        let shape = Shape {
+            chunk_bytes,
+            chunks,
+            transmit_entries,
+            receive_entries,
+        };
+        let endpoint = match open.endpoint {
+            Endpoint::Udp { local, remote } => Endpoint::Udp {
+                local: self.chosen(local),
+                remote,
+            },
+            Endpoint::Group { local, group } => Endpoint::Group {
+                local: self.chosen(local),
+                group,
+            },
+            _ => return Response::bad_usage("neither a UDP flow nor a group"),
+        };
+        let memory = self.memory.as_mut().expect("attached");
+        let flow = match memory.open(shape) {
+            Ok(flow) => flow,
+            Err(why) => return Response::failed(why.to_string()),
+        };
+        let number = self.next_flow;
+        self.next_flow += 1;
+        let location = flow.location();
+        let opened = FlowOpened {
+            flow: number,
+            slot: location.slot,
+            offset: location.offset,
+            next_hop: match &endpoint {
+                Endpoint::Udp { remote: None, .. } => None,
+                _ => Some([2, 0, 0, 0, 0, 1]),
+            },
+            endpoint: endpoint.clone(),
+            mac: [2, 0, 0, 0, 0, 2],
+            mtu: 1500,
+            contract: open.contract.unwrap_or("best effort".into()),
+        };
+        self.flows.insert(number, (flow, endpoint));
+        Response::Direct(DirectReply::Opened(opened))
+    }
+
+    fn chosen(&self, mut local: SocketAddr) -> SocketAddr {
+        if local.ip().is_unspecified() {
+            local.set_ip(match local {
+                SocketAddr::V4(_) => "10.78.0.1".parse().unwrap(),
+                SocketAddr::V6(_) => "fd00::1".parse().unwrap(),
+            });
+        }
+        if local.port() == 0 {
+            local.set_port(40_000 + self.next_flow as u16);
+        }
+        local
+    }
+
+    fn close(&mut self, number: u32) {
+        let Some((flow, _)) = self.flows.remove(&number) else {
+            return;
+        };
+        let memory = self.memory.as_mut().expect("attached");
+        memory.close(flow);
+        memory.notify();
+    }
+
+    fn write_response(&mut self, response: &Response, fds: &[std::os::fd::BorrowedFd<'_>]) {
+        let Some(stream) = &mut self.stream else {
+            return;
+        };
+        let frame = encode_response(response).unwrap();
+        let sent = fds::send(stream.as_fd(), &frame, fds).unwrap();
+        stream.write_all(&frame[sent..]).unwrap();
+    }
+
+    /// Delivers all sent frames to the flows that their addresses match.
+    fn deliver_frames(&mut self) {
+        let senders: Vec<u32> = self.flows.keys().copied().collect();
+        for from in senders {
+            while let Some((flow, _)) = self.flows.get_mut(&from) {
+                let Ok(Taken::Record(record)) = flow.take() else {
+                    break;
+                };
+                let mut frame = [0; 4096];
+                let bytes = flow.read(&record, &mut frame);
+                self.now += 1;
+                flow.give_back(record, Status::DONE, self.now);
+                self.deliver(&frame[..bytes]);
+            }
+        }
+        let mut moved = false;
+        for (flow, _) in self.flows.values_mut() {
+            moved |= flow.publish();
+        }
+        if let Some(memory) = &self.memory
+            && moved
+        {
+            memory.notify();
+        }
+    }
+
+    fn deliver(&mut self, frame: &[u8]) {
+        let datagram = datagram::parse(frame, Checks::Verify).expect("a datagram");
+        for (flow, speaks) in self.flows.values_mut() {
+            let same = |one: SocketAddr, other: &SocketAddr| {
+                (one.ip(), one.port()) == (other.ip(), other.port())
+            };
+            let matches = match speaks {
+                Endpoint::Udp { local, remote } => {
+                    let from = |remote: &SocketAddr| same(datagram.from, remote);
+                    same(datagram.to, local) && remote.as_ref().is_none_or(from)
+                }
+                Endpoint::Group { group, .. } => same(datagram.to, group),
+                _ => false,
+            };
+            if !matches {
+                continue;
+            }
+            match flow.take_empty().unwrap() {
+                Taken::Record(empty) => {
+                    assert_eq!(flow.write(&empty, 0, frame), frame.len());
+                    flow.deliver(empty, frame.len(), Status::DONE, self.now);
+                }
+                _ => flow.count_lost(Loss::NoBuffer),
+            }
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Parses arguments that several verbs have.
+
+use anyhow::{Result, bail};
+
+/// Refuses arguments of a verb that takes none.
+pub fn none(verb: &str, words: &[&str]) -> Result<()> {
+    match words.first() {
+        None => Ok(()),
+        Some(word) => bail!("{verb} takes no arguments, but got '{word}'"),
+    }
+}
+
+/// Parses the arguments of a verb that takes at most one filter.
+pub fn filter<'a>(verb: &str, words: &[&'a str]) -> Result<Option<&'a str>> {
+    match words {
+        [] => Ok(None),
+        [filter] if !filter.starts_with('-') => Ok(Some(filter)),
+        _ => bail!("{verb} takes one filter; got '{}'", words.join(" ")),
+    }
+}

@@ -1,0 +1,37 @@
+//! Runs every test, check and experiment; takes hours.
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::deb;
+use crate::flaky::KnownFlaky;
+use crate::fuzz;
+use crate::loom;
+use crate::miri;
+use crate::nextest::Run;
+use crate::results::Results;
+use crate::suite;
+use crate::tree::Tree;
+
+/// Runs every test; core and the ring under Miri; the ring under loom; the targets of `fuzz/` for a
+/// minute each; the tests that are too long for every day (`#[ignore]`, optimised); the package;
+/// every experiment of the lab.
+pub fn run(tree: &Tree) -> Result<()> {
+    suite::test(tree, &[])?;
+    miri::run(tree, &[])?;
+    loom::run(tree, &[])?;
+    fuzz::run(tree, &["--learn", "--for", "60"])?;
+    deb::run(tree, &["--try"])?;
+    let _lock = suite::prepare(tree, "make test-long", suite::release)?;
+    let started = Instant::now();
+    let mut results = Results::default();
+    let long = Run {
+        what: "long tests",
+        profile: "long",
+        words: suite::words("--release --workspace --lib --bins --tests --run-ignored only"),
+    };
+    suite::run_timed(tree, &long, &mut results)?;
+    suite::report(&results, &KnownFlaky::read(&tree.root)?, started)?;
+    suite::lab(tree)?.args(["all"]).run()
+}
