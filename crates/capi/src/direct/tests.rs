@@ -175,7 +175,13 @@ fn datagrams_are_sent_and_received() {
         netnice_flow_recv_batch(there, places.as_ptr(), received.as_mut_ptr(), 5),
         -1
     );
-    assert_eq!((errno(), last_error().as_str()), (libc::EAGAIN, "not now"));
+    assert_eq!(
+        (errno(), last_error().as_str()),
+        (
+            libc::EAGAIN,
+            "the call would block: no buffer is free, or no packet has arrived"
+        )
+    );
     // A flow to any host: each call names the destination.
     let any = test.open("10.78.0.3:53", None);
     let to = pointers::storage(Some("10.78.0.2:4002".parse().unwrap()));
@@ -320,7 +326,7 @@ fn a_refusal_of_the_daemon_becomes_errno_and_message() {
     assert_eq!(netnice_buffer_bytes(&udp), 274_432);
     udp.buffer_bytes = 1000;
     assert_eq!(netnice_buffer_bytes(&udp), -1);
-    assert_eq!(last_error(), "bytes of a chunk: 1000 is no power of two");
+    assert_eq!(last_error(), "bytes of a chunk: 1000 is not a power of two");
     udp.flags = 64;
     assert_eq!(netnice_buffer_bytes(&udp), -1);
     assert_eq!(errno(), libc::EINVAL);

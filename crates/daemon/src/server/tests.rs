@@ -120,9 +120,9 @@ fn a_connection_carries_many_requests_of_its_user() {
 fn an_invalid_message_gets_one_refusal_and_the_connection_ends() {
     with_server("garbage", |path| {
         let table: [(&[u8], &str); 6] = [
-            (b"\xff\xff\xff\xff", "longer than"),
+            (b"\xff\xff\xff\xff", "at most 65536 are allowed"),
             (b"\x00\x00\x00\x00", "empty"),
-            (b"GET / HTTP/1.1\r\n\r\n", "longer than"),
+            (b"GET / HTTP/1.1\r\n\r\n", "at most 65536 are allowed"),
             (b"\x00\x00\x00\x02[]", "not understood"),
             (b"\x00\x00\x00\x0d{\"version\":9}", "version 9"),
             (b"\x00\x00\x00\x0d{\"version\":1}", "not understood"),
