@@ -25,7 +25,7 @@ use netnice_api::{
 };
 use netnice_core::contract::ContractError;
 use netnice_core::link::Link;
-use netnice_core::police::NotJudged;
+use netnice_core::policer::NotCheckable;
 use netnice_core::target::{Target, TargetError};
 use netnice_core::units::{Bytes, Nanos, Rate, UnitError};
 
@@ -124,7 +124,7 @@ pub(crate) enum BadUsage {
     Contract(#[from] ContractError),
     /// The contract has no clause that a capture can violate.
     #[error(transparent)]
-    NotJudged(#[from] NotJudged),
+    NotCheckable(#[from] NotCheckable),
     /// The value of `--flow` does not parse.
     #[error(transparent)]
     Flow(#[from] FlowError),
@@ -624,11 +624,11 @@ fn total_rate(text: &str) -> Result<Rate, BadUsage> {
 
 fn overhead(text: &str) -> Result<u64, BadUsage> {
     match quantity("--overhead", text)? {
-        Bytes(bytes @ 0..=MOST_OVERHEAD) => Ok(bytes),
+        Bytes(bytes @ 0..=MAX_OVERHEAD) => Ok(bytes),
         Bytes(actual) => Err(BadUsage::Beyond {
             option: "--overhead",
             actual: format!("{actual} bytes"),
-            limits: format!("0 to {MOST_OVERHEAD} bytes"),
+            limits: format!("0 to {MAX_OVERHEAD} bytes"),
         }),
     }
 }
@@ -678,7 +678,7 @@ A session of a service with @RATE has that rate; the others share what is left o
 
 Exit status: 2 the configuration makes no sense (file, line and reason are told); 1 a port is taken.";
 
-const MOST_OVERHEAD: u64 = Link::MOST_OVERHEAD.0;
+const MAX_OVERHEAD: u64 = Link::MAX_OVERHEAD.0;
 
 #[cfg(test)]
 mod documented;

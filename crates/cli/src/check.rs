@@ -1,9 +1,9 @@
 //! `netnice check`: does the traffic in a capture conform to a contract?
 //!
 //! Input is a capture file and a contract. [`capture`] reads the packets, [`flow`] selects those of
-//! the flow, [`messages`] combines packets of a channel into messages, and [`netnice_core::police`]
-//! checks them. Output is the verdict. Fails if the file cannot be read, is damaged, or has no
-//! packet to check. No daemon takes part.
+//! the flow, [`messages`] combines packets of a channel into messages, and
+//! [`netnice_core::policer`] checks them. Output is the verdict. Fails if the file cannot be read,
+//! is damaged, or has no packet to check. No daemon takes part.
 
 pub(crate) mod capture;
 pub(crate) mod flow;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use netnice_api::Exit;
 use netnice_core::contract::Contract;
-use netnice_core::police::{Police, Seen, Violation};
+use netnice_core::policer::{Observation, Policer, Violation};
 use netnice_core::units::{Bytes, Instant, Nanos};
 use serde::Serialize;
 
@@ -34,7 +34,7 @@ pub(crate) struct Check {
     /// The contract, for the verdict.
     pub contract: Contract,
     /// The conformance check of the contract.
-    pub police: Police,
+    pub police: Policer,
     /// The flow to check; `None` for all packets.
     pub flow: Option<Flow>,
     /// Extra tolerance beyond the contract's.
@@ -218,11 +218,11 @@ impl Verdict {
     }
 
     /// Checks a packet, or a message of a channel.
-    fn show(&mut self, police: &mut Police, message: Message) {
+    fn show(&mut self, police: &mut Policer, message: Message) {
         if let Some(messages) = &mut self.messages {
             *messages += 1;
         }
-        let seen = Seen {
+        let seen = Observation {
             at: Instant(message.at),
             length: Bytes(message.length),
         };
@@ -256,7 +256,7 @@ impl Verdict {
             lines.push(format!("  flow      {flow}"));
         }
         if let Some(wrong) = &self.first {
-            let at = seconds(self.since_first(wrong.violation.seen.at.0));
+            let at = seconds(self.since_first(wrong.violation.observation.at.0));
             lines.push(format!("  first     {}", wrong.violation));
             let number = match wrong.number == wrong.violation.number {
                 true => String::new(),
@@ -313,9 +313,9 @@ impl Verdict {
             first: self.first.as_ref().map(|wrong| FirstDoc {
                 number: wrong.number,
                 judged_number: wrong.violation.number,
-                at_ns: wrong.violation.seen.at.0,
-                length: wrong.violation.seen.length.0,
-                early_by_ns: wrong.violation.fault.by().map(|by| by.0),
+                at_ns: wrong.violation.observation.at.0,
+                length: wrong.violation.observation.length.0,
+                early_by_ns: wrong.violation.rule.by().map(|by| by.0),
                 text: wrong.violation.to_string(),
             }),
             flow: self.flow.as_ref(),

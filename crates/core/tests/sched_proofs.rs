@@ -2,7 +2,7 @@
 //! ignored by default: `cargo test --release -p netnice-core --test sched_proofs -- --ignored`.
 
 use netnice_core::contract::{self, Bucket, Sustained};
-use netnice_core::police::{Police, Seen};
+use netnice_core::policer::{Observation, Policer};
 use netnice_core::sched::{Class, FlowId, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
@@ -46,7 +46,7 @@ fn conformance(flows: u64, packets: u64) {
     let contracts: Vec<contract::Cell> = (0..flows)
         .map(|_| contract(&mut random, LINK / flows * 9 / 10, flows * 1_500))
         .collect();
-    let mut judges: Vec<Police> = contracts.iter().map(|one| Police::cell(*one)).collect();
+    let mut judges: Vec<Policer> = contracts.iter().map(|one| Policer::cell(*one)).collect();
     let mut sent = vec![0_u64; flows as usize];
     // The greatest lateness of a flow's packets in the second half.
     let mut late = vec![0_u64; flows as usize];
@@ -63,7 +63,7 @@ fn conformance(flows: u64, packets: u64) {
             now = link.poll_timeout().unwrap();
             continue;
         };
-        let seen = Seen {
+        let seen = Observation {
             at: one.start,
             length: one.length,
         };

@@ -22,7 +22,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use netnice_core::contract::Cell;
-use netnice_core::police::{Police, Seen};
+use netnice_core::policer::{Observation, Policer};
 use netnice_core::sched::{FlowId, Misuse, Next, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
@@ -108,7 +108,7 @@ enum Event {
 /// The state of a connection.
 struct Active {
     id: FlowId,
-    judge: Police,
+    judge: Policer,
     /// The time of a cell at peak rate, in ns.
     spacing: u64,
     cdvt: u64,
@@ -164,7 +164,7 @@ impl<'a> Run<'a> {
             let all = u64::from(one.pdus) * u64::from(one.cells);
             run.active.push(Active {
                 id: run.link.insert(service, Instant(0))?,
-                judge: Police::cell(one.contract),
+                judge: Policer::cell(one.contract),
                 spacing: one.contract.pcr().time_for(adapter.wire.longest).0,
                 cdvt: one.contract.cdvt().0,
                 cells_of_pdu: one.cells,
@@ -261,7 +261,7 @@ impl<'a> Run<'a> {
         one.here -= 1;
         one.unsent -= 1;
         one.last = start.0;
-        let seen = Seen {
+        let seen = Observation {
             at: start,
             length: self.adapter.wire.longest,
         };

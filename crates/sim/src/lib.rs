@@ -12,7 +12,7 @@
 //! invalid. The link is a [`netnice_core::sched::Scheduler`], and so is the processor: a processor
 //! is a link on which a block's length is its processing time (one byte is one nanosecond), and
 //! channel handlers are scheduled in the same three classes (paper RTC, section 3.1). The output is
-//! checked independently, by [`netnice_core::police`] and by deadlines that are computed here from
+//! checked independently, by [`netnice_core::policer`] and by deadlines that are computed here from
 //! the arrivals alone.
 //!
 //! The same seed gives the same run on every machine: random numbers come from [`Random`], and no

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use netnice_core::police::Violation;
+use netnice_core::policer::Violation;
 use netnice_core::units::{Instant, Nanos};
 
 /// The result for one flow.

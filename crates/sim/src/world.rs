@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Channel, Clause, Contract, Slice, Weight};
-use netnice_core::police::{Police, Seen};
+use netnice_core::policer::{Observation, Policer};
 use netnice_core::sched::{Class, Guarantee, Misuse, Overload, Service, Turn, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
@@ -67,7 +67,7 @@ pub struct Flow {
     /// the whole deadline, as in the paper RTC.
     pub processing: Option<Nanos>,
     /// Checks its packets by the times at which they begin on the wire.
-    pub judge: Option<Police>,
+    pub judge: Option<Policer>,
 }
 
 impl Flow {
@@ -97,7 +97,7 @@ impl Flow {
             // A channel is checked by its deadlines.
             judge: match contract.channel() {
                 Some(_) => None,
-                None => Police::contract(&contract).ok(),
+                None => Policer::contract(&contract).ok(),
             },
         })
     }
@@ -217,7 +217,7 @@ struct Actor {
     processing: VecDeque<Item>,
     /// Deadlines of messages that have not left.
     deadlines: VecDeque<u64>,
-    judge: Option<Police>,
+    judge: Option<Policer>,
     report: FlowReport,
 }
 
@@ -538,7 +538,7 @@ impl<'a> Run<'a> {
         actor.report.packets += 1;
         actor.report.bytes += departure.length.0;
         if let Some(judge) = &mut actor.judge {
-            let seen = Seen {
+            let seen = Observation {
                 at: departure.start,
                 length: departure.length,
             };

@@ -5,7 +5,7 @@ use std::io::{self, Cursor, Read};
 use std::path::PathBuf;
 
 use netnice_core::contract::Contract;
-use netnice_core::police::Police;
+use netnice_core::policer::Policer;
 use netnice_core::units::Nanos;
 use pcap_parser::Linktype;
 use proptest::prelude::*;
@@ -155,7 +155,7 @@ fn asked(contract: &str, flow: Option<&str>) -> Check {
     let contract: Contract = contract.parse().expect("a contract");
     Check {
         file: PathBuf::from("capture.pcap"),
-        police: Police::contract(&contract).expect("something to judge"),
+        police: Policer::contract(&contract).expect("something to judge"),
         contract,
         flow: flow.map(|text| text.parse().expect("a flow")),
         tolerance: Nanos(0),

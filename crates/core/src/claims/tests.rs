@@ -159,7 +159,7 @@ fn what_one_may_not_is_refused_and_changes_nothing() {
             "the other kind of limit",
             ANN,
             "both 1mbit",
-            "(with what user 1001, root asked",
+            "(conflicts with the claims of user 1001, root on",
         ),
         (
             "a contradiction of one's own",
@@ -186,7 +186,7 @@ fn clearing_takes_back_ones_own_and_of_root_all() {
     assert_eq!(own.effective().to_string(), "up 4mbit");
     let error = claims.clear(BOB).expect_err("not bob's").to_string();
     assert!(
-        error.contains("nothing on this target was set by you, but by root, user 1000"),
+        error.contains("you have no claim on this target; claims of root, user 1000"),
         "{error}"
     );
     assert!(

@@ -85,7 +85,7 @@ fn what_is_no_change_is_refused_with_its_reason() {
     let cases = [
         ("empty", "", "nothing is asked"),
         ("only space", " \n", "nothing is asked"),
-        ("unknown", "rate 4mbit", "`rate` is no clause"),
+        ("unknown", "rate 4mbit", "`rate` is not a clause"),
         ("no value", "up", "up needs a value"),
         ("twice", "up 4mbit up 5mbit", "up is named twice"),
         ("twice, cleared", "up 4mbit up none", "up is named twice"),

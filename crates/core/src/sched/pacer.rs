@@ -206,7 +206,7 @@ impl Pacer {
             let flows = &self.flows;
             let ahead = |entry: Entry, _| {
                 if let Some(flow) = flows.get(entry.id() as usize) {
-                    prefetch::soon(flow);
+                    prefetch::first_line(flow);
                 }
             };
             let entry = self.sleepers.take_ahead(&mut self.pool, ahead)?;

@@ -658,7 +658,7 @@ impl Line {
 #[inline(always)]
 pub(super) fn prefetch(flows: &[Flow], id: u32) {
     if let Some(flow) = flows.get(id as usize) {
-        prefetch::soon(flow);
+        prefetch::first_line(flow);
     }
 }
 

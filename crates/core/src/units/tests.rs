@@ -85,13 +85,13 @@ fn what_is_no_rate_is_refused_with_its_reason() {
         (
             "Mb",
             "4Mb/s",
-            "Mb is bits to some and bytes to others; write 4mbit (bits) or 4MB/s",
+            "Mb can mean bits or bytes; write 4mbit (bits) or 4MB/s",
         ),
         ("KB", "4KB/s", "write 4kB/s (1000) or 4KiB/s (1024)"),
         (
             "M",
             "10M",
-            "M says how many but not of what; write 10mbit (bits) or 10MB/s (bytes)",
+            "M is a prefix without a unit; write 10mbit (bits) or 10MB/s (bytes)",
         ),
         ("no number", "fast", "it must start with a number"),
         ("empty", "", "it must start with a number"),
@@ -175,7 +175,7 @@ fn what_is_no_size_or_time_is_refused_with_its_reason() {
     for (text, said) in [
         ("64KB", "write 64kB (1000) or 64KiB (1024)"),
         ("64k", "write 64kB"),
-        ("64Mb", "Mb is bits to some and bytes to others; write 64MB"),
+        ("64Mb", "Mb can mean bits or bytes; write 64MB"),
         ("-1", "cannot be negative"),
         ("2TiB", "too large (allowed: from 0 to 1024GiB)"),
         ("10mbit", "unknown unit; write 1500"),
@@ -246,7 +246,7 @@ proptest! {
     #[test]
     fn the_alternate_form_is_exact_and_so_is_what_is_shown_up(rate in any_rate()) {
         prop_assert_eq!(format!("{rate:#}").parse(), Ok(rate));
-        let up = Amount::from(rate).shown_up();
+        let up = Amount::from(rate).rounded_up_for_display();
         prop_assert!(up >= rate.into());
         if let Some(up) = up.as_rate() {
             prop_assert_eq!(Amount::from(up).bits_text().parse(), Ok(up));

@@ -13,7 +13,9 @@
 //! long. So the driver gets a slice that is longer by this factor ([`scaled`]).
 
 use netnice_api::driver::{AHEAD_NS, SHORTEST};
-use netnice_core::admission::timing::{Fault, Instead, Misfit, Promise, Sizes, Transmitter};
+use netnice_core::admission::timing::{
+    Alternative, PacketSizes, Promise, TimingFault, TimingRefusal, Transmitter,
+};
 use netnice_core::contract::{Cell, Change, Contract, Direction, Setting, Slice};
 use netnice_core::link::Link;
 use netnice_core::sched::{Guarantee, Service, Wire};
@@ -62,7 +64,7 @@ impl Room {
     }
 
     /// The smallest rate at which all these contracts are kept.
-    pub(super) fn need(&self, contracts: &[Contract]) -> Result<Rate, Fault> {
+    pub(super) fn need(&self, contracts: &[Contract]) -> Result<Rate, TimingFault> {
         let carries = |rate: Rate| self.carries(rate, contracts);
         if contracts.is_empty() {
             return Ok(self.least());
@@ -91,7 +93,7 @@ impl Room {
         held: &[Contract],
         asked: &Contract,
         now: Option<Rate>,
-    ) -> Result<Rate, Misfit> {
+    ) -> Result<Rate, TimingRefusal> {
         let now = now.unwrap_or(self.least()).max(self.least());
         if now <= self.most && promised(asked).is_none() {
             return Ok(now);
@@ -101,14 +103,14 @@ impl Room {
         if all.len() > MOST_TRIED && now <= self.most && self.carries(now, &all).is_ok() {
             return Ok(now);
         }
-        self.need(&all).map_err(|fault| Misfit {
-            instead: self.instead(held, asked),
+        self.need(&all).map_err(|fault| TimingRefusal {
+            alternative: self.instead(held, asked),
             fault,
         })
     }
 
-    fn carries(&self, rate: Rate, contracts: &[Contract]) -> Result<(), Fault> {
-        let promises: Result<Vec<Promise>, Fault> = contracts
+    fn carries(&self, rate: Rate, contracts: &[Contract]) -> Result<(), TimingFault> {
+        let promises: Result<Vec<Promise>, TimingFault> = contracts
             .iter()
             .filter_map(|contract| self.promise(rate, contract))
             .collect();
@@ -128,10 +130,10 @@ impl Room {
     }
 
     /// The promise of a contract at a driver of this rate; `None` if it promises nothing.
-    fn promise(&self, rate: Rate, contract: &Contract) -> Option<Result<Promise, Fault>> {
+    fn promise(&self, rate: Rate, contract: &Contract) -> Option<Result<Promise, TimingFault>> {
         // Rates do not count the overhead of the wire, so a flow of short packets takes more of the
         // link than one of long packets.
-        let sizes = Sizes::new(Bytes(SHORTEST), self.longest)?;
+        let sizes = PacketSizes::new(Bytes(SHORTEST), self.longest)?;
         let (guarantee, max) = match promised(contract)? {
             Asked::Rate(min) => return Some(Ok(Promise::Min(min, sizes))),
             Asked::Guarantee(guarantee, max) => (guarantee, max),
@@ -140,7 +142,7 @@ impl Room {
             (Guarantee::Slice { slice, .. }, _) => match scaled(slice, self.capacity, rate) {
                 Some(slice) => Promise::Slice(slice, sizes),
                 None => {
-                    return Some(Err(Fault::Share {
+                    return Some(Err(TimingFault::Share {
                         millionths: 1_000_001,
                     }));
                 }
@@ -154,7 +156,7 @@ impl Room {
     }
 
     /// The largest contract of the same kind that would fit.
-    fn instead(&self, held: &[Contract], asked: &Contract) -> Option<Instead> {
+    fn instead(&self, held: &[Contract], asked: &Contract) -> Option<Alternative> {
         if held.len() > MOST_TRIED {
             return None;
         }
@@ -168,10 +170,10 @@ impl Room {
         let of_link = |slice: Nanos| {
             let bits = u128::from(self.most.bits_per_second());
             let nanos = u128::from(slice.0) * bits / u128::from(self.capacity.bits_per_second());
-            Instead::Slice(Nanos(nanos as u64))
+            Alternative::Slice(Nanos(nanos as u64))
         };
-        match (misfit.instead, asked) {
-            (Some(Instead::Slice(slice)), _) => Some(of_link(slice)),
+        match (misfit.alternative, asked) {
+            (Some(Alternative::Slice(slice)), _) => Some(of_link(slice)),
             (None, Promise::Cell(cell, sizes)) => {
                 let all = |pcr: Rate| {
                     let slower = Cell::new(pcr, cell.cdvt(), None).ok()?;
@@ -179,7 +181,7 @@ impl Room {
                     transmitter.admit(&held, &asked).is_ok().then_some(())
                 };
                 let sustained = cell.sustained().is_some();
-                largest(cell.pcr(), |rate| !sustained && all(rate).is_some()).map(Instead::Rate)
+                largest(cell.pcr(), |rate| !sustained && all(rate).is_some()).map(Alternative::Rate)
             }
             (other, _) => other,
         }

@@ -17,7 +17,7 @@
 
 use std::collections::BTreeSet;
 
-use netnice_core::admission::{self, Entry, Grant, MAX_DEPTH, Refusal, TargetId};
+use netnice_core::admission::{self, Grant, MAX_DEPTH, Refusal, TargetEntry, TargetId};
 use netnice_core::claims::{Claimant, Claims};
 use netnice_core::contract::{Change, Contract, kernel_path_support};
 use netnice_core::target::Target;
@@ -76,8 +76,8 @@ impl Ledger {
         }
     }
 
-    fn request(&self, slot: TargetId, contract: Contract) -> Result<Entry, Denied> {
-        Ok(Entry {
+    fn request(&self, slot: TargetId, contract: Contract) -> Result<TargetEntry, Denied> {
+        Ok(TargetEntry {
             contract,
             ..self.at(slot)?.entry.clone()
         })
@@ -141,7 +141,7 @@ impl Ledger {
 
     /// Keeps one level of the kernel's classes for root and the group, above or below targets with
     /// claims of unprivileged users.
-    fn leaves_a_level(&self, request: &Entry) -> Result<(), Denied> {
+    fn leaves_a_level(&self, request: &TargetEntry) -> Result<(), Denied> {
         let chain = |slot| {
             let around = self.around(slot).filter(|held| held.takes_a_level());
             1 + around.count()
@@ -178,13 +178,13 @@ impl Ledger {
     /// those of unprivileged users, each oldest first. A target that does not fit keeps its limits
     /// and becomes degraded; a claim of an unprivileged user is set aside.
     pub(crate) fn readmit(&mut self) {
-        let asked = |held: &Held| Entry {
+        let asked = |held: &Held| TargetEntry {
             contract: held.of_privileged(),
             ..held.entry.clone()
         };
         let mut held: Vec<&Held> = self.held.values().collect();
         held.sort_by_key(|held| held.id);
-        let wanted: Vec<Entry> = held.into_iter().map(asked).collect();
+        let wanted: Vec<TargetEntry> = held.into_iter().map(asked).collect();
         for (entry, answer) in admission::readmit(&self.capacities(), wanted) {
             let Some(held) = self.held.get_mut(&entry.id) else {
                 continue;
@@ -247,7 +247,7 @@ impl Ledger {
         };
         let links = self.capacities();
         let others = self.entries();
-        let of = |contract: Contract, parent| Entry {
+        let of = |contract: Contract, parent| TargetEntry {
             contract,
             parent,
             ..held.entry.clone()

@@ -15,7 +15,7 @@ use super::{Ledger, Place};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     /// Its slot, name and parent, and the contract in force.
-    pub entry: Entry,
+    pub entry: TargetEntry,
     /// Its id in the kernel's maps.
     pub id: u32,
     /// What it consists of.

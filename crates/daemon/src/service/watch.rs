@@ -120,7 +120,7 @@ impl<H: Inventory> View<'_, H> {
             let pace = paces[direction as usize];
             Moving {
                 rate: pace.rate.0,
-                wait_ns: meter.flow(direction).queue_delay_ns,
+                wait_ns: meter.counters(direction).queue_delay_ns,
                 drops: pace.drops,
                 held: pace.held,
             }

@@ -5,9 +5,11 @@
 
 use core::num::NonZeroU32;
 
-use netnice_core::admission::timing::{Grain, Processor, Promise, Sizes, Transmitter, Work};
+use netnice_core::admission::timing::{
+    PacketSizes, Processor, Promise, Resolution, Transmitter, Work,
+};
 use netnice_core::contract::{Channel, Contract, MessageRate};
-use netnice_core::police::Police;
+use netnice_core::policer::Policer;
 use netnice_core::sched::{Guarantee, Service, Turn, Wire};
 use netnice_core::units::{Bytes, Nanos, Rate};
 
@@ -25,9 +27,9 @@ fn wire() -> Wire {
 }
 
 /// The link's parameters for admission, for up to 32 flows.
-fn transmitter(wire: &Wire, leftover: Bytes, grain: Grain) -> Transmitter {
+fn transmitter(wire: &Wire, leftover: Bytes, resolution: Resolution) -> Transmitter {
     Transmitter {
-        grain,
+        resolution,
         ..Transmitter::of(wire, leftover, 32)
     }
 }
@@ -122,7 +124,7 @@ fn admitted_sets_miss_nothing(seeds: core::ops::Range<u64>) {
             horizon: Nanos(random.within(0..=2) * 500_000),
             ..wire()
         };
-        let link = transmitter(&wire, leftover, Grain::SCHEDULER);
+        let link = transmitter(&wire, leftover, Resolution::SCHEDULER);
         let channels = admitted(&mut random, &link);
         let count = channels.len();
         let mut plays: Vec<Vec<u64>> = patterns(count, 20_000).collect();
@@ -169,7 +171,7 @@ fn crowds_miss_nothing_short() {
 /// Takes refused sets of channels whose last deadline is one hundredth shorter than what would fit.
 /// Returns (refused sets, those in which some legal pattern misses a deadline).
 fn refused_sets_are_broken(seeds: core::ops::Range<u64>) -> (u64, u64) {
-    let link = transmitter(&wire(), Bytes(0), Grain::NONE);
+    let link = transmitter(&wire(), Bytes(0), Resolution::NONE);
     let (mut refused, mut broken) = (0, 0);
     for seed in seeds {
         let mut random = Random::new(seed);
@@ -201,7 +203,7 @@ struct Promised {
 }
 
 /// Packets of random sizes, at twice the rate.
-fn more_than(random: &mut Random, rate: Rate, sizes: Sizes, until: u64) -> Source {
+fn more_than(random: &mut Random, rate: Rate, sizes: PacketSizes, until: u64) -> Source {
     let (mut at, mut all) = (0, Vec::new());
     while at < until {
         let size = Bytes(random.within(sizes.least().0..=sizes.most().0));
@@ -218,7 +220,7 @@ fn some_promise(random: &mut Random, until: u64) -> Promised {
         0 => most,
         _ => Bytes(random.within(64..=most.0)),
     };
-    let sizes = Sizes::new(least, most).expect("sizes");
+    let sizes = PacketSizes::new(least, most).expect("sizes");
     let mbit = random.within(1..=30);
     let (text, kind) = match random.within(0..=4) {
         0 => (String::new(), 0),
@@ -301,7 +303,7 @@ fn behind_limit(random: &mut Random, channel: Channel, flow: Flow) -> Promised {
                 guarantee,
                 max: max_burst,
             },
-            judge: Some(Police::limit(max, burst)),
+            judge: Some(Policer::limit(max, burst)),
             ..flow
         },
     }
@@ -316,7 +318,7 @@ fn mixtures_are_kept(seeds: core::ops::Range<u64>) {
     for seed in seeds {
         let mut random = Random::new(seed);
         let wire = wire();
-        let link = transmitter(&wire, Bytes(1500), Grain::SCHEDULER);
+        let link = transmitter(&wire, Bytes(1500), Resolution::SCHEDULER);
         let (mut held, mut all) = (Vec::new(), Vec::new());
         for _ in 0..random.within(3..=14) {
             let one = some_promise(&mut random, UNTIL);
@@ -433,7 +435,7 @@ fn gaps_of_mixtures(seeds: core::ops::Range<u64>) -> Vec<f64> {
     let mut gaps = Vec::new();
     for seed in seeds {
         let mut random = Random::new(seed);
-        let link = transmitter(&wire(), Bytes(1500), Grain::SCHEDULER);
+        let link = transmitter(&wire(), Bytes(1500), Resolution::SCHEDULER);
         let bulk = Source::Greedy { size: Bytes(1500) };
         let mut others = vec![Flow::new("bulk", "", bulk).expect("a flow")];
         let mut held = Vec::new();
@@ -523,7 +525,7 @@ fn divided_deadlines_are_kept(seeds: core::ops::Range<u64>) {
     for seed in seeds {
         let mut random = Random::new(seed);
         let wire = wire();
-        let link = transmitter(&wire, Bytes(1500), Grain::SCHEDULER);
+        let link = transmitter(&wire, Bytes(1500), Resolution::SCHEDULER);
         let (mut work, mut sent, mut channels) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..random.within(2..=8) {
             let rate = random.within(5..=60) as u32;

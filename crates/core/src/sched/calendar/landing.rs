@@ -67,7 +67,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
                 None
             }
         };
-        prefetch::soon(&self.tails[spot.slot()]);
+        prefetch::first_line(&self.tails[spot.slot()]);
         let half = self.landing.spots[(at + IN_FLIGHT / 2) % IN_FLIGHT];
         pool.prefetch(self.tails[half.slot()]);
         self.landing.spots[at] = spot;

@@ -225,7 +225,7 @@ impl Pool {
     #[inline(always)]
     pub(super) fn prefetch(&self, chunk: u32) {
         if let Some(chunk) = self.chunks.get(chunk as usize) {
-            crate::prefetch::soon(chunk);
+            crate::prefetch::first_line(chunk);
         }
     }
 
@@ -282,7 +282,7 @@ impl Pool {
     #[inline(always)]
     pub(super) fn announce(&self, chunk: u32, ahead: impl Fn(u32)) -> u32 {
         let chunk = &self.chunks[chunk as usize];
-        crate::prefetch::soon(&self.chunks[chunk.0[NEXT] as usize]);
+        crate::prefetch::first_line(&self.chunks[chunk.0[NEXT] as usize]);
         for position in chunk.start()..chunk.end() {
             ahead(chunk.entry(position));
         }

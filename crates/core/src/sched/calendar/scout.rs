@@ -182,7 +182,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         self.scout.turns = self.scout.turns.saturating_sub(1);
         let shape = Shape::<QUANTUM>::of_ring(ring);
         let spot = shape.spot(order.wrapping_add(self.base));
-        prefetch::soon(&self.tails[spot.slot()]);
+        prefetch::first_line(&self.tails[spot.slot()]);
         (self.scout.reached, self.scout.chosen) = (spot.key, Some(spot));
         let slot = spot.slot();
         let next = self.next_from((slot & !(BUCKETS - 1)) | ((slot + 1) % BUCKETS));

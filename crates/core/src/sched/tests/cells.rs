@@ -8,19 +8,19 @@ use proptest::prelude::*;
 use super::limits::limited;
 use super::world::*;
 use crate::contract::{self, Bucket};
-use crate::police::{Police, Seen};
+use crate::policer::{Observation, Policer};
 use crate::sched::{Departure, Service, Wire};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
 /// Fails unless every packet conforms.
 fn judge<'a>(contract: contract::Cell, sent: impl Iterator<Item = &'a Departure>) {
-    let mut police = Police::cell(contract);
+    let mut policer = Policer::cell(contract);
     for one in sent {
-        let seen = Seen {
+        let seen = Observation {
             at: one.start,
             length: one.length,
         };
-        police.handle(seen).unwrap();
+        policer.handle(seen).unwrap();
     }
 }
 
@@ -201,7 +201,7 @@ proptest! {
 
 /// A link whose sender is stopped at times between decision and departure, for up to three times
 /// CDVT. Returns the packets of each flow as they left and as the scheduler decided.
-fn stopped(contracts: &[contract::Cell], stops: &[u64]) -> Vec<Vec<(Departure, Seen)>> {
+fn stopped(contracts: &[contract::Cell], stops: &[u64]) -> Vec<Vec<(Departure, Observation)>> {
     let mut world = World::new(Wire::new(mbit(1000)));
     for contract in contracts {
         let flow = world.flow(Service::Cell(*contract));
@@ -228,7 +228,7 @@ fn stopped(contracts: &[contract::Cell], stops: &[u64]) -> Vec<Vec<(Departure, S
             let bytes = theirs.iter().map(|one| one.length.0).sum();
             world.link.delayed(first.flow, Bytes(bytes), at).unwrap();
             of_it.extend(theirs.iter().map(|one| {
-                let seen = Seen {
+                let seen = Observation {
                     at: at.max(one.start),
                     length: one.length,
                 };
@@ -253,9 +253,9 @@ proptest! {
         stops in prop::collection::vec(prop_oneof![3 => 0_u64..2_000, 1 => 0_u64..15_000_000], 200..400),
     ) {
         for (contract, left) in flows.iter().zip(stopped(&flows, &stops)) {
-            let mut police = Police::cell(*contract);
+            let mut policer = Policer::cell(*contract);
             for (_, seen) in left {
-                police.handle(seen).unwrap();
+                policer.handle(seen).unwrap();
             }
         }
     }
@@ -292,7 +292,7 @@ proptest! {
         let mut world = World::new(Wire::new(mbit(1000)));
         let flow = world.flow(service);
         world.greedy(flow, 1001);
-        let mut police = Police::cell(contract);
+        let mut policer = Policer::cell(contract);
         for (decided, leaves, amount) in delays {
             world.now = world.link.poll_timeout().unwrap().0 + delay(decided, amount);
             let Some(one) = world.poll() else { continue };
@@ -303,7 +303,7 @@ proptest! {
                 false => one.start.0 + tolerance,
             });
             let at = match leaves { 2 => last, 3 => last + 1, _ => least };
-            police.handle(Seen { at: Instant(at), length: one.length }).unwrap();
+            policer.handle(Observation { at: Instant(at), length: one.length }).unwrap();
             world.now = at;
             if at > last {
                 world.link.delayed(flow, one.length, Instant(at)).unwrap();

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::channels::{channel, message};
 use super::world::*;
 use crate::contract::Contract;
-use crate::police::{Police, Seen};
+use crate::policer::{Observation, Policer};
 use crate::sched::{Departure, FlowId, Guarantee, NotServed, Packet, Service, Turn, Wire};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
@@ -25,10 +25,10 @@ pub(super) fn limited(service: Service, kbit: u64, burst: Nanos) -> Service {
 
 /// Panics if a flow ever exceeded a limit.
 fn policed(world: &World, flow: FlowId, kbit: u64, burst: Nanos) {
-    let mut police = Police::limit(Rate::new(kbit * 1000).unwrap(), burst);
+    let mut policer = Policer::limit(Rate::new(kbit * 1000).unwrap(), burst);
     for one in world.sent_by(flow) {
         let (at, length) = (one.start, one.length);
-        police.handle(Seen { at, length }).unwrap();
+        policer.handle(Observation { at, length }).unwrap();
     }
 }
 
@@ -48,10 +48,10 @@ fn a_cell_keeps_to_the_stricter_one() {
         let got = world.bytes_of(flow);
         assert!((due - 500..=due + 1500).contains(&got), "{got} of {due}");
         policed(&world, flow, 3_000, ms(2));
-        let mut police = Police::cell(cell(mbit(pcr), ms(1)));
+        let mut policer = Policer::cell(cell(mbit(pcr), ms(1)));
         for one in world.sent_by(flow) {
             let (at, length) = (one.start, one.length);
-            police.handle(Seen { at, length }).unwrap();
+            policer.handle(Observation { at, length }).unwrap();
         }
     }
     assert_eq!(world.misses(), 0);

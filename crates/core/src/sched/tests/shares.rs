@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::world::*;
-use crate::police::{Police, Seen};
+use crate::policer::{Observation, Policer};
 use crate::sched::{FlowId, Packet, Service, Wire};
 use crate::units::{Bytes, Nanos};
 
@@ -48,10 +48,10 @@ fn a_limit_holds_in_the_left_over_and_in_the_minimum() {
     world.greedy(b, 700);
     world.run(3_000_000_000);
     for (flow, rate) in [(a, 4), (b, 12)] {
-        let mut police = Police::limit(mbit(rate), ms(5));
+        let mut policer = Policer::limit(mbit(rate), ms(5));
         for one in world.sent_by(flow) {
-            police
-                .handle(Seen {
+            policer
+                .handle(Observation {
                     at: one.start,
                     length: one.length,
                 })

@@ -67,7 +67,10 @@ fn played(room: &Room, rate: Rate, flows: &[(Contract, u64)]) -> Vec<f64> {
 fn what_the_wire_adds_is_counted_at_its_most() {
     let both = contracts(&["min 70mbit", "min 25mbit"]);
     assert!(room(0).need(&both).is_ok());
-    assert!(matches!(room(24).need(&both), Err(Fault::Share { .. })));
+    assert!(matches!(
+        room(24).need(&both),
+        Err(TimingFault::Share { .. })
+    ));
     // 62 of 98 with 66 for every 42 bytes.
     assert!(room(24).need(&contracts(&["min 62mbit"])).is_ok());
     assert!(room(24).need(&contracts(&["min 63mbit"])).is_err());
@@ -75,9 +78,9 @@ fn what_the_wire_adds_is_counted_at_its_most() {
     assert!(room(24).need(&cell).is_err());
     let slower = room(24)
         .admit(&[], &cell[0], None)
-        .map_err(|misfit| misfit.instead);
+        .map_err(|misfit| misfit.alternative);
     assert!(
-        matches!(slower, Err(Some(Instead::Rate(rate))) if rate < mbit(63)),
+        matches!(slower, Err(Some(Alternative::Rate(rate))) if rate < mbit(63)),
         "{slower:?}"
     );
 }

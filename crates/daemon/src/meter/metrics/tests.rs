@@ -1,12 +1,12 @@
 use netnice_api::{QuotaDoc, UserDoc, UsersDoc, WatchDoc, Watched, WatchedLink};
-use netnice_core::meter::{Flow, Meter};
+use netnice_core::meter::{DirectionCounters, Meter};
 
 use super::serve::{Address, AddressError};
 use super::{Tally, page};
 
 #[test]
 fn the_page_says_what_it_counts_and_what_adds_up_does() {
-    let flow = Flow {
+    let flow = DirectionCounters {
         offered_packets: 10,
         offered_bytes: 10_000,
         sent_packets: 7,
@@ -20,7 +20,7 @@ fn the_page_says_what_it_counts_and_what_adds_up_does() {
     };
     let meter = Meter {
         up: flow,
-        down: Flow::default(),
+        down: DirectionCounters::default(),
     };
     let doc = WatchDoc {
         at_ns: 1,
@@ -62,7 +62,7 @@ fn the_page_says_what_it_counts_and_what_adds_up_does() {
         "netnice_quota_limit{quota=\"targets\",unit=\"count\"} 1024",
         "netnice_quota_used{user=\"1000\",quota=\"targets\"} 3",
         "netnice_waiting_requests{user=\"1000\"} 2",
-        "# HELP netnice_offered_bytes_total bytes that came to the limiter, in layer-2 bytes, by target and direction; \
+        "# HELP netnice_offered_bytes_total bytes that reached the limiter, in layer-2 bytes, by target and direction; \
          the sum of what was sent, was dropped and is queued",
         "# TYPE netnice_offered_bytes_total counter",
         &format!("netnice_offered_bytes_total{{{target},direction=\"up\"}} 10000"),
