@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let flow = pacer.insert(contract)?;
         pacer.handle_head(flow, Bytes(LENGTH as u64), clock())?;
     }
-    let mut judges = vec![Policer::cell(contract); flows];
+    let mut policers = vec![Policer::cell(contract); flows];
     let mut late = Vec::new();
     let (mut packets, mut violations) = (0_u64, 0_u64);
     while clock().0 < seconds * 1_000_000_000 {
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             // A full receive buffer loses packets, as UDP does.
             let _ = sender.send(&[flow.index() as u8; LENGTH]);
             let seen = Observation { at: now, length };
-            violations += u64::from(judges[flow.index()].handle(seen).is_err());
+            violations += u64::from(policers[flow.index()].handle(seen).is_err());
             packets += 1;
         }
         if let Some(due) = due.filter(|due| *due <= now) {

@@ -25,7 +25,7 @@
 //! - [`sched::Pacer`] paces many flows, each with a rate and a burst, from one timer. A QUIC stack
 //!   or a media server can use it. Begin with `examples/pace_udp.rs`.
 //! - [`sched::Scheduler`] orders the packets on one link by rates, slices, deadlines and weights.
-//!   [`sched::Scheduler::turn`] is the only call that an event loop needs. Begin with [`sched`].
+//!   [`sched::Scheduler::next`] is the only call that an event loop needs. Begin with [`sched`].
 //! - [`policer::Policer`] checks whether traffic kept to a contract, and reports the excess of each
 //!   packet. Begin with `examples/conformance.rs`.
 //!
@@ -43,7 +43,7 @@
 //! link.handle_head(flow, Packet::new(Bytes(1250)), Instant(0))?;
 //! let (mut now, mut sent) = (Instant(0), 0);
 //! while now < Instant(1_000_000_000) {
-//!     match link.turn(now, |_| Some(Packet::new(Bytes(1250)))) {
+//!     match link.next(now, |_| Some(Packet::new(Bytes(1250)))) {
 //!         Next::Send(packet) => {
 //!             policer.handle(Observation { at: packet.start, length: packet.length })?;
 //!             sent += packet.length.0;

@@ -23,7 +23,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use netnice_core::contract::Cell;
 use netnice_core::policer::{Observation, Policer};
-use netnice_core::sched::{FlowId, Misuse, Next, Packet, Scheduler, Service, Wire};
+use netnice_core::sched::{FlowId, Next, Packet, Scheduler, SchedulerError, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
 use crate::Random;
@@ -82,9 +82,9 @@ pub struct Fetched {
 }
 
 impl Adapter {
-    /// Simulates until everything is sent or `until` is reached. Fails with [`Misuse`] if the
-    /// scheduler refuses a connection.
-    pub fn run(&self, until: Nanos) -> Result<Fetched, Misuse> {
+    /// Simulates until everything is sent or `until` is reached. Fails with [`SchedulerError`] if
+    /// the scheduler refuses a connection.
+    pub fn run(&self, until: Nanos) -> Result<Fetched, SchedulerError> {
         let mut run = Run::new(self)?;
         while let Some(Reverse((at, _, event))) = run.events.pop() {
             if at > until.0 {
@@ -146,7 +146,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(adapter: &'a Adapter) -> Result<Run<'a>, Misuse> {
+    fn new(adapter: &'a Adapter) -> Result<Run<'a>, SchedulerError> {
         let mut run = Run {
             adapter,
             link: Scheduler::new(adapter.wire)?,
@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
         self.events.push(Reverse((at, self.count, event)));
     }
 
-    fn handle(&mut self, now: u64, event: Event) -> Result<(), Misuse> {
+    fn handle(&mut self, now: u64, event: Event) -> Result<(), SchedulerError> {
         match event {
             Event::Start(at) => self.want(at),
             Event::Arrived(at, cells) => {
@@ -226,12 +226,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn drive(&mut self, now: u64) -> Result<(), Misuse> {
+    fn drive(&mut self, now: u64) -> Result<(), SchedulerError> {
         loop {
             let active = &self.active;
             let cell = Packet::new(self.adapter.wire.longest);
             let behind = |id: FlowId| (active[id.index()].unsent > 1).then_some(cell);
-            match self.link.turn(Instant(now), behind) {
+            match self.link.next(Instant(now), behind) {
                 Next::Send(departure) => self.left(departure.flow.index(), departure.start),
                 Next::Wait(at) if at.0 <= now => {}
                 Next::Wait(at) => {

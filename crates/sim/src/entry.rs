@@ -7,13 +7,13 @@
 use std::collections::VecDeque;
 
 use netnice_core::contract::Channel;
-use netnice_core::sched::{Gate, Overload, Verdict};
+use netnice_core::sched::{GateDecision, MessageGate, Overload};
 use netnice_core::units::{Bytes, Instant};
 
 /// The gate of one channel, and the messages that the sender holds back.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    gate: Gate,
+    gate: MessageGate,
     outside: VecDeque<Bytes>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum Fate {
 impl Entry {
     pub(crate) fn new(channel: &Channel, policy: Overload) -> Entry {
         Entry {
-            gate: Gate::new(channel, policy),
+            gate: MessageGate::new(channel, policy),
             outside: VecDeque::new(),
         }
     }
@@ -51,13 +51,13 @@ impl Entry {
             return Fate::Wait;
         };
         let fate = match self.gate.handle_message(size, Instant(now)) {
-            Verdict::Queued { arrival } => {
+            GateDecision::Queued { arrival } => {
                 let arrival = arrival.0;
                 Fate::In { size, arrival }
             }
-            Verdict::Dropped => Fate::Dropped,
-            Verdict::WaitUntil(at) => return Fate::Again(at.0),
-            Verdict::WaitForRoom => return Fate::Wait,
+            GateDecision::Dropped => Fate::Dropped,
+            GateDecision::WaitUntil(at) => return Fate::Again(at.0),
+            GateDecision::WaitForRoom => return Fate::Wait,
         };
         self.outside.pop_front();
         fate

@@ -2,7 +2,7 @@
 //! end, so it is refused with the flow, the value and the limit.
 
 use netnice_core::admission::timing::Processor;
-use netnice_core::sched::{Misuse, Service};
+use netnice_core::sched::{SchedulerError, Service};
 use netnice_core::units::{Bytes, Nanos};
 
 use crate::world::{Flow, World};
@@ -81,7 +81,7 @@ pub enum WorldError {
     IdleProcessor,
     /// The scheduler refuses a flow.
     #[error(transparent)]
-    Misuse(#[from] Misuse),
+    SchedulerError(#[from] SchedulerError),
 }
 
 impl World {

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use netnice_core::contract::Cell;
-use netnice_core::sched::{Departure, FlowId, Misuse, Next, Packet, Scheduler, Service, Wire};
+use netnice_core::sched::{
+    Departure, FlowId, Next, Packet, Scheduler, SchedulerError, Service, Wire,
+};
 use netnice_core::units::{Bytes, Instant};
 
 use crate::world::Overbooked;
@@ -50,7 +52,7 @@ pub(crate) struct Station {
 }
 
 impl Station {
-    pub(crate) fn new(wire: Wire) -> Result<Station, Misuse> {
+    pub(crate) fn new(wire: Wire) -> Result<Station, SchedulerError> {
         Ok(Station {
             scheduler: Scheduler::new(wire)?,
             ids: Vec::new(),
@@ -60,7 +62,7 @@ impl Station {
     }
 
     /// Adds a slice for members; call this before adding any flow.
-    pub(crate) fn overbook(&mut self, inside: &Overbooked) -> Result<(), Misuse> {
+    pub(crate) fn overbook(&mut self, inside: &Overbooked) -> Result<(), SchedulerError> {
         let (slice, classes) = (inside.slice, &inside.classes);
         let server = self.scheduler.insert_server(slice, classes, Instant(0))?;
         self.server = Some(server);
@@ -68,7 +70,11 @@ impl Station {
     }
 
     /// Adds a flow as a member of the server; `None` if there is no server.
-    pub(crate) fn add_member(&mut self, class: usize, cell: Cell) -> Result<Option<()>, Misuse> {
+    pub(crate) fn add_member(
+        &mut self,
+        class: usize,
+        cell: Cell,
+    ) -> Result<Option<()>, SchedulerError> {
         let Some(server) = self.server else {
             return Ok(None);
         };
@@ -84,7 +90,7 @@ impl Station {
     }
 
     /// Adds a flow; flows are numbered in the order of addition.
-    pub(crate) fn add(&mut self, service: Service) -> Result<(), Misuse> {
+    pub(crate) fn add(&mut self, service: Service) -> Result<(), SchedulerError> {
         let id = self.scheduler.insert(service, Instant(0))?;
         self.note(id);
         Ok(())
@@ -94,7 +100,7 @@ impl Station {
         self.queues[flow].len()
     }
 
-    pub(crate) fn push(&mut self, flow: usize, item: Item, now: u64) -> Result<(), Misuse> {
+    pub(crate) fn push(&mut self, flow: usize, item: Item, now: u64) -> Result<(), SchedulerError> {
         let is_head = self.queues[flow].is_empty();
         if is_head {
             let id = self.ids[flow];
@@ -106,7 +112,7 @@ impl Station {
     }
 
     /// Drops the queued items of a flow and returns their number.
-    pub(crate) fn flush(&mut self, flow: usize, now: u64) -> Result<usize, Misuse> {
+    pub(crate) fn flush(&mut self, flow: usize, now: u64) -> Result<usize, SchedulerError> {
         self.scheduler.withdraw(self.ids[flow], Instant(now))?;
         let gone = self.queues[flow].len();
         self.queues[flow].clear();
@@ -114,12 +120,12 @@ impl Station {
     }
 
     /// The next item that leaves now, or when to call again.
-    pub(crate) fn turn(&mut self, now: u64) -> Result<Left, Look> {
+    pub(crate) fn next(&mut self, now: u64) -> Result<Left, Look> {
         loop {
             let queues = &self.queues;
             let before = usize::from(self.server.is_some());
             let behind = |id: FlowId| queues[id.index() - before].get(1).map(packet);
-            match self.scheduler.turn(Instant(now), behind) {
+            match self.scheduler.next(Instant(now), behind) {
                 Next::Send(departure) => {
                     let flow = departure.flow.index() - before;
                     // The scheduler never returns a departure without a head.

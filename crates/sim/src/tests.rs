@@ -5,8 +5,8 @@ use netnice_core::units::{Bytes, Nanos, Rate};
 use crate::adapter::{Adapter, Connection};
 use crate::{Flow, Report, Sent, Source, World};
 
+mod invalid;
 mod proofs;
-mod sense;
 
 /// A link of `mbit` Mbit/s for packets of 1500 bytes.
 pub(crate) fn link(mbit: u64) -> World {
@@ -56,7 +56,7 @@ fn a_slice_is_exactly_its_packets_in_every_period() {
 }
 
 #[test]
-fn what_is_left_over_is_shared_by_weight_and_nothing_is_lost() {
+fn the_left_over_is_shared_by_weight_and_no_packet_is_lost() {
     let mut world = link(100);
     world.flows = vec![
         flow("one", "weight 100", greedy(1500)),
@@ -83,7 +83,7 @@ fn what_is_left_over_is_shared_by_weight_and_nothing_is_lost() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
+fn the_same_seed_gives_the_same_run() {
     let mut world = link(10);
     let mean = Nanos::from_millis(2);
     world.flows = vec![
@@ -116,7 +116,7 @@ fn the_same_seed_is_the_same_run() {
 }
 
 #[test]
-fn queues_and_ends_are_kept() {
+fn queue_limits_and_stop_times_are_kept() {
     let mut world = link(1);
     let mut short = flow(
         "short",
@@ -219,7 +219,7 @@ fn adapter(unit: u32, window: u32) -> Adapter {
 }
 
 #[test]
-fn what_is_fetched_in_time_is_there_and_the_window_is_kept() {
+fn cells_are_fetched_in_time_within_the_window() {
     for (unit, window) in [(4, 16), (8, 24), (103, 206)] {
         let found = adapter(unit, window)
             .run(Nanos::from_secs(1))
@@ -238,7 +238,7 @@ fn what_is_fetched_in_time_is_there_and_the_window_is_kept() {
 
 /// The opposite case: with too small a window or too slow a bus, underruns happen.
 #[test]
-fn without_a_window_cells_are_not_there() {
+fn too_small_a_window_or_bus_causes_underruns() {
     let found = adapter(1, 1).run(Nanos::from_secs(1)).expect("played");
     assert_eq!(found.sent, 2 * 5 * 103);
     assert!(found.underruns > 100, "{found:?}");
@@ -250,7 +250,7 @@ fn without_a_window_cells_are_not_there() {
 }
 
 #[test]
-fn a_scenario_that_makes_no_sense_is_refused_with_its_place() {
+fn an_invalid_scenario_is_refused_with_its_key() {
     let error = |text: &str| match text.parse::<crate::scenario::Scenario>() {
         Ok(_) => panic!("{text} was read"),
         Err(error) => error.to_string(),
@@ -275,7 +275,7 @@ fn a_scenario_that_makes_no_sense_is_refused_with_its_place() {
 }
 
 #[test]
-fn the_scenarios_beside_this_crate_keep_their_promises() {
+fn the_example_scenarios_keep_their_promises() {
     let play = |text: &str| {
         let scenario: crate::scenario::Scenario = text.parse().expect("a scenario");
         let report = scenario
@@ -302,7 +302,7 @@ fn the_scenarios_beside_this_crate_keep_their_promises() {
 
 /// Every message has one outcome, which depends on the policy: see the scenario.
 #[test]
-fn a_channels_entry_does_with_too_much_what_its_policy_says() {
+fn messages_beyond_the_contract_follow_the_overload_policy() {
     let text = include_str!("../scenarios/overload.toml");
     let scenario: crate::scenario::Scenario = text.parse().expect("a scenario");
     let report = scenario
@@ -339,7 +339,7 @@ fn a_channels_entry_does_with_too_much_what_its_policy_says() {
 
 /// Behind a processor the gate counts the queue before the processor.
 #[test]
-fn a_gate_stands_before_the_processor() {
+fn behind_a_processor_the_gate_counts_the_queue_before_it() {
     let text = include_str!("../scenarios/overload.toml").replace(
         "[[flow]]\nname = \"blocked\"",
         r#"[processor]

@@ -7,7 +7,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Channel, Clause, Contract, Slice, Weight};
 use netnice_core::policer::{Observation, Policer};
-use netnice_core::sched::{Class, Guarantee, Misuse, Overload, Service, Turn, Wire};
+use netnice_core::sched::{Class, Guarantee, Overload, SchedulerError, ServedAs, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
 use crate::entry::{Entry, Fate};
@@ -148,7 +148,7 @@ pub struct Sent {
     /// When its last bit is on the wire.
     pub end: Instant,
     /// The scheduler's reason for its turn.
-    pub turn: Turn,
+    pub served_as: ServedAs,
 }
 
 impl World {
@@ -234,7 +234,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(world: &'a World) -> Result<Run<'a>, Misuse> {
+    fn new(world: &'a World) -> Result<Run<'a>, SchedulerError> {
         let mut link = Station::new(world.wire)?;
         let mut processor = match world.processor {
             Some(_) => Some(Station::new(blocks())?),
@@ -290,7 +290,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn handle(&mut self, now: u64, event: Event) -> Result<(), Misuse> {
+    fn handle(&mut self, now: u64, event: Event) -> Result<(), SchedulerError> {
         match event {
             Event::Arrive(flow) => {
                 if let Some(size) = self.actors[flow].pending.take()
@@ -318,7 +318,7 @@ impl<'a> Run<'a> {
     }
 
     /// A message arrives; it is queued if there is room.
-    fn arrive(&mut self, flow: usize, size: Bytes, now: u64) -> Result<(), Misuse> {
+    fn arrive(&mut self, flow: usize, size: Bytes, now: u64) -> Result<(), SchedulerError> {
         let actor = &mut self.actors[flow];
         actor.report.offered += 1;
         if let Some(entry) = &mut actor.entry {
@@ -344,7 +344,7 @@ impl<'a> Run<'a> {
     }
 
     /// Admits waiting messages as the overload policy allows.
-    fn let_in(&mut self, flow: usize, now: u64) -> Result<(), Misuse> {
+    fn let_in(&mut self, flow: usize, now: u64) -> Result<(), SchedulerError> {
         while let Some(entry) = &mut self.actors[flow].entry {
             match entry.next(now) {
                 Fate::In { size, arrival } => self.enter(flow, size, now, Some(arrival))?,
@@ -366,7 +366,7 @@ impl<'a> Run<'a> {
         size: Bytes,
         now: u64,
         logical: Option<u64>,
-    ) -> Result<(), Misuse> {
+    ) -> Result<(), SchedulerError> {
         let actor = &mut self.actors[flow];
         actor.waiting += 1;
         let bound = actor.channel.map(|channel| channel.deadline().0);
@@ -392,7 +392,7 @@ impl<'a> Run<'a> {
     }
 
     /// Passes a message to the processor in blocks, or to the link.
-    fn process(&mut self, flow: usize, message: Item, now: u64) -> Result<(), Misuse> {
+    fn process(&mut self, flow: usize, message: Item, now: u64) -> Result<(), SchedulerError> {
         let (Some(costs), Some(processor)) = (&self.world.processor, &mut self.processor) else {
             return self.hand_on(flow, message, now);
         };
@@ -419,7 +419,7 @@ impl<'a> Run<'a> {
     }
 
     /// Cuts a message, or a block of one, into packets for the link.
-    fn hand_on(&mut self, flow: usize, item: Item, now: u64) -> Result<(), Misuse> {
+    fn hand_on(&mut self, flow: usize, item: Item, now: u64) -> Result<(), SchedulerError> {
         let largest = match self.world.processor {
             Some(costs) => costs.largest.0.min(self.world.wire.longest.0),
             None => self.world.wire.longest.0,
@@ -448,7 +448,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn stop(&mut self, flow: usize, now: u64) -> Result<(), Misuse> {
+    fn stop(&mut self, flow: usize, now: u64) -> Result<(), SchedulerError> {
         self.actors[flow].stopped = true;
         self.actors[flow].deadlines.clear();
         self.actors[flow].waiting = 0;
@@ -463,11 +463,16 @@ impl<'a> Run<'a> {
     }
 
     /// Sends what is due now.
-    fn drive(&mut self, now: u64, until: u64, watch: &mut impl FnMut(&Sent)) -> Result<(), Misuse> {
+    fn drive(
+        &mut self,
+        now: u64,
+        until: u64,
+        watch: &mut impl FnMut(&Sent),
+    ) -> Result<(), SchedulerError> {
         let mut looks = [Look::Never; 2];
         if let Some(mut processor) = self.processor.take() {
             looks[0] = loop {
-                match processor.turn(now) {
+                match processor.next(now) {
                     Ok(left) => self.begun(&mut processor, left, now)?,
                     Err(look) => break look,
                 }
@@ -475,7 +480,7 @@ impl<'a> Run<'a> {
             self.processor = Some(processor);
         }
         looks[1] = loop {
-            match self.link.turn(now) {
+            match self.link.next(now) {
                 Ok(left) => self.left(left, now, until, watch)?,
                 Err(look) => break look,
             }
@@ -492,7 +497,12 @@ impl<'a> Run<'a> {
     }
 
     /// The processor has begun a block.
-    fn begun(&mut self, processor: &mut Station, left: Left, now: u64) -> Result<(), Misuse> {
+    fn begun(
+        &mut self,
+        processor: &mut Station,
+        left: Left,
+        now: u64,
+    ) -> Result<(), SchedulerError> {
         if left.item.begins.is_some() || self.actors[left.flow].channel.is_none() {
             self.left_the_queue(left.flow, now);
         }
@@ -521,7 +531,7 @@ impl<'a> Run<'a> {
         now: u64,
         until: u64,
         watch: &mut impl FnMut(&Sent),
-    ) -> Result<(), Misuse> {
+    ) -> Result<(), SchedulerError> {
         let (departure, has_processor) = (left.departure, self.processor.is_some());
         let actor = &mut self.actors[left.flow];
         if let (Some(_), false, false) = (actor.greedy, has_processor, actor.stopped) {
@@ -554,7 +564,7 @@ impl<'a> Run<'a> {
             length: departure.length,
             start: departure.start,
             end: departure.end,
-            turn: departure.turn,
+            served_as: departure.served_as,
         });
         Ok(())
     }

@@ -64,7 +64,7 @@ fn mbit(n: u64) -> Rate {
 }
 
 #[test]
-fn what_fits_is_granted_with_its_link() {
+fn a_request_that_fits_is_granted_with_its_link() {
     let grant = ask(
         &["eth0 100mbit 100mbit"],
         &["1 unit:a min 60mbit"],
@@ -331,7 +331,7 @@ fn five_levels_and_nested_minimums_are_granted() {
 }
 
 #[test]
-fn a_change_of_ones_own_does_not_count_twice() {
+fn a_changed_target_does_not_count_twice() {
     let links = ["eth0 100mbit -"];
     let held = ["1 unit:a min 60mbit on eth0", "2 unit:b min 30mbit on eth0"];
     ask(&links, &held, "1 unit:a min 70mbit").expect("70 + 30");
@@ -344,7 +344,7 @@ fn a_change_of_ones_own_does_not_count_twice() {
 }
 
 #[test]
-fn what_became_too_much_elsewhere_stands_in_nobodys_way() {
+fn an_overcommitted_link_does_not_block_other_requests() {
     let links = ["eth0 50mbit -", "eth1 50mbit -"];
     let held = ["1 unit:a min 60mbit on eth0", "2<1 pid:7 up 1mbit"];
     ask(&links, &held, "3 unit:b up 1mbit").expect("a limit");
@@ -354,7 +354,7 @@ fn what_became_too_much_elsewhere_stands_in_nobodys_way() {
 }
 
 #[test]
-fn a_link_that_gets_slower_is_refused_with_the_least_that_does() {
+fn a_slower_link_is_refused_with_the_least_capacity_that_fits() {
     let links = [link("eth0 100mbit 100mbit"), link("eth1 10mbit -")];
     let held: Vec<TargetEntry> = [
         "1 unit:a min 40mbit on eth0",
@@ -399,7 +399,7 @@ fn a_link_that_gets_slower_is_refused_with_the_least_that_does() {
 }
 
 #[test]
-fn after_a_restart_the_first_come_keep_what_fits_and_the_others_are_degraded() {
+fn after_a_restart_earlier_entries_keep_their_grants_and_later_ones_are_degraded() {
     let held = [
         "3<2 pid:9 min 10mbit on eth0",
         "1 unit:a min 60mbit on eth0",
@@ -421,7 +421,7 @@ fn after_a_restart_the_first_come_keep_what_fits_and_the_others_are_degraded() {
 }
 
 #[test]
-fn entries_that_contain_each_other_are_refused_and_do_no_harm() {
+fn entries_in_a_cycle_are_refused_and_do_not_count() {
     let held = [
         "1<2 unit:a min 1mbit",
         "2<1 unit:b min 1mbit",
@@ -559,7 +559,7 @@ proptest! {
     /// Theorem 1 of docs/reference/contracts.md, second half: for an admissible set there is a
     /// division of every link that gives every target its minimum and exceeds no limit.
     #[test]
-    fn what_is_admissible_can_be_served(requests in proptest::collection::vec(requests(), 1..28)) {
+    fn an_admissible_set_can_be_served(requests in proptest::collection::vec(requests(), 1..28)) {
         let links = two_links();
         let mut held: Vec<TargetEntry> = Vec::new();
         for request in requests {
@@ -596,7 +596,7 @@ proptest! {
 
     /// After a restart with slower links the granted set is admissible.
     #[test]
-    fn after_a_loss_of_speed_what_is_granted_is_admissible(
+    fn the_granted_set_is_admissible_after_links_became_slower(
         requests in proptest::collection::vec(requests(), 1..28),
     ) {
         let links = two_links();
@@ -624,7 +624,7 @@ proptest! {
     /// A link is granted a capacity exactly if all promises still fit on it, and the least capacity
     /// that a refusal names is the least.
     #[test]
-    fn the_least_capacity_that_carries_is_the_least(
+    fn the_least_capacity_in_a_refusal_is_the_least_that_fits(
         requests in proptest::collection::vec(requests(), 1..28),
         up in 1..20_u64,
     ) {

@@ -19,7 +19,7 @@ fn counters(packets: [u64; 3], bytes: [u64; 3]) -> DirectionCounters {
 }
 
 #[test]
-fn every_counter_is_declared_once_and_reads_a_place_of_its_own() {
+fn every_counter_is_declared_once_and_reads_its_own_field() {
     let names: BTreeSet<_> = COUNTERS.iter().map(|counter| counter.name).collect();
     assert_eq!(names.len(), COUNTERS.len());
     let distinct = DirectionCounters {
@@ -43,7 +43,7 @@ fn every_counter_is_declared_once_and_reads_a_place_of_its_own() {
 
 proptest! {
     #[test]
-    fn the_table_says_what_the_law_says(
+    fn the_roles_in_the_table_match_the_conservation_law(
         packets in proptest::array::uniform3(0..1_u64 << 60),
         bytes in proptest::array::uniform3(0..1_u64 << 60),
         lost in 0..2_u64,

@@ -51,7 +51,7 @@ fn a_constant_rate_conforms_and_one_nanosecond_less_does_not() {
 }
 
 #[test]
-fn time_saved_is_no_credit_beyond_the_tolerance() {
+fn a_late_packet_gives_no_credit_beyond_the_tolerance() {
     let late_then_two = [(0, 1000), (9_000_000, 1000), (9_400_000, 1000)];
     assert_eq!(
         early("cell pcr=8mbit,cdvt=0s", &late_then_two),
@@ -68,7 +68,7 @@ fn time_saved_is_no_credit_beyond_the_tolerance() {
 }
 
 #[test]
-fn what_does_not_conform_counts_for_nothing() {
+fn a_nonconforming_packet_changes_no_state() {
     let crowd: Vec<_> = [(0, 1000)]
         .into_iter()
         .chain((1..=9).map(|n| (n * 100_000, 1000)))
@@ -143,7 +143,7 @@ fn a_channel_may_send_bmax_at_once_and_then_one_each_spacing() {
 }
 
 #[test]
-fn a_limit_is_judged_with_its_burst() {
+fn a_limit_is_checked_with_its_burst() {
     // 5 ms unless the contract names a burst.
     let packets: Vec<_> = (0..7).map(|_| (0, 1000)).collect();
     let late = [0, 0, 0, 0, 0, 0, 1_000_000];
@@ -152,7 +152,7 @@ fn a_limit_is_judged_with_its_burst() {
 }
 
 #[test]
-fn a_contract_is_judged_by_its_one_clause_that_says_when() {
+fn a_contract_is_checked_by_its_only_clause_about_times() {
     let check = |text: &str| Policer::contract(&text.parse().expect("a contract")).err();
     assert_eq!(check("min 4mbit weight 7"), Some(NotCheckable::Nothing));
     assert_eq!(check("up 4mbit down 4mbit"), Some(NotCheckable::Several));
@@ -160,7 +160,7 @@ fn a_contract_is_judged_by_its_one_clause_that_says_when() {
 }
 
 #[test]
-fn a_violation_says_which_packet_and_by_how_much() {
+fn a_violation_names_the_packet_and_its_excess() {
     let mut policer = policer_of("cell pcr=8mbit,cdvt=100us");
     let seen = |at| Observation {
         at: Instant(at),
@@ -265,7 +265,7 @@ proptest! {
 
     /// The first reported packet is the first that breaks the definition over intervals.
     #[test]
-    fn peak_rate_is_judged_as_over_every_interval(
+    fn the_peak_rate_is_checked_over_every_interval(
         packets in packets(),
         rate in 4_000_000_u64..12_000_000,
         cdvt in prop_oneof![Just(0_u64), 0_u64..5_000_000],
@@ -279,7 +279,7 @@ proptest! {
     /// A packet that was too early would have conformed later by exactly the reported time, and not
     /// a nanosecond before.
     #[test]
-    fn how_much_too_early_is_exact(packets in packets(), scr in 1_000_000_u64..4_000_000) {
+    fn the_reported_earliness_is_exact(packets in packets(), scr in 1_000_000_u64..4_000_000) {
         let text = alloc::format!("cell pcr=6mbit,cdvt=1ms,scr={scr}bit,mbs=4000B");
         let found = violated_rules(policer_of(&text), &packets);
         if let Some(first) = found.iter().position(Option::is_some) {
@@ -304,7 +304,7 @@ proptest! {
     /// Linear bounded arrivals by their definition: at most Bmax + Rmax t messages in every
     /// interval of length t.
     #[test]
-    fn a_channel_is_judged_by_counting_messages(
+    fn a_channel_is_checked_by_counting_messages(
         packets in packets(), rmax in 500_u32..2_000, bmax in 1_u32..5,
     ) {
         let text = alloc::format!("channel mmax=2000B,rmax={rmax}/s,bmax={bmax},deadline=1s");
@@ -321,7 +321,7 @@ proptest! {
     /// The sustained rate over intervals: between any earlier packet and this one there may be what
     /// the rate gives, the tolerance, and the burst tolerance for this packet's length.
     #[test]
-    fn the_sustained_rate_is_judged_as_over_every_interval(
+    fn the_sustained_rate_is_checked_over_every_interval(
         packets in packets(), scr in 1_000_000_u64..4_000_000, mbs in 1_500_u64..8_000,
     ) {
         let pcr = 1_000_000_000_i128;

@@ -10,7 +10,7 @@ use netnice_core::admission::timing::{
 };
 use netnice_core::contract::{Channel, Contract, MessageRate};
 use netnice_core::policer::Policer;
-use netnice_core::sched::{Guarantee, Service, Turn, Wire};
+use netnice_core::sched::{Guarantee, ServedAs, Service, Wire};
 use netnice_core::units::{Bytes, Nanos, Rate};
 
 use crate::{Flow, Random, Sent, Source, World};
@@ -379,8 +379,8 @@ fn kept(
         // The report counts missed deadlines.
         Promise::Channel(_) | Promise::Limited(..) => {}
         Promise::Cell(cell, sizes) => {
-            let late = |one: &&Sent| match one.turn {
-                Turn::Guaranteed { deadline } => one.end > deadline,
+            let late = |one: &&Sent| match one.served_as {
+                ServedAs::Guaranteed { deadline } => one.end > deadline,
                 _ => true,
             };
             assert_eq!(sent.iter().filter(late).count(), 0, "{}", context());

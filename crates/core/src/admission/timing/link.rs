@@ -62,7 +62,7 @@ impl Resolution {
 
     /// The resolution of [`crate::sched`]. A wait is rounded up by at most 1/1024 of itself, 1/32
     /// of the time between eligible time and deadline, or 512 ns. A deadline is rounded down by at
-    /// most 1/128, 1/1024 and 576 ns ([`crate::sched::kept`]).
+    /// most 1/128, 1/1024 and 576 ns ([`crate::sched::effective_bound`]).
     pub const SCHEDULER: Resolution = Resolution {
         least: Nanos(576),
         wait: 1024,

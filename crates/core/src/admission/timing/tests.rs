@@ -122,7 +122,7 @@ fn work(text: &str) -> Work {
 
 /// 1250 bytes are 10 us; two channels with the same deadline may both be due in it.
 #[test]
-fn a_deadline_holds_all_that_can_be_due_and_one_packet_in_the_way() {
+fn a_deadline_covers_all_due_work_and_one_blocking_packet() {
     let one = channel("channel mmax=1250B,rmax=10000/s,bmax=1,deadline=20us");
     let link = gigabit();
     assert_eq!(link.carries(&[one, one]), Ok(()));
@@ -168,7 +168,7 @@ fn a_deadline_holds_all_that_can_be_due_and_one_packet_in_the_way() {
 
 /// A message of 6 packets: only one of them is in the way of a shorter deadline.
 #[test]
-fn a_long_message_gives_way_between_its_packets() {
+fn a_long_message_blocks_for_one_packet_only() {
     let long = channel("channel mmax=9000B,rmax=1000/s,bmax=1,deadline=1ms");
     let short = |us: u32| {
         channel(&alloc::format!(
@@ -202,7 +202,7 @@ fn shares_above_the_whole_are_refused_with_their_sum() {
 }
 
 #[test]
-fn small_packets_pay_for_their_framing() {
+fn small_packets_are_charged_with_their_framing() {
     let ethernet = Transmitter {
         framing: Bytes(24),
         ..gigabit()
@@ -243,7 +243,7 @@ fn a_third_of_a_second_is_not_rounded() {
 }
 
 #[test]
-fn a_cell_contract_needs_room_in_its_tolerance() {
+fn a_cell_contract_needs_a_cdvt_that_covers_blocking() {
     let cell = |cdvt: &str| promise(&alloc::format!("cell pcr=100mbit,cdvt={cdvt}"), 1500, 1500);
     let link = Transmitter {
         leftover: Bytes(1500),
@@ -262,7 +262,7 @@ fn a_cell_contract_needs_room_in_its_tolerance() {
 }
 
 #[test]
-fn a_bucket_counts_for_what_it_lets_through_at_most() {
+fn a_bucket_counts_with_its_largest_burst_and_sustained_rate() {
     // At the peak rate they would be 10 x 20 % of the link; at the sustained rate they are 10 x 5
     // %.
     let cell = |cdvt: u32| {
@@ -286,7 +286,7 @@ fn a_bucket_counts_for_what_it_lets_through_at_most() {
 }
 
 #[test]
-fn what_makes_no_sense_on_this_link_is_refused_with_its_reason() {
+fn promises_that_are_invalid_on_this_link_are_refused_with_the_reason() {
     let link = gigabit();
     let fault = |text, most| link.carries(&[promise(text, 1, most)]).expect_err(text);
     let text = fault("cell pcr=2gbit,cdvt=1ms", 1500).to_string();
@@ -309,7 +309,7 @@ fn what_makes_no_sense_on_this_link_is_refused_with_its_reason() {
 
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
-fn slices_leave_room_for_one_packet_that_overdraws_each() {
+fn slices_leave_time_for_one_overdrawing_packet_each() {
     // 100 Mbit/s, a full packet is 120 us; VERT's six slices are 84 % of it.
     let link = Transmitter {
         rate: Rate::new(100_000_000).expect("a rate"),
@@ -332,7 +332,7 @@ fn slices_leave_room_for_one_packet_that_overdraws_each() {
 }
 
 #[test]
-fn coarse_time_is_taken_from_every_deadline() {
+fn the_schedulers_resolution_is_subtracted_from_every_deadline() {
     let one = channel("channel mmax=1250B,rmax=10000/s,bmax=1,deadline=10200ns");
     assert_eq!(gigabit().carries(&[one]), Ok(()));
     let coarse = |least, wait, laxity, early| Transmitter {
@@ -358,7 +358,7 @@ fn coarse_time_is_taken_from_every_deadline() {
 
 /// 420 + 3 · 170 + 4 · 160 = 1570 us, and 2 · 145 us of switching.
 #[test]
-fn a_processor_counts_what_protocol_processing_costs() {
+fn a_processor_counts_the_costs_of_protocol_processing() {
     let message = |deadline: &str| {
         work(&alloc::format!(
             "channel mmax=16KiB,rmax=10/s,bmax=1,deadline={deadline}"
@@ -527,7 +527,7 @@ proptest! {
     /// The alternative in a refusal fits. One that is better by a nanosecond, or by one message in
     /// a second, does not.
     #[test]
-    fn what_would_fit_fits_and_is_the_best(
+    fn the_alternative_in_a_refusal_fits_and_is_the_best(
         held in prop::collection::vec((100_u32..3000, 100_u32..4000, 5_u32..400), 0..6),
         requested in (100_u32..3000, 100_u32..4000, 1_u32..60),
     ) {

@@ -51,7 +51,7 @@ fn played(room: &Room, rate: Rate, flows: &[(Contract, u64)]) -> Vec<f64> {
     while now < Instant(SECONDS * 1_000_000_000) {
         let behind =
             |id: netnice_core::sched::FlowId| Some(Packet::new(Bytes(flows[id.index()].1)));
-        match scheduler.turn(now, behind) {
+        match scheduler.next(now, behind) {
             Next::Send(departure) => bytes[departure.flow.index()] += departure.length.0,
             Next::Wait(at) => now = at.max(now),
             Next::Idle => panic!("nothing to send"),

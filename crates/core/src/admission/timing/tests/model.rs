@@ -138,7 +138,7 @@ proptest! {
 
     /// No other pattern breaks a granted set.
     #[test]
-    fn what_is_granted_no_pattern_breaks(
+    fn no_pattern_breaks_a_granted_set(
         tasks in small_tasks(), first in prop::collection::vec(0_u64..60, 5),
     ) {
         let demands: Vec<Demand> = tasks.iter().map(Task::demand).collect();

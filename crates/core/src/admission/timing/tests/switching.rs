@@ -168,7 +168,7 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore = "minutes")]
-    fn what_is_granted_is_processed_in_time_whoever_is_switched_to(case in cases()) {
+    fn granted_channels_are_processed_in_time_with_any_switching(case in cases()) {
         let channels = granted(&case.costs, &case.requested);
         prop_assert!(!is_late_somewhere(&case.costs, &channels, case.best_effort), "{channels:?}");
     }

@@ -34,7 +34,7 @@ const GREEDY: &str = "source = { kind = 'greedy', size = '1kB' }";
 /// Regression: a rate once applied to the processor too, where a byte is a nanosecond: 1 Mbit/s
 /// became 17 kbit/s, and MBS was 30 us.
 #[test]
-fn behind_a_processor_contracts_are_about_the_link() {
+fn contracts_apply_to_the_link_behind_a_processor() {
     for (contract, rate) in [
         ("up 1mbit burst 10ms", 1e6),
         ("cell pcr=20mbit,cdvt=5ms,scr=5mbit,mbs=30kB", 5e6),
@@ -58,7 +58,7 @@ fn behind_a_processor_contracts_are_about_the_link() {
 }
 
 #[test]
-fn a_block_that_takes_too_long_is_refused_in_time() {
+fn a_block_that_takes_too_long_is_refused() {
     let slow = channels("").replace("later = \"17us\"", "later = \"3ms\"");
     assert_eq!(
         refused(&slow),
@@ -152,7 +152,7 @@ fn a_server_has_a_slice_and_nothing_else() {
 }
 
 #[test]
-fn what_has_no_effect_is_refused() {
+fn clauses_without_effect_are_refused() {
     for clause in [
         "priority 1",
         "down 1mbit",
@@ -171,7 +171,7 @@ fn what_has_no_effect_is_refused() {
 
 /// Each reason has its own message.
 #[test]
-fn classes_and_policies_are_where_they_can_be() {
+fn misplaced_classes_and_policies_are_refused() {
     let cell = "contract = 'cell pcr=1mbit,cdvt=1ms'";
     let server = "[server]\nslice = '5ms/10ms'\nclasses = ['none', 'none']";
     let class = |class: usize, rest: &str| one(&format!("class = {class}\n{rest}"));
@@ -207,7 +207,7 @@ fn classes_and_policies_are_where_they_can_be() {
 
 /// Regression: a trace was once copied for each of its packets, and a million packets took hours.
 #[test]
-fn a_long_trace_is_played_in_no_time() {
+fn a_long_trace_is_simulated_quickly() {
     let mut world = link(1000);
     let all = (0..200_000).map(|n| (Nanos(n * 1_000), Bytes(64)));
     world.flows = vec![flow("trace", "", Source::Trace(all.collect()))];
