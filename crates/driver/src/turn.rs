@@ -33,7 +33,9 @@ mod results;
 
 use netnice_core::contract::Slice;
 use netnice_core::prefetch;
-use netnice_core::sched::{Class, Departure, FlowId, SchedulerError, Packet, Scheduler, Service, Wire};
+use netnice_core::sched::{
+    Class, Departure, FlowId, Packet, Scheduler, SchedulerError, Service, Wire,
+};
 use netnice_core::units::{Bytes, Instant, Nanos};
 use netnice_ring::breach::Breach;
 use netnice_ring::driver::{Cleared, Client, Loss, Prepared, Reserved, Taken, Unprepared};
@@ -354,7 +356,12 @@ impl Turn {
     }
 
     /// Changes a flow's contract.
-    pub fn change(&mut self, flow: FlowNo, service: Service, now: Instant) -> Result<(), SchedulerError> {
+    pub fn change(
+        &mut self,
+        flow: FlowNo,
+        service: Service,
+        now: Instant,
+    ) -> Result<(), SchedulerError> {
         let Some(Some(known)) = self.flows.get_mut(flow.0 as usize) else {
             return Ok(());
         };

@@ -1,5 +1,6 @@
 //! Admission of messages to a channel, and the sender before it: applies the channel's overload
-//! policy to messages beyond the contract (paper RTC, section 3.1; [`netnice_core::sched::Gate`]).
+//! policy to messages beyond the contract (paper RTC, section 3.1;
+//! [`netnice_core::sched::MessageGate`]).
 //!
 //! A sender that has to wait holds its messages back, in order, until the first of them is
 //! admitted.
@@ -12,69 +13,69 @@ use netnice_core::units::{Bytes, Instant};
 
 /// The gate of one channel, and the messages that the sender holds back.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct AdmissionQueue {
     gate: MessageGate,
-    outside: VecDeque<Bytes>,
+    held_back: VecDeque<Bytes>,
 }
 
 /// The result for the first held-back message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Admission {
     /// Admitted, with this logical arrival.
-    In { size: Bytes, arrival: u64 },
+    Admitted { size: Bytes, arrival: u64 },
     /// Dropped; the sender is informed.
     Dropped,
     /// To be offered again at this time.
-    Again(u64),
+    RetryAt(u64),
     /// There is no message, or the sender waits for room.
     Wait,
 }
 
-impl Entry {
-    pub(crate) fn new(channel: &Channel, policy: Overload) -> Entry {
-        Entry {
+impl AdmissionQueue {
+    pub(crate) fn new(channel: &Channel, policy: Overload) -> AdmissionQueue {
+        AdmissionQueue {
             gate: MessageGate::new(channel, policy),
-            outside: VecDeque::new(),
+            held_back: VecDeque::new(),
         }
     }
 
     /// Adds a message of the sender. Returns whether it can be offered now, with no message before
     /// it.
     pub(crate) fn offer(&mut self, size: Bytes) -> bool {
-        self.outside.push_back(size);
-        self.outside.len() == 1
+        self.held_back.push_back(size);
+        self.held_back.len() == 1
     }
 
     /// Offers the first held-back message to the gate.
-    pub(crate) fn next(&mut self, now: u64) -> Fate {
-        let Some(size) = self.outside.front().copied() else {
-            return Fate::Wait;
+    pub(crate) fn next(&mut self, now: u64) -> Admission {
+        let Some(size) = self.held_back.front().copied() else {
+            return Admission::Wait;
         };
-        let fate = match self.gate.handle_message(size, Instant(now)) {
+        let admission = match self.gate.handle_message(size, Instant(now)) {
             GateDecision::Queued { arrival } => {
                 let arrival = arrival.0;
-                Fate::In { size, arrival }
+                Admission::Admitted { size, arrival }
             }
-            GateDecision::Dropped => Fate::Dropped,
-            GateDecision::WaitUntil(at) => return Fate::Again(at.0),
-            GateDecision::WaitForRoom => return Fate::Wait,
+            GateDecision::Dropped => Admission::Dropped,
+            GateDecision::WaitUntil(at) => return Admission::RetryAt(at.0),
+            GateDecision::WaitForRoom => return Admission::Wait,
         };
-        self.outside.pop_front();
-        fate
+        self.held_back.pop_front();
+        admission
     }
 
     /// A message has left the queue. Returns whether a sender that waits for room may offer again.
     pub(crate) fn handle_sent(&mut self) -> bool {
-        self.gate.handle_sent() && !self.outside.is_empty()
+        self.gate.handle_sent() && !self.held_back.is_empty()
     }
 
     /// Number of messages that the sender holds back.
-    pub(crate) fn outside(&self) -> usize {
-        self.outside.len()
+    pub(crate) fn held_back(&self) -> usize {
+        self.held_back.len()
     }
 
     /// The sender ends: drops the messages that it holds back.
     pub(crate) fn close(&mut self) {
-        self.outside.clear();
+        self.held_back.clear();
     }
 }
