@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use netnice_core::contract::{Bucket, Contract, Direction, Slice};
 use netnice_core::link::{Capacity, CapacitySource, Link};
-use netnice_core::meter::{COUNTERS, Flow, Meter};
+use netnice_core::meter::{COUNTERS, DirectionCounters, Meter};
 use netnice_core::units::Amount;
 use serde::{Deserialize, Serialize};
 
@@ -263,7 +263,7 @@ pub struct CountersDoc {
 impl CountersDoc {
     /// The counters of a target, read at `at_ns`.
     pub fn new(at_ns: u64, meter: &Meter) -> CountersDoc {
-        let named = |flow: &Flow| {
+        let named = |flow: &DirectionCounters| {
             let pair = |counter: &netnice_core::meter::Counter| {
                 (counter.name.to_string(), (counter.read)(flow))
             };

@@ -57,17 +57,22 @@ impl Corpus {
         Corpus { kept }
     }
 
-    /// Runs `judged` on all inputs.
+    /// Runs `outcome_of` on all inputs.
     ///
     /// # Panics
     /// If an input's outcome differs from its file name, or if no input has one of these outcomes.
-    pub fn replay(&self, judged: impl Fn(&[u8]) -> String, outcomes: &[&str]) {
+    pub fn replay(&self, outcome_of: impl Fn(&[u8]) -> String, outcomes: &[&str]) {
         for kept in &self.kept {
-            assert_eq!(judged(&kept.bytes), kept.outcome, "{}", kept.file.display());
+            assert_eq!(
+                outcome_of(&kept.bytes),
+                kept.outcome,
+                "{}",
+                kept.file.display()
+            );
         }
         for wanted in outcomes {
             let is_there = self.kept.iter().any(|kept| kept.outcome == *wanted);
-            assert!(is_there, "nothing is kept of which {wanted} comes");
+            assert!(is_there, "no kept input has the outcome {wanted}");
         }
     }
 
@@ -91,7 +96,10 @@ impl Kept {
     fn read(file: PathBuf) -> Kept {
         let name = file.file_stem().unwrap_or_default().to_string_lossy();
         let Some((outcome, _)) = name.rsplit_once('-') else {
-            panic!("{} is no outcome and a number", file.display());
+            panic!(
+                "{}: the file name is not an outcome and a number",
+                file.display()
+            );
         };
         Kept {
             outcome: outcome.to_owned(),

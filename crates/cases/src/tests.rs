@@ -7,7 +7,7 @@ fn corpus() -> Corpus {
     Corpus::of(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"))
 }
 
-fn judged(bytes: &[u8]) -> String {
+fn outcome_of(bytes: &[u8]) -> String {
     match bytes.len() % 2 {
         0 => "even".to_owned(),
         _ => "odd-length".to_owned(),
@@ -22,25 +22,25 @@ fn values<T: std::fmt::Debug>(strategy: impl Strategy<Value = T>) -> Vec<T> {
 }
 
 #[test]
-fn a_name_is_an_outcome_and_a_number() {
-    corpus().replay(judged, &["even", "odd-length"]);
+fn a_file_name_holds_an_outcome_and_a_number() {
+    corpus().replay(outcome_of, &["even", "odd-length"]);
 }
 
 #[test]
 #[should_panic(expected = "odd-length-1.bin")]
-fn another_outcome_is_told_with_the_file() {
+fn an_unexpected_outcome_fails_with_the_file_name() {
     corpus().replay(|_| "even".to_owned(), &[]);
 }
 
 #[test]
-#[should_panic(expected = "nothing is kept of which prime comes")]
-fn an_outcome_that_is_not_there_is_told() {
-    corpus().replay(judged, &["even", "prime"]);
+#[should_panic(expected = "no kept input has the outcome prime")]
+fn a_missing_outcome_fails_with_its_name() {
+    corpus().replay(outcome_of, &["even", "prime"]);
 }
 
 #[test]
-#[should_panic(expected = ".rs is no outcome and a number")]
-fn what_is_named_otherwise_is_refused() {
+#[should_panic(expected = ".rs: the file name is not an outcome and a number")]
+fn a_file_with_another_name_is_refused() {
     Corpus::of(concat!(env!("CARGO_MANIFEST_DIR"), "/src"));
 }
 
@@ -51,7 +51,7 @@ fn without_one(bytes: &[u8]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn near_is_each_as_it_is_and_changed_in_each_way() {
+fn near_returns_inputs_unchanged_and_with_each_kind_of_change() {
     let all = values(corpus().near());
     for kept in [&b"ab"[..], b"", b"abcde"] {
         assert!(all.iter().any(|bytes| bytes == kept), "{kept:?}");
@@ -70,7 +70,7 @@ fn near_is_each_as_it_is_and_changed_in_each_way() {
 }
 
 #[test]
-fn some_are_so_many_as_they_are() {
+fn some_returns_the_requested_number_of_unchanged_inputs() {
     let all = values(corpus().some(1..4));
     for count in 1..4 {
         assert!(all.iter().any(|some| some.len() == count), "{count}");

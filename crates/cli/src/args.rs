@@ -25,7 +25,7 @@ use netnice_api::{
 };
 use netnice_core::contract::ContractError;
 use netnice_core::link::Link;
-use netnice_core::police::NotJudged;
+use netnice_core::policer::NotCheckable;
 use netnice_core::target::{Target, TargetError};
 use netnice_core::units::{Bytes, Nanos, Rate, UnitError};
 
@@ -115,7 +115,7 @@ pub(crate) enum BadUsage {
     Contract(#[from] ContractError),
     /// The contract has no clause that a capture can violate.
     #[error(transparent)]
-    NotJudged(#[from] NotJudged),
+    NotCheckable(#[from] NotCheckable),
     /// The value of `--flow` does not parse.
     #[error(transparent)]
     Flow(#[from] FlowError),
@@ -684,7 +684,7 @@ Lines of the configuration:
 Exit status: 2 the configuration is invalid (the error names the file, the line and the reason);
 1 a port is in use.";
 
-const MAX_OVERHEAD: u64 = Link::MOST_OVERHEAD.0;
+const MAX_OVERHEAD: u64 = Link::MAX_OVERHEAD.0;
 
 #[cfg(test)]
 mod doc_commands;

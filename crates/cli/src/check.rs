@@ -1,9 +1,9 @@
 //! `netnice check`: does the traffic in a capture conform to a contract?
 //!
 //! Input is a capture file and a contract. [`capture`] reads the packets, [`flow`] selects those of
-//! the flow, [`messages`] combines packets of a channel into messages, and [`netnice_core::police`]
-//! checks them. Output is the verdict. Fails if the file cannot be read, is damaged, or has no
-//! packet to check. No daemon takes part.
+//! the flow, [`messages`] combines packets of a channel into messages, and
+//! [`netnice_core::policer`] checks them. Output is the verdict. Fails if the file cannot be read,
+//! is damaged, or has no packet to check. No daemon takes part.
 
 pub(crate) mod capture;
 pub(crate) mod flow;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use netnice_api::Exit;
 use netnice_core::contract::Contract;
-use netnice_core::police::{Police, Seen, Violation};
+use netnice_core::policer::{Observation, Policer, Violation};
 use netnice_core::units::{Bytes, Instant, Nanos};
 use serde::Serialize;
 
@@ -37,7 +37,7 @@ pub(crate) struct Check {
     /// The contract, for the verdict.
     pub contract: Contract,
     /// The conformance check of the contract.
-    pub police: Police,
+    pub police: Policer,
     /// The flow to check; `None` for all packets.
     pub flow: Option<Flow>,
     /// Extra tolerance beyond the contract's.
@@ -224,11 +224,11 @@ impl Verdict {
     }
 
     /// Checks a packet, or a message of a channel.
-    fn check(&mut self, police: &mut Police, message: Message) {
+    fn check(&mut self, police: &mut Policer, message: Message) {
         if let Some(messages) = &mut self.messages {
             *messages += 1;
         }
-        let seen = Seen {
+        let seen = Observation {
             at: Instant(message.at),
             length: Bytes(message.length),
         };
@@ -263,7 +263,7 @@ impl Verdict {
             lines.push(format!("  flow      {flow}"));
         }
         if let Some(first) = &self.first {
-            let at = seconds(self.since_first(first.violation.seen.at.0));
+            let at = seconds(self.since_first(first.violation.observation.at.0));
             lines.push(format!("  first     {}", first.violation));
             let number = match first.number == first.violation.number {
                 true => String::new(),
@@ -320,9 +320,9 @@ impl Verdict {
             first: self.first.as_ref().map(|first| FirstDoc {
                 number: first.number,
                 checked_number: first.violation.number,
-                at_ns: first.violation.seen.at.0,
-                length: first.violation.seen.length.0,
-                early_by_ns: first.violation.fault.by().map(|by| by.0),
+                at_ns: first.violation.observation.at.0,
+                length: first.violation.observation.length.0,
+                early_by_ns: first.violation.rule.by().map(|by| by.0),
                 text: first.violation.to_string(),
             }),
             flow: self.flow.as_ref(),

@@ -69,10 +69,10 @@ fn the_exit_status_follows_from_the_verdict() {
     for (options, why) in [
         (
             ["--min", "8mbit"],
-            "nothing in this contract says what may come when",
+            "no clause of this contract restricts the times of packets",
         ),
         (["--cell", "pcr=8mbit"], "cell"),
-        (["--flow", "udp"], "nothing in this contract"),
+        (["--flow", "udp"], "no clause of this contract"),
         (["--up", "8mbps"], "8mbps"),
     ] {
         let (status, text) = status_and_text(&options, &capture(&[0]));

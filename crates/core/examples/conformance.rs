@@ -11,7 +11,7 @@ use std::io::BufRead;
 use std::process::ExitCode;
 
 use netnice_core::contract::Contract;
-use netnice_core::police::{Police, Seen};
+use netnice_core::policer::{Observation, Policer};
 use netnice_core::units::{Bytes, Instant};
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -21,24 +21,24 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         None => (OWN.0.into(), Box::new(OWN.1.as_bytes())),
     };
     let parsed: Contract = contract.parse()?;
-    let mut police = Police::contract(&parsed)?;
+    let mut policer = Policer::contract(&parsed)?;
     let mut bad = 0_u64;
     for line in lines.lines() {
         let line = line?;
-        if let Err(violation) = police.handle(packet(&line)?) {
+        if let Err(violation) = policer.handle(packet(&line)?) {
             println!("{violation}");
             bad += 1;
         }
     }
     println!(
         "{} packets, {bad} do not conform to {contract}",
-        police.count()
+        policer.count()
     );
     Ok(ExitCode::from(u8::from(bad > 0)))
 }
 
 /// Parses `SECONDS BYTES`, exact to the nanosecond.
-fn packet(line: &str) -> Result<Seen, Box<dyn Error>> {
+fn packet(line: &str) -> Result<Observation, Box<dyn Error>> {
     let wrong = || format!("'{line}' is not SECONDS BYTES");
     let (seconds, bytes) = line.split_once(char::is_whitespace).ok_or_else(wrong)?;
     let (whole, part) = seconds.split_once('.').unwrap_or((seconds, ""));
@@ -47,7 +47,7 @@ fn packet(line: &str) -> Result<Seen, Box<dyn Error>> {
     let at = whole
         .checked_mul(1_000_000_000)
         .and_then(|whole| whole.checked_add(nanos));
-    Ok(Seen {
+    Ok(Observation {
         at: Instant(at.ok_or_else(wrong)?),
         length: Bytes(bytes.trim().parse().map_err(|_| wrong())?),
     })

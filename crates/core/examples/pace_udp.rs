@@ -11,7 +11,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use netnice_core::contract;
-use netnice_core::police::{Police, Seen};
+use netnice_core::policer::{Observation, Policer};
 use netnice_core::sched::Pacer;
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let flow = pacer.insert(contract)?;
         pacer.handle_head(flow, Bytes(LENGTH as u64), clock())?;
     }
-    let mut judges = vec![Police::cell(contract); flows];
+    let mut policers = vec![Policer::cell(contract); flows];
     let mut late = Vec::new();
     let (mut packets, mut violations) = (0_u64, 0_u64);
     while clock().0 < seconds * 1_000_000_000 {
@@ -48,8 +48,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         while let Some((flow, length)) = pacer.poll(now, |_| Some(Bytes(LENGTH as u64))) {
             // A full receive buffer loses packets, as UDP does.
             let _ = sender.send(&[flow.index() as u8; LENGTH]);
-            let seen = Seen { at: now, length };
-            violations += u64::from(judges[flow.index()].handle(seen).is_err());
+            let seen = Observation { at: now, length };
+            violations += u64::from(policers[flow.index()].handle(seen).is_err());
             packets += 1;
         }
         if let Some(due) = due.filter(|due| *due <= now) {

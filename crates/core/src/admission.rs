@@ -2,9 +2,10 @@
 //! entries come in; a [`Grant`] or a [`Refusal`] goes out.
 //!
 //! # Terms
-//! Targets form a forest: an [`Entry`] with a parent is contained in it (a process in a unit). For
-//! a link L and a direction d, the *demand* of a target is its own minimum on L in d if it has one,
-//! else the sum of its children's demands. A minimum includes the demands of all targets below it.
+//! Targets form a forest: a [`TargetEntry`] with a parent is contained in it (a process in a
+//! unit). For a link L and a direction d, the *demand* of a target is its own minimum on L in d if
+//! it has one, else the sum of its children's demands. A minimum includes the demands of all
+//! targets below it.
 //!
 //! # Invariant
 //! A set of entries is *admissible* if, for every managed link L and direction d,
@@ -26,15 +27,15 @@
 //! Only this module makes a [`Grant`]. A [`Refusal`] names the bound, its holders, and the amount
 //! that would fit.
 
+mod forest;
 mod refusal;
 pub mod timing;
-mod world;
 
 use alloc::vec::Vec;
 use core::fmt;
 
+use forest::Forest;
 pub use refusal::{Bound, Holder, Reason, Refusal, Shortfall, SlowLink, Subject};
-use world::World;
 
 use crate::contract::{Contract, Direction, IfName};
 use crate::link::Link;
@@ -66,7 +67,7 @@ impl fmt::Display for TargetId {
 
 /// A target with its contract and its position in the forest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct TargetEntry {
     /// Number of the target.
     pub id: TargetId,
     /// The owner of the packets.
@@ -80,7 +81,7 @@ pub struct Entry {
 /// An admitted request. Only this module makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    entry: Entry,
+    entry: TargetEntry,
     min: [Option<Rate>; 2],
     max: [Option<Rate>; 2],
 }
@@ -88,12 +89,12 @@ pub struct Grant {
 impl Grant {
     /// The admitted entry. If its contract guarantees something, the contract names the link, even
     /// if the request did not.
-    pub fn entry(&self) -> &Entry {
+    pub fn entry(&self) -> &TargetEntry {
         &self.entry
     }
 
     /// The entry without its grant.
-    pub fn into_entry(self) -> Entry {
+    pub fn into_entry(self) -> TargetEntry {
         self.entry
     }
 
@@ -140,18 +141,18 @@ impl LinkGrant {
 /// # Errors
 /// [`Refusal`] if the link is not known or not unique, if the entry has no valid position in the
 /// forest, or if the request breaks one of the module's conditions.
-pub fn admit(links: &[Link], held: &[Entry], request: Entry) -> Result<Grant, Refusal> {
+pub fn admit(links: &[Link], held: &[TargetEntry], request: TargetEntry) -> Result<Grant, Refusal> {
     let refuse = |reason| Refusal::of_target(&request.target, reason);
-    let link = world::resolve(links, &request.contract).map_err(refuse)?;
+    let link = forest::resolve(links, &request.contract).map_err(refuse)?;
     let mut entry = request.clone();
     if let Some(link) = link {
         entry.contract = entry.contract.with_link(link.name.clone());
     }
-    let before = World::new(links, held.iter());
+    let before = Forest::new(links, held.iter());
     let others = held.iter().filter(|h| h.id != entry.id);
-    let after = World::new(links, others.chain(core::iter::once(&entry)));
-    after.stands(entry.id).map_err(refuse)?;
-    after.fits(&before, entry.id).map_err(refuse)?;
+    let after = Forest::new(links, others.chain(core::iter::once(&entry)));
+    after.check_position(entry.id).map_err(refuse)?;
+    after.check_demands(&before, entry.id).map_err(refuse)?;
     let each = |read: &dyn Fn(Direction, Rate) -> Option<Rate>| {
         Direction::ALL.map(|d| read(d, link?.usable(d)?))
     };
@@ -166,12 +167,12 @@ pub fn admit(links: &[Link], held: &[Entry], request: Entry) -> Result<Grant, Re
 /// # Errors
 /// [`Refusal`] if a direction that `new` does not manage has guarantees, or if the guarantees
 /// exceed the new capacity. It names the holders.
-pub fn admit_link(links: &[Link], held: &[Entry], new: Link) -> Result<LinkGrant, Refusal> {
+pub fn admit_link(links: &[Link], held: &[TargetEntry], new: Link) -> Result<LinkGrant, Refusal> {
     let others = || links.iter().filter(|link| link.name != new.name).cloned();
     let with = |link: Link| -> Vec<Link> { others().chain([link]).collect() };
     for direction in Direction::ALL {
         if new.usable(direction).is_none() {
-            let mut holders = World::new(links, held.iter()).all_holders(&new.name);
+            let mut holders = Forest::new(links, held.iter()).all_holders(&new.name);
             holders.retain(|holder| holder.direction == direction);
             if !holders.is_empty() {
                 return Err(Refusal::of_link(&new.name, Reason::StillHeld { holders }));
@@ -179,10 +180,10 @@ pub fn admit_link(links: &[Link], held: &[Entry], new: Link) -> Result<LinkGrant
         }
     }
     let all = with(new.clone());
-    let Err(reason) = World::new(&all, held.iter()).carries(&new) else {
+    let Err(reason) = Forest::new(&all, held.iter()).check_link(&new) else {
         return Ok(LinkGrant { link: new });
     };
-    let carries = |link: &Link| World::new(&with(link.clone()), held.iter()).carries(link);
+    let carries = |link: &Link| Forest::new(&with(link.clone()), held.iter()).check_link(link);
     let reason = refusal::with_least(reason, &new, carries);
     Err(Refusal::of_link(&new.name, reason))
 }
@@ -191,7 +192,7 @@ pub fn admit_link(links: &[Link], held: &[Entry], new: Link) -> Result<LinkGrant
 ///
 /// # Errors
 /// [`Refusal`] if the link is not managed, or if a target has a guarantee on it.
-pub fn admit_unmanage(links: &[Link], held: &[Entry], name: &IfName) -> Result<(), Refusal> {
+pub fn admit_unmanage(links: &[Link], held: &[TargetEntry], name: &IfName) -> Result<(), Refusal> {
     if !links.iter().any(|link| link.name == *name) {
         let managed = links.iter().map(|link| link.name.clone()).collect();
         let reason = Reason::NotManaged {
@@ -200,7 +201,7 @@ pub fn admit_unmanage(links: &[Link], held: &[Entry], name: &IfName) -> Result<(
         };
         return Err(Refusal::of_link(name, reason));
     }
-    let holders = World::new(links, held.iter()).all_holders(name);
+    let holders = Forest::new(links, held.iter()).all_holders(name);
     match holders.is_empty() {
         true => Ok(()),
         false => Err(Refusal::of_link(name, Reason::StillHeld { holders })),
@@ -211,15 +212,18 @@ pub fn admit_unmanage(links: &[Link], held: &[Entry], name: &IfName) -> Result<(
 /// order. An entry that no longer fits is returned with its refusal. Its limits still count for the
 /// entries after it, and its guarantees do not. An entry without a valid position in the forest
 /// does not count at all, so the entries inside it are refused too.
-pub fn readmit(links: &[Link], held: Vec<Entry>) -> Vec<(Entry, Result<Grant, Refusal>)> {
-    let mut accepted: Vec<Entry> = Vec::with_capacity(held.len());
+pub fn readmit(
+    links: &[Link],
+    held: Vec<TargetEntry>,
+) -> Vec<(TargetEntry, Result<Grant, Refusal>)> {
+    let mut accepted: Vec<TargetEntry> = Vec::with_capacity(held.len());
     let mut results = Vec::with_capacity(held.len());
-    for entry in world::parents_first(held) {
+    for entry in forest::parents_first(held) {
         let answer = admit(links, &accepted, entry.clone());
         match &answer {
             Ok(grant) => accepted.push(grant.entry.clone()),
-            Err(refusal) if refusal.is_placeless() => {}
-            Err(_) => accepted.push(Entry {
+            Err(refusal) if refusal.has_no_position() => {}
+            Err(_) => accepted.push(TargetEntry {
                 contract: entry.contract.without_guarantees(),
                 ..entry.clone()
             }),

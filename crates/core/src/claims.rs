@@ -76,7 +76,7 @@ impl Claims {
                 return Err(ClaimError::TwoOfOneUser(claim.by.uid));
             }
         }
-        Claims::of(claims, None)
+        Claims::resolve(claims, None)
     }
 
     /// The claims in the order of their latest change.
@@ -107,23 +107,23 @@ impl Claims {
             ..Claims::default()
         };
         // A burst alone, whose limit is in an unprivileged claim, makes no contract.
-        all.consequence().unwrap_or_default()
+        all.combined_contract().unwrap_or_default()
     }
 
     /// The user whose claim decides a clause; `None` if the effective contract does not name it.
     pub fn set_by(&self, clause: Clause) -> Option<u32> {
-        fn who<T>(deciding: Option<(&Claim, T)>) -> Option<u32> {
+        fn uid_of<T>(deciding: Option<(&Claim, T)>) -> Option<u32> {
             deciding.map(|(claim, _)| claim.by.uid)
         }
         match clause {
-            Clause::Up => who(self.smallest(Contract::up)),
-            Clause::Down => who(self.smallest(Contract::down)),
-            Clause::Both => who(self.smallest(Contract::both)),
+            Clause::Up => uid_of(self.smallest(Contract::up)),
+            Clause::Down => uid_of(self.smallest(Contract::down)),
+            Clause::Both => uid_of(self.smallest(Contract::both)),
             Clause::Burst => {
                 self.effective.burst()?;
-                who(self.smallest(burst_of))
+                uid_of(self.smallest(burst_of))
             }
-            _ => who(self.latest(|contract| names(contract, clause).then_some(()))),
+            _ => uid_of(self.latest(|contract| names_clause(contract, clause).then_some(()))),
         }
     }
 
@@ -144,7 +144,7 @@ impl Claims {
         let own = claims.iter().position(|claim| claim.by.uid == by.uid);
         let own = own.map(|at| claims.remove(at));
         let old = own.as_ref().map(|claim| &claim.contract);
-        self.may_clear(by, old, change)?;
+        self.check_clearing(by, old, change)?;
         if by.uid == 0 {
             clear_everywhere(&mut claims, change)?;
         }
@@ -159,7 +159,7 @@ impl Claims {
             contract,
         });
         claims.retain(|claim| !claim.contract.is_empty());
-        Claims::of(claims, Some(by))
+        Claims::resolve(claims, Some(by))
     }
 
     /// The claims without the claim of `by`. If `by` is root, all claims are removed.
@@ -175,7 +175,7 @@ impl Claims {
         if claims.len() == self.claims.len() {
             return Err(ClaimError::NothingYours(self.users()));
         }
-        Claims::of(claims, Some(by))
+        Claims::resolve(claims, Some(by))
     }
 
     /// The users with a claim.
@@ -184,20 +184,20 @@ impl Claims {
     }
 
     /// Fails if the change clears a clause that only other users have named.
-    fn may_clear(
+    fn check_clearing(
         &self,
         by: Claimant,
         own: Option<&Contract>,
         change: &Change,
     ) -> Result<(), ClaimError> {
         for clause in change.cleared() {
-            if by.uid == 0 || own.is_some_and(|own| names(own, clause)) {
+            if by.uid == 0 || own.is_some_and(|own| names_clause(own, clause)) {
                 continue;
             }
             let holder = self
                 .claims
                 .iter()
-                .find(|claim| names(&claim.contract, clause));
+                .find(|claim| names_clause(&claim.contract, clause));
             if let Some(holder) = holder {
                 return Err(ClaimError::NotYours {
                     clause,
@@ -208,33 +208,33 @@ impl Claims {
         Ok(())
     }
 
-    /// Computes the effective contract of `claims`. `asking` is the user who changed them. If the
-    /// claims contradict each other, unprivileged claims are set aside, except that of `asking`: it
-    /// is refused.
-    fn of(claims: Vec<Claim>, asking: Option<Claimant>) -> Result<Claims, ClaimError> {
+    /// Computes the effective contract of `claims`. `requester` is the user who changed them. If
+    /// the claims contradict each other, unprivileged claims are set aside, except that of
+    /// `requester`: it is refused.
+    fn resolve(claims: Vec<Claim>, requester: Option<Claimant>) -> Result<Claims, ClaimError> {
         let mut all = Claims {
             claims,
             ..Claims::default()
         };
         let conflict = |all: &Claims, error| {
             let mut others = all.users();
-            others.retain(|uid| asking.is_none_or(|asking| *uid != asking.uid));
+            others.retain(|uid| requester.is_none_or(|requester| *uid != requester.uid));
             ClaimError::Conflict { error, others }
         };
-        if let Ok(effective) = all.consequence() {
+        if let Ok(effective) = all.combined_contract() {
             all.effective = effective;
             return Ok(all);
         }
         let unprivileged = all.claims.iter().filter(|claim| !claim.by.privileged);
         let users: Vec<u32> = unprivileged.map(|claim| claim.by.uid).collect();
         all.aside.clone_from(&users);
-        let own = all.consequence();
+        let own = all.combined_contract();
         all.effective = own.map_err(|error| conflict(&all, error))?;
         for uid in users {
             all.aside.retain(|aside| *aside != uid);
-            match all.consequence() {
+            match all.combined_contract() {
                 Ok(effective) => all.effective = effective,
-                Err(error) if asking.is_some_and(|asking| asking.uid == uid) => {
+                Err(error) if requester.is_some_and(|requester| requester.uid == uid) => {
                     return Err(conflict(&all, error));
                 }
                 Err(_) => all.aside.push(uid),
@@ -243,9 +243,9 @@ impl Claims {
         Ok(all)
     }
 
-    /// The contract that results from the claims that count.
-    fn consequence(&self) -> Result<Contract, ContractError> {
-        let change = self.combined();
+    /// The contract that results from the claims that are not set aside.
+    fn combined_contract(&self) -> Result<Contract, ContractError> {
+        let change = self.combined_clauses();
         match change.is_empty() {
             true => Ok(Contract::default()),
             false => Contract::default().apply(&change),
@@ -258,8 +258,8 @@ impl Claims {
         self.claims.iter().filter(counts)
     }
 
-    /// The clauses that result from the claims that count.
-    fn combined(&self) -> Change {
+    /// The clauses that result from the claims that are not set aside.
+    fn combined_clauses(&self) -> Change {
         fn set<T>(deciding: Option<(&Claim, T)>) -> Option<Setting<T>> {
             deciding.map(|(_, value)| Setting::Set(value))
         }
@@ -308,7 +308,7 @@ pub enum ClaimError {
     Contract(#[from] ContractError),
     /// The claim would contradict the claims of other users.
     #[error(
-        "{error} (with what {} asked of this target; root may clear it)",
+        "{error} (conflicts with the claims of {} on this target; root can clear them)",
         Users(others)
     )]
     Conflict {
@@ -321,8 +321,8 @@ pub enum ClaimError {
     #[error("{0} is for root and the group netnice; up, down, both and burst are for all")]
     NeedsPrivilege(Clause),
     /// Another user has set the clause.
-    #[error("{clause} was set by {}, who (or root) may take it back; you may set a smaller limit",
-            Users(&[*holder]))]
+    #[error("{clause} was set by {user}: only {user} or root can clear it; you can set a smaller limit",
+            user = Users(&[*holder]))]
     NotYours {
         /// The clause.
         clause: Clause,
@@ -330,7 +330,7 @@ pub enum ClaimError {
         holder: u32,
     },
     /// The user has no claim on this target. Holds the users who have one.
-    #[error("nothing on this target was set by you{}", OthersHold(.0))]
+    #[error("you have no claim on this target{}", OthersHold(.0))]
     NothingYours(Vec<u32>),
     /// Two stored claims have the same user id.
     #[error("two claims of user {0} on one target")]
@@ -364,7 +364,7 @@ impl core::fmt::Display for OthersHold<'_> {
             [] => Ok(()),
             users => write!(
                 f,
-                ", but by {}, who (or root) may take it back",
+                "; claims of {} can be cleared by their owners and root",
                 Users(users)
             ),
         }
@@ -372,7 +372,7 @@ impl core::fmt::Display for OthersHold<'_> {
 }
 
 /// Whether a contract names a clause.
-fn names(contract: &Contract, clause: Clause) -> bool {
+fn names_clause(contract: &Contract, clause: Clause) -> bool {
     contract.as_change().clauses().contains(&clause)
 }
 

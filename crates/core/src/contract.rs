@@ -30,7 +30,7 @@ use alloc::vec::Vec;
 
 pub use clauses::{Bucket, Cell, Channel, IfName, MessageRate, Priority, Slice, Sustained, Weight};
 
-use crate::Quoted;
+use crate::Escaped;
 use crate::units::{Amount, Nanos, Rate, UnitError};
 
 /// The direction of packets, seen from the target.
@@ -506,11 +506,11 @@ pub enum ContractError {
     #[error("nothing is asked: name at least one of up, down, both, min, min-down, weight, …")]
     Empty,
     /// The text is longer than a contract may be. Holds its length in bytes.
-    #[error("the contract is {0} bytes long, more than {most}", most = grammar::LONGEST)]
+    #[error("the contract is {0} bytes long, more than {most}", most = grammar::MAX_LENGTH)]
     TooLong(usize),
     /// The word begins no clause.
-    #[error("{} is no clause: write up, down, both, min, min-down, on, weight, priority, burst, \
-             slice, cpu, cell or channel", Quoted(.0))]
+    #[error("{} is not a clause: write up, down, both, min, min-down, on, weight, priority, burst, \
+             slice, cpu, cell or channel", Escaped(.0))]
     UnknownWord(String),
     /// The clause is named twice.
     #[error("{0} is named twice")]
@@ -527,7 +527,7 @@ pub enum ContractError {
         error: UnitError,
     },
     /// The text is not a whole number in the allowed range.
-    #[error("{clause}: {} is not allowed: write {range}", Quoted(.input))]
+    #[error("{clause}: {} is not allowed: write {range}", Escaped(.input))]
     Number {
         /// The clause of the number.
         clause: Clause,
@@ -538,7 +538,7 @@ pub enum ContractError {
     },
     /// The text is not of the form `S/P`.
     #[error("{clause}: {} is not a slice: write time/period, for example 2.4ms/50ms",
-            Quoted(.input))]
+            Escaped(.input))]
     SliceForm {
         /// `slice` or `cpu`.
         clause: Clause,
@@ -546,7 +546,7 @@ pub enum ContractError {
         input: String,
     },
     /// A part of `cell` or `channel` is unknown, missing or named twice.
-    #[error("{clause}: {fault} {}: write {form}", Quoted(.part))]
+    #[error("{clause}: {fault} {}: write {form}", Escaped(.part))]
     Part {
         /// `cell` or `channel`.
         clause: Clause,
@@ -567,10 +567,10 @@ pub enum ContractError {
     },
     /// The text is not the name of an interface.
     #[error("{} is not the name of an interface: 1 to 15 bytes without / : or white space",
-            Quoted(.0))]
+            Escaped(.0))]
     IfName(String),
     /// The text of a whole contract clears a clause.
-    #[error("{0} none: a whole contract names only what it asks for")]
+    #[error("{0} none: a whole contract cannot clear a clause")]
     ClearInContract(Clause),
     /// A guarantee is above a limit.
     #[error("{clause} {min} is above {limit} {max}: a guarantee cannot exceed its limit")]
@@ -608,7 +608,7 @@ pub enum ContractError {
     #[error("the period {0} is longer than 10s")]
     LongPeriod(Nanos),
     /// The slice is zero.
-    #[error("the slice is zero: write none to take it away")]
+    #[error("the slice is zero: write none to clear it")]
     ZeroSlice,
     /// The slice is longer than its period.
     #[error("the slice {slice} is longer than its period {period}")]

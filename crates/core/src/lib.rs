@@ -11,7 +11,7 @@
 //! - [`contract`] parses and prints contracts and changes to them.
 //! - [`claims`] merges the requests of several users for one target.
 //! - [`link`] and [`admission`] decide whether a contract fits.
-//! - [`police`] checks whether traffic kept to a contract.
+//! - [`policer`] checks whether traffic kept to a contract.
 //! - [`meter`] declares every counter and its meaning.
 //! - [`sched`] is the packet scheduler of one link. It serves every kind of contract at once.
 //!
@@ -25,27 +25,27 @@
 //! - [`sched::Pacer`] paces many flows, each with a rate and a burst, from one timer. A QUIC stack
 //!   or a media server can use it. Begin with `examples/pace_udp.rs`.
 //! - [`sched::Scheduler`] orders the packets on one link by rates, slices, deadlines and weights.
-//!   [`sched::Scheduler::turn`] is the only call that an event loop needs. Begin with [`sched`].
-//! - [`police::Police`] checks whether traffic kept to a contract, and reports the excess of each
+//!   [`sched::Scheduler::next`] is the only call that an event loop needs. Begin with [`sched`].
+//! - [`policer::Policer`] checks whether traffic kept to a contract, and reports the excess of each
 //!   packet. Begin with `examples/conformance.rs`.
 //!
 //! ```
 //! use netnice_core::contract::Contract;
-//! use netnice_core::police::{Police, Seen};
+//! use netnice_core::policer::{Policer, Observation};
 //! use netnice_core::sched::{Next, Packet, Scheduler, Service, Wire};
 //! use netnice_core::units::{Bytes, Instant, Rate};
 //!
 //! let contract: Contract = "cell pcr=1mbit,cdvt=1ms".parse()?;
 //! let mut link = Scheduler::new(Wire::new(Rate::new(100_000_000).unwrap()))?;
 //! let flow = link.insert(Service::of(&contract)?, Instant(0))?;
-//! let mut police = Police::contract(&contract)?;
+//! let mut policer = Policer::contract(&contract)?;
 //! // The queue never ends: the scheduler knows its head only, and asks what stands behind it.
 //! link.handle_head(flow, Packet::new(Bytes(1250)), Instant(0))?;
 //! let (mut now, mut sent) = (Instant(0), 0);
 //! while now < Instant(1_000_000_000) {
-//!     match link.turn(now, |_| Some(Packet::new(Bytes(1250)))) {
+//!     match link.next(now, |_| Some(Packet::new(Bytes(1250)))) {
 //!         Next::Send(packet) => {
-//!             police.handle(Seen { at: packet.start, length: packet.length })?;
+//!             policer.handle(Observation { at: packet.start, length: packet.length })?;
 //!             sent += packet.length.0;
 //!         }
 //!         Next::Wait(until) => now = until,
@@ -64,13 +64,13 @@ extern crate std;
 pub mod admission;
 pub mod claims;
 pub mod contract;
+mod escaped;
 pub mod link;
 pub mod meter;
-pub mod police;
+pub mod policer;
 pub mod prefetch;
-mod quoted;
 pub mod sched;
 pub mod target;
 pub mod units;
 
-pub use quoted::Quoted;
+pub use escaped::Escaped;

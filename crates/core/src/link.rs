@@ -28,7 +28,7 @@ pub struct Link {
 
 impl Link {
     /// The largest overhead that is accepted. Every link layer adds fewer bytes to each packet.
-    pub const MOST_OVERHEAD: Bytes = Bytes(512);
+    pub const MAX_OVERHEAD: Bytes = Bytes(512);
 
     /// The capacity in one direction, before [`RECEIVE_PERCENT`] is applied; `None` if the
     /// direction is not managed.

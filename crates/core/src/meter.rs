@@ -8,14 +8,14 @@
 //! offered = sent + dropped + queued
 //! ```
 //!
-//! [`Flow::balanced`] checks it. `queued` is a level, not a count: it is the present content of the
-//! queue.
+//! [`DirectionCounters::balanced`] checks it. `queued` is a level, not a count: it is the present
+//! content of the queue.
 
 use crate::contract::Direction;
 
 /// The counters of one target in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flow {
+pub struct DirectionCounters {
     /// Packets that reached the limiter.
     pub offered_packets: u64,
     /// Bytes that reached the limiter.
@@ -39,7 +39,7 @@ pub struct Flow {
     pub held_back: u64,
 }
 
-impl Flow {
+impl DirectionCounters {
     /// Whether the conservation law holds for packets and for bytes. `false` if a sum overflows.
     pub fn balanced(&self) -> bool {
         let adds = |sum: u64, parts: [u64; 3]| {
@@ -59,14 +59,14 @@ impl Flow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meter {
     /// Packets that the target sends. With `both`, packets of both directions.
-    pub up: Flow,
+    pub up: DirectionCounters,
     /// Packets that the target receives. With `both` all zero, because `up` counts them.
-    pub down: Flow,
+    pub down: DirectionCounters,
 }
 
 impl Meter {
     /// One direction's counters.
-    pub fn flow(&self, direction: Direction) -> &Flow {
+    pub fn counters(&self, direction: Direction) -> &DirectionCounters {
         match direction {
             Direction::Up => &self.up,
             Direction::Down => &self.down,
@@ -111,8 +111,8 @@ pub struct Counter {
     pub level: bool,
     /// Meaning, in one line.
     pub description: &'static str,
-    /// Reads the counter's value from a [`Flow`].
-    pub read: fn(&Flow) -> u64,
+    /// Reads the counter's value from a [`DirectionCounters`].
+    pub read: fn(&DirectionCounters) -> u64,
 }
 
 /// Every counter.
@@ -122,72 +122,72 @@ pub const COUNTERS: [Counter; 10] = [
         unit: Unit::Packets,
         role: Role::Total,
         level: false,
-        description: "packets that came to the limiter",
-        read: |flow| flow.offered_packets,
+        description: "packets that reached the limiter",
+        read: |counters| counters.offered_packets,
     },
     Counter {
         name: "offered_bytes",
         unit: Unit::Bytes,
         role: Role::Total,
         level: false,
-        description: "bytes that came to the limiter",
-        read: |flow| flow.offered_bytes,
+        description: "bytes that reached the limiter",
+        read: |counters| counters.offered_bytes,
     },
     Counter {
         name: "sent_packets",
         unit: Unit::Packets,
         role: Role::Part,
         level: false,
-        description: "packets that went on",
-        read: |flow| flow.sent_packets,
+        description: "packets that left the limiter",
+        read: |counters| counters.sent_packets,
     },
     Counter {
         name: "sent_bytes",
         unit: Unit::Bytes,
         role: Role::Part,
         level: false,
-        description: "bytes that went on",
-        read: |flow| flow.sent_bytes,
+        description: "bytes that left the limiter",
+        read: |counters| counters.sent_bytes,
     },
     Counter {
         name: "dropped_packets",
         unit: Unit::Packets,
         role: Role::Part,
         level: false,
-        description: "packets that found the queue full or that it gave up",
-        read: |flow| flow.dropped_packets,
+        description: "packets that the limiter dropped, on arrival at a full queue or later",
+        read: |counters| counters.dropped_packets,
     },
     Counter {
         name: "dropped_bytes",
         unit: Unit::Bytes,
         role: Role::Part,
         level: false,
-        description: "bytes that found the queue full or that it gave up",
-        read: |flow| flow.dropped_bytes,
+        description: "bytes that the limiter dropped, on arrival at a full queue or later",
+        read: |counters| counters.dropped_bytes,
     },
     Counter {
         name: "queued_packets",
         unit: Unit::Packets,
         role: Role::Part,
         level: true,
-        description: "packets that wait now",
-        read: |flow| flow.queued_packets,
+        description: "packets in the queue now",
+        read: |counters| counters.queued_packets,
     },
     Counter {
         name: "queued_bytes",
         unit: Unit::Bytes,
         role: Role::Part,
         level: true,
-        description: "bytes that wait now",
-        read: |flow| flow.queued_bytes,
+        description: "bytes in the queue now",
+        read: |counters| counters.queued_bytes,
     },
     Counter {
         name: "queue_delay_ns",
         unit: Unit::Nanoseconds,
         role: Role::Alone,
         level: true,
-        description: "how long a packet that comes now will wait",
-        read: |flow| flow.queue_delay_ns,
+        description: "expected waiting time of a packet that arrives now",
+        read: |counters| counters.queue_delay_ns,
     },
     Counter {
         name: "held_back",
@@ -195,7 +195,7 @@ pub const COUNTERS: [Counter; 10] = [
         role: Role::Alone,
         level: false,
         description: "times that a packet waited because the limit was reached",
-        read: |flow| flow.held_back,
+        read: |counters| counters.held_back,
     },
 ];
 

@@ -6,21 +6,21 @@
 
 /// Prefetches the first 64 bytes of `value`, or all of it if it is shorter.
 #[inline(always)]
-pub fn soon<T>(value: &T) {
-    near(core::ptr::from_ref(value).cast());
+pub fn first_line<T>(value: &T) {
+    line(core::ptr::from_ref(value).cast());
 }
 
 /// Prefetches all of `value`.
 #[inline(always)]
 pub fn whole<T>(value: &T) {
     let begin: *const u8 = core::ptr::from_ref(value).cast();
-    for line in 0..size_of::<T>().div_ceil(LINE) {
-        near(begin.wrapping_add(LINE * line));
+    for index in 0..size_of::<T>().div_ceil(LINE) {
+        line(begin.wrapping_add(LINE * index));
     }
 }
 
 #[inline(always)]
-fn near(at: *const u8) {
+fn line(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     #[allow(unsafe_code)]
     {

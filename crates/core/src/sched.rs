@@ -1,8 +1,8 @@
 //! The packet scheduler of one link. It serves every kind of contract of the five papers.
 //!
 //! The owner of the queues reports when a packet arrives at an empty queue
-//! ([`Scheduler::handle_head`]) and asks for the next departure ([`Scheduler::turn`]). A call that
-//! contradicts the earlier ones fails with [`Misuse`].
+//! ([`Scheduler::handle_head`]) and asks for the next departure ([`Scheduler::next`]). A call that
+//! contradicts the earlier ones fails with [`SchedulerError`].
 //!
 //! # Principle
 //! Every contract gives a flow's next packet an *eligible* time, the earliest allowed start of its
@@ -22,7 +22,7 @@
 //! - `Limited` (`sched::limit`): above its limit asleep, else as without the limit.
 //!
 //! ```text
-//!              handle_head                      fall_due                      poll
+//!              handle_head                      move_due                        poll
 //!   idle ───────────────────▶ sleepers ───────────────────▶ due ──────────────────┐
 //!    ▲           │                                                                │ first
 //!    │           ├──────────────────────────▶ left-over ──────────────────────────┤ second
@@ -33,9 +33,9 @@
 //! one entry in the left-over and one in the other three together. The entry of a flow whose queue
 //! has become empty stays in its calendar and is dropped when it comes first.
 //!
-//! Three more parts belong here. [`Pacer`] shapes flows without a link. [`Gate`] admits messages to
-//! a channel by an overload policy. An overbooked server ([`Scheduler::insert_server`]) is one
-//! admitted slice that its members share by priority and in proportion.
+//! Three more parts belong here. [`Pacer`] shapes flows without a link. [`MessageGate`] admits
+//! messages to a channel by an overload policy. An overbooked server ([`Scheduler::insert_server`])
+//! is one admitted slice that its members share by priority and in proportion.
 //!
 //! ```
 //! use netnice_core::contract::Weight;
@@ -47,19 +47,19 @@
 //! let service = Service::Share { min: None, max: Some(limit), weight: Weight::default() };
 //! let flow = link.insert(service, Instant(0))?;
 //! link.handle_head(flow, Packet::new(Bytes(1250)), Instant(0))?;
-//! // The queue holds one packet more: it is what stands behind the head.
-//! let one = link.turn(Instant(0), |_| Some(Packet::new(Bytes(1250))));
+//! // The queue holds one more packet behind the head.
+//! let one = link.next(Instant(0), |_| Some(Packet::new(Bytes(1250))));
 //! assert!(matches!(one, Next::Send(sent) if sent.flow == flow && sent.end == Instant(1_000_000)));
-//! // 1250 bytes are 10 ms of the limit, of which its burst forgives one.
-//! let Next::Wait(until) = link.turn(Instant(1_000_000), |_| None) else { panic!() };
+//! // 1250 bytes take 10 ms at the limit's rate, less the burst of 1 ms.
+//! let Next::Wait(until) = link.next(Instant(1_000_000), |_| None) else { panic!() };
 //! assert!((9_000_000..9_020_000).contains(&until.0));
-//! assert!(matches!(link.turn(until, |_| None), Next::Send(_)));
-//! assert_eq!(link.turn(until, |_| None), Next::Idle);
-//! # Ok::<(), netnice_core::sched::Misuse>(())
+//! assert!(matches!(link.next(until, |_| None), Next::Send(_)));
+//! assert_eq!(link.next(until, |_| None), Next::Idle);
+//! # Ok::<(), netnice_core::sched::SchedulerError>(())
 //! ```
 //!
 //! # Bounded work
-//! One call of [`Scheduler::poll`] moves entries that have fallen due, chunk by chunk, until it has
+//! One call of [`Scheduler::poll`] moves entries that have fallen due, node by node, until it has
 //! moved [`DUE_PER_CALL`] of them (never twice as many). It drops at most [`DROPPED_PER_CALL`]
 //! entries. The rest waits for the next call, in the order of falling due. The work of a call does
 //! not depend on the number of flows in any other way.
@@ -73,51 +73,51 @@ mod calendar;
 mod cell;
 mod channel;
 mod deadline;
-mod delay;
+mod dispatch;
 mod fair;
 mod flow;
-mod gate;
-mod inside;
+mod late_departure;
 mod limit;
 mod member;
+mod message_gate;
+mod overbooking;
 mod pace;
 mod pacer;
 mod server;
 mod service;
 mod share;
 mod slice;
-mod turn;
 
 use alloc::vec::Vec;
 
-use calendar::{Calendar, Entry, MAX_FLOWS, Pool};
-use cell::Cell;
-use channel::Channel;
-pub use deadline::kept;
-use fair::Fair;
-use flow::{Flag, Flow, Kind, LONG_WAY, MAX_LENGTH};
-pub use gate::{Gate, Overload, Verdict};
-use limit::{Limit, Limits};
-use member::Member;
+use calendar::{Calendar, MAX_FLOWS, Pool, QueueEntry};
+use cell::CellState;
+use channel::ChannelState;
+pub use deadline::effective_bound;
+use fair::FairQueue;
+use flow::{Flag, FlowState, GENERAL_PATH_INTERVAL, MAX_LENGTH, ServiceState};
+use limit::{LimitState, Limits};
+use member::MemberState;
+pub use message_gate::{GateDecision, MessageGate, Overload};
 use pace::{Moment, Pace};
 pub use pacer::Pacer;
-use server::Server;
+use server::OverbookedServer;
 pub use server::{Class, MAX_CLASSES};
 pub use service::{
-    Departure, FlowId, Guarantee, Misuse, Next, NotServed, Packet, Service, Turn, Wire,
+    Departure, FlowId, Guarantee, Next, NotServed, Packet, SchedulerError, ServedAs, Service, Wire,
 };
-use share::Share;
-use slice::Slice;
+use share::ShareState;
+use slice::SliceState;
 
 use crate::units::{Bytes, Instant, Rate};
 
 /// A link and the flows that send on it, see [the module](self).
 #[derive(Debug)]
 pub struct Scheduler {
-    wire: Line,
+    wire: WireState,
     /// The latest time that the owner passed.
     now: u64,
-    flows: Vec<Flow>,
+    flows: Vec<FlowState>,
     /// The first vacant index of `flows`, or their number.
     vacant: u32,
     pool: Pool,
@@ -125,22 +125,22 @@ pub struct Scheduler {
     sleepers: Calendar<TIME_QUANTUM>,
     /// Eligible guaranteed flows, by deadline.
     due: Calendar<TIME_QUANTUM>,
-    /// The entry that fell due last is served soon, so prefetching sleepers is worthwhile.
-    hurried: bool,
+    /// Whether the flows of sleepers are prefetched: the entry that fell due last is served soon.
+    prefetch_sleepers: bool,
     /// Flows that compete for the left-over.
-    fair: Fair,
+    fair: FairQueue,
     /// Channels within the horizon, by logical arrival.
     early: Calendar<TIME_QUANTUM>,
     /// Overbooked slices. The index of a removed one is used again.
-    servers: Vec<Option<Server>>,
+    servers: Vec<Option<OverbookedServer>>,
     /// Indexes of removed servers in which old entries are left.
-    closed: Vec<u16>,
+    closed_servers: Vec<u16>,
     limits: Limits,
 }
 
 /// The wire, in the units of the arithmetic.
 #[derive(Debug)]
-struct Line {
+struct WireState {
     rate: Rate,
     pace: Pace,
     overhead: u32,
@@ -148,9 +148,9 @@ struct Line {
     horizon: u64,
     longest: u32,
     /// End of the last transmission.
-    busy: Moment,
-    /// Earliest time of the next decision: `busy` less `ahead`.
-    opens: u64,
+    busy_until: Moment,
+    /// Earliest time of the next decision: `busy_until` less `ahead`.
+    next_decision: u64,
 }
 
 impl Scheduler {
@@ -158,8 +158,9 @@ impl Scheduler {
     /// does. If they do not fit, it serves them as well as possible.
     ///
     /// # Errors
-    /// [`Misuse::LongWire`] if the longest packet and the overhead together exceed 2^24 - 1 bytes.
-    pub fn new(wire: Wire) -> Result<Scheduler, Misuse> {
+    /// [`SchedulerError::WireTooLong`] if the longest packet and the overhead together exceed
+    /// 16,777,215 bytes.
+    pub fn new(wire: Wire) -> Result<Scheduler, SchedulerError> {
         Scheduler::with_capacity(wire, 0)
     }
 
@@ -168,21 +169,21 @@ impl Scheduler {
     ///
     /// # Errors
     /// As [`Scheduler::new`].
-    pub fn with_capacity(wire: Wire, flows: usize) -> Result<Scheduler, Misuse> {
+    pub fn with_capacity(wire: Wire, flows: usize) -> Result<Scheduler, SchedulerError> {
         let flows = flows.min(MAX_FLOWS as usize);
         Ok(Scheduler {
-            wire: Line::new(wire)?,
+            wire: WireState::new(wire)?,
             now: 0,
             flows: Vec::with_capacity(flows),
             vacant: 0,
             pool: Pool::with_capacity(flows * ENTRIES_PER_FLOW),
             sleepers: Calendar::new(SLEEPERS),
             due: Calendar::new(DUE),
-            hurried: true,
-            fair: Fair::new(FAIR),
+            prefetch_sleepers: true,
+            fair: FairQueue::new(FAIR),
             early: Calendar::new(EARLY),
             servers: Vec::new(),
-            closed: Vec::new(),
+            closed_servers: Vec::new(),
             limits: Vec::with_capacity(flows),
         })
     }
@@ -192,13 +193,13 @@ impl Scheduler {
     ///
     /// # Errors
     /// As [`Scheduler::new`].
-    pub fn rewire(&mut self, wire: Wire) -> Result<(), Misuse> {
-        let busy = self.wire.busy;
-        self.wire = Line::new(wire)?;
-        self.wire.set_busy(busy);
+    pub fn set_wire(&mut self, wire: Wire) -> Result<(), SchedulerError> {
+        let busy = self.wire.busy_until;
+        self.wire = WireState::new(wire)?;
+        self.wire.set_busy_until(busy);
         for server in self.servers.iter_mut().flatten() {
             // The flow of a removed server may belong to another contract now.
-            if let Kind::Server { slice, .. } = &self.flows[server.flow as usize].kind {
+            if let ServiceState::Server { slice, .. } = &self.flows[server.flow as usize].service {
                 server.set_rate(slice.of(self.wire.pace.rate()));
             }
         }
@@ -208,29 +209,29 @@ impl Scheduler {
     /// Adds a flow with an empty queue.
     ///
     /// # Errors
-    /// [`Misuse::Full`] if 2^20 flows exist.
-    pub fn insert(&mut self, service: Service, now: Instant) -> Result<FlowId, Misuse> {
+    /// [`SchedulerError::TooManyFlows`] if 2^20 flows exist.
+    pub fn insert(&mut self, service: Service, now: Instant) -> Result<FlowId, SchedulerError> {
         self.advance(now);
         let (service, max) = service.parts();
-        let flow = self.insert_flow(Flow::new(Kind::new(service)))?;
+        let flow = self.insert_flow(FlowState::new(ServiceState::new(service)))?;
         self.set_limit(flow.0, max, Moment::at(0));
         Ok(flow)
     }
 
-    fn insert_flow(&mut self, mut flow: Flow) -> Result<FlowId, Misuse> {
-        self.drain_closed();
+    fn insert_flow(&mut self, mut flow: FlowState) -> Result<FlowId, SchedulerError> {
+        self.drain_closed_servers();
         let id = self.vacant;
-        if id % LONG_WAY == LONG_WAY - 1 {
-            flow.set(Flag::LongWay);
+        if id % GENERAL_PATH_INTERVAL == GENERAL_PATH_INTERVAL - 1 {
+            flow.set(Flag::GeneralPath);
         }
         match self.flows.get_mut(id as usize) {
-            Some(place) => {
-                if let Kind::Vacant { next } = place.kind {
+            Some(vacant) => {
+                if let ServiceState::Vacant { next } = vacant.service {
                     self.vacant = next;
                 }
-                *place = flow;
+                *vacant = flow;
             }
-            None if id >= MAX_FLOWS => return Err(Misuse::Full(MAX_FLOWS)),
+            None if id >= MAX_FLOWS => return Err(SchedulerError::TooManyFlows(MAX_FLOWS)),
             None => {
                 self.flows.push(flow);
                 self.pool.reserve(ENTRIES_PER_FLOW);
@@ -244,45 +245,52 @@ impl Scheduler {
     /// due already leaves as under the old contract.
     ///
     /// # Errors
-    /// [`Misuse::Unknown`] if the flow does not exist. [`Misuse::OtherKind`] if a server would not
-    /// keep a slice, or a member not a cell contract. For a server also [`Misuse::Extra`] and
-    /// [`Misuse::Minimums`].
-    pub fn change(&mut self, flow: FlowId, service: Service, now: Instant) -> Result<(), Misuse> {
+    /// [`SchedulerError::UnknownFlow`] if the flow does not exist. [`SchedulerError::WrongKind`] if
+    /// a server would not keep a slice, or a member not a cell contract. For a server also
+    /// [`SchedulerError::ServerExtra`] and [`SchedulerError::MinimumsAboveSlice`].
+    pub fn change(
+        &mut self,
+        flow: FlowId,
+        service: Service,
+        now: Instant,
+    ) -> Result<(), SchedulerError> {
         self.advance(now);
-        let kind = self.known(flow)?.kind;
-        match (kind, service) {
-            (Kind::Member(_), Service::Cell(cell)) => self.change_member(flow.0, &cell),
-            (Kind::Server { slice, server }, Service::Slice { slice: new, .. }) => {
-                let inside = self.servers[usize::from(server)].as_ref();
-                self.gives(&new, inside.map_or(0, Server::promised))?;
+        let current = self.flow_mut(flow)?.service;
+        match (current, service) {
+            (ServiceState::Member(_), Service::Cell(cell)) => self.change_member(flow.0, &cell),
+            (ServiceState::Server { slice, server }, Service::Slice { slice: new, .. }) => {
+                let state = self.servers[usize::from(server)].as_ref();
+                self.check_minimums(&new, state.map_or(0, OverbookedServer::promised))?;
                 let slice = slice.changed(&new);
-                self.flows[flow.index()].kind = Kind::Server { slice, server };
-                let rate = Slice::new(&new).of(self.wire.pace.rate());
+                self.flows[flow.index()].service = ServiceState::Server { slice, server };
+                let rate = SliceState::new(&new).of(self.wire.pace.rate());
                 if let Some(server) = &mut self.servers[usize::from(server)] {
                     server.set_rate(rate);
                 }
                 return Ok(());
             }
-            (Kind::Member(_) | Kind::Server { .. }, _) => return Err(Misuse::OtherKind(flow)),
+            (ServiceState::Member(_) | ServiceState::Server { .. }, _) => {
+                return Err(SchedulerError::WrongKind(flow));
+            }
             _ => self.change_flow(flow.0, service),
         }
         let state = &mut self.flows[flow.index()];
-        if state.is(Flag::Waiting) {
+        if state.is(Flag::HasHead) {
             // A head that is too long for the new contract is sent as the longest possible packet.
             // Later packets of that length are refused.
-            state.set_length(state.length().min(state.kind.longest()));
-            self.place_anew(flow.0);
+            state.set_length(state.length().min(state.service.longest()));
+            self.requeue(flow.0);
         }
         Ok(())
     }
 
-    /// Computes anew the time for which a flow's head waits.
-    fn place_anew(&mut self, id: u32) {
+    /// Computes again how long a flow's head waits, and moves its entry.
+    fn requeue(&mut self, id: u32) {
         let flow = &self.flows[id as usize];
         // A member that is ready stays ready.
-        if flow.is(Flag::Clock) || !matches!(flow.kind, Kind::Member(_)) {
-            self.recall(id);
-            self.place(id);
+        if flow.is(Flag::Timed) || !matches!(flow.service, ServiceState::Member(_)) {
+            self.cancel(id);
+            self.enqueue(id);
         }
     }
 
@@ -292,56 +300,56 @@ impl Scheduler {
         let (now, used) = (self.now, self.used(id));
         let (service, max) = service.parts();
         let flow = &mut self.flows[id as usize];
-        let old = core::mem::discriminant(&flow.kind);
-        flow.kind = flow.kind.changed(service, now);
+        let old = core::mem::discriminant(&flow.service);
+        flow.service = flow.service.changed(service, now);
         let head = Packet::new(Bytes(u64::from(flow.length())));
-        if old != core::mem::discriminant(&flow.kind) {
-            if let Kind::Share(share) = &mut flow.kind {
+        if old != core::mem::discriminant(&flow.service) {
+            if let ServiceState::Share(share) = &mut flow.service {
                 share.set_used(used);
             }
-            if flow.is(Flag::Waiting) {
-                flow.kind.wake(head, now);
+            if flow.is(Flag::HasHead) {
+                flow.service.wake(head, now);
             }
         }
         self.set_limit(id, max, used);
         let flow = &self.flows[id as usize];
-        if flow.is(Flag::Waiting) && flow.is(Flag::Limited) {
+        if flow.is(Flag::HasHead) && flow.is(Flag::Limited) {
             // The packet has been counted in its message already.
-            self.let_come(id, Packet::new(Bytes(0)), false);
+            self.arrive_at_limit(id, Packet::new(Bytes(0)), false);
         }
     }
 
     /// Removes a flow and discards its head. The [`FlowId`] can be reused after this call.
     ///
     /// # Errors
-    /// [`Misuse::Unknown`] if the flow does not exist. [`Misuse::Members`] if a server still has
-    /// members.
-    pub fn remove(&mut self, flow: FlowId, now: Instant) -> Result<(), Misuse> {
+    /// [`SchedulerError::UnknownFlow`] if the flow does not exist. [`SchedulerError::HasMembers`]
+    /// if a server still has members.
+    pub fn remove(&mut self, flow: FlowId, now: Instant) -> Result<(), SchedulerError> {
         self.advance(now);
-        match self.known(flow)?.kind {
-            Kind::Server { server, .. } => {
-                let inside = self.servers[usize::from(server)].as_ref();
-                match inside.map_or(0, |inside| inside.members) {
-                    0 => self.closed.push(server),
+        match self.flow_mut(flow)?.service {
+            ServiceState::Server { server, .. } => {
+                let state = self.servers[usize::from(server)].as_ref();
+                match state.map_or(0, |state| state.members) {
+                    0 => self.closed_servers.push(server),
                     members => {
                         let server = flow;
-                        return Err(Misuse::Members { server, members });
+                        return Err(SchedulerError::HasMembers { server, members });
                     }
                 }
             }
-            Kind::Member(member) => {
+            ServiceState::Member(member) => {
                 self.withdraw(flow, now)?;
-                if let Some(server) = &mut self.servers[member.home().server()] {
+                if let Some(server) = &mut self.servers[member.class_id().server()] {
                     server.members -= 1;
                 }
             }
             _ => {}
         }
         self.withdraw(flow, now)?;
-        self.recall(flow.0);
-        self.known(flow)?.set(Flag::Gone);
-        self.vacate(flow.0);
-        self.drain_closed();
+        self.cancel(flow.0);
+        self.flow_mut(flow)?.set(Flag::Removed);
+        self.free_if_unused(flow.0);
+        self.drain_closed_servers();
         Ok(())
     }
 
@@ -349,37 +357,37 @@ impl Scheduler {
     /// not reported.
     ///
     /// # Errors
-    /// [`Misuse::Unknown`] if the flow does not exist. [`Misuse::Server`] if it is a server.
-    /// [`Misuse::Waiting`] if it has a head already. [`Misuse::TooLong`] if the packet is longer
-    /// than [`Scheduler::longest`].
+    /// [`SchedulerError::UnknownFlow`] if the flow does not exist. [`SchedulerError::IsServer`] if
+    /// it is a server. [`SchedulerError::HasHead`] if it has a head already.
+    /// [`SchedulerError::TooLong`] if the packet is longer than [`Scheduler::longest`].
     pub fn handle_head(
         &mut self,
         flow: FlowId,
         packet: Packet,
         now: Instant,
-    ) -> Result<(), Misuse> {
+    ) -> Result<(), SchedulerError> {
         self.advance(now);
         let now = self.now;
         let longest = self.wire.longest;
-        let state = self.known(flow)?;
-        if let Kind::Server { .. } = state.kind {
-            return Err(Misuse::Server(flow));
+        let state = self.flow_mut(flow)?;
+        if let ServiceState::Server { .. } = state.service {
+            return Err(SchedulerError::IsServer(flow));
         }
-        if state.is(Flag::Waiting) {
-            return Err(Misuse::Waiting(flow));
+        if state.is(Flag::HasHead) {
+            return Err(SchedulerError::HasHead(flow));
         }
-        let length = fitting(flow, packet.length, longest.min(state.kind.longest()))?;
-        state.set(Flag::Waiting);
+        let length = checked_length(flow, packet.length, longest.min(state.service.longest()))?;
+        state.set(Flag::HasHead);
         state.set_length(length);
         match state.is(Flag::Limited) {
-            true => self.let_come(flow.0, packet, true),
-            false => state.kind.wake(packet, now),
+            true => self.arrive_at_limit(flow.0, packet, true),
+            false => state.service.wake(packet, now),
         }
-        if self.flows[flow.index()].is(Flag::Clock) {
-            self.recall(flow.0);
+        if self.flows[flow.index()].is(Flag::Timed) {
+            self.cancel(flow.0);
         }
         self.set_active(flow.0, true);
-        self.place(flow.0);
+        self.enqueue(flow.0);
         Ok(())
     }
 
@@ -387,7 +395,7 @@ impl Scheduler {
     /// and the flow's contract can make it eligible.
     pub fn longest(&self, flow: FlowId) -> Bytes {
         let state = self.flows.get(flow.index());
-        let own = state.map_or(u32::MAX, |state| state.kind.longest());
+        let own = state.map_or(u32::MAX, |state| state.service.longest());
         Bytes(u64::from(own.min(self.wire.longest)))
     }
 
@@ -395,20 +403,20 @@ impl Scheduler {
     /// head. For a server the call has no effect.
     ///
     /// # Errors
-    /// [`Misuse::Unknown`] if the flow does not exist.
-    pub fn withdraw(&mut self, flow: FlowId, now: Instant) -> Result<bool, Misuse> {
+    /// [`SchedulerError::UnknownFlow`] if the flow does not exist.
+    pub fn withdraw(&mut self, flow: FlowId, now: Instant) -> Result<bool, SchedulerError> {
         self.advance(now);
-        let state = self.known(flow)?;
-        let waited = state.is(Flag::Waiting);
-        if let Kind::Server { .. } = state.kind {
+        let state = self.flow_mut(flow)?;
+        let waited = state.is(Flag::HasHead);
+        if let ServiceState::Server { .. } = state.service {
             // A server waits as long as a member is ready.
             return Ok(false);
         }
         if waited {
             self.withdraw_member(flow.0);
         }
-        self.flows[flow.index()].clear(Flag::Waiting);
-        self.recall(flow.0);
+        self.flows[flow.index()].clear(Flag::HasHead);
+        self.cancel(flow.0);
         Ok(waited)
     }
 
@@ -416,12 +424,13 @@ impl Scheduler {
     /// calendars, and 0.54 MB for each class of a server. Reserved memory that was never touched
     /// takes addresses only and does not count.
     pub fn memory(&self) -> usize {
-        let limits = self.limits.len() * size_of::<Option<Limit>>();
+        let limits = self.limits.len() * size_of::<Option<LimitState>>();
         let timed = [&self.sleepers, &self.due, &self.early];
         let timed: usize = timed.map(Calendar::memory).iter().sum();
-        let servers = self.servers.iter().flatten().map(Server::memory);
-        let inside = self.servers.len() * size_of::<Option<Server>>() + servers.sum::<usize>();
-        let flows = self.flows.len() * size_of::<Flow>() + limits + self.pool.memory();
+        let servers = self.servers.iter().flatten().map(OverbookedServer::memory);
+        let inside =
+            self.servers.len() * size_of::<Option<OverbookedServer>>() + servers.sum::<usize>();
+        let flows = self.flows.len() * size_of::<FlowState>() + limits + self.pool.memory();
         flows + timed + self.fair.memory() + inside
     }
 
@@ -434,57 +443,58 @@ impl Scheduler {
         let inside: usize = servers.map(|server| server.invariants(&self.pool)).sum();
         let fair = self.fair.invariants(&self.pool) + inside;
         let count = |flag| self.flows.iter().filter(|flow| flow.is(flag)).count();
-        assert_eq!(
-            count(Flag::Clock),
-            asleep + due + early,
-            "entries of clocks"
-        );
-        assert_eq!(count(Flag::Fair), fair, "entries in the left-over");
+        assert_eq!(count(Flag::Timed), asleep + due + early, "timed entries");
+        assert_eq!(count(Flag::InFair), fair, "entries in the left-over");
         for (id, flow) in self.flows.iter().enumerate() {
-            let entries = flow.is(Flag::Clock) || flow.is(Flag::Fair);
-            assert!(!flow.is(Flag::Waiting) || entries, "flow {id} is forgotten");
+            let entries = flow.is(Flag::Timed) || flow.is(Flag::InFair);
             assert!(
-                !flow.is(Flag::Gone) || entries,
-                "flow {id} is kept for nothing"
+                !flow.is(Flag::HasHead) || entries,
+                "flow {id} has a head and no entry"
             );
-            assert!(!flow.is(Flag::Waiting) || flow.length() <= self.wire.longest);
+            assert!(
+                !flow.is(Flag::Removed) || entries,
+                "flow {id} was removed and has no entry"
+            );
+            assert!(!flow.is(Flag::HasHead) || flow.length() <= self.wire.longest);
             let limit = self.limits.get(id).is_some_and(Option::is_some);
             assert!(!flow.is(Flag::Limited) || limit, "flow {id} has no limit");
         }
     }
 
-    /// Removes a flow's entry from the sleepers. In another calendar it marks the entry as old.
-    fn recall(&mut self, id: u32) {
-        if !self.flows[id as usize].is(Flag::Clock) {
+    /// Removes a flow's entry from the sleepers. In another calendar it marks the entry as stale.
+    fn cancel(&mut self, id: u32) {
+        if !self.flows[id as usize].is(Flag::Timed) {
             return;
         }
-        self.land();
+        self.flush_deferred();
         let flow = &mut self.flows[id as usize];
-        if !self.sleepers.holds(&self.pool, flow.place, id) {
-            flow.set(Flag::ClockOld);
+        if !self.sleepers.holds(&self.pool, flow.position, id) {
+            flow.set(Flag::TimedStale);
             return;
         }
-        let place = flow.place;
-        flow.clear(Flag::Clock);
-        if let Some(moved) = self.sleepers.remove(&mut self.pool, place) {
-            self.flows[moved.id() as usize].place = place;
+        let position = flow.position;
+        flow.clear(Flag::Timed);
+        if let Some(moved) = self.sleepers.remove(&mut self.pool, position) {
+            self.flows[moved.id() as usize].position = position;
         }
     }
 
     /// Frees the index of a removed flow, once no entry of the flow is left.
-    fn vacate(&mut self, id: u32) {
+    fn free_if_unused(&mut self, id: u32) {
         let flow = &mut self.flows[id as usize];
-        if flow.is(Flag::Gone) && !flow.is(Flag::Clock) && !flow.is(Flag::Fair) {
-            *flow = Flow::new(Kind::Vacant { next: self.vacant });
+        if flow.is(Flag::Removed) && !flow.is(Flag::Timed) && !flow.is(Flag::InFair) {
+            *flow = FlowState::new(ServiceState::Vacant { next: self.vacant });
             self.vacant = id;
         }
     }
 
-    fn known(&mut self, flow: FlowId) -> Result<&mut Flow, Misuse> {
+    fn flow_mut(&mut self, flow: FlowId) -> Result<&mut FlowState, SchedulerError> {
         let state = self.flows.get_mut(flow.index());
         state
-            .filter(|state| !state.is(Flag::Gone) && !matches!(state.kind, Kind::Vacant { .. }))
-            .ok_or(Misuse::Unknown(flow))
+            .filter(|state| {
+                !state.is(Flag::Removed) && !matches!(state.service, ServiceState::Vacant { .. })
+            })
+            .ok_or(SchedulerError::UnknownFlow(flow))
     }
 
     #[inline(always)]
@@ -492,66 +502,74 @@ impl Scheduler {
         if now.0 > self.now {
             self.now = now.min(END_OF_TIME).0;
         }
-        if self.sleepers.is_landing_due(self.now) {
-            self.land();
+        if self.sleepers.is_flush_due(self.now) {
+            self.flush_deferred();
         }
     }
 
-    /// Inserts the entries in flight into the sleepers.
-    fn land(&mut self) {
+    /// Inserts the deferred entries into the sleepers.
+    fn flush_deferred(&mut self) {
         let flows = &mut self.flows;
-        self.sleepers.land(&mut self.pool, |id, place| {
-            flows[id as usize].place = place;
+        self.sleepers.flush(&mut self.pool, |id, position| {
+            flows[id as usize].position = position;
         });
     }
 }
 
-impl Line {
-    fn new(wire: Wire) -> Result<Line, Misuse> {
+impl WireState {
+    fn new(wire: Wire) -> Result<WireState, SchedulerError> {
         let both = Bytes(wire.longest.0.saturating_add(wire.overhead.0));
         let longest = u32::try_from(wire.longest.0);
         let overhead = u32::try_from(wire.overhead.0);
         match (longest, overhead) {
-            (Ok(longest), Ok(overhead)) if both.0 <= u64::from(MAX_LENGTH) => Ok(Line {
+            (Ok(longest), Ok(overhead)) if both.0 <= u64::from(MAX_LENGTH) => Ok(WireState {
                 rate: wire.rate,
                 pace: Pace::of(wire.rate),
                 overhead,
-                ahead: wire.ahead.0.min(MOST_AHEAD),
+                ahead: wire.ahead.0.min(MAX_AHEAD),
                 horizon: wire.horizon.0,
                 longest,
-                busy: Moment::at(0),
-                opens: 0,
+                busy_until: Moment::at(0),
+                next_decision: 0,
             }),
-            _ => Err(Misuse::LongWire(both)),
+            _ => Err(SchedulerError::WireTooLong(both)),
         }
     }
 }
 
-impl Kind {
-    fn new(service: Service) -> Kind {
+impl ServiceState {
+    fn new(service: Service) -> ServiceState {
         match service {
-            Service::Share { min, max, weight } => Kind::Share(Share::new(min, max, weight)),
-            Service::Cell(cell) => Kind::Cell(Cell::new(&cell)),
-            Service::Slice { slice, weight } => Kind::Slice {
-                slice: Slice::new(&slice),
+            Service::Share { min, max, weight } => {
+                ServiceState::Share(ShareState::new(min, max, weight))
+            }
+            Service::Cell(cell) => ServiceState::Cell(CellState::new(&cell)),
+            Service::Slice { slice, weight } => ServiceState::Slice {
+                slice: SliceState::new(&slice),
                 tag: 0,
                 weight: weight.get(),
                 extra: slice.extra(),
             },
-            Service::Channel(channel) => Kind::Channel(Channel::new(&channel)),
-            Service::Limited { guarantee, .. } => Kind::new(guarantee.into()),
+            Service::Channel(channel) => ServiceState::Channel(ChannelState::new(&channel)),
+            Service::Limited { guarantee, .. } => ServiceState::new(guarantee.into()),
         }
     }
 
     /// The state under another contract. It is kept as far as the new contract has the same kind of
     /// state.
-    fn changed(&self, service: Service, now: u64) -> Kind {
-        match (self, service, Kind::new(service)) {
-            (Kind::Share(old), _, Kind::Share(new)) => Kind::Share(old.changed(new, now)),
-            (Kind::Cell(old), Service::Cell(new), _) => Kind::Cell(old.changed(&new)),
-            (Kind::Channel(old), Service::Channel(new), _) => Kind::Channel(old.changed(&new)),
-            (Kind::Slice { slice, tag, .. }, Service::Slice { slice: new, weight }, _) => {
-                Kind::Slice {
+    fn changed(&self, service: Service, now: u64) -> ServiceState {
+        match (self, service, ServiceState::new(service)) {
+            (ServiceState::Share(old), _, ServiceState::Share(new)) => {
+                ServiceState::Share(old.changed(new, now))
+            }
+            (ServiceState::Cell(old), Service::Cell(new), _) => {
+                ServiceState::Cell(old.changed(&new))
+            }
+            (ServiceState::Channel(old), Service::Channel(new), _) => {
+                ServiceState::Channel(old.changed(&new))
+            }
+            (ServiceState::Slice { slice, tag, .. }, Service::Slice { slice: new, weight }, _) => {
+                ServiceState::Slice {
                     slice: slice.changed(&new),
                     tag: *tag,
                     weight: weight.get(),
@@ -565,8 +583,8 @@ impl Kind {
     /// The longest packet that can become eligible.
     fn longest(&self) -> u32 {
         match self {
-            Kind::Cell(cell) => cell.longest(),
-            Kind::Member(member) => member.longest(),
+            ServiceState::Cell(cell) => cell.longest(),
+            ServiceState::Member(member) => member.longest(),
             _ => u32::MAX,
         }
     }
@@ -575,12 +593,12 @@ impl Kind {
     #[inline(always)]
     fn wake(&mut self, packet: Packet, now: u64) {
         match self {
-            Kind::Vacant { .. } | Kind::Server { .. } => {}
-            Kind::Member(member) => member.wake(now),
-            Kind::Share(share) => share.wake(now),
-            Kind::Cell(cell) => cell.wake(now),
-            Kind::Slice { slice, .. } => slice.wake(now),
-            Kind::Channel(channel) => {
+            ServiceState::Vacant { .. } | ServiceState::Server { .. } => {}
+            ServiceState::Member(member) => member.wake(now),
+            ServiceState::Share(share) => share.wake(now),
+            ServiceState::Cell(cell) => cell.wake(now),
+            ServiceState::Slice { slice, .. } => slice.wake(now),
+            ServiceState::Channel(channel) => {
                 let begins = packet.message.map(|arrived| arrived.0);
                 channel.wake(begins, packet.length.0, now);
             }
@@ -590,26 +608,26 @@ impl Kind {
 
 /// The length, if it is at most `longest`.
 #[inline(always)]
-fn fitting(flow: FlowId, length: Bytes, longest: u32) -> Result<u32, Misuse> {
+fn checked_length(flow: FlowId, length: Bytes, longest: u32) -> Result<u32, SchedulerError> {
     let fits = u32::try_from(length.0)
         .ok()
         .filter(|bytes| *bytes <= longest);
-    fits.ok_or(Misuse::TooLong {
+    fits.ok_or(SchedulerError::TooLong {
         flow,
         length,
         longest: Bytes(u64::from(longest)),
     })
 }
 
-/// The largest allowed width of a bucket, as a binary logarithm, if `patience` lies between the
-/// eligible time and the deadline.
+/// The largest allowed width of a bucket, as a binary logarithm, if `laxity` is the time
+/// between eligible time and deadline.
 #[inline(always)]
-fn finest(patience: u64) -> u32 {
-    let digits = (patience | 1).ilog2();
-    digits.saturating_sub(PATIENCE_DIGITS).max(TIME_QUANTUM)
+fn max_width(laxity: u64) -> u32 {
+    let digits = (laxity | 1).ilog2();
+    digits.saturating_sub(LAXITY_DIGITS).max(TIME_QUANTUM)
 }
 
-/// The number of entries that one call moves after they fall due. The call moves whole chunks, so
+/// The number of entries that one call moves after they fall due. The call moves whole nodes, so
 /// it can move a few more.
 pub const DUE_PER_CALL: u32 = 32;
 
@@ -627,16 +645,16 @@ const TIME_QUANTUM: u32 = 9;
 pub const END_OF_TIME: Instant = Instant((1 << 63) - 1);
 
 /// 36 years, the upper limit of [`Wire::ahead`].
-const MOST_AHEAD: u64 = 1 << 60;
+const MAX_AHEAD: u64 = 1 << 60;
 
 /// Quantum of start tags: a thousandth of 64 bytes at weight 1000. A start tag counts 2^26 for each
 /// byte at weight 1.
 const TAG_QUANTUM: u32 = 12;
 
 /// A wait may end late by 2^-5 (1/32) of the time between eligible time and deadline.
-const PATIENCE_DIGITS: u32 = 5;
+const LAXITY_DIGITS: u32 = 5;
 
-/// Names of the calendars in the pool.
+/// Numbers of the calendars in the pool.
 const SLEEPERS: u8 = 0;
 const DUE: u8 = 1;
 const FAIR: u8 = 2;

@@ -25,7 +25,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::str::FromStr;
 
-use crate::Quoted;
+use crate::Escaped;
 use crate::contract::IfName;
 
 /// The owner of packets that a contract is for.
@@ -240,7 +240,7 @@ impl AbsPath {
             return refuse("it is longer than 1024 bytes");
         }
         if text.chars().any(char::is_control) {
-            return refuse("it holds a control character");
+            return refuse("it contains a control character");
         }
         if rest.is_empty() {
             return match scheme {
@@ -249,10 +249,10 @@ impl AbsPath {
             };
         }
         if rest.split('/').any(|part| part == "." || part == "..") {
-            return refuse("it must not hold . or ..");
+            return refuse("it must not contain . or ..");
         }
         if rest.split('/').any(str::is_empty) {
-            return refuse("it must not hold // or end with /");
+            return refuse("it must not contain // or end with /");
         }
         Ok(AbsPath(text.to_string()))
     }
@@ -298,19 +298,19 @@ impl fmt::Display for Scheme {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// The text has no colon and is not a number.
-    #[error("{} is not a target: write {FORMS}", Quoted(.0))]
+    #[error("{} is not a target: write {FORMS}", Escaped(.0))]
     NoScheme(String),
     /// The word before the colon is unknown.
-    #[error("{} is not a kind of target: write {FORMS}", Quoted(.0))]
+    #[error("{} is not a kind of target: write {FORMS}", Escaped(.0))]
     UnknownScheme(String),
     /// The text is not a process id.
-    #[error("{} is not a process id: write a number from 1 to {MAX_PID}", Quoted(.0))]
+    #[error("{} is not a process id: write a number from 1 to {MAX_PID}", Escaped(.0))]
     BadPid(String),
     /// The name has a forbidden character, is too long, or is empty.
     #[error(
         "{} is not a name for {scheme}: write 1 to {most} letters, digits or {signs}, \
          beginning with a letter, a digit or _",
-        Quoted(.name)
+        Escaped(.name)
     )]
     BadName {
         /// The scheme of the target.
@@ -323,7 +323,7 @@ pub enum TargetError {
         signs: &'static str,
     },
     /// The path is not absolute, not in normal form, or too long.
-    #[error("{} is not a path for {scheme}: {fault}", Quoted(.path))]
+    #[error("{} is not a path for {scheme}: {fault}", Escaped(.path))]
     BadPath {
         /// The scheme of the target.
         scheme: Scheme,
@@ -333,10 +333,10 @@ pub enum TargetError {
         fault: &'static str,
     },
     /// The text is not the number of a flow.
-    #[error("{} is not the number of a flow: netnice show tells which there are", Quoted(.0))]
+    #[error("{} is not the number of a flow: netnice show lists them", Escaped(.0))]
     BadFlow(String),
     /// The text is not the name of an interface.
-    #[error("{} is not the name of an interface", Quoted(.0))]
+    #[error("{} is not the name of an interface", Escaped(.0))]
     BadLink(String),
 }
 

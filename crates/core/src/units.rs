@@ -25,7 +25,7 @@ use alloc::string::String;
 use core::fmt;
 use core::num::NonZeroU64;
 
-pub use text::{Fault, Kind, UnitError};
+pub use text::{QuantityKind, UnitError, UnitFault};
 
 /// Bits per second on the wire, from [`Rate::MIN`] to [`Rate::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,7 +130,7 @@ impl Amount {
 
     /// The smallest amount not below this one that `Display` shows exactly. A message that says "at
     /// least" needs it, because a number that is rounded down would be too small.
-    pub fn shown_up(self) -> Amount {
+    pub fn rounded_up_for_display(self) -> Amount {
         let (size, _) = prefix(self.0);
         Amount(self.0.next_multiple_of((size / 1000).max(1)))
     }

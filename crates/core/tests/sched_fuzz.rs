@@ -12,7 +12,9 @@ use std::collections::VecDeque;
 
 use netnice_cases::cases;
 use netnice_core::contract::{self, Bucket, MessageRate, Sustained, Weight};
-use netnice_core::sched::{Class, FlowId, Guarantee, Misuse, Next, Packet, Scheduler, Service};
+use netnice_core::sched::{
+    Class, FlowId, Guarantee, Next, Packet, Scheduler, SchedulerError, Service,
+};
 use netnice_core::sched::{Departure, END_OF_TIME, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 use proptest::prelude::*;
@@ -99,7 +101,7 @@ impl Random {
 struct Queue {
     /// The number and the length of each packet.
     packets: VecDeque<(u64, u64)>,
-    kind: Kind,
+    kind: QueueKind,
     /// The longest packet that its contract allows, and the least value that one of its contracts
     /// had.
     longest: u64,
@@ -107,15 +109,15 @@ struct Queue {
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Kind {
+enum QueueKind {
     #[default]
-    Gone,
+    Removed,
     Free,
     Server,
     Member,
 }
 
-struct Story {
+struct Scenario {
     random: Random,
     link: Scheduler,
     now: u64,
@@ -130,8 +132,8 @@ struct Story {
 /// The end of time.
 const LAST: u64 = END_OF_TIME.0;
 
-impl Story {
-    fn new(seed: u64) -> Story {
+impl Scenario {
+    fn new(seed: u64) -> Scenario {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let wire = Wire {
             overhead: Bytes(24),
@@ -145,7 +147,7 @@ impl Story {
             1 => random.any_size(62),
             _ => 0,
         };
-        Story {
+        Scenario {
             link: Scheduler::new(wire).expect("a link"),
             random,
             now,
@@ -157,57 +159,60 @@ impl Story {
         }
     }
 
-    fn tell(&mut self, operations: u64, look_each: u64) {
+    fn run(&mut self, operations: u64, check_each: u64) {
         for number in 0..operations {
             self.step();
-            if number % look_each == 0 {
-                self.look();
+            if number % check_each == 0 {
+                self.check();
             }
         }
-        self.look();
+        self.check();
     }
 
-    fn look(&self) {
+    fn check(&self) {
         self.link.invariants();
         let queued: usize = self.queues.iter().map(|queue| queue.packets.len()).sum();
         assert_eq!(self.offered, self.sent + self.flushed + queued as u64);
         // Near the end of time a waiting flow may never be served again.
         if self.link.poll_timeout().is_none() && self.now < LAST / 2 {
-            assert_eq!(queued, 0, "nothing to wait for, and packets wait");
+            assert_eq!(
+                queued, 0,
+                "packets are queued and the scheduler waits for nothing"
+            );
         }
     }
 
     fn step(&mut self) {
         let now = Instant(self.now);
         match self.random.below(100) {
-            0..3 if self.flows.len() < MOST => {
+            0..3 if self.flows.len() < MAX_FLOWS => {
                 let service = self.random.service();
                 let flow = self.link.insert(service, now).expect("room");
-                self.note(flow, Kind::Free, longest(&service));
+                self.register(flow, QueueKind::Free, longest(&service));
             }
-            3 if self.flows.len() < MOST => self.insert_inside(now),
-            4 | 5 => self.with_one(Story::remove),
-            6..10 => self.with_one(Story::change),
-            10..45 => self.with_one(Story::offer),
-            45..48 => self.with_one(Story::flush),
-            48 => self.rewire(),
+            3 if self.flows.len() < MAX_FLOWS => self.insert_server_or_member(now),
+            4 | 5 => self.with_one(Scenario::remove),
+            6..10 => self.with_one(Scenario::change),
+            10..45 => self.with_one(Scenario::offer),
+            45..48 => self.with_one(Scenario::flush),
+            48 => self.set_wire(),
             49 => self.now = self.now.saturating_sub(self.random.any_size(20)),
             50..60 => self.now = self.now.saturating_add(self.random.any_size(30)),
             _ => self.poll(),
         }
     }
 
-    fn note(&mut self, flow: FlowId, kind: Kind, longest: u64) {
+    fn register(&mut self, flow: FlowId, kind: QueueKind, longest: u64) {
         if flow.index() == self.queues.len() {
             self.queues.push(Queue::default());
         }
         let queue = &mut self.queues[flow.index()];
-        assert!(queue.kind == Kind::Gone, "two are {flow}");
+        assert!(queue.kind == QueueKind::Removed, "{flow} exists twice");
         (queue.kind, queue.longest, queue.least) = (kind, longest, longest);
         self.flows.push(flow);
     }
 
-    fn with_one(&mut self, what: fn(&mut Story, FlowId)) {
+    fn with_one(&mut self, what: fn(&mut Scenario, FlowId)) {
         if !self.flows.is_empty() {
             let which = self.random.below(self.flows.len() as u64) as usize;
             what(self, self.flows[which]);
@@ -215,8 +220,8 @@ impl Story {
     }
 
     /// Inserts a server, or a member of a server.
-    fn insert_inside(&mut self, now: Instant) {
-        let is_server = |flow: &&FlowId| self.queues[flow.index()].kind == Kind::Server;
+    fn insert_server_or_member(&mut self, now: Instant) {
+        let is_server = |flow: &&FlowId| self.queues[flow.index()].kind == QueueKind::Server;
         let servers: Vec<FlowId> = self.flows.iter().filter(is_server).copied().collect();
         if servers.len() < 4 {
             let (slice, count) = (self.random.slice(), 1 + self.random.below(8));
@@ -225,16 +230,16 @@ impl Story {
             };
             let classes: Vec<Class> = (0..count).map(|_| class()).collect();
             match self.link.insert_server(slice, &classes, now) {
-                Ok(flow) => self.note(flow, Kind::Server, LONGEST),
-                Err(error) => assert!(is_too_much(error, &slice), "{error}"),
+                Ok(flow) => self.register(flow, QueueKind::Server, LONGEST),
+                Err(error) => assert!(is_right_refusal(error, &slice), "{error}"),
             }
             return;
         }
         let server = servers[self.random.below(4) as usize];
         let (class, cell) = (self.random.below(8) as usize, self.random.cell());
         match self.link.insert_member(server, class, cell, now) {
-            Ok(flow) => self.note(flow, Kind::Member, longest(&Service::Cell(cell))),
-            Err(error) => assert_eq!(error, Misuse::NoClass { server, class }),
+            Ok(flow) => self.register(flow, QueueKind::Member, longest(&Service::Cell(cell))),
+            Err(error) => assert_eq!(error, SchedulerError::NoClass { server, class }),
         }
     }
 
@@ -242,30 +247,30 @@ impl Story {
         self.flush(flow);
         match self.link.remove(flow, Instant(self.now)) {
             Ok(()) => {
-                self.queues[flow.index()].kind = Kind::Gone;
+                self.queues[flow.index()].kind = QueueKind::Removed;
                 self.flows.retain(|one| *one != flow);
                 let again = self.link.withdraw(flow, Instant(self.now));
-                assert_eq!(again, Err(Misuse::Unknown(flow)));
+                assert_eq!(again, Err(SchedulerError::UnknownFlow(flow)));
             }
-            Err(Misuse::Members { .. }) => {}
+            Err(SchedulerError::HasMembers { .. }) => {}
             Err(other) => panic!("{other}"),
         }
     }
 
     fn change(&mut self, flow: FlowId) {
         let service = match self.queues[flow.index()].kind {
-            Kind::Server => Service::Slice {
+            QueueKind::Server => Service::Slice {
                 slice: self.random.slice(),
                 weight: Weight::default(),
             },
-            Kind::Member => Service::Cell(self.random.cell()),
+            QueueKind::Member => Service::Cell(self.random.cell()),
             _ => self.random.service(),
         };
         let changed = self.link.change(flow, service, Instant(self.now));
         if let (Err(error), Service::Slice { slice, .. }) = (changed, &service)
-            && self.queues[flow.index()].kind == Kind::Server
+            && self.queues[flow.index()].kind == QueueKind::Server
         {
-            return assert!(is_too_much(error, slice), "{error}");
+            return assert!(is_right_refusal(error, slice), "{error}");
         }
         changed.expect("a contract of the same kind");
         let queue = &mut self.queues[flow.index()];
@@ -274,11 +279,11 @@ impl Story {
     }
 
     fn offer(&mut self, flow: FlowId) {
-        if self.queues[flow.index()].kind == Kind::Server {
+        if self.queues[flow.index()].kind == QueueKind::Server {
             let refused = self
                 .link
                 .handle_head(flow, Packet::new(Bytes(1)), Instant(self.now));
-            return assert_eq!(refused, Err(Misuse::Server(flow)));
+            return assert_eq!(refused, Err(SchedulerError::IsServer(flow)));
         }
         for _ in 0..=self.random.below(3) {
             let length = 1 + self.random.below(LONGEST);
@@ -287,7 +292,7 @@ impl Story {
                 let packet = packet((self.offered + 1, length), self.now);
                 match self.link.handle_head(flow, packet, Instant(self.now)) {
                     Ok(()) => assert!(length <= queue.longest, "{length} of {}", queue.longest),
-                    Err(Misuse::TooLong { longest, .. }) if longest.0 < length => {
+                    Err(SchedulerError::TooLong { longest, .. }) if longest.0 < length => {
                         assert_eq!(longest.0, queue.longest);
                         continue;
                     }
@@ -307,7 +312,7 @@ impl Story {
         queue.packets.clear();
     }
 
-    fn rewire(&mut self) {
+    fn set_wire(&mut self) {
         let wire = Wire {
             overhead: Bytes(self.random.below(64)),
             ahead: Nanos(self.random.any_size(17)),
@@ -315,16 +320,16 @@ impl Story {
             longest: Bytes(LONGEST),
             ..Wire::new(self.random.rate())
         };
-        self.link.rewire(wire).expect("a link");
+        self.link.set_wire(wire).expect("a link");
     }
 
     /// Sends a few packets, or advances the time to the next one.
     fn poll(&mut self) {
         for _ in 0..=self.random.below(4) {
             let (queues, now) = (&self.queues, self.now);
-            let mut asked = 0;
-            let next = self.link.turn(Instant(now), |flow| {
-                asked += 1;
+            let mut calls = 0;
+            let next = self.link.next(Instant(now), |flow| {
+                calls += 1;
                 queues[flow.index()]
                     .packets
                     .get(1)
@@ -332,25 +337,28 @@ impl Story {
             });
             match next {
                 Next::Send(departure) => {
-                    assert_eq!(asked, 1, "asked once for each departure");
+                    assert_eq!(calls, 1, "one call for each departure");
                     self.leave(&departure);
                 }
                 Next::Wait(at) => {
                     // Behind the end of time, time stands still.
                     assert!(
-                        asked == 0 && at.0 >= now.min(LAST),
+                        calls == 0 && at.0 >= now.min(LAST),
                         "{at:?} is before {now}"
                     );
                     self.now = at.0.max(now);
                 }
-                Next::Idle => assert_eq!(asked, 0),
+                Next::Idle => assert_eq!(calls, 0),
             }
         }
     }
 
     fn leave(&mut self, departure: &Departure) {
         let queue = &mut self.queues[departure.flow.index()];
-        assert!(queue.kind != Kind::Gone, "{departure:?} of nobody");
+        assert!(
+            queue.kind != QueueKind::Removed,
+            "{departure:?} of a removed flow"
+        );
         let (_, length) = queue
             .packets
             .pop_front()
@@ -367,10 +375,10 @@ impl Story {
 }
 
 /// Whether the refusal of a server's slice is right.
-fn is_too_much(error: Misuse, slice: &contract::Slice) -> bool {
+fn is_right_refusal(error: SchedulerError, slice: &contract::Slice) -> bool {
     match error {
-        Misuse::Extra => slice.extra(),
-        Misuse::Minimums { promised, slice } => promised > slice,
+        SchedulerError::ServerExtra => slice.extra(),
+        SchedulerError::MinimumsAboveSlice { promised, slice } => promised > slice,
         _ => false,
     }
 }
@@ -397,17 +405,17 @@ fn packet((number, length): (u64, u64), now: u64) -> Packet {
 }
 
 /// Runs the scenarios of these seeds. Returns the number of offered and of sent packets.
-fn stories(seeds: core::ops::Range<u64>, operations: u64, look_each: u64) -> (u64, u64) {
+fn run_scenarios(seeds: core::ops::Range<u64>, operations: u64, check_each: u64) -> (u64, u64) {
     let (mut offered, mut sent) = (0, 0);
     for seed in seeds {
-        let mut story = Story::new(seed);
-        let told = std::panic::AssertUnwindSafe(|| story.tell(operations, look_each));
-        if let Err(reason) = std::panic::catch_unwind(told) {
-            eprintln!("the story of seed {seed}, at {}", story.now);
+        let mut scenario = Scenario::new(seed);
+        let run = std::panic::AssertUnwindSafe(|| scenario.run(operations, check_each));
+        if let Err(reason) = std::panic::catch_unwind(run) {
+            eprintln!("scenario of seed {seed}, at {}", scenario.now);
             std::panic::resume_unwind(reason);
         }
-        offered += story.offered;
-        sent += story.sent;
+        offered += scenario.offered;
+        sent += scenario.sent;
     }
     // Scenarios in which hardly any packet leaves would prove nothing.
     assert!(sent * 4 > offered, "{sent} of {offered}");
@@ -417,7 +425,7 @@ fn stories(seeds: core::ops::Range<u64>, operations: u64, look_each: u64) -> (u6
 const LONGEST: u64 = 1514;
 
 /// The largest number of flows at once.
-const MOST: usize = 300;
+const MAX_FLOWS: usize = 300;
 
 proptest! {
     #![proptest_config(ProptestConfig {
@@ -430,8 +438,8 @@ proptest! {
     /// Scenarios of new seeds. `make fuzz` runs them for the requested time.
     #[test]
     #[cfg_attr(miri, ignore = "minutes")]
-    fn packets_are_conserved_in_any_story(seed in 1..u64::MAX, operations in 500_u64..5_000) {
-        Story::new(seed).tell(operations, 23);
+    fn packets_are_conserved_in_any_scenario(seed in 1..u64::MAX, operations in 500_u64..5_000) {
+        Scenario::new(seed).run(operations, 23);
     }
 }
 
@@ -442,19 +450,19 @@ fn packets_are_conserved() {
     } else {
         (0..8, 6_000)
     };
-    stories(seeds, operations, 25);
+    run_scenarios(seeds, operations, 25);
 }
 
 /// Shorter scenarios, with a check after each operation.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
-fn nothing_contradicts_itself_after_any_operation() {
-    stories(8..12, 600, 1);
+fn invariants_hold_after_every_operation() {
+    run_scenarios(8..12, 600, 1);
 }
 
 #[test]
 #[ignore = "ten million operations"]
 fn packets_are_conserved_for_ten_million_operations() {
-    let (offered, sent) = stories(1000..1100, 100_000, 20);
+    let (offered, sent) = run_scenarios(1000..1100, 100_000, 20);
     println!("{offered} packets came, {sent} left");
 }

@@ -2,7 +2,7 @@
 //! ignored by default: `cargo test --release -p netnice-core --test sched_proofs -- --ignored`.
 
 use netnice_core::contract::{self, Bucket, Sustained};
-use netnice_core::police::{Police, Seen};
+use netnice_core::policer::{Observation, Policer};
 use netnice_core::sched::{Class, FlowId, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
@@ -22,9 +22,9 @@ const LINK: u64 = 10_000_000_000;
 
 /// A random contract of about `bits` per second at its peak, with a CDVT for more than one packet
 /// of each flow.
-fn contract(random: &mut Random, bits: u64, patience: u64) -> contract::Cell {
+fn contract(random: &mut Random, bits: u64, cdvt_floor: u64) -> contract::Cell {
     let pcr = Rate::new((bits * (50 + random.below(100)) / 100).max(1000)).unwrap();
-    let cdvt = Nanos(patience + random.below(patience));
+    let cdvt = Nanos(cdvt_floor + random.below(cdvt_floor));
     let bucket = match random.below(3) {
         0 => return contract::Cell::new(pcr, cdvt, None).unwrap(),
         1 => Bucket::Single,
@@ -46,7 +46,7 @@ fn conformance(flows: u64, packets: u64) {
     let contracts: Vec<contract::Cell> = (0..flows)
         .map(|_| contract(&mut random, LINK / flows * 9 / 10, flows * 1_500))
         .collect();
-    let mut judges: Vec<Police> = contracts.iter().map(|one| Police::cell(*one)).collect();
+    let mut policers: Vec<Policer> = contracts.iter().map(|one| Policer::cell(*one)).collect();
     let mut sent = vec![0_u64; flows as usize];
     // The greatest lateness of a flow's packets in the second half.
     let mut late = vec![0_u64; flows as usize];
@@ -63,12 +63,12 @@ fn conformance(flows: u64, packets: u64) {
             now = link.poll_timeout().unwrap();
             continue;
         };
-        let seen = Seen {
+        let seen = Observation {
             at: one.start,
             length: one.length,
         };
         let flow = one.flow.index();
-        judges[flow].handle(seen).unwrap();
+        policers[flow].handle(seen).unwrap();
         sent[flow] += one.length.0;
         let behind = one.start.0 - one.eligible.0;
         // A later packet would cost rate.
@@ -83,8 +83,8 @@ fn conformance(flows: u64, packets: u64) {
         // The next packet is late too, and its bucket is up to 1/32 of CDVT wide. Apart from that
         // the deviation is one packet, also of a dual bucket, whose pause ends when the time covers
         // all sent bytes.
-        let grain = one.cdvt().0 / 32 + 1000;
-        let due = rate.bytes_in(Nanos(now.0 - late - grain)).0;
+        let resolution = one.cdvt().0 / 32 + 1000;
+        let due = rate.bytes_in(Nanos(now.0 - late - resolution)).0;
         assert!(bytes + 1500 >= due, "{bytes} of {due} with {one:?}");
     }
 }

@@ -33,7 +33,7 @@ pub(crate) mod rollbacks;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netnice_core::admission::{Entry, TargetId};
+use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::claims::Claims;
 use netnice_core::contract::{Contract, IfName};
 use netnice_core::target::Target;
@@ -153,7 +153,7 @@ impl Ledger {
     }
 
     /// The entries in force, for admission, including the direct path's parts.
-    pub(crate) fn entries(&self) -> Vec<Entry> {
+    pub(crate) fn entries(&self) -> Vec<TargetEntry> {
         let held = self.held.values().map(|held| held.entry.clone());
         held.chain(self.part_entries()).collect()
     }
@@ -200,7 +200,7 @@ impl Ledger {
         let is_app = matches!(body, Body::App(_));
         let around = place.own;
         let held = HeldTarget {
-            entry: Entry {
+            entry: TargetEntry {
                 id: slot,
                 parent: None,
                 contract: Contract::default(),

@@ -17,7 +17,7 @@ pub(crate) mod metrics;
 mod rates;
 
 use netnice_core::contract::{Contract, Direction};
-use netnice_core::meter::{Flow, Meter};
+use netnice_core::meter::{DirectionCounters, Meter};
 use netnice_core::units::{Bytes, Rate};
 use netnice_kernel::enforce::{DirectionCounts, TargetCounts};
 
@@ -36,7 +36,7 @@ pub(crate) fn meter(counts: &TargetCounts, contract: &Contract) -> Meter {
         };
         return Meter {
             up: flow(&all, contract.both()),
-            down: Flow::default(),
+            down: DirectionCounters::default(),
         };
     }
     Meter {
@@ -46,15 +46,15 @@ pub(crate) fn meter(counts: &TargetCounts, contract: &Contract) -> Meter {
 }
 
 /// The counters of one direction.
-pub(crate) fn flow(counts: &DirectionCounts, rate: Option<Rate>) -> Flow {
+pub(crate) fn flow(counts: &DirectionCounts, rate: Option<Rate>) -> DirectionCounters {
     let has_classes = counts.sent_packets + counts.queued_packets + counts.dropped_packets > 0;
     if !has_classes {
-        return Flow {
+        return DirectionCounters {
             offered_packets: counts.offered_packets,
             offered_bytes: counts.offered_bytes,
             sent_packets: counts.offered_packets,
             sent_bytes: counts.offered_bytes,
-            ..Flow::default()
+            ..DirectionCounters::default()
         };
     }
     let passed = counts.sent_bytes + counts.queued_bytes;
@@ -62,7 +62,7 @@ pub(crate) fn flow(counts: &DirectionCounts, rate: Option<Rate>) -> Flow {
         0 => 0,
         _ => counts.offered_bytes.saturating_sub(passed),
     };
-    Flow {
+    DirectionCounters {
         offered_packets: counts.sent_packets + counts.dropped_packets + counts.queued_packets,
         offered_bytes: passed + dropped_bytes,
         sent_packets: counts.sent_packets,
@@ -120,7 +120,7 @@ mod tests {
         counts_of.directions[1] = counts([6, 700], [0, 0], 0, [0, 0]);
         let contract: Contract = "both 8mbit".parse().expect("a contract");
         let meter = meter(&counts_of, &contract);
-        assert_eq!(meter.down, Flow::default());
+        assert_eq!(meter.down, DirectionCounters::default());
         assert_eq!(meter.up.dropped_bytes, 200);
         assert!(meter.up.balanced());
     }

@@ -299,11 +299,11 @@ impl Reader<'_> {
         let at = link.name.span().start;
         let name = link.name.get_ref().parse();
         let overhead = match &link.overhead {
-            Some(bytes) if *bytes.get_ref() > Link::MOST_OVERHEAD.0 => {
+            Some(bytes) if *bytes.get_ref() > Link::MAX_OVERHEAD.0 => {
                 let reason = format!(
                     "an overhead of {} bytes per packet is more than the {} allowed",
                     bytes.get_ref(),
-                    Link::MOST_OVERHEAD.0
+                    Link::MAX_OVERHEAD.0
                 );
                 return Err(self.fault(bytes.span().start, reason));
             }

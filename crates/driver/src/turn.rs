@@ -33,7 +33,9 @@ mod results;
 
 use netnice_core::contract::Slice;
 use netnice_core::prefetch;
-use netnice_core::sched::{Class, Departure, FlowId, Misuse, Packet, Scheduler, Service, Wire};
+use netnice_core::sched::{
+    Class, Departure, FlowId, Packet, Scheduler, SchedulerError, Service, Wire,
+};
 use netnice_core::units::{Bytes, Instant, Nanos};
 use netnice_ring::driver::{Cleared, Loss, Prepared, ProgramMemory, Reserved, Taken, Unprepared};
 use netnice_ring::layout::{FlowLocation, Shape};
@@ -103,7 +105,7 @@ struct Leaves {
 
 impl Turn {
     /// A datapath without programs, for a link with these parameters and this address.
-    pub fn new(wire: Wire, mac: Mac) -> Result<Turn, Misuse> {
+    pub fn new(wire: Wire, mac: Mac) -> Result<Turn, SchedulerError> {
         Ok(Turn {
             scheduler: Scheduler::with_capacity(wire, UNMOVED)?,
             programs: Programs::default(),
@@ -187,7 +189,7 @@ impl Turn {
         slice: Slice,
         classes: &[Class],
         now: Instant,
-    ) -> Result<FlowId, Misuse> {
+    ) -> Result<FlowId, SchedulerError> {
         self.scheduler.insert_server(slice, classes, now)
     }
 
@@ -236,7 +238,7 @@ impl Turn {
         let room = self.reserve(program, open.shape)?.prepare();
         self.open_by(program, open, room, now, |scheduler| match open.service {
             Service::Cell(cell) => scheduler.insert_member(server, class, cell, now),
-            _ => Err(Misuse::OtherKind(server)),
+            _ => Err(SchedulerError::WrongKind(server)),
         })
     }
 
@@ -246,7 +248,7 @@ impl Turn {
         open: &Open,
         room: Result<Prepared, Unprepared>,
         now: Instant,
-        insert: impl FnOnce(&mut Scheduler) -> Result<FlowId, Misuse>,
+        insert: impl FnOnce(&mut Scheduler) -> Result<FlowId, SchedulerError>,
     ) -> Result<Opened, OpenError> {
         let known = self.programs.get_mut(program);
         let known = known.ok_or(OpenError::Gone(program))?;
@@ -354,7 +356,12 @@ impl Turn {
     }
 
     /// Changes a flow's contract.
-    pub fn change(&mut self, flow: FlowNo, service: Service, now: Instant) -> Result<(), Misuse> {
+    pub fn change(
+        &mut self,
+        flow: FlowNo,
+        service: Service,
+        now: Instant,
+    ) -> Result<(), SchedulerError> {
         let Some(Some(known)) = self.flows.get_mut(flow.0 as usize) else {
             return Ok(());
         };
@@ -365,8 +372,8 @@ impl Turn {
     }
 
     /// Changes the link's parameters.
-    pub fn rewire(&mut self, wire: Wire) -> Result<(), Misuse> {
-        self.scheduler.rewire(wire)
+    pub fn rewire(&mut self, wire: Wire) -> Result<(), SchedulerError> {
+        self.scheduler.set_wire(wire)
     }
 
     /// A flow's counters.
@@ -452,7 +459,7 @@ impl Turn {
         for of_one in left.chunk_by(|one, next| one.0 == next.0) {
             let bytes = Bytes(of_one.iter().map(|(_, bytes)| bytes).sum());
             // A flow that was closed meanwhile sends nothing more.
-            let _ = self.scheduler.delayed(of_one[0].0, bytes, at);
+            let _ = self.scheduler.handle_late_departure(of_one[0].0, bytes, at);
         }
     }
 

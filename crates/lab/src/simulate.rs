@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use netnice_sim::Sent;
+use netnice_sim::SentPacket;
 use netnice_sim::scenario::Scenario;
 
 use crate::plot::{Chart, Series, palette};
@@ -22,17 +22,21 @@ pub fn run(file: &Path, plots: Option<&Path>) -> Result<bool> {
         Err(error) => bail!("{} is {error}", file.display()),
     };
     let mut sent = Vec::new();
-    let watch = |one: &Sent| {
+    let watch = |one: &SentPacket| {
         if plots.is_some() {
             sent.push(*one);
         }
     };
-    let report = scenario.world.run(scenario.duration, watch)?;
+    let report = scenario.simulation.run(scenario.duration, watch)?;
     print!("{report}");
     if let Some(folder) = plots {
         let name = file.file_stem().unwrap_or(file.as_os_str());
         let path = folder.join(name).with_extension("svg");
-        let names = scenario.world.flows.iter().map(|flow| flow.name.as_str());
+        let names = scenario
+            .simulation
+            .flows
+            .iter()
+            .map(|flow| flow.name.as_str());
         let title = name.to_string_lossy();
         std::fs::write(&path, chart_of(&title, names, &sent))
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -42,7 +46,7 @@ pub fn run(file: &Path, plots: Option<&Path>) -> Result<bool> {
 }
 
 /// A plot of the bytes that each flow sent over time.
-fn chart_of<'a>(title: &str, names: impl Iterator<Item = &'a str>, sent: &[Sent]) -> String {
+fn chart_of<'a>(title: &str, names: impl Iterator<Item = &'a str>, sent: &[SentPacket]) -> String {
     let line = |(flow, name): (usize, &str)| {
         let mine = sent.iter().filter(|one| one.flow == flow);
         let mut bytes = 0;

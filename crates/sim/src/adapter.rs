@@ -6,7 +6,7 @@
 //!  PDUs of each  ──── one transfer ────▶  buffer, at most `window`  ──── scheduler ──▶ link
 //!  connection         at a time           cells for each connection
 //! ```
-//! The input is an [`Adapter`] with its connections; the result is [`Fetched`].
+//! The input is an [`Adapter`] with its connections; the result is [`AdapterReport`].
 //!
 //! Shaping determines when a connection's next cell may leave. So the time at which a connection's
 //! buffer runs empty is known: the time of its last cell, plus the peak rate's spacing for each
@@ -22,8 +22,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use netnice_core::contract::Cell;
-use netnice_core::police::{Police, Seen};
-use netnice_core::sched::{FlowId, Misuse, Next, Packet, Scheduler, Service, Wire};
+use netnice_core::policer::{Observation, Policer};
+use netnice_core::sched::{FlowId, Next, Packet, Scheduler, SchedulerError, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
 use crate::Random;
@@ -62,7 +62,7 @@ pub struct Connection {
 
 /// The result of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fetched {
+pub struct AdapterReport {
     /// Cells that left.
     pub sent: u64,
     /// Of these, the cells that had not been fetched in time.
@@ -72,7 +72,7 @@ pub struct Fetched {
     /// The most cells of one connection that were on the adapter or on the way to it.
     pub most_buffered: u32,
     /// Connections with all PDUs sent and reported to the host.
-    pub told: u64,
+    pub reported: u64,
     /// Transfers on the bus.
     pub transfers: u64,
     /// How long the bus was busy.
@@ -82,9 +82,9 @@ pub struct Fetched {
 }
 
 impl Adapter {
-    /// Simulates until everything is sent or `until` is reached. Fails with [`Misuse`] if the
-    /// scheduler refuses a connection.
-    pub fn run(&self, until: Nanos) -> Result<Fetched, Misuse> {
+    /// Simulates until everything is sent or `until` is reached. Fails with [`SchedulerError`] if
+    /// the scheduler refuses a connection.
+    pub fn run(&self, until: Nanos) -> Result<AdapterReport, SchedulerError> {
         let mut run = Run::new(self)?;
         while let Some(Reverse((at, _, event))) = run.events.pop() {
             if at > until.0 {
@@ -93,7 +93,7 @@ impl Adapter {
             run.handle(at, event)?;
             run.drive(at)?;
         }
-        Ok(run.found)
+        Ok(run.report)
     }
 }
 
@@ -102,13 +102,13 @@ enum Event {
     Start(usize),
     /// A transfer of so many cells for this connection has ended.
     Arrived(usize, u32),
-    Look,
+    Poll,
 }
 
 /// The state of a connection.
-struct Active {
+struct ConnectionState {
     id: FlowId,
-    judge: Police,
+    policer: Policer,
     /// The time of a cell at peak rate, in ns.
     spacing: u64,
     cdvt: u64,
@@ -117,66 +117,66 @@ struct Active {
     left: u64,
     left_of_pdu: u32,
     /// Cells on the way.
-    coming: u32,
+    in_transfer: u32,
     /// Cells on the adapter; below zero after an underrun.
-    here: i64,
+    buffered: i64,
     /// Cells to be sent.
     unsent: u64,
-    is_told: bool,
+    is_reported: bool,
     has_begun: bool,
     /// When the last cell left, or the first one could leave.
     last: u64,
     /// The deadline of the next transfer, if one is wanted.
-    wants: Option<u64>,
+    transfer_deadline: Option<u64>,
 }
 
 struct Run<'a> {
     adapter: &'a Adapter,
     link: Scheduler,
-    active: Vec<Active>,
+    active: Vec<ConnectionState>,
     /// (deadline, connection) of wanted transfers, by when the buffer runs empty.
-    wanting: BTreeSet<(u64, usize)>,
+    wanted_transfers: BTreeSet<(u64, usize)>,
     bus_is_busy: bool,
     random: Random,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     count: u64,
-    /// The time of the next planned `Look`.
-    look: u64,
-    found: Fetched,
+    /// The time of the next planned `Poll`.
+    next_poll: u64,
+    report: AdapterReport,
 }
 
 impl<'a> Run<'a> {
-    fn new(adapter: &'a Adapter) -> Result<Run<'a>, Misuse> {
+    fn new(adapter: &'a Adapter) -> Result<Run<'a>, SchedulerError> {
         let mut run = Run {
             adapter,
             link: Scheduler::new(adapter.wire)?,
             active: Vec::new(),
-            wanting: BTreeSet::new(),
+            wanted_transfers: BTreeSet::new(),
             bus_is_busy: false,
             random: Random::new(adapter.seed),
             events: BinaryHeap::new(),
             count: 0,
-            look: u64::MAX,
-            found: Fetched::default(),
+            next_poll: u64::MAX,
+            report: AdapterReport::default(),
         };
         for (at, one) in adapter.connections.iter().enumerate() {
             let service = Service::Cell(one.contract);
             let all = u64::from(one.pdus) * u64::from(one.cells);
-            run.active.push(Active {
+            run.active.push(ConnectionState {
                 id: run.link.insert(service, Instant(0))?,
-                judge: Police::cell(one.contract),
+                policer: Policer::cell(one.contract),
                 spacing: one.contract.pcr().time_for(adapter.wire.longest).0,
                 cdvt: one.contract.cdvt().0,
                 cells_of_pdu: one.cells,
                 left: all,
                 left_of_pdu: one.cells,
-                coming: 0,
-                here: 0,
+                in_transfer: 0,
+                buffered: 0,
                 unsent: all,
-                is_told: all == 0,
+                is_reported: all == 0,
                 has_begun: false,
                 last: one.start.0,
-                wants: None,
+                transfer_deadline: None,
             });
             run.plan(one.start.0, Event::Start(at));
         }
@@ -188,56 +188,56 @@ impl<'a> Run<'a> {
         self.events.push(Reverse((at, self.count, event)));
     }
 
-    fn handle(&mut self, now: u64, event: Event) -> Result<(), Misuse> {
+    fn handle(&mut self, now: u64, event: Event) -> Result<(), SchedulerError> {
         match event {
-            Event::Start(at) => self.want(at),
+            Event::Start(at) => self.update_wanted_transfer(at),
             Event::Arrived(at, cells) => {
                 self.bus_is_busy = false;
                 let cell = Packet::new(self.adapter.wire.longest);
                 let one = &mut self.active[at];
-                one.coming -= cells;
-                one.here += i64::from(cells);
+                one.in_transfer -= cells;
+                one.buffered += i64::from(cells);
                 if !core::mem::replace(&mut one.has_begun, true) {
                     one.last = now;
                     let id = one.id;
                     self.link.handle_head(id, cell, Instant(now))?;
                 }
-                self.want(at);
+                self.update_wanted_transfer(at);
             }
-            Event::Look => self.look = u64::MAX,
+            Event::Poll => self.next_poll = u64::MAX,
         }
         Ok(())
     }
 
     /// Notes whether a connection wants a transfer, and its deadline.
-    fn want(&mut self, at: usize) {
+    fn update_wanted_transfer(&mut self, at: usize) {
         let (unit, window) = (self.adapter.unit, self.adapter.window);
         let one = &mut self.active[at];
-        if let Some(before) = one.wants.take() {
-            self.wanting.remove(&(before, at));
+        if let Some(before) = one.transfer_deadline.take() {
+            self.wanted_transfers.remove(&(before, at));
         }
-        let held = one.here.max(0) + i64::from(one.coming);
+        let held = one.buffered.max(0) + i64::from(one.in_transfer);
         let has_room = held + i64::from(unit.min(one.left_of_pdu)) <= i64::from(window);
         if one.left > 0 && has_room {
             let lasts = u64::try_from(held).unwrap_or(0).saturating_mul(one.spacing);
             let empty = one.last.saturating_add(lasts).saturating_sub(one.cdvt);
-            one.wants = Some(empty);
-            self.wanting.insert((empty, at));
+            one.transfer_deadline = Some(empty);
+            self.wanted_transfers.insert((empty, at));
         }
     }
 
-    fn drive(&mut self, now: u64) -> Result<(), Misuse> {
+    fn drive(&mut self, now: u64) -> Result<(), SchedulerError> {
         loop {
             let active = &self.active;
             let cell = Packet::new(self.adapter.wire.longest);
             let behind = |id: FlowId| (active[id.index()].unsent > 1).then_some(cell);
-            match self.link.turn(Instant(now), behind) {
-                Next::Send(departure) => self.left(departure.flow.index(), departure.start),
+            match self.link.next(Instant(now), behind) {
+                Next::Send(departure) => self.cell_left(departure.flow.index(), departure.start),
                 Next::Wait(at) if at.0 <= now => {}
                 Next::Wait(at) => {
-                    if at.0 < self.look {
-                        self.look = at.0;
-                        self.plan(at.0, Event::Look);
+                    if at.0 < self.next_poll {
+                        self.next_poll = at.0;
+                        self.plan(at.0, Event::Poll);
                     }
                     break;
                 }
@@ -245,7 +245,7 @@ impl<'a> Run<'a> {
             }
         }
         if !self.bus_is_busy
-            && let Some((_, at)) = self.wanting.pop_first()
+            && let Some((_, at)) = self.wanted_transfers.pop_first()
         {
             self.fetch(at, now);
         }
@@ -253,24 +253,24 @@ impl<'a> Run<'a> {
     }
 
     /// A cell leaves.
-    fn left(&mut self, at: usize, start: Instant) {
+    fn cell_left(&mut self, at: usize, start: Instant) {
         let one = &mut self.active[at];
-        self.found.sent += 1;
-        self.found.end = start;
-        self.found.underruns += u64::from(one.here <= 0);
-        one.here -= 1;
+        self.report.sent += 1;
+        self.report.end = start;
+        self.report.underruns += u64::from(one.buffered <= 0);
+        one.buffered -= 1;
         one.unsent -= 1;
         one.last = start.0;
-        let seen = Seen {
+        let observation = Observation {
             at: start,
             length: self.adapter.wire.longest,
         };
-        self.found.violations += u64::from(one.judge.handle(seen).is_err());
-        if one.unsent == 0 && !one.is_told {
-            one.is_told = true;
-            self.found.told += 1;
+        self.report.violations += u64::from(one.policer.handle(observation).is_err());
+        if one.unsent == 0 && !one.is_reported {
+            one.is_reported = true;
+            self.report.reported += 1;
         }
-        self.want(at);
+        self.update_wanted_transfer(at);
     }
 
     /// Begins a transfer.
@@ -278,23 +278,23 @@ impl<'a> Run<'a> {
         let (least, most) = self.adapter.access;
         let access = self.random.within(least.0..=most.0);
         let one = &mut self.active[at];
-        one.wants = None;
+        one.transfer_deadline = None;
         let cells = self.adapter.unit.min(one.left_of_pdu);
         one.left -= u64::from(cells);
         one.left_of_pdu -= cells;
         if one.left_of_pdu == 0 {
             one.left_of_pdu = one.cells_of_pdu;
         }
-        one.coming += cells;
-        let held = one.here.max(0) + i64::from(one.coming);
+        one.in_transfer += cells;
+        let held = one.buffered.max(0) + i64::from(one.in_transfer);
         let held = u32::try_from(held).unwrap_or(u32::MAX);
-        self.found.most_buffered = self.found.most_buffered.max(held);
+        self.report.most_buffered = self.report.most_buffered.max(held);
         let bytes = Bytes(self.adapter.wire.longest.0 * u64::from(cells));
         let takes = access + self.adapter.bus.time_for(bytes).0;
-        self.found.transfers += 1;
-        self.found.bus_busy.0 += takes;
+        self.report.transfers += 1;
+        self.report.bus_busy.0 += takes;
         self.bus_is_busy = true;
         self.plan(now + takes, Event::Arrived(at, cells));
-        self.want(at);
+        self.update_wanted_transfer(at);
     }
 }

@@ -4,38 +4,38 @@
 //!
 //! # What is simulated
 //! ```text
-//!  Source ──▶ message queue ──▶ [processor] ──▶ packet queue ──▶ link ──▶ police, laxity, counts
+//!  Source ──▶ message queue ──▶ [processor] ──▶ packet queue ──▶ link ──▶ policer, laxity, counts
 //!             overflow drops     blocks of P     overflow drops
 //! ```
-//! A [`World`] is a link, optionally a processor before it, and flows. [`World::run`] simulates it
-//! from event to event and returns a [`Report`]; it fails with [`WorldError`] if the world is
-//! invalid. The link is a [`netnice_core::sched::Scheduler`], and so is the processor: a processor
-//! is a link on which a block's length is its processing time (one byte is one nanosecond), and
-//! channel handlers are scheduled in the same three classes (paper RTC, section 3.1). The output is
-//! checked independently, by [`netnice_core::police`] and by deadlines that are computed here from
-//! the arrivals alone.
+//! A [`Simulation`] is a link, optionally a processor before it, and flows. [`Simulation::run`]
+//! proceeds from event to event and returns a [`Report`]; it fails with [`SimulationError`] if the
+//! simulation is invalid. The link is a [`netnice_core::sched::Scheduler`], and so is the
+//! processor: a processor is a link on which a block's length is its processing time (one byte is
+//! one nanosecond), and channel handlers are scheduled in the same three classes (paper RTC,
+//! section 3.1). The output is checked independently, by [`netnice_core::policer`] and by deadlines
+//! that are computed here from the arrivals alone.
 //!
 //! The same seed gives the same run on every machine: random numbers come from [`Random`], and no
-//! order depends on a hash. A world can also be read from text ([`scenario`]). An adapter that
+//! order depends on a hash. A simulation can also be read from text ([`scenario`]). An adapter that
 //! fetches its cells from the host's memory is a separate simulation ([`adapter`]).
 
 #![forbid(unsafe_code)]
 
 pub mod adapter;
-mod entry;
+mod admission;
+mod queueing;
 mod random;
 mod report;
 pub mod scenario;
-mod sound;
+mod simulation;
 mod source;
-mod station;
-mod world;
+mod validate;
 
 pub use random::Random;
 pub use report::{FlowReport, Report};
-pub use sound::WorldError;
+pub use simulation::{OverbookedSlice, SentPacket, SimFlow, Simulation};
 pub use source::Source;
-pub use world::{Flow, Overbooked, Sent, World};
+pub use validate::SimulationError;
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use netnice_core::police::Violation;
+use netnice_core::policer::Violation;
 use netnice_core::units::{Instant, Nanos};
 
 /// The result for one flow.
@@ -55,7 +55,7 @@ impl FlowReport {
 /// The results for all flows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// In the order of the world.
+    /// In the order of the simulation.
     pub flows: Vec<FlowReport>,
     /// The simulated time.
     pub until: Instant,

@@ -1,5 +1,5 @@
-//! Worlds as text, in TOML. Quantities are text with a unit and contracts are contract text, both
-//! parsed by core. An unknown key is refused. Parsing fails with [`ScenarioError`].
+//! Simulations as text, in TOML. Quantities are text with a unit and contracts are contract text,
+//! both parsed by core. An unknown key is refused. Parsing fails with [`ScenarioError`].
 //!
 //! ```
 //! let text = r#"
@@ -22,7 +22,7 @@
 //!     start = "1s"
 //! "#;
 //! let scenario: netnice_sim::scenario::Scenario = text.parse()?;
-//! let report = scenario.world.run(scenario.duration, |_| ())?;
+//! let report = scenario.simulation.run(scenario.duration, |_| ())?;
 //! assert_eq!(report.flow("video").map(|flow| flow.packets), Some(80));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -37,14 +37,14 @@ use netnice_core::units::{Bytes, Nanos, UnitError};
 use serde::Deserialize;
 
 use crate::Source;
-use crate::sound::WorldError;
-use crate::world::{Flow, Overbooked, World};
+use crate::simulation::{OverbookedSlice, SimFlow, Simulation};
+use crate::validate::SimulationError;
 
-/// A world and the time to simulate.
+/// A simulation and its duration.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The world.
-    pub world: World,
+    /// The simulation.
+    pub simulation: Simulation,
     /// The time to simulate.
     pub duration: Nanos,
 }
@@ -69,8 +69,8 @@ pub enum ScenarioError {
     /// A contract combines services that one flow cannot have.
     #[error(transparent)]
     NotServed(#[from] NotServed),
-    /// A contract has a clause without effect in a world.
-    #[error("`{flow}`: `{clause}` has no effect here: a world is one link that is sent on")]
+    /// A contract has a clause without effect in a simulation.
+    #[error("`{flow}`: `{clause}` has no effect: only sending on one link is simulated")]
     NoEffect {
         /// The flow.
         flow: String,
@@ -80,12 +80,12 @@ pub enum ScenarioError {
     /// The server's slice does not parse, or has more than its times.
     #[error("server.slice, which is a time and its period: {0}")]
     Server(ContractError),
-    /// A flow has a class, and the world has no server.
+    /// A flow has a class, and the simulation has no server.
     #[error("`{0}` has a class: that needs a [server]")]
     NoServer(String),
-    /// The world is invalid.
+    /// The simulation is invalid.
     #[error(transparent)]
-    World(#[from] WorldError),
+    Simulation(#[from] SimulationError),
     /// Two flows have the same name.
     #[error("two flows are named `{0}`: reports could not tell them apart")]
     SameName(String),
@@ -95,7 +95,7 @@ impl FromStr for Scenario {
     type Err = ScenarioError;
 
     fn from_str(text: &str) -> Result<Scenario, ScenarioError> {
-        let typed: Typed = toml::from_str(text)?;
+        let typed: ScenarioToml = toml::from_str(text)?;
         let link = typed.link;
         let given = Wire::new(read("link.rate", &link.rate)?);
         let wire = Wire {
@@ -105,25 +105,25 @@ impl FromStr for Scenario {
             longest: read_or("link.longest", link.longest, given.longest)?,
             ..given
         };
-        let mut world = World {
+        let mut simulation = Simulation {
             seed: typed.seed.unwrap_or(1),
-            processor: typed.processor.map(TypedProcessor::read).transpose()?,
-            ..World::new(wire)
+            processor: typed.processor.map(ProcessorToml::read).transpose()?,
+            ..Simulation::new(wire)
         };
-        world.overbooked = typed.server.map(TypedServer::read).transpose()?;
+        simulation.overbooked = typed.server.map(ServerToml::read).transpose()?;
         for flow in typed.flow {
-            if world.flows.iter().any(|other| other.name == flow.name) {
+            if simulation.flows.iter().any(|other| other.name == flow.name) {
                 return Err(ScenarioError::SameName(flow.name));
             }
             let flow = flow.read()?;
-            if flow.class.is_some() && world.overbooked.is_none() {
+            if flow.class.is_some() && simulation.overbooked.is_none() {
                 return Err(ScenarioError::NoServer(flow.name));
             }
-            world.flows.push(flow);
+            simulation.flows.push(flow);
         }
-        world.sound()?;
+        simulation.validate()?;
         Ok(Scenario {
-            world,
+            simulation,
             duration: read("duration", &typed.duration)?,
         })
     }
@@ -131,19 +131,19 @@ impl FromStr for Scenario {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Typed {
+struct ScenarioToml {
     duration: String,
     seed: Option<u64>,
-    link: TypedLink,
-    processor: Option<TypedProcessor>,
-    server: Option<TypedServer>,
+    link: LinkToml,
+    processor: Option<ProcessorToml>,
+    server: Option<ServerToml>,
     #[serde(default)]
-    flow: Vec<TypedFlow>,
+    flow: Vec<FlowToml>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TypedLink {
+struct LinkToml {
     rate: String,
     overhead: Option<String>,
     ahead: Option<String>,
@@ -153,7 +153,7 @@ struct TypedLink {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct TypedProcessor {
+struct ProcessorToml {
     switch: String,
     cache_miss: String,
     first: String,
@@ -166,29 +166,29 @@ struct TypedProcessor {
 /// A slice, and for each class its minimum or `none`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TypedServer {
+struct ServerToml {
     slice: String,
     classes: Vec<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TypedFlow {
+struct FlowToml {
     name: String,
     #[serde(default)]
     contract: String,
-    source: TypedSource,
+    source: SourceToml,
     class: Option<usize>,
     start: Option<String>,
     stop: Option<String>,
     queue: Option<usize>,
-    overload: Option<TypedOverload>,
+    overload: Option<OverloadToml>,
 }
 
 /// The paper's names for what a channel does with messages beyond its contract.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum TypedOverload {
+enum OverloadToml {
     Block,
     Decay,
     Space,
@@ -197,7 +197,7 @@ enum TypedOverload {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
-enum TypedSource {
+enum SourceToml {
     Greedy {
         size: String,
     },
@@ -225,7 +225,7 @@ enum TypedSource {
     },
 }
 
-impl TypedProcessor {
+impl ProcessorToml {
     fn read(self) -> Result<Processor, ScenarioError> {
         Ok(Processor {
             switch: read("processor.switch", &self.switch)?,
@@ -240,8 +240,8 @@ impl TypedProcessor {
     }
 }
 
-impl TypedServer {
-    fn read(self) -> Result<Overbooked, ScenarioError> {
+impl ServerToml {
+    fn read(self) -> Result<OverbookedSlice, ScenarioError> {
         // Accepts the times only.
         let change = Change::from_clauses([(Clause::Slice, &self.slice[..])], false, false);
         let contract = change.and_then(|change| Contract::default().apply(&change));
@@ -251,50 +251,50 @@ impl TypedServer {
             text => read("server.classes", text).map(|min| Class { min: Some(min) }),
         };
         let classes: Result<Vec<Class>, ScenarioError> = self.classes.iter().map(class).collect();
-        Ok(Overbooked {
+        Ok(OverbookedSlice {
             slice: slice.map_err(ScenarioError::Server)?,
             classes: classes?,
         })
     }
 }
 
-impl TypedFlow {
-    fn read(self) -> Result<Flow, ScenarioError> {
-        let flow = Flow::new(&self.name, &self.contract, self.source.read()?)?;
-        Ok(Flow {
+impl FlowToml {
+    fn read(self) -> Result<SimFlow, ScenarioError> {
+        let flow = SimFlow::new(&self.name, &self.contract, self.source.read()?)?;
+        Ok(SimFlow {
             class: self.class,
             start: read_or("start", self.start, Nanos(0))?,
             stop: self.stop.map(|text| read("stop", &text)).transpose()?,
             queue: self.queue.unwrap_or(usize::MAX),
-            overload: self.overload.map(TypedOverload::read),
+            overload: self.overload.map(OverloadToml::read),
             ..flow
         })
     }
 }
 
-impl TypedOverload {
+impl OverloadToml {
     fn read(self) -> Overload {
         match self {
-            TypedOverload::Block => Overload::Block,
-            TypedOverload::Decay => Overload::Decay,
-            TypedOverload::Space => Overload::Space,
-            TypedOverload::Drop => Overload::Drop,
+            OverloadToml::Block => Overload::Block,
+            OverloadToml::Decay => Overload::Decay,
+            OverloadToml::Space => Overload::Space,
+            OverloadToml::Drop => Overload::Drop,
         }
     }
 }
 
-impl TypedSource {
+impl SourceToml {
     fn read(self) -> Result<Source, ScenarioError> {
         let bytes = |text: &str| read::<Bytes>("source.size", text);
         Ok(match self {
-            TypedSource::Greedy { size } => Source::Greedy {
+            SourceToml::Greedy { size } => Source::Greedy {
                 size: bytes(&size)?,
             },
-            TypedSource::Constant { size, every } => Source::Constant {
+            SourceToml::Constant { size, every } => Source::Constant {
                 size: bytes(&size)?,
                 every: read("source.every", &every)?,
             },
-            TypedSource::OnOff {
+            SourceToml::OnOff {
                 size,
                 every,
                 on,
@@ -305,16 +305,16 @@ impl TypedSource {
                 on: read("source.on", &on)?,
                 off: read("source.off", &off)?,
             },
-            TypedSource::Poisson { size, mean } => Source::Poisson {
+            SourceToml::Poisson { size, mean } => Source::Poisson {
                 size: bytes(&size)?,
                 mean: read("source.mean", &mean)?,
             },
-            TypedSource::Bursts { size, count, every } => Source::Bursts {
+            SourceToml::Bursts { size, count, every } => Source::Bursts {
                 size: bytes(&size)?,
                 count,
                 every: read("source.every", &every)?,
             },
-            TypedSource::Trace { packets } => {
+            SourceToml::Trace { packets } => {
                 let one =
                     |(at, size): &(String, String)| Ok((read("source.packets", at)?, bytes(size)?));
                 let all: Result<Vec<_>, ScenarioError> = packets.iter().map(one).collect();

@@ -68,7 +68,7 @@ impl Source {
 
 /// The state of a source.
 #[derive(Clone, Debug)]
-pub(crate) struct Spring {
+pub(crate) struct SourceState {
     source: Source,
     random: Random,
     start: u64,
@@ -80,9 +80,9 @@ pub(crate) struct Spring {
     until: u64,
 }
 
-impl Spring {
-    pub(crate) fn new(source: Source, start: Nanos, random: Random) -> Spring {
-        let mut spring = Spring {
+impl SourceState {
+    pub(crate) fn new(source: Source, start: Nanos, random: Random) -> SourceState {
+        let mut source = SourceState {
             source,
             random,
             start: start.0,
@@ -90,13 +90,13 @@ impl Spring {
             count: 0,
             until: start.0,
         };
-        if let Source::Poisson { mean, .. } = spring.source {
-            spring.next = spring.later(mean);
+        if let Source::Poisson { mean, .. } = source.source {
+            source.next = source.later(mean);
         }
-        if let Source::OnOff { on, .. } = spring.source {
-            spring.until = spring.later(on);
+        if let Source::OnOff { on, .. } = source.source {
+            source.until = source.later(on);
         }
-        spring
+        source
     }
 
     /// The arrival time and size of the next message; `None` if there is none. A greedy source

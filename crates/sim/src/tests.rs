@@ -3,15 +3,15 @@ use netnice_core::sched::Wire;
 use netnice_core::units::{Bytes, Nanos, Rate};
 
 use crate::adapter::{Adapter, Connection};
-use crate::{Flow, Report, Sent, Source, World};
+use crate::{Report, SentPacket, SimFlow, Simulation, Source};
 
+mod invalid;
 mod proofs;
-mod sense;
 
 /// A link of `mbit` Mbit/s for packets of 1500 bytes.
-pub(crate) fn link(mbit: u64) -> World {
+pub(crate) fn link(mbit: u64) -> Simulation {
     let rate = Rate::new(mbit * 1_000_000).expect("a rate");
-    World::new(Wire {
+    Simulation::new(Wire {
         longest: Bytes(1500),
         ..Wire::new(rate)
     })
@@ -21,25 +21,24 @@ pub(crate) fn greedy(size: u64) -> Source {
     Source::Greedy { size: Bytes(size) }
 }
 
-pub(crate) fn flow(name: &str, contract: &str, source: Source) -> Flow {
-    Flow::new(name, contract, source).expect("a contract")
+pub(crate) fn flow(name: &str, contract: &str, source: Source) -> SimFlow {
+    SimFlow::new(name, contract, source).expect("a contract")
 }
 
-fn played(world: &World, seconds: u64) -> (Report, Vec<Sent>) {
+fn run_for(sim: &Simulation, seconds: u64) -> (Report, Vec<SentPacket>) {
     let mut sent = Vec::new();
-    let report = world.run(Nanos::from_secs(seconds), |one| sent.push(*one));
-    (report.expect("played"), sent)
+    let report = sim.run(Nanos::from_secs(seconds), |one| sent.push(*one));
+    (report.expect("a valid simulation"), sent)
 }
 
 /// 1500 bytes take 1.2 ms at 10 Mbit/s (NTCP, figure 4).
 #[test]
 fn a_slice_is_exactly_its_packets_in_every_period() {
     let count = |slice: &str| {
-        let mut world = link(10);
-        world
-            .flows
+        let mut sim = link(10);
+        sim.flows
             .push(flow("tcp", &format!("slice {slice}/50ms"), greedy(1500)));
-        let (_, sent) = played(&world, 10);
+        let (_, sent) = run_for(&sim, 10);
         let mut periods = vec![0_u32; 200];
         for one in sent {
             periods[(one.start.0 / 50_000_000) as usize] += 1;
@@ -56,9 +55,9 @@ fn a_slice_is_exactly_its_packets_in_every_period() {
 }
 
 #[test]
-fn what_is_left_over_is_shared_by_weight_and_nothing_is_lost() {
-    let mut world = link(100);
-    world.flows = vec![
+fn the_left_over_is_shared_by_weight_and_no_packet_is_lost() {
+    let mut sim = link(100);
+    sim.flows = vec![
         flow("one", "weight 100", greedy(1500)),
         flow("three", "weight 300", greedy(700)),
         flow(
@@ -70,7 +69,7 @@ fn what_is_left_over_is_shared_by_weight_and_nothing_is_lost() {
             },
         ),
     ];
-    let (report, _) = played(&world, 4);
+    let (report, _) = run_for(&sim, 4);
     let rate = |name| report.flow(name).expect("there").bytes as f64 * 8.0 / 4.0 / 1e6;
     assert!((rate("one") * 3.0 - rate("three")).abs() < 0.1, "{report}");
     assert!((rate("some") - 10.0).abs() < 0.01, "{report}");
@@ -83,10 +82,10 @@ fn what_is_left_over_is_shared_by_weight_and_nothing_is_lost() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
-    let mut world = link(10);
+fn the_same_seed_gives_the_same_run() {
+    let mut sim = link(10);
     let mean = Nanos::from_millis(2);
-    world.flows = vec![
+    sim.flows = vec![
         flow(
             "a",
             "",
@@ -106,18 +105,18 @@ fn the_same_seed_is_the_same_run() {
             },
         ),
     ];
-    let (first, _) = played(&world, 2);
-    let (again, _) = played(&world, 2);
+    let (first, _) = run_for(&sim, 2);
+    let (again, _) = run_for(&sim, 2);
     assert_eq!(first, again);
-    world.seed = 2;
-    assert_ne!(first, played(&world, 2).0);
+    sim.seed = 2;
+    assert_ne!(first, run_for(&sim, 2).0);
     let poisson = first.flow("a").expect("there");
     assert!((900..1100).contains(&poisson.offered), "{first}");
 }
 
 #[test]
-fn queues_and_ends_are_kept() {
-    let mut world = link(1);
+fn queue_limits_and_stop_times_are_kept() {
+    let mut sim = link(1);
     let mut short = flow(
         "short",
         "",
@@ -133,12 +132,12 @@ fn queues_and_ends_are_kept() {
         "up 100kbit",
         Source::Trace(vec![(Nanos(0), Bytes(500)), (Nanos(9), Bytes(700))]),
     );
-    world.flows = vec![
+    sim.flows = vec![
         short,
         late.from(Nanos::from_millis(500))
             .until(Nanos::from_millis(501)),
     ];
-    let (report, sent) = played(&world, 2);
+    let (report, sent) = run_for(&sim, 2);
     let short = report.flow("short").expect("there");
     assert_eq!(
         (short.offered, short.dropped, short.packets),
@@ -182,9 +181,9 @@ fn an_overbooked_slice_is_shared_by_class_and_proportion() {
     "#;
     let scenario: crate::scenario::Scenario = text.parse().expect("a scenario");
     let report = scenario
-        .world
+        .simulation
         .run(scenario.duration, |_| ())
-        .expect("played");
+        .expect("a valid simulation");
     for (name, wanted) in [("high", 20.0), ("half", 25.0), ("all", 50.0), ("low", 5.0)] {
         let rate = report.flow(name).expect("there").bytes as f64 * 4e-6;
         assert!(
@@ -219,12 +218,12 @@ fn adapter(unit: u32, window: u32) -> Adapter {
 }
 
 #[test]
-fn what_is_fetched_in_time_is_there_and_the_window_is_kept() {
+fn cells_are_fetched_in_time_within_the_window() {
     for (unit, window) in [(4, 16), (8, 24), (103, 206)] {
         let found = adapter(unit, window)
             .run(Nanos::from_secs(1))
-            .expect("played");
-        assert_eq!((found.sent, found.told), (2 * 5 * 103, 2), "{found:?}");
+            .expect("a valid simulation");
+        assert_eq!((found.sent, found.reported), (2 * 5 * 103, 2), "{found:?}");
         assert_eq!(
             (found.underruns, found.violations),
             (0, 0),
@@ -238,19 +237,26 @@ fn what_is_fetched_in_time_is_there_and_the_window_is_kept() {
 
 /// The opposite case: with too small a window or too slow a bus, underruns happen.
 #[test]
-fn without_a_window_cells_are_not_there() {
-    let found = adapter(1, 1).run(Nanos::from_secs(1)).expect("played");
+fn too_small_a_window_or_bus_causes_underruns() {
+    let found = adapter(1, 1)
+        .run(Nanos::from_secs(1))
+        .expect("a valid simulation");
     assert_eq!(found.sent, 2 * 5 * 103);
     assert!(found.underruns > 100, "{found:?}");
     let slow = Adapter {
         bus: Rate::new(50_000_000).expect("a rate"),
         ..adapter(8, 24)
     };
-    assert!(slow.run(Nanos::from_secs(1)).expect("played").underruns > 100);
+    assert!(
+        slow.run(Nanos::from_secs(1))
+            .expect("a valid simulation")
+            .underruns
+            > 100
+    );
 }
 
 #[test]
-fn a_scenario_that_makes_no_sense_is_refused_with_its_place() {
+fn an_invalid_scenario_is_refused_with_its_key() {
     let error = |text: &str| match text.parse::<crate::scenario::Scenario>() {
         Ok(_) => panic!("{text} was read"),
         Err(error) => error.to_string(),
@@ -275,23 +281,23 @@ fn a_scenario_that_makes_no_sense_is_refused_with_its_place() {
 }
 
 #[test]
-fn the_scenarios_beside_this_crate_keep_their_promises() {
-    let play = |text: &str| {
+fn the_example_scenarios_keep_their_promises() {
+    let run = |text: &str| {
         let scenario: crate::scenario::Scenario = text.parse().expect("a scenario");
         let report = scenario
-            .world
+            .simulation
             .run(scenario.duration, |_| ())
-            .expect("played");
+            .expect("a valid simulation");
         assert_eq!((report.missed(), report.violations()), (0, 0), "{report}");
         report
     };
-    let found = play(include_str!("../scenarios/slices.toml"));
+    let found = run(include_str!("../scenarios/slices.toml"));
     let packets = |name| found.flow(name).map_or(0, |flow| flow.packets);
     assert_eq!(packets("video"), 2 * 40);
     // 5 Mbit/s for two seconds, and a burst of 5 ms.
     assert!((832..=837).contains(&packets("backup")), "{found}");
     assert!(packets("download") > 500, "{found}");
-    let found = play(include_str!("../scenarios/channels.toml"));
+    let found = run(include_str!("../scenarios/channels.toml"));
     let camera = found.flow("camera").expect("it is there");
     assert!(camera.messages >= 146, "{found}");
     assert!(
@@ -302,18 +308,18 @@ fn the_scenarios_beside_this_crate_keep_their_promises() {
 
 /// Every message has one outcome, which depends on the policy: see the scenario.
 #[test]
-fn a_channels_entry_does_with_too_much_what_its_policy_says() {
+fn messages_beyond_the_contract_follow_the_overload_policy() {
     let text = include_str!("../scenarios/overload.toml");
     let scenario: crate::scenario::Scenario = text.parse().expect("a scenario");
     let report = scenario
-        .world
+        .simulation
         .run(scenario.duration, |_| ())
-        .expect("played");
+        .expect("a valid simulation");
     assert_eq!((report.missed(), report.violations()), (0, 0), "{report}");
     let flow = |name: &str| report.flow(name).expect("it is there").clone();
     for one in &report.flows {
-        let fates = one.packets + one.dropped + one.waiting;
-        assert_eq!(one.offered, fates, "{report}");
+        let outcomes = one.packets + one.dropped + one.waiting;
+        assert_eq!(one.offered, outcomes, "{report}");
         // 4 s of 100 messages each.
         assert!(one.packets <= 400, "{report}");
     }
@@ -333,13 +339,13 @@ fn a_channels_entry_does_with_too_much_what_its_policy_says() {
         blocked.held >= 470 && spaced.held >= blocked.held,
         "{report}"
     );
-    let honest = flow("honest");
-    assert_eq!((honest.packets, honest.held), (240, 0), "{report}");
+    let conforming = flow("conforming");
+    assert_eq!((conforming.packets, conforming.held), (240, 0), "{report}");
 }
 
 /// Behind a processor the gate counts the queue before the processor.
 #[test]
-fn a_gate_stands_before_the_processor() {
+fn behind_a_processor_the_gate_counts_the_queue_before_it() {
     let text = include_str!("../scenarios/overload.toml").replace(
         "[[flow]]\nname = \"blocked\"",
         r#"[processor]
@@ -355,17 +361,17 @@ largest = "1500B"
 name = "blocked""#,
     );
     let scenario: crate::scenario::Scenario = text.parse().expect("a scenario");
-    assert!(scenario.world.processor.is_some());
+    assert!(scenario.simulation.processor.is_some());
     let report = scenario
-        .world
+        .simulation
         .run(scenario.duration, |_| ())
-        .expect("played");
-    for name in ["blocked", "decaying", "spaced", "dropping", "honest"] {
+        .expect("a valid simulation");
+    for name in ["blocked", "decaying", "spaced", "dropping", "conforming"] {
         let one = report.flow(name).expect("it is there");
         assert_eq!(one.missed, 0, "{report}");
         // At most one message is between the queues.
-        let fates = one.packets + one.dropped + one.waiting;
-        assert!((fates..=fates + 1).contains(&one.offered), "{report}");
+        let outcomes = one.packets + one.dropped + one.waiting;
+        assert!((outcomes..=outcomes + 1).contains(&one.offered), "{report}");
     }
     let dropping = report.flow("dropping").expect("it is there");
     assert_eq!((dropping.packets, dropping.dropped), (240, 240), "{report}");

@@ -74,7 +74,7 @@ fn the_properties_of_the_tree_are_found() {
         "netnice-driver demux::tests::kept::frames_near_those_that_are_kept",
         "netnice-driver control::connection::tests::streams_near_those_that_are_kept",
         "netnice-api wire::tests::corpus::streams_near_the_corpus_decode_without_a_panic",
-        "netnice-core sched_fuzz packets_are_conserved_in_any_story",
+        "netnice-core sched_fuzz packets_are_conserved_in_any_scenario",
     ] {
         assert!(all.iter().any(|one| one == wanted), "{wanted}: {all:#?}");
     }

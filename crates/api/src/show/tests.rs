@@ -1,6 +1,6 @@
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::link::{Capacity, CapacitySource, Link};
-use netnice_core::meter::{COUNTERS, Flow, Meter};
+use netnice_core::meter::{COUNTERS, DirectionCounters, Meter};
 use netnice_core::units::{Amount, Bytes, Rate};
 use serde_json::json;
 
@@ -114,12 +114,12 @@ fn every_clause_is_in_the_document() {
 #[test]
 fn counters_have_the_names_of_the_meter() {
     let meter = Meter {
-        up: Flow {
+        up: DirectionCounters {
             sent_bytes: 7,
             offered_bytes: 7,
-            ..Flow::default()
+            ..DirectionCounters::default()
         },
-        down: Flow::default(),
+        down: DirectionCounters::default(),
     };
     let doc = CountersDoc::new(5, &meter);
     assert_eq!(doc.get(Direction::Up, "sent_bytes"), 7);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use netnice_core::contract::Contract;
-use netnice_core::police::{NotJudged, Police};
+use netnice_core::policer::{NotCheckable, Policer};
 
 use super::{BadUsage, ContractArgs, Verb, quantity};
 use crate::check::Check;
@@ -32,7 +32,7 @@ pub(super) struct CheckArgs {
 
 impl CheckArgs {
     pub(super) fn into_verb(self) -> Result<Verb, BadUsage> {
-        let change = self.contract.change()?.ok_or(NotJudged::Nothing)?;
+        let change = self.contract.change()?.ok_or(NotCheckable::Nothing)?;
         let contract = Contract::default().apply(&change)?;
         let tolerance = self.tolerance.as_deref();
         let tolerance = tolerance.map(|text| quantity("--tolerance", text));
@@ -41,7 +41,7 @@ impl CheckArgs {
             return Err(BadUsage::Invalid("--gap needs --channel"));
         }
         Ok(Verb::Check(Box::new(Check {
-            police: Police::contract(&contract)?,
+            police: Policer::contract(&contract)?,
             file: self.file,
             contract,
             flow: self.flow.as_deref().map(str::parse).transpose()?,

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use etherparse::{EtherType, IpNumber, Ipv6ExtensionSlice, LaxNetSlice, LaxSlicedPacket};
-use netnice_core::Quoted;
+use netnice_core::Escaped;
 use pcap_parser::Linktype;
 
 /// A description of packets; a packet matches if all parts that are present match.
@@ -218,7 +218,7 @@ pub(crate) struct UnknownLink(i32);
 /// The description does not parse. Holds the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("--flow: {} is not a flow: write [tcp|udp] [from ADDRESS[:PORT]] [to ADDRESS[:PORT]], \
-         IPv6 with a port as [::1]:80, a port alone as :80", Quoted(.0))]
+         IPv6 with a port as [::1]:80, a port alone as :80", Escaped(.0))]
 pub(crate) struct FlowError(String);
 
 impl FromStr for Flow {

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use netnice_core::contract::Contract;
-use netnice_core::police::Police;
+use netnice_core::policer::Policer;
 use netnice_core::units::Nanos;
 use pcap_parser::Linktype;
 use proptest::prelude::*;
@@ -156,7 +156,7 @@ fn check(contract: &str, flow: Option<&str>) -> Check {
     let contract: Contract = contract.parse().expect("a contract");
     Check {
         file: PathBuf::from("capture.pcap"),
-        police: Police::contract(&contract).expect("a checkable contract"),
+        police: Policer::contract(&contract).expect("a checkable contract"),
         contract,
         flow: flow.map(|text| text.parse().expect("a flow")),
         tolerance: Nanos(0),

@@ -14,7 +14,7 @@
 //! must be a rate of `netnice-core` or contain a variable (`@$R`, parsed after expansion). A quoted
 //! word (`'@4mbit'`, `\@4mbit`) is an ordinary word.
 
-use netnice_core::units::{Fault, Rate};
+use netnice_core::units::{Rate, UnitFault};
 
 /// How the name of a command to limit is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ fn may_be_rate(text: &str) -> Result<bool, String> {
     match text.parse::<Rate>() {
         Ok(_) => Ok(true),
         Err(error) => match error.fault {
-            Fault::Hint(hint) => Err(hint),
+            UnitFault::Hint(hint) => Err(hint),
             _ => Ok(false),
         },
     }

@@ -62,8 +62,10 @@ fn count(kind: &str, flows: usize, same: bool) -> Option<(f64, f64)> {
         .args(["--count", kind, &flows.to_string(), parameters(same)])
         .output()
         .ok()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let line = said.lines().find(|line| line.contains("Collected :"))?;
+    let output_text = String::from_utf8_lossy(&output.stderr);
+    let line = output_text
+        .lines()
+        .find(|line| line.contains("Collected :"))?;
     // Instructions; branches and mispredicted ones; indirect branches and mispredicted ones.
     let sums = line.split("Collected :").nth(1)?.split_whitespace();
     let sums: Vec<f64> = sums.map_while(|sum| sum.parse().ok()).collect();
@@ -101,8 +103,8 @@ fn counted_in(folder: &Path, row: &str, calls: &[usize]) -> Option<Vec<(usize, f
     output.status.success().then_some(())?;
     let one = |(number, call): (usize, usize)| {
         let file = format!("{}.{}", out.display(), number + 1);
-        let said = std::fs::read_to_string(file).ok()?;
-        let line = said.lines().find_map(|line| {
+        let output_text = std::fs::read_to_string(file).ok()?;
+        let line = output_text.lines().find_map(|line| {
             let sum = line.strip_prefix("totals:");
             sum.or_else(|| line.strip_prefix("summary:"))
         })?;

@@ -80,8 +80,8 @@ pub fn pacer(flows: usize, same: bool) -> impl FnMut(u32) {
 /// Calls a pacer with slow and exact flows: it examines each flow again shortly before its time,
 /// and all of them at the same instant.
 pub fn exact(flows: usize) -> impl FnMut(u32) {
-    let (rate, patience) = (Rate::new(8_000).unwrap(), Nanos::from_micros(100));
-    let contract = contract::Cell::new(rate, patience, None).unwrap();
+    let (rate, cdvt) = (Rate::new(8_000).unwrap(), Nanos::from_micros(100));
+    let contract = contract::Cell::new(rate, cdvt, None).unwrap();
     let mut pacer = Pacer::new();
     for _ in 0..flows {
         let flow = pacer.insert(contract).unwrap();

@@ -27,7 +27,7 @@ mod upkeep;
 mod worst;
 
 use load::Mix;
-use measure::{Figure, Judge, Ruler};
+use measure::{Bounds, Figure, Timer};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -42,25 +42,25 @@ fn main() {
     }
     let only = words.iter().position(|word| word == "--only");
     let only = only.and_then(|at| words.get(at + 1)).map(String::as_str);
-    let ruler = Ruler::new(words.iter().any(|word| word == "--quick"));
+    let timer = Timer::new(words.iter().any(|word| word == "--quick"));
     let flows = words.iter().position(|word| word == "--flows");
     let flows: Option<usize> =
         flows.map(|at| words[at + 1].parse().expect("--flows takes a number"));
     let flows = flows.map_or(FLOWS.to_vec(), |flows| vec![flows]);
-    println!("{}", ruler.unit());
-    let mut judge = Judge::default();
+    println!("{}", timer.unit());
+    let mut checked = Bounds::default();
     let wanted = |name| only.is_none_or(|only| only == name);
     if wanted("shaping") {
-        shaping(&ruler, &flows, &mut judge);
+        shaping(&timer, &flows, &mut checked);
     }
     if wanted("everything") {
-        everything(&ruler, &flows, &mut judge);
+        everything(&timer, &flows, &mut checked);
     }
     if wanted("worst") {
-        worst::table(&ruler, &mut judge);
+        worst::table(&timer, &mut checked);
     }
     if wanted("upkeep") {
-        upkeep::table(&ruler);
+        upkeep::table(&timer);
     }
     if wanted("memory") {
         memory();
@@ -68,7 +68,7 @@ fn main() {
     if wanted("instructions") {
         instructions::table(&flows);
     }
-    std::process::exit(judge.verdict());
+    std::process::exit(checked.exit_status());
 }
 
 /// The highest cost of a packet in cycles: number of flows, shaping alone, everything (mixed).
@@ -82,14 +82,14 @@ const BOUNDS: [(usize, f64, f64); 4] = [
 /// flows, ratio.
 const TIMES_THE_HEAP: [(usize, f64); 2] = [(65_536, 5.0), (1_048_576, 15.0)];
 
-fn bounds(flows: usize, ruler: &Ruler) -> Option<(f64, f64)> {
+fn bounds(flows: usize, timer: &Timer) -> Option<(f64, f64)> {
     let bounds = BOUNDS.iter().find(|(number, ..)| *number == flows)?;
-    ruler.counts_cycles().then_some((bounds.1, bounds.2))
+    timer.counts_cycles().then_some((bounds.1, bounds.2))
 }
 
 const FLOWS: [usize; 5] = [1, 100, 1_000, 65_536, 1_048_576];
 
-fn shaping(ruler: &Ruler, flows: &[usize], judge: &mut Judge) {
+fn shaping(timer: &Timer, flows: &[usize], checked: &mut Bounds) {
     println!("\nshaping alone (dual bucket, take, requeue), per packet");
     println!(
         "{:>9} {:>10} {:>14} {:>14} {:>14} {:>14}",
@@ -98,25 +98,25 @@ fn shaping(ruler: &Ruler, flows: &[usize], judge: &mut Judge) {
     for &flows in flows {
         for same in [false, true] {
             let figures = [
-                ruler.batches(3 * flows, || load::pacer(flows, same)),
-                ruler.batches(3 * flows, || baselines::heap(flows, same)),
-                ruler.batches(3 * flows, || baselines::tree(flows, same)),
-                ruler.batches(3 * flows, || baselines::wheel(flows, same)),
+                timer.batches(3 * flows, || load::pacer(flows, same)),
+                timer.batches(3 * flows, || baselines::heap(flows, same)),
+                timer.batches(3 * flows, || baselines::tree(flows, same)),
+                timer.batches(3 * flows, || baselines::wheel(flows, same)),
             ];
             line(flows, same, &figures);
             let what = format!("shaping alone, {flows} flows, {}", parameters(same));
-            if let Some((bound, _)) = bounds(flows, ruler) {
-                judge.at_most(&what, figures[0].median, bound);
+            if let Some((bound, _)) = bounds(flows, timer) {
+                checked.at_most(&what, figures[0].median, bound);
             }
             if let Some((_, times)) = TIMES_THE_HEAP.iter().find(|row| row.0 == flows) {
                 let what = format!("BinaryHeap over {what}");
-                judge.at_least(&what, figures[1].median / figures[0].median, *times);
+                checked.at_least(&what, figures[1].median / figures[0].median, *times);
             }
         }
     }
 }
 
-fn everything(ruler: &Ruler, flows: &[usize], judge: &mut Judge) {
+fn everything(timer: &Timer, flows: &[usize], checked: &mut Bounds) {
     println!("\neverything, per packet");
     println!(
         "{:>9} {:>10} {:>14} {:>14}",
@@ -125,13 +125,13 @@ fn everything(ruler: &Ruler, flows: &[usize], judge: &mut Judge) {
     for &flows in flows {
         for same in [false, true] {
             let figures = [
-                ruler.batches(3 * flows, || load::link(flows, same, Mix::All, 60)),
-                ruler.batches(3 * flows, || load::link(flows, same, Mix::Cells, 60)),
+                timer.batches(3 * flows, || load::link(flows, same, Mix::All, 60)),
+                timer.batches(3 * flows, || load::link(flows, same, Mix::Cells, 60)),
             ];
             line(flows, same, &figures);
-            if let Some((_, bound)) = bounds(flows, ruler) {
+            if let Some((_, bound)) = bounds(flows, timer) {
                 let what = format!("everything, {flows} flows, {}, mixed", parameters(same));
-                judge.at_most(&what, figures[0].median, bound);
+                checked.at_most(&what, figures[0].median, bound);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::clock::cycles_per_nano;
 
 /// Measures in cycles of the time stamp counter, or in nanoseconds.
-pub struct Ruler {
+pub struct Timer {
     /// Units per nanosecond.
     rate: f64,
     cycles: bool,
@@ -22,11 +22,11 @@ pub struct Figure {
 
 /// Figures and their bounds. The program ends with status 1 if a figure is beyond its bound.
 #[derive(Default)]
-pub struct Judge {
+pub struct Bounds {
     beyond: Vec<String>,
 }
 
-impl Judge {
+impl Bounds {
     /// Records a figure that must not be above the bound.
     pub fn at_most(&mut self, what: &str, figure: f64, bound: f64) {
         if figure > bound {
@@ -44,7 +44,7 @@ impl Judge {
     }
 
     /// Prints the figures that are beyond their bounds. Returns the exit status of the program.
-    pub fn verdict(self) -> i32 {
+    pub fn exit_status(self) -> i32 {
         for line in &self.beyond {
             println!("beyond its bound: {line}");
         }
@@ -58,10 +58,10 @@ pub struct Sample {
     pub sorted: Vec<(f64, usize)>,
 }
 
-impl Ruler {
-    pub fn new(quick: bool) -> Ruler {
+impl Timer {
+    pub fn new(quick: bool) -> Timer {
         let rate = cycles_per_nano();
-        Ruler {
+        Timer {
             rate: rate.unwrap_or(1.0),
             cycles: rate.is_some(),
             quick,

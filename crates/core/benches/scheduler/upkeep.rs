@@ -11,10 +11,10 @@ use netnice_core::sched::{Class, FlowId, Packet, Scheduler, Service};
 use netnice_core::units::{Bytes, Instant, Nanos};
 
 use crate::load::{LENGTH, Mix, Random, TOTAL, dual, filled, wire};
-use crate::measure::{Ruler, Sample};
+use crate::measure::{Sample, Timer};
 
 /// Prints the table.
-pub fn table(ruler: &Ruler) {
+pub fn table(timer: &Timer) {
     println!(
         "\nupkeep of a link with {FLOWS} backlogged flows (inserting: into one without), per call"
     );
@@ -27,9 +27,9 @@ pub fn table(ruler: &Ruler) {
         ("with room", Upkeep::Insert { room: true }, 0),
         ("change", Upkeep::Change, 50_000),
         ("replace", Upkeep::Replace, 50_000),
-        ("rewire", Upkeep::Rewire, 1_000),
+        ("set wire", Upkeep::SetWire, 1_000),
     ] {
-        let Sample { sorted } = ruler.calls(warm, || work(what));
+        let Sample { sorted } = timer.calls(warm, || work(what));
         let at = |part: f64| sorted[((sorted.len() - 1) as f64 * part) as usize].0;
         println!(
             "{name:>12} {:>8.0} {:>8.0} {:>8.0} {:>9.0}",
@@ -54,7 +54,7 @@ enum Upkeep {
     /// Removes a waiting flow and inserts another one.
     Replace,
     /// Changes the rate of a link that also has eight servers.
-    Rewire,
+    SetWire,
 }
 
 /// Changes a link of 65,536 backlogged flows the given number of times. `Insert` begins with a link
@@ -106,7 +106,7 @@ fn work(what: Upkeep) -> impl FnMut(u32) {
                     link.handle_head(flows[which], Packet::new(Bytes(LENGTH)), now)
                         .unwrap();
                 }
-                Upkeep::Rewire => link.rewire(wire()).unwrap(),
+                Upkeep::SetWire => link.set_wire(wire()).unwrap(),
             }
         }
     }

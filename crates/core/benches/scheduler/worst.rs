@@ -2,26 +2,26 @@
 //! instant, repeatedly.
 //!
 //! Every call is measured by itself. The time of the most expensive calls depends on the machine's
-//! memory. So for the [`DEAREST`] of each row the instructions are counted too, if valgrind is
+//! memory. So for the [`COUNTED_CALLS`] of each row the instructions are counted too, if valgrind is
 //! installed: those are the same on every run.
 
 use crate::instructions;
 use crate::load::{self, Mix};
-use crate::measure::{Judge, Ruler, Sample, counted_alone};
+use crate::measure::{Bounds, Sample, Timer, counted_alone};
 
 /// Prints the table.
-pub fn table(ruler: &Ruler, judge: &mut Judge) {
+pub fn table(timer: &Timer, checked: &mut Bounds) {
     println!("\nworst call at {FLOWS} flows, all due in the same instant, per call");
     println!(
         "{:>12} {:>8} {:>8} {:>8} {:>9} {:>7} {:>24}",
         "", "median", "p99", "p99.99", "p99.999", "ratio", "instructions (ratio)"
     );
     for (name, kind) in KINDS {
-        let Sample { sorted } = ruler.calls(WARM, || work(kind));
+        let Sample { sorted } = timer.calls(WARM, || work(kind));
         let at = |part: f64| sorted[((sorted.len() - 1) as f64 * part) as usize].0;
-        let dearest = sorted.iter().rev().take(DEAREST);
+        let costliest = sorted.iter().rev().take(COUNTED_CALLS);
         let median = sorted[sorted.len() / 2].1;
-        let calls: Vec<usize> = dearest.map(|(_, call)| *call).chain([median]).collect();
+        let calls: Vec<usize> = costliest.map(|(_, call)| *call).chain([median]).collect();
         let ratio = at(0.99999) / at(0.5);
         let counted = counted(name, &calls);
         println!(
@@ -40,7 +40,7 @@ pub fn table(ruler: &Ruler, judge: &mut Judge) {
                 )),
         );
         let least = counted.map_or(ratio, |counted| counted.ratio().min(ratio));
-        judge.at_most(&format!("worst call over the median, {name}"), least, RATIO);
+        checked.at_most(&format!("worst call over the median, {name}"), least, RATIO);
     }
 }
 
@@ -112,4 +112,4 @@ const FLOWS: usize = 65_536;
 const WARM: usize = 50_000;
 
 /// The number of calls whose instructions are counted.
-const DEAREST: usize = 50;
+const COUNTED_CALLS: usize = 50;

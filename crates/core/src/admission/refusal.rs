@@ -32,7 +32,7 @@ impl Refusal {
 
     /// Whether the target has no valid position in the forest, independent of the amounts in its
     /// contract.
-    pub(super) fn is_placeless(&self) -> bool {
+    pub(super) fn has_no_position(&self) -> bool {
         matches!(
             self.reason(),
             Reason::TooDeep { .. }
@@ -173,7 +173,7 @@ pub struct Shortfall {
     pub usable: Option<Rate>,
     /// The requested guarantee. `None` if the fault is not its size: a limit is too small, or a
     /// guarantee is too small for the targets inside.
-    pub asked: Option<Rate>,
+    pub requested: Option<Rate>,
     /// The slice, if the guarantee was requested as one.
     pub slice: Option<Slice>,
     /// The bound of the sum.
@@ -196,7 +196,7 @@ impl Shortfall {
         let enough = self.largest >= self.least;
         self.largest
             .as_rate()
-            .filter(|_| self.asked.is_some() && enough)
+            .filter(|_| self.requested.is_some() && enough)
     }
 
     /// The largest slice of the requested period that would fit.
@@ -243,20 +243,20 @@ impl fmt::Display for Refusal {
                 let chain: Vec<String> = chain.iter().map(Target::to_string).collect();
                 write!(
                     f,
-                    "refused: {subject}: {depth} targets inside each other, at most {} are held: {}",
+                    "refused: {subject}: a chain of {depth} nested targets is longer than {}: {}",
                     super::MAX_DEPTH,
                     chain.join(" > ")
                 )
             }
             Reason::Mixed { both, one_way } => write!(
                 f,
-                "refused: {subject}: {both} is limited in both directions together and {one_way} \
-                 in one direction; they contain each other, so only one kind can hold"
+                "refused: {subject}: {both} has a limit on both directions together and {one_way} \
+                 on one direction; one contains the other, so both need the same kind of limit"
             ),
             Reason::UnknownParent(parent) => {
                 write!(
                     f,
-                    "refused: {subject}: its parent (target {parent}) is not held"
+                    "refused: {subject}: its parent (target {parent}) does not exist"
                 )
             }
             Reason::Cycle => write!(f, "refused: {subject} would contain itself"),
@@ -270,18 +270,18 @@ impl Refusal {
         match self.reason() {
             Reason::NoLink => write!(
                 f,
-                "refused: {subject}: a guarantee needs a managed link, and none is: \
-                 netnice link IFACE --rate R makes one"
+                "refused: {subject}: a guarantee needs a managed link, and no link is \
+                 managed: run netnice link IFACE --rate R"
             ),
             Reason::WhichLink(managed) => write!(
                 f,
-                "refused: {subject}: several links are managed ({}): say which one with --on",
+                "refused: {subject}: several links are managed ({}): name one with --on",
                 list(managed)
             ),
             Reason::NotManaged { link, managed } => {
                 write!(f, "refused: {subject}: {link} is not a managed link")?;
                 match managed.is_empty() {
-                    true => write!(f, ": netnice link {link} --rate R makes it one"),
+                    true => write!(f, ": run netnice link {link} --rate R"),
                     false => write!(f, "; managed: {}", list(managed)),
                 }
             }
@@ -293,7 +293,7 @@ impl Refusal {
                 write!(
                     f,
                     "refused: {subject}: {link} has no {verb} rate: \
-                     netnice link {link} {option} R gives it one"
+                     run netnice link {link} {option} R"
                 )
             }
             _ => Ok(()),
@@ -304,14 +304,11 @@ impl Refusal {
 impl SlowLink {
     fn explain(&self, f: &mut fmt::Formatter<'_>, subject: &str) -> fmt::Result {
         let word = self.direction.word();
-        write!(
-            f,
-            "refused: {subject}: what is promised {word} would not fit"
-        )?;
+        write!(f, "refused: {subject}: its {word} guarantees would not fit")?;
         row(
             f,
             "can promise",
-            &place(&self.bound, self.most, subject, word),
+            &bound_text(&self.bound, self.most, subject, word),
         )?;
         table(f, "held", &self.holders)?;
         row(
@@ -329,15 +326,15 @@ impl SlowLink {
 impl Shortfall {
     fn explain(&self, f: &mut fmt::Formatter<'_>, subject: &str) -> fmt::Result {
         let (link, word) = (&self.link, self.direction.word());
-        let Some(asked) = self.asked else {
+        let Some(requested) = self.requested else {
             write!(
                 f,
-                "refused: {subject} must keep more {word} on {link} for what is inside it"
+                "refused: {subject}: its {word} rate on {link} is below the guarantees of its members"
             )?;
             row(
                 f,
-                "asked",
-                &place(&self.bound, self.most, link.as_str(), word),
+                "requested",
+                &bound_text(&self.bound, self.most, link.as_str(), word),
             )?;
             table(f, "held", &self.holders)?;
             row(
@@ -349,7 +346,7 @@ impl Shortfall {
         };
         write!(
             f,
-            "refused: {subject} asks a guarantee of {asked} {word} on {link}, which does not fit"
+            "refused: {subject}: a guarantee of {requested} {word} on {link} does not fit"
         )?;
         if let (Some(capacity), Some(usable)) = (self.capacity, self.usable) {
             let mut text = alloc::format!("{link} {word} {}, {}", capacity.rate, capacity.source);
@@ -362,12 +359,12 @@ impl Shortfall {
             row(
                 f,
                 "inside",
-                &place(&self.bound, self.most, link.as_str(), word),
+                &bound_text(&self.bound, self.most, link.as_str(), word),
             )?;
         }
         table(f, "held", &self.holders)?;
-        let sum = alloc::format!("{:#} + {:#}", Amount::from(asked), self.held);
-        let total = self.held.plus(asked.into());
+        let sum = alloc::format!("{:#} + {:#}", Amount::from(requested), self.held);
+        let total = self.held.plus(requested.into());
         row(
             f,
             "but",
@@ -426,7 +423,7 @@ pub(super) fn with_least(
 }
 
 /// The bound of a sum and its amount, as text.
-fn place(bound: &Bound, most: Rate, link: &str, word: &str) -> String {
+fn bound_text(bound: &Bound, most: Rate, link: &str, word: &str) -> String {
     match bound {
         Bound::Link => alloc::format!("{link} {word} {most}"),
         Bound::Min(target) => alloc::format!("{target} is guaranteed {most}"),
@@ -444,14 +441,14 @@ fn at_least(f: &mut fmt::Formatter<'_>, amount: Amount) -> fmt::Result {
     row(
         f,
         "would fit",
-        &alloc::format!("at least {}", amount.shown_up()),
+        &alloc::format!("at least {}", amount.rounded_up_for_display()),
     )
 }
 
 /// Writes the holders, one per line.
 fn table(f: &mut fmt::Formatter<'_>, label: &str, holders: &[Holder]) -> fmt::Result {
     if holders.is_empty() {
-        return row(f, label, "by nobody");
+        return row(f, label, "none");
     }
     let names: Vec<String> = holders.iter().map(|h| h.target.to_string()).collect();
     let width = names

@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 use netnice_cases::cases;
 use proptest::prelude::*;
 
-use super::{Entry, Grant, Reason, Refusal, TargetId, admit, admit_link, admit_unmanage, readmit};
+use super::{
+    Grant, Reason, Refusal, TargetEntry, TargetId, admit, admit_link, admit_unmanage, readmit,
+};
 use crate::contract::Direction;
 use crate::link::{Capacity, CapacitySource, Link};
 use crate::units::{Bytes, Rate};
@@ -30,13 +32,13 @@ fn link(text: &str) -> Link {
 }
 
 /// An entry: `2<1 pid:7 min 5mbit` is target 2 inside target 1.
-fn entry(text: &str) -> Entry {
+fn entry(text: &str) -> TargetEntry {
     let mut words = text.splitn(3, ' ');
     let place = words.next().expect("a place");
     let target = words.next().expect("a target");
     let (id, parent) = place.split_once('<').unwrap_or((place, ""));
     let number = |text: &str| text.parse().ok().and_then(TargetId::new);
-    Entry {
+    TargetEntry {
         id: number(id).expect("an id"),
         target: target.parse().expect("a target"),
         parent: number(parent),
@@ -46,7 +48,7 @@ fn entry(text: &str) -> Entry {
 
 fn ask(links: &[&str], held: &[&str], request: &str) -> Result<Grant, Refusal> {
     let links: Vec<Link> = links.iter().map(|text| link(text)).collect();
-    let held: Vec<Entry> = held.iter().map(|text| entry(text)).collect();
+    let held: Vec<TargetEntry> = held.iter().map(|text| entry(text)).collect();
     admit(&links, &held, entry(request))
 }
 
@@ -62,7 +64,7 @@ fn mbit(n: u64) -> Rate {
 }
 
 #[test]
-fn what_fits_is_granted_with_its_link() {
+fn a_request_that_fits_is_granted_with_its_link() {
     let grant = ask(
         &["eth0 100mbit 100mbit"],
         &["1 unit:a min 60mbit"],
@@ -125,7 +127,7 @@ fn a_refusal_names_link_capacity_holders_and_what_would_fit() {
     );
     assert_eq!(
         text,
-        "refused: pid:4242 asks a guarantee of 60 Mbit/s (7.5 MB/s) up on eth0, which does not fit
+        "refused: pid:4242: a guarantee of 60 Mbit/s (7.5 MB/s) up on eth0 does not fit
   link        eth0 up 100 Mbit/s (12.5 MB/s), given by the operator
   held        unit:video.service  50 Mbit/s (6.25 MB/s) up on eth0
               name:backup         20 Mbit/s (2.5 MB/s) up on eth0
@@ -140,7 +142,7 @@ fn receiving_is_promised_up_to_97_percent() {
     ask(&links, &[], "1 pid:7 min-down 97mbit").expect("97 %");
     assert_eq!(
         refusal(&links, &["1 pid:7 min-down 90mbit"], "2 pid:8 min-down 8mbit"),
-        "refused: pid:8 asks a guarantee of 8 Mbit/s (1 MB/s) down on eth0, which does not fit
+        "refused: pid:8: a guarantee of 8 Mbit/s (1 MB/s) down on eth0 does not fit
   link        eth0 down 100 Mbit/s (12.5 MB/s), given by the operator; 97 Mbit/s of it can be promised
   held        pid:7  90 Mbit/s (11.25 MB/s) down on eth0
   but         8 Mbit/s + 90 Mbit/s = 98 Mbit/s > 97 Mbit/s
@@ -165,14 +167,14 @@ fn other_refusals_say_what_to_do() {
             &[],
             &[],
             "1 pid:7 min 5mbit",
-            "a guarantee needs a managed link, and none is: netnice link IFACE --rate R",
+            "a guarantee needs a managed link, and no link is managed: run netnice link IFACE --rate R",
         ),
         (
             "which link",
             &["eth0 9mbit -", "eth1 9mbit -"],
             &[],
             "1 pid:7 min 5mbit",
-            "(eth0, eth1): say which one with --on",
+            "(eth0, eth1): name one with --on",
         ),
         (
             "unmanaged",
@@ -186,21 +188,21 @@ fn other_refusals_say_what_to_do() {
             &[],
             &[],
             "1 pid:7 weight 5 on eth1",
-            "netnice link eth1 --rate R makes it one",
+            "eth1 is not a managed link: run netnice link eth1 --rate R",
         ),
         (
             "no receive rate",
             &["eth0 9mbit -"],
             &[],
             "1 pid:7 min-down 5mbit",
-            "eth0 has no receiving rate: netnice link eth0 --down-rate R",
+            "eth0 has no receiving rate: run netnice link eth0 --down-rate R",
         ),
         (
             "no send rate",
             &["eth0 - 9mbit"],
             &[],
             "1 pid:7 slice 1ms/2ms",
-            "eth0 has no sending rate: netnice link eth0 --rate R",
+            "eth0 has no sending rate: run netnice link eth0 --rate R",
         ),
         (
             "nothing left",
@@ -256,7 +258,7 @@ fn other_refusals_say_what_to_do() {
             &[],
             &deep,
             "6<5 pid:7 up 1mbit",
-            "6 targets inside each other, at most 5 are held: cgroup:/a > ",
+            "a chain of 6 nested targets is longer than 5: cgroup:/a > ",
         ),
         (
             "a sixth level from above",
@@ -270,28 +272,28 @@ fn other_refusals_say_what_to_do() {
                 "6 pid:7 up 1mbit",
             ],
             "1<6 unit:u up 1mbit",
-            "6 targets inside each other",
+            "a chain of 6 nested targets",
         ),
         (
             "both over one-way",
             &[],
             &["1 unit:u both 4mbit"],
             "2<1 pid:7 up 1mbit",
-            "unit:u.service is limited in both directions together and pid:7 in one direction",
+            "unit:u.service has a limit on both directions together and pid:7 on one direction",
         ),
         (
             "one-way over both",
             &[],
             &["1 unit:u", "2<1 pid:7 both 4mbit"],
             "1 unit:u down 4mbit",
-            "pid:7 is limited in both directions together and unit:u.service",
+            "pid:7 has a limit on both directions together and unit:u.service",
         ),
         (
             "unknown parent",
             &[],
             &[],
             "2<1 pid:7 up 1mbit",
-            "its parent (target 1) is not held",
+            "its parent (target 1) does not exist",
         ),
         (
             "inside itself",
@@ -329,7 +331,7 @@ fn five_levels_and_nested_minimums_are_granted() {
 }
 
 #[test]
-fn a_change_of_ones_own_does_not_count_twice() {
+fn a_changed_target_does_not_count_twice() {
     let links = ["eth0 100mbit -"];
     let held = ["1 unit:a min 60mbit on eth0", "2 unit:b min 30mbit on eth0"];
     ask(&links, &held, "1 unit:a min 70mbit").expect("70 + 30");
@@ -342,7 +344,7 @@ fn a_change_of_ones_own_does_not_count_twice() {
 }
 
 #[test]
-fn what_became_too_much_elsewhere_stands_in_nobodys_way() {
+fn an_overcommitted_link_does_not_block_other_requests() {
     let links = ["eth0 50mbit -", "eth1 50mbit -"];
     let held = ["1 unit:a min 60mbit on eth0", "2<1 pid:7 up 1mbit"];
     ask(&links, &held, "3 unit:b up 1mbit").expect("a limit");
@@ -352,9 +354,9 @@ fn what_became_too_much_elsewhere_stands_in_nobodys_way() {
 }
 
 #[test]
-fn a_link_that_gets_slower_is_refused_with_the_least_that_does() {
+fn a_slower_link_is_refused_with_the_least_capacity_that_fits() {
     let links = [link("eth0 100mbit 100mbit"), link("eth1 10mbit -")];
-    let held: Vec<Entry> = [
+    let held: Vec<TargetEntry> = [
         "1 unit:a min 40mbit on eth0",
         "2 unit:b slice 10ms/50ms on eth0",
         "3 unit:c min-down 50mbit on eth0",
@@ -366,7 +368,7 @@ fn a_link_that_gets_slower_is_refused_with_the_least_that_does() {
     let slower = admit_link(&links, &held, link("eth0 45mbit 100mbit")).expect_err("40 + 9");
     assert_eq!(
         slower.to_string(),
-        "refused: eth0: what is promised up would not fit
+        "refused: eth0: its up guarantees would not fit
   can promise eth0 up 45 Mbit/s (5.625 MB/s)
   held        unit:a.service  40 Mbit/s (5 MB/s) up on eth0
               unit:b.service  9 Mbit/s (1.125 MB/s) up on eth0
@@ -397,7 +399,7 @@ fn a_link_that_gets_slower_is_refused_with_the_least_that_does() {
 }
 
 #[test]
-fn after_a_restart_the_first_come_keep_what_fits_and_the_others_are_degraded() {
+fn after_a_restart_earlier_entries_keep_their_grants_and_later_ones_are_degraded() {
     let held = [
         "3<2 pid:9 min 10mbit on eth0",
         "1 unit:a min 60mbit on eth0",
@@ -419,7 +421,7 @@ fn after_a_restart_the_first_come_keep_what_fits_and_the_others_are_degraded() {
 }
 
 #[test]
-fn entries_that_contain_each_other_are_refused_and_do_no_harm() {
+fn entries_in_a_cycle_are_refused_and_do_not_count() {
     let held = [
         "1<2 unit:a min 1mbit",
         "2<1 unit:b min 1mbit",
@@ -436,7 +438,7 @@ fn entries_that_contain_each_other_are_refused_and_do_no_harm() {
 }
 
 /// Arbitrary requests: positions in a small forest, and every kind of clause that counts.
-fn requests() -> impl Strategy<Value = Entry> {
+fn requests() -> impl Strategy<Value = TargetEntry> {
     let rate = prop_oneof![1..12_u64, Just(10), Just(5)];
     let clause = |words: &'static [&'static str]| {
         let rate = rate.clone();
@@ -461,7 +463,7 @@ fn requests() -> impl Strategy<Value = Entry> {
             text.push(alloc::format!("slice {n}ms/10ms{extra}"));
         }
         text.push(on.into());
-        Entry {
+        TargetEntry {
             id: TargetId::new(id).expect("above zero"),
             target: alloc::format!("pid:{id}").parse().expect("a target"),
             parent: TargetId::new(parent),
@@ -476,19 +478,19 @@ fn two_links() -> Vec<Link> {
 }
 
 /// The set with `entry` in place of the entry with the same id.
-fn with(held: &[Entry], entry: &Entry) -> Vec<Entry> {
+fn with(held: &[TargetEntry], entry: &TargetEntry) -> Vec<TargetEntry> {
     let others = held.iter().filter(|h| h.id != entry.id);
     others.chain([entry]).cloned().collect()
 }
 
 /// The same request with another minimum.
-fn with_min(entry: &Entry, direction: Direction, min: Rate) -> Option<Entry> {
+fn with_min(entry: &TargetEntry, direction: Direction, min: Rate) -> Option<TargetEntry> {
     let word = match direction {
         Direction::Up => "min",
         Direction::Down => "min-down",
     };
     let change = alloc::format!("{word} {}", min.compact()).parse().ok()?;
-    Some(Entry {
+    Some(TargetEntry {
         contract: entry.contract.apply(&change).ok()?,
         ..entry.clone()
     })
@@ -505,7 +507,7 @@ proptest! {
         requests in proptest::collection::vec(requests(), 1..28),
     ) {
         let links = two_links();
-        let mut held: Vec<Entry> = Vec::new();
+        let mut held: Vec<TargetEntry> = Vec::new();
         for request in requests {
             let answer = admit(&links, &held, request.clone());
             let fits = naive::link_of(&links, &request)
@@ -524,17 +526,17 @@ proptest! {
         requests in proptest::collection::vec(requests(), 1..28),
     ) {
         let links = two_links();
-        let mut held: Vec<Entry> = Vec::new();
+        let mut held: Vec<TargetEntry> = Vec::new();
         for request in requests {
             match admit(&links, &held, request.clone()) {
                 Ok(grant) => held = with(&held, grant.entry()),
                 Err(refusal) => {
                     let Reason::DoesNotFit(short) = refusal.reason() else { continue };
-                    let (Some(_), None) = (short.asked, short.slice) else { continue };
+                    let (Some(_), None) = (short.requested, short.slice) else { continue };
                     prop_assert!(short.to_string_is_whole(&refusal), "{refusal} {short:?}");
                     let Some(largest) = short.largest() else { continue };
                     // Another direction of the same request may have a fault of its own.
-                    let only = |amount| -> Option<Entry> {
+                    let only = |amount| -> Option<TargetEntry> {
                         let mut alone = request.clone();
                         alone.contract = alone.contract.without_guarantees();
                         with_min(&alone, short.direction, amount)
@@ -557,9 +559,9 @@ proptest! {
     /// Theorem 1 of docs/reference/contracts.md, second half: for an admissible set there is a
     /// division of every link that gives every target its minimum and exceeds no limit.
     #[test]
-    fn what_is_admissible_can_be_served(requests in proptest::collection::vec(requests(), 1..28)) {
+    fn an_admissible_set_can_be_served(requests in proptest::collection::vec(requests(), 1..28)) {
         let links = two_links();
-        let mut held: Vec<Entry> = Vec::new();
+        let mut held: Vec<TargetEntry> = Vec::new();
         for request in requests {
             if let Ok(grant) = admit(&links, &held, request) {
                 held = with(&held, grant.entry());
@@ -575,7 +577,7 @@ proptest! {
         shuffle in any::<prop::sample::Index>(),
     ) {
         let links = two_links();
-        let mut held: Vec<Entry> = Vec::new();
+        let mut held: Vec<TargetEntry> = Vec::new();
         for request in requests {
             if let Ok(grant) = admit(&links, &held, request) {
                 held = with(&held, grant.entry());
@@ -594,23 +596,23 @@ proptest! {
 
     /// After a restart with slower links the granted set is admissible.
     #[test]
-    fn after_a_loss_of_speed_what_is_granted_is_admissible(
+    fn the_granted_set_is_admissible_after_links_became_slower(
         requests in proptest::collection::vec(requests(), 1..28),
     ) {
         let links = two_links();
-        let mut held: Vec<Entry> = Vec::new();
+        let mut held: Vec<TargetEntry> = Vec::new();
         for request in requests {
             if let Ok(grant) = admit(&links, &held, request) {
                 held = with(&held, grant.entry());
             }
         }
         let slower = [link("eth0 9mbit -"), link("eth1 5mbit -")];
-        let standing: Vec<Entry> = readmit(&slower, held)
+        let standing: Vec<TargetEntry> = readmit(&slower, held)
             .into_iter()
             .filter_map(|(entry, answer)| match answer {
                 Ok(grant) => Some(grant.into_entry()),
-                Err(refusal) if refusal.is_placeless() => None,
-                Err(_) => Some(Entry {
+                Err(refusal) if refusal.has_no_position() => None,
+                Err(_) => Some(TargetEntry {
                     contract: entry.contract.without_guarantees(),
                     ..entry
                 }),
@@ -622,12 +624,12 @@ proptest! {
     /// A link is granted a capacity exactly if all promises still fit on it, and the least capacity
     /// that a refusal names is the least.
     #[test]
-    fn the_least_capacity_that_carries_is_the_least(
+    fn the_least_capacity_in_a_refusal_is_the_least_that_fits(
         requests in proptest::collection::vec(requests(), 1..28),
         up in 1..20_u64,
     ) {
         let links = two_links();
-        let mut held: Vec<Entry> = Vec::new();
+        let mut held: Vec<TargetEntry> = Vec::new();
         for request in requests {
             if let Ok(grant) = admit(&links, &held, request) {
                 held = with(&held, grant.entry());

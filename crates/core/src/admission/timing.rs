@@ -15,7 +15,7 @@
 //!
 //! A refusal contains the inequality that fails, in numbers, and the best alternative. All
 //! arithmetic is in whole numbers. The running time is bounded for all promises (`BUDGET`). A set
-//! that is not decided within it is refused as [`Fault::Undecided`].
+//! that is not decided within it is refused as [`TimingFault::Undecided`].
 
 mod cpu;
 mod demand;
@@ -24,17 +24,17 @@ mod link;
 
 use core::fmt;
 
-pub use cpu::{Divided, Processor, Work};
-pub use link::{Grain, Promise, Sizes, Transmitter};
+pub use cpu::{DividedDeadline, Processor, Work};
+pub use link::{PacketSizes, Promise, Resolution, Transmitter};
 
 use crate::contract::MessageRate;
 use crate::units::{Amount, Bytes, Nanos, Rate};
 use demand::{Demand, LONGEST, Scale, WHOLE};
-use edf::{Answer, InTheWay};
+use edf::{Answer, Blocking};
 
 /// The reason why a set of promises cannot be kept, or why one of them is invalid here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum TimingFault {
     /// The promises together need more than the whole resource.
     Share {
         /// Their long-term need, in millionths of the resource, rounded up.
@@ -89,76 +89,78 @@ pub enum Fault {
     },
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for TimingFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Share { millionths } => {
+            TimingFault::Share { millionths } => {
                 let (whole, part) = (millionths / 10_000, millionths % 10_000);
                 write!(
                     f,
-                    "all promises together want {whole}.{part:04} % of the time"
+                    "all promises together need {whole}.{part:04} % of the time"
                 )
             }
-            Fault::Late {
+            TimingFault::Late {
                 within,
                 due,
                 blocked,
             } => write!(
                 f,
-                "within {within} up to {due} of work can be due while {blocked} is in the way: \
+                "within {within}, up to {due} of work can be due and {blocked} can block it: \
                  {due} + {blocked} > {within}"
             ),
-            Fault::Undecided => f.write_str("whether it fits is too close to be found out"),
-            Fault::TooLong { time, most } => {
+            TimingFault::Undecided => {
+                f.write_str("the set is too close to the limit to be decided in bounded time")
+            }
+            TimingFault::TooLong { time, most } => {
                 write!(f, "{time} is longer than the {most} that can be promised")
             }
-            Fault::AboveLink { rate, link } => {
+            TimingFault::AboveLink { rate, link } => {
                 write!(f, "the rate {rate} is above the link's {link}")
             }
-            Fault::LongerThanBurst { packet, mbs } => {
+            TimingFault::LongerThanBurst { packet, mbs } => {
                 write!(
                     f,
                     "packets of up to {packet} are longer than its mbs of {mbs}"
                 )
             }
-            Fault::AboveLimit { rate, max } => {
+            TimingFault::AboveLimit { rate, max } => {
                 write!(f, "its messages need {rate}, above its limit {max}")
             }
-            Fault::HeldUp { takes, burst } => write!(
+            TimingFault::HeldUp { takes, burst } => write!(
                 f,
-                "its limit may hold a message up until it is late: one takes {takes} of the \
-                 limit, of which {burst} may pass at once"
+                "its limit can delay a message beyond its deadline: a message takes {takes} at the \
+                 limit's rate, and the burst is {burst}"
             ),
         }
     }
 }
 
-impl core::error::Error for Fault {}
+impl core::error::Error for TimingFault {}
 
 /// A refused promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Misfit {
+pub struct TimingRefusal {
     /// The reason.
-    pub fault: Fault,
+    pub fault: TimingFault,
     /// The alternative that would fit, if there is one of this kind.
-    pub instead: Option<Instead>,
+    pub alternative: Option<Alternative>,
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for TimingRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.fault, f)?;
-        match &self.instead {
+        match &self.alternative {
             None => Ok(()),
-            Some(instead) => write!(f, "; would fit: {instead}"),
+            Some(alternative) => write!(f, "; would fit: {alternative}"),
         }
     }
 }
 
-impl core::error::Error for Misfit {}
+impl core::error::Error for TimingRefusal {}
 
 /// An alternative to the requested promise. Everything else about the promise stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Instead {
+pub enum Alternative {
     /// A channel with at least this deadline.
     Deadline(Nanos),
     /// A channel with at most this rate of messages.
@@ -173,40 +175,45 @@ pub enum Instead {
     Burst(Nanos),
 }
 
-impl fmt::Display for Instead {
+impl fmt::Display for Alternative {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Instead::Deadline(time) => write!(f, "a deadline of at least {time}"),
-            Instead::Messages(rate) => write!(f, "an rmax of at most {rate}"),
-            Instead::Cdvt(time) => write!(f, "a cdvt of at least {time}"),
-            Instead::Slice(time) => write!(f, "a slice of at most {time}"),
-            Instead::Rate(rate) => write!(f, "a rate of at most {rate}"),
-            Instead::Burst(time) => write!(f, "a burst of at least {time}"),
+            Alternative::Deadline(time) => write!(f, "a deadline of at least {time}"),
+            Alternative::Messages(rate) => write!(f, "an rmax of at most {rate}"),
+            Alternative::Cdvt(time) => write!(f, "a cdvt of at least {time}"),
+            Alternative::Slice(time) => write!(f, "a slice of at most {time}"),
+            Alternative::Rate(rate) => write!(f, "a rate of at most {rate}"),
+            Alternative::Burst(time) => write!(f, "a burst of at least {time}"),
         }
     }
 }
 
 /// Decides whether demands fit, and converts the answer from ticks.
-fn verdict(demands: &[Demand], scale: Scale, way: InTheWay, budget: u64) -> Result<(), Fault> {
+fn decide(
+    demands: &[Demand],
+    scale: Scale,
+    blocking: Blocking,
+    budget: u64,
+) -> Result<(), TimingFault> {
     for demand in demands {
-        demand.sound(scale)?;
+        demand.validate(scale)?;
     }
-    if way.horizon > scale.ticks(LONGEST) {
-        return Err(Fault::TooLong {
-            time: scale.nanos(way.horizon),
+    if blocking.horizon > scale.ticks(LONGEST) {
+        return Err(TimingFault::TooLong {
+            time: scale.nanos(blocking.horizon),
             most: LONGEST,
         });
     }
-    match edf::decide(demands, way, budget) {
+    match edf::decide(demands, blocking, budget) {
         Answer::Fits => Ok(()),
-        Answer::Undecided => Err(Fault::Undecided),
+        Answer::Undecided => Err(TimingFault::Undecided),
         Answer::Share(share) => {
             let millionths = share.saturating_mul(1_000_000).div_ceil(WHOLE);
-            Err(Fault::Share {
+            Err(TimingFault::Share {
                 millionths: u64::try_from(millionths).unwrap_or(u64::MAX),
             })
         }
-        Answer::Late { t, due, blocked } => Err(Fault::Late {
+        Answer::Late { t, due, blocked } => Err(TimingFault::Late {
             within: scale.nanos_down(t),
             due: scale.nanos(due),
             blocked: scale.nanos(blocked),
@@ -245,7 +252,7 @@ const BUDGET: u64 = 1 << 24;
 
 /// The same for each set that is tried in the search for an alternative, about 43 sets. The
 /// alternative fits in any case. For a very large or very full set a better one may exist.
-const BUDGET_OF_A_TRY: u64 = 1 << 19;
+const BUDGET_PER_TRY: u64 = 1 << 19;
 
 #[cfg(test)]
 mod tests;

@@ -34,7 +34,7 @@ fn after(story: &[(Claimant, &str)]) -> Claims {
 }
 
 #[test]
-fn the_smallest_limit_holds_and_the_latest_privileged_word_on_all_else() {
+fn the_smallest_limit_and_the_latest_privileged_clause_hold() {
     let root = Claimant::ROOT;
     /// Reason, requests, and the effective contract.
     type Case<'a> = (&'a str, &'a [(Claimant, &'a str)], &'a str);
@@ -112,7 +112,7 @@ fn the_smallest_limit_holds_and_the_latest_privileged_word_on_all_else() {
 }
 
 #[test]
-fn it_is_known_who_set_what() {
+fn the_deciding_user_of_each_clause_is_reported() {
     let claims = after(&[
         (Claimant::ROOT, "up 4mbit down 4mbit weight 7"),
         (ANN, "up 1mbit burst 1ms"),
@@ -126,7 +126,7 @@ fn it_is_known_who_set_what() {
 }
 
 #[test]
-fn what_one_may_not_is_refused_and_changes_nothing() {
+fn forbidden_changes_are_refused_and_change_nothing() {
     let claims = after(&[(Claimant::ROOT, "up 4mbit min 1mbit"), (BOB, "down 1mbit")]);
     let cases = [
         (
@@ -159,7 +159,7 @@ fn what_one_may_not_is_refused_and_changes_nothing() {
             "the other kind of limit",
             ANN,
             "both 1mbit",
-            "(with what user 1001, root asked",
+            "(conflicts with the claims of user 1001, root on",
         ),
         (
             "a contradiction of one's own",
@@ -180,13 +180,13 @@ fn what_one_may_not_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn clearing_takes_back_ones_own_and_of_root_all() {
+fn a_user_clears_its_own_claim_and_root_clears_all() {
     let claims = after(&[(Claimant::ROOT, "up 4mbit"), (ANN, "up 1mbit")]);
     let own = claims.clear(ANN).expect("ann's own");
     assert_eq!(own.effective().to_string(), "up 4mbit");
     let error = claims.clear(BOB).expect_err("not bob's").to_string();
     assert!(
-        error.contains("nothing on this target was set by you, but by root, user 1000"),
+        error.contains("you have no claim on this target; claims of root, user 1000"),
         "{error}"
     );
     assert!(
@@ -197,7 +197,7 @@ fn clearing_takes_back_ones_own_and_of_root_all() {
 }
 
 #[test]
-fn who_left_the_group_keeps_the_grant_and_asks_for_no_more() {
+fn a_user_who_left_the_group_keeps_its_grant_and_gets_no_more() {
     let was = after(&[(OPS, "min 1mbit on eth0")]);
     let left = Claimant {
         privileged: false,
@@ -209,7 +209,7 @@ fn who_left_the_group_keeps_the_grant_and_asks_for_no_more() {
 }
 
 #[test]
-fn what_is_written_down_is_restored() {
+fn stored_claims_are_restored() {
     let claims = after(&[
         (Claimant::ROOT, "up 4mbit weight 7"),
         (ANN, "up 1mbit"),
@@ -310,7 +310,7 @@ fn others(claims: &Claims, after: &Claims, by: Claimant, direction: Direction) -
 }
 
 #[test]
-fn a_users_claim_that_contradicts_root_is_set_aside_and_comes_back() {
+fn a_claim_that_contradicts_root_is_set_aside_and_counts_again_later() {
     let user = Claimant {
         uid: 1000,
         privileged: false,

@@ -15,7 +15,7 @@ impl FromStr for Change {
     type Err = ContractError;
 
     fn from_str(text: &str) -> Result<Change, ContractError> {
-        if text.len() > LONGEST {
+        if text.len() > MAX_LENGTH {
             return Err(ContractError::TooLong(text.len()));
         }
         let mut clauses = Vec::new();
@@ -155,25 +155,25 @@ impl fmt::Display for Contract {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut clauses: Vec<String> = Vec::new();
-        let mut say = |clause: Clause, value: Option<String>| {
+        let mut push = |clause: Clause, value: Option<String>| {
             clauses.extend(value.map(|value| alloc::format!("{clause} {value}")));
         };
-        say(Clause::Up, text(&self.up, |r| r.compact()));
-        say(Clause::Down, text(&self.down, |r| r.compact()));
-        say(Clause::Both, text(&self.both, |r| r.compact()));
-        say(Clause::Min, text(&self.min, |r| r.compact()));
-        say(Clause::MinDown, text(&self.min_down, |r| r.compact()));
-        say(Clause::On, text(&self.on, IfName::to_string));
-        say(Clause::Weight, text(&self.weight, |w| w.get().to_string()));
-        say(
+        push(Clause::Up, text(&self.up, |r| r.compact()));
+        push(Clause::Down, text(&self.down, |r| r.compact()));
+        push(Clause::Both, text(&self.both, |r| r.compact()));
+        push(Clause::Min, text(&self.min, |r| r.compact()));
+        push(Clause::MinDown, text(&self.min_down, |r| r.compact()));
+        push(Clause::On, text(&self.on, IfName::to_string));
+        push(Clause::Weight, text(&self.weight, |w| w.get().to_string()));
+        push(
             Clause::Priority,
             text(&self.priority, |p| p.get().to_string()),
         );
-        say(Clause::Burst, text(&self.burst, Nanos::to_string));
-        say(Clause::Slice, text(&self.slice, |s| sliced(s, "extra")));
-        say(Clause::Cpu, text(&self.cpu, |s| sliced(s, "cpu-extra")));
-        say(Clause::Cell, text(&self.cell, Cell::to_string));
-        say(Clause::Channel, text(&self.channel, Channel::to_string));
+        push(Clause::Burst, text(&self.burst, Nanos::to_string));
+        push(Clause::Slice, text(&self.slice, |s| slice_text(s, "extra")));
+        push(Clause::Cpu, text(&self.cpu, |s| slice_text(s, "cpu-extra")));
+        push(Clause::Cell, text(&self.cell, Cell::to_string));
+        push(Clause::Channel, text(&self.channel, Channel::to_string));
         f.write_str(&clauses.join(" "))
     }
 }
@@ -206,15 +206,15 @@ impl fmt::Display for Channel {
 }
 
 /// The parts of a clause of the form `key=value,key=value`. Each part is taken once.
-struct Parts<'a> {
+struct KeyValues<'a> {
     clause: Clause,
     form: &'static str,
     rest: Vec<(&'a str, &'a str)>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> KeyValues<'a> {
     fn read(clause: Clause, form: &'static str, text: &'a str) -> Result<Self, ContractError> {
-        let mut parts = Parts {
+        let mut parts = KeyValues {
             clause,
             form,
             rest: Vec::new(),
@@ -267,7 +267,7 @@ impl<'a> Parts<'a> {
 }
 
 fn cell(value: &str) -> Result<Cell, ContractError> {
-    let mut parts = Parts::read(Clause::Cell, CELL_FORM, value)?;
+    let mut parts = KeyValues::read(Clause::Cell, CELL_FORM, value)?;
     let pcr = parts.quantity("pcr")?;
     let cdvt = parts.quantity("cdvt")?;
     let sustained = match parts.take("scr") {
@@ -290,7 +290,7 @@ fn cell(value: &str) -> Result<Cell, ContractError> {
 }
 
 fn channel(value: &str) -> Result<Channel, ContractError> {
-    let mut parts = Parts::read(Clause::Channel, CHANNEL_FORM, value)?;
+    let mut parts = KeyValues::read(Clause::Channel, CHANNEL_FORM, value)?;
     let mmax: Bytes = parts.quantity("mmax")?;
     let rmax = parts.need("rmax")?;
     let rmax = rmax
@@ -379,7 +379,7 @@ fn text<T>(setting: &Option<Setting<T>>, write: impl Fn(&T) -> String) -> Option
     }
 }
 
-fn sliced(slice: &Slice, extra: &str) -> String {
+fn slice_text(slice: &Slice, extra: &str) -> String {
     let text = alloc::format!("{}/{}", slice.slice(), slice.period());
     match slice.extra() {
         true => alloc::format!("{text} {extra}"),
@@ -389,7 +389,7 @@ fn sliced(slice: &Slice, extra: &str) -> String {
 
 /// The longest text that is parsed, in bytes. Valid contracts are far shorter. The limit bounds the
 /// work on text from a socket.
-pub(super) const LONGEST: usize = 4096;
+pub(super) const MAX_LENGTH: usize = 4096;
 
 /// A shorter burst is less than one packet at every rate.
 const SHORTEST_BURST: Nanos = Nanos::from_micros(1);

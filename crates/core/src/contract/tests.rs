@@ -20,7 +20,7 @@ fn contract(text: &str) -> Contract {
 }
 
 #[test]
-fn every_clause_is_read_and_written() {
+fn every_clause_parses_and_prints() {
     let cases = [
         ("limits", "up 4mbit down 1mbit", ""),
         ("both", "both 2mbit", ""),
@@ -85,7 +85,7 @@ fn what_is_no_change_is_refused_with_its_reason() {
     let cases = [
         ("empty", "", "nothing is asked"),
         ("only space", " \n", "nothing is asked"),
-        ("unknown", "rate 4mbit", "`rate` is no clause"),
+        ("unknown", "rate 4mbit", "`rate` is not a clause"),
         ("no value", "up", "up needs a value"),
         ("twice", "up 4mbit up 5mbit", "up is named twice"),
         ("twice, cleared", "up 4mbit up none", "up is named twice"),
@@ -294,7 +294,7 @@ fn a_change_replaces_the_clauses_that_it_names() {
 }
 
 #[test]
-fn a_change_that_contradicts_what_is_held_is_refused() {
+fn a_change_that_contradicts_the_contract_is_refused() {
     let cases = [
         (
             "up 4mbit",
@@ -328,7 +328,7 @@ fn a_whole_contract_clears_nothing() {
 }
 
 #[test]
-fn a_plain_user_may_limit_and_nothing_else() {
+fn an_unprivileged_user_may_set_limits_only() {
     for text in ["up 4mbit", "down none", "both 2mbit burst 1ms"] {
         assert_eq!(change(text).needs_privilege(), None, "{text}");
     }
@@ -491,7 +491,7 @@ fn changes() -> impl Strategy<Value = Change> {
 
 proptest! {
     #[test]
-    fn a_change_that_makes_sense_round_trips_and_the_others_do_not_parse(change in changes()) {
+    fn a_consistent_change_round_trips_and_others_do_not_parse(change in changes()) {
         let text = change.to_string();
         match Contract::default().apply(&change) {
             Ok(contract) => {
@@ -519,12 +519,12 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_reader_panic(text in any::<String>()) {
+    fn no_text_makes_the_parser_panic(text in any::<String>()) {
         let _ = text.parse::<Change>().map_err(|e| e.to_string());
     }
 
     #[test]
-    fn no_heap_of_words_does_either(words in proptest::collection::vec(
+    fn no_sequence_of_words_makes_the_parser_panic(words in proptest::collection::vec(
         "(up|down|both|min|min-down|on|weight|priority|burst|slice|extra|cpu|cpu-extra|cell|channel\
           |none|0|4mbit|9mbit|5ms|1ms/2ms|eth0|7|pcr=4mbit,cdvt=1ms|mmax=1,rmax=1/s)", 0..12)
     ) {
@@ -536,7 +536,7 @@ proptest! {
 }
 
 #[test]
-fn clauses_know_their_words() {
+fn each_clause_maps_to_its_word_and_back() {
     let all: Vec<Clause> = change(
         "up none down none both none min none min-down none on none weight none priority none \
          burst none slice none cpu none cell none channel none",

@@ -4,29 +4,29 @@
 //!
 //! # Structure
 //! ```text
-//! ring 7  ....................................   2^14 buckets of 8^7 quanta
+//! level 7  ....................................   2^14 buckets of 8^7 quanta
 //!  ...
-//! ring 1  ..............x.....................   2^14 buckets of 8 quanta
-//! ring 0  ...x..xx............................   2^14 buckets of 1 quantum
-//!            │
-//!            └─▶ chunk ─▶ chunk ─▶ chunk         64 bytes: 14 entries of 4 bytes, links
+//! level 1  ..............x.....................   2^14 buckets of 8 quanta
+//! level 0  ...x..xx............................   2^14 buckets of 1 quantum
+//!             │
+//!             └─▶ node ─▶ node ─▶ node         64 bytes: 14 entries of 4 bytes, links
 //! ```
-//! A key goes to the shortest ring that is long enough for the key's distance from now. So a bucket
-//! is at most 1/1024 of that distance wide, or one quantum: **a key is rounded like a
-//! floating-point number.** An entry never moves from ring to ring as time goes by. The last ring
-//! is 2^43 ns (2.4 h) long. A key farther away, or a key for which no bucket is narrow enough, gets
-//! an earlier bucket; when that bucket falls due, the flow is placed again.
+//! A key goes to the shortest level that is long enough for the key's distance from now. So a
+//! bucket is at most 1/1024 of that distance wide, or one quantum: **a key is rounded like a
+//! floating-point number.** An entry never moves from level to level as time goes by. The last
+//! level is 2^43 ns (2.4 h) long. A key farther away, or a key for which no bucket is narrow
+//! enough, gets an earlier bucket; when that bucket falls due, the flow is inserted again.
 //!
-//! Inside a ring the key is rounded to ten binary digits of its distance even where the ring is
+//! Inside a level the key is rounded to ten binary digits of its distance even where the level is
 //! finer. So flows of one rate share at most 2,048 buckets, and the buckets of a large population
-//! are full chunks. A full chunk gives the next ids as an array, which prefetching needs.
+//! are full nodes. A full node gives the next ids as an array, which prefetching needs.
 //!
-//! Three levels of 64-bit masks find the next bucket (find-first-set; Eiffel, NSDI 2019). The
-//! result is stored for each ring.
+//! Three layers of 64-bit masks find the next bucket (find-first-set; Eiffel, NSDI 2019). The
+//! result is stored for each level.
 //!
 //! # Prefetching
-//! With many flows nearly all of the time would be waiting for memory. `scout` reads entries some
-//! sixteen packets before they are taken, so that their flows can be prefetched.
+//! With many flows nearly all of the time would be waiting for memory. The module `lookahead` reads
+//! entries some sixteen packets before they are taken, so that their flows can be prefetched.
 //!
 //! # Alternatives
 //! Measured with shaping, all flows backlogged, in cycles a packet at 65,536 and 1,048,576 flows:
@@ -35,41 +35,41 @@
 //! - linked lists in find-first-set buckets: 135 and 730-850;
 //! - this calendar, with the rest of a [`super::Pacer`]: 46-70 and 45-105.
 //!
-//! A heap waits for memory at every level, a linked list for every flow.
+//! A heap waits for memory at every layer, a linked list for every flow.
 //!
 //! # Order
 //! Keys may wrap around. They are compared by their distance from `base`, which the owner moves
 //! (start tags wrap; times do not, and their base stays 0). The entries of one bucket leave first
 //! in, first out.
 
-mod landing;
-mod place;
+mod bucket;
+mod deferred;
+mod detached;
+mod lookahead;
 mod pool;
-mod scout;
-mod whole;
 
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use landing::Landing;
-pub(super) use place::Spot;
-use place::{BUCKETS, GROUPS, LONGEST, RING, RINGS, SPAN, Shape, WORDS};
-use pool::{Home, NOWHERE};
-pub(super) use pool::{Place, Pool, Run};
-use scout::Scout;
-pub(super) use whole::Whole;
+pub(super) use bucket::BucketRef;
+use bucket::{BUCKETS, GROUPS, LEVEL_MASK, LEVELS, LONGEST, SPAN, Shape, WORDS};
+use deferred::DeferredInserts;
+pub(super) use detached::DetachedNode;
+use lookahead::Lookahead;
+use pool::{BucketId, NONE};
+pub(super) use pool::{EntryPosition, Pool, Run};
 
-/// A flow number and a word of 12 bits, for use when the entry is taken.
+/// A flow number and a code of 12 bits, for use when the entry is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry(u32);
+pub(super) struct QueueEntry(u32);
 
-impl Entry {
-    /// An entry of flow `id` with a word of 12 bits.
+impl QueueEntry {
+    /// An entry of flow `id` with a code of 12 bits.
     #[inline(always)]
-    pub(super) fn new(id: u32, word: u32) -> Entry {
-        debug_assert!(id < MAX_FLOWS && word < 1 << 12);
-        Entry(id | word << Entry::WORD_AT)
+    pub(super) fn new(id: u32, code: u32) -> QueueEntry {
+        debug_assert!(id < MAX_FLOWS && code < 1 << 12);
+        QueueEntry(id | code << QueueEntry::CODE_SHIFT)
     }
 
     /// The flow number.
@@ -79,12 +79,12 @@ impl Entry {
     }
 
     #[inline(always)]
-    pub(super) fn word(self) -> u32 {
-        self.0 >> Entry::WORD_AT
+    pub(super) fn code(self) -> u32 {
+        self.0 >> QueueEntry::CODE_SHIFT
     }
 
-    /// The position of the word's first bit.
-    const WORD_AT: u32 = 20;
+    /// The position of the code's first bit.
+    const CODE_SHIFT: u32 = 20;
 }
 
 /// A set of entries in the order of their keys, see the module. `QUANTUM` is the binary logarithm
@@ -94,28 +94,28 @@ pub(super) struct Calendar<const QUANTUM: u32> {
     /// Keys are compared by their distance from this key.
     pub(super) base: u64,
     /// The first bucket of all, if there are entries.
-    next: Spot,
-    /// The first chunk of that bucket.
+    next: BucketRef,
+    /// The first node of that bucket.
     front: u32,
     /// State of reading ahead.
-    scout: Scout,
-    /// Entries in flight: they are inserted a little later.
-    landing: Landing,
-    /// One bit for each word of `summary` that is not zero: four for each ring.
+    lookahead: Lookahead,
+    /// Entries that are inserted a little later.
+    deferred: DeferredInserts,
+    /// One bit for each word of `summary` that is not zero: four for each level.
     groups: u32,
     /// Number of inserted entries.
     len: u32,
-    /// A key that is not after the least key of the rings other than that of `next`. If those rings
-    /// have no entries, the key that is farthest away.
+    /// A key that is not after the least key of the levels other than that of `next`. If those
+    /// levels have no entries, the key that is farthest away.
     rest: u64,
-    /// The key of each ring's first bucket with entries.
-    first: [u64; RINGS],
+    /// The key of each level's first bucket with entries.
+    first: [u64; LEVELS],
     /// One bit for each word of `masks` that is not zero.
-    summary: [u64; RINGS * GROUPS],
+    summary: [u64; LEVELS * GROUPS],
     /// One bit for each bucket with entries.
-    masks: Box<[u64; RINGS * WORDS]>,
-    /// The last chunk of each bucket, or none. The chunk behind it is the bucket's first.
-    tails: Box<[u32; RINGS * BUCKETS]>,
+    masks: Box<[u64; LEVELS * WORDS]>,
+    /// The last node of each bucket, or none. The node behind it is the bucket's first.
+    tails: Box<[u32; LEVELS * BUCKETS]>,
     /// Distinguishes the calendars that share a pool.
     name: u8,
 }
@@ -124,15 +124,15 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     pub(super) fn new(name: u8) -> Calendar<QUANTUM> {
         Calendar {
             base: 0,
-            next: Spot::default(),
-            front: NOWHERE,
-            scout: Scout::default(),
-            landing: Landing::default(),
+            next: BucketRef::default(),
+            front: NONE,
+            lookahead: Lookahead::default(),
+            deferred: DeferredInserts::default(),
             groups: 0,
             len: 0,
             rest: u64::MAX,
-            first: [0; RINGS],
-            summary: [0; RINGS * GROUPS],
+            first: [0; LEVELS],
+            summary: [0; LEVELS * GROUPS],
             masks: zeroed(),
             tails: zeroed(),
             name,
@@ -144,43 +144,54 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         size_of_val(&*self.masks) + size_of_val(&*self.tails)
     }
 
-    /// Whether there are no entries, except those in flight.
+    /// Whether there are no entries, except the deferred ones.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The first bucket that is not before `key`, as narrow as the distance of `key` from `now`
-    /// allows. `key` is not before `now`. `finest` limits the width of the bucket further: it is a
-    /// binary logarithm, at least `QUANTUM`. `None` if there is no such bucket. Then the caller
-    /// uses an earlier one ([`Calendar::before`]).
+    /// allows. `key` is not before `now`. `max_width` limits the width of the bucket further: it is
+    /// a binary logarithm, at least `QUANTUM`. `None` if there is no such bucket. Then the caller
+    /// uses an earlier one ([`Calendar::bucket_before`]).
     #[inline(always)]
-    pub(super) fn not_before(&self, key: u64, now: u64, finest: u32) -> Option<Spot> {
-        self.not_before_as(key.wrapping_sub(now), key, now, finest)
+    pub(super) fn bucket_not_before(
+        &self,
+        key: u64,
+        now: u64,
+        max_width: u32,
+    ) -> Option<BucketRef> {
+        self.bucket_not_before_as(key.wrapping_sub(now), key, now, max_width)
     }
 
-    /// As [`Calendar::not_before`], with a width that a distance of `long` allows, or the distance
-    /// of `key` from `now` if that is longer.
+    /// As [`Calendar::bucket_not_before`], with a width that a distance of `long` allows, or the
+    /// distance of `key` from `now` if that is longer.
     #[inline(always)]
-    pub(super) fn not_before_as(&self, long: u64, key: u64, now: u64, finest: u32) -> Option<Spot> {
+    pub(super) fn bucket_not_before_as(
+        &self,
+        long: u64,
+        key: u64,
+        now: u64,
+        max_width: u32,
+    ) -> Option<BucketRef> {
         let shape = Self::shape(long | key.wrapping_sub(now));
-        let digits = shape.digits().min(finest);
+        let digits = shape.digits().min(max_width);
         let narrow = u64::MAX << (digits % u64::BITS);
-        let spot = shape.spot(key.wrapping_add(!narrow) & narrow);
-        (digits >= shape.shift() && self.inside(spot, now)).then_some(spot)
+        let bucket = shape.bucket(key.wrapping_add(!narrow) & narrow);
+        (digits >= shape.shift() && self.is_available(bucket, now)).then_some(bucket)
     }
 
     /// The bucket of `key`. If that is too far away or not available, an earlier one. Never before
     /// the bucket of `now`.
     #[inline(always)]
-    pub(super) fn before(&self, key: u64, now: u64) -> Spot {
+    pub(super) fn bucket_before(&self, key: u64, now: u64) -> BucketRef {
         // A distance is at least 2^10 times its rounding, or below one bucket. So the bucket of
         // `now` is the earliest.
         let shape = Self::shape(key.wrapping_sub(now));
-        let spot = shape.spot(key & u64::MAX << shape.digits());
-        match shape.digits() >= shape.shift() && self.inside(spot, now) {
-            true => spot,
-            false => self.before_that(key, now),
+        let bucket = shape.bucket(key & u64::MAX << shape.digits());
+        match shape.digits() >= shape.shift() && self.is_available(bucket, now) {
+            true => bucket,
+            false => self.far_bucket_before(key, now),
         }
     }
 
@@ -188,28 +199,28 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     /// key allows (from `now`, if no key is overdue). For deadlines, which keep their order when
     /// they are over. No key is a round behind the first, so every bucket is available.
     #[inline(always)]
-    pub(super) fn in_order(&self, key: u64, now: u64) -> Spot {
-        // The distance from the first key is not longer than the ring, so the bucket is always
+    pub(super) fn bucket_in_order(&self, key: u64, now: u64) -> BucketRef {
+        // The distance from the first key is not longer than the level, so the bucket is always
         // available.
         let overdue = !self.is_empty() && self.next.key < now;
         let from = if overdue { self.next.key } else { now };
         let shape = Self::shape(key.saturating_sub(from));
         match shape.digits() >= shape.shift() {
-            true => shape.spot(key & u64::MAX << shape.digits()),
-            false => self.before_that(key, now),
+            true => shape.bucket(key & u64::MAX << shape.digits()),
+            false => self.far_bucket_before(key, now),
         }
     }
 
     #[cold]
-    fn before_that(&self, key: u64, now: u64) -> Spot {
+    fn far_bucket_before(&self, key: u64, now: u64) -> BucketRef {
         let far = key.wrapping_sub(now).min((1 << (QUANTUM + LONGEST)) - 1);
         let shape = Self::shape(far);
-        let spot = shape.spot(now.wrapping_add(far) & u64::MAX << shape.digits());
-        match self.inside(spot, now) {
-            true => spot,
+        let bucket = shape.bucket(now.wrapping_add(far) & u64::MAX << shape.digits());
+        match self.is_available(bucket, now) {
+            true => bucket,
             false => {
                 let last = ((BUCKETS - 1) as u64) << shape.shift();
-                shape.spot(self.first[spot.ring()].wrapping_add(last))
+                shape.bucket(self.first[bucket.level()].wrapping_add(last))
             }
         }
     }
@@ -217,108 +228,118 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     /// Inserts an entry into a bucket that this calendar has returned. Returns the entry's
     /// position.
     #[inline(always)]
-    pub(super) fn push(&mut self, pool: &mut Pool, spot: Spot, entry: Entry) -> Place {
-        let tail = &mut self.tails[spot.slot()];
+    pub(super) fn push(
+        &mut self,
+        pool: &mut Pool,
+        bucket: BucketRef,
+        entry: QueueEntry,
+    ) -> EntryPosition {
+        let tail = &mut self.tails[bucket.slot()];
         self.len += 1;
-        if let Some(place) = pool.append(*tail, entry.0) {
-            return place;
+        if let Some(position) = pool.append(*tail, entry.0) {
+            return position;
         }
-        if *tail != NOWHERE {
-            let (new, place) = pool.grow(*tail, entry.0);
+        if *tail != NONE {
+            let (new, position) = pool.append_node(*tail, entry.0);
             *tail = new;
-            return place;
+            return position;
         }
-        let (new, place) = pool.start(Home::new(self.name, spot.slot), entry.0);
+        let (new, position) = pool.start_bucket(BucketId::new(self.name, bucket.slot), entry.0);
         *tail = new;
-        self.opened(spot, new);
-        place
+        self.mark(bucket, new);
+        position
     }
 
-    /// The first bucket, without entries in flight.
+    /// The first bucket, without the deferred entries.
     #[inline(always)]
-    pub(super) fn peek(&self) -> Option<Spot> {
+    pub(super) fn peek(&self) -> Option<BucketRef> {
         (!self.is_empty()).then_some(self.next)
     }
 
     /// Takes the next entry.
     #[inline(always)]
-    pub(super) fn take(&mut self, pool: &mut Pool) -> Option<Entry> {
+    pub(super) fn take(&mut self, pool: &mut Pool) -> Option<QueueEntry> {
         if self.is_empty() {
             return None;
         }
         let (entry, left) = pool.take(self.front);
         self.len -= 1;
         if !left {
-            self.next_chunk(pool);
+            self.next_node(pool);
         }
-        Some(Entry(entry))
+        Some(QueueEntry(entry))
     }
 
-    /// Takes all entries of the next chunk. There must be one.
+    /// Takes all entries of the next node. There must be one.
     #[inline(always)]
     pub(super) fn take_run(&mut self, pool: &mut Pool) -> Run {
         let run = pool.run(self.front);
         self.len -= run.len();
-        self.next_chunk(pool);
+        self.next_node(pool);
         pool.prefetch(self.front);
         run
     }
 
-    /// Removes the entry at `place`. Returns the other entry that stands at `place` afterwards, if
-    /// any.
-    pub(super) fn remove(&mut self, pool: &mut Pool, place: Place) -> Option<Entry> {
-        let slot = pool.home(place).slot();
+    /// Removes the entry at `position`. Returns the other entry that is at `position` afterwards,
+    /// if any.
+    pub(super) fn remove(
+        &mut self,
+        pool: &mut Pool,
+        position: EntryPosition,
+    ) -> Option<QueueEntry> {
+        let slot = pool.bucket_id(position).slot();
         let tail = self.tails[slot as usize];
-        let first = pool.behind(tail);
-        let (moved, left) = pool.remove(first, place);
+        let first = pool.next_node(tail);
+        let (moved, left) = pool.remove(first, position);
         self.len -= 1;
         if !left {
             match (pool.drop_first(first, tail), slot == self.next.slot) {
                 (Some(next), true) => self.front = next,
                 (Some(_), false) => {}
-                (None, true) => self.emptied(pool),
-                (None, false) => self.emptied_elsewhere(slot),
+                (None, true) => self.unmark_next(pool),
+                (None, false) => self.unmark_other(slot),
             }
         }
-        moved.map(Entry)
+        moved.map(QueueEntry)
     }
 
-    /// Whether an entry of flow `id` stands at `place` in this calendar.
-    pub(super) fn holds(&self, pool: &Pool, place: Place, id: u32) -> bool {
-        pool.get(place)
-            .is_some_and(|raw| Entry(raw).id() == id && pool.home(place).name() == self.name)
+    /// Whether an entry of flow `id` is at `position` in this calendar.
+    pub(super) fn holds(&self, pool: &Pool, position: EntryPosition, id: u32) -> bool {
+        pool.get(position).is_some_and(|raw| {
+            QueueEntry(raw).id() == id && pool.bucket_id(position).name() == self.name
+        })
     }
 
     /// Panics if the structure differs from the module's description. Returns the number of
     /// entries. Its time is linear in that number.
     pub(super) fn invariants(&self, pool: &Pool) -> usize {
         let (mut found, mut rest) = (0, None);
-        for ring in 0..RINGS {
+        for level in 0..LEVELS {
             let mut least = None;
-            for slot in self.marked(ring) {
+            for slot in self.marked(level) {
                 let tail = self.tails[slot];
-                assert_ne!(tail, NOWHERE, "slot {slot} is marked");
-                found += pool.invariants(tail, Home::new(self.name, slot as u32));
-                let first = Shape::<QUANTUM>::of_ring(ring).spot(self.first[ring]);
+                assert_ne!(tail, NONE, "slot {slot} is marked");
+                found += pool.invariants(tail, BucketId::new(self.name, slot as u32));
+                let first = Shape::<QUANTUM>::of_level(level).bucket(self.first[level]);
                 let distance = slot.wrapping_sub(first.slot()) % BUCKETS;
                 least = Some(least.map_or(distance, |l: usize| l.min(distance)));
             }
-            let live = self.is_live(ring);
-            assert_eq!(least.is_some(), live, "live bits of ring {ring}");
-            assert_eq!(least.unwrap_or(0), 0, "first bucket of ring {ring}");
-            let order = self.order(self.first[ring]);
-            if live && ring != self.next.ring() {
+            let live = self.is_live(level);
+            assert_eq!(least.is_some(), live, "live bits of level {level}");
+            assert_eq!(least.unwrap_or(0), 0, "first bucket of level {level}");
+            let order = self.order(self.first[level]);
+            if live && level != self.next.level() {
                 rest = Some(rest.map_or(order, |rest: u64| rest.min(order)));
             }
             let next = self.order(self.next.key);
-            assert!(!live || next <= order, "ring {ring} is before the next");
+            assert!(!live || next <= order, "level {level} is before the next");
         }
         for (group, word) in self.summary.iter().enumerate() {
             assert_eq!(self.groups & (1 << group) != 0, *word != 0, "groups");
         }
         if !self.is_empty() {
-            assert_eq!(self.first[self.next.ring()], self.next.key, "next");
-            let front = pool.behind(self.tails[self.next.slot()]);
+            assert_eq!(self.first[self.next.level()], self.next.key, "next");
+            let front = pool.next_node(self.tails[self.next.slot()]);
             assert_eq!(self.front, front, "front");
         }
         assert!(
@@ -327,13 +348,13 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         );
         // An entry in a bucket that is not marked would be missing here.
         assert_eq!(found, self.len as usize, "entries");
-        found + self.in_flight().count()
+        found + self.deferred_entries().count()
     }
 
-    /// The marked buckets of a ring. Panics if `masks` and `summary` differ.
-    fn marked(&self, ring: usize) -> Vec<usize> {
+    /// The marked buckets of a level. Panics if `masks` and `summary` differ.
+    fn marked(&self, level: usize) -> Vec<usize> {
         let mut marked = Vec::new();
-        for group in ring * GROUPS..(ring + 1) * GROUPS {
+        for group in level * GROUPS..(level + 1) * GROUPS {
             let words = &self.masks[group * 64..(group + 1) * 64];
             if self.summary[group] == 0 {
                 // Compared as a whole, since most groups are empty.
@@ -353,32 +374,32 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         marked
     }
 
-    /// The ring, width and rounding of keys at a distance.
+    /// The level, width and rounding of keys at a distance.
     #[inline(always)]
     fn shape(distance: u64) -> Shape<QUANTUM> {
         Shape::OF[(distance | 1).ilog2() as usize % 64]
     }
 
-    /// Whether a key ahead of `now` is less than one round behind the first key of its ring. It is
+    /// Whether a key ahead of `now` is less than one round behind the first key of its level. It is
     /// false only if an entry has been overdue for half a round or more.
     #[inline(always)]
-    fn inside(&self, spot: Spot, now: u64) -> bool {
+    fn is_available(&self, bucket: BucketRef, now: u64) -> bool {
         let overdue = now.wrapping_sub(self.next.key) as i64;
-        overdue < 1 << (QUANTUM + SPAN) || self.is_inside(spot)
+        overdue < 1 << (QUANTUM + SPAN) || self.is_within_round(bucket)
     }
 
     #[cold]
-    fn is_inside(&self, spot: Spot) -> bool {
-        let first = self.order(self.first[spot.ring()]);
-        let behind = self.order(spot.key).wrapping_sub(first);
-        !self.is_live(spot.ring())
+    fn is_within_round(&self, bucket: BucketRef) -> bool {
+        let first = self.order(self.first[bucket.level()]);
+        let behind = self.order(bucket.key).wrapping_sub(first);
+        !self.is_live(bucket.level())
             || (behind as i64) < 0
-            || behind >> Shape::<QUANTUM>::of_ring(spot.ring()).shift() < BUCKETS as u64
+            || behind >> Shape::<QUANTUM>::of_level(bucket.level()).shift() < BUCKETS as u64
     }
 
     #[inline(always)]
-    fn is_live(&self, ring: usize) -> bool {
-        self.groups >> (ring * GROUPS) & RING != 0
+    fn is_live(&self, level: usize) -> bool {
+        self.groups >> (level * GROUPS) & LEVEL_MASK != 0
     }
 
     #[inline(always)]
@@ -386,11 +407,11 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         key.wrapping_sub(self.base)
     }
 
-    /// Marks a bucket that has got its first entry. Its first chunk is `front`.
+    /// Marks a bucket that has got its first entry. Its first node is `front`.
     #[inline(always)]
-    fn opened(&mut self, spot: Spot, front: u32) {
-        let (ring, slot) = (spot.ring(), spot.slot());
-        let (groups, live) = (self.groups, self.is_live(ring));
+    fn mark(&mut self, bucket: BucketRef, front: u32) {
+        let (level, slot) = (bucket.level(), bucket.slot());
+        let (groups, live) = (self.groups, self.is_live(level));
         let mask = &mut self.masks[slot / 64];
         if *mask == 0 {
             let (word, group) = (slot / 64, slot / 64 / 64);
@@ -398,39 +419,39 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
             self.groups |= 1 << group;
         }
         *mask |= 1 << (slot % 64);
-        let order = self.order(spot.key);
-        if live && order >= self.order(self.first[ring]) {
+        let order = self.order(bucket.key);
+        if live && order >= self.order(self.first[level]) {
             return;
         }
-        self.first[ring] = spot.key;
+        self.first[level] = bucket.key;
         if groups == 0 {
-            (self.next, self.front) = (spot, front);
+            (self.next, self.front) = (bucket, front);
         } else if order < self.order(self.next.key) {
-            if ring != self.next.ring() {
+            if level != self.next.level() {
                 self.rest = self.next.key;
             }
-            (self.next, self.front) = (spot, front);
-        } else if ring != self.next.ring() && order < self.order(self.rest) {
-            self.rest = spot.key;
+            (self.next, self.front) = (bucket, front);
+        } else if level != self.next.level() && order < self.order(self.rest) {
+            self.rest = bucket.key;
         }
     }
 
-    /// Drops the front chunk after its last entry was taken.
+    /// Drops the front node after its last entry was taken.
     #[inline(always)]
-    fn next_chunk(&mut self, pool: &mut Pool) {
+    fn next_node(&mut self, pool: &mut Pool) {
         let tail = self.tails[self.next.slot()];
         match pool.drop_first(self.front, tail) {
             Some(next) => self.front = next,
-            None if self.len == 0 => self.emptied_at_all(),
-            None => self.emptied(pool),
+            None if self.len == 0 => self.unmark_last(),
+            None => self.unmark_next(pool),
         }
     }
 
     /// Unmarks the last bucket with entries.
     #[inline(always)]
-    fn emptied_at_all(&mut self) {
+    fn unmark_last(&mut self) {
         let slot = self.next.slot();
-        self.tails[slot] = NOWHERE;
+        self.tails[slot] = NONE;
         self.masks[slot / 64] = 0;
         self.summary[slot / 64 / 64] = 0;
         self.groups = 0;
@@ -438,63 +459,63 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
 
     /// Unmarks the next bucket and finds the bucket that is next now.
     #[inline(always)]
-    fn emptied(&mut self, pool: &Pool) {
-        let (ring, slot) = (self.next.ring(), self.next.slot());
-        self.tails[slot] = NOWHERE;
+    fn unmark_next(&mut self, pool: &Pool) {
+        let (level, slot) = (self.next.level(), self.next.slot());
+        self.tails[slot] = NONE;
         let mask = &mut self.masks[slot / 64];
         *mask &= !(1 << (slot % 64));
         let here = *mask & u64::MAX << (slot % 64);
         if here != 0 {
             let next = slot & !63 | here.trailing_zeros() as usize;
-            let shift = Shape::<QUANTUM>::of_ring(ring).shift();
+            let shift = Shape::<QUANTUM>::of_level(level).shift();
             let key = self.next.key.wrapping_add(((next - slot) as u64) << shift);
-            self.first[ring] = key;
-            self.next = Spot {
+            self.first[level] = key;
+            self.next = BucketRef {
                 key,
                 slot: next as u32,
             };
-        } else if self.following(slot, self.next.key) {
-            let key = self.first[ring];
-            self.next = Shape::<QUANTUM>::of_ring(ring).spot(key);
+        } else if self.find_first_after(slot, self.next.key) {
+            let key = self.first[level];
+            self.next = Shape::<QUANTUM>::of_level(level).bucket(key);
         } else {
             return self.find_next(pool);
         }
         if self.order(self.next.key) > self.order(self.rest) {
             return self.find_next(pool);
         }
-        self.front = pool.behind(self.tails[self.next.slot()]);
+        self.front = pool.next_node(self.tails[self.next.slot()]);
     }
 
     /// Unmarks a bucket other than the next.
     #[cold]
-    fn emptied_elsewhere(&mut self, slot: u32) {
-        let (slot, ring) = (slot as usize, slot as usize / BUCKETS);
-        self.tails[slot] = NOWHERE;
+    fn unmark_other(&mut self, slot: u32) {
+        let (slot, level) = (slot as usize, slot as usize / BUCKETS);
+        self.tails[slot] = NONE;
         self.masks[slot / 64] &= !(1 << (slot % 64));
-        let first = Shape::<QUANTUM>::of_ring(ring).spot(self.first[ring]);
+        let first = Shape::<QUANTUM>::of_level(level).bucket(self.first[level]);
         if first.slot() != slot {
             // Its mask may have become zero.
             self.summarize(slot);
             return;
         }
-        self.following(slot, first.key);
-        self.find_rest(self.next.ring());
+        self.find_first_after(slot, first.key);
+        self.find_rest(self.next.level());
     }
 
-    /// Finds a ring's first bucket after the one at `slot`, which was the first, has become empty,
+    /// Finds a level's first bucket after the one at `slot`, which was the first, has become empty,
     /// and the rest of its word of `masks` is empty too. `key` is the key of `slot`. Returns
-    /// whether the ring has a bucket with entries.
+    /// whether the level has a bucket with entries.
     #[inline(never)]
-    fn following(&mut self, slot: usize, key: u64) -> bool {
+    fn find_first_after(&mut self, slot: usize, key: u64) -> bool {
         self.summarize(slot);
-        let ring = slot / BUCKETS;
-        if !self.is_live(ring) {
+        let level = slot / BUCKETS;
+        if !self.is_live(level) {
             return false;
         }
         let next = self.next_from(slot);
         let steps = (next.wrapping_sub(slot) % BUCKETS) as u64;
-        let shift = Shape::<QUANTUM>::of_ring(ring).shift();
-        self.first[ring] = key.wrapping_add(steps << shift);
+        let shift = Shape::<QUANTUM>::of_level(level).shift();
+        self.first[level] = key.wrapping_add(steps << shift);
         true
     }
 
@@ -508,42 +529,43 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         self.groups &= !(gone << group);
     }
 
-    /// Finds the first bucket of all rings, and the least key of the other rings.
+    /// Finds the first bucket of all levels, and the least key of the other levels.
     #[inline(never)]
     fn find_next(&mut self, pool: &Pool) {
         let mut first = (u64::MAX, None);
         let mut second = u64::MAX;
-        for (ring, order) in self.live() {
+        for (level, order) in self.live() {
             match order <= first.0 {
-                true => (second, first) = (first.0, (order, Some(ring))),
+                true => (second, first) = (first.0, (order, Some(level))),
                 false => second = second.min(order),
             }
         }
-        let Some(ring) = first.1 else { return };
+        let Some(level) = first.1 else { return };
         self.rest = self.base.wrapping_add(second);
-        self.next = Shape::<QUANTUM>::of_ring(ring).spot(self.first[ring]);
-        self.front = pool.behind(self.tails[self.next.slot()]);
+        self.next = Shape::<QUANTUM>::of_level(level).bucket(self.first[level]);
+        self.front = pool.next_node(self.tails[self.next.slot()]);
     }
 
-    /// Finds the least key of all rings but one.
+    /// Finds the least key of all levels but one.
     fn find_rest(&mut self, but: usize) {
-        let rest = self.live().filter(|(ring, _)| *ring != but);
+        let rest = self.live().filter(|(level, _)| *level != but);
         let least = rest.map(|(_, order)| order).min();
         self.rest = self.base.wrapping_add(least.unwrap_or(u64::MAX));
     }
 
-    /// The rings with entries, with the order of each ring's first key.
+    /// The levels with entries, with the order of each level's first key.
     #[inline(always)]
     fn live(&self) -> impl Iterator<Item = (usize, u64)> {
         let mut groups = self.groups;
         core::iter::from_fn(move || {
-            let ring = (groups != 0).then(|| groups.trailing_zeros() as usize / GROUPS % RINGS)?;
-            groups &= !(RING << (ring * GROUPS));
-            Some((ring, self.order(self.first[ring])))
+            let level =
+                (groups != 0).then(|| groups.trailing_zeros() as usize / GROUPS % LEVELS)?;
+            groups &= !(LEVEL_MASK << (level * GROUPS));
+            Some((level, self.order(self.first[level])))
         })
     }
 
-    /// The first marked bucket of a ring, from `start` on and around its end. There must be one.
+    /// The first marked bucket of a level, from `start` on and around its end. There must be one.
     #[inline(always)]
     fn next_from(&self, start: usize) -> usize {
         let (word, group) = (start / 64, start / 64 / 64);
@@ -556,16 +578,16 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         let behind = self.summary[group] & !(this | (this - 1));
         let found = match behind {
             0 => {
-                let ring = group / GROUPS * GROUPS;
-                let groups = self.groups >> ring & RING;
+                let level = group / GROUPS * GROUPS;
+                let groups = self.groups >> level & LEVEL_MASK;
                 let around = groups | groups << GROUPS;
                 let step = (around >> (group % GROUPS + 1)).trailing_zeros() as usize;
-                let group = ring + (group + 1 + step) % GROUPS;
+                let group = level + (group + 1 + step) % GROUPS;
                 group * 64 + self.summary[group].trailing_zeros() as usize
             }
             words => group * 64 + words.trailing_zeros() as usize,
         };
-        found * 64 + self.masks[found % (RINGS * WORDS)].trailing_zeros() as usize
+        found * 64 + self.masks[found % (LEVELS * WORDS)].trailing_zeros() as usize
     }
 }
 

@@ -1,4 +1,4 @@
-//! Shaping to a cell contract (paper CELL, section 4.3): the inverse of the Generic Cell Rate
+//! Shaping to a cell contract (paper CELL, section 4.3): the inverse of the Generic CellState Rate
 //! Algorithm. It computes the time at which a packet may go, where the GCRA decides whether it may.
 //!
 //! ```text
@@ -24,15 +24,15 @@
 //! of the scheduler's, and likewise its TATs: it computes max(t, TAT) + T where the scheduler
 //! computes max(TAT, since) + T, and t is less than since + CDVT. And the scheduler sends at its
 //! own TAT or later. This also holds for a packet that leaves after the decision, if it leaves
-//! before eligible + CDVT ([`super::Scheduler::delayed`]).
+//! before eligible + CDVT ([`super::Scheduler::handle_late_departure`]).
 
 use super::pace::{Moment, Pace, WHOLE};
-use super::{PATIENCE_DIGITS, finest};
+use super::{LAXITY_DIGITS, max_width};
 use crate::contract::{self, Bucket};
 
 /// The state of a shaped flow.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cell {
+pub(super) struct CellState {
     /// Nanoseconds of TAT as a [`Moment`]; `peak_part` is the rest.
     peak_at: u64,
     /// Nanoseconds of TATs as a [`Moment`]; `bucket_part` is the rest.
@@ -50,7 +50,7 @@ pub(super) struct Cell {
     peak_part: u16,
     bucket_part: u16,
     /// The largest width of a wait's bucket, as a binary logarithm.
-    finest: u8,
+    max_width: u8,
     /// Whether the token bucket is spent as a whole.
     dual: bool,
     /// Whether the token bucket of a dual contract is spent, so that no packet goes before it is
@@ -58,16 +58,16 @@ pub(super) struct Cell {
     refill: bool,
 }
 
-impl Cell {
+impl CellState {
     /// The state of a flow that has not sent.
-    pub(super) fn new(contract: &contract::Cell) -> Cell {
+    pub(super) fn new(contract: &contract::Cell) -> CellState {
         let peak = Pace::of(contract.pcr());
         let (sustained, mbs, dual) = match contract.sustained() {
             None => (peak, u32::MAX, false),
             Some(s) => (Pace::of(s.scr), clamp(s.mbs.0), s.bucket == Bucket::Dual),
         };
         let cdvt = clamp(contract.cdvt().0);
-        Cell {
+        CellState {
             peak_at: 0,
             bucket_at: 0,
             eligible: 0,
@@ -76,7 +76,7 @@ impl Cell {
             mbs,
             cdvt,
             // Below 64.
-            finest: finest(u64::from(cdvt)) as u8,
+            max_width: max_width(u64::from(cdvt)) as u8,
             peak_part: WHOLE,
             bucket_part: WHOLE,
             dual,
@@ -85,13 +85,13 @@ impl Cell {
     }
 
     /// The state under another contract. The change gives no credit.
-    pub(super) fn changed(&self, contract: &contract::Cell) -> Cell {
-        Cell {
+    pub(super) fn changed(&self, contract: &contract::Cell) -> CellState {
+        CellState {
             peak_at: self.peak_at,
             peak_part: self.peak_part,
             bucket_at: self.bucket_at,
             bucket_part: self.bucket_part,
-            ..Cell::new(contract)
+            ..CellState::new(contract)
         }
     }
 
@@ -111,8 +111,9 @@ impl Cell {
         }
     }
 
-    /// The eligible time and the deadline of a packet of this length, at most [`Cell::longest`]. It
-    /// has no branches, because the outcomes would be unpredictable with flows of many contracts.
+    /// The eligible time and the deadline of a packet of this length, at most
+    /// [`CellState::longest`]. It has no branches, because the outcomes would be unpredictable with
+    /// flows of many contracts.
     #[inline(always)]
     pub(super) fn plan(&mut self, length: u32) -> (u64, u64) {
         let (peak, full) = (self.peak_at, self.bucket_at);
@@ -141,11 +142,11 @@ impl Cell {
 
     /// The same cell for a [`super::Pacer`]. There waits are in units of 2^`digits` ns. They may
     /// end late by half of CDVT, because no other component uses the rest of it.
-    pub(super) fn paced(self, digits: u32) -> Cell {
+    pub(super) fn paced(self, digits: u32) -> CellState {
         let half = (self.cdvt | 1).ilog2().saturating_sub(1);
-        Cell {
+        CellState {
             // Below 32.
-            finest: half.saturating_sub(digits) as u8,
+            max_width: half.saturating_sub(digits) as u8,
             ..self
         }
     }
@@ -154,15 +155,15 @@ impl Cell {
     /// of a dual bucket is longer than the time between two packets. Its width is smaller: 1/32 of
     /// CDVT, as in the scheduler.
     #[inline(always)]
-    pub(super) fn finest_paced(&self) -> u32 {
-        let sharper = u32::from(self.refill) * (PATIENCE_DIGITS - 1);
-        u32::from(self.finest).saturating_sub(sharper)
+    pub(super) fn max_width_paced(&self) -> u32 {
+        let sharper = u32::from(self.refill) * (LAXITY_DIGITS - 1);
+        u32::from(self.max_width).saturating_sub(sharper)
     }
 
     /// The largest width of a wait's bucket, as a binary logarithm.
     #[inline(always)]
-    pub(super) fn finest(&self) -> u32 {
-        u32::from(self.finest)
+    pub(super) fn max_width(&self) -> u32 {
+        u32::from(self.max_width)
     }
 
     /// The time between a packet of this length and the next at the peak rate, in whole
@@ -177,19 +178,19 @@ impl Cell {
     pub(super) fn sent(&mut self, at: u64, length: u32) {
         let late = at >= self.deadline();
         let since = if late { at } else { self.eligible };
-        let tat = from(self.peak_tat(), since, late).later(self.peak.span(length));
+        let tat = from(self.peak_tat(), since, late).plus(self.peak.span(length));
         (self.peak_at, self.peak_part) = (tat.nanos, tat.part);
-        let tat = from(self.bucket_tat(), since, late).later(self.sustained.span(length));
+        let tat = from(self.bucket_tat(), since, late).plus(self.sustained.span(length));
         (self.bucket_at, self.bucket_part) = (tat.nanos, tat.part);
         self.refill = false;
     }
 
     /// Packets of `bytes` together, which counted as sent, left at `at` only. Returns whether the
     /// state changed.
-    pub(super) fn delayed(&mut self, at: u64, bytes: u32) -> bool {
+    pub(super) fn late_departure(&mut self, at: u64, bytes: u32) -> bool {
         let least = Moment::at(at.saturating_sub(u64::from(self.cdvt)));
-        let peak = least.after(self.peak.span(bytes));
-        let bucket = least.after(self.sustained.span(bytes));
+        let peak = least.saturating_plus(self.peak.span(bytes));
+        let bucket = least.saturating_plus(self.sustained.span(bytes));
         let moved = peak > self.peak_tat() || bucket > self.bucket_tat();
         let (peak, bucket) = (peak.max(self.peak_tat()), bucket.max(self.bucket_tat()));
         (self.peak_at, self.peak_part) = (peak.nanos, peak.part);

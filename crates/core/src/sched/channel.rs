@@ -18,7 +18,7 @@ use crate::contract;
 
 /// The state of a channel's flow. Times in ns.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Channel {
+pub(super) struct ChannelState {
     /// The delay bound.
     bound: u64,
     /// Logical arrival of the current message.
@@ -35,10 +35,10 @@ pub(super) struct Channel {
     begun: bool,
 }
 
-impl Channel {
+impl ChannelState {
     /// A channel without messages.
-    pub(super) fn new(contract: &contract::Channel) -> Channel {
-        Channel {
+    pub(super) fn new(contract: &contract::Channel) -> ChannelState {
+        ChannelState {
             // Rmax is at least 1.
             spacing: spacing(contract) as u32,
             bound: contract.deadline().0,
@@ -51,21 +51,21 @@ impl Channel {
     }
 
     /// The same messages under another contract. Spacing and bound count from the next message.
-    pub(super) fn changed(&self, contract: &contract::Channel) -> Channel {
-        Channel {
+    pub(super) fn changed(&self, contract: &contract::Channel) -> ChannelState {
+        ChannelState {
             logical: self.logical,
             next: self.next,
             used: self.used,
             begun: self.begun,
-            ..Channel::new(contract)
+            ..ChannelState::new(contract)
         }
     }
 
     /// A packet of this length becomes the head. It begins a message that arrived at `begins`, or
     /// continues the current one. `begins` may lie ahead, if the gate of the channel
-    /// (`sched::gate`) moved it.
+    /// (`sched::message_gate`) moved it.
     #[inline(always)]
-    pub(super) fn go_on(&mut self, begins: Option<u64>, length: u64) {
+    pub(super) fn continue_or_begin(&mut self, begins: Option<u64>, length: u64) {
         let used = self.used.saturating_add(length);
         match begins {
             None if used <= self.mmax => self.used = used,
@@ -93,13 +93,13 @@ impl Channel {
     #[inline(always)]
     pub(super) fn wake(&mut self, begins: Option<u64>, length: u64, now: u64) {
         let over = !self.begun || now > self.plan().1;
-        self.go_on(begins.or(over.then_some(now)), length);
+        self.continue_or_begin(begins.or(over.then_some(now)), length);
     }
 
-    /// A packet that begins or continues a message comes at `at`, when a limit lets it go, and not
+    /// A packet that begins or continues a message arrives at `at`, when a limit lets it go, and not
     /// before.
-    pub(super) fn come(&mut self, begins: Option<u64>, length: u64, at: u64) {
-        self.go_on(begins.or((!self.begun).then_some(at)), length);
+    pub(super) fn arrive_at(&mut self, begins: Option<u64>, length: u64, at: u64) {
+        self.continue_or_begin(begins.or((!self.begun).then_some(at)), length);
         if at > self.plan().1 {
             self.logical = at;
             self.next = at.saturating_add(self.spacing.into());

@@ -2,9 +2,9 @@
 //! that an entry of a calendar has for it.
 //!
 //! The encoding is a floating-point number: steps of 64 ns below 8,192 ns, eight binary digits
-//! above, rounded down. So the rounded deadline ([`kept`]) is at most 0.8 % (or 63 ns) shorter than
-//! the exact one, and never longer. The scheduler orders by the rounded deadline, so admission must
-//! use it too.
+//! above, rounded down. So the rounded deadline ([`effective_bound`]) is at most 0.8 % (or 63 ns)
+//! shorter than the exact one, and never longer. The scheduler orders by the rounded deadline, so
+//! admission must use it too.
 
 use crate::units::Nanos;
 
@@ -13,7 +13,7 @@ use crate::units::Nanos;
 ///
 /// The result contains the rounding of this module and that of the due calendar: 1/1024 of the
 /// bound, or 512 ns.
-pub fn kept(bound: Nanos) -> Nanos {
+pub fn effective_bound(bound: Nanos) -> Nanos {
     let coded = decode(encode(bound.0));
     Nanos(coded.saturating_sub((coded >> 10).max(512)))
 }
@@ -26,31 +26,31 @@ pub(super) fn encode(nanos: u64) -> u32 {
         return units as u32;
     }
     let exponent = units.ilog2() - DIGITS;
-    let word = (exponent + 1) << DIGITS | (units >> exponent) as u32 & ((1 << DIGITS) - 1);
-    word.min(LONGEST)
+    let code = (exponent + 1) << DIGITS | (units >> exponent) as u32 & ((1 << DIGITS) - 1);
+    code.min(LONGEST)
 }
 
 /// The nanoseconds of a code.
 #[inline(always)]
-pub(super) fn decode(word: u32) -> u64 {
-    let mantissa = u64::from(word & ((1 << DIGITS) - 1));
-    let units = match word >> DIGITS {
+pub(super) fn decode(code: u32) -> u64 {
+    let mantissa = u64::from(code & ((1 << DIGITS) - 1));
+    let units = match code >> DIGITS {
         0 => mantissa,
         exponent => (mantissa | 1 << DIGITS) << (exponent - 1),
     };
     units << UNIT
 }
 
-/// Not a deadline: the flow is placed anew when the entry falls due.
-pub(super) const ASK: u32 = (1 << 12) - 1;
+/// Not a deadline: the flow is queued again when the entry falls due.
+pub(super) const REQUEUE: u32 = (1 << 12) - 1;
 
 /// Not a deadline: a member of a server, which becomes eligible when the entry falls due.
-pub(super) const JOIN: u32 = ASK - 1;
+pub(super) const MEMBER: u32 = REQUEUE - 1;
 
 /// The code of the longest bound.
-const LONGEST: u32 = JOIN - 1;
+const LONGEST: u32 = MEMBER - 1;
 
-/// Binary logarithm of the finest step.
+/// Binary logarithm of the max_width step.
 const UNIT: u32 = 6;
 
 /// Binary digits behind the leading one.
@@ -64,7 +64,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bound_is_kept_but_for_one_part_in_128(nanos in prop_oneof![0_u64..1 << 20, 0_u64..1 << 43]) {
+        fn a_coded_bound_is_at_most_one_part_in_128_shorter(nanos in prop_oneof![0_u64..1 << 20, 0_u64..1 << 43]) {
             let back = decode(encode(nanos));
             prop_assert!(back <= nanos);
             prop_assert!(nanos - back <= (nanos >> DIGITS).max((1 << UNIT) - 1));
@@ -72,18 +72,18 @@ mod tests {
         }
 
         #[test]
-        fn longer_bounds_have_greater_words(a in 0_u64..1 << 43, b in 0_u64..1 << 43) {
+        fn longer_bounds_have_greater_codes(a in 0_u64..1 << 43, b in 0_u64..1 << 43) {
             prop_assert_eq!(encode(a.min(b)).cmp(&encode(a.max(b))).is_le(), true);
         }
     }
 
     #[test]
-    fn every_word_is_its_own() {
-        for word in 0..=LONGEST {
-            assert_eq!(encode(decode(word)), word);
+    fn every_code_decodes_and_encodes_to_itself() {
+        for code in 0..=LONGEST {
+            assert_eq!(encode(decode(code)), code);
         }
         assert_eq!(encode(u64::MAX), LONGEST);
-        assert_eq!(kept(Nanos(100)), Nanos(0));
-        assert_eq!(kept(Nanos(100_000)).0, 99_840 - 512);
+        assert_eq!(effective_bound(Nanos(100)), Nanos(0));
+        assert_eq!(effective_bound(Nanos(100_000)).0, 99_840 - 512);
     }
 }

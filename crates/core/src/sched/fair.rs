@@ -12,11 +12,11 @@
 //! range of numbers, and counts as behind.
 
 use super::TAG_QUANTUM;
-use super::calendar::{Calendar, Entry, Pool};
+use super::calendar::{Calendar, Pool, QueueEntry};
 
 /// Flows by start tag.
 #[derive(Debug)]
-pub(super) struct Fair {
+pub(super) struct FairQueue {
     calendar: Calendar<TAG_QUANTUM>,
     /// Virtual time.
     time: u64,
@@ -24,9 +24,9 @@ pub(super) struct Fair {
     finish: u64,
 }
 
-impl Fair {
-    pub(super) fn new(name: u8) -> Fair {
-        let mut fair = Fair {
+impl FairQueue {
+    pub(super) fn new(name: u8) -> FairQueue {
+        let mut fair = FairQueue {
             calendar: Calendar::new(name),
             time: 0,
             finish: 0,
@@ -55,22 +55,22 @@ impl Fair {
         }
     }
 
-    /// Inserts a flow with a start tag from [`Fair::start`].
+    /// Inserts a flow with a start tag from [`FairQueue::start`].
     #[inline(always)]
     pub(super) fn join(&mut self, pool: &mut Pool, id: u32, start: u64) {
-        let spot = self.calendar.before(start, self.time);
-        self.calendar.push(pool, spot, Entry::new(id, 0));
+        let bucket = self.calendar.bucket_before(start, self.time);
+        self.calendar.push(pool, bucket, QueueEntry::new(id, 0));
     }
 
-    /// Takes the flow with the least tag. If its entry is old, the flow has to join again.
+    /// Takes the flow with the least tag. If its entry is stale, the flow has to join again.
     #[inline(always)]
-    pub(super) fn take(&mut self, pool: &mut Pool, ahead: impl Fn(u32)) -> Option<u32> {
-        let spot = self.calendar.peek()?;
+    pub(super) fn take(&mut self, pool: &mut Pool, prefetch_flow: impl Fn(u32)) -> Option<u32> {
+        let bucket = self.calendar.peek()?;
         let entry = self
             .calendar
-            .take_ahead(pool, |entry, _| ahead(entry.id()))?;
-        if signed(spot.key, self.time) > 0 {
-            self.set_time(spot.key);
+            .take_with_lookahead(pool, |entry, _| prefetch_flow(entry.id()))?;
+        if signed(bucket.key, self.time) > 0 {
+            self.set_time(bucket.key);
         }
         Some(entry.id())
     }

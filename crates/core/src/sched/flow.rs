@@ -1,47 +1,47 @@
 //! The state of a flow, in one cache line.
 
-use super::calendar::Place;
-use super::cell::Cell;
-use super::channel::Channel;
-use super::member::Member;
-use super::share::Share;
-use super::slice::Slice;
+use super::calendar::EntryPosition;
+use super::cell::CellState;
+use super::channel::ChannelState;
+use super::member::MemberState;
+use super::share::ShareState;
+use super::slice::SliceState;
 
 /// A flow, or a vacant entry for one.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub(super) struct Flow {
+pub(super) struct FlowState {
     /// Length of the head in bytes (24 bits), and flags.
-    about: u32,
+    length_and_flags: u32,
     /// The position of the flow's entry among the sleepers, if it has one.
-    pub(super) place: Place,
-    pub(super) kind: Kind,
+    pub(super) position: EntryPosition,
+    pub(super) service: ServiceState,
 }
 
-const _: () = assert!(size_of::<Flow>() == 64);
+const _: () = assert!(size_of::<FlowState>() == 64);
 
 /// The service of a flow, with its state.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum ServiceState {
     /// The entry is vacant.
     Vacant {
         /// The next vacant entry, or the number of entries.
         next: u32,
     },
-    Share(Share),
-    Cell(Cell),
+    Share(ShareState),
+    Cell(CellState),
     Slice {
-        slice: Slice,
+        slice: SliceState,
         /// Start tag in the left-over.
         tag: u64,
         weight: u16,
         extra: bool,
     },
-    Channel(Channel),
-    Member(Member),
+    Channel(ChannelState),
+    Member(MemberState),
     /// An overbooked server: a slice that its members share.
     Server {
-        slice: Slice,
+        slice: SliceState,
         /// Index into the scheduler's servers.
         server: u16,
     },
@@ -52,35 +52,35 @@ pub(super) enum Kind {
 #[repr(u32)]
 pub(super) enum Flag {
     /// The flow has a head.
-    Waiting = 1 << 24,
+    HasHead = 1 << 24,
     /// The flow has an entry among the sleepers, the due or the early.
-    Clock = 1 << 25,
+    Timed = 1 << 25,
     /// The flow has an entry in the left-over.
-    Fair = 1 << 26,
-    /// The entry of `Clock` is outdated. When it is taken, the flow is placed again.
-    ClockOld = 1 << 27,
-    /// The entry of `Fair` has an outdated start tag.
-    FairOld = 1 << 28,
+    InFair = 1 << 26,
+    /// The entry of `Timed` is outdated. When it is taken, the flow is queued again.
+    TimedStale = 1 << 27,
+    /// The entry of `InFair` has an outdated start tag.
+    FairStale = 1 << 28,
     /// The flow was removed. Its `FlowId` is free once no entry is left.
-    Gone = 1 << 29,
+    Removed = 1 << 29,
     /// The flow has a limit among the scheduler's `limits`.
     Limited = 1 << 30,
-    /// The flow takes the general path even if it is a cell, see [`LONG_WAY`].
-    LongWay = 1 << 31,
+    /// The flow takes the general path even if it is a cell, see [`GENERAL_PATH_INTERVAL`].
+    GeneralPath = 1 << 31,
 }
 
-impl Flow {
-    pub(super) fn new(kind: Kind) -> Flow {
-        Flow {
-            about: 0,
-            place: Place::default(),
-            kind,
+impl FlowState {
+    pub(super) fn new(service: ServiceState) -> FlowState {
+        FlowState {
+            length_and_flags: 0,
+            position: EntryPosition::default(),
+            service,
         }
     }
 
     #[inline(always)]
     pub(super) fn is(&self, flag: Flag) -> bool {
-        self.about & flag as u32 != 0
+        self.length_and_flags & flag as u32 != 0
     }
 
     /// Whether the flow has the property `flag` and none of `not`.
@@ -88,29 +88,29 @@ impl Flow {
     pub(super) fn is_just(&self, flag: Flag, not: [Flag; 3]) -> bool {
         let flag = flag as u32;
         let not = not.iter().fold(0, |not, flag| not | *flag as u32);
-        self.about & (flag | not) == flag
+        self.length_and_flags & (flag | not) == flag
     }
 
     #[inline(always)]
     pub(super) fn set(&mut self, flag: Flag) {
-        self.about |= flag as u32;
+        self.length_and_flags |= flag as u32;
     }
 
     #[inline(always)]
     pub(super) fn clear(&mut self, flag: Flag) {
-        self.about &= !(flag as u32);
+        self.length_and_flags &= !(flag as u32);
     }
 
     /// Length of the head.
     #[inline(always)]
     pub(super) fn length(&self) -> u32 {
-        self.about & (MAX_LENGTH)
+        self.length_and_flags & (MAX_LENGTH)
     }
 
     #[inline(always)]
     pub(super) fn set_length(&mut self, length: u32) {
         debug_assert!(length <= MAX_LENGTH);
-        self.about = self.about & !MAX_LENGTH | length & MAX_LENGTH;
+        self.length_and_flags = self.length_and_flags & !MAX_LENGTH | length & MAX_LENGTH;
     }
 }
 
@@ -118,7 +118,7 @@ impl Flow {
 /// of that path in the cache. If tens of thousands of cells come between two packets of other
 /// kinds, the first such packet would otherwise wait for all of that code. Tests use a smaller
 /// number.
-pub(super) const LONG_WAY: u32 = if cfg!(test) { 8 } else { 256 };
+pub(super) const GENERAL_PATH_INTERVAL: u32 = if cfg!(test) { 8 } else { 256 };
 
 /// The largest value of 24 bits. The arithmetic of `pace` depends on it.
 pub(super) const MAX_LENGTH: u32 = (1 << 24) - 1;

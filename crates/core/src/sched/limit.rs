@@ -23,14 +23,14 @@ use alloc::vec::Vec;
 
 use super::Scheduler;
 use super::deadline;
-use super::flow::{Flag, Kind};
+use super::flow::{Flag, ServiceState};
 use super::pace::{Moment, Pace};
 use super::service::Packet;
 use crate::units::{Nanos, Rate};
 
 /// The state of a flow's limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limit {
+pub(super) struct LimitState {
     /// 1 / max.
     pace: Pace,
     /// Nanoseconds of TATm as a [`Moment`].
@@ -41,13 +41,13 @@ pub(super) struct Limit {
 }
 
 /// The limits of flows, by flow number. The list ends at the last flow with a limit.
-pub(super) type Limits = Vec<Option<Limit>>;
+pub(super) type Limits = Vec<Option<LimitState>>;
 
-const _: () = assert!(size_of::<Option<Limit>>() == 24);
+const _: () = assert!(size_of::<Option<LimitState>>() == 24);
 
-impl Limit {
-    fn new((rate, burst): (Rate, Nanos), used: Moment) -> Limit {
-        Limit {
+impl LimitState {
+    fn new((rate, burst): (Rate, Nanos), used: Moment) -> LimitState {
+        LimitState {
             pace: Pace::of(rate),
             at: used.nanos,
             part: used.part,
@@ -66,14 +66,14 @@ impl Limit {
 
 /// The time from which a limit lets the next packet go.
 #[inline(always)]
-pub(super) fn gate(tat: Moment, burst: u16) -> u64 {
+pub(super) fn allowed_from(tat: Moment, burst: u16) -> u64 {
     tat.nanos.saturating_sub(deadline::decode(u32::from(burst)))
 }
 
 /// TATm after a packet of this length left at `at`.
 #[inline(always)]
 pub(super) fn after(tat: Moment, at: u64, pace: Pace, length: u32) -> Moment {
-    tat.max(Moment::at(at)).after(pace.span(length))
+    tat.max(Moment::at(at)).saturating_plus(pace.span(length))
 }
 
 impl Scheduler {
@@ -84,16 +84,16 @@ impl Scheduler {
             return flow.clear(Flag::Limited);
         };
         flow.set(Flag::Limited);
-        let places = self.limits.len().max(id as usize + 1);
-        self.limits.resize(places, None);
-        self.limits[id as usize] = Some(Limit::new(max, used));
+        let length = self.limits.len().max(id as usize + 1);
+        self.limits.resize(length, None);
+        self.limits[id as usize] = Some(LimitState::new(max, used));
     }
 
     /// TATm of a flow's limit; 0 if it has none.
     pub(super) fn used(&self, id: u32) -> Moment {
         let flow = &self.flows[id as usize];
-        match (&flow.kind, self.limit(id)) {
-            (Kind::Share(share), _) => share.used(),
+        match (&flow.service, self.limit(id)) {
+            (ServiceState::Share(share), _) => share.used(),
             (_, Some(limit)) => limit.tat(),
             (_, None) => Moment::at(0),
         }
@@ -102,37 +102,39 @@ impl Scheduler {
     /// A flow with a limit has a new head. For its contract the head arrives now, or when the limit
     /// lets it go.
     #[cold]
-    pub(super) fn let_come(&mut self, id: u32, packet: Packet, was_empty: bool) {
-        let (now, gate) = (self.now, self.gate(id));
+    pub(super) fn arrive_at_limit(&mut self, id: u32, packet: Packet, was_empty: bool) {
+        let (now, allowed_from) = (self.now, self.allowed_from(id));
         let begins = packet.message.map(|arrived| arrived.0);
         let length = packet.length.0;
-        match &mut self.flows[id as usize].kind {
-            Kind::Channel(channel) if gate > now => channel.come(begins, length, gate),
-            kind if gate > now => kind.wake(packet, gate),
-            kind if was_empty => kind.wake(packet, now),
-            Kind::Cell(cell) => cell.wake(gate),
-            Kind::Channel(channel) => channel.go_on(begins, length),
+        match &mut self.flows[id as usize].service {
+            ServiceState::Channel(channel) if allowed_from > now => {
+                channel.arrive_at(begins, length, allowed_from)
+            }
+            service if allowed_from > now => service.wake(packet, allowed_from),
+            service if was_empty => service.wake(packet, now),
+            ServiceState::Cell(cell) => cell.wake(allowed_from),
+            ServiceState::Channel(channel) => channel.continue_or_begin(begins, length),
             _ => {}
         }
     }
 
     /// Whether the limit of a flow lets no packet go yet. If so, the flow sleeps until it does.
     #[cold]
-    pub(super) fn is_held(&mut self, id: u32) -> bool {
-        let gate = self.gate(id);
-        let is_held = gate > self.now;
+    pub(super) fn hold_at_limit(&mut self, id: u32) -> bool {
+        let allowed_from = self.allowed_from(id);
+        let is_held = allowed_from > self.now;
         if is_held {
-            self.recall(id);
-            self.sleep_and_ask(id, gate);
+            self.cancel(id);
+            self.sleep_then_requeue(id, allowed_from);
         }
         is_held
     }
 
     /// The time from which the limit of a flow lets the next packet go.
     #[cold]
-    pub(super) fn gate(&self, id: u32) -> u64 {
+    pub(super) fn allowed_from(&self, id: u32) -> u64 {
         self.limit(id)
-            .map_or(0, |limit| gate(limit.tat(), limit.burst))
+            .map_or(0, |limit| allowed_from(limit.tat(), limit.burst))
     }
 
     /// A packet of a flow with a limit left.
@@ -144,7 +146,7 @@ impl Scheduler {
         }
     }
 
-    fn limit(&self, id: u32) -> Option<&Limit> {
+    fn limit(&self, id: u32) -> Option<&LimitState> {
         let flow = &self.flows[id as usize];
         let limit = self.limits.get(id as usize)?.as_ref();
         limit.filter(|_| flow.is(Flag::Limited))

@@ -14,7 +14,7 @@ use crate::contract::{self, Bucket};
 
 /// The state of a member.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Member {
+pub(super) struct MemberState {
     /// Start tag in its class.
     pub(super) tag: u64,
     /// TAT of the peak.
@@ -27,18 +27,18 @@ pub(super) struct Member {
     mbs: u32,
     /// CDVT in ns, rounded down, as a code of `deadline` (12 bits), with [`DUAL`] and [`REFILL`]
     /// above it.
-    about: u16,
-    home: Home,
+    cdvt_and_flags: u16,
+    class_id: ClassId,
 }
 
 /// The server and the class of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Home(u16);
+pub(super) struct ClassId(u16);
 
-impl Home {
+impl ClassId {
     /// A server (below 2^13) and a class (below 8).
-    pub(super) fn new(server: u16, class: u8) -> Home {
-        Home(server << 3 | u16::from(class % 8))
+    pub(super) fn new(server: u16, class: u8) -> ClassId {
+        ClassId(server << 3 | u16::from(class % 8))
     }
 
     #[inline(always)]
@@ -52,16 +52,16 @@ impl Home {
     }
 }
 
-impl Member {
+impl MemberState {
     /// The state of a member that has not sent.
-    pub(super) fn new(contract: &contract::Cell, home: Home) -> Member {
+    pub(super) fn new(contract: &contract::Cell, class_id: ClassId) -> MemberState {
         let peak = Pace::of(contract.pcr());
         let (sustained, mbs, dual) = match contract.sustained() {
             None => (peak, u64::MAX, 0),
             Some(s) if s.bucket == Bucket::Dual => (Pace::of(s.scr), s.mbs.0, DUAL),
             Some(s) => (Pace::of(s.scr), s.mbs.0, 0),
         };
-        Member {
+        MemberState {
             tag: 0,
             peak_at: 0,
             bucket_at: 0,
@@ -69,24 +69,24 @@ impl Member {
             sustained,
             mbs: u32::try_from(mbs).unwrap_or(u32::MAX),
             // Below 2^12.
-            about: deadline::encode(contract.cdvt().0) as u16 | dual,
-            home,
+            cdvt_and_flags: deadline::encode(contract.cdvt().0) as u16 | dual,
+            class_id,
         }
     }
 
     /// The state under another contract.
-    pub(super) fn changed(&self, contract: &contract::Cell) -> Member {
-        Member {
+    pub(super) fn changed(&self, contract: &contract::Cell) -> MemberState {
+        MemberState {
             tag: self.tag,
             peak_at: self.peak_at,
             bucket_at: self.bucket_at,
-            ..Member::new(contract, self.home)
+            ..MemberState::new(contract, self.class_id)
         }
     }
 
     #[inline(always)]
-    pub(super) fn home(&self) -> Home {
-        self.home
+    pub(super) fn class_id(&self) -> ClassId {
+        self.class_id
     }
 
     /// The contracted rate, in bit/s, rounded down.
@@ -116,7 +116,7 @@ impl Member {
         if !(spent && self.is(DUAL)) {
             return self.peak_at.max(enough);
         }
-        self.about |= REFILL;
+        self.cdvt_and_flags |= REFILL;
         self.peak_at.max(self.bucket_at)
     }
 
@@ -124,9 +124,10 @@ impl Member {
     /// `factor / 2^16`.
     #[inline(always)]
     pub(super) fn sent(&mut self, at: u64, length: u32, factor: u64) {
-        // The same result as when it was planned, unless `delayed` has moved the clocks since then.
+        // The same result as when it was planned, unless `handle_late_departure` has moved the
+        // clocks since then.
         let eligible = self.plan(length);
-        let late = at > eligible.saturating_add(self.patience());
+        let late = at > eligible.saturating_add(self.cdvt());
         let since = if late { at } else { eligible };
         let advance = |tat: u64, pace: Pace| {
             let span = pace.span(length).scaled(factor).ceil();
@@ -134,15 +135,15 @@ impl Member {
         };
         self.peak_at = advance(self.peak_at, self.peak);
         self.bucket_at = advance(self.bucket_at, self.sustained);
-        self.about &= !REFILL;
+        self.cdvt_and_flags &= !REFILL;
         self.tag = self
             .tag
             .wrapping_add(self.sustained.span(length).ticks() >> TAG_STEP);
     }
 
-    /// As `delayed` in `sched::cell`.
-    pub(super) fn delayed(&mut self, at: u64, bytes: u32) -> bool {
-        let least = at.saturating_sub(self.patience());
+    /// As `handle_late_departure` in `sched::cell`.
+    pub(super) fn late_departure(&mut self, at: u64, bytes: u32) -> bool {
+        let least = at.saturating_sub(self.cdvt());
         let after = |pace: Pace| least.saturating_add(pace.span(bytes).ceil());
         let (peak, bucket) = (after(self.peak), after(self.sustained));
         let moved = peak > self.peak_at || bucket > self.bucket_at;
@@ -153,13 +154,13 @@ impl Member {
 
     /// CDVT.
     #[inline(always)]
-    pub(super) fn patience(&self) -> u64 {
-        deadline::decode(u32::from(self.about & (DUAL - 1)))
+    pub(super) fn cdvt(&self) -> u64 {
+        deadline::decode(u32::from(self.cdvt_and_flags & (DUAL - 1)))
     }
 
     #[inline(always)]
     fn is(&self, flag: u16) -> bool {
-        self.about & flag != 0
+        self.cdvt_and_flags & flag != 0
     }
 }
 

@@ -12,8 +12,8 @@
 //! Half of the numbers lie behind it ([`super::END_OF_TIME`]). A packet adds less than 2^47 ns
 //! ([`Pace::span`]), a burst less than 2^55, work ahead at most 2^60, and no flow sends before its
 //! time. So the sums of cells and of the link cannot overflow and are not checked
-//! ([`Moment::later`]). Contracts that change again and again can add any amount; those sums
-//! saturate ([`Moment::after`]).
+//! ([`Moment::plus`]). Contracts that change again and again can add any amount; those sums
+//! saturate ([`Moment::saturating_plus`]).
 
 use core::num::NonZeroU64;
 
@@ -106,7 +106,7 @@ impl Moment {
     /// The moment `span` later. The caller must make sure that the sum does not overflow: at most
     /// one contract's allowance behind the end of time.
     #[inline(always)]
-    pub(super) fn later(self, span: Span) -> Moment {
+    pub(super) fn plus(self, span: Span) -> Moment {
         let part = span.0 + u64::from(self.part);
         Moment {
             nanos: self.nanos + (part >> 16),
@@ -116,7 +116,7 @@ impl Moment {
 
     /// The moment `span` later; saturates.
     #[inline(always)]
-    pub(super) fn after(self, span: Span) -> Moment {
+    pub(super) fn saturating_plus(self, span: Span) -> Moment {
         let part = span.0.saturating_add(u64::from(self.part));
         Moment {
             nanos: self.nanos.saturating_add(part >> 16),

@@ -14,12 +14,12 @@
 
 use alloc::vec::Vec;
 
-use super::calendar::{Calendar, Entry, MAX_FLOWS, Place, Pool};
-use super::cell::Cell;
-use super::deadline::ASK;
-use super::fitting;
+use super::calendar::{Calendar, EntryPosition, MAX_FLOWS, Pool, QueueEntry};
+use super::cell::CellState;
+use super::checked_length;
+use super::deadline::REQUEUE;
 use super::flow::MAX_LENGTH;
-use super::service::{FlowId, Misuse};
+use super::service::{FlowId, SchedulerError};
 use crate::contract;
 use crate::prefetch;
 use crate::units::{Bytes, Instant};
@@ -59,10 +59,10 @@ pub struct Pacer {
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Paced {
-    cell: Cell,
+    cell: CellState,
     /// Length of the head in bytes (24 bits), and the state.
-    about: u32,
-    place: Place,
+    length_and_state: u32,
+    position: EntryPosition,
 }
 
 const _: () = assert!(size_of::<Paced>() == 64);
@@ -104,12 +104,12 @@ impl Pacer {
     /// Adds a flow with an empty queue.
     ///
     /// # Errors
-    /// [`Misuse::Full`] if 2^20 flows exist.
-    pub fn insert(&mut self, contract: contract::Cell) -> Result<FlowId, Misuse> {
+    /// [`SchedulerError::TooManyFlows`] if 2^20 flows exist.
+    pub fn insert(&mut self, contract: contract::Cell) -> Result<FlowId, SchedulerError> {
         let flow = Paced {
-            cell: Cell::new(&contract).paced(TICK_DIGITS),
-            about: State::Idle as u32,
-            place: Place::default(),
+            cell: CellState::new(&contract).paced(TICK_DIGITS),
+            length_and_state: State::Idle as u32,
+            position: EntryPosition::default(),
         };
         if let Some(id) = self.vacant.pop() {
             self.flows[id as usize] = flow;
@@ -117,7 +117,7 @@ impl Pacer {
         }
         let id = self.flows.len() as u32;
         if id >= MAX_FLOWS {
-            return Err(Misuse::Full(MAX_FLOWS));
+            return Err(SchedulerError::TooManyFlows(MAX_FLOWS));
         }
         self.flows.push(flow);
         self.pool.reserve(1);
@@ -127,14 +127,14 @@ impl Pacer {
     /// Changes the contract of a flow. The use of the old contract still counts.
     ///
     /// # Errors
-    /// [`Misuse::Unknown`] if the flow does not exist.
-    pub fn change(&mut self, flow: FlowId, contract: contract::Cell) -> Result<(), Misuse> {
-        let state = self.known(flow)?;
+    /// [`SchedulerError::UnknownFlow`] if the flow does not exist.
+    pub fn change(&mut self, flow: FlowId, contract: contract::Cell) -> Result<(), SchedulerError> {
+        let state = self.flow_mut(flow)?;
         state.cell = state.cell.changed(&contract).paced(TICK_DIGITS);
         state.set_length(state.length().min(state.cell.longest()));
         if state.is(State::Waiting) {
-            self.recall(flow.0);
-            self.place(flow.0);
+            self.cancel(flow.0);
+            self.enqueue(flow.0);
         }
         Ok(())
     }
@@ -142,10 +142,10 @@ impl Pacer {
     /// Removes a flow and discards its head. The [`FlowId`] can be reused after this call.
     ///
     /// # Errors
-    /// [`Misuse::Unknown`] if the flow does not exist.
-    pub fn remove(&mut self, flow: FlowId) -> Result<(), Misuse> {
+    /// [`SchedulerError::UnknownFlow`] if the flow does not exist.
+    pub fn remove(&mut self, flow: FlowId) -> Result<(), SchedulerError> {
         self.withdraw(flow)?;
-        self.known(flow)?.set(State::Gone);
+        self.flow_mut(flow)?.set(State::Gone);
         self.vacant.push(flow.0);
         Ok(())
     }
@@ -154,20 +154,26 @@ impl Pacer {
     /// other packets is not reported.
     ///
     /// # Errors
-    /// [`Misuse::Unknown`] if the flow does not exist. [`Misuse::Waiting`] if it has a head
-    /// already. [`Misuse::TooLong`] if the packet exceeds the flow's MBS or 2^24 - 1 bytes.
-    pub fn handle_head(&mut self, flow: FlowId, length: Bytes, now: Instant) -> Result<(), Misuse> {
+    /// [`SchedulerError::UnknownFlow`] if the flow does not exist. [`SchedulerError::HasHead`] if
+    /// it has a head already. [`SchedulerError::TooLong`] if the packet exceeds the flow's MBS or
+    /// 2^24 - 1 bytes.
+    pub fn handle_head(
+        &mut self,
+        flow: FlowId,
+        length: Bytes,
+        now: Instant,
+    ) -> Result<(), SchedulerError> {
         self.advance(now);
         let now = self.now;
-        let state = self.known(flow)?;
+        let state = self.flow_mut(flow)?;
         if state.is(State::Waiting) {
-            return Err(Misuse::Waiting(flow));
+            return Err(SchedulerError::HasHead(flow));
         }
-        let length = fitting(flow, length, MAX_LENGTH.min(state.cell.longest()))?;
+        let length = checked_length(flow, length, MAX_LENGTH.min(state.cell.longest()))?;
         state.set_length(length);
         state.set(State::Waiting);
         state.cell.wake(now);
-        self.place(flow.0);
+        self.enqueue(flow.0);
         Ok(())
     }
 
@@ -175,21 +181,21 @@ impl Pacer {
     /// head.
     ///
     /// # Errors
-    /// [`Misuse::Unknown`] if the flow does not exist.
-    pub fn withdraw(&mut self, flow: FlowId) -> Result<bool, Misuse> {
-        let state = self.known(flow)?;
+    /// [`SchedulerError::UnknownFlow`] if the flow does not exist.
+    pub fn withdraw(&mut self, flow: FlowId) -> Result<bool, SchedulerError> {
+        let state = self.flow_mut(flow)?;
         let waited = state.is(State::Waiting);
         if waited {
             state.set(State::Idle);
-            self.recall(flow.0);
+            self.cancel(flow.0);
         }
         Ok(waited)
     }
 
     /// Takes a flow whose head may leave now, with the head's length. For each departure the pacer
-    /// calls `behind` exactly once, with the flow. `behind` returns the length of the packet behind
-    /// the departing head, or `None` if the queue becomes empty. A length above the longest
-    /// possible packet counts as that packet's.
+    /// calls `next_packet` exactly once, with the flow. `next_packet` returns the length of the
+    /// packet behind the departing head, or `None` if the queue becomes empty. A length above the
+    /// longest possible packet counts as that packet's.
     ///
     /// Returns `None` if no head may leave now. [`Pacer::poll_timeout`] gives the time of the next
     /// call. That time is not after `now` if this call examined so many flows again that the rest
@@ -198,35 +204,39 @@ impl Pacer {
     pub fn poll(
         &mut self,
         now: Instant,
-        behind: impl FnOnce(FlowId) -> Option<Bytes>,
+        next_packet: impl FnOnce(FlowId) -> Option<Bytes>,
     ) -> Option<(FlowId, Bytes)> {
         self.advance(now);
-        for _ in 0..ASKED_PER_CALL {
-            self.sleepers.peek().filter(|spot| spot.key <= self.tick)?;
+        for _ in 0..REQUEUED_PER_CALL {
+            self.sleepers
+                .peek()
+                .filter(|bucket| bucket.key <= self.tick)?;
             let flows = &self.flows;
-            let ahead = |entry: Entry, _| {
+            let prefetch_entry = |entry: QueueEntry, _| {
                 if let Some(flow) = flows.get(entry.id() as usize) {
-                    prefetch::soon(flow);
+                    prefetch::first_line(flow);
                 }
             };
-            let entry = self.sleepers.take_ahead(&mut self.pool, ahead)?;
+            let entry = self
+                .sleepers
+                .take_with_lookahead(&mut self.pool, prefetch_entry)?;
             let id = entry.id();
             let flow = &mut self.flows[id as usize];
-            if entry.word() == ASK && flow.cell.plan(flow.length()).0 > self.now {
+            if entry.code() == REQUEUE && flow.cell.plan(flow.length()).0 > self.now {
                 // Its bucket was before its time, because no bucket was narrow enough.
-                self.place(id);
+                self.enqueue(id);
                 continue;
             }
             let length = flow.length();
             flow.cell.sent(self.now, length);
-            match behind(FlowId(id)) {
+            match next_packet(FlowId(id)) {
                 Some(next) => {
                     let most = MAX_LENGTH.min(flow.cell.longest());
                     let next = next.0.min(u64::from(most)) as u32;
                     flow.set_length(next);
                     let eligible = flow.cell.plan(next).0;
-                    let finest = flow.cell.finest_paced();
-                    self.sleep(id, eligible, finest);
+                    let max_width = flow.cell.max_width_paced();
+                    self.sleep(id, eligible, max_width);
                 }
                 None => flow.set(State::Idle),
             }
@@ -239,8 +249,8 @@ impl Pacer {
     /// arrive first, or if time ends before.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let at = (self.sleepers.soonest()? * TICK).max(self.now);
-        (at <= LAST).then_some(Instant(at))
+        let at = (self.sleepers.first_key()? * TICK).max(self.now);
+        (at <= END).then_some(Instant(at))
     }
 
     /// Bytes of memory in use. Idle flows count too: 64 bytes for each flow, and 0.54 MB for the
@@ -251,69 +261,69 @@ impl Pacer {
 
     /// Inserts a flow into the sleepers until it is eligible.
     #[inline(always)]
-    fn place(&mut self, id: u32) {
+    fn enqueue(&mut self, id: u32) {
         let flow = &mut self.flows[id as usize];
         let eligible = flow.cell.plan(flow.length()).0;
-        let finest = flow.cell.finest_paced();
-        self.sleep(id, eligible, finest);
+        let max_width = flow.cell.max_width_paced();
+        self.sleep(id, eligible, max_width);
     }
 
-    /// As `place`, with the eligible time and the largest width of the bucket (binary logarithm).
+    /// As `enqueue`, with the eligible time and the largest width of the bucket (binary logarithm).
     #[inline(always)]
-    fn sleep(&mut self, id: u32, eligible: u64, finest: u32) {
+    fn sleep(&mut self, id: u32, eligible: u64, max_width: u32) {
         let wakes = match eligible <= self.now {
             true => self.tick,
             false => eligible.saturating_add(TICK - 1) / TICK,
         };
         let sleepers = &mut self.sleepers;
-        let (spot, word) = match sleepers.not_before(wakes, self.tick, finest) {
-            Some(spot) => (spot, 0),
-            None => (sleepers.before(wakes, self.tick), ASK),
+        let (bucket, word) = match sleepers.bucket_not_before(wakes, self.tick, max_width) {
+            Some(bucket) => (bucket, 0),
+            None => (sleepers.bucket_before(wakes, self.tick), REQUEUE),
         };
-        let entry = Entry::new(id, word);
-        if let Some((id, place)) = sleepers.push_later(&mut self.pool, spot, entry) {
-            self.flows[id as usize].place = place;
+        let entry = QueueEntry::new(id, word);
+        if let Some((id, position)) = sleepers.push_deferred(&mut self.pool, bucket, entry) {
+            self.flows[id as usize].position = position;
         }
     }
 
     #[inline(always)]
     fn advance(&mut self, now: Instant) {
         if now.0 > self.now {
-            self.now = now.0.min(LAST);
+            self.now = now.0.min(END);
             self.tick = self.now / TICK;
         }
-        if self.sleepers.is_landing_due(self.tick) {
-            self.land();
+        if self.sleepers.is_flush_due(self.tick) {
+            self.flush_deferred();
         }
     }
 
     /// Inserts the entries in flight into the sleepers.
-    fn land(&mut self) {
+    fn flush_deferred(&mut self) {
         let flows = &mut self.flows;
-        self.sleepers.land(&mut self.pool, |id, place| {
-            flows[id as usize].place = place;
+        self.sleepers.flush(&mut self.pool, |id, position| {
+            flows[id as usize].position = position;
         });
     }
 
     /// Removes the entry of a waiting flow.
-    fn recall(&mut self, id: u32) {
-        self.land();
-        let place = self.flows[id as usize].place;
-        if let Some(moved) = self.sleepers.remove(&mut self.pool, place) {
-            self.flows[moved.id() as usize].place = place;
+    fn cancel(&mut self, id: u32) {
+        self.flush_deferred();
+        let position = self.flows[id as usize].position;
+        if let Some(moved) = self.sleepers.remove(&mut self.pool, position) {
+            self.flows[moved.id() as usize].position = position;
         }
     }
 
-    fn known(&mut self, flow: FlowId) -> Result<&mut Paced, Misuse> {
+    fn flow_mut(&mut self, flow: FlowId) -> Result<&mut Paced, SchedulerError> {
         let state = self.flows.get_mut(flow.index());
         state
             .filter(|state| !state.is(State::Gone))
-            .ok_or(Misuse::Unknown(flow))
+            .ok_or(SchedulerError::UnknownFlow(flow))
     }
 }
 
 /// The largest number of flows that one call examines and inserts again.
-const ASKED_PER_CALL: u32 = super::DROPPED_PER_CALL;
+const REQUEUED_PER_CALL: u32 = super::DROPPED_PER_CALL;
 
 /// Nanoseconds of the unit to which waits are rounded.
 const TICK: u64 = 1000;
@@ -322,28 +332,28 @@ const TICK: u64 = 1000;
 const TICK_DIGITS: u32 = TICK.ilog2() + 1;
 
 /// The end of time, in whole ticks.
-const LAST: u64 = super::END_OF_TIME.0 / TICK * TICK;
+const END: u64 = super::END_OF_TIME.0 / TICK * TICK;
 
 impl Paced {
     #[inline(always)]
     fn is(&self, state: State) -> bool {
-        self.about & !MAX_LENGTH == state as u32
+        self.length_and_state & !MAX_LENGTH == state as u32
     }
 
     #[inline(always)]
     fn set(&mut self, state: State) {
-        self.about = self.about & MAX_LENGTH | state as u32;
+        self.length_and_state = self.length_and_state & MAX_LENGTH | state as u32;
     }
 
     /// Length of the head.
     #[inline(always)]
     fn length(&self) -> u32 {
-        self.about & MAX_LENGTH
+        self.length_and_state & MAX_LENGTH
     }
 
     #[inline(always)]
     fn set_length(&mut self, length: u32) {
         debug_assert!(length <= MAX_LENGTH);
-        self.about = self.about & !MAX_LENGTH | length;
+        self.length_and_state = self.length_and_state & !MAX_LENGTH | length;
     }
 }

@@ -21,8 +21,8 @@
 use alloc::vec::Vec;
 
 use super::calendar::Pool;
-use super::fair::Fair;
-use super::member::{Home, Member};
+use super::fair::FairQueue;
+use super::member::{ClassId, MemberState};
 use super::pace::{Moment, Pace};
 use crate::units::Rate;
 
@@ -38,10 +38,10 @@ pub const MAX_CLASSES: usize = 8;
 
 /// The classes of an overbooked slice.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct OverbookedServer {
     /// The flow that holds the slice.
     pub(super) flow: u32,
-    classes: Vec<Inside>,
+    classes: Vec<ClassState>,
     /// The rate of the slice, in bit/s.
     rate: u64,
     /// Number of members, with and without a packet.
@@ -49,9 +49,9 @@ pub(super) struct Server {
 }
 
 #[derive(Debug)]
-struct Inside {
-    fair: Fair,
-    /// Members that are eligible (entries of `fair` that are not old).
+struct ClassState {
+    fair: FairQueue,
+    /// Members that are eligible (entries of `fair` that are not stale).
     ready: u32,
     /// Contracted rates of the members with a packet, bit/s.
     active: u64,
@@ -63,11 +63,11 @@ struct Inside {
     factor: u64,
 }
 
-impl Server {
+impl OverbookedServer {
     /// A server whose slice gives `rate` bit/s.
-    pub(super) fn new(flow: u32, name: u8, classes: &[Class], rate: u64) -> Server {
-        let inside = |class: &Class| Inside {
-            fair: Fair::new(name),
+    pub(super) fn new(flow: u32, name: u8, classes: &[Class], rate: u64) -> OverbookedServer {
+        let state = |class: &Class| ClassState {
+            fair: FairQueue::new(name),
             ready: 0,
             active: 0,
             min: class.min.map(Pace::of),
@@ -75,9 +75,9 @@ impl Server {
             owed_at: Moment::at(0),
             factor: ONE,
         };
-        Server {
+        OverbookedServer {
             flow,
-            classes: classes.iter().map(inside).collect(),
+            classes: classes.iter().map(state).collect(),
             rate,
             members: 0,
         }
@@ -89,7 +89,7 @@ impl Server {
 
     /// Bytes of its classes.
     pub(super) fn memory(&self) -> usize {
-        let each = |class: &Inside| size_of::<Inside>() + class.fair.memory();
+        let each = |class: &ClassState| size_of::<ClassState>() + class.fair.memory();
         self.classes.iter().map(each).sum()
     }
 
@@ -101,7 +101,7 @@ impl Server {
     /// Changes the rate of the slice.
     pub(super) fn set_rate(&mut self, rate: u64) {
         self.rate = rate;
-        self.refactor();
+        self.update_factors();
     }
 
     /// Whether any member is eligible.
@@ -111,30 +111,30 @@ impl Server {
     }
 
     /// A member gets a packet, or has none any more.
-    pub(super) fn set_active(&mut self, member: &Member, active: bool) {
-        let Some(class) = self.classes.get_mut(member.home().class()) else {
+    pub(super) fn set_active(&mut self, member: &MemberState, active: bool) {
+        let Some(class) = self.classes.get_mut(member.class_id().class()) else {
             return;
         };
         class.active = match active {
             true => class.active.saturating_add(member.rate()),
             false => class.active.saturating_sub(member.rate()),
         };
-        self.refactor();
+        self.update_factors();
     }
 
     /// The overbooking factor of a class: 2^16 R / A.
     #[inline(always)]
-    pub(super) fn factor(&self, home: Home) -> u64 {
+    pub(super) fn factor(&self, class_id: ClassId) -> u64 {
         self.classes
-            .get(home.class())
+            .get(class_id.class())
             .map_or(ONE, |class| class.factor)
     }
 
     /// The start tag in its class of a member whose last packet ended at `tag`.
     #[inline(always)]
-    pub(super) fn start(&self, home: Home, tag: u64) -> u64 {
+    pub(super) fn start(&self, class_id: ClassId, tag: u64) -> u64 {
         self.classes
-            .get(home.class())
+            .get(class_id.class())
             .map_or(tag, |class| class.fair.start(tag))
     }
 
@@ -143,12 +143,12 @@ impl Server {
     pub(super) fn join(
         &mut self,
         pool: &mut Pool,
-        home: Home,
+        class_id: ClassId,
         entry: Option<(u32, u64)>,
         now: u64,
         longest: u32,
     ) {
-        let Some(class) = self.classes.get_mut(home.class()) else {
+        let Some(class) = self.classes.get_mut(class_id.class()) else {
             return;
         };
         if class.ready == 0
@@ -166,9 +166,9 @@ impl Server {
         }
     }
 
-    /// Gives a ready member a new entry in place of an old one.
-    pub(super) fn join_again(&mut self, pool: &mut Pool, home: Home, id: u32, start: u64) {
-        if let Some(class) = self.classes.get_mut(home.class()) {
+    /// Gives a ready member a new entry in place of a stale one.
+    pub(super) fn requeue(&mut self, pool: &mut Pool, class_id: ClassId, id: u32, start: u64) {
+        if let Some(class) = self.classes.get_mut(class_id.class()) {
             class.fair.join(pool, id, start);
         }
     }
@@ -180,30 +180,35 @@ impl Server {
     }
 
     /// A member is no longer eligible and was not served.
-    pub(super) fn leave(&mut self, home: Home) {
-        if let Some(class) = self.classes.get_mut(home.class()) {
+    pub(super) fn leave(&mut self, class_id: ClassId) {
+        if let Some(class) = self.classes.get_mut(class_id.class()) {
             class.ready -= 1;
         }
     }
 
-    /// Takes the next entry, from the class whose turn it is. The entry may be old.
+    /// Takes the next entry, from the class that is served next. The entry may be stale.
     #[inline(always)]
-    pub(super) fn take(&mut self, pool: &mut Pool, now: u64, ahead: impl Fn(u32)) -> Option<u32> {
-        let owed = |class: &Inside| class.min.is_some() && class.owed_at.nanos <= now;
-        let ready = |class: &&mut Inside| class.ready > 0;
+    pub(super) fn take(
+        &mut self,
+        pool: &mut Pool,
+        now: u64,
+        prefetch_flow: impl Fn(u32),
+    ) -> Option<u32> {
+        let owed = |class: &ClassState| class.min.is_some() && class.owed_at.nanos <= now;
+        let ready = |class: &&mut ClassState| class.ready > 0;
         let mut classes = self.classes.iter_mut().filter(ready);
         let first = classes.next()?;
         let class = match owed(first) {
             true => first,
             false => classes.find(|class| owed(class)).unwrap_or(first),
         };
-        class.fair.take(pool, ahead)
+        class.fair.take(pool, prefetch_flow)
     }
 
     /// A member whose entry was taken has been served `length` bytes.
     #[inline(always)]
-    pub(super) fn served(&mut self, member: &Member, length: u32, now: u64) {
-        let Some(class) = self.classes.get_mut(member.home().class()) else {
+    pub(super) fn served(&mut self, member: &MemberState, length: u32, now: u64) {
+        let Some(class) = self.classes.get_mut(member.class_id().class()) else {
             return;
         };
         class.ready -= 1;
@@ -211,14 +216,14 @@ impl Server {
         if let Some(pace) = class.min
             && class.owed_at.nanos <= now
         {
-            class.owed_at = class.owed_at.after(pace.span(length));
+            class.owed_at = class.owed_at.saturating_plus(pace.span(length));
         }
     }
 
     /// Ends the busy period of a class, if the class has no entries left.
     #[inline(always)]
-    pub(super) fn settle(&mut self, home: Home) {
-        if let Some(class) = self.classes.get_mut(home.class()) {
+    pub(super) fn settle(&mut self, class_id: ClassId) {
+        if let Some(class) = self.classes.get_mut(class_id.class()) {
             class.fair.settle();
         }
     }
@@ -235,14 +240,17 @@ impl Server {
     }
 
     /// Computes the factors of all classes.
-    fn refactor(&mut self) {
-        let owed = |class: &Inside| class.min_rate.min(class.active);
+    fn update_factors(&mut self) {
+        let owed = |class: &ClassState| class.min_rate.min(class.active);
         let below: u64 = self.classes.iter().map(owed).sum();
         let (mut above, mut below) = (0_u64, below);
         for class in &mut self.classes {
             below -= owed(class);
             let rest = self.rate.saturating_sub(above).saturating_sub(below);
-            let can_have = rest.max(class.min_rate).max(self.rate / STARVED).max(1);
+            let can_have = rest
+                .max(class.min_rate)
+                .max(self.rate / STARVED_PART)
+                .max(1);
             let factor = (u128::from(class.active) << 16) / u128::from(can_have);
             class.factor = u64::try_from(factor).unwrap_or(u64::MAX).max(ONE);
             above = above.saturating_add(class.active.min(can_have));
@@ -251,8 +259,8 @@ impl Server {
 }
 
 /// A class that gets no rate is shaped as if it had this part of the server. So its members wait
-/// for their turn and not for hours, and they can send when the overload ends.
-const STARVED: u64 = 64;
+/// for a packet and not for hours, and they can send when the overload ends.
+const STARVED_PART: u64 = 64;
 
 /// The factor without overload.
 const ONE: u64 = 1 << 16;

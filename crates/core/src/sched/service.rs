@@ -152,11 +152,11 @@ impl Service {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotServed {
     /// The contract has more than one of slice, cell, channel and min.
-    #[error("a flow is served by one of slice, cell, channel and min: make one flow for each")]
+    #[error("a flow can have only one of slice, cell, channel and min: make one flow for each")]
     Several,
     /// The contract has a priority. A priority is a class of a server, see
     /// [`super::Scheduler::insert_server`].
-    #[error("a flow has no priority of its own: that is a class of an overbooked server")]
+    #[error("a flow cannot have a priority: use a class of an overbooked server")]
     Priority,
 }
 
@@ -201,7 +201,7 @@ impl Packet {
     }
 
     /// The first packet of a message. `arrived` is the arrival time of the message, or the time
-    /// that [`super::Gate`] gives.
+    /// that [`super::MessageGate`] gives.
     pub fn first(length: Bytes, arrived: Instant) -> Packet {
         Packet {
             length,
@@ -225,16 +225,16 @@ pub struct Departure {
     /// later.
     pub eligible: Instant,
     /// The reason why it was chosen.
-    pub turn: Turn,
+    pub served_as: ServedAs,
 }
 
 /// The reason why a packet is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum ServedAs {
     /// The packet is guaranteed.
     Guaranteed {
         /// The deadline that the contract gives. The scheduler orders by a rounded one, see
-        /// [`super::kept`].
+        /// [`super::effective_bound`].
         deadline: Instant,
     },
     /// The flow is a member of an overbooked server, and the server was chosen.
@@ -261,13 +261,13 @@ pub enum Next {
 
 /// A call that contradicts earlier calls or the limits of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misuse {
+pub enum SchedulerError {
     /// The flow does not exist.
     #[error("{0} does not exist (any more)")]
-    Unknown(FlowId),
+    UnknownFlow(FlowId),
     /// The flow has a head already.
-    #[error("{0} has a head already: only the first packet of a queue is told")]
-    Waiting(FlowId),
+    #[error("{0} has a head already: report only the first packet of a queue")]
+    HasHead(FlowId),
     /// The packet is longer than the flow can ever send.
     #[error("{flow} can never send {length}: at most {longest}")]
     TooLong {
@@ -279,8 +279,8 @@ pub enum Misuse {
         longest: Bytes,
     },
     /// The flow is a server. Packets arrive at its members.
-    #[error("{0} is a server: packets come to its members")]
-    Server(FlowId),
+    #[error("{0} is a server: packets arrive at its members")]
+    IsServer(FlowId),
     /// The flow is not a server, or has no such class.
     #[error("{server} has no class {class}")]
     NoClass {
@@ -290,39 +290,43 @@ pub enum Misuse {
         class: usize,
     },
     /// The number of classes is not 1 to 8.
-    #[error("a server has one class to {MAX_CLASSES}, not {0}")]
-    Classes(usize),
+    #[error("a server has 1 to {MAX_CLASSES} classes, not {0}")]
+    ClassCount(usize),
     /// The scheduler has its largest number of servers. Holds that number.
-    #[error("at most {0} servers")]
-    Servers(usize),
+    #[error("a scheduler has at most {0} servers")]
+    TooManyServers(usize),
     /// The minimums of a server's classes exceed the rate of its slice.
     #[error(
-        "its classes are promised {promised} bit/s together, and a server's slice gives {slice} bit/s of this link"
+        "the minimums of the classes are {promised} bit/s together, above the {slice} bit/s that the \
+         slice gives on this link"
     )]
-    Minimums {
+    MinimumsAboveSlice {
         /// The sum of the minimums of all classes, in bit/s.
         promised: u64,
         /// The rate of the slice on this link, in bit/s.
         slice: u64,
     },
     /// The slice of a server has `extra`. A server has its slice and no share of the left-over.
-    #[error("the slice of a server has no extra: its members share what is promised")]
-    Extra,
+    #[error("the slice of a server cannot have extra")]
+    ServerExtra,
     /// The server still has members.
     #[error("{server} still has {members} members")]
-    Members {
+    HasMembers {
         /// The server.
         server: FlowId,
         /// Number of members.
         members: u32,
     },
     /// A member keeps a cell contract, and a server keeps a slice.
-    #[error("{0} is a member or a server: it keeps a cell contract or a slice")]
-    OtherKind(FlowId),
+    #[error("{0} is a member or a server: a member keeps a cell contract, a server keeps a slice")]
+    WrongKind(FlowId),
     /// The scheduler has its largest number of flows. Holds that number.
-    #[error("at most {0} flows")]
-    Full(u32),
+    #[error("a scheduler has at most {0} flows")]
+    TooManyFlows(u32),
     /// The wire's longest packet with its overhead exceeds 2^24 - 1 bytes. Holds the sum.
-    #[error("longest packet and overhead are {0} together, at most {max}", max = Bytes(u64::from(MAX_LENGTH)))]
-    LongWire(Bytes),
+    #[error(
+        "the longest packet and the overhead are {0} together, above {max}",
+        max = Bytes(u64::from(MAX_LENGTH))
+    )]
+    WireTooLong(Bytes),
 }

@@ -14,7 +14,7 @@ use crate::units::{Nanos, Rate};
 
 /// The state of a share. Times in ns.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Share {
+pub(super) struct ShareState {
     /// Start tag in the left-over, see `sched::fair`.
     pub(super) tag: u64,
     /// 1 / min.
@@ -32,11 +32,11 @@ pub(super) struct Share {
     max_part: u16,
 }
 
-impl Share {
+impl ShareState {
     /// A share that has not sent.
-    pub(super) fn new(min: Option<Rate>, max: Option<(Rate, Nanos)>, weight: Weight) -> Share {
+    pub(super) fn new(min: Option<Rate>, max: Option<(Rate, Nanos)>, weight: Weight) -> ShareState {
         let burst = max.map_or(0, |(_, burst)| burst.0);
-        Share {
+        ShareState {
             tag: 0,
             min: min.map(Pace::of),
             min_at: 0,
@@ -52,12 +52,12 @@ impl Share {
 
     /// The state under another contract. The change gives no credit. A minimum that is new counts
     /// from `now`.
-    pub(super) fn changed(&self, fresh: Share, now: u64) -> Share {
+    pub(super) fn changed(&self, fresh: ShareState, now: u64) -> ShareState {
         let mut old = *self;
         if old.min.is_none() {
             old.wake(now);
         }
-        Share {
+        ShareState {
             min: fresh.min,
             max: fresh.max,
             weight: fresh.weight,
@@ -76,10 +76,10 @@ impl Share {
 
     /// The time from which the limit lets the next packet go.
     #[inline(always)]
-    pub(super) fn gate(&self) -> u64 {
+    pub(super) fn allowed_from(&self) -> u64 {
         match self.max {
             None => 0,
-            Some(_) => limit::gate(self.used(), self.burst),
+            Some(_) => limit::allowed_from(self.used(), self.burst),
         }
     }
 
@@ -89,7 +89,7 @@ impl Share {
         let pace = self.min?;
         let eligible = self.min_deadline();
         // Rounded down, because the deadline is promised.
-        let deadline = eligible.after(pace.span(length)).floor();
+        let deadline = eligible.saturating_plus(pace.span(length)).floor();
         Some((eligible.nanos, deadline))
     }
 
@@ -97,7 +97,7 @@ impl Share {
     #[inline(always)]
     pub(super) fn sent(&mut self, at: u64, length: u32, within_min: bool) {
         if let (true, Some(pace)) = (within_min, self.min) {
-            let deadline = self.min_deadline().after(pace.span(length));
+            let deadline = self.min_deadline().saturating_plus(pace.span(length));
             (self.min_at, self.min_part) = (deadline.nanos, deadline.part);
         }
         if let Some(pace) = self.max {

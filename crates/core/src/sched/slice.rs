@@ -19,7 +19,7 @@ use crate::contract;
 
 /// The state of a flow with a slice. Times in ns.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slice {
+pub(super) struct SliceState {
     slice: u64,
     period: u64,
     /// End of the current period.
@@ -28,10 +28,10 @@ pub(super) struct Slice {
     left: i64,
 }
 
-impl Slice {
+impl SliceState {
     /// A flow that has not sent. Its first period begins when it wakes.
-    pub(super) fn new(contract: &contract::Slice) -> Slice {
-        Slice {
+    pub(super) fn new(contract: &contract::Slice) -> SliceState {
+        SliceState {
             slice: contract.slice().0,
             period: contract.period().0,
             ends: 0,
@@ -40,11 +40,11 @@ impl Slice {
     }
 
     /// The same period under another contract. The new contract counts from the next period.
-    pub(super) fn changed(&self, contract: &contract::Slice) -> Slice {
-        Slice {
+    pub(super) fn changed(&self, contract: &contract::Slice) -> SliceState {
+        SliceState {
             ends: self.ends,
             left: self.left,
-            ..Slice::new(contract)
+            ..SliceState::new(contract)
         }
     }
 

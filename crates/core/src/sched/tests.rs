@@ -6,6 +6,6 @@ mod limits;
 mod pacers;
 mod servers;
 mod shares;
+mod simulation;
 mod slices;
 mod upkeep;
-mod world;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::Target;
 
 #[test]
-fn targets_are_read_and_written_in_their_full_form() {
+fn targets_parse_and_print_in_full_form() {
     let cases = [
         ("a process", "pid:1234", "pid:1234"),
         ("a bare number", "1234", "pid:1234"),
@@ -44,7 +44,7 @@ fn targets_are_read_and_written_in_their_full_form() {
 }
 
 #[test]
-fn what_is_no_target_is_refused_with_its_reason() {
+fn invalid_targets_are_refused_with_the_reason() {
     let long = format!("name:{}", "x".repeat(65));
     let long_path = format!("app:/{}", "x".repeat(1100));
     let cases = [
@@ -77,17 +77,17 @@ fn what_is_no_target_is_refused_with_its_reason() {
             "letters, digits or -_.",
         ),
         ("a relative path", "app:rsync", "it must begin with /"),
-        ("dots", "app:/usr/../bin/x", "must not hold . or .."),
-        ("dot", "cgroup:/./x", "must not hold . or .."),
+        ("dots", "app:/usr/../bin/x", "must not contain . or .."),
+        ("dot", "cgroup:/./x", "must not contain . or .."),
         (
             "double slash",
             "cgroup:/a//b",
-            "must not hold // or end with /",
+            "must not contain // or end with /",
         ),
         (
             "slash at the end",
             "cgroup:/a/",
-            "must not hold // or end with /",
+            "must not contain // or end with /",
         ),
         ("a folder", "app:/", "it is a folder"),
         ("a control character", "app:/a\nb", "control character"),
@@ -116,7 +116,7 @@ fn the_more_specific_target_comes_first() {
 
 proptest! {
     #[test]
-    fn what_parses_parses_back_to_itself(
+    fn a_parsed_target_prints_to_the_same_target(
         scheme in "(pid|name|app|cgroup|unit|container|user)?",
         rest in "[:/]?[a-z0-9./_@-]{0,20}",
     ) {
@@ -128,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_reader_panic(text in any::<String>()) {
+    fn no_text_makes_the_parser_panic(text in any::<String>()) {
         let _ = text.parse::<Target>().map_err(|e| e.to_string());
     }
 }

@@ -10,7 +10,7 @@ fn rate(bits: u64) -> Rate {
 }
 
 #[test]
-fn rates_are_read_as_people_write_them() {
+fn rates_parse_in_all_common_forms() {
     let cases = [
         ("the design's first example", "4mbit", 4_000_000),
         ("any case, with /s", "4Mbit/s", 4_000_000),
@@ -40,7 +40,7 @@ fn rates_are_read_as_people_write_them() {
 }
 
 #[test]
-fn what_is_no_rate_is_refused_with_its_reason() {
+fn invalid_rates_are_refused_with_the_reason() {
     let cases = [
         ("mbps", "10mbps", "write 10mbit (bits) or 10MB/s (bytes)"),
         (
@@ -85,13 +85,13 @@ fn what_is_no_rate_is_refused_with_its_reason() {
         (
             "Mb",
             "4Mb/s",
-            "Mb is bits to some and bytes to others; write 4mbit (bits) or 4MB/s",
+            "Mb can mean bits or bytes; write 4mbit (bits) or 4MB/s",
         ),
         ("KB", "4KB/s", "write 4kB/s (1000) or 4KiB/s (1024)"),
         (
             "M",
             "10M",
-            "M says how many but not of what; write 10mbit (bits) or 10MB/s (bytes)",
+            "M is a prefix without a unit; write 10mbit (bits) or 10MB/s (bytes)",
         ),
         ("no number", "fast", "it must start with a number"),
         ("empty", "", "it must start with a number"),
@@ -139,7 +139,7 @@ fn a_rate_is_shown_in_both_forms() {
 }
 
 #[test]
-fn sizes_and_times_are_read_and_written() {
+fn sizes_and_times_parse_and_print() {
     let sizes = [
         ("1500", 1500, "1500B"),
         ("64KiB", 65_536, "64KiB"),
@@ -171,11 +171,11 @@ fn sizes_and_times_are_read_and_written() {
 }
 
 #[test]
-fn what_is_no_size_or_time_is_refused_with_its_reason() {
+fn invalid_sizes_and_times_are_refused_with_the_reason() {
     for (text, said) in [
         ("64KB", "write 64kB (1000) or 64KiB (1024)"),
         ("64k", "write 64kB"),
-        ("64Mb", "Mb is bits to some and bytes to others; write 64MB"),
+        ("64Mb", "Mb can mean bits or bytes; write 64MB"),
         ("-1", "cannot be negative"),
         ("2TiB", "too large (allowed: from 0 to 1024GiB)"),
         ("10mbit", "unknown unit; write 1500"),
@@ -196,7 +196,7 @@ fn what_is_no_size_or_time_is_refused_with_its_reason() {
 }
 
 #[test]
-fn what_is_waited_for_is_rounded_up_and_what_is_given_down() {
+fn waits_are_rounded_up_and_credit_is_rounded_down() {
     let odd = rate(3_000_000);
     assert_eq!(odd.time_for(Bytes(1)), Nanos(2_667));
     assert_eq!(odd.bytes_in(Nanos(2_666)), Bytes(0));
@@ -244,9 +244,9 @@ proptest! {
     }
 
     #[test]
-    fn the_alternate_form_is_exact_and_so_is_what_is_shown_up(rate in any_rate()) {
+    fn the_alternate_form_and_the_rounded_up_amount_are_exact(rate in any_rate()) {
         prop_assert_eq!(format!("{rate:#}").parse(), Ok(rate));
-        let up = Amount::from(rate).shown_up();
+        let up = Amount::from(rate).rounded_up_for_display();
         prop_assert!(up >= rate.into());
         if let Some(up) = up.as_rate() {
             prop_assert_eq!(Amount::from(up).bits_text().parse(), Ok(up));
@@ -277,14 +277,14 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_a_reader_panic(text in "\\PC{0,40}") {
+    fn no_text_makes_a_parser_panic(text in "\\PC{0,40}") {
         let _ = text.parse::<Rate>().map_err(|e| e.to_string());
         let _ = text.parse::<Bytes>().map_err(|e| e.to_string());
         let _ = text.parse::<Nanos>().map_err(|e| e.to_string());
     }
 
     #[test]
-    fn near_misses_do_not_panic_either(number in "[-+]?[0-9]{0,45}[.]?[0-9]{0,45}", unit in "[a-zA-Zµ/%+]{0,8}") {
+    fn nearly_valid_text_makes_no_parser_panic(number in "[-+]?[0-9]{0,45}[.]?[0-9]{0,45}", unit in "[a-zA-Zµ/%+]{0,8}") {
         let text = format!("{number}{unit}");
         if let Ok(rate) = text.parse::<Rate>() {
             prop_assert!(Rate::MIN <= rate && rate <= Rate::MAX);

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The most frequent error with bandwidth tools is a factor of eight. `mbps` is bytes to `tc` and
-//! bits to people, `Mb` is bits to some and bytes to others, and each tool gives a bare number
+//! bits to people, `Mb` can mean bits or bytes, and each tool gives a bare number
 //! another unit. The parser refuses these forms, and the error names the alternatives. The parser
 //! avoids factors of 1.024 in the same way: it refuses `KB` and accepts `kB` and `KiB`.
 
@@ -21,11 +21,11 @@ use core::fmt;
 use core::str::FromStr;
 
 use super::{Bytes, Nanos, Rate};
-use crate::Quoted;
+use crate::Escaped;
 
 /// The kind of quantity that a text was parsed as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum QuantityKind {
     /// A [`Rate`].
     Rate,
     /// A number of [`Bytes`].
@@ -37,19 +37,19 @@ pub enum Kind {
 /// The error of a text that is not a valid quantity. Its `Display` names the text, the fault, the
 /// allowed range where there is one, and an alternative, on one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is not {kind}: {fault}", Quoted(.input))]
+#[error("{} is not {kind}: {fault}", Escaped(.input))]
 pub struct UnitError {
     /// The kind that the text was parsed as.
-    pub kind: Kind,
+    pub kind: QuantityKind,
     /// The text as the caller passed it.
     pub input: String,
     /// The fault in the text.
-    pub fault: Fault,
+    pub fault: UnitFault,
 }
 
 /// The fault in the text of a quantity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum UnitFault {
     /// The text does not start with a number.
     NoNumber,
     /// The number has a minus sign.
@@ -70,41 +70,41 @@ pub enum Fault {
 
 /// The allowed range of a kind of quantity. `Display` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range(Kind);
+pub struct Range(QuantityKind);
 
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Kind::Rate => write!(f, "from {} to 1tbit", Rate::MIN.compact()),
-            Kind::Size => write!(f, "from 0 to {}", Bytes::MAX),
-            Kind::Time => write!(f, "from 0s to {}", Nanos::MAX),
+            QuantityKind::Rate => write!(f, "from {} to 1tbit", Rate::MIN.compact()),
+            QuantityKind::Size => write!(f, "from 0 to {}", Bytes::MAX),
+            QuantityKind::Time => write!(f, "from 0s to {}", Nanos::MAX),
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for QuantityKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Kind::Rate => "a rate",
-            Kind::Size => "a number of bytes",
-            Kind::Time => "a time",
+            QuantityKind::Rate => "a rate",
+            QuantityKind::Size => "a number of bytes",
+            QuantityKind::Time => "a time",
         })
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for UnitFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::NoNumber => f.write_str("it must start with a number"),
-            Fault::Negative(range) => write!(f, "it cannot be negative (allowed: {range})"),
-            Fault::Exponent(range) => {
+            UnitFault::NoNumber => f.write_str("it must start with a number"),
+            UnitFault::Negative(range) => write!(f, "it cannot be negative (allowed: {range})"),
+            UnitFault::Exponent(range) => {
                 write!(f, "write it without an exponent (allowed: {range})")
             }
-            Fault::BareNumber(hint) => write!(f, "it has no unit; {hint}"),
-            Fault::Hint(hint) => f.write_str(hint),
-            Fault::UnknownUnit(examples) => write!(f, "unknown unit; write {examples}"),
-            Fault::TooSmall(range) => write!(f, "too small (allowed: {range})"),
-            Fault::TooLarge(range) => write!(f, "too large (allowed: {range})"),
+            UnitFault::BareNumber(hint) => write!(f, "it has no unit; {hint}"),
+            UnitFault::Hint(hint) => f.write_str(hint),
+            UnitFault::UnknownUnit(examples) => write!(f, "unknown unit; write {examples}"),
+            UnitFault::TooSmall(range) => write!(f, "too small (allowed: {range})"),
+            UnitFault::TooLarge(range) => write!(f, "too large (allowed: {range})"),
         }
     }
 }
@@ -113,11 +113,11 @@ impl FromStr for Rate {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Rate, UnitError> {
-        let refuse = |fault| error(Kind::Rate, text, fault);
-        let (number, unit) = Decimal::read(Kind::Rate, text)?;
+        let refuse = |fault| error(QuantityKind::Rate, text, fault);
+        let (number, unit) = Decimal::read(QuantityKind::Rate, text)?;
         if unit.is_empty() {
             let n = text.trim();
-            return Err(refuse(Fault::BareNumber(alloc::format!(
+            return Err(refuse(UnitFault::BareNumber(alloc::format!(
                 "write {n}kbit or {n}mbit (bits) or {n}kB/s (bytes)"
             ))));
         }
@@ -125,11 +125,11 @@ impl FromStr for Rate {
         let value = number
             .times(bits)
             .filter(|v| *v <= u128::from(Rate::MAX.bits_per_second()))
-            .ok_or_else(|| refuse(Fault::TooLarge(Range(Kind::Rate))))?;
+            .ok_or_else(|| refuse(UnitFault::TooLarge(Range(QuantityKind::Rate))))?;
         u64::try_from(value)
             .ok()
             .and_then(Rate::new)
-            .ok_or_else(|| refuse(Fault::TooSmall(Range(Kind::Rate))))
+            .ok_or_else(|| refuse(UnitFault::TooSmall(Range(QuantityKind::Rate))))
     }
 }
 
@@ -137,19 +137,19 @@ impl FromStr for Bytes {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Bytes, UnitError> {
-        let refuse = |fault| error(Kind::Size, text, fault);
-        let (number, unit) = Decimal::read(Kind::Size, text)?;
+        let refuse = |fault| error(QuantityKind::Size, text, fault);
+        let (number, unit) = Decimal::read(QuantityKind::Size, text)?;
         let size = match unit {
             "" => 1,
             _ => byte_unit(unit)
-                .ok_or_else(|| refuse(ambiguous(Kind::Size, number.written, unit)))?,
+                .ok_or_else(|| refuse(ambiguous(QuantityKind::Size, number.written, unit)))?,
         };
         number
             .times(size)
             .and_then(|v| u64::try_from(v).ok())
             .filter(|v| *v <= Bytes::MAX.0)
             .map(Bytes)
-            .ok_or_else(|| refuse(Fault::TooLarge(Range(Kind::Size))))
+            .ok_or_else(|| refuse(UnitFault::TooLarge(Range(QuantityKind::Size))))
     }
 }
 
@@ -157,8 +157,8 @@ impl FromStr for Nanos {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Nanos, UnitError> {
-        let refuse = |fault| error(Kind::Time, text, fault);
-        let (number, unit) = Decimal::read(Kind::Time, text)?;
+        let refuse = |fault| error(QuantityKind::Time, text, fault);
+        let (number, unit) = Decimal::read(QuantityKind::Time, text)?;
         let size = match unit {
             "ns" => 1,
             "us" | "µs" | "μs" => 1_000,
@@ -170,10 +170,10 @@ impl FromStr for Nanos {
             "" => {
                 let n = text.trim();
                 let hint = alloc::format!("write {n}ms or {n}s");
-                return Err(refuse(Fault::BareNumber(hint)));
+                return Err(refuse(UnitFault::BareNumber(hint)));
             }
             _ => {
-                return Err(refuse(Fault::UnknownUnit(
+                return Err(refuse(UnitFault::UnknownUnit(
                     "5ms, 100us, 2.4ms, 30s, 10min or 1h",
                 )));
             }
@@ -183,7 +183,7 @@ impl FromStr for Nanos {
             .and_then(|v| u64::try_from(v).ok())
             .filter(|v| *v <= Nanos::MAX.0)
             .map(Nanos)
-            .ok_or_else(|| refuse(Fault::TooLarge(Range(Kind::Time))))
+            .ok_or_else(|| refuse(UnitFault::TooLarge(Range(QuantityKind::Time))))
     }
 }
 
@@ -198,11 +198,11 @@ struct Decimal<'a> {
 
 impl<'a> Decimal<'a> {
     /// Splits a text into its number and its unit.
-    fn read(kind: Kind, text: &'a str) -> Result<(Decimal<'a>, &'a str), UnitError> {
+    fn read(kind: QuantityKind, text: &'a str) -> Result<(Decimal<'a>, &'a str), UnitError> {
         let refuse = |fault| error(kind, text, fault);
         let body = text.trim();
         if body.starts_with('-') {
-            return Err(refuse(Fault::Negative(Range(kind))));
+            return Err(refuse(UnitFault::Negative(Range(kind))));
         }
         let end = body
             .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -210,12 +210,12 @@ impl<'a> Decimal<'a> {
         let (written, unit) = body.split_at(end);
         let (whole, fraction) = written.split_once('.').unwrap_or((written, "0"));
         if whole.is_empty() || fraction.is_empty() || fraction.contains('.') {
-            return Err(refuse(Fault::NoNumber));
+            return Err(refuse(UnitFault::NoNumber));
         }
         if is_exponent(unit) {
-            return Err(refuse(Fault::Exponent(Range(kind))));
+            return Err(refuse(UnitFault::Exponent(Range(kind))));
         }
-        let fraction = &fraction[..fraction.len().min(MOST_PLACES)];
+        let fraction = &fraction[..fraction.len().min(MAX_DECIMALS)];
         let digits = whole
             .bytes()
             .chain(fraction.bytes())
@@ -247,11 +247,11 @@ fn is_exponent(unit: &str) -> bool {
 }
 
 /// Bits per second in one unit of a rate.
-fn rate_unit(number: &str, unit: &str) -> Result<u64, Fault> {
+fn rate_unit(number: &str, unit: &str) -> Result<u64, UnitFault> {
     let lower = unit.to_ascii_lowercase();
     if lower.ends_with("bps") {
         let p = lower.trim_end_matches("bps");
-        return Err(Fault::Hint(alloc::format!(
+        return Err(UnitFault::Hint(alloc::format!(
             "{p}bps is read as bits by people and as bytes by tc; write {number}{p}bit (bits) or \
              {number}{}B/s (bytes)",
             si_prefix(p)
@@ -276,10 +276,10 @@ fn rate_unit(number: &str, unit: &str) -> Result<u64, Fault> {
         return Ok(bits);
     }
     let Some(bytes) = byte_unit(stem) else {
-        return Err(ambiguous(Kind::Rate, number, stem));
+        return Err(ambiguous(QuantityKind::Rate, number, stem));
     };
     if !per_second {
-        return Err(Fault::Hint(alloc::format!(
+        return Err(UnitFault::Hint(alloc::format!(
             "{stem} is an amount; write {number}{stem}/s"
         )));
     }
@@ -314,9 +314,9 @@ fn byte_unit(unit: &str) -> Option<u64> {
 }
 
 /// The fault for a unit that is ambiguous or unknown.
-fn ambiguous(kind: Kind, number: &str, unit: &str) -> Fault {
+fn ambiguous(kind: QuantityKind, number: &str, unit: &str) -> UnitFault {
     let (bits, examples, per) = match kind {
-        Kind::Rate => (true, RATE_EXAMPLES, "/s"),
+        QuantityKind::Rate => (true, RATE_EXAMPLES, "/s"),
         _ => (false, SIZE_EXAMPLES, ""),
     };
     let lower = unit.to_ascii_lowercase();
@@ -327,16 +327,16 @@ fn ambiguous(kind: Kind, number: &str, unit: &str) -> Fault {
     } else {
         alloc::format!("write {number}{upper}B")
     };
-    Fault::Hint(match lower.as_str() {
+    UnitFault::Hint(match lower.as_str() {
         _ if unit == "KB" => alloc::format!(
-            "KB is 1000 to some and 1024 to others; \
+            "KB can mean 1000 or 1024 bytes; \
              write {number}kB{per} (1000) or {number}KiB{per} (1024)"
         ),
         "b" | "kb" | "mb" | "gb" | "tb" => {
-            alloc::format!("{unit} is bits to some and bytes to others; {instead}")
+            alloc::format!("{unit} can mean bits or bytes; {instead}")
         }
-        "k" | "m" | "g" | "t" => alloc::format!("{unit} says how many but not of what; {instead}"),
-        _ => return Fault::UnknownUnit(examples),
+        "k" | "m" | "g" | "t" => alloc::format!("{unit} is a prefix without a unit; {instead}"),
+        _ => return UnitFault::UnknownUnit(examples),
     })
 }
 
@@ -348,7 +348,7 @@ fn si_prefix(lower: &str) -> String {
     }
 }
 
-fn error(kind: Kind, input: &str, fault: Fault) -> UnitError {
+fn error(kind: QuantityKind, input: &str, fault: UnitFault) -> UnitError {
     UnitError {
         kind,
         input: input.to_string(),
@@ -362,4 +362,4 @@ const SIZE_EXAMPLES: &str = "1500, 1500B, 64kB or 64KiB";
 /// The number of decimals that count. A digit behind these is worth less than a hundred-thousandth
 /// of the base unit, even in the largest unit. The parser drops it, as it drops every fraction of
 /// the base unit.
-const MOST_PLACES: usize = 18;
+const MAX_DECIMALS: usize = 18;

@@ -13,7 +13,9 @@
 //! long. So the driver gets a slice that is longer by this factor ([`scaled_slice`]).
 
 use netnice_api::driver::{MIN_PACKET_BYTES, SEND_AHEAD_NS};
-use netnice_core::admission::timing::{Fault, Instead, Misfit, Promise, Sizes, Transmitter};
+use netnice_core::admission::timing::{
+    Alternative, PacketSizes, Promise, TimingFault, TimingRefusal, Transmitter,
+};
 use netnice_core::contract::{Cell, Change, Contract, Direction, Setting, Slice};
 use netnice_core::link::Link;
 use netnice_core::sched::{Guarantee, Service, Wire};
@@ -62,7 +64,7 @@ impl LinkCapacity {
     }
 
     /// The smallest rate at which all these contracts are kept.
-    pub(super) fn need(&self, contracts: &[Contract]) -> Result<Rate, Fault> {
+    pub(super) fn need(&self, contracts: &[Contract]) -> Result<Rate, TimingFault> {
         let carries = |rate: Rate| self.carries(rate, contracts);
         if contracts.is_empty() {
             return Ok(self.least());
@@ -92,7 +94,7 @@ impl LinkCapacity {
         held: &[Contract],
         requested: &Contract,
         present: Option<Rate>,
-    ) -> Result<Rate, Misfit> {
+    ) -> Result<Rate, TimingRefusal> {
         let present = present.unwrap_or(self.least()).max(self.least());
         if present <= self.max_direct && promise_of(requested).is_none() {
             return Ok(present);
@@ -105,14 +107,14 @@ impl LinkCapacity {
         {
             return Ok(present);
         }
-        self.need(&all).map_err(|fault| Misfit {
-            instead: self.instead(held, requested),
+        self.need(&all).map_err(|fault| TimingRefusal {
+            alternative: self.instead(held, requested),
             fault,
         })
     }
 
-    fn carries(&self, rate: Rate, contracts: &[Contract]) -> Result<(), Fault> {
-        let promises: Result<Vec<Promise>, Fault> = contracts
+    fn carries(&self, rate: Rate, contracts: &[Contract]) -> Result<(), TimingFault> {
+        let promises: Result<Vec<Promise>, TimingFault> = contracts
             .iter()
             .filter_map(|contract| self.promise(rate, contract))
             .collect();
@@ -132,10 +134,10 @@ impl LinkCapacity {
     }
 
     /// The promise of a contract at a driver of this rate; `None` if it promises nothing.
-    fn promise(&self, rate: Rate, contract: &Contract) -> Option<Result<Promise, Fault>> {
+    fn promise(&self, rate: Rate, contract: &Contract) -> Option<Result<Promise, TimingFault>> {
         // Rates do not count the overhead of the wire, so a flow of short packets takes more of the
         // link than one of long packets.
-        let sizes = Sizes::new(Bytes(MIN_PACKET_BYTES), self.longest)?;
+        let sizes = PacketSizes::new(Bytes(MIN_PACKET_BYTES), self.longest)?;
         let (guarantee, max) = match promise_of(contract)? {
             PromiseKind::Rate(min) => return Some(Ok(Promise::Min(min, sizes))),
             PromiseKind::Guarantee(guarantee, max) => (guarantee, max),
@@ -145,7 +147,7 @@ impl LinkCapacity {
                 match scaled_slice(slice, self.link_rate, rate) {
                     Some(slice) => Promise::Slice(slice, sizes),
                     None => {
-                        return Some(Err(Fault::Share {
+                        return Some(Err(TimingFault::Share {
                             millionths: 1_000_001,
                         }));
                     }
@@ -160,7 +162,7 @@ impl LinkCapacity {
     }
 
     /// The largest contract of the same kind that would fit.
-    fn instead(&self, held: &[Contract], requested: &Contract) -> Option<Instead> {
+    fn instead(&self, held: &[Contract], requested: &Contract) -> Option<Alternative> {
         if held.len() > MAX_SEARCHED {
             return None;
         }
@@ -174,10 +176,10 @@ impl LinkCapacity {
         let of_link = |slice: Nanos| {
             let bits = u128::from(self.max_direct.bits_per_second());
             let nanos = u128::from(slice.0) * bits / u128::from(self.link_rate.bits_per_second());
-            Instead::Slice(Nanos(nanos as u64))
+            Alternative::Slice(Nanos(nanos as u64))
         };
-        match (misfit.instead, requested) {
-            (Some(Instead::Slice(slice)), _) => Some(of_link(slice)),
+        match (misfit.alternative, requested) {
+            (Some(Alternative::Slice(slice)), _) => Some(of_link(slice)),
             (None, Promise::Cell(cell, sizes)) => {
                 let all = |pcr: Rate| {
                     let slower = Cell::new(pcr, cell.cdvt(), None).ok()?;
@@ -185,7 +187,7 @@ impl LinkCapacity {
                     transmitter.admit(&held, &requested).is_ok().then_some(())
                 };
                 let sustained = cell.sustained().is_some();
-                largest(cell.pcr(), |rate| !sustained && all(rate).is_some()).map(Instead::Rate)
+                largest(cell.pcr(), |rate| !sustained && all(rate).is_some()).map(Alternative::Rate)
             }
             (other, _) => other,
         }

@@ -4,7 +4,7 @@
 
 use netnice_api::direct::FlowNotification;
 use netnice_api::driver::DriverRequest;
-use netnice_core::admission::timing::{Instead, Misfit};
+use netnice_core::admission::timing::{Alternative, TimingRefusal};
 use netnice_core::contract::{Change, Contract, Direction, IfName, Setting};
 
 use super::admission::{self, LinkCapacity};
@@ -87,7 +87,7 @@ impl<N: Network> Flows<N> {
         promises: &impl Promises,
         capacity: &LinkCapacity,
         flow: &FlowRecord,
-        misfit: &Misfit,
+        misfit: &TimingRefusal,
     ) -> RequestError {
         let FlowRecord {
             link,
@@ -130,9 +130,9 @@ impl<N: Network> Flows<N> {
             text.push_str(&row(word, holder.clone()));
         }
         text.push_str(&row("but", misfit.fault.to_string()));
-        let fits = match &misfit.instead {
+        let fits = match &misfit.alternative {
             None => "nothing of this kind".to_owned(),
-            Some(Instead::Rate(rate)) => format!("at most {rate}"),
+            Some(Alternative::Rate(rate)) => format!("at most {rate}"),
             Some(instead) => instead.to_string(),
         };
         text.push_str(&row("would fit", fits));

@@ -17,7 +17,7 @@
 
 use std::collections::BTreeSet;
 
-use netnice_core::admission::{self, Entry, Grant, MAX_DEPTH, Refusal, TargetId};
+use netnice_core::admission::{self, Grant, MAX_DEPTH, Refusal, TargetEntry, TargetId};
 use netnice_core::claims::{Claimant, Claims};
 use netnice_core::contract::{Change, Contract, kernel_path_support};
 use netnice_core::target::Target;
@@ -76,8 +76,8 @@ impl Ledger {
         }
     }
 
-    fn request(&self, slot: TargetId, contract: Contract) -> Result<Entry, RequestError> {
-        Ok(Entry {
+    fn request(&self, slot: TargetId, contract: Contract) -> Result<TargetEntry, RequestError> {
+        Ok(TargetEntry {
             contract,
             ..self.held_at(slot)?.entry.clone()
         })
@@ -142,7 +142,7 @@ impl Ledger {
 
     /// Keeps one level of the kernel's classes for root and the group, above or below targets with
     /// claims of unprivileged users.
-    fn check_reserved_level(&self, request: &Entry) -> Result<(), RequestError> {
+    fn check_reserved_level(&self, request: &TargetEntry) -> Result<(), RequestError> {
         let chain = |slot| {
             let around = self.around(slot).filter(|held| held.takes_a_level());
             1 + around.count()
@@ -180,13 +180,13 @@ impl Ledger {
     /// those of unprivileged users, each oldest first. A target that does not fit keeps its limits
     /// and becomes degraded; a claim of an unprivileged user is set aside.
     pub(crate) fn readmit(&mut self) {
-        let claimed = |held: &HeldTarget| Entry {
+        let claimed = |held: &HeldTarget| TargetEntry {
             contract: held.of_privileged(),
             ..held.entry.clone()
         };
         let mut held: Vec<&HeldTarget> = self.held.values().collect();
         held.sort_by_key(|held| held.id);
-        let wanted: Vec<Entry> = held.into_iter().map(claimed).collect();
+        let wanted: Vec<TargetEntry> = held.into_iter().map(claimed).collect();
         for (entry, answer) in admission::readmit(&self.capacities(), wanted) {
             let Some(held) = self.held.get_mut(&entry.id) else {
                 continue;
@@ -249,7 +249,7 @@ impl Ledger {
         };
         let links = self.capacities();
         let others = self.entries();
-        let of = |contract: Contract, parent| Entry {
+        let of = |contract: Contract, parent| TargetEntry {
             contract,
             parent,
             ..held.entry.clone()

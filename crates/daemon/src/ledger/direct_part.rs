@@ -5,7 +5,7 @@
 //! ([`DirectPart::need`]); for admission it is one more promise, held by `direct:LINK`.
 //! [`crate::flows`] holds the promise of each flow.
 
-use netnice_core::admission::{Entry, TargetId};
+use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::contract::{Change, Contract, IfName};
 use netnice_core::target::Target;
 use netnice_core::units::{Amount, Rate};
@@ -42,14 +42,14 @@ impl Ledger {
     }
 
     /// The parts as entries, for admission.
-    pub(super) fn part_entries(&self) -> impl Iterator<Item = Entry> {
+    pub(super) fn part_entries(&self) -> impl Iterator<Item = TargetEntry> {
         self.parts.iter().zip(0..).filter_map(|((link, part), n)| {
             // Slots of targets end far below.
             let id = TargetId::new(u16::MAX - n)?;
             let change: Change = format!("min {} on {link}", exactly(part.need))
                 .parse()
                 .ok()?;
-            Some(Entry {
+            Some(TargetEntry {
                 id,
                 target: Target::Direct(link.clone()),
                 parent: None,

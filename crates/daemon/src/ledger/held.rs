@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use netnice_core::admission::Entry;
+use netnice_core::admission::TargetEntry;
 use netnice_core::claims::Claims;
 use netnice_core::contract::Contract;
 use netnice_core::target::Target;
@@ -15,7 +15,7 @@ use super::{Ledger, TargetPlace};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeldTarget {
     /// Its slot, name and parent, and the contract in force.
-    pub entry: Entry,
+    pub entry: TargetEntry,
     /// Its id in the kernel's maps.
     pub id: u32,
     /// What it consists of.

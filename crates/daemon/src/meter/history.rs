@@ -109,7 +109,7 @@ impl History {
 
 impl TargetPoints {
     fn add(&mut self, now: Instant, passed: Nanos, meter: Meter, share: usize) {
-        let flows = Direction::ALL.map(|d| (self.last.flow(d), meter.flow(d)));
+        let flows = Direction::ALL.map(|d| (self.last.counters(d), meter.counters(d)));
         // If a counter has restarted, its value is the increase.
         let grown = |before: u64, now: u64| now.checked_sub(before).unwrap_or(now);
         let drops = flows.map(|(before, now)| grown(before.dropped_packets, now.dropped_packets));

@@ -121,7 +121,7 @@ impl Page {
             self.head(&name, kind, &help(counter));
             for (target, meter) in doc.targets.iter().zip(meters) {
                 for direction in Direction::ALL {
-                    let value = (counter.read)(meter.flow(direction));
+                    let value = (counter.read)(meter.counters(direction));
                     let labels = [
                         ("target", target.target.as_str()),
                         ("direction", direction.word()),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use netnice_core::contract::Direction;
-use netnice_core::meter::{Flow, Meter};
+use netnice_core::meter::{DirectionCounters, Meter};
 use netnice_core::units::{Amount, Instant, Nanos, Rate};
 use netnice_kernel::traffic::ByteCounts;
 
@@ -67,7 +67,9 @@ impl Rates {
             .iter()
             .filter_map(|(id, now)| {
                 let before = self.meters.get(id).filter(|_| passed <= MAX_INTERVAL)?;
-                let pace = |d: Direction| TargetRates::between(before.flow(d), now.flow(d), passed);
+                let pace = |d: Direction| {
+                    TargetRates::between(before.counters(d), now.counters(d), passed)
+                };
                 Some((*id, Direction::ALL.map(pace)))
             })
             .collect();
@@ -160,7 +162,7 @@ impl Rates {
 }
 
 impl TargetRates {
-    fn between(before: &Flow, now: &Flow, passed: Nanos) -> TargetRates {
+    fn between(before: &DirectionCounters, now: &DirectionCounters, passed: Nanos) -> TargetRates {
         // `per_second` converts bytes to bits, a factor of eight that counts of packets do not
         // need.
         let times = |before, now| per_second(before, now, passed).0.div_ceil(8);

@@ -87,11 +87,11 @@ fn wanted_link<H: Host>(
         return Err(netnice_kernel::KernelError::NoInterface(name.to_string()).into());
     }
     let overhead = match change.overhead {
-        Some(bytes) if bytes > Link::MOST_OVERHEAD.0 => {
+        Some(bytes) if bytes > Link::MAX_OVERHEAD.0 => {
             return Err(RequestError::BadUsage(format!(
                 "an overhead of {bytes} bytes per packet is more than the {} allowed; Ethernet's \
                  is 24",
-                Link::MOST_OVERHEAD.0
+                Link::MAX_OVERHEAD.0
             )));
         }
         other => other.map(Bytes),

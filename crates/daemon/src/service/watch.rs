@@ -124,7 +124,7 @@ impl<H: Inventory> View<'_, H> {
             let pace = rates[direction as usize];
             Traffic {
                 rate: pace.rate.0,
-                wait_ns: meter.flow(direction).queue_delay_ns,
+                wait_ns: meter.counters(direction).queue_delay_ns,
                 drops: pace.drops,
                 held: pace.held,
             }

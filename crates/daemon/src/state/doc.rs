@@ -1,7 +1,7 @@
 //! The format of the state in its file. Targets, contracts and rates are in the text form of
 //! `netnice-core`.
 
-use netnice_core::admission::{Entry, TargetId};
+use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::claims::{Claim, Claimant, Claims};
 use netnice_core::contract::{Change, Contract, IfName};
 use netnice_core::link::{Capacity, CapacitySource, Link};
@@ -273,7 +273,7 @@ impl TargetDoc {
             self.claims.into_iter().map(ClaimDoc::restore).collect();
         let claims = Claims::restore(claims?).map_err(|error| error.to_string())?;
         Ok(HeldTarget {
-            entry: Entry {
+            entry: TargetEntry {
                 id: slot(self.slot)?,
                 target: text(&self.target)?,
                 parent: self.parent.map(slot).transpose()?,

@@ -1,6 +1,6 @@
 //! The types by which the datapath speaks to its caller: the output for packets, and results.
 
-use netnice_core::sched::Misuse;
+use netnice_core::sched::SchedulerError;
 use netnice_core::units::Instant;
 use netnice_ring::driver::Retired;
 use netnice_ring::layout::SetupError;
@@ -33,7 +33,7 @@ pub enum OpenError {
     Memory(#[from] SetupError),
     /// The contract is not valid for the scheduler.
     #[error(transparent)]
-    Contract(#[from] Misuse),
+    Contract(#[from] SchedulerError),
     /// The flow's sender is invalid.
     #[error(transparent)]
     Sender(#[from] BadSender),

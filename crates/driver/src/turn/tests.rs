@@ -2,7 +2,7 @@ use std::os::unix::fs::FileExt;
 
 use netnice_cases::cases;
 use netnice_core::contract::{Contract, Weight};
-use netnice_core::police::{Police, Seen};
+use netnice_core::policer::{Observation, Policer};
 use netnice_core::units::Nanos;
 use netnice_ring::layout::Budget;
 use proptest::prelude::*;
@@ -423,7 +423,7 @@ fn stopped(sends: Option<Sends>, frame: &[u8], stops: impl Fn(usize) -> (u64, u6
     let mut open = asks(5000, Service::of(&contract).unwrap(), None);
     open.sender.sends = sends.unwrap_or(open.sender.sends);
     let mut talker = rig.talker_by(5000, &open);
-    let mut police = Police::contract(&contract).unwrap();
+    let mut police = Policer::contract(&contract).unwrap();
     let mut seen = 0;
     for round in 0_usize.. {
         while talker.submits(frame) {}
@@ -435,7 +435,7 @@ fn stopped(sends: Option<Sends>, frame: &[u8], stops: impl Fn(usize) -> (u64, u6
         for frame in rig.card.sent.drain(..) {
             let length =
                 Bytes(frame.len() as u64).max(Bytes(netnice_api::driver::MIN_PACKET_BYTES));
-            police.handle(Seen { at: left, length }).unwrap();
+            police.handle(Observation { at: left, length }).unwrap();
             seen += 1;
         }
         if seen >= 5_000 {

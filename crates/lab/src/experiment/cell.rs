@@ -12,7 +12,7 @@ use netnice_core::contract::{Cell, Slice};
 use netnice_core::sched::{Class, Wire};
 use netnice_core::units::{Bytes, Nanos, Rate};
 use netnice_sim::adapter::{self, Adapter};
-use netnice_sim::{Flow, Overbooked, Random, Report, Sent, Source};
+use netnice_sim::{OverbookedSlice, Random, Report, SentPacket, SimFlow, Source};
 use serde_json::json;
 
 use super::simulated::{link, netnice_only, simulate};
@@ -90,7 +90,7 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let mut world = link(&format!("{LINK}bit"), CELL)?;
     for (number, one) in connections().iter().enumerate() {
         let size = Bytes(CELL);
-        let flow = Flow::new(
+        let flow = SimFlow::new(
             &format!("VC {number}"),
             &one.contract(LINK, CELL),
             Source::Greedy { size },
@@ -195,7 +195,7 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
 }
 
 /// The percent of the link that a connection of figure 4 got between two of the paper's slots.
-fn link_share(sent: &[Sent], vc: u16, from: u64, until: u64) -> f64 {
+fn link_share(sent: &[SentPacket], vc: u16, from: u64, until: u64) -> f64 {
     let inside = at(from * SCALE)..at(until * SCALE);
     let flow = usize::from(vc) - 1;
     let mine = sent
@@ -271,10 +271,10 @@ impl OverloadCheck {
 }
 
 /// Simulates figure 4; the lowest class may have a minimum.
-fn overload(least: Option<Rate>) -> Result<(Report, Vec<Sent>)> {
+fn overload(least: Option<Rate>) -> Result<(Report, Vec<SentPacket>)> {
     let mut world = link(&format!("{LINK}bit"), CELL)?;
     let period = Nanos::from_millis(10);
-    world.overbooked = Some(Overbooked {
+    world.overbooked = Some(OverbookedSlice {
         slice: Slice::new(period, period, false)?,
         classes: vec![
             Class { min: None },
@@ -294,7 +294,7 @@ fn overload(least: Option<Rate>) -> Result<(Report, Vec<Sent>)> {
     for (name, percent, class, from, until) in flows {
         let contract = format!("cell pcr={}bit,cdvt=500us", LINK * percent / 100);
         let size = Bytes(CELL);
-        let flow = Flow::new(name, &contract, Source::Greedy { size })?;
+        let flow = SimFlow::new(name, &contract, Source::Greedy { size })?;
         let flow = flow.inside(class).from(slot(from * SCALE));
         world.flows.push(flow.until(slot(until * SCALE)));
     }
@@ -319,7 +319,7 @@ pub fn fetch_just_in_time(context: &Context, outcome: &mut Outcome) -> Result<()
         let seconds = found.end.0 as f64 / 1e9;
         outcome.ours(&format!("unit of {name}, window of {window} cells"), json!({
             "sent": found.sent, "underruns": found.underruns, "early": found.violations,
-            "most buffered": found.most_buffered, "connections told": found.told,
+            "most buffered": found.most_buffered, "connections told": found.reported,
             "transfers": found.transfers, "bus busy, %": found.bus_busy.0 as f64 / 1e7 / seconds,
         }));
         let all = (CONNECTIONS * pdus * cells) as f64;
@@ -351,7 +351,7 @@ pub fn fetch_just_in_time(context: &Context, outcome: &mut Outcome) -> Result<()
         );
         let all = Bound::AtLeast(f64::from(CONNECTIONS));
         let what = format!("{name}: connections of which the host was told");
-        outcome.check(what, found.told as f64, "", all);
+        outcome.check(what, found.reported as f64, "", all);
     }
     // Counter-check: a bus that is slower than the connections together must cause underruns.
     let slow = Adapter {
@@ -413,7 +413,7 @@ fn bursts(starts: &[u64], pause: u64) -> BTreeMap<u64, u64> {
 }
 
 /// Cells sent against slots, one line for each connection.
-fn steps(chart: Chart, sent: &[Sent], flows: usize, slots: u64) -> String {
+fn steps(chart: Chart, sent: &[SentPacket], flows: usize, slots: u64) -> String {
     let line = |flow: usize| {
         let mine = sent
             .iter()

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use netnice_core::units::Nanos;
-use netnice_sim::Sent;
+use netnice_sim::SentPacket;
 use serde_json::json;
 
 use super::simulated::{bins, greedy, link, ms, netnice_only, simulate};
@@ -55,7 +55,7 @@ pub fn figure4_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
 }
 
 /// The packets of a backlogged sender with this slice in 50 ms.
-fn backlogged(slice: &str, until: Nanos) -> Result<Vec<Sent>> {
+fn backlogged(slice: &str, until: Nanos) -> Result<Vec<SentPacket>> {
     let mut world = link("10mbit", 1500)?;
     let contract = format!("slice {slice}/50ms");
     world.flows.push(greedy("tcp", &contract, 1500)?);

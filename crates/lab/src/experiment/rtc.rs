@@ -13,7 +13,7 @@ use netnice_core::admission::timing::{Processor, Promise, Transmitter, Work};
 use netnice_core::contract::{Channel, Contract};
 use netnice_core::sched::Wire;
 use netnice_core::units::{Bytes, Nanos};
-use netnice_sim::{Flow, FlowReport, Report, Source, World};
+use netnice_sim::{FlowReport, Report, SimFlow, Simulation, Source};
 use serde_json::json;
 
 use super::simulated::netnice_only;
@@ -151,9 +151,9 @@ pub fn figure6_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
 
 /// Simulates best effort of `best_effort` kB/s, and channel 0 at `factor` times its rate.
 fn run_channels(context: &Context, best_effort: u64, factor: u64) -> Result<Report> {
-    let mut world = World {
+    let mut world = Simulation {
         processor: Some(processor()),
-        ..World::new(wire()?)
+        ..Simulation::new(wire()?)
     };
     for (number, text) in CHANNELS.iter().enumerate() {
         let channel = channel(text)?;
@@ -171,7 +171,7 @@ fn run_channels(context: &Context, best_effort: u64, factor: u64) -> Result<Repo
                 every: Nanos(every),
             },
         };
-        let mut flow = Flow::new(NAMES[number], text, source)?;
+        let mut flow = SimFlow::new(NAMES[number], text, source)?;
         // Messages that wait for their logical arrival, and messages being processed.
         let works = channel.deadline().0 * u64::from(channel.rmax().get()) / 1_000_000_000 + 1;
         flow.queue = (count + works) as usize;
@@ -181,7 +181,7 @@ fn run_channels(context: &Context, best_effort: u64, factor: u64) -> Result<Repo
     }
     let size = Bytes(BEST_EFFORT);
     let every = Nanos(BEST_EFFORT * 1_000_000 / best_effort);
-    let mut flow = Flow::new("best effort", "", Source::Constant { size, every })?;
+    let mut flow = SimFlow::new("best effort", "", Source::Constant { size, every })?;
     flow.queue = 64;
     world.flows.push(flow);
     let seconds = if context.quick { 4 } else { 60 };

@@ -7,7 +7,7 @@ pub mod receive;
 
 use anyhow::Result;
 use netnice_core::units::{Bytes, Nanos};
-use netnice_sim::{Flow, Sent, Source};
+use netnice_sim::{SentPacket, SimFlow, Source};
 use serde_json::json;
 
 use super::simulated::{bins, greedy, link, ms, netnice_only, simulate};
@@ -32,7 +32,7 @@ pub fn figure5a_simulated(context: &Context, outcome: &mut Outcome) -> Result<()
     // Slices are served before the left-over, for up to 84 ms in sequence. The ping therefore needs
     // a guarantee, like the kernel's own traffic on a shared link.
     let ping = Source::Constant { size, every };
-    world.flows.push(Flow::new("ping", "min 200kbit", ping)?);
+    world.flows.push(SimFlow::new("ping", "min 200kbit", ping)?);
     let (_, sent) = simulate(&world, end)?;
     outcome.paper = json!("each stream at its share, stable");
     let (mut worst_bin, mut worst_mean) = (0.0_f64, 0.0_f64);
@@ -114,7 +114,7 @@ pub fn figure5b_simulated(context: &Context, outcome: &mut Outcome) -> Result<()
 }
 
 /// The time in ms from the arrival of each ping until it has left.
-fn pings(sent: &[Sent], flow: usize, every: Nanos) -> Vec<f64> {
+fn pings(sent: &[SentPacket], flow: usize, every: Nanos) -> Vec<f64> {
     let mine = sent.iter().filter(|one| one.flow == flow);
     let came = (0_u64..).map(|n| n * every.0);
     mine.zip(came)
@@ -123,7 +123,7 @@ fn pings(sent: &[Sent], flow: usize, every: Nanos) -> Vec<f64> {
 }
 
 /// Rates in bins of 200 ms.
-fn rates(chart: Chart, sent: &[Sent], names: &[String], end: Nanos) -> String {
+fn rates(chart: Chart, sent: &[SentPacket], names: &[String], end: Nanos) -> String {
     let line = |(flow, name): (usize, &String)| {
         let bins = bins(sent, flow, Nanos(0), end, ms(200));
         let points = (0..).zip(bins).map(|(at, packets)| {

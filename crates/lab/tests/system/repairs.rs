@@ -72,11 +72,7 @@ fn a_deleted_veth_pair_is_made_again() {
     let ns = &bed.world.client().ns;
     ns.ip("link del nn0").expect("our own pair was there");
     let log = || bed.run_ok("log").stdout;
-    assert!(
-        becomes_true(|| log().contains("restoring it")),
-        "{}",
-        log()
-    );
+    assert!(becomes_true(|| log().contains("restoring it")), "{}", log());
     await_limited_again(&bed, "after our pair was deleted");
 }
 

@@ -186,7 +186,7 @@ fn connections_are_shown_to_their_owner_and_to_root() {
     top.type_keys("u1mbit\r").expect("typed");
     wait(&top, "belongs to root");
     top.type_keys("xy").expect("typed");
-    wait(&top, "nothing on this target was set by you");
+    wait(&top, "you have no claim on this target");
 }
 
 /// Draws the pictures of docs/manual/top.md into the folder `NETNICE_PICTURES`.

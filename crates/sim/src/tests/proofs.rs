@@ -5,13 +5,15 @@
 
 use core::num::NonZeroU32;
 
-use netnice_core::admission::timing::{Grain, Processor, Promise, Sizes, Transmitter, Work};
+use netnice_core::admission::timing::{
+    PacketSizes, Processor, Promise, Resolution, Transmitter, Work,
+};
 use netnice_core::contract::{Channel, Contract, MessageRate};
-use netnice_core::police::Police;
-use netnice_core::sched::{Guarantee, Service, Turn, Wire};
+use netnice_core::policer::Policer;
+use netnice_core::sched::{Guarantee, ServedAs, Service, Wire};
 use netnice_core::units::{Bytes, Nanos, Rate};
 
-use crate::{Flow, Random, Sent, Source, World};
+use crate::{Random, SentPacket, SimFlow, Simulation, Source};
 
 mod long;
 
@@ -25,9 +27,9 @@ fn wire() -> Wire {
 }
 
 /// The link's parameters for admission, for up to 32 flows.
-fn transmitter(wire: &Wire, leftover: Bytes, grain: Grain) -> Transmitter {
+fn transmitter(wire: &Wire, leftover: Bytes, resolution: Resolution) -> Transmitter {
     Transmitter {
-        grain,
+        resolution,
         ..Transmitter::of(wire, leftover, 32)
     }
 }
@@ -47,9 +49,9 @@ fn some_channel(random: &mut Random) -> Channel {
 }
 
 /// A flow that offers messages of the greatest size at these times.
-fn sender(name: String, channel: Channel, times: Vec<u64>) -> Flow {
+fn sender(name: String, channel: Channel, times: Vec<u64>) -> SimFlow {
     let trace = times.into_iter().map(|at| (Nanos(at), channel.mmax()));
-    Flow {
+    SimFlow {
         name,
         service: Service::Channel(channel),
         class: None,
@@ -59,7 +61,7 @@ fn sender(name: String, channel: Channel, times: Vec<u64>) -> Flow {
         queue: usize::MAX,
         overload: None,
         processing: None,
-        judge: None,
+        policer: None,
     }
 }
 
@@ -82,16 +84,15 @@ fn patterns(count: usize, first: u64) -> impl Iterator<Item = Vec<u64>> {
 }
 
 /// Missed deadlines of channels that send the most from these times on, beside other flows.
-fn missed(wire: Wire, channels: &[Channel], first: &[u64], others: &[Flow], until: u64) -> u64 {
-    let mut world = World::new(wire);
+fn missed(wire: Wire, channels: &[Channel], first: &[u64], others: &[SimFlow], until: u64) -> u64 {
+    let mut sim = Simulation::new(wire);
     for (at, (channel, first)) in channels.iter().zip(first).enumerate() {
         let times = at_its_most(channel, *first, until);
-        world
-            .flows
+        sim.flows
             .push(sender(format!("channel {at}"), *channel, times));
     }
-    world.flows.extend_from_slice(others);
-    let report = world.run(Nanos(until), |_| ()).expect("played");
+    sim.flows.extend_from_slice(others);
+    let report = sim.run(Nanos(until), |_| ()).expect("a valid simulation");
     report.missed()
 }
 
@@ -113,7 +114,8 @@ fn admitted(random: &mut Random, link: &Transmitter) -> Vec<Channel> {
 fn admitted_sets_miss_nothing(seeds: core::ops::Range<u64>) {
     for seed in seeds {
         let mut random = Random::new(seed);
-        let greedy = Flow::new("bulk", "", Source::Greedy { size: Bytes(1500) }).expect("a flow");
+        let greedy =
+            SimFlow::new("bulk", "", Source::Greedy { size: Bytes(1500) }).expect("a flow");
         let (leftover, others) = match random.within(0..=1) {
             0 => (Bytes(0), vec![]),
             _ => (Bytes(1500), vec![greedy]),
@@ -122,15 +124,15 @@ fn admitted_sets_miss_nothing(seeds: core::ops::Range<u64>) {
             horizon: Nanos(random.within(0..=2) * 500_000),
             ..wire()
         };
-        let link = transmitter(&wire, leftover, Grain::SCHEDULER);
+        let link = transmitter(&wire, leftover, Resolution::SCHEDULER);
         let channels = admitted(&mut random, &link);
         let count = channels.len();
-        let mut plays: Vec<Vec<u64>> = patterns(count, 20_000).collect();
+        let mut starts: Vec<Vec<u64>> = patterns(count, 20_000).collect();
         // And a random pattern.
-        plays.push((0..count).map(|_| random.within(0..=3_000_000)).collect());
+        starts.push((0..count).map(|_| random.within(0..=3_000_000)).collect());
         let pick = random.within(0..=count as u64) as usize;
-        for first in [0, pick.min(plays.len() - 2), plays.len() - 1] {
-            let missed = missed(wire, &channels, &plays[first], &others, 150_000_000);
+        for first in [0, pick.min(starts.len() - 2), starts.len() - 1] {
+            let missed = missed(wire, &channels, &starts[first], &others, 150_000_000);
             assert_eq!(missed, 0, "seed {seed}, pattern {first}: {channels:?}");
         }
     }
@@ -169,7 +171,7 @@ fn crowds_miss_nothing_short() {
 /// Takes refused sets of channels whose last deadline is one hundredth shorter than what would fit.
 /// Returns (refused sets, those in which some legal pattern misses a deadline).
 fn refused_sets_are_broken(seeds: core::ops::Range<u64>) -> (u64, u64) {
-    let link = transmitter(&wire(), Bytes(0), Grain::NONE);
+    let link = transmitter(&wire(), Bytes(0), Resolution::NONE);
     let (mut refused, mut broken) = (0, 0);
     for seed in seeds {
         let mut random = Random::new(seed);
@@ -197,11 +199,11 @@ fn refused_sets_are_broken(seeds: core::ops::Range<u64>) -> (u64, u64) {
 /// A promise of a mixture, and its flow.
 struct Promised {
     promise: Promise,
-    flow: Flow,
+    flow: SimFlow,
 }
 
 /// Packets of random sizes, at twice the rate.
-fn more_than(random: &mut Random, rate: Rate, sizes: Sizes, until: u64) -> Source {
+fn more_than(random: &mut Random, rate: Rate, sizes: PacketSizes, until: u64) -> Source {
     let (mut at, mut all) = (0, Vec::new());
     while at < until {
         let size = Bytes(random.within(sizes.least().0..=sizes.most().0));
@@ -218,7 +220,7 @@ fn some_promise(random: &mut Random, until: u64) -> Promised {
         0 => most,
         _ => Bytes(random.within(64..=most.0)),
     };
-    let sizes = Sizes::new(least, most).expect("sizes");
+    let sizes = PacketSizes::new(least, most).expect("sizes");
     let mbit = random.within(1..=30);
     let (text, kind) = match random.within(0..=4) {
         0 => (String::new(), 0),
@@ -280,13 +282,13 @@ fn some_promise(random: &mut Random, until: u64) -> Promised {
             };
         }
     };
-    let flow = Flow::new("flow", &text, source).expect("a flow");
+    let flow = SimFlow::new("flow", &text, source).expect("a flow");
     Promised { promise, flow }
 }
 
 /// The channel under a limit of one to three times its rate, with a burst from the least possible
 /// to more than is useful.
-fn behind_limit(random: &mut Random, channel: Channel, flow: Flow) -> Promised {
+fn behind_limit(random: &mut Random, channel: Channel, flow: SimFlow) -> Promised {
     let bits = channel.rate().0.max(1000);
     let max = Rate::new(random.within(bits..=3 * bits)).expect("a rate");
     let takes = max.time_for(channel.mmax()).0;
@@ -296,12 +298,12 @@ fn behind_limit(random: &mut Random, channel: Channel, flow: Flow) -> Promised {
     let max_burst = (max, burst);
     Promised {
         promise: Promise::Limited(channel, max, burst),
-        flow: Flow {
+        flow: SimFlow {
             service: Service::Limited {
                 guarantee,
                 max: max_burst,
             },
-            judge: Some(Police::limit(max, burst)),
+            policer: Some(Policer::limit(max, burst)),
             ..flow
         },
     }
@@ -316,7 +318,7 @@ fn mixtures_are_kept(seeds: core::ops::Range<u64>) {
     for seed in seeds {
         let mut random = Random::new(seed);
         let wire = wire();
-        let link = transmitter(&wire, Bytes(1500), Grain::SCHEDULER);
+        let link = transmitter(&wire, Bytes(1500), Resolution::SCHEDULER);
         let (mut held, mut all) = (Vec::new(), Vec::new());
         for _ in 0..random.within(3..=14) {
             let one = some_promise(&mut random, UNTIL);
@@ -325,15 +327,14 @@ fn mixtures_are_kept(seeds: core::ops::Range<u64>) {
                 all.push(one);
             }
         }
-        let mut world = World::new(wire);
-        world.flows = all.iter().map(|one| one.flow.clone()).collect();
+        let mut sim = Simulation::new(wire);
+        sim.flows = all.iter().map(|one| one.flow.clone()).collect();
         let bulk = Source::Greedy { size: Bytes(1500) };
-        world
-            .flows
-            .push(Flow::new("bulk", "", bulk).expect("a flow"));
-        let mut sent: Vec<Vec<Sent>> = vec![Vec::new(); world.flows.len()];
-        let watch = |one: &Sent| sent[one.flow].push(*one);
-        let report = world.run(Nanos(UNTIL), watch).expect("played");
+        sim.flows
+            .push(SimFlow::new("bulk", "", bulk).expect("a flow"));
+        let mut sent: Vec<Vec<SentPacket>> = vec![Vec::new(); sim.flows.len()];
+        let watch = |one: &SentPacket| sent[one.flow].push(*one);
+        let report = sim.run(Nanos(UNTIL), watch).expect("a valid simulation");
         assert_eq!(report.missed(), 0, "seed {seed}\n{report}");
         assert_eq!(report.violations(), 0, "seed {seed}\n{report}");
         for (at, one) in all.iter().enumerate() {
@@ -367,7 +368,7 @@ fn kept(
     promise: &Promise,
     source: &Source,
     wire: &Wire,
-    sent: &[Sent],
+    sent: &[SentPacket],
     until: u64,
     context: &dyn Fn() -> String,
 ) {
@@ -377,8 +378,8 @@ fn kept(
         // The report counts missed deadlines.
         Promise::Channel(_) | Promise::Limited(..) => {}
         Promise::Cell(cell, sizes) => {
-            let late = |one: &&Sent| match one.turn {
-                Turn::Guaranteed { deadline } => one.end > deadline,
+            let late = |one: &&SentPacket| match one.served_as {
+                ServedAs::Guaranteed { deadline } => one.end > deadline,
                 _ => true,
             };
             assert_eq!(sent.iter().filter(late).count(), 0, "{}", context());
@@ -433,9 +434,9 @@ fn gaps_of_mixtures(seeds: core::ops::Range<u64>) -> Vec<f64> {
     let mut gaps = Vec::new();
     for seed in seeds {
         let mut random = Random::new(seed);
-        let link = transmitter(&wire(), Bytes(1500), Grain::SCHEDULER);
+        let link = transmitter(&wire(), Bytes(1500), Resolution::SCHEDULER);
         let bulk = Source::Greedy { size: Bytes(1500) };
-        let mut others = vec![Flow::new("bulk", "", bulk).expect("a flow")];
+        let mut others = vec![SimFlow::new("bulk", "", bulk).expect("a flow")];
         let mut held = Vec::new();
         for _ in 0..random.within(3..=10) {
             let one = some_promise(&mut random, UNTIL);
@@ -453,11 +454,11 @@ fn gaps_of_mixtures(seeds: core::ops::Range<u64>) -> Vec<f64> {
         let is_broken = |deadline: u64| {
             let tight = at(deadline);
             [0, 20_000, 1_000_000].into_iter().any(|first| {
-                let mut world = World::new(wire());
+                let mut sim = Simulation::new(wire());
                 let times = at_its_most(&tight, first, UNTIL);
-                world.flows = vec![sender("tight".to_string(), tight, times)];
-                world.flows.extend_from_slice(&others);
-                let report = world.run(Nanos(UNTIL), |_| ()).expect("played");
+                sim.flows = vec![sender("tight".to_string(), tight, times)];
+                sim.flows.extend_from_slice(&others);
+                let report = sim.run(Nanos(UNTIL), |_| ()).expect("a valid simulation");
                 report.flows[0].missed > 0
             })
         };
@@ -479,7 +480,7 @@ fn gaps_of_mixtures(seeds: core::ops::Range<u64>) -> Vec<f64> {
     gaps
 }
 
-fn tell_gaps(gaps: &[f64]) {
+fn print_gaps(gaps: &[f64]) {
     let at = |percent: usize| gaps[(gaps.len() - 1) * percent / 100];
     eprintln!(
         "shortest deadline granted beside a mixture / shortest not broken, {} sets: least {:.2}, \
@@ -496,7 +497,7 @@ fn tell_gaps(gaps: &[f64]) {
 fn the_gap_of_mixtures_short() {
     let gaps = gaps_of_mixtures(0..5);
     assert!(gaps.len() >= 2, "{gaps:?}");
-    tell_gaps(&gaps);
+    print_gaps(&gaps);
 }
 
 /// The costs in RTC's table 1 (the cost of the context switch is missing there and was chosen
@@ -518,12 +519,12 @@ fn processor() -> Processor {
 /// Deadlines divided between a processor and the link behind it, beside best effort that saturates
 /// both.
 fn divided_deadlines_are_kept(seeds: core::ops::Range<u64>) {
-    let mut played = 0;
+    let mut simulated = 0;
     let sets = seeds.end - seeds.start;
     for seed in seeds {
         let mut random = Random::new(seed);
         let wire = wire();
-        let link = transmitter(&wire, Bytes(1500), Grain::SCHEDULER);
+        let link = transmitter(&wire, Bytes(1500), Resolution::SCHEDULER);
         let (mut work, mut sent, mut channels) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..random.within(2..=8) {
             let rate = random.within(5..=60) as u32;
@@ -539,25 +540,26 @@ fn divided_deadlines_are_kept(seeds: core::ops::Range<u64>) {
                 channels.push((asked, divided));
             }
         }
-        let mut world = World {
+        let mut sim = Simulation {
             processor: Some(processor()),
-            ..World::new(wire)
+            ..Simulation::new(wire)
         };
         for (at, (channel, divided)) in channels.iter().enumerate() {
             let times = at_its_most(channel, random.within(0..=2_000_000), 400_000_000);
             let mut flow = sender(format!("channel {at}"), *channel, times);
             flow.processing = Some(divided.processor);
-            world.flows.push(flow);
+            sim.flows.push(flow);
         }
         let bulk = Source::Greedy { size: Bytes(6000) };
-        world
-            .flows
-            .push(Flow::new("bulk", "", bulk).expect("a flow"));
-        let report = world.run(Nanos(400_000_000), |_| ()).expect("played");
+        sim.flows
+            .push(SimFlow::new("bulk", "", bulk).expect("a flow"));
+        let report = sim
+            .run(Nanos(400_000_000), |_| ())
+            .expect("a valid simulation");
         assert_eq!(report.missed(), 0, "seed {seed}: {channels:?}\n{report}");
-        played += channels.len() as u64;
+        simulated += channels.len() as u64;
     }
-    assert!(played >= sets, "{played} channels in {sets} sets");
+    assert!(simulated >= sets, "{simulated} channels in {sets} sets");
 }
 
 #[test]
@@ -580,6 +582,6 @@ fn admitted_sets_miss_nothing_short() {
 #[test]
 fn refused_sets_are_broken_short() {
     let (refused, broken) = refused_sets_are_broken(0..60);
-    assert!(refused >= 30, "only {refused} sets to judge by");
+    assert!(refused >= 30, "only {refused} sets to compare");
     assert!(broken * 100 >= refused * 90, "{broken} of {refused}");
 }

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use crate::admission::{Entry, TargetId};
+use crate::admission::{TargetEntry, TargetId};
 use crate::contract::{Contract, Direction};
 use crate::link::Link;
 
@@ -11,7 +11,7 @@ use crate::link::Link;
 type Bits = u128;
 
 /// The entry's link, if it has or needs one.
-pub fn link_of<'l>(links: &'l [Link], entry: &Entry) -> Result<Option<&'l Link>, ()> {
+pub fn link_of<'l>(links: &'l [Link], entry: &TargetEntry) -> Result<Option<&'l Link>, ()> {
     let contract = &entry.contract;
     if let Some(name) = contract.on() {
         return links.iter().find(|l| l.name == *name).map(Some).ok_or(());
@@ -38,7 +38,7 @@ fn usable(link: &Link, direction: Direction) -> Option<Bits> {
 /// An entry's own minimum on a link. Fails if that minimum is not a valid rate.
 fn min(
     links: &[Link],
-    entry: &Entry,
+    entry: &TargetEntry,
     link: &Link,
     direction: Direction,
 ) -> Result<Option<Bits>, ()> {
@@ -64,14 +64,14 @@ fn min(
     }
 }
 
-fn children(held: &[Entry], id: TargetId) -> Vec<&Entry> {
+fn children(held: &[TargetEntry], id: TargetId) -> Vec<&TargetEntry> {
     held.iter().filter(|e| e.parent == Some(id)).collect()
 }
 
 fn demand(
     links: &[Link],
-    held: &[Entry],
-    entry: &Entry,
+    held: &[TargetEntry],
+    entry: &TargetEntry,
     link: &Link,
     d: Direction,
 ) -> Result<Bits, ()> {
@@ -83,8 +83,8 @@ fn demand(
 
 fn below(
     links: &[Link],
-    held: &[Entry],
-    entry: &Entry,
+    held: &[TargetEntry],
+    entry: &TargetEntry,
     link: &Link,
     d: Direction,
 ) -> Result<Bits, ()> {
@@ -96,7 +96,7 @@ fn below(
 }
 
 /// An entry and its ancestors, itself first. `None` in a cycle or with an unknown parent.
-fn chain<'e>(held: &'e [Entry], entry: &'e Entry) -> Option<Vec<&'e Entry>> {
+fn chain<'e>(held: &'e [TargetEntry], entry: &'e TargetEntry) -> Option<Vec<&'e TargetEntry>> {
     let mut chain = alloc::vec![entry];
     while let Some(parent) = chain.last()?.parent {
         let parent = held.iter().find(|e| e.id == parent)?;
@@ -109,12 +109,12 @@ fn chain<'e>(held: &'e [Entry], entry: &'e Entry) -> Option<Vec<&'e Entry>> {
 }
 
 /// Whether a set of entries meets all four conditions.
-pub fn admissible(links: &[Link], held: &[Entry]) -> bool {
-    stands(held) && sums(links, held) == Ok(true)
+pub fn admissible(links: &[Link], held: &[TargetEntry]) -> bool {
+    check_position(held) && sums(links, held) == Ok(true)
 }
 
 /// Condition 4.
-fn stands(held: &[Entry]) -> bool {
+fn check_position(held: &[TargetEntry]) -> bool {
     held.iter().all(|entry| {
         let Some(chain) = chain(held, entry) else {
             return false;
@@ -123,13 +123,13 @@ fn stands(held: &[Entry]) -> bool {
         let one_way = chain
             .iter()
             .any(|e| e.contract.up().is_some() || e.contract.down().is_some());
-        let asked = chain.iter().filter(|e| e.contract != Contract::default());
-        asked.count() <= 5 && !(both && one_way)
+        let requested = chain.iter().filter(|e| e.contract != Contract::default());
+        requested.count() <= 5 && !(both && one_way)
     })
 }
 
 /// Conditions 1 to 3.
-fn sums(links: &[Link], held: &[Entry]) -> Result<bool, ()> {
+fn sums(links: &[Link], held: &[TargetEntry]) -> Result<bool, ()> {
     let mut fits = true;
     for link in links {
         for d in Direction::ALL {
@@ -165,7 +165,7 @@ fn sums(links: &[Link], held: &[Entry]) -> Result<bool, ()> {
 /// Divides every link among all targets, each sending exactly its guaranteed minimum, and checks
 /// the division by the paths of packets, not by demands. Each target itself sends its minimum less
 /// the minimums of its members inside it.
-pub fn serve(links: &[Link], held: &[Entry]) -> Result<(), &'static str> {
+pub fn serve(links: &[Link], held: &[TargetEntry]) -> Result<(), &'static str> {
     let mut sent: Vec<(TargetId, usize, Direction, Bits)> = Vec::new();
     for (n, link) in links.iter().enumerate() {
         for d in Direction::ALL {

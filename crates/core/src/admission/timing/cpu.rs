@@ -19,9 +19,9 @@ use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
 use super::demand::{Demand, Fluid, Growth, LONGEST, Scale, Steps, ratio_up};
-use super::edf::InTheWay;
+use super::edf::Blocking;
 use super::link::{NANOS_PER_SECOND, Promise, Transmitter, at_deadline, at_rate};
-use super::{BUDGET, BUDGET_OF_A_TRY, Fault, Instead, Misfit, least, most, verdict};
+use super::{Alternative, BUDGET, BUDGET_PER_TRY, TimingFault, TimingRefusal, decide, least, most};
 use crate::contract::{Channel, MessageRate, Slice};
 use crate::units::{Bytes, Nanos};
 
@@ -59,21 +59,21 @@ impl Processor {
     /// Decides whether all this work is done in time, for all legal traffic.
     ///
     /// # Errors
-    /// [`Fault`] names the inequality that fails.
-    pub fn carries(&self, work: &[Work]) -> Result<(), Fault> {
-        self.judge(work.iter(), BUDGET)
+    /// [`TimingFault`] names the inequality that fails.
+    pub fn carries(&self, work: &[Work]) -> Result<(), TimingFault> {
+        self.check(work.iter(), BUDGET)
     }
 
     /// Decides whether one more promise can be made beside the ones that are held.
     ///
     /// # Errors
-    /// [`Misfit`] contains the fault, and an alternative if there is one.
-    pub fn admit(&self, held: &[Work], asked: &Work) -> Result<(), Misfit> {
-        let Err(fault) = self.judge(held.iter().chain([asked]), BUDGET) else {
+    /// [`TimingRefusal`] contains the fault, and an alternative if there is one.
+    pub fn admit(&self, held: &[Work], requested: &Work) -> Result<(), TimingRefusal> {
+        let Err(fault) = self.check(held.iter().chain([requested]), BUDGET) else {
             return Ok(());
         };
         let fits = |work: Option<Work>| work.is_some_and(|work| self.fits(held, &work));
-        let instead = match asked {
+        let alternative = match requested {
             Work::Channel(channel) => {
                 let deadline = least(channel.deadline().0..=LONGEST.0, |d| {
                     fits(at_deadline(channel, d).map(Work::Channel))
@@ -84,16 +84,16 @@ impl Processor {
                     })?;
                     MessageRate::new(u32::try_from(rate).ok()?)
                 };
-                let deadline = deadline.map(|d| Instead::Deadline(Nanos(d)));
-                deadline.or_else(|| messages().map(Instead::Messages))
+                let deadline = deadline.map(|d| Alternative::Deadline(Nanos(d)));
+                deadline.or_else(|| messages().map(Alternative::Messages))
             }
             Work::Slice(slice) => {
                 let at = |time| Slice::new(Nanos(time), slice.period(), slice.extra()).ok();
                 let time = most(1..=slice.slice().0, |time| fits(at(time).map(Work::Slice)));
-                time.map(|time| Instead::Slice(Nanos(time)))
+                time.map(|time| Alternative::Slice(Nanos(time)))
             }
         };
-        Err(Misfit { fault, instead })
+        Err(TimingRefusal { fault, alternative })
     }
 
     /// Divides a channel's deadline between this processor and the link behind it. The processor
@@ -101,63 +101,67 @@ impl Processor {
     /// promises of the processor, and `sent` those of the link.
     ///
     /// # Errors
-    /// [`Misfit`] of the resource that cannot keep its part. An alternative deadline in it is for
-    /// both together.
+    /// [`TimingRefusal`] of the resource that cannot keep its part. An alternative deadline in it
+    /// is for both together.
     pub fn divide(
         &self,
         held: &[Work],
         link: &Transmitter,
         sent: &[Promise],
         channel: &Channel,
-    ) -> Result<Divided, Misfit> {
+    ) -> Result<DividedDeadline, TimingRefusal> {
         let whole = channel.deadline();
         let here = match self.admit(held, &Work::Channel(*channel)) {
-            Err(misfit) => return Err(misfit),
+            Err(refusal) => return Err(refusal),
             Ok(()) => least(1..=whole.0, |d| {
-                let asked = at_deadline(channel, d).map(Work::Channel);
-                asked.is_some_and(|asked| self.fits(held, &asked))
+                let requested = at_deadline(channel, d).map(Work::Channel);
+                requested.is_some_and(|requested| self.fits(held, &requested))
             }),
         };
         let processor = Nanos(here.unwrap_or(whole.0));
         let rest = whole.0 - processor.0;
         let there = at_deadline(channel, rest.max(1)).unwrap_or(*channel);
         match link.admit(sent, &Promise::Channel(there)) {
-            Ok(()) if rest > 0 => Ok(Divided {
+            Ok(()) if rest > 0 => Ok(DividedDeadline {
                 processor,
                 link: Nanos(rest),
             }),
-            Ok(()) => Err(Misfit {
-                fault: Fault::Late {
+            Ok(()) => Err(TimingRefusal {
+                fault: TimingFault::Late {
                     within: whole,
                     due: whole,
                     blocked: Nanos(1),
                 },
-                instead: Some(Instead::Deadline(Nanos(whole.0.saturating_add(1)))),
+                alternative: Some(Alternative::Deadline(Nanos(whole.0.saturating_add(1)))),
             }),
-            Err(misfit) => Err(Misfit {
-                instead: match misfit.instead {
-                    Some(Instead::Deadline(link)) => {
-                        Some(Instead::Deadline(Nanos(link.0.saturating_add(processor.0))))
-                    }
+            Err(refusal) => Err(TimingRefusal {
+                alternative: match refusal.alternative {
+                    Some(Alternative::Deadline(link)) => Some(Alternative::Deadline(Nanos(
+                        link.0.saturating_add(processor.0),
+                    ))),
                     other => other,
                 },
-                ..misfit
+                ..refusal
             }),
         }
     }
 
-    fn fits(&self, held: &[Work], asked: &Work) -> bool {
-        let all = held.iter().chain([asked]);
-        self.judge(all, BUDGET_OF_A_TRY).is_ok()
+    fn fits(&self, held: &[Work], requested: &Work) -> bool {
+        let all = held.iter().chain([requested]);
+        self.check(all, BUDGET_PER_TRY).is_ok()
     }
 
-    fn judge<'a>(&self, work: impl Iterator<Item = &'a Work>, budget: u64) -> Result<(), Fault> {
+    fn check<'a>(
+        &self,
+        work: impl Iterator<Item = &'a Work>,
+        budget: u64,
+    ) -> Result<(), TimingFault> {
         let demands: Vec<Demand> = work.map(|work| self.demand(work)).collect();
-        let way = InTheWay {
+        let blocking = Blocking {
             leftover: u128::from(self.leftover.0),
-            ..InTheWay::default()
+            ..Blocking::default()
         };
-        verdict(&demands, Scale::NANOS, way, budget)
+        decide(&demands, Scale::NANOS, blocking, budget)
     }
 
     fn demand(&self, work: &Work) -> Demand {
@@ -179,7 +183,7 @@ impl Processor {
                     cap: None,
                     piece: self.switching(1).saturating_add(self.packets(block)),
                     in_leftover: false,
-                    wants_from: Some(deadline),
+                    tested_from: Some(deadline),
                 }
             }
             Work::Slice(slice) => Demand {
@@ -191,7 +195,7 @@ impl Processor {
                 cap: None,
                 piece: 0,
                 in_leftover: false,
-                wants_from: Some(deadline),
+                tested_from: Some(deadline),
             },
         }
     }
@@ -212,7 +216,7 @@ impl Processor {
 
 /// A channel's deadline in two parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Divided {
+pub struct DividedDeadline {
     /// The deadline of processing.
     pub processor: Nanos,
     /// The deadline of sending, from the end of the first part.

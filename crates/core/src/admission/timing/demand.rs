@@ -16,7 +16,7 @@
 //! the horizon, are at most [`LONGEST`] and rates at most 2^40. So ticks stay below 2^83 and all
 //! products below 2^128. A value that could exceed that saturates, and the promise is refused.
 
-use super::Fault;
+use super::TimingFault;
 use crate::units::{Nanos, Rate};
 
 /// Ticks per nanosecond of some resource.
@@ -67,7 +67,7 @@ pub(super) struct Demand {
     pub in_leftover: bool,
     /// The shortest interval in which the promise's deadlines must be kept; `None` for a promise of
     /// a rate.
-    pub wants_from: Option<u128>,
+    pub tested_from: Option<u128>,
 }
 
 /// The growth of a demand behind its deadline.
@@ -170,7 +170,7 @@ impl Demand {
     }
 
     /// Fails if a time of the promise exceeds the range of the arithmetic.
-    pub(super) fn sound(&self, scale: Scale) -> Result<(), Fault> {
+    pub(super) fn validate(&self, scale: Scale) -> Result<(), TimingFault> {
         let longest = scale.ticks(LONGEST);
         let (period, cost) = match self.growth {
             Growth::Steps(s) => (s.denominator / s.numerator, s.cost),
@@ -178,7 +178,7 @@ impl Demand {
         };
         let all = [self.deadline, period, cost, self.piece];
         match all.into_iter().find(|part| *part > longest) {
-            Some(part) => Err(Fault::TooLong {
+            Some(part) => Err(TimingFault::TooLong {
                 time: scale.nanos(part),
                 most: LONGEST,
             }),

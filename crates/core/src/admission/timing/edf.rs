@@ -2,7 +2,7 @@
 //!
 //! # The test
 //! With h(t) the sum of the demand bound functions and b(t) the longest piece of work that is due
-//! later than t and may be in the way, all deadlines are kept if
+//! later than t and may be in the blocking, all deadlines are kept if
 //!
 //! ```text
 //! h(t) + b(t) ≤ t     for every t from the shortest relative deadline on
@@ -35,7 +35,7 @@ pub(super) enum Answer {
     Fits,
     /// The long-term share is above the whole: the sum of the shares, in 2^-40.
     Share(u128),
-    /// Within `t`, `due` can be due while `blocked` is in the way.
+    /// Within `t`, `due` can be due while `blocked` is in the blocking.
     Late {
         t: u128,
         due: u128,
@@ -45,9 +45,9 @@ pub(super) enum Answer {
     Undecided,
 }
 
-/// Work besides the demands that may be in the way.
+/// Work besides the demands that may be in the blocking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct InTheWay {
+pub(super) struct Blocking {
     /// The longest piece of work without a deadline.
     pub leftover: u128,
     /// Work that was handed to the device and cannot be recalled.
@@ -57,7 +57,7 @@ pub(super) struct InTheWay {
 }
 
 /// Decides with at most about `budget` evaluations of a single dbf.
-pub(super) fn decide(demands: &[Demand], way: InTheWay, mut budget: u64) -> Answer {
+pub(super) fn decide(demands: &[Demand], blocking: Blocking, mut budget: u64) -> Answer {
     let (down, up) = demands.iter().fold((0_u128, 0_u128), |(down, up), demand| {
         let (less, more) = demand.share();
         (down.saturating_add(less), up.saturating_add(more))
@@ -65,11 +65,11 @@ pub(super) fn decide(demands: &[Demand], way: InTheWay, mut budget: u64) -> Answ
     if down > WHOLE {
         return Answer::Share(down);
     }
-    let Some(from) = demands.iter().filter_map(|demand| demand.wants_from).min() else {
+    let Some(from) = demands.iter().filter_map(|demand| demand.tested_from).min() else {
         // No promise has a deadline.
         return Answer::Fits;
     };
-    let stretches = Stretches::new(demands, way);
+    let stretches = Stretches::new(demands, blocking);
     if up <= WHOLE && lines_fit(demands, &stretches, from) {
         return Answer::Fits;
     }
@@ -102,8 +102,8 @@ struct Stretch {
 }
 
 impl Stretches {
-    fn new(demands: &[Demand], way: InTheWay) -> Stretches {
-        let mut now = way.leftover;
+    fn new(demands: &[Demand], blocking: Blocking) -> Stretches {
+        let mut now = blocking.leftover;
         let mut ends: Vec<(u128, u128)> = Vec::new();
         for demand in demands {
             match demand.in_leftover {
@@ -112,7 +112,10 @@ impl Stretches {
                 // before its time, it is in the way of all work that is due up to the horizon
                 // later.
                 false => {
-                    ends.push((demand.deadline.saturating_add(way.horizon), demand.piece));
+                    ends.push((
+                        demand.deadline.saturating_add(blocking.horizon),
+                        demand.piece,
+                    ));
                 }
             }
         }
@@ -130,7 +133,7 @@ impl Stretches {
             }
         }
         falls.reverse();
-        let add = |piece: u128| piece.saturating_add(way.ahead);
+        let add = |piece: u128| piece.saturating_add(blocking.ahead);
         Stretches {
             falls: falls.into_iter().map(|(at, b)| (at, add(b))).collect(),
             first: add(now),
@@ -224,33 +227,33 @@ fn last_suspect(
     share: u128,
     budget: &mut u64,
 ) -> Option<u128> {
-    let (last_fall, way) = match stretches.falls.last() {
+    let (last_fall, blocking) = match stretches.falls.last() {
         Some((at, b)) => (*at, *b),
         None => (0, stretches.first),
     };
     let by_share = (share < WHOLE).then(|| {
         let offsets = demands.iter().map(Demand::offset);
-        let excess = offsets.fold(way, u128::saturating_add);
+        let excess = offsets.fold(blocking, u128::saturating_add);
         // excess / (1 - share), without leaving 128 bits.
         let gap = WHOLE - share;
         (excess / gap).saturating_add(1).saturating_mul(WHOLE)
     });
     let by_share = by_share.filter(|bound| *bound <= HORIZON);
-    let by_busy = longest_busy(demands, way, by_share.unwrap_or(HORIZON), budget);
+    let by_busy = longest_busy(demands, blocking, by_share.unwrap_or(HORIZON), budget);
     by_busy.or(by_share).map(|bound| bound.max(last_fall))
 }
 
-/// The longest busy period that begins with `way`: the first length within which the arrivals and
-/// `way` fit. `None` if it is longer than the bound, or if half of the budget does not suffice to
-/// find it.
-fn longest_busy(demands: &[Demand], way: u128, bound: u128, budget: &mut u64) -> Option<u128> {
+/// The longest busy period that begins with `blocking`: the first length within which the arrivals
+/// and `blocking` fit. `None` if it is longer than the bound, or if half of the budget does not
+/// suffice to find it.
+fn longest_busy(demands: &[Demand], blocking: u128, bound: u128, budget: &mut u64) -> Option<u128> {
     let reserve = *budget / 2;
-    let mut busy = way.saturating_add(1);
+    let mut busy = blocking.saturating_add(1);
     while busy <= bound {
         let left = budget.checked_sub(demands.len() as u64 + 1);
         *budget = left.filter(|left| *left >= reserve)?;
         let arrived = demands.iter().map(|demand| demand.arrives_within(busy));
-        let next = arrived.fold(way, u128::saturating_add);
+        let next = arrived.fold(blocking, u128::saturating_add);
         if next <= busy {
             return Some(busy);
         }

@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 
 use super::demand::{Demand, Fluid, Growth, LONGEST, Scale, Steps, ratio_up};
-use super::edf::InTheWay;
-use super::{BUDGET, BUDGET_OF_A_TRY, Fault, Instead, Misfit, least, most, verdict};
+use super::edf::Blocking;
+use super::{Alternative, BUDGET, BUDGET_PER_TRY, TimingFault, TimingRefusal, decide, least, most};
 use crate::contract::{Cell, Channel, MessageRate, Slice};
 use crate::sched::{DUE_PER_CALL, Wire};
 use crate::units::{Bytes, Nanos, Rate};
@@ -33,40 +33,40 @@ pub struct Transmitter {
     /// How long before its logical arrival a channel's packet may leave if no other packet may.
     pub horizon: Nanos,
     /// Time resolution of the scheduler.
-    pub grain: Grain,
+    pub resolution: Resolution,
 }
 
 /// Time resolution of a scheduler. A packet may become eligible late, and may be ordered by a
 /// deadline that is earlier than its own. The test subtracts both from every deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grain {
+pub struct Resolution {
     /// Lower bound of each of the two.
     pub least: Nanos,
     /// A packet is late by at most 1/`wait` of its wait; 0: not for that reason,
     pub wait: u32,
-    /// and by at most 1/`patience` of the time between its eligible time and its deadline.
-    pub patience: u32,
+    /// and by at most 1/`laxity` of the time between its eligible time and its deadline.
+    pub laxity: u32,
     /// The deadline is earlier by at most 1/`early` of that time, plus `least`; 0: not for that
     /// reason.
     pub early: u32,
 }
 
-impl Grain {
+impl Resolution {
     /// An exact scheduler.
-    pub const NONE: Grain = Grain {
+    pub const NONE: Resolution = Resolution {
         least: Nanos(0),
         wait: 0,
-        patience: 0,
+        laxity: 0,
         early: 0,
     };
 
     /// The resolution of [`crate::sched`]. A wait is rounded up by at most 1/1024 of itself, 1/32
     /// of the time between eligible time and deadline, or 512 ns. A deadline is rounded down by at
-    /// most 1/128, 1/1024 and 576 ns ([`crate::sched::kept`]).
-    pub const SCHEDULER: Grain = Grain {
+    /// most 1/128, 1/1024 and 576 ns ([`crate::sched::effective_bound`]).
+    pub const SCHEDULER: Resolution = Resolution {
         least: Nanos(576),
         wait: 1024,
-        patience: 32,
+        laxity: 32,
         early: 113,
     };
 
@@ -74,8 +74,8 @@ impl Grain {
     fn of(self, deadline: u128, wait: u128, scale: Scale) -> u128 {
         let part = |time: u128, parts: u32| time.checked_div(u128::from(parts));
         let least = scale.ticks(self.least);
-        let (by_wait, by_patience) = (part(wait, self.wait), part(deadline, self.patience));
-        let late = match (by_wait, by_patience) {
+        let (by_wait, by_laxity) = (part(wait, self.wait), part(deadline, self.laxity));
+        let late = match (by_wait, by_laxity) {
             (Some(a), Some(b)) => a.min(b),
             (a, b) => a.or(b).unwrap_or(0),
         };
@@ -85,25 +85,25 @@ impl Grain {
 
 /// The sizes of a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
+pub struct PacketSizes {
     least: Bytes,
     most: Bytes,
 }
 
-impl Sizes {
+impl PacketSizes {
     /// The longest supported packet: 16 MiB.
     pub const LONGEST: Bytes = Bytes(1 << 24);
 
     /// Packet sizes from the smallest to the largest. `None` unless both are above zero, in order,
-    /// and at most [`Sizes::LONGEST`].
-    pub fn new(least: Bytes, most: Bytes) -> Option<Sizes> {
-        let good = 0 < least.0 && least <= most && most <= Sizes::LONGEST;
-        good.then_some(Sizes { least, most })
+    /// and at most [`PacketSizes::LONGEST`].
+    pub fn new(least: Bytes, most: Bytes) -> Option<PacketSizes> {
+        let good = 0 < least.0 && least <= most && most <= PacketSizes::LONGEST;
+        good.then_some(PacketSizes { least, most })
     }
 
-    /// Packets of one size. `None` as for [`Sizes::new`].
-    pub fn all(size: Bytes) -> Option<Sizes> {
-        Sizes::new(size, size)
+    /// Packets of one size. `None` as for [`PacketSizes::new`].
+    pub fn all(size: Bytes) -> Option<PacketSizes> {
+        PacketSizes::new(size, size)
     }
 
     /// The smallest packet.
@@ -126,12 +126,12 @@ pub enum Promise {
     /// other kind of promise changes neither the promise nor its demand.
     Limited(Channel, Rate, Nanos),
     /// Each packet has left by its theoretical time plus CDVT.
-    Cell(Cell, Sizes),
+    Cell(Cell, PacketSizes),
     /// In every whole period in which the flow always has a packet, it sends for the slice, less
     /// one largest packet.
-    Slice(Slice, Sizes),
+    Slice(Slice, PacketSizes),
     /// A long-term rate.
-    Min(Rate, Sizes),
+    Min(Rate, PacketSizes),
 }
 
 impl Transmitter {
@@ -142,67 +142,71 @@ impl Transmitter {
     pub fn of(wire: &Wire, leftover: Bytes, flows: u32) -> Transmitter {
         let calls = flows.div_ceil(DUE_PER_CALL).saturating_sub(1);
         let longest = Bytes(wire.longest.0.saturating_add(wire.overhead.0));
-        let not_looked_at = wire.rate.time_for(longest).0.saturating_mul(calls.into());
+        let not_examined = wire.rate.time_for(longest).0.saturating_mul(calls.into());
         Transmitter {
             rate: wire.rate,
             framing: wire.overhead,
             per_packet: Nanos(0),
             largest: wire.longest,
             leftover,
-            ahead: Nanos(wire.ahead.0.saturating_add(not_looked_at)),
+            ahead: Nanos(wire.ahead.0.saturating_add(not_examined)),
             horizon: wire.horizon,
-            grain: Grain::SCHEDULER,
+            resolution: Resolution::SCHEDULER,
         }
     }
 
     /// Decides whether all these promises are kept together, for all legal traffic.
     ///
     /// # Errors
-    /// [`Fault`] names the inequality that fails.
-    pub fn carries(&self, promises: &[Promise]) -> Result<(), Fault> {
-        self.judge(promises.iter(), BUDGET)
+    /// [`TimingFault`] names the inequality that fails.
+    pub fn carries(&self, promises: &[Promise]) -> Result<(), TimingFault> {
+        self.check(promises.iter(), BUDGET)
     }
 
     /// Decides whether one more promise can be made beside the ones that are held.
     ///
     /// # Errors
-    /// [`Misfit`] contains the fault, and an alternative if there is one.
-    pub fn admit(&self, held: &[Promise], asked: &Promise) -> Result<(), Misfit> {
-        let Err(fault) = self.judge(held.iter().chain([asked]), BUDGET) else {
+    /// [`TimingRefusal`] contains the fault, and an alternative if there is one.
+    pub fn admit(&self, held: &[Promise], requested: &Promise) -> Result<(), TimingRefusal> {
+        let Err(fault) = self.check(held.iter().chain([requested]), BUDGET) else {
             return Ok(());
         };
         let fits = |promise: Option<Promise>| {
             promise.is_some_and(|promise| {
                 let all = held.iter().chain([&promise]);
-                self.judge(all, BUDGET_OF_A_TRY).is_ok()
+                self.check(all, BUDGET_PER_TRY).is_ok()
             })
         };
-        let instead = self.instead(asked, &fits);
-        Err(Misfit { fault, instead })
+        let alternative = self.alternative(requested, &fits);
+        Err(TimingRefusal { fault, alternative })
     }
 
     /// The shortest deadline that a channel can have beside the held promises. `None` if none fits.
     pub fn least_deadline(&self, held: &[Promise], channel: &Channel) -> Option<Nanos> {
         match self.admit(held, &Promise::Channel(at_deadline(channel, 1)?)) {
             Ok(()) => Some(Nanos(1)),
-            Err(misfit) => match misfit.instead {
-                Some(Instead::Deadline(least)) => Some(least),
+            Err(refusal) => match refusal.alternative {
+                Some(Alternative::Deadline(least)) => Some(least),
                 _ => None,
             },
         }
     }
 
-    fn judge<'a>(
+    fn check<'a>(
         &self,
         promises: impl Iterator<Item = &'a Promise>,
         budget: u64,
-    ) -> Result<(), Fault> {
-        let demands: Result<Vec<Demand>, Fault> = promises.map(|p| self.demand(p)).collect();
-        verdict(&demands?, self.scale(), self.way(), budget)
+    ) -> Result<(), TimingFault> {
+        let demands: Result<Vec<Demand>, TimingFault> = promises.map(|p| self.demand(p)).collect();
+        decide(&demands?, self.scale(), self.blocking(), budget)
     }
 
-    fn instead(&self, asked: &Promise, fits: &dyn Fn(Option<Promise>) -> bool) -> Option<Instead> {
-        match asked {
+    fn alternative(
+        &self,
+        requested: &Promise,
+        fits: &dyn Fn(Option<Promise>) -> bool,
+    ) -> Option<Alternative> {
+        match requested {
             Promise::Channel(channel) => {
                 let deadline = least(channel.deadline().0..=LONGEST.0, |d| {
                     fits(at_deadline(channel, d).map(Promise::Channel))
@@ -213,8 +217,8 @@ impl Transmitter {
                     })?;
                     MessageRate::new(u32::try_from(rate).ok()?)
                 };
-                let deadline = deadline.map(|d| Instead::Deadline(Nanos(d)));
-                deadline.or_else(|| messages().map(Instead::Messages))
+                let deadline = deadline.map(|d| Alternative::Deadline(Nanos(d)));
+                deadline.or_else(|| messages().map(Alternative::Messages))
             }
             Promise::Limited(channel, max, burst) => {
                 let longer = least(burst.0..=LONGEST.0, |burst| {
@@ -226,8 +230,8 @@ impl Transmitter {
                         fits(with.map(|with| Promise::Limited(with, *max, *burst)))
                     })
                 };
-                let longer = longer.map(|burst| Instead::Burst(Nanos(burst)));
-                longer.or_else(|| deadline().map(|d| Instead::Deadline(Nanos(d))))
+                let longer = longer.map(|burst| Alternative::Burst(Nanos(burst)));
+                longer.or_else(|| deadline().map(|d| Alternative::Deadline(Nanos(d))))
             }
             Promise::Cell(cell, sizes) => {
                 let (pcr, parts) = (cell.pcr(), cell.sustained());
@@ -235,34 +239,34 @@ impl Transmitter {
                 let cdvt = least(cell.cdvt().0..=LONGEST.0, |cdvt| {
                     fits(with(cdvt).map(|cell| Promise::Cell(cell, *sizes)))
                 });
-                cdvt.map(|cdvt| Instead::Cdvt(Nanos(cdvt)))
+                cdvt.map(|cdvt| Alternative::Cdvt(Nanos(cdvt)))
             }
             Promise::Slice(slice, sizes) => {
                 let with = |time| Slice::new(Nanos(time), slice.period(), slice.extra()).ok();
                 let time = most(1..=slice.slice().0, |time| {
                     fits(with(time).map(|slice| Promise::Slice(slice, *sizes)))
                 });
-                time.map(|time| Instead::Slice(Nanos(time)))
+                time.map(|time| Alternative::Slice(Nanos(time)))
             }
             Promise::Min(rate, sizes) => {
                 let range = Rate::MIN.bits_per_second()..=rate.bits_per_second();
                 let rate = most(range, |rate| {
                     fits(Rate::new(rate).map(|rate| Promise::Min(rate, *sizes)))
                 });
-                rate.and_then(Rate::new).map(Instead::Rate)
+                rate.and_then(Rate::new).map(Alternative::Rate)
             }
         }
     }
 
     /// The demand of a promise. Fails if the promise is invalid on this link.
-    fn demand(&self, promise: &Promise) -> Result<Demand, Fault> {
+    fn demand(&self, promise: &Promise) -> Result<Demand, TimingFault> {
         let scale = self.scale();
         match promise {
-            Promise::Channel(channel) => Ok(self.of_channel(channel)),
+            Promise::Channel(channel) => Ok(self.channel_demand(channel)),
             Promise::Limited(channel, max, burst) => self
                 .behind_limit(channel, *max, *burst)
-                .map(|channel| self.of_channel(&channel)),
-            Promise::Cell(cell, sizes) => self.of_cell(cell, *sizes),
+                .map(|channel| self.channel_demand(&channel)),
+            Promise::Cell(cell, sizes) => self.cell_demand(cell, *sizes),
             Promise::Slice(slice, sizes) => {
                 let piece = self.packet(sizes.most.0);
                 let period = scale.ticks(slice.period());
@@ -270,13 +274,13 @@ impl Transmitter {
                 Ok(Demand {
                     deadline: 0,
                     growth: Growth::Fluid(Fluid {
-                        burst: piece.saturating_add(self.hasty(slope, period)),
+                        burst: piece.saturating_add(self.early_work(slope, period)),
                         slope,
                     }),
                     cap: None,
                     piece,
                     in_leftover: slice.extra(),
-                    wants_from: Some(period),
+                    tested_from: Some(period),
                 })
             }
             Promise::Min(rate, sizes) => {
@@ -286,24 +290,24 @@ impl Transmitter {
                 Ok(Demand {
                     deadline: 0,
                     growth: Growth::Fluid(Fluid {
-                        burst: self.hasty(slope, due),
+                        burst: self.early_work(slope, due),
                         slope,
                     }),
                     cap: None,
                     piece,
                     in_leftover: true,
-                    wants_from: None,
+                    tested_from: None,
                 })
             }
         }
     }
 
-    fn of_channel(&self, channel: &Channel) -> Demand {
+    fn channel_demand(&self, channel: &Channel) -> Demand {
         let scale = self.scale();
         let per_message = u128::from(channel.rmax().get());
         let period = NANOS_PER_SECOND * scale.ticks(Nanos(1));
         let deadline = scale.ticks(channel.deadline());
-        let deadline = self.kept(deadline, period / per_message);
+        let deadline = self.effective_deadline(deadline, period / per_message);
         Demand {
             deadline,
             growth: Growth::Steps(Steps {
@@ -314,35 +318,40 @@ impl Transmitter {
             cap: None,
             piece: self.packet(channel.mmax().min(self.largest).0),
             in_leftover: false,
-            wants_from: Some(deadline),
+            tested_from: Some(deadline),
         }
     }
 
     /// The channel with the part of its deadline that a limit leaves: all packets of a message have
     /// passed the limit by its logical arrival + D + Mmax / max - burst
     /// (docs/reference/contracts.md, theorem 2).
-    fn behind_limit(&self, channel: &Channel, max: Rate, burst: Nanos) -> Result<Channel, Fault> {
+    fn behind_limit(
+        &self,
+        channel: &Channel,
+        max: Rate,
+        burst: Nanos,
+    ) -> Result<Channel, TimingFault> {
         let rate = channel.rate();
         if rate > max.into() {
-            return Err(Fault::AboveLimit { rate, max });
+            return Err(TimingFault::AboveLimit { rate, max });
         }
         let takes = max.time_for(channel.mmax());
-        let grain = self.grain;
+        let resolution = self.resolution;
         let part = |time: u64, parts: u32| time.checked_div(u64::from(parts)).unwrap_or(0);
         let wait = channel.deadline().0.saturating_add(takes.0);
-        let late = part(wait, grain.wait).max(grain.least.0);
-        let short = part(burst.0, grain.early).saturating_add(grain.least.0);
+        let late = part(wait, resolution.wait).max(resolution.least.0);
+        let short = part(burst.0, resolution.early).saturating_add(resolution.least.0);
         let rest = burst.0.saturating_sub(short).saturating_sub(takes.0);
         let rest = rest.saturating_sub(late).min(channel.deadline().0);
-        let held = Fault::HeldUp { takes, burst };
+        let held = TimingFault::HeldUp { takes, burst };
         at_deadline(channel, rest).filter(|_| rest > 0).ok_or(held)
     }
 
-    fn of_cell(&self, cell: &Cell, sizes: Sizes) -> Result<Demand, Fault> {
+    fn cell_demand(&self, cell: &Cell, sizes: PacketSizes) -> Result<Demand, TimingFault> {
         let (scale, pcr) = (self.scale(), cell.pcr());
         if pcr > self.rate {
             let (rate, link) = (pcr, self.rate);
-            return Err(Fault::AboveLink { rate, link });
+            return Err(TimingFault::AboveLink { rate, link });
         }
         let piece = self.packet(sizes.most.0);
         // One packet of `most` takes most / PCR; in ticks, that many bytes times the link's rate.
@@ -362,12 +371,12 @@ impl Transmitter {
         // A flow with a spent bucket waits until the bucket is full.
         let full = cell.sustained().map(|parts| parts.scr.time_for(parts.mbs));
         let wait = (denominator / numerator).max(scale.ticks(full.unwrap_or_default()));
-        let deadline = self.kept(scale.ticks(cell.cdvt()), wait);
+        let deadline = self.effective_deadline(scale.ticks(cell.cdvt()), wait);
         let cap = match cell.sustained() {
             None => None,
             Some(parts) if sizes.most > parts.mbs => {
                 let (packet, mbs) = (sizes.most, parts.mbs);
-                return Err(Fault::LongerThanBurst { packet, mbs });
+                return Err(TimingFault::LongerThanBurst { packet, mbs });
             }
             Some(parts) => {
                 let bytes = burst_bytes(parts.mbs.0, sizes.most.0, parts.scr, pcr);
@@ -385,12 +394,12 @@ impl Transmitter {
             cap,
             piece,
             in_leftover: false,
-            wants_from: Some(deadline),
+            tested_from: Some(deadline),
         })
     }
 
     /// The share of the link that a rate needs if all its packets have the smallest size.
-    fn slope(&self, rate: Rate, sizes: Sizes) -> u128 {
+    fn slope(&self, rate: Rate, sizes: PacketSizes) -> u128 {
         let needed = u128::from(rate.bits_per_second()).checked_mul(self.packet(sizes.least.0));
         let bytes = self.scale().bytes(sizes.least.0);
         let given = bytes * u128::from(self.rate.bits_per_second());
@@ -413,14 +422,14 @@ impl Transmitter {
     }
 
     /// A deadline less the scheduler's rounding, if packets wait for up to `wait`.
-    fn kept(&self, deadline: u128, wait: u128) -> u128 {
-        deadline.saturating_sub(self.grain.of(deadline, wait, self.scale()))
+    fn effective_deadline(&self, deadline: u128, wait: u128) -> u128 {
+        deadline.saturating_sub(self.resolution.of(deadline, wait, self.scale()))
     }
 
     /// The work that a flow without its own deadline may get too early: the scheduler may order it
     /// as if it were due up to a part of `period` earlier.
-    fn hasty(&self, slope: u128, period: u128) -> u128 {
-        let early = self.grain.of(period, period, self.scale());
+    fn early_work(&self, slope: u128, period: u128) -> u128 {
+        let early = self.resolution.of(period, period, self.scale());
         Fluid { burst: 0, slope }.at(early)
     }
 
@@ -428,9 +437,9 @@ impl Transmitter {
         Scale::of(self.rate)
     }
 
-    fn way(&self) -> InTheWay {
+    fn blocking(&self) -> Blocking {
         let scale = self.scale();
-        InTheWay {
+        Blocking {
             leftover: match self.leftover {
                 Bytes(0) => 0,
                 Bytes(bytes) => self.packet(bytes),

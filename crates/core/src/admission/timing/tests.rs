@@ -7,7 +7,9 @@ use core::num::NonZeroU32;
 use netnice_cases::cases;
 use proptest::prelude::*;
 
-use super::{Fault, Grain, Instead, Processor, Promise, Sizes, Transmitter, Work};
+use super::{
+    Alternative, PacketSizes, Processor, Promise, Resolution, TimingFault, Transmitter, Work,
+};
 use crate::contract::Contract;
 use crate::units::{Bytes, Nanos, Rate};
 
@@ -24,13 +26,13 @@ fn gigabit() -> Transmitter {
         leftover: Bytes(0),
         ahead: Nanos(0),
         horizon: Nanos(0),
-        grain: Grain::NONE,
+        resolution: Resolution::NONE,
     }
 }
 
 /// The processor of the paper RTC (table 1). Its context switch is not known; 55 us is an
 /// assumption.
-fn motorola() -> Processor {
+fn paper_processor() -> Processor {
     Processor {
         switch: Nanos::from_micros(55),
         cache_miss: Nanos::from_micros(90),
@@ -46,7 +48,7 @@ fn motorola() -> Processor {
 /// A promise in the words of the contract grammar, with the sizes of its packets.
 fn promise(text: &str, least: u64, most: u64) -> Promise {
     let contract: Contract = text.parse().expect("a contract");
-    let sizes = Sizes::new(Bytes(least), Bytes(most)).expect("sizes");
+    let sizes = PacketSizes::new(Bytes(least), Bytes(most)).expect("sizes");
     let clauses = (contract.channel(), contract.cell(), contract.slice());
     match clauses {
         (Some(channel), ..) => Promise::Channel(channel),
@@ -65,21 +67,27 @@ fn promise(text: &str, least: u64, most: u64) -> Promise {
 fn a_limit_takes_its_part_of_the_deadline() {
     // 6 ms of the limit for a message, 12 Mbit/s in all.
     let clauses = "channel mmax=15kB,rmax=100/s,bmax=2,deadline=";
-    let Promise::Channel(asked) = channel(&format!("{clauses}20ms")) else {
+    let Promise::Channel(requested) = channel(&format!("{clauses}20ms")) else {
         unreachable!("a channel")
     };
     let link = gigabit();
     let behind = |mbit: u64, burst: u64| {
         let max = Rate::new(mbit * 1_000_000).expect("a rate");
-        Promise::Limited(asked, max, Nanos::from_micros(burst))
+        Promise::Limited(requested, max, Nanos::from_micros(burst))
     };
     // The rest of the deadline decides, to the nanosecond.
-    let least = link.least_deadline(&[], &asked).expect("it fits alone");
+    let least = link.least_deadline(&[], &requested).expect("it fits alone");
     let just = 6_000_000 + least.0;
-    let at = |burst| Promise::Limited(asked, Rate::new(20_000_000).expect("a rate"), Nanos(burst));
+    let at = |burst| {
+        Promise::Limited(
+            requested,
+            Rate::new(20_000_000).expect("a rate"),
+            Nanos(burst),
+        )
+    };
     assert_eq!(link.admit(&[], &at(just)), Ok(()));
-    let misfit = link.admit(&[], &at(just - 1)).expect_err("too short");
-    assert_eq!(misfit.instead, Some(Instead::Burst(Nanos(just))));
+    let refusal = link.admit(&[], &at(just - 1)).expect_err("too short");
+    assert_eq!(refusal.alternative, Some(Alternative::Burst(Nanos(just))));
     // With any length of the burst, the deadline is the channel's own.
     let whole = channel(&format!("{clauses}20ms"));
     let other = channel(&format!("{clauses}3ms"));
@@ -90,14 +98,14 @@ fn a_limit_takes_its_part_of_the_deadline() {
             .expect_err("held up")
             .to_string(),
         format!(
-            "its limit may hold a message up until it is late: one takes 6ms of the limit, of \
-             which 6ms may pass at once; would fit: a burst of at least {}",
+            "its limit can delay a message beyond its deadline: a message takes 6ms at the \
+             limit's rate, and the burst is 6ms; would fit: a burst of at least {}",
             Nanos(just)
         )
     );
     let slow = link.admit(&[], &behind(11, 100_000)).expect_err("too slow");
-    assert_eq!(slow.instead, None);
-    assert!(matches!(slow.fault, Fault::AboveLimit { rate, .. } if rate.0 == 12_000_000));
+    assert_eq!(slow.alternative, None);
+    assert!(matches!(slow.fault, TimingFault::AboveLimit { rate, .. } if rate.0 == 12_000_000));
 }
 
 fn channel(text: &str) -> Promise {
@@ -114,29 +122,29 @@ fn work(text: &str) -> Work {
 
 /// 1250 bytes are 10 us; two channels with the same deadline may both be due in it.
 #[test]
-fn a_deadline_holds_all_that_can_be_due_and_one_packet_in_the_way() {
+fn a_deadline_covers_all_due_work_and_one_blocking_packet() {
     let one = channel("channel mmax=1250B,rmax=10000/s,bmax=1,deadline=20us");
     let link = gigabit();
     assert_eq!(link.carries(&[one, one]), Ok(()));
     let three = link.admit(&[one, one], &one).expect_err("30 us in 20");
     assert_eq!(
         three.fault,
-        Fault::Late {
+        TimingFault::Late {
             within: Nanos::from_micros(20),
             due: Nanos::from_micros(30),
             blocked: Nanos(0),
         }
     );
     // With a longer deadline its packet would still be in the way of the other two.
-    assert_eq!(three.instead, None);
+    assert_eq!(three.alternative, None);
     let later = channel("channel mmax=1250B,rmax=10000/s,bmax=1,deadline=30us");
     let sooner = channel("channel mmax=1250B,rmax=10000/s,bmax=1,deadline=19us");
-    let misfit = link
+    let refusal = link
         .admit(&[later, later], &sooner)
         .expect_err("10 us and 10 in the way");
     assert_eq!(
-        misfit.instead,
-        Some(Instead::Deadline(Nanos::from_micros(20)))
+        refusal.alternative,
+        Some(Alternative::Deadline(Nanos::from_micros(20)))
     );
     // A packet of best effort may have begun just before: 12 us.
     let busy = Transmitter {
@@ -145,10 +153,10 @@ fn a_deadline_holds_all_that_can_be_due_and_one_packet_in_the_way() {
     };
     let calm = channel("channel mmax=1250B,rmax=10000/s,bmax=1,deadline=22us");
     assert_eq!(busy.carries(&[calm]), Ok(()));
-    let misfit = busy.admit(&[calm], &one).expect_err("12 us in the way");
+    let refusal = busy.admit(&[calm], &one).expect_err("12 us in the way");
     assert_eq!(
-        misfit.to_string(),
-        "within 22us up to 20us of work can be due while 12us is in the way: \
+        refusal.to_string(),
+        "within 22us, up to 20us of work can be due and 12us can block it: \
          20us + 12us > 22us; would fit: a deadline of at least 32us"
     );
     let batch = Transmitter {
@@ -160,7 +168,7 @@ fn a_deadline_holds_all_that_can_be_due_and_one_packet_in_the_way() {
 
 /// A message of 6 packets: only one of them is in the way of a shorter deadline.
 #[test]
-fn a_long_message_gives_way_between_its_packets() {
+fn a_long_message_blocks_for_one_packet_only() {
     let long = channel("channel mmax=9000B,rmax=1000/s,bmax=1,deadline=1ms");
     let short = |us: u32| {
         channel(&alloc::format!(
@@ -179,19 +187,22 @@ fn a_long_message_gives_way_between_its_packets() {
 #[test]
 fn shares_above_the_whole_are_refused_with_their_sum() {
     let half = promise("min 600mbit", 1500, 1500);
-    let misfit = gigabit().admit(&[half], &half).expect_err("120 %");
+    let refusal = gigabit().admit(&[half], &half).expect_err("120 %");
     assert_eq!(
-        misfit.fault,
-        Fault::Share {
+        refusal.fault,
+        TimingFault::Share {
             millionths: 1_200_000
         }
     );
-    assert_eq!(misfit.instead, Rate::new(400_000_000).map(Instead::Rate));
-    assert!(misfit.to_string().contains("120.0000 %"), "{misfit}");
+    assert_eq!(
+        refusal.alternative,
+        Rate::new(400_000_000).map(Alternative::Rate)
+    );
+    assert!(refusal.to_string().contains("120.0000 %"), "{refusal}");
 }
 
 #[test]
-fn small_packets_pay_for_their_framing() {
+fn small_packets_are_charged_with_their_framing() {
     let ethernet = Transmitter {
         framing: Bytes(24),
         ..gigabit()
@@ -201,7 +212,7 @@ fn small_packets_pay_for_their_framing() {
     // 64 + 24 bytes for 64.
     let fault = ethernet.carries(&[full(60)]).expect_err("100.8 %");
     assert_eq!(ethernet.carries(&[full(64)]), Ok(()));
-    assert!(matches!(fault, Fault::Share { .. }), "{fault:?}");
+    assert!(matches!(fault, TimingFault::Share { .. }), "{fault:?}");
     let paced = Transmitter {
         per_packet: Nanos::from_micros(4),
         ..gigabit()
@@ -225,30 +236,33 @@ fn a_third_of_a_second_is_not_rounded() {
     let fault = gigabit().carries(&[quarter; 5]).expect_err("125 %");
     assert_eq!(
         fault,
-        Fault::Share {
+        TimingFault::Share {
             millionths: 1_250_000
         }
     );
 }
 
 #[test]
-fn a_cell_contract_needs_room_in_its_tolerance() {
+fn a_cell_contract_needs_a_cdvt_that_covers_blocking() {
     let cell = |cdvt: &str| promise(&alloc::format!("cell pcr=100mbit,cdvt={cdvt}"), 1500, 1500);
     let link = Transmitter {
         leftover: Bytes(1500),
         ..gigabit()
     };
     assert_eq!(link.carries(&[cell("24us")]), Ok(()));
-    let misfit = link
+    let refusal = link
         .admit(&[cell("35us")], &cell("35us"))
         .expect_err("two and one in the way");
-    assert_eq!(misfit.instead, Some(Instead::Cdvt(Nanos::from_micros(36))));
+    assert_eq!(
+        refusal.alternative,
+        Some(Alternative::Cdvt(Nanos::from_micros(36)))
+    );
     assert_eq!(link.carries(&[cell("120us"); 9]), Ok(()));
     assert!(link.carries(&[cell("119us"); 9]).is_err());
 }
 
 #[test]
-fn a_bucket_counts_for_what_it_lets_through_at_most() {
+fn a_bucket_counts_with_its_largest_burst_and_sustained_rate() {
     // At the peak rate they would be 10 x 20 % of the link; at the sustained rate they are 10 x 5
     // %.
     let cell = |cdvt: u32| {
@@ -265,14 +279,14 @@ fn a_bucket_counts_for_what_it_lets_through_at_most() {
     let fault = gigabit().carries(&[peak_only; 10]).expect_err("200 %");
     assert_eq!(
         fault,
-        Fault::Share {
+        TimingFault::Share {
             millionths: 2_000_000
         }
     );
 }
 
 #[test]
-fn what_makes_no_sense_on_this_link_is_refused_with_its_reason() {
+fn promises_that_are_invalid_on_this_link_are_refused_with_the_reason() {
     let link = gigabit();
     let fault = |text, most| link.carries(&[promise(text, 1, most)]).expect_err(text);
     let text = fault("cell pcr=2gbit,cdvt=1ms", 1500).to_string();
@@ -286,16 +300,16 @@ fn what_makes_no_sense_on_this_link_is_refused_with_its_reason() {
         "packets of up to 1500B are longer than its mbs of 1000B"
     );
     let far = "channel mmax=1kB,rmax=1/s,bmax=1,deadline=3h";
-    assert!(matches!(fault(far, 1500), Fault::TooLong { .. }));
+    assert!(matches!(fault(far, 1500), TimingFault::TooLong { .. }));
     let large = "channel mmax=1024GiB,rmax=1/s,bmax=1,deadline=1h";
     assert!(link.carries(&[channel(large)]).is_err());
-    assert_eq!(Sizes::new(Bytes(0), Bytes(1)), None);
-    assert_eq!(Sizes::new(Bytes(2), Bytes(1)), None);
+    assert_eq!(PacketSizes::new(Bytes(0), Bytes(1)), None);
+    assert_eq!(PacketSizes::new(Bytes(2), Bytes(1)), None);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
-fn slices_leave_room_for_one_packet_that_overdraws_each() {
+fn slices_leave_time_for_one_overdrawing_packet_each() {
     // 100 Mbit/s, a full packet is 120 us; VERT's six slices are 84 % of it.
     let link = Transmitter {
         rate: Rate::new(100_000_000).expect("a rate"),
@@ -306,26 +320,26 @@ fn slices_leave_room_for_one_packet_that_overdraws_each() {
         .map(|ms| promise(&alloc::format!("slice {ms}ms/100ms"), 1500, 1500))
         .to_vec();
     assert_eq!(link.carries(&slices), Ok(()));
-    let asked = promise("slice 16ms/100ms", 1500, 1500);
-    let misfit = link
-        .admit(&slices, &asked)
+    let requested = promise("slice 16ms/100ms", 1500, 1500);
+    let refusal = link
+        .admit(&slices, &requested)
         .expect_err("100 % and seven packets");
     // 16 ms less seven packets that overdraw and one in the way, rounded for 2^-40 of the link.
-    let Some(Instead::Slice(most)) = misfit.instead else {
-        panic!("{misfit:?}");
+    let Some(Alternative::Slice(most)) = refusal.alternative else {
+        panic!("{refusal:?}");
     };
     assert!((15_039_999..=15_040_000).contains(&most.0), "{most}");
 }
 
 #[test]
-fn coarse_time_is_taken_from_every_deadline() {
+fn the_schedulers_resolution_is_subtracted_from_every_deadline() {
     let one = channel("channel mmax=1250B,rmax=10000/s,bmax=1,deadline=10200ns");
     assert_eq!(gigabit().carries(&[one]), Ok(()));
-    let coarse = |least, wait, patience, early| Transmitter {
-        grain: Grain {
+    let coarse = |least, wait, laxity, early| Transmitter {
+        resolution: Resolution {
             least: Nanos(least),
             wait,
-            patience,
+            laxity,
             early,
         },
         ..gigabit()
@@ -344,20 +358,20 @@ fn coarse_time_is_taken_from_every_deadline() {
 
 /// 420 + 3 · 170 + 4 · 160 = 1570 us, and 2 · 145 us of switching.
 #[test]
-fn a_processor_counts_what_protocol_processing_costs() {
+fn a_processor_counts_the_costs_of_protocol_processing() {
     let message = |deadline: &str| {
         work(&alloc::format!(
             "channel mmax=16KiB,rmax=10/s,bmax=1,deadline={deadline}"
         ))
     };
-    assert_eq!(motorola().carries(&[message("1860us")]), Ok(()));
-    assert!(motorola().carries(&[message("1859us")]).is_err());
+    assert_eq!(paper_processor().carries(&[message("1860us")]), Ok(()));
+    assert!(paper_processor().carries(&[message("1859us")]).is_err());
     // The first block of a second message with a longer deadline is in the way.
     assert_eq!(
-        motorola().carries(&[message("3575us"), message("4ms")]),
+        paper_processor().carries(&[message("3575us"), message("4ms")]),
         Ok(())
     );
-    let fault = motorola()
+    let fault = paper_processor()
         .carries(&[message("3574us"), message("4ms")])
         .expect_err("late");
     let blocked = Nanos::from_micros(1715);
@@ -365,7 +379,7 @@ fn a_processor_counts_what_protocol_processing_costs() {
     let within = Nanos::from_micros(3574);
     assert_eq!(
         fault,
-        Fault::Late {
+        TimingFault::Late {
             within,
             due,
             blocked
@@ -374,17 +388,17 @@ fn a_processor_counts_what_protocol_processing_costs() {
     // Best effort that is never interrupted breaks promises that its blocks would leave intact.
     let rude = Processor {
         leftover: Nanos::from_millis(20),
-        ..motorola()
+        ..paper_processor()
     };
     assert!(rude.carries(&[message("20ms")]).is_err());
-    assert_eq!(motorola().carries(&[work("cpu 9ms/10ms")]), Ok(()));
+    assert_eq!(paper_processor().carries(&[work("cpu 9ms/10ms")]), Ok(()));
     assert!(
-        motorola()
+        paper_processor()
             .carries(&[work("cpu 8ms/10ms"), message("90ms")])
             .is_ok()
     );
     assert!(
-        motorola()
+        paper_processor()
             .carries(&[work("cpu 99ms/100ms"), message("90ms")])
             .is_err()
     );
@@ -401,19 +415,24 @@ fn a_deadline_is_divided_between_processor_and_link() {
     let Work::Channel(channel) = work("channel mmax=16KiB,rmax=10/s,bmax=1,deadline=20ms") else {
         panic!("a channel");
     };
-    let divided = motorola().divide(&[], &link, &[], &channel).expect("fits");
+    let divided = paper_processor()
+        .divide(&[], &link, &[], &channel)
+        .expect("fits");
     assert_eq!(divided.processor, Nanos::from_micros(1860));
     assert_eq!(divided.processor.0 + divided.link.0, 20_000_000);
     // 16 KiB at 20 MB/s and 4 · 40 us are 979.2 us.
     let Work::Channel(tight) = work("channel mmax=16KiB,rmax=10/s,bmax=1,deadline=2ms") else {
         panic!("a channel");
     };
-    let misfit = motorola()
+    let refusal = paper_processor()
         .divide(&[], &link, &[], &tight)
         .expect_err("too tight");
-    assert_eq!(misfit.instead, Some(Instead::Deadline(Nanos(2_839_200))));
+    assert_eq!(
+        refusal.alternative,
+        Some(Alternative::Deadline(Nanos(2_839_200)))
+    );
     let least = model::at(&tight, 2_839_200);
-    assert!(motorola().divide(&[], &link, &[], &least).is_ok());
+    assert!(paper_processor().divide(&[], &link, &[], &least).is_ok());
 }
 
 #[test]
@@ -465,10 +484,13 @@ fn extremes_and_hostile_sets_are_answered_in_bounded_time() {
         promise("cell pcr=500gbit,cdvt=20ns", 1500, 1500),
         channel("channel mmax=1500B,rmax=1/s,bmax=1,deadline=30ns"),
     ];
-    assert!(matches!(fast.carries(&tight), Err(Fault::Late { .. })));
+    assert!(matches!(
+        fast.carries(&tight),
+        Err(TimingFault::Late { .. })
+    ));
     let too_far = far(fast).carries(&tight).expect_err("too long");
     let most = super::demand::LONGEST;
-    assert_eq!(too_far, Fault::TooLong { time: year, most });
+    assert_eq!(too_far, TimingFault::TooLong { time: year, most });
     // Thousands of channels whose periods have no common divisor.
     let parts = |n: u32| (2 + n % 7, 1000 + 3 * n, 500_000 + u64::from(n) * 977);
     let crowd: Vec<Promise> = (0..4000)
@@ -488,12 +510,15 @@ fn extremes_and_hostile_sets_are_answered_in_bounded_time() {
     let fault = at(need - 10).expect_err("more than the whole");
     assert_eq!(
         fault,
-        Fault::Share {
+        TimingFault::Share {
             millionths: 1_000_001
         }
     );
     // Slightly below the whole: granted, or undecided.
-    assert!(matches!(at(need + 10), Ok(()) | Err(Fault::Undecided)));
+    assert!(matches!(
+        at(need + 10),
+        Ok(()) | Err(TimingFault::Undecided)
+    ));
 }
 
 proptest! {
@@ -502,9 +527,9 @@ proptest! {
     /// The alternative in a refusal fits. One that is better by a nanosecond, or by one message in
     /// a second, does not.
     #[test]
-    fn what_would_fit_fits_and_is_the_best(
+    fn the_alternative_in_a_refusal_fits_and_is_the_best(
         held in prop::collection::vec((100_u32..3000, 100_u32..4000, 5_u32..400), 0..6),
-        asked in (100_u32..3000, 100_u32..4000, 1_u32..60),
+        requested in (100_u32..3000, 100_u32..4000, 1_u32..60),
     ) {
         let make = |(bytes, rate, deadline): (u32, u32, u32)| channel(&alloc::format!(
             "channel mmax={bytes}B,rmax={rate}/s,bmax=1,deadline={deadline}us"
@@ -516,16 +541,16 @@ proptest! {
                 fitting.push(one);
             }
         }
-        let Promise::Channel(asked) = make(asked) else { unreachable!("a channel") };
-        if let Err(misfit) = link.admit(&fitting, &Promise::Channel(asked)) {
-            match misfit.instead {
-                Some(Instead::Deadline(best)) => {
-                    let at = |deadline| Promise::Channel(model::at(&asked, deadline));
+        let Promise::Channel(requested) = make(requested) else { unreachable!("a channel") };
+        if let Err(refusal) = link.admit(&fitting, &Promise::Channel(requested)) {
+            match refusal.alternative {
+                Some(Alternative::Deadline(best)) => {
+                    let at = |deadline| Promise::Channel(model::at(&requested, deadline));
                     prop_assert_eq!(link.admit(&fitting, &at(best.0)), Ok(()));
                     prop_assert!(link.admit(&fitting, &at(best.0 - 1)).is_err());
                 }
-                Some(Instead::Messages(best)) => {
-                    let at = |rate| Promise::Channel(model::with_rate(&asked, rate));
+                Some(Alternative::Messages(best)) => {
+                    let at = |rate| Promise::Channel(model::with_rate(&requested, rate));
                     prop_assert_eq!(link.admit(&fitting, &at(best.get())), Ok(()));
                     prop_assert!(link.admit(&fitting, &at(best.get() + 1)).is_err());
                 }

@@ -1,52 +1,52 @@
-//! The chunks of the buckets of all calendars of one scheduler.
+//! The nodes of the buckets of all calendars of one scheduler.
 //!
-//! A bucket is a ring of chunks. Its last chunk identifies it: `tail.next` is the first. Entries
-//! are appended at the tail and taken from the front. A chunk that was moved as a whole may be
-//! partly filled at any position. Chunk 0 means "none": it is full and stays full.
+//! A bucket is a circular list of nodes. Its last node identifies it: `tail.next` is the first.
+//! Entries are appended at the tail and taken from the front. A node that was moved as a whole may
+//! be partly filled at any position. Node 0 means "none": it is full and stays full.
 
 use alloc::vec::Vec;
 
-use super::Entry;
+use super::QueueEntry;
 
-/// All chunks, and a list of the free ones.
+/// All nodes, and a list of the free ones.
 #[derive(Debug)]
 pub(in crate::sched) struct Pool {
-    chunks: Vec<Chunk>,
-    /// The first free chunk, or none.
+    nodes: Vec<Node>,
+    /// The first free node, or none.
     free: u32,
-    /// The largest number of entries. Each of them could need a chunk of its own.
+    /// The largest number of entries. Each of them could need a node of its own.
     reserved: usize,
 }
 
-/// [`ENTRIES`] entries, the link at [`NEXT`] and a description at [`ABOUT`]. It is one array, so
+/// [`NODE_ENTRIES`] entries, the link at [`NEXT`] and the header at [`HEADER`]. It is one array, so
 /// that any four bits are a valid index.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Chunk([u32; 16]);
+struct Node([u32; 16]);
 
-/// No chunk.
-pub(in crate::sched) const NOWHERE: u32 = 0;
+/// No node.
+pub(in crate::sched) const NONE: u32 = 0;
 
-/// The position of an entry: chunk and index in it.
+/// The position of an entry: its node, and its index in the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::sched) struct Place(u32);
+pub(in crate::sched) struct EntryPosition(u32);
 
-impl Place {
+impl EntryPosition {
     #[inline(always)]
-    fn new(chunk: u32, position: usize) -> Place {
-        Place(chunk << 4 | position as u32)
+    fn new(node: u32, index: usize) -> EntryPosition {
+        EntryPosition(node << 4 | index as u32)
     }
 
-    fn chunk(self) -> usize {
+    fn node(self) -> usize {
         (self.0 >> 4) as usize
     }
 
-    fn position(self) -> usize {
+    fn index(self) -> usize {
         (self.0 & 15) as usize
     }
 }
 
-/// A copy of the entries of one chunk, in order.
+/// A copy of the entries of one node, in order.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::sched) struct Run {
     words: [u32; 16],
@@ -63,31 +63,31 @@ impl Run {
 
     /// The first entry. There must be one.
     #[inline(always)]
-    pub(in crate::sched) fn first(&self) -> Entry {
-        Entry(self.words[self.at as usize % 16])
+    pub(in crate::sched) fn first(&self) -> QueueEntry {
+        QueueEntry(self.words[self.at as usize % 16])
     }
 }
 
 impl Iterator for Run {
-    type Item = Entry;
+    type Item = QueueEntry;
 
     #[inline(always)]
-    fn next(&mut self) -> Option<Entry> {
+    fn next(&mut self) -> Option<QueueEntry> {
         let entry = (self.at < self.end).then(|| self.first());
         self.at += 1;
         entry
     }
 }
 
-/// The bucket that a chunk belongs to.
+/// The bucket that a node belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Home(u32);
+pub(super) struct BucketId(u32);
 
-impl Home {
+impl BucketId {
     /// Calendar (up to 64) and slot (up to 2^17), in 24 bits; never zero.
     #[inline(always)]
-    pub(super) fn new(name: u8, slot: u32) -> Home {
-        Home(slot | u32::from(name) << 17 | 1 << 23)
+    pub(super) fn new(name: u8, slot: u32) -> BucketId {
+        BucketId(slot | u32::from(name) << 17 | 1 << 23)
     }
 
     pub(super) fn name(self) -> u8 {
@@ -99,20 +99,20 @@ impl Home {
     }
 }
 
-impl Chunk {
+impl Node {
     #[inline(always)]
     fn start(&self) -> usize {
-        (self.0[ABOUT] & 15) as usize
+        (self.0[HEADER] & 15) as usize
     }
 
     #[inline(always)]
     fn end(&self) -> usize {
-        (self.0[ABOUT] >> 4 & 15) as usize
+        (self.0[HEADER] >> 4 & 15) as usize
     }
 
     #[inline(always)]
-    fn entry(&self, position: usize) -> u32 {
-        self.0[position % 16]
+    fn entry(&self, index: usize) -> u32 {
+        self.0[index % 16]
     }
 }
 
@@ -120,9 +120,9 @@ impl Pool {
     /// A pool that allocates no more memory until more than `entries` entries are reserved.
     pub(in crate::sched) fn with_capacity(entries: usize) -> Pool {
         let mut pool = Pool {
-            // One chunk for "none", and one as in `reserve`.
-            chunks: Vec::with_capacity(entries + 2),
-            free: NOWHERE,
+            // One node for "none", and one as in `reserve`.
+            nodes: Vec::with_capacity(entries + 2),
+            free: NONE,
             reserved: 0,
         };
         pool.reserve(1);
@@ -134,86 +134,85 @@ impl Pool {
     pub(in crate::sched) fn reserve(&mut self, entries: usize) {
         self.reserved += entries;
         let wanted = self.reserved + 1;
-        self.chunks
-            .reserve(wanted.saturating_sub(self.chunks.len()));
-        if self.chunks.is_empty() {
-            self.chunks.push(Chunk::FULL);
+        self.nodes.reserve(wanted.saturating_sub(self.nodes.len()));
+        if self.nodes.is_empty() {
+            self.nodes.push(Node::FULL);
         }
     }
 
-    /// Bytes of the chunks that are or were in use. Reserved memory that was never touched does not
+    /// Bytes of the nodes that are or were in use. Reserved memory that was never touched does not
     /// count.
     pub(in crate::sched) fn memory(&self) -> usize {
-        self.chunks.len() * size_of::<Chunk>()
+        self.nodes.len() * size_of::<Node>()
     }
 
-    /// The address and the capacity of the chunks.
+    /// The address and the capacity of the nodes.
     #[cfg(test)]
-    pub(in crate::sched) fn room(&self) -> (usize, usize) {
-        (self.chunks.as_ptr().addr(), self.chunks.capacity())
+    pub(in crate::sched) fn address_and_capacity(&self) -> (usize, usize) {
+        (self.nodes.as_ptr().addr(), self.nodes.capacity())
     }
 
     /// Appends an entry to the bucket with this tail, if the tail has room. "None" as tail has no
     /// room.
     #[inline(always)]
-    pub(super) fn append(&mut self, tail: u32, entry: u32) -> Option<Place> {
-        let chunk = &mut self.chunks[tail as usize];
-        let about = chunk.0[ABOUT];
-        let end = chunk.end();
-        if end >= ENTRIES {
+    pub(super) fn append(&mut self, tail: u32, entry: u32) -> Option<EntryPosition> {
+        let node = &mut self.nodes[tail as usize];
+        let header = node.0[HEADER];
+        let end = node.end();
+        if end >= NODE_ENTRIES {
             return None;
         }
-        chunk.0[end % 16] = entry;
-        chunk.0[ABOUT] = about + (1 << 4);
-        Some(Place::new(tail, end))
+        node.0[end % 16] = entry;
+        node.0[HEADER] = header + (1 << 4);
+        Some(EntryPosition::new(tail, end))
     }
 
-    /// Appends a chunk with an entry to the bucket with this tail.
+    /// Appends a node with an entry to the bucket with this tail.
     #[inline(always)]
-    pub(super) fn grow(&mut self, tail: u32, entry: u32) -> (u32, Place) {
+    pub(super) fn append_node(&mut self, tail: u32, entry: u32) -> (u32, EntryPosition) {
         let new = self.allocate();
-        let old = &mut self.chunks[tail as usize];
-        let (first, home) = (old.0[NEXT], old.0[ABOUT] >> 8);
+        let old = &mut self.nodes[tail as usize];
+        let (first, bucket_id) = (old.0[NEXT], old.0[HEADER] >> 8);
         old.0[NEXT] = new;
-        self.fill(new, first, home, entry)
+        self.fill(new, first, bucket_id, entry)
     }
 
     /// Starts a bucket with an entry.
     #[inline(always)]
-    pub(super) fn start(&mut self, home: Home, entry: u32) -> (u32, Place) {
+    pub(super) fn start_bucket(&mut self, bucket_id: BucketId, entry: u32) -> (u32, EntryPosition) {
         let new = self.allocate();
-        self.fill(new, new, home.0, entry)
+        self.fill(new, new, bucket_id.0, entry)
     }
 
-    /// The chunk behind a chunk. Behind a tail it is the bucket's first.
+    /// The node after a node. After a tail it is the bucket's first.
     #[inline(always)]
-    pub(super) fn behind(&self, chunk: u32) -> u32 {
-        self.chunks[chunk as usize].0[NEXT]
+    pub(super) fn next_node(&self, node: u32) -> u32 {
+        self.nodes[node as usize].0[NEXT]
     }
 
-    /// Takes the first entry of a bucket's first chunk. Returns the entry, and whether the chunk
+    /// Takes the first entry of a bucket's first node. Returns the entry, and whether the node
     /// has more. If it has not, the caller must call [`Pool::drop_first`].
     #[inline(always)]
     pub(super) fn take(&mut self, first: u32) -> (u32, bool) {
-        let chunk = &mut self.chunks[first as usize];
-        let about = chunk.0[ABOUT];
-        let start = chunk.start();
-        chunk.0[ABOUT] = about + 1;
-        (chunk.entry(start), start + 1 < (about >> 4 & 15) as usize)
+        let node = &mut self.nodes[first as usize];
+        let header = node.0[HEADER];
+        let start = node.start();
+        node.0[HEADER] = header + 1;
+        (node.entry(start), start + 1 < (header >> 4 & 15) as usize)
     }
 
-    /// A copy of the entries of a chunk. The chunk does not change.
+    /// A copy of the entries of a node. The node does not change.
     #[inline(always)]
-    pub(super) fn run(&self, chunk: u32) -> Run {
-        let chunk = &self.chunks[chunk as usize];
+    pub(super) fn run(&self, node: u32) -> Run {
+        let node = &self.nodes[node as usize];
         Run {
-            words: chunk.0,
-            at: chunk.start() as u32,
-            end: chunk.end() as u32,
+            words: node.0,
+            at: node.start() as u32,
+            end: node.end() as u32,
         }
     }
 
-    /// Releases the first chunk of the bucket with this tail. Returns the chunk behind it, if any.
+    /// Releases the first node of the bucket with this tail. Returns the node after it, if any.
     #[inline(always)]
     pub(super) fn drop_first(&mut self, first: u32, tail: u32) -> Option<u32> {
         let next = self.detach_first(first, tail);
@@ -221,159 +220,159 @@ impl Pool {
         next
     }
 
-    /// Prefetches a chunk.
+    /// Prefetches a node.
     #[inline(always)]
-    pub(super) fn prefetch(&self, chunk: u32) {
-        if let Some(chunk) = self.chunks.get(chunk as usize) {
-            crate::prefetch::soon(chunk);
+    pub(super) fn prefetch(&self, node: u32) {
+        if let Some(node) = self.nodes.get(node as usize) {
+            crate::prefetch::first_line(node);
         }
     }
 
-    /// The first entry of a chunk and its number of entries; `None` if an entry of it has been
+    /// The first entry of a node and its number of entries; `None` if an entry of it has been
     /// taken.
     #[inline(always)]
-    pub(super) fn untouched(&self, chunk: u32) -> Option<(u32, u32)> {
-        let chunk = &self.chunks[chunk as usize];
-        (chunk.start() == 0).then(|| (chunk.entry(0), chunk.end() as u32))
+    pub(super) fn unread(&self, node: u32) -> Option<(u32, u32)> {
+        let node = &self.nodes[node as usize];
+        (node.start() == 0).then(|| (node.entry(0), node.end() as u32))
     }
 
-    /// The bits in which the entries of a chunk differ from the first one.
+    /// The bits in which the entries of a node differ from the first one.
     #[inline(always)]
-    pub(super) fn differences(&self, chunk: u32) -> u32 {
-        let chunk = &self.chunks[chunk as usize];
-        let (first, end) = (chunk.0[0], chunk.end());
-        let entries = chunk.0[..ENTRIES].iter().enumerate();
+    pub(super) fn differences(&self, node: u32) -> u32 {
+        let node = &self.nodes[node as usize];
+        let (first, end) = (node.0[0], node.end());
+        let entries = node.0[..NODE_ENTRIES].iter().enumerate();
         entries.fold(0, |found, (at, entry)| match at < end {
             true => found | (entry ^ first),
             false => found,
         })
     }
 
-    /// Detaches the first chunk of the bucket with this tail. Returns the chunk behind it, if any.
+    /// Detaches the first node of the bucket with this tail. Returns the node after it, if any.
     #[inline(always)]
     pub(super) fn detach_first(&mut self, first: u32, tail: u32) -> Option<u32> {
         if first == tail {
             return None;
         }
-        let next = self.behind(first);
-        self.chunks[tail as usize].0[NEXT] = next;
+        let next = self.next_node(first);
+        self.nodes[tail as usize].0[NEXT] = next;
         Some(next)
     }
 
-    /// Appends a detached chunk to the bucket with this tail, or starts a bucket with it.
+    /// Appends a detached node to the bucket with this tail, or starts a bucket with it.
     #[inline(always)]
-    pub(super) fn attach(&mut self, tail: u32, new: u32, home: Home) {
+    pub(super) fn attach(&mut self, tail: u32, new: u32, bucket_id: BucketId) {
         let first = match tail {
-            NOWHERE => new,
-            tail => core::mem::replace(&mut self.chunks[tail as usize].0[NEXT], new),
+            NONE => new,
+            tail => core::mem::replace(&mut self.nodes[tail as usize].0[NEXT], new),
         };
-        let chunk = &mut self.chunks[new as usize];
-        chunk.0[NEXT] = first;
-        chunk.0[ABOUT] = home.0 << 8 | chunk.0[ABOUT] & 0xff;
+        let node = &mut self.nodes[new as usize];
+        node.0[NEXT] = first;
+        node.0[HEADER] = bucket_id.0 << 8 | node.0[HEADER] & 0xff;
     }
 
-    /// Whether a chunk is in use in a bucket.
+    /// Whether a node is in use in a bucket.
     #[inline(always)]
-    pub(super) fn belongs(&self, chunk: u32, home: Home) -> bool {
-        self.chunks[chunk as usize].0[ABOUT] >> 8 == home.0
+    pub(super) fn is_in(&self, node: u32, bucket_id: BucketId) -> bool {
+        self.nodes[node as usize].0[HEADER] >> 8 == bucket_id.0
     }
 
-    /// Calls `ahead` for each entry of a chunk. Returns their number.
+    /// Calls `each` for each entry of a node. Returns their number.
     #[inline(always)]
-    pub(super) fn announce(&self, chunk: u32, ahead: impl Fn(u32)) -> u32 {
-        let chunk = &self.chunks[chunk as usize];
-        crate::prefetch::soon(&self.chunks[chunk.0[NEXT] as usize]);
-        for position in chunk.start()..chunk.end() {
-            ahead(chunk.entry(position));
+    pub(super) fn for_each(&self, node: u32, each: impl Fn(u32)) -> u32 {
+        let node = &self.nodes[node as usize];
+        crate::prefetch::first_line(&self.nodes[node.0[NEXT] as usize]);
+        for index in node.start()..node.end() {
+            each(node.entry(index));
         }
-        (chunk.end() - chunk.start()) as u32
+        (node.end() - node.start()) as u32
     }
 
-    /// The entry at `place`, if the position is in use.
-    pub(super) fn get(&self, place: Place) -> Option<u32> {
-        let chunk = self.chunks.get(place.chunk())?;
-        let inside = (chunk.start()..chunk.end()).contains(&place.position());
-        inside.then(|| chunk.entry(place.position()))
+    /// The entry at `position`, if the position is in use.
+    pub(super) fn get(&self, position: EntryPosition) -> Option<u32> {
+        let node = self.nodes.get(position.node())?;
+        let inside = (node.start()..node.end()).contains(&position.index());
+        inside.then(|| node.entry(position.index()))
     }
 
-    pub(super) fn home(&self, place: Place) -> Home {
-        Home(self.chunks[place.chunk()].0[ABOUT] >> 8)
+    pub(super) fn bucket_id(&self, position: EntryPosition) -> BucketId {
+        BucketId(self.nodes[position.node()].0[HEADER] >> 8)
     }
 
-    /// Removes the entry at `place`. The first entry of its bucket, which begins with the chunk
+    /// Removes the entry at `position`. The first entry of its bucket, which begins with the node
     /// `first`, moves there. Returns the moved entry, unless it is the removed one, and whether
     /// `first` has more entries, as [`Pool::take`] does.
-    pub(super) fn remove(&mut self, first: u32, place: Place) -> (Option<u32>, bool) {
-        let front = Place::new(first, self.chunks[first as usize].start());
+    pub(super) fn remove(&mut self, first: u32, position: EntryPosition) -> (Option<u32>, bool) {
+        let front = EntryPosition::new(first, self.nodes[first as usize].start());
         let (entry, left) = self.take(first);
-        let moved = (front != place).then(|| {
-            self.chunks[place.chunk()].0[place.position()] = entry;
+        let moved = (front != position).then(|| {
+            self.nodes[position.node()].0[position.index()] = entry;
             entry
         });
         (moved, left)
     }
 
     /// Panics if a bucket differs from the module's description. Returns its number of entries.
-    pub(super) fn invariants(&self, tail: u32, home: Home) -> usize {
-        let first = self.behind(tail);
+    pub(super) fn invariants(&self, tail: u32, bucket_id: BucketId) -> usize {
+        let first = self.next_node(tail);
         let (mut at, mut entries) = (first, 0);
         loop {
-            let chunk = &self.chunks[at as usize];
-            assert_eq!(chunk.0[ABOUT] >> 8, home.0, "a chunk of another bucket");
-            assert!(chunk.start() < chunk.end(), "an empty chunk in a bucket");
-            assert!(at == first || chunk.start() == 0, "a gap in the middle");
-            entries += chunk.end() - chunk.start();
+            let node = &self.nodes[at as usize];
+            assert_eq!(node.0[HEADER] >> 8, bucket_id.0, "a node of another bucket");
+            assert!(node.start() < node.end(), "an empty node in a bucket");
+            assert!(at == first || node.start() == 0, "a gap in the middle");
+            entries += node.end() - node.start();
             if at == tail {
                 return entries;
             }
-            at = self.behind(at);
+            at = self.next_node(at);
         }
     }
 
     #[inline(always)]
-    fn fill(&mut self, new: u32, first: u32, home: u32, entry: u32) -> (u32, Place) {
-        let chunk = &mut self.chunks[new as usize];
-        chunk.0[0] = entry;
-        chunk.0[NEXT] = first;
-        chunk.0[ABOUT] = home << 8 | 1 << 4;
-        (new, Place::new(new, 0))
+    fn fill(&mut self, new: u32, first: u32, bucket_id: u32, entry: u32) -> (u32, EntryPosition) {
+        let node = &mut self.nodes[new as usize];
+        node.0[0] = entry;
+        node.0[NEXT] = first;
+        node.0[HEADER] = bucket_id << 8 | 1 << 4;
+        (new, EntryPosition::new(new, 0))
     }
 
     #[inline(always)]
     fn allocate(&mut self) -> u32 {
         let free = self.free;
-        if free != NOWHERE {
-            self.free = self.behind(free);
+        if free != NONE {
+            self.free = self.next_node(free);
             return free;
         }
-        self.chunks.push(Chunk::FULL);
-        (self.chunks.len() - 1) as u32
+        self.nodes.push(Node::FULL);
+        (self.nodes.len() - 1) as u32
     }
 
     #[inline(always)]
-    fn release(&mut self, chunk: u32) {
-        let free = core::mem::replace(&mut self.free, chunk);
-        let chunk = &mut self.chunks[chunk as usize];
-        chunk.0[ABOUT] = 0;
-        chunk.0[NEXT] = free;
+    fn release(&mut self, node: u32) {
+        let free = core::mem::replace(&mut self.free, node);
+        let node = &mut self.nodes[node as usize];
+        node.0[HEADER] = 0;
+        node.0[NEXT] = free;
     }
 }
 
-impl Chunk {
-    /// A chunk without entries and without room.
-    const FULL: Chunk = {
+impl Node {
+    /// A node without entries and without room.
+    const FULL: Node = {
         let mut words = [0; 16];
-        words[ABOUT] = (ENTRIES << 4 | ENTRIES) as u32;
-        Chunk(words)
+        words[HEADER] = (NODE_ENTRIES << 4 | NODE_ENTRIES) as u32;
+        Node(words)
     };
 }
 
-/// Number of entries in a chunk: 64 bytes less a link and a word.
-const ENTRIES: usize = 14;
+/// Number of entries in a node: 64 bytes less a link and a header.
+const NODE_ENTRIES: usize = 14;
 
-/// Index of the link to the next chunk of the bucket. The last chunk links to the first.
+/// Index of the link to the next node of the bucket. The last node links to the first.
 const NEXT: usize = 14;
 
-/// Index of the description: the index of the first entry and the index behind the last one (4 bits
-/// each), and the home (24 bits).
-const ABOUT: usize = 15;
+/// Index of the header: the index of the first entry and the index behind the last one (4 bits
+/// each), and the bucket (24 bits).
+const HEADER: usize = 15;

@@ -48,12 +48,8 @@ impl Naive {
 
     /// A packet that was eligible at `eligible` left at `at`, in the same unit.
     fn sent(&mut self, eligible: i128, at: i128, length: i128) {
-        let (at, patience) = (at * self.unit(), self.cdvt * self.unit());
-        let since = if at < eligible + patience {
-            eligible
-        } else {
-            at
-        };
+        let (at, cdvt) = (at * self.unit(), self.cdvt * self.unit());
+        let since = if at < eligible + cdvt { eligible } else { at };
         self.peak = self.peak.max(since) + length * 8 * SECOND * self.scr;
         self.bucket = self.bucket.max(since) + length * 8 * SECOND * self.pcr;
         self.refill = false;
@@ -66,7 +62,7 @@ proptest! {
     /// No packet is early. It is late by no more than the roundings: a nanosecond for the result,
     /// and 2^-16 ns for each packet.
     #[test]
-    fn it_is_the_papers_rule(
+    fn the_shaper_follows_the_papers_rule(
         pcr in 1_000_000_u64..10_000_000_000,
         percent in 1_u64..=100,
         mbs in 1500_u64..100_000,
@@ -79,7 +75,7 @@ proptest! {
         let bucket = if dual { Bucket::Dual } else { Bucket::Single };
         let sustained = Sustained { scr, mbs: Bytes(mbs), bucket };
         let contract = contract::Cell::new(rate, Nanos(cdvt), Some(sustained)).unwrap();
-        let mut ours = Cell::new(&contract);
+        let mut ours = CellState::new(&contract);
         let mut naive = Naive {
             pcr: i128::from(pcr),
             scr: i128::from(scr.bits_per_second()),

@@ -33,8 +33,8 @@ proptest! {
         let mut moment = Moment::at(start);
         let mut exact = u128::from(start) << 16;
         for span in spans {
-            prop_assert_eq!(moment.later(Span(span)), moment.after(Span(span)));
-            moment = moment.after(Span(span));
+            prop_assert_eq!(moment.plus(Span(span)), moment.saturating_plus(Span(span)));
+            moment = moment.saturating_plus(Span(span));
             exact += u128::from(span);
             prop_assert_eq!((u128::from(moment.nanos) << 16) + u128::from(moment.part), exact + u128::from(WHOLE));
             prop_assert_eq!(u128::from(moment.nanos), exact.div_ceil(1 << 16));
@@ -49,7 +49,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pace_knows_its_rate(rate in rates()) {
+    fn a_pace_converts_back_to_its_rate(rate in rates()) {
         let bits = rate.bits_per_second();
         prop_assert!(Pace::of(rate).rate() <= bits);
         prop_assert!(Pace::of(rate).rate() >= bits - bits / 10_000_000 - 1);
@@ -70,10 +70,10 @@ proptest! {
 }
 
 #[test]
-fn the_end_of_time_is_an_end() {
-    let moment = Moment::at(u64::MAX - 1).after(Span(5 << 16));
+fn sums_saturate_at_the_end_of_time() {
+    let moment = Moment::at(u64::MAX - 1).saturating_plus(Span(5 << 16));
     assert_eq!(moment.nanos, u64::MAX);
-    let moment = Moment::at(u64::MAX).after(Span(u64::MAX));
+    let moment = Moment::at(u64::MAX).saturating_plus(Span(u64::MAX));
     assert_eq!(moment.nanos, u64::MAX);
     assert_eq!(Span(u64::MAX).scaled(u64::MAX), Span(u64::MAX));
     let slowest = Pace::of(Rate::MIN).span((1 << 24) - 1);

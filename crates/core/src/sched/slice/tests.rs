@@ -52,14 +52,14 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn it_is_atropos(
+    fn the_shaper_follows_atropos(
         part in 1_u64..100,
         period in 100_u64..100_000,
         steps in prop::collection::vec((0_u8..3, 1_u64..300_000), 1..100),
     ) {
         let slice = (period * part / 100).max(1);
         let contract = contract::Slice::new(Nanos(slice), Nanos(period), false).unwrap();
-        let mut ours = Slice::new(&contract);
+        let mut ours = SliceState::new(&contract);
         let mut naive = Naive { slice: slice as i64, period, ends: 0, left: 0 };
         let mut now = 0;
         for (verb, amount) in steps {
@@ -91,9 +91,9 @@ proptest! {
 }
 
 #[test]
-fn numbers_at_the_edge_are_defined() {
+fn extreme_values_have_defined_results() {
     let contract = contract::Slice::new(Nanos(1), Nanos(10_000_000_000), true).unwrap();
-    let mut slice = Slice::new(&contract);
+    let mut slice = SliceState::new(&contract);
     slice.wake(u64::MAX - 5);
     assert_eq!(slice.plan(u64::MAX - 5), (u64::MAX - 5, u64::MAX));
     for _ in 0..3 {

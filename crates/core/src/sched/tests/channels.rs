@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::limits::limited;
-use super::world::*;
+use super::simulation::*;
 use crate::contract::{Channel, MessageRate};
-use crate::sched::{FlowId, Packet, Service, Turn, Wire, kept};
+use crate::sched::{FlowId, Packet, ServedAs, Service, Wire, effective_bound};
 use crate::units::{Bytes, Instant, Nanos};
 
 pub(super) fn channel(mmax: u64, rmax: u32, bmax: u32, deadline: Nanos) -> Service {
@@ -16,10 +16,10 @@ pub(super) fn channel(mmax: u64, rmax: u32, bmax: u32, deadline: Nanos) -> Servi
 }
 
 /// Offers a message of several packets that arrives now.
-pub(super) fn message(world: &mut World, flow: FlowId, packets: &[u64]) {
-    let arrived = Instant(world.now);
+pub(super) fn message(sim: &mut Simulation, flow: FlowId, packets: &[u64]) {
+    let arrived = Instant(sim.now);
     for (k, length) in packets.iter().enumerate() {
-        world.offer(
+        sim.offer(
             flow,
             match k {
                 0 => Packet::first(Bytes(*length), arrived),
@@ -29,39 +29,39 @@ pub(super) fn message(world: &mut World, flow: FlowId, packets: &[u64]) {
     }
 }
 
-fn turns(world: &World, flow: FlowId) -> Vec<Turn> {
-    world.sent_by(flow).map(|one| one.turn).collect()
+fn reasons(sim: &Simulation, flow: FlowId) -> Vec<ServedAs> {
+    sim.sent_by(flow).map(|one| one.served_as).collect()
 }
 
 #[test]
 fn a_burst_is_spaced_by_its_logical_arrivals() {
-    let mut world = World::new(Wire::new(mbit(100)));
-    let flow = world.flow(channel(1500, 100, 3, ms(4)));
-    world.now = 1000;
+    let mut sim = Simulation::new(Wire::new(mbit(100)));
+    let flow = sim.flow(channel(1500, 100, 3, ms(4)));
+    sim.now = 1000;
     for _ in 0..3 {
-        message(&mut world, flow, &[1500]);
+        message(&mut sim, flow, &[1500]);
     }
-    world.run(50_000_000);
-    let starts: Vec<u64> = world.sent_by(flow).map(|one| one.start.0).collect();
+    sim.run(50_000_000);
+    let starts: Vec<u64> = sim.sent_by(flow).map(|one| one.start.0).collect();
     for (k, start) in starts.iter().enumerate() {
         let logical = 1000 + k as u64 * 10_000_000;
         assert!((logical..logical + 10_000).contains(start), "{start}");
         let deadline = Instant(logical + 4_000_000);
-        assert_eq!(turns(&world, flow)[k], Turn::Guaranteed { deadline });
+        assert_eq!(reasons(&sim, flow)[k], ServedAs::Guaranteed { deadline });
     }
 }
 
 #[test]
 fn packets_of_a_message_share_its_times() {
-    let mut world = World::new(Wire::new(mbit(100)));
-    let flow = world.flow(channel(6000, 100, 2, ms(4)));
-    message(&mut world, flow, &[1500; 4]);
-    message(&mut world, flow, &[1500; 2]);
-    world.run(50_000_000);
-    let deadlines: Vec<u64> = turns(&world, flow)
+    let mut sim = Simulation::new(Wire::new(mbit(100)));
+    let flow = sim.flow(channel(6000, 100, 2, ms(4)));
+    message(&mut sim, flow, &[1500; 4]);
+    message(&mut sim, flow, &[1500; 2]);
+    sim.run(50_000_000);
+    let deadlines: Vec<u64> = reasons(&sim, flow)
         .iter()
-        .map(|turn| match turn {
-            Turn::Guaranteed { deadline } => deadline.0,
+        .map(|served_as| match served_as {
+            ServedAs::Guaranteed { deadline } => deadline.0,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -71,155 +71,155 @@ fn packets_of_a_message_share_its_times() {
 
 /// A message of any length ends with Mmax, with or without a reported beginning.
 #[test]
-fn a_message_ends_with_mmax() {
-    let mut world = World::new(Wire::new(mbit(100)));
-    let flow = world.flow(channel(3000, 100, 2, ms(4)));
-    message(&mut world, flow, &[1500, 1500, 1000, 1000, 1500, 600]);
-    message(&mut world, flow, &[1500]);
-    world.run(100_000_000);
+fn a_message_ends_at_mmax() {
+    let mut sim = Simulation::new(Wire::new(mbit(100)));
+    let flow = sim.flow(channel(3000, 100, 2, ms(4)));
+    message(&mut sim, flow, &[1500, 1500, 1000, 1000, 1500, 600]);
+    message(&mut sim, flow, &[1500]);
+    sim.run(100_000_000);
     let due = [4, 4, 14, 14, 24, 24, 34].map(|at| deadline(at * 1_000_000));
-    assert_eq!(turns(&world, flow), due);
+    assert_eq!(reasons(&sim, flow), due);
     // A packet that is longer than three messages counts as four.
-    let flow = world.flow(channel(400, 100, 2, ms(4)));
-    message(&mut world, flow, &[1500]);
-    message(&mut world, flow, &[400]);
-    world.run(200_000_000);
+    let flow = sim.flow(channel(400, 100, 2, ms(4)));
+    message(&mut sim, flow, &[1500]);
+    message(&mut sim, flow, &[400]);
+    sim.run(200_000_000);
     let due = [134, 144].map(|at| deadline(at * 1_000_000));
-    assert_eq!(turns(&world, flow), due);
+    assert_eq!(reasons(&sim, flow), due);
 }
 
 /// A sender that reports no beginning of a message, one whose message never ends, and one whose
 /// limit would pass all of it: each gets its contract and no more, and the other flows are in time.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
-fn nobody_is_harmed_by_a_message_without_end() {
+fn an_endless_message_harms_no_other_flow() {
     let rogue = channel(1500, 1, 1, ms(1));
     for (service, first) in [
         (rogue, false),
         (rogue, true),
         (limited(rogue, 90_000, ms(20)), true),
     ] {
-        let mut world = World::new(Wire::new(mbit(100)));
-        let rogue = world.flow(service);
-        let half = world.flow(slice(ms(5), ms(10), false));
-        let good = world.flow(channel(3000, 100, 1, ms(8)));
-        let cell = world.flow(Service::Cell(cell(mbit(30), ms(2))));
+        let mut sim = Simulation::new(Wire::new(mbit(100)));
+        let rogue = sim.flow(service);
+        let half = sim.flow(slice(ms(5), ms(10), false));
+        let good = sim.flow(channel(3000, 100, 1, ms(8)));
+        let cell = sim.flow(Service::Cell(cell(mbit(30), ms(2))));
         let begins = Packet {
             message: first.then_some(Instant(0)),
             ..Packet::new(Bytes(1000))
         };
-        world.offer(rogue, begins);
+        sim.offer(rogue, begins);
         for _ in 0..20_000 {
-            world.offer(rogue, Packet::new(Bytes(1000)));
+            sim.offer(rogue, Packet::new(Bytes(1000)));
         }
-        world.greedy(half, 1250);
-        world.greedy(cell, 1250);
+        sim.greedy(half, 1250);
+        sim.greedy(cell, 1250);
         for step in 0..400 {
-            world.run(step * 10_000_000);
-            message(&mut world, good, &[1500, 1500]);
+            sim.run(step * 10_000_000);
+            message(&mut sim, good, &[1500, 1500]);
         }
-        world.run(4_000_000_000);
+        sim.run(4_000_000_000);
         // One message each second, of one packet: two do not fit in Mmax.
-        assert!((4..=5).contains(&world.sent_by(rogue).count()));
-        assert_eq!(world.misses(), 0);
-        assert!(world.time_of(half) >= 2_000_000_000 - 100_000);
-        assert!(world.bytes_of(cell) + 1250 >= 15_000_000);
-        assert_eq!(world.sent_by(good).count(), 800);
+        assert!((4..=5).contains(&sim.sent_by(rogue).count()));
+        assert_eq!(sim.misses(), 0);
+        assert!(sim.time_of(half) >= 2_000_000_000 - 100_000);
+        assert!(sim.bytes_of(cell) + 1250 >= 15_000_000);
+        assert_eq!(sim.sent_by(good).count(), 800);
     }
 }
 
-fn deadline(ns: u64) -> Turn {
-    Turn::Guaranteed {
+fn deadline(ns: u64) -> ServedAs {
+    ServedAs::Guaranteed {
         deadline: Instant(ns),
     }
 }
 
 /// Processing delivers a message in pieces, and the link may be faster.
 #[test]
-fn a_piece_that_finds_an_empty_queue_goes_on_with_its_message() {
-    let mut world = World::new(Wire::new(mbit(100)));
-    let flow = world.flow(channel(6000, 100, 2, ms(4)));
-    world.now = 1000;
-    message(&mut world, flow, &[1500]);
+fn a_piece_at_an_empty_queue_continues_its_message() {
+    let mut sim = Simulation::new(Wire::new(mbit(100)));
+    let flow = sim.flow(channel(6000, 100, 2, ms(4)));
+    sim.now = 1000;
+    message(&mut sim, flow, &[1500]);
     for _ in 0..3 {
-        world.run(world.now + 900_000);
-        assert_eq!(world.queued(flow), 0);
-        world.offer(flow, Packet::new(Bytes(1500)));
+        sim.run(sim.now + 900_000);
+        assert_eq!(sim.queued(flow), 0);
+        sim.offer(flow, Packet::new(Bytes(1500)));
     }
     // The next message is not delayed by it.
-    world.run(5_000_000);
-    message(&mut world, flow, &[1500]);
-    world.run(50_000_000);
+    sim.run(5_000_000);
+    message(&mut sim, flow, &[1500]);
+    sim.run(50_000_000);
     let first = [deadline(4_001_000); 4];
-    assert_eq!(turns(&world, flow)[..4], first);
-    assert_eq!(turns(&world, flow)[4..], [deadline(14_001_000)]);
+    assert_eq!(reasons(&sim, flow)[..4], first);
+    assert_eq!(reasons(&sim, flow)[4..], [deadline(14_001_000)]);
 }
 
 /// Its old deadline would put it before packets that can still be in time.
 #[test]
-fn a_piece_that_comes_too_late_is_a_message_of_its_own() {
-    let mut world = World::new(Wire::new(mbit(100)));
-    let flow = world.flow(channel(6000, 100, 2, ms(4)));
-    message(&mut world, flow, &[1500]);
-    world.run(4_000_001);
-    world.offer(flow, Packet::new(Bytes(1500)));
-    world.run(30_000_000);
-    world.offer(flow, Packet::new(Bytes(1500)));
-    world.run(40_000_000);
+fn a_piece_after_the_deadline_begins_its_own_message() {
+    let mut sim = Simulation::new(Wire::new(mbit(100)));
+    let flow = sim.flow(channel(6000, 100, 2, ms(4)));
+    message(&mut sim, flow, &[1500]);
+    sim.run(4_000_001);
+    sim.offer(flow, Packet::new(Bytes(1500)));
+    sim.run(30_000_000);
+    sim.offer(flow, Packet::new(Bytes(1500)));
+    sim.run(40_000_000);
     let all = [
         deadline(4_000_000),
         deadline(14_000_000),
         deadline(34_000_000),
     ];
-    assert_eq!(turns(&world, flow), all);
+    assert_eq!(reasons(&sim, flow), all);
     // So is a piece without a message before it.
-    let other = world.flow(channel(6000, 100, 2, ms(4)));
-    world.offer(other, Packet::new(Bytes(1500)));
-    world.run(50_000_000);
-    assert_eq!(turns(&world, other), [deadline(44_000_000)]);
+    let other = sim.flow(channel(6000, 100, 2, ms(4)));
+    sim.offer(other, Packet::new(Bytes(1500)));
+    sim.run(50_000_000);
+    assert_eq!(reasons(&sim, other), [deadline(44_000_000)]);
 }
 
 #[test]
-fn the_early_run_only_when_nobody_else_wants_the_link() {
+fn early_packets_leave_only_when_no_other_packet_may() {
     let wire = Wire {
         horizon: ms(8),
         ..Wire::new(mbit(100))
     };
-    let mut world = World::new(wire);
-    let flow = world.flow(channel(1500, 100, 5, ms(4)));
-    let others = world.flow(Service::best_effort(weight(1)));
+    let mut sim = Simulation::new(wire);
+    let flow = sim.flow(channel(1500, 100, 5, ms(4)));
+    let others = sim.flow(Service::best_effort(weight(1)));
     // The second message is 10 ms before its logical arrival, and the horizon is 8 ms.
-    message(&mut world, flow, &[1500]);
-    message(&mut world, flow, &[1500]);
-    world.run(1_000_000);
-    assert_eq!(world.sent_by(flow).count(), 1);
-    world.run(5_000_000);
-    let early = world.sent_by(flow).last().unwrap();
-    assert_eq!(early.turn, Turn::Early);
+    message(&mut sim, flow, &[1500]);
+    message(&mut sim, flow, &[1500]);
+    sim.run(1_000_000);
+    assert_eq!(sim.sent_by(flow).count(), 1);
+    sim.run(5_000_000);
+    let early = sim.sent_by(flow).last().unwrap();
+    assert_eq!(early.served_as, ServedAs::Early);
     assert!((2_000_000..2_010_000).contains(&early.start.0), "{early:?}");
     // Beside a backlog it has to wait for its time.
-    world.greedy(others, 1500);
-    message(&mut world, flow, &[1500]);
-    world.run(40_000_000);
-    let third = world.sent_by(flow).last().unwrap();
-    assert!(matches!(third.turn, Turn::Guaranteed { .. }));
+    sim.greedy(others, 1500);
+    message(&mut sim, flow, &[1500]);
+    sim.run(40_000_000);
+    let third = sim.sent_by(flow).last().unwrap();
+    assert!(matches!(third.served_as, ServedAs::Guaranteed { .. }));
     assert!((20_000_000..20_000_000 + 250_000).contains(&third.start.0));
-    assert_eq!(world.misses(), 0);
+    assert_eq!(sim.misses(), 0);
 }
 
 #[test]
-fn earliest_deadline_first_among_the_due() {
-    let mut world = World::new(Wire::new(mbit(100)));
+fn due_packets_leave_earliest_deadline_first() {
+    let mut sim = Simulation::new(Wire::new(mbit(100)));
     let bounds = [9, 3, 7, 1, 5];
     let flows: Vec<FlowId> = bounds
         .iter()
-        .map(|bound| world.flow(channel(1500, 10, 1, ms(*bound))))
+        .map(|bound| sim.flow(channel(1500, 10, 1, ms(*bound))))
         .collect();
     for flow in &flows {
-        message(&mut world, *flow, &[1500]);
+        message(&mut sim, *flow, &[1500]);
     }
-    world.run(10_000_000);
-    let order: Vec<FlowId> = world.sent.iter().map(|one| one.flow).collect();
+    sim.run(10_000_000);
+    let order: Vec<FlowId> = sim.sent.iter().map(|one| one.flow).collect();
     assert_eq!(order, [flows[3], flows[1], flows[4], flows[2], flows[0]]);
 }
 
@@ -228,24 +228,24 @@ fn earliest_deadline_first_among_the_due() {
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn a_thousand_flows_due_at_once_leave_by_deadline() {
-    let mut world = World::new(Wire::new(mbit(10_000)));
+    let mut sim = Simulation::new(Wire::new(mbit(10_000)));
     let flows: Vec<FlowId> = (0..1000_u64)
-        .map(|k| world.flow(channel(1500, 100, 2, us(2000 + (k * 7919 % 1000) * 8))))
+        .map(|k| sim.flow(channel(1500, 100, 2, us(2000 + (k * 7919 % 1000) * 8))))
         .collect();
     for flow in &flows {
-        message(&mut world, *flow, &[100]);
-        message(&mut world, *flow, &[1500]);
+        message(&mut sim, *flow, &[100]);
+        message(&mut sim, *flow, &[1500]);
     }
-    world.run(9_999_999);
-    assert_eq!(world.sent.len(), 1000, "the first messages");
-    world.sent.clear();
-    world.run(30_000_000);
-    assert_eq!(world.misses(), 0);
-    let deadlines: Vec<u64> = world
+    sim.run(9_999_999);
+    assert_eq!(sim.sent.len(), 1000, "the first messages");
+    sim.sent.clear();
+    sim.run(30_000_000);
+    assert_eq!(sim.misses(), 0);
+    let deadlines: Vec<u64> = sim
         .sent
         .iter()
-        .map(|one| match one.turn {
-            Turn::Guaranteed { deadline } => deadline.0,
+        .map(|one| match one.served_as {
+            ServedAs::Guaranteed { deadline } => deadline.0,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -273,13 +273,13 @@ proptest! {
         steps in prop::collection::vec((any::<bool>(), 0_u64..6_000_000), 1..60),
     ) {
         let (spacing, bound, pieces) = (10_000_000, 4_000_000, 4);
-        let mut world = World::new(Wire::new(mbit(100)));
-        let flow = world.flow(channel(6000, 100, 2, Nanos(bound)));
+        let mut sim = Simulation::new(Wire::new(mbit(100)));
+        let flow = sim.flow(channel(6000, 100, 2, Nanos(bound)));
         let (mut logical, mut wanted, mut count) = (None, Vec::new(), 0);
         for (begins, gap) in steps {
-            let now = world.now;
+            let now = sim.now;
             // A packet behind other packets belongs to their message, at any delay.
-            let over = logical.is_none_or(|at| world.queued(flow) == 0 && now > at + bound);
+            let over = logical.is_none_or(|at| sim.queued(flow) == 0 && now > at + bound);
             count += 1;
             if begins || over || count > pieces {
                 // The arrival time of a packet behind other packets is unknown.
@@ -288,20 +288,20 @@ proptest! {
                 count = 1;
             }
             wanted.push(deadline(logical.unwrap() + bound));
-            world.offer(flow, match begins {
+            sim.offer(flow, match begins {
                 true => Packet::first(Bytes(1500), Instant(now)),
                 false => Packet::new(Bytes(1500)),
             });
-            world.run(now + gap);
+            sim.run(now + gap);
         }
-        world.run(world.now + 1_000_000_000);
-        prop_assert_eq!(turns(&world, flow), wanted);
+        sim.run(sim.now + 1_000_000_000);
+        prop_assert_eq!(reasons(&sim, flow), wanted);
     }
 
     /// Sets whose work fits in the worst case miss no deadline. In the worst case all arrive at
     /// once, as often as allowed, beside the longest packet of another flow.
     #[test]
-    fn what_fits_is_in_time(
+    fn a_set_that_fits_misses_no_deadline(
         raw in prop::collection::vec((100_u64..1500, 50_u32..2000, 2_u64..40), 1..12),
         offsets in prop::collection::vec(0_u64..3_000_000, 12),
         careful in any::<bool>(),
@@ -315,13 +315,13 @@ proptest! {
             .collect();
         let demand = |t: u64| -> u64 {
             channels.iter().filter_map(|(length, period, bound)| {
-                let bound = kept(Nanos(*bound)).0;
+                let bound = effective_bound(Nanos(*bound)).0;
                 Some((t.checked_sub(bound)? / period + 1) * cost(*length))
             }).sum()
         };
         let blocking = cost(1514) + 70_000;
         let points = channels.iter().flat_map(|(_, period, bound)| {
-            (0..200).map(move |k| kept(Nanos(*bound)).0 + k * period)
+            (0..200).map(move |k| effective_bound(Nanos(*bound)).0 + k * period)
         });
         let utilisation: f64 = channels.iter().map(|(l, p, _)| cost(*l) as f64 / *p as f64).sum();
         prop_assume!(utilisation < 0.95);
@@ -329,21 +329,21 @@ proptest! {
         points.sort_unstable();
         prop_assume!(points.iter().all(|t| demand(*t) + blocking <= *t));
 
-        let mut world = World::new(wire);
-        world.careful = careful;
-        let flood = world.flow(Service::best_effort(weight(1000)));
-        world.greedy(flood, 1514);
+        let mut sim = Simulation::new(wire);
+        sim.checks_invariants = careful;
+        let flood = sim.flow(Service::best_effort(weight(1000)));
+        sim.greedy(flood, 1514);
         let flows: Vec<FlowId> = raw.iter().map(|(length, rate, bound)| {
-            world.flow(channel(*length, *rate, 1, ms(*bound)))
+            sim.flow(channel(*length, *rate, 1, ms(*bound)))
         }).collect();
         let mut next: Vec<u64> = offsets[..flows.len()].to_vec();
-        while world.now < 60_000_000 {
+        while sim.now < 60_000_000 {
             let (which, at) = next.iter().copied().enumerate().min_by_key(|(_, at)| *at).unwrap();
-            world.run(at);
-            message(&mut world, flows[which], &[raw[which].0]);
+            sim.run(at);
+            message(&mut sim, flows[which], &[raw[which].0]);
             next[which] = at + channels[which].1;
         }
-        world.run(world.now + 50_000_000);
-        prop_assert_eq!(world.misses(), 0);
+        sim.run(sim.now + 50_000_000);
+        prop_assert_eq!(sim.misses(), 0);
     }
 }

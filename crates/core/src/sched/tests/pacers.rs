@@ -2,14 +2,14 @@
 
 use alloc::vec::Vec;
 
-use super::world::*;
+use super::simulation::*;
 use crate::contract::{self, Bucket, Sustained};
 use crate::sched::Pacer;
 use crate::units::{Bytes, Instant, Rate};
 
 /// With many flows of many rates, each wake-up has a packet, and no packet is late.
 #[test]
-fn a_pacers_wake_up_is_for_somebody() {
+fn every_wake_up_of_a_pacer_has_a_packet() {
     let mut pacer = Pacer::new();
     let mut sent = Vec::new();
     for kbit in 1..=60 {
@@ -42,11 +42,11 @@ fn a_pacers_wake_up_is_for_somebody() {
 /// A slow flow waits in one step if CDVT has room for a thousandth of the wait; else it waits in
 /// several steps. It loses no rate in either case.
 #[test]
-fn a_pacers_slow_flows_are_looked_at_once() {
-    for (patience, at_once) in [(1, false), (50, false), (2_000, true), (100_000, true)] {
+fn a_pacer_examines_slow_tolerant_flows_once() {
+    for (cdvt, at_once) in [(1, false), (50, false), (2_000, true), (100_000, true)] {
         let mut pacer = Pacer::new();
         // 500 bytes each 0.4 s.
-        let contract = cell(Rate::new(10_000).unwrap(), us(patience));
+        let contract = cell(Rate::new(10_000).unwrap(), us(cdvt));
         let flow = pacer.insert(contract).unwrap();
         pacer.handle_head(flow, Bytes(500), Instant(0)).unwrap();
         let (mut now, mut woken) = (Instant(0), 0);
@@ -57,16 +57,16 @@ fn a_pacers_slow_flows_are_looked_at_once() {
             }
             let due = count * 400_000_000;
             let late = now.0.checked_sub(due).expect("not early");
-            let most = (400_000_000 >> 10).min(patience * 500).max(1_000);
-            assert!(late <= most, "{patience} us: {late} ns late");
+            let most = (400_000_000 >> 10).min(cdvt * 500).max(1_000);
+            assert!(late <= most, "{cdvt} us: {late} ns late");
         }
-        assert_eq!(woken == 99, at_once, "{patience} us: woken {woken} times");
+        assert_eq!(woken == 99, at_once, "{cdvt} us: woken {woken} times");
     }
 }
 
 /// The packet after the pause of a dual bucket is late by at most 1/32 of CDVT.
 #[test]
-fn a_pacers_dual_bucket_is_full_when_it_should() {
+fn a_pacers_dual_bucket_refills_in_time() {
     let sustained = Sustained {
         scr: Rate::new(10_000).unwrap(),
         mbs: Bytes(2_500),

@@ -4,18 +4,18 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::world::*;
+use super::simulation::*;
 use crate::sched::{FlowId, Wire};
 
 /// A link of 10 Mbit/s, on which a packet of 1,500 bytes takes 1.2 ms.
-fn ethernet() -> World {
-    World::new(Wire::new(mbit(10)))
+fn ethernet() -> Simulation {
+    Simulation::new(Wire::new(mbit(10)))
 }
 
-fn per_period(world: &World, flow: FlowId, period: u64) -> Vec<usize> {
-    let periods = world.now / period;
+fn per_period(sim: &Simulation, flow: FlowId, period: u64) -> Vec<usize> {
+    let periods = sim.now / period;
     let mut counts = alloc::vec![0; periods as usize];
-    for one in world.sent_by(flow) {
+    for one in sim.sent_by(flow) {
         if let Some(count) = counts.get_mut((one.start.0 / period) as usize) {
             *count += 1;
         }
@@ -25,22 +25,22 @@ fn per_period(world: &World, flow: FlowId, period: u64) -> Vec<usize> {
 
 #[test]
 fn a_slice_of_two_packets_sends_two() {
-    let mut world = ethernet();
-    let flow = world.flow(slice(us(2400), ms(50), false));
-    world.greedy(flow, 1500);
-    world.run(10_000_000_000);
-    let counts = per_period(&world, flow, 50_000_000);
+    let mut sim = ethernet();
+    let flow = sim.flow(slice(us(2400), ms(50), false));
+    sim.greedy(flow, 1500);
+    sim.run(10_000_000_000);
+    let counts = per_period(&sim, flow, 50_000_000);
     assert_eq!(counts.len(), 200);
     assert!(counts.iter().all(|count| *count == 2), "{counts:?}");
 }
 
 #[test]
-fn what_is_overdrawn_is_taken_from_the_next_period() {
-    let mut world = ethernet();
-    let flow = world.flow(slice(us(3000), ms(50), false));
-    world.greedy(flow, 1500);
-    world.run(10_000_000_000);
-    let counts = per_period(&world, flow, 50_000_000);
+fn an_overdraft_is_taken_from_the_next_period() {
+    let mut sim = ethernet();
+    let flow = sim.flow(slice(us(3000), ms(50), false));
+    sim.greedy(flow, 1500);
+    sim.run(10_000_000_000);
+    let counts = per_period(&sim, flow, 50_000_000);
     assert!(
         counts.iter().all(|count| matches!(count, 2 | 3)),
         "{counts:?}"
@@ -49,26 +49,26 @@ fn what_is_overdrawn_is_taken_from_the_next_period() {
 }
 
 #[test]
-fn extra_is_all_the_rest_and_not_charged() {
-    let mut world = ethernet();
-    let steady = world.flow(slice(ms(6), ms(20), false));
-    let hungry = world.flow(slice(ms(2), ms(20), true));
-    world.greedy(steady, 1500);
-    world.greedy(hungry, 1500);
-    world.run(2_000_000_000);
-    let (a, b) = (world.time_of(steady), world.time_of(hungry));
+fn extra_gets_the_whole_left_over_and_is_not_charged() {
+    let mut sim = ethernet();
+    let steady = sim.flow(slice(ms(6), ms(20), false));
+    let hungry = sim.flow(slice(ms(2), ms(20), true));
+    sim.greedy(steady, 1500);
+    sim.greedy(hungry, 1500);
+    sim.run(2_000_000_000);
+    let (a, b) = (sim.time_of(steady), sim.time_of(hungry));
     assert!(a.abs_diff(600_000_000) <= 1_200_000, "{a}");
     assert!(a + b >= 1_998_000_000, "{a} and {b}");
 }
 
 #[test]
-fn a_debt_larger_than_the_slice_is_slept_off() {
-    let mut world = ethernet();
-    let flow = world.flow(slice(us(100), ms(10), false));
-    world.greedy(flow, 1500);
-    world.run(1_200_000_000);
+fn a_debt_larger_than_the_slice_is_repaid_by_waiting() {
+    let mut sim = ethernet();
+    let flow = sim.flow(slice(us(100), ms(10), false));
+    sim.greedy(flow, 1500);
+    sim.run(1_200_000_000);
     // 1.2 ms each, 0.1 ms in 10 ms: one in 12 periods.
-    let starts: Vec<u64> = world.sent_by(flow).map(|one| one.start.0).collect();
+    let starts: Vec<u64> = sim.sent_by(flow).map(|one| one.start.0).collect();
     assert_eq!(starts.len(), 10);
     assert!(
         starts
@@ -82,26 +82,26 @@ fn a_debt_larger_than_the_slice_is_slept_off() {
 /// deadline takes two slices in a row, and at 80 % load another flow loses a whole period.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
-fn who_wakes_at_the_worst_moment_harms_nobody() {
-    let mut world = ethernet();
-    let victim = world.flow(slice(ms(6), ms(15), false));
-    let sleeper = world.flow(slice(ms(12), ms(30), false));
-    world.greedy(victim, 1200);
+fn a_flow_that_wakes_at_the_worst_moment_harms_no_other() {
+    let mut sim = ethernet();
+    let victim = sim.flow(slice(ms(6), ms(15), false));
+    let sleeper = sim.flow(slice(ms(12), ms(30), false));
+    sim.greedy(victim, 1200);
     for round in 0..200_u64 {
         // Awake for one packet, asleep nearly until the end of the period, then greedy for a while.
-        world.offer(
+        sim.offer(
             sleeper,
             crate::sched::Packet::new(crate::units::Bytes(1200)),
         );
-        world.run(world.now + 29_000_000 - round * 3_000);
-        world.greedy(sleeper, 1200);
-        world.run(world.now + 31_000_000);
-        world.quiet(sleeper);
-        world.run(world.now + 40_000_000);
+        sim.run(sim.now + 29_000_000 - round * 3_000);
+        sim.greedy(sleeper, 1200);
+        sim.run(sim.now + 31_000_000);
+        sim.stop(sleeper);
+        sim.run(sim.now + 40_000_000);
     }
-    let periods = world.now / 15_000_000;
+    let periods = sim.now / 15_000_000;
     let mut got = alloc::vec![0_u64; periods as usize];
-    for one in world.sent_by(victim) {
+    for one in sim.sent_by(victim) {
         if let Some(time) = got.get_mut((one.start.0 / 15_000_000) as usize) {
             *time += one.end.0 - one.start.0;
         }
@@ -111,7 +111,7 @@ fn who_wakes_at_the_worst_moment_harms_nobody() {
         *least >= 6_000_000 - 960_000,
         "a period with {least} ns of 6 ms"
     );
-    assert_eq!(world.misses(), 0);
+    assert_eq!(sim.misses(), 0);
 }
 
 proptest! {
@@ -129,36 +129,36 @@ proptest! {
         let total: u64 = raw.iter().map(|(part, _)| part).sum();
         // The slice of each flow, so that all slices, an overrun each and one packet of another
         // flow are 95 % of the link.
-        let mut world = World::new(Wire::new(mbit(100)));
+        let mut sim = Simulation::new(Wire::new(mbit(100)));
         let mut flows = Vec::new();
         for (part, period) in &raw {
             let period = period * 1_000_000;
             let room = (period * 95 / 100 * part / total).saturating_sub(packet * 2);
             if room > 0 {
                 let service = slice(crate::units::Nanos(room), crate::units::Nanos(period), false);
-                flows.push((world.flow(service), room, period));
+                flows.push((sim.flow(service), room, period));
             }
         }
         prop_assume!(!flows.is_empty());
         let (victim, share, period) = flows[0];
-        world.greedy(victim, 1500);
+        sim.greedy(victim, 1500);
         let mut awake = alloc::vec![false; flows.len()];
         for (which, nap) in naps {
             let which = which % flows.len();
             if which > 0 {
                 match awake[which] {
-                    true => { world.quiet(flows[which].0); }
-                    false => world.greedy(flows[which].0, 1500),
+                    true => { sim.stop(flows[which].0); }
+                    false => sim.greedy(flows[which].0, 1500),
                 }
                 awake[which] = !awake[which];
             }
-            world.careful = which == 1;
-            world.run(world.now + nap);
+            sim.checks_invariants = which == 1;
+            sim.run(sim.now + nap);
         }
-        let periods = world.now / period;
+        let periods = sim.now / period;
         let mut got = alloc::vec![0_u64; periods as usize];
         let mut all = 0;
-        for one in world.sent_by(victim) {
+        for one in sim.sent_by(victim) {
             let cost = one.end.0 - one.start.0;
             all += cost;
             if let Some(time) = got.get_mut((one.start.0 / period) as usize) {

@@ -6,9 +6,11 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::limits::limited;
-use super::world::*;
+use super::simulation::*;
 use crate::contract::Slice;
-use crate::sched::{Class, END_OF_TIME, Misuse, Next, Pacer, Packet, Scheduler, Service, Wire};
+use crate::sched::{
+    Class, END_OF_TIME, Next, Pacer, Packet, Scheduler, SchedulerError, Service, Wire,
+};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
 /// Every kind of service. Two in five of those with a guarantee also have a limit.
@@ -85,63 +87,65 @@ fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Runs a scenario. At its end every offered packet was sent, was flushed, or is queued.
-fn tell(start: u64, horizon: u64, ahead: u64, steps: Vec<Step>) {
-    let mut world = World::new(Wire {
+fn run_steps(start: u64, horizon: u64, ahead: u64, steps: Vec<Step>) {
+    let mut sim = Simulation::new(Wire {
         horizon: Nanos(horizon),
         ahead: Nanos(ahead),
         overhead: Bytes(24),
         ..Wire::new(mbit(100))
     });
-    world.now = start;
-    world.careful = true;
+    sim.now = start;
+    sim.checks_invariants = true;
     let (mut flows, mut flushed) = (Vec::new(), 0);
     for step in steps {
         let pick = |which: usize, flows: &Vec<crate::sched::FlowId>| {
             (!flows.is_empty()).then(|| which % flows.len())
         };
         match step {
-            Step::Insert(service) => flows.push(world.flow(service)),
+            Step::Insert(service) => flows.push(sim.flow(service)),
             Step::Remove(which) => {
                 if let Some(which) = pick(which, &flows) {
                     let flow = flows.swap_remove(which);
-                    flushed += world.quiet(flow);
-                    let now = Instant(world.now);
-                    world.link.remove(flow, now).unwrap();
-                    assert_eq!(world.link.withdraw(flow, now), Err(Misuse::Unknown(flow)));
+                    flushed += sim.stop(flow);
+                    let now = Instant(sim.now);
+                    sim.link.remove(flow, now).unwrap();
+                    assert_eq!(
+                        sim.link.withdraw(flow, now),
+                        Err(SchedulerError::UnknownFlow(flow))
+                    );
                 }
             }
             Step::Change(which, service) => {
                 if let Some(which) = pick(which, &flows) {
-                    world
-                        .link
-                        .change(flows[which], service, Instant(world.now))
+                    sim.link
+                        .change(flows[which], service, Instant(sim.now))
                         .unwrap();
                 }
             }
             Step::Offer(which, length) => {
                 if let Some(which) = pick(which, &flows) {
-                    let arrived = Instant(world.now);
-                    world.offer(flows[which], Packet::first(Bytes(length), arrived));
+                    let arrived = Instant(sim.now);
+                    sim.offer(flows[which], Packet::first(Bytes(length), arrived));
                 }
             }
             Step::Flush(which) => {
                 if let Some(which) = pick(which, &flows) {
-                    flushed += world.quiet(flows[which]);
+                    flushed += sim.stop(flows[which]);
                 }
             }
-            Step::Run(time) => world.run(world.now.saturating_add(time)),
-            Step::Back(time) => world.now = world.now.saturating_sub(time),
+            Step::Run(time) => sim.run(sim.now.saturating_add(time)),
+            Step::Back(time) => sim.now = sim.now.saturating_sub(time),
         }
-        world.link.invariants();
+        sim.link.invariants();
     }
-    let left: usize = flows.iter().map(|flow| world.queued(*flow)).sum();
-    assert_eq!(world.offered, world.sent.len() + flushed + left);
+    let left: usize = flows.iter().map(|flow| sim.queued(*flow)).sum();
+    assert_eq!(sim.offered, sim.sent.len() + flushed + left);
     for flow in flows {
-        world.quiet(flow);
+        sim.stop(flow);
     }
-    world.run(END_OF_TIME.0);
+    sim.run(END_OF_TIME.0);
     assert_eq!(
-        world.link.poll_timeout(),
+        sim.link.poll_timeout(),
         None,
         "an empty scheduler waits for nothing"
     );
@@ -152,17 +156,17 @@ proptest! {
 
     #[test]
     fn packets_are_conserved(horizon in 0_u64..10_000_000, ahead in 0_u64..100_000, steps in steps(120)) {
-        tell(0, horizon, ahead, steps);
+        run_steps(0, horizon, ahead, steps);
     }
 
     #[test]
-    fn the_end_of_time_is_defined(before in 0_u64..1 << 36, steps in steps(60)) {
-        tell(END_OF_TIME.0 - before, 1000, 0, steps);
+    fn packets_are_conserved_at_the_end_of_time(before in 0_u64..1 << 36, steps in steps(60)) {
+        run_steps(END_OF_TIME.0 - before, 1000, 0, steps);
     }
 }
 
 #[test]
-fn calls_that_make_no_sense_are_refused() {
+fn invalid_calls_are_refused() {
     let now = Instant(0);
     let mut link = Scheduler::new(Wire::new(mbit(10))).unwrap();
     let flow = link
@@ -175,40 +179,49 @@ fn calls_that_make_no_sense_are_refused() {
     link.handle_head(flow, Packet::new(Bytes(1514)), now)
         .unwrap();
     let again = link.handle_head(flow, Packet::new(Bytes(1)), now);
-    assert_eq!(again, Err(Misuse::Waiting(flow)));
+    assert_eq!(again, Err(SchedulerError::HasHead(flow)));
     link.remove(flow, now).unwrap();
-    assert_eq!(link.remove(flow, now), Err(Misuse::Unknown(flow)));
+    assert_eq!(
+        link.remove(flow, now),
+        Err(SchedulerError::UnknownFlow(flow))
+    );
     let wide = Wire {
         longest: Bytes(1 << 24),
         ..Wire::new(mbit(10))
     };
-    assert!(matches!(Scheduler::new(wide), Err(Misuse::LongWire(_))));
+    assert!(matches!(
+        Scheduler::new(wide),
+        Err(SchedulerError::WireTooLong(_))
+    ));
     let wide = Wire {
         longest: Bytes(u64::MAX),
         overhead: Bytes(9),
         ..Wire::new(mbit(10))
     };
-    assert!(matches!(Scheduler::new(wide), Err(Misuse::LongWire(_))));
+    assert!(matches!(
+        Scheduler::new(wide),
+        Err(SchedulerError::WireTooLong(_))
+    ));
 }
 
 #[test]
-fn one_call_says_what_to_send_or_when_to_wake() {
+fn one_call_returns_a_packet_or_a_wake_up_time() {
     let mut link = Scheduler::new(Wire::new(mbit(10))).unwrap();
     let flow = link
         .insert(Service::Cell(cell(mbit(1), ms(1))), Instant(0))
         .unwrap();
-    assert_eq!(link.turn(Instant(0), |_| None), Next::Idle);
+    assert_eq!(link.next(Instant(0), |_| None), Next::Idle);
     link.handle_head(flow, Packet::new(Bytes(125)), Instant(5))
         .unwrap();
-    let next = link.turn(Instant(5), |_| Some(Packet::new(Bytes(125))));
+    let next = link.next(Instant(5), |_| Some(Packet::new(Bytes(125))));
     assert!(matches!(next, Next::Send(one) if one.flow == flow && one.start == Instant(5)));
     // 1 ms later, and rounded up to 512 ns.
-    let Next::Wait(at) = link.turn(Instant(5), |_| None) else {
+    let Next::Wait(at) = link.next(Instant(5), |_| None) else {
         panic!("the second packet is not eligible yet");
     };
     assert!((1_000_005..1_000_005 + 1000).contains(&at.0), "{at:?}");
-    assert!(matches!(link.turn(at, |_| None), Next::Send(_)));
-    assert_eq!(link.turn(at, |_| None), Next::Idle);
+    assert!(matches!(link.next(at, |_| None), Next::Send(_)));
+    assert_eq!(link.next(at, |_| None), Next::Idle);
 }
 
 #[test]
@@ -242,25 +255,31 @@ fn an_idle_flow_takes_one_cache_line() {
 /// Within the reserved number of flows, inserting moves no memory.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
-fn a_flow_more_moves_no_others() {
+fn inserting_within_the_capacity_moves_no_flow() {
     let mut link = Scheduler::with_capacity(Wire::new(mbit(10)), 5_000).unwrap();
     let limited = limited(Service::Cell(cell(mbit(1), ms(1))), 500, ms(1));
     let first = link.insert(limited, Instant(0)).unwrap();
-    let place = |link: &Scheduler| (link.flows.as_ptr(), link.limits.as_ptr(), link.pool.room());
-    let before = place(&link);
+    let memory_of = |link: &Scheduler| {
+        (
+            link.flows.as_ptr(),
+            link.limits.as_ptr(),
+            link.pool.address_and_capacity(),
+        )
+    };
+    let before = memory_of(&link);
     for _ in 1..5_000 {
         let flow = link.insert(limited, Instant(0)).unwrap();
         link.handle_head(flow, Packet::new(Bytes(100)), Instant(0))
             .unwrap();
     }
-    assert_eq!(place(&link), before);
+    assert_eq!(memory_of(&link), before);
     link.remove(first, Instant(0)).unwrap();
     link.insert(limited, Instant(0)).unwrap();
-    assert_eq!(place(&link), before);
+    assert_eq!(memory_of(&link), before);
 }
 
 #[test]
-fn a_place_is_used_again() {
+fn the_index_of_a_removed_flow_is_reused() {
     let mut link = Scheduler::new(Wire::new(mbit(10))).unwrap();
     let service = Service::best_effort(weight(7));
     let first = link.insert(service, Instant(0)).unwrap();
@@ -273,7 +292,7 @@ fn a_place_is_used_again() {
 /// A flow that would have to wait beyond the end of time is never served again, and no call
 /// examines it repeatedly.
 #[test]
-fn at_the_end_of_time_flows_sleep_for_good() {
+fn flows_beyond_the_end_of_time_are_never_served() {
     let contract = cell(mbit(1), us(1));
     for before in [0, 100, 511, 512, 600, 2000] {
         let now = Instant(END_OF_TIME.0 - before);

@@ -51,7 +51,7 @@ fn played(capacity: &LinkCapacity, rate: Rate, flows: &[(Contract, u64)]) -> Vec
     while now < Instant(SECONDS * 1_000_000_000) {
         let behind =
             |id: netnice_core::sched::FlowId| Some(Packet::new(Bytes(flows[id.index()].1)));
-        match scheduler.turn(now, behind) {
+        match scheduler.next(now, behind) {
             Next::Send(departure) => bytes[departure.flow.index()] += departure.length.0,
             Next::Wait(at) => now = at.max(now),
             Next::Idle => panic!("nothing to send"),
@@ -67,7 +67,10 @@ fn played(capacity: &LinkCapacity, rate: Rate, flows: &[(Contract, u64)]) -> Vec
 fn the_overhead_is_counted_for_the_shortest_packets() {
     let both = contracts(&["min 70mbit", "min 25mbit"]);
     assert!(capacity(0).need(&both).is_ok());
-    assert!(matches!(capacity(24).need(&both), Err(Fault::Share { .. })));
+    assert!(matches!(
+        capacity(24).need(&both),
+        Err(TimingFault::Share { .. })
+    ));
     // 62 of 98 with 66 for every 42 bytes.
     assert!(capacity(24).need(&contracts(&["min 62mbit"])).is_ok());
     assert!(capacity(24).need(&contracts(&["min 63mbit"])).is_err());
@@ -75,9 +78,9 @@ fn the_overhead_is_counted_for_the_shortest_packets() {
     assert!(capacity(24).need(&cell).is_err());
     let slower = capacity(24)
         .admit(&[], &cell[0], None)
-        .map_err(|misfit| misfit.instead);
+        .map_err(|misfit| misfit.alternative);
     assert!(
-        matches!(slower, Err(Some(Instead::Rate(rate))) if rate < mbit(63)),
+        matches!(slower, Err(Some(Alternative::Rate(rate))) if rate < mbit(63)),
         "{slower:?}"
     );
 }

@@ -1,12 +1,12 @@
 use netnice_api::{QuotaDoc, UserDoc, UsersDoc, WatchDoc, Watched, WatchedLink};
-use netnice_core::meter::{Flow, Meter};
+use netnice_core::meter::{DirectionCounters, Meter};
 
 use super::http::{Address, AddressError};
 use super::{Tally, page};
 
 /// A page with one target, one link and one user.
 fn example() -> String {
-    let flow = Flow {
+    let flow = DirectionCounters {
         offered_packets: 10,
         offered_bytes: 10_000,
         sent_packets: 7,
@@ -20,7 +20,7 @@ fn example() -> String {
     };
     let meter = Meter {
         up: flow,
-        down: Flow::default(),
+        down: DirectionCounters::default(),
     };
     let doc = WatchDoc {
         at_ns: 1,

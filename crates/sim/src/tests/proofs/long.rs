@@ -6,7 +6,7 @@
 
 use super::{
     admitted_sets_miss_nothing, crowds_miss_nothing, divided_deadlines_are_kept, gaps_of_mixtures,
-    mixtures_are_kept, refused_sets_are_broken, tell_gaps,
+    mixtures_are_kept, print_gaps, refused_sets_are_broken,
 };
 
 /// Ten tests of one proof, with `$seeds` consecutive seeds each.
@@ -45,7 +45,7 @@ tenths!(refused_sets_are_broken, 1_800, super::a_thousand_are_broken);
 
 fn a_thousand_are_broken(seeds: core::ops::Range<u64>) {
     let (refused, broken) = refused_sets_are_broken(seeds);
-    assert!(refused >= 1_000, "only {refused} sets to judge by");
+    assert!(refused >= 1_000, "only {refused} sets to compare");
     eprintln!("{broken} of {refused} refused sets miss a deadline in some legal pattern");
     assert!(broken * 100 >= refused * 95, "{broken} of {refused}");
 }
@@ -55,6 +55,6 @@ fn a_thousand_are_broken(seeds: core::ops::Range<u64>) {
 #[ignore = "a minute: 1,000 sets"]
 fn the_gap_of_mixtures() {
     let gaps = gaps_of_mixtures(0..1_000);
-    assert!(gaps.len() >= 500, "only {} sets to judge by", gaps.len());
-    tell_gaps(&gaps);
+    assert!(gaps.len() >= 500, "only {} sets to compare", gaps.len());
+    print_gaps(&gaps);
 }

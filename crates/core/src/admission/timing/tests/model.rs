@@ -7,7 +7,7 @@ use netnice_cases::cases;
 use proptest::prelude::*;
 
 use crate::admission::timing::demand::{Demand, Fluid, Growth, Steps, WHOLE};
-use crate::admission::timing::edf::{Answer, InTheWay, decide};
+use crate::admission::timing::edf::{Answer, Blocking, decide};
 use crate::contract::{Channel, MessageRate};
 use crate::units::Nanos;
 
@@ -46,7 +46,7 @@ impl Task {
             cap: None,
             piece: u128::from(self.piece - 1),
             in_leftover: false,
-            wants_from: Some(self.deadline.into()),
+            tested_from: Some(self.deadline.into()),
         }
     }
 }
@@ -110,7 +110,7 @@ fn small_tasks() -> impl Strategy<Value = Vec<Task>> {
 /// A budget that decides small sets, even those that fill the whole exactly.
 const ENOUGH: u64 = 1 << 24;
 
-const FREE: InTheWay = InTheWay {
+const FREE: Blocking = Blocking {
     leftover: 0,
     ahead: 0,
     horizon: 0,
@@ -138,7 +138,7 @@ proptest! {
 
     /// No other pattern breaks a granted set.
     #[test]
-    fn what_is_granted_no_pattern_breaks(
+    fn no_pattern_breaks_a_granted_set(
         tasks in small_tasks(), first in prop::collection::vec(0_u64..60, 5),
     ) {
         let demands: Vec<Demand> = tasks.iter().map(Task::demand).collect();
@@ -152,7 +152,7 @@ proptest! {
     fn the_answer_is_that_of_the_inequality_at_every_t(
         tasks in small_tasks(),
         fluids in prop::collection::vec((0_u128..9, 0_u128..WHOLE / 4, 0_u128..30, 0_u128..9, any::<bool>()), 0..3),
-        way in (0_u128..4, 0_u128..4, 0_u128..10),
+        blocking in (0_u128..4, 0_u128..4, 0_u128..10),
     ) {
         let fluid = |(burst, slope, deadline, piece, in_leftover)| Demand {
             deadline,
@@ -160,19 +160,19 @@ proptest! {
             cap: (piece % 2 == 0).then_some(Fluid { burst: burst + 4, slope: slope / 2 }),
             piece,
             in_leftover,
-            wants_from: None,
+            tested_from: None,
         };
         let demands: Vec<Demand> = tasks.iter().map(Task::demand)
             .chain(fluids.into_iter().map(fluid)).collect();
-        let way = InTheWay { leftover: way.0, ahead: way.1, horizon: way.2 };
+        let blocking = Blocking { leftover: blocking.0, ahead: blocking.1, horizon: blocking.2 };
         let from = tasks.iter().map(|task| u128::from(task.deadline)).min().unwrap_or(0);
         let wrong = |t: u128| {
             let due: u128 = demands.iter().map(|demand| demand.due_within(t)).sum();
-            let blocks = |demand: &&Demand| demand.in_leftover || demand.deadline + way.horizon > t;
+            let blocks = |demand: &&Demand| demand.in_leftover || demand.deadline + blocking.horizon > t;
             let pieces = demands.iter().filter(blocks).map(|demand| demand.piece);
-            due + pieces.fold(way.leftover, u128::max) + way.ahead > t
+            due + pieces.fold(blocking.leftover, u128::max) + blocking.ahead > t
         };
-        match decide(&demands, way, ENOUGH) {
+        match decide(&demands, blocking, ENOUGH) {
             Answer::Fits => prop_assert!(!(from..from + 1_000).any(wrong)),
             Answer::Late { t, .. } => prop_assert!(t >= from && wrong(t)),
             Answer::Share(share) => prop_assert!(share > WHOLE),

@@ -90,7 +90,7 @@ fn is_late_somewhere(costs: &Processor, channels: &[Channel], best_effort: bool)
 struct Case {
     costs: Processor,
     best_effort: bool,
-    asked: Vec<Channel>,
+    requested: Vec<Channel>,
 }
 
 fn cases() -> impl Strategy<Value = Case> {
@@ -105,41 +105,43 @@ fn cases() -> impl Strategy<Value = Case> {
         let rmax = MessageRate::new(rmax).expect("a rate");
         Channel::new(Bytes(mmax), rmax, 1, Nanos::from_millis(deadline)).expect("a channel")
     });
-    let asked = prop::collection::vec(channel, 2..9);
-    (times, 1_u32..7, any::<bool>(), asked).prop_map(|(times, block, best_effort, asked)| {
-        let us = Nanos::from_micros;
-        let (switch, cache_miss, first, later, link_scheduling) = times;
-        let longest = switch
-            + cache_miss
-            + first
-            + u64::from(block - 1) * later
-            + u64::from(block) * link_scheduling;
-        let costs = Processor {
-            switch: us(switch),
-            cache_miss: us(cache_miss),
-            first: us(first),
-            later: us(later),
-            link_scheduling: us(link_scheduling),
-            block: NonZeroU32::new(block).expect("above zero"),
-            largest: Bytes(1500),
-            leftover: if best_effort { us(longest) } else { Nanos(0) },
-        };
-        Case {
-            costs,
-            best_effort,
-            asked,
-        }
-    })
+    let requested = prop::collection::vec(channel, 2..9);
+    (times, 1_u32..7, any::<bool>(), requested).prop_map(
+        |(times, block, best_effort, requested)| {
+            let us = Nanos::from_micros;
+            let (switch, cache_miss, first, later, link_scheduling) = times;
+            let longest = switch
+                + cache_miss
+                + first
+                + u64::from(block - 1) * later
+                + u64::from(block) * link_scheduling;
+            let costs = Processor {
+                switch: us(switch),
+                cache_miss: us(cache_miss),
+                first: us(first),
+                later: us(later),
+                link_scheduling: us(link_scheduling),
+                block: NonZeroU32::new(block).expect("above zero"),
+                largest: Bytes(1500),
+                leftover: if best_effort { us(longest) } else { Nanos(0) },
+            };
+            Case {
+                costs,
+                best_effort,
+                requested,
+            }
+        },
+    )
 }
 
 /// The channels that fit, the last of them with the shortest deadline that is granted.
-fn granted(costs: &Processor, asked: &[Channel]) -> Vec<Channel> {
+fn granted(costs: &Processor, requested: &[Channel]) -> Vec<Channel> {
     let fits = |all: &[Channel]| {
         let all: Vec<Work> = all.iter().copied().map(Work::Channel).collect();
         costs.carries(&all).is_ok()
     };
     let mut held: Vec<Channel> = Vec::new();
-    for channel in asked {
+    for channel in requested {
         held.push(*channel);
         if !fits(&held) {
             held.pop();
@@ -166,8 +168,8 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore = "minutes")]
-    fn what_is_granted_is_processed_in_time_whoever_is_switched_to(case in cases()) {
-        let channels = granted(&case.costs, &case.asked);
+    fn granted_channels_are_processed_in_time_with_any_switching(case in cases()) {
+        let channels = granted(&case.costs, &case.requested);
         prop_assert!(!is_late_somewhere(&case.costs, &channels, case.best_effort), "{channels:?}");
     }
 }
@@ -188,7 +190,7 @@ fn a_test_that_counted_less_would_break_promises() {
                 cache_miss: Nanos(case.costs.cache_miss.0 * part / 2),
                 ..case.costs
             };
-            let channels = granted(&costs, &case.asked);
+            let channels = granted(&costs, &case.requested);
             is_late_somewhere(&case.costs, &channels, case.best_effort)
         };
         none += u32::from(with(0));

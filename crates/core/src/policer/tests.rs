@@ -6,32 +6,35 @@ use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::gcra::{LeakyBucket, Tolerance, VirtualScheduling};
-use super::{Fault, NotJudged, Police, Seen};
+use super::{NotCheckable, Observation, Policer, ViolatedRule};
 use crate::contract::Contract;
 use crate::units::{Bytes, Instant, Nanos};
 
 /// A check for a contract in text form.
-fn police(text: &str) -> Police {
+fn policer_of(text: &str) -> Policer {
     let contract: Contract = text.parse().expect("a contract");
-    Police::contract(&contract).expect("something to judge")
+    Policer::contract(&contract).expect("something to check")
 }
 
-/// The fault of each packet, given as (nanoseconds, bytes); `None` if it conforms.
-fn verdicts(mut police: Police, packets: &[(u64, u64)]) -> Vec<Option<Fault>> {
-    let judge = |(at, length): &(u64, u64)| {
-        let seen = Seen {
+/// The rule of each packet, given as (nanoseconds, bytes); `None` if it conforms.
+fn violated_rules(mut policer: Policer, packets: &[(u64, u64)]) -> Vec<Option<ViolatedRule>> {
+    let check = |(at, length): &(u64, u64)| {
+        let seen = Observation {
             at: Instant(*at),
             length: Bytes(*length),
         };
-        police.handle(seen).err().map(|violation| violation.fault)
+        policer.handle(seen).err().map(|violation| violation.rule)
     };
-    packets.iter().map(judge).collect()
+    packets.iter().map(check).collect()
 }
 
 /// The time by which each packet is too early; 0 for a packet that conforms.
 fn early(text: &str, packets: &[(u64, u64)]) -> Vec<u64> {
-    let by = |fault: &Option<Fault>| fault.and_then(|fault| fault.by()).map_or(0, |by| by.0);
-    verdicts(police(text), packets).iter().map(by).collect()
+    let by = |rule: &Option<ViolatedRule>| rule.and_then(|rule| rule.by()).map_or(0, |by| by.0);
+    violated_rules(policer_of(text), packets)
+        .iter()
+        .map(by)
+        .collect()
 }
 
 /// 1000 bytes take 1 ms at 8 Mbit/s.
@@ -48,7 +51,7 @@ fn a_constant_rate_conforms_and_one_nanosecond_less_does_not() {
 }
 
 #[test]
-fn time_saved_is_no_credit_beyond_the_tolerance() {
+fn a_late_packet_gives_no_credit_beyond_the_tolerance() {
     let late_then_two = [(0, 1000), (9_000_000, 1000), (9_400_000, 1000)];
     assert_eq!(
         early("cell pcr=8mbit,cdvt=0s", &late_then_two),
@@ -65,7 +68,7 @@ fn time_saved_is_no_credit_beyond_the_tolerance() {
 }
 
 #[test]
-fn what_does_not_conform_counts_for_nothing() {
+fn a_nonconforming_packet_changes_no_state() {
     let crowd: Vec<_> = [(0, 1000)]
         .into_iter()
         .chain((1..=9).map(|n| (n * 100_000, 1000)))
@@ -81,14 +84,14 @@ fn what_does_not_conform_counts_for_nothing() {
 fn a_burst_holds_mbs_at_peak_rate_and_not_one_packet_more() {
     let text = "cell pcr=8mbit,cdvt=0s,scr=2mbit,mbs=10000B";
     let burst: Vec<_> = (0..11).map(|n| (n * 1_000_000, 1000)).collect();
-    let found = verdicts(police(text), &burst);
+    let found = violated_rules(policer_of(text), &burst);
     assert_eq!(found[..10], [const { None }; 10]);
     // The bucket lacks one packet's worth of (1/SCR - 1/PCR): 4 ms - 1 ms.
-    assert_eq!(
-        found[10].and_then(|fault| fault.by()),
-        Some(Nanos(3_000_000))
-    );
-    assert!(matches!(found[10], Some(Fault::AboveSustained { .. })));
+    assert_eq!(found[10].and_then(|rule| rule.by()), Some(Nanos(3_000_000)));
+    assert!(matches!(
+        found[10],
+        Some(ViolatedRule::AboveSustained { .. })
+    ));
     // In steady state one packet each 4 ms always conforms.
     let after: Vec<_> = (0..10)
         .map(|n| (n * 1_000_000, 1000))
@@ -112,8 +115,8 @@ fn a_packet_longer_than_the_burst_never_conforms() {
     let text = "cell pcr=8mbit,cdvt=1ms,scr=2mbit,mbs=1000B";
     let mbs = Bytes(1000);
     assert_eq!(
-        verdicts(police(text), &[(0, 1001), (0, 1000)]),
-        [Some(Fault::LongerThanBurst { mbs }), None]
+        violated_rules(policer_of(text), &[(0, 1001), (0, 1000)]),
+        [Some(ViolatedRule::LongerThanBurst { mbs }), None]
     );
 }
 
@@ -130,8 +133,8 @@ fn a_channel_may_send_bmax_at_once_and_then_one_each_spacing() {
     assert_eq!(early(text, &messages), [0, 0, 0, 1, 0]);
     let mmax = Bytes(1000);
     assert_eq!(
-        verdicts(police(text), &[(0, 1001)]),
-        [Some(Fault::LongerThanMessage { mmax })]
+        violated_rules(policer_of(text), &[(0, 1001)]),
+        [Some(ViolatedRule::LongerThanMessage { mmax })]
     );
     // A third of a second is no whole number of nanoseconds: 333,333,333 are too few.
     let thirds = "channel mmax=1B,rmax=3/s,bmax=1,deadline=1s";
@@ -140,7 +143,7 @@ fn a_channel_may_send_bmax_at_once_and_then_one_each_spacing() {
 }
 
 #[test]
-fn a_limit_is_judged_with_its_burst() {
+fn a_limit_is_checked_with_its_burst() {
     // 5 ms unless the contract names a burst.
     let packets: Vec<_> = (0..7).map(|_| (0, 1000)).collect();
     let late = [0, 0, 0, 0, 0, 0, 1_000_000];
@@ -149,37 +152,37 @@ fn a_limit_is_judged_with_its_burst() {
 }
 
 #[test]
-fn a_contract_is_judged_by_its_one_clause_that_says_when() {
-    let judge = |text: &str| Police::contract(&text.parse().expect("a contract")).err();
-    assert_eq!(judge("min 4mbit weight 7"), Some(NotJudged::Nothing));
-    assert_eq!(judge("up 4mbit down 4mbit"), Some(NotJudged::Several));
-    assert_eq!(judge("min 4mbit down 4mbit"), None);
+fn a_contract_is_checked_by_its_only_clause_about_times() {
+    let check = |text: &str| Policer::contract(&text.parse().expect("a contract")).err();
+    assert_eq!(check("min 4mbit weight 7"), Some(NotCheckable::Nothing));
+    assert_eq!(check("up 4mbit down 4mbit"), Some(NotCheckable::Several));
+    assert_eq!(check("min 4mbit down 4mbit"), None);
 }
 
 #[test]
-fn a_violation_says_which_packet_and_by_how_much() {
-    let mut police = police("cell pcr=8mbit,cdvt=100us");
-    let seen = |at| Seen {
+fn a_violation_names_the_packet_and_its_excess() {
+    let mut policer = policer_of("cell pcr=8mbit,cdvt=100us");
+    let seen = |at| Observation {
         at: Instant(at),
         length: Bytes(1000),
     };
-    assert_eq!(police.handle(seen(5_000_000)), Ok(()));
-    let violation = police.handle(seen(5_500_000)).expect_err("too early");
+    assert_eq!(policer.handle(seen(5_000_000)), Ok(()));
+    let violation = policer.handle(seen(5_500_000)).expect_err("too early");
     assert_eq!(
         violation.to_string(),
         "packet 2, 1000B long, is 400us too early for pcr 8 Mbit/s (1 MB/s) with cdvt 100us"
     );
-    assert_eq!(police.count(), 2);
+    assert_eq!(policer.count(), 2);
 }
 
 #[test]
 fn tolerance_is_added_to_what_the_contract_allows() {
-    let patient = police("cell pcr=8mbit,cdvt=100us,scr=2mbit,mbs=1000B")
+    let tolerant = policer_of("cell pcr=8mbit,cdvt=100us,scr=2mbit,mbs=1000B")
         .with_tolerance(Nanos::from_micros(50));
     // The sustained rate spaces them by 4 ms; the tolerance covers 150 us of that once.
-    let found = verdicts(patient, &[(0, 1000), (3_850_000, 1000), (7_849_999, 1000)]);
+    let found = violated_rules(tolerant, &[(0, 1000), (3_850_000, 1000), (7_849_999, 1000)]);
     assert_eq!(found[..2], [None, None]);
-    assert_eq!(found[2].and_then(|fault| fault.by()), Some(Nanos(1)));
+    assert_eq!(found[2].and_then(|rule| rule.by()), Some(Nanos(1)));
 }
 
 #[test]
@@ -194,10 +197,10 @@ fn extremes_have_defined_results() {
         "up 1tbit burst 10s",
     ] {
         let contract: Contract = text.parse().expect("a contract");
-        let police = Police::contract(&contract).expect("something to judge");
-        let patient = police.with_tolerance(Nanos(end));
+        let policer = Policer::contract(&contract).expect("something to check");
+        let tolerant = policer.with_tolerance(Nanos(end));
         let packets = [(end, end), (0, 1 << 40), (end, 0), (end, end), (1, 1)];
-        let found = verdicts(patient, &packets);
+        let found = violated_rules(tolerant, &packets);
         assert_eq!(found.len(), 5, "{text}");
     }
     // Near the end of time the arithmetic is still exact.
@@ -262,13 +265,13 @@ proptest! {
 
     /// The first reported packet is the first that breaks the definition over intervals.
     #[test]
-    fn peak_rate_is_judged_as_over_every_interval(
+    fn the_peak_rate_is_checked_over_every_interval(
         packets in packets(),
         rate in 4_000_000_u64..12_000_000,
         cdvt in prop_oneof![Just(0_u64), 0_u64..5_000_000],
     ) {
         let text = alloc::format!("cell pcr={rate}bit,cdvt={cdvt}ns");
-        let found = verdicts(police(&text), &packets);
+        let found = violated_rules(policer_of(&text), &packets);
         let expected = first_too_early(&packets, i128::from(rate), i128::from(cdvt));
         prop_assert_eq!(found.iter().position(Option::is_some), expected);
     }
@@ -276,23 +279,23 @@ proptest! {
     /// A packet that was too early would have conformed later by exactly the reported time, and not
     /// a nanosecond before.
     #[test]
-    fn how_much_too_early_is_exact(packets in packets(), scr in 1_000_000_u64..4_000_000) {
+    fn the_reported_earliness_is_exact(packets in packets(), scr in 1_000_000_u64..4_000_000) {
         let text = alloc::format!("cell pcr=6mbit,cdvt=1ms,scr={scr}bit,mbs=4000B");
-        let found = verdicts(police(&text), &packets);
+        let found = violated_rules(policer_of(&text), &packets);
         if let Some(first) = found.iter().position(Option::is_some) {
-            let by = found[first].and_then(|fault| fault.by()).expect("too early").0;
+            let by = found[first].and_then(|rule| rule.by()).expect("too early").0;
             let moved = |by: u64| {
                 let mut moved = packets[..=first].to_vec();
                 moved[first].0 += by;
-                verdicts(police(&text), &moved)[first]
+                violated_rules(policer_of(&text), &moved)[first]
             };
             prop_assert!(moved(by - 1).is_some());
             // The peak is checked before the sustained rate. The later packet may violate the
             // sustained rate, and is then reported for that.
-            if let Some(fault) = moved(by) {
-                let was_peak = matches!(found[first], Some(Fault::AbovePeak { .. }));
+            if let Some(rule) = moved(by) {
+                let was_peak = matches!(found[first], Some(ViolatedRule::AbovePeak { .. }));
                 prop_assert!(was_peak);
-                let is_sustained = matches!(fault, Fault::AboveSustained { .. });
+                let is_sustained = matches!(rule, ViolatedRule::AboveSustained { .. });
                 prop_assert!(is_sustained);
             }
         }
@@ -301,11 +304,11 @@ proptest! {
     /// Linear bounded arrivals by their definition: at most Bmax + Rmax t messages in every
     /// interval of length t.
     #[test]
-    fn a_channel_is_judged_by_counting_messages(
+    fn a_channel_is_checked_by_counting_messages(
         packets in packets(), rmax in 500_u32..2_000, bmax in 1_u32..5,
     ) {
         let text = alloc::format!("channel mmax=2000B,rmax={rmax}/s,bmax={bmax},deadline=1s");
-        let found = verdicts(police(&text), &packets);
+        let found = violated_rules(policer_of(&text), &packets);
         let too_many = |last: usize| (0..=last).any(|first| {
             let messages = (last - first + 1) as i128 - i128::from(bmax);
             let elapsed = i128::from(packets[last].0 - packets[first].0);
@@ -318,12 +321,12 @@ proptest! {
     /// The sustained rate over intervals: between any earlier packet and this one there may be what
     /// the rate gives, the tolerance, and the burst tolerance for this packet's length.
     #[test]
-    fn the_sustained_rate_is_judged_as_over_every_interval(
+    fn the_sustained_rate_is_checked_over_every_interval(
         packets in packets(), scr in 1_000_000_u64..4_000_000, mbs in 1_500_u64..8_000,
     ) {
         let pcr = 1_000_000_000_i128;
         let text = alloc::format!("cell pcr=1gbit,cdvt=1ms,scr={scr}bit,mbs={mbs}B");
-        let found = verdicts(police(&text), &packets);
+        let found = violated_rules(policer_of(&text), &packets);
         let scr = i128::from(scr);
         let breaks = |last: usize| (0..last).any(|first| {
             let between: i128 = packets[first..last].iter().map(|(_, length)| i128::from(*length)).sum();

@@ -53,7 +53,7 @@ impl VirtualScheduling {
     /// if it conforms. An arrival later by that time would conform.
     pub fn earliness(&self, at: Instant, tolerance: Tolerance) -> Option<Nanos> {
         let arrival = scaled(at, self.rate);
-        lacking(self.tat - tolerance.0 - arrival, self.rate)
+        shortage_time(self.tat - tolerance.0 - arrival, self.rate)
     }
 
     /// Accepts an arrival of `units` at `at`. The caller has checked that it conforms.
@@ -92,7 +92,7 @@ impl LeakyBucket {
 
     /// As [`VirtualScheduling::earliness`].
     pub fn earliness(&self, at: Instant, tolerance: Tolerance) -> Option<Nanos> {
-        lacking(self.content_at(at) - tolerance.0, self.rate)
+        shortage_time(self.content_at(at) - tolerance.0, self.rate)
     }
 
     /// As [`VirtualScheduling::accept`].
@@ -120,7 +120,7 @@ fn increment(units: u128) -> i128 {
 }
 
 /// A shortage as time, rounded up; `None` if there is no shortage.
-fn lacking(shortage: i128, rate: NonZeroU64) -> Option<Nanos> {
+fn shortage_time(shortage: i128, rate: NonZeroU64) -> Option<Nanos> {
     let shortage = u128::try_from(shortage).ok().filter(|short| *short > 0)?;
     let nanos = shortage.div_ceil(u128::from(rate.get()));
     Some(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))

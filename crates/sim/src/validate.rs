@@ -1,16 +1,16 @@
-//! Validates a world before the simulation. An invalid world would be simulated wrongly or without
-//! end, so it is refused with the flow, the value and the limit.
+//! Validates a simulation before it runs. An invalid one would give wrong results or never end, so
+//! it is refused with the flow, the value and the limit.
 
 use netnice_core::admission::timing::Processor;
-use netnice_core::sched::{Misuse, Service};
+use netnice_core::sched::{SchedulerError, Service};
 use netnice_core::units::{Bytes, Nanos};
 
-use crate::world::{Flow, World};
-use crate::{Source, world};
+use crate::simulation::{SimFlow, Simulation};
+use crate::{Source, simulation};
 
-/// Why a world is refused.
+/// Why a simulation is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WorldError {
+pub enum SimulationError {
     /// The overbooked slice does not have this class.
     #[error("`{flow}` has class {class} of the server, which has {classes}, counted from 0")]
     NoClass {
@@ -31,7 +31,7 @@ pub enum WorldError {
     #[error("`{0}` has an overload policy: that needs a channel contract")]
     PolicyWithoutChannel(String),
     /// A greedy flow has an overload policy. It never sends more than it may.
-    #[error("`{0}` has an overload policy: its source is greedy, and never has too much")]
+    #[error("`{0}` has an overload policy: its source is greedy, which never exceeds the contract")]
     PolicyOfGreedy(String),
     /// A flow has an overload policy and a queue limit, which contradict each other.
     #[error("`{0}` has an overload policy, which says how much may wait, and a `queue` of {1} too")]
@@ -53,7 +53,7 @@ pub enum WorldError {
         key: &'static str,
     },
     /// A burst of no messages, or of more than are simulated.
-    #[error("`{flow}` has {count} messages in a burst: 1 to {MOST_AT_ONCE}")]
+    #[error("`{flow}` has {count} messages in a burst: 1 to {MAX_BURST}")]
     Burst {
         /// The flow.
         flow: String,
@@ -77,42 +77,44 @@ pub enum WorldError {
     #[error("the processor makes packets of 0B (`largest`): 1B at least")]
     EmptyPackets,
     /// The processor takes no time, so the simulation would not end.
-    #[error("the processor takes no time for anything: leave it out")]
+    #[error("the processor takes no time: leave it out")]
     IdleProcessor,
     /// The scheduler refuses a flow.
     #[error(transparent)]
-    Misuse(#[from] Misuse),
+    SchedulerError(#[from] SchedulerError),
 }
 
-impl World {
-    /// Checks the world.
+impl Simulation {
+    /// Checks all parts.
     ///
     /// # Errors
     /// The first error that is found.
-    pub fn sound(&self) -> Result<(), WorldError> {
+    pub fn validate(&self) -> Result<(), SimulationError> {
         if self.processor.is_some_and(|costs| costs.largest.0 == 0) {
-            return Err(WorldError::EmptyPackets);
+            return Err(SimulationError::EmptyPackets);
         }
         for flow in &self.flows {
-            self.sound_class(flow)?;
-            sound_policy(flow)?;
-            sound_source(flow)?;
+            self.validate_class(flow)?;
+            validate_policy(flow)?;
+            validate_source(flow)?;
             if let Some(processor) = &self.processor {
-                sound_blocks(flow, processor)?;
+                validate_blocks(flow, processor)?;
             }
         }
         Ok(())
     }
 
-    fn sound_class(&self, flow: &Flow) -> Result<(), WorldError> {
+    fn validate_class(&self, flow: &SimFlow) -> Result<(), SimulationError> {
         let (Some(class), Some(server)) = (flow.class, &self.overbooked) else {
             return Ok(());
         };
         let name = || flow.name.clone();
         match () {
-            () if self.processor.is_some() => Err(WorldError::ClassBehindProcessor(name())),
-            () if !matches!(flow.service, Service::Cell(_)) => Err(WorldError::NoMember(name())),
-            () if class >= server.classes.len() => Err(WorldError::NoClass {
+            () if self.processor.is_some() => Err(SimulationError::ClassBehindProcessor(name())),
+            () if !matches!(flow.service, Service::Cell(_)) => {
+                Err(SimulationError::NoMember(name()))
+            }
+            () if class >= server.classes.len() => Err(SimulationError::NoClass {
                 flow: name(),
                 class,
                 classes: server.classes.len(),
@@ -122,20 +124,20 @@ impl World {
     }
 }
 
-fn sound_policy(flow: &Flow) -> Result<(), WorldError> {
+fn validate_policy(flow: &SimFlow) -> Result<(), SimulationError> {
     let name = || flow.name.clone();
     match () {
         () if flow.overload.is_none() => Ok(()),
-        () if flow.channel().is_none() => Err(WorldError::PolicyWithoutChannel(name())),
+        () if flow.channel().is_none() => Err(SimulationError::PolicyWithoutChannel(name())),
         () if matches!(flow.source, Source::Greedy { .. }) => {
-            Err(WorldError::PolicyOfGreedy(name()))
+            Err(SimulationError::PolicyOfGreedy(name()))
         }
-        () if flow.queue != usize::MAX => Err(WorldError::PolicyAndQueue(name(), flow.queue)),
+        () if flow.queue != usize::MAX => Err(SimulationError::PolicyAndQueue(name(), flow.queue)),
         () => Ok(()),
     }
 }
 
-fn sound_source(flow: &Flow) -> Result<(), WorldError> {
+fn validate_source(flow: &SimFlow) -> Result<(), SimulationError> {
     let name = || flow.name.clone();
     let (key, time) = match &flow.source {
         Source::Greedy { .. } | Source::Trace(_) => ("", Nanos(1)),
@@ -146,37 +148,37 @@ fn sound_source(flow: &Flow) -> Result<(), WorldError> {
     };
     if time.0 == 0 {
         let flow = name();
-        return Err(WorldError::NoTime { flow, key });
+        return Err(SimulationError::NoTime { flow, key });
     }
     if let Source::Bursts { count, .. } = flow.source
-        && !(1..=MOST_AT_ONCE).contains(&count)
+        && !(1..=MAX_BURST).contains(&count)
     {
         let flow = name();
-        return Err(WorldError::Burst { flow, count });
+        return Err(SimulationError::Burst { flow, count });
     }
     let odd = |size: &Bytes| !(1..=LONGEST_MESSAGE.0).contains(&size.0);
     match flow.source.sizes().find(odd) {
-        Some(size) => Err(WorldError::Size { flow: name(), size }),
+        Some(size) => Err(SimulationError::Size { flow: name(), size }),
         None => Ok(()),
     }
 }
 
 /// Checks the processing time of the flow's longest block: not too long, and not 0.
-fn sound_blocks(flow: &Flow, processor: &Processor) -> Result<(), WorldError> {
+fn validate_blocks(flow: &SimFlow, processor: &Processor) -> Result<(), SimulationError> {
     let largest = flow.source.sizes().max().unwrap_or(Bytes(1));
-    let all = world::packets(largest.0, processor);
+    let all = simulation::packets(largest.0, processor);
     let packets = all.min(processor.block.get().into());
-    let takes = world::processing(packets, true, processor);
+    let takes = simulation::processing(packets, true, processor);
     if takes > LONGEST_BLOCK {
         let flow = flow.name.clone();
-        return Err(WorldError::LongBlock {
+        return Err(SimulationError::LongBlock {
             flow,
             packets,
             takes,
         });
     }
     match takes {
-        Nanos(0) => Err(WorldError::IdleProcessor),
+        Nanos(0) => Err(SimulationError::IdleProcessor),
         _ => Ok(()),
     }
 }
@@ -186,4 +188,4 @@ pub(crate) const LONGEST_BLOCK: Nanos = Nanos::from_millis(10);
 /// The longest simulated message: it is cut into packets when it arrives, and all of them wait.
 const LONGEST_MESSAGE: Bytes = Bytes(1 << 30);
 /// Most messages of one burst, which all wait at once.
-const MOST_AT_ONCE: u32 = 1_000_000;
+const MAX_BURST: u32 = 1_000_000;

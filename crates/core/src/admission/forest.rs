@@ -1,29 +1,29 @@
 //! The forest of targets over the managed links, and the sums that admission compares.
 //!
 //! Every sum is computed anew from the entries. No result is kept between requests, so no sum can
-//! become stale. Building a world costs one pass over the entries.
+//! become stale. Building a forest costs one pass over the entries.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::refusal::{Bound, Holder, Reason, Shortfall, SlowLink};
-use super::{Entry, MAX_DEPTH, TargetId};
+use super::{MAX_DEPTH, TargetEntry, TargetId};
 use crate::contract::{Contract, Direction, IfName};
 use crate::link::Link;
 use crate::units::{Amount, Rate};
 
 /// Entries by id, their children, and the links.
-pub(super) struct World<'a> {
+pub(super) struct Forest<'a> {
     links: &'a [Link],
-    entries: BTreeMap<TargetId, &'a Entry>,
+    entries: BTreeMap<TargetId, &'a TargetEntry>,
     children: BTreeMap<TargetId, Vec<TargetId>>,
     roots: Vec<TargetId>,
 }
 
-/// One link in one direction.
+/// A link in one direction.
 #[derive(Clone, Copy)]
-pub(super) struct Lane<'a> {
+pub(super) struct LinkDirection<'a> {
     link: &'a Link,
     direction: Direction,
 }
@@ -39,16 +39,19 @@ enum Scope {
     At(TargetId),
 }
 
-/// One inequality: the demands of a scope over some lanes are at most a rate.
+/// One inequality: the demands of a scope over some links and directions are at most a rate.
 struct Condition<'a> {
     scope: Scope,
-    lanes: Vec<Lane<'a>>,
+    directions: Vec<LinkDirection<'a>>,
     bound: Bound,
     most: Rate,
 }
 
-impl<'a> World<'a> {
-    pub(super) fn new(links: &'a [Link], entries: impl Iterator<Item = &'a Entry>) -> World<'a> {
+impl<'a> Forest<'a> {
+    pub(super) fn new(
+        links: &'a [Link],
+        entries: impl Iterator<Item = &'a TargetEntry>,
+    ) -> Forest<'a> {
         let entries: BTreeMap<_, _> = entries.map(|entry| (entry.id, entry)).collect();
         let mut children: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let mut roots = Vec::new();
@@ -58,7 +61,7 @@ impl<'a> World<'a> {
                 None => roots.push(entry.id),
             }
         }
-        World {
+        Forest {
             links,
             entries,
             children,
@@ -68,7 +71,7 @@ impl<'a> World<'a> {
 
     /// Checks the target's position in the forest: a known parent, no cycle, not too deep, no mixed
     /// limits (condition 4).
-    pub(super) fn stands(&self, id: TargetId) -> Result<(), Reason> {
+    pub(super) fn check_position(&self, id: TargetId) -> Result<(), Reason> {
         let unknown = |parent: &TargetId| !self.entries.contains_key(parent);
         if let Some(parent) = self.entries[&id].parent.filter(unknown) {
             return Err(Reason::UnknownParent(parent));
@@ -95,36 +98,38 @@ impl<'a> World<'a> {
         let inside = self.subtree(id);
         for outer in &chain {
             for inner in chain.iter().chain(&inside) {
-                self.mixed(*outer, *inner)?;
+                self.check_mixed(*outer, *inner)?;
             }
         }
         Ok(())
     }
 
     /// Checks the demands that the target's entry touches (conditions 1 to 3). `before` is the
-    /// world without the request.
-    pub(super) fn fits(&self, before: &World<'_>, id: TargetId) -> Result<(), Reason> {
+    /// forest without the request.
+    pub(super) fn check_demands(&self, before: &Forest<'_>, id: TargetId) -> Result<(), Reason> {
         let mut worst: Option<Shortfall> = None;
-        for lane in lanes(self.links, &Direction::ALL) {
-            self.servable(id, lane)?;
-            let demand = self.demand(id, lane);
+        for on in link_directions(self.links, &Direction::ALL) {
+            self.check_servable(id, on)?;
+            let demand = self.demand(id, on);
             if demand == Amount(0) {
                 continue;
             }
             // A demand that did not grow and did not move leaves the sums around it unchanged.
-            let grown = self.own_min(id, lane).is_some()
-                || demand > before.demand(id, lane)
+            let grown = self.own_min(id, on).is_some()
+                || demand > before.demand(id, on)
                 || self.parent(id) != before.parent(id);
             let short = self
-                .conditions(id, lane, grown)
+                .conditions(id, on, grown)
                 .into_iter()
-                .filter_map(|condition| self.shortfall(condition, id, lane))
-                .min_by_key(|short| (short.asked.is_some(), short.largest));
-            // A shortfall that no other amount would cure comes first, then the first lane with a
-            // shortfall.
+                .filter_map(|condition| self.shortfall(condition, id, on))
+                .min_by_key(|short| (short.requested.is_some(), short.largest));
+            // A shortfall that no other amount would cure comes first, then the first link
+            // and direction with a shortfall.
             worst = match (worst, short) {
                 (None, short) => short,
-                (Some(old), Some(new)) if old.asked.is_some() && new.asked.is_none() => Some(new),
+                (Some(old), Some(new)) if old.requested.is_some() && new.requested.is_none() => {
+                    Some(new)
+                }
                 (old, _) => old,
             };
         }
@@ -136,19 +141,19 @@ impl<'a> World<'a> {
 
     /// Checks whether one link carries all promises on it, and whether every target on it is
     /// served.
-    pub(super) fn carries(&self, link: &Link) -> Result<(), Reason> {
+    pub(super) fn check_link(&self, link: &Link) -> Result<(), Reason> {
         for direction in Direction::ALL {
-            let lane = Lane { link, direction };
+            let on = LinkDirection { link, direction };
             for id in self.entries.keys() {
-                self.servable(*id, lane)?;
+                self.check_servable(*id, on)?;
             }
-            let top = self.top_condition(lane);
+            let top = self.top_condition(on);
             let inner = self
                 .entries
                 .keys()
-                .flat_map(|id| self.conditions_at(*id, lane));
+                .flat_map(|id| self.conditions_at(*id, on));
             for condition in top.into_iter().chain(inner) {
-                let sum = self.sum(condition.scope, &condition.lanes);
+                let sum = self.sum(condition.scope, &condition.directions);
                 if sum > condition.most.into() {
                     return Err(Reason::LinkTooSlow(Box::new(SlowLink {
                         direction,
@@ -166,47 +171,47 @@ impl<'a> World<'a> {
 
     /// All targets with a guarantee on a link, in either direction.
     pub(super) fn all_holders(&self, name: &IfName) -> Vec<Holder> {
-        let on_it = lanes(self.links, &Direction::ALL).filter(|lane| lane.link.name == *name);
-        let holders = on_it.flat_map(|lane| {
+        let on_it = link_directions(self.links, &Direction::ALL).filter(|on| on.link.name == *name);
+        let holders = on_it.flat_map(|on| {
             self.entries.values().filter_map(move |entry| {
                 Some(Holder {
                     target: entry.target.clone(),
-                    link: lane.link.name.clone(),
-                    direction: lane.direction,
-                    amount: self.own_min(entry.id, lane)?.into(),
+                    link: on.link.name.clone(),
+                    direction: on.direction,
+                    amount: self.own_min(entry.id, on)?.into(),
                 })
             })
         });
         holders.collect()
     }
 
-    /// Checks that the target's demand on a lane is a valid rate: the lane has a capacity, and a
-    /// slice of it is at least [`Rate::MIN`].
-    fn servable(&self, id: TargetId, lane: Lane<'_>) -> Result<(), Reason> {
+    /// Checks that the target's demand on a link in a direction is a valid rate: the link has a
+    /// capacity in that direction, and a slice of it is at least [`Rate::MIN`].
+    fn check_servable(&self, id: TargetId, on: LinkDirection<'_>) -> Result<(), Reason> {
         let entry = self.entries[&id];
-        if !self.is_on(entry, lane.link) {
+        if !self.is_on(entry, on.link) {
             return Ok(());
         }
-        let asks = match lane.direction {
+        let asks = match on.direction {
             Direction::Up => entry.contract.min(Direction::Up).is_some(),
             Direction::Down => entry.contract.min(Direction::Down).is_some(),
         };
         let slice = entry
             .contract
             .slice()
-            .filter(|_| lane.direction == Direction::Up);
-        let Some(usable) = lane.usable() else {
+            .filter(|_| on.direction == Direction::Up);
+        let Some(usable) = on.usable() else {
             return match asks || slice.is_some() {
                 true => Err(Reason::NoRate {
-                    link: lane.link.name.clone(),
-                    direction: lane.direction,
+                    link: on.link.name.clone(),
+                    direction: on.direction,
                 }),
                 false => Ok(()),
             };
         };
         match slice {
             Some(slice) if slice.of(usable).is_none() => Err(Reason::SliceTooSmall {
-                link: lane.link.name.clone(),
+                link: on.link.name.clone(),
                 usable,
                 slice,
             }),
@@ -214,56 +219,56 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The conditions that contain a target's demand on a lane: conditions 2 and 3 at the target
-    /// and, if the demand has `grown`, the conditions of its ancestors up to the first one with a
-    /// minimum on the lane. Above that ancestor no sum changes.
-    fn conditions(&self, id: TargetId, lane: Lane<'a>, grown: bool) -> Vec<Condition<'a>> {
-        let mut conditions = self.conditions_at(id, lane);
+    /// The conditions that contain a target's demand on a link in a direction: conditions 2 and 3
+    /// at the target and, if the demand has `grown`, the conditions of its ancestors up to the
+    /// first one with a minimum there. Above that ancestor no sum changes.
+    fn conditions(&self, id: TargetId, on: LinkDirection<'a>, grown: bool) -> Vec<Condition<'a>> {
+        let mut conditions = self.conditions_at(id, on);
         if !grown {
             return conditions;
         }
         let mut at = self.parent(id);
         while let Some(place) = at {
-            if let Some(inside) = self.min_condition(place, lane) {
+            if let Some(inside) = self.min_condition(place, on) {
                 conditions.push(inside);
                 return conditions;
             }
-            conditions.extend(self.limit_conditions(place, lane));
+            conditions.extend(self.limit_conditions(place, on));
             at = self.parent(place);
         }
-        conditions.extend(self.top_condition(lane));
+        conditions.extend(self.top_condition(on));
         conditions
     }
 
     /// Conditions 2 and 3 at one target.
-    fn conditions_at(&self, id: TargetId, lane: Lane<'a>) -> Vec<Condition<'a>> {
-        let mut conditions = self.limit_conditions(id, lane);
-        conditions.extend(self.min_condition(id, lane));
+    fn conditions_at(&self, id: TargetId, on: LinkDirection<'a>) -> Vec<Condition<'a>> {
+        let mut conditions = self.limit_conditions(id, on);
+        conditions.extend(self.min_condition(id, on));
         conditions
     }
 
     /// Condition 2 at one target.
-    fn min_condition(&self, id: TargetId, lane: Lane<'a>) -> Option<Condition<'a>> {
+    fn min_condition(&self, id: TargetId, on: LinkDirection<'a>) -> Option<Condition<'a>> {
         Some(Condition {
             scope: Scope::Below(id),
-            lanes: [lane].into(),
+            directions: [on].into(),
             bound: Bound::Min(self.entries[&id].target.clone()),
-            most: self.own_min(id, lane)?,
+            most: self.own_min(id, on)?,
         })
     }
 
     /// Condition 3 at one target.
-    fn limit_conditions(&self, id: TargetId, lane: Lane<'a>) -> Vec<Condition<'a>> {
+    fn limit_conditions(&self, id: TargetId, on: LinkDirection<'a>) -> Vec<Condition<'a>> {
         let entry = self.entries[&id];
         let condition = |most: Option<Rate>, word, directions: &[Direction]| {
             Some(Condition {
                 scope: Scope::At(id),
-                lanes: lanes(self.links, directions).collect(),
+                directions: link_directions(self.links, directions).collect(),
                 bound: Bound::Limit(entry.target.clone(), word),
                 most: most?,
             })
         };
-        let direction = lane.direction;
+        let direction = on.direction;
         let one_way = entry.contract.limit(direction);
         let one_way = condition(one_way, direction.word(), &[direction]);
         let both = condition(entry.contract.both(), "both", &Direction::ALL);
@@ -271,47 +276,47 @@ impl<'a> World<'a> {
     }
 
     /// Condition 1.
-    fn top_condition(&self, lane: Lane<'a>) -> Option<Condition<'a>> {
+    fn top_condition(&self, on: LinkDirection<'a>) -> Option<Condition<'a>> {
         Some(Condition {
             scope: Scope::Top,
-            lanes: [lane].into(),
+            directions: [on].into(),
             bound: Bound::Link,
-            most: lane.usable()?,
+            most: on.usable()?,
         })
     }
 
-    /// The shortfall of a condition, as the message for one target on one lane needs it. `None` if
-    /// the condition holds.
+    /// The shortfall of a condition, as the message for one target needs it. `None` if the
+    /// condition holds.
     fn shortfall(
         &self,
         condition: Condition<'_>,
         id: TargetId,
-        lane: Lane<'_>,
+        on: LinkDirection<'_>,
     ) -> Option<Shortfall> {
-        let sum = self.sum(condition.scope, &condition.lanes);
+        let sum = self.sum(condition.scope, &condition.directions);
         if sum <= condition.most.into() {
             return None;
         }
-        let own = self.own_min(id, lane);
-        let below = self.demand_below(id, lane);
+        let own = self.own_min(id, on);
+        let below = self.demand_below(id, on);
         // A minimum below the sum of the members is a different fault from a minimum that is too
         // large.
         let members = matches!(condition.scope, Scope::Below(at) if at == id);
-        let asked = match (own, members) {
+        let requested = match (own, members) {
             (Some(own), false) => Amount::from(own),
             _ => Amount(0),
         };
-        let held = sum.less(asked);
+        let held = sum.less(requested);
         let entry = self.entries[&id];
         let slice = entry.contract.slice();
         Some(Shortfall {
-            link: lane.link.name.clone(),
-            direction: lane.direction,
-            capacity: lane.link.capacity(lane.direction),
-            usable: lane.usable(),
-            asked: own.filter(|_| !members),
-            slice: slice.filter(|_| lane.direction == Direction::Up),
-            holders: self.holders(&condition, own.map(|_| (id, lane))),
+            link: on.link.name.clone(),
+            direction: on.direction,
+            capacity: on.link.capacity(on.direction),
+            usable: on.usable(),
+            requested: own.filter(|_| !members),
+            slice: slice.filter(|_| on.direction == Direction::Up),
+            holders: self.holders(&condition, own.map(|_| (id, on))),
             largest: Amount::from(condition.most).less(held),
             least: below,
             bound: condition.bound,
@@ -321,26 +326,26 @@ impl<'a> World<'a> {
     }
 
     /// The targets whose minimums make up a condition's sum, without the target `without` on its
-    /// own lane.
+    /// own link and direction.
     fn holders(
         &self,
         condition: &Condition<'_>,
-        without: Option<(TargetId, Lane<'_>)>,
+        without: Option<(TargetId, LinkDirection<'_>)>,
     ) -> Vec<Holder> {
         let mut holders = Vec::new();
-        for lane in &condition.lanes {
+        for on in &condition.directions {
             let mut waiting = self.members(condition.scope);
             waiting.reverse();
             while let Some(id) = waiting.pop() {
-                let left_out = without.is_some_and(|(out, on)| {
-                    out == id && on.direction == lane.direction && on.link.name == lane.link.name
+                let left_out = without.is_some_and(|(out, at)| {
+                    out == id && at.direction == on.direction && at.link.name == on.link.name
                 });
-                match self.own_min(id, *lane) {
+                match self.own_min(id, *on) {
                     Some(_) if left_out => {}
                     Some(min) => holders.push(Holder {
                         target: self.entries[&id].target.clone(),
-                        link: lane.link.name.clone(),
-                        direction: lane.direction,
+                        link: on.link.name.clone(),
+                        direction: on.direction,
                         amount: min.into(),
                     }),
                     None => waiting.extend(self.below(id).iter().rev()),
@@ -358,38 +363,39 @@ impl<'a> World<'a> {
         }
     }
 
-    fn sum(&self, scope: Scope, lanes: &[Lane<'_>]) -> Amount {
+    fn sum(&self, scope: Scope, directions: &[LinkDirection<'_>]) -> Amount {
         let members = self.members(scope);
-        let over_lanes = |id: &TargetId| lanes.iter().map(|lane| self.demand(*id, *lane)).sum();
-        members.iter().map(over_lanes).sum::<Amount>()
+        let over_directions =
+            |id: &TargetId| directions.iter().map(|on| self.demand(*id, *on)).sum();
+        members.iter().map(over_directions).sum::<Amount>()
     }
 
-    /// The demand of a target on a lane: its minimum, else the sum below it. Zero for an unknown
-    /// target.
-    fn demand(&self, id: TargetId, lane: Lane<'_>) -> Amount {
-        match self.own_min(id, lane) {
+    /// The demand of a target on a link in a direction: its minimum, else the sum below it. Zero
+    /// for an unknown target.
+    fn demand(&self, id: TargetId, on: LinkDirection<'_>) -> Amount {
+        match self.own_min(id, on) {
             Some(min) => min.into(),
-            None => self.demand_below(id, lane),
+            None => self.demand_below(id, on),
         }
     }
 
-    fn demand_below(&self, id: TargetId, lane: Lane<'_>) -> Amount {
+    fn demand_below(&self, id: TargetId, on: LinkDirection<'_>) -> Amount {
         let below = self.below(id).iter();
-        below.map(|child| self.demand(*child, lane)).sum()
+        below.map(|child| self.demand(*child, on)).sum()
     }
 
-    /// The target's own minimum on a lane.
-    fn own_min(&self, id: TargetId, lane: Lane<'_>) -> Option<Rate> {
+    /// The target's own minimum on a link in a direction.
+    fn own_min(&self, id: TargetId, on: LinkDirection<'_>) -> Option<Rate> {
         let entry = self.entries.get(&id)?;
-        if !self.is_on(entry, lane.link) {
+        if !self.is_on(entry, on.link) {
             return None;
         }
-        let min = entry.contract.link_min(lane.direction, lane.usable()?);
+        let min = entry.contract.link_min(on.direction, on.usable()?);
         min.flatten()
     }
 
     /// Whether the guarantees of an entry are on this link.
-    fn is_on(&self, entry: &Entry, link: &Link) -> bool {
+    fn is_on(&self, entry: &TargetEntry, link: &Link) -> bool {
         entry.contract.is_guaranteed()
             && resolve(self.links, &entry.contract)
                 .is_ok_and(|on| on.is_some_and(|on| on.name == link.name))
@@ -430,7 +436,7 @@ impl<'a> World<'a> {
     }
 
     /// Fails if two targets of one chain mix limits: one has `both`, and the other a one-way limit.
-    fn mixed(&self, one: TargetId, other: TargetId) -> Result<(), Reason> {
+    fn check_mixed(&self, one: TargetId, other: TargetId) -> Result<(), Reason> {
         let (one, other) = (self.entries[&one], self.entries[&other]);
         let one_way = |c: &Contract| c.up().or(c.down());
         match (one.contract.both(), one_way(&other.contract)) {
@@ -449,7 +455,7 @@ impl<'a> World<'a> {
     }
 }
 
-impl Lane<'_> {
+impl LinkDirection<'_> {
     fn usable(&self) -> Option<Rate> {
         self.link.usable(self.direction)
     }
@@ -479,8 +485,8 @@ pub(super) fn resolve<'l>(
 
 /// The entries with every parent before its children, otherwise in the given order. Entries that
 /// are not reachable from a top-level entry (an unknown parent, a cycle) come last.
-pub(super) fn parents_first(held: Vec<Entry>) -> Vec<Entry> {
-    let mut waiting: Vec<Option<Entry>> = held.into_iter().map(Some).collect();
+pub(super) fn parents_first(held: Vec<TargetEntry>) -> Vec<TargetEntry> {
+    let mut waiting: Vec<Option<TargetEntry>> = held.into_iter().map(Some).collect();
     let mut children: BTreeMap<Option<TargetId>, Vec<usize>> = BTreeMap::new();
     for (n, entry) in waiting.iter().enumerate() {
         let parent = entry.as_ref().and_then(|entry| entry.parent);
@@ -501,12 +507,15 @@ pub(super) fn parents_first(held: Vec<Entry>) -> Vec<Entry> {
     ordered
 }
 
-fn lanes<'l>(links: &'l [Link], directions: &[Direction]) -> impl Iterator<Item = Lane<'l>> {
+fn link_directions<'l>(
+    links: &'l [Link],
+    directions: &[Direction],
+) -> impl Iterator<Item = LinkDirection<'l>> {
     let directions = directions.to_vec();
     links.iter().flat_map(move |link| {
         let directions = directions.clone();
         directions
             .into_iter()
-            .map(move |direction| Lane { link, direction })
+            .map(move |direction| LinkDirection { link, direction })
     })
 }

@@ -1,33 +1,33 @@
-//! The world and its main loop: flows, a link and optionally a processor go in; a [`Report`] comes
-//! out. [`World::run`] fails with [`WorldError`] if the world is invalid.
+//! The simulation and its main loop: flows, a link and optionally a processor go in; a [`Report`]
+//! comes out. [`Simulation::run`] fails with [`SimulationError`] if the simulation is invalid.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Channel, Clause, Contract, Slice, Weight};
-use netnice_core::police::{Police, Seen};
-use netnice_core::sched::{Class, Guarantee, Misuse, Overload, Service, Turn, Wire};
+use netnice_core::policer::{Observation, Policer};
+use netnice_core::sched::{Class, Guarantee, Overload, SchedulerError, ServedAs, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
-use crate::entry::{Entry, Fate};
+use crate::admission::{Admission, AdmissionQueue};
+use crate::queueing::{Item, LeftItem, NextCall, SchedulerQueues};
 use crate::report::{FlowReport, Report};
-use crate::sound::{LONGEST_BLOCK, WorldError};
-use crate::source::{Source, Spring};
-use crate::station::{Item, Left, Look, Station};
+use crate::source::{Source, SourceState};
+use crate::validate::{LONGEST_BLOCK, SimulationError};
 use crate::{Random, scenario::ScenarioError};
 
 /// A link, optionally a processor before it, and flows.
 #[derive(Clone, Debug)]
-pub struct World {
+pub struct Simulation {
     /// The link.
     pub wire: Wire,
     /// Makes packets of messages; `None`: messages are packets at once.
     pub processor: Option<Processor>,
     /// A deliberately overbooked slice, for the flows with a class.
-    pub overbooked: Option<Overbooked>,
+    pub overbooked: Option<OverbookedSlice>,
     /// The flows.
-    pub flows: Vec<Flow>,
+    pub flows: Vec<SimFlow>,
     /// Determines all random numbers.
     pub seed: u64,
 }
@@ -35,7 +35,7 @@ pub struct World {
 /// A slice that flows share by classes of static priority, and inside a class in proportion to
 /// their requests (paper CELL, section 4.5).
 #[derive(Clone, Debug)]
-pub struct Overbooked {
+pub struct OverbookedSlice {
     /// The shared slice.
     pub slice: Slice,
     /// The classes, the highest first.
@@ -44,13 +44,13 @@ pub struct Overbooked {
 
 /// A flow: its contract and its traffic.
 #[derive(Clone, Debug)]
-pub struct Flow {
+pub struct SimFlow {
     /// The name in reports.
     pub name: String,
     /// The service by the scheduler.
     pub service: Service,
-    /// The class in the overbooked slice, for a flow with a cell contract. `None`, or in a world
-    /// without such a slice: the flow is served on its own. Not behind a processor.
+    /// The class in the overbooked slice, for a flow with a cell contract. `None`, or in a
+    /// simulation without such a slice: the flow is served on its own. Not behind a processor.
     pub class: Option<usize>,
     /// The offered traffic.
     pub source: Source,
@@ -67,14 +67,14 @@ pub struct Flow {
     /// the whole deadline, as in the paper RTC.
     pub processing: Option<Nanos>,
     /// Checks its packets by the times at which they begin on the wire.
-    pub judge: Option<Police>,
+    pub policer: Option<Policer>,
 }
 
-impl Flow {
+impl SimFlow {
     /// A flow under a contract, over the whole time, with unlimited queue, checked against the
     /// contract where possible. Fails with [`ScenarioError::NoEffect`] for a clause that does not
     /// concern sending.
-    pub fn new(name: &str, contract: &str, source: Source) -> Result<Flow, ScenarioError> {
+    pub fn new(name: &str, contract: &str, source: Source) -> Result<SimFlow, ScenarioError> {
         let contract = match contract {
             "" => Contract::default(),
             text => text.parse()?,
@@ -84,7 +84,7 @@ impl Flow {
             let flow = name.to_string();
             return Err(ScenarioError::NoEffect { flow, clause });
         }
-        Ok(Flow {
+        Ok(SimFlow {
             name: name.to_string(),
             service: Service::of(&contract)?,
             class: None,
@@ -95,29 +95,29 @@ impl Flow {
             overload: None,
             processing: None,
             // A channel is checked by its deadlines.
-            judge: match contract.channel() {
+            policer: match contract.channel() {
                 Some(_) => None,
-                None => Police::contract(&contract).ok(),
+                None => Policer::contract(&contract).ok(),
             },
         })
     }
 
     /// The same flow in a class of the overbooked slice.
-    pub fn inside(self, class: usize) -> Flow {
-        Flow {
+    pub fn inside(self, class: usize) -> SimFlow {
+        SimFlow {
             class: Some(class),
             ..self
         }
     }
 
     /// The same flow from `start` on.
-    pub fn from(self, start: Nanos) -> Flow {
-        Flow { start, ..self }
+    pub fn from(self, start: Nanos) -> SimFlow {
+        SimFlow { start, ..self }
     }
 
     /// The same flow until `stop`.
-    pub fn until(self, stop: Nanos) -> Flow {
-        Flow {
+    pub fn until(self, stop: Nanos) -> SimFlow {
+        SimFlow {
             stop: Some(stop),
             ..self
         }
@@ -138,8 +138,8 @@ impl Flow {
 
 /// A packet that left.
 #[derive(Clone, Copy, Debug)]
-pub struct Sent {
-    /// The flow's index in the world.
+pub struct SentPacket {
+    /// The flow's index in the simulation.
     pub flow: usize,
     /// Its length.
     pub length: Bytes,
@@ -147,14 +147,14 @@ pub struct Sent {
     pub start: Instant,
     /// When its last bit is on the wire.
     pub end: Instant,
-    /// The scheduler's reason for its turn.
-    pub turn: Turn,
+    /// Why the scheduler served it.
+    pub served_as: ServedAs,
 }
 
-impl World {
+impl Simulation {
     /// A link without flows.
-    pub fn new(wire: Wire) -> World {
-        World {
+    pub fn new(wire: Wire) -> Simulation {
+        Simulation {
             wire,
             processor: None,
             overbooked: None,
@@ -164,9 +164,13 @@ impl World {
     }
 
     /// Simulates until `until` and passes each packet that leaves to `watch`. Fails with
-    /// [`WorldError`] if the world is invalid.
-    pub fn run(&self, until: Nanos, mut watch: impl FnMut(&Sent)) -> Result<Report, WorldError> {
-        self.sound()?;
+    /// [`SimulationError`] if the simulation is invalid.
+    pub fn run(
+        &self,
+        until: Nanos,
+        mut watch: impl FnMut(&SentPacket),
+    ) -> Result<Report, SimulationError> {
+        self.validate()?;
         let mut run = Run::new(self)?;
         while let Some(Reverse((at, _, event))) = run.events.pop() {
             if at > until.0 {
@@ -197,18 +201,18 @@ enum Event {
     /// A flow ends.
     Stop(usize),
     /// A packet may be due.
-    Look,
+    Poll,
 }
 
 /// The state of a flow.
-struct Actor {
-    spring: Spring,
+struct FlowState {
+    source: SourceState,
     pending: Option<Bytes>,
     stopped: bool,
     greedy: Option<Bytes>,
     channel: Option<Channel>,
     /// The admission state, if the flow has an overload policy.
-    entry: Option<Entry>,
+    admission: Option<AdmissionQueue>,
     /// The earliest logical arrival of the next message.
     next_logical: u64,
     /// Messages that wait for processing (or for sending, without a processor).
@@ -217,59 +221,59 @@ struct Actor {
     processing: VecDeque<Item>,
     /// Deadlines of messages that have not left.
     deadlines: VecDeque<u64>,
-    judge: Option<Police>,
+    policer: Option<Policer>,
     report: FlowReport,
 }
 
 struct Run<'a> {
-    world: &'a World,
-    link: Station,
-    processor: Option<Station>,
-    actors: Vec<Actor>,
+    sim: &'a Simulation,
+    link: SchedulerQueues,
+    processor: Option<SchedulerQueues>,
+    flows: Vec<FlowState>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     count: u64,
     busy: u64,
-    /// The time of the next planned `Look`.
-    look: u64,
+    /// The time of the next planned `Poll`.
+    next_poll: u64,
 }
 
 impl<'a> Run<'a> {
-    fn new(world: &'a World) -> Result<Run<'a>, Misuse> {
-        let mut link = Station::new(world.wire)?;
-        let mut processor = match world.processor {
-            Some(_) => Some(Station::new(blocks())?),
+    fn new(sim: &'a Simulation) -> Result<Run<'a>, SchedulerError> {
+        let mut link = SchedulerQueues::new(sim.wire)?;
+        let mut processor = match sim.processor {
+            Some(_) => Some(SchedulerQueues::new(blocks())?),
             None => None,
         };
-        if let Some(inside) = &world.overbooked {
-            link.overbook(inside)?;
+        if let Some(overbooked) = &sim.overbooked {
+            link.overbook(overbooked)?;
         }
-        let mut random = Random::new(world.seed);
-        let mut actors = Vec::new();
-        for flow in &world.flows {
-            match processor.as_mut().zip(world.processor.as_ref()) {
+        let mut random = Random::new(sim.seed);
+        let mut flows = Vec::new();
+        for flow in &sim.flows {
+            match processor.as_mut().zip(sim.processor.as_ref()) {
                 None => match (flow.class, flow.service) {
                     (Some(class), Service::Cell(cell))
                         if link.add_member(class, cell)?.is_some() => {}
                     _ => link.add(flow.service)?,
                 },
                 Some((processor, costs)) => {
-                    processor.add(handled(flow, costs))?;
+                    processor.add(handler_service(flow, costs))?;
                     link.add(flow.service)?;
                 }
             }
-            actors.push(Actor::new(flow, random.split()));
+            flows.push(FlowState::new(flow, random.split()));
         }
         let mut run = Run {
-            world,
+            sim,
             link,
             processor,
-            actors,
+            flows,
             events: BinaryHeap::new(),
             count: 0,
             busy: 0,
-            look: u64::MAX,
+            next_poll: u64::MAX,
         };
-        for (at, flow) in world.flows.iter().enumerate() {
+        for (at, flow) in sim.flows.iter().enumerate() {
             run.plan_arrival(at);
             if let Some(stop) = flow.stop {
                 run.plan(stop.0, Event::Stop(at));
@@ -284,17 +288,17 @@ impl<'a> Run<'a> {
     }
 
     fn plan_arrival(&mut self, flow: usize) {
-        if let Some((at, size)) = self.actors[flow].spring.next() {
-            self.actors[flow].pending = Some(size);
+        if let Some((at, size)) = self.flows[flow].source.next() {
+            self.flows[flow].pending = Some(size);
             self.plan(at, Event::Arrive(flow));
         }
     }
 
-    fn handle(&mut self, now: u64, event: Event) -> Result<(), Misuse> {
+    fn handle(&mut self, now: u64, event: Event) -> Result<(), SchedulerError> {
         match event {
             Event::Arrive(flow) => {
-                if let Some(size) = self.actors[flow].pending.take()
-                    && !self.actors[flow].stopped
+                if let Some(size) = self.flows[flow].pending.take()
+                    && !self.flows[flow].stopped
                 {
                     self.arrive(flow, size, now)?;
                     self.plan_arrival(flow);
@@ -302,81 +306,86 @@ impl<'a> Run<'a> {
                 Ok(())
             }
             Event::Processed(flow) => {
-                let done = self.actors[flow].processing.pop_front();
+                let done = self.flows[flow].processing.pop_front();
                 match done {
-                    Some(block) => self.hand_on(flow, block, now),
+                    Some(block) => self.cut_into_packets(flow, block, now),
                     None => Ok(()),
                 }
             }
-            Event::Offer(flow) => self.let_in(flow, now),
+            Event::Offer(flow) => self.admit_waiting(flow, now),
             Event::Stop(flow) => self.stop(flow, now),
-            Event::Look => {
-                self.look = u64::MAX;
+            Event::Poll => {
+                self.next_poll = u64::MAX;
                 Ok(())
             }
         }
     }
 
     /// A message arrives; it is queued if there is room.
-    fn arrive(&mut self, flow: usize, size: Bytes, now: u64) -> Result<(), Misuse> {
-        let actor = &mut self.actors[flow];
-        actor.report.offered += 1;
-        if let Some(entry) = &mut actor.entry {
-            if entry.offer(size) {
-                self.let_in(flow, now)?;
+    fn arrive(&mut self, flow: usize, size: Bytes, now: u64) -> Result<(), SchedulerError> {
+        let state = &mut self.flows[flow];
+        state.report.offered += 1;
+        if let Some(admission) = &mut state.admission {
+            if admission.offer(size) {
+                self.admit_waiting(flow, now)?;
             }
-            let actor = &mut self.actors[flow];
-            let is_held = actor.entry.as_ref().is_some_and(|one| one.outside() > 0);
-            actor.report.held += u64::from(is_held);
+            let state = &mut self.flows[flow];
+            let is_held = state
+                .admission
+                .as_ref()
+                .is_some_and(|one| one.held_back() > 0);
+            state.report.held += u64::from(is_held);
             return Ok(());
         }
-        if actor.waiting >= self.world.flows[flow].queue {
-            actor.report.dropped += 1;
+        if state.waiting >= self.sim.flows[flow].queue {
+            state.report.dropped += 1;
             return Ok(());
         }
-        let logical = actor.channel.map(|channel| {
-            let logical = now.max(actor.next_logical);
+        let logical = state.channel.map(|channel| {
+            let logical = now.max(state.next_logical);
             let spacing = 1_000_000_000_u64.div_ceil(u64::from(channel.rmax().get()));
-            actor.next_logical = logical.saturating_add(spacing);
+            state.next_logical = logical.saturating_add(spacing);
             logical
         });
-        self.enter(flow, size, now, logical)
+        self.enqueue_message(flow, size, now, logical)
     }
 
     /// Admits waiting messages as the overload policy allows.
-    fn let_in(&mut self, flow: usize, now: u64) -> Result<(), Misuse> {
-        while let Some(entry) = &mut self.actors[flow].entry {
-            match entry.next(now) {
-                Fate::In { size, arrival } => self.enter(flow, size, now, Some(arrival))?,
-                Fate::Dropped => self.actors[flow].report.dropped += 1,
-                Fate::Again(at) => {
+    fn admit_waiting(&mut self, flow: usize, now: u64) -> Result<(), SchedulerError> {
+        while let Some(admission) = &mut self.flows[flow].admission {
+            match admission.next(now) {
+                Admission::Admitted { size, arrival } => {
+                    self.enqueue_message(flow, size, now, Some(arrival))?
+                }
+                Admission::Dropped => self.flows[flow].report.dropped += 1,
+                Admission::RetryAt(at) => {
                     self.plan(at, Event::Offer(flow));
                     break;
                 }
-                Fate::Wait => break,
+                Admission::Wait => break,
             }
         }
         Ok(())
     }
 
     /// Queues a message. A channel's message has a logical arrival, which may be in the future.
-    fn enter(
+    fn enqueue_message(
         &mut self,
         flow: usize,
         size: Bytes,
         now: u64,
         logical: Option<u64>,
-    ) -> Result<(), Misuse> {
-        let actor = &mut self.actors[flow];
-        actor.waiting += 1;
-        let bound = actor.channel.map(|channel| channel.deadline().0);
+    ) -> Result<(), SchedulerError> {
+        let state = &mut self.flows[flow];
+        state.waiting += 1;
+        let bound = state.channel.map(|channel| channel.deadline().0);
         let ends = logical
             .zip(bound)
             .map(|(logical, bound)| logical.saturating_add(bound));
-        actor.deadlines.extend(ends);
+        state.deadlines.extend(ends);
         let message = Item {
             length: size,
-            begins: match actor.entry {
+            begins: match state.admission {
                 Some(_) => logical,
                 None => logical.map(|_| now),
             },
@@ -384,7 +393,7 @@ impl<'a> Run<'a> {
             ends,
             bytes: size.0,
         };
-        if actor.greedy.is_some() {
+        if state.greedy.is_some() {
             // A second message behind the head, so that the queue is never empty.
             self.process(flow, message, now)?;
         }
@@ -392,9 +401,9 @@ impl<'a> Run<'a> {
     }
 
     /// Passes a message to the processor in blocks, or to the link.
-    fn process(&mut self, flow: usize, message: Item, now: u64) -> Result<(), Misuse> {
-        let (Some(costs), Some(processor)) = (&self.world.processor, &mut self.processor) else {
-            return self.hand_on(flow, message, now);
+    fn process(&mut self, flow: usize, message: Item, now: u64) -> Result<(), SchedulerError> {
+        let (Some(costs), Some(processor)) = (&self.sim.processor, &mut self.processor) else {
+            return self.cut_into_packets(flow, message, now);
         };
         let block = u64::from(costs.block.get()).saturating_mul(costs.largest.0);
         let mut rest = message.bytes;
@@ -419,10 +428,15 @@ impl<'a> Run<'a> {
     }
 
     /// Cuts a message, or a block of one, into packets for the link.
-    fn hand_on(&mut self, flow: usize, item: Item, now: u64) -> Result<(), Misuse> {
-        let largest = match self.world.processor {
-            Some(costs) => costs.largest.0.min(self.world.wire.longest.0),
-            None => self.world.wire.longest.0,
+    fn cut_into_packets(
+        &mut self,
+        flow: usize,
+        item: Item,
+        now: u64,
+    ) -> Result<(), SchedulerError> {
+        let largest = match self.sim.processor {
+            Some(costs) => costs.largest.0.min(self.sim.wire.longest.0),
+            None => self.sim.wire.longest.0,
         };
         let mut rest = item.bytes;
         // Behind a processor a message keeps its logical arrival from there. Its later blocks
@@ -448,12 +462,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn stop(&mut self, flow: usize, now: u64) -> Result<(), Misuse> {
-        self.actors[flow].stopped = true;
-        self.actors[flow].deadlines.clear();
-        self.actors[flow].waiting = 0;
-        if let Some(entry) = &mut self.actors[flow].entry {
-            entry.close();
+    fn stop(&mut self, flow: usize, now: u64) -> Result<(), SchedulerError> {
+        self.flows[flow].stopped = true;
+        self.flows[flow].deadlines.clear();
+        self.flows[flow].waiting = 0;
+        if let Some(admission) = &mut self.flows[flow].admission {
+            admission.close();
         }
         self.link.flush(flow, now)?;
         if let Some(processor) = &mut self.processor {
@@ -463,42 +477,52 @@ impl<'a> Run<'a> {
     }
 
     /// Sends what is due now.
-    fn drive(&mut self, now: u64, until: u64, watch: &mut impl FnMut(&Sent)) -> Result<(), Misuse> {
-        let mut looks = [Look::Never; 2];
+    fn drive(
+        &mut self,
+        now: u64,
+        until: u64,
+        watch: &mut impl FnMut(&SentPacket),
+    ) -> Result<(), SchedulerError> {
+        let mut next_calls = [NextCall::Never; 2];
         if let Some(mut processor) = self.processor.take() {
-            looks[0] = loop {
-                match processor.turn(now) {
-                    Ok(left) => self.begun(&mut processor, left, now)?,
-                    Err(look) => break look,
+            next_calls[0] = loop {
+                match processor.next(now) {
+                    Ok(left) => self.block_begun(&mut processor, left, now)?,
+                    Err(next_call) => break next_call,
                 }
             };
             self.processor = Some(processor);
         }
-        looks[1] = loop {
-            match self.link.turn(now) {
-                Ok(left) => self.left(left, now, until, watch)?,
-                Err(look) => break look,
+        next_calls[1] = loop {
+            match self.link.next(now) {
+                Ok(left) => self.packet_left(left, now, until, watch)?,
+                Err(next_call) => break next_call,
             }
         };
-        for look in looks {
-            if let Look::At(at) = look
-                && at < self.look
+        for next_call in next_calls {
+            if let NextCall::At(at) = next_call
+                && at < self.next_poll
             {
-                self.look = at;
-                self.plan(at, Event::Look);
+                self.next_poll = at;
+                self.plan(at, Event::Poll);
             }
         }
         Ok(())
     }
 
     /// The processor has begun a block.
-    fn begun(&mut self, processor: &mut Station, left: Left, now: u64) -> Result<(), Misuse> {
-        if left.item.begins.is_some() || self.actors[left.flow].channel.is_none() {
-            self.left_the_queue(left.flow, now);
+    fn block_begun(
+        &mut self,
+        processor: &mut SchedulerQueues,
+        left: LeftItem,
+        now: u64,
+    ) -> Result<(), SchedulerError> {
+        if left.item.begins.is_some() || self.flows[left.flow].channel.is_none() {
+            self.message_left_queue(left.flow, now);
         }
-        let actor = &mut self.actors[left.flow];
-        actor.processing.push_back(left.item);
-        if actor.greedy.is_some() && !actor.stopped {
+        let state = &mut self.flows[left.flow];
+        state.processing.push_back(left.item);
+        if state.greedy.is_some() && !state.stopped {
             processor.push(left.flow, left.item, now)?;
         }
         self.plan(left.departure.end.0, Event::Processed(left.flow));
@@ -506,80 +530,87 @@ impl<'a> Run<'a> {
     }
 
     /// A message has left its queue: a sender that waits for room offers again.
-    fn left_the_queue(&mut self, flow: usize, now: u64) {
-        let actor = &mut self.actors[flow];
-        actor.waiting = actor.waiting.saturating_sub(1);
-        if actor.entry.as_mut().is_some_and(Entry::handle_sent) {
+    fn message_left_queue(&mut self, flow: usize, now: u64) {
+        let state = &mut self.flows[flow];
+        state.waiting = state.waiting.saturating_sub(1);
+        if state
+            .admission
+            .as_mut()
+            .is_some_and(AdmissionQueue::handle_sent)
+        {
             self.plan(now, Event::Offer(flow));
         }
     }
 
     /// A packet has left the link.
-    fn left(
+    fn packet_left(
         &mut self,
-        left: Left,
+        left: LeftItem,
         now: u64,
         until: u64,
-        watch: &mut impl FnMut(&Sent),
-    ) -> Result<(), Misuse> {
+        watch: &mut impl FnMut(&SentPacket),
+    ) -> Result<(), SchedulerError> {
         let (departure, has_processor) = (left.departure, self.processor.is_some());
-        let actor = &mut self.actors[left.flow];
-        if let (Some(_), false, false) = (actor.greedy, has_processor, actor.stopped) {
+        let state = &mut self.flows[left.flow];
+        if let (Some(_), false, false) = (state.greedy, has_processor, state.stopped) {
             self.link.push(left.flow, left.item, now)?;
         }
-        if !has_processor && (left.item.ends.is_some() || actor.channel.is_none()) {
-            self.left_the_queue(left.flow, now);
+        if !has_processor && (left.item.ends.is_some() || state.channel.is_none()) {
+            self.message_left_queue(left.flow, now);
         }
-        let actor = &mut self.actors[left.flow];
+        let state = &mut self.flows[left.flow];
         if let Some(deadline) = left.item.ends {
-            actor.report.left(departure.end.0, deadline);
-            actor.deadlines.pop_front();
+            state.report.left(departure.end.0, deadline);
+            state.deadlines.pop_front();
         }
-        actor.report.packets += 1;
-        actor.report.bytes += departure.length.0;
-        if let Some(judge) = &mut actor.judge {
-            let seen = Seen {
+        state.report.packets += 1;
+        state.report.bytes += departure.length.0;
+        if let Some(policer) = &mut state.policer {
+            let observation = Observation {
                 at: departure.start,
                 length: departure.length,
             };
-            if let Err(violation) = judge.handle(seen) {
-                actor.report.violations += 1;
-                actor.report.first_violation.get_or_insert(violation);
+            if let Err(violation) = policer.handle(observation) {
+                state.report.violations += 1;
+                state.report.first_violation.get_or_insert(violation);
             }
         }
         let began = departure.start.0.min(until);
         self.busy += departure.end.0.min(until) - began;
-        watch(&Sent {
+        watch(&SentPacket {
             flow: left.flow,
             length: departure.length,
             start: departure.start,
             end: departure.end,
-            turn: departure.turn,
+            served_as: departure.served_as,
         });
         Ok(())
     }
 
     fn report(self, until: Nanos) -> Report {
-        let finish = |(at, mut actor): (usize, Actor)| {
-            let late = actor.deadlines.iter().filter(|due| **due < until.0);
-            actor.report.missed += late.count() as u64;
+        let finish = |(at, mut state): (usize, FlowState)| {
+            let late = state.deadlines.iter().filter(|due| **due < until.0);
+            state.report.missed += late.count() as u64;
             let queued = self.link.waiting(at);
-            let outside = actor.entry.as_ref().map_or(0, Entry::outside);
-            actor.report.waiting = (actor.waiting.max(queued) + outside) as u64;
-            actor.report
+            let held_back = state
+                .admission
+                .as_ref()
+                .map_or(0, AdmissionQueue::held_back);
+            state.report.waiting = (state.waiting.max(queued) + held_back) as u64;
+            state.report
         };
         Report {
-            flows: self.actors.into_iter().enumerate().map(finish).collect(),
+            flows: self.flows.into_iter().enumerate().map(finish).collect(),
             until: Instant(until.0),
             busy: Nanos(self.busy),
         }
     }
 }
 
-impl Actor {
-    fn new(flow: &Flow, random: Random) -> Actor {
-        Actor {
-            spring: Spring::new(flow.source.clone(), flow.start, random),
+impl FlowState {
+    fn new(flow: &SimFlow, random: Random) -> FlowState {
+        FlowState {
+            source: SourceState::new(flow.source.clone(), flow.start, random),
             pending: None,
             stopped: false,
             greedy: match flow.source {
@@ -587,15 +618,15 @@ impl Actor {
                 _ => None,
             },
             channel: flow.channel(),
-            entry: flow
+            admission: flow
                 .channel()
                 .zip(flow.overload)
-                .map(|(channel, policy)| Entry::new(&channel, policy)),
+                .map(|(channel, policy)| AdmissionQueue::new(&channel, policy)),
             next_logical: 0,
             waiting: 0,
             processing: VecDeque::new(),
             deadlines: VecDeque::new(),
-            judge: flow.judge.clone(),
+            policer: flow.policer.clone(),
             report: FlowReport {
                 name: flow.name.clone(),
                 ..FlowReport::default()
@@ -607,7 +638,7 @@ impl Actor {
 /// The service of a flow's handler. Contracts concern the link: on the processor a channel has its
 /// deadline, and its longest message's processing time as its size. All other flows share the rest,
 /// whatever their rates and bursts.
-fn handled(flow: &Flow, costs: &Processor) -> Service {
+fn handler_service(flow: &SimFlow, costs: &Processor) -> Service {
     let best_effort = Service::Share {
         min: None,
         max: None,

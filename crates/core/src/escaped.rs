@@ -1,4 +1,4 @@
-//! Foreign text inside a message: [`Quoted`] escapes its control characters and cuts it after
+//! Foreign text inside a message: [`Escaped`] escapes its control characters and cuts it after
 //! [`LONGEST`] characters.
 //!
 //! Text from a socket or a command line may be long, and its control characters could move the
@@ -9,9 +9,9 @@ use core::fmt;
 /// Foreign text for messages. `Display` prints it in back-quotes, escaped, and cut after 48
 /// characters.
 #[derive(Clone, Copy, Debug)]
-pub struct Quoted<'a>(pub &'a str);
+pub struct Escaped<'a>(pub &'a str);
 
-impl fmt::Display for Quoted<'_> {
+impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("`")?;
         for (n, c) in self.0.chars().enumerate() {
@@ -35,14 +35,14 @@ const LONGEST: usize = 48;
 
 #[cfg(test)]
 mod tests {
-    use super::Quoted;
+    use super::Escaped;
     use alloc::string::ToString;
 
     #[test]
     fn control_characters_are_escaped_and_long_text_is_cut() {
-        assert_eq!(Quoted("4mbit").to_string(), "`4mbit`");
-        assert_eq!(Quoted("a\u{1b}[2Jb").to_string(), "`a\\u{1b}[2Jb`");
+        assert_eq!(Escaped("4mbit").to_string(), "`4mbit`");
+        assert_eq!(Escaped("a\u{1b}[2Jb").to_string(), "`a\\u{1b}[2Jb`");
         let long = "x".repeat(60_000);
-        assert_eq!(Quoted(&long).to_string().chars().count(), 48 + 3);
+        assert_eq!(Escaped(&long).to_string().chars().count(), 48 + 3);
     }
 }

@@ -6,8 +6,8 @@
 //! be early. The correction moves the scheduler's theoretical arrival time on until the policer's
 //! is ahead by exactly CDVT. So the flow loses no rate that it could have kept.
 
-use super::flow::{Kind, MAX_LENGTH};
-use super::service::{FlowId, Misuse, Service};
+use super::flow::{MAX_LENGTH, ServiceState};
+use super::service::{FlowId, SchedulerError, Service};
 use super::{Flag, Scheduler};
 use crate::units::{Bytes, Instant, Nanos};
 
@@ -17,26 +17,31 @@ impl Scheduler {
     /// [`Service::tolerance`] need not be reported.
     ///
     /// # Errors
-    /// [`Misuse::Unknown`] if the flow does not exist.
-    pub fn delayed(&mut self, flow: FlowId, bytes: Bytes, at: Instant) -> Result<(), Misuse> {
+    /// [`SchedulerError::UnknownFlow`] if the flow does not exist.
+    pub fn handle_late_departure(
+        &mut self,
+        flow: FlowId,
+        bytes: Bytes,
+        at: Instant,
+    ) -> Result<(), SchedulerError> {
         self.advance(at);
         let bytes = bytes.0.min(u64::from(MAX_LENGTH)) as u32;
-        let state = self.known(flow)?;
-        let moved = match &mut state.kind {
-            Kind::Cell(cell) => cell.delayed(at.0, bytes),
-            Kind::Member(member) => member.delayed(at.0, bytes),
+        let state = self.flow_mut(flow)?;
+        let moved = match &mut state.service {
+            ServiceState::Cell(cell) => cell.late_departure(at.0, bytes),
+            ServiceState::Member(member) => member.late_departure(at.0, bytes),
             _ => false,
         };
-        if moved && state.is(Flag::Waiting) {
-            self.place_anew(flow.0);
+        if moved && state.is(Flag::HasHead) {
+            self.requeue(flow.0);
         }
         Ok(())
     }
 }
 
 impl Service {
-    /// The longest delay of a departure that needs no call of [`Scheduler::delayed`]: CDVT less one
-    /// nanosecond, because the scheduler stores parts of a nanosecond. It counts from
+    /// The longest delay of a departure that needs no call of [`Scheduler::handle_late_departure`]:
+    /// CDVT less one nanosecond, because the scheduler stores parts of a nanosecond. It counts from
     /// [`Departure::eligible`](super::Departure::eligible). If
     /// [`Departure::start`](super::Departure::start) is later than that already, it counts from the
     /// start. For services other than cells it is `u64::MAX` nanoseconds.

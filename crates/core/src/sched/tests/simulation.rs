@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 pub(super) use netnice_cases::cases;
 
 use crate::contract::{self, Bucket, Sustained, Weight};
-use crate::sched::{Departure, FlowId, Packet, Scheduler, Service, Turn, Wire};
+use crate::sched::{Departure, FlowId, Packet, Scheduler, ServedAs, Service, Wire};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
 pub(super) fn mbit(rate: u64) -> Rate {
@@ -60,8 +60,8 @@ enum Source {
     Greedy(u64),
 }
 
-/// A link in virtual time. If it is `careful`, its invariants are checked after each step.
-pub(super) struct World {
+/// A link in virtual time, with the sources of its flows.
+pub(super) struct Simulation {
     pub(super) link: Scheduler,
     pub(super) now: u64,
     sources: Vec<Source>,
@@ -69,28 +69,28 @@ pub(super) struct World {
     /// Number of packets that were offered.
     pub(super) offered: usize,
     /// Whether all invariants are checked after each step (linear in everything).
-    pub(super) careful: bool,
+    pub(super) checks_invariants: bool,
 }
 
-impl World {
-    pub(super) fn new(wire: Wire) -> World {
-        World {
+impl Simulation {
+    pub(super) fn new(wire: Wire) -> Simulation {
+        Simulation {
             link: Scheduler::new(wire).unwrap(),
             now: 0,
             sources: Vec::new(),
             sent: Vec::new(),
             offered: 0,
-            careful: false,
+            checks_invariants: false,
         }
     }
 
     pub(super) fn flow(&mut self, service: Service) -> FlowId {
         let flow = self.link.insert(service, Instant(self.now)).unwrap();
-        self.note(flow)
+        self.register(flow)
     }
 
     /// Registers a flow of the link, with an empty queue.
-    pub(super) fn note(&mut self, flow: FlowId) -> FlowId {
+    pub(super) fn register(&mut self, flow: FlowId) -> FlowId {
         if flow.index() == self.sources.len() {
             self.sources.push(Source::Queue(VecDeque::new()));
         }
@@ -109,7 +109,7 @@ impl World {
             let now = Instant(self.now);
             self.link.handle_head(flow, packet, now).unwrap();
         }
-        self.look();
+        self.check();
     }
 
     /// Gives the flow an endless supply of packets of this length.
@@ -119,15 +119,15 @@ impl World {
         self.link
             .handle_head(flow, packet, Instant(self.now))
             .unwrap();
-        self.look();
+        self.check();
     }
 
     /// Ends the flow's supply of packets. Returns the number of packets that were queued.
-    pub(super) fn quiet(&mut self, flow: FlowId) -> usize {
+    pub(super) fn stop(&mut self, flow: FlowId) -> usize {
         let left = self.queued(flow);
         self.sources[flow.index()] = Source::Queue(VecDeque::new());
         self.link.withdraw(flow, Instant(self.now)).unwrap();
-        self.look();
+        self.check();
         left
     }
 
@@ -150,7 +150,7 @@ impl World {
                         queue.front().copied()
                     }
                 });
-        self.look();
+        self.check();
         departure
     }
 
@@ -188,15 +188,15 @@ impl World {
 
     /// Number of packets that left after their deadline.
     pub(super) fn misses(&self) -> usize {
-        let late = |one: &&Departure| match one.turn {
-            Turn::Guaranteed { deadline } | Turn::Shared { deadline } => one.end > deadline,
-            Turn::LeftOver | Turn::Early => false,
+        let late = |one: &&Departure| match one.served_as {
+            ServedAs::Guaranteed { deadline } | ServedAs::Shared { deadline } => one.end > deadline,
+            ServedAs::LeftOver | ServedAs::Early => false,
         };
         self.sent.iter().filter(late).count()
     }
 
-    fn look(&self) {
-        if self.careful {
+    fn check(&self) {
+        if self.checks_invariants {
             self.link.invariants();
         }
     }

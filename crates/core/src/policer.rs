@@ -1,6 +1,6 @@
-//! Conformance of traffic to a contract, measured from outside.
+//! Conformance of traffic to a contract, decided from the times and lengths of its packets.
 //!
-//! A [`Police`] gets the time and the length of each packet and decides whether the packet
+//! A [`Policer`] gets the time and the length of each packet and decides whether the packet
 //! conforms. It shares no code with the schedulers, so it can check their output, and that of other
 //! senders: `netnice check` applies it to packet captures.
 //!
@@ -28,7 +28,7 @@
 //! The time may be that of any point of the packet, if it is the same point for all packets. If the
 //! recording point stamps the ends of packets and the contract is about their starts, different
 //! lengths shift packets against each other by up to (longest - shortest) / link rate.
-//! [`Police::with_tolerance`] allows for that.
+//! [`Policer::with_tolerance`] allows for that.
 
 pub mod gcra;
 
@@ -41,7 +41,7 @@ use gcra::{NANOS_PER_SECOND, Tolerance, VirtualScheduling};
 
 /// A packet, or a message of a channel, as it was observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct Observation {
     /// The time of the observation.
     pub at: Instant,
     /// The length in the contract's unit: for a packet, layer 2 without preamble and gap.
@@ -50,16 +50,17 @@ pub struct Seen {
 
 /// A conformance check for one flow.
 #[derive(Clone, Debug)]
-pub struct Police {
-    law: Law,
+pub struct Policer {
+    rule: Rule,
     /// Extra tolerance beyond the contract's.
     tolerance: Nanos,
     /// Number of packets checked so far.
     count: u64,
 }
 
+/// The clause that is checked, with the state of its GCRAs.
 #[derive(Clone, Debug)]
-enum Law {
+enum Rule {
     Cell {
         cell: Cell,
         peak: VirtualScheduling,
@@ -76,11 +77,11 @@ enum Law {
     },
 }
 
-impl Police {
+impl Policer {
     /// A check for a cell contract.
-    pub fn cell(cell: Cell) -> Police {
+    pub fn cell(cell: Cell) -> Policer {
         let sustained = cell.sustained();
-        Police::of(Law::Cell {
+        Policer::of(Rule::Cell {
             cell,
             peak: VirtualScheduling::new(bits(cell.pcr())),
             sustained: sustained.map(|s| VirtualScheduling::new(bits(s.scr))),
@@ -88,16 +89,16 @@ impl Police {
     }
 
     /// A check for a channel. Each observation counts as one message.
-    pub fn channel(channel: Channel) -> Police {
+    pub fn channel(channel: Channel) -> Policer {
         let arrivals = VirtualScheduling::new(messages(channel.rmax()));
-        Police::of(Law::Channel { channel, arrivals })
+        Policer::of(Rule::Channel { channel, arrivals })
     }
 
     /// A check for a limit. After a silence it allows the bytes that `rate` carries in `burst`, at
     /// once.
-    pub fn limit(rate: Rate, burst: Nanos) -> Police {
+    pub fn limit(rate: Rate, burst: Nanos) -> Policer {
         let bucket = VirtualScheduling::new(bits(rate));
-        Police::of(Law::Limit {
+        Policer::of(Rule::Limit {
             rate,
             burst,
             bucket,
@@ -108,40 +109,40 @@ impl Police {
     /// not visible from outside.
     ///
     /// # Errors
-    /// [`NotJudged`] unless exactly one clause of the contract restricts the times of packets.
-    pub fn contract(contract: &Contract) -> Result<Police, NotJudged> {
+    /// [`NotCheckable`] unless exactly one clause of the contract restricts the times of packets.
+    pub fn contract(contract: &Contract) -> Result<Policer, NotCheckable> {
         let burst = contract.burst().unwrap_or(Contract::DEFAULT_BURST);
         let limits = [contract.up(), contract.down(), contract.both()];
-        let mut laws = limits
+        let mut rules = limits
             .into_iter()
             .flatten()
-            .map(|rate| Police::limit(rate, burst))
-            .chain(contract.cell().map(Police::cell))
-            .chain(contract.channel().map(Police::channel));
-        match (laws.next(), laws.next()) {
-            (Some(police), None) => Ok(police),
-            (None, _) => Err(NotJudged::Nothing),
-            (Some(_), Some(_)) => Err(NotJudged::Several),
+            .map(|rate| Policer::limit(rate, burst))
+            .chain(contract.cell().map(Policer::cell))
+            .chain(contract.channel().map(Policer::channel));
+        match (rules.next(), rules.next()) {
+            (Some(policer), None) => Ok(policer),
+            (None, _) => Err(NotCheckable::Nothing),
+            (Some(_), Some(_)) => Err(NotCheckable::Several),
         }
     }
 
     /// The same check with an extra tolerance.
-    pub fn with_tolerance(self, tolerance: Nanos) -> Police {
-        Police { tolerance, ..self }
+    pub fn with_tolerance(self, tolerance: Nanos) -> Policer {
+        Policer { tolerance, ..self }
     }
 
     /// Checks the next packet. If its time is before that of an earlier packet, it counts as early.
     ///
     /// # Errors
     /// [`Violation`] if the packet does not conform.
-    pub fn handle(&mut self, seen: Seen) -> Result<(), Violation> {
+    pub fn handle(&mut self, observation: Observation) -> Result<(), Violation> {
         self.count = self.count.saturating_add(1);
-        self.law
-            .judge(seen, self.tolerance)
-            .map_err(|fault| Violation {
+        self.rule
+            .check(observation, self.tolerance)
+            .map_err(|rule| Violation {
                 number: self.count,
-                seen,
-                fault,
+                observation,
+                rule,
             })
     }
 
@@ -150,64 +151,64 @@ impl Police {
         self.count
     }
 
-    fn of(law: Law) -> Police {
-        Police {
-            law,
+    fn of(rule: Rule) -> Policer {
+        Policer {
+            rule,
             tolerance: Nanos(0),
             count: 0,
         }
     }
 }
 
-impl Law {
-    fn judge(&mut self, seen: Seen, patience: Nanos) -> Result<(), Fault> {
-        let Seen { at, length } = seen;
+impl Rule {
+    fn check(&mut self, observation: Observation, extra: Nanos) -> Result<(), ViolatedRule> {
+        let Observation { at, length } = observation;
         match self {
-            Law::Cell {
+            Rule::Cell {
                 cell,
                 peak,
                 sustained,
             } => {
                 let (pcr, cdvt) = (cell.pcr(), cell.cdvt());
-                let tolerance = time(bits(pcr), &[cdvt, patience]);
+                let tolerance = tolerance_at(bits(pcr), &[cdvt, extra]);
                 if let Some(by) = peak.earliness(at, tolerance) {
-                    return Err(Fault::AbovePeak { by, pcr, cdvt });
+                    return Err(ViolatedRule::AbovePeak { by, pcr, cdvt });
                 }
                 if let (Some(bucket), Some(parts)) = (&*sustained, cell.sustained()) {
                     let Sustained { scr, mbs, .. } = parts;
                     let room = burst_tolerance(pcr, &parts, length);
-                    let room = room.ok_or(Fault::LongerThanBurst { mbs })?;
-                    let patience = time(bits(scr), &[cdvt, patience]);
-                    let tolerance = Tolerance(room.0 + patience.0);
+                    let room = room.ok_or(ViolatedRule::LongerThanBurst { mbs })?;
+                    let extra = tolerance_at(bits(scr), &[cdvt, extra]);
+                    let tolerance = Tolerance(room.0 + extra.0);
                     if let Some(by) = bucket.earliness(at, tolerance) {
-                        return Err(Fault::AboveSustained { by, scr, mbs });
+                        return Err(ViolatedRule::AboveSustained { by, scr, mbs });
                     }
                 }
                 for bucket in [Some(peak), sustained.as_mut()].into_iter().flatten() {
                     bucket.accept(at, length_in_bits(length));
                 }
             }
-            Law::Channel { channel, arrivals } => {
+            Rule::Channel { channel, arrivals } => {
                 let (mmax, rmax, bmax) = (channel.mmax(), channel.rmax(), channel.bmax());
                 if length > mmax {
-                    return Err(Fault::LongerThanMessage { mmax });
+                    return Err(ViolatedRule::LongerThanMessage { mmax });
                 }
                 let at_once = i128::from(bmax - 1) * NANOS_PER_SECOND;
-                let tolerance = Tolerance(at_once + time(messages(rmax), &[patience]).0);
+                let tolerance = Tolerance(at_once + tolerance_at(messages(rmax), &[extra]).0);
                 if let Some(by) = arrivals.earliness(at, tolerance) {
-                    return Err(Fault::AboveArrivals { by, rmax, bmax });
+                    return Err(ViolatedRule::AboveArrivals { by, rmax, bmax });
                 }
                 arrivals.accept(at, 1);
             }
-            Law::Limit {
+            Rule::Limit {
                 rate,
                 burst,
                 bucket,
             } => {
-                let tolerance = time(bits(*rate), &[*burst, patience]);
+                let tolerance = tolerance_at(bits(*rate), &[*burst, extra]);
                 if let Some(by) = bucket.earliness(at, tolerance) {
                     let (rate, burst) = (*rate, *burst);
-                    return Err(Fault::AboveLimit { by, rate, burst });
+                    return Err(ViolatedRule::AboveLimit { by, rate, burst });
                 }
                 bucket.accept(at, length_in_bits(length));
             }
@@ -218,19 +219,19 @@ impl Law {
 
 /// A packet that does not conform.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} {number}, {} long, {fault}", fault.noun(), seen.length)]
+#[error("{} {number}, {} long, {rule}", rule.noun(), observation.length)]
 pub struct Violation {
     /// Number of the packet, from 1.
     pub number: u64,
     /// The packet.
-    pub seen: Seen,
+    pub observation: Observation,
     /// The violated rule.
-    pub fault: Fault,
+    pub rule: ViolatedRule,
 }
 
 /// A violated rule, and the excess.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum ViolatedRule {
     /// The packet is too early for the peak rate.
     AbovePeak {
         /// Time by which it is too early, beyond every tolerance.
@@ -279,11 +280,13 @@ pub enum Fault {
     },
 }
 
-impl Fault {
+impl ViolatedRule {
     /// The noun for the observation in messages.
     fn noun(&self) -> &'static str {
         match self {
-            Fault::AboveArrivals { .. } | Fault::LongerThanMessage { .. } => "message",
+            ViolatedRule::AboveArrivals { .. } | ViolatedRule::LongerThanMessage { .. } => {
+                "message"
+            }
             _ => "packet",
         }
     }
@@ -291,30 +294,30 @@ impl Fault {
     /// Time by which the packet is too early; `None` if the violation is its length.
     pub fn by(&self) -> Option<Nanos> {
         match *self {
-            Fault::AbovePeak { by, .. }
-            | Fault::AboveSustained { by, .. }
-            | Fault::AboveArrivals { by, .. }
-            | Fault::AboveLimit { by, .. } => Some(by),
-            Fault::LongerThanBurst { .. } | Fault::LongerThanMessage { .. } => None,
+            ViolatedRule::AbovePeak { by, .. }
+            | ViolatedRule::AboveSustained { by, .. }
+            | ViolatedRule::AboveArrivals { by, .. }
+            | ViolatedRule::AboveLimit { by, .. } => Some(by),
+            ViolatedRule::LongerThanBurst { .. } | ViolatedRule::LongerThanMessage { .. } => None,
         }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ViolatedRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::AbovePeak { by, pcr, cdvt } => {
+            ViolatedRule::AbovePeak { by, pcr, cdvt } => {
                 write!(f, "is {by} too early for pcr {pcr} with cdvt {cdvt}")
             }
-            Fault::AboveSustained { by, scr, mbs } => {
+            ViolatedRule::AboveSustained { by, scr, mbs } => {
                 write!(f, "is {by} too early for scr {scr} with mbs {mbs}")
             }
-            Fault::LongerThanBurst { mbs } => write!(f, "is longer than mbs {mbs}"),
-            Fault::AboveArrivals { by, rmax, bmax } => {
+            ViolatedRule::LongerThanBurst { mbs } => write!(f, "is longer than mbs {mbs}"),
+            ViolatedRule::AboveArrivals { by, rmax, bmax } => {
                 write!(f, "is {by} too early for rmax {rmax} with bmax {bmax}")
             }
-            Fault::LongerThanMessage { mmax } => write!(f, "is longer than mmax {mmax}"),
-            Fault::AboveLimit { by, rate, burst } => {
+            ViolatedRule::LongerThanMessage { mmax } => write!(f, "is longer than mmax {mmax}"),
+            ViolatedRule::AboveLimit { by, rate, burst } => {
                 write!(f, "is {by} too early for {rate} with a burst of {burst}")
             }
         }
@@ -323,17 +326,17 @@ impl fmt::Display for Fault {
 
 /// The error of a contract that cannot be checked from the times of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotJudged {
+pub enum NotCheckable {
     /// No clause restricts the times of packets.
     #[error(
-        "nothing in this contract says what may come when: write cell, channel, or one of up, \
-         down and both"
+        "no clause of this contract restricts the times of packets: write one of cell, channel, \
+         up, down and both"
     )]
     Nothing,
     /// Several clauses restrict the times of packets.
     #[error(
-        "several clauses of this contract say what may come when: check one of cell, channel, \
-         up, down and both at a time"
+        "several clauses of this contract restrict the times of packets: write only one of cell, \
+         channel, up, down and both"
     )]
     Several,
 }
@@ -350,7 +353,7 @@ fn burst_tolerance(pcr: Rate, parts: &Sustained, length: Bytes) -> Option<Tolera
 }
 
 /// The sum of some tolerances at a rate.
-fn time(rate: NonZeroU64, parts: &[Nanos]) -> Tolerance {
+fn tolerance_at(rate: NonZeroU64, parts: &[Nanos]) -> Tolerance {
     Tolerance(parts.iter().map(|part| Tolerance::of(*part, rate).0).sum())
 }
 

@@ -1,9 +1,9 @@
 //! Admission of messages to a channel, with a policy for messages that exceed its contract.
 //!
-//! A [`Gate`] stands between a sender and the message queue of a real-time channel (paper RTC,
-//! section 3.1 and table 2). The queue holds Bmax messages, so a burst that the contract allows
-//! always fits. The channel's [`Overload`] policy decides on further messages, and the sender gets
-//! a [`Verdict`] for each message:
+//! A [`MessageGate`] stands between a sender and the message queue of a real-time channel (paper
+//! RTC, section 3.1 and table 2). The queue holds Bmax messages, so a burst that the contract
+//! allows always fits. The channel's [`Overload`] policy decides on further messages, and the
+//! sender gets a [`GateDecision`] for each message:
 //!
 //! | policy | a message that finds Bmax waiting | a message before its logical arrival |
 //! |---|---|---|
@@ -38,7 +38,7 @@ pub enum Overload {
 
 /// The decision on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum GateDecision {
     /// The message is queued.
     Queued {
         /// Its logical arrival, for [`super::Packet::first`].
@@ -46,7 +46,7 @@ pub enum Verdict {
     },
     /// The message is not accepted. Offer it again at this time.
     WaitUntil(Instant),
-    /// The message is not accepted. Offer it again after the next [`Gate::handle_sent`].
+    /// The message is not accepted. Offer it again after the next [`MessageGate::handle_sent`].
     WaitForRoom,
     /// The message is dropped.
     Dropped,
@@ -54,7 +54,7 @@ pub enum Verdict {
 
 /// The gate of one channel.
 #[derive(Clone, Copy, Debug)]
-pub struct Gate {
+pub struct MessageGate {
     mmax: u64,
     spacing: u64,
     bmax: u32,
@@ -66,10 +66,10 @@ pub struct Gate {
     dropped: u64,
 }
 
-impl Gate {
+impl MessageGate {
     /// The gate of a channel with an empty queue.
-    pub fn new(channel: &contract::Channel, policy: Overload) -> Gate {
-        Gate {
+    pub fn new(channel: &contract::Channel, policy: Overload) -> MessageGate {
+        MessageGate {
             mmax: channel.mmax().0,
             spacing: super::channel::spacing(channel),
             bmax: channel.bmax(),
@@ -81,18 +81,18 @@ impl Gate {
     }
 
     /// Decides on a message of this length that arrives at `now`.
-    pub fn handle_message(&mut self, length: Bytes, now: Instant) -> Verdict {
+    pub fn handle_message(&mut self, length: Bytes, now: Instant) -> GateDecision {
         let full = self.waiting >= self.bmax;
         match self.policy {
-            Overload::Block if full => return Verdict::WaitForRoom,
+            Overload::Block if full => return GateDecision::WaitForRoom,
             Overload::Drop if full => {
                 self.dropped += 1;
-                return Verdict::Dropped;
+                return GateDecision::Dropped;
             }
             Overload::Space if now.0 < self.next => {
-                return Verdict::WaitUntil(Instant(self.next));
+                return GateDecision::WaitUntil(Instant(self.next));
             }
-            Overload::Space if full => return Verdict::WaitForRoom,
+            Overload::Space if full => return GateDecision::WaitForRoom,
             _ => {}
         }
         // Mmax is above zero.
@@ -100,7 +100,7 @@ impl Gate {
         let arrival = now.0.max(self.next);
         self.next = arrival.saturating_add(self.spacing.saturating_mul(messages));
         self.waiting = self.waiting.saturating_add(1);
-        Verdict::Queued {
+        GateDecision::Queued {
             arrival: Instant(arrival),
         }
     }

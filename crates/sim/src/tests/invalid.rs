@@ -1,4 +1,4 @@
-//! Invalid worlds, and units behind a processor.
+//! Invalid simulations, and units behind a processor.
 
 use netnice_core::units::{Bytes, Nanos};
 
@@ -6,10 +6,10 @@ use super::{flow, greedy, link};
 use crate::scenario::Scenario;
 use crate::{Report, Source};
 
-fn played(text: &str) -> Report {
+fn run_text(text: &str) -> Report {
     let scenario: Scenario = text.parse().expect("a scenario");
-    let report = scenario.world.run(scenario.duration, |_| ());
-    report.expect("played")
+    let report = scenario.simulation.run(scenario.duration, |_| ());
+    report.expect("a valid simulation")
 }
 
 fn refused(text: &str) -> String {
@@ -34,13 +34,13 @@ const GREEDY: &str = "source = { kind = 'greedy', size = '1kB' }";
 /// Regression: a rate once applied to the processor too, where a byte is a nanosecond: 1 Mbit/s
 /// became 17 kbit/s, and MBS was 30 us.
 #[test]
-fn behind_a_processor_contracts_are_about_the_link() {
+fn contracts_apply_to_the_link_behind_a_processor() {
     for (contract, rate) in [
         ("up 1mbit burst 10ms", 1e6),
         ("cell pcr=20mbit,cdvt=5ms,scr=5mbit,mbs=30kB", 5e6),
         ("slice 1ms/10ms", 10e6),
     ] {
-        let report = played(&channels(contract));
+        let report = run_text(&channels(contract));
         assert_eq!((report.missed(), report.violations()), (0, 0), "{report}");
         let bulk = report.flow("bulk").expect("it is there");
         let got = bulk.bytes as f64 * 8.0 / 5.0;
@@ -51,14 +51,14 @@ fn behind_a_processor_contracts_are_about_the_link() {
     }
     let limited = "channel mmax=1500B,rmax=100/s,bmax=2,deadline=20ms up 2mbit burst 9ms";
     let each = "kind = \"constant\", every = \"10ms\"";
-    let report = played(&channels(limited).replace("kind = \"greedy\"", each));
+    let report = run_text(&channels(limited).replace("kind = \"greedy\"", each));
     assert_eq!(report.missed(), 0, "{report}");
     let packets = report.flow("bulk").map_or(0, |bulk| bulk.packets);
     assert!((485..=515).contains(&packets), "{report}");
 }
 
 #[test]
-fn a_block_that_takes_too_long_is_refused_in_time() {
+fn a_block_that_takes_too_long_is_refused() {
     let slow = channels("").replace("later = \"17us\"", "later = \"3ms\"");
     assert_eq!(
         refused(&slow),
@@ -67,7 +67,7 @@ fn a_block_that_takes_too_long_is_refused_in_time() {
     );
     // Any number of packets of any size; their product was once 2^64 bytes.
     let whole = channels("").replace("block = 4", "block = 16777216");
-    let report = played(&whole.replace("largest = \"1500B\"", "largest = \"1TiB\""));
+    let report = run_text(&whole.replace("largest = \"1500B\"", "largest = \"1TiB\""));
     assert_eq!(report.missed(), 0, "{report}");
     let nothing = channels("").replace("largest = \"1500B\"", "largest = \"0B\"");
     assert!(refused(&nothing).contains("packets of 0B"));
@@ -121,12 +121,12 @@ fn a_source_that_never_ends_is_refused() {
         let error = refused(&one(&format!("source = {source}")));
         assert!(error.contains(wrong), "{source}: {error}");
     }
-    // A world that is built in code is checked too.
-    let mut world = link(10);
+    // A simulation that is built in code is checked too.
+    let mut sim = link(10);
     let mean = Nanos(0);
     let size = Bytes(100);
-    world.flows = vec![flow("a", "", Source::Poisson { size, mean })];
-    let error = world.run(Nanos::from_secs(1), |_| ()).map(|_| ());
+    sim.flows = vec![flow("a", "", Source::Poisson { size, mean })];
+    let error = sim.run(Nanos::from_secs(1), |_| ()).map(|_| ());
     assert!(error.is_err_and(|error| error.to_string().contains("`mean`")));
 }
 
@@ -152,7 +152,7 @@ fn a_server_has_a_slice_and_nothing_else() {
 }
 
 #[test]
-fn what_has_no_effect_is_refused() {
+fn clauses_without_effect_are_refused() {
     for clause in [
         "priority 1",
         "down 1mbit",
@@ -171,7 +171,7 @@ fn what_has_no_effect_is_refused() {
 
 /// Each reason has its own message.
 #[test]
-fn classes_and_policies_are_where_they_can_be() {
+fn misplaced_classes_and_policies_are_refused() {
     let cell = "contract = 'cell pcr=1mbit,cdvt=1ms'";
     let server = "[server]\nslice = '5ms/10ms'\nclasses = ['none', 'none']";
     let class = |class: usize, rest: &str| one(&format!("class = {class}\n{rest}"));
@@ -207,13 +207,14 @@ fn classes_and_policies_are_where_they_can_be() {
 
 /// Regression: a trace was once copied for each of its packets, and a million packets took hours.
 #[test]
-fn a_long_trace_is_played_in_no_time() {
-    let mut world = link(1000);
+fn a_long_trace_is_simulated_quickly() {
+    let mut sim = link(1000);
     let all = (0..200_000).map(|n| (Nanos(n * 1_000), Bytes(64)));
-    world.flows = vec![flow("trace", "", Source::Trace(all.collect()))];
-    world
-        .flows
+    sim.flows = vec![flow("trace", "", Source::Trace(all.collect()))];
+    sim.flows
         .push(flow("bulk", "", greedy(1500)).until(Nanos(1)));
-    let report = world.run(Nanos::from_millis(300), |_| ()).expect("played");
+    let report = sim
+        .run(Nanos::from_millis(300), |_| ())
+        .expect("a valid simulation");
     assert_eq!(report.flow("trace").map(|one| one.packets), Some(200_000));
 }

@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 
 use netnice_core::contract::Cell;
-use netnice_core::sched::{Departure, FlowId, Misuse, Next, Packet, Scheduler, Service, Wire};
+use netnice_core::sched::{
+    Departure, FlowId, Next, Packet, Scheduler, SchedulerError, Service, Wire,
+};
 use netnice_core::units::{Bytes, Instant};
 
-use crate::world::Overbooked;
+use crate::simulation::OverbookedSlice;
 
 /// An item of a queue: a packet on a link, a block on a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +25,9 @@ pub(crate) struct Item {
     pub bytes: u64,
 }
 
-/// An item that left a station.
+/// An item that left its queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Left {
+pub(crate) struct LeftItem {
     pub flow: usize,
     pub item: Item,
     pub departure: Departure,
@@ -33,13 +35,14 @@ pub(crate) struct Left {
 
 /// When to call again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum NextCall {
     At(u64),
     Never,
 }
 
+/// A scheduler and the queues of its flows.
 #[derive(Debug)]
-pub(crate) struct Station {
+pub(crate) struct SchedulerQueues {
     scheduler: Scheduler,
     ids: Vec<FlowId>,
     /// In the order in which flows were added.
@@ -49,9 +52,9 @@ pub(crate) struct Station {
     server: Option<FlowId>,
 }
 
-impl Station {
-    pub(crate) fn new(wire: Wire) -> Result<Station, Misuse> {
-        Ok(Station {
+impl SchedulerQueues {
+    pub(crate) fn new(wire: Wire) -> Result<SchedulerQueues, SchedulerError> {
+        Ok(SchedulerQueues {
             scheduler: Scheduler::new(wire)?,
             ids: Vec::new(),
             queues: Vec::new(),
@@ -60,33 +63,37 @@ impl Station {
     }
 
     /// Adds a slice for members; call this before adding any flow.
-    pub(crate) fn overbook(&mut self, inside: &Overbooked) -> Result<(), Misuse> {
-        let (slice, classes) = (inside.slice, &inside.classes);
+    pub(crate) fn overbook(&mut self, overbooked: &OverbookedSlice) -> Result<(), SchedulerError> {
+        let (slice, classes) = (overbooked.slice, &overbooked.classes);
         let server = self.scheduler.insert_server(slice, classes, Instant(0))?;
         self.server = Some(server);
         Ok(())
     }
 
     /// Adds a flow as a member of the server; `None` if there is no server.
-    pub(crate) fn add_member(&mut self, class: usize, cell: Cell) -> Result<Option<()>, Misuse> {
+    pub(crate) fn add_member(
+        &mut self,
+        class: usize,
+        cell: Cell,
+    ) -> Result<Option<()>, SchedulerError> {
         let Some(server) = self.server else {
             return Ok(None);
         };
         let now = Instant(0);
         let id = self.scheduler.insert_member(server, class, cell, now)?;
-        self.note(id);
+        self.register(id);
         Ok(Some(()))
     }
 
-    fn note(&mut self, id: FlowId) {
+    fn register(&mut self, id: FlowId) {
         self.ids.push(id);
         self.queues.push(VecDeque::new());
     }
 
     /// Adds a flow; flows are numbered in the order of addition.
-    pub(crate) fn add(&mut self, service: Service) -> Result<(), Misuse> {
+    pub(crate) fn add(&mut self, service: Service) -> Result<(), SchedulerError> {
         let id = self.scheduler.insert(service, Instant(0))?;
-        self.note(id);
+        self.register(id);
         Ok(())
     }
 
@@ -94,7 +101,7 @@ impl Station {
         self.queues[flow].len()
     }
 
-    pub(crate) fn push(&mut self, flow: usize, item: Item, now: u64) -> Result<(), Misuse> {
+    pub(crate) fn push(&mut self, flow: usize, item: Item, now: u64) -> Result<(), SchedulerError> {
         let is_head = self.queues[flow].is_empty();
         if is_head {
             let id = self.ids[flow];
@@ -106,7 +113,7 @@ impl Station {
     }
 
     /// Drops the queued items of a flow and returns their number.
-    pub(crate) fn flush(&mut self, flow: usize, now: u64) -> Result<usize, Misuse> {
+    pub(crate) fn flush(&mut self, flow: usize, now: u64) -> Result<usize, SchedulerError> {
         self.scheduler.withdraw(self.ids[flow], Instant(now))?;
         let gone = self.queues[flow].len();
         self.queues[flow].clear();
@@ -114,17 +121,17 @@ impl Station {
     }
 
     /// The next item that leaves now, or when to call again.
-    pub(crate) fn turn(&mut self, now: u64) -> Result<Left, Look> {
+    pub(crate) fn next(&mut self, now: u64) -> Result<LeftItem, NextCall> {
         loop {
             let queues = &self.queues;
             let before = usize::from(self.server.is_some());
-            let behind = |id: FlowId| queues[id.index() - before].get(1).map(packet);
-            match self.scheduler.turn(Instant(now), behind) {
+            let next_packet = |id: FlowId| queues[id.index() - before].get(1).map(packet);
+            match self.scheduler.next(Instant(now), next_packet) {
                 Next::Send(departure) => {
                     let flow = departure.flow.index() - before;
                     // The scheduler never returns a departure without a head.
                     let item = self.queues[flow].pop_front().expect("a head");
-                    return Ok(Left {
+                    return Ok(LeftItem {
                         flow,
                         item,
                         departure,
@@ -132,8 +139,8 @@ impl Station {
                 }
                 // The work of one call is bounded; there is more work.
                 Next::Wait(at) if at.0 <= now => {}
-                Next::Wait(at) => return Err(Look::At(at.0)),
-                Next::Idle => return Err(Look::Never),
+                Next::Wait(at) => return Err(NextCall::At(at.0)),
+                Next::Idle => return Err(NextCall::Never),
             }
         }
     }

@@ -1,0 +1,355 @@
+//! Members of overbooked servers: how they wake, become eligible, are served and leave.
+//!
+//! ```text
+//!        handle_head              eligible               server is chosen
+//!  idle ──────────────────▶ asleep ──────────────────▶ ready ──────────────────▶ served
+//!   ▲                        ▲                                                   │
+//!   └── nothing behind ──────┴──────────────── scaled TAT ◀───────────────────────┘
+//! ```
+//! A member is *active* while it has a packet, and *ready* while it is eligible too. The server's
+//! own flow waits in the link exactly while a member is ready. A ready member has an entry in its
+//! class and none among the sleepers. The entry of a member that is not ready is dropped when it
+//! comes first.
+
+use super::flow::{Flag, FlowState, ServiceState};
+use super::server::{Class, MAX_CLASSES, OverbookedServer};
+use super::{
+    DROPPED_PER_CALL, FAIR, FlowId, MemberState, QueueEntry, Scheduler, SchedulerError, SliceState,
+    deadline, max_width,
+};
+use crate::contract;
+use crate::sched::dispatch::prefetch;
+use crate::sched::member::ClassId;
+use crate::units::{Instant, Rate};
+
+impl Scheduler {
+    /// Adds an overbooked server: a slice that its members share, by classes of static priority
+    /// (the first is the highest) and in proportion to their contracts. Admission treats it like
+    /// any other slice and does not count the members' contracts. The classes' minimums must fit
+    /// into the slice.
+    ///
+    /// # Errors
+    /// [`SchedulerError::ClassCount`] if there are not 1 to [`MAX_CLASSES`] classes.
+    /// [`SchedulerError::TooManyServers`] with 2^13 servers. [`SchedulerError::TooManyFlows`] with
+    /// 2^20 flows. [`SchedulerError::ServerExtra`] if the slice has `extra`.
+    /// [`SchedulerError::MinimumsAboveSlice`] if the classes' minimums exceed the slice.
+    pub fn insert_server(
+        &mut self,
+        slice: contract::Slice,
+        classes: &[Class],
+        now: Instant,
+    ) -> Result<FlowId, SchedulerError> {
+        self.advance(now);
+        let vacant = self.servers.iter().position(Option::is_none);
+        let index = vacant.unwrap_or(self.servers.len());
+        if !(1..=MAX_CLASSES).contains(&classes.len()) {
+            return Err(SchedulerError::ClassCount(classes.len()));
+        }
+        if index >= MAX_SERVERS {
+            return Err(SchedulerError::TooManyServers(MAX_SERVERS));
+        }
+        let least = classes.iter().filter_map(|class| class.min);
+        self.check_minimums(&slice, least.map(Rate::bits_per_second).sum())?;
+        let service = ServiceState::Server {
+            slice: SliceState::new(&slice),
+            // Below 2^13.
+            server: index as u16,
+        };
+        let flow = self.insert_flow(FlowState::new(service))?;
+        let server = OverbookedServer::new(
+            flow.0,
+            FAIR,
+            classes,
+            SliceState::new(&slice).of(self.wire.pace.rate()),
+        );
+        match self.servers.get_mut(index) {
+            Some(vacant) => *vacant = Some(server),
+            None => self.servers.push(Some(server)),
+        }
+        Ok(flow)
+    }
+
+    /// Checks that a server's slice gives the `promised` bit/s.
+    pub(super) fn check_minimums(
+        &self,
+        slice: &contract::Slice,
+        promised: u64,
+    ) -> Result<(), SchedulerError> {
+        let gives = SliceState::new(slice).of(self.wire.rate.bits_per_second());
+        match slice.extra() {
+            true => Err(SchedulerError::ServerExtra),
+            false if promised > gives => Err(SchedulerError::MinimumsAboveSlice {
+                promised,
+                slice: gives,
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Adds a member to a class of a server, with an empty queue. The member is shaped to its
+    /// contract, or to the part of it that is available to its class.
+    ///
+    /// # Errors
+    /// [`SchedulerError::UnknownFlow`] if the server does not exist. [`SchedulerError::NoClass`] if
+    /// the flow is not a server or has no such class. [`SchedulerError::TooManyFlows`] with 2^20
+    /// flows.
+    pub fn insert_member(
+        &mut self,
+        server: FlowId,
+        class: usize,
+        contract: contract::Cell,
+        now: Instant,
+    ) -> Result<FlowId, SchedulerError> {
+        self.advance(now);
+        let service = self.flow_mut(server)?.service;
+        let index = match service {
+            ServiceState::Server { server, .. } => Some(server),
+            _ => None,
+        };
+        let known = index.and_then(|index| self.servers[usize::from(index)].as_ref());
+        let classes = known.map_or(0, OverbookedServer::classes);
+        let (Some(index), true) = (index, class < classes) else {
+            return Err(SchedulerError::NoClass { server, class });
+        };
+        let class_id = ClassId::new(index, class as u8);
+        let flow = self.insert_flow(FlowState::new(ServiceState::Member(MemberState::new(
+            &contract, class_id,
+        ))))?;
+        if let Some(server) = &mut self.servers[usize::from(index)] {
+            server.members += 1;
+        }
+        Ok(flow)
+    }
+
+    /// A member gets a packet, or has none any more. No effect on other flows.
+    #[inline(never)]
+    pub(super) fn set_active(&mut self, id: u32, active: bool) {
+        if let ServiceState::Member(member) = &self.flows[id as usize].service
+            && let Some(server) = &mut self.servers[member.class_id().server()]
+        {
+            server.set_active(member, active);
+        }
+    }
+
+    /// A member's packet is withdrawn.
+    pub(super) fn withdraw_member(&mut self, id: u32) {
+        let flow = &self.flows[id as usize];
+        let ServiceState::Member(member) = &flow.service else {
+            return;
+        };
+        let class_id = member.class_id();
+        let Some(server) = &mut self.servers[class_id.server()] else {
+            return;
+        };
+        if flow.is_ready() {
+            server.leave(class_id);
+        }
+        server.set_active(member, false);
+        if !server.is_ready() {
+            let server_flow = server.flow;
+            self.flows[server_flow as usize].clear(Flag::HasHead);
+            self.cancel(server_flow);
+        }
+    }
+
+    /// Changes a member's contract, and its contribution to its class.
+    pub(super) fn change_member(&mut self, id: u32, contract: &contract::Cell) {
+        let flow = &mut self.flows[id as usize];
+        let waiting = flow.is(Flag::HasHead);
+        if let ServiceState::Member(member) = &mut flow.service
+            && let Some(server) = &mut self.servers[member.class_id().server()]
+        {
+            if waiting {
+                server.set_active(member, false);
+            }
+            *member = member.changed(contract);
+            if waiting {
+                server.set_active(member, true);
+            }
+        }
+    }
+
+    /// Drops stale entries of removed servers, a limited number in one call. Such a server has no
+    /// members. The index of a server without entries becomes free.
+    pub(super) fn drain_closed_servers(&mut self) {
+        let Some(index) = self.closed_servers.last().copied() else {
+            return;
+        };
+        for _ in 0..DROPPED_PER_CALL {
+            let state = &mut self.servers[usize::from(index)];
+            let entry = state.as_mut().and_then(|one| one.drain(&mut self.pool));
+            let Some(id) = entry else {
+                *state = None;
+                self.closed_servers.pop();
+                return;
+            };
+            self.flows[id as usize].clear(Flag::InFair);
+            self.free_if_unused(id);
+        }
+    }
+
+    /// Inserts a member into the sleepers until it is eligible, or makes it ready.
+    #[inline(never)]
+    pub(super) fn enqueue_member(&mut self, id: u32) {
+        let now = self.now;
+        let flow = &mut self.flows[id as usize];
+        let length = flow.length();
+        let ServiceState::Member(member) = &mut flow.service else {
+            return;
+        };
+        let eligible = member.plan(length);
+        let max_width = max_width(member.cdvt());
+        if eligible <= now {
+            return self.make_ready(id);
+        }
+        if flow.is(Flag::Timed) {
+            return;
+        }
+        let Some(bucket) = self.sleepers.bucket_not_before(eligible, now, max_width) else {
+            return self.sleep_before(id, eligible);
+        };
+        flow.set(Flag::Timed);
+        self.sleep(bucket, QueueEntry::new(id, deadline::MEMBER));
+    }
+
+    /// A member becomes eligible.
+    #[inline(never)]
+    pub(super) fn member_eligible(&mut self, id: u32) {
+        let flow = &mut self.flows[id as usize];
+        flow.clear(Flag::Timed);
+        match flow.is(Flag::HasHead) {
+            true => self.make_ready(id),
+            false => self.free_if_unused(id),
+        }
+    }
+
+    /// Makes a member ready. If it is the first ready member, its server wakes.
+    #[inline(always)]
+    fn make_ready(&mut self, id: u32) {
+        let (now, longest) = (self.now, self.wire.longest);
+        let flow = &mut self.flows[id as usize];
+        let has_entry = flow.is(Flag::InFair);
+        let ServiceState::Member(member) = &mut flow.service else {
+            return;
+        };
+        let class_id = member.class_id();
+        let Some(server) = &mut self.servers[class_id.server()] else {
+            return;
+        };
+        let (old, start) = (member.tag, server.start(class_id, member.tag));
+        member.tag = start;
+        let entry = (!has_entry).then_some((id, start));
+        server.join(&mut self.pool, class_id, entry, now, longest);
+        let server_flow = server.flow;
+        flow.set(Flag::InFair);
+        match has_entry {
+            true if start != old => flow.set(Flag::FairStale),
+            true => {}
+            false => flow.clear(Flag::FairStale),
+        }
+        let server_state = &mut self.flows[server_flow as usize];
+        if !server_state.is(Flag::HasHead) {
+            server_state.set(Flag::HasHead);
+            if let ServiceState::Server { slice, .. } = &mut server_state.service {
+                slice.wake(now);
+            }
+            self.cancel(server_flow);
+            self.enqueue(server_flow);
+        }
+    }
+
+    /// The member to serve when a server is chosen. `None` if too many stale entries came first;
+    /// then the server waits until it is chosen again.
+    #[inline(never)]
+    pub(super) fn next_member(&mut self, server: u16, dropped: &mut u32) -> Option<u32> {
+        let now = self.now;
+        let server_flow = self.servers[usize::from(server)].as_ref()?.flow;
+        let mut unused = None;
+        while *dropped > 0 {
+            let state = self.servers[usize::from(server)].as_mut()?;
+            let flows = &self.flows;
+            let prefetch_flow = |id: u32| prefetch(flows, id);
+            let Some(id) = state.take(&mut self.pool, now, prefetch_flow) else {
+                break;
+            };
+            let flow = &mut self.flows[id as usize];
+            flow.clear(Flag::InFair);
+            let ready = flow.is(Flag::HasHead) && !flow.is(Flag::Timed);
+            if ready && !flow.is(Flag::FairStale) {
+                return Some(id);
+            }
+            flow.clear(Flag::FairStale);
+            match &mut flow.service {
+                ServiceState::Member(member) if ready => {
+                    let class_id = member.class_id();
+                    let start = state.start(class_id, member.tag);
+                    member.tag = start;
+                    state.requeue(&mut self.pool, class_id, id, start);
+                    flow.set(Flag::InFair);
+                }
+                _ => unused = Some(id),
+            }
+            *dropped -= 1;
+            if let Some(id) = unused.take() {
+                self.free_if_unused(id);
+            }
+        }
+        self.settle_server_flow(server_flow);
+        None
+    }
+
+    /// Accounts for a packet of a member in the member, its class and its server.
+    #[inline(never)]
+    pub(super) fn member_sent(&mut self, id: u32, start: u64, cost: u64, length: u32) {
+        let now = self.now;
+        let flow = &mut self.flows[id as usize];
+        let ServiceState::Member(member) = &mut flow.service else {
+            return;
+        };
+        let class_id = member.class_id();
+        let Some(server) = &mut self.servers[class_id.server()] else {
+            return;
+        };
+        member.sent(start, length, server.factor(class_id));
+        server.served(member, length, now);
+        let server_flow = server.flow;
+        if let ServiceState::Server { slice, .. } = &mut self.flows[server_flow as usize].service {
+            slice.sent(now, cost);
+        }
+    }
+
+    /// Keeps or ends the waiting of a server after a member was served.
+    #[inline(never)]
+    pub(super) fn settle_server(&mut self, id: u32) {
+        let ServiceState::Member(member) = &self.flows[id as usize].service else {
+            return;
+        };
+        let class_id = member.class_id();
+        if let Some(server) = &mut self.servers[class_id.server()] {
+            server.settle(class_id);
+            let server_flow = server.flow;
+            self.settle_server_flow(server_flow);
+        }
+    }
+
+    fn settle_server_flow(&mut self, server_flow: u32) {
+        let ServiceState::Server { server, .. } = self.flows[server_flow as usize].service else {
+            return;
+        };
+        let state = self.servers[usize::from(server)].as_ref();
+        match state.is_some_and(OverbookedServer::is_ready) {
+            true => self.enqueue(server_flow),
+            false => self.flows[server_flow as usize].clear(Flag::HasHead),
+        }
+    }
+}
+
+impl FlowState {
+    /// Whether the flow is a member that is eligible.
+    pub(super) fn is_ready(&self) -> bool {
+        self.is(Flag::HasHead) && self.is(Flag::InFair) && !self.is(Flag::Timed)
+    }
+}
+
+/// The number of servers that a member's class_id can hold.
+const MAX_SERVERS: usize = 1 << 13;

@@ -1,0 +1,81 @@
+//! Admission of messages to a channel, and the sender before it: applies the channel's overload
+//! policy to messages beyond the contract (paper RTC, section 3.1;
+//! [`netnice_core::sched::MessageGate`]).
+//!
+//! A sender that has to wait holds its messages back, in order, until the first of them is
+//! admitted.
+
+use std::collections::VecDeque;
+
+use netnice_core::contract::Channel;
+use netnice_core::sched::{GateDecision, MessageGate, Overload};
+use netnice_core::units::{Bytes, Instant};
+
+/// The gate of one channel, and the messages that the sender holds back.
+#[derive(Debug)]
+pub(crate) struct AdmissionQueue {
+    gate: MessageGate,
+    held_back: VecDeque<Bytes>,
+}
+
+/// The result for the first held-back message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// Admitted, with this logical arrival.
+    Admitted { size: Bytes, arrival: u64 },
+    /// Dropped; the sender is informed.
+    Dropped,
+    /// To be offered again at this time.
+    RetryAt(u64),
+    /// There is no message, or the sender waits for room.
+    Wait,
+}
+
+impl AdmissionQueue {
+    pub(crate) fn new(channel: &Channel, policy: Overload) -> AdmissionQueue {
+        AdmissionQueue {
+            gate: MessageGate::new(channel, policy),
+            held_back: VecDeque::new(),
+        }
+    }
+
+    /// Adds a message of the sender. Returns whether it can be offered now, with no message before
+    /// it.
+    pub(crate) fn offer(&mut self, size: Bytes) -> bool {
+        self.held_back.push_back(size);
+        self.held_back.len() == 1
+    }
+
+    /// Offers the first held-back message to the gate.
+    pub(crate) fn next(&mut self, now: u64) -> Admission {
+        let Some(size) = self.held_back.front().copied() else {
+            return Admission::Wait;
+        };
+        let admission = match self.gate.handle_message(size, Instant(now)) {
+            GateDecision::Queued { arrival } => {
+                let arrival = arrival.0;
+                Admission::Admitted { size, arrival }
+            }
+            GateDecision::Dropped => Admission::Dropped,
+            GateDecision::WaitUntil(at) => return Admission::RetryAt(at.0),
+            GateDecision::WaitForRoom => return Admission::Wait,
+        };
+        self.held_back.pop_front();
+        admission
+    }
+
+    /// A message has left the queue. Returns whether a sender that waits for room may offer again.
+    pub(crate) fn handle_sent(&mut self) -> bool {
+        self.gate.handle_sent() && !self.held_back.is_empty()
+    }
+
+    /// Number of messages that the sender holds back.
+    pub(crate) fn held_back(&self) -> usize {
+        self.held_back.len()
+    }
+
+    /// The sender ends: drops the messages that it holds back.
+    pub(crate) fn close(&mut self) {
+        self.held_back.clear();
+    }
+}
