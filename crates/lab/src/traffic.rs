@@ -28,7 +28,6 @@ use crate::process::{self, Proc};
 use crate::stats::Cumulative;
 use crate::world::Host;
 
-mod common;
 mod direct;
 mod echo;
 mod fetch;
@@ -36,6 +35,7 @@ pub mod ftp;
 mod parent;
 pub mod program;
 pub mod real_programs;
+mod run;
 mod tcp;
 mod udp;
 mod unruly;

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use netnice_stack::udp::{Buffers, Remote, UdpOptions};
 use netnice_stack::{Program, RuntimeDir, Socket, StackError, Status};
 
-use super::common::{RunArgs, Tally, frame_overhead, run_until_end, send_paced};
+use super::run::{RunArgs, Tally, frame_overhead, run_until_end, send_paced};
 
 /// `netnice-lab traffic direct …`
 #[derive(Debug, Clone, clap::Args)]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::common::{RunArgs, Tally, run_until_end};
+use super::run::{RunArgs, Tally, run_until_end};
 use crate::sys;
 
 /// `netnice-lab traffic echo …`

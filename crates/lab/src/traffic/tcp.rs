@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::common::{RunArgs, Tally, frame_overhead, run_until_end};
+use super::run::{RunArgs, Tally, frame_overhead, run_until_end};
 use crate::sys;
 
 /// `netnice-lab traffic tcp …`

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use anyhow::{Context, Result, bail};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::common::{RunArgs, Tally, frame_overhead, run_until_end, send_paced};
+use super::run::{RunArgs, Tally, frame_overhead, run_until_end, send_paced};
 use crate::sys;
 
 /// `netnice-lab traffic udp …`

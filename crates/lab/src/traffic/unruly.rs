@@ -25,7 +25,7 @@ use anyhow::{Context, Result, bail};
 use netnice_stack::udp::{Buffers, Remote, UdpOptions};
 use netnice_stack::{Program, RuntimeDir, Socket, StackError};
 
-use super::common::RunArgs;
+use super::run::RunArgs;
 use crate::sys;
 
 /// `netnice-lab traffic unruly …`

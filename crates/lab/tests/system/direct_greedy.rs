@@ -32,8 +32,8 @@ struct Rig {
     number: u32,
 }
 
-/// The windows in which an attack is judged, and the least share of its rate that the good flow must
-/// keep in one of them.
+/// The windows in which an attack is judged, and the least share of its rate that the good flow
+/// must keep in one of them.
 #[derive(Clone, Copy)]
 struct Bounds {
     /// Seconds of a window.

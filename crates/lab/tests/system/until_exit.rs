@@ -1,5 +1,5 @@
-//! Changes that last until a process ends. (`persistence.rs` and `output.rs` have `--for`, `--confirm`
-//! and `--dry-run`.)
+//! Changes that last until a process ends. (`persistence.rs` and `output.rs` have `--for`,
+//! `--confirm` and `--dry-run`.)
 
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::{TestBed, becomes_true};
