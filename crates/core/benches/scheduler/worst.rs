@@ -2,8 +2,8 @@
 //! instant, repeatedly.
 //!
 //! Every call is measured by itself. The time of the most expensive calls depends on the machine's
-//! memory. So for the [`COUNTED_CALLS`] of each row the instructions are counted too, if valgrind is
-//! installed: those are the same on every run.
+//! memory. So for the [`COUNTED_CALLS`] of each row the instructions are counted too, if valgrind
+//! is installed: those are the same on every run.
 
 use crate::instructions;
 use crate::load::{self, Mix};

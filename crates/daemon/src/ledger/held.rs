@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use netnice_core::admission::Entry;
+use netnice_core::admission::TargetEntry;
 use netnice_core::claims::Claims;
 use netnice_core::contract::Contract;
 use netnice_core::target::Target;

@@ -153,7 +153,7 @@ pub fn figure6_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
 fn play(context: &Context, best_effort: u64, factor: u64) -> Result<Report> {
     let mut world = Simulation {
         processor: Some(processor()),
-        ..World::new(wire()?)
+        ..Simulation::new(wire()?)
     };
     for (number, text) in CHANNELS.iter().enumerate() {
         let channel = channel(text)?;
