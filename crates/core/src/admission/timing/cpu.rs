@@ -14,6 +14,11 @@
 //! another handler once, to which the processor must switch back. A job begins once, so it
 //! displaces once, and the displaced handler pays nothing. The longest piece without interruption
 //! is the job's first block.
+//!
+//! # Use
+//! Library users, `netnice-sim` (scenarios with a `[processor]`) and the RTC experiment of
+//! `netnice-lab` use it. The daemon does not: it admits promises of links only ([`Transmitter`]),
+//! and refuses the clause `cpu`.
 
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
