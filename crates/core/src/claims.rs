@@ -321,7 +321,8 @@ pub enum ClaimError {
     #[error("{0} is for root and the group netnice; up, down, both and burst are for all")]
     NeedsPrivilege(Clause),
     /// Another user has set the clause.
-    #[error("{clause} was set by {user}: only {user} or root can clear it; you can set a smaller limit",
+    #[error("{clause} was set by {user}: only {user} or root can clear it; you can set a smaller \
+             limit",
             user = Users(&[*holder]))]
     NotYours {
         /// The clause.

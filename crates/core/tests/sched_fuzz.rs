@@ -431,7 +431,9 @@ proptest! {
     #![proptest_config(ProptestConfig {
         // The seed of a failure is stored beside this file, because the default finds the folder by
         // a library above it, and there is none.
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource(
+            "proptest-regressions",
+        ))),
         ..cases(4)
     })]
 

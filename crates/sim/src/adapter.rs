@@ -82,8 +82,10 @@ pub struct AdapterReport {
 }
 
 impl Adapter {
-    /// Simulates until everything is sent or `until` is reached. Fails with [`SchedulerError`] if
-    /// the scheduler refuses a connection.
+    /// Simulates until everything is sent or `until` is reached.
+    ///
+    /// # Errors
+    /// [`SchedulerError`] if the scheduler refuses a connection.
     pub fn run(&self, until: Nanos) -> Result<AdapterReport, SchedulerError> {
         let mut run = Run::new(self)?;
         while let Some(Reverse((at, _, event))) = run.events.pop() {

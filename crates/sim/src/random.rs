@@ -36,7 +36,7 @@ impl Random {
     }
 
     /// A waiting time of a Poisson process with this mean.
-    pub fn exponential(&mut self, mean: u64) -> u64 {
+    pub(crate) fn exponential(&mut self, mean: u64) -> u64 {
         // In (0, 1], with 53 bits.
         let even = ((self.draw() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
         (-even.ln() * mean as f64) as u64

@@ -72,8 +72,11 @@ pub struct SimFlow {
 
 impl SimFlow {
     /// A flow under a contract, over the whole time, with unlimited queue, checked against the
-    /// contract where possible. Fails with [`ScenarioError::NoEffect`] for a clause that does not
-    /// concern sending.
+    /// contract where possible.
+    ///
+    /// # Errors
+    /// [`ScenarioError`] if the contract does not parse, if one flow cannot have it, or if a clause
+    /// does not concern sending.
     pub fn new(name: &str, contract: &str, source: Source) -> Result<SimFlow, ScenarioError> {
         let contract = match contract {
             "" => Contract::default(),
@@ -163,7 +166,9 @@ impl Simulation {
         }
     }
 
-    /// Simulates until `until` and passes each packet that leaves to `watch`. Fails with
+    /// Simulates until `until` and passes each packet that leaves to `watch`.
+    ///
+    /// # Errors
     /// [`SimulationError`] if the simulation is invalid.
     pub fn run(
         &self,

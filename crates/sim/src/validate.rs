@@ -89,7 +89,7 @@ impl Simulation {
     ///
     /// # Errors
     /// The first error that is found.
-    pub fn validate(&self) -> Result<(), SimulationError> {
+    pub(crate) fn validate(&self) -> Result<(), SimulationError> {
         if self.processor.is_some_and(|costs| costs.largest.0 == 0) {
             return Err(SimulationError::EmptyPackets);
         }

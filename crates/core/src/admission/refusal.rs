@@ -329,7 +329,8 @@ impl Shortfall {
         let Some(requested) = self.requested else {
             write!(
                 f,
-                "refused: {subject}: its {word} rate on {link} is below the guarantees of its members"
+                "refused: {subject}: its {word} rate on {link} is below the guarantees of \
+                 its members"
             )?;
             row(
                 f,

@@ -150,24 +150,26 @@ fn receiving_is_promised_up_to_97_percent() {
     );
 }
 
+/// Reason, links, held entries, request, and text of the refusal.
+type RefusalCase<'a> = (&'a str, &'a [&'a str], &'a [&'a str], &'a str, &'a str);
+
+fn check_refusals(cases: &[RefusalCase<'_>]) {
+    for (why, links, held, request, expected) in cases {
+        let text = refusal(links, held, request);
+        assert!(text.contains(expected), "{why}: {text}");
+    }
+}
+
 #[test]
-fn other_refusals_say_what_to_do() {
-    let deep = [
-        "1 cgroup:/a up 9mbit",
-        "2<1 cgroup:/a/b up 9mbit",
-        "3<2 cgroup:/a/b/c up 9mbit",
-        "4<3 cgroup:/a/b/c/d up 9mbit",
-        "5<4 cgroup:/a/b/c/d/e up 9mbit",
-    ];
-    /// Reason, links, held entries, request, and text of the refusal.
-    type Case<'a> = (&'a str, &'a [&'a str], &'a [&'a str], &'a str, &'a str);
-    let cases: &[Case<'_>] = &[
+fn a_refusal_for_want_of_a_link_names_the_command() {
+    check_refusals(&[
         (
             "no link",
             &[],
             &[],
             "1 pid:7 min 5mbit",
-            "a guarantee needs a managed link, and no link is managed: run netnice link IFACE --rate R",
+            "a guarantee needs a managed link, and no link is managed: run netnice link IFACE \
+             --rate R",
         ),
         (
             "which link",
@@ -204,6 +206,12 @@ fn other_refusals_say_what_to_do() {
             "1 pid:7 slice 1ms/2ms",
             "eth0 has no sending rate: run netnice link eth0 --rate R",
         ),
+    ]);
+}
+
+#[test]
+fn a_refusal_of_an_amount_names_the_bound_or_what_would_fit() {
+    check_refusals(&[
         (
             "nothing left",
             &["eth0 9mbit -"],
@@ -253,6 +261,19 @@ fn other_refusals_say_what_to_do() {
             "1 unit:u up 2mbit",
             "would fit   at least 3 Mbit/s",
         ),
+    ]);
+}
+
+#[test]
+fn a_refusal_of_a_position_names_the_targets() {
+    let deep = [
+        "1 cgroup:/a up 9mbit",
+        "2<1 cgroup:/a/b up 9mbit",
+        "3<2 cgroup:/a/b/c up 9mbit",
+        "4<3 cgroup:/a/b/c/d up 9mbit",
+        "5<4 cgroup:/a/b/c/d/e up 9mbit",
+    ];
+    check_refusals(&[
         (
             "a sixth level",
             &[],
@@ -309,11 +330,7 @@ fn other_refusals_say_what_to_do() {
             "1<2 unit:u up 1mbit",
             "would contain itself",
         ),
-    ];
-    for (why, links, held, request, said) in cases {
-        let text = refusal(links, held, request);
-        assert!(text.contains(said), "{why}: {text}");
-    }
+    ]);
 }
 
 #[test]

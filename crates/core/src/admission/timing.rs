@@ -27,10 +27,11 @@ use core::fmt;
 pub use cpu::{DividedDeadline, Processor, Work};
 pub use link::{PacketSizes, Promise, Resolution, Transmitter};
 
-use crate::contract::MessageRate;
+use crate::contract::{Channel, MessageRate, Slice};
 use crate::units::{Amount, Bytes, Nanos, Rate};
 use demand::{Demand, LONGEST, Scale, WHOLE};
 use edf::{Answer, Blocking};
+use link::{at_deadline, at_rate};
 
 /// The reason why a set of promises cannot be kept, or why one of them is invalid here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,6 +245,30 @@ fn most(range: core::ops::RangeInclusive<u64>, accepts: impl Fn(u64) -> bool) ->
     let (low, high) = range.into_inner();
     let mirrored = least(0..=high.checked_sub(low)?, |below| accepts(high - below));
     mirrored.map(|below| high - below)
+}
+
+/// The channel's alternative with the shortest deadline that `fits`, else that with the highest
+/// rate of messages.
+fn channel_alternative(channel: &Channel, fits: impl Fn(Channel) -> bool) -> Option<Alternative> {
+    let deadline = least(channel.deadline().0..=LONGEST.0, |deadline| {
+        at_deadline(channel, deadline).is_some_and(&fits)
+    });
+    let messages = || {
+        let rate = most(1..=u64::from(channel.rmax().get()), |rate| {
+            at_rate(channel, rate).is_some_and(&fits)
+        })?;
+        MessageRate::new(u32::try_from(rate).ok()?)
+    };
+    let deadline = deadline.map(|deadline| Alternative::Deadline(Nanos(deadline)));
+    deadline.or_else(|| messages().map(Alternative::Messages))
+}
+
+/// The slice's alternative with the longest time that `fits`.
+fn slice_alternative(slice: &Slice, fits: impl Fn(Slice) -> bool) -> Option<Alternative> {
+    let time = most(1..=slice.slice().0, |time| {
+        Slice::new(Nanos(time), slice.period(), slice.extra()).is_ok_and(&fits)
+    });
+    time.map(|time| Alternative::Slice(Nanos(time)))
 }
 
 /// The number of evaluations of a single demand bound before a set counts as undecided. It takes

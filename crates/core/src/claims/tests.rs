@@ -168,14 +168,14 @@ fn forbidden_changes_are_refused_and_change_nothing() {
             "cannot hold together",
         ),
     ];
-    for (why, by, text, said) in cases {
+    for (why, by, text, expected) in cases {
         let refused = text
             .parse::<Change>()
             .map_err(ClaimError::from)
             .and_then(|change| claims.apply(by, &change));
         let error = refused.expect_err(why).to_string();
-        let said = said.replace("user 1001, root", "root, user 1001");
-        assert!(error.contains(&said), "{why}: {error}");
+        let expected = expected.replace("user 1001, root", "root, user 1001");
+        assert!(error.contains(&expected), "{why}: {error}");
     }
 }
 
@@ -279,7 +279,9 @@ proptest! {
                 prop_assert!(all.into_iter().all(|claim| !claim.by.privileged));
             }
             // Only root can loosen a limit of another user, except of users who are set aside.
-            let loosened = |d| rank(claims.effective().limit(d)) > rank(others(&before, &claims, by, d));
+            let loosened = |d| {
+                rank(claims.effective().limit(d)) > rank(others(&before, &claims, by, d))
+            };
             if by.uid != 0 {
                 prop_assert!(Direction::ALL.into_iter().all(|d| !loosened(d)));
             }

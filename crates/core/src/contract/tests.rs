@@ -79,10 +79,19 @@ fn every_clause_parses_and_prints() {
     }
 }
 
+/// Checks that each text (reason, text, part of the error) is refused on one line.
+fn check_errors(cases: &[(&str, &str, &str)]) {
+    for (why, text, expected) in cases {
+        let error = text.parse::<Change>().expect_err(why).to_string();
+        assert!(error.contains(expected), "{why}: {error}");
+        assert!(!error.contains('\n'), "{why}: {error}");
+    }
+}
+
 #[test]
-fn what_is_no_change_is_refused_with_its_reason() {
+fn missing_unknown_and_repeated_words_are_refused_with_the_reason() {
     let long = "up 4mbit ".repeat(500);
-    let cases = [
+    check_errors(&[
         ("empty", "", "nothing is asked"),
         ("only space", " \n", "nothing is asked"),
         ("unknown", "rate 4mbit", "`rate` is not a clause"),
@@ -105,8 +114,17 @@ fn what_is_no_change_is_refused_with_its_reason() {
             "up 4mbit cpu-extra",
             "cpu-extra belongs to cpu",
         ),
-        ("a bad rate", "up 10mbps", "up: `10mbps` is not a rate"),
-        ("a bare rate", "up 10", "up: `10` is not a rate"),
+        (
+            "long",
+            &long,
+            "the contract is 4500 bytes long, more than 4096",
+        ),
+    ]);
+}
+
+#[test]
+fn contradicting_clauses_are_refused_with_both_values() {
+    check_errors(&[
         (
             "min above max",
             "min 5mbit up 4mbit",
@@ -138,6 +156,14 @@ fn what_is_no_change_is_refused_with_its_reason() {
             "slice 1ms/2ms min 1mbit",
             "slice and min both reserve",
         ),
+    ]);
+}
+
+#[test]
+fn invalid_values_are_refused_with_the_allowed_ones() {
+    check_errors(&[
+        ("a bad rate", "up 10mbps", "up: `10mbps` is not a rate"),
+        ("a bare rate", "up 10", "up: `10` is not a rate"),
         ("zero period", "slice 1ms/0ms", "the period is zero"),
         ("zero slice", "slice 0ms/1ms", "the slice is zero"),
         (
@@ -177,6 +203,12 @@ fn what_is_no_change_is_refused_with_its_reason() {
             "on abcdefghijklmnop",
             "is not the name of an interface",
         ),
+    ]);
+}
+
+#[test]
+fn invalid_parts_of_cell_and_channel_are_refused_with_the_reason() {
+    check_errors(&[
         (
             "pcr below scr",
             "cell pcr=1mbit,cdvt=1ms,scr=2mbit,mbs=1KiB",
@@ -243,17 +275,7 @@ fn what_is_no_change_is_refused_with_its_reason() {
             "channel mmax=1,rmax=30/s,bmax=-4,deadline=1ms",
             "bmax as a whole number",
         ),
-        (
-            "long",
-            &long,
-            "the contract is 4500 bytes long, more than 4096",
-        ),
-    ];
-    for (why, text, said) in cases {
-        let error = text.parse::<Change>().expect_err(why).to_string();
-        assert!(error.contains(said), "{why}: {error}");
-        assert!(!error.contains('\n'), "{why}: {error}");
-    }
+    ]);
 }
 
 #[test]
@@ -305,12 +327,12 @@ fn a_change_that_contradicts_the_contract_is_refused() {
         ("min 5mbit", "up 4mbit", "is above up 4 Mbit/s"),
         ("min 5mbit", "slice 1ms/2ms", "slice and min"),
     ];
-    for (before, text, said) in cases {
+    for (before, text, expected) in cases {
         let error = contract(before)
             .apply(&change(text))
             .expect_err(text)
             .to_string();
-        assert!(error.contains(said), "{before} + {text}: {error}");
+        assert!(error.contains(expected), "{before} + {text}: {error}");
     }
     let nothing = Contract::default().apply(&Change::default());
     assert!(nothing.is_err(), "an empty change is no change");
@@ -357,7 +379,7 @@ fn the_kernel_path_serves_all_but_cells_channels_and_cpu() {
         kernel_path_support(&contract("slice 1ms/2ms extra")),
         Ok(())
     );
-    for (text, said) in [
+    for (text, expected) in [
         (
             "cell pcr=1mbit,cdvt=1ms",
             "cell is not supported yet: needs the direct path",
@@ -372,7 +394,7 @@ fn the_kernel_path_serves_all_but_cells_channels_and_cpu() {
         ),
     ] {
         let error = kernel_path_support(&contract(text)).expect_err(text);
-        assert_eq!(error.to_string(), said);
+        assert_eq!(error.to_string(), expected);
     }
 }
 

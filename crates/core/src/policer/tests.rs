@@ -246,7 +246,10 @@ proptest! {
     fn both_forms_of_the_definition_agree(
         rate in 1_u64..=1_000_000_000_000,
         tolerance in prop_oneof![0_u64..10_000_000, any::<u64>()],
-        arrivals in prop::collection::vec((prop_oneof![0_u64..100_000_000, any::<u64>()], any::<u32>()), 1..80),
+        arrivals in prop::collection::vec(
+            (prop_oneof![0_u64..100_000_000, any::<u64>()], any::<u32>()),
+            1..80,
+        ),
     ) {
         let rate = NonZeroU64::new(rate).expect("above zero");
         let tolerance = Tolerance::of(Nanos(tolerance), rate);
@@ -329,7 +332,8 @@ proptest! {
         let found = violated_rules(policer_of(&text), &packets);
         let scr = i128::from(scr);
         let breaks = |last: usize| (0..last).any(|first| {
-            let between: i128 = packets[first..last].iter().map(|(_, length)| i128::from(*length)).sum();
+            let lengths = packets[first..last].iter().map(|(_, length)| i128::from(*length));
+            let between: i128 = lengths.sum();
             let elapsed = i128::from(packets[last].0 - packets[first].0) + 1_000_000;
             let room = i128::from(mbs - packets[last].1) * 8_000_000_000 * (pcr - scr);
             // between / SCR <= elapsed + room (1/SCR - 1/PCR), times SCR · PCR.

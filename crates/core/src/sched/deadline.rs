@@ -64,7 +64,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_coded_bound_is_at_most_one_part_in_128_shorter(nanos in prop_oneof![0_u64..1 << 20, 0_u64..1 << 43]) {
+        fn a_coded_bound_is_at_most_one_part_in_128_shorter(
+            nanos in prop_oneof![0_u64..1 << 20, 0_u64..1 << 43],
+        ) {
             let back = decode(encode(nanos));
             prop_assert!(back <= nanos);
             prop_assert!(nanos - back <= (nanos >> DIGITS).max((1 << UNIT) - 1));

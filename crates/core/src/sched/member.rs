@@ -7,6 +7,8 @@
 //! keep their ratio. Credit does not build up beyond CDVT.
 //!
 //! Times here are whole nanoseconds. The duration of a packet is rounded up.
+//!
+//! `sched::server` states what uses servers today.
 
 use super::deadline;
 use super::pace::Pace;

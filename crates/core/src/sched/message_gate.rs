@@ -17,6 +17,10 @@
 //! Mmax⌉ messages: the logical arrival of the next one is later by as many times 1/Rmax. (Its own
 //! packets beyond the first Mmax also have later logical arrivals: the scheduler counts the bytes
 //! of a message.)
+//!
+//! # Use
+//! Library users and `netnice-sim` (the `overload` of a scenario's flow) use it. The daemon and the
+//! driver do not: a message beyond its contract gets a later logical arrival in the scheduler.
 
 use crate::contract;
 use crate::units::{Bytes, Instant};

@@ -10,6 +10,8 @@
 //! own flow waits in the link exactly while a member is ready. A ready member has an entry in its
 //! class and none among the sleepers. The entry of a member that is not ready is dropped when it
 //! comes first.
+//!
+//! `sched::server` states what uses servers today.
 
 use super::flow::{Flag, FlowState, ServiceState};
 use super::server::{Class, MAX_CLASSES, OverbookedServer};

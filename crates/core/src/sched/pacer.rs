@@ -11,6 +11,11 @@
 //! 1/32 of it, so it costs no rate. If no bucket of the calendar is narrow enough, the pacer
 //! examines the flow shortly before its time and inserts it again. This costs as much as a packet.
 //! One call does so for at most 16 flows.
+//!
+//! # Use
+//! Programs that use this crate as a library, `examples/pace_udp.rs`, the benchmarks and the cell
+//! experiments of `netnice-lab` use it. The daemon and the driver do not: the driver has a link, so
+//! it uses a [`super::Scheduler`].
 
 use alloc::vec::Vec;
 

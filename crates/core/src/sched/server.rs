@@ -17,6 +17,11 @@
 //! # The minimum of a class
 //! A clock advances by length / minimum for each packet for which the class is served *because* it
 //! is behind. So the class gets its minimum, and by its priority more.
+//!
+//! # Use
+//! Library users, `netnice-sim` (scenarios with a `[server]`) and the cell experiments of
+//! `netnice-lab` use servers, the latter through `netnice-driver` as a library. No request of the
+//! daemon makes one, so no driver process has one today.
 
 use alloc::vec::Vec;
 

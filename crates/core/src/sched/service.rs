@@ -297,8 +297,8 @@ pub enum SchedulerError {
     TooManyServers(usize),
     /// The minimums of a server's classes exceed the rate of its slice.
     #[error(
-        "the minimums of the classes are {promised} bit/s together, above the {slice} bit/s that the \
-         slice gives on this link"
+        "the minimums of the classes are {promised} bit/s together, above the {slice} bit/s that \
+         the slice gives on this link"
     )]
     MinimumsAboveSlice {
         /// The sum of the minimums of all classes, in bit/s.

@@ -96,9 +96,9 @@ fn invalid_targets_are_refused_with_the_reason() {
         ("no unit", "unit:", "1 to 255 letters"),
         ("a user with a space", "user:a b", "1 to 64 letters"),
     ];
-    for (why, text, said) in cases {
+    for (why, text, expected) in cases {
         let error = text.parse::<Target>().expect_err(why).to_string();
-        assert!(error.contains(said), "{why}: {error}");
+        assert!(error.contains(expected), "{why}: {error}");
         assert!(!error.contains('\n') && error.len() < 400, "{why}: {error}");
     }
 }

@@ -106,9 +106,9 @@ fn invalid_rates_are_refused_with_the_reason() {
         ("a sign inside", "4+mbit", "unknown unit"),
         ("percent is not a rate yet", "5%", "unknown unit"),
     ];
-    for (why, text, said) in cases {
+    for (why, text, expected) in cases {
         let error = text.parse::<Rate>().expect_err(why).to_string();
-        assert!(error.contains(said), "{why}: {text}: {error}");
+        assert!(error.contains(expected), "{why}: {text}: {error}");
         assert!(!error.contains('\n'), "{why}: more than one line: {error}");
     }
 }
@@ -172,7 +172,7 @@ fn sizes_and_times_parse_and_print() {
 
 #[test]
 fn invalid_sizes_and_times_are_refused_with_the_reason() {
-    for (text, said) in [
+    for (text, expected) in [
         ("64KB", "write 64kB (1000) or 64KiB (1024)"),
         ("64k", "write 64kB"),
         ("64Mb", "Mb can mean bits or bytes; write 64MB"),
@@ -181,9 +181,9 @@ fn invalid_sizes_and_times_are_refused_with_the_reason() {
         ("10mbit", "unknown unit; write 1500"),
     ] {
         let error = text.parse::<Bytes>().expect_err(text).to_string();
-        assert!(error.contains(said), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
     }
-    for (text, said) in [
+    for (text, expected) in [
         ("5", "write 5ms or 5s"),
         ("5m", "unknown unit; write 5ms, 100us"),
         ("-5ms", "cannot be negative"),
@@ -191,7 +191,7 @@ fn invalid_sizes_and_times_are_refused_with_the_reason() {
         ("soon", "must start with a number"),
     ] {
         let error = text.parse::<Nanos>().expect_err(text).to_string();
-        assert!(error.contains(said), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
     }
 }
 
@@ -240,7 +240,9 @@ proptest! {
     fn the_first_form_is_never_above_the_rate_nor_a_thousandth_below(rate in any_rate()) {
         let read: Rate = Amount::from(rate).bits_text().parse().expect("the form is a rate too");
         prop_assert!(read <= rate);
-        prop_assert!(rate.bits_per_second() - read.bits_per_second() <= rate.bits_per_second() / 1000);
+        prop_assert!(
+            rate.bits_per_second() - read.bits_per_second() <= rate.bits_per_second() / 1000,
+        );
     }
 
     #[test]
@@ -260,7 +262,11 @@ proptest! {
     }
 
     #[test]
-    fn a_decimal_rate_is_exact(whole in 0_u64..900, thousandths in 0_u64..1000, binary in any::<bool>()) {
+    fn a_decimal_rate_is_exact(
+        whole in 0_u64..900,
+        thousandths in 0_u64..1000,
+        binary in any::<bool>(),
+    ) {
         let (unit, size) = if binary { ("MiB/s", 8 << 20) } else { ("mbit", 1_000_000) };
         let exact = u128::from(whole * 1000 + thousandths) * size / 1000;
         let read = format!("{whole}.{thousandths:03}{unit}").parse::<Rate>();
@@ -284,7 +290,10 @@ proptest! {
     }
 
     #[test]
-    fn nearly_valid_text_makes_no_parser_panic(number in "[-+]?[0-9]{0,45}[.]?[0-9]{0,45}", unit in "[a-zA-Zµ/%+]{0,8}") {
+    fn nearly_valid_text_makes_no_parser_panic(
+        number in "[-+]?[0-9]{0,45}[.]?[0-9]{0,45}",
+        unit in "[a-zA-Zµ/%+]{0,8}",
+    ) {
         let text = format!("{number}{unit}");
         if let Ok(rate) = text.parse::<Rate>() {
             prop_assert!(Rate::MIN <= rate && rate <= Rate::MAX);

@@ -134,7 +134,8 @@ fn a_source_that_never_ends_is_refused() {
 fn a_server_has_a_slice_and_nothing_else() {
     let server = |slice: &str| {
         one(&format!(
-            "class = 0\ncontract = 'cell pcr=1mbit,cdvt=1ms'\n{GREEDY}\n[server]\nslice = '{slice}'\nclasses = ['none']"
+            "class = 0\ncontract = 'cell pcr=1mbit,cdvt=1ms'\n{GREEDY}\n\
+             [server]\nslice = '{slice}'\nclasses = ['none']"
         ))
     };
     assert!(server("5ms/10ms").parse::<Scenario>().is_ok());

@@ -14,15 +14,23 @@
 //! another handler once, to which the processor must switch back. A job begins once, so it
 //! displaces once, and the displaced handler pays nothing. The longest piece without interruption
 //! is the job's first block.
+//!
+//! # Use
+//! Library users, `netnice-sim` (scenarios with a `[processor]`) and the RTC experiment of
+//! `netnice-lab` use it. The daemon does not: it admits promises of links only ([`Transmitter`]),
+//! and refuses the clause `cpu`.
 
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
-use super::demand::{Demand, Fluid, Growth, LONGEST, Scale, Steps, ratio_up};
+use super::demand::{Demand, Fluid, Growth, Scale, Steps, ratio_up};
 use super::edf::Blocking;
-use super::link::{NANOS_PER_SECOND, Promise, Transmitter, at_deadline, at_rate};
-use super::{Alternative, BUDGET, BUDGET_PER_TRY, TimingFault, TimingRefusal, decide, least, most};
-use crate::contract::{Channel, MessageRate, Slice};
+use super::link::{NANOS_PER_SECOND, Promise, Transmitter, at_deadline};
+use super::{
+    Alternative, BUDGET, BUDGET_PER_TRY, TimingFault, TimingRefusal, channel_alternative, decide,
+    least, slice_alternative,
+};
+use crate::contract::{Channel, Slice};
 use crate::units::{Bytes, Nanos};
 
 /// A processor with its costs of protocol processing (paper RTC, table 1).
@@ -72,26 +80,12 @@ impl Processor {
         let Err(fault) = self.check(held.iter().chain([requested]), BUDGET) else {
             return Ok(());
         };
-        let fits = |work: Option<Work>| work.is_some_and(|work| self.fits(held, &work));
+        let fits = |work: Work| self.fits(held, &work);
         let alternative = match requested {
             Work::Channel(channel) => {
-                let deadline = least(channel.deadline().0..=LONGEST.0, |d| {
-                    fits(at_deadline(channel, d).map(Work::Channel))
-                });
-                let messages = || {
-                    let rate = most(1..=u64::from(channel.rmax().get()), |r| {
-                        fits(at_rate(channel, r).map(Work::Channel))
-                    })?;
-                    MessageRate::new(u32::try_from(rate).ok()?)
-                };
-                let deadline = deadline.map(|d| Alternative::Deadline(Nanos(d)));
-                deadline.or_else(|| messages().map(Alternative::Messages))
+                channel_alternative(channel, |channel| fits(Work::Channel(channel)))
             }
-            Work::Slice(slice) => {
-                let at = |time| Slice::new(Nanos(time), slice.period(), slice.extra()).ok();
-                let time = most(1..=slice.slice().0, |time| fits(at(time).map(Work::Slice)));
-                time.map(|time| Alternative::Slice(Nanos(time)))
-            }
+            Work::Slice(slice) => slice_alternative(slice, |slice| fits(Work::Slice(slice))),
         };
         Err(TimingRefusal { fault, alternative })
     }

@@ -4,7 +4,10 @@ use alloc::vec::Vec;
 
 use super::demand::{Demand, Fluid, Growth, LONGEST, Scale, Steps, ratio_up};
 use super::edf::Blocking;
-use super::{Alternative, BUDGET, BUDGET_PER_TRY, TimingFault, TimingRefusal, decide, least, most};
+use super::{
+    Alternative, BUDGET, BUDGET_PER_TRY, TimingFault, TimingRefusal, channel_alternative, decide,
+    least, most, slice_alternative,
+};
 use crate::contract::{Cell, Channel, MessageRate, Slice};
 use crate::sched::{DUE_PER_CALL, Wire};
 use crate::units::{Bytes, Nanos, Rate};
@@ -208,17 +211,7 @@ impl Transmitter {
     ) -> Option<Alternative> {
         match requested {
             Promise::Channel(channel) => {
-                let deadline = least(channel.deadline().0..=LONGEST.0, |d| {
-                    fits(at_deadline(channel, d).map(Promise::Channel))
-                });
-                let messages = || {
-                    let rate = most(1..=u64::from(channel.rmax().get()), |r| {
-                        fits(at_rate(channel, r).map(Promise::Channel))
-                    })?;
-                    MessageRate::new(u32::try_from(rate).ok()?)
-                };
-                let deadline = deadline.map(|d| Alternative::Deadline(Nanos(d)));
-                deadline.or_else(|| messages().map(Alternative::Messages))
+                channel_alternative(channel, |channel| fits(Some(Promise::Channel(channel))))
             }
             Promise::Limited(channel, max, burst) => {
                 let longer = least(burst.0..=LONGEST.0, |burst| {
@@ -242,11 +235,7 @@ impl Transmitter {
                 cdvt.map(|cdvt| Alternative::Cdvt(Nanos(cdvt)))
             }
             Promise::Slice(slice, sizes) => {
-                let with = |time| Slice::new(Nanos(time), slice.period(), slice.extra()).ok();
-                let time = most(1..=slice.slice().0, |time| {
-                    fits(with(time).map(|slice| Promise::Slice(slice, *sizes)))
-                });
-                time.map(|time| Alternative::Slice(Nanos(time)))
+                slice_alternative(slice, |slice| fits(Some(Promise::Slice(slice, *sizes))))
             }
             Promise::Min(rate, sizes) => {
                 let range = Rate::MIN.bits_per_second()..=rate.bits_per_second();

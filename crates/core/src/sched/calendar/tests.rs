@@ -129,7 +129,10 @@ proptest! {
 
     /// No entry is early, lost, out of order, or later than 1/1024 of its wait or 512 ns.
     #[test]
-    fn entries_leave_in_order_and_in_time(start in prop_oneof![Just(0), 0_u64..1 << 50], steps in steps()) {
+    fn entries_leave_in_order_and_in_time(
+        start in prop_oneof![Just(0), 0_u64..1 << 50],
+        steps in steps(),
+    ) {
         let mut sleepers = Sleepers::new(start);
         for step in steps {
             match step {
@@ -141,7 +144,11 @@ proptest! {
                         prop_assert!(at <= key);
                     } else {
                         prop_assert!(at >= key);
-                        prop_assert!(at - key <= (distance >> 10).max(511), "{distance}: {}", at - key);
+                        prop_assert!(
+                            at - key <= (distance >> 10).max(511),
+                            "{distance}: {}",
+                            at - key,
+                        );
                     }
                 }
                 Step::Drain => sleepers.drain(),
@@ -157,7 +164,10 @@ proptest! {
 
     /// If the base follows the keys, they may wrap around.
     #[test]
-    fn tags_wrap_around(start in prop_oneof![Just(u64::MAX - (1 << 30)), any::<u64>()], steps in prop::collection::vec(0_u64..1 << 40, 1..200)) {
+    fn tags_wrap_around(
+        start in prop_oneof![Just(u64::MAX - (1 << 30)), any::<u64>()],
+        steps in prop::collection::vec(0_u64..1 << 40, 1..200),
+    ) {
         let mut pool = Pool::with_capacity(0);
         pool.reserve(1000);
         let mut calendar = Calendar::<12>::new(1);

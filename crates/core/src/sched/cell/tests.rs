@@ -101,8 +101,18 @@ proptest! {
             let exact = naive.eligible(i128::from(length));
             prop_assert_eq!(ours.refill, naive.refill);
             let unit = naive.unit();
-            prop_assert!(i128::from(eligible) * unit >= exact, "{} before {}", eligible, exact / unit);
-            prop_assert!((i128::from(eligible) - 3) * unit <= exact, "{} for {}", eligible, exact / unit);
+            prop_assert!(
+                i128::from(eligible) * unit >= exact,
+                "{} before {}",
+                eligible,
+                exact / unit,
+            );
+            prop_assert!(
+                (i128::from(eligible) - 3) * unit <= exact,
+                "{} for {}",
+                eligible,
+                exact / unit,
+            );
             prop_assert_eq!(deadline, eligible + cdvt);
             // Contention makes it late, within CDVT or beyond.
             let late = if verb == 1 { amount / 10 } else { 0 };

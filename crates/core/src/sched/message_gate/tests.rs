@@ -79,7 +79,10 @@ fn a_long_message_counts_as_several() {
 proptest! {
     /// The queue never holds more than Bmax, except with `Decay`. Every message gets one verdict.
     #[test]
-    fn every_message_gets_one_decision(kind in 0_usize..4, steps in prop::collection::vec((any::<bool>(), 1_u64..5000, 0_u64..20_000_000), 0..200)) {
+    fn every_message_gets_one_decision(
+        kind in 0_usize..4,
+        steps in prop::collection::vec((any::<bool>(), 1_u64..5000, 0_u64..20_000_000), 0..200),
+    ) {
         let policy = [Overload::Block, Overload::Decay, Overload::Space, Overload::Drop][kind];
         let mut gate = gate(policy);
         let (mut now, mut inside, mut sent, mut dropped) = (0, 0_u32, 0_u32, 0);
@@ -95,7 +98,9 @@ proptest! {
                     }
                     GateDecision::Dropped => dropped += 1,
                     GateDecision::WaitForRoom => prop_assert!(gate.waiting() == 3),
-                    GateDecision::WaitUntil(at) => prop_assert!(at.0 > now && policy == Overload::Space),
+                    GateDecision::WaitUntil(at) => {
+                        prop_assert!(at.0 > now && policy == Overload::Space);
+                    }
                 }
             } else if inside > sent {
                 sent += 1;

@@ -29,14 +29,20 @@ proptest! {
 
     /// The sum of many packets is the sum of their spans, without a rounding in between.
     #[test]
-    fn moments_carry_their_fractions(start in 0_u64..u64::MAX / 2, spans in prop::collection::vec(0_u64..1 << 40, 1..50)) {
+    fn moments_carry_their_fractions(
+        start in 0_u64..u64::MAX / 2,
+        spans in prop::collection::vec(0_u64..1 << 40, 1..50),
+    ) {
         let mut moment = Moment::at(start);
         let mut exact = u128::from(start) << 16;
         for span in spans {
             prop_assert_eq!(moment.plus(Span(span)), moment.saturating_plus(Span(span)));
             moment = moment.saturating_plus(Span(span));
             exact += u128::from(span);
-            prop_assert_eq!((u128::from(moment.nanos) << 16) + u128::from(moment.part), exact + u128::from(WHOLE));
+            prop_assert_eq!(
+                (u128::from(moment.nanos) << 16) + u128::from(moment.part),
+                exact + u128::from(WHOLE),
+            );
             prop_assert_eq!(u128::from(moment.nanos), exact.div_ceil(1 << 16));
             prop_assert_eq!(u128::from(moment.floor()), exact >> 16);
         }
@@ -56,9 +62,14 @@ proptest! {
     }
 
     #[test]
-    fn the_difference_of_two_paces_is_rounded_down(a in rates(), b in rates(), bytes in 0_u32..1 << 24) {
+    fn the_difference_of_two_paces_is_rounded_down(
+        a in rates(),
+        b in rates(),
+        bytes in 0_u32..1 << 24,
+    ) {
         let (slow, fast) = if a < b { (a, b) } else { (b, a) };
-        let (slow_bits, fast_bits) = (u128::from(slow.bits_per_second()), u128::from(fast.bits_per_second()));
+        let slow_bits = u128::from(slow.bits_per_second());
+        let fast_bits = u128::from(fast.bits_per_second());
         let bits = u128::from(bytes) * 8 * NANOS_PER_SECOND;
         // bits (1 / slow - 1 / fast), exact over a common denominator.
         let exact = bits / slow_bits * fast_bits + bits % slow_bits * fast_bits / slow_bits - bits;

@@ -186,11 +186,16 @@ proptest! {
                 let cdvt = contract.cdvt().0;
                 // The loss: the time by which contention exceeds CDVT, the lateness of the next
                 // packet, and the width of its bucket.
-                let late: Vec<u64> = sim.sent_by(*id).map(|one| one.start.0 - one.eligible.0).collect();
+                let late = sim.sent_by(*id).map(|one| one.start.0 - one.eligible.0);
+                let late: Vec<u64> = late.collect();
                 let lost: u64 = late.iter().filter(|late| **late >= cdvt).sum();
                 let off = lost + late.iter().max().unwrap() + cdvt / 32 + 1000;
                 let due = rate.bytes_in(Nanos(end - off)).0;
-                prop_assert!(sim.bytes_of(*id) + length >= due, "{id} sent {} of {due}", sim.bytes_of(*id));
+                prop_assert!(
+                    sim.bytes_of(*id) + length >= due,
+                    "{id} sent {} of {due}",
+                    sim.bytes_of(*id),
+                );
             }
         }
         let left: usize = ids.iter().map(|id| sim.queued(*id)).sum();
@@ -255,7 +260,10 @@ proptest! {
     #[cfg_attr(miri, ignore = "minutes")]
     fn a_policer_at_the_wire_finds_no_violation_after_stops(
         flows in prop::collection::vec(contracts(), 1..5),
-        stops in prop::collection::vec(prop_oneof![3 => 0_u64..2_000, 1 => 0_u64..15_000_000], 200..400),
+        stops in prop::collection::vec(
+            prop_oneof![3 => 0_u64..2_000, 1 => 0_u64..15_000_000],
+            200..400,
+        ),
     ) {
         for (contract, left) in flows.iter().zip(run_with_stops(&flows, &stops)) {
             let mut policer = Policer::cell(*contract);
@@ -303,9 +311,10 @@ proptest! {
             let Some(one) = sim.poll() else { continue };
             let least = one.start.0.max(one.eligible.0 + delay(leaves, amount >> 32));
             // The end of the tolerance, or a time near it.
-            let last = one.start.0.max(one.eligible.0).max(match one.start.0 < one.eligible.0 + cdvt {
-                true => one.eligible.0 + tolerance,
-                false => one.start.0 + tolerance,
+            let is_late = one.start.0 >= one.eligible.0 + cdvt;
+            let last = one.start.0.max(one.eligible.0).max(match is_late {
+                false => one.eligible.0 + tolerance,
+                true => one.start.0 + tolerance,
             });
             let at = match leaves { 2 => last, 3 => last + 1, _ => least };
             policer.handle(Observation { at: Instant(at), length: one.length }).unwrap();

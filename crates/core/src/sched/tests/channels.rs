@@ -311,7 +311,9 @@ proptest! {
         // Demand in any window of length t: the sum of (floor((t - D) Rmax) + 1) messages.
         let channels: Vec<(u64, u64, u64)> = raw
             .iter()
-            .map(|(length, rate, bound)| (*length, 1_000_000_000 / u64::from(*rate), bound * 1_000_000))
+            .map(|(length, rate, bound)| {
+                (*length, 1_000_000_000 / u64::from(*rate), bound * 1_000_000)
+            })
             .collect();
         let demand = |t: u64| -> u64 {
             channels.iter().filter_map(|(length, period, bound)| {

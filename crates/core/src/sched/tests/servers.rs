@@ -89,9 +89,10 @@ fn a_member_sends_packets_as_long_as_its_burst() {
         assert_eq!(lengths, sent.map(|packet| packet.length));
         let too_long = Packet::new(Bytes(length + 1));
         let refused = sim.link.handle_head(flow, too_long, Instant(sim.now));
-        assert!(
-            matches!(refused, Err(SchedulerError::TooLong { longest, .. }) if longest.0 == length || length == 1514)
-        );
+        assert!(matches!(
+            refused,
+            Err(SchedulerError::TooLong { longest, .. }) if longest.0 == length || length == 1514
+        ));
     }
 }
 
@@ -234,8 +235,8 @@ fn a_server_promises_no_more_than_its_slice() {
     assert_eq!(link.insert_server(tenth, &classes, now), Err(too_much));
     assert_eq!(
         alloc::format!("{too_much}"),
-        "the minimums of the classes are 11000000 bit/s together, above the 10000000 bit/s that the \
-         slice gives on this link"
+        "the minimums of the classes are 11000000 bit/s together, above the 10000000 bit/s that \
+         the slice gives on this link"
     );
     let server = link.insert_server(tenth, &[least(4), least(6)], now);
     let server = server.unwrap();
@@ -347,7 +348,10 @@ proptest! {
     #[test]
     #[cfg_attr(miri, ignore = "minutes")]
     fn packets_of_members_are_conserved(
-        steps in prop::collection::vec((0_u8..8, any::<usize>(), 1_u64..1500, 0_u64..2_000_000), 1..150),
+        steps in prop::collection::vec(
+            (0_u8..8, any::<usize>(), 1_u64..1500, 0_u64..2_000_000),
+            1..150,
+        ),
     ) {
         let least = Class { min: Some(mbit(3)) };
         let (mut sim, server) = overbooked(&[NO_MIN, least, NO_MIN]);

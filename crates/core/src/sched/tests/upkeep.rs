@@ -155,7 +155,11 @@ proptest! {
     #![proptest_config(cases(24))]
 
     #[test]
-    fn packets_are_conserved(horizon in 0_u64..10_000_000, ahead in 0_u64..100_000, steps in steps(120)) {
+    fn packets_are_conserved(
+        horizon in 0_u64..10_000_000,
+        ahead in 0_u64..100_000,
+        steps in steps(120),
+    ) {
         run_steps(0, horizon, ahead, steps);
     }
 

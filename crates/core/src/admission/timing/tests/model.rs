@@ -151,7 +151,10 @@ proptest! {
     #[test]
     fn the_answer_is_that_of_the_inequality_at_every_t(
         tasks in small_tasks(),
-        fluids in prop::collection::vec((0_u128..9, 0_u128..WHOLE / 4, 0_u128..30, 0_u128..9, any::<bool>()), 0..3),
+        fluids in prop::collection::vec(
+            (0_u128..9, 0_u128..WHOLE / 4, 0_u128..30, 0_u128..9, any::<bool>()),
+            0..3,
+        ),
         blocking in (0_u128..4, 0_u128..4, 0_u128..10),
     ) {
         let fluid = |(burst, slope, deadline, piece, in_leftover)| Demand {
@@ -168,7 +171,9 @@ proptest! {
         let from = tasks.iter().map(|task| u128::from(task.deadline)).min().unwrap_or(0);
         let wrong = |t: u128| {
             let due: u128 = demands.iter().map(|demand| demand.due_within(t)).sum();
-            let blocks = |demand: &&Demand| demand.in_leftover || demand.deadline + blocking.horizon > t;
+            let blocks = |demand: &&Demand| {
+                demand.in_leftover || demand.deadline + blocking.horizon > t
+            };
             let pieces = demands.iter().filter(blocks).map(|demand| demand.piece);
             due + pieces.fold(blocking.leftover, u128::max) + blocking.ahead > t
         };
