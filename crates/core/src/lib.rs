@@ -39,7 +39,7 @@
 //! let mut link = Scheduler::new(Wire::new(Rate::new(100_000_000).unwrap()))?;
 //! let flow = link.insert(Service::of(&contract)?, Instant(0))?;
 //! let mut policer = Policer::contract(&contract)?;
-//! // The queue never ends: the scheduler knows its head only, and asks what stands behind it.
+//! // The queue never ends. The scheduler stores the head only, and asks for the next packet.
 //! link.handle_head(flow, Packet::new(Bytes(1250)), Instant(0))?;
 //! let (mut now, mut sent) = (Instant(0), 0);
 //! while now < Instant(1_000_000_000) {

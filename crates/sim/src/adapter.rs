@@ -211,7 +211,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Notes whether a connection wants a transfer, and its deadline.
+    /// Updates whether a connection needs a transfer, and the deadline of that transfer.
     fn update_wanted_transfer(&mut self, at: usize) {
         let (unit, window) = (self.adapter.unit, self.adapter.window);
         let one = &mut self.active[at];

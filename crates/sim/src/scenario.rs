@@ -87,7 +87,7 @@ pub enum ScenarioError {
     #[error(transparent)]
     Simulation(#[from] SimulationError),
     /// Two flows have the same name.
-    #[error("two flows are named `{0}`: reports could not tell them apart")]
+    #[error("two flows are named `{0}`: give each flow its own name")]
     SameName(String),
 }
 

@@ -34,7 +34,7 @@ pub enum SimulationError {
     #[error("`{0}` has an overload policy: its source is greedy, which never exceeds the contract")]
     PolicyOfGreedy(String),
     /// A flow has an overload policy and a queue limit, which contradict each other.
-    #[error("`{0}` has an overload policy, which says how much may wait, and a `queue` of {1} too")]
+    #[error("`{0}` has an overload policy and a `queue` of {1}: name only one of them")]
     PolicyAndQueue(String, usize),
     /// Messages of 0 bytes, or longer ones than are simulated.
     #[error("`{flow}` has messages of {size}: 1B to {LONGEST_MESSAGE}")]

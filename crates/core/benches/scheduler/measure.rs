@@ -152,7 +152,7 @@ pub fn counted_alone(warm: usize, which: &[usize], mut work: impl FnMut(u32)) {
     }
 }
 
-/// The functions that callgrind is told to watch. It does one thing with each: it counts inside, or
+/// The functions that callgrind watches. It does one thing with each: it counts inside, or
 /// writes its counts.
 #[inline(never)]
 fn written_call(work: &mut impl FnMut(u32)) {

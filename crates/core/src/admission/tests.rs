@@ -411,7 +411,7 @@ fn a_slower_link_is_refused_with_the_least_capacity_that_fits() {
             .contains("eth1 still carries guarantees"),
         "{unmanaged}"
     );
-    admit_unmanage(&links, &held[..3], &links[1].name).expect("nobody is on eth1");
+    admit_unmanage(&links, &held[..3], &links[1].name).expect("no guarantee is on eth1");
     assert!(admit_unmanage(&links, &held, &"eth2".parse().unwrap()).is_err());
 }
 

@@ -71,7 +71,7 @@ fn the_smallest_limit_and_the_latest_privileged_clause_hold() {
             "up 4mbit down 1mbit",
         ),
         (
-            "root clears everybody's",
+            "root clears the clause of all users",
             &[(ANN, "up 1mbit down 1mbit"), (root, "up none weight 7")],
             "down 1mbit weight 7",
         ),
@@ -258,10 +258,10 @@ proptest! {
     /// Compares the claims with a plain reading of the rules, clause by clause.
     #[test]
     fn claims_follow_the_rules(steps in proptest::collection::vec((0..4_usize, texts()), 1..24)) {
-        let everybody = [Claimant::ROOT, ANN, BOB, OPS];
+        let claimants = [Claimant::ROOT, ANN, BOB, OPS];
         let mut claims = Claims::default();
         for (who, change) in steps {
-            let by = everybody[who];
+            let by = claimants[who];
             let before = claims.clone();
             match claims.apply(by, &change) {
                 Ok(next) => claims = next,

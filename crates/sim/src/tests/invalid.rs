@@ -203,7 +203,10 @@ fn misplaced_classes_and_policies_are_refused() {
     let channel = "contract = 'channel mmax=1kB,rmax=1/s,bmax=1,deadline=1s'";
     assert!(policy(bursts).ends_with("that needs a channel contract"));
     assert!(policy(&format!("{channel}\n{GREEDY}")).contains("its source is greedy"));
-    assert!(policy(&format!("{channel}\n{bursts}\nqueue = 3")).contains("a `queue` of 3 too"));
+    assert!(
+        policy(&format!("{channel}\n{bursts}\nqueue = 3"))
+            .contains("a `queue` of 3: name only one")
+    );
 }
 
 /// Regression: a trace was once copied for each of its packets, and a million packets took hours.
