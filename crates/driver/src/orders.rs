@@ -297,6 +297,16 @@ impl Inbox {
 
     /// Executes some of the pending commands. False: the thread is to end.
     pub fn work(&mut self, server: &mut Server) -> bool {
+        self.work_unless(server, |_| None)
+    }
+
+    /// Does the same, but a report by `instead` answers its command in place of the execution; for
+    /// tests.
+    pub(crate) fn work_unless(
+        &mut self,
+        server: &mut Server,
+        mut instead: impl FnMut(&Order) -> Option<Report>,
+    ) -> bool {
         let mut said = false;
         let mut goes_on = true;
         // First, so that no report on a program follows its detachment.
@@ -312,7 +322,8 @@ impl Inbox {
             }
             let Ok(order) = self.orders.pop() else { break };
             goes_on = !matches!(order, Order::Stop);
-            let _ = self.reports.push(carry_out(order, server));
+            let report = instead(&order).unwrap_or_else(|| carry_out(order, server));
+            let _ = self.reports.push(report);
             said = true;
         }
         if said {

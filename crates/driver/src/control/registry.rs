@@ -79,7 +79,8 @@ struct Flow {
     place: FlowNo,
 }
 
-/// Why a call failed. The failed call has changed nothing.
+/// Why a call failed. The failed call has changed nothing; after [`RegistryError::Ended`] the driver
+/// ends, and its state is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The packet thread has ended: no call can succeed.
@@ -378,10 +379,12 @@ impl Registry {
         next_hop: Option<[u8; 6]>,
         mtu: u32,
     ) -> Result<(), RegistryError> {
-        let known = self.flows.get_mut(flow);
-        let known = known.ok_or(RegistryError::NoFlow(flow))?;
-        (known.setup.next_hop, known.setup.mtu) = (next_hop, mtu);
-        self.address(flow)
+        let place = self.flow(flow)?.place;
+        self.address(place, next_hop, mtu)?;
+        if let Some(known) = self.flows.get_mut(flow) {
+            (known.setup.next_hop, known.setup.mtu) = (next_hop, mtu);
+        }
+        Ok(())
     }
 
     /// Closes a flow and returns its counters.
@@ -487,11 +490,19 @@ impl Registry {
 
     /// Takes over a new Ethernet address and MTU of the interface.
     pub fn reshape(&mut self, mac: Mac, mtu: u32) -> Result<(), RegistryError> {
+        let before = self.ear.interface();
+        let before = (before.mac, before.mtu);
         self.ear.moved(mac)?;
         self.ear.resized(mtu);
-        self.done(Order::Mac(mac))?;
-        let flows: Vec<u32> = self.flows.iter().map(|(number, _)| number).collect();
-        flows.into_iter().try_for_each(|flow| self.address(flow))
+        let done = self.address_all();
+        if done.is_err() {
+            self.ear.resized(before.1);
+            let undone = self.ear.moved(before.0).map_err(RegistryError::from);
+            if let Err(why) = undone.and_then(|()| self.address_all()) {
+                tracing::warn!(%why, "cannot return to the interface's former address and MTU");
+            }
+        }
+        done
     }
 
     /// When [`Registry::handle_timeout`] is due.
@@ -541,18 +552,31 @@ impl Registry {
         }
     }
 
+    /// Sends the interface's address, and all flows' addresses and longest frames, to the packet
+    /// thread. A failure leaves some flows changed.
+    fn address_all(&mut self) -> Result<(), RegistryError> {
+        self.done(Order::Mac(self.ear.interface().mac))?;
+        let flows = self.flows.iter().map(|(_, known)| {
+            let setup = &known.setup;
+            (known.place, setup.next_hop, setup.mtu)
+        });
+        let flows: Vec<_> = flows.collect();
+        flows
+            .into_iter()
+            .try_for_each(|(place, next_hop, mtu)| self.address(place, next_hop, mtu))
+    }
+
     /// Sends a flow's addresses and longest frame to the packet thread.
-    fn address(&mut self, flow: u32) -> Result<(), RegistryError> {
-        let known = self.flow(flow)?;
+    fn address(
+        &mut self,
+        place: FlowNo,
+        next_hop: Option<[u8; 6]>,
+        mtu: u32,
+    ) -> Result<(), RegistryError> {
         let interface = self.ear.interface();
-        let longest = setup::longest(known.setup.mtu, interface.mtu);
-        let next_hop = known.setup.next_hop.map(Mac);
-        self.done(Order::Readdress(
-            known.place,
-            interface.mac,
-            next_hop,
-            longest,
-        ))
+        let longest = setup::longest(mtu, interface.mtu);
+        let next_hop = next_hop.map(Mac);
+        self.done(Order::Readdress(place, interface.mac, next_hop, longest))
     }
 
     /// Closes a flow in the packet thread, and clears its pages for reuse.

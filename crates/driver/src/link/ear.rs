@@ -137,13 +137,13 @@ impl Ear {
         }
     }
 
-    /// Takes over a new Ethernet address of the interface.
+    /// Takes over a new Ethernet address of the interface. A failure changes nothing.
     pub fn moved(&mut self, mac: Mac) -> Result<(), LinkError> {
-        self.interface.mac = mac;
-        match &mut self.kind {
-            Kind::Xdp(program) => Ok(program.set_station(mac.0)?),
-            Kind::Packet(_) => Ok(()),
+        if let Kind::Xdp(program) = &mut self.kind {
+            program.set_station(mac.0)?;
         }
+        self.interface.mac = mac;
+        Ok(())
     }
 
     /// Takes over a new MTU of the interface.

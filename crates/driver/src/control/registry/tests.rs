@@ -1,6 +1,7 @@
 //! The registry with a packet thread, on a fake link.
 
 use std::os::unix::net::UnixDatagram;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use netnice_api::direct::{ShapeDoc, Speaks};
@@ -22,6 +23,11 @@ const SHAPE: ShapeDoc = ShapeDoc {
 
 /// A registry whose packet thread ends with it.
 fn registry() -> Registry {
+    registry_unless(|_| false)
+}
+
+/// The same, with a packet thread that refuses some commands.
+fn registry_unless(mut refuses: impl FnMut(&Order) -> bool + Send + 'static) -> Registry {
     let interface = Interface {
         name: "paper".to_owned(),
         index: 1,
@@ -37,7 +43,9 @@ fn registry() -> Registry {
     let (orders, mut inbox) = orders::pair().unwrap();
     server.also(inbox.bell()).unwrap();
     thread::spawn(move || {
-        while inbox.work(&mut server) {
+        let mut instead =
+            |order: &Order| refuses(order).then(|| Report::Failed("refused".to_owned()));
+        while inbox.work_unless(&mut server, &mut instead) {
             server.round(Nanos::from_secs(1));
         }
     });
@@ -134,4 +142,90 @@ fn numbers_go_on_around_those_that_are_open() {
     assert!(registry.flows.is_empty());
     let program = registry.program();
     assert_eq!(registry.opened(program, 5000), 2);
+}
+
+/// The addresses in the packet thread, as its commands set them: the interface's, and those of
+/// each flow with its longest frame.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Addresses {
+    mac: Option<Mac>,
+    flows: BTreeMap<FlowNo, (Mac, Option<Mac>, usize)>,
+}
+
+/// A registry, the addresses in its packet thread, and how many more commands for a flow's
+/// addresses that thread executes before it refuses one.
+fn observed() -> (Registry, Arc<Mutex<Addresses>>, Arc<Mutex<Option<u32>>>) {
+    let addresses = Arc::new(Mutex::new(Addresses::default()));
+    let left = Arc::new(Mutex::new(None));
+    let (seen, countdown) = (addresses.clone(), left.clone());
+    let registry = registry_unless(move |order| {
+        let mut seen = seen.lock().unwrap();
+        let mut left = countdown.lock().unwrap();
+        match order {
+            Order::Mac(mac) => seen.mac = Some(*mac),
+            Order::Readdress(..) if *left == Some(0) => {
+                *left = None;
+                return true;
+            }
+            Order::Readdress(flow, mac, next_hop, longest) => {
+                *left = left.map(|left| left - 1);
+                seen.flows.insert(*flow, (*mac, *next_hop, *longest));
+            }
+            _ => {}
+        }
+        false
+    });
+    (registry, addresses, left)
+}
+
+#[test]
+fn a_refused_readdress_changes_nothing() {
+    let (mut registry, addresses, left) = observed();
+    let program = registry.program();
+    let flow = registry.opened(program, 5000);
+    registry.readdress(flow, None, 1400).unwrap();
+    let before = registry.census().unwrap().flows;
+    assert_eq!(
+        (before[0].setup.next_hop, before[0].setup.mtu),
+        (None, 1400)
+    );
+    let sent = addresses.lock().unwrap().clone();
+    *left.lock().unwrap() = Some(0);
+    let next_hop = Some([2, 0, 0, 0, 0, 7]);
+    let refused = registry.readdress(flow, next_hop, 576).unwrap_err();
+    assert!(matches!(refused, RegistryError::Refused(_)), "{refused}");
+    assert_eq!(registry.census().unwrap().flows, before);
+    // A later change of the interface sends the values from before the refused call.
+    registry.reshape(OWN, 1500).unwrap();
+    assert_eq!(addresses.lock().unwrap().flows, sent.flows);
+}
+
+#[test]
+fn a_refused_change_of_the_interface_is_undone() {
+    const NEW: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    let (mut registry, addresses, left) = observed();
+    let program = registry.program();
+    for port in [5000, 5001, 5002] {
+        registry.opened(program, port);
+    }
+    registry.reshape(OWN, 1500).unwrap();
+    let before = (
+        registry.ear().interface().clone(),
+        addresses.lock().unwrap().clone(),
+    );
+    assert_eq!(before.1.flows.len(), 3);
+    for executed in 0..3 {
+        *left.lock().unwrap() = Some(executed);
+        let refused = registry.reshape(NEW, 576).unwrap_err();
+        assert!(matches!(refused, RegistryError::Refused(_)), "{refused}");
+        assert_eq!(*registry.ear().interface(), before.0, "{executed}");
+        assert_eq!(*addresses.lock().unwrap(), before.1, "{executed}");
+    }
+    registry.reshape(NEW, 576).unwrap();
+    let interface = registry.ear().interface();
+    assert_eq!((interface.mac, interface.mtu), (NEW, 576));
+    let addresses = addresses.lock().unwrap();
+    assert_eq!(addresses.mac, Some(NEW));
+    let is_new = |(mac, _, longest): &(Mac, Option<Mac>, usize)| (*mac, *longest) == (NEW, 590);
+    assert!(addresses.flows.values().all(is_new), "{addresses:?}");
 }
