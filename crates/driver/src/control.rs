@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  drivers/IFACE.sock ──▶ calls ─┐
-//!  pidfds of programs ───────────┤                                ┌─▶ answers, to the caller
-//!  disconnected programs ────────┼─▶ registry ─▶ orders ─▶ turn ──┤
-//!  route netlink ────────────────┤                                └─▶ events, to all connections
+//!  pidfds of programs ───────────┤                 packet thread
+//!  disconnected programs ────────┼─▶ registry ─▶ commands, reports ─┬─▶ answers, to the caller
+//!  route netlink ────────────────┤                                  └─▶ events, to all connections
 //!  SIGTERM, SIGINT ──────────────┘
 //! ```
 //! The thread answers each call before it reads the next. It takes no call from a connection whose
@@ -13,7 +13,7 @@
 //! lost, waiting fails, or the packet thread ends.
 
 mod connection;
-mod files;
+mod memory_files;
 mod registry;
 
 use std::collections::BTreeMap;
@@ -32,26 +32,26 @@ use rustix::event::{Timespec, epoll};
 pub use connection::hostile;
 pub use registry::{RegistryError, wire};
 
-use crate::link::{Ear, Interface, Mode};
-use crate::orders::{Ended, Orders};
-use connection::{Connection, EndOf, failed};
-use files::Files;
-use registry::{Guest, Registry};
+use crate::commands::{CommandSender, PacketThreadEnded};
+use crate::link::{Ingress, Interface, Mode};
+use connection::{CloseReason, Connection, failed};
+use memory_files::MemoryFiles;
+use registry::{ProgramIdentity, Registry};
 
 /// The state of the control thread.
 pub struct Control {
     registry: Registry,
     listener: UnixListener,
-    links: Listener,
+    link_events: Listener,
     signals: UnixStream,
-    watched: OwnedFd,
+    epoll: OwnedFd,
     connections: BTreeMap<u64, Connection>,
-    next: u64,
+    next_connection: u64,
     /// How long the driver runs without a program; `None`: without limit.
     linger: Option<Duration>,
     empty_since: Option<Instant>,
     /// The loop ends after this iteration.
-    ends: bool,
+    is_stopping: bool,
 }
 
 /// Why the driver ends.
@@ -69,11 +69,11 @@ pub enum ControlError {
 }
 
 /// The sockets of the control thread.
-pub struct Ends {
+pub struct ControlSockets {
     /// The listening socket.
     pub listener: UnixListener,
     /// Notifications of interface changes, opened before the interface's state was read.
-    pub links: Listener,
+    pub link_events: Listener,
     /// Readable after a signal that ends the process.
     pub signals: UnixStream,
 }
@@ -81,37 +81,43 @@ pub struct Ends {
 impl Control {
     /// Prepares the thread for a link of `rate` bit/s. [`Control::run`] does the work.
     pub fn new(
-        orders: Orders,
-        ear: Ear,
-        ends: Ends,
+        commands: CommandSender,
+        ingress: Ingress,
+        sockets: ControlSockets,
         rate: u64,
         linger: Option<Duration>,
     ) -> io::Result<Control> {
-        let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let registry = Registry::new(orders, ear, rate, watched.try_clone()?, Files::new()?);
-        let Ends {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let registry = Registry::new(
+            commands,
+            ingress,
+            rate,
+            epoll.try_clone()?,
+            MemoryFiles::new()?,
+        );
+        let ControlSockets {
             listener,
-            links,
+            link_events,
             signals,
-        } = ends;
+        } = sockets;
         listener.set_nonblocking(true)?;
         let control = Control {
             registry,
             listener,
-            links,
+            link_events,
             signals,
-            watched,
+            epoll,
             connections: BTreeMap::new(),
-            next: CONNECTIONS,
+            next_connection: CONNECTIONS,
             linger,
             empty_since: Some(Instant::now()),
-            ends: false,
+            is_stopping: false,
         };
         control.watch(control.listener.as_fd(), LISTENER)?;
         control.watch(control.signals.as_fd(), SIGNALS)?;
-        control.watch(control.registry.told(), TOLD)?;
-        control.watch(control.links.as_fd(), LINKS)?;
-        control.watch(control.registry.gone(), FILES)?;
+        control.watch(control.registry.wakeup_fd(), REPORTS)?;
+        control.watch(control.link_events.as_fd(), LINK_EVENTS)?;
+        control.watch(control.registry.ended_files(), MEMORY_FILES)?;
         Ok(control)
     }
 
@@ -120,7 +126,7 @@ impl Control {
     pub fn run(&mut self) -> Result<(), ControlError> {
         let served = self.serve();
         if let Err(ControlError::Lost(why)) = &served {
-            let _ = self.tell(&DriverEvent::Lost { why: why.clone() });
+            let _ = self.broadcast(&DriverEvent::Lost { why: why.clone() });
         }
         let stopped = self.registry.stop();
         served?;
@@ -129,22 +135,22 @@ impl Control {
 
     /// How frames pass between interface and driver.
     pub fn mode(&self) -> Mode {
-        self.registry.ear().mode()
+        self.registry.ingress().mode()
     }
 
     /// Sets the text on the confinement of the process, for the census.
-    pub fn confined(&mut self, how: String) {
-        self.registry.confined(how);
+    pub fn set_confinement(&mut self, how: String) {
+        self.registry.set_confinement(how);
     }
 
     fn serve(&mut self) -> Result<(), ControlError> {
-        self.look()?;
-        while !self.ends {
-            let until = self.until();
+        self.read_interface()?;
+        while !self.is_stopping {
+            let until = self.next_timeout();
             let timeout =
                 until.map(|until| duration(until.saturating_duration_since(Instant::now())));
             let mut events = [const { MaybeUninit::uninit() }; EVENTS];
-            let woken = match epoll::wait(&self.watched, &mut events, timeout.as_ref()) {
+            let woken = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(why) => return Err(io::Error::from(why).into()),
                 Ok((woken, _)) => woken,
@@ -152,17 +158,17 @@ impl Control {
             for event in &*woken {
                 self.handle(event.data.u64(), event.flags)?;
             }
-            self.pass_on_expelled()?;
+            self.report_disconnected()?;
             self.registry.handle_timeout(Instant::now())?;
-            self.count_loneliness();
+            self.update_linger();
         }
         Ok(())
     }
 
-    fn until(&self) -> Option<Instant> {
-        let lonely = self.empty_since.zip(self.linger);
-        let lonely = lonely.map(|(since, linger)| since + linger);
-        [lonely, self.registry.poll_timeout()]
+    fn next_timeout(&self) -> Option<Instant> {
+        let lingers = self.empty_since.zip(self.linger);
+        let lingers = lingers.map(|(since, linger)| since + linger);
+        [lingers, self.registry.poll_timeout()]
             .into_iter()
             .flatten()
             .min()
@@ -173,19 +179,19 @@ impl Control {
             LISTENER => self.accept()?,
             SIGNALS => {
                 let _ = self.signals.read(&mut [0; 16]);
-                self.ends = true;
+                self.is_stopping = true;
             }
             // The loop polls the disconnected programs after each iteration.
-            TOLD => {}
-            LINKS => self.hear_of_links()?,
-            FILES => self.registry.forget_gone(),
-            CONNECTIONS.. => self.converse(from, what)?,
+            REPORTS => {}
+            LINK_EVENTS => self.read_link_events()?,
+            MEMORY_FILES => self.registry.forget_ended(),
+            CONNECTIONS.. => self.serve_connection(from, what)?,
             program => {
-                let program = (program - Registry::LIVES) as u32;
+                let program = (program - Registry::PIDFDS) as u32;
                 // The program may be detached already.
                 if self.registry.has_ended(program) {
                     self.registry.detach(program)?;
-                    self.tell(&DriverEvent::Gone { program })?;
+                    self.broadcast(&DriverEvent::Gone { program })?;
                 }
             }
         }
@@ -206,21 +212,25 @@ impl Control {
         let mut connection = Connection::new(stream)?;
         let why = match peer {
             Ok(peer) if peer.uid != 0 => "a driver is root's alone to speak to",
-            Ok(_) if self.connections.len() >= MOST_CONNECTIONS => "too many connections are open",
+            Ok(_) if self.connections.len() >= MAX_CONNECTIONS => "too many connections are open",
             Ok(_) => {
-                let number = self.next;
+                let number = self.next_connection;
                 self.watch(connection.fd(), number)?;
-                self.next += 1;
+                self.next_connection += 1;
                 self.connections.insert(number, connection);
                 return Ok(());
             }
             Err(_) => "the kernel does not say who connects",
         };
-        let _ = connection.say(&failed(0, &why), Vec::new());
+        let _ = connection.send(&failed(0, &why), Vec::new());
         Ok(())
     }
 
-    fn converse(&mut self, number: u64, what: epoll::EventFlags) -> Result<(), ControlError> {
+    fn serve_connection(
+        &mut self,
+        number: u64,
+        what: epoll::EventFlags,
+    ) -> Result<(), ControlError> {
         let Some(mut connection) = self.connections.remove(&number) else {
             return Ok(());
         };
@@ -232,29 +242,29 @@ impl Control {
         while done.is_ok() {
             match connection.poll_call() {
                 Ok(None) => break,
-                Ok(Some(call)) => done = self.answer(call, &mut connection)?,
+                Ok(Some(call)) => done = self.handle_call(call, &mut connection)?,
                 Err(why) => done = Err(why),
             }
         }
         if let Err(why) = &done {
-            if !matches!(why, EndOf::HungUp) {
+            if !matches!(why, CloseReason::HungUp) {
                 tracing::warn!(%why, "a connection ends");
             }
-            connection.end(why);
-            let _ = epoll::delete(&self.watched, connection.fd());
+            connection.close(why);
+            let _ = epoll::delete(&self.epoll, connection.fd());
             return Ok(());
         }
-        self.watch_again(&connection, number)?;
+        self.update_watch(&connection, number)?;
         self.connections.insert(number, connection);
         Ok(())
     }
 
     /// Executes a call. An outer error ends the driver, an inner error ends the connection.
-    fn answer(
+    fn handle_call(
         &mut self,
         call: DriverCall,
         connection: &mut Connection,
-    ) -> Result<Result<(), EndOf>, ControlError> {
+    ) -> Result<Result<(), CloseReason>, ControlError> {
         let mut descriptors = Vec::new();
         let answered = match call.ask {
             DriverRequest::Attach {
@@ -265,14 +275,14 @@ impl Control {
                 most,
             } => {
                 let budget = Budget { flows, bytes };
-                let guest = Guest {
+                let identity = ProgramIdentity {
                     pid,
                     uid,
-                    most: most.unwrap_or(u64::MAX),
+                    memory_limit: most.unwrap_or(u64::MAX),
                 };
-                let attached = self
-                    .registry
-                    .attach(&guest, budget, connection.take_descriptor());
+                let attached =
+                    self.registry
+                        .attach(&identity, budget, connection.take_descriptor());
                 attached.map(|attached| {
                     descriptors = attached.descriptors;
                     DriverAnswer::Attached {
@@ -281,28 +291,28 @@ impl Control {
                 })
             }
             DriverRequest::Stop => {
-                self.ends = true;
+                self.is_stopping = true;
                 self.registry.stop().map(|()| DriverAnswer::Done)
             }
-            other => self.carry_out(other),
+            other => self.execute(other),
         };
         let answer = match answered {
             Ok(answer) => answer,
-            Err(why @ RegistryError::Ended(Ended)) => return Err(why.into()),
+            Err(why @ RegistryError::Ended(PacketThreadEnded)) => return Err(why.into()),
             Err(why) => DriverAnswer::Failed {
                 why: why.to_string(),
             },
         };
         // A call for a flow of a disconnected program fails. The event with the reason goes out
         // before.
-        let word = DriverWord::Answer {
+        let message = DriverWord::Answer {
             id: call.id,
             answer,
         };
-        Ok(connection.say(&word, descriptors))
+        Ok(connection.send(&message, descriptors))
     }
 
-    fn carry_out(&mut self, ask: DriverRequest) -> Result<DriverAnswer, RegistryError> {
+    fn execute(&mut self, ask: DriverRequest) -> Result<DriverAnswer, RegistryError> {
         let done = |()| DriverAnswer::Done;
         let registry = &mut self.registry;
         match ask {
@@ -337,11 +347,13 @@ impl Control {
         }
     }
 
-    fn hear_of_links(&mut self) -> Result<(), ControlError> {
+    fn read_link_events(&mut self) -> Result<(), ControlError> {
         loop {
-            match self.links.read() {
+            match self.link_events.read() {
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.look(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return self.read_interface();
+                }
                 // The kernel dropped notifications. The interface's state is read in any case.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
                 Err(error) => return Err(error.into()),
@@ -350,68 +362,68 @@ impl Control {
     }
 
     /// Reads the interface's state and takes it over.
-    fn look(&mut self) -> Result<(), ControlError> {
-        let was = self.registry.ear().interface().clone();
+    fn read_interface(&mut self) -> Result<(), ControlError> {
+        let was = self.registry.ingress().interface().clone();
         let lost = |why: String| ControlError::Lost(why);
-        let is = Interface::look(&was.name).map_err(|why| lost(why.to_string()))?;
+        let is = Interface::read(&was.name).map_err(|why| lost(why.to_string()))?;
         if is.index != was.index {
             let name = &was.name;
             return Err(lost(format!("{name} is another interface than it was")));
         }
         is.fits().map_err(|why| lost(why.to_string()))?;
         if (is.mac, is.mtu) != (was.mac, was.mtu) {
-            self.registry.reshape(is.mac, is.mtu)?;
+            self.registry.update_interface(is.mac, is.mtu)?;
         }
-        Ok(self.registry.link(is.is_up)?)
+        Ok(self.registry.set_link(is.is_up)?)
     }
 
-    fn pass_on_expelled(&mut self) -> Result<(), ControlError> {
-        while let Some((program, why)) = self.registry.poll_expelled()? {
+    fn report_disconnected(&mut self) -> Result<(), ControlError> {
+        while let Some((program, why)) = self.registry.poll_disconnected()? {
             tracing::warn!(program, %why, "expelled");
-            self.tell(&DriverEvent::Expelled { program, why })?;
+            self.broadcast(&DriverEvent::Expelled { program, why })?;
         }
         Ok(())
     }
 
     /// Sends an event to all connections.
-    fn tell(&mut self, event: &DriverEvent) -> Result<(), ControlError> {
-        let word = DriverWord::Event(event.clone());
+    fn broadcast(&mut self, event: &DriverEvent) -> Result<(), ControlError> {
+        let message = DriverWord::Event(event.clone());
         for (number, mut connection) in std::mem::take(&mut self.connections) {
-            match connection.say(&word, Vec::new()) {
+            match connection.send(&message, Vec::new()) {
                 Ok(()) => {
-                    self.watch_again(&connection, number)?;
+                    self.update_watch(&connection, number)?;
                     self.connections.insert(number, connection);
                 }
                 Err(why) => {
                     tracing::warn!(%why, "a connection ends");
-                    let _ = epoll::delete(&self.watched, connection.fd());
+                    let _ = epoll::delete(&self.epoll, connection.fd());
                 }
             }
         }
         Ok(())
     }
 
-    fn count_loneliness(&mut self) {
+    fn update_linger(&mut self) {
         match (self.registry.is_empty(), self.empty_since) {
             (false, _) => self.empty_since = None,
             (true, None) => self.empty_since = Some(Instant::now()),
             (true, Some(since)) => {
-                self.ends |= self.linger.is_some_and(|linger| since.elapsed() >= linger);
+                self.is_stopping |= self.linger.is_some_and(|linger| since.elapsed() >= linger);
             }
         }
     }
 
     fn watch(&self, fd: BorrowedFd<'_>, number: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(number);
-        Ok(epoll::add(&self.watched, fd, data, epoll::EventFlags::IN)?)
+        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
     }
 
-    fn watch_again(&self, connection: &Connection, number: u64) -> io::Result<()> {
+    fn update_watch(&self, connection: &Connection, number: u64) -> io::Result<()> {
         let mut what = epoll::EventFlags::empty();
         what.set(epoll::EventFlags::IN, connection.wants_to_read());
         what.set(epoll::EventFlags::OUT, connection.wants_to_write());
         let data = epoll::EventData::new_u64(number);
-        Ok(epoll::modify(&self.watched, connection.fd(), data, what)?)
+        Ok(epoll::modify(&self.epoll, connection.fd(), data, what)?)
     }
 }
 
@@ -424,14 +436,14 @@ fn duration(time: Duration) -> Timespec {
 
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
-const TOLD: u64 = 2;
-const LINKS: u64 = 3;
-const FILES: u64 = 4;
+const REPORTS: u64 = 2;
+const LINK_EVENTS: u64 = 3;
+const MEMORY_FILES: u64 = 4;
 /// The epoll numbers of connections begin here; those of programs lie below, from
-/// [`Registry::LIVES`] on.
+/// [`Registry::PIDFDS`] on.
 const CONNECTIONS: u64 = 1 << 40;
 const EVENTS: usize = 64;
 /// The daemon, the daemon before it, and some observers.
-const MOST_CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 /// Keeps the loop from spinning while the table of descriptors is full.
 const AFTER_FAILURE: Duration = Duration::from_millis(20);

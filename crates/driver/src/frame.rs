@@ -157,7 +157,7 @@ fn read_v4(frame: &[u8]) -> Result<Ip, Malformed> {
         return Err(Malformed::Checksum);
     }
     let flags = be16(packet, 6);
-    let part = Fragment {
+    let fragment = Fragment {
         id: u32::from(be16(packet, 4)),
         offset: u32::from(flags & 0x1fff) * 8,
         more: flags & 0x2000 != 0,
@@ -169,7 +169,7 @@ fn read_v4(frame: &[u8]) -> Result<Ip, Malformed> {
         protocol: packet[9],
         payload: ETHERNET + header,
         end: ETHERNET + total,
-        fragment: part.checked(total - header, header)?,
+        fragment: fragment.checked(total - header, header)?,
     })
 }
 
@@ -199,15 +199,15 @@ fn read_v6(frame: &[u8]) -> Result<Ip, Malformed> {
             return Err(Malformed::Short);
         }
         let header = &packet[V6_HEADER..V6_HEADER + V6_FRAGMENT];
-        let place = be16(header, 2);
-        let part = Fragment {
+        let field = be16(header, 2);
+        let fragment = Fragment {
             id: be32(header, 4),
-            offset: u32::from(place & 0xfff8),
-            more: place & 1 != 0,
+            offset: u32::from(field & 0xfff8),
+            more: field & 1 != 0,
         };
         ip.protocol = header[0];
         ip.payload += V6_FRAGMENT;
-        ip.fragment = part.checked(ip.end - ip.payload, 0)?;
+        ip.fragment = fragment.checked(ip.end - ip.payload, 0)?;
     }
     Ok(ip)
 }

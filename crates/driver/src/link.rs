@@ -10,15 +10,15 @@
 //! the driver and all other frames to the kernel.
 //!
 //! [`Link::open`] takes the first mode that works. It returns two parts for two threads: the
-//! [`Link`], which transfers frames, and the [`Ear`], which controls what is received and reports
-//! the mode ([`Ear::mode`]). [`Ear::listen`] attaches XDP with the first flow that receives, and
-//! [`Ear::deafen`] detaches it; the kernel detaches it when the process ends, even by a kill.
-//! Attaching takes some tens of milliseconds.
+//! [`Link`], which transfers frames, and the [`Ingress`], which controls what is received and
+//! reports the mode ([`Ingress::mode`]). [`Ingress::start`] attaches XDP with the first flow that
+//! receives, and [`Ingress::stop`] detaches it; the kernel detaches it when the process ends, even
+//! by a kill. Attaching takes some tens of milliseconds.
 //!
 //! All frames leave through [`Link::send`]: the caller writes into a free frame and returns the
 //! [`Checked`] bytes from a template, so an unchecked frame cannot leave.
 
-mod ear;
+mod ingress;
 mod packet;
 mod socket;
 mod xdp;
@@ -32,13 +32,13 @@ use netnice_core::units::Instant;
 use netnice_kernel::KernelError;
 use netnice_kernel::direct::{Direct, MAX_QUEUES};
 
+use crate::datapath::FrameSink;
 use crate::demux::FlowNo;
 use crate::frame::Mac;
 use crate::frames::{Frames, Tally};
 use crate::template::{Checked, Forbidden};
-use crate::turn::Card;
 
-pub use ear::Ear;
+pub use ingress::Ingress;
 use packet::PacketLink;
 use socket::system;
 use xdp::XdpLink;
@@ -83,7 +83,7 @@ pub struct Interface {
 impl Interface {
     /// Reads the state of the interface with this name. Fails if there is none, or if it is no
     /// Ethernet interface.
-    pub fn look(name: &str) -> Result<Interface, LinkError> {
+    pub fn read(name: &str) -> Result<Interface, LinkError> {
         socket::interface(name)
     }
 
@@ -188,7 +188,7 @@ pub enum Flushed {
 
 /// Counters of the link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct LinkCounters {
     /// Frames that were handed to the kernel.
     pub sent: u64,
     /// Frames that the kernel refused for good, for example because the MTU has shrunk.
@@ -198,7 +198,7 @@ pub struct Counters {
     /// Received frames that the kernel dropped for want of an empty frame or of room.
     pub missed: u64,
     /// Frames that the kernel returned from a state that they were not in.
-    pub strange: u64,
+    pub unexpected: u64,
 }
 
 /// The data path of an open interface. See the module.
@@ -216,7 +216,7 @@ enum Kind {
 
 impl Link {
     /// Opens all receive queues of an interface, in the given mode or in the first that works.
-    pub fn open(name: &str, wanted: Option<Mode>) -> Result<(Link, Ear), LinkError> {
+    pub fn open(name: &str, wanted: Option<Mode>) -> Result<(Link, Ingress), LinkError> {
         let interface = socket::interface(name)?;
         interface.fits()?;
         let xdp = || XdpLink::open(&interface);
@@ -237,32 +237,32 @@ impl Link {
 
     /// A fake link: sent frames arrive at the socket's peer, and frames from the peer are received.
     #[cfg(test)]
-    pub(crate) fn on_paper(interface: &Interface, socket: OwnedFd) -> (Link, Ear) {
-        let ear = socket.try_clone().expect("a descriptor");
+    pub(crate) fn fake(interface: &Interface, socket: OwnedFd) -> (Link, Ingress) {
+        let ingress = socket.try_clone().expect("a descriptor");
         let link = Link {
             interface: interface.clone(),
             kind: Kind::Packet(Box::new(PacketLink::of(socket))),
         };
-        (link, Ear::on_paper(interface, ear))
+        (link, Ingress::fake(interface, ingress))
     }
 
     fn by_xdp(
         interface: &Interface,
         (link, program): (XdpLink, Direct),
         mode: Mode,
-    ) -> (Link, Ear) {
+    ) -> (Link, Ingress) {
         let link = Link {
             interface: interface.clone(),
             kind: Kind::Xdp(Box::new(link)),
         };
-        (link, Ear::of_xdp(interface, program, mode))
+        (link, Ingress::of_xdp(interface, program, mode))
     }
 
     fn by_packets(
         interface: &Interface,
         link: PacketLink,
         why: Option<LinkError>,
-    ) -> Result<(Link, Ear), LinkError> {
+    ) -> Result<(Link, Ingress), LinkError> {
         let socket = link.fd().try_clone();
         let socket =
             socket.map_err(system("cannot share the packet socket of", &interface.name))?;
@@ -270,7 +270,7 @@ impl Link {
             interface: interface.clone(),
             kind: Kind::Packet(Box::new(link)),
         };
-        Ok((link, Ear::of_packets(interface, socket, why)))
+        Ok((link, Ingress::of_packets(interface, socket, why)))
     }
 
     /// The interface's state when it was opened.
@@ -321,9 +321,9 @@ impl Link {
     }
 
     /// Drops the frames of this flow in XDP until `until`. No effect in the fallback mode.
-    pub fn shut(&mut self, flow: FlowNo, until: Instant) {
+    pub fn suspend(&mut self, flow: FlowNo, until: Instant) {
         if let Kind::Xdp(link) = &mut self.kind {
-            link.gates().shut(flow, until);
+            link.gates().suspend(flow, until);
         }
     }
 
@@ -345,7 +345,7 @@ impl Link {
     }
 
     /// The counters of the link.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> LinkCounters {
         match &self.kind {
             Kind::Xdp(link) => link.counters(),
             Kind::Packet(link) => link.counters(),
@@ -379,7 +379,7 @@ impl Link {
     }
 }
 
-impl Card for Link {
+impl FrameSink for Link {
     #[inline]
     fn room(&mut self) -> usize {
         Link::room(self)

@@ -30,10 +30,10 @@ struct Arguments {
     /// Bytes that the wire adds to each packet
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     overhead: u64,
-    /// How frames pass between the interface and the driver [default: the first of these that
-    /// works]
+    /// ModeArgument frames pass between the interface and the driver [default: the first of these
+    /// that works]
     #[arg(long)]
-    mode: Option<How>,
+    mode: Option<ModeArgument>,
     /// The processor of the thread that sends and receives [default: any]
     #[arg(long, value_name = "N")]
     processor: Option<usize>,
@@ -41,7 +41,7 @@ struct Arguments {
     /// departures less exact
     #[arg(long)]
     may_sleep: bool,
-    /// How long it runs without a program
+    /// ModeArgument long it runs without a program
     #[arg(
         long,
         value_name = "TIME",
@@ -61,7 +61,7 @@ struct Arguments {
 
 /// [`Mode`], on the command line.
 #[derive(Clone, Copy, ValueEnum)]
-enum How {
+enum ModeArgument {
     /// AF_XDP, with XDP in the NIC driver
     Native,
     /// AF_XDP, with XDP behind the NIC driver
@@ -89,9 +89,9 @@ fn main() -> ExitCode {
         rate: arguments.rate.bits_per_second(),
         overhead: arguments.overhead,
         mode: arguments.mode.map(|how| match how {
-            How::Native => Mode::Native,
-            How::Generic => Mode::Generic,
-            How::Fallback => Mode::Fallback,
+            ModeArgument::Native => Mode::Native,
+            ModeArgument::Generic => Mode::Generic,
+            ModeArgument::Fallback => Mode::Fallback,
         }),
         processor: arguments.processor,
         keep_awake: !arguments.may_sleep,

@@ -79,13 +79,13 @@ impl Pattern {
         let mut mask = [0; MAX_REACH];
         let mut value = [0; MAX_REACH];
         for term in terms {
-            term.spread(&mut mask, &mut value)?;
+            term.set_bits(&mut mask, &mut value)?;
         }
         Pattern::of(&mask, &value)
     }
 
     /// Whether a packet matches.
-    pub fn fits(&self, bytes: &[u8]) -> bool {
+    pub fn matches(&self, bytes: &[u8]) -> bool {
         self.shape.of(bytes) == Some(self.values)
     }
 
@@ -119,7 +119,7 @@ impl Pattern {
 
 impl Term {
     /// Writes the term's bits to their places.
-    fn spread(
+    fn set_bits(
         &self,
         mask: &mut [u8; MAX_REACH],
         value: &mut [u8; MAX_REACH],
@@ -133,8 +133,8 @@ impl Term {
         if end > MAX_REACH {
             return Err(BadPattern::Reach { end });
         }
-        let room = u64::MAX >> (64 - 8 * width);
-        if self.mask & !room != 0 || self.value & !self.mask != 0 {
+        let all = u64::MAX >> (64 - 8 * width);
+        if self.mask & !all != 0 || self.value & !self.mask != 0 {
             return Err(BadPattern::Value {
                 value: self.value,
                 mask: self.mask,
@@ -143,12 +143,12 @@ impl Term {
         }
         let masks = &self.mask.to_be_bytes()[8 - width..];
         let values = &self.value.to_be_bytes()[8 - width..];
-        for (place, (new, wanted)) in (begin..end).zip(masks.iter().zip(values)) {
-            if (value[place] ^ wanted) & mask[place] & new != 0 {
-                return Err(BadPattern::Contradiction(place));
+        for (position, (new, wanted)) in (begin..end).zip(masks.iter().zip(values)) {
+            if (value[position] ^ wanted) & mask[position] & new != 0 {
+                return Err(BadPattern::Contradiction(position));
             }
-            mask[place] |= new;
-            value[place] |= wanted;
+            mask[position] |= new;
+            value[position] |= wanted;
         }
         Ok(())
     }
@@ -198,17 +198,17 @@ impl<T> Default for Patterns<T> {
 impl<T> Patterns<T> {
     /// Adds a pattern. Fails if it is in the table already or if there are too many shapes.
     pub fn insert(&mut self, pattern: &Pattern, meaning: T) -> Result<(), BadPattern> {
-        let place = self.place(&pattern.shape);
-        let place = match place {
-            Ok(place) => place,
+        let position = self.position(&pattern.shape);
+        let position = match position {
+            Ok(position) => position,
             Err(_) if self.shapes.len() == MAX_SHAPES => return Err(BadPattern::Shapes),
-            Err(place) => {
+            Err(position) => {
                 self.shapes
-                    .insert(place, (pattern.shape, HashMap::default()));
-                place
+                    .insert(position, (pattern.shape, HashMap::default()));
+                position
             }
         };
-        let table = &mut self.shapes[place].1;
+        let table = &mut self.shapes[position].1;
         if table.contains_key(&pattern.values) {
             return Err(BadPattern::Taken);
         }
@@ -218,10 +218,10 @@ impl<T> Patterns<T> {
 
     /// Removes a pattern and returns its meaning.
     pub fn remove(&mut self, pattern: &Pattern) -> Option<T> {
-        let place = self.place(&pattern.shape).ok()?;
-        let meaning = self.shapes[place].1.remove(&pattern.values);
-        if self.shapes[place].1.is_empty() {
-            self.shapes.remove(place);
+        let position = self.position(&pattern.shape).ok()?;
+        let meaning = self.shapes[position].1.remove(&pattern.values);
+        if self.shapes[position].1.is_empty() {
+            self.shapes.remove(position);
         }
         meaning
     }
@@ -239,7 +239,7 @@ impl<T> Patterns<T> {
         self.shapes.is_empty()
     }
 
-    fn place(&self, shape: &Shape) -> Result<usize, usize> {
+    fn position(&self, shape: &Shape) -> Result<usize, usize> {
         self.shapes.binary_search_by(|(other, _)| shape.cmp(other))
     }
 }

@@ -11,14 +11,14 @@ use netnice_core::units::Nanos;
 use netnice_kernel::direct::Claim;
 use netnice_ring::layout::Shape;
 
+use crate::datapath::{FlowCounters, FlowParameters};
 use crate::demux::{Match, Reassembly};
 use crate::frame::{ETHERNET, Mac};
 use crate::frames::Tally;
 use crate::pattern::{BadPattern, Pattern, Patterns, Term};
 use crate::protocol::{EtherType, IpProtocol, NotForFlows, Transport};
-use crate::share::Share;
+use crate::receive_budget::ReceiveBudget;
 use crate::template::{Sender, Sends};
-use crate::turn::{Counters, Open};
 
 /// Why a request is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -43,33 +43,37 @@ pub enum SetupError {
     Pattern(#[from] BadPattern),
     /// The receive share is above one.
     #[error("a receive share of {0} millionths is more than all of them")]
-    Share(u32),
+    ReceiveShare(u32),
 }
 
-/// A flow's parameters for the datapath, and its claim on received frames.
-pub fn flow(asked: &DriverFlow, mac: Mac, mtu: u32) -> Result<(Open, Claim), SetupError> {
-    let (sends, what, claim) = speaks(&asked.speaks)?;
-    let share = match asked.receive_share {
-        Some(part) if part > MILLION => return Err(SetupError::Share(part)),
-        part => part.map(|part| Share::new(part, SHARE_BURST)),
+/// A flow's parameters for the datapath, and its match of received frames.
+pub fn flow(
+    request: &DriverFlow,
+    mac: Mac,
+    mtu: u32,
+) -> Result<(FlowParameters, Claim), SetupError> {
+    let (sends, what, frame_match) = endpoint(&request.speaks)?;
+    let receive_budget = match request.receive_share {
+        Some(part) if part > MILLION => return Err(SetupError::ReceiveShare(part)),
+        part => part.map(|part| ReceiveBudget::new(part, BUDGET_BURST)),
     };
-    let open = Open {
-        shape: shape(&asked.shape),
-        service: service(&asked.contract)?,
+    let parameters = FlowParameters {
+        shape: shape(&request.shape),
+        service: service(&request.contract)?,
         sender: Sender {
             mac,
-            next_hop: asked.next_hop.map(Mac),
-            longest: longest(asked.mtu, mtu),
+            next_hop: request.next_hop.map(Mac),
+            longest: longest(request.mtu, mtu),
             sends,
         },
         matches: vec![what],
-        reassembly: match asked.in_order {
+        reassembly: match request.in_order {
             true => Reassembly::InOrder,
             false => Reassembly::Complete,
         },
-        share,
+        receive_budget,
     };
-    Ok((open, claim))
+    Ok((parameters, frame_match))
 }
 
 /// The scheduler's service for a contract.
@@ -84,9 +88,9 @@ pub fn service(text: &str) -> Result<Service, SetupError> {
 }
 
 /// Compiles the discard patterns. A repeated pattern counts once.
-pub fn discards(asked: &[Vec<netnice_api::direct::Term>]) -> Result<Patterns<()>, SetupError> {
+pub fn discards(requested: &[Vec<netnice_api::direct::Term>]) -> Result<Patterns<()>, SetupError> {
     let mut patterns = Patterns::default();
-    for terms in asked {
+    for terms in requested {
         match patterns.insert(&compiled(terms)?, ()) {
             Ok(()) | Err(BadPattern::Taken) => {}
             Err(why) => return Err(why.into()),
@@ -101,7 +105,7 @@ pub fn longest(flow: u32, interface: u32) -> usize {
 }
 
 /// A flow's counters as a message.
-pub fn counts(counters: &Counters) -> FlowCounts {
+pub fn counts(counters: &FlowCounters) -> FlowCounts {
     let used = counters.lateness.iter().rposition(|count| *count > 0);
     FlowCounts {
         sent: counters.sent,
@@ -114,7 +118,7 @@ pub fn counts(counters: &Counters) -> FlowCounts {
         delivered_bytes: counters.delivered_bytes,
         no_buffer: counters.no_buffer,
         too_short: counters.too_short,
-        over_share: counters.over_share,
+        over_share: counters.over_budget,
         out_of_order: counters.out_of_order,
         receiving_ns: counters.receiving,
         lateness: counters.lateness[..used.map_or(0, |last| last + 1)].to_vec(),
@@ -141,18 +145,18 @@ pub fn frames(tally: Tally) -> FramesDoc {
     }
 }
 
-fn shape(asked: &ShapeDoc) -> Shape {
+fn shape(document: &ShapeDoc) -> Shape {
     Shape {
-        chunk_bytes: asked.chunk_bytes,
-        chunks: asked.chunks,
-        transmit_entries: asked.transmit_entries,
-        receive_entries: asked.receive_entries,
+        chunk_bytes: document.chunk_bytes,
+        chunks: document.chunks,
+        transmit_entries: document.transmit_entries,
+        receive_entries: document.receive_entries,
     }
 }
 
-fn speaks(asked: &Speaks) -> Result<(Sends, Match, Claim), SetupError> {
+fn endpoint(requested: &Speaks) -> Result<(Sends, Match, Claim), SetupError> {
     let transport = Transport::Udp;
-    let ends = |local: SocketAddr, remote: Option<SocketAddr>| Claim::Ends {
+    let frame_match = |local: SocketAddr, remote: Option<SocketAddr>| Claim::Ends {
         protocol: transport.number(),
         local: (local.ip(), local.port()),
         remote: remote.map(|remote| (remote.ip(), remote.port())),
@@ -162,7 +166,7 @@ fn speaks(asked: &Speaks) -> Result<(Sends, Match, Claim), SetupError> {
         local,
         remote,
     };
-    Ok(match asked {
+    Ok(match requested {
         Speaks::Udp { local, remote } => {
             let what = match *remote {
                 Some(remote) => Match::Connected {
@@ -175,14 +179,14 @@ fn speaks(asked: &Speaks) -> Result<(Sends, Match, Claim), SetupError> {
                     local: *local,
                 },
             };
-            (ports(*local, *remote), what, ends(*local, *remote))
+            (ports(*local, *remote), what, frame_match(*local, *remote))
         }
         Speaks::Group { local, group } => {
             let what = Match::Group {
                 transport,
                 group: *group,
             };
-            (ports(*local, Some(*group)), what, ends(*group, None))
+            (ports(*local, Some(*group)), what, frame_match(*group, None))
         }
         Speaks::Protocol {
             number,
@@ -230,8 +234,8 @@ fn compiled(terms: &[netnice_api::direct::Term]) -> Result<Pattern, BadPattern> 
 }
 
 const MILLION: u32 = 1_000_000;
-/// How much a flow can save of its receive share: a burst that fills its rings.
-const SHARE_BURST: Nanos = Nanos(1_000_000);
+/// How much a flow can save of its receive budget: a burst that fills its rings.
+const BUDGET_BURST: Nanos = Nanos(1_000_000);
 
 #[cfg(test)]
 mod tests;

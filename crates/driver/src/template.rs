@@ -172,20 +172,20 @@ impl<'a> Checked<'a> {
 /// A compiled template.
 #[derive(Clone, Debug)]
 pub struct Template {
-    want: [u8; HEAD],
+    expected: [u8; HEAD],
     mask: [u8; HEAD],
     layout: Layout,
     /// Length of all checked headers.
     headers: usize,
     longest: usize,
     /// It may send to any single host.
-    anywhere: bool,
-    station: Station,
+    any_destination: bool,
+    addresses: LinkAddresses,
 }
 
 /// The Ethernet addresses that are written into frames.
 #[derive(Clone, Copy, Debug)]
-struct Station {
+struct LinkAddresses {
     mac: Mac,
     /// `None`: the program sets it.
     next_hop: Option<Mac>,
@@ -205,13 +205,13 @@ impl Template {
             return Err(BadSender::Mac(sender.mac));
         }
         let mut template = Template {
-            want: [0; HEAD],
+            expected: [0; HEAD],
             mask: [0; HEAD],
             layout: Layout::Ethernet,
             headers: ETHERNET,
             longest: sender.longest,
-            anywhere: false,
-            station: Station {
+            any_destination: false,
+            addresses: LinkAddresses {
                 mac: sender.mac,
                 next_hop: sender.next_hop,
             },
@@ -252,10 +252,10 @@ impl Template {
     pub fn check<'a>(&self, own: &'a mut [u8]) -> Result<Checked<'a>, Forbidden> {
         match self.allows(own) {
             true => {
-                if let Some(next_hop) = self.station.next_hop {
+                if let Some(next_hop) = self.addresses.next_hop {
                     own[..6].copy_from_slice(&next_hop.0);
                 }
-                own[6..ETHERTYPE_AT].copy_from_slice(&self.station.mac.0);
+                own[6..ETHERTYPE_AT].copy_from_slice(&self.addresses.mac.0);
                 Ok(Checked(own))
             }
             false => Err(self.explain(own)),
@@ -264,16 +264,16 @@ impl Template {
 
     /// Changes the link's address, the flow's next hop (if it is fixed), and the longest frame.
     pub fn readdress(&mut self, mac: Mac, next_hop: Option<Mac>, longest: usize) {
-        self.station.mac = mac;
-        if self.station.next_hop.is_some() && next_hop.is_some() {
-            self.station.next_hop = next_hop;
+        self.addresses.mac = mac;
+        if self.addresses.next_hop.is_some() && next_hop.is_some() {
+            self.addresses.next_hop = next_hop;
         }
         self.longest = longest.max(self.headers);
     }
 
     /// Whether the program sets the next hop of its frames.
-    pub fn names_station(&self) -> bool {
-        self.station.next_hop.is_none()
+    pub fn program_sets_next_hop(&self) -> bool {
+        self.addresses.next_hop.is_none()
     }
 
     /// Length of all checked headers; shorter packets are forbidden.
@@ -300,7 +300,7 @@ impl Template {
             }
         };
         let differs = (0..HEAD).fold(0, |sum, at| {
-            sum | ((head[at] ^ self.want[at]) & self.mask[at])
+            sum | ((head[at] ^ self.expected[at]) & self.mask[at])
         });
         differs == 0 && self.lengths_agree(head, own.len()) && self.destination_is_single(head)
     }
@@ -328,7 +328,7 @@ impl Template {
     #[inline(always)]
     fn destination_is_single(&self, head: &[u8; HEAD]) -> bool {
         match self.layout {
-            _ if !self.anywhere => true,
+            _ if !self.any_destination => true,
             Layout::Ip(Family::V4, _) => {
                 let to: Option<&[u8; 4]> = head[V4_DESTINATION..].first_chunk();
                 to.is_some_and(|to| is_one_host((*to).into()))
@@ -348,7 +348,7 @@ impl Template {
     }
 
     fn fix_bits(&mut self, at: usize, value: u8, mask: u8) {
-        self.want[at] = value;
+        self.expected[at] = value;
         self.mask[at] = mask;
     }
 
@@ -389,7 +389,7 @@ impl Template {
         match remote {
             Some(IpAddr::V4(remote)) => self.fix(V4_DESTINATION, &remote.octets()),
             Some(IpAddr::V6(remote)) => self.fix(V6_DESTINATION, &remote.octets()),
-            None => self.anywhere = true,
+            None => self.any_destination = true,
         }
         Ok(())
     }
@@ -421,7 +421,7 @@ impl Template {
         if own.len() > self.longest {
             return Forbidden::Long;
         }
-        let differs = |at: &usize| (own[*at] ^ self.want[*at]) & self.mask[*at] != 0;
+        let differs = |at: &usize| (own[*at] ^ self.expected[*at]) & self.mask[*at] != 0;
         let compared = (0..self.headers.min(HEAD))
             .find(differs)
             .map(|at| self.meaning(at));

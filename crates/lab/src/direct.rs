@@ -30,15 +30,15 @@ use anyhow::{Context, Result, anyhow};
 use netnice_core::contract::{Contract, Slice};
 use netnice_core::sched::{Class, FlowId, Service, Wire};
 use netnice_core::units::{Nanos, Rate};
+use netnice_driver::commands::{self, CommandSender};
+use netnice_driver::datapath::{Datapath, FlowCounters, FlowParameters, OpenedFlow};
 use netnice_driver::demux::{FlowNo, Match, Reassembly};
+use netnice_driver::event_loop::{EventLoop, SchedulingClass, monotonic, set_scheduling};
 use netnice_driver::frame::Mac;
-use netnice_driver::link::{Ear, Link, Mode};
-use netnice_driver::orders::{self, Orders};
+use netnice_driver::link::{Ingress, Link, Mode};
 use netnice_driver::protocol::Transport;
-use netnice_driver::serve::{Pace, Server, monotonic, pace};
-use netnice_driver::share::Share;
+use netnice_driver::receive_budget::ReceiveBudget;
 use netnice_driver::template::{Sender, Sends};
-use netnice_driver::turn::{Counters, Open, Opened, Turn};
 use netnice_kernel::direct::Claim;
 use netnice_ring::driver::Client;
 use netnice_ring::layout::{Budget, Shape};
@@ -51,9 +51,9 @@ use crate::world::{Host, World};
 
 /// A driver that does not run yet.
 pub struct Direct {
-    turn: Turn,
+    turn: Datapath,
     link: Link,
-    ear: Ear,
+    ear: Ingress,
     next_hop: Mac,
     /// Both endpoints, without ports.
     ends: (SocketAddr, SocketAddr),
@@ -64,19 +64,19 @@ pub struct Direct {
 /// A driver that runs in a thread of its own. Dropping it ends the thread.
 pub struct Driving {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<(Server, Duration)>>,
+    thread: Option<JoinHandle<(EventLoop, Duration)>>,
     flows: Vec<(u16, FlowNo)>,
     _sink: UdpSocket,
-    _ear: Ear,
+    _ear: Ingress,
     /// How the driver's thread is woken.
-    pub pace: Pace,
+    pub pace: SchedulingClass,
     /// Start of its first iteration, by the wall clock in ns.
     pub began: u64,
 }
 
 /// A driver that has ended.
 pub struct Driven {
-    server: Server,
+    server: EventLoop,
     /// Processor time of the driver's thread.
     pub worked: Duration,
     flows: Vec<(u16, FlowNo)>,
@@ -103,7 +103,7 @@ impl Direct {
         };
         let next_hop = open(server, Mode::Fallback)?.0.interface().mac;
         let (link, ear) = open(client, mode)?;
-        let turn = Turn::new(wire, link.interface().mac)?;
+        let turn = Datapath::new(wire, link.interface().mac)?;
         let ends = ((client.port().v4, 0).into(), (server.port().v4, 0).into());
         Ok(Direct {
             turn,
@@ -149,10 +149,15 @@ impl Direct {
 
     /// A program with one flow, which receives datagrams to `port`. From this call on the driver
     /// gets received frames.
-    pub fn listener(&mut self, world: &World, port: u16, share: Option<Share>) -> Result<Listener> {
+    pub fn listener(
+        &mut self,
+        world: &World,
+        port: u16,
+        share: Option<ReceiveBudget>,
+    ) -> Result<Listener> {
         let local = with(self.ends.0, port);
         let mut open = self.open(port, Service::best_effort(Default::default()), RECEIVING);
-        open.share = share;
+        open.receive_budget = share;
         open.matches.push(Match::Port {
             transport: Transport::Udp,
             local,
@@ -166,7 +171,7 @@ impl Direct {
             remote: None,
         };
         let flow_of_it = self.flows.last().map(|(_, flow)| *flow);
-        self.ear.claim(&claim, flow_of_it)?;
+        self.ear.add_match(&claim, flow_of_it)?;
         self.listen(world)?;
         Ok(Listener::new(attachment, flow))
     }
@@ -174,7 +179,7 @@ impl Direct {
     /// Makes the driver get received frames; frames without a registered flow go to the kernel.
     pub fn listen(&mut self, world: &World) -> Result<()> {
         let ear = &mut self.ear;
-        world.client().ns.enter(|| Ok(ear.listen()?))
+        world.client().ns.enter(|| Ok(ear.start()?))
     }
 
     /// How the driver sends and receives frames.
@@ -183,13 +188,13 @@ impl Direct {
     }
 
     /// The datapath before the driver runs, for operations that programs do not have.
-    pub fn turn(&mut self) -> &mut Turn {
+    pub fn turn(&mut self) -> &mut Datapath {
         &mut self.turn
     }
 
     /// The description of a flow that sends from `port`, for programs of other modules.
-    pub fn open(&self, port: u16, service: Service, shape: Shape) -> Open {
-        Open {
+    pub fn open(&self, port: u16, service: Service, shape: Shape) -> FlowParameters {
+        FlowParameters {
             shape,
             service,
             sender: Sender {
@@ -204,7 +209,7 @@ impl Direct {
             },
             matches: Vec::new(),
             reassembly: Reassembly::Complete,
-            share: None,
+            receive_budget: None,
         }
     }
 
@@ -230,27 +235,27 @@ impl Direct {
     }
 
     /// Runs the driver as [`Direct::drive`] does; another thread may have flows opened and closed
-    /// through [`Orders`], as the control thread of `netnice-driver` does.
-    pub fn drive_by(self, processor: Option<usize>) -> Result<(Driving, Orders)> {
-        let (orders, mut inbox) = orders::pair()?;
+    /// through [`CommandSender`], as the control thread of `netnice-driver` does.
+    pub fn drive_by(self, processor: Option<usize>) -> Result<(Driving, CommandSender)> {
+        let (orders, mut inbox) = commands::pair()?;
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
         let (tell, begun) = mpsc::channel();
-        let mut server = Server::new(self.turn, self.link)?;
-        server.also(inbox.bell())?;
+        let mut server = EventLoop::new(self.turn, self.link)?;
+        server.watch_wakeup(inbox.wakeup_fd())?;
         if let Err(error) = server.keep_awake() {
             eprintln!("lab: processors may fall asleep between packets: {error}");
         }
         let thread = std::thread::Builder::new()
             .name("driver".into())
             .spawn(move || {
-                let begun = pace(processor).map(|pace| (pace, sys::now_ns()));
+                let begun = set_scheduling(processor).map(|pace| (pace, sys::now_ns()));
                 let failed = begun.is_err();
                 let _ = tell.send(begun);
                 while !failed && !told.load(Ordering::Relaxed) {
-                    // The loop goes on after the other side dropped its `Orders`.
-                    inbox.work(&mut server);
-                    server.round(LONGEST_SLEEP);
+                    // The loop goes on after the other side dropped its `CommandSender`.
+                    inbox.execute(&mut server);
+                    server.iterate(LONGEST_SLEEP);
                 }
                 (server, sys::thread_time())
             })?;
@@ -269,8 +274,12 @@ impl Direct {
 
     fn attach(
         &mut self,
-        open: &Open,
-        how: impl FnOnce(&mut Turn, netnice_driver::turn::ProgramNo, &Open) -> Result<Opened>,
+        open: &FlowParameters,
+        how: impl FnOnce(
+            &mut Datapath,
+            netnice_driver::datapath::ProgramNo,
+            &FlowParameters,
+        ) -> Result<OpenedFlow>,
     ) -> Result<(Attachment, Flow)> {
         let client = Client::create(Budget {
             flows: 1,
@@ -282,7 +291,7 @@ impl Direct {
         if let Sends::Ports { local, .. } = &open.sender.sends {
             self.flows.push((local.port(), opened.flow));
         }
-        let flow = attachment.flow(opened.place)?;
+        let flow = attachment.flow(opened.location)?;
         Ok((attachment, flow))
     }
 
@@ -310,7 +319,7 @@ impl Driving {
         })
     }
 
-    fn halt(&mut self) -> Option<Result<(Server, Duration)>> {
+    fn halt(&mut self) -> Option<Result<(EventLoop, Duration)>> {
         self.stop.store(true, Ordering::Relaxed);
         let done = self.thread.take()?.join();
         Some(done.map_err(|_| anyhow!("the driver's thread panicked")))
@@ -325,7 +334,7 @@ impl Drop for Driving {
 
 impl Driven {
     /// The counters of the flow of `port`.
-    pub fn counters(&mut self, port: u16) -> Result<Counters> {
+    pub fn counters(&mut self, port: u16) -> Result<FlowCounters> {
         let known = self.flows.iter().find(|(of, _)| *of == port);
         let (_, flow) = known.with_context(|| format!("no flow of port {port}"))?;
         let counters = self.server.counters(*flow);
@@ -333,7 +342,7 @@ impl Driven {
     }
 
     /// The driver's event loop.
-    pub fn server(&mut self) -> &mut Server {
+    pub fn server(&mut self) -> &mut EventLoop {
         &mut self.server
     }
 }

@@ -18,25 +18,25 @@ pub struct Connection {
     stream: UnixStream,
     calls: Decoder,
     /// Received descriptors that no call has taken yet.
-    beside: VecDeque<OwnedFd>,
-    out: VecDeque<Outgoing>,
-    /// Bytes in `out`.
-    kept: usize,
-    /// No call is taken until less than [`MUCH`] is in `out`.
-    holds: bool,
-    /// The connection ends when `out` is empty.
-    ends: bool,
+    descriptors: VecDeque<OwnedFd>,
+    outgoing: VecDeque<Outgoing>,
+    /// Bytes in `outgoing`.
+    queued_bytes: usize,
+    /// No call is taken until less than [`SEND_QUEUE_HIGH`] is in `outgoing`.
+    is_paused: bool,
+    /// The connection ends when `outgoing` is empty.
+    is_closing: bool,
 }
 
 struct Outgoing {
     bytes: Vec<u8>,
-    gone: usize,
+    sent: usize,
     descriptors: Vec<OwnedFd>,
 }
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
-pub enum EndOf {
+pub enum CloseReason {
     /// The peer closed the connection.
     #[error("the other side hung up")]
     HungUp,
@@ -45,12 +45,12 @@ pub enum EndOf {
     Wire(#[from] WireError),
     /// More descriptors came than calls can take.
     #[error(
-        "more than {MOST_BESIDE} descriptors wait for a call that takes them; attach takes one pidfd, and nothing else any"
+        "more than {MAX_DESCRIPTORS} descriptors wait for a call that takes them; attach takes one pidfd, and nothing else any"
     )]
     Descriptors,
     /// The peer stopped reading and its send queue is full.
     #[error("{0} bytes of answers were not read")]
-    Deaf(usize),
+    NotReading(usize),
     /// The socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -63,11 +63,11 @@ impl Connection {
         Ok(Connection {
             stream,
             calls: Decoder::new(LONGEST_CALL),
-            beside: VecDeque::new(),
-            out: VecDeque::new(),
-            kept: 0,
-            holds: false,
-            ends: false,
+            descriptors: VecDeque::new(),
+            outgoing: VecDeque::new(),
+            queued_bytes: 0,
+            is_paused: false,
+            is_closing: false,
         })
     }
 
@@ -78,18 +78,18 @@ impl Connection {
 
     /// Reads once from the socket. The caller then calls [`Connection::poll_call`] until it returns
     /// no call.
-    pub fn receive(&mut self) -> Result<(), EndOf> {
+    pub fn receive(&mut self) -> Result<(), CloseReason> {
         let mut bytes = [0; 16 * 1024];
         let received = match fds::receive(self.stream.as_fd(), &mut bytes, 1) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             other => other?,
         };
-        self.beside.extend(received.fds);
-        if received.surplus || self.beside.len() > MOST_BESIDE {
-            return Err(EndOf::Descriptors);
+        self.descriptors.extend(received.fds);
+        if received.surplus || self.descriptors.len() > MAX_DESCRIPTORS {
+            return Err(CloseReason::Descriptors);
         }
         if received.bytes == 0 {
-            return Err(EndOf::HungUp);
+            return Err(CloseReason::HungUp);
         }
         self.calls.push(&bytes[..received.bytes]);
         Ok(())
@@ -97,9 +97,9 @@ impl Connection {
 
     /// The next call. `None` also while much output is unread: the caller polls again when
     /// [`Connection::flush`] has sent some.
-    pub fn poll_call(&mut self) -> Result<Option<DriverCall>, EndOf> {
-        self.holds = self.kept >= MUCH;
-        if self.ends || self.holds {
+    pub fn poll_call(&mut self) -> Result<Option<DriverCall>, CloseReason> {
+        self.is_paused = self.queued_bytes >= SEND_QUEUE_HIGH;
+        if self.is_closing || self.is_paused {
             return Ok(None);
         }
         match self.calls.poll().map_err(WireError::from)? {
@@ -110,59 +110,70 @@ impl Connection {
 
     /// The descriptor that came with the call.
     pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
-        self.beside.pop_front()
+        self.descriptors.pop_front()
     }
 
     /// Queues a message and sends as much as the socket takes.
-    pub fn say(&mut self, word: &DriverWord, descriptors: Vec<OwnedFd>) -> Result<(), EndOf> {
-        let bytes = match (encode_word(word), word) {
+    pub fn send(
+        &mut self,
+        message: &DriverWord,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), CloseReason> {
+        let bytes = match (encode_word(message), message) {
             (Ok(bytes), _) => bytes,
             (Err(why), DriverWord::Answer { id, .. }) => encode_word(&failed(*id, &why))?,
             (Err(why), _) => return Err(why.into()),
         };
-        self.kept += bytes.len();
-        if self.kept > MOST_KEPT {
-            return Err(EndOf::Deaf(self.kept));
+        self.queued_bytes += bytes.len();
+        if self.queued_bytes > SEND_QUEUE_MAX {
+            return Err(CloseReason::NotReading(self.queued_bytes));
         }
-        self.out.push_back(Outgoing {
+        self.outgoing.push_back(Outgoing {
             bytes,
-            gone: 0,
+            sent: 0,
             descriptors,
         });
         self.flush()
     }
 
     /// Queues the reason for the end as the last message.
-    pub fn end(&mut self, why: &EndOf) {
-        self.ends = true;
-        if !matches!(why, EndOf::HungUp | EndOf::Io(_) | EndOf::Deaf(_)) {
-            let _ = self.say(&failed(0, why), Vec::new());
+    pub fn close(&mut self, why: &CloseReason) {
+        self.is_closing = true;
+        if !matches!(
+            why,
+            CloseReason::HungUp | CloseReason::Io(_) | CloseReason::NotReading(_)
+        ) {
+            let _ = self.send(&failed(0, why), Vec::new());
         }
     }
 
     /// Whether to poll the socket for input.
     pub fn wants_to_read(&self) -> bool {
-        !self.holds
+        !self.is_paused
     }
 
     /// Whether to poll the socket for output: messages are queued, or calls wait behind them.
     pub fn wants_to_write(&self) -> bool {
-        !self.out.is_empty() || self.holds
+        !self.outgoing.is_empty() || self.is_paused
     }
 
     /// Sends what the socket takes.
-    pub fn flush(&mut self) -> Result<(), EndOf> {
-        while let Some(first) = self.out.front_mut() {
-            let beside: Vec<BorrowedFd> = first.descriptors.iter().map(AsFd::as_fd).collect();
-            match fds::send(self.stream.as_fd(), &first.bytes[first.gone..], &beside) {
-                Ok(sent) => first.gone += sent,
+    pub fn flush(&mut self) -> Result<(), CloseReason> {
+        while let Some(first) = self.outgoing.front_mut() {
+            let descriptors: Vec<BorrowedFd> = first.descriptors.iter().map(AsFd::as_fd).collect();
+            match fds::send(
+                self.stream.as_fd(),
+                &first.bytes[first.sent..],
+                &descriptors,
+            ) {
+                Ok(sent) => first.sent += sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
             first.descriptors.clear();
-            if first.gone == first.bytes.len() {
-                self.kept -= first.bytes.len();
-                self.out.pop_front();
+            if first.sent == first.bytes.len() {
+                self.queued_bytes -= first.bytes.len();
+                self.outgoing.pop_front();
             }
         }
         Ok(())
@@ -180,11 +191,11 @@ pub fn failed(id: u64, why: &impl std::fmt::Display) -> DriverWord {
 }
 
 /// Calls that attach, and whose bytes have arrived in part or not at all.
-const MOST_BESIDE: usize = 32;
+const MAX_DESCRIPTORS: usize = 32;
 /// No call is taken while so many bytes are unread: some thousand answers, or one census.
-const MUCH: usize = 1 << 20;
+const SEND_QUEUE_HIGH: usize = 1 << 20;
 /// Two answers of the longest kind. The answers to calls alone do not reach this.
-const MOST_KEPT: usize = 2 * LONGEST_WORD;
+const SEND_QUEUE_MAX: usize = 2 * LONGEST_WORD;
 
 #[cfg(any(test, fuzzing))]
 pub mod hostile;

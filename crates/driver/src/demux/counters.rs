@@ -1,10 +1,10 @@
-//! Counters of received frames.
+//! DemuxCounters of received frames.
 
 use crate::frame::Malformed;
 
-/// Counters over all classified frames. `received` is the sum of all the others.
+/// DemuxCounters over all classified frames. `received` is the sum of all the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct DemuxCounters {
     /// Classified frames.
     pub received: u64,
     /// Frames for one flow.
@@ -20,9 +20,9 @@ pub struct Counters {
     pub discarded: [u64; Discard::ALL.len()],
 }
 
-/// Counters of one flow.
+/// DemuxCounters of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlowCounters {
+pub struct DemuxFlowCounters {
     /// Frames for this flow.
     pub received: u64,
     /// Fragments that the flow did not get because one before them was missing.

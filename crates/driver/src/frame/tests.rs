@@ -3,8 +3,8 @@ use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fuzz::Damage;
-use crate::story::{mend_checksum, udp};
+use crate::damage::Damage;
+use crate::test_frames::{mend_checksum, udp};
 
 fn ip(frame: &[u8]) -> Ip {
     match read(frame) {
@@ -41,17 +41,20 @@ fn options_are_skipped() {
 #[test]
 fn parts_say_where_they_belong() {
     for (from, to) in [("10.0.0.1:1", "10.0.0.2:2"), ("[fd00::1]:1", "[fd00::2]:2")] {
-        let parts = udp(from, to).data(&[9; 100]).id(77).parts(48);
-        let told: Vec<_> = parts.iter().map(|part| ip(part).fragment).collect();
-        let part = |offset, more| {
+        let fragments = udp(from, to).data(&[9; 100]).id(77).fragments(48);
+        let found: Vec<_> = fragments.iter().map(|frame| ip(frame).fragment).collect();
+        let fragment = |offset, more| {
             Some(Fragment {
                 id: 77,
                 offset,
                 more,
             })
         };
-        assert_eq!(told, [part(0, true), part(48, true), part(96, false)]);
-        assert!(parts.iter().all(|part| ip(part).protocol == UDP));
+        assert_eq!(
+            found,
+            [fragment(0, true), fragment(48, true), fragment(96, false)]
+        );
+        assert!(fragments.iter().all(|frame| ip(frame).protocol == UDP));
     }
 }
 
@@ -96,12 +99,12 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
         Just(("[fd00::1]:1000", "[fd00::2]:53"))
     ];
     let shape = (ends, 0..100_usize, any::<u16>(), any::<bool>(), 0..3_usize);
-    shape.prop_map(|((from, to), length, id, is_part, which)| {
+    shape.prop_map(|((from, to), length, id, is_fragment, which)| {
         let datagram = udp(from, to).data(&vec![0x55; length]).id(id);
-        match is_part {
+        match is_fragment {
             true => {
-                let parts = datagram.parts(32);
-                parts[which.min(parts.len() - 1)].clone()
+                let fragments = datagram.fragments(32);
+                fragments[which.min(fragments.len() - 1)].clone()
             }
             false => datagram.frame(),
         }
@@ -120,7 +123,7 @@ proptest! {
         mend in any::<bool>(),
     ) {
         let mut frame = frame;
-        damage.iter().for_each(|one| one.strike(&mut frame));
+        damage.iter().for_each(|one| one.apply(&mut frame));
         if mend {
             mend_checksum(&mut frame);
         }

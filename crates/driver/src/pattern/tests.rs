@@ -107,26 +107,26 @@ proptest! {
 
     #[test]
     fn finds_what_the_definition_finds(
-        told in prop::collection::vec(prop::collection::vec(any_term(), 0..3), 0..8),
+        descriptions in prop::collection::vec(prop::collection::vec(any_term(), 0..3), 0..8),
         packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..24), 1..20),
     ) {
         let mut patterns = Patterns::default();
-        let mut kept = Vec::new();
-        for (k, terms) in told.iter().enumerate() {
+        let mut inserted = Vec::new();
+        for (k, terms) in descriptions.iter().enumerate() {
             let Ok(pattern) = Pattern::new(terms) else { continue };
             if patterns.insert(&pattern, k).is_ok() {
-                kept.push((k, pattern));
+                inserted.push((k, pattern));
             }
         }
         for packet in &packets {
-            let fitting = kept.iter().filter(|(k, _)| fits(&told[*k], packet));
+            let fitting = inserted.iter().filter(|(k, _)| fits(&descriptions[*k], packet));
             let best = fitting.max_by_key(|(_, pattern)| pattern.shape).map(|(k, _)| k);
             prop_assert_eq!(patterns.find(packet), best);
-            for (k, pattern) in &kept {
-                prop_assert_eq!(pattern.fits(packet), fits(&told[*k], packet));
+            for (k, pattern) in &inserted {
+                prop_assert_eq!(pattern.matches(packet), fits(&descriptions[*k], packet));
             }
         }
-        for (k, pattern) in &kept {
+        for (k, pattern) in &inserted {
             prop_assert_eq!(patterns.remove(pattern), Some(*k));
         }
         prop_assert!(patterns.is_empty());

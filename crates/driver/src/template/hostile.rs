@@ -7,7 +7,7 @@
 use etherparse::{Ethernet2Header, Ipv4Header, Ipv6Header, TcpHeader, UdpHeader};
 
 use super::*;
-use crate::story::{OWN, PEER, end, mend_checksum, mend_lengths};
+use crate::test_frames::{OWN, PEER, endpoint, mend_checksum, mend_lengths};
 
 /// The outcome for a frame. Panics if the independent checker differs, or if other bytes leave than
 /// were checked.
@@ -43,7 +43,7 @@ fn owner(which: u8) -> Sender {
         ("[fd00::1]:5000", "[fd00::2]:53"),
     ][usize::from(which & 1)];
     let bit = |at: u8| which >> at & 1 == 1;
-    let (local, remote) = (end(from), bit(1).then(|| end(to)));
+    let (local, remote) = (endpoint(from), bit(1).then(|| endpoint(to)));
     let mut sender = sender(from, bit(1).then_some(to));
     sender.next_hop = bit(2).then_some(PEER);
     let ports = |transport| Sends::Ports {
@@ -71,8 +71,8 @@ pub(super) fn sender(from: &str, to: Option<&str>) -> Sender {
         longest: 1514,
         sends: Sends::Ports {
             transport: Transport::Udp,
-            local: end(from),
-            remote: to.map(end),
+            local: endpoint(from),
+            remote: to.map(endpoint),
         },
     }
 }

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::hostile::{addressed, judge, naive, sender};
 use super::*;
-use crate::fuzz::Damage;
-use crate::story::{Datagram, PEER, end, mend_checksum, udp};
+use crate::damage::Damage;
+use crate::test_frames::{Datagram, PEER, endpoint, mend_checksum, udp};
 
 mod kept;
 
@@ -58,7 +58,7 @@ fn to_any_host_is_to_what_can_be_one_host_elsewhere() {
         let mut only = sender(from, Some("10.0.0.2:1"));
         only.sends = Sends::Ports {
             transport: Transport::Udp,
-            local: end(from),
+            local: endpoint(from),
             remote: Some(SocketAddr::new(to, 6000)),
         };
         assert_eq!(Template::new(&only).is_ok(), allowed, "{to}");
@@ -117,7 +117,7 @@ fn in_ipv6_nothing_stands_between_the_headers() {
         frame[20] = next;
         assert_eq!(judge(&template, &frame), Err(Forbidden::Protocol));
     }
-    for part in datagram.parts(32) {
+    for part in datagram.fragments(32) {
         assert_eq!(judge(&template, &part), Err(Forbidden::Protocol));
     }
     let v4 = udp("10.0.0.1:5000", "10.0.0.2:53").data(&[0; 64]);
@@ -170,7 +170,7 @@ fn grants_that_cannot_be_are_named() {
         "224.0.0.1:1",
         "[::ffff:10.0.0.1]:1",
     ] {
-        assert_eq!(from(local, None), BadSender::Local(end(local).ip()));
+        assert_eq!(from(local, None), BadSender::Local(endpoint(local).ip()));
     }
     assert_eq!(from("10.0.0.1:0", Some("10.0.0.2:1")), BadSender::Port);
     assert_eq!(from("10.0.0.1:1", Some("10.0.0.2:0")), BadSender::Port);
@@ -279,7 +279,7 @@ fn any_sender() -> impl Strategy<Value = (Sender, Datagram)> {
         if is_tcp {
             datagram.transport = Transport::Tcp;
         }
-        let (local, remote) = (end(from), connected.then(|| end(to)));
+        let (local, remote) = (endpoint(from), connected.then(|| endpoint(to)));
         sender.sends = match kind {
             0 => Sends::EtherType(EtherType::new(0x88b5).unwrap()),
             1 => Sends::Protocol {
@@ -316,10 +316,11 @@ proptest! {
                 frame[13] = 0xb5;
             }
         }
-        damage.iter().for_each(|one| one.strike(&mut frame));
+        damage.iter().for_each(|one| one.apply(&mut frame));
         if mend {
             mend_checksum(&mut frame);
         }
-        prop_assert_eq!(judge(&template, &frame).is_ok(), naive(&sender, &addressed(&sender, &frame)));
+        let expected = naive(&sender, &addressed(&sender, &frame));
+        prop_assert_eq!(judge(&template, &frame).is_ok(), expected);
     }
 }

@@ -12,8 +12,8 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use netnice_driver::orders::Orders;
-use netnice_driver::turn::{Open, ProgramNo};
+use netnice_driver::commands::CommandSender;
+use netnice_driver::datapath::{FlowParameters, ProgramNo};
 use netnice_ring::driver::Client;
 use netnice_ring::layout::{Budget, Place};
 
@@ -132,7 +132,7 @@ pub struct Prison {
 }
 
 struct Door {
-    open: Open,
+    open: FlowParameters,
     asked: Receiver<()>,
     enter: Sender<Result<Inmate>>,
     expelled: Sender<u32>,
@@ -141,8 +141,8 @@ struct Door {
 
 impl Prison {
     /// Makes a cell for each flow description and a frame that the flow may send.
-    pub fn new(flows: Vec<(Open, Vec<u8>)>) -> (Prison, Vec<Cell>) {
-        let pair = |(open, frame): (Open, Vec<u8>)| {
+    pub fn new(flows: Vec<(FlowParameters, Vec<u8>)>) -> (Prison, Vec<Cell>) {
+        let pair = |(open, frame): (FlowParameters, Vec<u8>)| {
             let (enter, asked) = mpsc::channel();
             let (let_in, entered) = mpsc::channel();
             let (tell, expelled) = mpsc::channel();
@@ -166,15 +166,15 @@ impl Prison {
     }
 
     /// Attaches and detaches rogues until all cells are dropped. Fails if the driver is gone.
-    pub fn guard(mut self, mut orders: Orders) -> Result<()> {
+    pub fn guard(mut self, mut orders: CommandSender) -> Result<()> {
         while !self.doors.is_empty() {
-            while let Some(expelled) = orders.poll_expelled()? {
+            while let Some(expelled) = orders.poll_disconnected()? {
                 orders.detach(expelled.program)?;
                 let of = |door: &&mut Door| door.present == Some(expelled.program);
                 if let Some(door) = self.doors.iter_mut().find(of) {
                     door.present = None;
                     // The rogue may be gone already.
-                    let _ = door.expelled.send(expelled.breach.must());
+                    let _ = door.expelled.send(expelled.violation.must());
                 }
             }
             self.doors.retain_mut(|door| match door.asked.try_recv() {
@@ -186,14 +186,14 @@ impl Prison {
                 Err(TryRecvError::Disconnected) => false,
             });
             // Requests through the channels do not wake this thread, so it polls every millisecond.
-            sys::readable(orders.told().as_raw_fd(), 1);
+            sys::readable(orders.wakeup_fd().as_raw_fd(), 1);
         }
         Ok(())
     }
 }
 
 impl Door {
-    fn let_in(&mut self, orders: &mut Orders) -> Result<Inmate> {
+    fn let_in(&mut self, orders: &mut CommandSender) -> Result<Inmate> {
         if let Some(before) = self.present.take() {
             orders.detach(before)?;
         }
@@ -216,7 +216,7 @@ impl Door {
             memory,
             file: file.into(),
             bell,
-            place: opened.place,
+            place: opened.location,
         })
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use netnice_core::units::Nanos;
 use netnice_driver::link::Mode;
-use netnice_driver::share::Share;
+use netnice_driver::receive_budget::ReceiveBudget;
 use netnice_lab::direct::{Direct, Driven, Listening, SINK, Talker, wire};
 use netnice_lab::experiment::bench::at;
 use netnice_lab::sys;
@@ -223,8 +223,8 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
     let mut driven = driving.end()?;
     lost_nothing(&good, &mut driven, count)?;
     let link = driven.server().link().counters();
-    let looked = driven.server().turn().demux().counters();
-    driven.server().turn().invariants();
+    let looked = driven.server().datapath().demux().counters();
+    driven.server().datapath().invariants();
     println!(
         "{mode:?}: {frames} bad frames, {refused} refused by the device: {link:?}, {looked:?}"
     );
@@ -270,7 +270,7 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
     let world = World::pair(Pair::default())?;
     let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
     let good = direct.listener(&world, GOOD, None)?;
-    let share = Share::new(leeway.share, Nanos::from_millis(1));
+    let share = ReceiveBudget::new(leeway.share, Nanos::from_millis(1));
     let victim = direct.listener(&world, VICTIM, Some(share))?;
     let talker: Talker = direct.talker(SENDER, "cell pcr=20mbit,cdvt=500us")?;
     let (good, victim) = (
@@ -310,7 +310,7 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
     );
     let of_life = |nanos: u64| nanos as f64 / life as f64;
     let counters = driven.counters(VICTIM)?;
-    let spent = driven.server().spent();
+    let spent = driven.server().time_accounting();
     let driver = of_life(driven.worked.as_nanos() as u64);
     let run = Run {
         rate: record.rate(is_ours, from, to) / 12_000.0,
@@ -320,7 +320,7 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
         good: of_life(driven.counters(GOOD)?.receiving),
         victim: of_life(counters.receiving),
         came: counters.received,
-        cut: counters.over_share,
+        cut: counters.over_budget,
     };
     println!(
         "flooded {flooded}: sender {:.1} packets/s; of a processor the driver took {:.2} %, {:.2} without waiting for departures, \
@@ -333,7 +333,7 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
         run.victim * 100.0,
         victim.got(),
         run.came,
-        counters.over_share,
+        counters.over_budget,
     );
     Ok(run)
 }
@@ -400,7 +400,7 @@ fn flooded(seconds: u64, leeway: &Leeway) -> Result<()> {
 fn bursts(count: u64, pause: Duration) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
-    let half = Share::new(DAEMONS_SHARE, Nanos::from_millis(1));
+    let half = ReceiveBudget::new(DAEMONS_SHARE, Nanos::from_millis(1));
     let listening = direct.listener(&world, VICTIM, Some(half))?;
     let listening = listening.listen(|_| Duration::ZERO)?;
     let driving = direct.drive(None)?;
@@ -424,14 +424,18 @@ fn bursts(count: u64, pause: Duration) -> Result<()> {
         "{count} bursts of {BURST} packets, {:?} each; they were charged {:.2} % of a processor: {counters:?}, {:?}",
         took / count as u32,
         counters.receiving as f64 / life as f64 * 100.0,
-        driven.server().spent(),
+        driven.server().time_accounting(),
     );
     ensure!(
         counters.received == count * BURST,
         "{} came",
         counters.received
     );
-    ensure!(counters.over_share == 0, "{} were cut", counters.over_share);
+    ensure!(
+        counters.over_budget == 0,
+        "{} were cut",
+        counters.over_budget
+    );
     // A program that waits for a processor may have no buffers left; it must have read all
     // delivered packets.
     ensure!(
@@ -453,7 +457,7 @@ fn several(victims: u16, seconds: u64) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
     let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
-    let share = || Some(Share::new(DAEMONS_SHARE, Nanos::from_millis(1)));
+    let share = || Some(ReceiveBudget::new(DAEMONS_SHARE, Nanos::from_millis(1)));
     let good = direct.listener(&world, GOOD, share())?;
     let ports: Vec<u16> = (VICTIM..VICTIM + victims).collect();
     let mut listening = Vec::new();
@@ -491,7 +495,7 @@ fn several(victims: u16, seconds: u64) -> Result<()> {
     println!(
         "{victims} floods, {came} packets, were charged {:.2} % of a processor, of {:.2} % for what came in; the driver took {:.2} %; {link:?}",
         charged * 100.0,
-        of_life(driven.server().spent().receiving.0) * 100.0,
+        of_life(driven.server().time_accounting().receiving.0) * 100.0,
         of_life(driven.worked.as_nanos() as u64) * 100.0,
     );
     lost_nothing(&good, &mut driven, count / BESIDE_A_FLOOD)?;

@@ -16,8 +16,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use netnice_core::contract::Contract;
 use netnice_core::sched::Service;
 use netnice_core::units::Nanos;
+use netnice_driver::event_loop::TimeAccounting;
 use netnice_driver::link::Mode;
-use netnice_driver::serve::Spent;
 use netnice_lab::direct::rogue::{Cell, Crime, Prison, Rogue};
 use netnice_lab::direct::{Direct, SHORT, SINK, Talker, wire};
 use netnice_lab::stats;
@@ -266,7 +266,7 @@ fn run(seconds: f64, rogues: bool, contracts: &Contracts) -> Result<Seen> {
             });
             expelled = counts?.iter().sum();
             let mut driven = driving.end()?;
-            driven.server().turn().invariants();
+            driven.server().datapath().invariants();
             talking.end()?;
             driven
         }
@@ -294,7 +294,10 @@ fn run(seconds: f64, rogues: bool, contracts: &Contracts) -> Result<Seen> {
 
 /// Runs a program that only calls the driver, for `lasting`; returns the driver's time accounting
 /// and its run time in seconds.
-fn calling(lasting: Duration, call: impl Fn(&Rogue) -> Result<()>) -> Result<(Spent, f64)> {
+fn calling(
+    lasting: Duration,
+    call: impl Fn(&Rogue) -> Result<()>,
+) -> Result<(TimeAccounting, f64)> {
     let world = World::pair(Pair::default())?;
     let direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
     let service = Service::of(&SLOW.others.parse::<Contract>()?)?;
@@ -316,7 +319,7 @@ fn calling(lasting: Duration, call: impl Fn(&Rogue) -> Result<()>) -> Result<(Sp
     })?;
     let life = (sys::now_ns() - driving.began) as f64 / 1e9;
     let mut driven = driving.end()?;
-    Ok((driven.server().spent(), life))
+    Ok((driven.server().time_accounting(), life))
 }
 
 #[test]
@@ -353,7 +356,7 @@ fn who_sets_notices_for_nothing_does_not_keep_it_awake() {
     let (spent, life) = calling(Duration::from_secs(1), Rogue::notify).expect("it can be measured");
     println!("{spent:?} in {life:.1} s");
     assert!(spent.sleeps > 0, "{spent:?}");
-    assert!((spent.rounds as f64) < 1_000.0 * life, "{spent:?}");
+    assert!((spent.iterations as f64) < 1_000.0 * life, "{spent:?}");
 }
 
 /// Lateness of each packet relative to the contract's allowed time (GCRA), in us. A packet that is

@@ -62,7 +62,7 @@ fn slices(mode: Mode) -> Result<()> {
             "{ms} ms of {PERIOD}: {bytes} bytes in {periods} periods, each of which has {slice}"
         );
     }
-    println!("{mode:?}: {:?}", driven.server().spent());
+    println!("{mode:?}: {:?}", driven.server().time_accounting());
     Ok(())
 }
 

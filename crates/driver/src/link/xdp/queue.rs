@@ -8,9 +8,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use super::{ENTRIES, Mapping, Ring};
+use super::{Mapping, RING_ENTRIES, Ring};
 use crate::link::socket::{bind, get, open, set, system};
-use crate::link::{Counters, FRAME, Interface, LinkError};
+use crate::link::{FRAME, Interface, LinkCounters, LinkError};
 
 /// A receive queue; see the module.
 #[derive(Debug)]
@@ -97,12 +97,12 @@ impl Queue {
     }
 
     /// Adds the kernel's counters.
-    pub fn count(&self, counters: &mut Counters) {
-        let told: io::Result<libc::xdp_statistics> =
+    pub fn count(&self, counters: &mut LinkCounters) {
+        let kernels: io::Result<libc::xdp_statistics> =
             get(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS);
-        if let Ok(told) = told {
-            counters.missed += told.rx_dropped + told.rx_ring_full;
-            counters.refused += told.tx_invalid_descs;
+        if let Ok(kernels) = kernels {
+            counters.missed += kernels.rx_dropped + kernels.rx_ring_full;
+            counters.refused += kernels.tx_invalid_descs;
         }
     }
 }
@@ -114,7 +114,7 @@ fn socket(name: &str) -> Result<OwnedFd, LinkError> {
 fn set_rings(socket: BorrowedFd<'_>, own: &[i32], name: &str) -> Result<(), LinkError> {
     let shared = [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING];
     for option in shared.iter().chain(own) {
-        set(socket, libc::SOL_XDP, *option, &ENTRIES)
+        set(socket, libc::SOL_XDP, *option, &RING_ENTRIES)
             .map_err(system("the kernel refused a ring of", name))?;
     }
     Ok(())

@@ -5,13 +5,13 @@ fn ring(frames: u32) -> (Ring<u64>, *const AtomicU32) {
     // SAFETY: all bits zero are a value of this plain structure.
     let mut offsets: libc::xdp_ring_offset = unsafe { std::mem::zeroed() };
     (offsets.consumer, offsets.desc) = (64, 128);
-    let length = offsets.desc as usize + ENTRIES as usize * size_of::<u64>();
+    let length = offsets.desc as usize + RING_ENTRIES as usize * size_of::<u64>();
     let mut ring = Ring {
         mapping: Mapping::anonymous(length).unwrap(),
         offsets,
         own: 0,
         other: 0,
-        told: 0,
+        published: 0,
         entry: std::marker::PhantomData,
     };
     (0..frames).for_each(|frame| ring.push(frame.into()));
@@ -49,9 +49,9 @@ fn one_that_shows_it_at_the_end_is_too() {
 
 #[test]
 fn a_full_one_is_left_alone() {
-    assert_eq!(flush(2048, |_| 0), (Flushed::Partly, IDLE_CALLS));
+    assert_eq!(flush(2048, |_| 0), (Flushed::Partly, MAX_IDLE_CALLS));
     let (some, calls) = flush(2048, |calls| calls.min(10));
-    assert_eq!((some, calls), (Flushed::Partly, 10 + IDLE_CALLS));
+    assert_eq!((some, calls), (Flushed::Partly, 10 + MAX_IDLE_CALLS));
 }
 
 #[test]
@@ -62,18 +62,21 @@ fn frames_that_come_back_say_that_it_goes_on() {
         calls += 1;
         Ok(calls < 20)
     });
-    assert_eq!((done.unwrap(), calls), (Flushed::Partly, 19 + IDLE_CALLS));
+    assert_eq!(
+        (done.unwrap(), calls),
+        (Flushed::Partly, 19 + MAX_IDLE_CALLS)
+    );
     let refused = ring.drain(|| Err(io::Error::from_raw_os_error(libc::ENETDOWN)));
     assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::ENETDOWN));
 }
 
 #[test]
 fn however_many_queues_there_are_their_frames_fit_into_the_memory() {
-    let few = [1, 2, 4, 5, 8, 9, 64].map(filling);
+    let few = [1, 2, 4, 5, 8, 9, 64].map(fill_frames);
     assert_eq!(few, [2048, 2048, 2048, 1024, 1024, 512, 256]);
     for queues in 1..=MAX_QUEUES {
-        let all = queues * filling(queues);
-        assert_eq!(most_filling(queues, queues), all);
-        assert!((queues..=MAX_QUEUES).all(|most| most_filling(1, most) >= all));
+        let all = queues * fill_frames(queues);
+        assert_eq!(most_fill_frames(queues, queues), all);
+        assert!((queues..=MAX_QUEUES).all(|most| most_fill_frames(1, most) >= all));
     }
 }

@@ -68,7 +68,7 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     outcome.paper = json!("the second one's losses rise, the first is unperturbed");
     let lost_of = [(0, &first), (1, &second)].map(|(number, listening): (usize, &Listening)| {
         let counters = driven.counters(ports[number])?;
-        let lost = counters.no_buffer + counters.too_short + counters.over_share;
+        let lost = counters.no_buffer + counters.too_short + counters.over_budget;
         outcome.ours(
             &format!("consumer {}", number + 1),
             json!({
