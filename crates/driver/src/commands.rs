@@ -447,7 +447,7 @@ fn signal(eventfd: &OwnedFd) {
     let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
 }
 
-const UNEXPECTED_REPORT: &str = "the packet thread answered something else";
+pub(crate) const UNEXPECTED_REPORT: &str = "the packet thread sent an unexpected report";
 /// Capacity of each queue.
 const QUEUE_LENGTH: usize = 64;
 /// Commands per iteration of the loop.

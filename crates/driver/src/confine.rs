@@ -51,7 +51,7 @@ impl Confinement {
         };
         let failed = match self.failed_steps.is_empty() {
             true => String::new(),
-            false => format!("; but not: {}", self.failed_steps.join(", ")),
+            false => format!("; failed: {}", self.failed_steps.join(", ")),
         };
         let user = &self.user;
         format!("user {user}, {rights}, few system calls in each thread{failed}")
@@ -60,7 +60,7 @@ impl Confinement {
     /// Records a step that failed; does nothing for a step that succeeded.
     pub fn record<T>(&mut self, what: &str, done: io::Result<T>) {
         if let Err(why) = done {
-            tracing::warn!(%why, "{what} cannot be had");
+            tracing::warn!(%why, "cannot confine the driver fully: {what}");
             self.failed_steps.push(format!("{what} ({why})"));
         }
     }
@@ -115,7 +115,7 @@ pub fn folder(path: &Path) -> io::Result<()> {
     let own = rustix::process::geteuid();
     if !metadata.is_dir() || ![own.as_raw(), user.uid].contains(&metadata.uid()) {
         return Err(io::Error::other(format!(
-            "it is no folder of user {} or {}",
+            "it is not a folder that belongs to user {} or {}",
             own.as_raw(),
             user.name
         )));

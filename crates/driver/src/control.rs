@@ -211,8 +211,10 @@ impl Control {
         let peer = netnice_kernel::peer::of(stream.as_fd());
         let mut connection = Connection::new(stream)?;
         let why = match peer {
-            Ok(peer) if peer.uid != 0 => "a driver is root's alone to speak to",
-            Ok(_) if self.connections.len() >= MAX_CONNECTIONS => "too many connections are open",
+            Ok(peer) if peer.uid != 0 => "only root may connect to a driver".to_owned(),
+            Ok(_) if self.connections.len() >= MAX_CONNECTIONS => {
+                format!("a driver has {MAX_CONNECTIONS} connections at most, and all are in use")
+            }
             Ok(_) => {
                 let number = self.next_connection;
                 self.watch(connection.fd(), number)?;
@@ -220,7 +222,7 @@ impl Control {
                 self.connections.insert(number, connection);
                 return Ok(());
             }
-            Err(_) => "the kernel does not say who connects",
+            Err(error) => format!("cannot find the user of this connection: {error}"),
         };
         let _ = connection.send(&failed(0, &why), Vec::new());
         Ok(())
@@ -248,7 +250,7 @@ impl Control {
         }
         if let Err(why) = &done {
             if !matches!(why, CloseReason::HungUp) {
-                tracing::warn!(%why, "a connection ends");
+                tracing::warn!(%why, "closing a connection");
             }
             connection.close(why);
             let _ = epoll::delete(&self.epoll, connection.fd());
@@ -368,7 +370,10 @@ impl Control {
         let is = Interface::read(&was.name).map_err(|why| lost(why.to_string()))?;
         if is.index != was.index {
             let name = &was.name;
-            return Err(lost(format!("{name} is another interface than it was")));
+            return Err(lost(format!(
+                "{name} is another interface now: its index was {}, and is {}",
+                was.index, is.index
+            )));
         }
         is.fits().map_err(|why| lost(why.to_string()))?;
         if (is.mac, is.mtu) != (was.mac, was.mtu) {
@@ -379,7 +384,7 @@ impl Control {
 
     fn report_disconnected(&mut self) -> Result<(), ControlError> {
         while let Some((program, why)) = self.registry.poll_disconnected()? {
-            tracing::warn!(program, %why, "expelled");
+            tracing::warn!(program, %why, "disconnected a program");
             self.broadcast(&DriverEvent::Expelled { program, why })?;
         }
         Ok(())
@@ -395,7 +400,7 @@ impl Control {
                     self.connections.insert(number, connection);
                 }
                 Err(why) => {
-                    tracing::warn!(%why, "a connection ends");
+                    tracing::warn!(%why, "closing a connection");
                     let _ = epoll::delete(&self.epoll, connection.fd());
                 }
             }

@@ -107,10 +107,10 @@ pub enum LinkError {
     #[error("there is no interface {0} in this network namespace; `ip link` lists them")]
     NoInterface(String),
     /// The interface has no Ethernet header.
-    #[error("{0} is no Ethernet interface: direct flows need one")]
+    #[error("{0} is not an Ethernet interface; direct flows need one")]
     NotEthernet(String),
     /// The interface's packets do not fit into frames.
-    #[error("the MTU of {name} is {mtu}; direct flows have room for {most}")]
+    #[error("the MTU of {name} is {mtu}; the limit for direct flows is {most}")]
     Mtu {
         /// The interface.
         name: String,
@@ -121,7 +121,8 @@ pub enum LinkError {
     },
     /// Binding to a receive queue failed.
     #[error(
-        "cannot bind to receive queue {number} of {name}: {source}; `ethtool -L {name} combined 1` leaves it one queue"
+        "cannot bind to receive queue {number} of {name}: {source}; \
+         `ethtool -L {name} combined 1` leaves one queue"
     )]
     Queue {
         /// The interface.
@@ -134,7 +135,8 @@ pub enum LinkError {
     },
     /// The interface has more receive queues than there are sockets for.
     #[error(
-        "{name} has {count} receive queues, and direct flows have sockets for {MAX_QUEUES}; `ethtool -L {name} combined {MAX_QUEUES}` leaves it so many"
+        "{name} has {count} receive queues; the limit for direct flows is {MAX_QUEUES}: \
+         `ethtool -L {name} combined {MAX_QUEUES}` leaves that many"
     )]
     Queues {
         /// The interface.
@@ -144,12 +146,13 @@ pub enum LinkError {
     },
     /// The same, for an interface whose number of queues ethtool does not report.
     #[error(
-        "{0} has more than the {MAX_QUEUES} receive queues that direct flows have sockets for; a tap has one for each descriptor that its program attached to it"
+        "{0} has more than {MAX_QUEUES} receive queues, the limit for direct flows; \
+         a tap has a queue for each descriptor that its program attached to it"
     )]
     Crowded(String),
     /// Another interface has this name now, or this interface is in another network namespace than
     /// the caller.
-    #[error("{0} is not the interface that was opened; open it again")]
+    #[error("{0} is not the interface that was opened; start the driver again")]
     Another(String),
     /// The kernel refused a step.
     #[error("{what} {interface}: {source}")]

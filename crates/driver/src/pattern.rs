@@ -41,16 +41,19 @@ pub struct Pattern {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPattern {
     /// The width is not 1, 2, 4 or 8.
-    #[error("a term looks at 1, 2, 4 or 8 bytes, not at {0}")]
+    #[error("a term of a pattern compares 1, 2, 4 or 8 bytes, not {0}")]
     Width(u8),
     /// The term ends beyond [`MAX_REACH`].
-    #[error("a term ends at byte {end}; patterns look at the first {MAX_REACH}")]
+    #[error("a term of a pattern ends at byte {end}; patterns cover the first {MAX_REACH} bytes")]
     Reach {
         /// Where the term ends.
         end: usize,
     },
     /// The value or the mask has bits outside of the mask or the bytes.
-    #[error("value {value:#x} under mask {mask:#x} can never be in {width} byte(s)")]
+    #[error(
+        "value {value:#x} has bits outside mask {mask:#x}, or the mask has bits outside {width} \
+         byte(s)"
+    )]
     Value {
         /// The value.
         value: u64,
@@ -60,16 +63,20 @@ pub enum BadPattern {
         width: u8,
     },
     /// Two terms require different values of one bit.
-    #[error("two terms contradict each other at byte {0}")]
+    #[error("two terms of the pattern contradict each other at byte {0}")]
     Contradiction(usize),
     /// The terms are too far apart.
-    #[error("the terms lie in {0} separate words of 8 bytes; at most {MAX_WORDS}")]
+    #[error(
+        "the terms of the pattern lie in {0} separate words of 8 bytes; the limit is {MAX_WORDS}"
+    )]
     Words(usize),
     /// The same pattern is in the table already.
-    #[error("this pattern is taken")]
+    #[error("a flow has this pattern already")]
     Taken,
     /// The table has too many shapes.
-    #[error("patterns that look at {MAX_SHAPES} different sets of bits are there already")]
+    #[error(
+        "there are patterns over {MAX_SHAPES} different sets of bits already; this is the limit"
+    )]
     Shapes,
 }
 

@@ -57,10 +57,14 @@ pub struct EtherType(u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotForFlows {
     /// An IP protocol.
-    #[error("IP protocol {0} is the host's own or carries other packets: no flow can be of it")]
+    #[error(
+        "a flow cannot use IP protocol {0}: the host uses it itself, or it carries other packets"
+    )]
     Protocol(u8),
     /// An EtherType.
-    #[error("EtherType {0:#06x} is the host's own or carries other packets: no flow can be of it")]
+    #[error(
+        "a flow cannot use EtherType {0:#06x}: the host uses it itself, or it carries other packets"
+    )]
     EtherType(u16),
 }
 

@@ -53,7 +53,10 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// Another driver serves the interface.
-    #[error("another netnice-driver (process {holder}) has {iface} in {}", folder.display())]
+    #[error(
+        "another netnice-driver (process {holder}) serves {iface}: it holds the lock in {}",
+        folder.display()
+    )]
     Taken {
         /// The interface.
         iface: String,
@@ -114,7 +117,10 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let kept_awake =
         device.map(|device| device.and_then(|device| event_loop.keep_awake_with(device)));
     if let Some(Err(error)) = kept_awake {
-        tracing::warn!(%error, "processors may fall asleep between packets (keeping them awake needs root)");
+        tracing::warn!(
+            %error,
+            "cannot keep processors awake between packets (needs root): departures are less exact"
+        );
     }
     let confinements = ThreadConfinement::new(options.self_check);
     let drop_rights = confinements.of(Role::Doorbells);
@@ -148,7 +154,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         match class.recv() {
             Ok(Ok(SchedulingClass::Fifo)) => {}
             Ok(Ok(SchedulingClass::Ordinary)) => tracing::warn!(
-                "SCHED_FIFO is refused (it needs CAP_SYS_NICE): packets are later beside other programs"
+                "cannot use SCHED_FIFO (needs CAP_SYS_NICE): packets are late beside other programs"
             ),
             Ok(Err(source)) => {
                 let processor = processor.unwrap_or(0);
@@ -158,11 +164,11 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         }
         confinements.of(Role::Control)();
         for (role, done) in confinements.results() {
-            confinement.record(&format!("the filter of thread {role:?}"), done);
+            confinement.record(&format!("the system call filter of thread {role:?}"), done);
         }
         let (name, mode) = (&options.iface, control.mode().name());
         let confined = confinement.text();
-        tracing::info!(iface = %name, mode, rate = options.rate, confined, "serves");
+        tracing::info!(iface = %name, mode, rate = options.rate, confined, "serving");
         control.set_confinement(confined);
         let served = control.run();
         // The packet thread ends when the control side of its queues is dropped.
@@ -237,12 +243,12 @@ fn raise_limits() {
     // background: the packet thread waits while 2 MiB are copied, and untouched memory gets
     // allocated.
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
-        tracing::debug!(%error, "huge pages may be made meanwhile");
+        tracing::debug!(%error, "cannot turn transparent huge pages off");
     }
     // Touched pages stay; untouched pages take no memory.
     let what = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(error) = rustix::mm::mlockall(what) {
-        tracing::warn!(%error, "memory may be swapped out (keeping it needs CAP_IPC_LOCK)");
+        tracing::warn!(%error, "cannot lock memory (needs CAP_IPC_LOCK): it may be swapped out");
     }
 }
 

@@ -42,7 +42,7 @@ pub enum SetupError {
     #[error("pattern: {0}")]
     Pattern(#[from] BadPattern),
     /// The receive share is above one.
-    #[error("a receive share of {0} millionths is more than all of them")]
+    #[error("a receive share of {0} millionths is above 1,000,000")]
     ReceiveShare(u32),
 }
 

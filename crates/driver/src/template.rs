@@ -71,19 +71,19 @@ pub enum Sends {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSender {
     /// The source is not a single Ethernet address.
-    #[error("{0} is no address that a link sends from")]
+    #[error("{0} cannot be the Ethernet address of a link")]
     Mac(Mac),
     /// The source is not the address of one host.
-    #[error("{0} is no address that a host sends from")]
+    #[error("{0} cannot be the source address of a host")]
     Local(IpAddr),
     /// The destination is neither a host nor a group.
-    #[error("{0} is no address that a host is reached by")]
+    #[error("{0} cannot be the destination address of a flow")]
     Remote(IpAddr),
     /// The port is 0.
-    #[error("port 0 is no port of a flow")]
+    #[error("a flow cannot have port 0")]
     Port,
     /// The endpoints differ in IP version.
-    #[error("from {local} to {remote}: one is IPv4, the other IPv6")]
+    #[error("the endpoints {local} and {remote} differ: one is IPv4, the other IPv6")]
     Families {
         /// The local address.
         local: IpAddr,
@@ -91,7 +91,7 @@ pub enum BadSender {
         remote: IpAddr,
     },
     /// A group with a single next hop, or one host with a group as its next hop.
-    #[error("{remote} is not reached through {next_hop}")]
+    #[error("{remote} cannot be reached through {next_hop}: one is a group, the other is not")]
     NextHop {
         /// The remote address.
         remote: IpAddr,
@@ -99,7 +99,7 @@ pub enum BadSender {
         next_hop: Mac,
     },
     /// A group has no fixed next hop; it needs its own Ethernet address.
-    #[error("the group {0} needs the Ethernet address that it is reached by")]
+    #[error("a flow to the group {0} needs the Ethernet address of the group")]
     Group(IpAddr),
     /// The longest frame cannot hold the headers.
     #[error("frames of at most {longest} bytes have no room for {headers} bytes of headers")]
@@ -121,10 +121,10 @@ pub enum Forbidden {
     #[error("longer than the link's MTU")]
     Long,
     /// To a group of Ethernet addresses.
-    #[error("to a group of stations, and not to one")]
+    #[error("to a group of Ethernet addresses")]
     NextHop,
     /// Of another EtherType, for example a VLAN tag.
-    #[error("of another EtherType than the flow's (a VLAN tag is one)")]
+    #[error("of another EtherType than the flow's (a VLAN tag is an EtherType)")]
     EtherType,
     /// Another IP version, or options.
     #[error("with another version of IP, or with options")]
@@ -136,10 +136,10 @@ pub enum Forbidden {
     #[error("a fragment")]
     Fragment,
     /// A hop limit of 0.
-    #[error("without a hop to go")]
+    #[error("with a hop limit of 0")]
     Hops,
     /// Another IP protocol, for example an extension header.
-    #[error("of another IP protocol than the flow's (an extension header is one)")]
+    #[error("of another IP protocol than the flow's (an extension header is a protocol)")]
     Protocol,
     /// A wrong IPv4 header checksum.
     #[error("with a wrong checksum of its IPv4 header")]

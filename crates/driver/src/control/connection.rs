@@ -38,18 +38,19 @@ struct Outgoing {
 #[derive(Debug, thiserror::Error)]
 pub enum CloseReason {
     /// The peer closed the connection.
-    #[error("the other side hung up")]
+    #[error("the peer closed the connection")]
     HungUp,
     /// A message is malformed.
     #[error(transparent)]
     Wire(#[from] WireError),
     /// More descriptors came than calls can take.
     #[error(
-        "more than {MAX_DESCRIPTORS} descriptors wait for a call that takes them; attach takes one pidfd, and nothing else any"
+        "more than {MAX_DESCRIPTORS} descriptors arrived that no call has taken; \
+         a call to attach takes one pidfd, other calls take none"
     )]
     Descriptors,
     /// The peer stopped reading and its send queue is full.
-    #[error("{0} bytes of answers were not read")]
+    #[error("the peer does not read: {0} bytes wait to be sent, and the limit is {SEND_QUEUE_MAX}")]
     NotReading(usize),
     /// The socket failed.
     #[error(transparent)]

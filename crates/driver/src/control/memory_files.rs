@@ -44,7 +44,8 @@ pub struct MemoryUse {
 /// A file exceeds its user's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "ring bytes of user {uid}: {} at most, {} in use by {} that still exist, and {} more are asked for",
+    "ring bytes of user {uid}: {} at most, {} in use by {} that still exist, \
+     and {} more are asked for",
     Size(*.limit), Size(.present.bytes), Several(.present.files), Size(*.requested)
 )]
 pub struct MemoryLimitExceeded {

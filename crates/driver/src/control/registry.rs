@@ -28,7 +28,7 @@ use netnice_ring::driver::Client;
 use netnice_ring::layout::{Budget, Place};
 use rustix::event::epoll;
 
-use crate::commands::{Command, CommandSender, PacketThreadEnded, Report, Sums};
+use crate::commands::{Command, CommandSender, PacketThreadEnded, Report, Sums, UNEXPECTED_REPORT};
 use crate::control::memory_files::{MemoryFiles, MemoryLimitExceeded};
 use crate::datapath::ProgramNo;
 use crate::demux::{Discard, FlowNo};
@@ -93,7 +93,7 @@ pub enum RegistryError {
     #[error("flow {0} is not open (any more)")]
     NoFlow(u32),
     /// The pidfd is missing, invalid, or of a process that has ended.
-    #[error("attach needs a pidfd of the program beside it, and {0}")]
+    #[error("a call to attach must carry a pidfd of the program: {0}")]
     Pidfd(&'static str),
     /// The memory file cannot be made or sealed.
     #[error(transparent)]
@@ -111,7 +111,7 @@ pub enum RegistryError {
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The link's rate is out of range.
-    #[error("a rate of {0} bit/s is none that a link has")]
+    #[error("a link cannot have a rate of {0} bit/s")]
     Rate(u64),
     /// A system call failed.
     #[error(transparent)]
@@ -231,10 +231,11 @@ impl Registry {
         budget: Budget,
         pidfd: Option<OwnedFd>,
     ) -> Result<Attached, RegistryError> {
-        let pidfd = pidfd.ok_or(RegistryError::Pidfd("none came"))?;
-        let verified = PidFd::verified(pidfd).ok_or(RegistryError::Pidfd("this is none"))?;
+        let pidfd = pidfd.ok_or(RegistryError::Pidfd("no descriptor came with it"))?;
+        let verified =
+            PidFd::verified(pidfd).ok_or(RegistryError::Pidfd("the descriptor is not a pidfd"))?;
         if !verified.lives() {
-            return Err(RegistryError::Pidfd("that process has ended"));
+            return Err(RegistryError::Pidfd("its process has ended"));
         }
         let memory = Client::create(budget)?;
         let bytes = memory.bytes();
@@ -659,7 +660,7 @@ pub fn wire(rate: u64, overhead: u64) -> Result<Wire, RegistryError> {
 fn refusal(report: Report) -> RegistryError {
     match report {
         Report::Failed(why) => RegistryError::Refused(why),
-        _ => RegistryError::Refused("the packet thread answered something else".to_owned()),
+        _ => RegistryError::Refused(UNEXPECTED_REPORT.to_owned()),
     }
 }
 

@@ -1,8 +1,8 @@
-//! DemuxCounters of received frames.
+//! Counters of received frames.
 
 use crate::frame::Malformed;
 
-/// DemuxCounters over all classified frames. `received` is the sum of all the others.
+/// Counters over all classified frames. `received` is the sum of all the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DemuxCounters {
     /// Classified frames.
@@ -20,7 +20,7 @@ pub struct DemuxCounters {
     pub discarded: [u64; Discard::ALL.len()],
 }
 
-/// DemuxCounters of one flow.
+/// Counters of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DemuxFlowCounters {
     /// Frames for this flow.

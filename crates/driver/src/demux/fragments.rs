@@ -12,7 +12,7 @@
 //! no flow takes fragments out of order, it is unclaimed instead.
 //!
 //! # Bounds
-//! KnownDatagram datagrams are stored per owner, at most [`MAX_KNOWN_PER_OWNER`]; the oldest is
+//! Known datagrams are stored per owner, at most [`MAX_KNOWN_PER_OWNER`]; the oldest is
 //! dropped first. So a flood of fragments for one flow drops no state of another flow. Waiting
 //! fragments have no owner yet: at most [`MAX_WAITING`] datagrams and [`MAX_WAITING_BYTES`] bytes
 //! together; the oldest is dropped first.

@@ -70,10 +70,10 @@ pub enum MatchError {
     #[error("these packets belong to another flow already")]
     Taken,
     /// The address is not a host's, or not a group's.
-    #[error("{0} is not an address that such packets come to")]
+    #[error("{0} is not an address to which such packets can be sent")]
     Address(IpAddr),
     /// The endpoints differ in IP version.
-    #[error("from {remote} to {local}: one is IPv4, the other IPv6")]
+    #[error("the endpoints {remote} and {local} differ: one is IPv4, the other IPv6")]
     Families {
         /// The local address.
         local: IpAddr,
@@ -81,19 +81,19 @@ pub enum MatchError {
         remote: IpAddr,
     },
     /// The port is 0.
-    #[error("port 0 is no port of a flow")]
+    #[error("a flow cannot have port 0")]
     Port,
     /// The group is full.
-    #[error("{MAX_MEMBERS} flows have joined this group already")]
+    #[error("{MAX_MEMBERS} flows have joined this group already; this is the limit")]
     Group,
     /// The flow has too many matches.
-    #[error("a flow may have {MAX_MATCHES} kinds of packets, no more")]
+    #[error("the flow has {MAX_MATCHES} matches already; this is the limit")]
     Matches,
     /// The pattern is invalid.
     #[error(transparent)]
     Pattern(#[from] BadPattern),
     /// The flow's number is too large.
-    #[error("flow number {0} is above {MAX_FLOWS}")]
+    #[error("flow number {0} is above the largest, {MAX_FLOWS}")]
     Number(u32),
 }
 

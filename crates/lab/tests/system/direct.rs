@@ -336,7 +336,7 @@ fn roomy() -> Result<()> {
     let frames = link.tally().context("frames")?;
     ensure!(frames.filling == 3 * 2048, "{frames:?}");
     let why = several(65)?.err().context("too many queues")?.to_string();
-    ensure!(why.contains("more than the 64 receive queues"), "{why}");
+    ensure!(why.contains("more than 64 receive queues"), "{why}");
     Ok(())
 }
 
