@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_drivers_own_user_is_found_by_its_name() {
+    fn the_drivers_user_is_found_in_passwd_by_its_name() {
         let users = "root:x:0:0:root:/root:/bin/sh\nnetnice-driver2:x:7:7::/:\n\
                      netnice-driver:x:998:997::/nonexistent:/usr/sbin/nologin\n";
         let user = User::in_passwd(users).unwrap();

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_has_settled_can_open_signal_and_trace_nothing() {
+    fn a_confined_thread_cannot_open_signal_trace_fork_or_map_code() {
         for role in [Role::Packets, Role::Doorbells, Role::Control] {
             let outcomes = std::thread::spawn(move || {
                 rustix::thread::set_no_new_privs(true).unwrap();

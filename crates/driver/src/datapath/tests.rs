@@ -17,7 +17,7 @@ mod rig;
 use rig::*;
 
 #[test]
-fn each_gets_its_slice_and_every_byte_leaves_as_it_was_submitted() {
+fn each_flow_gets_its_slice_and_every_byte_leaves_as_submitted() {
     let mut rig = rig(100_000_000);
     let slices = [4, 8, 12];
     let mut programs = slices.map(|ms| rig.program(5000 + ms as u16, slice(ms), None));
@@ -47,7 +47,7 @@ fn each_gets_its_slice_and_every_byte_leaves_as_it_was_submitted() {
 const LONG: usize = 10;
 
 #[test]
-fn what_may_not_leave_comes_back_and_says_so() {
+fn refused_records_return_with_the_reason() {
     let mut rig = rig(1_000_000_000);
     rig.now.0 = 5_000_000;
     let best = Service::best_effort(Weight::default());
@@ -84,7 +84,7 @@ fn what_may_not_leave_comes_back_and_says_so() {
 
 /// A packet of one byte is never sent, but it takes the link's time of the shortest packet.
 #[test]
-fn whatever_is_short_counts_as_the_shortest_packet() {
+fn a_short_record_is_charged_as_the_shortest_packet() {
     let mut rig = rig(100_000_000);
     let limited = Service::of(&contract("up 1mbit burst 1ms")).unwrap();
     let mut program = rig.program(5000, limited, None);
@@ -103,7 +103,7 @@ fn whatever_is_short_counts_as_the_shortest_packet() {
 }
 
 #[test]
-fn a_card_without_room_loses_nothing() {
+fn a_full_nic_loses_no_packet() {
     let mut rig = rig(1_000_000_000);
     let best = Service::best_effort(Weight::default());
     let mut programs = [rig.program(5000, best, None)];
@@ -134,7 +134,7 @@ fn a_card_without_room_loses_nothing() {
 }
 
 #[test]
-fn who_breaks_the_ring_is_expelled_and_nobody_else_notices() {
+fn a_protocol_violation_disconnects_only_its_own_program() {
     let mut rig = rig(100_000_000);
     let mut programs = [
         rig.program(5000, slice(10), None),
@@ -180,7 +180,7 @@ fn who_breaks_the_ring_is_expelled_and_nobody_else_notices() {
 }
 
 #[test]
-fn who_primes_nothing_loses_its_own_packets_alone() {
+fn a_flow_without_buffers_loses_only_its_own_packets() {
     let mut rig = rig(100_000_000);
     let mut programs = [
         rig.program(5000, slice(1), None),
@@ -214,7 +214,7 @@ fn who_primes_nothing_loses_its_own_packets_alone() {
 }
 
 #[test]
-fn parts_that_a_flow_in_order_does_not_get_are_counted_to_it() {
+fn fragments_out_of_order_are_counted_to_their_flow() {
     let mut rig = rig(100_000_000);
     let open = FlowParameters {
         reassembly: Reassembly::InOrder,
@@ -238,7 +238,7 @@ fn parts_that_a_flow_in_order_does_not_get_are_counted_to_it() {
 }
 
 #[test]
-fn a_flooded_flow_is_cut_before_the_copy() {
+fn a_flooded_flow_is_suspended_before_the_copy() {
     let mut rig = rig(100_000_000);
     let budget = ReceiveBudget::new(10_000, Nanos(1_000));
     let mut programs = [
@@ -296,7 +296,7 @@ proptest! {
     /// For any actions of programs and any received frames: each submitted record returns once,
     /// each sent packet is allowed by a template, and no program gets another program's packet.
     #[test]
-    fn nothing_is_lost_and_nothing_is_mixed_up(
+    fn every_record_returns_once_and_packets_reach_only_their_flow(
         steps in prop::collection::vec(
             (0..8_u8, 0..3_usize, 0..1600_usize, 0..3_000_000_u64), 1..150),
     ) {
@@ -354,7 +354,7 @@ proptest! {
 }
 
 #[test]
-fn records_that_are_too_long_are_looked_at_no_more_often_than_the_contract_sends() {
+fn too_long_records_are_read_no_faster_than_the_contract_sends() {
     let mut rig = rig(1_000_000_000);
     let slow: Contract = "up 1mbit".parse().unwrap();
     let mut program = rig.program(5000, Service::of(&slow).unwrap(), None);
@@ -381,7 +381,7 @@ fn records_that_are_too_long_are_looked_at_no_more_often_than_the_contract_sends
 }
 
 #[test]
-fn a_flow_that_is_refused_leaves_its_place_to_others() {
+fn a_refused_flow_releases_its_place() {
     let mut rig = rig(100_000_000);
     let best = Service::best_effort(Weight::default());
     rig.program(5000, best, None);
@@ -404,7 +404,7 @@ fn a_flow_that_is_refused_leaves_its_place_to_others() {
 }
 
 #[test]
-fn a_turn_looks_at_so_many_flows_and_those_that_follow_at_the_others() {
+fn an_iteration_reads_a_bounded_number_of_flows() {
     let flows = 2 * FLOWS_PER_ITERATION + 1;
     let mut rig = rig(100_000_000_000);
     rig.sink.room = 0;
@@ -477,7 +477,7 @@ fn stopped(sends: Option<Sends>, frame: &[u8], stops: impl Fn(usize) -> (u64, u6
 }
 
 #[test]
-fn whoever_is_stopped_before_the_card_is_never_early_afterwards() {
+fn no_packet_is_early_after_a_stop_before_the_nic() {
     let frame = udp("10.0.0.1:5000", "10.0.0.2:9").data(&[0; 1500 - 28 - 14]);
     // Each delay within the tolerance and both together beyond it, or each beyond it.
     let stops = [0, 3, 260, 499, 501, 240, 7, 700, 30];
@@ -490,7 +490,7 @@ fn whoever_is_stopped_before_the_card_is_never_early_afterwards() {
 
 /// A delay counts the length that was charged.
 #[test]
-fn nor_is_it_with_packets_that_count_as_longer_ones() {
+fn no_packet_is_early_after_a_stop_if_charged_as_longer() {
     let mut frame = [0; 20];
     frame[..6].copy_from_slice(&PEER.0);
     frame[12..14].copy_from_slice(&[0x88, 0xb5]);
@@ -509,7 +509,7 @@ fn nor_is_it_with_packets_that_count_as_longer_ones() {
 }
 
 #[test]
-fn what_a_card_that_is_never_done_still_has_is_not_forgotten_and_the_rest_is() {
+fn frames_in_flight_are_bounded_if_the_nic_completes_none() {
     let mut rig = rig(1_000_000_000);
     let contract = contract("cell pcr=100mbit,cdvt=500us");
     let service = Service::of(&contract).unwrap();
@@ -535,7 +535,7 @@ fn what_a_card_that_is_never_done_still_has_is_not_forgotten_and_the_rest_is() {
 }
 
 #[test]
-fn a_message_that_waited_behind_another_has_its_deadline_from_when_it_came() {
+fn a_message_behind_another_keeps_the_deadline_of_its_arrival() {
     let mut rig = rig(10_000_000);
     let service = |typed| Service::of(&contract(typed)).unwrap();
     let two = service("channel mmax=1500B,rmax=100/s,bmax=2,deadline=30ms");
@@ -561,7 +561,7 @@ fn a_message_that_waited_behind_another_has_its_deadline_from_when_it_came() {
 }
 
 #[test]
-fn a_word_of_a_program_that_is_gone_means_nobody() {
+fn a_late_call_for_a_detached_program_finds_no_program() {
     let mut rig = rig(100_000_000);
     let gone = rig.program(5000, slice(4), None);
     assert!(rig.datapath.detach(gone.program, rig.now).is_some());

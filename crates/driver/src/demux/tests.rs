@@ -38,7 +38,7 @@ fn owner(demux: &mut Demux, frame: &[u8]) -> Option<u32> {
 }
 
 #[test]
-fn the_closest_match_gets_it() {
+fn the_most_specific_match_gets_a_frame() {
     let mut demux = table(&[
         connected("10.0.0.1:53", "10.0.0.9:4000"),
         port("10.0.0.1:53"),
@@ -64,7 +64,7 @@ fn the_closest_match_gets_it() {
 }
 
 #[test]
-fn an_ipv4_address_in_ipv6_is_no_ipv4_address() {
+fn an_ipv4_mapped_address_does_not_match_a_flow_of_ipv4() {
     let mut demux = table(&[port("10.0.0.1:53")]);
     let mapped = to("[::ffff:10.0.0.9]:4000", "[::ffff:10.0.0.1]:53");
     assert_eq!(owner(&mut demux, &mapped), None);
@@ -73,7 +73,7 @@ fn an_ipv4_address_in_ipv6_is_no_ipv4_address() {
 }
 
 #[test]
-fn frames_to_other_stations_are_nobodys() {
+fn a_frame_to_another_ethernet_address_is_unclaimed() {
     let mut demux = table(&[port("10.0.0.1:53"), group("224.1.1.1:53")]);
     let mut datagram = udp("10.0.0.9:1", "10.0.0.1:53").received();
     datagram.macs.1 = PEER;
@@ -84,7 +84,7 @@ fn frames_to_other_stations_are_nobodys() {
 }
 
 #[test]
-fn each_member_of_a_group_gets_its_copy() {
+fn each_member_of_a_group_gets_a_copy() {
     let mut demux = table(&[
         group("224.1.1.1:53"),
         group("224.1.1.1:53"),
@@ -131,7 +131,7 @@ fn pattern(offset: u16, width: u8, value: u64) -> Pattern {
 }
 
 #[test]
-fn other_protocols_go_by_pattern() {
+fn frames_of_other_protocols_are_classified_by_pattern() {
     let sctp = IpProtocol::new(132).unwrap();
     let local = endpoint("10.0.0.1:1").ip();
     let protocol = |pattern| Match::Protocol {
@@ -168,7 +168,7 @@ fn other_protocols_go_by_pattern() {
 }
 
 #[test]
-fn what_fits_a_discard_pattern_costs_no_flow_anything() {
+fn a_frame_that_matches_a_discard_pattern_reaches_no_flow() {
     let mut demux = table(&[port("10.0.0.1:53")]);
     let from_nine = pattern(26, 4, 0x0a00_0009);
     let mut discards = Patterns::default();
@@ -186,7 +186,7 @@ fn what_fits_a_discard_pattern_costs_no_flow_anything() {
 }
 
 #[test]
-fn what_cannot_be_registered_is_named() {
+fn an_invalid_match_is_refused_with_its_reason() {
     let mut demux = table(&[port("10.0.0.1:53")]);
     demux.insert(FlowNo(1), Reassembly::Complete).unwrap();
     let mut bad = |what: &Match| demux.add_match(FlowNo(1), what).unwrap_err();
@@ -301,7 +301,7 @@ proptest! {
     /// No frame, damaged or not, goes to a flow that the naive rules do not name. A flow that the
     /// naive rules name gets its undamaged frames. Each frame is counted once.
     #[test]
-    fn finds_whom_the_naive_rules_find(
+    fn frames_go_to_the_flows_that_naive_rules_name(
         wanted in prop::collection::vec(any_match(), 0..12),
         removed in any::<prop::sample::Index>(),
         frames in prop::collection::vec(
@@ -354,7 +354,7 @@ proptest! {
 
     /// Any input is handled without a panic, and every frame is counted.
     #[test]
-    fn counts_anything_once(
+    fn any_frame_is_counted_once(
         frames in prop::collection::vec(
             (prop::collection::vec(any::<u8>(), 0..100), 0..4_u8, 0..3_000_000_000_u64), 1..60),
     ) {
@@ -387,7 +387,7 @@ proptest! {
 }
 
 #[test]
-fn vlan_tags_are_the_kernels() {
+fn a_frame_with_a_vlan_tag_is_unclaimed() {
     let mut demux = table(&[port("10.0.0.1:53")]);
     let mut frame = to("10.0.0.9:1", "10.0.0.1:53");
     frame.splice(12..12, [0x81, 0, 0, 5]);

@@ -14,7 +14,7 @@ fn ip(frame: &[u8]) -> Ip {
 }
 
 #[test]
-fn a_packet_ends_where_it_says_and_padding_is_not_of_it() {
+fn a_packet_ends_by_its_own_length_without_the_padding() {
     for (from, to) in [("10.0.0.1:1", "10.0.0.2:2"), ("[fd00::1]:1", "[fd00::2]:2")] {
         let mut frame = udp(from, to).frame();
         let end = frame.len();
@@ -27,7 +27,7 @@ fn a_packet_ends_where_it_says_and_padding_is_not_of_it() {
 }
 
 #[test]
-fn options_are_skipped() {
+fn options_of_ipv4_are_skipped() {
     let mut frame = udp("10.0.0.1:1", "10.0.0.2:2").frame();
     frame.splice(34..34, [1; 8]);
     frame[14] = 0x47;
@@ -39,7 +39,7 @@ fn options_are_skipped() {
 }
 
 #[test]
-fn parts_say_where_they_belong() {
+fn fragments_are_read_with_their_place_in_the_datagram() {
     for (from, to) in [("10.0.0.1:1", "10.0.0.2:2"), ("[fd00::1]:1", "[fd00::2]:2")] {
         let fragments = udp(from, to).data(&[9; 100]).id(77).fragments(48);
         let found: Vec<_> = fragments.iter().map(|frame| ip(frame).fragment).collect();
@@ -59,7 +59,7 @@ fn parts_say_where_they_belong() {
 }
 
 #[test]
-fn every_contradiction_has_its_name() {
+fn every_malformed_header_is_refused_with_its_reason() {
     let v4 = udp("10.0.0.1:1", "10.0.0.2:2").frame();
     let v6 = udp("[fd00::1]:1", "[fd00::2]:2").frame();
     let with = |frame: &[u8], at: usize, bytes: &[u8]| {
@@ -87,7 +87,7 @@ fn every_contradiction_has_its_name() {
 }
 
 #[test]
-fn other_ethertypes_are_named() {
+fn a_frame_of_another_ethertype_is_read_as_such() {
     let mut frame = udp("10.0.0.1:1", "10.0.0.2:2").frame();
     frame[12..14].copy_from_slice(&[0x81, 0]);
     assert_eq!(read(&frame), Ok(Frame::Other(0x8100)));
@@ -117,7 +117,7 @@ proptest! {
     /// The result agrees with an independent parser's, and every frame that that parser accepts is
     /// read.
     #[test]
-    fn agrees_with_an_independent_parser(
+    fn headers_are_read_as_by_an_independent_parser(
         frame in any_frame(),
         damage in prop::collection::vec(Damage::any(), 0..3),
         mend in any::<bool>(),
@@ -158,7 +158,10 @@ proptest! {
 
     /// Any input is read without a panic.
     #[test]
-    fn reads_anything(frame in prop::collection::vec(any::<u8>(), 0..120), kind in 0..3_u8) {
+    fn any_bytes_are_read_without_a_panic(
+        frame in prop::collection::vec(any::<u8>(), 0..120),
+        kind in 0..3_u8,
+    ) {
         let mut frame = frame;
         if frame.len() > 15 && kind > 0 {
             let (ethertype, version) = [(IPV4, 0x45), (IPV6, 0x60)][usize::from(kind - 1)];

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn nobody_gives_what_he_does_not_have() {
+fn a_frame_moves_only_from_its_present_holder() {
     let mut frames = Frames::new(2, 2048);
     let one = frames.take().unwrap();
     let unexpected = |address, expected| Err(UnexpectedFrame { address, expected });
@@ -40,7 +40,7 @@ proptest! {
     #![proptest_config(cases(500))]
 
     #[test]
-    fn the_ledger_balances(
+    fn counts_of_holders_equal_those_of_a_naive_model(
         steps in prop::collection::vec(
             (any::<bool>(), 0..20_000_u64, 0..4_u8, 0..4_u8), 0..200),
     ) {

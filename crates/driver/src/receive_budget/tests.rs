@@ -22,7 +22,7 @@ impl Alone {
 }
 
 #[test]
-fn a_flow_gets_its_part_and_what_it_saved() {
+fn a_flow_gets_its_part_of_the_time_and_its_burst() {
     // A tenth of the time, with a burst of one microsecond: a packet of 100 ns every microsecond.
     let mut flow = Alone::new(ReceiveBudget::new(100_000, Nanos(1000)));
     let mut admit = |now| flow.admit(Nanos(0), Nanos(100), Instant(now)).is_ok();
@@ -37,7 +37,7 @@ fn a_flow_gets_its_part_and_what_it_saved() {
 }
 
 #[test]
-fn looks_are_charged_too_but_no_debt_grows_for_ever() {
+fn look_ups_are_charged_and_debt_is_bounded() {
     let mut flow = Alone::new(ReceiveBudget::new(500_000, Nanos(1000)));
     let mut admit = |lookup, delivery, now| {
         flow.admit(Nanos(lookup), Nanos(delivery), Instant(now))
@@ -55,7 +55,7 @@ fn looks_are_charged_too_but_no_debt_grows_for_ever() {
 }
 
 #[test]
-fn what_rounds_and_looks_cost_is_learned() {
+fn the_prices_of_iterations_and_look_ups_are_learnt() {
     // Few frames: 9 us in all. Many: 160 ns for each, and the price of the iteration.
     let mut cost = Cost::default();
     cost.learn(0, Nanos(1_000_000));
@@ -79,7 +79,7 @@ fn what_rounds_and_looks_cost_is_learned() {
 }
 
 #[test]
-fn the_first_frame_of_a_round_pays_for_it() {
+fn the_first_frame_of_an_iteration_pays_for_it() {
     let mut cost = Cost::default();
     let (iteration, lookup) = (cost.iteration.0, cost.lookup.0);
     cost.begin(Nanos(7_000));
@@ -91,7 +91,7 @@ fn the_first_frame_of_a_round_pays_for_it() {
 }
 
 #[test]
-fn it_says_when_half_of_it_is_there_again() {
+fn a_refusal_gives_the_time_when_half_of_the_burst_is_back() {
     // A tenth of the time, with a burst of a millisecond.
     let mut flow = Alone::new(ReceiveBudget::new(100_000, Nanos::from_millis(1)));
     let mut now = Instant(1_000_000_000);
@@ -114,7 +114,7 @@ fn it_says_when_half_of_it_is_there_again() {
 }
 
 #[test]
-fn without_a_part_it_never_is() {
+fn a_budget_without_a_part_admits_nothing() {
     let mut flow = Alone::new(ReceiveBudget::new(0, Nanos(0)));
     let refused = flow.admit(Nanos(1), Nanos(1), Instant(5));
     assert!(refused.is_err_and(|until| until >= Instant(5)));

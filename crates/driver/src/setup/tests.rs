@@ -34,7 +34,7 @@ fn udp(remote: Option<&str>) -> Speaks {
 }
 
 #[test]
-fn what_a_flow_speaks_is_what_it_sends_receives_and_claims() {
+fn an_endpoint_gives_what_a_flow_sends_receives_and_takes_from_the_kernel() {
     let (parameters, frame_match) = flow(&request(udp(Some("10.0.0.2:53"))), OWN, 1500).unwrap();
     assert!(matches!(parameters.matches[..], [Match::Connected { .. }]));
     assert_eq!(parameters.sender.longest, 1514);
@@ -85,7 +85,7 @@ fn what_a_flow_speaks_is_what_it_sends_receives_and_claims() {
 }
 
 #[test]
-fn other_protocols_are_received_by_their_pattern() {
+fn other_protocols_are_received_by_pattern() {
     let pattern = vec![
         ApiTerm {
             offset: 1,
@@ -112,7 +112,7 @@ fn other_protocols_are_received_by_their_pattern() {
 }
 
 #[test]
-fn what_makes_no_sense_is_named() {
+fn an_invalid_request_is_refused_with_its_reason() {
     let refusal = |change: &dyn Fn(&mut DriverFlow)| {
         let mut request = request(udp(None));
         change(&mut request);
@@ -134,7 +134,7 @@ fn what_makes_no_sense_is_named() {
 }
 
 #[test]
-fn counters_are_told_without_what_never_was() {
+fn lateness_is_reported_without_trailing_zeros() {
     let mut lateness = [0; LATENESS];
     assert!(counts(&FlowCounters::default()).lateness.is_empty());
     lateness[0] = 3;

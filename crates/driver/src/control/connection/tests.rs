@@ -15,7 +15,7 @@ fn corpus() -> Corpus {
 }
 
 #[test]
-fn streams_that_are_kept_end_as_they_did() {
+fn kept_streams_have_their_recorded_outcomes() {
     let outcomes = [
         "calls",
         "nothing",
@@ -30,7 +30,7 @@ fn streams_that_are_kept_end_as_they_did() {
 
 /// The longest allowed message arrives in several pieces and is accepted; one byte more is refused.
 #[test]
-fn a_message_of_the_limit_is_taken() {
+fn a_message_of_the_longest_length_is_accepted() {
     for (length, end) in [(LONGEST_CALL, "json"), (LONGEST_CALL + 1, "long")] {
         let frame = encode(&vec![b'x'; length], usize::MAX).expect("by another's limit");
         let sent: Vec<InputPiece> = frame
@@ -47,7 +47,7 @@ fn a_message_of_the_limit_is_taken() {
 /// No call is taken from a peer that does not read. When the peer reads, it gets all answers in
 /// order.
 #[test]
-fn calls_wait_while_much_is_unread() {
+fn no_call_is_taken_while_much_output_is_unread() {
     let (own, mut peer) = UnixStream::pair().expect("a pair");
     let mut connection = Connection::new(own).expect("a connection");
     peer.set_nonblocking(true).expect("it can");
@@ -89,7 +89,7 @@ fn calls_wait_while_much_is_unread() {
 
 /// The unread output may be an event and no answer. The calls behind it are taken all the same.
 #[test]
-fn calls_that_wait_are_not_forgotten_when_all_has_gone() {
+fn calls_are_taken_again_when_all_output_is_sent() {
     let (own, mut peer) = UnixStream::pair().expect("a pair");
     let mut connection = Connection::new(own).expect("a connection");
     let long = "x".repeat(SEND_QUEUE_HIGH);
@@ -117,7 +117,7 @@ fn calls_that_wait_are_not_forgotten_when_all_has_gone() {
 
 /// The number of waiting descriptors is bounded.
 #[test]
-fn descriptors_that_nobody_takes_end_it() {
+fn too_many_untaken_descriptors_close_the_connection() {
     let one = InputPiece {
         descriptors: 1,
         bytes: vec![0],
@@ -144,7 +144,7 @@ proptest! {
 
     /// Good and bad calls, cut at any place.
     #[test]
-    fn what_is_said_is_heard_however_it_is_cut(
+    fn messages_arrive_in_any_pieces(
         scenarios in corpus().some(1..5),
         cuts in prop::collection::vec((any::<prop::sample::Index>(), 0..3_u8), 0..8),
     ) {

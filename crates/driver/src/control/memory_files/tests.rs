@@ -11,7 +11,7 @@ fn memory() -> OwnedFd {
 }
 
 #[test]
-fn a_file_counts_until_nobody_has_it_in_any_way() {
+fn a_file_counts_until_its_last_reference_is_gone() {
     let mut files = MemoryFiles::new().unwrap();
     let memory = memory();
     files.keep(7, memory.as_fd(), LIMIT).unwrap();
@@ -34,7 +34,7 @@ fn a_file_counts_until_nobody_has_it_in_any_way() {
 }
 
 #[test]
-fn a_user_has_so_many_bytes_at_most_and_others_are_not_touched() {
+fn the_limit_of_a_user_does_not_affect_others() {
     let mut files = MemoryFiles::new().unwrap();
     let all: Vec<OwnedFd> = (0..16).map(|_| memory()).collect();
     for one in &all {

@@ -92,7 +92,7 @@ impl Registry {
 }
 
 #[test]
-fn a_late_word_for_a_flow_does_not_mean_the_one_that_has_its_place() {
+fn a_late_call_for_a_closed_flow_does_not_reach_the_flow_in_its_place() {
     let mut registry = registry();
     let other = registry.program();
     // The flow ends with its program, and by itself.
@@ -126,7 +126,7 @@ fn a_late_word_for_a_flow_does_not_mean_the_one_that_has_its_place() {
 }
 
 #[test]
-fn numbers_go_on_around_those_that_are_open() {
+fn numbers_of_open_flows_are_skipped() {
     let mut registry = registry();
     let program = registry.program();
     let first = registry.opened(program, 5000);

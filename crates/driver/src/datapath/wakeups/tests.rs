@@ -173,7 +173,7 @@ impl TestProgram {
 }
 
 #[test]
-fn who_takes_the_flag_and_has_nothing_to_say_is_not_heard_for_long() {
+fn a_program_that_takes_the_flag_without_news_is_throttled() {
     let mut rogue = test_program();
     let rings = |rogue: &mut TestProgram| {
         if rogue.take_flag() {
@@ -198,7 +198,7 @@ fn who_takes_the_flag_and_has_nothing_to_say_is_not_heard_for_long() {
 }
 
 #[test]
-fn who_sets_notices_and_has_nothing_to_say_keeps_nobody_awake() {
+fn notices_without_news_do_not_keep_the_driver_awake() {
     let mut rogue = test_program();
     let mut sleeps = || {
         rogue.datapath.transmit(&mut DroppingNic, rogue.now);
@@ -219,7 +219,7 @@ fn who_sets_notices_and_has_nothing_to_say_keeps_nobody_awake() {
 }
 
 #[test]
-fn a_ring_from_before_the_pause_is_none() {
+fn a_doorbell_write_from_before_the_pause_is_not_counted() {
     let mut rogue = test_program();
     assert!(
         rogue.datapath.on_doorbell(rogue.number, rogue.now),
@@ -242,7 +242,7 @@ fn a_ring_from_before_the_pause_is_none() {
 }
 
 #[test]
-fn rings_that_nobody_asked_for_are_counted_and_not_heard_at_once() {
+fn an_unasked_doorbell_write_throttles_the_program_at_once() {
     let mut rogue = test_program();
     assert_eq!(
         rogue.iterate(|rogue| rogue.write_doorbell(u64::MAX - 1)),
@@ -255,7 +255,7 @@ fn rings_that_nobody_asked_for_are_counted_and_not_heard_at_once() {
 }
 
 #[test]
-fn who_has_news_each_time_is_always_heard() {
+fn a_program_with_news_at_each_wakeup_is_never_throttled() {
     let mut program = test_program();
     for _ in 0..10_000 {
         let done = program.iterate(|program| {
@@ -268,7 +268,7 @@ fn who_has_news_each_time_is_always_heard() {
 }
 
 #[test]
-fn who_rings_behind_news_that_were_seen_already_is_heard_too() {
+fn a_doorbell_write_after_its_news_were_read_is_no_fault() {
     let mut program = test_program();
     for _ in 0..10_000 {
         assert!(program.submit_datagram());
@@ -285,7 +285,7 @@ fn who_rings_behind_news_that_were_seen_already_is_heard_too() {
 }
 
 #[test]
-fn what_came_meanwhile_is_seen_when_the_pause_is_over() {
+fn news_of_a_throttled_program_are_read_after_the_pause() {
     let mut program = test_program();
     program.iterations_until_throttled(|program| {
         if program.take_flag() {
@@ -304,7 +304,7 @@ fn what_came_meanwhile_is_seen_when_the_pause_is_over() {
 }
 
 #[test]
-fn an_index_that_cannot_be_is_seen_by_the_call() {
+fn an_invalid_index_is_found_when_a_wakeup_is_checked() {
     let mut rogue = test_program();
     let reclaim_consumer = rogue.place.offset + 0x0c0;
     let sent = rogue.iterate(|rogue| {

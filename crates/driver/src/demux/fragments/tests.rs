@@ -69,7 +69,7 @@ impl Log {
 }
 
 #[test]
-fn every_part_comes_whatever_the_order() {
+fn a_flow_gets_every_fragment_in_any_order() {
     let mut demux = two();
     let mut log = Log::default();
     let parts = parts("10.0.0.1:53", 7);
@@ -81,7 +81,7 @@ fn every_part_comes_whatever_the_order() {
 }
 
 #[test]
-fn who_wants_order_gets_what_comes_before_the_gap() {
+fn a_flow_in_order_gets_only_the_fragments_before_a_gap() {
     let mut demux = two();
     let mut log = Log::default();
     let parts = parts("10.0.0.1:54", 7);
@@ -94,7 +94,7 @@ fn who_wants_order_gets_what_comes_before_the_gap() {
 }
 
 #[test]
-fn a_datagram_that_is_nobodys_stays_nobodys() {
+fn fragments_of_an_unclaimed_datagram_are_unclaimed() {
     let mut demux = two();
     for part in parts("10.0.0.1:99", 7) {
         assert_eq!(demux.handle(&part, Instant(0)), Verdict::Unclaimed);
@@ -109,7 +109,7 @@ fn a_datagram_that_is_nobodys_stays_nobodys() {
 }
 
 #[test]
-fn nobody_draws_parts_of_others_to_himself() {
+fn a_first_fragment_that_names_another_flow_is_discarded() {
     let mut demux = two();
     let mut log = Log::default();
     let good = parts("10.0.0.1:53", 7);
@@ -133,7 +133,7 @@ fn last(part: &[u8], offset: u16) -> Vec<u8> {
 }
 
 #[test]
-fn who_ends_a_datagram_of_others_does_not_get_the_rest_of_it() {
+fn a_forged_last_fragment_does_not_release_a_datagram() {
     // In order, or overlapping bytes that have arrived.
     for end in [8, 32] {
         let mut demux = two();
@@ -157,7 +157,7 @@ fn who_ends_a_datagram_of_others_does_not_get_the_rest_of_it() {
 }
 
 #[test]
-fn a_number_that_its_owner_uses_again_is_in_order_again() {
+fn an_identification_that_its_owner_reuses_starts_in_order() {
     let mut demux = two();
     let mut log = Log::default();
     let parts = parts("10.0.0.1:54", 7);
@@ -170,7 +170,7 @@ fn a_number_that_its_owner_uses_again_is_in_order_again() {
 }
 
 #[test]
-fn a_first_part_too_short_to_say_its_port_is_discarded() {
+fn a_first_fragment_too_short_for_its_ports_is_discarded() {
     let mut demux = two();
     let mut tiny = parts("10.0.0.1:53", 7)[0].clone();
     // A fragment that is not the last has at least eight bytes; TCP's header is longer.
@@ -183,7 +183,7 @@ fn a_first_part_too_short_to_say_its_port_is_discarded() {
 }
 
 #[test]
-fn parts_are_forgotten_in_time_and_when_there_is_no_room() {
+fn fragments_are_dropped_after_their_lifetime_and_above_the_limits() {
     let mut demux = two();
     let part = parts("10.0.0.1:53", 7)[1].clone();
     assert_eq!(demux.handle(&part, Instant(0)), Verdict::Held);
@@ -208,7 +208,7 @@ fn parts_are_forgotten_in_time_and_when_there_is_no_room() {
 }
 
 #[test]
-fn a_flow_that_ends_takes_its_datagrams_along() {
+fn removing_a_flow_removes_its_datagrams() {
     let mut demux = two();
     let parts = parts("10.0.0.1:53", 7);
     demux.handle(&parts[0], Instant(0));
@@ -220,7 +220,7 @@ fn a_flow_that_ends_takes_its_datagrams_along() {
 }
 
 #[test]
-fn members_of_a_group_may_want_different_things() {
+fn members_of_a_group_may_differ_in_reassembly() {
     let mut demux = Demux::new(OWN);
     let group = || Match::Group {
         transport: Transport::Udp,
@@ -247,7 +247,7 @@ proptest! {
     /// fragments gets exactly its own; a flow that takes them in order gets those in order; no flow
     /// gets another flow's.
     #[test]
-    fn parts_go_where_their_datagram_goes(
+    fn fragments_go_to_the_flow_of_their_datagram(
         datagrams in prop::collection::vec((0..3_usize, 1..200_usize, any::<bool>()), 1..12),
         order in prop::collection::vec(any::<u16>(), 200),
         shuffled in any::<bool>(),

@@ -27,13 +27,13 @@ fn parts_used(flows: &[(usize, u64)]) -> Vec<f64> {
 const LONG: u64 = 250_000;
 
 #[test]
-fn one_that_is_flooded_has_its_share() {
+fn one_flooded_flow_gets_its_own_budget() {
     let got = parts_used(&[(0, 1)]);
     assert!((0.499..=0.506).contains(&got[0]), "{got:?}");
 }
 
 #[test]
-fn all_together_have_no_more_than_one() {
+fn flooded_flows_together_get_the_budget_of_one() {
     for count in [2, 8, 40] {
         let floods: Vec<(usize, u64)> = (0..count).map(|k| (k, 1)).collect();
         let got = parts_used(&floods);
@@ -46,7 +46,7 @@ fn all_together_have_no_more_than_one() {
 }
 
 #[test]
-fn who_uses_less_than_a_part_loses_nothing() {
+fn a_flow_that_uses_less_than_its_part_loses_nothing() {
     // One packet in 200 µs beside eight floods.
     let mut flows: Vec<(usize, u64)> = (0..8).map(|k| (k, 1)).collect();
     flows.push((8, 200));
@@ -55,7 +55,7 @@ fn who_uses_less_than_a_part_loses_nothing() {
 }
 
 #[test]
-fn a_program_with_many_flows_has_what_one_with_few_has() {
+fn a_program_with_many_flows_gets_no_more_than_one_with_few() {
     let mut flows: Vec<(usize, u64)> = (0..63).map(|_| (0, 1)).collect();
     flows.extend([(1, 1), (2, 1_000)]);
     let got = parts_used(&flows);
@@ -66,7 +66,7 @@ fn a_program_with_many_flows_has_what_one_with_few_has() {
 }
 
 #[test]
-fn what_many_have_saved_is_no_flood() {
+fn the_bursts_of_many_flows_are_bounded_together() {
     let mut shared = SharedBudget::default();
     let mut program = ActiveSet::default();
     let budget = ReceiveBudget::new(500_000, Nanos::from_millis(1));
@@ -85,7 +85,7 @@ fn what_many_have_saved_is_no_flood() {
 }
 
 #[test]
-fn a_flow_among_many_can_pay_for_the_packet_that_wakes_the_driver() {
+fn a_flow_among_many_can_pay_for_a_packet_that_wakes_the_driver() {
     // One packet in 8 ms beside 40 floods. It takes 80 us: 1 %, of the 1.2 % that it may have.
     let (lone_packet, lookup, delivery) = (Nanos(80_000), Nanos(79_000), Nanos(1_000));
     let mut shared = SharedBudget::default();
@@ -108,7 +108,7 @@ fn a_flow_among_many_can_pay_for_the_packet_that_wakes_the_driver() {
 }
 
 #[test]
-fn who_is_one_of_a_million_is_not_shut_for_longer_than_the_pool_is_empty() {
+fn one_flow_of_a_million_is_suspended_only_until_the_shared_budget_is_full() {
     let mut shared = SharedBudget::default();
     let mut programs = vec![ActiveSet::default(); 1_000];
     let budget = ReceiveBudget::new(500_000, Nanos::from_millis(1));
