@@ -35,7 +35,7 @@ use crate::link;
 use crate::pattern::Patterns;
 
 /// A command to the packet thread.
-pub enum Command {
+pub(crate) enum Command {
     /// Sets the link's parameters.
     Wire(Wire),
     /// Reserves a number for a program that is attached later.
@@ -78,7 +78,7 @@ pub enum Command {
 }
 
 /// The result of a command.
-pub enum Report {
+pub(crate) enum Report {
     /// Done.
     Done,
     /// The number that was reserved for a program.
@@ -103,19 +103,19 @@ pub enum Report {
 
 /// Sums and counters over the whole packet thread.
 #[derive(Clone, Copy, Debug)]
-pub struct Sums {
+pub(crate) struct Sums {
     /// Over all flows, also closed ones.
-    pub totals: Totals,
+    pub(crate) totals: Totals,
     /// Received frames.
-    pub received: demux::DemuxCounters,
+    pub(crate) received: demux::DemuxCounters,
     /// The link's counters.
-    pub link: link::LinkCounters,
+    pub(crate) link: link::LinkCounters,
     /// The event loop's time accounting.
-    pub time: TimeAccounting,
+    pub(crate) time: TimeAccounting,
     /// Whether processors are kept awake.
-    pub awake: bool,
+    pub(crate) awake: bool,
     /// Number of frames per holder, if the frames are shared with the kernel.
-    pub frames: Option<Tally>,
+    pub(crate) frames: Option<Tally>,
 }
 
 /// The packet thread has ended.
@@ -164,7 +164,7 @@ pub fn pair() -> io::Result<(CommandSender, CommandReceiver)> {
 
 impl CommandSender {
     /// Sends a command and waits for its report: some microseconds.
-    pub fn send(&mut self, command: Command) -> Result<Report, PacketThreadEnded> {
+    pub(crate) fn send(&mut self, command: Command) -> Result<Report, PacketThreadEnded> {
         // One command at a time, so there is room.
         self.commands.push(command).map_err(|_| PacketThreadEnded)?;
         signal(&self.to_packets);
@@ -199,7 +199,7 @@ impl CommandSender {
     ///
     /// # Errors
     /// As [`CommandSender::attach`].
-    pub fn attach_reserved(
+    pub(crate) fn attach_reserved(
         &mut self,
         program: ProgramNo,
         memory: Client,

@@ -28,23 +28,23 @@ use std::path::Path;
 use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-pub use probe::probe;
-pub use syscalls::Role;
+pub(crate) use probe::probe;
+pub(crate) use syscalls::Role;
 
 /// How far the driver is confined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Confinement {
+pub(crate) struct Confinement {
     /// The user of the process.
-    pub user: String,
+    pub(crate) user: String,
     /// Threads keep CAP_IPC_LOCK, since the limit on locked memory could not be lifted.
-    pub keeps_ipc_lock: bool,
+    pub(crate) keeps_ipc_lock: bool,
     /// Steps of the confinement that failed, as text for people.
-    pub failed_steps: Vec<String>,
+    pub(crate) failed_steps: Vec<String>,
 }
 
 impl Confinement {
     /// The confinement in one line.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let rights = match self.keeps_ipc_lock {
             false => "no capability",
             true => "no capability but CAP_IPC_LOCK",
@@ -58,7 +58,7 @@ impl Confinement {
     }
 
     /// Records a step that failed; does nothing for a step that succeeded.
-    pub fn record<T>(&mut self, what: &str, done: io::Result<T>) {
+    pub(crate) fn record<T>(&mut self, what: &str, done: io::Result<T>) {
         if let Err(why) = done {
             tracing::warn!(%why, "cannot confine the driver fully: {what}");
             self.failed_steps.push(format!("{what} ({why})"));
@@ -104,7 +104,7 @@ impl User {
 /// # Errors
 /// If the folder cannot be made, or exists and belongs neither to this process's user nor to the
 /// drivers' user.
-pub fn folder(path: &Path) -> io::Result<()> {
+pub(crate) fn folder(path: &Path) -> io::Result<()> {
     let user = User::own();
     if let Err(why) = fs::create_dir(path)
         && why.kind() != io::ErrorKind::AlreadyExists
@@ -130,7 +130,7 @@ pub fn folder(path: &Path) -> io::Result<()> {
 
 /// Switches to the drivers' user with the capabilities that set-up needs, for this thread and the
 /// threads that it starts. A process that is not root's keeps its user.
-pub fn become_driver() -> Confinement {
+pub(crate) fn become_driver() -> Confinement {
     let mut confinement = Confinement::default();
     let root = rustix::process::geteuid().is_root();
     // The limit belongs to the user, and the drivers' user may not lift it.
@@ -180,7 +180,7 @@ fn switch_user(user: &User) -> io::Result<()> {
 ///
 /// # Errors
 /// Names the right that cannot be given up; the thread can go on with it.
-pub fn drop_rights(role: Role) -> io::Result<()> {
+pub(crate) fn drop_rights(role: Role) -> io::Result<()> {
     // The thread locks the memory that it allocates. Without a lifted limit this needs
     // CAP_IPC_LOCK.
     let limit = rustix::process::getrlimit(Resource::Memlock);

@@ -29,8 +29,9 @@ use netnice_ring::layout::Budget;
 use rustix::event::{Timespec, epoll};
 
 #[cfg(fuzzing)]
-pub use connection::hostile;
-pub use registry::{RegistryError, wire};
+pub(crate) use connection::hostile;
+pub use registry::RegistryError;
+pub(crate) use registry::wire;
 
 use crate::commands::{CommandSender, PacketThreadEnded};
 use crate::link::{Ingress, Interface, Mode};
@@ -39,7 +40,7 @@ use memory_files::MemoryFiles;
 use registry::{ProgramIdentity, Registry};
 
 /// The state of the control thread.
-pub struct Control {
+pub(crate) struct Control {
     registry: Registry,
     listener: UnixListener,
     link_events: Listener,
@@ -69,18 +70,18 @@ pub enum ControlError {
 }
 
 /// The sockets of the control thread.
-pub struct ControlSockets {
+pub(crate) struct ControlSockets {
     /// The listening socket.
-    pub listener: UnixListener,
+    pub(crate) listener: UnixListener,
     /// Notifications of interface changes, opened before the interface's state was read.
-    pub link_events: Listener,
+    pub(crate) link_events: Listener,
     /// Readable after a signal that ends the process.
-    pub signals: UnixStream,
+    pub(crate) signals: UnixStream,
 }
 
 impl Control {
     /// Prepares the thread for a link of `rate` bit/s. [`Control::run`] does the work.
-    pub fn new(
+    pub(crate) fn new(
         commands: CommandSender,
         ingress: Ingress,
         sockets: ControlSockets,
@@ -123,7 +124,7 @@ impl Control {
 
     /// Serves until a signal, a stop call, the linger time or the loss of the interface. XDP is
     /// detached afterwards.
-    pub fn run(&mut self) -> Result<(), ControlError> {
+    pub(crate) fn run(&mut self) -> Result<(), ControlError> {
         let served = self.serve();
         if let Err(ControlError::Lost(why)) = &served {
             let _ = self.broadcast(&DriverEvent::Lost { why: why.clone() });
@@ -134,12 +135,12 @@ impl Control {
     }
 
     /// How frames pass between interface and driver.
-    pub fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Mode {
         self.registry.ingress().mode()
     }
 
     /// Sets the text on the confinement of the process, for the census.
-    pub fn set_confinement(&mut self, how: String) {
+    pub(crate) fn set_confinement(&mut self, how: String) {
         self.registry.set_confinement(how);
     }
 

@@ -43,11 +43,14 @@ use netnice_ring::layout::{Place, Shape};
 use netnice_ring::ledger::Balance;
 use netnice_ring::record::{Record, Status};
 
+#[cfg(test)]
+pub(crate) use flow::LATENESS;
 use flow::{Delivery, FlowState, RESERVED_FLOWS};
-pub use flow::{FlowCounters, FlowParameters, LATENESS, OpenedFlow};
+pub use flow::{FlowCounters, FlowParameters, OpenedFlow};
 pub use programs::ProgramNo;
 use programs::{Program, Programs};
-pub use results::{Closed, Disconnected, FrameSink, Next, OpenError, Totals};
+pub(crate) use results::{Closed, Totals};
+pub use results::{Disconnected, FrameSink, Next, OpenError};
 use wakeups::WakeupCredit;
 
 use crate::demux::{Demux, FlowNo, Match, MatchError, Reassembly, Verdict};
@@ -132,12 +135,12 @@ impl Datapath {
     }
 
     /// Sets the doorbell writer for programs that attach later.
-    pub fn set_doorbells(&mut self, doorbells: Doorbells) {
+    pub(crate) fn set_doorbells(&mut self, doorbells: Doorbells) {
         self.doorbells = doorbells;
     }
 
     /// Reserves a number for a program whose memory is not ready.
-    pub fn reserve_program(&mut self) -> ProgramNo {
+    pub(crate) fn reserve_program(&mut self) -> ProgramNo {
         self.programs.reserve()
     }
 
@@ -150,7 +153,7 @@ impl Datapath {
 
     /// Attaches the program with this reserved number, for the user `uid`. False if the number is
     /// not reserved (any more).
-    pub fn attach_reserved(&mut self, number: ProgramNo, memory: Client, uid: u32) -> bool {
+    pub(crate) fn attach_reserved(&mut self, number: ProgramNo, memory: Client, uid: u32) -> bool {
         let program = Program {
             doorbell: self.doorbells.doorbell(memory.ringer(), uid),
             memory,
@@ -166,13 +169,13 @@ impl Datapath {
     }
 
     /// A program's memory and doorbells.
-    pub fn memory(&mut self, program: ProgramNo) -> Option<&mut Client> {
+    pub(crate) fn memory(&mut self, program: ProgramNo) -> Option<&mut Client> {
         let known = self.programs.get_mut(program)?;
         Some(&mut known.memory)
     }
 
     /// Detaches a program and closes its flows. Returns its memory, which takes long to drop.
-    pub fn detach(&mut self, program: ProgramNo, now: Instant) -> Option<Client> {
+    pub(crate) fn detach(&mut self, program: ProgramNo, now: Instant) -> Option<Client> {
         let flows: Vec<FlowNo> = self.flows_of(program).collect();
         for flow in flows {
             self.close(flow, now);
@@ -207,7 +210,7 @@ impl Datapath {
     /// First step of opening a flow: reserves a place in the program's memory.
     /// [`Reserved::prepare`] follows; it takes long and must not run in the packet thread.
     /// [`Datapath::open_reserved`] completes.
-    pub fn reserve_flow(
+    pub(crate) fn reserve_flow(
         &mut self,
         program: ProgramNo,
         shape: Shape,
@@ -219,7 +222,7 @@ impl Datapath {
     }
 
     /// Last step of opening a flow. A failure releases the place.
-    pub fn open_reserved(
+    pub(crate) fn open_reserved(
         &mut self,
         program: ProgramNo,
         parameters: &FlowParameters,
@@ -324,7 +327,7 @@ impl Datapath {
     }
 
     /// Closes a flow and drops its unsent packets.
-    pub fn close(&mut self, flow: FlowNo, now: Instant) -> Option<Closed> {
+    pub(crate) fn close(&mut self, flow: FlowNo, now: Instant) -> Option<Closed> {
         let known = self.flows.get_mut(flow.0 as usize)?.take()?;
         let received = self.demux.remove(flow);
         // The flow exists, so the scheduler has it.
@@ -341,7 +344,7 @@ impl Datapath {
     }
 
     /// Releases the place of a closed flow for reuse.
-    pub fn reuse(&mut self, program: ProgramNo, cleared: Cleared) {
+    pub(crate) fn reuse(&mut self, program: ProgramNo, cleared: Cleared) {
         if let Some(memory) = self.memory(program) {
             memory.reuse(cleared);
         }
@@ -349,30 +352,41 @@ impl Datapath {
 
     /// Sets a flow's source address, next hop and longest frame. Without a next hop, packets of a
     /// flow that does not set its own come back unsent.
-    pub fn readdress(&mut self, flow: FlowNo, mac: Mac, next_hop: Option<Mac>, longest: usize) {
+    pub(crate) fn readdress(
+        &mut self,
+        flow: FlowNo,
+        mac: Mac,
+        next_hop: Option<Mac>,
+        longest: usize,
+    ) {
         if let Some(Some(flow)) = self.flows.get_mut(flow.0 as usize) {
             flow.readdress(mac, next_hop, longest);
         }
     }
 
     /// Sets the link's Ethernet address.
-    pub fn set_mac(&mut self, mac: Mac) {
+    pub(crate) fn set_mac(&mut self, mac: Mac) {
         self.demux.set_mac(mac);
     }
 
     /// Sets whether the link is up. While it is down, packets come back unsent, at the pace of
     /// their contracts.
-    pub fn set_link(&mut self, is_up: bool) {
+    pub(crate) fn set_link(&mut self, is_up: bool) {
         self.link_is_up = is_up;
     }
 
     /// The sums over all flows.
-    pub fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> Totals {
         self.totals
     }
 
     /// Changes a flow's contract.
-    pub fn change(&mut self, flow: FlowNo, service: Service, now: Instant) -> Result<(), Misuse> {
+    pub(crate) fn change(
+        &mut self,
+        flow: FlowNo,
+        service: Service,
+        now: Instant,
+    ) -> Result<(), Misuse> {
         let Some(Some(known)) = self.flows.get_mut(flow.0 as usize) else {
             return Ok(());
         };
@@ -383,7 +397,7 @@ impl Datapath {
     }
 
     /// Changes the link's parameters.
-    pub fn rewire(&mut self, wire: Wire) -> Result<(), Misuse> {
+    pub(crate) fn rewire(&mut self, wire: Wire) -> Result<(), Misuse> {
         self.scheduler.rewire(wire)
     }
 
@@ -394,7 +408,7 @@ impl Datapath {
     }
 
     /// How many chunks of a flow the driver holds, and how many its program.
-    pub fn balance(&self, flow: FlowNo) -> Option<Balance> {
+    pub(crate) fn balance(&self, flow: FlowNo) -> Option<Balance> {
         let known = self.flows.get(flow.0 as usize)?.as_ref()?;
         Some(known.ring.balance())
     }
@@ -405,12 +419,12 @@ impl Datapath {
     }
 
     /// Whether [`Datapath::poll_disconnected`] would return a program.
-    pub fn has_disconnected(&self) -> bool {
+    pub(crate) fn has_disconnected(&self) -> bool {
         !self.disconnected.is_empty()
     }
 
     /// The next program that violated the protocol, with the violation.
-    pub fn poll_disconnected(&mut self) -> Option<Disconnected> {
+    pub(crate) fn poll_disconnected(&mut self) -> Option<Disconnected> {
         self.disconnected.pop()
     }
 
@@ -521,7 +535,7 @@ impl Datapath {
     }
 
     /// The attached programs.
-    pub fn programs(&self) -> impl Iterator<Item = ProgramNo> {
+    pub(crate) fn programs(&self) -> impl Iterator<Item = ProgramNo> {
         self.programs.numbers()
     }
 
@@ -701,16 +715,16 @@ fn ahead(flows: &[u32], at: usize, entries: usize) -> Option<usize> {
 }
 
 /// No NIC holds more frames at once.
-pub const MAX_IN_FLIGHT: usize = 2048;
+pub(crate) const MAX_IN_FLIGHT: usize = 2048;
 /// How far ahead a flow's rings are prefetched, and how far the flow, which has their addresses.
 const PREFETCH_RINGS: usize = 4;
 const PREFETCH_FLOW: usize = 8;
 /// Most packets per iteration. Between iterations the kernel's memory falls out of the cache: with
 /// twice the kernel's batch a packet takes 10 % less time, with four times no less than that, and
 /// all other flows would wait longer.
-pub const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 64;
 /// Most noticed flows per iteration. Later iterations handle the others.
-pub const FLOWS_PER_ITERATION: usize = 128;
+pub(crate) const FLOWS_PER_ITERATION: usize = 128;
 
 #[cfg(test)]
 mod tests;

@@ -29,7 +29,8 @@ use std::collections::hash_map::Entry;
 use foldhash::quality::RandomState;
 use netnice_core::units::Instant;
 
-pub use counters::{DemuxCounters, DemuxFlowCounters, Discard};
+pub(crate) use counters::DemuxFlowCounters;
+pub use counters::{DemuxCounters, Discard};
 use fragments::{DatagramFragment, Fragments};
 use matches::is_group;
 pub use matches::{Match, MatchError, Reassembly};
@@ -137,7 +138,7 @@ impl Demux {
     }
 
     /// Changes the interface's Ethernet address.
-    pub fn set_mac(&mut self, mac: Mac) {
+    pub(crate) fn set_mac(&mut self, mac: Mac) {
         self.mac = mac;
     }
 
@@ -194,7 +195,7 @@ impl Demux {
     }
 
     /// Removes a flow; its packets become unclaimed. Returns its counters.
-    pub fn remove(&mut self, flow: FlowNo) -> Option<DemuxFlowCounters> {
+    pub(crate) fn remove(&mut self, flow: FlowNo) -> Option<DemuxFlowCounters> {
         let known = self.flows.get_mut(flow.0 as usize)?.take()?;
         for what in &known.matches {
             self.remove_match(flow, what);
@@ -206,7 +207,7 @@ impl Demux {
 
     /// Replaces all discard patterns: frames that match any are discarded from now on, for all
     /// flows.
-    pub fn discard(&mut self, patterns: Patterns<()>) {
+    pub(crate) fn discard(&mut self, patterns: Patterns<()>) {
         self.discards = patterns;
     }
 
@@ -220,7 +221,7 @@ impl Demux {
     }
 
     /// A fragment that was held and is released, with its verdict. Call until it returns `None`.
-    pub fn poll_released(&mut self) -> Option<(Box<[u8]>, Verdict<'_>)> {
+    pub(crate) fn poll_released(&mut self) -> Option<(Box<[u8]>, Verdict<'_>)> {
         let (owner, bytes) = self.fragments.poll_released()?;
         let route = Route::To {
             owner,
@@ -239,7 +240,7 @@ impl Demux {
     }
 
     /// The counters of one flow.
-    pub fn counters_of(&self, flow: FlowNo) -> Option<DemuxFlowCounters> {
+    pub(crate) fn counters_of(&self, flow: FlowNo) -> Option<DemuxFlowCounters> {
         Some(self.flow(flow)?.counters)
     }
 
@@ -589,13 +590,13 @@ fn remove_pattern<K: std::hash::Hash + Eq>(
 }
 
 /// The largest number of a flow; the scheduler's limit.
-pub const MAX_FLOWS: u32 = (1 << 20) - 1;
+pub(crate) const MAX_FLOWS: u32 = (1 << 20) - 1;
 /// How many flows one frame can be copied to.
-pub const MAX_MEMBERS: usize = 64;
+pub(crate) const MAX_MEMBERS: usize = 64;
 /// How many matches one flow may have: its port and the groups that it joined.
-pub const MAX_MATCHES: usize = 64;
+pub(crate) const MAX_MATCHES: usize = 64;
 
 #[cfg(any(test, fuzzing))]
-pub mod hostile;
+pub(crate) mod hostile;
 #[cfg(test)]
 mod tests;

@@ -34,7 +34,7 @@ use crate::event_loop::{monotonic, processor_time};
 
 /// The packet thread's side of the doorbells.
 #[derive(Default)]
-pub struct Doorbells {
+pub(crate) struct Doorbells {
     second: Option<SecondThread>,
     /// Users whose writes take long, with the time until which this holds.
     slow_users: HashMap<u32, Instant>,
@@ -55,10 +55,10 @@ impl Drop for SecondThread {
 }
 
 /// The second thread. It ends when its [`Doorbells`] are dropped.
-pub struct DoorbellThread(JoinHandle<()>);
+pub(crate) struct DoorbellThread(JoinHandle<()>);
 
 /// A program's doorbell.
-pub struct ProgramDoorbell {
+pub(crate) struct ProgramDoorbell {
     notifier: Ringer,
     state: Arc<DoorbellState>,
     /// The packet thread writes this doorbell itself.
@@ -85,7 +85,7 @@ impl Doorbells {
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn with_thread(
+    pub(crate) fn with_thread(
         begin: impl FnOnce() + Send + 'static,
     ) -> io::Result<(Doorbells, DoorbellThread)> {
         let (queue, jobs) = RingBuffer::new(QUEUE_LENGTH);
@@ -105,7 +105,7 @@ impl Doorbells {
     }
 
     /// The doorbell of a program of the user `uid`.
-    pub fn doorbell(&self, notifier: Ringer, uid: u32) -> ProgramDoorbell {
+    pub(crate) fn doorbell(&self, notifier: Ringer, uid: u32) -> ProgramDoorbell {
         ProgramDoorbell {
             notifier,
             state: Arc::new(DoorbellState {
@@ -119,14 +119,14 @@ impl Doorbells {
 
     /// Notifies a program if it sleeps.
     #[inline]
-    pub fn notify(&mut self, doorbell: &mut ProgramDoorbell) {
+    pub(crate) fn notify(&mut self, doorbell: &mut ProgramDoorbell) {
         if doorbell.notifier.claim() {
             self.write(doorbell);
         }
     }
 
     /// Notifies a program, whether it sleeps or not.
-    pub fn write(&mut self, doorbell: &mut ProgramDoorbell) {
+    pub(crate) fn write(&mut self, doorbell: &mut ProgramDoorbell) {
         if self.second.is_none() {
             return doorbell.notifier.strike();
         }
@@ -184,7 +184,7 @@ impl Doorbells {
 
 impl DoorbellThread {
     /// Waits for the end of the second thread. The [`Doorbells`] must be dropped first.
-    pub fn join(self) {
+    pub(crate) fn join(self) {
         // The thread does not panic, and an error here has no remedy.
         let _ = self.0.join();
     }

@@ -37,7 +37,7 @@ use crate::datapath::{Datapath, Disconnected, FlowCounters, Next, ProgramNo};
 use crate::demux::FlowNo;
 use crate::event_loop::cpu_budget::CpuBudget;
 use crate::event_loop::pm_qos::LatencyRequest;
-pub use crate::event_loop::pm_qos::open_device;
+pub(crate) use crate::event_loop::pm_qos::open_device;
 use crate::event_loop::throttled::Throttled;
 pub use crate::event_loop::time_accounting::TimeAccounting;
 use crate::event_loop::time_accounting::{IterationTimes, WakeReason, WakeupCost};
@@ -104,7 +104,7 @@ impl EventLoop {
     }
 
     /// Attaches a program under its reserved number. A failure releases the number.
-    pub fn attach_reserved(
+    pub(crate) fn attach_reserved(
         &mut self,
         program: ProgramNo,
         memory: Client,
@@ -122,7 +122,7 @@ impl EventLoop {
 
     /// Detaches a program and closes its flows. Returns the program's memory, which takes long to
     /// drop.
-    pub fn detach(&mut self, program: ProgramNo) -> Option<Client> {
+    pub(crate) fn detach(&mut self, program: ProgramNo) -> Option<Client> {
         let memory = self.datapath.detach(program, monotonic())?;
         // The program has a copy of its doorbell, which it could go on writing.
         let _ = epoll::delete(&self.epoll, memory.bell());
@@ -130,7 +130,7 @@ impl EventLoop {
     }
 
     /// The next program that was disconnected for a protocol violation; the caller detaches it.
-    pub fn poll_disconnected(&mut self) -> Option<Disconnected> {
+    pub(crate) fn poll_disconnected(&mut self) -> Option<Disconnected> {
         let disconnected = self.datapath.poll_disconnected()?;
         if let Some(doorbell) = self.datapath.doorbell(disconnected.program) {
             let _ = epoll::delete(&self.epoll, doorbell);
@@ -171,7 +171,7 @@ impl EventLoop {
     }
 
     /// The same, by a file that [`open_device`] opened while the thread was root's.
-    pub fn keep_awake_with(&mut self, device: File) -> io::Result<()> {
+    pub(crate) fn keep_awake_with(&mut self, device: File) -> io::Result<()> {
         self.latency_request.set_device(device)
     }
 
@@ -182,7 +182,7 @@ impl EventLoop {
 
     /// Resets the XDP gate and drop counter of a newly opened flow, which may reuse the number of a
     /// closed one.
-    pub fn reset_gate(&mut self, flow: FlowNo) {
+    pub(crate) fn reset_gate(&mut self, flow: FlowNo) {
         self.link.suspend(flow, Instant(0));
         self.link.dropped(flow);
     }
@@ -200,7 +200,7 @@ impl EventLoop {
     }
 
     /// Whether processors are kept awake now.
-    pub fn is_awake(&self) -> bool {
+    pub(crate) fn is_awake(&self) -> bool {
         self.latency_request.is_held()
     }
 

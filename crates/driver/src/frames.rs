@@ -53,16 +53,16 @@ pub struct Tally {
 /// An address that is no frame of the expected holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("address {address:#x} is no frame that was {expected:?}")]
-pub struct UnexpectedFrame {
+pub(crate) struct UnexpectedFrame {
     /// The address.
-    pub address: u64,
+    pub(crate) address: u64,
     /// The expected holder.
-    pub expected: Holder,
+    pub(crate) expected: Holder,
 }
 
 impl Frames {
     /// `count` frames of `size` bytes, all free.
-    pub fn new(count: u32, size: u32) -> Frames {
+    pub(crate) fn new(count: u32, size: u32) -> Frames {
         Frames {
             size,
             free: (0..count).rev().collect(),
@@ -73,7 +73,7 @@ impl Frames {
 
     /// Takes a free frame for the driver and returns its address; `None` if no frame is free.
     #[inline]
-    pub fn take(&mut self) -> Option<u64> {
+    pub(crate) fn take(&mut self) -> Option<u64> {
         let number = self.free.pop()?;
         self.set(number as usize, Holder::Driver);
         Some(u64::from(number) * u64::from(self.size))
@@ -82,7 +82,7 @@ impl Frames {
     /// Changes the holder of a frame. `address` may be any address inside the frame. Returns the
     /// address of the frame's first byte.
     #[inline]
-    pub fn transfer(
+    pub(crate) fn transfer(
         &mut self,
         address: u64,
         from: Holder,

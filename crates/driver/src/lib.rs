@@ -29,22 +29,22 @@
 //! all, and [`confine`] restricts their rights.
 
 pub mod commands;
-pub mod confine;
-pub mod control;
+pub(crate) mod confine;
+pub(crate) mod control;
 #[cfg(test)]
 mod damage;
 pub mod datapath;
 pub mod demux;
-pub mod doorbells;
+pub(crate) mod doorbells;
 pub mod event_loop;
 pub mod frame;
 pub mod frames;
 pub mod link;
-pub mod pattern;
+pub(crate) mod pattern;
 pub mod protocol;
 pub mod receive_budget;
 pub mod run;
-pub mod setup;
+pub(crate) mod setup;
 pub mod template;
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(
@@ -56,7 +56,7 @@ mod test_frames;
 /// Entry points of the fuzz targets.
 #[cfg(fuzzing)]
 pub mod hostile {
-    pub use crate::control::hostile as connection;
-    pub use crate::demux::hostile as receive;
-    pub use crate::template::hostile as transmit;
+    pub(crate) use crate::control::hostile as connection;
+    pub(crate) use crate::demux::hostile as receive;
+    pub(crate) use crate::template::hostile as transmit;
 }

@@ -88,7 +88,7 @@ impl Interface {
     }
 
     /// Fails with [`LinkError::Mtu`] if the interface's packets do not fit into frames.
-    pub fn fits(&self) -> Result<(), LinkError> {
+    pub(crate) fn fits(&self) -> Result<(), LinkError> {
         match self.mtu > MAX_MTU {
             true => Err(LinkError::Mtu {
                 name: self.name.clone(),
@@ -283,7 +283,7 @@ impl Link {
 
     /// How many frames can be sent before the kernel completes others.
     #[inline]
-    pub fn room(&mut self) -> usize {
+    pub(crate) fn room(&mut self) -> usize {
         match &mut self.kind {
             Kind::Xdp(link) => link.room(),
             Kind::Packet(link) => link.room(),
@@ -399,7 +399,7 @@ impl FrameSink for Link {
 
 /// Size of a frame in bytes; it holds the longest packet of common Ethernet. Twice the size would
 /// take twice the memory for all frames.
-pub const FRAME: usize = 2048;
+pub(crate) const FRAME: usize = 2048;
 /// The largest MTU that fits into a frame, beside the headroom that the kernel takes before a
 /// received packet.
-pub const MAX_MTU: u32 = 1700;
+pub(crate) const MAX_MTU: u32 = 1700;

@@ -19,15 +19,15 @@ use netnice_api::direct::{PATTERN_REACH, PATTERN_SHAPES, PATTERN_WORDS};
 
 /// Compares `width` bytes from an offset on, under a mask, with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Term {
+pub(crate) struct Term {
     /// Offset of the first byte, from an origin that depends on the use of the pattern.
-    pub offset: u16,
+    pub(crate) offset: u16,
     /// Number of bytes: 1, 2, 4 or 8, most significant first.
-    pub width: u8,
+    pub(crate) width: u8,
     /// The bits that are compared.
-    pub mask: u64,
+    pub(crate) mask: u64,
     /// Their value.
-    pub value: u64,
+    pub(crate) value: u64,
 }
 
 /// A compiled description.
@@ -82,7 +82,7 @@ pub enum BadPattern {
 
 impl Pattern {
     /// Compiles a description. Without terms it matches every packet.
-    pub fn new(terms: &[Term]) -> Result<Pattern, BadPattern> {
+    pub(crate) fn new(terms: &[Term]) -> Result<Pattern, BadPattern> {
         let mut mask = [0; MAX_REACH];
         let mut value = [0; MAX_REACH];
         for term in terms {
@@ -92,7 +92,8 @@ impl Pattern {
     }
 
     /// Whether a packet matches.
-    pub fn matches(&self, bytes: &[u8]) -> bool {
+    #[cfg(test)]
+    pub(crate) fn matches(&self, bytes: &[u8]) -> bool {
         self.shape.of(bytes) == Some(self.values)
     }
 
@@ -188,7 +189,7 @@ impl Shape {
 
 /// Patterns, each with a meaning.
 #[derive(Clone, Debug)]
-pub struct Patterns<T> {
+pub(crate) struct Patterns<T> {
     /// Sorted, the shape with the most bits first.
     shapes: Vec<(Shape, Table<T>)>,
 }
@@ -204,7 +205,7 @@ impl<T> Default for Patterns<T> {
 
 impl<T> Patterns<T> {
     /// Adds a pattern. Fails if it is in the table already or if there are too many shapes.
-    pub fn insert(&mut self, pattern: &Pattern, meaning: T) -> Result<(), BadPattern> {
+    pub(crate) fn insert(&mut self, pattern: &Pattern, meaning: T) -> Result<(), BadPattern> {
         let position = self.position(&pattern.shape);
         let position = match position {
             Ok(position) => position,
@@ -224,7 +225,7 @@ impl<T> Patterns<T> {
     }
 
     /// Removes a pattern and returns its meaning.
-    pub fn remove(&mut self, pattern: &Pattern) -> Option<T> {
+    pub(crate) fn remove(&mut self, pattern: &Pattern) -> Option<T> {
         let position = self.position(&pattern.shape).ok()?;
         let meaning = self.shapes[position].1.remove(&pattern.values);
         if self.shapes[position].1.is_empty() {
@@ -235,14 +236,14 @@ impl<T> Patterns<T> {
 
     /// The meaning of the best pattern that the packet matches.
     #[inline]
-    pub fn find(&self, bytes: &[u8]) -> Option<&T> {
+    pub(crate) fn find(&self, bytes: &[u8]) -> Option<&T> {
         self.shapes
             .iter()
             .find_map(|(shape, table)| table.get(&shape.of(bytes)?))
     }
 
     /// Whether there is no pattern.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.shapes.is_empty()
     }
 
@@ -266,11 +267,11 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// How far patterns reach: behind the inner headers of a packet.
-pub const MAX_REACH: usize = PATTERN_REACH as usize;
+pub(crate) const MAX_REACH: usize = PATTERN_REACH as usize;
 /// Enough for two IPv6 addresses.
-pub const MAX_WORDS: usize = PATTERN_WORDS as usize;
+pub(crate) const MAX_WORDS: usize = PATTERN_WORDS as usize;
 /// Most look-ups per packet.
-pub const MAX_SHAPES: usize = PATTERN_SHAPES as usize;
+pub(crate) const MAX_SHAPES: usize = PATTERN_SHAPES as usize;
 const WORD: usize = 8;
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub enum Transport {
 
 impl Transport {
     /// The protocol's number in the IP header.
-    pub fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         match self {
             Transport::Udp => frame::UDP,
             Transport::Tcp => frame::TCP,
@@ -29,7 +29,7 @@ impl Transport {
     }
 
     /// The least length of its header, in bytes.
-    pub fn header(self) -> usize {
+    pub(crate) fn header(self) -> usize {
         match self {
             Transport::Udp => 8,
             Transport::Tcp => 20,
@@ -70,7 +70,7 @@ pub enum NotForFlows {
 
 impl IpProtocol {
     /// Checks a protocol number.
-    pub fn new(number: u8) -> Result<IpProtocol, NotForFlows> {
+    pub(crate) fn new(number: u8) -> Result<IpProtocol, NotForFlows> {
         match HOSTS_PROTOCOLS.contains(&number) {
             true => Err(NotForFlows::Protocol(number)),
             false => Ok(IpProtocol(number)),
@@ -78,7 +78,7 @@ impl IpProtocol {
     }
 
     /// The number in the IP header.
-    pub fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         self.0
     }
 }
@@ -93,7 +93,7 @@ impl EtherType {
     }
 
     /// The number in the Ethernet header.
-    pub fn number(self) -> u16 {
+    pub(crate) fn number(self) -> u16 {
         self.0
     }
 }

@@ -18,7 +18,7 @@
 //!
 //! All flows together may use as much as one flow: see [`shared`].
 
-pub mod shared;
+pub(crate) mod shared;
 
 use netnice_core::units::{Instant, Nanos};
 
@@ -38,15 +38,15 @@ pub struct ReceiveBudget {
 
 /// The prices of the driver's work on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cost {
+pub(crate) struct Cost {
     /// One iteration with received frames, whatever their number. Learnt, from the default.
-    pub iteration: Nanos,
+    pub(crate) iteration: Nanos,
     /// Classifying one frame. Learnt, from the default.
-    pub lookup: Nanos,
+    pub(crate) lookup: Nanos,
     /// Delivering a packet, whatever its length.
-    pub delivery: Nanos,
+    pub(crate) delivery: Nanos,
     /// Copying 1,024 bytes.
-    pub copied_kibibyte: Nanos,
+    pub(crate) copied_kibibyte: Nanos,
     /// What the next frame pays beside its own look-up.
     due: Nanos,
     /// The cost of the last wake-up for frames.
@@ -55,7 +55,7 @@ pub struct Cost {
 
 impl Cost {
     /// Begins an iteration; waking up for it cost `wakeup`. The first frame pays for both.
-    pub fn begin(&mut self, wakeup: Nanos) {
+    pub(crate) fn begin(&mut self, wakeup: Nanos) {
         self.due = Nanos(self.iteration.0 + wakeup.0);
         if wakeup > Nanos(0) {
             self.wakeup = wakeup;
@@ -63,20 +63,20 @@ impl Cost {
     }
 
     /// The most that one packet costs if it arrives alone and wakes the driver, for any length.
-    pub fn lone_packet(&self) -> Nanos {
+    pub(crate) fn lone_packet(&self) -> Nanos {
         Nanos(self.iteration.0 + self.wakeup.0 + self.lookup.0 + self.delivery(FRAME).0)
     }
 
     /// The charge for looking up the next frame.
     #[inline]
-    pub fn lookup(&mut self) -> Nanos {
+    pub(crate) fn lookup(&mut self) -> Nanos {
         Nanos(self.lookup.0 + std::mem::take(&mut self.due).0)
     }
 
     /// Learns from an iteration that received `frames` frames and notified their programs in
     /// `took`, without the wake-up. Few frames tell the price of an iteration, many the price of a
     /// look-up. An unexpectedly long iteration may have been interrupted, so the excess is capped.
-    pub fn learn(&mut self, frames: u32, took: Nanos) {
+    pub(crate) fn learn(&mut self, frames: u32, took: Nanos) {
         if frames == 0 {
             return;
         }
@@ -95,7 +95,7 @@ impl Cost {
 
     /// The price of delivering a packet of this length, without the look-up.
     #[inline]
-    pub fn delivery(&self, length: usize) -> Nanos {
+    pub(crate) fn delivery(&self, length: usize) -> Nanos {
         Nanos(self.delivery.0 + (length as u64 * self.copied_kibibyte.0).div_ceil(1024))
     }
 }

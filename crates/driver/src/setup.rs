@@ -47,7 +47,7 @@ pub enum SetupError {
 }
 
 /// A flow's parameters for the datapath, and its match of received frames.
-pub fn flow(
+pub(crate) fn flow(
     request: &DriverFlow,
     mac: Mac,
     mtu: u32,
@@ -77,7 +77,7 @@ pub fn flow(
 }
 
 /// The scheduler's service for a contract.
-pub fn service(text: &str) -> Result<Service, SetupError> {
+pub(crate) fn service(text: &str) -> Result<Service, SetupError> {
     let contract = text
         .parse::<Contract>()
         .map_err(|why| SetupError::Contract {
@@ -88,7 +88,9 @@ pub fn service(text: &str) -> Result<Service, SetupError> {
 }
 
 /// Compiles the discard patterns. A repeated pattern counts once.
-pub fn discards(requested: &[Vec<netnice_api::direct::Term>]) -> Result<Patterns<()>, SetupError> {
+pub(crate) fn discards(
+    requested: &[Vec<netnice_api::direct::Term>],
+) -> Result<Patterns<()>, SetupError> {
     let mut patterns = Patterns::default();
     for terms in requested {
         match patterns.insert(&compiled(terms)?, ()) {
@@ -100,12 +102,12 @@ pub fn discards(requested: &[Vec<netnice_api::direct::Term>]) -> Result<Patterns
 }
 
 /// The longest frame of a flow in bytes, from the MTUs of its path and of the interface.
-pub fn longest(flow: u32, interface: u32) -> usize {
+pub(crate) fn longest(flow: u32, interface: u32) -> usize {
     ETHERNET + flow.min(interface) as usize
 }
 
 /// A flow's counters as a message.
-pub fn counts(counters: &FlowCounters) -> FlowCounts {
+pub(crate) fn counts(counters: &FlowCounters) -> FlowCounts {
     let used = counters.lateness.iter().rposition(|count| *count > 0);
     FlowCounts {
         sent: counters.sent,
@@ -128,7 +130,7 @@ pub fn counts(counters: &FlowCounters) -> FlowCounts {
 }
 
 /// The numbers of frames as a message.
-pub fn frames(tally: Tally) -> FramesDoc {
+pub(crate) fn frames(tally: Tally) -> FramesDoc {
     let Tally {
         total,
         free,

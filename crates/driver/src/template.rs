@@ -263,7 +263,7 @@ impl Template {
     }
 
     /// Changes the link's address, the flow's next hop (if it is fixed), and the longest frame.
-    pub fn readdress(&mut self, mac: Mac, next_hop: Option<Mac>, longest: usize) {
+    pub(crate) fn readdress(&mut self, mac: Mac, next_hop: Option<Mac>, longest: usize) {
         self.addresses.mac = mac;
         if self.addresses.next_hop.is_some() && next_hop.is_some() {
             self.addresses.next_hop = next_hop;
@@ -272,17 +272,18 @@ impl Template {
     }
 
     /// Whether the program sets the next hop of its frames.
-    pub fn program_sets_next_hop(&self) -> bool {
+    pub(crate) fn program_sets_next_hop(&self) -> bool {
         self.addresses.next_hop.is_none()
     }
 
     /// Length of all checked headers; shorter packets are forbidden.
-    pub fn headers(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn headers(&self) -> usize {
         self.headers
     }
 
     /// The longest allowed packet.
-    pub fn longest(&self) -> usize {
+    pub(crate) fn longest(&self) -> usize {
         self.longest
     }
 
@@ -510,6 +511,6 @@ const V6_DESTINATION: usize = ETHERNET + 24;
 const V6_END: usize = ETHERNET + frame::V6_HEADER;
 
 #[cfg(any(test, fuzzing))]
-pub mod hostile;
+pub(crate) mod hostile;
 #[cfg(test)]
 mod tests;

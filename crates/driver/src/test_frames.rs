@@ -16,12 +16,12 @@ pub(crate) const PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 /// A well-formed datagram on the wire.
 #[derive(Clone, Debug)]
 pub(crate) struct Datagram {
-    pub macs: (Mac, Mac),
-    pub transport: Transport,
-    pub from: SocketAddr,
-    pub to: SocketAddr,
-    pub id: u16,
-    pub data: Vec<u8>,
+    pub(crate) macs: (Mac, Mac),
+    pub(crate) transport: Transport,
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+    pub(crate) id: u16,
+    pub(crate) data: Vec<u8>,
 }
 
 pub(crate) fn endpoint(text: &str) -> SocketAddr {

@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags};
 
 /// Tries to open a file, to signal the parent process, to trace it, to fork and to map executable
 /// memory. Returns the outcome of each as text.
-pub fn probe() -> String {
+pub(crate) fn probe() -> String {
     let parent = rustix::process::getppid();
     let opened = rustix::fs::open("/etc/hostname", OFlags::RDONLY, Mode::empty());
     let signalled = parent.map_or(Ok(()), rustix::process::test_kill_process);

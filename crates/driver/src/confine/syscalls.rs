@@ -10,7 +10,7 @@ use seccompiler::{
 
 /// The work of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// Sends and receives packets.
     Packets,
     /// Writes doorbells.

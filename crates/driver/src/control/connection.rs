@@ -14,7 +14,7 @@ use netnice_api::frame::{Decoder, LONGEST_CALL, LONGEST_WORD};
 use netnice_api::{WireError, decode_call, encode_word, fds};
 
 /// A connection.
-pub struct Connection {
+pub(crate) struct Connection {
     stream: UnixStream,
     calls: Decoder,
     /// Received descriptors that no call has taken yet.
@@ -36,7 +36,7 @@ struct Outgoing {
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
-pub enum CloseReason {
+pub(crate) enum CloseReason {
     /// The peer closed the connection.
     #[error("the peer closed the connection")]
     HungUp,
@@ -59,7 +59,7 @@ pub enum CloseReason {
 
 impl Connection {
     /// Takes over a socket and makes it non-blocking.
-    pub fn new(stream: UnixStream) -> io::Result<Connection> {
+    pub(crate) fn new(stream: UnixStream) -> io::Result<Connection> {
         stream.set_nonblocking(true)?;
         Ok(Connection {
             stream,
@@ -73,13 +73,13 @@ impl Connection {
     }
 
     /// The socket, for polling.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
     /// Reads once from the socket. The caller then calls [`Connection::poll_call`] until it returns
     /// no call.
-    pub fn receive(&mut self) -> Result<(), CloseReason> {
+    pub(crate) fn receive(&mut self) -> Result<(), CloseReason> {
         let mut bytes = [0; 16 * 1024];
         let received = match fds::receive(self.stream.as_fd(), &mut bytes, 1) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -98,7 +98,7 @@ impl Connection {
 
     /// The next call. `None` also while much output is unread: the caller polls again when
     /// [`Connection::flush`] has sent some.
-    pub fn poll_call(&mut self) -> Result<Option<DriverCall>, CloseReason> {
+    pub(crate) fn poll_call(&mut self) -> Result<Option<DriverCall>, CloseReason> {
         self.is_paused = self.queued_bytes >= SEND_QUEUE_HIGH;
         if self.is_closing || self.is_paused {
             return Ok(None);
@@ -110,12 +110,12 @@ impl Connection {
     }
 
     /// The descriptor that came with the call.
-    pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
+    pub(crate) fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptors.pop_front()
     }
 
     /// Queues a message and sends as much as the socket takes.
-    pub fn send(
+    pub(crate) fn send(
         &mut self,
         message: &DriverWord,
         descriptors: Vec<OwnedFd>,
@@ -138,7 +138,7 @@ impl Connection {
     }
 
     /// Queues the reason for the end as the last message.
-    pub fn close(&mut self, why: &CloseReason) {
+    pub(crate) fn close(&mut self, why: &CloseReason) {
         self.is_closing = true;
         if !matches!(
             why,
@@ -149,17 +149,17 @@ impl Connection {
     }
 
     /// Whether to poll the socket for input.
-    pub fn wants_to_read(&self) -> bool {
+    pub(crate) fn wants_to_read(&self) -> bool {
         !self.is_paused
     }
 
     /// Whether to poll the socket for output: messages are queued, or calls wait behind them.
-    pub fn wants_to_write(&self) -> bool {
+    pub(crate) fn wants_to_write(&self) -> bool {
         !self.outgoing.is_empty() || self.is_paused
     }
 
     /// Sends what the socket takes.
-    pub fn flush(&mut self) -> Result<(), CloseReason> {
+    pub(crate) fn flush(&mut self) -> Result<(), CloseReason> {
         while let Some(first) = self.outgoing.front_mut() {
             let descriptors: Vec<BorrowedFd> = first.descriptors.iter().map(AsFd::as_fd).collect();
             match fds::send(
@@ -182,7 +182,7 @@ impl Connection {
 }
 
 /// The answer that reports the failure of call `id`.
-pub fn failed(id: u64, why: &impl std::fmt::Display) -> DriverWord {
+pub(crate) fn failed(id: u64, why: &impl std::fmt::Display) -> DriverWord {
     DriverWord::Answer {
         id,
         answer: DriverAnswer::Failed {
@@ -199,6 +199,6 @@ const SEND_QUEUE_HIGH: usize = 1 << 20;
 const SEND_QUEUE_MAX: usize = 2 * LONGEST_WORD;
 
 #[cfg(any(test, fuzzing))]
-pub mod hostile;
+pub(crate) mod hostile;
 #[cfg(test)]
 mod tests;

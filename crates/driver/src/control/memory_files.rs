@@ -25,7 +25,7 @@ use rustix::io::Errno;
 
 /// The memory files of all users; see the module.
 #[derive(Debug)]
-pub struct MemoryFiles {
+pub(crate) struct MemoryFiles {
     watches: OwnedFd,
     /// By watch descriptor: (user, length in bytes).
     files: HashMap<i32, (u32, u64)>,
@@ -34,11 +34,11 @@ pub struct MemoryFiles {
 
 /// The memory files of one user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryUse {
+pub(crate) struct MemoryUse {
     /// Number of files that exist.
-    pub files: u64,
+    pub(crate) files: u64,
     /// Sum of their lengths, in bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A file exceeds its user's limit.
@@ -50,13 +50,13 @@ pub struct MemoryUse {
 )]
 pub struct MemoryLimitExceeded {
     /// The user.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// The limit, in bytes.
-    pub limit: u64,
+    pub(crate) limit: u64,
     /// The user's files at present.
-    pub present: MemoryUse,
+    pub(crate) present: MemoryUse,
     /// The requested length, in bytes.
-    pub requested: u64,
+    pub(crate) requested: u64,
 }
 
 impl MemoryFiles {
@@ -64,7 +64,7 @@ impl MemoryFiles {
     ///
     /// # Errors
     /// If inotify is not available.
-    pub fn new() -> io::Result<MemoryFiles> {
+    pub(crate) fn new() -> io::Result<MemoryFiles> {
         Ok(MemoryFiles {
             watches: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
             files: HashMap::new(),
@@ -73,7 +73,7 @@ impl MemoryFiles {
     }
 
     /// Readable when a file has ended; then call [`MemoryFiles::forget_ended`].
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.watches.as_fd()
     }
 
@@ -81,7 +81,7 @@ impl MemoryFiles {
     ///
     /// # Errors
     /// If the limit would be exceeded.
-    pub fn admit(
+    pub(crate) fn admit(
         &mut self,
         uid: u32,
         requested: u64,
@@ -109,7 +109,7 @@ impl MemoryFiles {
     ///
     /// # Errors
     /// If the file cannot be watched.
-    pub fn keep(&mut self, uid: u32, file: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    pub(crate) fn keep(&mut self, uid: u32, file: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let watch = inotify::add_watch(&self.watches, path, WatchFlags::DELETE_SELF)?;
         self.files.insert(watch, (uid, bytes));
@@ -120,7 +120,7 @@ impl MemoryFiles {
     }
 
     /// Stops charging for files that have ended.
-    pub fn forget_ended(&mut self) {
+    pub(crate) fn forget_ended(&mut self) {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&self.watches, &mut buffer);
         loop {
@@ -137,12 +137,12 @@ impl MemoryFiles {
     }
 
     /// The files of one user.
-    pub fn of(&self, uid: u32) -> MemoryUse {
+    pub(crate) fn of(&self, uid: u32) -> MemoryUse {
         self.users.get(&uid).copied().unwrap_or_default()
     }
 
     /// The files of all users, by uid.
-    pub fn users(&self) -> impl Iterator<Item = (u32, MemoryUse)> {
+    pub(crate) fn users(&self) -> impl Iterator<Item = (u32, MemoryUse)> {
         self.users.iter().map(|(uid, used)| (*uid, *used))
     }
 }

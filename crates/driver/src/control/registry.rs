@@ -38,7 +38,7 @@ use crate::setup::{self, SetupError};
 use flows::Flows;
 
 /// The registry; see the module.
-pub struct Registry {
+pub(crate) struct Registry {
     commands: CommandSender,
     ingress: Ingress,
     /// In bit/s.
@@ -123,21 +123,21 @@ pub enum RegistryError {
 
 /// The identity of a program that attaches.
 #[derive(Clone, Copy, Debug)]
-pub struct ProgramIdentity {
+pub(crate) struct ProgramIdentity {
     /// Its process.
-    pub pid: u32,
+    pub(crate) pid: u32,
     /// The user that its memory is charged to.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// Limit on the memory files of this user, in bytes.
-    pub memory_limit: u64,
+    pub(crate) memory_limit: u64,
 }
 
 /// The result of attaching a program.
-pub struct Attached {
+pub(crate) struct Attached {
     /// The program's number.
-    pub program: u32,
+    pub(crate) program: u32,
     /// Memory file, doorbell to the driver, doorbell to the program.
-    pub descriptors: Vec<OwnedFd>,
+    pub(crate) descriptors: Vec<OwnedFd>,
 }
 
 impl Registry {
@@ -145,7 +145,7 @@ impl Registry {
     ///
     /// When a program's process ends, `epoll` becomes readable with the number
     /// [`Registry::PIDFDS`] plus the program's number.
-    pub fn new(
+    pub(crate) fn new(
         commands: CommandSender,
         ingress: Ingress,
         rate: u64,
@@ -168,31 +168,31 @@ impl Registry {
     }
 
     /// Sets the text on the confinement of the process.
-    pub fn set_confinement(&mut self, how: String) {
+    pub(crate) fn set_confinement(&mut self, how: String) {
         self.confinement = how;
     }
 
     /// Readable when a memory file has ended; then call [`Registry::forget_ended`].
-    pub fn ended_files(&self) -> BorrowedFd<'_> {
+    pub(crate) fn ended_files(&self) -> BorrowedFd<'_> {
         self.files.fd()
     }
 
     /// Stops charging users for memory files that have ended.
-    pub fn forget_ended(&mut self) {
+    pub(crate) fn forget_ended(&mut self) {
         self.files.forget_ended();
     }
 
     /// Offset of programs in the numbers of the epoll; see [`Registry::new`].
-    pub const PIDFDS: u64 = 1 << 32;
+    pub(crate) const PIDFDS: u64 = 1 << 32;
 
     /// Readable when [`Registry::poll_disconnected`] may return a program.
-    pub fn wakeup_fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn wakeup_fd(&self) -> BorrowedFd<'_> {
         self.commands.wakeup_fd()
     }
 
     /// The next program that the packet thread disconnected for a protocol violation, with the
     /// reason. The program is detached.
-    pub fn poll_disconnected(&mut self) -> Result<Option<(u32, String)>, RegistryError> {
+    pub(crate) fn poll_disconnected(&mut self) -> Result<Option<(u32, String)>, RegistryError> {
         let Some(disconnected) = self.commands.poll_disconnected()? else {
             return Ok(None);
         };
@@ -206,17 +206,17 @@ impl Registry {
     }
 
     /// The receive side of the interface.
-    pub fn ingress(&self) -> &Ingress {
+    pub(crate) fn ingress(&self) -> &Ingress {
         &self.ingress
     }
 
     /// Whether no program is attached.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.programs.is_empty()
     }
 
     /// Changes the link's rate (bit/s) and its overhead per packet (bytes).
-    pub fn rewire(&mut self, rate: u64, overhead: u64) -> Result<(), RegistryError> {
+    pub(crate) fn rewire(&mut self, rate: u64, overhead: u64) -> Result<(), RegistryError> {
         let wire = wire(rate, overhead)?;
         self.execute(Command::Wire(wire))?;
         self.rate = rate;
@@ -225,7 +225,7 @@ impl Registry {
 
     /// Attaches a program. The packet thread gets its memory with its first flow
     /// ([`Registry::hand_over_memory`]).
-    pub fn attach(
+    pub(crate) fn attach(
         &mut self,
         identity: &ProgramIdentity,
         budget: Budget,
@@ -295,13 +295,13 @@ impl Registry {
     }
 
     /// Whether the program's process has ended.
-    pub fn has_ended(&self, program: u32) -> bool {
+    pub(crate) fn has_ended(&self, program: u32) -> bool {
         let known = self.programs.get(&program);
         known.is_some_and(|known| !known.pidfd.lives())
     }
 
     /// Detaches a program and closes its flows.
-    pub fn detach(&mut self, program: u32) -> Result<(), RegistryError> {
+    pub(crate) fn detach(&mut self, program: u32) -> Result<(), RegistryError> {
         let known = self.programs.remove(&program);
         let known = known.ok_or(RegistryError::NoProgram(program))?;
         // Other processes have the pidfd too, so closing it does not remove it from the epoll.
@@ -322,7 +322,7 @@ impl Registry {
     }
 
     /// Opens a flow: returns its number and its place in the program's memory.
-    pub fn open(&mut self, setup: DriverFlow) -> Result<(u32, Place), RegistryError> {
+    pub(crate) fn open(&mut self, setup: DriverFlow) -> Result<(u32, Place), RegistryError> {
         let program = setup.program;
         if !self.programs.contains_key(&program) {
             return Err(RegistryError::NoProgram(program));
@@ -357,7 +357,7 @@ impl Registry {
     }
 
     /// Changes a flow's contract. `granted` is the granted contract if it differs from `contract`.
-    pub fn change(
+    pub(crate) fn change(
         &mut self,
         flow: u32,
         contract: String,
@@ -373,7 +373,7 @@ impl Registry {
     }
 
     /// Replaces all discard patterns. A frame that matches any pattern is discarded from now on.
-    pub fn discard(&mut self, patterns: &[Vec<Term>]) -> Result<(), RegistryError> {
+    pub(crate) fn discard(&mut self, patterns: &[Vec<Term>]) -> Result<(), RegistryError> {
         let compiled = setup::discards(patterns)?;
         self.execute(Command::Discard(compiled))?;
         self.discards = patterns.len() as u32;
@@ -381,7 +381,7 @@ impl Registry {
     }
 
     /// Changes a flow's next hop and its longest packet.
-    pub fn readdress(
+    pub(crate) fn readdress(
         &mut self,
         flow: u32,
         next_hop: Option<[u8; 6]>,
@@ -396,7 +396,7 @@ impl Registry {
     }
 
     /// Closes a flow and returns its counters.
-    pub fn close(&mut self, flow: u32) -> Result<FlowCounts, RegistryError> {
+    pub(crate) fn close(&mut self, flow: u32) -> Result<FlowCounts, RegistryError> {
         let known = self.flows.remove(flow);
         let known = known.ok_or(RegistryError::NoFlow(flow))?;
         let program = known.setup.program;
@@ -410,7 +410,7 @@ impl Registry {
     }
 
     /// All programs and flows, with their counters.
-    pub fn census(&mut self) -> Result<CensusDoc, RegistryError> {
+    pub(crate) fn census(&mut self) -> Result<CensusDoc, RegistryError> {
         let sums = self.sums()?;
         let discarded = Discard::ALL.iter().zip(sums.received.discarded);
         let discarded = discarded.map(|(why, count)| (why.name().to_owned(), count));
@@ -481,7 +481,7 @@ impl Registry {
     }
 
     /// The sums over all flows.
-    pub fn totals(&mut self) -> Result<TotalsDoc, RegistryError> {
+    pub(crate) fn totals(&mut self) -> Result<TotalsDoc, RegistryError> {
         let totals = self.sums()?.totals;
         Ok(TotalsDoc {
             sent: totals.sent,
@@ -492,12 +492,12 @@ impl Registry {
     }
 
     /// Sets whether the link is up.
-    pub fn set_link(&mut self, is_up: bool) -> Result<(), RegistryError> {
+    pub(crate) fn set_link(&mut self, is_up: bool) -> Result<(), RegistryError> {
         self.execute(Command::Link(is_up))
     }
 
     /// Takes over a new Ethernet address and MTU of the interface.
-    pub fn update_interface(&mut self, mac: Mac, mtu: u32) -> Result<(), RegistryError> {
+    pub(crate) fn update_interface(&mut self, mac: Mac, mtu: u32) -> Result<(), RegistryError> {
         let before = self.ingress.interface();
         let before = (before.mac, before.mtu);
         self.ingress.set_mac(mac)?;
@@ -514,12 +514,12 @@ impl Registry {
     }
 
     /// When [`Registry::handle_timeout`] is due.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         Some(self.idle_since? + XDP_IDLE_TIME)
     }
 
     /// Detaches XDP if no flow has been open for [`XDP_IDLE_TIME`].
-    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), RegistryError> {
+    pub(crate) fn handle_timeout(&mut self, now: Instant) -> Result<(), RegistryError> {
         if self.poll_timeout().is_some_and(|at| at <= now) {
             self.idle_since = None;
             self.ingress.stop()?;
@@ -528,7 +528,7 @@ impl Registry {
     }
 
     /// Detaches all programs and XDP, and ends the packet thread.
-    pub fn stop(&mut self) -> Result<(), RegistryError> {
+    pub(crate) fn stop(&mut self) -> Result<(), RegistryError> {
         let programs: Vec<u32> = self.programs.keys().copied().collect();
         let emptied: Result<(), RegistryError> = programs
             .into_iter()
@@ -649,7 +649,7 @@ impl Registry {
 
 /// The link's parameters for the scheduler. Fails with [`RegistryError::Rate`] if `rate` (bit/s) is
 /// out of range.
-pub fn wire(rate: u64, overhead: u64) -> Result<Wire, RegistryError> {
+pub(crate) fn wire(rate: u64, overhead: u64) -> Result<Wire, RegistryError> {
     let mut wire = Wire::new(Rate::new(rate).ok_or(RegistryError::Rate(rate))?);
     wire.overhead = Bytes(overhead);
     wire.ahead = Nanos(netnice_api::driver::AHEAD_NS);

@@ -85,7 +85,7 @@ pub struct FlowCounters {
 }
 
 /// Number of entries; the last but one ends at half a second.
-pub const LATENESS: usize = 21;
+pub(crate) const LATENESS: usize = 21;
 
 impl FlowCounters {
     /// Adds the classifier's counters of the flow.

@@ -59,7 +59,7 @@ impl Programs {
     ///
     /// # Panics
     /// With more than 65,536 programs at once. The process has too few descriptors for so many.
-    pub fn reserve(&mut self) -> ProgramNo {
+    pub(crate) fn reserve(&mut self) -> ProgramNo {
         let vacant = self.places.iter().position(Option::is_none);
         let place = vacant.unwrap_or_else(|| {
             self.places.push(None);
@@ -73,7 +73,7 @@ impl Programs {
     }
 
     /// Adds the program for a reserved number. False if the number is not reserved, or is in use.
-    pub fn insert(&mut self, number: ProgramNo, program: Program) -> bool {
+    pub(crate) fn insert(&mut self, number: ProgramNo, program: Program) -> bool {
         match self.places.get_mut(number.place()) {
             Some(Some((own, place @ None))) if *own == number => {
                 *place = Some(program);
@@ -84,35 +84,35 @@ impl Programs {
     }
 
     /// Removes a program and its number.
-    pub fn remove(&mut self, number: ProgramNo) -> Option<Program> {
+    pub(crate) fn remove(&mut self, number: ProgramNo) -> Option<Program> {
         let place = self.places.get_mut(number.place())?;
         let (_, program) = place.take_if(|(own, _)| *own == number)?;
         program
     }
 
     #[inline]
-    pub fn get(&self, number: ProgramNo) -> Option<&Program> {
+    pub(crate) fn get(&self, number: ProgramNo) -> Option<&Program> {
         let (own, program) = self.places.get(number.place())?.as_ref()?;
         program.as_ref().filter(|_| *own == number)
     }
 
     #[inline]
-    pub fn get_mut(&mut self, number: ProgramNo) -> Option<&mut Program> {
+    pub(crate) fn get_mut(&mut self, number: ProgramNo) -> Option<&mut Program> {
         let (own, program) = self.places.get_mut(number.place())?.as_mut()?;
         program.as_mut().filter(|_| *own == number)
     }
 
-    pub fn numbers(&self) -> impl Iterator<Item = ProgramNo> {
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = ProgramNo> {
         let places = self.places.iter().flatten();
         places.filter_map(|(number, program)| program.as_ref().map(|_| *number))
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Program> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Program> {
         let places = self.places.iter().flatten();
         places.filter_map(|(_, program)| program.as_ref())
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (ProgramNo, &mut Program)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (ProgramNo, &mut Program)> {
         let places = self.places.iter_mut().flatten();
         places.filter_map(|(number, program)| Some((*number, program.as_mut()?)))
     }

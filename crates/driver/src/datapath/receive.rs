@@ -5,7 +5,7 @@ use super::*;
 impl Datapath {
     /// Begins an iteration. `woke` is the cost of waking up for received frames, or 0; the first
     /// frame pays for it.
-    pub fn begin(&mut self, woke: Nanos) {
+    pub(crate) fn begin(&mut self, woke: Nanos) {
         self.cost.begin(woke);
         self.shared_budget.begin(self.cost.lone_packet());
     }
@@ -68,12 +68,12 @@ impl Datapath {
 
     /// The next flow that cannot pay for received packets, with the end of that time. The caller
     /// can make XDP drop its frames until then.
-    pub fn poll_suspended(&mut self) -> Option<(FlowNo, Instant)> {
+    pub(crate) fn poll_suspended(&mut self) -> Option<(FlowNo, Instant)> {
         self.suspended.pop()
     }
 
     /// Counts frames of a flow that XDP dropped.
-    pub fn count_dropped(&mut self, flow: FlowNo, frames: u64) {
+    pub(crate) fn count_dropped(&mut self, flow: FlowNo, frames: u64) {
         if let Some(Some(flow)) = self.flows.get_mut(flow.0 as usize) {
             flow.count_dropped(frames);
         }
@@ -82,7 +82,7 @@ impl Datapath {
     /// Ends the reception of `frames` frames, which took `took` since [`Datapath::begin`],
     /// including publication. True if a flow that received some has little or nothing left of its
     /// budget.
-    pub fn charge(&mut self, frames: u32, took: Nanos) -> bool {
+    pub(crate) fn charge(&mut self, frames: u32, took: Nanos) -> bool {
         self.cost.learn(frames, took);
         std::mem::take(&mut self.budget_is_low)
     }

@@ -58,7 +58,7 @@ pub enum Next {
 impl Next {
     /// Adjusts for a NIC that has not taken all frames and is tried again at `then`.
     #[must_use]
-    pub fn or_full(self, then: Instant) -> Next {
+    pub(crate) fn or_full(self, then: Instant) -> Next {
         match self {
             Next::Again => Next::Again,
             Next::Wait(at) if at <= then => Next::Wait(at),
@@ -69,24 +69,24 @@ impl Next {
 
 /// Sums over all flows, also closed ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub(crate) struct Totals {
     /// Packets handed to the NIC.
-    pub sent: u64,
+    pub(crate) sent: u64,
     /// Their bytes.
-    pub sent_bytes: u64,
+    pub(crate) sent_bytes: u64,
     /// Packets delivered to programs.
-    pub delivered: u64,
+    pub(crate) delivered: u64,
     /// Their bytes.
-    pub delivered_bytes: u64,
+    pub(crate) delivered_bytes: u64,
 }
 
 /// The result of closing a flow.
-pub struct Closed {
+pub(crate) struct Closed {
     /// Its counters.
-    pub counters: FlowCounters,
+    pub(crate) counters: FlowCounters,
     /// Its pages, if its program is still attached. [`Datapath::reuse`](super::Datapath::reuse)
     /// returns them to the program.
-    pub retired: Option<Retired>,
+    pub(crate) retired: Option<Retired>,
 }
 
 /// A program that violated the ring protocol. It is ignored until it is detached.

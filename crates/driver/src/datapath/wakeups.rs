@@ -41,7 +41,7 @@ impl WakeupCredit {
 
     /// Gives one needless wakeup back.
     #[inline]
-    pub fn refund(&mut self) {
+    pub(crate) fn refund(&mut self) {
         self.full_at = self.full_at.saturating_sub(PAUSE.0);
     }
 }
@@ -56,14 +56,14 @@ impl Program {
 
 impl Datapath {
     /// The doorbell of a program; readable when the program wrote it.
-    pub fn doorbell(&self, program: ProgramNo) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn doorbell(&self, program: ProgramNo) -> Option<BorrowedFd<'_>> {
         let known = self.programs.get(program)?;
         Some(known.memory.bell())
     }
 
     /// Call before sleeping. False: a program has news; run another iteration, and check
     /// [`Datapath::poll_throttled`].
-    pub fn prepare_sleep(&mut self, now: Instant) -> bool {
+    pub(crate) fn prepare_sleep(&mut self, now: Instant) -> bool {
         let has_news = |(number, program): (ProgramNo, &mut Program)| {
             (program.is_polled(now) && !program.memory.doze()).then_some(number)
         };
@@ -76,7 +76,7 @@ impl Datapath {
     }
 
     /// Call after sleeping.
-    pub fn end_sleep(&mut self) {
+    pub(crate) fn end_sleep(&mut self) {
         let programs = self.programs.iter_mut();
         let served = programs.filter(|(_, program)| !program.disconnected);
         served.for_each(|(_, program)| program.memory.wake());
@@ -84,7 +84,7 @@ impl Datapath {
 
     /// A program wrote its doorbell. Returns whether the driver had not asked for it; then check
     /// [`Datapath::poll_throttled`].
-    pub fn on_doorbell(&mut self, program: ProgramNo, now: Instant) -> bool {
+    pub(crate) fn on_doorbell(&mut self, program: ProgramNo, now: Instant) -> bool {
         let Some(known) = self.programs.get_mut(program) else {
             return false;
         };
@@ -103,7 +103,7 @@ impl Datapath {
 
     /// The program's doorbell is polled again. The first event may report an old write: the
     /// doorbell is never read, so adding it to an epoll reports that it was written before.
-    pub fn resume(&mut self, program: ProgramNo) {
+    pub(crate) fn resume(&mut self, program: ProgramNo) {
         if let Some(known) = self.programs.get_mut(program) {
             known.may_repeat_event = known.doorbell_written;
         }
@@ -112,7 +112,7 @@ impl Datapath {
     /// The next program to throttle, with the end of the pause: it wrote its doorbell unasked, or
     /// woke the driver needlessly too often. The caller runs an iteration at that time, since news
     /// of the program may be read only then.
-    pub fn poll_throttled(&mut self) -> Option<(ProgramNo, Instant)> {
+    pub(crate) fn poll_throttled(&mut self) -> Option<(ProgramNo, Instant)> {
         self.throttled.pop()
     }
 

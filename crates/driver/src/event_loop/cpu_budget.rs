@@ -29,7 +29,7 @@ pub(crate) struct CpuBudget {
 
 impl CpuBudget {
     /// A full account.
-    pub fn new(now: Instant) -> CpuBudget {
+    pub(crate) fn new(now: Instant) -> CpuBudget {
         CpuBudget {
             credit: FULL,
             accounted_until: now,
@@ -38,7 +38,7 @@ impl CpuBudget {
     }
 
     /// Charges the time until `now` as awake. Returns how long the thread should pause.
-    pub fn charge(&mut self, now: Instant) -> Option<Duration> {
+    pub(crate) fn charge(&mut self, now: Instant) -> Option<Duration> {
         let took = self.advance(now);
         self.was_stopped |= took >= STOPPED;
         // Time during which the thread was stopped is charged too, since it cannot be told apart.
@@ -47,13 +47,13 @@ impl CpuBudget {
     }
 
     /// Credits the time until `now` as sleep.
-    pub fn credit(&mut self, now: Instant) {
+    pub(crate) fn credit(&mut self, now: Instant) {
         let slept = self.advance(now).min(FULL);
         self.credit = FULL.min(self.credit + slept * CREDIT_PER_SLEEP);
     }
 
     /// Whether the account suffices for spinning.
-    pub fn may_spin(&self) -> bool {
+    pub(crate) fn may_spin(&self) -> bool {
         self.credit >= FULL / 2
     }
 

@@ -30,7 +30,7 @@ pub(super) struct LatencyRequest {
 
 impl LatencyRequest {
     /// Makes no request yet.
-    pub fn new() -> LatencyRequest {
+    pub(crate) fn new() -> LatencyRequest {
         LatencyRequest {
             device: None,
             held: false,
@@ -39,19 +39,19 @@ impl LatencyRequest {
     }
 
     /// Takes the file for later requests.
-    pub fn set_device(&mut self, device: File) -> io::Result<()> {
+    pub(crate) fn set_device(&mut self, device: File) -> io::Result<()> {
         self.device = Some(device);
         self.request(false)
     }
 
     /// Records that packets with a departure time left.
-    pub fn packets_left(&mut self, now: Instant) {
+    pub(crate) fn packets_left(&mut self, now: Instant) {
         self.last_packets = Some(now);
     }
 
     /// Called before a sleep, with the next departure if it is known. Makes or withdraws the
     /// request, and returns when the thread must run again to withdraw it.
-    pub fn before_sleep(&mut self, now: Instant, next: Option<Instant>) -> Option<Instant> {
+    pub(crate) fn before_sleep(&mut self, now: Instant, next: Option<Instant>) -> Option<Instant> {
         let until = self.last_packets.map(|last| Instant(last.0 + HOLD));
         let until = until.filter(|until| now < *until);
         let is_soon = next.is_none_or(|next| next.0.saturating_sub(now.0) <= HOLD);
@@ -64,7 +64,7 @@ impl LatencyRequest {
     }
 
     /// Whether processors are kept awake now.
-    pub fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         self.held
     }
 
@@ -80,7 +80,7 @@ impl LatencyRequest {
 }
 
 /// Opens the kernel's request file. Needs root.
-pub fn open_device() -> io::Result<File> {
+pub(crate) fn open_device() -> io::Result<File> {
     File::options().write(true).open(DEVICE)
 }
 

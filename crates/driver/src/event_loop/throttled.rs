@@ -18,17 +18,17 @@ pub(super) struct Throttled(VecDeque<(Instant, ProgramNo)>);
 
 impl Throttled {
     /// Adds a program until `until`, which is no earlier than the ends before it.
-    pub fn push(&mut self, program: ProgramNo, until: Instant) {
+    pub(crate) fn push(&mut self, program: ProgramNo, until: Instant) {
         self.0.push_back((until, program));
     }
 
     /// The next end of a pause.
-    pub fn next_end(&self) -> Option<Instant> {
+    pub(crate) fn next_end(&self) -> Option<Instant> {
         self.0.front().map(|(until, _)| *until)
     }
 
     /// The next program whose pause has ended by `now`.
-    pub fn poll(&mut self, now: Instant) -> Option<ProgramNo> {
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<ProgramNo> {
         let (until, _) = self.0.front()?;
         if *until > now {
             return None;

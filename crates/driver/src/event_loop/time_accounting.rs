@@ -51,13 +51,13 @@ pub(super) enum WakeReason {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IterationTimes {
     /// Reception begins.
-    pub began: Instant,
+    pub(crate) began: Instant,
     /// Received frames were delivered; sending begins.
-    pub delivered: Instant,
+    pub(crate) delivered: Instant,
     /// Packets were sent; notifying programs begins. `None` if no frame was received.
-    pub sent: Option<Instant>,
+    pub(crate) sent: Option<Instant>,
     /// Whether a packet was sent.
-    pub sends: bool,
+    pub(crate) sends: bool,
 }
 
 impl TimeAccounting {
@@ -102,7 +102,7 @@ pub(super) struct WakeupCost {
 }
 
 impl WakeupCost {
-    pub fn new() -> WakeupCost {
+    pub(crate) fn new() -> WakeupCost {
         WakeupCost {
             mean: FIRST,
             sleeps: 0,
@@ -110,18 +110,18 @@ impl WakeupCost {
         }
     }
 
-    pub fn mean(&self) -> Nanos {
+    pub(crate) fn mean(&self) -> Nanos {
         Nanos(self.mean)
     }
 
     /// A sleep begins. `processor` reads the thread's processor time; it is called for few sleeps.
-    pub fn sleep_begins(&mut self, processor: impl FnOnce() -> u64) {
+    pub(crate) fn sleep_begins(&mut self, processor: impl FnOnce() -> u64) {
         self.sleeps = self.sleeps.wrapping_add(1);
         self.began = self.sleeps.is_multiple_of(SAMPLE).then(processor);
     }
 
     /// The sleep has ended.
-    pub fn sleep_ended(&mut self, processor: impl FnOnce() -> u64) {
+    pub(crate) fn sleep_ended(&mut self, processor: impl FnOnce() -> u64) {
         if let Some(began) = self.began.take() {
             let took = processor().saturating_sub(began).min(MOST);
             self.mean = (self.mean * 15 + took) / 16;

@@ -14,17 +14,17 @@ pub(crate) struct WakeLead {
 }
 
 impl WakeLead {
-    pub fn new() -> WakeLead {
+    pub(crate) fn new() -> WakeLead {
         WakeLead { nanos: FIRST }
     }
 
     /// In ns.
-    pub fn nanos(&self) -> u64 {
+    pub(crate) fn nanos(&self) -> u64 {
         self.nanos
     }
 
     /// Learns from a sleep that ended `late` ns late.
-    pub fn learn(&mut self, late: u64) {
+    pub(crate) fn learn(&mut self, late: u64) {
         self.nanos = match late > self.nanos {
             true => MOST.min(self.nanos + UP),
             false => LEAST.max(self.nanos - DOWN),

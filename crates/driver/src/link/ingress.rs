@@ -83,12 +83,12 @@ impl Ingress {
     }
 
     /// The interface.
-    pub fn interface(&self) -> &Interface {
+    pub(crate) fn interface(&self) -> &Interface {
         &self.interface
     }
 
     /// Whether frames are received.
-    pub fn is_receiving(&self) -> bool {
+    pub(crate) fn is_receiving(&self) -> bool {
         self.is_receiving
     }
 
@@ -152,7 +152,7 @@ impl Ingress {
     }
 
     /// Takes over a new Ethernet address of the interface. A failure changes nothing.
-    pub fn set_mac(&mut self, mac: Mac) -> Result<(), LinkError> {
+    pub(crate) fn set_mac(&mut self, mac: Mac) -> Result<(), LinkError> {
         if let Kind::Xdp(program) = &mut self.kind {
             program.set_station(mac.0)?;
         }
@@ -161,7 +161,7 @@ impl Ingress {
     }
 
     /// Takes over a new MTU of the interface.
-    pub fn set_mtu(&mut self, mtu: u32) {
+    pub(crate) fn set_mtu(&mut self, mtu: u32) {
         self.interface.mtu = mtu;
     }
 }

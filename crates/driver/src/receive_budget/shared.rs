@@ -30,7 +30,7 @@ use super::ReceiveBudget;
 
 /// The receive budget that all flows with a budget have together.
 #[derive(Clone, Debug)]
-pub struct SharedBudget {
+pub(crate) struct SharedBudget {
     budget: ReceiveBudget,
     programs: ActiveSet,
     /// The least burst of a part.
@@ -39,7 +39,7 @@ pub struct SharedBudget {
 
 /// Counts recent receivers: programs of a driver, or flows of a program.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ActiveSet {
+pub(crate) struct ActiveSet {
     /// The period that is counted now.
     period: u64,
     current: u32,
@@ -48,7 +48,7 @@ pub struct ActiveSet {
 
 /// A flow's own budget, and its part of the shared budget.
 #[derive(Clone, Copy, Debug)]
-pub struct FlowBudget {
+pub(crate) struct FlowBudget {
     own: ReceiveBudget,
     part: ReceiveBudget,
     /// The period in which the flow was last counted.
@@ -71,7 +71,7 @@ impl Default for SharedBudget {
 
 impl SharedBudget {
     /// Adds a flow with this budget of its own.
-    pub fn add_flow(&mut self, own: ReceiveBudget) -> FlowBudget {
+    pub(crate) fn add_flow(&mut self, own: ReceiveBudget) -> FlowBudget {
         if self.budget.part < own.part {
             self.budget = own;
         }
@@ -86,13 +86,13 @@ impl SharedBudget {
 
     /// Begins an iteration, in which a packet that arrives alone and wakes the driver costs
     /// `lone_packet`.
-    pub fn begin(&mut self, lone_packet: Nanos) {
+    pub(crate) fn begin(&mut self, lone_packet: Nanos) {
         self.least_burst = Nanos(self.budget.burst.min(2 * lone_packet.0));
     }
 
     /// Less than half of the largest level is left.
     #[inline]
-    pub fn is_nearly_exhausted(&self) -> bool {
+    pub(crate) fn is_nearly_exhausted(&self) -> bool {
         self.budget.is_nearly_exhausted()
     }
 }
@@ -124,7 +124,7 @@ impl FlowBudget {
     ///
     /// # Errors
     /// The time until which the flow cannot pay.
-    pub fn admit(
+    pub(crate) fn admit(
         &mut self,
         (shared, program): (&mut SharedBudget, &mut ActiveSet),
         (lookup, delivery): (Nanos, Nanos),
@@ -165,7 +165,7 @@ impl FlowBudget {
 
     /// Less than half of the flow's own largest level is left.
     #[inline]
-    pub fn is_nearly_exhausted(&self) -> bool {
+    pub(crate) fn is_nearly_exhausted(&self) -> bool {
         self.own.is_nearly_exhausted()
     }
 }

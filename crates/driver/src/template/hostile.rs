@@ -11,7 +11,7 @@ use crate::test_frames::{OWN, PEER, endpoint, mend_checksum, mend_lengths};
 
 /// The outcome for a frame. Panics if the independent checker differs, or if other bytes leave than
 /// were checked.
-pub fn judged(bytes: &[u8]) -> String {
+pub(crate) fn judged(bytes: &[u8]) -> String {
     let Some((which, frame)) = bytes.split_first() else {
         return "nothing".to_owned();
     };
@@ -30,7 +30,7 @@ pub fn judged(bytes: &[u8]) -> String {
 }
 
 /// Corrects the lengths in the frame's headers, and the checksum of an IPv4 header.
-pub fn mend(bytes: &mut [u8]) {
+pub(crate) fn mend(bytes: &mut [u8]) {
     if let Some((_, frame)) = bytes.split_first_mut() {
         mend_lengths(frame);
         mend_checksum(frame);

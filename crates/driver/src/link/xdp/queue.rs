@@ -15,15 +15,15 @@ use crate::link::{FRAME, Interface, LinkCounters, LinkError};
 /// A receive queue; see the module.
 #[derive(Debug)]
 pub(super) struct Queue {
-    pub receive: Ring<libc::xdp_desc>,
-    pub fill: Ring<u64>,
+    pub(crate) receive: Ring<libc::xdp_desc>,
+    pub(crate) fill: Ring<u64>,
     // After the rings: fields are dropped in this order.
     socket: OwnedFd,
 }
 
 impl Queue {
     /// Opens the first queue, with the rings for sending.
-    pub fn first(
+    pub(crate) fn first(
         interface: &Interface,
         memory: &Mapping,
     ) -> Result<(Queue, Ring<libc::xdp_desc>, Ring<u64>), LinkError> {
@@ -55,7 +55,11 @@ impl Queue {
     }
 
     /// Opens another queue, on the first queue's UMEM.
-    pub fn another(interface: &Interface, number: u32, first: &Queue) -> Result<Queue, LinkError> {
+    pub(crate) fn another(
+        interface: &Interface,
+        number: u32,
+        first: &Queue,
+    ) -> Result<Queue, LinkError> {
         let name = &interface.name;
         let socket = socket(name)?;
         let it = socket.as_fd();
@@ -92,12 +96,12 @@ impl Queue {
     }
 
     /// Readable when the queue received a frame.
-    pub fn fd(&self) -> &OwnedFd {
+    pub(crate) fn fd(&self) -> &OwnedFd {
         &self.socket
     }
 
     /// Adds the kernel's counters.
-    pub fn count(&self, counters: &mut LinkCounters) {
+    pub(crate) fn count(&self, counters: &mut LinkCounters) {
         let kernels: io::Result<libc::xdp_statistics> =
             get(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS);
         if let Ok(kernels) = kernels {
