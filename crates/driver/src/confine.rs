@@ -8,17 +8,17 @@
 //!     │  [`become_driver`]: a user of its own, SETUP capabilities, no way back to others
 //!     ▼
 //!   driver ─▶ lock, socket, interface, AF_XDP, eBPF, SCHED_FIFO
-//!     │  [`settle`], in each thread: no capabilities, only the system calls of its work
+//!     │  [`drop_rights`], in each thread: no capabilities, only the system calls of its work
 //!     ▼
-//!   packets · bells · control
+//!   packets · doorbells · control
 //! ```
 //! Afterwards no thread can open a file, signal or trace a process, make a process, or make memory
 //! executable; such calls fail with EPERM. Later work needs no further right: the eBPF program is
 //! loaded, and attaching it takes its descriptor; memory files are locked within a limit that was
 //! lifted; lock and socket are in a folder of the driver's user.
 
-mod calls;
-mod tried;
+mod probe;
+mod syscalls;
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -28,40 +28,40 @@ use std::path::Path;
 use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-pub use calls::Role;
-pub use tried::tried;
+pub(crate) use probe::probe;
+pub(crate) use syscalls::Role;
 
 /// How far the driver is confined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Confinement {
+pub(crate) struct Confinement {
     /// The user of the process.
-    pub user: String,
+    pub(crate) user: String,
     /// Threads keep CAP_IPC_LOCK, since the limit on locked memory could not be lifted.
-    pub locks: bool,
+    pub(crate) keeps_ipc_lock: bool,
     /// Steps of the confinement that failed, as text for people.
-    pub lacks: Vec<String>,
+    pub(crate) failed_steps: Vec<String>,
 }
 
 impl Confinement {
     /// The confinement in one line.
-    pub fn text(&self) -> String {
-        let rights = match self.locks {
+    pub(crate) fn text(&self) -> String {
+        let rights = match self.keeps_ipc_lock {
             false => "no capability",
             true => "no capability but CAP_IPC_LOCK",
         };
-        let lacks = match self.lacks.is_empty() {
+        let failed = match self.failed_steps.is_empty() {
             true => String::new(),
-            false => format!("; but not: {}", self.lacks.join(", ")),
+            false => format!("; failed: {}", self.failed_steps.join(", ")),
         };
         let user = &self.user;
-        format!("user {user}, {rights}, few system calls in each thread{lacks}")
+        format!("user {user}, {rights}, few system calls in each thread{failed}")
     }
 
     /// Records a step that failed; does nothing for a step that succeeded.
-    pub fn lack<T>(&mut self, what: &str, done: io::Result<T>) {
+    pub(crate) fn record<T>(&mut self, what: &str, done: io::Result<T>) {
         if let Err(why) = done {
-            tracing::warn!(%why, "{what} cannot be had");
-            self.lacks.push(format!("{what} ({why})"));
+            tracing::warn!(%why, "cannot confine the driver fully: {what}");
+            self.failed_steps.push(format!("{what} ({why})"));
         }
     }
 }
@@ -77,17 +77,17 @@ impl User {
     /// The user `netnice-driver`, or `nobody` if there is none.
     fn own() -> User {
         let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        User::found(&users).unwrap_or(User {
+        User::in_passwd(&users).unwrap_or(User {
             uid: NOBODY,
             gid: NOBODY,
             name: NOBODY.to_string(),
         })
     }
 
-    fn found(users: &str) -> Option<User> {
+    fn in_passwd(users: &str) -> Option<User> {
         users.lines().find_map(|line| {
             let mut fields = line.split(':');
-            let name = fields.next().filter(|name| *name == NAME)?;
+            let name = fields.next().filter(|name| *name == USER_NAME)?;
             let mut numbers = fields.skip(1).map(str::parse);
             let (uid, gid) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
             Some(User {
@@ -104,18 +104,18 @@ impl User {
 /// # Errors
 /// If the folder cannot be made, or exists and belongs neither to this process's user nor to the
 /// drivers' user.
-pub fn folder(path: &Path) -> io::Result<()> {
+pub(crate) fn folder(path: &Path) -> io::Result<()> {
     let user = User::own();
     if let Err(why) = fs::create_dir(path)
         && why.kind() != io::ErrorKind::AlreadyExists
     {
         return Err(why);
     }
-    let there = fs::symlink_metadata(path)?;
+    let metadata = fs::symlink_metadata(path)?;
     let own = rustix::process::geteuid();
-    if !there.is_dir() || ![own.as_raw(), user.uid].contains(&there.uid()) {
+    if !metadata.is_dir() || ![own.as_raw(), user.uid].contains(&metadata.uid()) {
         return Err(io::Error::other(format!(
-            "it is no folder of user {} or {}",
+            "it is not a folder that belongs to user {} or {}",
             own.as_raw(),
             user.name
         )));
@@ -130,7 +130,7 @@ pub fn folder(path: &Path) -> io::Result<()> {
 
 /// Switches to the drivers' user with the capabilities that set-up needs, for this thread and the
 /// threads that it starts. A process that is not root's keeps its user.
-pub fn become_driver() -> Confinement {
+pub(crate) fn become_driver() -> Confinement {
     let mut confinement = Confinement::default();
     let root = rustix::process::geteuid().is_root();
     // The limit belongs to the user, and the drivers' user may not lift it.
@@ -145,7 +145,7 @@ pub fn become_driver() -> Confinement {
             }
         }
         let user = User::own();
-        confinement.lack("another user", another_user(&user));
+        confinement.record("another user", switch_user(&user));
         confinement.user = match rustix::process::geteuid().as_raw() {
             uid if uid == user.uid => user.name,
             uid => uid.to_string(),
@@ -154,18 +154,18 @@ pub fn become_driver() -> Confinement {
         confinement.user = rustix::process::geteuid().as_raw().to_string();
     }
     let setup = has & SETUP;
-    confinement.lack("fewer capabilities", keep_capabilities(setup));
-    confinement.lack(
+    confinement.record("fewer capabilities", keep_capabilities(setup));
+    confinement.record(
         "no_new_privs",
         rustix::thread::set_no_new_privs(true).map_err(io::Error::from),
     );
     let hidden = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    confinement.lack("not dumpable", hidden.map_err(io::Error::from));
-    confinement.locks = lifted.is_err() && setup.contains(CapabilitySet::IPC_LOCK);
+    confinement.record("not dumpable", hidden.map_err(io::Error::from));
+    confinement.keeps_ipc_lock = lifted.is_err() && setup.contains(CapabilitySet::IPC_LOCK);
     confinement
 }
 
-fn another_user(user: &User) -> io::Result<()> {
+fn switch_user(user: &User) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
     rustix::thread::set_keep_capabilities(true)?;
     rustix::thread::set_thread_groups(&[])?;
@@ -180,7 +180,7 @@ fn another_user(user: &User) -> io::Result<()> {
 ///
 /// # Errors
 /// Names the right that cannot be given up; the thread can go on with it.
-pub fn settle(role: Role) -> io::Result<()> {
+pub(crate) fn drop_rights(role: Role) -> io::Result<()> {
     // The thread locks the memory that it allocates. Without a lifted limit this needs
     // CAP_IPC_LOCK.
     let limit = rustix::process::getrlimit(Resource::Memlock);
@@ -190,7 +190,7 @@ pub fn settle(role: Role) -> io::Result<()> {
     };
     let has = rustix::thread::capabilities(None)?.permitted;
     keep_capabilities(has & kept)?;
-    calls::filter(role)
+    syscalls::filter(role)
 }
 
 fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
@@ -218,7 +218,7 @@ const UNLIMITED: Rlimit = Rlimit {
 };
 /// Linux has 41 capabilities, and no capability has a number above 63.
 const CAPABILITIES: u32 = 64;
-const NAME: &str = "netnice-driver";
+const USER_NAME: &str = "netnice-driver";
 const NOBODY: u32 = 65_534;
 
 #[cfg(test)]
@@ -226,13 +226,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_drivers_own_user_is_found_by_its_name() {
+    fn the_drivers_user_is_found_in_passwd_by_its_name() {
         let users = "root:x:0:0:root:/root:/bin/sh\nnetnice-driver2:x:7:7::/:\n\
                      netnice-driver:x:998:997::/nonexistent:/usr/sbin/nologin\n";
-        let user = User::found(users).unwrap();
+        let user = User::in_passwd(users).unwrap();
         assert_eq!((user.uid, user.gid), (998, 997));
         assert_eq!(user.name, "netnice-driver (998)");
-        assert!(User::found("netnice-driver:x:many:997::/:\n").is_none());
-        assert!(User::found("").is_none());
+        assert!(User::in_passwd("netnice-driver:x:many:997::/:\n").is_none());
+        assert!(User::in_passwd("").is_none());
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  drivers/IFACE.sock ──▶ calls ─┐
-//!  pidfds of programs ───────────┤                                ┌─▶ answers, to the caller
-//!  disconnected programs ────────┼─▶ registry ─▶ orders ─▶ turn ──┤
-//!  route netlink ────────────────┤                                └─▶ events, to all connections
+//!  pidfds of programs ───────────┤                 packet thread
+//!  disconnected programs ────────┼─▶ registry ─▶ commands, reports ─┬─▶ answers, to the caller
+//!  route netlink ────────────────┤                                  └─▶ events, to all connections
 //!  SIGTERM, SIGINT ──────────────┘
 //! ```
 //! The thread answers each call before it reads the next. It takes no call from a connection whose
@@ -13,7 +13,7 @@
 //! lost, waiting fails, or the packet thread ends.
 
 mod connection;
-mod files;
+mod memory_files;
 mod registry;
 
 use std::collections::BTreeMap;
@@ -29,29 +29,30 @@ use netnice_ring::layout::Budget;
 use rustix::event::{Timespec, epoll};
 
 #[cfg(fuzzing)]
-pub use connection::hostile;
-pub use registry::{RegistryError, wire};
+pub(crate) use connection::hostile;
+pub use registry::RegistryError;
+pub(crate) use registry::wire;
 
-use crate::link::{Ear, Interface, Mode};
-use crate::orders::{Ended, Orders};
-use connection::{Connection, EndOf, failed};
-use files::Files;
-use registry::{Guest, Registry};
+use crate::commands::{CommandSender, PacketThreadEnded};
+use crate::link::{Ingress, Interface, Mode};
+use connection::{CloseReason, Connection, failed};
+use memory_files::MemoryFiles;
+use registry::{ProgramIdentity, Registry};
 
 /// The state of the control thread.
-pub struct Control {
+pub(crate) struct Control {
     registry: Registry,
     listener: UnixListener,
-    links: Listener,
+    link_events: Listener,
     signals: UnixStream,
-    watched: OwnedFd,
+    epoll: OwnedFd,
     connections: BTreeMap<u64, Connection>,
-    next: u64,
+    next_connection: u64,
     /// How long the driver runs without a program; `None`: without limit.
     linger: Option<Duration>,
     empty_since: Option<Instant>,
     /// The loop ends after this iteration.
-    ends: bool,
+    is_stopping: bool,
 }
 
 /// Why the driver ends.
@@ -69,58 +70,64 @@ pub enum ControlError {
 }
 
 /// The sockets of the control thread.
-pub struct Ends {
+pub(crate) struct ControlSockets {
     /// The listening socket.
-    pub listener: UnixListener,
+    pub(crate) listener: UnixListener,
     /// Notifications of interface changes, opened before the interface's state was read.
-    pub links: Listener,
+    pub(crate) link_events: Listener,
     /// Readable after a signal that ends the process.
-    pub signals: UnixStream,
+    pub(crate) signals: UnixStream,
 }
 
 impl Control {
     /// Prepares the thread for a link of `rate` bit/s. [`Control::run`] does the work.
-    pub fn new(
-        orders: Orders,
-        ear: Ear,
-        ends: Ends,
+    pub(crate) fn new(
+        commands: CommandSender,
+        ingress: Ingress,
+        sockets: ControlSockets,
         rate: u64,
         linger: Option<Duration>,
     ) -> io::Result<Control> {
-        let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let registry = Registry::new(orders, ear, rate, watched.try_clone()?, Files::new()?);
-        let Ends {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let registry = Registry::new(
+            commands,
+            ingress,
+            rate,
+            epoll.try_clone()?,
+            MemoryFiles::new()?,
+        );
+        let ControlSockets {
             listener,
-            links,
+            link_events,
             signals,
-        } = ends;
+        } = sockets;
         listener.set_nonblocking(true)?;
         let control = Control {
             registry,
             listener,
-            links,
+            link_events,
             signals,
-            watched,
+            epoll,
             connections: BTreeMap::new(),
-            next: CONNECTIONS,
+            next_connection: CONNECTIONS,
             linger,
             empty_since: Some(Instant::now()),
-            ends: false,
+            is_stopping: false,
         };
         control.watch(control.listener.as_fd(), LISTENER)?;
         control.watch(control.signals.as_fd(), SIGNALS)?;
-        control.watch(control.registry.told(), TOLD)?;
-        control.watch(control.links.as_fd(), LINKS)?;
-        control.watch(control.registry.gone(), FILES)?;
+        control.watch(control.registry.wakeup_fd(), REPORTS)?;
+        control.watch(control.link_events.as_fd(), LINK_EVENTS)?;
+        control.watch(control.registry.ended_files(), MEMORY_FILES)?;
         Ok(control)
     }
 
     /// Serves until a signal, a stop call, the linger time or the loss of the interface. XDP is
     /// detached afterwards.
-    pub fn run(&mut self) -> Result<(), ControlError> {
+    pub(crate) fn run(&mut self) -> Result<(), ControlError> {
         let served = self.serve();
         if let Err(ControlError::Lost(why)) = &served {
-            let _ = self.tell(&DriverEvent::InterfaceLost { why: why.clone() });
+            let _ = self.broadcast(&DriverEvent::InterfaceLost { why: why.clone() });
         }
         let stopped = self.registry.stop();
         served?;
@@ -128,23 +135,23 @@ impl Control {
     }
 
     /// How frames pass between interface and driver.
-    pub fn mode(&self) -> Mode {
-        self.registry.ear().mode()
+    pub(crate) fn mode(&self) -> Mode {
+        self.registry.ingress().mode()
     }
 
     /// Sets the text on the confinement of the process, for the census.
-    pub fn confined(&mut self, how: String) {
-        self.registry.confined(how);
+    pub(crate) fn set_confinement(&mut self, how: String) {
+        self.registry.set_confinement(how);
     }
 
     fn serve(&mut self) -> Result<(), ControlError> {
-        self.look()?;
-        while !self.ends {
-            let until = self.until();
+        self.read_interface()?;
+        while !self.is_stopping {
+            let until = self.next_timeout();
             let timeout =
                 until.map(|until| duration(until.saturating_duration_since(Instant::now())));
             let mut events = [const { MaybeUninit::uninit() }; EVENTS];
-            let woken = match epoll::wait(&self.watched, &mut events, timeout.as_ref()) {
+            let woken = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(why) => return Err(io::Error::from(why).into()),
                 Ok((woken, _)) => woken,
@@ -152,17 +159,17 @@ impl Control {
             for event in &*woken {
                 self.handle(event.data.u64(), event.flags)?;
             }
-            self.pass_on_expelled()?;
+            self.report_disconnected()?;
             self.registry.handle_timeout(Instant::now())?;
-            self.count_loneliness();
+            self.update_linger();
         }
         Ok(())
     }
 
-    fn until(&self) -> Option<Instant> {
-        let lonely = self.empty_since.zip(self.linger);
-        let lonely = lonely.map(|(since, linger)| since + linger);
-        [lonely, self.registry.poll_timeout()]
+    fn next_timeout(&self) -> Option<Instant> {
+        let lingers = self.empty_since.zip(self.linger);
+        let lingers = lingers.map(|(since, linger)| since + linger);
+        [lingers, self.registry.poll_timeout()]
             .into_iter()
             .flatten()
             .min()
@@ -173,19 +180,19 @@ impl Control {
             LISTENER => self.accept()?,
             SIGNALS => {
                 let _ = self.signals.read(&mut [0; 16]);
-                self.ends = true;
+                self.is_stopping = true;
             }
             // The loop polls the disconnected programs after each iteration.
-            TOLD => {}
-            LINKS => self.hear_of_links()?,
-            FILES => self.registry.forget_gone(),
-            CONNECTIONS.. => self.converse(from, what)?,
+            REPORTS => {}
+            LINK_EVENTS => self.read_link_events()?,
+            MEMORY_FILES => self.registry.forget_ended(),
+            CONNECTIONS.. => self.serve_connection(from, what)?,
             program => {
-                let program = (program - Registry::LIVES) as u32;
+                let program = (program - Registry::PIDFDS) as u32;
                 // The program may be detached already.
                 if self.registry.has_ended(program) {
                     self.registry.detach(program)?;
-                    self.tell(&DriverEvent::ProgramEnded { program })?;
+                    self.broadcast(&DriverEvent::ProgramEnded { program })?;
                 }
             }
         }
@@ -205,22 +212,28 @@ impl Control {
         let peer = netnice_kernel::peer::of(stream.as_fd());
         let mut connection = Connection::new(stream)?;
         let why = match peer {
-            Ok(peer) if peer.uid != 0 => "a driver is root's alone to speak to",
-            Ok(_) if self.connections.len() >= MOST_CONNECTIONS => "too many connections are open",
+            Ok(peer) if peer.uid != 0 => "only root may connect to a driver".to_owned(),
+            Ok(_) if self.connections.len() >= MAX_CONNECTIONS => {
+                format!("a driver has {MAX_CONNECTIONS} connections at most, and all are in use")
+            }
             Ok(_) => {
-                let number = self.next;
+                let number = self.next_connection;
                 self.watch(connection.fd(), number)?;
-                self.next += 1;
+                self.next_connection += 1;
                 self.connections.insert(number, connection);
                 return Ok(());
             }
-            Err(_) => "the kernel does not say who connects",
+            Err(error) => format!("cannot find the user of this connection: {error}"),
         };
-        let _ = connection.say(&failed(0, &why), Vec::new());
+        let _ = connection.send(&failed(0, &why), Vec::new());
         Ok(())
     }
 
-    fn converse(&mut self, number: u64, what: epoll::EventFlags) -> Result<(), ControlError> {
+    fn serve_connection(
+        &mut self,
+        number: u64,
+        what: epoll::EventFlags,
+    ) -> Result<(), ControlError> {
         let Some(mut connection) = self.connections.remove(&number) else {
             return Ok(());
         };
@@ -232,29 +245,29 @@ impl Control {
         while done.is_ok() {
             match connection.poll_call() {
                 Ok(None) => break,
-                Ok(Some(call)) => done = self.answer(call, &mut connection)?,
+                Ok(Some(call)) => done = self.handle_call(call, &mut connection)?,
                 Err(why) => done = Err(why),
             }
         }
         if let Err(why) = &done {
-            if !matches!(why, EndOf::HungUp) {
-                tracing::warn!(%why, "a connection ends");
+            if !matches!(why, CloseReason::HungUp) {
+                tracing::warn!(%why, "closing a connection");
             }
-            connection.end(why);
-            let _ = epoll::delete(&self.watched, connection.fd());
+            connection.close(why);
+            let _ = epoll::delete(&self.epoll, connection.fd());
             return Ok(());
         }
-        self.watch_again(&connection, number)?;
+        self.update_watch(&connection, number)?;
         self.connections.insert(number, connection);
         Ok(())
     }
 
     /// Executes a call. An outer error ends the driver, an inner error ends the connection.
-    fn answer(
+    fn handle_call(
         &mut self,
         call: DriverCall,
         connection: &mut Connection,
-    ) -> Result<Result<(), EndOf>, ControlError> {
+    ) -> Result<Result<(), CloseReason>, ControlError> {
         let mut descriptors = Vec::new();
         let answered = match call.request {
             DriverRequest::Attach {
@@ -265,14 +278,14 @@ impl Control {
                 memory_limit,
             } => {
                 let budget = Budget { flows, bytes };
-                let guest = Guest {
+                let identity = ProgramIdentity {
                     pid,
                     uid,
-                    most: memory_limit.unwrap_or(u64::MAX),
+                    memory_limit: memory_limit.unwrap_or(u64::MAX),
                 };
-                let attached = self
-                    .registry
-                    .attach(&guest, budget, connection.take_descriptor());
+                let attached =
+                    self.registry
+                        .attach(&identity, budget, connection.take_descriptor());
                 attached.map(|attached| {
                     descriptors = attached.descriptors;
                     DriverReply::Attached {
@@ -281,28 +294,28 @@ impl Control {
                 })
             }
             DriverRequest::Stop => {
-                self.ends = true;
+                self.is_stopping = true;
                 self.registry.stop().map(|()| DriverReply::Done)
             }
-            other => self.carry_out(other),
+            other => self.execute(other),
         };
         let answer = match answered {
             Ok(answer) => answer,
-            Err(why @ RegistryError::Ended(Ended)) => return Err(why.into()),
+            Err(why @ RegistryError::Ended(PacketThreadEnded)) => return Err(why.into()),
             Err(why) => DriverReply::Failed {
                 why: why.to_string(),
             },
         };
         // A call for a flow of a disconnected program fails. The event with the reason goes out
         // before.
-        let word = DriverMessage::Reply {
+        let message = DriverMessage::Reply {
             id: call.id,
             reply: answer,
         };
-        Ok(connection.say(&word, descriptors))
+        Ok(connection.send(&message, descriptors))
     }
 
-    fn carry_out(&mut self, ask: DriverRequest) -> Result<DriverReply, RegistryError> {
+    fn execute(&mut self, ask: DriverRequest) -> Result<DriverReply, RegistryError> {
         let done = |()| DriverReply::Done;
         let registry = &mut self.registry;
         match ask {
@@ -337,11 +350,13 @@ impl Control {
         }
     }
 
-    fn hear_of_links(&mut self) -> Result<(), ControlError> {
+    fn read_link_events(&mut self) -> Result<(), ControlError> {
         loop {
-            match self.links.read() {
+            match self.link_events.read() {
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.look(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return self.read_interface();
+                }
                 // The kernel dropped notifications. The interface's state is read in any case.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
                 Err(error) => return Err(error.into()),
@@ -350,68 +365,71 @@ impl Control {
     }
 
     /// Reads the interface's state and takes it over.
-    fn look(&mut self) -> Result<(), ControlError> {
-        let was = self.registry.ear().interface().clone();
+    fn read_interface(&mut self) -> Result<(), ControlError> {
+        let was = self.registry.ingress().interface().clone();
         let lost = |why: String| ControlError::Lost(why);
-        let is = Interface::look(&was.name).map_err(|why| lost(why.to_string()))?;
+        let is = Interface::read(&was.name).map_err(|why| lost(why.to_string()))?;
         if is.index != was.index {
             let name = &was.name;
-            return Err(lost(format!("{name} is another interface than it was")));
+            return Err(lost(format!(
+                "{name} is another interface now: its index was {}, and is {}",
+                was.index, is.index
+            )));
         }
         is.fits().map_err(|why| lost(why.to_string()))?;
         if (is.mac, is.mtu) != (was.mac, was.mtu) {
-            self.registry.reshape(is.mac, is.mtu)?;
+            self.registry.update_interface(is.mac, is.mtu)?;
         }
-        Ok(self.registry.link(is.is_up)?)
+        Ok(self.registry.set_link(is.is_up)?)
     }
 
-    fn pass_on_expelled(&mut self) -> Result<(), ControlError> {
-        while let Some((program, why)) = self.registry.poll_expelled()? {
-            tracing::warn!(program, %why, "expelled");
-            self.tell(&DriverEvent::ProgramDisconnected { program, why })?;
+    fn report_disconnected(&mut self) -> Result<(), ControlError> {
+        while let Some((program, why)) = self.registry.poll_disconnected()? {
+            tracing::warn!(program, %why, "disconnected a program");
+            self.broadcast(&DriverEvent::ProgramDisconnected { program, why })?;
         }
         Ok(())
     }
 
     /// Sends an event to all connections.
-    fn tell(&mut self, event: &DriverEvent) -> Result<(), ControlError> {
-        let word = DriverMessage::Event(event.clone());
+    fn broadcast(&mut self, event: &DriverEvent) -> Result<(), ControlError> {
+        let message = DriverMessage::Event(event.clone());
         for (number, mut connection) in std::mem::take(&mut self.connections) {
-            match connection.say(&word, Vec::new()) {
+            match connection.send(&message, Vec::new()) {
                 Ok(()) => {
-                    self.watch_again(&connection, number)?;
+                    self.update_watch(&connection, number)?;
                     self.connections.insert(number, connection);
                 }
                 Err(why) => {
-                    tracing::warn!(%why, "a connection ends");
-                    let _ = epoll::delete(&self.watched, connection.fd());
+                    tracing::warn!(%why, "closing a connection");
+                    let _ = epoll::delete(&self.epoll, connection.fd());
                 }
             }
         }
         Ok(())
     }
 
-    fn count_loneliness(&mut self) {
+    fn update_linger(&mut self) {
         match (self.registry.is_empty(), self.empty_since) {
             (false, _) => self.empty_since = None,
             (true, None) => self.empty_since = Some(Instant::now()),
             (true, Some(since)) => {
-                self.ends |= self.linger.is_some_and(|linger| since.elapsed() >= linger);
+                self.is_stopping |= self.linger.is_some_and(|linger| since.elapsed() >= linger);
             }
         }
     }
 
     fn watch(&self, fd: BorrowedFd<'_>, number: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(number);
-        Ok(epoll::add(&self.watched, fd, data, epoll::EventFlags::IN)?)
+        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
     }
 
-    fn watch_again(&self, connection: &Connection, number: u64) -> io::Result<()> {
+    fn update_watch(&self, connection: &Connection, number: u64) -> io::Result<()> {
         let mut what = epoll::EventFlags::empty();
         what.set(epoll::EventFlags::IN, connection.wants_to_read());
         what.set(epoll::EventFlags::OUT, connection.wants_to_write());
         let data = epoll::EventData::new_u64(number);
-        Ok(epoll::modify(&self.watched, connection.fd(), data, what)?)
+        Ok(epoll::modify(&self.epoll, connection.fd(), data, what)?)
     }
 }
 
@@ -424,14 +442,14 @@ fn duration(time: Duration) -> Timespec {
 
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
-const TOLD: u64 = 2;
-const LINKS: u64 = 3;
-const FILES: u64 = 4;
+const REPORTS: u64 = 2;
+const LINK_EVENTS: u64 = 3;
+const MEMORY_FILES: u64 = 4;
 /// The epoll numbers of connections begin here; those of programs lie below, from
-/// [`Registry::LIVES`] on.
+/// [`Registry::PIDFDS`] on.
 const CONNECTIONS: u64 = 1 << 40;
 const EVENTS: usize = 64;
 /// The daemon, the daemon before it, and some observers.
-const MOST_CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 /// Keeps the loop from spinning while the table of descriptors is full.
 const AFTER_FAILURE: Duration = Duration::from_millis(20);

@@ -17,7 +17,7 @@
 //!
 //! A frame costs two look-ups in the ordinary case and a fixed number at most, whatever is
 //! registered and whatever arrives. Memory is bounded by the registrations. Every frame is counted
-//! once: [`Counters`] states the sums.
+//! once: [`DemuxCounters`] states the sums.
 
 mod counters;
 mod fragments;
@@ -29,10 +29,11 @@ use std::collections::hash_map::Entry;
 use foldhash::quality::RandomState;
 use netnice_core::units::Instant;
 
-pub use counters::{Counters, Discard, FlowCounters};
-use fragments::{Fragments, Part};
+pub(crate) use counters::DemuxFlowCounters;
+pub use counters::{DemuxCounters, Discard};
+use fragments::{DatagramFragment, Fragments};
 use matches::is_group;
-pub use matches::{Match, Reassembly, Refused};
+pub use matches::{Match, MatchError, Reassembly};
 
 use crate::frame::{self, ETHERNET, Family, Frame, Ip, Mac};
 use crate::pattern::{Pattern, Patterns};
@@ -73,23 +74,23 @@ pub enum Verdict<'a> {
 #[derive(Debug)]
 pub struct Demux {
     mac: Mac,
-    flows: Vec<Option<Flow>>,
-    connected: HashMap<Ends, FlowNo, RandomState>,
-    ports: HashMap<Ends, Owner, RandomState>,
+    flows: Vec<Option<FlowEntry>>,
+    connected: HashMap<FlowKey, FlowNo, RandomState>,
+    ports: HashMap<FlowKey, Owner, RandomState>,
     groups: Vec<Group>,
     protocols: HashMap<(Family, u8, u128), Patterns<FlowNo>, RandomState>,
     ethertypes: HashMap<u16, Patterns<FlowNo>, RandomState>,
     discards: Patterns<()>,
     fragments: Fragments,
-    counters: Counters,
+    counters: DemuxCounters,
 }
 
 /// One flow.
 #[derive(Debug)]
-struct Flow {
+struct FlowEntry {
     matches: Vec<Match>,
     reassembly: Reassembly,
-    counters: FlowCounters,
+    counters: DemuxFlowCounters,
 }
 
 /// Flows that get the same packets.
@@ -107,12 +108,12 @@ enum Owner {
     One(FlowNo),
     /// The number of a [`Group`].
     Group(u32),
-    Nobody,
+    Unclaimed,
 }
 
 /// The key of a packet with ports. For a match by port the remote endpoint is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Ends {
+struct FlowKey {
     local: u128,
     remote: u128,
     ports: (u16, u16),
@@ -132,60 +133,60 @@ impl Demux {
             ethertypes: HashMap::default(),
             discards: Patterns::default(),
             fragments: Fragments::default(),
-            counters: Counters::default(),
+            counters: DemuxCounters::default(),
         }
     }
 
     /// Changes the interface's Ethernet address.
-    pub fn set_mac(&mut self, mac: Mac) {
+    pub(crate) fn set_mac(&mut self, mac: Mac) {
         self.mac = mac;
     }
 
     /// Adds a flow that gets no packets yet.
-    pub fn insert(&mut self, flow: FlowNo, reassembly: Reassembly) -> Result<(), Refused> {
+    pub fn insert(&mut self, flow: FlowNo, reassembly: Reassembly) -> Result<(), MatchError> {
         if flow.0 > MAX_FLOWS {
-            return Err(Refused::Number(flow.0));
+            return Err(MatchError::Number(flow.0));
         }
         let place = flow.0 as usize;
         if self.flows.len() <= place {
             self.flows.resize_with(place + 1, || None);
         }
         if self.flows[place].is_some() {
-            return Err(Refused::Taken);
+            return Err(MatchError::Taken);
         }
-        self.flows[place] = Some(Flow {
+        self.flows[place] = Some(FlowEntry {
             matches: Vec::new(),
             reassembly,
-            counters: FlowCounters::default(),
+            counters: DemuxFlowCounters::default(),
         });
-        self.fragments.count(reassembly, 1);
+        self.fragments.count_flow(reassembly, 1);
         Ok(())
     }
 
     /// Assigns packets to the flow.
-    pub fn claim(&mut self, flow: FlowNo, what: &Match) -> Result<(), Refused> {
+    pub fn add_match(&mut self, flow: FlowNo, what: &Match) -> Result<(), MatchError> {
         let reassembly = match self.flow(flow) {
-            None => return Err(Refused::Number(flow.0)),
-            Some(known) if known.matches.len() == MAX_MATCHES => return Err(Refused::Matches),
-            Some(known) if known.matches.contains(what) => return Err(Refused::Taken),
+            None => return Err(MatchError::Number(flow.0)),
+            Some(known) if known.matches.len() == MAX_MATCHES => return Err(MatchError::Matches),
+            Some(known) if known.matches.contains(what) => return Err(MatchError::Taken),
             Some(known) => known.reassembly,
         };
-        what.is_possible()?;
-        match (what, what.ends()) {
-            (Match::Connected { .. }, Some(ends)) => match self.connected.entry(ends) {
-                Entry::Occupied(_) => return Err(Refused::Taken),
+        what.validate()?;
+        match (what, what.key()) {
+            (Match::Connected { .. }, Some(key)) => match self.connected.entry(key) {
+                Entry::Occupied(_) => return Err(MatchError::Taken),
                 Entry::Vacant(place) => {
                     place.insert(flow);
                 }
             },
-            (Match::Group { .. }, Some(ends)) => self.join(flow, reassembly, ends)?,
-            (_, Some(ends)) => match self.ports.entry(ends) {
-                Entry::Occupied(_) => return Err(Refused::Taken),
+            (Match::Group { .. }, Some(key)) => self.join(flow, reassembly, key)?,
+            (_, Some(key)) => match self.ports.entry(key) {
+                Entry::Occupied(_) => return Err(MatchError::Taken),
                 Entry::Vacant(place) => {
                     place.insert(Owner::One(flow));
                 }
             },
-            (_, None) => self.claim_pattern(flow, what)?,
+            (_, None) => self.add_pattern(flow, what)?,
         }
         if let Some(known) = self.flow_mut(flow) {
             known.matches.push(what.clone());
@@ -194,19 +195,19 @@ impl Demux {
     }
 
     /// Removes a flow; its packets become unclaimed. Returns its counters.
-    pub fn remove(&mut self, flow: FlowNo) -> Option<FlowCounters> {
+    pub(crate) fn remove(&mut self, flow: FlowNo) -> Option<DemuxFlowCounters> {
         let known = self.flows.get_mut(flow.0 as usize)?.take()?;
         for what in &known.matches {
-            self.release(flow, what);
+            self.remove_match(flow, what);
         }
-        self.fragments.forget(Owner::One(flow));
-        self.fragments.count(known.reassembly, -1);
+        self.fragments.drop_owner(Owner::One(flow));
+        self.fragments.count_flow(known.reassembly, -1);
         Some(known.counters)
     }
 
     /// Replaces all discard patterns: frames that match any are discarded from now on, for all
     /// flows.
-    pub fn discard(&mut self, patterns: Patterns<()>) {
+    pub(crate) fn discard(&mut self, patterns: Patterns<()>) {
         self.discards = patterns;
     }
 
@@ -216,22 +217,22 @@ impl Demux {
         self.counters.received += 1;
         self.fragments.expire(now);
         let route = self.route(bytes, now);
-        self.settle(route)
+        self.verdict(route)
     }
 
     /// A fragment that was held and is released, with its verdict. Call until it returns `None`.
-    pub fn poll_released(&mut self) -> Option<(Box<[u8]>, Verdict<'_>)> {
+    pub(crate) fn poll_released(&mut self) -> Option<(Box<[u8]>, Verdict<'_>)> {
         let (owner, bytes) = self.fragments.poll_released()?;
         let route = Route::To {
             owner,
             end: bytes.len(),
             in_order: false,
         };
-        Some((bytes, self.settle(route)))
+        Some((bytes, self.verdict(route)))
     }
 
     /// The counters over all frames.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> DemuxCounters {
         let mut counters = self.counters;
         counters.discarded[Discard::Forgotten as usize] += self.fragments.forgotten();
         counters.held = self.fragments.held();
@@ -239,18 +240,18 @@ impl Demux {
     }
 
     /// The counters of one flow.
-    pub fn counters_of(&self, flow: FlowNo) -> Option<FlowCounters> {
+    pub(crate) fn counters_of(&self, flow: FlowNo) -> Option<DemuxFlowCounters> {
         Some(self.flow(flow)?.counters)
     }
 
     /// Panics if the tables contradict each other. For tests; linear in everything.
     pub fn invariants(&self) {
         let counters = self.counters();
-        let to_somebody = counters.delivered + counters.copied;
+        let to_flows = counters.delivered + counters.copied;
         let discarded: u64 = counters.discarded.iter().sum();
         assert_eq!(
             counters.received,
-            to_somebody + counters.unclaimed + counters.held + discarded,
+            to_flows + counters.unclaimed + counters.held + discarded,
             "{counters:?}"
         );
         for group in &self.groups {
@@ -265,7 +266,7 @@ impl Demux {
         let joins = matches
             .filter(|one| matches!(one, Match::Group { .. }))
             .count();
-        assert_eq!(joined, joins, "who joined a group is in it");
+        assert_eq!(joined, joins, "members are in their groups");
         self.fragments.invariants();
     }
 
@@ -275,7 +276,7 @@ impl Demux {
             return Route::Discarded(Discard::Short);
         };
         if to != self.mac && !to.is_group() {
-            return Route::NOBODYS;
+            return Route::UNCLAIMED;
         }
         if !self.discards.is_empty() && self.discards.find(bytes).is_some() {
             return Route::Discarded(Discard::Pattern);
@@ -286,7 +287,7 @@ impl Demux {
             Err(malformed) => return Route::Discarded(malformed.into()),
         };
         if to.is_group() && !is_group(ip.family, ip.destination) {
-            return Route::NOBODYS;
+            return Route::UNCLAIMED;
         }
         let end = ip.end;
         match self.route_ip(&ip, bytes, now) {
@@ -304,7 +305,7 @@ impl Demux {
         let patterns = self.ethertypes.get(&kind);
         let flow = patterns.and_then(|patterns| patterns.find(&bytes[ETHERNET..]));
         Route::To {
-            owner: flow.map_or(Owner::Nobody, |flow| Owner::One(*flow)),
+            owner: flow.map_or(Owner::Unclaimed, |flow| Owner::One(*flow)),
             end: bytes.len(),
             in_order: true,
         }
@@ -321,15 +322,15 @@ impl Demux {
         if is_group(ip.family, ip.source) {
             return Err(Discard::Source);
         }
-        let Some(part) = Part::of(ip) else {
+        let Some(fragment) = DatagramFragment::of(ip) else {
             return Ok(Some((self.classify(ip, bytes)?, true)));
         };
-        match part.offset {
+        match fragment.offset {
             0 => {
                 let owner = self.classify(ip, bytes)?;
-                self.fragments.first(&part, owner, now).map(Some)
+                self.fragments.on_first(&fragment, owner, now).map(Some)
             }
-            _ => self.fragments.later(&part, &bytes[..ip.end], now),
+            _ => self.fragments.on_later(&fragment, &bytes[..ip.end], now),
         }
     }
 
@@ -341,7 +342,7 @@ impl Demux {
             let key = (ip.family, ip.protocol, ip.destination);
             let patterns = self.protocols.get(&key);
             let flow = patterns.and_then(|patterns| patterns.find(payload));
-            return Ok(flow.map_or(Owner::Nobody, |flow| Owner::One(*flow)));
+            return Ok(flow.map_or(Owner::Unclaimed, |flow| Owner::One(*flow)));
         };
         if payload.len() < transport.header() {
             return Err(Discard::Transport);
@@ -354,67 +355,67 @@ impl Demux {
             }
         }
         let (from, to) = (frame::be16(payload, 0), frame::be16(payload, 2));
-        let mut ends = Ends {
+        let mut key = FlowKey {
             local: ip.destination,
             remote: ip.source,
             ports: (to, from),
             kind: (ip.family, transport),
         };
         if !self.connected.is_empty()
-            && let Some(flow) = self.connected.get(&ends)
+            && let Some(flow) = self.connected.get(&key)
         {
             return Ok(Owner::One(*flow));
         }
-        ends.remote = 0;
-        ends.ports.1 = 0;
-        if let Some(owner) = self.ports.get(&ends) {
+        key.remote = 0;
+        key.ports.1 = 0;
+        if let Some(owner) = self.ports.get(&key) {
             return Ok(*owner);
         }
         if is_group(ip.family, ip.destination) {
-            return Ok(Owner::Nobody);
+            return Ok(Owner::Unclaimed);
         }
-        ends.local = 0;
-        Ok(*self.ports.get(&ends).unwrap_or(&Owner::Nobody))
+        key.local = 0;
+        Ok(*self.ports.get(&key).unwrap_or(&Owner::Unclaimed))
     }
 
-    /// Counts a frame by its route.
+    /// Counts a frame by its route, and returns the verdict.
     #[inline]
-    fn settle(&mut self, route: Route) -> Verdict<'_> {
+    fn verdict(&mut self, route: Route) -> Verdict<'_> {
         match route {
             Route::To {
                 owner: Owner::One(flow),
                 end,
                 in_order,
-            } => self.settle_one(flow, end, in_order),
+            } => self.verdict_one(flow, end, in_order),
             Route::To {
                 owner: Owner::Group(group),
                 end,
                 in_order,
-            } => self.settle_group(group, end, in_order),
+            } => self.verdict_group(group, end, in_order),
             Route::To { .. } => {
                 self.counters.unclaimed += 1;
                 Verdict::Unclaimed
             }
             Route::Held => Verdict::Held,
-            Route::Discarded(why) => self.throw_away(why),
+            Route::Discarded(why) => self.discard_frame(why),
         }
     }
 
-    fn settle_one(&mut self, flow: FlowNo, end: usize, in_order: bool) -> Verdict<'_> {
+    fn verdict_one(&mut self, flow: FlowNo, end: usize, in_order: bool) -> Verdict<'_> {
         let Some(Some(known)) = self.flows.get_mut(flow.0 as usize) else {
             self.counters.unclaimed += 1;
             return Verdict::Unclaimed;
         };
         if !in_order && known.reassembly == Reassembly::InOrder {
             known.counters.out_of_order += 1;
-            return self.throw_away(Discard::OutOfOrder);
+            return self.discard_frame(Discard::OutOfOrder);
         }
         known.counters.received += 1;
         self.counters.delivered += 1;
         Verdict::One { flow, end }
     }
 
-    fn settle_group(&mut self, group: u32, end: usize, in_order: bool) -> Verdict<'_> {
+    fn verdict_group(&mut self, group: u32, end: usize, in_order: bool) -> Verdict<'_> {
         let members = &self.groups[group as usize];
         let count = match in_order {
             true => members.members.len(),
@@ -429,27 +430,32 @@ impl Demux {
             }
         }
         if count == 0 {
-            return self.throw_away(Discard::OutOfOrder);
+            return self.discard_frame(Discard::OutOfOrder);
         }
         self.counters.copied += 1;
         let flows = &self.groups[group as usize].members[..count];
         Verdict::Several { flows, end }
     }
 
-    fn throw_away(&mut self, why: Discard) -> Verdict<'_> {
+    fn discard_frame(&mut self, why: Discard) -> Verdict<'_> {
         self.counters.discarded[why as usize] += 1;
         Verdict::Discarded(why)
     }
 
-    fn join(&mut self, flow: FlowNo, reassembly: Reassembly, ends: Ends) -> Result<(), Refused> {
-        let number = match self.ports.get(&ends) {
+    fn join(
+        &mut self,
+        flow: FlowNo,
+        reassembly: Reassembly,
+        key: FlowKey,
+    ) -> Result<(), MatchError> {
+        let number = match self.ports.get(&key) {
             Some(Owner::Group(number)) => *number,
-            Some(_) => return Err(Refused::Taken),
+            Some(_) => return Err(MatchError::Taken),
             None => self.vacant_group(),
         };
         let group = &mut self.groups[number as usize];
         if group.members.len() == MAX_MEMBERS {
-            return Err(Refused::Group);
+            return Err(MatchError::Group);
         }
         match reassembly {
             Reassembly::Complete => {
@@ -458,7 +464,7 @@ impl Demux {
             }
             Reassembly::InOrder => group.members.push(flow),
         }
-        self.ports.insert(ends, Owner::Group(number));
+        self.ports.insert(key, Owner::Group(number));
         Ok(())
     }
 
@@ -473,8 +479,8 @@ impl Demux {
         }
     }
 
-    fn leave(&mut self, flow: FlowNo, ends: Ends) {
-        let Some(Owner::Group(number)) = self.ports.get(&ends).copied() else {
+    fn leave(&mut self, flow: FlowNo, key: FlowKey) {
+        let Some(Owner::Group(number)) = self.ports.get(&key).copied() else {
             return;
         };
         let group = &mut self.groups[number as usize];
@@ -483,12 +489,12 @@ impl Demux {
             group.complete -= usize::from(place < group.complete);
         }
         if group.members.is_empty() {
-            self.ports.remove(&ends);
-            self.fragments.forget(Owner::Group(number));
+            self.ports.remove(&key);
+            self.fragments.drop_owner(Owner::Group(number));
         }
     }
 
-    fn claim_pattern(&mut self, flow: FlowNo, what: &Match) -> Result<(), Refused> {
+    fn add_pattern(&mut self, flow: FlowNo, what: &Match) -> Result<(), MatchError> {
         match what {
             Match::Protocol {
                 protocol,
@@ -512,14 +518,14 @@ impl Demux {
     }
 
     /// Takes packets from the flow.
-    fn release(&mut self, flow: FlowNo, what: &Match) {
-        match (what, what.ends()) {
-            (Match::Connected { .. }, Some(ends)) => {
-                self.connected.remove(&ends);
+    fn remove_match(&mut self, flow: FlowNo, what: &Match) {
+        match (what, what.key()) {
+            (Match::Connected { .. }, Some(key)) => {
+                self.connected.remove(&key);
             }
-            (Match::Group { .. }, Some(ends)) => self.leave(flow, ends),
-            (_, Some(ends)) => {
-                self.ports.remove(&ends);
+            (Match::Group { .. }, Some(key)) => self.leave(flow, key),
+            (_, Some(key)) => {
+                self.ports.remove(&key);
             }
             (
                 Match::Protocol {
@@ -540,11 +546,11 @@ impl Demux {
         }
     }
 
-    fn flow(&self, flow: FlowNo) -> Option<&Flow> {
+    fn flow(&self, flow: FlowNo) -> Option<&FlowEntry> {
         self.flows.get(flow.0 as usize)?.as_ref()
     }
 
-    fn flow_mut(&mut self, flow: FlowNo) -> Option<&mut Flow> {
+    fn flow_mut(&mut self, flow: FlowNo) -> Option<&mut FlowEntry> {
         self.flows.get_mut(flow.0 as usize)?.as_mut()
     }
 }
@@ -562,8 +568,8 @@ enum Route {
 }
 
 impl Route {
-    const NOBODYS: Route = Route::To {
-        owner: Owner::Nobody,
+    const UNCLAIMED: Route = Route::To {
+        owner: Owner::Unclaimed,
         end: 0,
         in_order: true,
     };
@@ -584,13 +590,13 @@ fn remove_pattern<K: std::hash::Hash + Eq>(
 }
 
 /// The largest number of a flow; the scheduler's limit.
-pub const MAX_FLOWS: u32 = (1 << 20) - 1;
+pub(crate) const MAX_FLOWS: u32 = (1 << 20) - 1;
 /// How many flows one frame can be copied to.
-pub const MAX_MEMBERS: usize = 64;
+pub(crate) const MAX_MEMBERS: usize = 64;
 /// How many matches one flow may have: its port and the groups that it joined.
-pub const MAX_MATCHES: usize = 64;
+pub(crate) const MAX_MATCHES: usize = 64;
 
 #[cfg(any(test, fuzzing))]
-pub mod hostile;
+pub(crate) mod hostile;
 #[cfg(test)]
 mod tests;

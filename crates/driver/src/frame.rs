@@ -23,7 +23,7 @@ pub struct Mac(pub [u8; 6]);
 
 impl Mac {
     /// Whether the address stands for several receivers, broadcast included.
-    pub fn is_group(self) -> bool {
+    pub(crate) fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
 }
@@ -37,7 +37,7 @@ impl fmt::Display for Mac {
 
 /// The version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
+pub(crate) enum Family {
     /// IPv4.
     V4,
     /// IPv6.
@@ -46,7 +46,7 @@ pub enum Family {
 
 impl Family {
     /// The version of an address.
-    pub fn of(address: IpAddr) -> Family {
+    pub(crate) fn of(address: IpAddr) -> Family {
         match address {
             IpAddr::V4(_) => Family::V4,
             IpAddr::V6(_) => Family::V6,
@@ -56,7 +56,7 @@ impl Family {
 
 /// A frame with complete headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frame {
+pub(crate) enum Frame {
     /// An IP packet.
     Ip(Ip),
     /// A frame of another EtherType (below 0x600: a length). Its payload begins at [`ETHERNET`].
@@ -65,37 +65,37 @@ pub enum Frame {
 
 /// An IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ip {
+pub(crate) struct Ip {
     /// The IP version.
-    pub family: Family,
+    pub(crate) family: Family,
     /// The source address as a number of 32 or 128 bits. The sender can forge it.
-    pub source: u128,
+    pub(crate) source: u128,
     /// The destination address, likewise.
-    pub destination: u128,
+    pub(crate) destination: u128,
     /// The payload's protocol, from the last header that was read.
-    pub protocol: u8,
+    pub(crate) protocol: u8,
     /// Where the payload begins in the frame.
-    pub payload: usize,
+    pub(crate) payload: usize,
     /// Where the packet ends in the frame; at least `payload`.
-    pub end: usize,
+    pub(crate) end: usize,
     /// `Some` for a fragment.
-    pub fragment: Option<Fragment>,
+    pub(crate) fragment: Option<Fragment>,
 }
 
 /// The place of a fragment in its datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fragment {
+pub(crate) struct Fragment {
     /// The datagram's identification, chosen by its sender.
-    pub id: u32,
+    pub(crate) id: u32,
     /// Offset of this fragment's payload in the datagram's, in bytes.
-    pub offset: u32,
+    pub(crate) offset: u32,
     /// Whether fragments follow. All but the last are multiples of eight bytes long.
-    pub more: bool,
+    pub(crate) more: bool,
 }
 
 /// Why a frame cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub enum Malformed {
+pub(crate) enum Malformed {
     /// The frame ends inside its headers.
     #[error("the frame ends inside its headers")]
     Short,
@@ -116,7 +116,7 @@ pub enum Malformed {
 
 /// Reads the headers of a frame.
 #[inline]
-pub fn read(frame: &[u8]) -> Result<Frame, Malformed> {
+pub(crate) fn read(frame: &[u8]) -> Result<Frame, Malformed> {
     if frame.len() < ETHERNET {
         return Err(Malformed::Short);
     }
@@ -128,7 +128,7 @@ pub fn read(frame: &[u8]) -> Result<Frame, Malformed> {
 }
 
 /// (destination, source) of the Ethernet header, or `None` if the frame is too short.
-pub fn macs(frame: &[u8]) -> Option<(Mac, Mac)> {
+pub(crate) fn macs(frame: &[u8]) -> Option<(Mac, Mac)> {
     let destination = frame.first_chunk()?;
     let source = frame.get(6..)?.first_chunk()?;
     Some((Mac(*destination), Mac(*source)))
@@ -157,7 +157,7 @@ fn read_v4(frame: &[u8]) -> Result<Ip, Malformed> {
         return Err(Malformed::Checksum);
     }
     let flags = be16(packet, 6);
-    let part = Fragment {
+    let fragment = Fragment {
         id: u32::from(be16(packet, 4)),
         offset: u32::from(flags & 0x1fff) * 8,
         more: flags & 0x2000 != 0,
@@ -169,7 +169,7 @@ fn read_v4(frame: &[u8]) -> Result<Ip, Malformed> {
         protocol: packet[9],
         payload: ETHERNET + header,
         end: ETHERNET + total,
-        fragment: part.checked(total - header, header)?,
+        fragment: fragment.checked(total - header, header)?,
     })
 }
 
@@ -199,15 +199,15 @@ fn read_v6(frame: &[u8]) -> Result<Ip, Malformed> {
             return Err(Malformed::Short);
         }
         let header = &packet[V6_HEADER..V6_HEADER + V6_FRAGMENT];
-        let place = be16(header, 2);
-        let part = Fragment {
+        let field = be16(header, 2);
+        let fragment = Fragment {
             id: be32(header, 4),
-            offset: u32::from(place & 0xfff8),
-            more: place & 1 != 0,
+            offset: u32::from(field & 0xfff8),
+            more: field & 1 != 0,
         };
         ip.protocol = header[0];
         ip.payload += V6_FRAGMENT;
-        ip.fragment = part.checked(ip.end - ip.payload, 0)?;
+        ip.fragment = fragment.checked(ip.end - ip.payload, 0)?;
     }
     Ok(ip)
 }
@@ -261,17 +261,17 @@ fn be128(bytes: &[u8], at: usize) -> u128 {
 }
 
 /// Length of an Ethernet header without a tag, in bytes.
-pub const ETHERNET: usize = 14;
+pub(crate) const ETHERNET: usize = 14;
 /// Offset of the EtherType in a frame.
-pub const ETHERTYPE_AT: usize = 12;
+pub(crate) const ETHERTYPE_AT: usize = 12;
 /// The EtherType of IPv4.
-pub const IPV4: u16 = 0x0800;
+pub(crate) const IPV4: u16 = 0x0800;
 /// The EtherType of IPv6.
-pub const IPV6: u16 = 0x86dd;
+pub(crate) const IPV6: u16 = 0x86dd;
 /// IP's protocol number of TCP.
-pub const TCP: u8 = 6;
+pub(crate) const TCP: u8 = 6;
 /// IP's protocol number of UDP.
-pub const UDP: u8 = 17;
+pub(crate) const UDP: u8 = 17;
 /// IP's protocol number of IPv6's fragment header.
 pub(crate) const FRAGMENT_HEADER: u8 = 44;
 pub(crate) const V4_HEADER: usize = 20;

@@ -8,16 +8,17 @@
 //!    └──── give ─────┘    │  └── received ── being filled ◀── filling ── the driver's
 //! ```
 //! The kernel returns frames by *address*, and an address is checked against what the kernel was
-//! given: a frame that returns from a state that it is not in is [`Strange`] and changes nothing.
-//! The number of completions is not used, since kernels differ in what they complete (a refused
-//! frame may never be completed). So free + driver's + filling + sending is always the total.
+//! given: a frame that returns from a state that it is not in is [`UnexpectedFrame`] and changes
+//! nothing. The number of completions is not used, since kernels differ in what they complete (a
+//! refused frame may never be completed). So free + driver's + filling + sending is always the
+//! total.
 
 /// Frames of one size, side by side from address 0.
 #[derive(Debug)]
 pub struct Frames {
     size: u32,
     free: Vec<u32>,
-    held: Vec<Holder>,
+    holders: Vec<Holder>,
     counts: [u32; 4],
 }
 
@@ -52,27 +53,27 @@ pub struct Tally {
 /// An address that is no frame of the expected holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("address {address:#x} is no frame that was {expected:?}")]
-pub struct Strange {
+pub(crate) struct UnexpectedFrame {
     /// The address.
-    pub address: u64,
+    pub(crate) address: u64,
     /// The expected holder.
-    pub expected: Holder,
+    pub(crate) expected: Holder,
 }
 
 impl Frames {
     /// `count` frames of `size` bytes, all free.
-    pub fn new(count: u32, size: u32) -> Frames {
+    pub(crate) fn new(count: u32, size: u32) -> Frames {
         Frames {
             size,
             free: (0..count).rev().collect(),
-            held: vec![Holder::Free; count as usize],
+            holders: vec![Holder::Free; count as usize],
             counts: [count, 0, 0, 0],
         }
     }
 
     /// Takes a free frame for the driver and returns its address; `None` if no frame is free.
     #[inline]
-    pub fn take(&mut self) -> Option<u64> {
+    pub(crate) fn take(&mut self) -> Option<u64> {
         let number = self.free.pop()?;
         self.set(number as usize, Holder::Driver);
         Some(u64::from(number) * u64::from(self.size))
@@ -81,9 +82,14 @@ impl Frames {
     /// Changes the holder of a frame. `address` may be any address inside the frame. Returns the
     /// address of the frame's first byte.
     #[inline]
-    pub fn pass(&mut self, address: u64, from: Holder, to: Holder) -> Result<u64, Strange> {
+    pub(crate) fn transfer(
+        &mut self,
+        address: u64,
+        from: Holder,
+        to: Holder,
+    ) -> Result<u64, UnexpectedFrame> {
         let number = address / u64::from(self.size);
-        match self.held.get(number as usize) {
+        match self.holders.get(number as usize) {
             Some(holder) if *holder == from && from != Holder::Free => {
                 self.set(number as usize, to);
                 if to == Holder::Free {
@@ -91,7 +97,7 @@ impl Frames {
                 }
                 Ok(number * u64::from(self.size))
             }
-            _ => Err(Strange {
+            _ => Err(UnexpectedFrame {
                 address,
                 expected: from,
             }),
@@ -105,7 +111,7 @@ impl Frames {
 
     /// Number of all frames.
     pub fn total(&self) -> u32 {
-        self.held.len() as u32
+        self.holders.len() as u32
     }
 
     /// Number of frames per holder. Free frames are counted from the free list and the others from
@@ -129,7 +135,7 @@ impl Frames {
             Holder::Filling,
             Holder::Sending,
         ] {
-            let held = self.held.iter().filter(|one| **one == holder).count();
+            let held = self.holders.iter().filter(|one| **one == holder).count();
             assert_eq!(held as u32, self.count(holder), "{holder:?}");
         }
         let Tally {
@@ -140,12 +146,12 @@ impl Frames {
             sending,
         } = self.tally();
         assert_eq!(free, self.count(Holder::Free), "free");
-        assert_eq!(free + driver + filling + sending, total, "as it is told");
+        assert_eq!(free + driver + filling + sending, total, "the tally");
     }
 
     fn set(&mut self, number: usize, to: Holder) {
-        self.counts[self.held[number] as usize] -= 1;
-        self.held[number] = to;
+        self.counts[self.holders[number] as usize] -= 1;
+        self.holders[number] = to;
         self.counts[to as usize] += 1;
     }
 }

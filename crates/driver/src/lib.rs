@@ -13,51 +13,50 @@
 //! - [`protocol`] lists the protocols that a flow can be of.
 //! - [`pattern`] compiles the descriptions of another protocol's packets into few masks, which are
 //!   looked up by hash.
-//! - [`share`] limits the driver's time for one flow's received packets.
-//! - [`turn`] is the datapath, which combines these: rings, scheduler, copy and check, NIC; and
-//!   back.
+//! - [`receive_budget`] limits the driver's time for one flow's received packets.
+//! - [`datapath`] combines these: rings, scheduler, copy and check, NIC; and back.
 //! - [`frames`] tracks the holder of each frame of the driver's memory.
 //!
 //! # The interface
-//! [`link`] sends and receives frames by AF_XDP, or by AF_PACKET where AF_XDP is refused. [`serve`]
-//! is the event loop around the datapath and the link.
+//! [`link`] sends and receives frames by AF_XDP, or by AF_PACKET where AF_XDP is refused.
+//! [`event_loop`] runs the iterations around the datapath and the link.
 //!
 //! # The process
 //! `netnice-driver` has three threads: the packet thread runs the event loop; the control thread
 //! ([`control`]) serves the daemon, keeps the list of programs and does the slow work ([`setup`]
-//! parses the daemon's requests); a third thread writes the doorbells that take long ([`bells`]).
-//! [`orders`] carries commands and reports between the first two, [`run`] starts all, and
-//! [`confine`] restricts their rights.
+//! parses the daemon's requests); a third thread writes the doorbells that take long
+//! ([`doorbells`]). [`commands`] carries commands and reports between the first two, [`run`] starts
+//! all, and [`confine`] restricts their rights.
 
-pub mod bells;
-pub mod confine;
-pub mod control;
+pub mod commands;
+pub(crate) mod confine;
+pub(crate) mod control;
+#[cfg(test)]
+mod damage;
+pub mod datapath;
 pub mod demux;
+pub(crate) mod doorbells;
+pub mod event_loop;
 pub mod frame;
 pub mod frames;
-#[cfg(test)]
-mod fuzz;
 pub mod link;
-pub mod orders;
-pub mod pattern;
+pub(crate) mod pattern;
 pub mod protocol;
+pub mod receive_budget;
 pub mod run;
-pub mod serve;
-pub mod setup;
-pub mod share;
+pub(crate) mod setup;
+pub mod template;
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(
     not(test),
     allow(dead_code, reason = "the targets of fuzz/ use a part of it")
 )]
-mod story;
-pub mod template;
-pub mod turn;
+mod test_frames;
 
 /// Entry points of the fuzz targets.
 #[cfg(fuzzing)]
 pub mod hostile {
-    pub use crate::control::hostile as connection;
-    pub use crate::demux::hostile as receive;
-    pub use crate::template::hostile as transmit;
+    pub(crate) use crate::control::hostile as connection;
+    pub(crate) use crate::demux::hostile as receive;
+    pub(crate) use crate::template::hostile as transmit;
 }

@@ -10,15 +10,15 @@
 //! the driver and all other frames to the kernel.
 //!
 //! [`Link::open`] takes the first mode that works. It returns two parts for two threads: the
-//! [`Link`], which transfers frames, and the [`Ear`], which controls what is received and reports
-//! the mode ([`Ear::mode`]). [`Ear::listen`] attaches XDP with the first flow that receives, and
-//! [`Ear::deafen`] detaches it; the kernel detaches it when the process ends, even by a kill.
-//! Attaching takes some tens of milliseconds.
+//! [`Link`], which transfers frames, and the [`Ingress`], which controls what is received and
+//! reports the mode ([`Ingress::mode`]). [`Ingress::start`] attaches XDP with the first flow that
+//! receives, and [`Ingress::stop`] detaches it; the kernel detaches it when the process ends, even
+//! by a kill. Attaching takes some tens of milliseconds.
 //!
 //! All frames leave through [`Link::send`]: the caller writes into a free frame and returns the
 //! [`Checked`] bytes from a template, so an unchecked frame cannot leave.
 
-mod ear;
+mod ingress;
 mod packet;
 mod socket;
 mod xdp;
@@ -32,13 +32,13 @@ use netnice_core::units::Instant;
 use netnice_kernel::KernelError;
 use netnice_kernel::direct::{MAX_QUEUES, XdpProgram};
 
+use crate::datapath::FrameSink;
 use crate::demux::FlowNo;
 use crate::frame::Mac;
 use crate::frames::{Frames, Tally};
 use crate::template::{Checked, Forbidden};
-use crate::turn::Card;
 
-pub use ear::Ear;
+pub use ingress::Ingress;
 use packet::PacketLink;
 use socket::system;
 use xdp::XdpLink;
@@ -83,12 +83,12 @@ pub struct Interface {
 impl Interface {
     /// Reads the state of the interface with this name. Fails if there is none, or if it is no
     /// Ethernet interface.
-    pub fn look(name: &str) -> Result<Interface, LinkError> {
+    pub fn read(name: &str) -> Result<Interface, LinkError> {
         socket::interface(name)
     }
 
     /// Fails with [`LinkError::Mtu`] if the interface's packets do not fit into frames.
-    pub fn fits(&self) -> Result<(), LinkError> {
+    pub(crate) fn fits(&self) -> Result<(), LinkError> {
         match self.mtu > MAX_MTU {
             true => Err(LinkError::Mtu {
                 name: self.name.clone(),
@@ -107,10 +107,10 @@ pub enum LinkError {
     #[error("there is no interface {0} in this network namespace; `ip link` lists them")]
     NoInterface(String),
     /// The interface has no Ethernet header.
-    #[error("{0} is no Ethernet interface: direct flows need one")]
+    #[error("{0} is not an Ethernet interface; direct flows need one")]
     NotEthernet(String),
     /// The interface's packets do not fit into frames.
-    #[error("the MTU of {name} is {mtu}; direct flows have room for {most}")]
+    #[error("the MTU of {name} is {mtu}; the limit for direct flows is {most}")]
     Mtu {
         /// The interface.
         name: String,
@@ -121,7 +121,8 @@ pub enum LinkError {
     },
     /// Binding to a receive queue failed.
     #[error(
-        "cannot bind to receive queue {number} of {name}: {source}; `ethtool -L {name} combined 1` leaves it one queue"
+        "cannot bind to receive queue {number} of {name}: {source}; \
+         `ethtool -L {name} combined 1` leaves one queue"
     )]
     Queue {
         /// The interface.
@@ -134,9 +135,10 @@ pub enum LinkError {
     },
     /// The interface has more receive queues than there are sockets for.
     #[error(
-        "{name} has {count} receive queues, and direct flows have sockets for {MAX_QUEUES}; `ethtool -L {name} combined {MAX_QUEUES}` leaves it so many"
+        "{name} has {count} receive queues; the limit for direct flows is {MAX_QUEUES}: \
+         `ethtool -L {name} combined {MAX_QUEUES}` leaves that many"
     )]
-    Queues {
+    ReceiveQueues {
         /// The interface.
         name: String,
         /// Number of its queues.
@@ -144,12 +146,13 @@ pub enum LinkError {
     },
     /// The same, for an interface whose number of queues ethtool does not report.
     #[error(
-        "{0} has more than the {MAX_QUEUES} receive queues that direct flows have sockets for; a tap has one for each descriptor that its program attached to it"
+        "{0} has more than {MAX_QUEUES} receive queues, the limit for direct flows; \
+         a tap has a queue for each descriptor that its program attached to it"
     )]
     Crowded(String),
     /// Another interface has this name now, or this interface is in another network namespace than
     /// the caller.
-    #[error("{0} is not the interface that was opened; open it again")]
+    #[error("{0} is not the interface that was opened; start the driver again")]
     Another(String),
     /// The kernel refused a step.
     #[error("{what} {interface}: {source}")]
@@ -188,7 +191,7 @@ pub enum Flushed {
 
 /// Counters of the link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct LinkCounters {
     /// Frames that were handed to the kernel.
     pub sent: u64,
     /// Frames that the kernel refused for good, for example because the MTU has shrunk.
@@ -198,7 +201,7 @@ pub struct Counters {
     /// Received frames that the kernel dropped for want of an empty frame or of room.
     pub missed: u64,
     /// Frames that the kernel returned from a state that they were not in.
-    pub strange: u64,
+    pub unexpected: u64,
 }
 
 /// The data path of an open interface. See the module.
@@ -216,7 +219,7 @@ enum Kind {
 
 impl Link {
     /// Opens all receive queues of an interface, in the given mode or in the first that works.
-    pub fn open(name: &str, wanted: Option<Mode>) -> Result<(Link, Ear), LinkError> {
+    pub fn open(name: &str, wanted: Option<Mode>) -> Result<(Link, Ingress), LinkError> {
         let interface = socket::interface(name)?;
         interface.fits()?;
         let xdp = || XdpLink::open(&interface);
@@ -237,32 +240,32 @@ impl Link {
 
     /// A fake link: sent frames arrive at the socket's peer, and frames from the peer are received.
     #[cfg(test)]
-    pub(crate) fn on_paper(interface: &Interface, socket: OwnedFd) -> (Link, Ear) {
-        let ear = socket.try_clone().expect("a descriptor");
+    pub(crate) fn fake(interface: &Interface, socket: OwnedFd) -> (Link, Ingress) {
+        let ingress = socket.try_clone().expect("a descriptor");
         let link = Link {
             interface: interface.clone(),
             kind: Kind::Packet(Box::new(PacketLink::of(socket))),
         };
-        (link, Ear::on_paper(interface, ear))
+        (link, Ingress::fake(interface, ingress))
     }
 
     fn by_xdp(
         interface: &Interface,
         (link, program): (XdpLink, XdpProgram),
         mode: Mode,
-    ) -> (Link, Ear) {
+    ) -> (Link, Ingress) {
         let link = Link {
             interface: interface.clone(),
             kind: Kind::Xdp(Box::new(link)),
         };
-        (link, Ear::of_xdp(interface, program, mode))
+        (link, Ingress::of_xdp(interface, program, mode))
     }
 
     fn by_packets(
         interface: &Interface,
         link: PacketLink,
         why: Option<LinkError>,
-    ) -> Result<(Link, Ear), LinkError> {
+    ) -> Result<(Link, Ingress), LinkError> {
         let socket = link.fd().try_clone();
         let socket =
             socket.map_err(system("cannot share the packet socket of", &interface.name))?;
@@ -270,7 +273,7 @@ impl Link {
             interface: interface.clone(),
             kind: Kind::Packet(Box::new(link)),
         };
-        Ok((link, Ear::of_packets(interface, socket, why)))
+        Ok((link, Ingress::of_packets(interface, socket, why)))
     }
 
     /// The interface's state when it was opened.
@@ -280,7 +283,7 @@ impl Link {
 
     /// How many frames can be sent before the kernel completes others.
     #[inline]
-    pub fn room(&mut self) -> usize {
+    pub(crate) fn room(&mut self) -> usize {
         match &mut self.kind {
             Kind::Xdp(link) => link.room(),
             Kind::Packet(link) => link.room(),
@@ -321,9 +324,9 @@ impl Link {
     }
 
     /// Drops the frames of this flow in XDP until `until`. No effect in the fallback mode.
-    pub fn shut(&mut self, flow: FlowNo, until: Instant) {
+    pub fn suspend(&mut self, flow: FlowNo, until: Instant) {
         if let Kind::Xdp(link) = &mut self.kind {
-            link.gates().shut(flow, until);
+            link.gates().suspend(flow, until);
         }
     }
 
@@ -345,7 +348,7 @@ impl Link {
     }
 
     /// The counters of the link.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> LinkCounters {
         match &self.kind {
             Kind::Xdp(link) => link.counters(),
             Kind::Packet(link) => link.counters(),
@@ -379,7 +382,7 @@ impl Link {
     }
 }
 
-impl Card for Link {
+impl FrameSink for Link {
     #[inline]
     fn room(&mut self) -> usize {
         Link::room(self)
@@ -396,7 +399,7 @@ impl Card for Link {
 
 /// Size of a frame in bytes; it holds the longest packet of common Ethernet. Twice the size would
 /// take twice the memory for all frames.
-pub const FRAME: usize = 2048;
+pub(crate) const FRAME: usize = 2048;
 /// The largest MTU that fits into a frame, beside the headroom that the kernel takes before a
 /// received packet.
-pub const MAX_MTU: u32 = 1700;
+pub(crate) const MAX_MTU: u32 = 1700;

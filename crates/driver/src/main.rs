@@ -16,12 +16,14 @@ use tracing_subscriber::prelude::*;
 /// Serves direct flows on one interface: programs submit packets through shared memory, and the
 /// driver sends each at the time that its contract gives.
 ///
-/// netniced starts it when a program asks for the first direct flow on a managed link, and sends it
-/// the flows over DIR/drivers/IFACE.sock. It ends some time after its last program (see --linger).
+/// netniced starts a driver when the first program attaches to a managed link, and sends it
+/// requests over DIR/drivers/IFACE.sock. A driver ends some time after its last program (see
+/// --linger).
 #[derive(Parser)]
 #[command(name = "netnice-driver", version)]
 struct Arguments {
-    /// Folder of its socket and its lock [default: $NETNICE_RUNTIME_DIR, else /run/netnice]
+    /// Runtime folder, for the socket and the lock [default: $NETNICE_RUNTIME_DIR, else
+    /// /run/netnice]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
     /// Rate of the link for direct flows, for example 100mbit
@@ -33,15 +35,15 @@ struct Arguments {
     /// How frames pass between the interface and the driver [default: the first of these that
     /// works]
     #[arg(long)]
-    mode: Option<How>,
-    /// The processor of the thread that sends and receives [default: any]
+    mode: Option<ModeArgument>,
+    /// Run the thread that sends and receives on processor N [default: any processor]
     #[arg(long, value_name = "N")]
     processor: Option<usize>,
     /// Let processors sleep between packets of `cell` contracts, which saves power and makes
     /// departures less exact
     #[arg(long)]
     may_sleep: bool,
-    /// How long it runs without a program
+    /// End after TIME without a program
     #[arg(
         long,
         value_name = "TIME",
@@ -49,10 +51,10 @@ struct Arguments {
         conflicts_with = "stay"
     )]
     linger: Nanos,
-    /// Run without a program, with no limit
+    /// Do not end without a program
     #[arg(long)]
     stay: bool,
-    /// Each thread tries after set-up the calls that must be refused, and logs the results
+    /// After set-up, try in each thread the system calls that must be refused, and log the results
     #[arg(long, hide = true)]
     self_check: bool,
     /// The interface
@@ -61,7 +63,7 @@ struct Arguments {
 
 /// [`Mode`], on the command line.
 #[derive(Clone, Copy, ValueEnum)]
-enum How {
+enum ModeArgument {
     /// AF_XDP, with XDP in the NIC driver
     Native,
     /// AF_XDP, with XDP behind the NIC driver
@@ -89,9 +91,9 @@ fn main() -> ExitCode {
         rate: arguments.rate.bits_per_second(),
         overhead: arguments.overhead,
         mode: arguments.mode.map(|how| match how {
-            How::Native => Mode::Native,
-            How::Generic => Mode::Generic,
-            How::Fallback => Mode::Fallback,
+            ModeArgument::Native => Mode::Native,
+            ModeArgument::Generic => Mode::Generic,
+            ModeArgument::Fallback => Mode::Fallback,
         }),
         processor: arguments.processor,
         keep_awake: !arguments.may_sleep,

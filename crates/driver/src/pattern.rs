@@ -19,15 +19,15 @@ use netnice_api::direct::{PATTERN_REACH, PATTERN_SHAPES, PATTERN_WORDS};
 
 /// Compares `width` bytes from an offset on, under a mask, with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Term {
+pub(crate) struct Term {
     /// Offset of the first byte, from an origin that depends on the use of the pattern.
-    pub offset: u16,
+    pub(crate) offset: u16,
     /// Number of bytes: 1, 2, 4 or 8, most significant first.
-    pub width: u8,
+    pub(crate) width: u8,
     /// The bits that are compared.
-    pub mask: u64,
+    pub(crate) mask: u64,
     /// Their value.
-    pub value: u64,
+    pub(crate) value: u64,
 }
 
 /// A compiled description.
@@ -41,16 +41,19 @@ pub struct Pattern {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPattern {
     /// The width is not 1, 2, 4 or 8.
-    #[error("a term looks at 1, 2, 4 or 8 bytes, not at {0}")]
+    #[error("a term of a pattern compares 1, 2, 4 or 8 bytes, not {0}")]
     Width(u8),
     /// The term ends beyond [`MAX_REACH`].
-    #[error("a term ends at byte {end}; patterns look at the first {MAX_REACH}")]
+    #[error("a term of a pattern ends at byte {end}; patterns cover the first {MAX_REACH} bytes")]
     Reach {
         /// Where the term ends.
         end: usize,
     },
     /// The value or the mask has bits outside of the mask or the bytes.
-    #[error("value {value:#x} under mask {mask:#x} can never be in {width} byte(s)")]
+    #[error(
+        "value {value:#x} has bits outside mask {mask:#x}, or the mask has bits outside {width} \
+         byte(s)"
+    )]
     Value {
         /// The value.
         value: u64,
@@ -60,32 +63,37 @@ pub enum BadPattern {
         width: u8,
     },
     /// Two terms require different values of one bit.
-    #[error("two terms contradict each other at byte {0}")]
+    #[error("two terms of the pattern contradict each other at byte {0}")]
     Contradiction(usize),
     /// The terms are too far apart.
-    #[error("the terms lie in {0} separate words of 8 bytes; at most {MAX_WORDS}")]
+    #[error(
+        "the terms of the pattern lie in {0} separate words of 8 bytes; the limit is {MAX_WORDS}"
+    )]
     Words(usize),
     /// The same pattern is in the table already.
-    #[error("this pattern is taken")]
+    #[error("a flow has this pattern already")]
     Taken,
     /// The table has too many shapes.
-    #[error("patterns that look at {MAX_SHAPES} different sets of bits are there already")]
+    #[error(
+        "there are patterns over {MAX_SHAPES} different sets of bits already; this is the limit"
+    )]
     Shapes,
 }
 
 impl Pattern {
     /// Compiles a description. Without terms it matches every packet.
-    pub fn new(terms: &[Term]) -> Result<Pattern, BadPattern> {
+    pub(crate) fn new(terms: &[Term]) -> Result<Pattern, BadPattern> {
         let mut mask = [0; MAX_REACH];
         let mut value = [0; MAX_REACH];
         for term in terms {
-            term.spread(&mut mask, &mut value)?;
+            term.set_bits(&mut mask, &mut value)?;
         }
         Pattern::of(&mask, &value)
     }
 
     /// Whether a packet matches.
-    pub fn fits(&self, bytes: &[u8]) -> bool {
+    #[cfg(test)]
+    pub(crate) fn matches(&self, bytes: &[u8]) -> bool {
         self.shape.of(bytes) == Some(self.values)
     }
 
@@ -119,7 +127,7 @@ impl Pattern {
 
 impl Term {
     /// Writes the term's bits to their places.
-    fn spread(
+    fn set_bits(
         &self,
         mask: &mut [u8; MAX_REACH],
         value: &mut [u8; MAX_REACH],
@@ -133,8 +141,8 @@ impl Term {
         if end > MAX_REACH {
             return Err(BadPattern::Reach { end });
         }
-        let room = u64::MAX >> (64 - 8 * width);
-        if self.mask & !room != 0 || self.value & !self.mask != 0 {
+        let all = u64::MAX >> (64 - 8 * width);
+        if self.mask & !all != 0 || self.value & !self.mask != 0 {
             return Err(BadPattern::Value {
                 value: self.value,
                 mask: self.mask,
@@ -143,12 +151,12 @@ impl Term {
         }
         let masks = &self.mask.to_be_bytes()[8 - width..];
         let values = &self.value.to_be_bytes()[8 - width..];
-        for (place, (new, wanted)) in (begin..end).zip(masks.iter().zip(values)) {
-            if (value[place] ^ wanted) & mask[place] & new != 0 {
-                return Err(BadPattern::Contradiction(place));
+        for (position, (new, wanted)) in (begin..end).zip(masks.iter().zip(values)) {
+            if (value[position] ^ wanted) & mask[position] & new != 0 {
+                return Err(BadPattern::Contradiction(position));
             }
-            mask[place] |= new;
-            value[place] |= wanted;
+            mask[position] |= new;
+            value[position] |= wanted;
         }
         Ok(())
     }
@@ -181,7 +189,7 @@ impl Shape {
 
 /// Patterns, each with a meaning.
 #[derive(Clone, Debug)]
-pub struct Patterns<T> {
+pub(crate) struct Patterns<T> {
     /// Sorted, the shape with the most bits first.
     shapes: Vec<(Shape, Table<T>)>,
 }
@@ -197,18 +205,18 @@ impl<T> Default for Patterns<T> {
 
 impl<T> Patterns<T> {
     /// Adds a pattern. Fails if it is in the table already or if there are too many shapes.
-    pub fn insert(&mut self, pattern: &Pattern, meaning: T) -> Result<(), BadPattern> {
-        let place = self.place(&pattern.shape);
-        let place = match place {
-            Ok(place) => place,
+    pub(crate) fn insert(&mut self, pattern: &Pattern, meaning: T) -> Result<(), BadPattern> {
+        let position = self.position(&pattern.shape);
+        let position = match position {
+            Ok(position) => position,
             Err(_) if self.shapes.len() == MAX_SHAPES => return Err(BadPattern::Shapes),
-            Err(place) => {
+            Err(position) => {
                 self.shapes
-                    .insert(place, (pattern.shape, HashMap::default()));
-                place
+                    .insert(position, (pattern.shape, HashMap::default()));
+                position
             }
         };
-        let table = &mut self.shapes[place].1;
+        let table = &mut self.shapes[position].1;
         if table.contains_key(&pattern.values) {
             return Err(BadPattern::Taken);
         }
@@ -217,29 +225,29 @@ impl<T> Patterns<T> {
     }
 
     /// Removes a pattern and returns its meaning.
-    pub fn remove(&mut self, pattern: &Pattern) -> Option<T> {
-        let place = self.place(&pattern.shape).ok()?;
-        let meaning = self.shapes[place].1.remove(&pattern.values);
-        if self.shapes[place].1.is_empty() {
-            self.shapes.remove(place);
+    pub(crate) fn remove(&mut self, pattern: &Pattern) -> Option<T> {
+        let position = self.position(&pattern.shape).ok()?;
+        let meaning = self.shapes[position].1.remove(&pattern.values);
+        if self.shapes[position].1.is_empty() {
+            self.shapes.remove(position);
         }
         meaning
     }
 
     /// The meaning of the best pattern that the packet matches.
     #[inline]
-    pub fn find(&self, bytes: &[u8]) -> Option<&T> {
+    pub(crate) fn find(&self, bytes: &[u8]) -> Option<&T> {
         self.shapes
             .iter()
             .find_map(|(shape, table)| table.get(&shape.of(bytes)?))
     }
 
     /// Whether there is no pattern.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.shapes.is_empty()
     }
 
-    fn place(&self, shape: &Shape) -> Result<usize, usize> {
+    fn position(&self, shape: &Shape) -> Result<usize, usize> {
         self.shapes.binary_search_by(|(other, _)| shape.cmp(other))
     }
 }
@@ -259,11 +267,11 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// How far patterns reach: behind the inner headers of a packet.
-pub const MAX_REACH: usize = PATTERN_REACH as usize;
+pub(crate) const MAX_REACH: usize = PATTERN_REACH as usize;
 /// Enough for two IPv6 addresses.
-pub const MAX_WORDS: usize = PATTERN_WORDS as usize;
+pub(crate) const MAX_WORDS: usize = PATTERN_WORDS as usize;
 /// Most look-ups per packet.
-pub const MAX_SHAPES: usize = PATTERN_SHAPES as usize;
+pub(crate) const MAX_SHAPES: usize = PATTERN_SHAPES as usize;
 const WORD: usize = 8;
 
 #[cfg(test)]

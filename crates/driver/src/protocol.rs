@@ -21,7 +21,7 @@ pub enum Transport {
 
 impl Transport {
     /// The protocol's number in the IP header.
-    pub fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         match self {
             Transport::Udp => frame::UDP,
             Transport::Tcp => frame::TCP,
@@ -29,7 +29,7 @@ impl Transport {
     }
 
     /// The least length of its header, in bytes.
-    pub fn header(self) -> usize {
+    pub(crate) fn header(self) -> usize {
         match self {
             Transport::Udp => 8,
             Transport::Tcp => 20,
@@ -57,16 +57,20 @@ pub struct EtherType(u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotForFlows {
     /// An IP protocol.
-    #[error("IP protocol {0} is the host's own or carries other packets: no flow can be of it")]
+    #[error(
+        "a flow cannot use IP protocol {0}: the host uses it itself, or it carries other packets"
+    )]
     Protocol(u8),
     /// An EtherType.
-    #[error("EtherType {0:#06x} is the host's own or carries other packets: no flow can be of it")]
+    #[error(
+        "a flow cannot use EtherType {0:#06x}: the host uses it itself, or it carries other packets"
+    )]
     EtherType(u16),
 }
 
 impl IpProtocol {
     /// Checks a protocol number.
-    pub fn new(number: u8) -> Result<IpProtocol, NotForFlows> {
+    pub(crate) fn new(number: u8) -> Result<IpProtocol, NotForFlows> {
         match HOSTS_PROTOCOLS.contains(&number) {
             true => Err(NotForFlows::Protocol(number)),
             false => Ok(IpProtocol(number)),
@@ -74,7 +78,7 @@ impl IpProtocol {
     }
 
     /// The number in the IP header.
-    pub fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         self.0
     }
 }
@@ -89,7 +93,7 @@ impl EtherType {
     }
 
     /// The number in the Ethernet header.
-    pub fn number(self) -> u16 {
+    pub(crate) fn number(self) -> u16 {
         self.0
     }
 }

@@ -18,13 +18,13 @@ use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, Rlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::bells::Bells;
+use crate::commands::{self, CommandReceiver};
 use crate::confine::{self, Role};
-use crate::control::{Control, ControlError, Ends, RegistryError, wire};
+use crate::control::{Control, ControlError, ControlSockets, RegistryError, wire};
+use crate::datapath::Datapath;
+use crate::doorbells::Doorbells;
+use crate::event_loop::{self, EventLoop, SchedulingClass, set_scheduling};
 use crate::link::{Link, LinkError, Mode};
-use crate::orders::{self, Inbox};
-use crate::serve::{self, Pace, Server, pace};
-use crate::turn::Turn;
 
 /// The options of a driver.
 #[derive(Clone, Debug)]
@@ -53,7 +53,10 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// Another driver serves the interface.
-    #[error("another netnice-driver (process {holder}) has {iface} in {}", folder.display())]
+    #[error(
+        "another netnice-driver (process {holder}) serves {iface}: it holds the lock in {}",
+        folder.display()
+    )]
     Taken {
         /// The interface.
         iface: String,
@@ -97,57 +100,61 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let wire = wire(options.rate, options.overhead)?;
     // The last steps as root.
     let folder = folder(&options.runtime)?;
-    have_what_it_takes();
-    let wish = options.keep_awake.then(serve::wish);
+    raise_limits();
+    let device = options.keep_awake.then(event_loop::open_device);
     let mut confinement = confine::become_driver();
-    let place = Place::take(&options.runtime, &folder, &options.iface)?;
+    let lock_and_socket = LockAndSocket::take(&options.runtime, &folder, &options.iface)?;
     let (signals, raised) = UnixStream::pair()?;
     signals.set_nonblocking(true)?;
     for signal in [SIGTERM, SIGINT] {
         signal_hook::low_level::pipe::register(signal, raised.try_clone()?)?;
     }
-    let links = Listener::open(&[GROUP_LINK])?;
-    let (link, ear) = Link::open(&options.iface, options.mode)?;
-    let turn = Turn::new(wire, link.interface().mac);
-    let turn = turn.map_err(|why| io::Error::other(why.to_string()))?;
-    let mut server = Server::new(turn, link)?;
-    let wished = wish.map(|wish| wish.and_then(|wish| server.keep_awake_by(wish)));
-    if let Some(Err(error)) = wished {
-        tracing::warn!(%error, "processors may fall asleep between packets (keeping them awake needs root)");
+    let link_events = Listener::open(&[GROUP_LINK])?;
+    let (link, ingress) = Link::open(&options.iface, options.mode)?;
+    let datapath = Datapath::new(wire, link.interface().mac);
+    let datapath = datapath.map_err(|why| io::Error::other(why.to_string()))?;
+    let mut event_loop = EventLoop::new(datapath, link)?;
+    let kept_awake =
+        device.map(|device| device.and_then(|device| event_loop.keep_awake_with(device)));
+    if let Some(Err(error)) = kept_awake {
+        tracing::warn!(
+            %error,
+            "cannot keep processors awake between packets (needs root): departures are less exact"
+        );
     }
-    let settles = Settles::new(options.self_check);
-    let settle = settles.of(Role::Bells);
-    let (bells, belfry) = Bells::with_thread(settle)?;
-    server.turn().ring_by(bells);
-    let (orders, inbox) = orders::pair()?;
-    server.also(inbox.bell())?;
-    let listener = place.listen()?;
-    let ends = Ends {
+    let confinements = ThreadConfinement::new(options.self_check);
+    let drop_rights = confinements.of(Role::Doorbells);
+    let (doorbells, doorbell_thread) = Doorbells::with_thread(drop_rights)?;
+    event_loop.datapath().set_doorbells(doorbells);
+    let (sender, receiver) = commands::pair()?;
+    event_loop.watch_wakeup(receiver.wakeup_fd())?;
+    let listener = lock_and_socket.listen()?;
+    let sockets = ControlSockets {
         listener,
-        links,
+        link_events,
         signals,
     };
-    let mut control = Control::new(orders, ear, ends, options.rate, options.linger)?;
+    let mut control = Control::new(sender, ingress, sockets, options.rate, options.linger)?;
     thread::scope(|scope| -> Result<(), RunError> {
-        let (say, paced) = mpsc::channel();
+        let (report_class, class) = mpsc::channel();
         let processor = options.processor;
-        let settle = settles.of(Role::Packets);
+        let drop_rights = confinements.of(Role::Packets);
         thread::Builder::new()
             .name("packets".to_owned())
             .spawn_scoped(scope, move || {
-                let how = pace(processor);
-                let fails = how.is_err();
-                settle();
-                let _ = say.send(how);
-                match fails {
+                let class = set_scheduling(processor);
+                let failed = class.is_err();
+                drop_rights();
+                let _ = report_class.send(class);
+                match failed {
                     true => {}
-                    false => forward(server, inbox),
+                    false => run_packets(event_loop, receiver),
                 }
             })?;
-        match paced.recv() {
-            Ok(Ok(Pace::Fifo)) => {}
-            Ok(Ok(Pace::Ordinary)) => tracing::warn!(
-                "SCHED_FIFO is refused (it needs CAP_SYS_NICE): packets are later beside other programs"
+        match class.recv() {
+            Ok(Ok(SchedulingClass::Fifo)) => {}
+            Ok(Ok(SchedulingClass::Ordinary)) => tracing::warn!(
+                "cannot use SCHED_FIFO (needs CAP_SYS_NICE): packets are late beside other programs"
             ),
             Ok(Err(source)) => {
                 let processor = processor.unwrap_or(0);
@@ -155,73 +162,77 @@ pub fn run(options: &Options) -> Result<(), RunError> {
             }
             Err(_) => return Err(io::Error::other("the packet thread ended").into()),
         }
-        settles.of(Role::Control)();
-        for (role, done) in settles.all() {
-            confinement.lack(&format!("the filter of thread {role:?}"), done);
+        confinements.of(Role::Control)();
+        for (role, done) in confinements.results() {
+            confinement.record(&format!("the system call filter of thread {role:?}"), done);
         }
         let (name, mode) = (&options.iface, control.mode().name());
         let confined = confinement.text();
-        tracing::info!(iface = %name, mode, rate = options.rate, confined, "serves");
-        control.confined(confined);
+        tracing::info!(iface = %name, mode, rate = options.rate, confined, "serving");
+        control.set_confinement(confined);
         let served = control.run();
         // The packet thread ends when the control side of its queues is dropped.
         drop(control);
         Ok(served?)
     })?;
-    // The packet thread has dropped its [`Bells`].
-    belfry.join();
+    // The packet thread has dropped its [`Doorbells`].
+    doorbell_thread.join();
     Ok(())
 }
 
 /// Lets each thread give up its rights, and collects the results.
-struct Settles {
-    tell: Sender<(Role, io::Result<()>)>,
-    told: Receiver<(Role, io::Result<()>)>,
-    tries: bool,
+struct ThreadConfinement {
+    send: Sender<(Role, io::Result<()>)>,
+    results: Receiver<(Role, io::Result<()>)>,
+    probes: bool,
 }
 
-impl Settles {
-    fn new(tries: bool) -> Settles {
-        let (tell, told) = mpsc::channel();
-        Settles { tell, told, tries }
+impl ThreadConfinement {
+    fn new(probes: bool) -> ThreadConfinement {
+        let (send, results) = mpsc::channel();
+        ThreadConfinement {
+            send,
+            results,
+            probes,
+        }
     }
 
     /// The closure that a thread calls after set-up.
     fn of(&self, role: Role) -> impl FnOnce() + Send + use<> {
-        let (tell, tries) = (self.tell.clone(), self.tries);
+        let (send, probes) = (self.send.clone(), self.probes);
         move || {
-            let done = confine::settle(role);
-            if tries {
-                tracing::info!(thread = ?role, tried = confine::tried(), "self-check");
+            let done = confine::drop_rights(role);
+            if probes {
+                tracing::info!(thread = ?role, tried = confine::probe(), "self-check");
             }
             // The receiver lives until all threads have sent.
-            let _ = tell.send((role, done));
+            let _ = send.send((role, done));
         }
     }
 
-    fn all(self) -> impl Iterator<Item = (Role, io::Result<()>)> {
-        drop(self.tell);
-        self.told.into_iter()
+    fn results(self) -> impl Iterator<Item = (Role, io::Result<()>)> {
+        drop(self.send);
+        self.results.into_iter()
     }
 }
 
 /// The packet thread's loop.
-fn forward(mut server: Server, mut inbox: Inbox) {
-    while inbox.work(&mut server) {
-        server.round(LONGEST_SLEEP);
+fn run_packets(mut event_loop: EventLoop, mut receiver: CommandReceiver) {
+    while receiver.execute(&mut event_loop) {
+        event_loop.iterate(LONGEST_SLEEP);
     }
 }
 
 /// Raises the limit of descriptors and locks memory. A refused step is skipped.
-fn have_what_it_takes() {
+fn raise_limits() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
-    let more = Rlimit {
+    let raised = Rlimit {
         current: limit
             .maximum
             .map_or(Some(DESCRIPTORS), |most| Some(most.max(DESCRIPTORS))),
         maximum: limit.maximum.map(|most| most.max(DESCRIPTORS)),
     };
-    if rustix::process::setrlimit(Resource::Nofile, more).is_err() {
+    if rustix::process::setrlimit(Resource::Nofile, raised).is_err() {
         let most = Rlimit {
             current: limit.maximum,
             maximum: limit.maximum,
@@ -232,22 +243,22 @@ fn have_what_it_takes() {
     // background: the packet thread waits while 2 MiB are copied, and untouched memory gets
     // allocated.
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
-        tracing::debug!(%error, "huge pages may be made meanwhile");
+        tracing::debug!(%error, "cannot turn transparent huge pages off");
     }
     // Touched pages stay; untouched pages take no memory.
     let what = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(error) = rustix::mm::mlockall(what) {
-        tracing::warn!(%error, "memory may be swapped out (keeping it needs CAP_IPC_LOCK)");
+        tracing::warn!(%error, "cannot lock memory (needs CAP_IPC_LOCK): it may be swapped out");
     }
 }
 
 /// Makes the folder of the drivers in a runtime folder; see [`confine::folder`].
 fn folder(runtime: &RuntimeDir) -> Result<PathBuf, RunError> {
-    let whole = runtime.path();
-    if !whole.exists() {
-        let made = fs::create_dir_all(whole)
-            .and_then(|()| fs::set_permissions(whole, Permissions::from_mode(0o755)));
-        made.map_err(unusable(whole))?;
+    let path = runtime.path();
+    if !path.exists() {
+        let created = fs::create_dir_all(path)
+            .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)));
+        created.map_err(unusable(path))?;
     }
     let folder = runtime.drivers();
     confine::folder(&folder).map_err(unusable(&folder))?;
@@ -255,14 +266,14 @@ fn folder(runtime: &RuntimeDir) -> Result<PathBuf, RunError> {
 }
 
 /// The lock and the socket of one interface in a runtime folder; both are removed on drop.
-struct Place {
+struct LockAndSocket {
     socket: PathBuf,
     lock_path: PathBuf,
     _lock: File,
 }
 
-impl Place {
-    fn take(runtime: &RuntimeDir, folder: &Path, iface: &str) -> Result<Place, RunError> {
+impl LockAndSocket {
+    fn take(runtime: &RuntimeDir, folder: &Path, iface: &str) -> Result<LockAndSocket, RunError> {
         let lock_path = folder.join(format!("{iface}.lock"));
         let socket = runtime.driver_socket(iface);
         // A driver that ends removes the lock file. So the locked file may no longer be the one
@@ -284,13 +295,13 @@ impl Place {
                 Err(fs::TryLockError::Error(source)) => return Err(unusable(&lock_path)(source)),
             }
             let locked = file.metadata().map_err(unusable(&lock_path))?.ino();
-            if fs::metadata(&lock_path).is_ok_and(|there| there.ino() == locked) {
+            if fs::metadata(&lock_path).is_ok_and(|metadata| metadata.ino() == locked) {
                 break file;
             }
         };
-        let said = fs::write(&lock_path, format!("{}\n", std::process::id()));
-        said.map_err(unusable(&lock_path))?;
-        Ok(Place {
+        let written = fs::write(&lock_path, format!("{}\n", std::process::id()));
+        written.map_err(unusable(&lock_path))?;
+        Ok(LockAndSocket {
             socket,
             lock_path,
             _lock: lock,
@@ -299,17 +310,17 @@ impl Place {
 
     /// Listens; replaces a socket that a killed driver has left.
     fn listen(&self) -> Result<UnixListener, RunError> {
-        let beside = self.socket.with_extension("new");
-        let _ = fs::remove_file(&beside);
-        let listener = UnixListener::bind(&beside).map_err(unusable(&beside))?;
-        fs::set_permissions(&beside, Permissions::from_mode(0o600))
-            .and_then(|()| fs::rename(&beside, &self.socket))
+        let new_socket = self.socket.with_extension("new");
+        let _ = fs::remove_file(&new_socket);
+        let listener = UnixListener::bind(&new_socket).map_err(unusable(&new_socket))?;
+        fs::set_permissions(&new_socket, Permissions::from_mode(0o600))
+            .and_then(|()| fs::rename(&new_socket, &self.socket))
             .map_err(unusable(&self.socket))?;
         Ok(listener)
     }
 }
 
-impl Drop for Place {
+impl Drop for LockAndSocket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.socket);
         let _ = fs::remove_file(&self.lock_path);

@@ -11,14 +11,14 @@ use netnice_core::units::Nanos;
 use netnice_kernel::direct::FrameMatch;
 use netnice_ring::layout::Shape;
 
+use crate::datapath::{FlowCounters, FlowParameters};
 use crate::demux::{Match, Reassembly};
 use crate::frame::{ETHERNET, Mac};
 use crate::frames::Tally;
 use crate::pattern::{BadPattern, Pattern, Patterns, Term};
 use crate::protocol::{EtherType, IpProtocol, NotForFlows, Transport};
-use crate::share::Share;
+use crate::receive_budget::ReceiveBudget;
 use crate::template::{Sender, Sends};
-use crate::turn::{Counters, Open};
 
 /// Why a request is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -42,38 +42,42 @@ pub enum SetupError {
     #[error("pattern: {0}")]
     Pattern(#[from] BadPattern),
     /// The receive share is above one.
-    #[error("a receive share of {0} millionths is more than all of them")]
-    Share(u32),
+    #[error("a receive share of {0} millionths is above 1,000,000")]
+    ReceiveShare(u32),
 }
 
-/// A flow's parameters for the datapath, and its claim on received frames.
-pub fn flow(asked: &DriverFlow, mac: Mac, mtu: u32) -> Result<(Open, FrameMatch), SetupError> {
-    let (sends, what, claim) = speaks(&asked.endpoint)?;
-    let share = match asked.receive_budget {
-        Some(part) if part > MILLION => return Err(SetupError::Share(part)),
-        part => part.map(|part| Share::new(part, SHARE_BURST)),
+/// A flow's parameters for the datapath, and its match of received frames.
+pub(crate) fn flow(
+    request: &DriverFlow,
+    mac: Mac,
+    mtu: u32,
+) -> Result<(FlowParameters, FrameMatch), SetupError> {
+    let (sends, what, frame_match) = endpoint(&request.endpoint)?;
+    let receive_budget = match request.receive_budget {
+        Some(part) if part > MILLION => return Err(SetupError::ReceiveShare(part)),
+        part => part.map(|part| ReceiveBudget::new(part, BUDGET_BURST)),
     };
-    let open = Open {
-        shape: shape(&asked.shape),
-        service: service(&asked.contract)?,
+    let parameters = FlowParameters {
+        shape: shape(&request.shape),
+        service: service(&request.contract)?,
         sender: Sender {
             mac,
-            next_hop: asked.next_hop.map(Mac),
-            longest: longest(asked.mtu, mtu),
+            next_hop: request.next_hop.map(Mac),
+            longest: longest(request.mtu, mtu),
             sends,
         },
         matches: vec![what],
-        reassembly: match asked.in_order {
+        reassembly: match request.in_order {
             true => Reassembly::InOrder,
             false => Reassembly::Complete,
         },
-        share,
+        receive_budget,
     };
-    Ok((open, claim))
+    Ok((parameters, frame_match))
 }
 
 /// The scheduler's service for a contract.
-pub fn service(text: &str) -> Result<Service, SetupError> {
+pub(crate) fn service(text: &str) -> Result<Service, SetupError> {
     let contract = text
         .parse::<Contract>()
         .map_err(|why| SetupError::Contract {
@@ -84,9 +88,11 @@ pub fn service(text: &str) -> Result<Service, SetupError> {
 }
 
 /// Compiles the discard patterns. A repeated pattern counts once.
-pub fn discards(asked: &[Vec<netnice_api::direct::Term>]) -> Result<Patterns<()>, SetupError> {
+pub(crate) fn discards(
+    requested: &[Vec<netnice_api::direct::Term>],
+) -> Result<Patterns<()>, SetupError> {
     let mut patterns = Patterns::default();
-    for terms in asked {
+    for terms in requested {
         match patterns.insert(&compiled(terms)?, ()) {
             Ok(()) | Err(BadPattern::Taken) => {}
             Err(why) => return Err(why.into()),
@@ -96,12 +102,12 @@ pub fn discards(asked: &[Vec<netnice_api::direct::Term>]) -> Result<Patterns<()>
 }
 
 /// The longest frame of a flow in bytes, from the MTUs of its path and of the interface.
-pub fn longest(flow: u32, interface: u32) -> usize {
+pub(crate) fn longest(flow: u32, interface: u32) -> usize {
     ETHERNET + flow.min(interface) as usize
 }
 
 /// A flow's counters as a message.
-pub fn counts(counters: &Counters) -> FlowCounts {
+pub(crate) fn counts(counters: &FlowCounters) -> FlowCounts {
     let used = counters.lateness.iter().rposition(|count| *count > 0);
     FlowCounts {
         sent: counters.sent,
@@ -114,7 +120,7 @@ pub fn counts(counters: &Counters) -> FlowCounts {
         delivered_bytes: counters.delivered_bytes,
         no_buffer: counters.no_buffer,
         buffer_too_short: counters.too_short,
-        over_share: counters.over_share,
+        over_share: counters.over_budget,
         out_of_order: counters.out_of_order,
         receiving_ns: counters.receiving,
         lateness: counters.lateness[..used.map_or(0, |last| last + 1)].to_vec(),
@@ -124,7 +130,7 @@ pub fn counts(counters: &Counters) -> FlowCounts {
 }
 
 /// The numbers of frames as a message.
-pub fn frames(tally: Tally) -> FramesDoc {
+pub(crate) fn frames(tally: Tally) -> FramesDoc {
     let Tally {
         total,
         free,
@@ -141,18 +147,18 @@ pub fn frames(tally: Tally) -> FramesDoc {
     }
 }
 
-fn shape(asked: &ShapeDoc) -> Shape {
+fn shape(document: &ShapeDoc) -> Shape {
     Shape {
-        chunk_bytes: asked.chunk_bytes,
-        chunks: asked.chunks,
-        transmit_entries: asked.transmit_entries,
-        receive_entries: asked.receive_entries,
+        chunk_bytes: document.chunk_bytes,
+        chunks: document.chunks,
+        transmit_entries: document.transmit_entries,
+        receive_entries: document.receive_entries,
     }
 }
 
-fn speaks(asked: &Endpoint) -> Result<(Sends, Match, FrameMatch), SetupError> {
+fn endpoint(requested: &Endpoint) -> Result<(Sends, Match, FrameMatch), SetupError> {
     let transport = Transport::Udp;
-    let ends = |local: SocketAddr, remote: Option<SocketAddr>| FrameMatch::Endpoints {
+    let frame_match = |local: SocketAddr, remote: Option<SocketAddr>| FrameMatch::Endpoints {
         protocol: transport.number(),
         local: (local.ip(), local.port()),
         remote: remote.map(|remote| (remote.ip(), remote.port())),
@@ -162,7 +168,7 @@ fn speaks(asked: &Endpoint) -> Result<(Sends, Match, FrameMatch), SetupError> {
         local,
         remote,
     };
-    Ok(match asked {
+    Ok(match requested {
         Endpoint::Udp { local, remote } => {
             let what = match *remote {
                 Some(remote) => Match::Connected {
@@ -175,14 +181,14 @@ fn speaks(asked: &Endpoint) -> Result<(Sends, Match, FrameMatch), SetupError> {
                     local: *local,
                 },
             };
-            (ports(*local, *remote), what, ends(*local, *remote))
+            (ports(*local, *remote), what, frame_match(*local, *remote))
         }
         Endpoint::Group { local, group } => {
             let what = Match::Group {
                 transport,
                 group: *group,
             };
-            (ports(*local, Some(*group)), what, ends(*group, None))
+            (ports(*local, Some(*group)), what, frame_match(*group, None))
         }
         Endpoint::Protocol {
             number,
@@ -230,8 +236,8 @@ fn compiled(terms: &[netnice_api::direct::Term]) -> Result<Pattern, BadPattern> 
 }
 
 const MILLION: u32 = 1_000_000;
-/// How much a flow can save of its receive share: a burst that fills its rings.
-const SHARE_BURST: Nanos = Nanos(1_000_000);
+/// How much a flow can save of its receive budget: a burst that fills its rings.
+const BUDGET_BURST: Nanos = Nanos(1_000_000);
 
 #[cfg(test)]
 mod tests;

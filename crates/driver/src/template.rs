@@ -71,19 +71,19 @@ pub enum Sends {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSender {
     /// The source is not a single Ethernet address.
-    #[error("{0} is no address that a link sends from")]
+    #[error("{0} cannot be the Ethernet address of a link")]
     Mac(Mac),
     /// The source is not the address of one host.
-    #[error("{0} is no address that a host sends from")]
+    #[error("{0} cannot be the source address of a host")]
     Local(IpAddr),
     /// The destination is neither a host nor a group.
-    #[error("{0} is no address that a host is reached by")]
+    #[error("{0} cannot be the destination address of a flow")]
     Remote(IpAddr),
     /// The port is 0.
-    #[error("port 0 is no port of a flow")]
+    #[error("a flow cannot have port 0")]
     Port,
     /// The endpoints differ in IP version.
-    #[error("from {local} to {remote}: one is IPv4, the other IPv6")]
+    #[error("the endpoints {local} and {remote} differ: one is IPv4, the other IPv6")]
     Families {
         /// The local address.
         local: IpAddr,
@@ -91,7 +91,7 @@ pub enum BadSender {
         remote: IpAddr,
     },
     /// A group with a single next hop, or one host with a group as its next hop.
-    #[error("{remote} is not reached through {next_hop}")]
+    #[error("{remote} cannot be reached through {next_hop}: one is a group, the other is not")]
     NextHop {
         /// The remote address.
         remote: IpAddr,
@@ -99,7 +99,7 @@ pub enum BadSender {
         next_hop: Mac,
     },
     /// A group has no fixed next hop; it needs its own Ethernet address.
-    #[error("the group {0} needs the Ethernet address that it is reached by")]
+    #[error("a flow to the group {0} needs the Ethernet address of the group")]
     Group(IpAddr),
     /// The longest frame cannot hold the headers.
     #[error("frames of at most {longest} bytes have no room for {headers} bytes of headers")]
@@ -121,10 +121,10 @@ pub enum Forbidden {
     #[error("longer than the link's MTU")]
     Long,
     /// To a group of Ethernet addresses.
-    #[error("to a group of stations, and not to one")]
+    #[error("to a group of Ethernet addresses")]
     NextHop,
     /// Of another EtherType, for example a VLAN tag.
-    #[error("of another EtherType than the flow's (a VLAN tag is one)")]
+    #[error("of another EtherType than the flow's (a VLAN tag is an EtherType)")]
     EtherType,
     /// Another IP version, or options.
     #[error("with another version of IP, or with options")]
@@ -136,10 +136,10 @@ pub enum Forbidden {
     #[error("a fragment")]
     Fragment,
     /// A hop limit of 0.
-    #[error("without a hop to go")]
+    #[error("with a hop limit of 0")]
     Hops,
     /// Another IP protocol, for example an extension header.
-    #[error("of another IP protocol than the flow's (an extension header is one)")]
+    #[error("of another IP protocol than the flow's (an extension header is a protocol)")]
     Protocol,
     /// A wrong IPv4 header checksum.
     #[error("with a wrong checksum of its IPv4 header")]
@@ -172,20 +172,20 @@ impl<'a> Checked<'a> {
 /// A compiled template.
 #[derive(Clone, Debug)]
 pub struct Template {
-    want: [u8; HEAD],
+    expected: [u8; HEAD],
     mask: [u8; HEAD],
     layout: Layout,
     /// Length of all checked headers.
     headers: usize,
     longest: usize,
     /// It may send to any single host.
-    anywhere: bool,
-    station: Station,
+    any_destination: bool,
+    addresses: LinkAddresses,
 }
 
 /// The Ethernet addresses that are written into frames.
 #[derive(Clone, Copy, Debug)]
-struct Station {
+struct LinkAddresses {
     mac: Mac,
     /// `None`: the program sets it.
     next_hop: Option<Mac>,
@@ -205,13 +205,13 @@ impl Template {
             return Err(BadSender::Mac(sender.mac));
         }
         let mut template = Template {
-            want: [0; HEAD],
+            expected: [0; HEAD],
             mask: [0; HEAD],
             layout: Layout::Ethernet,
             headers: ETHERNET,
             longest: sender.longest,
-            anywhere: false,
-            station: Station {
+            any_destination: false,
+            addresses: LinkAddresses {
                 mac: sender.mac,
                 next_hop: sender.next_hop,
             },
@@ -252,10 +252,10 @@ impl Template {
     pub fn check<'a>(&self, own: &'a mut [u8]) -> Result<Checked<'a>, Forbidden> {
         match self.allows(own) {
             true => {
-                if let Some(next_hop) = self.station.next_hop {
+                if let Some(next_hop) = self.addresses.next_hop {
                     own[..6].copy_from_slice(&next_hop.0);
                 }
-                own[6..ETHERTYPE_AT].copy_from_slice(&self.station.mac.0);
+                own[6..ETHERTYPE_AT].copy_from_slice(&self.addresses.mac.0);
                 Ok(Checked(own))
             }
             false => Err(self.explain(own)),
@@ -263,26 +263,27 @@ impl Template {
     }
 
     /// Changes the link's address, the flow's next hop (if it is fixed), and the longest frame.
-    pub fn readdress(&mut self, mac: Mac, next_hop: Option<Mac>, longest: usize) {
-        self.station.mac = mac;
-        if self.station.next_hop.is_some() && next_hop.is_some() {
-            self.station.next_hop = next_hop;
+    pub(crate) fn readdress(&mut self, mac: Mac, next_hop: Option<Mac>, longest: usize) {
+        self.addresses.mac = mac;
+        if self.addresses.next_hop.is_some() && next_hop.is_some() {
+            self.addresses.next_hop = next_hop;
         }
         self.longest = longest.max(self.headers);
     }
 
     /// Whether the program sets the next hop of its frames.
-    pub fn names_station(&self) -> bool {
-        self.station.next_hop.is_none()
+    pub(crate) fn program_sets_next_hop(&self) -> bool {
+        self.addresses.next_hop.is_none()
     }
 
     /// Length of all checked headers; shorter packets are forbidden.
-    pub fn headers(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn headers(&self) -> usize {
         self.headers
     }
 
     /// The longest allowed packet.
-    pub fn longest(&self) -> usize {
+    pub(crate) fn longest(&self) -> usize {
         self.longest
     }
 
@@ -300,7 +301,7 @@ impl Template {
             }
         };
         let differs = (0..HEAD).fold(0, |sum, at| {
-            sum | ((head[at] ^ self.want[at]) & self.mask[at])
+            sum | ((head[at] ^ self.expected[at]) & self.mask[at])
         });
         differs == 0 && self.lengths_agree(head, own.len()) && self.destination_is_single(head)
     }
@@ -328,7 +329,7 @@ impl Template {
     #[inline(always)]
     fn destination_is_single(&self, head: &[u8; HEAD]) -> bool {
         match self.layout {
-            _ if !self.anywhere => true,
+            _ if !self.any_destination => true,
             Layout::Ip(Family::V4, _) => {
                 let to: Option<&[u8; 4]> = head[V4_DESTINATION..].first_chunk();
                 to.is_some_and(|to| is_one_host((*to).into()))
@@ -348,7 +349,7 @@ impl Template {
     }
 
     fn fix_bits(&mut self, at: usize, value: u8, mask: u8) {
-        self.want[at] = value;
+        self.expected[at] = value;
         self.mask[at] = mask;
     }
 
@@ -389,7 +390,7 @@ impl Template {
         match remote {
             Some(IpAddr::V4(remote)) => self.fix(V4_DESTINATION, &remote.octets()),
             Some(IpAddr::V6(remote)) => self.fix(V6_DESTINATION, &remote.octets()),
-            None => self.anywhere = true,
+            None => self.any_destination = true,
         }
         Ok(())
     }
@@ -421,7 +422,7 @@ impl Template {
         if own.len() > self.longest {
             return Forbidden::Long;
         }
-        let differs = |at: &usize| (own[*at] ^ self.want[*at]) & self.mask[*at] != 0;
+        let differs = |at: &usize| (own[*at] ^ self.expected[*at]) & self.mask[*at] != 0;
         let compared = (0..self.headers.min(HEAD))
             .find(differs)
             .map(|at| self.meaning(at));
@@ -510,6 +511,6 @@ const V6_DESTINATION: usize = ETHERNET + 24;
 const V6_END: usize = ETHERNET + frame::V6_HEADER;
 
 #[cfg(any(test, fuzzing))]
-pub mod hostile;
+pub(crate) mod hostile;
 #[cfg(test)]
 mod tests;

@@ -30,15 +30,15 @@ use anyhow::{Context, Result, anyhow};
 use netnice_core::contract::{Contract, Slice};
 use netnice_core::sched::{Class, FlowId, Service, Wire};
 use netnice_core::units::{Nanos, Rate};
+use netnice_driver::commands::{self, CommandSender};
+use netnice_driver::datapath::{Datapath, FlowCounters, FlowParameters, OpenedFlow};
 use netnice_driver::demux::{FlowNo, Match, Reassembly};
+use netnice_driver::event_loop::{EventLoop, SchedulingClass, monotonic, set_scheduling};
 use netnice_driver::frame::Mac;
-use netnice_driver::link::{Ear, Link, Mode};
-use netnice_driver::orders::{self, Orders};
+use netnice_driver::link::{Ingress, Link, Mode};
 use netnice_driver::protocol::Transport;
-use netnice_driver::serve::{Pace, Server, monotonic, pace};
-use netnice_driver::share::Share;
+use netnice_driver::receive_budget::ReceiveBudget;
 use netnice_driver::template::{Sender, Sends};
-use netnice_driver::turn::{Counters, Open, Opened, Turn};
 use netnice_kernel::direct::FrameMatch;
 use netnice_ring::driver::ProgramMemory;
 use netnice_ring::layout::{Budget, Shape};
@@ -51,9 +51,9 @@ use crate::world::{Host, World};
 
 /// A driver that does not run yet.
 pub struct DriverSetup {
-    turn: Turn,
+    turn: Datapath,
     link: Link,
-    ear: Ear,
+    ear: Ingress,
     next_hop: Mac,
     /// Both endpoints, without ports.
     ends: (SocketAddr, SocketAddr),
@@ -64,19 +64,19 @@ pub struct DriverSetup {
 /// A driver that runs in a thread of its own. Dropping it ends the thread.
 pub struct RunningDriver {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<(Server, Duration)>>,
+    thread: Option<JoinHandle<(EventLoop, Duration)>>,
     flows: Vec<(u16, FlowNo)>,
     _sink: UdpSocket,
-    _ear: Ear,
+    _ear: Ingress,
     /// How the driver's thread is woken.
-    pub pace: Pace,
+    pub pace: SchedulingClass,
     /// Start of its first iteration, by the wall clock in ns.
     pub began: u64,
 }
 
 /// A driver that has ended.
 pub struct EndedDriver {
-    server: Server,
+    server: EventLoop,
     /// Processor time of the driver's thread.
     pub worked: Duration,
     flows: Vec<(u16, FlowNo)>,
@@ -103,7 +103,7 @@ impl DriverSetup {
         };
         let next_hop = open(server, Mode::Fallback)?.0.interface().mac;
         let (link, ear) = open(client, mode)?;
-        let turn = Turn::new(wire, link.interface().mac)?;
+        let turn = Datapath::new(wire, link.interface().mac)?;
         let ends = ((client.port().v4, 0).into(), (server.port().v4, 0).into());
         Ok(DriverSetup {
             turn,
@@ -164,11 +164,11 @@ impl DriverSetup {
         &mut self,
         world: &World,
         port: u16,
-        share: Option<Share>,
+        share: Option<ReceiveBudget>,
     ) -> Result<ReceiverProgram> {
         let local = with(self.ends.0, port);
         let mut open = self.open(port, Service::best_effort(Default::default()), RECEIVING);
-        open.share = share;
+        open.receive_budget = share;
         open.matches.push(Match::Port {
             transport: Transport::Udp,
             local,
@@ -182,7 +182,7 @@ impl DriverSetup {
             remote: None,
         };
         let flow_of_it = self.flows.last().map(|(_, flow)| *flow);
-        self.ear.claim(&claim, flow_of_it)?;
+        self.ear.add_match(&claim, flow_of_it)?;
         self.receive_frames(world)?;
         Ok(ReceiverProgram::new(attachment, flow))
     }
@@ -190,7 +190,7 @@ impl DriverSetup {
     /// Makes the driver get received frames; frames without a registered flow go to the kernel.
     pub(crate) fn receive_frames(&mut self, world: &World) -> Result<()> {
         let ear = &mut self.ear;
-        world.client().ns.enter(|| Ok(ear.listen()?))
+        world.client().ns.enter(|| Ok(ear.start()?))
     }
 
     /// How the driver sends and receives frames.
@@ -199,8 +199,8 @@ impl DriverSetup {
     }
 
     /// The description of a flow that sends from `port`, for programs of other modules.
-    pub fn open(&self, port: u16, service: Service, shape: Shape) -> Open {
-        Open {
+    pub fn open(&self, port: u16, service: Service, shape: Shape) -> FlowParameters {
+        FlowParameters {
             shape,
             service,
             sender: Sender {
@@ -215,7 +215,7 @@ impl DriverSetup {
             },
             matches: Vec::new(),
             reassembly: Reassembly::Complete,
-            share: None,
+            receive_budget: None,
         }
     }
 
@@ -241,27 +241,30 @@ impl DriverSetup {
     }
 
     /// Runs the driver as [`DriverSetup::start`] does; another thread may have flows opened and
-    /// closed through [`Orders`], as the control thread of `netnice-driver` does.
-    pub fn start_with_commands(self, processor: Option<usize>) -> Result<(RunningDriver, Orders)> {
-        let (orders, mut inbox) = orders::pair()?;
+    /// closed through [`CommandSender`], as the control thread of `netnice-driver` does.
+    pub fn start_with_commands(
+        self,
+        processor: Option<usize>,
+    ) -> Result<(RunningDriver, CommandSender)> {
+        let (orders, mut inbox) = commands::pair()?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let (tell, begun) = mpsc::channel();
-        let mut server = Server::new(self.turn, self.link)?;
-        server.also(inbox.bell())?;
+        let mut server = EventLoop::new(self.turn, self.link)?;
+        server.watch_wakeup(inbox.wakeup_fd())?;
         if let Err(error) = server.keep_awake() {
             eprintln!("netnice-lab: cannot keep processors awake between packets: {error}");
         }
         let thread = std::thread::Builder::new()
             .name("driver".into())
             .spawn(move || {
-                let begun = pace(processor).map(|pace| (pace, sys::now_ns()));
+                let begun = set_scheduling(processor).map(|pace| (pace, sys::now_ns()));
                 let failed = begun.is_err();
                 let _ = tell.send(begun);
                 while !failed && !stopped.load(Ordering::Relaxed) {
-                    // The loop goes on after the other side dropped its `Orders`.
-                    inbox.work(&mut server);
-                    server.round(LONGEST_SLEEP);
+                    // The loop goes on after the other side dropped its `CommandSender`.
+                    inbox.execute(&mut server);
+                    server.iterate(LONGEST_SLEEP);
                 }
                 (server, sys::thread_time())
             })?;
@@ -280,8 +283,12 @@ impl DriverSetup {
 
     fn attach(
         &mut self,
-        open: &Open,
-        how: impl FnOnce(&mut Turn, netnice_driver::turn::ProgramNo, &Open) -> Result<Opened>,
+        open: &FlowParameters,
+        how: impl FnOnce(
+            &mut Datapath,
+            netnice_driver::datapath::ProgramNo,
+            &FlowParameters,
+        ) -> Result<OpenedFlow>,
     ) -> Result<(Attachment, ProgramRings)> {
         let client = ProgramMemory::create(Budget {
             flows: 1,
@@ -293,7 +300,7 @@ impl DriverSetup {
         if let Sends::Ports { local, .. } = &open.sender.sends {
             self.flows.push((local.port(), opened.flow));
         }
-        let flow = attachment.flow(opened.place)?;
+        let flow = attachment.flow(opened.location)?;
         Ok((attachment, flow))
     }
 
@@ -321,7 +328,7 @@ impl RunningDriver {
         })
     }
 
-    fn halt(&mut self) -> Option<Result<(Server, Duration)>> {
+    fn halt(&mut self) -> Option<Result<(EventLoop, Duration)>> {
         self.stop.store(true, Ordering::Relaxed);
         let done = self.thread.take()?.join();
         Some(done.map_err(|_| anyhow!("the driver's thread panicked")))
@@ -336,7 +343,7 @@ impl Drop for RunningDriver {
 
 impl EndedDriver {
     /// The counters of the flow of `port`.
-    pub fn counters(&mut self, port: u16) -> Result<Counters> {
+    pub fn counters(&mut self, port: u16) -> Result<FlowCounters> {
         let known = self.flows.iter().find(|(of, _)| *of == port);
         let (_, flow) = known.with_context(|| format!("no flow of port {port}"))?;
         let counters = self.server.counters(*flow);
@@ -344,7 +351,7 @@ impl EndedDriver {
     }
 
     /// The driver's event loop.
-    pub fn event_loop(&mut self) -> &mut Server {
+    pub fn event_loop(&mut self) -> &mut EventLoop {
         &mut self.server
     }
 }

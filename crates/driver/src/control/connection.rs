@@ -14,43 +14,44 @@ use netnice_api::frame::{Decoder, LONGEST_DRIVER_CALL, LONGEST_DRIVER_MESSAGE};
 use netnice_api::{WireError, decode_driver_call, encode_driver_message, fds};
 
 /// A connection.
-pub struct Connection {
+pub(crate) struct Connection {
     stream: UnixStream,
     calls: Decoder,
     /// Received descriptors that no call has taken yet.
-    beside: VecDeque<OwnedFd>,
-    out: VecDeque<Outgoing>,
-    /// Bytes in `out`.
-    kept: usize,
-    /// No call is taken until less than [`MUCH`] is in `out`.
-    holds: bool,
-    /// The connection ends when `out` is empty.
-    ends: bool,
+    descriptors: VecDeque<OwnedFd>,
+    outgoing: VecDeque<Outgoing>,
+    /// Bytes in `outgoing`.
+    queued_bytes: usize,
+    /// No call is taken until less than [`SEND_QUEUE_HIGH`] is in `outgoing`.
+    is_paused: bool,
+    /// The connection ends when `outgoing` is empty.
+    is_closing: bool,
 }
 
 struct Outgoing {
     bytes: Vec<u8>,
-    gone: usize,
+    sent: usize,
     descriptors: Vec<OwnedFd>,
 }
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
-pub enum EndOf {
+pub(crate) enum CloseReason {
     /// The peer closed the connection.
-    #[error("the other side hung up")]
+    #[error("the peer closed the connection")]
     HungUp,
     /// A message is malformed.
     #[error(transparent)]
     Wire(#[from] WireError),
     /// More descriptors came than calls can take.
     #[error(
-        "more than {MOST_BESIDE} descriptors wait for a call that takes them; attach takes one pidfd, and nothing else any"
+        "more than {MAX_DESCRIPTORS} descriptors arrived that no call has taken; \
+         a call to attach takes one pidfd, other calls take none"
     )]
     Descriptors,
     /// The peer stopped reading and its send queue is full.
-    #[error("{0} bytes of answers were not read")]
-    Deaf(usize),
+    #[error("the peer does not read: {0} bytes wait to be sent, and the limit is {SEND_QUEUE_MAX}")]
+    NotReading(usize),
     /// The socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -58,38 +59,38 @@ pub enum EndOf {
 
 impl Connection {
     /// Takes over a socket and makes it non-blocking.
-    pub fn new(stream: UnixStream) -> io::Result<Connection> {
+    pub(crate) fn new(stream: UnixStream) -> io::Result<Connection> {
         stream.set_nonblocking(true)?;
         Ok(Connection {
             stream,
             calls: Decoder::new(LONGEST_DRIVER_CALL),
-            beside: VecDeque::new(),
-            out: VecDeque::new(),
-            kept: 0,
-            holds: false,
-            ends: false,
+            descriptors: VecDeque::new(),
+            outgoing: VecDeque::new(),
+            queued_bytes: 0,
+            is_paused: false,
+            is_closing: false,
         })
     }
 
     /// The socket, for polling.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
     /// Reads once from the socket. The caller then calls [`Connection::poll_call`] until it returns
     /// no call.
-    pub fn receive(&mut self) -> Result<(), EndOf> {
+    pub(crate) fn receive(&mut self) -> Result<(), CloseReason> {
         let mut bytes = [0; 16 * 1024];
         let received = match fds::receive(self.stream.as_fd(), &mut bytes, 1) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             other => other?,
         };
-        self.beside.extend(received.fds);
-        if received.surplus || self.beside.len() > MOST_BESIDE {
-            return Err(EndOf::Descriptors);
+        self.descriptors.extend(received.fds);
+        if received.surplus || self.descriptors.len() > MAX_DESCRIPTORS {
+            return Err(CloseReason::Descriptors);
         }
         if received.bytes == 0 {
-            return Err(EndOf::HungUp);
+            return Err(CloseReason::HungUp);
         }
         self.calls.push(&bytes[..received.bytes]);
         Ok(())
@@ -97,9 +98,9 @@ impl Connection {
 
     /// The next call. `None` also while much output is unread: the caller polls again when
     /// [`Connection::flush`] has sent some.
-    pub fn poll_call(&mut self) -> Result<Option<DriverCall>, EndOf> {
-        self.holds = self.kept >= MUCH;
-        if self.ends || self.holds {
+    pub(crate) fn poll_call(&mut self) -> Result<Option<DriverCall>, CloseReason> {
+        self.is_paused = self.queued_bytes >= SEND_QUEUE_HIGH;
+        if self.is_closing || self.is_paused {
             return Ok(None);
         }
         match self.calls.poll().map_err(WireError::from)? {
@@ -109,62 +110,73 @@ impl Connection {
     }
 
     /// The descriptor that came with the call.
-    pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
-        self.beside.pop_front()
+    pub(crate) fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.descriptors.pop_front()
     }
 
-    /// Queues a message and sends as much as the socket takes.
-    pub fn say(&mut self, word: &DriverMessage, descriptors: Vec<OwnedFd>) -> Result<(), EndOf> {
-        let bytes = match (encode_driver_message(word), word) {
+    /// ReceiveQueues a message and sends as much as the socket takes.
+    pub(crate) fn send(
+        &mut self,
+        message: &DriverMessage,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), CloseReason> {
+        let bytes = match (encode_driver_message(message), message) {
             (Ok(bytes), _) => bytes,
             (Err(why), DriverMessage::Reply { id, .. }) => {
                 encode_driver_message(&failed(*id, &why))?
             }
             (Err(why), _) => return Err(why.into()),
         };
-        self.kept += bytes.len();
-        if self.kept > MOST_KEPT {
-            return Err(EndOf::Deaf(self.kept));
+        self.queued_bytes += bytes.len();
+        if self.queued_bytes > SEND_QUEUE_MAX {
+            return Err(CloseReason::NotReading(self.queued_bytes));
         }
-        self.out.push_back(Outgoing {
+        self.outgoing.push_back(Outgoing {
             bytes,
-            gone: 0,
+            sent: 0,
             descriptors,
         });
         self.flush()
     }
 
-    /// Queues the reason for the end as the last message.
-    pub fn end(&mut self, why: &EndOf) {
-        self.ends = true;
-        if !matches!(why, EndOf::HungUp | EndOf::Io(_) | EndOf::Deaf(_)) {
-            let _ = self.say(&failed(0, why), Vec::new());
+    /// ReceiveQueues the reason for the end as the last message.
+    pub(crate) fn close(&mut self, why: &CloseReason) {
+        self.is_closing = true;
+        if !matches!(
+            why,
+            CloseReason::HungUp | CloseReason::Io(_) | CloseReason::NotReading(_)
+        ) {
+            let _ = self.send(&failed(0, why), Vec::new());
         }
     }
 
     /// Whether to poll the socket for input.
-    pub fn wants_to_read(&self) -> bool {
-        !self.holds
+    pub(crate) fn wants_to_read(&self) -> bool {
+        !self.is_paused
     }
 
     /// Whether to poll the socket for output: messages are queued, or calls wait behind them.
-    pub fn wants_to_write(&self) -> bool {
-        !self.out.is_empty() || self.holds
+    pub(crate) fn wants_to_write(&self) -> bool {
+        !self.outgoing.is_empty() || self.is_paused
     }
 
     /// Sends what the socket takes.
-    pub fn flush(&mut self) -> Result<(), EndOf> {
-        while let Some(first) = self.out.front_mut() {
-            let beside: Vec<BorrowedFd> = first.descriptors.iter().map(AsFd::as_fd).collect();
-            match fds::send(self.stream.as_fd(), &first.bytes[first.gone..], &beside) {
-                Ok(sent) => first.gone += sent,
+    pub(crate) fn flush(&mut self) -> Result<(), CloseReason> {
+        while let Some(first) = self.outgoing.front_mut() {
+            let descriptors: Vec<BorrowedFd> = first.descriptors.iter().map(AsFd::as_fd).collect();
+            match fds::send(
+                self.stream.as_fd(),
+                &first.bytes[first.sent..],
+                &descriptors,
+            ) {
+                Ok(sent) => first.sent += sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
             first.descriptors.clear();
-            if first.gone == first.bytes.len() {
-                self.kept -= first.bytes.len();
-                self.out.pop_front();
+            if first.sent == first.bytes.len() {
+                self.queued_bytes -= first.bytes.len();
+                self.outgoing.pop_front();
             }
         }
         Ok(())
@@ -172,7 +184,7 @@ impl Connection {
 }
 
 /// The answer that reports the failure of call `id`.
-pub fn failed(id: u64, why: &impl std::fmt::Display) -> DriverMessage {
+pub(crate) fn failed(id: u64, why: &impl std::fmt::Display) -> DriverMessage {
     DriverMessage::Reply {
         id,
         reply: DriverReply::Failed {
@@ -182,13 +194,13 @@ pub fn failed(id: u64, why: &impl std::fmt::Display) -> DriverMessage {
 }
 
 /// Calls that attach, and whose bytes have arrived in part or not at all.
-const MOST_BESIDE: usize = 32;
+const MAX_DESCRIPTORS: usize = 32;
 /// No call is taken while so many bytes are unread: some thousand answers, or one census.
-const MUCH: usize = 1 << 20;
+const SEND_QUEUE_HIGH: usize = 1 << 20;
 /// Two answers of the longest kind. The answers to calls alone do not reach this.
-const MOST_KEPT: usize = 2 * LONGEST_DRIVER_MESSAGE;
+const SEND_QUEUE_MAX: usize = 2 * LONGEST_DRIVER_MESSAGE;
 
 #[cfg(any(test, fuzzing))]
-pub mod hostile;
+pub(crate) mod hostile;
 #[cfg(test)]
 mod tests;

@@ -28,41 +28,41 @@ use netnice_ring::driver::ProgramMemory;
 use netnice_ring::layout::{Budget, FlowLocation};
 use rustix::event::epoll;
 
-use crate::control::files::{Files, TooMuch};
+use crate::commands::{Command, CommandSender, PacketThreadEnded, Report, Sums, UNEXPECTED_REPORT};
+use crate::control::memory_files::{MemoryFiles, MemoryLimitExceeded};
+use crate::datapath::ProgramNo;
 use crate::demux::{Discard, FlowNo};
 use crate::frame::Mac;
-use crate::link::{Ear, LinkError};
-use crate::orders::{Ended, Order, Orders, Report, Sums};
+use crate::link::{Ingress, LinkError};
 use crate::setup::{self, SetupError};
-use crate::turn::ProgramNo;
 use flows::Flows;
 
 /// The registry; see the module.
-pub struct Registry {
-    orders: Orders,
-    ear: Ear,
+pub(crate) struct Registry {
+    commands: CommandSender,
+    ingress: Ingress,
     /// In bit/s.
     rate: u64,
     programs: BTreeMap<u32, Program>,
     flows: Flows,
-    /// Number of flows per claim.
-    claims: HashMap<FrameMatch, u32>,
+    /// Number of flows per match.
+    matches: HashMap<FrameMatch, u32>,
     /// Since when no flow exists while XDP is still attached.
-    quiet_since: Option<Instant>,
+    idle_since: Option<Instant>,
     /// The epoll that waits for the ends of processes.
-    watched: OwnedFd,
+    epoll: OwnedFd,
     /// Number of discard patterns.
     discards: u32,
     /// The memory files of programs, also of detached ones.
-    files: Files,
+    files: MemoryFiles,
     /// The confinement of the process, as text.
-    confined: String,
+    confinement: String,
 }
 
 struct Program {
     pid: u32,
     uid: u32,
-    life: PidFd,
+    pidfd: PidFd,
     bytes: u64,
     /// `Some` until the program's first flow. Until then the program may not have mapped its
     /// memory, and the packet thread does not have it.
@@ -71,20 +71,21 @@ struct Program {
     flows: BTreeSet<u32>,
 }
 
-struct Flow {
+struct OpenFlow {
     /// The flow's configuration, with all changes since it was opened.
     setup: DriverFlow,
-    claim: FrameMatch,
+    frame_match: FrameMatch,
     /// The flow's number in the packet thread.
-    place: FlowNo,
+    datapath_no: FlowNo,
 }
 
-/// Why a call failed. The failed call has changed nothing.
+/// Why a call failed. The failed call has changed nothing; after [`RegistryError::Ended`] the
+/// driver ends, and its state is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The packet thread has ended: no call can succeed.
     #[error(transparent)]
-    Ended(#[from] Ended),
+    Ended(#[from] PacketThreadEnded),
     /// No such program.
     #[error("program {0} is not attached (any more)")]
     NoProgram(u32),
@@ -92,14 +93,14 @@ pub enum RegistryError {
     #[error("flow {0} is not open (any more)")]
     NoFlow(u32),
     /// The pidfd is missing, invalid, or of a process that has ended.
-    #[error("attach needs a pidfd of the program beside it, and {0}")]
+    #[error("a call to attach must carry a pidfd of the program: {0}")]
     Pidfd(&'static str),
     /// The memory file cannot be made or sealed.
     #[error(transparent)]
     Memory(#[from] netnice_ring::layout::SetupError),
     /// The user's memory limit is exceeded.
     #[error(transparent)]
-    TooMuch(#[from] TooMuch),
+    MemoryLimit(#[from] MemoryLimitExceeded),
     /// The memory file cannot be watched.
     #[error("cannot watch for the end of a memory file (inotify): {0}")]
     Unwatched(io::Error),
@@ -110,7 +111,7 @@ pub enum RegistryError {
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The link's rate is out of range.
-    #[error("a rate of {0} bit/s is none that a link has")]
+    #[error("a link cannot have a rate of {0} bit/s")]
     Rate(u64),
     /// A system call failed.
     #[error(transparent)]
@@ -122,139 +123,147 @@ pub enum RegistryError {
 
 /// The identity of a program that attaches.
 #[derive(Clone, Copy, Debug)]
-pub struct Guest {
+pub(crate) struct ProgramIdentity {
     /// Its process.
-    pub pid: u32,
+    pub(crate) pid: u32,
     /// The user that its memory is charged to.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// Limit on the memory files of this user, in bytes.
-    pub most: u64,
+    pub(crate) memory_limit: u64,
 }
 
 /// The result of attaching a program.
-pub struct Attached {
+pub(crate) struct Attached {
     /// The program's number.
-    pub program: u32,
+    pub(crate) program: u32,
     /// Memory file, doorbell to the driver, doorbell to the program.
-    pub descriptors: Vec<OwnedFd>,
+    pub(crate) descriptors: Vec<OwnedFd>,
 }
 
 impl Registry {
     /// An empty registry on a link of `rate` bit/s.
     ///
-    /// When a program's process ends, the epoll `watched` becomes readable with the number
-    /// [`Registry::LIVES`] plus the program's number.
-    pub fn new(orders: Orders, ear: Ear, rate: u64, watched: OwnedFd, files: Files) -> Registry {
+    /// When a program's process ends, `epoll` becomes readable with the number
+    /// [`Registry::PIDFDS`] plus the program's number.
+    pub(crate) fn new(
+        commands: CommandSender,
+        ingress: Ingress,
+        rate: u64,
+        epoll: OwnedFd,
+        files: MemoryFiles,
+    ) -> Registry {
         Registry {
-            orders,
-            ear,
+            commands,
+            ingress,
             rate,
             programs: BTreeMap::new(),
             flows: Flows::default(),
-            claims: HashMap::new(),
-            quiet_since: None,
-            watched,
+            matches: HashMap::new(),
+            idle_since: None,
+            epoll,
             discards: 0,
             files,
-            confined: String::new(),
+            confinement: String::new(),
         }
     }
 
     /// Sets the text on the confinement of the process.
-    pub fn confined(&mut self, how: String) {
-        self.confined = how;
+    pub(crate) fn set_confinement(&mut self, how: String) {
+        self.confinement = how;
     }
 
-    /// Readable when a memory file has ended; then call [`Registry::forget_gone`].
-    pub fn gone(&self) -> BorrowedFd<'_> {
+    /// Readable when a memory file has ended; then call [`Registry::forget_ended`].
+    pub(crate) fn ended_files(&self) -> BorrowedFd<'_> {
         self.files.fd()
     }
 
     /// Stops charging users for memory files that have ended.
-    pub fn forget_gone(&mut self) {
-        self.files.forget_gone();
+    pub(crate) fn forget_ended(&mut self) {
+        self.files.forget_ended();
     }
 
     /// Offset of programs in the numbers of the epoll; see [`Registry::new`].
-    pub const LIVES: u64 = 1 << 32;
+    pub(crate) const PIDFDS: u64 = 1 << 32;
 
-    /// Readable when [`Registry::poll_expelled`] may return a program.
-    pub fn told(&self) -> BorrowedFd<'_> {
-        self.orders.told()
+    /// Readable when [`Registry::poll_disconnected`] may return a program.
+    pub(crate) fn wakeup_fd(&self) -> BorrowedFd<'_> {
+        self.commands.wakeup_fd()
     }
 
     /// The next program that the packet thread disconnected for a protocol violation, with the
     /// reason. The program is detached.
-    pub fn poll_expelled(&mut self) -> Result<Option<(u32, String)>, RegistryError> {
-        let Some(expelled) = self.orders.poll_expelled()? else {
+    pub(crate) fn poll_disconnected(&mut self) -> Result<Option<(u32, String)>, RegistryError> {
+        let Some(disconnected) = self.commands.poll_disconnected()? else {
             return Ok(None);
         };
-        let program = expelled.program.0;
+        let program = disconnected.program.0;
         match self.detach(program) {
             // The program was detached before.
             Ok(()) | Err(RegistryError::NoProgram(_)) => {}
             Err(why) => return Err(why),
         }
-        Ok(Some((program, expelled.breach.to_string())))
+        Ok(Some((program, disconnected.violation.to_string())))
     }
 
     /// The receive side of the interface.
-    pub fn ear(&self) -> &Ear {
-        &self.ear
+    pub(crate) fn ingress(&self) -> &Ingress {
+        &self.ingress
     }
 
     /// Whether no program is attached.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.programs.is_empty()
     }
 
     /// Changes the link's rate (bit/s) and its overhead per packet (bytes).
-    pub fn rewire(&mut self, rate: u64, overhead: u64) -> Result<(), RegistryError> {
+    pub(crate) fn rewire(&mut self, rate: u64, overhead: u64) -> Result<(), RegistryError> {
         let wire = wire(rate, overhead)?;
-        self.done(Order::Wire(wire))?;
+        self.execute(Command::Wire(wire))?;
         self.rate = rate;
         Ok(())
     }
 
     /// Attaches a program. The packet thread gets its memory with its first flow
-    /// ([`Registry::begin`]).
-    pub fn attach(
+    /// ([`Registry::hand_over_memory`]).
+    pub(crate) fn attach(
         &mut self,
-        guest: &Guest,
+        identity: &ProgramIdentity,
         budget: Budget,
         pidfd: Option<OwnedFd>,
     ) -> Result<Attached, RegistryError> {
-        let pidfd = pidfd.ok_or(RegistryError::Pidfd("none came"))?;
-        let life = PidFd::verified(pidfd).ok_or(RegistryError::Pidfd("this is none"))?;
-        if !life.is_alive() {
-            return Err(RegistryError::Pidfd("that process has ended"));
+        let pidfd = pidfd.ok_or(RegistryError::Pidfd("no descriptor came with it"))?;
+        let verified =
+            PidFd::verified(pidfd).ok_or(RegistryError::Pidfd("the descriptor is not a pidfd"))?;
+        if !verified.is_alive() {
+            return Err(RegistryError::Pidfd("its process has ended"));
         }
-        let client = ProgramMemory::create(budget)?;
-        let bytes = client.bytes();
-        self.files.admit(guest.uid, bytes, guest.most)?;
-        let handles = client.handles();
-        let kept = self.files.keep(guest.uid, handles.memory, bytes);
+        let memory = ProgramMemory::create(budget)?;
+        let bytes = memory.bytes();
+        self.files
+            .admit(identity.uid, bytes, identity.memory_limit)?;
+        let handles = memory.handles();
+        let kept = self.files.keep(identity.uid, handles.memory, bytes);
         kept.map_err(RegistryError::Unwatched)?;
         let copies = [handles.memory, handles.to_driver, handles.to_program];
         let copies: Result<Vec<OwnedFd>, _> =
             copies.iter().map(BorrowedFd::try_clone_to_owned).collect();
         let descriptors = copies?;
-        let program = match self.orders.give(Order::Expect)? {
-            Report::Expected(program) => program.0,
+        let program = match self.commands.send(Command::ReserveProgram)? {
+            Report::ProgramReserved(program) => program.0,
             other => return Err(refusal(other)),
         };
-        let data = epoll::EventData::new_u64(Registry::LIVES + u64::from(program));
-        let watched = epoll::add(&self.watched, life.as_fd(), data, epoll::EventFlags::IN);
-        if let Err(why) = watched {
-            self.orders.detach(ProgramNo(program))?;
+        let data = epoll::EventData::new_u64(Registry::PIDFDS + u64::from(program));
+        let added = epoll::add(&self.epoll, verified.as_fd(), data, epoll::EventFlags::IN);
+        if let Err(why) = added {
+            self.commands.detach(ProgramNo(program))?;
             return Err(io::Error::from(why).into());
         }
         let known = Program {
-            pid: guest.pid,
-            uid: guest.uid,
-            life,
+            pid: identity.pid,
+            uid: identity.uid,
+            pidfd: verified,
             bytes,
-            unmapped: Some(client),
+            unmapped: Some(memory),
             flows: BTreeSet::new(),
         };
         self.programs.insert(program, known);
@@ -267,18 +276,18 @@ impl Registry {
     /// Called with each flow that a program opens. Before its first flow the program has mapped its
     /// memory (R5): the mapping keeps the pages from now on, and the packet thread begins to poll
     /// the program.
-    fn begin(&mut self, program: u32) -> Result<(), RegistryError> {
+    fn hand_over_memory(&mut self, program: u32) -> Result<(), RegistryError> {
         let known = self.programs.get_mut(&program);
         let known = known.ok_or(RegistryError::NoProgram(program))?;
-        if let Some(client) = &mut known.unmapped {
-            client.seal()?;
+        if let Some(memory) = &mut known.unmapped {
+            memory.seal()?;
         }
-        let Some(client) = known.unmapped.take() else {
+        let Some(memory) = known.unmapped.take() else {
             return Ok(());
         };
         match self
-            .orders
-            .attach_as(ProgramNo(program), client, known.uid)?
+            .commands
+            .attach_reserved(ProgramNo(program), memory, known.uid)?
         {
             Ok(()) => Ok(()),
             Err(why) => Err(RegistryError::Refused(why)),
@@ -286,77 +295,77 @@ impl Registry {
     }
 
     /// Whether the program's process has ended.
-    pub fn has_ended(&self, program: u32) -> bool {
+    pub(crate) fn has_ended(&self, program: u32) -> bool {
         let known = self.programs.get(&program);
-        known.is_some_and(|known| !known.life.is_alive())
+        known.is_some_and(|known| !known.pidfd.is_alive())
     }
 
     /// Detaches a program and closes its flows.
-    pub fn detach(&mut self, program: u32) -> Result<(), RegistryError> {
+    pub(crate) fn detach(&mut self, program: u32) -> Result<(), RegistryError> {
         let known = self.programs.remove(&program);
         let known = known.ok_or(RegistryError::NoProgram(program))?;
         // Other processes have the pidfd too, so closing it does not remove it from the epoll.
-        let _ = epoll::delete(&self.watched, known.life.as_fd());
-        let mut places = Vec::with_capacity(known.flows.len());
+        let _ = epoll::delete(&self.epoll, known.pidfd.as_fd());
+        let mut numbers = Vec::with_capacity(known.flows.len());
         for number in known.flows {
             if let Some(flow) = self.flows.remove(number) {
-                self.release(&flow.claim);
-                places.push(flow.place);
+                self.remove_match(&flow.frame_match);
+                numbers.push(flow.datapath_no);
             }
         }
-        for some in places.chunks(SHED_AT_ONCE) {
-            self.done(Order::Shed(some.to_vec()))?;
+        for some in numbers.chunks(CLOSED_PER_COMMAND) {
+            self.execute(Command::CloseMany(some.to_vec()))?;
         }
-        drop(self.orders.detach(ProgramNo(program))?);
-        self.grow_quiet();
+        drop(self.commands.detach(ProgramNo(program))?);
+        self.note_idle();
         Ok(())
     }
 
     /// Opens a flow: returns its number and its place in the program's memory.
-    pub fn open(&mut self, asked: DriverFlow) -> Result<(u32, FlowLocation), RegistryError> {
-        let program = asked.program;
+    pub(crate) fn open(&mut self, setup: DriverFlow) -> Result<(u32, FlowLocation), RegistryError> {
+        let program = setup.program;
         if !self.programs.contains_key(&program) {
             return Err(RegistryError::NoProgram(program));
         }
-        let interface = self.ear.interface();
-        let (open, claim) = setup::flow(&asked, interface.mac, interface.mtu)?;
-        self.begin(program)?;
+        let interface = self.ingress.interface();
+        let (parameters, frame_match) = setup::flow(&setup, interface.mac, interface.mtu)?;
+        self.hand_over_memory(program)?;
         // Before the flow is open: until then the kernel gets its packets.
-        self.ear.listen()?;
-        self.quiet_since = None;
-        let opened = match self.orders.open(ProgramNo(program), open)? {
+        self.ingress.start()?;
+        self.idle_since = None;
+        let opened = match self.commands.open(ProgramNo(program), parameters)? {
             Ok(opened) => opened,
             Err(why) => {
-                self.grow_quiet();
+                self.note_idle();
                 return Err(RegistryError::Refused(why));
             }
         };
-        if let Err(why) = self.claim(&claim, opened.flow) {
-            self.close_there(program, opened.flow)?;
-            self.grow_quiet();
+        if let Err(why) = self.add_match(&frame_match, opened.flow) {
+            self.close_in_datapath(program, opened.flow)?;
+            self.note_idle();
             return Err(why.into());
         }
-        let number = self.flows.insert(Flow {
-            setup: asked,
-            claim,
-            place: opened.flow,
+        let number = self.flows.insert(OpenFlow {
+            setup,
+            frame_match,
+            datapath_no: opened.flow,
         });
         if let Some(known) = self.programs.get_mut(&program) {
             known.flows.insert(number);
         }
-        Ok((number, opened.place))
+        Ok((number, opened.location))
     }
 
     /// Changes a flow's contract. `granted` is the granted contract if it differs from `contract`.
-    pub fn change(
+    pub(crate) fn change(
         &mut self,
         flow: u32,
         contract: String,
         granted: Option<String>,
     ) -> Result<(), RegistryError> {
-        let place = self.flow(flow)?.place;
+        let datapath_no = self.flow(flow)?.datapath_no;
         let service = setup::service(&contract)?;
-        self.done(Order::Change(place, service))?;
+        self.execute(Command::Change(datapath_no, service))?;
         if let Some(known) = self.flows.get_mut(flow) {
             (known.setup.contract, known.setup.granted) = (contract, granted);
         }
@@ -364,57 +373,59 @@ impl Registry {
     }
 
     /// Replaces all discard patterns. A frame that matches any pattern is discarded from now on.
-    pub fn discard(&mut self, patterns: &[Vec<Term>]) -> Result<(), RegistryError> {
+    pub(crate) fn discard(&mut self, patterns: &[Vec<Term>]) -> Result<(), RegistryError> {
         let compiled = setup::discards(patterns)?;
-        self.done(Order::Discard(compiled))?;
+        self.execute(Command::Discard(compiled))?;
         self.discards = patterns.len() as u32;
         Ok(())
     }
 
     /// Changes a flow's next hop and its longest packet.
-    pub fn readdress(
+    pub(crate) fn readdress(
         &mut self,
         flow: u32,
         next_hop: Option<[u8; 6]>,
         mtu: u32,
     ) -> Result<(), RegistryError> {
-        let known = self.flows.get_mut(flow);
-        let known = known.ok_or(RegistryError::NoFlow(flow))?;
-        (known.setup.next_hop, known.setup.mtu) = (next_hop, mtu);
-        self.address(flow)
+        let datapath_no = self.flow(flow)?.datapath_no;
+        self.send_addresses(datapath_no, next_hop, mtu)?;
+        if let Some(known) = self.flows.get_mut(flow) {
+            (known.setup.next_hop, known.setup.mtu) = (next_hop, mtu);
+        }
+        Ok(())
     }
 
     /// Closes a flow and returns its counters.
-    pub fn close(&mut self, flow: u32) -> Result<FlowCounts, RegistryError> {
+    pub(crate) fn close(&mut self, flow: u32) -> Result<FlowCounts, RegistryError> {
         let known = self.flows.remove(flow);
         let known = known.ok_or(RegistryError::NoFlow(flow))?;
         let program = known.setup.program;
         if let Some(program) = self.programs.get_mut(&program) {
             program.flows.remove(&flow);
         }
-        self.release(&known.claim);
-        let counts = self.close_there(program, known.place)?;
-        self.grow_quiet();
+        self.remove_match(&known.frame_match);
+        let counts = self.close_in_datapath(program, known.datapath_no)?;
+        self.note_idle();
         Ok(counts.unwrap_or_default())
     }
 
     /// All programs and flows, with their counters.
-    pub fn census(&mut self) -> Result<CensusDoc, RegistryError> {
+    pub(crate) fn census(&mut self) -> Result<CensusDoc, RegistryError> {
         let sums = self.sums()?;
         let discarded = Discard::ALL.iter().zip(sums.received.discarded);
         let discarded = discarded.map(|(why, count)| (why.name().to_owned(), count));
         let others = [
             ("unclaimed", sums.received.unclaimed),
             ("missed", sums.link.missed),
-            ("strange", sums.link.strange),
+            ("strange", sums.link.unexpected),
         ];
         let others = others.map(|(why, count)| (why.to_owned(), count));
         let programs = self.programs.iter();
         let mut census = CensusDoc {
-            iface: self.ear.interface().name.clone(),
-            mode: self.ear.mode().name().to_owned(),
+            iface: self.ingress.interface().name.clone(),
+            mode: self.ingress.mode().name().to_owned(),
             rate: self.rate,
-            why_not_native: self.ear.why_not_native().map(LinkError::to_string),
+            why_not_native: self.ingress.why_not_native().map(LinkError::to_string),
             programs: programs
                 .map(|(number, known)| ProgramDoc {
                     program: *number,
@@ -424,21 +435,21 @@ impl Registry {
                 .collect(),
             flows: Vec::with_capacity(self.flows.iter().len()),
             time: TimeAccountingDoc {
-                receiving_ns: sums.spent.receiving.0,
-                sending_ns: sums.spent.sending.0,
-                waiting_ns: sums.spent.waiting.0,
+                receiving_ns: sums.time.receiving.0,
+                sending_ns: sums.time.sending.0,
+                waiting_ns: sums.time.waiting.0,
             },
             frames: sums.frames.map(setup::frames),
-            unrequested_doorbells: sums.spent.unasked,
+            unrequested_doorbells: sums.time.unasked,
             pm_qos_held: sums.awake,
-            confinement: self.confined.clone(),
+            confinement: self.confinement.clone(),
             memory: self
                 .files
                 .users()
-                .map(|(uid, has)| UserMemoryDoc {
+                .map(|(uid, used)| UserMemoryDoc {
                     uid,
-                    files: has.files,
-                    bytes: has.bytes,
+                    files: used.files,
+                    bytes: used.bytes,
                 })
                 .collect(),
             discard_patterns: self.discards,
@@ -447,10 +458,10 @@ impl Registry {
                 .filter(|(_, count)| *count > 0)
                 .collect(),
         };
-        let all: Vec<(u32, &Flow)> = self.flows.iter().collect();
-        for some in all.chunks(COUNTED_AT_ONCE) {
-            let places = some.iter().map(|(_, known)| known.place).collect();
-            let Report::Counts(counted) = self.orders.give(Order::Counts(places))? else {
+        let all: Vec<(u32, &OpenFlow)> = self.flows.iter().collect();
+        for some in all.chunks(COUNTED_PER_COMMAND) {
+            let numbers = some.iter().map(|(_, known)| known.datapath_no).collect();
+            let Report::Counts(counted) = self.commands.send(Command::Counts(numbers))? else {
                 continue;
             };
             // One result per flow, in the same order.
@@ -470,7 +481,7 @@ impl Registry {
     }
 
     /// The sums over all flows.
-    pub fn totals(&mut self) -> Result<TotalsDoc, RegistryError> {
+    pub(crate) fn totals(&mut self) -> Result<TotalsDoc, RegistryError> {
         let totals = self.sums()?.totals;
         Ok(TotalsDoc {
             sent: totals.sent,
@@ -481,74 +492,102 @@ impl Registry {
     }
 
     /// Sets whether the link is up.
-    pub fn link(&mut self, is_up: bool) -> Result<(), RegistryError> {
-        self.done(Order::Link(is_up))
+    pub(crate) fn set_link(&mut self, is_up: bool) -> Result<(), RegistryError> {
+        self.execute(Command::Link(is_up))
     }
 
     /// Takes over a new Ethernet address and MTU of the interface.
-    pub fn reshape(&mut self, mac: Mac, mtu: u32) -> Result<(), RegistryError> {
-        self.ear.moved(mac)?;
-        self.ear.resized(mtu);
-        self.done(Order::Mac(mac))?;
-        let flows: Vec<u32> = self.flows.iter().map(|(number, _)| number).collect();
-        flows.into_iter().try_for_each(|flow| self.address(flow))
+    pub(crate) fn update_interface(&mut self, mac: Mac, mtu: u32) -> Result<(), RegistryError> {
+        let before = self.ingress.interface();
+        let before = (before.mac, before.mtu);
+        self.ingress.set_mac(mac)?;
+        self.ingress.set_mtu(mtu);
+        let done = self.readdress_all();
+        if done.is_err() {
+            self.ingress.set_mtu(before.1);
+            let undone = self.ingress.set_mac(before.0).map_err(RegistryError::from);
+            if let Err(why) = undone.and_then(|()| self.readdress_all()) {
+                tracing::warn!(%why, "cannot return to the interface's former address and MTU");
+            }
+        }
+        done
     }
 
     /// When [`Registry::handle_timeout`] is due.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        Some(self.quiet_since? + QUIET)
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        Some(self.idle_since? + XDP_IDLE_TIME)
     }
 
-    /// Detaches XDP if no flow has been open for [`QUIET`].
-    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), RegistryError> {
+    /// Detaches XDP if no flow has been open for [`XDP_IDLE_TIME`].
+    pub(crate) fn handle_timeout(&mut self, now: Instant) -> Result<(), RegistryError> {
         if self.poll_timeout().is_some_and(|at| at <= now) {
-            self.quiet_since = None;
-            self.ear.deafen()?;
+            self.idle_since = None;
+            self.ingress.stop()?;
         }
         Ok(())
     }
 
     /// Detaches all programs and XDP, and ends the packet thread.
-    pub fn stop(&mut self) -> Result<(), RegistryError> {
+    pub(crate) fn stop(&mut self) -> Result<(), RegistryError> {
         let programs: Vec<u32> = self.programs.keys().copied().collect();
-        let gone: Result<(), RegistryError> = programs
+        let emptied: Result<(), RegistryError> = programs
             .into_iter()
             .try_for_each(|program| self.detach(program));
-        let deaf = self.ear.deafen();
-        let stopped = self.orders.give(Order::Stop);
-        gone?;
-        deaf?;
+        let detached = self.ingress.stop();
+        let stopped = self.commands.send(Command::Stop);
+        emptied?;
+        detached?;
         stopped?;
         Ok(())
     }
 
-    fn flow(&self, number: u32) -> Result<&Flow, RegistryError> {
+    fn flow(&self, number: u32) -> Result<&OpenFlow, RegistryError> {
         let known = self.flows.get(number);
         known.ok_or(RegistryError::NoFlow(number))
     }
 
     fn sums(&mut self) -> Result<Sums, RegistryError> {
-        match self.orders.give(Order::Sums)? {
+        match self.commands.send(Command::Sums)? {
             Report::Sums(sums) => Ok(*sums),
             other => Err(refusal(other)),
         }
     }
 
-    fn done(&mut self, order: Order) -> Result<(), RegistryError> {
-        match self.orders.give(order)? {
+    fn execute(&mut self, command: Command) -> Result<(), RegistryError> {
+        match self.commands.send(command)? {
             Report::Done => Ok(()),
             other => Err(refusal(other)),
         }
     }
 
+    /// Sends the interface's address, and all flows' addresses and longest frames, to the packet
+    /// thread. A failure leaves some flows changed.
+    fn readdress_all(&mut self) -> Result<(), RegistryError> {
+        self.execute(Command::Mac(self.ingress.interface().mac))?;
+        let flows = self.flows.iter().map(|(_, known)| {
+            let setup = &known.setup;
+            (known.datapath_no, setup.next_hop, setup.mtu)
+        });
+        let flows: Vec<_> = flows.collect();
+        flows
+            .into_iter()
+            .try_for_each(|(datapath_no, next_hop, mtu)| {
+                self.send_addresses(datapath_no, next_hop, mtu)
+            })
+    }
+
     /// Sends a flow's addresses and longest frame to the packet thread.
-    fn address(&mut self, flow: u32) -> Result<(), RegistryError> {
-        let known = self.flow(flow)?;
-        let interface = self.ear.interface();
-        let longest = setup::longest(known.setup.mtu, interface.mtu);
-        let next_hop = known.setup.next_hop.map(Mac);
-        self.done(Order::Readdress(
-            known.place,
+    fn send_addresses(
+        &mut self,
+        datapath_no: FlowNo,
+        next_hop: Option<[u8; 6]>,
+        mtu: u32,
+    ) -> Result<(), RegistryError> {
+        let interface = self.ingress.interface();
+        let longest = setup::longest(mtu, interface.mtu);
+        let next_hop = next_hop.map(Mac);
+        self.execute(Command::Readdress(
+            datapath_no,
             interface.mac,
             next_hop,
             longest,
@@ -556,29 +595,30 @@ impl Registry {
     }
 
     /// Closes a flow in the packet thread, and clears its pages for reuse.
-    fn close_there(
+    fn close_in_datapath(
         &mut self,
         program: u32,
-        place: FlowNo,
+        datapath_no: FlowNo,
     ) -> Result<Option<FlowCounts>, RegistryError> {
-        let Report::Closed(Some(closed)) = self.orders.give(Order::Close(place))? else {
+        let Report::Closed(Some(closed)) = self.commands.send(Command::Close(datapath_no))? else {
             return Ok(None);
         };
         if let Some(retired) = closed.retired {
-            self.done(Order::Reuse(ProgramNo(program), retired.clear()))?;
+            self.execute(Command::Reuse(ProgramNo(program), retired.clear()))?;
         }
         Ok(Some(setup::counts(&closed.counters)))
     }
 
-    fn claim(&mut self, claim: &FrameMatch, flow: FlowNo) -> Result<(), LinkError> {
-        let count = self.claims.entry(*claim).or_insert(0);
+    fn add_match(&mut self, frame_match: &FrameMatch, flow: FlowNo) -> Result<(), LinkError> {
+        let count = self.matches.entry(*frame_match).or_insert(0);
         if *count == 0 {
             // A group may have several flows.
-            let is_its_own =
-                matches!(claim, FrameMatch::Endpoints { local, .. } if !local.0.is_multicast());
-            let done = self.ear.claim(claim, is_its_own.then_some(flow));
+            let of_one_flow = matches!(frame_match, FrameMatch::Endpoints { local, .. } if !local.0.is_multicast());
+            let done = self
+                .ingress
+                .add_match(frame_match, of_one_flow.then_some(flow));
             if done.is_err() {
-                self.claims.remove(claim);
+                self.matches.remove(frame_match);
                 return done;
             }
         }
@@ -586,29 +626,29 @@ impl Registry {
         Ok(())
     }
 
-    fn release(&mut self, claim: &FrameMatch) {
-        let Some(count) = self.claims.get_mut(claim) else {
+    fn remove_match(&mut self, frame_match: &FrameMatch) {
+        let Some(count) = self.matches.get_mut(frame_match) else {
             return;
         };
         *count -= 1;
         if *count == 0 {
-            self.claims.remove(claim);
-            if let Err(why) = self.ear.release(claim) {
+            self.matches.remove(frame_match);
+            if let Err(why) = self.ingress.remove_match(frame_match) {
                 tracing::warn!(%why, "packets of a closed flow still come to the driver");
             }
         }
     }
 
-    fn grow_quiet(&mut self) {
-        if self.flows.is_empty() && self.ear.listens() && self.quiet_since.is_none() {
-            self.quiet_since = Some(Instant::now());
+    fn note_idle(&mut self) {
+        if self.flows.is_empty() && self.ingress.is_receiving() && self.idle_since.is_none() {
+            self.idle_since = Some(Instant::now());
         }
     }
 }
 
 /// The link's parameters for the scheduler. Fails with [`RegistryError::Rate`] if `rate` (bit/s) is
 /// out of range.
-pub fn wire(rate: u64, overhead: u64) -> Result<Wire, RegistryError> {
+pub(crate) fn wire(rate: u64, overhead: u64) -> Result<Wire, RegistryError> {
     let mut wire = Wire::new(Rate::new(rate).ok_or(RegistryError::Rate(rate))?);
     wire.overhead = Bytes(overhead);
     wire.ahead = Nanos(netnice_api::driver::SEND_AHEAD_NS);
@@ -619,16 +659,16 @@ pub fn wire(rate: u64, overhead: u64) -> Result<Wire, RegistryError> {
 fn refusal(report: Report) -> RegistryError {
     match report {
         Report::Failed(why) => RegistryError::Refused(why),
-        _ => RegistryError::Refused("the packet thread answered something else".to_owned()),
+        _ => RegistryError::Refused(UNEXPECTED_REPORT.to_owned()),
     }
 }
 
 /// How long XDP stays attached without a flow, so that the next flow need not wait for XDP.
-const QUIET: Duration = Duration::from_millis(500);
+const XDP_IDLE_TIME: Duration = Duration::from_millis(500);
 /// Flows whose counters are copied by one command: some microseconds.
-const COUNTED_AT_ONCE: usize = 16;
+const COUNTED_PER_COMMAND: usize = 16;
 /// Flows that one command closes.
-const SHED_AT_ONCE: usize = 8;
+const CLOSED_PER_COMMAND: usize = 8;
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use crate::frame::Malformed;
 
 /// Counters over all classified frames. `received` is the sum of all the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct DemuxCounters {
     /// Classified frames.
     pub received: u64,
     /// Frames for one flow.
@@ -22,11 +22,11 @@ pub struct Counters {
 
 /// Counters of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlowCounters {
+pub(crate) struct DemuxFlowCounters {
     /// Frames for this flow.
-    pub received: u64,
+    pub(crate) received: u64,
     /// Fragments that the flow did not get because one before them was missing.
-    pub out_of_order: u64,
+    pub(crate) out_of_order: u64,
 }
 
 /// Why a frame is discarded.
@@ -75,7 +75,7 @@ impl Discard {
     ];
 
     /// The reason's name, for people and machines.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Discard::Pattern => "pattern",
             Discard::Short => "short",

@@ -12,10 +12,10 @@
 //! no flow takes fragments out of order, it is unclaimed instead.
 //!
 //! # Bounds
-//! Known datagrams are stored per owner, at most [`KNOWN_PER_OWNER`]; the oldest is dropped first.
-//! So a flood of fragments for one flow drops no state of another flow. Waiting fragments have no
-//! owner yet: at most [`WAITING`] datagrams and [`WAITING_BYTES`] bytes together; the oldest is
-//! dropped first.
+//! Known datagrams are stored per owner, at most [`MAX_KNOWN_PER_OWNER`]; the oldest is
+//! dropped first. So a flood of fragments for one flow drops no state of another flow. Waiting
+//! fragments have no owner yet: at most [`MAX_WAITING`] datagrams and [`MAX_WAITING_BYTES`] bytes
+//! together; the oldest is dropped first.
 //!
 //! # Overlaps
 //! A datagram goes to the flow of its *earliest* first fragment. A later first fragment that names
@@ -35,8 +35,8 @@ use crate::frame::{Family, Ip};
 
 /// A fragment and its datagram.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    of: Datagram,
+pub(super) struct DatagramFragment {
+    datagram: Datagram,
     pub(super) offset: u32,
     length: u32,
 }
@@ -51,12 +51,12 @@ struct Datagram {
     destination: u128,
 }
 
-impl Part {
+impl DatagramFragment {
     /// `None` if the packet is a whole datagram.
-    pub(super) fn of(ip: &Ip) -> Option<Part> {
+    pub(super) fn of(ip: &Ip) -> Option<DatagramFragment> {
         let fragment = ip.fragment?;
-        Some(Part {
-            of: Datagram {
+        Some(DatagramFragment {
+            datagram: Datagram {
                 family: ip.family,
                 protocol: ip.protocol,
                 id: fragment.id,
@@ -72,12 +72,12 @@ impl Part {
 /// The state of all datagrams; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Fragments {
-    known: HashMap<Datagram, Known, RandomState>,
+    known: HashMap<Datagram, KnownDatagram, RandomState>,
     /// The known datagrams of each owner, oldest first. Some entries are stale.
-    by_owner: HashMap<Owner, VecDeque<Ticket>, RandomState>,
-    waiting: HashMap<Datagram, Waiting, RandomState>,
+    by_owner: HashMap<Owner, VecDeque<DatagramEntry>, RandomState>,
+    waiting: HashMap<Datagram, WaitingDatagram, RandomState>,
     /// The waiting datagrams, oldest first. Some entries are stale.
-    order: VecDeque<Ticket>,
+    order: VecDeque<DatagramEntry>,
     waiting_bytes: usize,
     released: VecDeque<(Owner, Box<[u8]>)>,
     held: u64,
@@ -89,17 +89,17 @@ pub(super) struct Fragments {
 
 /// One of the datagrams that may have had this identity.
 #[derive(Clone, Copy, Debug)]
-struct Ticket {
-    of: Datagram,
+struct DatagramEntry {
+    datagram: Datagram,
     serial: u64,
 }
 
 /// A datagram whose first fragment arrived.
 #[derive(Debug)]
-struct Known {
+struct KnownDatagram {
     serial: u64,
     /// Time of the latest first fragment: the owner may reuse the identity for another datagram.
-    born: Instant,
+    since: Instant,
     owner: Owner,
     /// Offset of the next fragment in order; `None` after one out of order.
     next: Option<u32>,
@@ -107,15 +107,15 @@ struct Known {
 
 /// A datagram whose first fragment has not arrived.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingDatagram {
     serial: u64,
-    born: Instant,
-    parts: Vec<(Part, Box<[u8]>)>,
+    since: Instant,
+    fragments: Vec<(DatagramFragment, Box<[u8]>)>,
 }
 
 impl Fragments {
     /// Counts a flow that was added (`change` 1) or removed (-1).
-    pub(super) fn count(&mut self, reassembly: Reassembly, change: i32) {
+    pub(super) fn count_flow(&mut self, reassembly: Reassembly, change: i32) {
         if reassembly == Reassembly::Complete {
             self.complete = self.complete.saturating_add_signed(change);
         }
@@ -123,28 +123,28 @@ impl Fragments {
 
     /// Takes the first fragment of a datagram that its ports (or its pattern) assign to `owner`.
     /// Returns the owner, and whether the fragment is in order.
-    pub(super) fn first(
+    pub(super) fn on_first(
         &mut self,
-        part: &Part,
+        fragment: &DatagramFragment,
         owner: Owner,
         now: Instant,
     ) -> Result<(Owner, bool), Discard> {
-        match self.lookup(part.of, now) {
-            Some(known) if known.owner == Owner::Nobody => return Ok((Owner::Nobody, false)),
+        match self.lookup(fragment.datagram, now) {
+            Some(known) if known.owner == Owner::Unclaimed => return Ok((Owner::Unclaimed, false)),
             Some(known) if known.owner != owner => return Err(Discard::Conflict),
             Some(known) => {
-                (known.born, known.next) = (now, Some(0));
-                return Ok((owner, self.advance(part)));
+                (known.since, known.next) = (now, Some(0));
+                return Ok((owner, self.advance(fragment)));
             }
             None => {}
         }
-        self.remember(part.of, owner, now);
-        let others = self.waiting.remove(&part.of);
-        if let (Some(_), Some(known)) = (&others, self.known.get_mut(&part.of)) {
+        self.insert_known(fragment.datagram, owner, now);
+        let others = self.waiting.remove(&fragment.datagram);
+        if let (Some(_), Some(known)) = (&others, self.known.get_mut(&fragment.datagram)) {
             known.next = None;
         }
-        let in_order = self.advance(part);
-        for (other, bytes) in others.into_iter().flat_map(|others| others.parts) {
+        let in_order = self.advance(fragment);
+        for (other, bytes) in others.into_iter().flat_map(|others| others.fragments) {
             self.waiting_bytes -= bytes.len();
             self.advance(&other);
             self.released.push_back((owner, bytes));
@@ -154,37 +154,37 @@ impl Fragments {
 
     /// Takes a later fragment. Returns the owner, and whether the fragment is in order; `None` if
     /// it is held.
-    pub(super) fn later(
+    pub(super) fn on_later(
         &mut self,
-        part: &Part,
+        fragment: &DatagramFragment,
         packet: &[u8],
         now: Instant,
     ) -> Result<Option<(Owner, bool)>, Discard> {
-        if let Some(known) = self.lookup(part.of, now) {
+        if let Some(known) = self.lookup(fragment.datagram, now) {
             let owner = known.owner;
-            return Ok(Some((owner, self.advance(part))));
+            return Ok(Some((owner, self.advance(fragment))));
         }
         if self.complete == 0 {
-            return Ok(Some((Owner::Nobody, false)));
+            return Ok(Some((Owner::Unclaimed, false)));
         }
-        self.hold(part, packet, now)?;
+        self.hold(fragment, packet, now)?;
         Ok(None)
     }
 
     /// Drops datagrams that waited too long; a bounded number at each call.
     #[inline]
     pub(super) fn expire(&mut self, now: Instant) {
-        for _ in 0..FORGET_PER_CALL {
+        for _ in 0..MAX_DROPPED_PER_CALL {
             let Some(oldest) = self.order.front() else {
                 return;
             };
-            let lives = self.waiting.get(&oldest.of).is_some_and(|waiting| {
-                waiting.serial == oldest.serial && is_young(waiting.born, now)
+            let is_current = self.waiting.get(&oldest.datagram).is_some_and(|waiting| {
+                waiting.serial == oldest.serial && is_within_lifetime(waiting.since, now)
             });
-            if lives {
+            if is_current {
                 return;
             }
-            self.forget_oldest();
+            self.drop_oldest_waiting();
         }
     }
 
@@ -206,132 +206,144 @@ impl Fragments {
     }
 
     /// Drops the datagrams of an owner that is removed.
-    pub(super) fn forget(&mut self, owner: Owner) {
-        for ticket in self.by_owner.remove(&owner).into_iter().flatten() {
-            self.drop_known(&ticket);
+    pub(super) fn drop_owner(&mut self, owner: Owner) {
+        for entry in self.by_owner.remove(&owner).into_iter().flatten() {
+            self.drop_known(&entry);
         }
-        let theirs = self.released.iter_mut().filter(|(to, _)| *to == owner);
-        theirs.for_each(|(to, _)| *to = Owner::Nobody);
+        let of_owner = self.released.iter_mut().filter(|(to, _)| *to == owner);
+        of_owner.for_each(|(to, _)| *to = Owner::Unclaimed);
     }
 
     /// Panics if the tables contradict each other. For tests.
     pub(super) fn invariants(&self) {
-        let parts = |waiting: &Waiting| waiting.parts.len();
-        let waiting: usize = self.waiting.values().map(parts).sum();
+        let count = |waiting: &WaitingDatagram| waiting.fragments.len();
+        let waiting: usize = self.waiting.values().map(count).sum();
         assert_eq!(self.held as usize, waiting + self.released.len(), "held");
-        let bytes = self.waiting.values().flat_map(|waiting| &waiting.parts);
+        let bytes = self.waiting.values().flat_map(|waiting| &waiting.fragments);
         let bytes: usize = bytes.map(|(_, bytes)| bytes.len()).sum();
         assert_eq!(self.waiting_bytes, bytes, "bytes that wait");
-        assert!(bytes <= WAITING_BYTES && self.order.len() <= WAITING);
-        for of in self.waiting.keys() {
-            assert!(!self.known.contains_key(of), "known, and yet it waits");
+        assert!(bytes <= MAX_WAITING_BYTES && self.order.len() <= MAX_WAITING);
+        for datagram in self.waiting.keys() {
+            assert!(!self.known.contains_key(datagram), "known and waiting");
         }
-        for (of, known) in &self.known {
-            let tickets = &self.by_owner[&known.owner];
-            assert!(tickets.len() <= KNOWN_PER_OWNER);
-            let is_listed = |ticket: &Ticket| ticket.of == *of && ticket.serial == known.serial;
-            assert!(tickets.iter().any(is_listed), "known, and nobody's");
+        for (datagram, known) in &self.known {
+            let entries = &self.by_owner[&known.owner];
+            assert!(entries.len() <= MAX_KNOWN_PER_OWNER);
+            let is_listed =
+                |entry: &DatagramEntry| entry.datagram == *datagram && entry.serial == known.serial;
+            assert!(
+                entries.iter().any(is_listed),
+                "known, but not listed by its owner"
+            );
         }
     }
 
     /// The datagram, if it is known and within [`LIFETIME`].
-    fn lookup(&mut self, of: Datagram, now: Instant) -> Option<&mut Known> {
-        let known = self.known.get(&of)?;
-        match is_young(known.born, now) {
-            true => self.known.get_mut(&of),
+    fn lookup(&mut self, datagram: Datagram, now: Instant) -> Option<&mut KnownDatagram> {
+        let known = self.known.get(&datagram)?;
+        match is_within_lifetime(known.since, now) {
+            true => self.known.get_mut(&datagram),
             false => {
-                self.known.remove(&of);
+                self.known.remove(&datagram);
                 None
             }
         }
     }
 
-    fn remember(&mut self, of: Datagram, owner: Owner, now: Instant) {
+    fn insert_known(&mut self, datagram: Datagram, owner: Owner, now: Instant) {
         self.serial += 1;
         let serial = self.serial;
-        let known = Known {
+        let known = KnownDatagram {
             serial,
-            born: now,
+            since: now,
             owner,
             next: Some(0),
         };
-        self.known.insert(of, known);
-        let tickets = self.by_owner.entry(owner).or_default();
-        tickets.push_back(Ticket { of, serial });
-        for _ in 0..FORGET_PER_CALL {
-            let Some(oldest) = tickets.front() else { break };
-            let its = self.known.get(&oldest.of);
-            let its = its.filter(|known| known.serial == oldest.serial);
-            let stays = its.is_some_and(|known| is_young(known.born, now));
-            if stays && tickets.len() <= KNOWN_PER_OWNER {
+        self.known.insert(datagram, known);
+        let entries = self.by_owner.entry(owner).or_default();
+        entries.push_back(DatagramEntry { datagram, serial });
+        for _ in 0..MAX_DROPPED_PER_CALL {
+            let Some(oldest) = entries.front() else { break };
+            let entry = self.known.get(&oldest.datagram);
+            let entry = entry.filter(|known| known.serial == oldest.serial);
+            let is_current = entry.is_some_and(|known| is_within_lifetime(known.since, now));
+            if is_current && entries.len() <= MAX_KNOWN_PER_OWNER {
                 break;
             }
-            if its.is_some() {
-                self.known.remove(&oldest.of);
+            if entry.is_some() {
+                self.known.remove(&oldest.datagram);
             }
-            tickets.pop_front();
+            entries.pop_front();
         }
     }
 
-    fn drop_known(&mut self, ticket: &Ticket) {
-        let is_it = |known: &Known| known.serial == ticket.serial;
-        if self.known.get(&ticket.of).is_some_and(is_it) {
-            self.known.remove(&ticket.of);
+    fn drop_known(&mut self, entry: &DatagramEntry) {
+        let is_it = |known: &KnownDatagram| known.serial == entry.serial;
+        if self.known.get(&entry.datagram).is_some_and(is_it) {
+            self.known.remove(&entry.datagram);
         }
     }
 
     /// Advances a known datagram by one fragment. Returns whether the fragment is in order.
-    fn advance(&mut self, part: &Part) -> bool {
-        let Some(known) = self.known.get_mut(&part.of) else {
+    fn advance(&mut self, fragment: &DatagramFragment) -> bool {
+        let Some(known) = self.known.get_mut(&fragment.datagram) else {
             return false;
         };
-        let in_order = known.next == Some(part.offset);
-        known.next = in_order.then_some(part.offset + part.length);
+        let in_order = known.next == Some(fragment.offset);
+        known.next = in_order.then_some(fragment.offset + fragment.length);
         in_order
     }
 
-    fn hold(&mut self, part: &Part, packet: &[u8], now: Instant) -> Result<(), Discard> {
-        let is_full = |waiting: &Waiting| waiting.parts.len() == PARTS;
-        if self.waiting.get(&part.of).is_some_and(is_full) {
+    fn hold(
+        &mut self,
+        fragment: &DatagramFragment,
+        packet: &[u8],
+        now: Instant,
+    ) -> Result<(), Discard> {
+        let is_full = |waiting: &WaitingDatagram| waiting.fragments.len() == MAX_WAITING_FRAGMENTS;
+        if self.waiting.get(&fragment.datagram).is_some_and(is_full) {
             return Err(Discard::Forgotten);
         }
-        while self.waiting_bytes + packet.len() > WAITING_BYTES
-            || (self.order.len() == WAITING && !self.waiting.contains_key(&part.of))
+        while self.waiting_bytes + packet.len() > MAX_WAITING_BYTES
+            || (self.order.len() == MAX_WAITING && !self.waiting.contains_key(&fragment.datagram))
         {
-            self.forget_oldest();
+            self.drop_oldest_waiting();
         }
-        if !self.waiting.contains_key(&part.of) {
+        if !self.waiting.contains_key(&fragment.datagram) {
             self.serial += 1;
             let serial = self.serial;
-            self.order.push_back(Ticket {
-                of: part.of,
+            self.order.push_back(DatagramEntry {
+                datagram: fragment.datagram,
                 serial,
             });
-            let waiting = Waiting {
+            let waiting = WaitingDatagram {
                 serial,
-                born: now,
-                parts: Vec::new(),
+                since: now,
+                fragments: Vec::new(),
             };
-            self.waiting.insert(part.of, waiting);
+            self.waiting.insert(fragment.datagram, waiting);
         }
-        if let Some(waiting) = self.waiting.get_mut(&part.of) {
-            waiting.parts.push((*part, packet.into()));
+        if let Some(waiting) = self.waiting.get_mut(&fragment.datagram) {
+            waiting.fragments.push((*fragment, packet.into()));
             self.waiting_bytes += packet.len();
             self.held += 1;
         }
         Ok(())
     }
 
-    fn forget_oldest(&mut self) {
-        let Some(ticket) = self.order.pop_front() else {
+    fn drop_oldest_waiting(&mut self) {
+        let Some(entry) = self.order.pop_front() else {
             return;
         };
-        let is_it = |waiting: &Waiting| waiting.serial == ticket.serial;
-        if !self.waiting.get(&ticket.of).is_some_and(is_it) {
+        let is_it = |waiting: &WaitingDatagram| waiting.serial == entry.serial;
+        if !self.waiting.get(&entry.datagram).is_some_and(is_it) {
             return;
         }
-        let parts = self.waiting.remove(&ticket.of).map(|waiting| waiting.parts);
-        for (_, bytes) in parts.into_iter().flatten() {
+        let fragments = self
+            .waiting
+            .remove(&entry.datagram)
+            .map(|waiting| waiting.fragments);
+        for (_, bytes) in fragments.into_iter().flatten() {
             self.waiting_bytes -= bytes.len();
             self.held -= 1;
             self.forgotten += 1;
@@ -339,8 +351,8 @@ impl Fragments {
     }
 }
 
-fn is_young(born: Instant, now: Instant) -> bool {
-    now.0.saturating_sub(born.0) < LIFETIME
+fn is_within_lifetime(since: Instant, now: Instant) -> bool {
+    now.0.saturating_sub(since.0) < LIFETIME
 }
 
 /// The fragments of a datagram arrive close together; this allows for a full queue on the path. The
@@ -348,14 +360,14 @@ fn is_young(born: Instant, now: Instant) -> bool {
 /// soon there.)
 const LIFETIME: u64 = FRAGMENT_LIFETIME as u64;
 /// Known datagrams per flow, including those that have arrived completely.
-const KNOWN_PER_OWNER: usize = 256;
+const MAX_KNOWN_PER_OWNER: usize = 256;
 /// Datagrams that can wait for their first fragment.
-const WAITING: usize = 256;
+const MAX_WAITING: usize = 256;
 /// Bytes that can wait: sixteen of the longest datagrams.
-const WAITING_BYTES: usize = 1 << 20;
+const MAX_WAITING_BYTES: usize = 1 << 20;
 /// Fragments of one datagram that can wait: 65,535 bytes in fragments of a small MTU.
-const PARTS: usize = 128;
-const FORGET_PER_CALL: usize = 8;
+const MAX_WAITING_FRAGMENTS: usize = 128;
+const MAX_DROPPED_PER_CALL: usize = 8;
 
 #[cfg(test)]
 mod tests;

@@ -10,11 +10,11 @@ use std::net::{IpAddr, SocketAddr};
 use etherparse::{LinkSlice, NetSlice, SlicedPacket, TransportSlice};
 
 use super::*;
-use crate::story::{OWN, end, mend_checksum, mend_lengths};
+use crate::test_frames::{OWN, endpoint, mend_checksum, mend_lengths};
 
 /// The outcome of the last frame. Panics if a frame goes to other flows than the naive rules name,
 /// or is not counted exactly once.
-pub fn judged(bytes: &[u8]) -> String {
+pub(crate) fn judged(bytes: &[u8]) -> String {
     let flows = flows();
     let mut demux = table(&flows);
     let (mut rest, mut now, mut last) = (bytes, 0, "nothing".to_owned());
@@ -39,10 +39,10 @@ pub fn judged(bytes: &[u8]) -> String {
         // The first fragment decides the flow of a later one, and the naive rules ignore fragments
         // of IPv6. A frame that the independent parser rejects for bytes behind the headers read
         // here is not compared.
-        let is_judged = expected.is_some() || SlicedPacket::from_ethernet(frame).is_ok();
-        let is_part = is_later_part(frame)
+        let is_compared = expected.is_some() || SlicedPacket::from_ethernet(frame).is_ok();
+        let is_fragment = is_later_fragment(frame)
             || frame.get(12..14) == Some(&[0x86, 0xdd]) && frame.get(20) == Some(&44);
-        if found.is_some() && is_judged && !is_part {
+        if found.is_some() && is_compared && !is_fragment {
             assert_eq!(found, expected, "{frame:02x?}");
         }
         while demux.poll_released().is_some() {}
@@ -53,7 +53,7 @@ pub fn judged(bytes: &[u8]) -> String {
 }
 
 /// Corrects the lengths in each frame's headers, and the checksum of an IPv4 header.
-pub fn mend(bytes: &mut [u8]) {
+pub(crate) fn mend(bytes: &mut [u8]) {
     let mut rest = bytes;
     while let Some((length, behind)) = rest.split_first_chunk_mut::<2>() {
         let length = usize::from(u16::from_be_bytes(*length)).min(behind.len());
@@ -69,7 +69,7 @@ pub fn mend(bytes: &mut [u8]) {
 fn flows() -> Vec<Match> {
     let tcp = |local: &str| Match::Port {
         transport: Transport::Tcp,
-        local: end(local),
+        local: endpoint(local),
     };
     vec![
         port("10.0.0.1:53"),
@@ -88,22 +88,22 @@ fn flows() -> Vec<Match> {
 pub(super) fn port(local: &str) -> Match {
     Match::Port {
         transport: Transport::Udp,
-        local: end(local),
+        local: endpoint(local),
     }
 }
 
 pub(super) fn connected(local: &str, remote: &str) -> Match {
     Match::Connected {
         transport: Transport::Udp,
-        local: end(local),
-        remote: end(remote),
+        local: endpoint(local),
+        remote: endpoint(remote),
     }
 }
 
 pub(super) fn group(group: &str) -> Match {
     Match::Group {
         transport: Transport::Udp,
-        group: end(group),
+        group: endpoint(group),
     }
 }
 
@@ -113,7 +113,7 @@ pub(super) fn table(flows: &[Match]) -> Demux {
     for (k, what) in flows.iter().enumerate() {
         let flow = FlowNo(k as u32);
         demux.insert(flow, Reassembly::Complete).unwrap();
-        demux.claim(flow, what).unwrap();
+        demux.add_match(flow, what).unwrap();
     }
     demux
 }
@@ -162,7 +162,7 @@ pub(super) fn naive(flows: &[Match], frame: &[u8]) -> Option<Vec<u32>> {
             (Transport::Tcp, tcp.source_port(), tcp.destination_port())
         }
         Some(_) => return None,
-        None => first_part(packet.net.as_ref()?)?,
+        None => first_fragment(packet.net.as_ref()?)?,
     };
     let (here, there) = (
         SocketAddr::new(destination, to),
@@ -177,22 +177,41 @@ pub(super) fn naive(flows: &[Match], frame: &[u8]) -> Option<Vec<u32>> {
         IpAddr::V4(_) => IpAddr::from([0; 4]),
         IpAddr::V6(_) => IpAddr::from([0_u16; 8]),
     };
-    which(&|one| matches!(one, Match::Connected { transport: t, local, remote }
-            if (*t, *local, *remote) == (transport, here, there)))
-    .or_else(|| which(&|one| matches!(one, Match::Port { transport: t, local } if (*t, *local) == (transport, here))))
-    .or_else(|| which(&|one| matches!(one, Match::Group { transport: t, group } if (*t, *group) == (transport, here))))
+    let of_port = |at: SocketAddr| {
+        which(&|one| match one {
+            Match::Port {
+                transport: t,
+                local,
+            } => (*t, *local) == (transport, at),
+            _ => false,
+        })
+    };
+    which(&|one| match one {
+        Match::Connected {
+            transport: t,
+            local,
+            remote,
+        } => (*t, *local, *remote) == (transport, here, there),
+        _ => false,
+    })
+    .or_else(|| of_port(here))
     .or_else(|| {
-        let anywhere = SocketAddr::new(any, to);
-        let is_it = |one: &Match| matches!(one, Match::Port { transport: t, local } if (*t, *local) == (transport, anywhere));
-        match is_all(destination) {
-            true => None,
-            false => which(&is_it),
-        }
+        which(&|one| match one {
+            Match::Group {
+                transport: t,
+                group,
+            } => (*t, *group) == (transport, here),
+            _ => false,
+        })
+    })
+    .or_else(|| match is_all(destination) {
+        true => None,
+        false => of_port(SocketAddr::new(any, to)),
     })
 }
 
 /// The parser does not read the ports of fragments. The first fragment decides for all.
-fn first_part(net: &NetSlice<'_>) -> Option<(Transport, u16, u16)> {
+fn first_fragment(net: &NetSlice<'_>) -> Option<(Transport, u16, u16)> {
     let NetSlice::Ipv4(v4) = net else { return None };
     let payload = v4.payload();
     let transport = match payload.ip_number.0 {
@@ -209,7 +228,7 @@ fn first_part(net: &NetSlice<'_>) -> Option<(Transport, u16, u16)> {
 }
 
 /// Whether the frame is a fragment of IPv4 other than the first one, which decides its flow.
-pub(super) fn is_later_part(frame: &[u8]) -> bool {
+pub(super) fn is_later_fragment(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&[8, 0])
         && frame.len() > 21
         && (frame[20] & 0x1f, frame[21]) != (0, 0)

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Ends, MAX_FLOWS, MAX_MATCHES, MAX_MEMBERS};
+use super::{FlowKey, MAX_FLOWS, MAX_MATCHES, MAX_MEMBERS};
 use crate::frame::Family;
 use crate::pattern::{BadPattern, Pattern};
 use crate::protocol::{EtherType, IpProtocol, Transport, is_one_host, number_of};
@@ -65,15 +65,15 @@ pub enum Reassembly {
 
 /// Why a flow cannot be registered so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum MatchError {
     /// Another flow has these packets already, or the flow's number is in use.
     #[error("these packets belong to another flow already")]
     Taken,
     /// The address is not a host's, or not a group's.
-    #[error("{0} is not an address that such packets come to")]
+    #[error("{0} is not an address to which such packets can be sent")]
     Address(IpAddr),
     /// The endpoints differ in IP version.
-    #[error("from {remote} to {local}: one is IPv4, the other IPv6")]
+    #[error("the endpoints {remote} and {local} differ: one is IPv4, the other IPv6")]
     Families {
         /// The local address.
         local: IpAddr,
@@ -81,37 +81,37 @@ pub enum Refused {
         remote: IpAddr,
     },
     /// The port is 0.
-    #[error("port 0 is no port of a flow")]
+    #[error("a flow cannot have port 0")]
     Port,
     /// The group is full.
-    #[error("{MAX_MEMBERS} flows have joined this group already")]
+    #[error("{MAX_MEMBERS} flows have joined this group already; this is the limit")]
     Group,
     /// The flow has too many matches.
-    #[error("a flow may have {MAX_MATCHES} kinds of packets, no more")]
+    #[error("the flow has {MAX_MATCHES} matches already; this is the limit")]
     Matches,
     /// The pattern is invalid.
     #[error(transparent)]
     Pattern(#[from] BadPattern),
     /// The flow's number is too large.
-    #[error("flow number {0} is above {MAX_FLOWS}")]
+    #[error("flow number {0} is above the largest, {MAX_FLOWS}")]
     Number(u32),
 }
 
 impl Match {
-    pub(super) fn is_possible(&self) -> Result<(), Refused> {
+    pub(super) fn validate(&self) -> Result<(), MatchError> {
         let one_host = |address: IpAddr| match is_one_host(address) {
             true => Ok(()),
-            false => Err(Refused::Address(address)),
+            false => Err(MatchError::Address(address)),
         };
-        let has_port = |end: &SocketAddr| match end.port() {
-            0 => Err(Refused::Port),
+        let has_port = |endpoint: &SocketAddr| match endpoint.port() {
+            0 => Err(MatchError::Port),
             _ => Ok(()),
         };
         match self {
             Match::Connected { local, remote, .. } => {
                 if Family::of(local.ip()) != Family::of(remote.ip()) {
                     let (local, remote) = (local.ip(), remote.ip());
-                    return Err(Refused::Families { local, remote });
+                    return Err(MatchError::Families { local, remote });
                 }
                 one_host(local.ip()).and(one_host(remote.ip()))?;
                 has_port(local).and(has_port(remote))
@@ -126,7 +126,7 @@ impl Match {
                 let (family, number) = number_of(group.ip());
                 match is_group(family, number) {
                     true => has_port(group),
-                    false => Err(Refused::Address(group.ip())),
+                    false => Err(MatchError::Address(group.ip())),
                 }
             }
             Match::Protocol { local, .. } => one_host(*local),
@@ -135,8 +135,8 @@ impl Match {
     }
 
     /// The key of its packets, if they have ports.
-    pub(super) fn ends(&self) -> Option<Ends> {
-        let nowhere = |local: &SocketAddr| match local {
+    pub(super) fn key(&self) -> Option<FlowKey> {
+        let unspecified = |local: &SocketAddr| match local {
             SocketAddr::V4(_) => SocketAddr::from(([0_u8; 4], 0)),
             SocketAddr::V6(_) => SocketAddr::from(([0_u16; 8], 0)),
         };
@@ -146,12 +146,12 @@ impl Match {
                 local,
                 remote,
             } => (*transport, *local, *remote),
-            Match::Port { transport, local } => (*transport, *local, nowhere(local)),
-            Match::Group { transport, group } => (*transport, *group, nowhere(group)),
+            Match::Port { transport, local } => (*transport, *local, unspecified(local)),
+            Match::Group { transport, group } => (*transport, *group, unspecified(group)),
             Match::Protocol { .. } | Match::EtherType { .. } => return None,
         };
         let (family, address) = number_of(local.ip());
-        Some(Ends {
+        Some(FlowKey {
             local: address,
             remote: number_of(remote.ip()).1,
             ports: (local.port(), remote.port()),

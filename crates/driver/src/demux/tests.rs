@@ -2,12 +2,12 @@ use etherparse::{EtherType as Kind, SlicedPacket};
 use netnice_cases::cases;
 use proptest::prelude::*;
 
-use super::hostile::{connected, group, is_later_part, naive, port, table};
+use super::hostile::{connected, group, is_later_fragment, naive, port, table};
 use super::*;
-use crate::fuzz::Damage;
+use crate::damage::Damage;
 use crate::pattern::Term;
 use crate::protocol::{EtherType, IpProtocol};
-use crate::story::{Datagram, OWN, PEER, end, mend_checksum, udp};
+use crate::test_frames::{Datagram, OWN, PEER, endpoint, mend_checksum, udp};
 
 mod kept;
 
@@ -38,20 +38,20 @@ fn owner(demux: &mut Demux, frame: &[u8]) -> Option<u32> {
 }
 
 #[test]
-fn the_closest_match_gets_it() {
+fn the_most_specific_match_gets_a_frame() {
     let mut demux = table(&[
         connected("10.0.0.1:53", "10.0.0.9:4000"),
         port("10.0.0.1:53"),
         port("0.0.0.0:53"),
         port("[::]:53"),
     ]);
-    let mut whose = |from, dest| owner(&mut demux, &to(from, dest));
-    assert_eq!(whose("10.0.0.9:4000", "10.0.0.1:53"), Some(0));
-    assert_eq!(whose("10.0.0.9:4001", "10.0.0.1:53"), Some(1));
-    assert_eq!(whose("10.0.0.8:4000", "10.0.0.1:53"), Some(1));
-    assert_eq!(whose("10.0.0.9:4000", "10.0.0.3:53"), Some(2));
-    assert_eq!(whose("[fd00::9]:4000", "[fd00::1]:53"), Some(3));
-    assert_eq!(whose("10.0.0.9:4000", "10.0.0.1:54"), None);
+    let mut flow_of = |from, dest| owner(&mut demux, &to(from, dest));
+    assert_eq!(flow_of("10.0.0.9:4000", "10.0.0.1:53"), Some(0));
+    assert_eq!(flow_of("10.0.0.9:4001", "10.0.0.1:53"), Some(1));
+    assert_eq!(flow_of("10.0.0.8:4000", "10.0.0.1:53"), Some(1));
+    assert_eq!(flow_of("10.0.0.9:4000", "10.0.0.3:53"), Some(2));
+    assert_eq!(flow_of("[fd00::9]:4000", "[fd00::1]:53"), Some(3));
+    assert_eq!(flow_of("10.0.0.9:4000", "10.0.0.1:54"), None);
     assert_eq!(demux.remove(FlowNo(0)).unwrap().received, 1);
     assert_eq!(demux.remove(FlowNo(1)).unwrap().received, 2);
     assert_eq!(
@@ -64,7 +64,7 @@ fn the_closest_match_gets_it() {
 }
 
 #[test]
-fn an_ipv4_address_in_ipv6_is_no_ipv4_address() {
+fn an_ipv4_mapped_address_does_not_match_a_flow_of_ipv4() {
     let mut demux = table(&[port("10.0.0.1:53")]);
     let mapped = to("[::ffff:10.0.0.9]:4000", "[::ffff:10.0.0.1]:53");
     assert_eq!(owner(&mut demux, &mapped), None);
@@ -73,7 +73,7 @@ fn an_ipv4_address_in_ipv6_is_no_ipv4_address() {
 }
 
 #[test]
-fn frames_to_other_stations_are_nobodys() {
+fn a_frame_to_another_ethernet_address_is_unclaimed() {
     let mut demux = table(&[port("10.0.0.1:53"), group("224.1.1.1:53")]);
     let mut datagram = udp("10.0.0.9:1", "10.0.0.1:53").received();
     datagram.macs.1 = PEER;
@@ -84,7 +84,7 @@ fn frames_to_other_stations_are_nobodys() {
 }
 
 #[test]
-fn each_member_of_a_group_gets_its_copy() {
+fn each_member_of_a_group_gets_a_copy() {
     let mut demux = table(&[
         group("224.1.1.1:53"),
         group("224.1.1.1:53"),
@@ -131,9 +131,9 @@ fn pattern(offset: u16, width: u8, value: u64) -> Pattern {
 }
 
 #[test]
-fn other_protocols_go_by_pattern() {
+fn frames_of_other_protocols_are_classified_by_pattern() {
     let sctp = IpProtocol::new(132).unwrap();
-    let local = end("10.0.0.1:1").ip();
+    let local = endpoint("10.0.0.1:1").ip();
     let protocol = |pattern| Match::Protocol {
         protocol: sctp,
         local,
@@ -168,7 +168,7 @@ fn other_protocols_go_by_pattern() {
 }
 
 #[test]
-fn what_fits_a_discard_pattern_costs_no_flow_anything() {
+fn a_frame_that_matches_a_discard_pattern_reaches_no_flow() {
     let mut demux = table(&[port("10.0.0.1:53")]);
     let from_nine = pattern(26, 4, 0x0a00_0009);
     let mut discards = Patterns::default();
@@ -186,45 +186,53 @@ fn what_fits_a_discard_pattern_costs_no_flow_anything() {
 }
 
 #[test]
-fn what_cannot_be_registered_is_named() {
+fn an_invalid_match_is_refused_with_its_reason() {
     let mut demux = table(&[port("10.0.0.1:53")]);
     demux.insert(FlowNo(1), Reassembly::Complete).unwrap();
-    let mut bad = |what: &Match| demux.claim(FlowNo(1), what).unwrap_err();
-    assert_eq!(bad(&port("10.0.0.1:53")), Refused::Taken);
-    assert_eq!(bad(&port("10.0.0.1:0")), Refused::Port);
+    let mut bad = |what: &Match| demux.add_match(FlowNo(1), what).unwrap_err();
+    assert_eq!(bad(&port("10.0.0.1:53")), MatchError::Taken);
+    assert_eq!(bad(&port("10.0.0.1:0")), MatchError::Port);
     for address in ["127.0.0.1:1", "224.0.0.1:1", "[::ffff:10.0.0.1]:1"] {
-        assert_eq!(bad(&port(address)), Refused::Address(end(address).ip()));
+        assert_eq!(
+            bad(&port(address)),
+            MatchError::Address(endpoint(address).ip())
+        );
     }
     assert_eq!(
         bad(&group("10.0.0.1:1")),
-        Refused::Address(end("10.0.0.1:1").ip())
+        MatchError::Address(endpoint("10.0.0.1:1").ip())
     );
     let refused = bad(&connected("10.0.0.1:53", "[fd00::1]:1"));
-    assert!(matches!(refused, Refused::Families { .. }));
+    assert!(matches!(refused, MatchError::Families { .. }));
     assert_eq!(
         demux.insert(FlowNo(1), Reassembly::Complete),
-        Err(Refused::Taken)
+        Err(MatchError::Taken)
     );
     let beyond = FlowNo(MAX_FLOWS + 1);
     assert_eq!(
         demux.insert(beyond, Reassembly::Complete),
-        Err(Refused::Number(beyond.0))
+        Err(MatchError::Number(beyond.0))
     );
     for k in 0..MAX_MATCHES {
         demux
-            .claim(FlowNo(1), &port(&format!("10.0.0.1:{}", 100 + k)))
+            .add_match(FlowNo(1), &port(&format!("10.0.0.1:{}", 100 + k)))
             .unwrap();
     }
     let one_more = port("10.0.0.1:99");
-    assert_eq!(demux.claim(FlowNo(1), &one_more), Err(Refused::Matches));
+    assert_eq!(
+        demux.add_match(FlowNo(1), &one_more),
+        Err(MatchError::Matches)
+    );
     for k in 0..MAX_MEMBERS as u32 {
         demux.insert(FlowNo(10 + k), Reassembly::InOrder).unwrap();
-        demux.claim(FlowNo(10 + k), &group("224.1.1.1:53")).unwrap();
+        demux
+            .add_match(FlowNo(10 + k), &group("224.1.1.1:53"))
+            .unwrap();
     }
     demux.insert(FlowNo(2), Reassembly::InOrder).unwrap();
     assert_eq!(
-        demux.claim(FlowNo(2), &group("224.1.1.1:53")),
-        Err(Refused::Group)
+        demux.add_match(FlowNo(2), &group("224.1.1.1:53")),
+        Err(MatchError::Group)
     );
     demux.invariants();
 }
@@ -250,7 +258,7 @@ fn any_match() -> impl Strategy<Value = Match> {
         } else {
             Transport::Udp
         };
-        let (local, remote) = (end(own), end(other));
+        let (local, remote) = (endpoint(own), endpoint(other));
         match (local.ip().is_multicast(), by_both) {
             (true, _) => Match::Group {
                 transport,
@@ -270,11 +278,11 @@ fn any_match() -> impl Strategy<Value = Match> {
 fn any_datagram() -> impl Strategy<Value = Datagram> {
     let to_one = OWN_ENDS
         .into_iter()
-        .filter(|own| !end(own).ip().is_unspecified());
+        .filter(|own| !endpoint(own).ip().is_unspecified());
     let own = prop::sample::select(to_one.collect::<Vec<_>>());
     let shape = (own, 0..2_usize, any::<bool>(), any::<bool>(), 0..40_usize);
     shape.prop_map(|(own, other, is_tcp, by_group, length)| {
-        let local = end(own);
+        let local = endpoint(own);
         let other = OTHER_ENDS[other + 2 * usize::from(local.is_ipv6())];
         let mut datagram = udp(other, own).received().data(&vec![0; length]);
         if is_tcp {
@@ -293,7 +301,7 @@ proptest! {
     /// No frame, damaged or not, goes to a flow that the naive rules do not name. A flow that the
     /// naive rules name gets its undamaged frames. Each frame is counted once.
     #[test]
-    fn finds_whom_the_naive_rules_find(
+    fn frames_go_to_the_flows_that_naive_rules_name(
         wanted in prop::collection::vec(any_match(), 0..12),
         removed in any::<prop::sample::Index>(),
         frames in prop::collection::vec(
@@ -304,7 +312,7 @@ proptest! {
         for what in &wanted {
             let flow = FlowNo(flows.len() as u32);
             demux.insert(flow, Reassembly::Complete).unwrap();
-            match demux.claim(flow, what) {
+            match demux.add_match(flow, what) {
                 Ok(()) => flows.push(what.clone()),
                 Err(_) => {
                     demux.remove(flow).unwrap();
@@ -321,7 +329,7 @@ proptest! {
                 }
             }
             let mut frame = datagram.frame();
-            damage.iter().for_each(|one| one.strike(&mut frame));
+            damage.iter().for_each(|one| one.apply(&mut frame));
             if *mend {
                 mend_checksum(&mut frame);
             }
@@ -335,8 +343,8 @@ proptest! {
             if found.is_some() || damage.is_empty() {
                 // A frame that the independent parser rejects for bytes behind the headers read
                 // here is not compared.
-                let judged = expected.is_some() || SlicedPacket::from_ethernet(&frame).is_ok();
-                if judged && !is_later_part(&frame) {
+                let is_compared = expected.is_some() || SlicedPacket::from_ethernet(&frame).is_ok();
+                if is_compared && !is_later_fragment(&frame) {
                     prop_assert_eq!(found, expected, "{:02x?}", frame);
                 }
             }
@@ -346,7 +354,7 @@ proptest! {
 
     /// Any input is handled without a panic, and every frame is counted.
     #[test]
-    fn counts_anything_once(
+    fn any_frame_is_counted_once(
         frames in prop::collection::vec(
             (prop::collection::vec(any::<u8>(), 0..100), 0..4_u8, 0..3_000_000_000_u64), 1..60),
     ) {
@@ -359,7 +367,10 @@ proptest! {
                 let own = match kind {
                     1 => to("10.0.0.9:1", "10.0.0.1:53"),
                     2 => to("[fd00::9]:1", "[fd00::1]:53"),
-                    _ => udp("10.0.0.9:1", "10.0.0.1:53").received().data(&[0; 40]).parts(16)[1].clone(),
+                    _ => {
+                        let datagram = udp("10.0.0.9:1", "10.0.0.1:53").received();
+                        datagram.data(&[0; 40]).fragments(16)[1].clone()
+                    }
                 };
                 let headers = 12 + usize::from(frame[20] % 12);
                 frame[..headers].copy_from_slice(&own[..headers]);
@@ -376,7 +387,7 @@ proptest! {
 }
 
 #[test]
-fn vlan_tags_are_the_kernels() {
+fn a_frame_with_a_vlan_tag_is_unclaimed() {
     let mut demux = table(&[port("10.0.0.1:53")]);
     let mut frame = to("10.0.0.9:1", "10.0.0.1:53");
     frame.splice(12..12, [0x81, 0, 0, 5]);

@@ -3,8 +3,8 @@ use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fuzz::Damage;
-use crate::story::{mend_checksum, udp};
+use crate::damage::Damage;
+use crate::test_frames::{mend_checksum, udp};
 
 fn ip(frame: &[u8]) -> Ip {
     match read(frame) {
@@ -14,7 +14,7 @@ fn ip(frame: &[u8]) -> Ip {
 }
 
 #[test]
-fn a_packet_ends_where_it_says_and_padding_is_not_of_it() {
+fn a_packet_ends_by_its_own_length_without_the_padding() {
     for (from, to) in [("10.0.0.1:1", "10.0.0.2:2"), ("[fd00::1]:1", "[fd00::2]:2")] {
         let mut frame = udp(from, to).frame();
         let end = frame.len();
@@ -27,7 +27,7 @@ fn a_packet_ends_where_it_says_and_padding_is_not_of_it() {
 }
 
 #[test]
-fn options_are_skipped() {
+fn options_of_ipv4_are_skipped() {
     let mut frame = udp("10.0.0.1:1", "10.0.0.2:2").frame();
     frame.splice(34..34, [1; 8]);
     frame[14] = 0x47;
@@ -39,24 +39,27 @@ fn options_are_skipped() {
 }
 
 #[test]
-fn parts_say_where_they_belong() {
+fn fragments_are_read_with_their_place_in_the_datagram() {
     for (from, to) in [("10.0.0.1:1", "10.0.0.2:2"), ("[fd00::1]:1", "[fd00::2]:2")] {
-        let parts = udp(from, to).data(&[9; 100]).id(77).parts(48);
-        let told: Vec<_> = parts.iter().map(|part| ip(part).fragment).collect();
-        let part = |offset, more| {
+        let fragments = udp(from, to).data(&[9; 100]).id(77).fragments(48);
+        let found: Vec<_> = fragments.iter().map(|frame| ip(frame).fragment).collect();
+        let fragment = |offset, more| {
             Some(Fragment {
                 id: 77,
                 offset,
                 more,
             })
         };
-        assert_eq!(told, [part(0, true), part(48, true), part(96, false)]);
-        assert!(parts.iter().all(|part| ip(part).protocol == UDP));
+        assert_eq!(
+            found,
+            [fragment(0, true), fragment(48, true), fragment(96, false)]
+        );
+        assert!(fragments.iter().all(|frame| ip(frame).protocol == UDP));
     }
 }
 
 #[test]
-fn every_contradiction_has_its_name() {
+fn every_malformed_header_is_refused_with_its_reason() {
     let v4 = udp("10.0.0.1:1", "10.0.0.2:2").frame();
     let v6 = udp("[fd00::1]:1", "[fd00::2]:2").frame();
     let with = |frame: &[u8], at: usize, bytes: &[u8]| {
@@ -84,7 +87,7 @@ fn every_contradiction_has_its_name() {
 }
 
 #[test]
-fn other_ethertypes_are_named() {
+fn a_frame_of_another_ethertype_is_read_as_such() {
     let mut frame = udp("10.0.0.1:1", "10.0.0.2:2").frame();
     frame[12..14].copy_from_slice(&[0x81, 0]);
     assert_eq!(read(&frame), Ok(Frame::Other(0x8100)));
@@ -96,12 +99,12 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
         Just(("[fd00::1]:1000", "[fd00::2]:53"))
     ];
     let shape = (ends, 0..100_usize, any::<u16>(), any::<bool>(), 0..3_usize);
-    shape.prop_map(|((from, to), length, id, is_part, which)| {
+    shape.prop_map(|((from, to), length, id, is_fragment, which)| {
         let datagram = udp(from, to).data(&vec![0x55; length]).id(id);
-        match is_part {
+        match is_fragment {
             true => {
-                let parts = datagram.parts(32);
-                parts[which.min(parts.len() - 1)].clone()
+                let fragments = datagram.fragments(32);
+                fragments[which.min(fragments.len() - 1)].clone()
             }
             false => datagram.frame(),
         }
@@ -114,13 +117,13 @@ proptest! {
     /// The result agrees with an independent parser's, and every frame that that parser accepts is
     /// read.
     #[test]
-    fn agrees_with_an_independent_parser(
+    fn headers_are_read_as_by_an_independent_parser(
         frame in any_frame(),
         damage in prop::collection::vec(Damage::any(), 0..3),
         mend in any::<bool>(),
     ) {
         let mut frame = frame;
-        damage.iter().for_each(|one| one.strike(&mut frame));
+        damage.iter().for_each(|one| one.apply(&mut frame));
         if mend {
             mend_checksum(&mut frame);
         }
@@ -155,7 +158,10 @@ proptest! {
 
     /// Any input is read without a panic.
     #[test]
-    fn reads_anything(frame in prop::collection::vec(any::<u8>(), 0..120), kind in 0..3_u8) {
+    fn any_bytes_are_read_without_a_panic(
+        frame in prop::collection::vec(any::<u8>(), 0..120),
+        kind in 0..3_u8,
+    ) {
         let mut frame = frame;
         if frame.len() > 15 && kind > 0 {
             let (ethertype, version) = [(IPV4, 0x45), (IPV6, 0x60)][usize::from(kind - 1)];

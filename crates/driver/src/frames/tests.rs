@@ -4,34 +4,34 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn nobody_gives_what_he_does_not_have() {
+fn a_frame_moves_only_from_its_present_holder() {
     let mut frames = Frames::new(2, 2048);
     let one = frames.take().unwrap();
-    let strange = |address, expected| Err(Strange { address, expected });
-    let pass = Frames::pass;
+    let unexpected = |address, expected| Err(UnexpectedFrame { address, expected });
+    let transfer = Frames::transfer;
     assert_eq!(
-        pass(&mut frames, one, Holder::Sending, Holder::Free),
-        strange(one, Holder::Sending)
+        transfer(&mut frames, one, Holder::Sending, Holder::Free),
+        unexpected(one, Holder::Sending)
     );
     assert_eq!(
-        pass(&mut frames, one + 5, Holder::Driver, Holder::Sending),
+        transfer(&mut frames, one + 5, Holder::Driver, Holder::Sending),
         Ok(one)
     );
     assert_eq!(
-        pass(&mut frames, one, Holder::Driver, Holder::Free),
-        strange(one, Holder::Driver)
+        transfer(&mut frames, one, Holder::Driver, Holder::Free),
+        unexpected(one, Holder::Driver)
     );
     assert_eq!(
-        pass(&mut frames, 4096, Holder::Sending, Holder::Free),
-        strange(4096, Holder::Sending)
+        transfer(&mut frames, 4096, Holder::Sending, Holder::Free),
+        unexpected(4096, Holder::Sending)
     );
     assert_eq!(
-        pass(&mut frames, one, Holder::Sending, Holder::Free),
+        transfer(&mut frames, one, Holder::Sending, Holder::Free),
         Ok(one)
     );
     assert_eq!(
-        pass(&mut frames, one, Holder::Free, Holder::Driver),
-        strange(one, Holder::Free)
+        transfer(&mut frames, one, Holder::Free, Holder::Driver),
+        unexpected(one, Holder::Free)
     );
     frames.invariants();
 }
@@ -40,7 +40,10 @@ proptest! {
     #![proptest_config(cases(500))]
 
     #[test]
-    fn the_ledger_balances(steps in prop::collection::vec((any::<bool>(), 0..20_000_u64, 0..4_u8, 0..4_u8), 0..200)) {
+    fn counts_of_holders_equal_those_of_a_naive_model(
+        steps in prop::collection::vec(
+            (any::<bool>(), 0..20_000_u64, 0..4_u8, 0..4_u8), 0..200),
+    ) {
         let mut frames = Frames::new(8, 2048);
         let holders = [Holder::Free, Holder::Driver, Holder::Filling, Holder::Sending];
         let mut naive = [Holder::Free; 8];
@@ -55,7 +58,7 @@ proptest! {
             } else {
                 let place = address as usize / 2048;
                 let right = from != Holder::Free && naive.get(place) == Some(&from);
-                prop_assert_eq!(frames.pass(address, from, to).is_ok(), right);
+                prop_assert_eq!(frames.transfer(address, from, to).is_ok(), right);
                 if right {
                     naive[place] = to;
                 }

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::socket::{bind, check, get, open, set, system};
-use super::{Counters, FRAME, Flushed, Interface, LinkError};
+use super::{FRAME, Flushed, Interface, LinkCounters, LinkError};
 use crate::template::{Checked, Forbidden};
 
 /// A packet socket, and frames that wait to be sent.
@@ -20,7 +20,7 @@ pub(super) struct PacketLink {
     waiting: Vec<u8>,
     lengths: Vec<usize>,
     buffers: Vec<u8>,
-    counters: Counters,
+    counters: LinkCounters,
     /// Frames that the kernel dropped for want of room; reading the kernel's counter resets it.
     dropped: Cell<u64>,
 }
@@ -28,7 +28,7 @@ pub(super) struct PacketLink {
 impl PacketLink {
     pub(super) fn open(interface: &Interface) -> Result<PacketLink, LinkError> {
         let name = &interface.name;
-        // Protocol 0: nothing is received before `listen`.
+        // Protocol 0: nothing is received before `Ingress::start`.
         let socket = open(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)
             .map_err(system("cannot open a packet socket for", name))?;
         let it = socket.as_fd();
@@ -59,7 +59,7 @@ impl PacketLink {
             waiting: vec![0; BATCH * FRAME],
             lengths: Vec::with_capacity(BATCH),
             buffers: vec![0; BATCH * FRAME],
-            counters: Counters::default(),
+            counters: LinkCounters::default(),
             dropped: Cell::new(0),
             socket,
         }
@@ -90,10 +90,10 @@ impl PacketLink {
     /// longer than the MTU, which has shrunk since the check.
     pub(super) fn flush(&mut self) -> io::Result<Flushed> {
         while !self.lengths.is_empty() {
-            match self.hand_over().map_err(|e| (e.raw_os_error(), e)) {
+            match self.send_waiting().map_err(|e| (e.raw_os_error(), e)) {
                 Ok(sent) => {
                     self.counters.sent += sent as u64;
-                    self.forget(sent);
+                    self.remove_first(sent);
                 }
                 Err((Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR), _)) => {
                     return Ok(Flushed::Partly);
@@ -101,7 +101,7 @@ impl PacketLink {
                 Err((Some(libc::ENETDOWN), e)) => return Err(e),
                 Err(_) => {
                     self.counters.refused += 1;
-                    self.forget(1);
+                    self.remove_first(1);
                 }
             }
         }
@@ -110,7 +110,7 @@ impl PacketLink {
 
     /// Hands the waiting frames to the kernel and returns how many it took. An error concerns the
     /// first frame.
-    fn hand_over(&mut self) -> io::Result<usize> {
+    fn send_waiting(&mut self) -> io::Result<usize> {
         let mut pieces: [libc::iovec; BATCH] = [NO_PIECE; BATCH];
         let frames = self.waiting.chunks_exact_mut(FRAME).zip(&self.lengths);
         for (piece, (frame, length)) in pieces.iter_mut().zip(frames) {
@@ -133,7 +133,7 @@ impl PacketLink {
     }
 
     /// Removes the first `frames` waiting frames.
-    fn forget(&mut self, frames: usize) {
+    fn remove_first(&mut self, frames: usize) {
         let rest = frames * FRAME..self.lengths.len() * FRAME;
         self.waiting.copy_within(rest, 0);
         self.lengths.drain(..frames);
@@ -177,7 +177,7 @@ impl PacketLink {
         self.counters.sent
     }
 
-    pub(super) fn counters(&self) -> Counters {
+    pub(super) fn counters(&self) -> LinkCounters {
         let kernels: io::Result<libc::tpacket_stats> = get(
             self.socket.as_fd(),
             libc::SOL_PACKET,

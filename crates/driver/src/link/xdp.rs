@@ -23,10 +23,10 @@ use gates::Gates;
 use queue::Queue;
 
 use super::socket::{check, system};
-use super::{Counters, FRAME, Flushed, Interface, LinkError};
+use super::{FRAME, Flushed, Interface, LinkCounters, LinkError};
+use crate::datapath::MAX_IN_FLIGHT;
 use crate::frames::{Frames, Holder, Tally};
 use crate::template::{Checked, Forbidden};
-use crate::turn::HELD;
 
 /// AF_XDP sockets on all receive queues. Frames leave by the first.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) struct XdpLink {
     /// With several queues: readable when any queue is.
     several: Option<OwnedFd>,
     frames: Frames,
-    counters: Counters,
+    counters: LinkCounters,
     gates: Gates,
     // After the rings: fields are dropped in this order.
     memory: Mapping,
@@ -50,20 +50,20 @@ impl XdpLink {
     pub(super) fn open(interface: &Interface) -> Result<(XdpLink, XdpProgram), LinkError> {
         let name = &interface.name;
         let mut program = XdpProgram::load(interface.mac.0)?;
-        let told = nic::receive_queues(name).map_err(KernelError::from)?;
-        let (least, most) = match told {
+        let reported = nic::receive_queues(name).map_err(KernelError::from)?;
+        let (least, most) = match reported {
             Some(ReceiveQueues::Exactly(count)) => (count, count),
             Some(ReceiveQueues::AtMost(count)) => (1, count),
             None => (1, 1),
         };
         if least > MAX_QUEUES {
             let (name, count) = (name.clone(), least);
-            return Err(LinkError::Queues { name, count });
+            return Err(LinkError::ReceiveQueues { name, count });
         }
         // The UMEM is registered with the first socket, before the number of the other sockets is
         // known.
-        let filled = most_filling(least, most.min(MAX_QUEUES));
-        let memory = (SENDING + filled) as usize * FRAME;
+        let fill = most_fill_frames(least, most.min(MAX_QUEUES));
+        let memory = (SEND_FRAMES + fill) as usize * FRAME;
         let memory =
             Mapping::anonymous(memory).map_err(system("no memory for the frames of", name))?;
         let (first, transmit, completion) = Queue::first(interface, &memory)?;
@@ -77,8 +77,8 @@ impl XdpLink {
                 Err(why) => return Err(why),
             }
         }
-        let each = filling(queues.len() as u32);
-        let total = SENDING + queues.len() as u32 * each;
+        let each = fill_frames(queues.len() as u32);
+        let total = SEND_FRAMES + queues.len() as u32 * each;
         let several = (queues.len() > 1).then(|| watch(&queues));
         let several = several.transpose();
         let several = several.map_err(system("cannot watch the queues of", name))?;
@@ -94,11 +94,11 @@ impl XdpLink {
             next: 0,
             several,
             frames: Frames::new(total, FRAME as u32),
-            counters: Counters::default(),
+            counters: LinkCounters::default(),
             gates,
             memory,
         };
-        link.prime(each);
+        link.fill_queues(each);
         Ok((link, program))
     }
 
@@ -133,7 +133,7 @@ impl XdpLink {
             }
             Err(forbidden) => (Holder::Free, Err(forbidden)),
         };
-        self.pass(address, Holder::Driver, to);
+        self.transfer(address, Holder::Driver, to);
         Some(done)
     }
 
@@ -153,7 +153,7 @@ impl XdpLink {
             Ok(()) => Ok(false),
             // The budget is used up, or queued packets hold the socket's memory: collect completed
             // frames.
-            Err(e) if is_passing(&e) => Ok(collect(completion, frames, counters)),
+            Err(e) if is_temporary(&e) => Ok(collect(completion, frames, counters)),
             Err(e) => Err(e),
         });
         self.collect();
@@ -167,7 +167,7 @@ impl XdpLink {
         for _ in 0..self.queues.len() {
             let number = self.next;
             self.next = (number + 1) % self.queues.len();
-            count += self.receive_by(number, most - count, &mut each);
+            count += self.receive_from(number, most - count, &mut each);
             if count == most {
                 break;
             }
@@ -176,7 +176,7 @@ impl XdpLink {
     }
 
     #[inline]
-    fn receive_by(&mut self, number: usize, most: usize, each: &mut impl FnMut(&[u8])) -> usize {
+    fn receive_from(&mut self, number: usize, most: usize, each: &mut impl FnMut(&[u8])) -> usize {
         let XdpLink {
             queues,
             frames,
@@ -191,10 +191,10 @@ impl XdpLink {
         {
             count += 1;
             counters.received += 1;
-            let begin = match frames.pass(descriptor.addr, Holder::Filling, Holder::Driver) {
+            let begin = match frames.transfer(descriptor.addr, Holder::Filling, Holder::Driver) {
                 Ok(begin) => begin,
                 Err(_) => {
-                    counters.strange += 1;
+                    counters.unexpected += 1;
                     continue;
                 }
             };
@@ -204,8 +204,11 @@ impl XdpLink {
                 each(bytes);
             }
             queue.fill.push(begin);
-            if frames.pass(begin, Holder::Driver, Holder::Filling).is_err() {
-                counters.strange += 1;
+            if frames
+                .transfer(begin, Holder::Driver, Holder::Filling)
+                .is_err()
+            {
+                counters.unexpected += 1;
             }
         }
         if count > 0 {
@@ -220,7 +223,7 @@ impl XdpLink {
         self.counters.sent
     }
 
-    pub(super) fn counters(&self) -> Counters {
+    pub(super) fn counters(&self) -> LinkCounters {
         let mut counters = self.counters;
         self.queues
             .iter()
@@ -246,15 +249,17 @@ impl XdpLink {
     }
 
     /// Gives each queue `each` frames to fill.
-    fn prime(&mut self, each: u32) {
+    fn fill_queues(&mut self, each: u32) {
         for queue in &mut self.queues {
             for _ in 0..each {
                 let Some(address) = self.frames.take() else {
                     break;
                 };
                 queue.fill.push(address);
-                let passed = self.frames.pass(address, Holder::Driver, Holder::Filling);
-                debug_assert!(passed.is_ok());
+                let transferred = self
+                    .frames
+                    .transfer(address, Holder::Driver, Holder::Filling);
+                debug_assert!(transferred.is_ok());
             }
             queue.fill.publish();
         }
@@ -267,24 +272,24 @@ impl XdpLink {
     }
 
     #[inline]
-    fn pass(&mut self, address: u64, from: Holder, to: Holder) {
-        if self.frames.pass(address, from, to).is_err() {
-            self.counters.strange += 1;
+    fn transfer(&mut self, address: u64, from: Holder, to: Holder) {
+        if self.frames.transfer(address, from, to).is_err() {
+            self.counters.unexpected += 1;
         }
     }
 }
 
 /// Frees frames that the kernel has sent; returns whether there were any.
 #[inline]
-fn collect(completion: &mut Ring<u64>, frames: &mut Frames, counters: &mut Counters) -> bool {
-    let mut some = false;
+fn collect(completion: &mut Ring<u64>, frames: &mut Frames, counters: &mut LinkCounters) -> bool {
+    let mut any = false;
     while let Some(address) = completion.pop() {
-        some = true;
-        let passed = frames.pass(address, Holder::Sending, Holder::Free);
-        counters.strange += u64::from(passed.is_err());
+        any = true;
+        let transferred = frames.transfer(address, Holder::Sending, Holder::Free);
+        counters.unexpected += u64::from(transferred.is_err());
     }
     completion.release();
-    some
+    any
 }
 
 /// An epoll that is readable when any of the queues is.
@@ -298,14 +303,14 @@ fn watch(queues: &[Queue]) -> io::Result<OwnedFd> {
 }
 
 /// How many frames each of `queues` queues gets to fill.
-fn filling(queues: u32) -> u32 {
-    let each = FILLING / queues.max(1);
-    (1 << each.max(LEAST).ilog2()).min(ENTRIES)
+fn fill_frames(queues: u32) -> u32 {
+    let each = FILL_FRAMES / queues.max(1);
+    (1 << each.max(LEAST_FILL_FRAMES).ilog2()).min(RING_ENTRIES)
 }
 
 /// The most frames to fill, over all numbers of queues from `least` to `most`.
-fn most_filling(least: u32, most: u32) -> u32 {
-    let all = (least..=most).map(|queues| queues * filling(queues));
+fn most_fill_frames(least: u32, most: u32) -> u32 {
+    let all = (least..=most).map(|queues| queues * fill_frames(queues));
     all.max().unwrap_or(0)
 }
 
@@ -327,7 +332,7 @@ fn kick(socket: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Whether the error is temporary.
-fn is_passing(error: &io::Error) -> bool {
+fn is_temporary(error: &io::Error) -> bool {
     let number = error.raw_os_error().unwrap_or(0);
     [libc::EAGAIN, libc::EBUSY, libc::ENOBUFS, libc::EINTR].contains(&number)
 }
@@ -380,8 +385,8 @@ impl Mapping {
     fn frame_mut(&mut self, address: u64) -> &mut [u8] {
         let begin = address as usize;
         assert!(begin.is_multiple_of(FRAME) && begin + FRAME <= self.length);
-        // SAFETY: the assertion checks that the frame lies inside; the frame is the driver's by the
-        // ledger, so the kernel does not use it meanwhile; and `self` is borrowed for as long as
+        // SAFETY: the assertion checks that the frame lies inside; the frame is the driver's by
+        // `Frames`, so the kernel does not use it meanwhile; and `self` is borrowed for as long as
         // the slice lives.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(begin), FRAME) }
     }
@@ -405,7 +410,7 @@ struct Ring<T> {
     own: u32,
     other: u32,
     /// The index that the other side can see.
-    told: u32,
+    published: u32,
     entry: std::marker::PhantomData<T>,
 }
 
@@ -415,7 +420,7 @@ impl<T: Copy> Ring<T> {
         page: u64,
         offsets: &libc::xdp_ring_offset,
     ) -> io::Result<Ring<T>> {
-        let length = offsets.desc as usize + ENTRIES as usize * size_of::<T>();
+        let length = offsets.desc as usize + RING_ENTRIES as usize * size_of::<T>();
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         // SAFETY: a new mapping of the socket, without a fixed address.
         let mapping = unsafe { Mapping::new(length, flags, socket.as_raw_fd(), page)? };
@@ -424,7 +429,7 @@ impl<T: Copy> Ring<T> {
             offsets: *offsets,
             own: 0,
             other: 0,
-            told: 0,
+            published: 0,
             entry: std::marker::PhantomData,
         })
     }
@@ -437,8 +442,8 @@ impl<T: Copy> Ring<T> {
 
     #[inline]
     fn entry(&self, at: u32) -> *mut T {
-        let place = (at & (ENTRIES - 1)) as usize;
-        // SAFETY: the mapping has room for ENTRIES entries from `desc` on, by its length.
+        let place = (at & (RING_ENTRIES - 1)) as usize;
+        // SAFETY: the mapping has room for RING_ENTRIES entries from `desc` on, by its length.
         unsafe {
             let first: *mut T = self
                 .mapping
@@ -454,10 +459,10 @@ impl<T: Copy> Ring<T> {
     #[inline]
     fn room(&mut self) -> u32 {
         let used = self.own.wrapping_sub(self.other);
-        if used >= ENTRIES {
+        if used >= RING_ENTRIES {
             self.other = self.index(self.offsets.consumer).load(Ordering::Acquire);
         }
-        ENTRIES.saturating_sub(self.own.wrapping_sub(self.other))
+        RING_ENTRIES.saturating_sub(self.own.wrapping_sub(self.other))
     }
 
     /// Producer: writes an entry; the caller has checked for room.
@@ -471,11 +476,11 @@ impl<T: Copy> Ring<T> {
     /// Producer: shows the pushed entries to the other side and returns their number.
     #[inline]
     fn publish(&mut self) -> u32 {
-        let new = self.own.wrapping_sub(self.told);
+        let new = self.own.wrapping_sub(self.published);
         if new > 0 {
             self.index(self.offsets.producer)
                 .store(self.own, Ordering::Release);
-            self.told = self.own;
+            self.published = self.own;
         }
         new
     }
@@ -484,7 +489,7 @@ impl<T: Copy> Ring<T> {
     #[inline]
     fn is_drained(&mut self) -> bool {
         self.other = self.index(self.offsets.consumer).load(Ordering::Acquire);
-        self.other == self.told
+        self.other == self.published
     }
 
     /// Producer: calls `kick` until the other side has taken all entries or makes no progress.
@@ -493,7 +498,7 @@ impl<T: Copy> Ring<T> {
     fn drain(&mut self, mut kick: impl FnMut() -> io::Result<bool>) -> io::Result<Flushed> {
         let (mut calls, mut idle) = (0, 0);
         while !self.is_drained() {
-            if calls == FLUSH_CALLS || idle == IDLE_CALLS {
+            if calls == MAX_FLUSH_CALLS || idle == MAX_IDLE_CALLS {
                 return Ok(Flushed::Partly);
             }
             let seen = self.other;
@@ -528,29 +533,29 @@ impl<T: Copy> Ring<T> {
     /// Consumer: gives the popped entries back to the other side.
     #[inline]
     fn release(&mut self) {
-        if self.own != self.told {
+        if self.own != self.published {
             self.index(self.offsets.consumer)
                 .store(self.own, Ordering::Release);
-            self.told = self.own;
+            self.published = self.own;
         }
     }
 }
 
 /// Frames to send from.
-const SENDING: u32 = HELD as u32;
+const SEND_FRAMES: u32 = MAX_IN_FLIGHT as u32;
 /// Frames to receive into, over all queues; each queue gets at most a full ring and at least
-/// `LEAST`. Up to 16 MiB, or 32 MiB with the most queues. Where the number of queues is known only
-/// as an upper bound, memory is reserved for the worst case.
-const FILLING: u32 = 8192;
-const LEAST: u32 = 256;
+/// `LEAST_FILL_FRAMES`. Up to 16 MiB, or 32 MiB with the most queues. Where the number of queues is
+/// known only as an upper bound, memory is reserved for the worst case.
+const FILL_FRAMES: u32 = 8192;
+const LEAST_FILL_FRAMES: u32 = 256;
 /// Entries of each ring: no ring is too small for the frames that may be in it.
-const ENTRIES: u32 = 2048;
+const RING_ENTRIES: u32 = 2048;
 /// Most `sendto` calls of one flush, if each takes the old budget of 32.
-const FLUSH_CALLS: u32 = ENTRIES / 32;
+const MAX_FLUSH_CALLS: u32 = RING_ENTRIES / 32;
 /// Number of calls in a row without progress after which the interface counts as full. A single
 /// call would suffice, but kernels before 6.17 send a budget of frames and show progress only when
 /// all frames that they had seen are sent. This many calls cover the frames of one iteration.
-const IDLE_CALLS: u32 = 4;
+const MAX_IDLE_CALLS: u32 = 4;
 
 #[cfg(test)]
 mod tests;

@@ -35,7 +35,7 @@ fn fits(terms: &[Term], bytes: &[u8]) -> bool {
 }
 
 #[test]
-fn what_cannot_be_is_named() {
+fn an_invalid_description_is_refused_with_its_reason() {
     let bad = |terms: &[Term]| Pattern::new(terms).unwrap_err();
     assert_eq!(bad(&[term(0, 3, 0, 0)]), BadPattern::Width(3));
     assert_eq!(bad(&[term(121, 8, 1, 1)]), BadPattern::Reach { end: 129 });
@@ -54,7 +54,7 @@ fn what_cannot_be_is_named() {
 }
 
 #[test]
-fn the_one_that_fixes_most_wins_whatever_the_order() {
+fn the_pattern_with_the_most_bits_wins_in_any_order() {
     let all = Pattern::new(&[]).unwrap();
     let some = Pattern::new(&[term(0, 2, 0xffff, 0x0102)]).unwrap();
     let most = Pattern::new(&[term(0, 2, 0xffff, 0x0102), term(4, 1, 0xff, 9)]).unwrap();
@@ -73,7 +73,7 @@ fn the_one_that_fixes_most_wins_whatever_the_order() {
 }
 
 #[test]
-fn ten_thousand_values_of_one_shape_are_one_look_up() {
+fn ten_thousand_values_of_one_shape_take_one_look_up() {
     let mut patterns = Patterns::default();
     for k in 0..10_000_u64 {
         let pattern = Pattern::new(&[term(3, 4, 0xffff_ffff, k)]).unwrap();
@@ -106,27 +106,27 @@ proptest! {
     #![proptest_config(cases(2000))]
 
     #[test]
-    fn finds_what_the_definition_finds(
-        told in prop::collection::vec(prop::collection::vec(any_term(), 0..3), 0..8),
+    fn patterns_match_as_their_definition_says(
+        descriptions in prop::collection::vec(prop::collection::vec(any_term(), 0..3), 0..8),
         packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..24), 1..20),
     ) {
         let mut patterns = Patterns::default();
-        let mut kept = Vec::new();
-        for (k, terms) in told.iter().enumerate() {
+        let mut inserted = Vec::new();
+        for (k, terms) in descriptions.iter().enumerate() {
             let Ok(pattern) = Pattern::new(terms) else { continue };
             if patterns.insert(&pattern, k).is_ok() {
-                kept.push((k, pattern));
+                inserted.push((k, pattern));
             }
         }
         for packet in &packets {
-            let fitting = kept.iter().filter(|(k, _)| fits(&told[*k], packet));
+            let fitting = inserted.iter().filter(|(k, _)| fits(&descriptions[*k], packet));
             let best = fitting.max_by_key(|(_, pattern)| pattern.shape).map(|(k, _)| k);
             prop_assert_eq!(patterns.find(packet), best);
-            for (k, pattern) in &kept {
-                prop_assert_eq!(pattern.fits(packet), fits(&told[*k], packet));
+            for (k, pattern) in &inserted {
+                prop_assert_eq!(pattern.matches(packet), fits(&descriptions[*k], packet));
             }
         }
-        for (k, pattern) in &kept {
+        for (k, pattern) in &inserted {
             prop_assert_eq!(patterns.remove(pattern), Some(*k));
         }
         prop_assert!(patterns.is_empty());

@@ -2,15 +2,15 @@ use netnice_api::direct::Term as ApiTerm;
 use netnice_core::contract::Weight;
 
 use super::*;
-use crate::turn::LATENESS;
+use crate::datapath::LATENESS;
 
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
-fn asked(endpoint: Endpoint) -> DriverFlow {
+fn request(speaks: Endpoint) -> DriverFlow {
     DriverFlow {
         program: 0,
         number: 1,
-        endpoint,
+        endpoint: speaks,
         next_hop: Some([2, 0, 0, 0, 0, 2]),
         mtu: 1500,
         contract: "none".to_owned(),
@@ -34,16 +34,16 @@ fn udp(remote: Option<&str>) -> Endpoint {
 }
 
 #[test]
-fn what_a_flow_speaks_is_what_it_sends_receives_and_claims() {
-    let (open, claim) = flow(&asked(udp(Some("10.0.0.2:53"))), OWN, 1500).unwrap();
-    assert!(matches!(open.matches[..], [Match::Connected { .. }]));
-    assert_eq!(open.sender.longest, 1514);
-    assert_eq!(open.service, Service::best_effort(Weight::default()));
+fn an_endpoint_gives_what_a_flow_sends_receives_and_takes_from_the_kernel() {
+    let (parameters, frame_match) = flow(&request(udp(Some("10.0.0.2:53"))), OWN, 1500).unwrap();
+    assert!(matches!(parameters.matches[..], [Match::Connected { .. }]));
+    assert_eq!(parameters.sender.longest, 1514);
+    assert_eq!(parameters.service, Service::best_effort(Weight::default()));
     let local = ("10.0.0.1".parse().unwrap(), 5000);
     let remote = Some(("10.0.0.2".parse().unwrap(), 53));
     let protocol = 17;
     assert_eq!(
-        claim,
+        frame_match,
         FrameMatch::Endpoints {
             protocol,
             local,
@@ -51,12 +51,15 @@ fn what_a_flow_speaks_is_what_it_sends_receives_and_claims() {
         }
     );
 
-    let (open, claim) = flow(&asked(udp(None)), OWN, 1000).unwrap();
-    assert!(matches!(open.matches[..], [Match::Port { .. }]));
-    assert_eq!(open.sender.longest, 1014, "the interface's, which is less");
+    let (parameters, frame_match) = flow(&request(udp(None)), OWN, 1000).unwrap();
+    assert!(matches!(parameters.matches[..], [Match::Port { .. }]));
+    assert_eq!(
+        parameters.sender.longest, 1014,
+        "the interface's, which is less"
+    );
     let remote = None;
     assert_eq!(
-        claim,
+        frame_match,
         FrameMatch::Endpoints {
             protocol,
             local,
@@ -68,11 +71,11 @@ fn what_a_flow_speaks_is_what_it_sends_receives_and_claims() {
         local: "10.0.0.1:5000".parse().unwrap(),
         group: "239.1.2.3:6000".parse().unwrap(),
     };
-    let (open, claim) = flow(&asked(group), OWN, 1500).unwrap();
-    assert!(matches!(open.matches[..], [Match::Group { .. }]));
+    let (parameters, frame_match) = flow(&request(group), OWN, 1500).unwrap();
+    assert!(matches!(parameters.matches[..], [Match::Group { .. }]));
     let local = ("239.1.2.3".parse().unwrap(), 6000);
     assert_eq!(
-        claim,
+        frame_match,
         FrameMatch::Endpoints {
             protocol,
             local,
@@ -82,7 +85,7 @@ fn what_a_flow_speaks_is_what_it_sends_receives_and_claims() {
 }
 
 #[test]
-fn other_protocols_are_received_by_their_pattern() {
+fn other_protocols_are_received_by_pattern() {
     let pattern = vec![
         ApiTerm {
             offset: 1,
@@ -95,33 +98,33 @@ fn other_protocols_are_received_by_their_pattern() {
             value: 7,
         },
     ];
-    let endpoint = Endpoint::EtherType {
+    let speaks = Endpoint::EtherType {
         number: 0x88b5,
         pattern,
     };
-    let (open, claim) = flow(&asked(endpoint), OWN, 1500).unwrap();
-    assert_eq!(claim, FrameMatch::EtherType(0x88b5));
-    let [Match::EtherType { pattern, .. }] = &open.matches[..] else {
-        panic!("{:?}", open.matches)
+    let (parameters, frame_match) = flow(&request(speaks), OWN, 1500).unwrap();
+    assert_eq!(frame_match, FrameMatch::EtherType(0x88b5));
+    let [Match::EtherType { pattern, .. }] = &parameters.matches[..] else {
+        panic!("{:?}", parameters.matches)
     };
-    assert!(pattern.fits(&[0, 0x2f, 0, 0, 0, 7]));
-    assert!(!pattern.fits(&[0, 0x3f, 0, 0, 0, 7]));
+    assert!(pattern.matches(&[0, 0x2f, 0, 0, 0, 7]));
+    assert!(!pattern.matches(&[0, 0x3f, 0, 0, 0, 7]));
 }
 
 #[test]
-fn what_makes_no_sense_is_named() {
-    let said = |change: &dyn Fn(&mut DriverFlow)| {
-        let mut asked = asked(udp(None));
-        change(&mut asked);
-        flow(&asked, OWN, 1500).unwrap_err().to_string()
+fn an_invalid_request_is_refused_with_its_reason() {
+    let refusal = |change: &dyn Fn(&mut DriverFlow)| {
+        let mut request = request(udp(None));
+        change(&mut request);
+        flow(&request, OWN, 1500).unwrap_err().to_string()
     };
-    let why = said(&|flow| flow.contract = "up fast".to_owned());
+    let why = refusal(&|flow| flow.contract = "up fast".to_owned());
     assert!(why.contains("\"up fast\""), "{why}");
-    let why = said(&|flow| flow.contract = "slice 2ms/50ms cell pcr=1mbit,cdvt=1ms".to_owned());
+    let why = refusal(&|flow| flow.contract = "slice 2ms/50ms cell pcr=1mbit,cdvt=1ms".to_owned());
     assert!(why.contains("make one flow for each"), "{why}");
-    let why = said(&|flow| flow.receive_budget = Some(1_000_001));
+    let why = refusal(&|flow| flow.receive_budget = Some(1_000_001));
     assert!(why.contains("1000001"), "{why}");
-    let why = said(&|flow| {
+    let why = refusal(&|flow| {
         flow.endpoint = Endpoint::EtherType {
             number: 0x0800,
             pattern: Vec::new(),
@@ -131,15 +134,15 @@ fn what_makes_no_sense_is_named() {
 }
 
 #[test]
-fn counters_are_told_without_what_never_was() {
+fn lateness_is_reported_without_trailing_zeros() {
     let mut lateness = [0; LATENESS];
-    assert!(counts(&Counters::default()).lateness.is_empty());
+    assert!(counts(&FlowCounters::default()).lateness.is_empty());
     lateness[0] = 3;
     lateness[2] = 1;
-    let counters = Counters {
+    let counters = FlowCounters {
         sent: 4,
         lateness,
-        ..Counters::default()
+        ..FlowCounters::default()
     };
     assert_eq!(counts(&counters).lateness, [3, 0, 1]);
 }

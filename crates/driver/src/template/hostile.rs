@@ -7,11 +7,11 @@
 use etherparse::{Ethernet2Header, Ipv4Header, Ipv6Header, TcpHeader, UdpHeader};
 
 use super::*;
-use crate::story::{OWN, PEER, end, mend_checksum, mend_lengths};
+use crate::test_frames::{OWN, PEER, endpoint, mend_checksum, mend_lengths};
 
 /// The outcome for a frame. Panics if the independent checker differs, or if other bytes leave than
 /// were checked.
-pub fn judged(bytes: &[u8]) -> String {
+pub(crate) fn judged(bytes: &[u8]) -> String {
     let Some((which, frame)) = bytes.split_first() else {
         return "nothing".to_owned();
     };
@@ -30,7 +30,7 @@ pub fn judged(bytes: &[u8]) -> String {
 }
 
 /// Corrects the lengths in the frame's headers, and the checksum of an IPv4 header.
-pub fn mend(bytes: &mut [u8]) {
+pub(crate) fn mend(bytes: &mut [u8]) {
     if let Some((_, frame)) = bytes.split_first_mut() {
         mend_lengths(frame);
         mend_checksum(frame);
@@ -43,7 +43,7 @@ fn owner(which: u8) -> Sender {
         ("[fd00::1]:5000", "[fd00::2]:53"),
     ][usize::from(which & 1)];
     let bit = |at: u8| which >> at & 1 == 1;
-    let (local, remote) = (end(from), bit(1).then(|| end(to)));
+    let (local, remote) = (endpoint(from), bit(1).then(|| endpoint(to)));
     let mut sender = sender(from, bit(1).then_some(to));
     sender.next_hop = bit(2).then_some(PEER);
     let ports = |transport| Sends::Ports {
@@ -71,8 +71,8 @@ pub(super) fn sender(from: &str, to: Option<&str>) -> Sender {
         longest: 1514,
         sends: Sends::Ports {
             transport: Transport::Udp,
-            local: end(from),
-            remote: to.map(end),
+            local: endpoint(from),
+            remote: to.map(endpoint),
         },
     }
 }

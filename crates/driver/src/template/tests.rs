@@ -5,15 +5,15 @@ use proptest::prelude::*;
 
 use super::hostile::{addressed, judge, naive, sender};
 use super::*;
-use crate::fuzz::Damage;
-use crate::story::{Datagram, PEER, end, mend_checksum, udp};
+use crate::damage::Damage;
+use crate::test_frames::{Datagram, PEER, endpoint, mend_checksum, udp};
 
 mod kept;
 
 const GROUP: Mac = Mac([1, 0, 0x5e, 1, 2, 3]);
 
 #[test]
-fn to_any_host_is_to_what_can_be_one_host_elsewhere() {
+fn a_flow_to_any_host_may_send_only_to_addresses_of_one_host() {
     let cases = [
         ("10.0.0.2", true),
         ("1.0.0.0", true),
@@ -58,7 +58,7 @@ fn to_any_host_is_to_what_can_be_one_host_elsewhere() {
         let mut only = sender(from, Some("10.0.0.2:1"));
         only.sends = Sends::Ports {
             transport: Transport::Udp,
-            local: end(from),
+            local: endpoint(from),
             remote: Some(SocketAddr::new(to, 6000)),
         };
         assert_eq!(Template::new(&only).is_ok(), allowed, "{to}");
@@ -67,7 +67,7 @@ fn to_any_host_is_to_what_can_be_one_host_elsewhere() {
 }
 
 #[test]
-fn each_rule_has_its_name() {
+fn each_rule_refuses_with_its_own_reason() {
     let template = Template::new(&sender("10.0.0.1:5000", Some("10.0.0.2:53"))).unwrap();
     let right = udp("10.0.0.1:5000", "10.0.0.2:53").frame();
     assert_eq!(judge(&template, &right).expect("it is right"), right);
@@ -108,7 +108,7 @@ fn each_rule_has_its_name() {
 }
 
 #[test]
-fn in_ipv6_nothing_stands_between_the_headers() {
+fn in_ipv6_extension_headers_are_refused() {
     let template = Template::new(&sender("[fd00::1]:5000", Some("[fd00::2]:53"))).unwrap();
     let datagram = udp("[fd00::1]:5000", "[fd00::2]:53").data(&[0; 64]);
     assert!(judge(&template, &datagram.frame()).is_ok());
@@ -117,7 +117,7 @@ fn in_ipv6_nothing_stands_between_the_headers() {
         frame[20] = next;
         assert_eq!(judge(&template, &frame), Err(Forbidden::Protocol));
     }
-    for part in datagram.parts(32) {
+    for part in datagram.fragments(32) {
         assert_eq!(judge(&template, &part), Err(Forbidden::Protocol));
     }
     let v4 = udp("10.0.0.1:5000", "10.0.0.2:53").data(&[0; 64]);
@@ -125,7 +125,7 @@ fn in_ipv6_nothing_stands_between_the_headers() {
 }
 
 #[test]
-fn who_may_send_to_anybody_may_not_send_to_all() {
+fn a_flow_to_any_host_may_not_send_to_groups() {
     for (from, to, group) in [
         ("10.0.0.1:5000", "10.9.9.9:1", "224.0.0.251:1"),
         ("[fd00::1]:5000", "[2001:db8::7]:1", "[ff02::fb]:1"),
@@ -144,7 +144,7 @@ fn who_may_send_to_anybody_may_not_send_to_all() {
 }
 
 #[test]
-fn a_group_is_reached_by_its_own_address() {
+fn a_flow_to_a_group_needs_the_ethernet_address_of_the_group() {
     let mut to_group = sender("10.0.0.1:5000", Some("224.1.2.3:53"));
     let refused = Template::new(&to_group).unwrap_err();
     assert!(matches!(refused, BadSender::NextHop { .. }), "{refused}");
@@ -156,7 +156,7 @@ fn a_group_is_reached_by_its_own_address() {
 }
 
 #[test]
-fn grants_that_cannot_be_are_named() {
+fn an_invalid_sender_is_refused_with_its_reason() {
     let ok = sender("10.0.0.1:5000", Some("10.0.0.2:53"));
     let bad = |sender: Sender| Template::new(&sender).unwrap_err();
     let from = |local, remote| {
@@ -170,7 +170,7 @@ fn grants_that_cannot_be_are_named() {
         "224.0.0.1:1",
         "[::ffff:10.0.0.1]:1",
     ] {
-        assert_eq!(from(local, None), BadSender::Local(end(local).ip()));
+        assert_eq!(from(local, None), BadSender::Local(endpoint(local).ip()));
     }
     assert_eq!(from("10.0.0.1:0", Some("10.0.0.2:1")), BadSender::Port);
     assert_eq!(from("10.0.0.1:1", Some("10.0.0.2:0")), BadSender::Port);
@@ -184,7 +184,7 @@ fn grants_that_cannot_be_are_named() {
 }
 
 #[test]
-fn every_bit_of_the_headers_is_fixed_or_known_to_be_free() {
+fn every_bit_of_the_headers_is_fixed_or_listed_as_free() {
     for (from, to) in [
         ("10.0.0.1:5000", "10.0.0.2:53"),
         ("[fd00::1]:5000", "[fd00::2]:53"),
@@ -224,7 +224,7 @@ fn every_bit_of_the_headers_is_fixed_or_known_to_be_free() {
 
 /// Every combination of a right value and some wrong ones, field by field: 186,624 headers.
 #[test]
-fn a_grid_of_headers_is_judged_as_by_the_independent_checker() {
+fn a_grid_of_headers_is_checked_as_by_an_independent_checker() {
     let granted = sender("10.0.0.1:5000", Some("10.0.0.2:53"));
     let template = Template::new(&granted).unwrap();
     let right = udp("10.0.0.1:5000", "10.0.0.2:53").frame();
@@ -279,7 +279,7 @@ fn any_sender() -> impl Strategy<Value = (Sender, Datagram)> {
         if is_tcp {
             datagram.transport = Transport::Tcp;
         }
-        let (local, remote) = (end(from), connected.then(|| end(to)));
+        let (local, remote) = (endpoint(from), connected.then(|| endpoint(to)));
         sender.sends = match kind {
             0 => Sends::EtherType(EtherType::new(0x88b5).unwrap()),
             1 => Sends::Protocol {
@@ -301,7 +301,7 @@ proptest! {
     #![proptest_config(cases(3000))]
 
     #[test]
-    fn judges_as_the_independent_checker_does(
+    fn any_frame_is_checked_as_by_an_independent_checker(
         (sender, datagram) in any_sender(),
         number in prop::sample::select(vec![(20_usize, 17_u8), (20, 132), (23, 132), (12, 0x88)]),
         as_other in any::<bool>(),
@@ -316,10 +316,11 @@ proptest! {
                 frame[13] = 0xb5;
             }
         }
-        damage.iter().for_each(|one| one.strike(&mut frame));
+        damage.iter().for_each(|one| one.apply(&mut frame));
         if mend {
             mend_checksum(&mut frame);
         }
-        prop_assert_eq!(judge(&template, &frame).is_ok(), naive(&sender, &addressed(&sender, &frame)));
+        let expected = naive(&sender, &addressed(&sender, &frame));
+        prop_assert_eq!(judge(&template, &frame).is_ok(), expected);
     }
 }

@@ -12,8 +12,8 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use netnice_driver::orders::Orders;
-use netnice_driver::turn::{Open, ProgramNo};
+use netnice_driver::commands::CommandSender;
+use netnice_driver::datapath::{FlowParameters, ProgramNo};
 use netnice_ring::driver::ProgramMemory;
 use netnice_ring::layout::{Budget, FlowLocation};
 
@@ -133,7 +133,7 @@ pub struct Supervisor {
 
 /// The supervisor's end of a [`RogueHandle`].
 struct RogueSlot {
-    open: Open,
+    open: FlowParameters,
     requests: Receiver<()>,
     attached: Sender<Result<AttachedMemory>>,
     violated_rules: Sender<u32>,
@@ -142,8 +142,8 @@ struct RogueSlot {
 
 impl Supervisor {
     /// Makes a handle for each flow description and a frame that the flow may send.
-    pub fn new(flows: Vec<(Open, Vec<u8>)>) -> (Supervisor, Vec<RogueHandle>) {
-        let pair = |(open, frame): (Open, Vec<u8>)| {
+    pub fn new(flows: Vec<(FlowParameters, Vec<u8>)>) -> (Supervisor, Vec<RogueHandle>) {
+        let pair = |(open, frame): (FlowParameters, Vec<u8>)| {
             let (request, requests) = mpsc::channel();
             let (attach, attached) = mpsc::channel();
             let (report_rule, violated_rules) = mpsc::channel();
@@ -167,15 +167,15 @@ impl Supervisor {
     }
 
     /// Attaches and detaches rogues until all handles are dropped. Fails if the driver has ended.
-    pub fn run(mut self, mut orders: Orders) -> Result<()> {
+    pub fn run(mut self, mut orders: CommandSender) -> Result<()> {
         while !self.slots.is_empty() {
-            while let Some(expelled) = orders.poll_expelled()? {
+            while let Some(expelled) = orders.poll_disconnected()? {
                 orders.detach(expelled.program)?;
                 let of = |slot: &&mut RogueSlot| slot.present == Some(expelled.program);
                 if let Some(slot) = self.slots.iter_mut().find(of) {
                     slot.present = None;
                     // The rogue may be gone already.
-                    let _ = slot.violated_rules.send(expelled.breach.rule_number());
+                    let _ = slot.violated_rules.send(expelled.violation.rule_number());
                 }
             }
             self.slots
@@ -188,14 +188,14 @@ impl Supervisor {
                     Err(TryRecvError::Disconnected) => false,
                 });
             // Requests through the channels do not wake this thread, so it polls every millisecond.
-            sys::readable(orders.told().as_raw_fd(), 1);
+            sys::readable(orders.wakeup_fd().as_raw_fd(), 1);
         }
         Ok(())
     }
 }
 
 impl RogueSlot {
-    fn attach(&mut self, orders: &mut Orders) -> Result<AttachedMemory> {
+    fn attach(&mut self, orders: &mut CommandSender) -> Result<AttachedMemory> {
         if let Some(before) = self.present.take() {
             orders.detach(before)?;
         }
@@ -218,7 +218,7 @@ impl RogueSlot {
             memory,
             file: file.into(),
             doorbell,
-            place: opened.place,
+            place: opened.location,
         })
     }
 }

@@ -10,8 +10,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use netnice_core::units::Nanos;
+use netnice_driver::event_loop::SchedulingClass;
 use netnice_driver::link::Mode;
-use netnice_driver::serve::Pace;
 use serde_json::Value;
 
 use super::Outcome;
@@ -91,8 +91,8 @@ pub fn validate(
 /// Adds a note on the driver's mode and priority.
 pub fn note_mode(outcome: &mut Outcome, mode: Mode, running_driver: &RunningDriver) {
     let pace = match running_driver.pace {
-        Pace::Fifo => "SCHED_FIFO",
-        Pace::Ordinary => "no real-time priority",
+        SchedulingClass::Fifo => "SCHED_FIFO",
+        SchedulingClass::Ordinary => "no real-time priority",
     };
     outcome.note(format!(
         "driver and programs are threads of one process; AF_XDP {}, {pace}; packets of 1500 bytes with all headers",

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use netnice_core::units::Nanos;
-use netnice_driver::serve;
+use netnice_driver::event_loop;
 use serde_json::{Value, json};
 
 use super::bench::{MS, SECOND, netnice_only, pause};
@@ -241,14 +241,14 @@ fn driver(megabit: u64, seconds: u64) -> Result<(Vec<u64>, u64)> {
 /// The times at which a thread that only reads the clock sees that a packet may leave.
 fn clock(spacing: u64, seconds: u64) -> Result<Vec<u64>> {
     let reads = move || -> Result<Vec<u64>> {
-        serve::pace(None)?;
-        let from = serve::monotonic().0;
+        event_loop::set_scheduling(None)?;
+        let from = event_loop::monotonic().0;
         let moments = (1..seconds * SECOND / spacing).map(|number| from + number * spacing);
         let seen = moments.map(|moment| {
             // Without a sleep the kernel stops a real-time thread for a twentieth of each second.
             thread::sleep(Duration::from_nanos(spacing / 2));
             loop {
-                let now = serve::monotonic().0;
+                let now = event_loop::monotonic().0;
                 if now >= moment {
                     return now;
                 }

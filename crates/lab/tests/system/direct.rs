@@ -14,7 +14,7 @@ use netnice_core::units;
 use netnice_driver::demux::{Demux, FlowNo, Match, Reassembly, Verdict};
 use netnice_driver::frame::Mac;
 use netnice_driver::frames::Holder;
-use netnice_driver::link::{Ear, Link, Mode};
+use netnice_driver::link::{Ingress, Link, Mode};
 use netnice_driver::protocol::Transport;
 use netnice_driver::template::{Sender, Sends, Template};
 use netnice_kernel::direct::FrameMatch;
@@ -35,7 +35,7 @@ fn socket(host: &Host, family: Family, port: u16) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-fn open_link(host: &Host, mode: Mode) -> Result<(Link, Ear)> {
+fn open_link(host: &Host, mode: Mode) -> Result<(Link, Ingress)> {
     host.ns
         .enter(|| Ok(Link::open(&host.port().device, Some(mode))?))
 }
@@ -49,9 +49,9 @@ fn demux(link: &Link, local: SocketAddr, group: Option<SocketAddr>) -> Result<De
     let transport = Transport::Udp;
     let mut demux = Demux::new(link.interface().mac);
     demux.insert(FlowNo(0), Reassembly::Complete)?;
-    demux.claim(FlowNo(0), &Match::Port { transport, local })?;
+    demux.add_match(FlowNo(0), &Match::Port { transport, local })?;
     if let Some(group) = group {
-        demux.claim(FlowNo(0), &Match::Group { transport, group })?;
+        demux.add_match(FlowNo(0), &Match::Group { transport, group })?;
     }
     Ok(demux)
 }
@@ -88,7 +88,7 @@ fn check_frames(link: &mut Link) -> Result<()> {
         ensure!(free + filling == frames.total(), "{frames:?}");
         ensure!(told == Some(frames.tally()), "{told:?}");
     }
-    ensure!(link.counters().strange == 0, "{:?}", link.counters());
+    ensure!(link.counters().unexpected == 0, "{:?}", link.counters());
     Ok(())
 }
 
@@ -111,11 +111,11 @@ fn check_receiving(mode: Mode, family: Family) -> Result<()> {
     let _held = socket(client, family, DIRECT)?;
     let (mut link, mut ear) = open_link(client, mode)?;
     let mut demux = demux(&link, local, None)?;
-    ear.claim(&claim(local), Some(FlowNo(0)))?;
+    ear.add_match(&claim(local), Some(FlowNo(0)))?;
     ensure!(!has_xdp(client)?, "before anybody listens");
-    let elsewhere = ear.listen();
+    let elsewhere = ear.start();
     ensure!(elsewhere.is_err(), "from another namespace");
-    client.ns.enter(|| Ok(ear.listen()?))?;
+    client.ns.enter(|| Ok(ear.start()?))?;
     let mode_now = ear.mode();
     ensure!(mode_now == mode, "{mode_now:?}: {:?}", ear.why_not_native());
     ensure!(
@@ -149,13 +149,13 @@ fn check_receiving(mode: Mode, family: Family) -> Result<()> {
     demux.invariants();
     // While the flow is shut, its frames and fragments are dropped and counted; in fallback mode
     // they are received.
-    link.shut(FlowNo(0), units::Instant(u64::MAX));
+    link.suspend(FlowNo(0), units::Instant(u64::MAX));
     for _ in 0..3 {
         sender.send_to(&[9; 4000], local)?;
     }
     sender.send_to(b"kernel", at(client, family, KERNEL))?;
     ensure!(kernels.recv(&mut buffer)? == 6);
-    link.shut(FlowNo(0), units::Instant(0));
+    link.suspend(FlowNo(0), units::Instant(0));
     sender.send_to(b"open", local)?;
     let (come, dropped) = match mode {
         Mode::Fallback => (10, 0),
@@ -168,10 +168,10 @@ fn check_receiving(mode: Mode, family: Family) -> Result<()> {
     let counted = link.dropped(FlowNo(0));
     ensure!(counted == dropped, "{counted} were counted");
     check_frames(&mut link)?;
-    ear.release(&claim(local))?;
-    ear.deafen()?;
+    ear.remove_match(&claim(local))?;
+    ear.stop()?;
     ensure!(!has_xdp(client)?, "when nobody listens");
-    client.ns.enter(|| Ok(ear.listen()?))?;
+    client.ns.enter(|| Ok(ear.start()?))?;
     drop((link, ear));
     ensure!(!has_xdp(client)?, "when the link is gone");
     // The queue can be opened again.
@@ -270,8 +270,8 @@ fn check_queues(mode: Mode) -> Result<()> {
     let _held = socket(client, Family::V4, DIRECT)?;
     let (mut link, mut ear) = open_link(client, mode)?;
     let mut demux = demux(&link, local, None)?;
-    ear.claim(&claim(local), Some(FlowNo(0)))?;
-    client.ns.enter(|| Ok(ear.listen()?))?;
+    ear.add_match(&claim(local), Some(FlowNo(0)))?;
+    client.ns.enter(|| Ok(ear.start()?))?;
     // Each connection maps to one queue.
     let senders: Result<Vec<_>> = (0..32)
         .map(|k| socket(server, Family::V4, 7000 + k))
@@ -339,7 +339,7 @@ fn check_missing_queues() -> Result<()> {
     let frames = link.tally().context("frames")?;
     ensure!(frames.filling == 3 * 2048, "{frames:?}");
     let why = several(65)?.err().context("too many queues")?.to_string();
-    ensure!(why.contains("more than the 64 receive queues"), "{why}");
+    ensure!(why.contains("more than 64 receive queues"), "{why}");
     Ok(())
 }
 
@@ -385,11 +385,11 @@ fn check_fragments(mode: Mode) -> Result<()> {
     let (mut link, mut ear) = open_link(client, mode)?;
     let local = at(client, Family::V4, DIRECT);
     let mut demux = demux(&link, local, None)?;
-    ear.claim(&claim(local), Some(FlowNo(0)))?;
+    ear.add_match(&claim(local), Some(FlowNo(0)))?;
     // A flow that is shut, and would lose fragments that it attracted.
-    ear.claim(&claim(at(client, Family::V4, DIRECT + 2)), Some(FlowNo(1)))?;
-    client.ns.enter(|| Ok(ear.listen()?))?;
-    link.shut(FlowNo(1), units::Instant(u64::MAX));
+    ear.add_match(&claim(at(client, Family::V4, DIRECT + 2)), Some(FlowNo(1)))?;
+    client.ns.enter(|| Ok(ear.start()?))?;
+    link.suspend(FlowNo(1), units::Instant(u64::MAX));
     let mut raw_socket = server.ns.enter(|| Ok(sys::open_raw_socket("eth0")?))?;
     for (id, port, begins) in [
         (77, DIRECT, 0),

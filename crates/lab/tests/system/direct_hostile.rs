@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use netnice_core::units::Nanos;
 use netnice_driver::link::Mode;
-use netnice_driver::share::Share;
+use netnice_driver::receive_budget::ReceiveBudget;
 use netnice_lab::direct::{DriverSetup, EndedDriver, RunningReceiver, SINK, SenderProgram, wire};
 use netnice_lab::experiment::bench::at;
 use netnice_lab::sys;
@@ -227,8 +227,8 @@ fn send_malformed(mode: Mode, frames: u64) -> Result<()> {
     let mut ended_driver = running_driver.end()?;
     check_no_loss(&good, &mut ended_driver, count)?;
     let link = ended_driver.event_loop().link().counters();
-    let looked = ended_driver.event_loop().turn().demux().counters();
-    ended_driver.event_loop().turn().invariants();
+    let looked = ended_driver.event_loop().datapath().demux().counters();
+    ended_driver.event_loop().datapath().invariants();
     println!(
         "{mode:?}: {frames} bad frames, {refused} refused by the device: {link:?}, {looked:?}"
     );
@@ -274,7 +274,7 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
     let world = World::pair(Pair::default())?;
     let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
     let good = setup.add_receiver(&world, GOOD, None)?;
-    let share = Share::new(leeway.share, Nanos::from_millis(1));
+    let share = ReceiveBudget::new(leeway.share, Nanos::from_millis(1));
     let victim = setup.add_receiver(&world, VICTIM, Some(share))?;
     let sender: SenderProgram = setup.add_sender(SENDER, "cell pcr=20mbit,cdvt=500us")?;
     let (good, victim) = (
@@ -314,7 +314,7 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
     );
     let of_life = |nanos: u64| nanos as f64 / life as f64;
     let counters = ended_driver.counters(VICTIM)?;
-    let spent = ended_driver.event_loop().spent();
+    let spent = ended_driver.event_loop().time_accounting();
     let driver = of_life(ended_driver.worked.as_nanos() as u64);
     let run = Run {
         rate: record.rate(is_ours, from, to) / 12_000.0,
@@ -324,7 +324,7 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
         good: of_life(ended_driver.counters(GOOD)?.receiving),
         victim: of_life(counters.receiving),
         came: counters.received,
-        cut: counters.over_share,
+        cut: counters.over_budget,
     };
     println!(
         "flooded {flooded}: sender {:.1} packets/s; of a processor the driver took {:.2} %, {:.2} without waiting for departures, \
@@ -337,7 +337,7 @@ fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
         run.victim * 100.0,
         victim.received(),
         run.came,
-        counters.over_share,
+        counters.over_budget,
     );
     Ok(run)
 }
@@ -404,7 +404,7 @@ fn flooded(seconds: u64, leeway: &Leeway) -> Result<()> {
 fn send_bursts(count: u64, pause: Duration) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
-    let half = Share::new(RECEIVE_BUDGET, Nanos::from_millis(1));
+    let half = ReceiveBudget::new(RECEIVE_BUDGET, Nanos::from_millis(1));
     let receiver = setup.add_receiver(&world, VICTIM, Some(half))?;
     let receiver = receiver.start(|_| Duration::ZERO)?;
     let running_driver = setup.start(None)?;
@@ -428,14 +428,18 @@ fn send_bursts(count: u64, pause: Duration) -> Result<()> {
         "{count} bursts of {BURST} packets, {:?} each; they were charged {:.2} % of a processor: {counters:?}, {:?}",
         took / count as u32,
         counters.receiving as f64 / life as f64 * 100.0,
-        ended_driver.event_loop().spent(),
+        ended_driver.event_loop().time_accounting(),
     );
     ensure!(
         counters.received == count * BURST,
         "{} came",
         counters.received
     );
-    ensure!(counters.over_share == 0, "{} were cut", counters.over_share);
+    ensure!(
+        counters.over_budget == 0,
+        "{} were cut",
+        counters.over_budget
+    );
     // A program that waits for a processor may have no buffers left; it must have read all
     // delivered packets.
     ensure!(
@@ -457,7 +461,7 @@ fn flood_several(victims: u16, seconds: u64) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
     let mut setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
-    let share = || Some(Share::new(RECEIVE_BUDGET, Nanos::from_millis(1)));
+    let share = || Some(ReceiveBudget::new(RECEIVE_BUDGET, Nanos::from_millis(1)));
     let good = setup.add_receiver(&world, GOOD, share())?;
     let ports: Vec<u16> = (VICTIM..VICTIM + victims).collect();
     let mut receivers = Vec::new();
@@ -495,7 +499,7 @@ fn flood_several(victims: u16, seconds: u64) -> Result<()> {
     println!(
         "{victims} floods, {came} packets, were charged {:.2} % of a processor, of {:.2} % for what came in; the driver took {:.2} %; {link:?}",
         charged * 100.0,
-        of_life(ended_driver.event_loop().spent().receiving.0) * 100.0,
+        of_life(ended_driver.event_loop().time_accounting().receiving.0) * 100.0,
         of_life(ended_driver.worked.as_nanos() as u64) * 100.0,
     );
     check_no_loss(&good, &mut ended_driver, count / MAX_LOST_BESIDE_FLOOD)?;

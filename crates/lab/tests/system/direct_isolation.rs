@@ -16,8 +16,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use netnice_core::contract::Contract;
 use netnice_core::sched::Service;
 use netnice_core::units::Nanos;
+use netnice_driver::event_loop::TimeAccounting;
 use netnice_driver::link::Mode;
-use netnice_driver::serve::Spent;
 use netnice_lab::direct::rogue::{Rogue, RogueHandle, Supervisor, Violation};
 use netnice_lab::direct::{DriverSetup, SHORT, SINK, SenderProgram, wire};
 use netnice_lab::stats;
@@ -311,14 +311,17 @@ fn run_beside_rogues(
         done
     });
     let mut ended_driver = running_driver.end()?;
-    ended_driver.event_loop().turn().invariants();
+    ended_driver.event_loop().datapath().invariants();
     running_sender.end()?;
     Ok((counts?.iter().sum(), flips.into_inner()))
 }
 
 /// Runs a program that only calls the driver, for `lasting`; returns the driver's time accounting
 /// and its run time in seconds.
-fn measure_calls(lasting: Duration, call: impl Fn(&Rogue) -> Result<()>) -> Result<(Spent, f64)> {
+fn measure_calls(
+    lasting: Duration,
+    call: impl Fn(&Rogue) -> Result<()>,
+) -> Result<(TimeAccounting, f64)> {
     let world = World::pair(Pair::default())?;
     let setup = DriverSetup::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
     let service = Service::of(&SLOW.others.parse::<Contract>()?)?;
@@ -339,7 +342,7 @@ fn measure_calls(lasting: Duration, call: impl Fn(&Rogue) -> Result<()>) -> Resu
     })?;
     let run_time = (sys::now_ns() - running_driver.began) as f64 / 1e9;
     let mut ended_driver = running_driver.end()?;
-    Ok((ended_driver.event_loop().spent(), run_time))
+    Ok((ended_driver.event_loop().time_accounting(), run_time))
 }
 
 #[test]
@@ -378,7 +381,7 @@ fn false_notices_do_not_keep_the_driver_awake() {
         .expect("it can be measured");
     println!("{spent:?} in {run_time:.1} s");
     assert!(spent.sleeps > 0, "{spent:?}");
-    assert!((spent.rounds as f64) < 1_000.0 * run_time, "{spent:?}");
+    assert!((spent.iterations as f64) < 1_000.0 * run_time, "{spent:?}");
 }
 
 /// Lateness of each packet relative to the contract's allowed time (GCRA), in us. A packet that is

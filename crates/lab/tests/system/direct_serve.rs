@@ -81,7 +81,10 @@ fn send_in_slices(mode: Mode) -> Result<Vec<f64>> {
     let first = record.first_of(is_its(5004)).context("nothing arrived")?;
     let from = first + 200_000_000;
     let bytes_of = |ms| record.bytes(is_its(5000 + ms as u16), from, from + WINDOW_NS) as f64;
-    println!("{mode:?}: {:?}", ended_driver.event_loop().spent());
+    println!(
+        "{mode:?}: {:?}",
+        ended_driver.event_loop().time_accounting()
+    );
     Ok(SLICES.map(bytes_of).to_vec())
 }
 

@@ -10,12 +10,12 @@ use etherparse::PacketBuilder;
 use netnice_core::contract::{Cell, Slice, Weight};
 use netnice_core::sched::{Service, Wire};
 use netnice_core::units::{self, Nanos, Rate};
+use netnice_driver::datapath::{Datapath, FlowParameters, FrameSink};
 use netnice_driver::demux::{Match, Reassembly};
 use netnice_driver::frame::Mac;
-use netnice_driver::link::{Ear, Link, Mode};
+use netnice_driver::link::{Ingress, Link, Mode};
 use netnice_driver::protocol::{EtherType, Transport};
 use netnice_driver::template::{Checked, Forbidden, Sender, Sends, Template};
-use netnice_driver::turn::{Card, Open, Turn};
 use netnice_kernel::direct::FrameMatch;
 use netnice_lab::stats::median;
 use netnice_lab::world::{self, Host, Pair, World};
@@ -47,7 +47,7 @@ const MANY: Load = Load {
     rounds: 8,
 };
 
-fn open(host: &Host) -> Result<(Link, Ear)> {
+fn open(host: &Host) -> Result<(Link, Ingress)> {
     host.ns
         .enter(|| Ok(Link::open(&host.port().device, Some(Mode::Native))?))
 }
@@ -109,7 +109,7 @@ fn end(k: usize) -> ([u8; 4], u16) {
 }
 
 struct Programs {
-    turn: Turn,
+    turn: Datapath,
     flows: Vec<ProgramRings>,
     headers: Vec<Vec<u8>>,
     _attachments: Vec<Attachment>,
@@ -128,7 +128,7 @@ impl Programs {
             receive_entries: 16,
         };
         let mut programs = Programs {
-            turn: Turn::new(wire, own)?,
+            turn: Datapath::new(wire, own)?,
             flows: Vec::new(),
             headers: Vec::new(),
             _attachments: Vec::new(),
@@ -145,16 +145,16 @@ impl Programs {
             let program = programs.turn.attach(client);
             for k in first..first + flows {
                 let (host, port) = end(k);
-                let open = Open {
+                let open = FlowParameters {
                     shape,
                     service: service(k, load.flows)?,
                     sender: sender(own, PEER, (host, port), ([10, 77, 0, 2], 9)),
                     matches: Vec::new(),
                     reassembly: Reassembly::Complete,
-                    share: None,
+                    receive_budget: None,
                 };
                 let opened = programs.turn.open(program, &open, units::Instant(0))?;
-                programs.flows.push(attachment.flow(opened.place)?);
+                programs.flows.push(attachment.flow(opened.location)?);
                 let frame = datagram(own, PEER, (host, port), ([10, 77, 0, 2], 9))?;
                 programs.headers.push(frame[..42].to_vec());
             }
@@ -209,7 +209,7 @@ impl Programs {
             self.turn.transmit(link, now);
             link.flush()?;
             self.turn
-                .left(|| units::Instant(self.begin.elapsed().as_nanos() as u64));
+                .all_sent(|| units::Instant(self.begin.elapsed().as_nanos() as u64));
             self.turn.publish();
             ensure!(
                 begin.elapsed() < Duration::from_secs(5),
@@ -228,7 +228,7 @@ impl Programs {
         while card.sent < wanted {
             let now = units::Instant(self.begin.elapsed().as_nanos() as u64);
             self.turn.transmit(card, now);
-            self.turn.left(|| now);
+            self.turn.all_sent(|| now);
             self.turn.publish();
             ensure!(begin.elapsed() < Duration::from_secs(5), "{}", card.sent);
         }
@@ -243,7 +243,7 @@ struct Stub {
     frame: Vec<u8>,
 }
 
-impl Card for Stub {
+impl FrameSink for Stub {
     fn room(&mut self) -> usize {
         32
     }
@@ -388,20 +388,20 @@ fn receive(
 
 /// 64 flows that receive, in a program's memory.
 struct Receivers {
-    turn: Turn,
+    turn: Datapath,
     flows: Vec<ProgramRings>,
     _attachment: Attachment,
 }
 
 impl Receivers {
-    fn new(own: Mac, ear: &mut Ear) -> Result<Receivers> {
+    fn new(own: Mac, ear: &mut Ingress) -> Result<Receivers> {
         let shape = Shape {
             chunk_bytes: 2048,
             chunks: 128,
             transmit_entries: 16,
             receive_entries: 256,
         };
-        let mut turn = Turn::new(Wire::new(Rate::new(1_000_000_000).context("a rate")?), own)?;
+        let mut turn = Datapath::new(Wire::new(Rate::new(1_000_000_000).context("a rate")?), own)?;
         let client = ProgramMemory::create(Budget {
             flows: FEW.flows as u32,
             bytes: shape.plan()?.bytes() * FEW.flows as u64,
@@ -411,23 +411,23 @@ impl Receivers {
         let mut flows = Vec::new();
         for k in 0..FEW.flows {
             let (transport, local) = (Transport::Udp, end(k).into());
-            let open = Open {
+            let open = FlowParameters {
                 shape,
                 service: Service::best_effort(Weight::default()),
                 sender: sender(own, PEER, end(k), ([10, 77, 0, 2], 9)),
                 matches: vec![Match::Port { transport, local }],
                 reassembly: Reassembly::Complete,
-                share: None,
+                receive_budget: None,
             };
             let opened = turn.open(program, &open, units::Instant(0))?;
-            flows.push(attachment.flow(opened.place)?);
+            flows.push(attachment.flow(opened.location)?);
             let (host, port) = end(k);
             let ends = FrameMatch::Endpoints {
                 protocol: 17,
                 local: (host.into(), port),
                 remote: None,
             };
-            ear.claim(&ends, Some(opened.flow))?;
+            ear.add_match(&ends, Some(opened.flow))?;
         }
         Ok(Receivers {
             turn,
@@ -466,7 +466,7 @@ fn compare_receive() -> Result<f64> {
     let ((mut link, mut ear), (mut far, _ear)) = (open(client)?, open(server)?);
     let own = link.interface().mac;
     let mut receivers = Receivers::new(own, &mut ear)?;
-    client.ns.enter(|| Ok(ear.listen()?))?;
+    client.ns.enter(|| Ok(ear.start()?))?;
     Receivers::recycle(&mut receivers.flows)?;
     let stop = AtomicBool::new(false);
     let (mut alone, mut with) = (Vec::new(), Vec::new());

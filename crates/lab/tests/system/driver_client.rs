@@ -541,7 +541,7 @@ pub fn udp(world: &World, from: u16, to: u16, data: &[u8]) -> Result<Vec<u8>> {
 /// The MAC address of a host's interface.
 pub fn mac(host: &Host) -> Result<[u8; 6]> {
     host.ns
-        .enter(|| Ok(Interface::look(&host.port().device)?.mac.0))
+        .enter(|| Ok(Interface::read(&host.port().device)?.mac.0))
 }
 
 /// Whether the client's interface has an XDP program.

@@ -12,14 +12,14 @@ use netnice_api::frame::FrameError;
 use super::*;
 
 /// Runs the scenario that these bytes encode, and returns the name of its outcome.
-pub fn judged(bytes: &[u8]) -> String {
-    played(&pieces(bytes))
+pub(crate) fn judged(bytes: &[u8]) -> String {
+    run(&pieces(bytes))
 }
 
 /// Corrects the length of the last piece, and the lengths of the messages in the stream of all
 /// pieces.
 #[cfg(fuzzing)]
-pub fn mend(bytes: &mut [u8]) {
+pub(crate) fn mend(bytes: &mut [u8]) {
     let (mut at, mut places) = (0, Vec::new());
     while let Some(left) = bytes.len().checked_sub(at + 3) {
         let length = usize::from(u16::from_be_bytes([bytes[at + 1], bytes[at + 2]]));
@@ -37,14 +37,14 @@ pub fn mend(bytes: &mut [u8]) {
 
 /// One piece of input: bytes, and a number of descriptors.
 #[derive(Clone, Debug)]
-pub(super) struct Sent {
+pub(super) struct InputPiece {
     pub(super) descriptors: u8,
     pub(super) bytes: Vec<u8>,
 }
 
 /// Decodes a scenario: per piece one byte for the number of descriptors, the length in two bytes,
 /// and the bytes.
-pub(super) fn pieces(bytes: &[u8]) -> Vec<Sent> {
+pub(super) fn pieces(bytes: &[u8]) -> Vec<InputPiece> {
     let (mut rest, mut all) = (bytes, Vec::new());
     while let Some(([kind, high, low], behind)) = rest.split_first_chunk::<3>() {
         let length = usize::from(u16::from_be_bytes([*high, *low])).min(behind.len());
@@ -57,7 +57,7 @@ pub(super) fn pieces(bytes: &[u8]) -> Vec<Sent> {
             [0, 1, 2, 0][usize::from(kind % 4)]
         };
         let bytes = bytes.to_vec();
-        all.push(Sent { descriptors, bytes });
+        all.push(InputPiece { descriptors, bytes });
     }
     all
 }
@@ -85,19 +85,19 @@ fn naive(stream: &[u8]) -> (Vec<DriverCall>, bool) {
 
 /// Runs a scenario and returns the name of its outcome. Panics if data stays queued or is lost, or
 /// if a descriptor stays open.
-pub(super) fn played(sent: &[Sent]) -> String {
+pub(super) fn run(sent: &[InputPiece]) -> String {
     let (own, mut peer) = UnixStream::pair().expect("a pair");
     let mut connection = Connection::new(own).expect("a connection");
     let (mut calls, mut taken, mut stream) = (Vec::new(), 0, Vec::new());
     let mut open: Vec<PipeReader> = Vec::new();
     let mut ended = None;
-    'story: for piece in sent {
+    'scenario: for piece in sent {
         let pipes: Vec<_> = (0..piece.descriptors)
             .map(|_| pipe().expect("a pipe"))
             .collect();
         let beside: Vec<BorrowedFd> = pipes.iter().map(|(_, write)| write.as_fd()).collect();
-        let gone = fds::send(peer.as_fd(), &piece.bytes, &beside);
-        assert_eq!(gone.expect("room"), piece.bytes.len());
+        let sent_bytes = fds::send(peer.as_fd(), &piece.bytes, &beside);
+        assert_eq!(sent_bytes.expect("room"), piece.bytes.len());
         open.extend(pipes.into_iter().map(|(read, _)| read));
         stream.extend(&piece.bytes);
         // At most four reads of the kernel for 64 KiB.
@@ -117,10 +117,10 @@ pub(super) fn played(sent: &[Sent]) -> String {
                 }
             }
             if let Some(why) = end {
-                connection.end(&why);
+                connection.close(&why);
                 assert!(connection.poll_call().is_ok_and(|call| call.is_none()));
                 ended = Some(why);
-                break 'story;
+                break 'scenario;
             }
         }
     }
@@ -130,13 +130,15 @@ pub(super) fn played(sent: &[Sent]) -> String {
             assert_eq!((&calls, false), (&wanted, is_wrong));
             if calls.is_empty() { "nothing" } else { "calls" }
         }
-        Some(EndOf::Descriptors) => {
+        Some(CloseReason::Descriptors) => {
             // Several in one message, or too many that no call took.
-            assert!(sent.iter().any(|one| one.descriptors > 1) || open.len() > taken + MOST_BESIDE);
+            assert!(
+                sent.iter().any(|one| one.descriptors > 1) || open.len() > taken + MAX_DESCRIPTORS
+            );
             assert!(wanted.starts_with(&calls));
             "descriptors"
         }
-        Some(EndOf::Wire(why)) => {
+        Some(CloseReason::Wire(why)) => {
             assert_eq!((&calls, true), (&wanted, is_wrong));
             match why {
                 WireError::Frame(FrameError::Empty) => "empty",
@@ -151,14 +153,14 @@ pub(super) fn played(sent: &[Sent]) -> String {
     connection.flush().expect("there is room");
     assert!(!connection.wants_to_write());
     drop(connection);
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     peer.set_nonblocking(true).expect("it can");
-    let _ = peer.read_to_end(&mut heard);
+    let _ = peer.read_to_end(&mut received);
     match ended {
-        None => assert!(heard.is_empty()),
+        None => assert!(received.is_empty()),
         Some(why) => {
-            let word = decode_driver_message(&heard[4..]).expect("a word");
-            assert_eq!(word, failed(0, &why));
+            let message = decode_driver_message(&received[4..]).expect("a message");
+            assert_eq!(message, failed(0, &why));
         }
     }
     // All write ends are closed.

@@ -7,19 +7,19 @@
 
 use std::collections::BTreeMap;
 
-use super::Flow;
+use super::OpenFlow;
 
 /// The open flows; see the module.
 #[derive(Default)]
 pub(super) struct Flows {
-    open: BTreeMap<u32, Flow>,
+    open: BTreeMap<u32, OpenFlow>,
     /// The next flow's number, unless it is in use.
     next: u32,
 }
 
 impl Flows {
     /// Adds a flow and returns its number.
-    pub fn insert(&mut self, flow: Flow) -> u32 {
+    pub(crate) fn insert(&mut self, flow: OpenFlow) -> u32 {
         while self.open.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);
         }
@@ -30,30 +30,30 @@ impl Flows {
     }
 
     /// Removes a flow. Its number is not reused soon.
-    pub fn remove(&mut self, number: u32) -> Option<Flow> {
+    pub(crate) fn remove(&mut self, number: u32) -> Option<OpenFlow> {
         self.open.remove(&number)
     }
 
-    pub fn get(&self, number: u32) -> Option<&Flow> {
+    pub(crate) fn get(&self, number: u32) -> Option<&OpenFlow> {
         self.open.get(&number)
     }
 
-    pub fn get_mut(&mut self, number: u32) -> Option<&mut Flow> {
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut OpenFlow> {
         self.open.get_mut(&number)
     }
 
     /// All flows, by number.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, &Flow)> {
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (u32, &OpenFlow)> {
         self.open.iter().map(|(number, flow)| (*number, flow))
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
     /// Sets the number of the next flow, unless it is in use.
     #[cfg(test)]
-    pub fn begin_at(&mut self, number: u32) {
+    pub(crate) fn begin_at(&mut self, number: u32) {
         self.next = number;
     }
 }

@@ -1,37 +1,42 @@
 use netnice_cases::cases;
 use proptest::prelude::*;
 
-use super::super::{Demux, FlowNo, Match, Refused, Verdict};
+use super::super::{Demux, FlowNo, Match, MatchError, Verdict};
 use super::*;
 use crate::frame::Mac;
 use crate::protocol::Transport;
-use crate::story::{OWN, end, udp};
+use crate::test_frames::{OWN, endpoint, udp};
 
-fn claim(demux: &mut Demux, flow: u32, reassembly: Reassembly, what: Match) -> Result<(), Refused> {
+fn add(
+    demux: &mut Demux,
+    flow: u32,
+    reassembly: Reassembly,
+    what: Match,
+) -> Result<(), MatchError> {
     if demux.counters_of(FlowNo(flow)).is_none() {
         demux.insert(FlowNo(flow), reassembly)?;
     }
-    demux.claim(FlowNo(flow), &what)
+    demux.add_match(FlowNo(flow), &what)
 }
 
 fn port(local: &str) -> Match {
     Match::Port {
         transport: Transport::Udp,
-        local: end(local),
+        local: endpoint(local),
     }
 }
 
 /// Flow 0 takes every fragment to port 53. Flow 1 takes fragments to port 54 in order only.
 fn two() -> Demux {
     let mut demux = Demux::new(OWN);
-    claim(&mut demux, 0, Reassembly::Complete, port("10.0.0.1:53")).unwrap();
-    claim(&mut demux, 1, Reassembly::InOrder, port("10.0.0.1:54")).unwrap();
+    add(&mut demux, 0, Reassembly::Complete, port("10.0.0.1:53")).unwrap();
+    add(&mut demux, 1, Reassembly::InOrder, port("10.0.0.1:54")).unwrap();
     demux
 }
 
 fn parts(to: &str, id: u16) -> Vec<Vec<u8>> {
     let datagram = udp("10.0.0.9:1", to).received().id(id);
-    datagram.data(&[id as u8; 100]).parts(32)
+    datagram.data(&[id as u8; 100]).fragments(32)
 }
 
 /// (flow, fragment), in order of delivery.
@@ -39,7 +44,7 @@ fn parts(to: &str, id: u16) -> Vec<Vec<u8>> {
 struct Log(Vec<(u32, Vec<u8>)>);
 
 impl Log {
-    fn note(&mut self, verdict: Verdict<'_>, frame: &[u8]) {
+    fn record(&mut self, verdict: Verdict<'_>, frame: &[u8]) {
         let flows = match &verdict {
             Verdict::One { flow, .. } => std::slice::from_ref(flow),
             Verdict::Several { flows, .. } => flows,
@@ -50,9 +55,9 @@ impl Log {
     }
 
     fn handle(&mut self, demux: &mut Demux, frame: &[u8], now: u64) {
-        self.note(demux.handle(frame, Instant(now)), frame);
+        self.record(demux.handle(frame, Instant(now)), frame);
         while let Some((bytes, verdict)) = demux.poll_released() {
-            self.note(verdict, &bytes);
+            self.record(verdict, &bytes);
         }
         demux.invariants();
     }
@@ -64,7 +69,7 @@ impl Log {
 }
 
 #[test]
-fn every_part_comes_whatever_the_order() {
+fn a_flow_gets_every_fragment_in_any_order() {
     let mut demux = two();
     let mut log = Log::default();
     let parts = parts("10.0.0.1:53", 7);
@@ -76,7 +81,7 @@ fn every_part_comes_whatever_the_order() {
 }
 
 #[test]
-fn who_wants_order_gets_what_comes_before_the_gap() {
+fn a_flow_in_order_gets_only_the_fragments_before_a_gap() {
     let mut demux = two();
     let mut log = Log::default();
     let parts = parts("10.0.0.1:54", 7);
@@ -89,7 +94,7 @@ fn who_wants_order_gets_what_comes_before_the_gap() {
 }
 
 #[test]
-fn a_datagram_that_is_nobodys_stays_nobodys() {
+fn fragments_of_an_unclaimed_datagram_are_unclaimed() {
     let mut demux = two();
     for part in parts("10.0.0.1:99", 7) {
         assert_eq!(demux.handle(&part, Instant(0)), Verdict::Unclaimed);
@@ -104,7 +109,7 @@ fn a_datagram_that_is_nobodys_stays_nobodys() {
 }
 
 #[test]
-fn nobody_draws_parts_of_others_to_himself() {
+fn a_first_fragment_that_names_another_flow_is_discarded() {
     let mut demux = two();
     let mut log = Log::default();
     let good = parts("10.0.0.1:53", 7);
@@ -123,12 +128,12 @@ fn last(part: &[u8], offset: u16) -> Vec<u8> {
     let mut part = part[..14 + 20 + 8].to_vec();
     part[16..18].copy_from_slice(&28_u16.to_be_bytes());
     part[20..22].copy_from_slice(&(offset / 8).to_be_bytes());
-    crate::story::mend_checksum(&mut part);
+    crate::test_frames::mend_checksum(&mut part);
     part
 }
 
 #[test]
-fn who_ends_a_datagram_of_others_does_not_get_the_rest_of_it() {
+fn a_forged_last_fragment_does_not_release_a_datagram() {
     // In order, or overlapping bytes that have arrived.
     for end in [8, 32] {
         let mut demux = two();
@@ -152,7 +157,7 @@ fn who_ends_a_datagram_of_others_does_not_get_the_rest_of_it() {
 }
 
 #[test]
-fn a_number_that_its_owner_uses_again_is_in_order_again() {
+fn an_identification_that_its_owner_reuses_starts_in_order() {
     let mut demux = two();
     let mut log = Log::default();
     let parts = parts("10.0.0.1:54", 7);
@@ -165,20 +170,20 @@ fn a_number_that_its_owner_uses_again_is_in_order_again() {
 }
 
 #[test]
-fn a_first_part_too_short_to_say_its_port_is_discarded() {
+fn a_first_fragment_too_short_for_its_ports_is_discarded() {
     let mut demux = two();
     let mut tiny = parts("10.0.0.1:53", 7)[0].clone();
     // A fragment that is not the last has at least eight bytes; TCP's header is longer.
     tiny.truncate(14 + 20 + 8);
     tiny[16..18].copy_from_slice(&28_u16.to_be_bytes());
     tiny[23] = 6;
-    crate::story::mend_checksum(&mut tiny);
+    crate::test_frames::mend_checksum(&mut tiny);
     let verdict = demux.handle(&tiny, Instant(0));
     assert_eq!(verdict, Verdict::Discarded(Discard::Transport));
 }
 
 #[test]
-fn parts_are_forgotten_in_time_and_when_there_is_no_room() {
+fn fragments_are_dropped_after_their_lifetime_and_above_the_limits() {
     let mut demux = two();
     let part = parts("10.0.0.1:53", 7)[1].clone();
     assert_eq!(demux.handle(&part, Instant(0)), Verdict::Held);
@@ -188,14 +193,14 @@ fn parts_are_forgotten_in_time_and_when_there_is_no_room() {
     let known = parts("10.0.0.1:53", 9);
     let mut log = Log::default();
     log.handle(&mut demux, &known[0], LIFETIME);
-    for id in 0..3 * WAITING as u16 {
+    for id in 0..3 * MAX_WAITING as u16 {
         log.handle(&mut demux, &parts("10.0.0.1:53", 1000 + id)[1], LIFETIME);
     }
-    assert_eq!(demux.counters().held, WAITING as u64);
+    assert_eq!(demux.counters().held, MAX_WAITING as u64);
     log.handle(&mut demux, &known[1], LIFETIME);
     assert_eq!(log.of(0).len(), 2);
     // Known datagrams of one flow do not drop those of another.
-    for id in 0..3 * KNOWN_PER_OWNER as u16 {
+    for id in 0..3 * MAX_KNOWN_PER_OWNER as u16 {
         log.handle(&mut demux, &parts("10.0.0.1:54", 5000 + id)[0], LIFETIME);
     }
     log.handle(&mut demux, &known[2], LIFETIME);
@@ -203,7 +208,7 @@ fn parts_are_forgotten_in_time_and_when_there_is_no_room() {
 }
 
 #[test]
-fn a_flow_that_ends_takes_its_datagrams_along() {
+fn removing_a_flow_removes_its_datagrams() {
     let mut demux = two();
     let parts = parts("10.0.0.1:53", 7);
     demux.handle(&parts[0], Instant(0));
@@ -215,17 +220,17 @@ fn a_flow_that_ends_takes_its_datagrams_along() {
 }
 
 #[test]
-fn members_of_a_group_may_want_different_things() {
+fn members_of_a_group_may_differ_in_reassembly() {
     let mut demux = Demux::new(OWN);
     let group = || Match::Group {
         transport: Transport::Udp,
-        group: end("224.1.1.1:53"),
+        group: endpoint("224.1.1.1:53"),
     };
-    claim(&mut demux, 0, Reassembly::InOrder, group()).unwrap();
-    claim(&mut demux, 1, Reassembly::Complete, group()).unwrap();
+    add(&mut demux, 0, Reassembly::InOrder, group()).unwrap();
+    add(&mut demux, 1, Reassembly::Complete, group()).unwrap();
     let mut datagram = udp("10.0.0.9:1", "224.1.1.1:53").data(&[5; 100]);
     datagram.macs.1 = Mac([1, 0, 0x5e, 1, 1, 1]);
-    let parts = datagram.parts(32);
+    let parts = datagram.fragments(32);
     let mut log = Log::default();
     for k in [0, 2, 1, 3] {
         log.handle(&mut demux, &parts[k], 0);
@@ -242,22 +247,25 @@ proptest! {
     /// fragments gets exactly its own; a flow that takes them in order gets those in order; no flow
     /// gets another flow's.
     #[test]
-    fn parts_go_where_their_datagram_goes(
+    fn fragments_go_to_the_flow_of_their_datagram(
         datagrams in prop::collection::vec((0..3_usize, 1..200_usize, any::<bool>()), 1..12),
         order in prop::collection::vec(any::<u16>(), 200),
         shuffled in any::<bool>(),
         twice in any::<bool>(),
     ) {
         let mut demux = two();
-        claim(&mut demux, 0, Reassembly::Complete, port("[fd00::1]:53")).unwrap();
-        claim(&mut demux, 1, Reassembly::InOrder, port("[fd00::1]:54")).unwrap();
+        add(&mut demux, 0, Reassembly::Complete, port("[fd00::1]:53")).unwrap();
+        add(&mut demux, 1, Reassembly::InOrder, port("[fd00::1]:54")).unwrap();
         let mut frames = Vec::new();
-        for (id, (whose, length, is_v6)) in datagrams.iter().enumerate() {
-            let (from, host) = [("10.0.0.9:1", "10.0.0.1"), ("[fd00::9]:1", "[fd00::1]")][usize::from(*is_v6)];
-            let to = format!("{host}:{}", 53 + whose);
+        for (id, (flow, length, is_v6)) in datagrams.iter().enumerate() {
+            let (from, host) = match is_v6 {
+                false => ("10.0.0.9:1", "10.0.0.1"),
+                true => ("[fd00::9]:1", "[fd00::1]"),
+            };
+            let to = format!("{host}:{}", 53 + flow);
             let datagram = udp(from, &to).received().id(id as u16).data(&vec![id as u8; *length]);
-            let parts = datagram.parts(24);
-            frames.extend(parts.into_iter().enumerate().map(|(k, part)| (*whose, id, k, part)));
+            let parts = datagram.fragments(24);
+            frames.extend(parts.into_iter().enumerate().map(|(k, part)| (*flow, id, k, part)));
         }
         if shuffled {
             let key: Vec<u16> = (0..frames.len()).map(|k| order[k % order.len()]).collect();
@@ -273,8 +281,8 @@ proptest! {
             }
         }
         let sorted = |mut all: Vec<Vec<u8>>| { all.sort(); all };
-        let of = |whose: usize| -> Vec<Vec<u8>> {
-            frames.iter().filter(|one| one.0 == whose).map(|one| one.3.clone()).collect()
+        let of = |flow: usize| -> Vec<Vec<u8>> {
+            frames.iter().filter(|one| one.0 == flow).map(|one| one.3.clone()).collect()
         };
         if !twice {
             prop_assert_eq!(sorted(log.of(0)), sorted(of(0)));
@@ -287,7 +295,7 @@ proptest! {
             prop_assert_eq!(sorted(log.of(1)), sorted(in_order));
             prop_assert_eq!(demux.counters().held, 0);
         }
-        let is_its = |(whose, frame): &(u32, Vec<u8>)| of(*whose as usize).contains(frame);
+        let is_its = |(flow, frame): &(u32, Vec<u8>)| of(*flow as usize).contains(frame);
         prop_assert!(log.0.iter().all(is_its));
     }
 }

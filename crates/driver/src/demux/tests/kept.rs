@@ -11,7 +11,7 @@ fn corpus() -> Corpus {
 }
 
 #[test]
-fn frames_that_are_kept_go_where_they_went() {
+fn kept_frames_have_their_recorded_verdicts() {
     corpus().replay(judged, &OUTCOMES);
 }
 

@@ -1,9 +1,9 @@
-//! The gates of flows, in memory shared with the XDP program. While a flow's gate is shut, XDP
-//! drops the flow's frames.
+//! The gates of flows, in memory shared with the XDP program. While a flow is suspended, XDP drops
+//! its frames.
 //!
-//! To shut a gate is one store of an end time, so the packet thread makes no system call. The gate
-//! opens by itself at the end time, also if the driver has ended. The XDP program counts dropped
-//! frames beside the end time.
+//! To suspend a flow is one store of an end time, so the packet thread makes no system call. The
+//! suspension ends by itself at that time, also if the driver has ended. The XDP program counts
+//! dropped frames beside the end time.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -20,7 +20,7 @@ use crate::demux::FlowNo;
 pub(in crate::link) struct Gates {
     memory: Mapping,
     /// The last reported value of each counter.
-    told: Vec<u64>,
+    reported: Vec<u64>,
 }
 
 /// Layout of `struct direct_gate`.
@@ -39,12 +39,12 @@ impl Gates {
         let memory = unsafe { Mapping::new(length, libc::MAP_SHARED, table.as_raw_fd(), 0)? };
         Ok(Gates {
             memory,
-            told: Vec::new(),
+            reported: Vec::new(),
         })
     }
 
-    /// Shuts a flow's gate until `until`.
-    pub(in crate::link) fn shut(&mut self, flow: FlowNo, until: Instant) {
+    /// Suspends a flow until `until`.
+    pub(in crate::link) fn suspend(&mut self, flow: FlowNo, until: Instant) {
         if let Some(gate) = self.gate(flow) {
             gate.suspended_until.store(until.0, Ordering::Relaxed);
         }
@@ -57,10 +57,10 @@ impl Gates {
         };
         let dropped = gate.dropped.load(Ordering::Relaxed);
         let place = flow.0 as usize;
-        if self.told.len() <= place {
-            self.told.resize(place + 1, 0);
+        if self.reported.len() <= place {
+            self.reported.resize(place + 1, 0);
         }
-        dropped - std::mem::replace(&mut self.told[place], dropped)
+        dropped - std::mem::replace(&mut self.reported[place], dropped)
     }
 
     fn gate(&self, flow: FlowNo) -> Option<&Gate> {

@@ -8,22 +8,22 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use super::{ENTRIES, Mapping, Ring};
+use super::{Mapping, RING_ENTRIES, Ring};
 use crate::link::socket::{bind, get, open, set, system};
-use crate::link::{Counters, FRAME, Interface, LinkError};
+use crate::link::{FRAME, Interface, LinkCounters, LinkError};
 
 /// A receive queue; see the module.
 #[derive(Debug)]
 pub(super) struct Queue {
-    pub receive: Ring<libc::xdp_desc>,
-    pub fill: Ring<u64>,
+    pub(crate) receive: Ring<libc::xdp_desc>,
+    pub(crate) fill: Ring<u64>,
     // After the rings: fields are dropped in this order.
     socket: OwnedFd,
 }
 
 impl Queue {
     /// Opens the first queue, with the rings for sending.
-    pub fn first(
+    pub(crate) fn first(
         interface: &Interface,
         memory: &Mapping,
     ) -> Result<(Queue, Ring<libc::xdp_desc>, Ring<u64>), LinkError> {
@@ -55,7 +55,11 @@ impl Queue {
     }
 
     /// Opens another queue, on the first queue's UMEM.
-    pub fn another(interface: &Interface, number: u32, first: &Queue) -> Result<Queue, LinkError> {
+    pub(crate) fn another(
+        interface: &Interface,
+        number: u32,
+        first: &Queue,
+    ) -> Result<Queue, LinkError> {
         let name = &interface.name;
         let socket = socket(name)?;
         let it = socket.as_fd();
@@ -92,17 +96,17 @@ impl Queue {
     }
 
     /// Readable when the queue received a frame.
-    pub fn fd(&self) -> &OwnedFd {
+    pub(crate) fn fd(&self) -> &OwnedFd {
         &self.socket
     }
 
     /// Adds the kernel's counters.
-    pub fn count(&self, counters: &mut Counters) {
-        let told: io::Result<libc::xdp_statistics> =
+    pub(crate) fn count(&self, counters: &mut LinkCounters) {
+        let kernels: io::Result<libc::xdp_statistics> =
             get(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS);
-        if let Ok(told) = told {
-            counters.missed += told.rx_dropped + told.rx_ring_full;
-            counters.refused += told.tx_invalid_descs;
+        if let Ok(kernels) = kernels {
+            counters.missed += kernels.rx_dropped + kernels.rx_ring_full;
+            counters.refused += kernels.tx_invalid_descs;
         }
     }
 }
@@ -114,7 +118,7 @@ fn socket(name: &str) -> Result<OwnedFd, LinkError> {
 fn set_rings(socket: BorrowedFd<'_>, own: &[i32], name: &str) -> Result<(), LinkError> {
     let shared = [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING];
     for option in shared.iter().chain(own) {
-        set(socket, libc::SOL_XDP, *option, &ENTRIES)
+        set(socket, libc::SOL_XDP, *option, &RING_ENTRIES)
             .map_err(system("the kernel refused a ring of", name))?;
     }
     Ok(())

@@ -5,13 +5,13 @@ fn ring(frames: u32) -> (Ring<u64>, *const AtomicU32) {
     // SAFETY: all bits zero are a value of this plain structure.
     let mut offsets: libc::xdp_ring_offset = unsafe { std::mem::zeroed() };
     (offsets.consumer, offsets.desc) = (64, 128);
-    let length = offsets.desc as usize + ENTRIES as usize * size_of::<u64>();
+    let length = offsets.desc as usize + RING_ENTRIES as usize * size_of::<u64>();
     let mut ring = Ring {
         mapping: Mapping::anonymous(length).unwrap(),
         offsets,
         own: 0,
         other: 0,
-        told: 0,
+        published: 0,
         entry: std::marker::PhantomData,
     };
     (0..frames).for_each(|frame| ring.push(frame.into()));
@@ -35,45 +35,48 @@ fn flush(frames: u32, taken: impl Fn(u32) -> u32) -> (Flushed, u32) {
 }
 
 #[test]
-fn a_kernel_that_goes_on_is_asked_until_it_has_everything() {
+fn a_flush_repeats_until_the_kernel_has_taken_all_frames() {
     assert_eq!(flush(0, |_| 0), (Flushed::All, 0));
     assert_eq!(flush(64, |calls| 32 * calls), (Flushed::All, 2));
     assert_eq!(flush(2048, |calls| 32 * calls), (Flushed::All, 64));
 }
 
 #[test]
-fn one_that_shows_it_at_the_end_is_too() {
+fn a_flush_repeats_if_the_kernel_shows_progress_only_at_the_end() {
     let at_the_end = |calls| if calls == 4 { 64 } else { 0 };
     assert_eq!(flush(64, at_the_end), (Flushed::All, 4));
 }
 
 #[test]
-fn a_full_one_is_left_alone() {
-    assert_eq!(flush(2048, |_| 0), (Flushed::Partly, IDLE_CALLS));
+fn a_flush_ends_if_the_kernel_makes_no_progress() {
+    assert_eq!(flush(2048, |_| 0), (Flushed::Partly, MAX_IDLE_CALLS));
     let (some, calls) = flush(2048, |calls| calls.min(10));
-    assert_eq!((some, calls), (Flushed::Partly, 10 + IDLE_CALLS));
+    assert_eq!((some, calls), (Flushed::Partly, 10 + MAX_IDLE_CALLS));
 }
 
 #[test]
-fn frames_that_come_back_say_that_it_goes_on() {
+fn completed_frames_count_as_progress_of_a_flush() {
     let (mut ring, _) = ring(2048);
     let mut calls = 0;
     let done = ring.drain(|| {
         calls += 1;
         Ok(calls < 20)
     });
-    assert_eq!((done.unwrap(), calls), (Flushed::Partly, 19 + IDLE_CALLS));
+    assert_eq!(
+        (done.unwrap(), calls),
+        (Flushed::Partly, 19 + MAX_IDLE_CALLS)
+    );
     let refused = ring.drain(|| Err(io::Error::from_raw_os_error(libc::ENETDOWN)));
     assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::ENETDOWN));
 }
 
 #[test]
-fn however_many_queues_there_are_their_frames_fit_into_the_memory() {
-    let few = [1, 2, 4, 5, 8, 9, 64].map(filling);
+fn the_frames_of_any_number_of_queues_fit_into_the_memory() {
+    let few = [1, 2, 4, 5, 8, 9, 64].map(fill_frames);
     assert_eq!(few, [2048, 2048, 2048, 1024, 1024, 512, 256]);
     for queues in 1..=MAX_QUEUES {
-        let all = queues * filling(queues);
-        assert_eq!(most_filling(queues, queues), all);
-        assert!((queues..=MAX_QUEUES).all(|most| most_filling(1, most) >= all));
+        let all = queues * fill_frames(queues);
+        assert_eq!(most_fill_frames(queues, queues), all);
+        assert!((queues..=MAX_QUEUES).all(|most| most_fill_frames(1, most) >= all));
     }
 }

@@ -11,7 +11,7 @@ fn corpus() -> Corpus {
 }
 
 #[test]
-fn frames_that_are_kept_are_judged_as_they_were() {
+fn kept_frames_have_their_recorded_outcomes() {
     corpus().replay(judged, &OUTCOMES);
 }
 
@@ -31,7 +31,7 @@ proptest! {
 /// A payload that is a byte longer or shorter leaves an allowed frame, once lengths and checksum
 /// are right.
 #[test]
-fn a_frame_of_another_length_is_mended() {
+fn mend_corrects_lengths_and_checksums() {
     for (which, from, to) in [
         (0b1_0010, "10.0.0.1:5000", "10.0.0.2:53"),
         (0b1_0011, "[fd00::1]:5000", "[fd00::2]:53"),

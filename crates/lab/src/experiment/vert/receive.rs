@@ -92,7 +92,7 @@ fn check_losses(
     let mut losses = Vec::new();
     for (number, receiver) in receivers.into_iter().enumerate() {
         let counters = ended_driver.counters(ports[number])?;
-        let lost = counters.no_buffer + counters.too_short + counters.over_share;
+        let lost = counters.no_buffer + counters.too_short + counters.over_budget;
         outcome.ours(
             &format!("consumer {}", number + 1),
             json!({

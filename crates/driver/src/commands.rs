@@ -1,0 +1,457 @@
+//! Commands from the control thread to the packet thread, and reports back.
+//!
+//! The packet thread must not wait for the control thread, since the control thread cannot run
+//! under its priority. So two queues of fixed length connect them, each with one producer and one
+//! consumer and no lock. The packet thread answers each command by one report, in order. It takes a
+//! command only if there is room for the report. Reports on disconnected programs come between the
+//! answers. A call fails with [`PacketThreadEnded`] when the packet thread has ended.
+//!
+//! ```text
+//!   control ──▶ Command ──▶ [QUEUE_LENGTH] ──▶ CommandReceiver::execute    eventfd: wakes the loop
+//!           ◀── Report  ◀── [QUEUE_LENGTH] ◀── once an iteration           eventfd: wakes control
+//! ```
+//! The control thread does slow work before a command (making memory) or after it (dropping
+//! memory).
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use netnice_core::sched::{Service, Wire};
+use netnice_ring::driver::{Cleared, Prepared, ProgramMemory, Reserved, Unprepared};
+use netnice_ring::layout::Shape;
+use netnice_ring::ledger::Balance;
+use rtrb::{Consumer, Producer, RingBuffer};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+
+use crate::datapath::{
+    Closed, Disconnected, FlowCounters, FlowParameters, OpenedFlow, ProgramNo, Totals,
+};
+use crate::demux::{self, FlowNo};
+use crate::event_loop::{EventLoop, TimeAccounting, monotonic};
+use crate::frame::Mac;
+use crate::frames::Tally;
+use crate::link;
+use crate::pattern::Patterns;
+
+/// A command to the packet thread.
+pub(crate) enum Command {
+    /// Sets the link's parameters.
+    Wire(Wire),
+    /// Reserves a number for a program that is attached later.
+    ReserveProgram,
+    /// Attaches a program: the reserved number, its memory, its user.
+    Attach(ProgramNo, Box<ProgramMemory>, u32),
+    /// Detaches a program and closes its flows.
+    Detach(ProgramNo),
+    /// Reserves a place for a new flow in the program's memory.
+    ReserveFlow(ProgramNo, Shape),
+    /// Opens a flow in the reserved place.
+    Open(
+        ProgramNo,
+        Box<FlowParameters>,
+        Box<Result<Prepared, Unprepared>>,
+    ),
+    /// Changes a flow's contract.
+    Change(FlowNo, Service),
+    /// Sets a flow's source address, next hop and longest frame; see
+    /// [`Datapath::readdress`](crate::datapath::Datapath::readdress).
+    Readdress(FlowNo, Mac, Option<Mac>, usize),
+    /// Closes a flow.
+    Close(FlowNo),
+    /// Closes flows of a program that is about to be detached.
+    CloseMany(Vec<FlowNo>),
+    /// Releases the place of a closed flow for reuse.
+    Reuse(ProgramNo, Cleared),
+    /// Replaces all discard patterns.
+    Discard(Patterns<()>),
+    /// Sets whether the link is up.
+    Link(bool),
+    /// Sets the link's Ethernet address.
+    Mac(Mac),
+    /// Reads the counters of these flows and the balance of their chunks.
+    Counts(Vec<FlowNo>),
+    /// Reads the sums.
+    Sums,
+    /// Ends the packet thread.
+    Stop,
+}
+
+/// The result of a command.
+pub(crate) enum Report {
+    /// Done.
+    Done,
+    /// The number that was reserved for a program.
+    ProgramReserved(ProgramNo),
+    /// The memory of a detached program; `None` if the program was detached before.
+    Detached(Option<Box<ProgramMemory>>),
+    /// A place for a flow, without pages.
+    FlowReserved(Box<Reserved>),
+    /// The flow is open.
+    Opened(OpenedFlow),
+    /// The flow is closed; `None` if it was closed before.
+    Closed(Option<Box<Closed>>),
+    /// One entry per requested flow, in order; `None` for a flow that is closed.
+    Counts(Vec<Option<(FlowCounters, Balance)>>),
+    /// The sums.
+    Sums(Box<Sums>),
+    /// The command failed and changed nothing.
+    Failed(String),
+    /// A program was disconnected; this answers no command.
+    Disconnected(Disconnected),
+}
+
+/// Sums and counters over the whole packet thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sums {
+    /// Over all flows, also closed ones.
+    pub(crate) totals: Totals,
+    /// Received frames.
+    pub(crate) received: demux::DemuxCounters,
+    /// The link's counters.
+    pub(crate) link: link::LinkCounters,
+    /// The event loop's time accounting.
+    pub(crate) time: TimeAccounting,
+    /// Whether processors are kept awake.
+    pub(crate) awake: bool,
+    /// Number of frames per holder, if the frames are shared with the kernel.
+    pub(crate) frames: Option<Tally>,
+}
+
+/// The packet thread has ended.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the driver's packet thread has ended")]
+pub struct PacketThreadEnded;
+
+/// The control thread's side.
+pub struct CommandSender {
+    commands: Producer<Command>,
+    reports: Consumer<Report>,
+    to_packets: OwnedFd,
+    to_control: OwnedFd,
+    disconnected: VecDeque<Disconnected>,
+}
+
+/// The packet thread's side.
+pub struct CommandReceiver {
+    commands: Consumer<Command>,
+    reports: Producer<Report>,
+    to_packets: OwnedFd,
+    to_control: OwnedFd,
+}
+
+/// Makes both sides.
+pub fn pair() -> io::Result<(CommandSender, CommandReceiver)> {
+    let eventfd = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let (to_packets, to_control) = (eventfd()?, eventfd()?);
+    let (to, commands) = RingBuffer::new(QUEUE_LENGTH);
+    let (reports, from) = RingBuffer::new(QUEUE_LENGTH);
+    let receiver = CommandReceiver {
+        commands,
+        reports,
+        to_packets: to_packets.try_clone()?,
+        to_control: to_control.try_clone()?,
+    };
+    let sender = CommandSender {
+        commands: to,
+        reports: from,
+        to_packets,
+        to_control,
+        disconnected: VecDeque::new(),
+    };
+    Ok((sender, receiver))
+}
+
+impl CommandSender {
+    /// Sends a command and waits for its report: some microseconds.
+    pub(crate) fn send(&mut self, command: Command) -> Result<Report, PacketThreadEnded> {
+        // One command at a time, so there is room.
+        self.commands.push(command).map_err(|_| PacketThreadEnded)?;
+        signal(&self.to_packets);
+        loop {
+            match self.next()? {
+                Some(Report::Disconnected(disconnected)) => {
+                    self.disconnected.push_back(disconnected)
+                }
+                Some(report) => return Ok(report),
+                None => self.wait(),
+            }
+        }
+    }
+
+    /// Attaches a program's memory as user 0 and returns the program's number.
+    ///
+    /// # Errors
+    /// If the packet thread has ended. The inner error is the reason why the program is not
+    /// attached.
+    pub fn attach(
+        &mut self,
+        memory: ProgramMemory,
+    ) -> Result<Result<ProgramNo, String>, PacketThreadEnded> {
+        let Report::ProgramReserved(program) = self.send(Command::ReserveProgram)? else {
+            return Ok(Err(UNEXPECTED_REPORT.to_owned()));
+        };
+        Ok(self.attach_reserved(program, memory, 0)?.map(|()| program))
+    }
+
+    /// Attaches the memory of a program with a reserved number, for the user `uid`. A failure
+    /// releases the number.
+    ///
+    /// # Errors
+    /// As [`CommandSender::attach`].
+    pub(crate) fn attach_reserved(
+        &mut self,
+        program: ProgramNo,
+        memory: ProgramMemory,
+        uid: u32,
+    ) -> Result<Result<(), String>, PacketThreadEnded> {
+        match self.send(Command::Attach(program, Box::new(memory), uid))? {
+            Report::Done => Ok(Ok(())),
+            Report::Failed(why) => {
+                self.detach(program)?;
+                Ok(Err(why))
+            }
+            _ => Ok(Err(UNEXPECTED_REPORT.to_owned())),
+        }
+    }
+
+    /// Opens a flow of an attached program; its pages are made before.
+    ///
+    /// # Errors
+    /// As [`CommandSender::attach`].
+    pub fn open(
+        &mut self,
+        program: ProgramNo,
+        open: FlowParameters,
+    ) -> Result<Result<OpenedFlow, String>, PacketThreadEnded> {
+        let prepared = match self.send(Command::ReserveFlow(program, open.shape))? {
+            Report::FlowReserved(reserved) => reserved.prepare(),
+            Report::Failed(why) => return Ok(Err(why)),
+            _ => return Ok(Err(UNEXPECTED_REPORT.to_owned())),
+        };
+        let command = Command::Open(program, Box::new(open), Box::new(prepared));
+        match self.send(command)? {
+            Report::Opened(opened) => Ok(Ok(opened)),
+            Report::Failed(why) => Ok(Err(why)),
+            _ => Ok(Err(UNEXPECTED_REPORT.to_owned())),
+        }
+    }
+
+    /// Detaches a program and drops pending reports that it was disconnected.
+    pub fn detach(
+        &mut self,
+        program: ProgramNo,
+    ) -> Result<Option<Box<ProgramMemory>>, PacketThreadEnded> {
+        let report = self.send(Command::Detach(program))?;
+        self.disconnected
+            .retain(|disconnected| disconnected.program != program);
+        match report {
+            Report::Detached(memory) => Ok(memory),
+            _ => Ok(None),
+        }
+    }
+
+    /// The next program that was disconnected; the caller detaches it.
+    pub fn poll_disconnected(&mut self) -> Result<Option<Disconnected>, PacketThreadEnded> {
+        if let Some(disconnected) = self.disconnected.pop_front() {
+            return Ok(Some(disconnected));
+        }
+        self.clear_wakeup();
+        Ok(self.next()?.and_then(|report| match report {
+            Report::Disconnected(disconnected) => Some(disconnected),
+            // No command is pending.
+            _ => None,
+        }))
+    }
+
+    /// Readable when [`CommandSender::poll_disconnected`] may return a program, or when the packet
+    /// thread has ended.
+    pub fn wakeup_fd(&self) -> BorrowedFd<'_> {
+        self.to_control.as_fd()
+    }
+
+    fn next(&mut self) -> Result<Option<Report>, PacketThreadEnded> {
+        // The order matters: reports from before the end are read.
+        let ended = self.reports.is_abandoned();
+        match self.reports.pop() {
+            Ok(report) => Ok(Some(report)),
+            Err(_) if ended => Err(PacketThreadEnded),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn wait(&mut self) {
+        let mut fds = [PollFd::new(&self.to_control, PollFlags::IN)];
+        // With a timeout: a thread that panics sends no notification.
+        let moment = Timespec {
+            tv_sec: 0,
+            tv_nsec: 100_000_000,
+        };
+        let _ = rustix::event::poll(&mut fds, Some(&moment));
+        self.clear_wakeup();
+    }
+
+    fn clear_wakeup(&self) {
+        let _ = rustix::io::read(&self.to_control, &mut [0; 8]);
+    }
+}
+
+impl Drop for CommandSender {
+    /// Only this side can end the packet thread.
+    fn drop(&mut self) {
+        let _ = self.commands.push(Command::Stop);
+        signal(&self.to_packets);
+    }
+}
+
+impl CommandReceiver {
+    /// Readable when a command is pending; see [`EventLoop::watch_wakeup`].
+    pub fn wakeup_fd(&self) -> BorrowedFd<'_> {
+        self.to_packets.as_fd()
+    }
+
+    /// Executes some of the pending commands. False: the thread is to end.
+    pub fn execute(&mut self, event_loop: &mut EventLoop) -> bool {
+        self.execute_unless(event_loop, |_| None)
+    }
+
+    /// Does the same, but a report by `instead` answers its command in place of the execution; for
+    /// tests.
+    pub(crate) fn execute_unless(
+        &mut self,
+        event_loop: &mut EventLoop,
+        mut instead: impl FnMut(&Command) -> Option<Report>,
+    ) -> bool {
+        let mut reported = false;
+        let mut continues = true;
+        // First, so that no report on a program follows its detachment.
+        while !self.reports.is_full()
+            && let Some(disconnected) = event_loop.poll_disconnected()
+        {
+            let _ = self.reports.push(Report::Disconnected(disconnected));
+            reported = true;
+        }
+        for _ in 0..COMMANDS_PER_ITERATION {
+            if self.reports.is_full() {
+                break;
+            }
+            let Ok(command) = self.commands.pop() else {
+                break;
+            };
+            continues = !matches!(command, Command::Stop);
+            let report = instead(&command).unwrap_or_else(|| execute(command, event_loop));
+            let _ = self.reports.push(report);
+            reported = true;
+        }
+        if reported {
+            signal(&self.to_control);
+        }
+        continues
+    }
+}
+
+fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
+    let now = monotonic();
+    let done = |done: Result<(), String>| match done {
+        Ok(()) => Report::Done,
+        Err(why) => Report::Failed(why),
+    };
+    match command {
+        Command::ReserveProgram => Report::ProgramReserved(event_loop.datapath().reserve_program()),
+        Command::Attach(program, memory, uid) => {
+            match event_loop.attach_reserved(program, *memory, uid) {
+                Ok(()) => Report::Done,
+                Err(why) => Report::Failed(format!("cannot watch the program's doorbell: {why}")),
+            }
+        }
+        Command::Detach(program) => Report::Detached(event_loop.detach(program).map(Box::new)),
+        Command::Sums => Report::Sums(Box::new(Sums {
+            totals: event_loop.datapath().totals(),
+            received: event_loop.datapath().demux().counters(),
+            link: event_loop.link().counters(),
+            time: event_loop.time_accounting(),
+            awake: event_loop.is_awake(),
+            frames: event_loop.link().tally(),
+        })),
+        Command::Wire(wire) => done(
+            event_loop
+                .datapath()
+                .rewire(wire)
+                .map_err(|why| why.to_string()),
+        ),
+        Command::ReserveFlow(program, shape) => {
+            match event_loop.datapath().reserve_flow(program, shape) {
+                Ok(reserved) => Report::FlowReserved(Box::new(reserved)),
+                Err(why) => Report::Failed(why.to_string()),
+            }
+        }
+        Command::Open(program, parameters, prepared) => {
+            match event_loop
+                .datapath()
+                .open_reserved(program, &parameters, *prepared, now)
+            {
+                Ok(opened) => {
+                    event_loop.reset_gate(opened.flow);
+                    Report::Opened(opened)
+                }
+                Err(why) => Report::Failed(why.to_string()),
+            }
+        }
+        Command::Change(flow, service) => {
+            let changed = event_loop.datapath().change(flow, service, now);
+            done(changed.map_err(|why| why.to_string()))
+        }
+        Command::Readdress(flow, mac, next_hop, longest) => {
+            event_loop
+                .datapath()
+                .readdress(flow, mac, next_hop, longest);
+            Report::Done
+        }
+        Command::Close(flow) => {
+            event_loop.counters(flow);
+            Report::Closed(event_loop.datapath().close(flow, now).map(Box::new))
+        }
+        Command::CloseMany(flows) => {
+            for flow in flows {
+                event_loop.datapath().close(flow, now);
+            }
+            Report::Done
+        }
+        Command::Reuse(program, cleared) => {
+            event_loop.datapath().reuse(program, cleared);
+            Report::Done
+        }
+        Command::Discard(patterns) => {
+            event_loop.datapath().demux().discard(patterns);
+            Report::Done
+        }
+        Command::Link(is_up) => {
+            event_loop.datapath().set_link(is_up);
+            Report::Done
+        }
+        Command::Mac(mac) => {
+            event_loop.datapath().set_mac(mac);
+            Report::Done
+        }
+        Command::Counts(flows) => {
+            let read = |flow| {
+                Some((
+                    event_loop.counters(flow)?,
+                    event_loop.datapath().balance(flow)?,
+                ))
+            };
+            Report::Counts(flows.into_iter().map(read).collect())
+        }
+        Command::Stop => Report::Done,
+    }
+}
+
+fn signal(eventfd: &OwnedFd) {
+    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+}
+
+pub(crate) const UNEXPECTED_REPORT: &str = "the packet thread sent an unexpected report";
+/// Capacity of each queue.
+const QUEUE_LENGTH: usize = 64;
+/// Commands per iteration of the loop.
+const COMMANDS_PER_ITERATION: usize = 4;

@@ -1,0 +1,736 @@
+//! The datapath: rings → schedule → copy and check → transmit; and received frames → flow → charge
+//! → copy.
+//!
+//! A [`Datapath`] owns everything between the programs' rings and the NIC. Its result depends only
+//! on these and on the time that the caller passes: it does not sleep and reads no clock, so tests
+//! run it without a NIC.
+//!
+//! ```text
+//!  notices ─▶ head of a flow ─▶ scheduler ─▶ departing head ─▶ NIC's frame ─▶ template ─▶ sent
+//!                   ▲               │                                            └────▶ forbidden
+//!                   └─ next record ─┘
+//! ```
+//! - The scheduler holds one record of each flow, its head; the others stay in the ring.
+//! - The head is copied when it leaves, and the copy is checked.
+//! - A record returns with its status in the same iteration. A forbidden record has used its time
+//!   on the link, at its own flow's expense.
+//! - A program that violates the ring protocol is disconnected with all its flows: none of its
+//!   memory is read afterwards. [`Datapath::poll_disconnected`] returns the program and the
+//!   violation. The caller closes the flows and detaches the program, since there may be many
+//!   flows.
+//! - A chosen packet leaves a moment later, or much later if the thread was stopped in between. The
+//!   caller reports the time by [`Datapath::all_sent`], so that the next packet does not follow too
+//!   soon.
+//! - Work is bounded: [`BATCH`] packets and [`FLOWS_PER_ITERATION`] flows per iteration. A record
+//!   that can never be sent (too long) waits for its time on the link as a forbidden one does, so a
+//!   program cannot have more of them read than it may send.
+//! - With tens of thousands of flows, memory latency would take nearly all of the time. So the next
+//!   flows and packets are known in advance, and their memory is prefetched.
+
+mod flow;
+mod programs;
+mod receive;
+mod results;
+mod wakeups;
+
+use netnice_core::contract::Slice;
+use netnice_core::prefetch;
+use netnice_core::sched::{
+    Class, Departure, FlowId, Packet, Scheduler, SchedulerError, Service, Wire,
+};
+use netnice_core::units::{Bytes, Instant, Nanos};
+use netnice_ring::driver::{Cleared, Loss, Prepared, ProgramMemory, Reserved, Taken, Unprepared};
+use netnice_ring::layout::{FlowLocation, Shape};
+use netnice_ring::ledger::Balance;
+use netnice_ring::record::{Record, Status};
+use netnice_ring::violation::ProtocolViolation;
+
+#[cfg(test)]
+pub(crate) use flow::LATENESS;
+use flow::{Delivery, FlowState, RESERVED_FLOWS};
+pub use flow::{FlowCounters, FlowParameters, OpenedFlow};
+pub use programs::ProgramNo;
+use programs::{Program, Programs};
+pub(crate) use results::{Closed, Totals};
+pub use results::{Disconnected, FrameSink, Next, OpenError};
+use wakeups::WakeupCredit;
+
+use crate::demux::{Demux, FlowNo, Match, MatchError, Reassembly, Verdict};
+use crate::doorbells::Doorbells;
+use crate::frame::Mac;
+use crate::receive_budget::shared::{ActiveSet, SharedBudget};
+use crate::receive_budget::{Cost, ReceiveBudget};
+use crate::template::Template;
+
+/// The datapath between rings and NIC. See the module.
+pub struct Datapath {
+    scheduler: Scheduler,
+    programs: Programs,
+    doorbells: Doorbells,
+    flows: Vec<Option<FlowState>>,
+    demux: Demux,
+    cost: Cost,
+    shared_budget: SharedBudget,
+    /// A receiving flow runs low on its receive budget; reset by [`Datapath::charge`].
+    budget_is_low: bool,
+    /// Flows that cannot pay for received packets, with the end of that time.
+    suspended: Vec<(FlowNo, Instant)>,
+    /// Flows whose rings moved in this iteration.
+    touched: Vec<u32>,
+    /// Programs to notify.
+    to_notify: Vec<ProgramNo>,
+    /// Flows that notices name.
+    noticed: Vec<u32>,
+    /// How many of `noticed` were handled.
+    handled: usize,
+    /// Packets that leave in this iteration, in order.
+    departures: Vec<ChosenPacket>,
+    violations: Vec<(ProgramNo, ProtocolViolation)>,
+    /// Programs whose doorbells to ignore, with the end of that time.
+    throttled: Vec<(ProgramNo, Instant)>,
+    disconnected: Vec<Disconnected>,
+    /// Frames handed to the NIC and not yet completed, oldest first, for flows that track departure
+    /// times: (flow, bytes). If the NIC never completes all, all but the last [`MAX_IN_FLIGHT`]
+    /// count as sent.
+    in_flight: Vec<(FlowId, u64)>,
+    /// The latest time for all of `in_flight` to leave without a violated contract.
+    in_flight_limit: Instant,
+    /// Packets are returned unsent while this is false.
+    link_is_up: bool,
+    totals: Totals,
+}
+
+/// A packet that leaves in this iteration.
+struct ChosenPacket {
+    departure: Departure,
+    head: Record,
+    /// When the scheduler got it.
+    since: Instant,
+}
+
+impl Datapath {
+    /// A datapath without programs, for a link with these parameters and this address.
+    pub fn new(wire: Wire, mac: Mac) -> Result<Datapath, SchedulerError> {
+        Ok(Datapath {
+            scheduler: Scheduler::with_capacity(wire, RESERVED_FLOWS)?,
+            programs: Programs::default(),
+            doorbells: Doorbells::default(),
+            flows: Vec::with_capacity(RESERVED_FLOWS),
+            demux: Demux::new(mac),
+            cost: Cost::default(),
+            shared_budget: SharedBudget::default(),
+            budget_is_low: false,
+            suspended: Vec::new(),
+            touched: Vec::new(),
+            to_notify: Vec::new(),
+            noticed: Vec::new(),
+            handled: 0,
+            departures: Vec::with_capacity(BATCH),
+            violations: Vec::new(),
+            throttled: Vec::new(),
+            disconnected: Vec::new(),
+            in_flight: Vec::with_capacity(BATCH),
+            in_flight_limit: Instant(0),
+            link_is_up: true,
+            totals: Totals::default(),
+        })
+    }
+
+    /// Sets the doorbell writer for programs that attach later.
+    pub(crate) fn set_doorbells(&mut self, doorbells: Doorbells) {
+        self.doorbells = doorbells;
+    }
+
+    /// Reserves a number for a program whose memory is not ready.
+    pub(crate) fn reserve_program(&mut self) -> ProgramNo {
+        self.programs.reserve()
+    }
+
+    /// Attaches a program with this memory.
+    pub fn attach(&mut self, memory: ProgramMemory) -> ProgramNo {
+        let number = self.reserve_program();
+        self.attach_reserved(number, memory, 0);
+        number
+    }
+
+    /// Attaches the program with this reserved number, for the user `uid`. False if the number is
+    /// not reserved (any more).
+    pub(crate) fn attach_reserved(
+        &mut self,
+        number: ProgramNo,
+        memory: ProgramMemory,
+        uid: u32,
+    ) -> bool {
+        let program = Program {
+            doorbell: self.doorbells.doorbell(memory.notifier(), uid),
+            memory,
+            slots: Vec::new(),
+            receivers: ActiveSet::default(),
+            wakeup_credit: WakeupCredit::default(),
+            doorbell_written: false,
+            may_repeat_event: false,
+            is_to_notify: false,
+            disconnected: false,
+        };
+        self.programs.insert(number, program)
+    }
+
+    /// A program's memory and doorbells.
+    pub(crate) fn memory(&mut self, program: ProgramNo) -> Option<&mut ProgramMemory> {
+        let known = self.programs.get_mut(program)?;
+        Some(&mut known.memory)
+    }
+
+    /// Detaches a program and closes its flows. Returns its memory, which takes long to drop.
+    pub(crate) fn detach(&mut self, program: ProgramNo, now: Instant) -> Option<ProgramMemory> {
+        let flows: Vec<FlowNo> = self.flows_of(program).collect();
+        for flow in flows {
+            self.close(flow, now);
+        }
+        let mut known = self.programs.remove(program)?;
+        // The notification lets the program see that its flows have ended.
+        self.doorbells.notify(&mut known.doorbell);
+        Some(known.memory)
+    }
+
+    /// Adds an overbooked slice of the link; its members share it by class and contract.
+    pub fn insert_server(
+        &mut self,
+        slice: Slice,
+        classes: &[Class],
+        now: Instant,
+    ) -> Result<FlowId, SchedulerError> {
+        self.scheduler.insert_server(slice, classes, now)
+    }
+
+    /// Opens a flow of a program. A failure leaves nothing behind.
+    pub fn open(
+        &mut self,
+        program: ProgramNo,
+        parameters: &FlowParameters,
+        now: Instant,
+    ) -> Result<OpenedFlow, OpenError> {
+        let reserved = self.reserve_flow(program, parameters.shape)?;
+        self.open_reserved(program, parameters, reserved.prepare(), now)
+    }
+
+    /// First step of opening a flow: reserves a place in the program's memory.
+    /// [`Reserved::prepare`] follows; it takes long and must not run in the packet thread.
+    /// [`Datapath::open_reserved`] completes.
+    pub(crate) fn reserve_flow(
+        &mut self,
+        program: ProgramNo,
+        shape: Shape,
+    ) -> Result<Reserved, OpenError> {
+        let known = self.programs.get_mut(program);
+        let known = known.filter(|known| !known.disconnected);
+        let known = known.ok_or(OpenError::Gone(program))?;
+        Ok(known.memory.reserve(shape)?)
+    }
+
+    /// Last step of opening a flow. A failure releases the place.
+    pub(crate) fn open_reserved(
+        &mut self,
+        program: ProgramNo,
+        parameters: &FlowParameters,
+        prepared: Result<Prepared, Unprepared>,
+        now: Instant,
+    ) -> Result<OpenedFlow, OpenError> {
+        self.open_with(program, parameters, prepared, now, |scheduler| {
+            scheduler.insert(parameters.service, now)
+        })
+    }
+
+    /// Opens a flow in a class of an overbooked slice; its contract must be a cell contract.
+    pub fn open_member(
+        &mut self,
+        program: ProgramNo,
+        parameters: &FlowParameters,
+        (server, class): (FlowId, usize),
+        now: Instant,
+    ) -> Result<OpenedFlow, OpenError> {
+        let prepared = self.reserve_flow(program, parameters.shape)?.prepare();
+        self.open_with(
+            program,
+            parameters,
+            prepared,
+            now,
+            |scheduler| match parameters.service {
+                Service::Cell(cell) => scheduler.insert_member(server, class, cell, now),
+                _ => Err(SchedulerError::WrongKind(server)),
+            },
+        )
+    }
+
+    fn open_with(
+        &mut self,
+        program: ProgramNo,
+        parameters: &FlowParameters,
+        prepared: Result<Prepared, Unprepared>,
+        now: Instant,
+        insert: impl FnOnce(&mut Scheduler) -> Result<FlowId, SchedulerError>,
+    ) -> Result<OpenedFlow, OpenError> {
+        let known = self.programs.get_mut(program);
+        let known = known.ok_or(OpenError::Gone(program))?;
+        let prepared = match prepared {
+            Ok(prepared) => prepared,
+            Err(Unprepared { location, why }) => {
+                known.memory.vacate(location);
+                return Err(why.into());
+            }
+        };
+        let location = prepared.location();
+        let ready = match (known.disconnected, Template::new(&parameters.sender)) {
+            (true, _) => Err(OpenError::Gone(program)),
+            (false, template) => template.map_err(OpenError::from),
+        };
+        let ready = ready.and_then(|template| Ok((template, insert(&mut self.scheduler)?)));
+        let (template, id) = match ready {
+            Ok(ready) => ready,
+            Err(why) => {
+                known.memory.vacate(location);
+                return Err(why);
+            }
+        };
+        let ring = known.memory.open_at(prepared);
+        let number = id.index();
+        let slot = location.slot as usize;
+        if known.slots.len() <= slot {
+            known.slots.resize(slot + 1, None);
+        }
+        known.slots[slot] = Some(number as u32);
+        if self.flows.len() <= number {
+            self.flows.resize_with(number + 1, || None);
+        }
+        let tolerance = parameters.service.tolerance();
+        let budget = parameters
+            .receive_budget
+            .map(|budget| self.shared_budget.add_flow(budget));
+        let mut flow = FlowState::new(id, program, ring, template, tolerance, budget);
+        flow.set_contract_limit(self.scheduler.longest(id));
+        self.flows[number] = Some(flow);
+        let flow = FlowNo(number as u32);
+        match self.add_matches(flow, parameters) {
+            Ok(()) => Ok(OpenedFlow { flow, location }),
+            Err(why) => {
+                let closed = self.close(flow, now);
+                if let Some(retired) = closed.and_then(|closed| closed.retired) {
+                    self.reuse(program, retired.clear());
+                }
+                Err(why.into())
+            }
+        }
+    }
+
+    fn add_matches(&mut self, flow: FlowNo, parameters: &FlowParameters) -> Result<(), MatchError> {
+        self.demux.insert(flow, parameters.reassembly)?;
+        parameters
+            .matches
+            .iter()
+            .try_for_each(|what| self.demux.add_match(flow, what))
+    }
+
+    /// Closes a flow and drops its unsent packets.
+    pub(crate) fn close(&mut self, flow: FlowNo, now: Instant) -> Option<Closed> {
+        let known = self.flows.get_mut(flow.0 as usize)?.take()?;
+        let received = self.demux.remove(flow);
+        // The flow exists, so the scheduler has it.
+        let _ = self.scheduler.remove(known.id, now);
+        let program = self.programs.get_mut(known.program);
+        let retired = program.map(|program| {
+            program.slots[known.ring.slot() as usize] = None;
+            program.memory.retire(known.ring)
+        });
+        Some(Closed {
+            counters: known.counters.with_classifier(received),
+            retired,
+        })
+    }
+
+    /// Releases the place of a closed flow for reuse.
+    pub(crate) fn reuse(&mut self, program: ProgramNo, cleared: Cleared) {
+        if let Some(memory) = self.memory(program) {
+            memory.reuse(cleared);
+        }
+    }
+
+    /// Sets a flow's source address, next hop and longest frame. Without a next hop, packets of a
+    /// flow that does not set its own come back unsent.
+    pub(crate) fn readdress(
+        &mut self,
+        flow: FlowNo,
+        mac: Mac,
+        next_hop: Option<Mac>,
+        longest: usize,
+    ) {
+        if let Some(Some(flow)) = self.flows.get_mut(flow.0 as usize) {
+            flow.readdress(mac, next_hop, longest);
+        }
+    }
+
+    /// Sets the link's Ethernet address.
+    pub(crate) fn set_mac(&mut self, mac: Mac) {
+        self.demux.set_mac(mac);
+    }
+
+    /// Sets whether the link is up. While it is down, packets come back unsent, at the pace of
+    /// their contracts.
+    pub(crate) fn set_link(&mut self, is_up: bool) {
+        self.link_is_up = is_up;
+    }
+
+    /// The sums over all flows.
+    pub(crate) fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Changes a flow's contract.
+    pub(crate) fn change(
+        &mut self,
+        flow: FlowNo,
+        service: Service,
+        now: Instant,
+    ) -> Result<(), SchedulerError> {
+        let Some(Some(known)) = self.flows.get_mut(flow.0 as usize) else {
+            return Ok(());
+        };
+        self.scheduler.change(known.id, service, now)?;
+        known.tolerance = service.tolerance();
+        known.set_contract_limit(self.scheduler.longest(known.id));
+        Ok(())
+    }
+
+    /// Changes the link's parameters.
+    pub(crate) fn rewire(&mut self, wire: Wire) -> Result<(), SchedulerError> {
+        self.scheduler.set_wire(wire)
+    }
+
+    /// A flow's counters.
+    pub fn counters(&self, flow: FlowNo) -> Option<FlowCounters> {
+        let known = self.flows.get(flow.0 as usize)?.as_ref()?;
+        Some(known.counters.with_classifier(self.demux.counters_of(flow)))
+    }
+
+    /// How many chunks of a flow the driver holds, and how many its program.
+    pub(crate) fn balance(&self, flow: FlowNo) -> Option<Balance> {
+        let known = self.flows.get(flow.0 as usize)?.as_ref()?;
+        Some(known.ring.balance())
+    }
+
+    /// The classifier of received frames.
+    pub fn demux(&mut self) -> &mut Demux {
+        &mut self.demux
+    }
+
+    /// Whether [`Datapath::poll_disconnected`] would return a program.
+    pub(crate) fn has_disconnected(&self) -> bool {
+        !self.disconnected.is_empty()
+    }
+
+    /// The next program that violated the protocol, with the violation.
+    pub(crate) fn poll_disconnected(&mut self) -> Option<Disconnected> {
+        self.disconnected.pop()
+    }
+
+    /// Reads the programs' submissions and sends due packets, at most [`BATCH`]. The caller then
+    /// flushes the NIC, calls [`Datapath::all_sent`], and calls [`Datapath::publish`], which
+    /// notifies programs and takes long.
+    pub fn transmit(&mut self, sink: &mut impl FrameSink, now: Instant) -> Next {
+        if self.in_flight.len() > 2 * MAX_IN_FLIGHT {
+            self.completed(self.in_flight.len() - MAX_IN_FLIGHT, now);
+        }
+        self.find_heads(now);
+        let room = match self.link_is_up {
+            true => sink.room(),
+            false => BATCH,
+        };
+        for _ in 0..room.min(BATCH) {
+            if !self.choose_next(now) {
+                break;
+            }
+        }
+        self.send_chosen(sink, now);
+        self.publish_rings();
+        match self.scheduler.poll_timeout() {
+            _ if self.handled < self.noticed.len() => Next::Again,
+            Some(at) if at <= now && room == 0 => Next::Full,
+            Some(at) if at <= now => Next::Again,
+            Some(at) => Next::Wait(at),
+            None => Next::Idle,
+        }
+    }
+
+    /// The NIC has sent all frames; `at` returns the time. If that is later than a contract
+    /// tolerates, its flow continues from then and not from the planned time. True if a packet with
+    /// a departure time was among them.
+    #[inline]
+    pub fn all_sent(&mut self, at: impl FnOnce() -> Instant) -> bool {
+        if self.in_flight.is_empty() {
+            return false;
+        }
+        self.completed(self.in_flight.len(), at());
+        true
+    }
+
+    /// The first `count` packets of `in_flight` have left by `at`.
+    #[inline]
+    fn completed(&mut self, count: usize, at: Instant) {
+        if at > self.in_flight_limit {
+            self.report_delay(count, at);
+        }
+        self.in_flight.drain(..count);
+    }
+
+    #[cold]
+    fn report_delay(&mut self, count: usize, at: Instant) {
+        let completed = &mut self.in_flight[..count];
+        completed.sort_unstable_by_key(|(flow, _)| flow.index());
+        for same_flow in completed.chunk_by(|one, next| one.0 == next.0) {
+            let bytes = Bytes(same_flow.iter().map(|(_, bytes)| bytes).sum());
+            // A flow that was closed meanwhile sends nothing more.
+            let _ = self
+                .scheduler
+                .handle_late_departure(same_flow[0].0, bytes, at);
+        }
+    }
+
+    /// Publishes moved ring indices, while they are in the cache: after the flush, with many flows,
+    /// all of them would come from memory again.
+    fn publish_rings(&mut self) {
+        while let Some(number) = self.touched.pop() {
+            if let Some(Some(flow)) = self.flows.get_mut(number as usize)
+                && flow.publish()
+                && let Some(program) = self.programs.get_mut(flow.program)
+            {
+                if flow.take_new_head() {
+                    program.wakeup_credit.refund();
+                }
+                if !std::mem::replace(&mut program.is_to_notify, true) {
+                    self.to_notify.push(flow.program);
+                }
+            }
+        }
+    }
+
+    /// Publishes moved ring indices, notifies programs that sleep, and disconnects those that
+    /// violated the protocol. Call this after sending and receiving.
+    pub fn publish(&mut self) {
+        self.publish_rings();
+        // Once per program: checking whether a program sleeps takes longer than publishing.
+        while let Some(number) = self.to_notify.pop() {
+            if let Some(program) = self.programs.get_mut(number) {
+                program.is_to_notify = false;
+                self.doorbells.notify(&mut program.doorbell);
+            }
+        }
+        while let Some((program, violation)) = self.violations.pop() {
+            let known = self.programs.get_mut(program);
+            let Some(known) = known.filter(|known| !known.disconnected) else {
+                continue;
+            };
+            known.disconnected = true;
+            known.memory.mark_disconnected(&violation);
+            self.doorbells.write(&mut known.doorbell);
+            for number in known.slots.iter().flatten() {
+                if let Some(Some(flow)) = self.flows.get_mut(*number as usize) {
+                    flow.ignore();
+                }
+            }
+            self.disconnected.push(Disconnected { program, violation });
+        }
+    }
+
+    /// The attached programs.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = ProgramNo> {
+        self.programs.numbers()
+    }
+
+    /// How many packets of flows that track departure times are not known to have left.
+    #[cfg(test)]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Panics if the state contradicts itself. For tests; linear in everything.
+    pub fn invariants(&self) {
+        self.scheduler.invariants();
+        self.demux.invariants();
+        for (number, flow) in self.flows.iter().enumerate() {
+            let Some(flow) = flow else { continue };
+            flow.invariants();
+            let program = self.programs.get(flow.program);
+            let slots = &program.expect("a flow has its program").slots;
+            assert_eq!(
+                slots[flow.ring.slot() as usize],
+                Some(number as u32),
+                "its slot"
+            );
+        }
+    }
+
+    /// Finds a head for each noticed flow without a head.
+    fn find_heads(&mut self, now: Instant) {
+        if self.handled == self.noticed.len() {
+            self.handled = 0;
+            self.collect_notices(now);
+        }
+        let noticed = std::mem::take(&mut self.noticed);
+        let until = noticed.len().min(self.handled + FLOWS_PER_ITERATION);
+        for at in self.handled..until {
+            if let Some(Some(flow)) =
+                ahead(&noticed, at, PREFETCH_RINGS).and_then(|number| self.flows.get(number))
+            {
+                flow.ring.prefetch();
+            }
+            if let Some(flow) =
+                ahead(&noticed, at, PREFETCH_FLOW).and_then(|number| self.flows.get(number))
+            {
+                prefetch::whole(flow);
+            }
+            let number = noticed[at];
+            let Some(Some(flow)) = self.flows.get_mut(number as usize) else {
+                continue;
+            };
+            if flow.head.is_some() || flow.is_ignored() {
+                continue;
+            }
+            if flow.touch() {
+                self.touched.push(number);
+            }
+            if let Err(violation) = flow.find_head(&mut self.scheduler, now) {
+                self.violations.push((flow.program, violation));
+            }
+        }
+        (self.noticed, self.handled) = (noticed, until);
+    }
+
+    /// Collects the flows that notices name.
+    fn collect_notices(&mut self, now: Instant) {
+        let Datapath {
+            noticed, programs, ..
+        } = self;
+        noticed.clear();
+        for program in programs.iter().filter(|program| program.is_polled(now)) {
+            program.memory.take_notices(|slot| {
+                noticed.extend(program.slots.get(slot as usize).copied().flatten());
+            });
+        }
+    }
+
+    /// Chooses the next departing head, and makes the record behind it the new head. False if no
+    /// head is due.
+    fn choose_next(&mut self, now: Instant) -> bool {
+        let Datapath {
+            scheduler,
+            flows,
+            touched,
+            violations,
+            departures,
+            ..
+        } = self;
+        let mut behind = None;
+        let departure = scheduler.poll(now, |id: FlowId| {
+            let slot = flows.get_mut(id.index())?;
+            prefetch::whole(slot);
+            let flow = slot.as_mut()?;
+            if flow.is_ignored() {
+                return None;
+            }
+            match flow.next_record() {
+                Ok(record) => behind = record,
+                Err(violation) => violations.push((flow.program, violation)),
+            }
+            // The record arrived while the one before it waited, at an unknown time: its message
+            // must not count as later than that.
+            behind
+                .as_ref()
+                .map(|record| flow.packet(record, Instant(0)))
+        });
+        let Some(departure) = departure else {
+            return false;
+        };
+        let number = departure.flow.index();
+        let Some(Some(flow)) = flows.get_mut(number) else {
+            return true;
+        };
+        if flow.is_ignored() {
+            flow.head = None;
+            return true;
+        }
+        flow.ring.prefetch();
+        if flow.touch() {
+            touched.push(number as u32);
+        }
+        if let Some(head) = flow.replace_head(behind) {
+            flow.ring.prefetch_read(&head);
+            let since = std::mem::replace(&mut flow.head_since, now);
+            departures.push(ChosenPacket {
+                departure,
+                head,
+                since,
+            });
+        }
+        true
+    }
+
+    /// Sends the chosen packets.
+    fn send_chosen(&mut self, sink: &mut impl FrameSink, now: Instant) {
+        for ChosenPacket {
+            departure,
+            head,
+            since,
+        } in self.departures.drain(..)
+        {
+            let Some(Some(flow)) = self.flows.get_mut(departure.flow.index()) else {
+                continue;
+            };
+            let bytes = head.bytes() as u64;
+            if flow.send(
+                head,
+                since,
+                self.link_is_up.then_some(&mut *sink),
+                &departure,
+            ) {
+                self.totals.sent += 1;
+                self.totals.sent_bytes += bytes;
+                if let Some(by) = flow.latest_departure(departure.eligible, now) {
+                    self.in_flight_limit = match self.in_flight.is_empty() {
+                        true => by,
+                        false => by.min(self.in_flight_limit),
+                    };
+                    // The scheduler's length: a short packet counts as the shortest.
+                    self.in_flight.push((departure.flow, departure.length.0));
+                }
+            }
+        }
+    }
+
+    fn flows_of(&self, program: ProgramNo) -> impl Iterator<Item = FlowNo> {
+        let slots = self.programs.get(program).map(|program| &program.slots);
+        slots
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|number| FlowNo(*number))
+    }
+}
+
+/// The flow `entries` places ahead.
+fn ahead(flows: &[u32], at: usize, entries: usize) -> Option<usize> {
+    flows.get(at + entries).map(|number| *number as usize)
+}
+
+/// No NIC holds more frames at once.
+pub(crate) const MAX_IN_FLIGHT: usize = 2048;
+/// How far ahead a flow's rings are prefetched, and how far the flow, which has their addresses.
+const PREFETCH_RINGS: usize = 4;
+const PREFETCH_FLOW: usize = 8;
+/// Most packets per iteration. Between iterations the kernel's memory falls out of the cache: with
+/// twice the kernel's batch a packet takes 10 % less time, with four times no less than that, and
+/// all other flows would wait longer.
+pub(crate) const BATCH: usize = 64;
+/// Most noticed flows per iteration. Later iterations handle the others.
+pub(crate) const FLOWS_PER_ITERATION: usize = 128;
+
+#[cfg(test)]
+mod tests;

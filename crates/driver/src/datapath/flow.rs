@@ -1,0 +1,372 @@
+//! One flow of the datapath: takes records from its rings, sends them, delivers received packets,
+//! and counts. A violation of the ring protocol is returned as a [`ProtocolViolation`].
+
+use netnice_api::driver::MIN_PACKET_BYTES;
+
+use super::*;
+use crate::receive_budget::shared::FlowBudget;
+
+/// The parameters of a new flow.
+#[derive(Clone, Debug)]
+pub struct FlowParameters {
+    /// Its memory.
+    pub shape: Shape,
+    /// Its service by the scheduler.
+    pub service: Service,
+    /// The packets that it may send.
+    pub sender: crate::template::Sender,
+    /// The packets that it receives.
+    pub matches: Vec<Match>,
+    /// Which fragments it receives.
+    pub reassembly: Reassembly,
+    /// Its receive budget; `None`: unlimited.
+    pub receive_budget: Option<ReceiveBudget>,
+}
+
+/// A flow that was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenedFlow {
+    /// Its number.
+    pub flow: FlowNo,
+    /// Its place in its program's memory.
+    pub location: FlowLocation,
+}
+
+/// The outcome of a received packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Delivery {
+    /// Delivered to the program.
+    Delivered,
+    /// Lost: the flow had no buffer for it.
+    Lost,
+    /// Dropped: the flow cannot pay for received packets until this time.
+    OverBudget(Instant),
+}
+
+/// The counters of a flow. Every taken record is sent, forbidden, too long, without a link, or the
+/// head; every received packet is delivered or lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowCounters {
+    /// Packets handed to the NIC.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Packets that the template forbade.
+    pub forbidden: u64,
+    /// Packets longer than the flow may send.
+    pub too_long: u64,
+    /// Packets without a link or a next hop.
+    pub no_link: u64,
+    /// Packets received for the flow.
+    pub received: u64,
+    /// Packets delivered to the program.
+    pub delivered: u64,
+    /// Their bytes.
+    pub delivered_bytes: u64,
+    /// Packets without a buffer.
+    pub no_buffer: u64,
+    /// Packets longer than their buffer.
+    pub too_short: u64,
+    /// Packets that the flow could not pay for.
+    pub over_budget: u64,
+    /// Fragments that the flow did not get because one before them was missing. `received` does not
+    /// contain them.
+    pub out_of_order: u64,
+    /// The charge for received packets, in ns of the driver's time.
+    pub receiving: u64,
+    /// Sum of the times that heads waited until they were sent, in ns.
+    pub waited_sum: u64,
+    /// The longest of these times, in ns.
+    pub waited_most: u64,
+    /// Lateness of departures, measured from when the packet was there and its contract allowed it:
+    /// `[k]` counts those of less than 2^k µs and at least half of that, and the last entry all
+    /// later ones.
+    pub lateness: [u64; LATENESS],
+}
+
+/// Number of entries; the last but one ends at half a second.
+pub(crate) const LATENESS: usize = 21;
+
+impl FlowCounters {
+    /// Adds the classifier's counters of the flow.
+    pub(super) fn with_classifier(
+        mut self,
+        received: Option<crate::demux::DemuxFlowCounters>,
+    ) -> FlowCounters {
+        self.out_of_order = received.map_or(0, |received| received.out_of_order);
+        self
+    }
+
+    fn count_sent(&mut self, bytes: usize, since: Instant, departure: &Departure) {
+        self.sent += 1;
+        self.sent_bytes += bytes as u64;
+        let start = departure.start.0;
+        let waited = start.saturating_sub(since.0);
+        self.waited_sum += waited;
+        self.waited_most = self.waited_most.max(waited);
+        let late = start.saturating_sub(since.0.max(departure.eligible.0));
+        // Division by 1000 is a multiplication.
+        let entry = (u64::BITS - (late / 1000).leading_zeros()) as usize;
+        self.lateness[entry.min(LATENESS - 1)] += 1;
+    }
+}
+
+/// A flow; see the module.
+pub(super) struct FlowState {
+    pub(super) id: FlowId,
+    pub(super) program: ProgramNo,
+    pub(super) ring: netnice_ring::driver::DriverRings,
+    template: Template,
+    /// Length in bytes of the longest packet that the contract can let go, and of the longest that
+    /// the flow can send at all.
+    contract_limit: usize,
+    longest: usize,
+    /// The record that the scheduler holds.
+    pub(super) head: Option<Record>,
+    /// When the scheduler got the head.
+    pub(super) head_since: Instant,
+    /// Frames have a next hop.
+    has_next_hop: bool,
+    is_ignored: bool,
+    /// How late a packet may leave without a correction of the schedule. The largest value:
+    /// departure times are not tracked.
+    pub(super) tolerance: Nanos,
+    budget: Option<FlowBudget>,
+    /// Its rings moved in this iteration.
+    touched: bool,
+    /// A record became its head since [`FlowState::take_new_head`] was last called.
+    has_new_head: bool,
+    pub(super) counters: FlowCounters,
+}
+
+impl FlowState {
+    pub(super) fn new(
+        id: FlowId,
+        program: ProgramNo,
+        ring: netnice_ring::driver::DriverRings,
+        template: Template,
+        tolerance: Nanos,
+        budget: Option<FlowBudget>,
+    ) -> FlowState {
+        FlowState {
+            id,
+            program,
+            ring,
+            contract_limit: usize::MAX,
+            longest: template.longest(),
+            template,
+            head: None,
+            head_since: Instant(0),
+            has_next_hop: true,
+            is_ignored: false,
+            tolerance,
+            budget,
+            touched: false,
+            has_new_head: false,
+            counters: FlowCounters::default(),
+        }
+    }
+
+    /// Its program was disconnected: the flow is ignored from now on.
+    pub(super) fn ignore(&mut self) {
+        self.is_ignored = true;
+    }
+
+    #[inline]
+    pub(super) fn is_ignored(&self) -> bool {
+        self.is_ignored
+    }
+
+    /// True the first time in an iteration.
+    pub(super) fn touch(&mut self) -> bool {
+        !std::mem::replace(&mut self.touched, true)
+    }
+
+    pub(super) fn publish(&mut self) -> bool {
+        self.touched = false;
+        self.ring.publish()
+    }
+
+    /// Whether a record became its head since the last call.
+    pub(super) fn take_new_head(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_head)
+    }
+
+    /// Makes the record behind the head the new head; returns the old one.
+    #[inline]
+    pub(super) fn replace_head(&mut self, behind: Option<Record>) -> Option<Record> {
+        self.has_new_head |= behind.is_some();
+        std::mem::replace(&mut self.head, behind)
+    }
+
+    /// The next record. A record that cannot be sent at all is returned too: it waits for its time
+    /// on the link as any other. Otherwise a flow could make the driver read any number of them.
+    #[inline]
+    pub(super) fn next_record(&mut self) -> Result<Option<Record>, ProtocolViolation> {
+        match self.ring.take()? {
+            Taken::Record(record) => Ok(Some(record)),
+            Taken::Empty | Taken::NoRoom => Ok(None),
+        }
+    }
+
+    /// The scheduler's view of a record that arrived at `arrived`: a packet of its length, and no
+    /// longer than the flow can send.
+    pub(super) fn packet(&self, record: &Record, arrived: Instant) -> Packet {
+        let length = Bytes(record.bytes() as u64).max(Bytes(MIN_PACKET_BYTES));
+        let length = length.min(Bytes(self.longest as u64));
+        match record.begins_message() {
+            true => Packet::first(length, arrived),
+            false => Packet::new(length),
+        }
+    }
+
+    /// Sets the longest packet that the contract can let go.
+    pub(super) fn set_contract_limit(&mut self, longest: Bytes) {
+        self.contract_limit = usize::try_from(longest.0).unwrap_or(usize::MAX);
+        self.longest = self.contract_limit.min(self.template.longest());
+    }
+
+    /// Takes a new head from the ring, if there is a record.
+    pub(super) fn find_head(
+        &mut self,
+        scheduler: &mut Scheduler,
+        now: Instant,
+    ) -> Result<(), ProtocolViolation> {
+        let Some(record) = self.next_record()? else {
+            return Ok(());
+        };
+        match scheduler.handle_head(self.id, self.packet(&record, now), now) {
+            Ok(()) => {
+                self.replace_head(Some(record));
+                self.head_since = now;
+            }
+            // The length is within the scheduler's limit, so this does not happen; a lost packet is
+            // better than a stuck flow.
+            Err(_) => self.refuse(record),
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, record: Record) {
+        self.counters.too_long += 1;
+        self.ring.give_back(record, Status::TOO_LONG, 0);
+    }
+
+    /// Sends the head: copies it, checks the copy, and returns the record. True if it was sent.
+    pub(super) fn send(
+        &mut self,
+        head: Record,
+        since: Instant,
+        sink: Option<&mut impl FrameSink>,
+        departure: &Departure,
+    ) -> bool {
+        if head.bytes() > self.longest {
+            self.refuse(head);
+            return false;
+        }
+        let (ring, template) = (&self.ring, &self.template);
+        let sink = sink.filter(|_| self.has_next_hop);
+        let done = sink.and_then(|sink| {
+            sink.send(|frame| {
+                let length = ring.read(&head, frame);
+                template.check(&mut frame[..length])
+            })
+        });
+        let (status, stamp) = match done {
+            Some(Ok(())) => {
+                self.counters.count_sent(head.bytes(), since, departure);
+                (Status::DONE, departure.start.0)
+            }
+            Some(Err(_)) => {
+                self.counters.forbidden += 1;
+                (Status::FORBIDDEN, 0)
+            }
+            // No link, no next hop, or a NIC whose room is gone.
+            None => {
+                self.counters.no_link += 1;
+                (Status::NO_LINK, 0)
+            }
+        };
+        self.ring.give_back(head, status, stamp);
+        status == Status::DONE
+    }
+
+    /// Latest departure time that needs no correction of the schedule, for a packet that is chosen
+    /// now; `None` if departure times are not tracked. A packet that is already later than its
+    /// contract tolerates counts from now.
+    #[inline]
+    pub(super) fn latest_departure(&self, eligible: Instant, now: Instant) -> Option<Instant> {
+        let decided = now.0.checked_add(self.tolerance.0)?;
+        let planned = eligible.0.saturating_add(self.tolerance.0);
+        Some(Instant(if now.0 < planned { planned } else { decided }))
+    }
+
+    /// Sets the addresses and the longest frame; see [`Datapath::readdress`].
+    pub(super) fn readdress(&mut self, mac: Mac, next_hop: Option<Mac>, longest: usize) {
+        self.template.readdress(mac, next_hop, longest);
+        self.longest = self.contract_limit.min(self.template.longest());
+        self.has_next_hop = next_hop.is_some() || self.template.program_sets_next_hop();
+    }
+
+    /// Delivers a received packet, or counts why not.
+    pub(super) fn deliver(
+        &mut self,
+        packet: &[u8],
+        cost: &mut Cost,
+        among: (&mut SharedBudget, &mut ActiveSet),
+        now: Instant,
+    ) -> Result<Delivery, ProtocolViolation> {
+        self.counters.received += 1;
+        let (lookup, delivery) = (cost.lookup(), cost.delivery(packet.len()));
+        self.counters.receiving += lookup.0;
+        if let Some(budget) = &mut self.budget
+            && let Err(until) = budget.admit(among, (lookup, delivery), now)
+        {
+            self.counters.over_budget += 1;
+            self.ring.count_lost(Loss::OverBudget);
+            return Ok(Delivery::OverBudget(until));
+        }
+        self.counters.receiving += delivery.0;
+        let Taken::Record(record) = self.ring.take_empty()? else {
+            self.counters.no_buffer += 1;
+            self.ring.count_lost(Loss::NoBuffer);
+            return Ok(Delivery::Lost);
+        };
+        if record.bytes() < packet.len() {
+            self.counters.too_short += 1;
+            self.ring.count_lost(Loss::TooLong);
+            self.ring.deliver(record, 0, Status::UNUSED, 0);
+            return Ok(Delivery::Lost);
+        }
+        self.ring.write(&record, 0, packet);
+        self.ring.deliver(record, packet.len(), Status::DONE, now.0);
+        self.counters.delivered += 1;
+        self.counters.delivered_bytes += packet.len() as u64;
+        Ok(Delivery::Delivered)
+    }
+
+    /// The flow's receive budget or the shared budget is low.
+    #[inline]
+    pub(super) fn is_nearly_exhausted(&self, shared: &SharedBudget) -> bool {
+        let budget = self.budget.as_ref();
+        budget.is_some_and(|budget| budget.is_nearly_exhausted() || shared.is_nearly_exhausted())
+    }
+
+    /// Counts received packets that XDP dropped.
+    pub(super) fn count_dropped(&mut self, packets: u64) {
+        self.counters.received += packets;
+        self.counters.over_budget += packets;
+        self.ring.count_lost_many(Loss::OverBudget, packets);
+    }
+
+    pub(super) fn invariants(&self) {
+        self.ring.invariants();
+        let counters = self.counters;
+        let lost = counters.no_buffer + counters.too_short + counters.over_budget;
+        assert_eq!(counters.received, counters.delivered + lost, "{counters:?}");
+    }
+}
+
+/// Number of flows that can be opened without moving others in memory. Untouched pages take no
+/// memory.
+pub(super) const RESERVED_FLOWS: usize = 65_536;

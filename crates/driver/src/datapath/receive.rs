@@ -1,0 +1,89 @@
+//! Delivers received frames to flows, and charges the flows' receive budgets.
+
+use super::*;
+
+impl Datapath {
+    /// Begins an iteration. `woke` is the cost of waking up for received frames, or 0; the first
+    /// frame pays for it.
+    pub(crate) fn begin(&mut self, woke: Nanos) {
+        self.cost.begin(woke);
+        self.shared_budget.begin(self.cost.lone_packet());
+    }
+
+    /// Handles a received frame.
+    pub fn receive(&mut self, frame: &[u8], now: Instant) {
+        let Datapath {
+            demux,
+            flows,
+            touched,
+            violations,
+            cost,
+            shared_budget,
+            programs,
+            budget_is_low,
+            suspended,
+            totals,
+            ..
+        } = self;
+        let mut deliver = |verdict: Verdict<'_>, bytes: &[u8]| {
+            let (receivers, end) = match &verdict {
+                Verdict::One { flow, end } => (std::slice::from_ref(flow), *end),
+                Verdict::Several { flows, end } => (*flows, *end),
+                _ => return,
+            };
+            for number in receivers {
+                let Some(Some(flow)) = flows.get_mut(number.0 as usize) else {
+                    continue;
+                };
+                if flow.is_ignored() {
+                    continue;
+                }
+                if flow.touch() {
+                    touched.push(number.0);
+                }
+                let Some(program) = programs.get_mut(flow.program) else {
+                    continue;
+                };
+                let active = &mut program.receivers;
+                match flow.deliver(&bytes[..end], cost, (shared_budget, active), now) {
+                    Ok(Delivery::Delivered) => {
+                        totals.delivered += 1;
+                        totals.delivered_bytes += end as u64;
+                    }
+                    Ok(Delivery::Lost) => {}
+                    Ok(Delivery::OverBudget(until)) => match suspended.last_mut() {
+                        Some(last) if last.0 == *number => last.1 = until,
+                        _ => suspended.push((*number, until)),
+                    },
+                    Err(violation) => violations.push((flow.program, violation)),
+                }
+                *budget_is_low |= flow.is_nearly_exhausted(shared_budget);
+            }
+        };
+        deliver(demux.handle(frame, now), frame);
+        while let Some((bytes, verdict)) = demux.poll_released() {
+            deliver(verdict, &bytes);
+        }
+    }
+
+    /// The next flow that cannot pay for received packets, with the end of that time. The caller
+    /// can make XDP drop its frames until then.
+    pub(crate) fn poll_suspended(&mut self) -> Option<(FlowNo, Instant)> {
+        self.suspended.pop()
+    }
+
+    /// Counts frames of a flow that XDP dropped.
+    pub(crate) fn count_dropped(&mut self, flow: FlowNo, frames: u64) {
+        if let Some(Some(flow)) = self.flows.get_mut(flow.0 as usize) {
+            flow.count_dropped(frames);
+        }
+    }
+
+    /// Ends the reception of `frames` frames, which took `took` since [`Datapath::begin`],
+    /// including publication. True if a flow that received some has little or nothing left of its
+    /// budget.
+    pub(crate) fn charge(&mut self, frames: u32, took: Nanos) -> bool {
+        self.cost.learn(frames, took);
+        std::mem::take(&mut self.budget_is_low)
+    }
+}

@@ -1,0 +1,99 @@
+//! The types by which the datapath speaks to its caller: the output for packets, and results.
+
+use netnice_core::sched::SchedulerError;
+use netnice_core::units::Instant;
+use netnice_ring::driver::Retired;
+use netnice_ring::layout::SetupError;
+use netnice_ring::violation::ProtocolViolation;
+
+use super::{FlowCounters, ProgramNo};
+use crate::demux::MatchError;
+use crate::template::{BadSender, Checked, Forbidden};
+
+/// The output for packets: an interface, or a fake.
+pub trait FrameSink {
+    /// How many frames can be sent now.
+    fn room(&mut self) -> usize;
+
+    /// Sends one frame: `write` fills it, and the bytes that it returns are sent. `None` without
+    /// room.
+    fn send<F>(&mut self, write: F) -> Option<Result<(), Forbidden>>
+    where
+        F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>;
+}
+
+/// Why a flow cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No such program, or it was disconnected.
+    #[error("program {} is gone", .0.0)]
+    Gone(ProgramNo),
+    /// The program's memory cannot hold the flow.
+    #[error(transparent)]
+    Memory(#[from] SetupError),
+    /// The contract is not valid for the scheduler.
+    #[error(transparent)]
+    Contract(#[from] SchedulerError),
+    /// The flow's sender is invalid.
+    #[error(transparent)]
+    Sender(#[from] BadSender),
+    /// The flow's matches are invalid or taken.
+    #[error(transparent)]
+    Match(#[from] MatchError),
+}
+
+/// When the caller runs the next iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// At once: there may be more work.
+    Again,
+    /// When the NIC has room again.
+    Full,
+    /// At this time, or when a program submits something.
+    Wait(Instant),
+    /// When a program submits something.
+    Idle,
+}
+
+impl Next {
+    /// Adjusts for a NIC that has not taken all frames and is tried again at `then`.
+    #[must_use]
+    pub(crate) fn or_full(self, then: Instant) -> Next {
+        match self {
+            Next::Again => Next::Again,
+            Next::Wait(at) if at <= then => Next::Wait(at),
+            Next::Full | Next::Wait(_) | Next::Idle => Next::Full,
+        }
+    }
+}
+
+/// Sums over all flows, also closed ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Packets handed to the NIC.
+    pub(crate) sent: u64,
+    /// Their bytes.
+    pub(crate) sent_bytes: u64,
+    /// Packets delivered to programs.
+    pub(crate) delivered: u64,
+    /// Their bytes.
+    pub(crate) delivered_bytes: u64,
+}
+
+/// The result of closing a flow.
+pub(crate) struct Closed {
+    /// Its counters.
+    pub(crate) counters: FlowCounters,
+    /// Its pages, if its program is still attached. [`Datapath::reuse`](super::Datapath::reuse)
+    /// returns them to the program.
+    pub(crate) retired: Option<Retired>,
+}
+
+/// A program that violated the ring protocol. It is ignored until it is detached.
+#[derive(Clone, Copy, Debug)]
+pub struct Disconnected {
+    /// The program.
+    pub program: ProgramNo,
+    /// The violation.
+    pub violation: ProtocolViolation,
+}

@@ -1,0 +1,158 @@
+//! Programs that wake the driver (docs/reference/ring.md, section 6), and those that do so
+//! needlessly.
+//!
+//! A wakeup is a doorbell write, or a notice that keeps the driver from sleeping. It causes one
+//! more iteration, on a processor that all flows share. A program that keeps the rules causes a
+//! needless wakeup now and then: it stores an index, the driver sees the index in an iteration of
+//! its own, and the notice arrives later. A program that takes the flag and writes the doorbell, or
+//! sets notices, and moves nothing keeps every rule that the driver can check. So needless wakeups
+//! are policed ([`WakeupCredit`]): [`SPARE_WAKEUPS`] at once and one more each [`PAUSE`], and each
+//! iteration in which a flow has a new head gives one back. A program without credit is throttled
+//! for a [`PAUSE`]: its doorbell is not polled, its notices are not read, and it is not told that
+//! the driver sleeps. Its known records leave as usual.
+//!
+//! A wakeup is needless if no index of the program has moved, in the first [`CHECKED_FLOWS`] flows
+//! that its notices name. A moved index is validated as usual, so a program cannot move indices
+//! endlessly without sending.
+
+use std::os::fd::BorrowedFd;
+
+use super::*;
+
+/// The needless wakeups of a program.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WakeupCredit {
+    /// When the credit will be full again.
+    full_at: u64,
+    /// The program is throttled until then.
+    throttled_until: Instant,
+}
+
+impl WakeupCredit {
+    /// Counts a needless wakeup. If the credit is used up, returns the end of the program's pause.
+    fn charge(&mut self, now: Instant) -> Option<Instant> {
+        self.full_at = self.full_at.max(now.0).saturating_add(PAUSE.0);
+        if self.full_at < now.0.saturating_add(SPARE_WAKEUPS * PAUSE.0) {
+            return None;
+        }
+        self.throttled_until = Instant(now.0.saturating_add(PAUSE.0));
+        Some(self.throttled_until)
+    }
+
+    /// Gives one needless wakeup back.
+    #[inline]
+    pub(crate) fn refund(&mut self) {
+        self.full_at = self.full_at.saturating_sub(PAUSE.0);
+    }
+}
+
+impl Program {
+    /// Whether the program's notices are read: it is neither disconnected nor throttled.
+    #[inline]
+    pub(super) fn is_polled(&self, now: Instant) -> bool {
+        !self.disconnected && self.wakeup_credit.throttled_until <= now
+    }
+}
+
+impl Datapath {
+    /// The doorbell of a program; readable when the program wrote it.
+    pub(crate) fn doorbell(&self, program: ProgramNo) -> Option<BorrowedFd<'_>> {
+        let known = self.programs.get(program)?;
+        Some(known.memory.doorbell())
+    }
+
+    /// Call before sleeping. False: a program has news; run another iteration, and check
+    /// [`Datapath::poll_throttled`].
+    pub(crate) fn prepare_sleep(&mut self, now: Instant) -> bool {
+        let has_news = |(number, program): (ProgramNo, &mut Program)| {
+            (program.is_polled(now) && !program.memory.prepare_sleep()).then_some(number)
+        };
+        let awake_for = self.programs.iter_mut().find_map(has_news);
+        if let Some(number) = awake_for {
+            self.end_sleep();
+            self.on_wakeup(number, now);
+        }
+        awake_for.is_none()
+    }
+
+    /// Call after sleeping.
+    pub(crate) fn end_sleep(&mut self) {
+        let programs = self.programs.iter_mut();
+        let served = programs.filter(|(_, program)| !program.disconnected);
+        served.for_each(|(_, program)| program.memory.end_sleep());
+    }
+
+    /// A program wrote its doorbell. Returns whether the driver had not asked for it; then check
+    /// [`Datapath::poll_throttled`].
+    pub(crate) fn on_doorbell(&mut self, program: ProgramNo, now: Instant) -> bool {
+        let Some(known) = self.programs.get_mut(program) else {
+            return false;
+        };
+        known.doorbell_written = true;
+        if std::mem::take(&mut known.may_repeat_event) {
+            known.memory.end_sleep();
+            return false;
+        }
+        let unasked = known.memory.on_doorbell_edge();
+        match unasked {
+            false => self.on_wakeup(program, now),
+            true => self.throttled.push((program, Instant(now.0 + PAUSE.0))),
+        }
+        unasked
+    }
+
+    /// The program's doorbell is polled again. The first event may report an old write: the
+    /// doorbell is never read, so adding it to an epoll reports that it was written before.
+    pub(crate) fn resume(&mut self, program: ProgramNo) {
+        if let Some(known) = self.programs.get_mut(program) {
+            known.may_repeat_event = known.doorbell_written;
+        }
+    }
+
+    /// The next program to throttle, with the end of the pause: it wrote its doorbell unasked, or
+    /// woke the driver needlessly too often. The caller runs an iteration at that time, since news
+    /// of the program may be read only then.
+    pub(crate) fn poll_throttled(&mut self) -> Option<(ProgramNo, Instant)> {
+        self.throttled.pop()
+    }
+
+    fn on_wakeup(&mut self, number: ProgramNo, now: Instant) {
+        if self.has_news(number) {
+            return;
+        }
+        let program = self.programs.get_mut(number);
+        if let Some(until) = program.and_then(|program| program.wakeup_credit.charge(now)) {
+            self.throttled.push((number, until));
+        }
+    }
+
+    /// Whether an index moved in the flows that the program's notices name.
+    fn has_news(&mut self, number: ProgramNo) -> bool {
+        let Some(program) = self.programs.get(number) else {
+            return false;
+        };
+        for slot in program.memory.noticed().take(CHECKED_FLOWS) {
+            let flow = program.slots.get(slot as usize).copied().flatten();
+            let flow = flow.and_then(|flow| self.flows.get_mut(flow as usize)?.as_mut());
+            match flow.map(|flow| flow.ring.moved()) {
+                Some(Ok(true)) => return true,
+                Some(Ok(false)) | None => {}
+                Some(Err(violation)) => {
+                    self.violations.push((number, violation));
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}
+
+/// How long a program is throttled. A hundred wakeups a second take a thousandth of a processor.
+const PAUSE: Nanos = Nanos::from_millis(10);
+/// Needless wakeups before a program is throttled.
+const SPARE_WAKEUPS: u64 = 16;
+/// How many flows are checked to judge a wakeup.
+const CHECKED_FLOWS: usize = 8;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,506 @@
+//! The event loop around the datapath: it waits for frames, doorbells, commands and the next
+//! departure, and spins for the last microseconds.
+//!
+//! ```text
+//!      ┌──▶ commands ──▶ received frames ──▶ datapath ──▶ flush ──┬─▶ more to do ───────────┐
+//!      │                                                          └─▶ sleep ──▶ spin ───────┤
+//!      └────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//! If another thread needs the processor, the kernel stops a thread that only spins, for 50 ms of
+//! each second. A thread that only sleeps is 3 µs late or more. So the loop sleeps until a
+//! [`wake_lead`] before the departure, which it learns from the lateness of its sleeps. It runs one
+//! iteration then, and spins during the last [`SPIN_TIME`], as long as it sleeps a twelfth of its
+//! time ([`cpu_budget`]). It does not sleep while a program has news, and a program that sees it
+//! awake writes no doorbell.
+//!
+//! While packets with a departure time leave, no processor sleeps at all ([`pm_qos`]).
+//!
+//! Due packets are flushed before any program is notified, since writing a doorbell takes longer
+//! than sending a packet. After the flush the loop reads the clock again, since the thread may have
+//! been stopped meanwhile ([`Datapath::all_sent`]).
+
+mod cpu_budget;
+mod pm_qos;
+mod throttled;
+mod time_accounting;
+mod wake_lead;
+
+use std::fs::File;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::{io, mem, thread};
+
+use netnice_core::units::{Instant, Nanos};
+use netnice_ring::driver::ProgramMemory;
+use rustix::event::epoll;
+
+use crate::datapath::{Datapath, Disconnected, FlowCounters, Next, ProgramNo};
+use crate::demux::FlowNo;
+use crate::event_loop::cpu_budget::CpuBudget;
+use crate::event_loop::pm_qos::LatencyRequest;
+pub(crate) use crate::event_loop::pm_qos::open_device;
+use crate::event_loop::throttled::Throttled;
+pub use crate::event_loop::time_accounting::TimeAccounting;
+use crate::event_loop::time_accounting::{IterationTimes, WakeReason, WakeupCost};
+use crate::event_loop::wake_lead::WakeLead;
+use crate::link::{Flushed, Link};
+
+/// A datapath, its link, and the accounting of its time.
+pub struct EventLoop {
+    datapath: Datapath,
+    link: Link,
+    /// The interface, the doorbells, and further descriptors.
+    epoll: OwnedFd,
+    /// Until when received frames gather; no frame ends a sleep before.
+    gather_until: Instant,
+    /// A received frame ends a sleep.
+    polls_frames: bool,
+    /// The programs whose doorbells end no sleep.
+    throttled: Throttled,
+    /// What ended the sleep before this iteration, if there was one.
+    wake_reason: WakeReason,
+    /// Time is accounted for until this moment.
+    accounted_until: Instant,
+    cpu_budget: CpuBudget,
+    wake_lead: WakeLead,
+    latency_request: LatencyRequest,
+    wakeup_cost: WakeupCost,
+    time: TimeAccounting,
+}
+
+/// The scheduling class of a thread, which decides how precisely it is woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SchedulingClass {
+    /// SCHED_FIFO: within some microseconds, also beside other programs.
+    Fifo,
+    /// That of ordinary programs, with the finest timers that they can have.
+    Ordinary,
+}
+
+impl EventLoop {
+    /// Makes the loop of a datapath and its link.
+    pub fn new(datapath: Datapath, link: Link) -> io::Result<EventLoop> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let event_loop = EventLoop {
+            datapath,
+            link,
+            epoll,
+            gather_until: Instant(0),
+            polls_frames: true,
+            throttled: Throttled::default(),
+            wake_reason: WakeReason::None,
+            accounted_until: monotonic(),
+            cpu_budget: CpuBudget::new(monotonic()),
+            wake_lead: WakeLead::new(),
+            latency_request: LatencyRequest::new(),
+            wakeup_cost: WakeupCost::new(),
+            time: TimeAccounting::default(),
+        };
+        event_loop.watch(event_loop.link.fd(), LINK)?;
+        let programs: Vec<_> = event_loop.datapath.programs().collect();
+        for program in programs {
+            event_loop.watch_doorbell(program)?;
+        }
+        Ok(event_loop)
+    }
+
+    /// Attaches a program under its reserved number. A failure releases the number.
+    pub(crate) fn attach_reserved(
+        &mut self,
+        program: ProgramNo,
+        memory: ProgramMemory,
+        uid: u32,
+    ) -> io::Result<()> {
+        if !self.datapath.attach_reserved(program, memory, uid) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let done = self.watch_doorbell(program);
+        if done.is_err() {
+            self.datapath.detach(program, monotonic());
+        }
+        done
+    }
+
+    /// Detaches a program and closes its flows. Returns the program's memory, which takes long to
+    /// drop.
+    pub(crate) fn detach(&mut self, program: ProgramNo) -> Option<ProgramMemory> {
+        let memory = self.datapath.detach(program, monotonic())?;
+        // The program has a copy of its doorbell, which it could go on writing.
+        let _ = epoll::delete(&self.epoll, memory.doorbell());
+        Some(memory)
+    }
+
+    /// The next program that was disconnected for a protocol violation; the caller detaches it.
+    pub(crate) fn poll_disconnected(&mut self) -> Option<Disconnected> {
+        let disconnected = self.datapath.poll_disconnected()?;
+        if let Some(doorbell) = self.datapath.doorbell(disconnected.program) {
+            let _ = epoll::delete(&self.epoll, doorbell);
+        }
+        Some(disconnected)
+    }
+
+    /// Adds a descriptor that wakes the loop when it becomes readable; the caller handles it. The
+    /// wake-up is edge-triggered, so the descriptor need not be read.
+    pub fn watch_wakeup(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let what = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        Ok(epoll::add(
+            &self.epoll,
+            fd,
+            epoll::EventData::new_u64(WAKEUPS),
+            what,
+        )?)
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>, number: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(number);
+        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    fn watch_doorbell(&self, program: ProgramNo) -> io::Result<()> {
+        match self.datapath.doorbell(program) {
+            Some(doorbell) => {
+                let data = epoll::EventData::new_u64(program.0.into());
+                Ok(epoll::add(&self.epoll, doorbell, data, DOORBELL_EVENTS)?)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps processors awake while packets with a departure time leave. Needs root.
+    pub fn keep_awake(&mut self) -> io::Result<()> {
+        self.keep_awake_with(open_device()?)
+    }
+
+    /// The same, by a file that [`open_device`] opened while the thread was root's.
+    pub(crate) fn keep_awake_with(&mut self, device: File) -> io::Result<()> {
+        self.latency_request.set_device(device)
+    }
+
+    /// The datapath, to open and close flows between two iterations.
+    pub fn datapath(&mut self) -> &mut Datapath {
+        &mut self.datapath
+    }
+
+    /// Resets the XDP gate and drop counter of a newly opened flow, which may reuse the number of a
+    /// closed one.
+    pub(crate) fn reset_gate(&mut self, flow: FlowNo) {
+        self.link.suspend(flow, Instant(0));
+        self.link.dropped(flow);
+    }
+
+    /// A flow's counters, including frames that XDP dropped.
+    pub fn counters(&mut self, flow: FlowNo) -> Option<FlowCounters> {
+        let dropped = self.link.dropped(flow);
+        self.datapath.count_dropped(flow, dropped);
+        self.datapath.counters(flow)
+    }
+
+    /// The link.
+    pub fn link(&mut self) -> &mut Link {
+        &mut self.link
+    }
+
+    /// Whether processors are kept awake now.
+    pub(crate) fn is_awake(&self) -> bool {
+        self.latency_request.is_held()
+    }
+
+    /// The loop's time accounting so far.
+    pub fn time_accounting(&self) -> TimeAccounting {
+        self.time
+    }
+
+    /// Runs one iteration, and then sleeps until there is work, at most `longest`.
+    pub fn iterate(&mut self, longest: Nanos) {
+        let next = self.process();
+        let now = self.accounted_until;
+        if let Some(pause) = self.cpu_budget.charge(now) {
+            self.time.pauses += 1;
+            thread::sleep(pause);
+            self.accounted_until = monotonic();
+            self.cpu_budget.credit(self.accounted_until);
+        }
+        let departure = match next {
+            Next::Again => return,
+            Next::Wait(at) => Some(at),
+            Next::Full | Next::Idle => None,
+        };
+        let mut limit = now.0.saturating_add(longest.0);
+        if next == Next::Full {
+            limit = limit.min(now.0.saturating_add(RETRY_FULL));
+        }
+        if let Some(until) = self.latency_request.before_sleep(now, departure) {
+            limit = limit.min(until.0);
+        }
+        match departure.filter(|at| at.0 <= limit) {
+            Some(at) => self.sleep_until(at, true),
+            None => self.sleep_until(Instant(limit), false),
+        }
+    }
+
+    /// Receives, sends, flushes.
+    fn process(&mut self) -> Next {
+        self.time.iterations += 1;
+        let (datapath, began) = (&mut self.datapath, monotonic());
+        datapath.begin(match self.wake_reason == WakeReason::Frames {
+            true => self.wakeup_cost.mean(),
+            false => Nanos(0),
+        });
+        let received = self
+            .link
+            .receive(FRAMES_PER_ITERATION, |frame| datapath.receive(frame, began));
+        while let Some((flow, until)) = datapath.poll_suspended() {
+            self.link.suspend(flow, until);
+            datapath.count_dropped(flow, self.link.dropped(flow));
+        }
+        let delivered = monotonic();
+        let before = self.link.sent();
+        let next = datapath.transmit(&mut self.link, delivered);
+        let flushed = self.link.flush();
+        if matches!(flushed, Ok(Flushed::All)) && datapath.all_sent(monotonic) {
+            self.latency_request.packets_left(delivered);
+        }
+        let times = IterationTimes {
+            began,
+            delivered,
+            sent: (received > 0).then(monotonic),
+            sends: self.link.sent() != before,
+        };
+        datapath.publish();
+        self.account(&times, received);
+        match flushed {
+            Ok(_) if received == FRAMES_PER_ITERATION || self.datapath.has_disconnected() => {
+                Next::Again
+            }
+            Ok(_) if next == Next::Full && self.link.room() > 0 => Next::Again,
+            Ok(Flushed::All) => next,
+            Ok(Flushed::Partly) => next.or_full(Instant(monotonic().0 + RETRY_FULL)),
+            Err(why) => {
+                self.time.refusals += 1;
+                if why.raw_os_error() == Some(libc::ENETDOWN) {
+                    // The control thread follows the interface and reports when it is up.
+                    self.datapath.set_link(false);
+                }
+                Next::Wait(Instant(monotonic().0 + RETRY_REFUSED))
+            }
+        }
+    }
+
+    /// Accounts for the time of an iteration.
+    fn account(&mut self, times: &IterationTimes, received: usize) {
+        let now = monotonic();
+        let awake = Nanos(now.0.saturating_sub(self.accounted_until.0));
+        self.accounted_until = now;
+        let woken = mem::take(&mut self.wake_reason);
+        let took = self.time.iteration(times, awake, now, woken);
+        if woken == WakeReason::Frames {
+            self.time.receiving.0 += self.wakeup_cost.mean().0;
+        }
+        if received > 0 && self.datapath.charge(received as u32, took) {
+            self.gather_until = Instant(times.delivered.0 + GATHER);
+        }
+    }
+
+    /// Sleeps until `until`, or until an event. With `exactly`, `until` is a departure: the sleep
+    /// ends a lead earlier, for one more iteration; close to the departure the thread spins until
+    /// the time has come.
+    fn sleep_until(&mut self, until: Instant, exactly: bool) {
+        let spins = exactly && self.cpu_budget.may_spin();
+        let early = if spins { self.wake_lead.nanos() } else { 0 };
+        let wake = until.0.saturating_sub(early);
+        let now = monotonic();
+        if now.0 < wake {
+            self.resume_throttled(now);
+            self.wakeup_cost.sleep_begins(processor_time);
+            if !self.datapath.prepare_sleep(now) {
+                self.throttle();
+                return;
+            }
+            self.time.sleeps += 1;
+            if self.sleep(wake) || !exactly {
+                return;
+            }
+            self.wake_lead.learn(monotonic().0.saturating_sub(wake));
+        }
+        let mut now = monotonic();
+        if !spins || now.0.saturating_add(SPIN_TIME) < until.0 {
+            return;
+        }
+        while now.0 < until.0 {
+            std::hint::spin_loop();
+            now = monotonic();
+        }
+        self.time.waiting.0 += now.0.saturating_sub(self.accounted_until.0);
+        self.accounted_until = now;
+    }
+
+    /// Sleeps. True if an event and not the time ended the sleep.
+    fn sleep(&mut self, until: u64) -> bool {
+        let now = monotonic().0;
+        let gathers = now < self.gather_until.0;
+        self.poll_frames(!gathers);
+        let mut wake = until;
+        if gathers {
+            wake = wake.min(self.gather_until.0);
+        }
+        if let Some(until) = self.throttled.next_end() {
+            wake = wake.min(until.0);
+        }
+        let rest = wake.saturating_sub(now);
+        let rest = rustix::event::Timespec {
+            tv_sec: (rest / SECOND) as i64,
+            tv_nsec: (rest % SECOND) as i64,
+        };
+        let mut events = [const { mem::MaybeUninit::uninit() }; EVENTS];
+        let woken = epoll::wait(&self.epoll, &mut events, Some(&rest));
+        self.datapath.end_sleep();
+        self.wakeup_cost.sleep_ended(processor_time);
+        self.accounted_until = monotonic();
+        self.cpu_budget.credit(self.accounted_until);
+        self.wake_reason = match wake {
+            _ if wake == until => WakeReason::Due,
+            _ if gathers && wake == self.gather_until.0 => WakeReason::Frames,
+            _ => WakeReason::Request,
+        };
+        let Ok((events, _)) = woken else { return true };
+        let woken = !events.is_empty() || wake < until;
+        for event in events {
+            let number = event.data.u64();
+            self.wake_reason = match number == LINK {
+                true => WakeReason::Frames,
+                false => WakeReason::Request,
+            };
+            if number < WAKEUPS {
+                self.on_doorbell(ProgramNo(number as u32));
+            }
+        }
+        woken
+    }
+
+    /// A program wrote its doorbell.
+    fn on_doorbell(&mut self, program: ProgramNo) {
+        let unasked = self.datapath.on_doorbell(program, self.accounted_until);
+        self.time.count_doorbell(unasked);
+        self.throttle();
+    }
+
+    /// Stops polling the doorbells of programs that wrote them without need.
+    fn throttle(&mut self) {
+        while let Some((program, until)) = self.datapath.poll_throttled() {
+            self.poll_doorbell(program, epoll::EventFlags::empty());
+            self.throttled.push(program, until);
+        }
+    }
+
+    /// Polls doorbells again whose pause is over. The datapath uses the same moment, so a program
+    /// that it polls has a doorbell that is polled.
+    fn resume_throttled(&mut self, now: Instant) {
+        while let Some(program) = self.throttled.poll(now) {
+            // Enabling the events again reports earlier writes once more.
+            self.datapath.resume(program);
+            self.poll_doorbell(program, DOORBELL_EVENTS);
+        }
+    }
+
+    /// Sets whether a program's doorbell ends a sleep.
+    fn poll_doorbell(&self, program: ProgramNo, what: epoll::EventFlags) {
+        let data = epoll::EventData::new_u64(program.0.into());
+        if let Some(doorbell) = self.datapath.doorbell(program) {
+            // Fails for a disconnected program, whose doorbell is no longer polled.
+            let _ = epoll::modify(&self.epoll, doorbell, data, what);
+        }
+    }
+
+    /// Sets whether a received frame ends a sleep.
+    fn poll_frames(&mut self, polls: bool) {
+        if self.polls_frames == polls {
+            return;
+        }
+        let what = match polls {
+            true => epoll::EventFlags::IN,
+            false => epoll::EventFlags::empty(),
+        };
+        let data = epoll::EventData::new_u64(LINK);
+        // If this fails, frames go on ending sleeps.
+        if epoll::modify(&self.epoll, self.link.fd(), data, what).is_ok() {
+            self.polls_frames = polls;
+        }
+    }
+}
+
+/// The time of CLOCK_MONOTONIC.
+#[inline]
+pub fn monotonic() -> Instant {
+    // SAFETY: all bits zero are a value of this plain structure.
+    let mut now: libc::timespec = unsafe { mem::zeroed() };
+    // SAFETY: the call writes the structure and cannot fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    Instant(now.tv_sec as u64 * SECOND + now.tv_nsec as u64)
+}
+
+/// The processor time of the calling thread, in ns.
+pub(crate) fn processor_time() -> u64 {
+    // SAFETY: all bits zero are a value of this plain structure.
+    let mut now: libc::timespec = unsafe { mem::zeroed() };
+    // SAFETY: the call writes the structure and cannot fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
+    now.tv_sec as u64 * SECOND + now.tv_nsec as u64
+}
+
+/// Gives the calling thread precise wake-ups, on the given processor if there is one. Returns the
+/// scheduling class that the kernel allows.
+///
+/// # Errors
+/// If the thread cannot run on the processor.
+pub fn set_scheduling(processor: Option<usize>) -> io::Result<SchedulingClass> {
+    if let Some(processor) = processor {
+        // SAFETY: all bits zero are the empty set.
+        let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+        if processor >= libc::CPU_SETSIZE as usize {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: the number is below the size of the set.
+        unsafe { libc::CPU_SET(processor, &mut set) };
+        // SAFETY: the set outlives the call.
+        let done = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    let priority = libc::sched_param {
+        sched_priority: PRIORITY,
+    };
+    // SAFETY: the parameters outlive the call.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) } == 0 {
+        return Ok(SchedulingClass::Fifo);
+    }
+    // SAFETY: the call passes no memory.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
+    Ok(SchedulingClass::Ordinary)
+}
+
+/// Reading a program's news and notifying the program take less than this, in ns.
+const SPIN_TIME: u64 = 15_000;
+/// Pause after the interface refused frames, in ns.
+const RETRY_REFUSED: u64 = 1_000_000;
+/// When the loop retries frames that the kernel had no room for, in ns: at 1 Gbit/s some packets of
+/// 1500 bytes have left by then.
+const RETRY_FULL: u64 = 50_000;
+/// Most received frames per iteration, before waiting packets are sent.
+const FRAMES_PER_ITERATION: usize = 64;
+/// How long received frames gather, in ns, while a flow's receive load is near or above its share
+/// of the driver's time. So a flood wakes the driver 10,000 times a second and not for each frame.
+/// Other flows' received frames are delayed by as much.
+const GATHER: u64 = 100_000;
+/// Each write of a doorbell is reported once. The doorbell is never read, see
+/// [`netnice_ring::doorbell`].
+const DOORBELL_EVENTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
+/// Event numbers other than those of programs.
+const LINK: u64 = u64::MAX;
+const WAKEUPS: u64 = u64::MAX - 1;
+/// Events per sleep; further ones end the next sleep.
+const EVENTS: usize = 64;
+const PRIORITY: i32 = 50;
+const SECOND: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! Limits the packet thread's share of a processor, so that the kernel never throttles it.
+//!
+//! Linux reserves a twentieth of a processor for ordinary programs: it stops a SCHED_FIFO thread
+//! that leaves less for up to 50 ms of each second (`sched_rt_runtime_us`, since 6.12 the fair
+//! server). A delay of microseconds is better than that. So time awake is paid from an account,
+//! which sleep fills at eleven to one:
+//! ```text
+//!   FULL ┤▔▔╲      ╱╲        spins before a departure
+//!   HALF ┤    ╲  ╱   ╲  ╱▔   sleeps to the departure instead
+//!      0 ┤      ▔     ▔      pauses despite work; only after the kernel has stopped it once
+//! ```
+//! If no other thread needs the processor, the kernel does not stop the packet thread, and a busy
+//! link gets the whole processor.
+
+use std::time::Duration;
+
+use netnice_core::units::Instant;
+
+/// The account of a thread.
+#[derive(Debug)]
+pub(crate) struct CpuBudget {
+    /// Time that the thread may still be awake, in ns.
+    credit: i64,
+    /// Time is accounted for until this moment.
+    accounted_until: Instant,
+    /// The kernel has stopped the thread while it had work.
+    was_stopped: bool,
+}
+
+impl CpuBudget {
+    /// A full account.
+    pub(crate) fn new(now: Instant) -> CpuBudget {
+        CpuBudget {
+            credit: FULL,
+            accounted_until: now,
+            was_stopped: false,
+        }
+    }
+
+    /// Charges the time until `now` as awake. Returns how long the thread should pause.
+    pub(crate) fn charge(&mut self, now: Instant) -> Option<Duration> {
+        let took = self.advance(now);
+        self.was_stopped |= took >= STOPPED;
+        // Time during which the thread was stopped is charged too, since it cannot be told apart.
+        self.credit = (self.credit - took.min(FULL)).max(-FULL);
+        (self.was_stopped && self.credit < 0).then_some(PAUSE)
+    }
+
+    /// Credits the time until `now` as sleep.
+    pub(crate) fn credit(&mut self, now: Instant) {
+        let slept = self.advance(now).min(FULL);
+        self.credit = FULL.min(self.credit + slept * CREDIT_PER_SLEEP);
+    }
+
+    /// Whether the account suffices for spinning.
+    pub(crate) fn may_spin(&self) -> bool {
+        self.credit >= FULL / 2
+    }
+
+    fn advance(&mut self, now: Instant) -> i64 {
+        let passed = now.0.saturating_sub(self.accounted_until.0);
+        self.accounted_until = now;
+        passed.min(i64::MAX as u64) as i64
+    }
+}
+
+/// The most credit, in ns: a hundredth of the second that the kernel accounts by.
+const FULL: i64 = 10_000_000;
+/// Credit per nanosecond of sleep. One part in twelve is sleep: the kernel's twentieth, and the
+/// cost of the switches.
+const CREDIT_PER_SLEEP: i64 = 11;
+/// In ns. An iteration takes less than a millisecond unless the thread is stopped.
+const STOPPED: i64 = 20_000_000;
+/// Short enough not to matter, and long beside the two context switches.
+const PAUSE: Duration = Duration::from_micros(50);
+
+#[cfg(test)]
+mod tests;

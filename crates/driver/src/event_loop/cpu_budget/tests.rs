@@ -1,0 +1,63 @@
+use super::*;
+
+const US: u64 = 1_000;
+
+/// Simulates a thread that alternates between work and idleness; returns the part of the time that
+/// it was awake.
+fn simulate(budget: &mut CpuBudget, busy: u64, idle: u64, rounds: u64) -> f64 {
+    let (mut now, mut awake) = (budget.accounted_until.0, 0);
+    let begin = now;
+    for _ in 0..rounds {
+        now += busy;
+        awake += busy;
+        if let Some(pause) = budget.charge(Instant(now)) {
+            now += pause.as_nanos() as u64;
+            budget.credit(Instant(now));
+        }
+        // Before sleeping, the thread spins for half of the idle time if it may.
+        let spin = if budget.may_spin() { idle / 2 } else { 0 };
+        now += spin;
+        awake += spin;
+        budget.charge(Instant(now));
+        now += idle - spin;
+        budget.credit(Instant(now));
+    }
+    awake as f64 / (now - begin) as f64
+}
+
+#[test]
+fn a_thread_that_sleeps_enough_may_always_spin() {
+    let mut budget = CpuBudget::new(Instant(5));
+    simulate(&mut budget, 20 * US, 100 * US, 10_000);
+    assert!(budget.may_spin() && budget.credit > FULL * 9 / 10);
+}
+
+#[test]
+fn a_thread_stops_spinning_when_it_sleeps_too_little() {
+    let mut budget = CpuBudget::new(Instant(5));
+    // 80 us of work, 10 of spin and 10 of sleep: a tenth of sleep suffices. 85 of work, 7.5 and
+    // 7.5: it does not.
+    let share = simulate(&mut budget, 80 * US, 20 * US, 100_000);
+    assert!((0.89..0.91).contains(&share), "{share}");
+    let share = simulate(&mut budget, 85 * US, 15 * US, 100_000);
+    assert!((0.91..0.92).contains(&share), "{share}");
+}
+
+#[test]
+fn a_busy_thread_pauses_only_after_the_kernel_has_stopped_it() {
+    let mut budget = CpuBudget::new(Instant(5));
+    assert!(simulate(&mut budget, 500 * US, 0, 10_000) > 0.999_9);
+    budget.charge(Instant(budget.accounted_until.0 + 50_000 * US));
+    let share = simulate(&mut budget, 500 * US, 0, 100_000);
+    assert!((0.91..0.92).contains(&share), "{share}");
+}
+
+#[test]
+fn a_clock_that_jumps_leaves_the_credit_within_its_bounds() {
+    let mut budget = CpuBudget::new(Instant(u64::MAX));
+    budget.charge(Instant(0));
+    budget.credit(Instant(u64::MAX));
+    budget.charge(Instant(u64::MAX));
+    budget.credit(Instant(3));
+    assert!(budget.credit.abs() <= FULL);
+}

@@ -1,0 +1,38 @@
+//! Programs whose doorbells are not polled for a while, because they wrote them without need
+//! (docs/reference/ring.md, R50 and R52).
+//!
+//! Each doorbell write wakes the packet thread, whose time all flows share.
+//! [`Datapath::poll_throttled`](crate::datapath::Datapath::poll_throttled) returns the programs to
+//! throttle. Doorbell writes during the pause are reported as one at its end. So real news of such
+//! a program waits no longer than the pause.
+
+use std::collections::VecDeque;
+
+use netnice_core::units::Instant;
+
+use crate::datapath::ProgramNo;
+
+/// (end of the pause, program), the earliest end first.
+#[derive(Debug, Default)]
+pub(super) struct Throttled(VecDeque<(Instant, ProgramNo)>);
+
+impl Throttled {
+    /// Adds a program until `until`, which is no earlier than the ends before it.
+    pub(crate) fn push(&mut self, program: ProgramNo, until: Instant) {
+        self.0.push_back((until, program));
+    }
+
+    /// The next end of a pause.
+    pub(crate) fn next_end(&self) -> Option<Instant> {
+        self.0.front().map(|(until, _)| *until)
+    }
+
+    /// The next program whose pause has ended by `now`.
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<ProgramNo> {
+        let (until, _) = self.0.front()?;
+        if *until > now {
+            return None;
+        }
+        self.0.pop_front().map(|(_, program)| program)
+    }
+}

@@ -1,0 +1,140 @@
+//! Accounts for the packet thread's time, from clock readings that the loop takes anyway.
+//!
+//! ```text
+//!  asleep ─▶│ receives ─▶ sends ─▶ notifies │ spins ──▶│ iteration │ falls asleep ─▶
+//!           └────── receiving, sending ─────┴ waiting ─┘           └── WakeupCost ──
+//! ```
+//! Each stretch of time awake is charged to one of three: received frames, packets that programs
+//! submitted, or waiting for a departure. Falling asleep and waking take longer than most
+//! iterations, and no clock reading covers them. So the thread's own processor time is read for one
+//! sleep in [`SAMPLE`] ([`WakeupCost`]), and an iteration that received frames have woken is
+//! charged with the mean.
+
+use netnice_core::units::{Instant, Nanos};
+
+/// The accounting of the loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimeAccounting {
+    /// Iterations of the loop.
+    pub iterations: u64,
+    /// Sleeps.
+    pub sleeps: u64,
+    /// Iterations in which the interface refused frames, for example because it is down.
+    pub refusals: u64,
+    /// Doorbell writes that the driver had not asked for.
+    pub unasked: u64,
+    /// Pauses despite pending work, so that the kernel makes no longer ones.
+    pub pauses: u64,
+    /// Time for received frames, including waking up for them.
+    pub receiving: Nanos,
+    /// Time for submitted packets and for commands.
+    pub sending: Nanos,
+    /// Time spent only to be on time: iterations without work, and spinning.
+    pub waiting: Nanos,
+}
+
+/// What ended the last sleep, as long as no iteration was charged for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum WakeReason {
+    /// There was no sleep.
+    #[default]
+    None,
+    /// Received frames.
+    Frames,
+    /// A program or a command.
+    Request,
+    /// A departure.
+    Due,
+}
+
+/// The clock readings of one iteration.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IterationTimes {
+    /// Reception begins.
+    pub(crate) began: Instant,
+    /// Received frames were delivered; sending begins.
+    pub(crate) delivered: Instant,
+    /// Packets were sent; notifying programs begins. `None` if no frame was received.
+    pub(crate) sent: Option<Instant>,
+    /// Whether a packet was sent.
+    pub(crate) sends: bool,
+}
+
+impl TimeAccounting {
+    /// Counts a doorbell that ended a sleep.
+    pub(super) fn count_doorbell(&mut self, unasked: bool) {
+        self.unasked += u64::from(unasked);
+    }
+
+    /// Accounts for an iteration that took `awake` and ended at `now`. Returns the time for
+    /// received frames.
+    pub(super) fn iteration(
+        &mut self,
+        times: &IterationTimes,
+        awake: Nanos,
+        now: Instant,
+        woken: WakeReason,
+    ) -> Nanos {
+        let span = |from: Instant, to: Instant| to.0.saturating_sub(from.0);
+        let receiving = match times.sent {
+            None => 0,
+            Some(sent) if times.sends => span(times.began, times.delivered) + span(sent, now),
+            Some(_) => awake.0,
+        };
+        let rest = awake.0.saturating_sub(receiving);
+        match times.sends || woken == WakeReason::Request {
+            true => self.sending.0 += rest,
+            false => self.waiting.0 += rest,
+        }
+        self.receiving.0 += receiving;
+        Nanos(receiving)
+    }
+}
+
+/// The cost of falling asleep and waking.
+#[derive(Debug)]
+pub(super) struct WakeupCost {
+    /// In ns.
+    mean: u64,
+    sleeps: u32,
+    /// The thread's processor time at the beginning of a measured sleep.
+    began: Option<u64>,
+}
+
+impl WakeupCost {
+    pub(crate) fn new() -> WakeupCost {
+        WakeupCost {
+            mean: FIRST,
+            sleeps: 0,
+            began: None,
+        }
+    }
+
+    pub(crate) fn mean(&self) -> Nanos {
+        Nanos(self.mean)
+    }
+
+    /// A sleep begins. `processor` reads the thread's processor time; it is called for few sleeps.
+    pub(crate) fn sleep_begins(&mut self, processor: impl FnOnce() -> u64) {
+        self.sleeps = self.sleeps.wrapping_add(1);
+        self.began = self.sleeps.is_multiple_of(SAMPLE).then(processor);
+    }
+
+    /// The sleep has ended.
+    pub(crate) fn sleep_ended(&mut self, processor: impl FnOnce() -> u64) {
+        if let Some(began) = self.began.take() {
+            let took = processor().saturating_sub(began).min(MOST);
+            self.mean = (self.mean * 15 + took) / 16;
+        }
+    }
+}
+
+/// The first value, in ns.
+const FIRST: u64 = 3_000;
+/// Reading the processor time is a system call.
+const SAMPLE: u32 = 16;
+/// In ns. A longer one was interrupted.
+const MOST: u64 = 50_000;
+
+#[cfg(test)]
+mod tests;

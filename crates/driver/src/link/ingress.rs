@@ -1,0 +1,167 @@
+//! Controls which frames the driver receives: the XDP program and its attachment, or whether the
+//! packet socket is bound.
+//!
+//! This is separate from [`super::Link`] because its steps are slow (the kernel waits for an RCU
+//! grace period when XDP is attached or detached), while the packet thread continues.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use netnice_kernel::direct::{AttachMode, FrameMatch, XdpProgram};
+
+use super::packet::bind_to;
+use super::socket;
+use super::{Interface, LinkError, Mode};
+use crate::demux::FlowNo;
+use crate::frame::Mac;
+
+/// The receive control of an interface. See the module.
+#[derive(Debug)]
+pub struct Ingress {
+    interface: Interface,
+    mode: Mode,
+    /// Why the mode is not native.
+    native_refusal: Option<LinkError>,
+    kind: Kind,
+    is_receiving: bool,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Xdp(Box<XdpProgram>),
+    Packet(OwnedFd),
+}
+
+impl Ingress {
+    pub(super) fn of_xdp(interface: &Interface, program: XdpProgram, mode: Mode) -> Ingress {
+        Ingress::of(interface, mode, Kind::Xdp(Box::new(program)), None)
+    }
+
+    pub(super) fn of_packets(
+        interface: &Interface,
+        socket: OwnedFd,
+        native_refusal: Option<LinkError>,
+    ) -> Ingress {
+        Ingress::of(
+            interface,
+            Mode::Fallback,
+            Kind::Packet(socket),
+            native_refusal,
+        )
+    }
+
+    fn of(
+        interface: &Interface,
+        mode: Mode,
+        kind: Kind,
+        native_refusal: Option<LinkError>,
+    ) -> Ingress {
+        Ingress {
+            interface: interface.clone(),
+            mode,
+            native_refusal,
+            kind,
+            is_receiving: false,
+        }
+    }
+
+    /// A fake that receives already.
+    #[cfg(test)]
+    pub(super) fn fake(interface: &Interface, socket: OwnedFd) -> Ingress {
+        let mut ingress = Ingress::of_packets(interface, socket, None);
+        ingress.is_receiving = true;
+        ingress
+    }
+
+    /// The mode. [`Ingress::start`] may change it from native to generic.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Why the mode is not [`Mode::Native`], if native was tried and refused.
+    pub fn why_not_native(&self) -> Option<&LinkError> {
+        self.native_refusal.as_ref()
+    }
+
+    /// The interface.
+    pub(crate) fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// Whether frames are received.
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.is_receiving
+    }
+
+    /// Starts receiving. XDP is attached by the interface's index, which may belong to another
+    /// interface meanwhile, so the interface is looked up again first.
+    pub fn start(&mut self) -> Result<(), LinkError> {
+        if self.is_receiving {
+            return Ok(());
+        }
+        let present = socket::interface(&self.interface.name)?;
+        if (present.index, present.mac) != (self.interface.index, self.interface.mac) {
+            return Err(LinkError::Another(present.name));
+        }
+        let index = self.interface.index;
+        match &mut self.kind {
+            Kind::Xdp(program) if self.mode == Mode::Native => {
+                if let Err(why) = program.attach(index, AttachMode::Native) {
+                    program.attach(index, AttachMode::Generic)?;
+                    self.mode = Mode::Generic;
+                    self.native_refusal = Some(why.into());
+                }
+            }
+            Kind::Xdp(program) => program.attach(index, AttachMode::Generic)?,
+            Kind::Packet(socket) => {
+                bind_to(socket.as_fd(), &self.interface, libc::ETH_P_ALL as u16)?;
+            }
+        }
+        self.is_receiving = true;
+        Ok(())
+    }
+
+    /// Stops receiving; XDP is detached.
+    pub fn stop(&mut self) -> Result<(), LinkError> {
+        self.is_receiving = false;
+        match &mut self.kind {
+            Kind::Xdp(program) => Ok(program.detach()?),
+            Kind::Packet(socket) => bind_to(socket.as_fd(), &self.interface, 0),
+        }
+    }
+
+    /// Directs frames of this match to the driver and away from the kernel. (In the fallback mode
+    /// both get them.) If all these frames belong to one flow, `flow` names it, so that
+    /// [`super::Link::suspend`] can drop them.
+    pub fn add_match(
+        &mut self,
+        frame_match: &FrameMatch,
+        flow: Option<FlowNo>,
+    ) -> Result<(), LinkError> {
+        match &mut self.kind {
+            Kind::Xdp(program) => Ok(program.add_match(frame_match, flow.map(|flow| flow.0))?),
+            Kind::Packet(_) => Ok(()),
+        }
+    }
+
+    /// Undoes [`Ingress::add_match`].
+    pub fn remove_match(&mut self, frame_match: &FrameMatch) -> Result<(), LinkError> {
+        match &mut self.kind {
+            Kind::Xdp(program) => Ok(program.remove_match(frame_match)?),
+            Kind::Packet(_) => Ok(()),
+        }
+    }
+
+    /// Takes over a new Ethernet address of the interface. A failure changes nothing.
+    pub(crate) fn set_mac(&mut self, mac: Mac) -> Result<(), LinkError> {
+        if let Kind::Xdp(program) = &mut self.kind {
+            program.set_mac(mac.0)?;
+        }
+        self.interface.mac = mac;
+        Ok(())
+    }
+
+    /// Takes over a new MTU of the interface.
+    pub(crate) fn set_mtu(&mut self, mtu: u32) {
+        self.interface.mtu = mtu;
+    }
+}

@@ -1,0 +1,177 @@
+//! Limits the driver's time for the received packets of all flows together, and divides it.
+//!
+//! If flows were limited only one by one, several flooded flows would leave the driver no time for
+//! others: frames would be lost before their flow is known. So there is one more bucket, the
+//! [`SharedBudget`], as large as the largest budget of a flow, and every flow pays into both. When
+//! the shared budget is exhausted, a flow still has its *part*: the shared budget's earnings
+//! divided by the number of programs that received something recently, and again by the number of
+//! such flows of the program. So
+//! ```text
+//!   admitted = its own budget covers it, and its part or the shared budget covers it
+//! ```
+//! A flow that uses less than its part is not affected by others; flows that use more divide what
+//! others leave. A program with many flows gets no more than a program with few.
+//!
+//! A flow that is not admitted is suspended until half of its own burst is there again, and also
+//! half of its part's burst or the whole shared budget, whichever is sooner. Among few flows that
+//! is the part, and the flows do not return all at once; for one flow of a million its part alone
+//! would take many seconds.
+//!
+//! Recent receivers are counted in periods of [`ACTIVE_PERIOD`]. The burst is divided too;
+//! otherwise thousands of idle flows could be flooded for a millisecond each. But a part's burst is
+//! at least twice the price of a packet that arrives alone and wakes the driver
+//! ([`Cost::lone_packet`](super::Cost::lone_packet)), since prices are learnt and the next packet
+//! may cost more than the last. So a flow among many that receives little can pay for its packet
+//! even if the packet is the first of an iteration and pays for the iteration.
+
+use netnice_core::units::{Instant, Nanos};
+
+use super::ReceiveBudget;
+
+/// The receive budget that all flows with a budget have together.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedBudget {
+    budget: ReceiveBudget,
+    programs: ActiveSet,
+    /// The least burst of a part.
+    least_burst: Nanos,
+}
+
+/// Counts recent receivers: programs of a driver, or flows of a program.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ActiveSet {
+    /// The period that is counted now.
+    period: u64,
+    current: u32,
+    previous: u32,
+}
+
+/// A flow's own budget, and its part of the shared budget.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FlowBudget {
+    own: ReceiveBudget,
+    part: ReceiveBudget,
+    /// The period in which the flow was last counted.
+    period: u64,
+    /// The number that the shared budget was divided by then.
+    divisor: u64,
+    /// The part's burst, unless it is less than the least.
+    part_burst: Nanos,
+}
+
+impl Default for SharedBudget {
+    fn default() -> SharedBudget {
+        SharedBudget {
+            budget: ReceiveBudget::new(0, Nanos(0)),
+            programs: ActiveSet::default(),
+            least_burst: Nanos(0),
+        }
+    }
+}
+
+impl SharedBudget {
+    /// Adds a flow with this budget of its own.
+    pub(crate) fn add_flow(&mut self, own: ReceiveBudget) -> FlowBudget {
+        if self.budget.part < own.part {
+            self.budget = own;
+        }
+        FlowBudget {
+            own,
+            part: ReceiveBudget { level: 0, ..own },
+            period: 0,
+            divisor: 0,
+            part_burst: Nanos(0),
+        }
+    }
+
+    /// Begins an iteration, in which a packet that arrives alone and wakes the driver costs
+    /// `lone_packet`.
+    pub(crate) fn begin(&mut self, lone_packet: Nanos) {
+        self.least_burst = Nanos(self.budget.burst.min(2 * lone_packet.0));
+    }
+
+    /// Less than half of the largest level is left.
+    #[inline]
+    pub(crate) fn is_nearly_exhausted(&self) -> bool {
+        self.budget.is_nearly_exhausted()
+    }
+}
+
+impl ActiveSet {
+    /// Counts one more in this period; true if it is the first.
+    fn count(&mut self, period: u64) -> bool {
+        if self.period == period {
+            self.current += 1;
+            return false;
+        }
+        self.previous = if self.period + 1 == period {
+            self.current
+        } else {
+            0
+        };
+        (self.period, self.current) = (period, 1);
+        true
+    }
+
+    fn size(&self) -> u32 {
+        self.current.max(self.previous).max(1)
+    }
+}
+
+impl FlowBudget {
+    /// A packet arrived for a flow of this program. Charges the look-up, and `delivery` too if
+    /// the flow can pay for it.
+    ///
+    /// # Errors
+    /// The time until which the flow cannot pay.
+    pub(crate) fn admit(
+        &mut self,
+        (shared, program): (&mut SharedBudget, &mut ActiveSet),
+        (lookup, delivery): (Nanos, Nanos),
+        now: Instant,
+    ) -> Result<(), Instant> {
+        let period = now.0 / ACTIVE_PERIOD + 1;
+        let is_first = std::mem::replace(&mut self.period, period) != period;
+        if is_first && program.count(period) {
+            shared.programs.count(period);
+        }
+        let divisor = u64::from(shared.programs.size()) * u64::from(program.size());
+        if is_first || self.divisor != divisor {
+            self.divisor = divisor;
+            self.part.part = shared.budget.part / divisor;
+            self.part_burst = Nanos(shared.budget.burst / divisor);
+        }
+        self.part.burst = self.part_burst.max(shared.least_burst).0;
+        for budget in [&mut self.own, &mut self.part, &mut shared.budget] {
+            budget.earn(now);
+            budget.charge(lookup);
+        }
+        let has_part = self.part.covers(delivery) || shared.budget.covers(delivery);
+        if !self.own.covers(delivery) || !has_part {
+            let own = self.own.half_full_at();
+            return Err(match has_part {
+                true => own,
+                false => own.max(self.part.half_full_at().min(shared.budget.full_at())),
+            });
+        }
+        self.own.charge(delivery);
+        shared.budget.charge(delivery);
+        // A packet that the shared budget pays for leaves no debt in the part.
+        let least = self.part.level.min(0);
+        self.part.charge(delivery);
+        self.part.level = self.part.level.max(least);
+        Ok(())
+    }
+
+    /// Less than half of the flow's own largest level is left.
+    #[inline]
+    pub(crate) fn is_nearly_exhausted(&self) -> bool {
+        self.own.is_nearly_exhausted()
+    }
+}
+
+/// In ns: long beside the gaps of a steady receiver, and short for a person.
+const ACTIVE_PERIOD: u64 = 10_000_000;
+
+#[cfg(test)]
+mod tests;
