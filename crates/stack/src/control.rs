@@ -142,6 +142,23 @@ impl Control {
         }
     }
 
+    /// Reads the notifications from the daemon for a thread that does not sleep, unless another
+    /// thread uses the connection. False if the connection is lost: no notification follows.
+    pub(crate) fn refresh(&self, flows: &Flows) -> bool {
+        let mut line = match self.line.try_lock() {
+            Ok(line) => line,
+            Err(TryLockError::Poisoned(line)) => line.into_inner(),
+            // The thread that has the lock reads the notifications too.
+            Err(TryLockError::WouldBlock) => return true,
+        };
+        match line.listen(flows, Client::news) {
+            Some(true) => self.nudge(),
+            Some(false) => {}
+            None => self.lose(&mut line),
+        }
+        !line.lost
+    }
+
     /// Reads the notifications from the daemon and returns the oldest stored one.
     pub(crate) fn news(&self, flows: &Flows) -> Option<FlowNews> {
         let mut line = self.lock();

@@ -40,7 +40,8 @@ pub enum StackError {
     /// The next hop to the host is unknown, or its entry has expired.
     #[error("through which station {0} is reached has to be asked for first")]
     NoHop(IpAddr),
-    /// The flow is closed, with the reason if the daemon gave one.
+    /// The flow is closed, with the reason if the daemon gave one. A closed flow is
+    /// [`NotNow`](StackError::NotNow) for at most a second until the daemon's message arrives.
     #[error("the flow is closed{}", because(.0))]
     Closed(Option<String>),
     /// The driver ended, and with it all flows.

@@ -246,6 +246,16 @@ impl Shared {
         self.control.as_ref().ok_or(StackError::Alone)
     }
 
+    /// Reads the notifications from the daemon without sleeping. False if none can follow.
+    pub(crate) fn refresh(&self) -> bool {
+        let Some(control) = &self.control else {
+            return false;
+        };
+        let more = control.refresh(&self.flows);
+        self.pass_on();
+        more
+    }
+
     /// Closes a flow. The result is ignored, because the caller no longer uses the flow.
     pub(crate) fn close(&self, flow: u32) {
         self.flows.remove(flow);

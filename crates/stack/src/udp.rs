@@ -36,7 +36,7 @@ mod sending;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use netnice_api::direct::{ChangeFlow, DirectRequest, FlowOpened, Speaks};
@@ -58,6 +58,10 @@ pub use options::{Buffers, UdpOptions, With};
 pub use receiving::Received;
 pub use sending::OUTCOMES;
 
+/// Longest time for which a closed flow counts as one that cannot do anything now, until the daemon's
+/// message with the reason arrives.
+const REASON: Duration = Duration::from_secs(1);
+
 /// A UDP flow. Dropping it closes the flow. Queued packets are then not sent ([`Socket::drain`]
 /// waits until they are).
 pub struct Socket {
@@ -73,6 +77,8 @@ pub struct Socket {
     /// Bytes of the longest IP packet that a buffer holds.
     holds: u32,
     terms: Arc<Terms>,
+    /// When the socket saw that the ring is closed and did not have the reason yet.
+    closed: OnceLock<Instant>,
     contract: String,
     checks: Checks,
     /// Number of buffers for sending.
@@ -289,6 +295,7 @@ impl Socket {
             room,
             holds: (shape.chunk_bytes - ETHERNET as u32).min(u16::MAX.into()),
             terms: opening.terms,
+            closed: OnceLock::new(),
             contract: opening.contract,
             checks: opening.checks,
             sending: shape.chunks - opening.receiving,
@@ -423,7 +430,9 @@ impl Socket {
             }
             // The driver must see what the attempt collected before this thread sleeps.
             self.flush();
-            if !self.shared.wait(self.flow.place().slot, deadline)? {
+            let reason = self.closed.get().map(|closed| *closed + REASON);
+            let until = deadline.into_iter().chain(reason).min();
+            if !self.shared.wait(self.flow.place().slot, until)? {
                 return attempt(self);
             }
         }
@@ -434,23 +443,29 @@ impl Socket {
         self.end().unwrap_or(StackError::NotNow)
     }
 
-    /// The reason why the flow has ended, if it has.
+    /// The reason why the flow has ended, if it has and the reason is known or does not come.
     fn end(&self) -> Option<StackError> {
+        // The ring shows the end at once. The daemon's message with the reason can be later, and a
+        // program that never sleeps has not read it.
+        let closed = !self.flow.is_open();
+        let reason_follows = closed && self.shared.refresh();
         if let Some(must) = self.shared.ended() {
             return Some(StackError::Expelled(must));
         }
         if let Some(why) = self.shared.flows.end() {
             return Some(StackError::Ended(why.to_string()));
         }
-        let why = self.terms.end();
-        let over = why.is_some() || !self.flow.is_open();
-        over.then(|| StackError::Closed(why.map(str::to_string)))
+        if let Some(why) = self.terms.end() {
+            return Some(StackError::Closed(Some(why.to_string())));
+        }
+        let waits = reason_follows && self.closed.get_or_init(Instant::now).elapsed() < REASON;
+        (closed && !waits).then_some(StackError::Closed(None))
     }
 
     fn over(&self, error: Fault) -> StackError {
         match (self.end(), error) {
             (Some(end), _) => end,
-            (None, Fault::Closed) => StackError::Closed(None),
+            (None, Fault::Closed) => StackError::NotNow,
             (None, breach) => StackError::Driver(breach),
         }
     }

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use netnice_stack::udp::{Buffers, UdpOptions, With};
@@ -143,25 +143,9 @@ fn send(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), Stac
             }
         }
     }
-    if let Err(error) = end {
-        return Err(with_reason(&mut socket, error));
-    }
+    end?;
     socket.drain(Some(LAST))?;
     count(&mut socket, size, tally)
-}
-
-/// Waits for the reason of a closed flow. The ring shows at once that a flow is closed; the reason
-/// comes over the daemon's connection and may be later.
-fn with_reason(socket: &mut Socket, mut error: StackError) -> StackError {
-    let until = Instant::now() + LAST;
-    while matches!(error, StackError::Closed(None)) && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(5));
-        match socket.send(&[0; 16], None) {
-            Err(StackError::NotNow) | Ok(_) => {}
-            Err(later) => error = later,
-        }
-    }
-    error
 }
 
 /// Counts the returned packets.

@@ -53,9 +53,15 @@ pub struct Cable {
     pub down: Option<u64>,
     /// Queue length in bytes before the rate, in each direction.
     pub queue: u32,
+    /// Burst in microseconds at the rate, at least two packets. It compensates late timers; a
+    /// smaller burst loses rate, a larger one lets bursts through a slow cable.
+    pub burst_us: u64,
     /// Offloads of the host's device.
     pub offloads: Offloads,
 }
+
+/// [`Cable::burst_us`] for a machine of its own speed.
+const BURST_US: u64 = 1200;
 
 impl Cable {
     /// A cable without rates.
@@ -65,6 +71,7 @@ impl Cable {
             up: None,
             down: None,
             queue: 0,
+            burst_us: BURST_US,
             offloads: Offloads::Off,
         }
     }
@@ -76,6 +83,7 @@ impl Cable {
             up: Some(bits),
             down: Some(bits),
             queue: (bits * ms / 8000) as u32,
+            burst_us: BURST_US,
             offloads: Offloads::Off,
         }
     }
@@ -238,22 +246,20 @@ pub(super) fn plug(switch: &Netns, i: usize, cable: &Cable) -> Result<()> {
         for (device, master) in [(&port, &own), (&here, &own), (&there, &"sw".to_owned())] {
             switch.ip(&format!("link set {device} master {master} up"))?;
         }
-        hold(switch, &here, rate, cable.queue)?;
+        hold(switch, &here, rate, cable)?;
     } else {
         switch.ip(&format!("link set {port} master sw"))?;
     }
     if let Some(rate) = cable.down {
-        hold(switch, &port, rate, cable.queue)?;
+        hold(switch, &port, rate, cable)?;
     }
     Ok(())
 }
 
-/// Limits the rate at which packets leave `device`: TBF with a byte FIFO. The burst of 1.2 ms
-/// compensates late timers; a smaller burst loses rate, a larger one would let bursts through a
-/// slow cable.
-fn hold(ns: &Netns, device: &str, bits: u64, queue: u32) -> Result<()> {
-    let burst = (bits * 12 / 80_000).max(3028);
-    let limit = u64::from(queue).max(burst + 3028);
+/// Limits the rate at which packets leave `device`: TBF with a byte FIFO.
+fn hold(ns: &Netns, device: &str, bits: u64, cable: &Cable) -> Result<()> {
+    let burst = (bits * cable.burst_us / 8_000_000).max(3028);
+    let limit = u64::from(cable.queue).max(burst + 3028);
     ns.tc(&format!(
         "qdisc add dev {device} root tbf rate {bits}bit burst {burst} limit {limit}"
     ))?;

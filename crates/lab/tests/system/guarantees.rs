@@ -2,6 +2,7 @@
 //! others, and a request that does not fit is refused with the reason. The experiment `guarantees`
 //! judges exact rates.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -220,11 +221,13 @@ fn a_ceiling_and_a_minimum_of_one_program_hold_together() {
 #[test]
 fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
     netnice_lab::world::begin().expect("a clean start");
-    let world = World::switched(&[
-        Cable::rated("client", LINK as u64, 20),
-        Cable::free("server"),
-    ])
-    .expect("a world");
+    // The cable must carry its rate, or the queue is on its side. Timers of an emulated machine are
+    // several milliseconds late.
+    let cable = Cable {
+        burst_us: 20_000,
+        ..Cable::rated("client", LINK as u64, 20)
+    };
+    let world = World::switched(&[cable, Cable::free("server")]).expect("a world");
     let netnice = world.netnice("client").expect("a daemon");
     let (client, server) = (world.client(), world.server());
     netnice
@@ -242,14 +245,23 @@ fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
     // A flow that had a ninth of the rate needs time to grow, longer on an emulated machine. The
     // windows of two seconds begin when `show` first reports a rate near the minimum.
     let first = format!("pid:{}", sinks[0].pid());
+    let most = Cell::new(0);
     let grown = soon(|| {
+        // On an emulated machine `netnice show` takes much of the processor from the flows.
+        pause(1.0);
         let shown = netnice.show().expect("a show");
         let targets = shown["targets"].as_array().into_iter().flatten();
         let mut first = targets.filter(|target| target["target"] == *first);
         let rate = first.find_map(|target| target["counters"]["down_rate"].as_u64());
-        rate.is_some_and(|rate| rate >= 5_000_000)
+        most.set(most.get().max(rate.unwrap_or_default()));
+        most.get() >= 5_000_000
     });
-    assert!(grown, "the first never comes near its minimum");
+    assert!(
+        grown,
+        "the first never comes near its minimum: at most {} bit/s; {}",
+        most.get(),
+        netnice.show().expect("a show")
+    );
     let from = sys::now_ns();
     wait_until(from + 4100 * MS);
     let reports: Vec<_> = sinks

@@ -355,6 +355,37 @@ fn the_end_of_a_flow_or_of_the_driver_wakes_who_waits() {
 }
 
 #[test]
+fn a_closed_flow_reports_the_reason_although_the_message_is_late() {
+    let peer = Peer::new("late");
+    let program = attach(&peer);
+    let (mut here, mut there) = pair(&program, false);
+    let (flow, slot) = (here.id().unwrap(), here.slot());
+    peer.order(Order::Shut(flow));
+    // The ring shows the end; the program never sleeps. Without the reason this is no end yet.
+    let shut = Instant::now();
+    while shut.elapsed() < Duration::from_millis(100) {
+        let sent = here.try_send(b"x");
+        assert!(matches!(sent, Ok(_) | Err(StackError::NotNow)), "{sent:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    peer.order(Order::Say(FlowNews::Closed {
+        flow,
+        why: "the policy says so".into(),
+    }));
+    let said = "the flow is closed: the policy says so";
+    assert_eq!(here.send(b"x", None).unwrap_err().to_string(), said);
+    assert_eq!(here.try_send(b"x").unwrap_err().to_string(), said);
+    assert_ne!(there.slot(), slot);
+    // Without a message the flow is reported as closed after a second, also by a call without a
+    // deadline.
+    peer.order(Order::Shut(there.id().unwrap()));
+    let begin = Instant::now();
+    let error = there.recv(&mut [0; 10], None).unwrap_err();
+    assert!(matches!(error, StackError::Closed(None)), "{error}");
+    assert!(begin.elapsed() >= Duration::from_millis(900));
+}
+
+#[test]
 fn flows_outlive_the_daemon() {
     let peer = Peer::new("outlive");
     let program = attach(&peer);
@@ -408,9 +439,14 @@ fn a_loop_hears_packets_and_news_by_one_descriptor() {
     assert!(readable(&program, 20_000));
     program.hear(|_| {});
     assert_eq!(program.news(), Some(FlowNews::Link { up: false }));
-    // The driver closed a flow without a message from the daemon.
+    // The driver closes a flow, and the daemon's message follows.
     peer.order(Order::Shut(flow));
     hear(there.slot());
     let error = there.try_recv(&mut [0; 10]).unwrap_err();
-    assert_eq!(error.to_string(), "the flow is closed");
+    assert!(matches!(error, StackError::NotNow), "{error}");
+    let why = "its time is over".to_string();
+    peer.order(Order::Say(FlowNews::Closed { flow, why }));
+    hear(there.slot());
+    let error = there.try_recv(&mut [0; 10]).unwrap_err();
+    assert_eq!(error.to_string(), "the flow is closed: its time is over");
 }
