@@ -352,59 +352,35 @@ impl CommandReceiver {
 
 fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
     let now = monotonic();
-    let done = |done: Result<(), String>| match done {
-        Ok(()) => Report::Done,
-        Err(why) => Report::Failed(why),
-    };
+    let datapath = event_loop.datapath();
     match command {
-        Command::ReserveProgram => Report::ProgramReserved(event_loop.datapath().reserve_program()),
+        Command::ReserveProgram => Report::ProgramReserved(datapath.reserve_program()),
         Command::Attach(program, memory, uid) => {
-            match event_loop.attach_reserved(program, *memory, uid) {
-                Ok(()) => Report::Done,
-                Err(why) => Report::Failed(format!("cannot watch the program's doorbell: {why}")),
-            }
+            let attached = event_loop.attach_reserved(program, *memory, uid);
+            let failed = |why| format!("cannot watch the program's doorbell: {why}");
+            report(attached.map_err(failed), |()| Report::Done)
         }
         Command::Detach(program) => Report::Detached(event_loop.detach(program).map(Box::new)),
-        Command::Sums => Report::Sums(Box::new(Sums {
-            totals: event_loop.datapath().totals(),
-            received: event_loop.datapath().demux().counters(),
-            link: event_loop.link().counters(),
-            time: event_loop.time_accounting(),
-            awake: event_loop.is_awake(),
-            frames: event_loop.link().tally(),
-        })),
-        Command::Wire(wire) => done(
-            event_loop
-                .datapath()
-                .rewire(wire)
-                .map_err(|why| why.to_string()),
-        ),
+        Command::Sums => Report::Sums(Box::new(sums(event_loop))),
+        Command::Wire(wire) => report(datapath.rewire(wire), |()| Report::Done),
         Command::ReserveFlow(program, shape) => {
-            match event_loop.datapath().reserve_flow(program, shape) {
-                Ok(reserved) => Report::FlowReserved(Box::new(reserved)),
-                Err(why) => Report::Failed(why.to_string()),
-            }
+            let reserved = datapath.reserve_flow(program, shape);
+            report(reserved, |reserved| {
+                Report::FlowReserved(Box::new(reserved))
+            })
         }
         Command::Open(program, parameters, prepared) => {
-            match event_loop
-                .datapath()
-                .open_reserved(program, &parameters, *prepared, now)
-            {
-                Ok(opened) => {
-                    event_loop.reset_gate(opened.flow);
-                    Report::Opened(opened)
-                }
-                Err(why) => Report::Failed(why.to_string()),
+            let opened = datapath.open_reserved(program, &parameters, *prepared, now);
+            if let Ok(opened) = &opened {
+                event_loop.reset_gate(opened.flow);
             }
+            report(opened, Report::Opened)
         }
         Command::Change(flow, service) => {
-            let changed = event_loop.datapath().change(flow, service, now);
-            done(changed.map_err(|why| why.to_string()))
+            report(datapath.change(flow, service, now), |()| Report::Done)
         }
         Command::Readdress(flow, mac, next_hop, longest) => {
-            event_loop
-                .datapath()
-                .readdress(flow, mac, next_hop, longest);
+            datapath.readdress(flow, mac, next_hop, longest);
             Report::Done
         }
         Command::Close(flow) => {
@@ -413,36 +389,52 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
         }
         Command::CloseMany(flows) => {
             for flow in flows {
-                event_loop.datapath().close(flow, now);
+                datapath.close(flow, now);
             }
             Report::Done
         }
         Command::Reuse(program, cleared) => {
-            event_loop.datapath().reuse(program, cleared);
+            datapath.reuse(program, cleared);
             Report::Done
         }
         Command::Discard(patterns) => {
-            event_loop.datapath().demux().discard(patterns);
+            datapath.demux().discard(patterns);
             Report::Done
         }
         Command::Link(is_up) => {
-            event_loop.datapath().set_link(is_up);
+            datapath.set_link(is_up);
             Report::Done
         }
         Command::Mac(mac) => {
-            event_loop.datapath().set_mac(mac);
+            datapath.set_mac(mac);
             Report::Done
         }
         Command::Counts(flows) => {
             let read = |flow| {
-                Some((
-                    event_loop.counters(flow)?,
-                    event_loop.datapath().balance(flow)?,
-                ))
+                let counters = event_loop.counters(flow)?;
+                Some((counters, event_loop.datapath().balance(flow)?))
             };
             Report::Counts(flows.into_iter().map(read).collect())
         }
         Command::Stop => Report::Done,
+    }
+}
+
+fn report<T, E: ToString>(done: Result<T, E>, success: impl FnOnce(T) -> Report) -> Report {
+    match done {
+        Ok(value) => success(value),
+        Err(why) => Report::Failed(why.to_string()),
+    }
+}
+
+fn sums(event_loop: &mut EventLoop) -> Sums {
+    Sums {
+        totals: event_loop.datapath().totals(),
+        received: event_loop.datapath().demux().counters(),
+        link: event_loop.link().counters(),
+        time: event_loop.time_accounting(),
+        awake: event_loop.is_awake(),
+        frames: event_loop.link().tally(),
     }
 }
 

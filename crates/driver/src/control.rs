@@ -29,7 +29,7 @@ use netnice_ring::layout::Budget;
 use rustix::event::{Timespec, epoll};
 
 #[cfg(fuzzing)]
-pub(crate) use connection::hostile;
+pub use connection::hostile;
 pub use registry::RegistryError;
 pub(crate) use registry::wire;
 

@@ -28,6 +28,7 @@
 //!   flows and packets are known in advance, and their memory is prefetched.
 
 mod flow;
+mod in_flight;
 mod programs;
 mod receive;
 mod results;
@@ -49,6 +50,7 @@ use netnice_ring::violation::ProtocolViolation;
 pub(crate) use flow::LATENESS;
 use flow::{Delivery, FlowState, RESERVED_FLOWS};
 pub use flow::{FlowCounters, FlowParameters, OpenedFlow};
+pub(crate) use in_flight::MAX_IN_FLIGHT;
 pub use programs::ProgramNo;
 use programs::{Program, Programs};
 pub(crate) use results::{Closed, Totals};
@@ -460,40 +462,6 @@ impl Datapath {
         }
     }
 
-    /// The NIC has sent all frames; `at` returns the time. If that is later than a contract
-    /// tolerates, its flow continues from then and not from the planned time. True if a packet with
-    /// a departure time was among them.
-    #[inline]
-    pub fn all_sent(&mut self, at: impl FnOnce() -> Instant) -> bool {
-        if self.in_flight.is_empty() {
-            return false;
-        }
-        self.completed(self.in_flight.len(), at());
-        true
-    }
-
-    /// The first `count` packets of `in_flight` have left by `at`.
-    #[inline]
-    fn completed(&mut self, count: usize, at: Instant) {
-        if at > self.in_flight_limit {
-            self.report_delay(count, at);
-        }
-        self.in_flight.drain(..count);
-    }
-
-    #[cold]
-    fn report_delay(&mut self, count: usize, at: Instant) {
-        let completed = &mut self.in_flight[..count];
-        completed.sort_unstable_by_key(|(flow, _)| flow.index());
-        for same_flow in completed.chunk_by(|one, next| one.0 == next.0) {
-            let bytes = Bytes(same_flow.iter().map(|(_, bytes)| bytes).sum());
-            // A flow that was closed meanwhile sends nothing more.
-            let _ = self
-                .scheduler
-                .handle_late_departure(same_flow[0].0, bytes, at);
-        }
-    }
-
     /// Publishes moved ring indices, while they are in the cache: after the flush, with many flows,
     /// all of them would come from memory again.
     fn publish_rings(&mut self) {
@@ -543,12 +511,6 @@ impl Datapath {
     /// The attached programs.
     pub(crate) fn programs(&self) -> impl Iterator<Item = ProgramNo> {
         self.programs.numbers()
-    }
-
-    /// How many packets of flows that track departure times are not known to have left.
-    #[cfg(test)]
-    pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight.len()
     }
 
     /// Panics if the state contradicts itself. For tests; linear in everything.
@@ -720,8 +682,6 @@ fn ahead(flows: &[u32], at: usize, entries: usize) -> Option<usize> {
     flows.get(at + entries).map(|number| *number as usize)
 }
 
-/// No NIC holds more frames at once.
-pub(crate) const MAX_IN_FLIGHT: usize = 2048;
 /// How far ahead a flow's rings are prefetched, and how far the flow, which has their addresses.
 const PREFETCH_RINGS: usize = 4;
 const PREFETCH_FLOW: usize = 8;

@@ -597,6 +597,6 @@ pub(crate) const MAX_MEMBERS: usize = 64;
 pub(crate) const MAX_MATCHES: usize = 64;
 
 #[cfg(any(test, fuzzing))]
-pub(crate) mod hostile;
+pub mod hostile;
 #[cfg(test)]
 mod tests;

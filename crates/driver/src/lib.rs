@@ -56,7 +56,7 @@ mod test_frames;
 /// Entry points of the fuzz targets.
 #[cfg(fuzzing)]
 pub mod hostile {
-    pub(crate) use crate::control::hostile as connection;
-    pub(crate) use crate::demux::hostile as receive;
-    pub(crate) use crate::template::hostile as transmit;
+    pub use crate::control::hostile as connection;
+    pub use crate::demux::hostile as receive;
+    pub use crate::template::hostile as transmit;
 }

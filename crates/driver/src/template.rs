@@ -511,6 +511,6 @@ const V6_DESTINATION: usize = ETHERNET + 24;
 const V6_END: usize = ETHERNET + frame::V6_HEADER;
 
 #[cfg(any(test, fuzzing))]
-pub(crate) mod hostile;
+pub mod hostile;
 #[cfg(test)]
 mod tests;

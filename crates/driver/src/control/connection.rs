@@ -201,6 +201,6 @@ const SEND_QUEUE_HIGH: usize = 1 << 20;
 const SEND_QUEUE_MAX: usize = 2 * LONGEST_DRIVER_MESSAGE;
 
 #[cfg(any(test, fuzzing))]
-pub(crate) mod hostile;
+pub mod hostile;
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use crate::test_frames::{OWN, endpoint, mend_checksum, mend_lengths};
 
 /// The outcome of the last frame. Panics if a frame goes to other flows than the naive rules name,
 /// or is not counted exactly once.
-pub(crate) fn judged(bytes: &[u8]) -> String {
+pub fn judged(bytes: &[u8]) -> String {
     let flows = flows();
     let mut demux = table(&flows);
     let (mut rest, mut now, mut last) = (bytes, 0, "nothing".to_owned());
@@ -53,7 +53,7 @@ pub(crate) fn judged(bytes: &[u8]) -> String {
 }
 
 /// Corrects the lengths in each frame's headers, and the checksum of an IPv4 header.
-pub(crate) fn mend(bytes: &mut [u8]) {
+pub fn mend(bytes: &mut [u8]) {
     let mut rest = bytes;
     while let Some((length, behind)) = rest.split_first_chunk_mut::<2>() {
         let length = usize::from(u16::from_be_bytes(*length)).min(behind.len());
@@ -128,30 +128,8 @@ pub(super) fn naive(flows: &[Match], frame: &[u8]) -> Option<Vec<u32>> {
     if ethernet.destination() != OWN.0 && !by_group || !packet.link_exts.is_empty() {
         return None;
     }
-    let (source, destination): (IpAddr, IpAddr) = match packet.net.as_ref()? {
-        NetSlice::Ipv4(v4) => {
-            let header = v4.header().to_header();
-            // The parser drops the reserved bit.
-            let is_reserved = frame[20] & 0x80 != 0;
-            if header.calc_header_checksum() != header.header_checksum && !is_reserved {
-                return None;
-            }
-            (
-                v4.header().source_addr().into(),
-                v4.header().destination_addr().into(),
-            )
-        }
-        // A packet with extension headers is the kernel's.
-        NetSlice::Ipv6(v6) if v6.header().next_header() == v6.payload().ip_number => (
-            v6.header().source_addr().into(),
-            v6.header().destination_addr().into(),
-        ),
-        _ => return None,
-    };
-    let is_all = |address: IpAddr| {
-        address.is_multicast() || matches!(address, IpAddr::V4(v4) if v4.is_broadcast())
-    };
-    if by_group && !is_all(destination) || is_all(source) {
+    let (source, destination) = addresses(&packet, frame)?;
+    if by_group && !is_for_several(destination) || is_for_several(source) {
         return None;
     }
     let (transport, from, to) = match packet.transport.as_ref() {
@@ -164,49 +142,71 @@ pub(super) fn naive(flows: &[Match], frame: &[u8]) -> Option<Vec<u32>> {
         Some(_) => return None,
         None => first_fragment(packet.net.as_ref()?)?,
     };
-    let (here, there) = (
-        SocketAddr::new(destination, to),
-        SocketAddr::new(source, from),
-    );
-    let which = |fits: &dyn Fn(&Match) -> bool| {
-        let found = flows.iter().enumerate().filter(|(_, one)| fits(one));
+    let local = SocketAddr::new(destination, to);
+    naive_search(flows, transport, local, SocketAddr::new(source, from))
+}
+
+/// (source, destination), if the packet's IP header is right and has no extensions.
+fn addresses(packet: &SlicedPacket<'_>, frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    match packet.net.as_ref()? {
+        NetSlice::Ipv4(v4) => {
+            let header = v4.header().to_header();
+            // The parser drops the reserved bit.
+            let is_reserved = frame[20] & 0x80 != 0;
+            if header.calc_header_checksum() != header.header_checksum && !is_reserved {
+                return None;
+            }
+            let header = v4.header();
+            Some((
+                header.source_addr().into(),
+                header.destination_addr().into(),
+            ))
+        }
+        // A packet with extension headers is the kernel's.
+        NetSlice::Ipv6(v6) if v6.header().next_header() == v6.payload().ip_number => {
+            let header = v6.header();
+            Some((
+                header.source_addr().into(),
+                header.destination_addr().into(),
+            ))
+        }
+        _ => None,
+    }
+}
+
+/// Whether the address is a group's or IPv4's broadcast.
+fn is_for_several(address: IpAddr) -> bool {
+    address.is_multicast() || matches!(address, IpAddr::V4(v4) if v4.is_broadcast())
+}
+
+/// The flows with the most specific match of a packet from `remote` to `local`.
+fn naive_search(
+    flows: &[Match],
+    transport: Transport,
+    local: SocketAddr,
+    remote: SocketAddr,
+) -> Option<Vec<u32>> {
+    let with = |what: Match| {
+        let found = flows.iter().enumerate().filter(|(_, one)| **one == what);
         let found: Vec<u32> = found.map(|(k, _)| k as u32).collect();
         (!found.is_empty()).then_some(found)
     };
-    let any = match destination {
-        IpAddr::V4(_) => IpAddr::from([0; 4]),
-        IpAddr::V6(_) => IpAddr::from([0_u16; 8]),
+    let to_port = |local| with(Match::Port { transport, local });
+    let group = local;
+    let any = match local {
+        SocketAddr::V4(_) => IpAddr::from([0; 4]),
+        SocketAddr::V6(_) => IpAddr::from([0_u16; 8]),
     };
-    let of_port = |at: SocketAddr| {
-        which(&|one| match one {
-            Match::Port {
-                transport: t,
-                local,
-            } => (*t, *local) == (transport, at),
-            _ => false,
-        })
-    };
-    which(&|one| match one {
-        Match::Connected {
-            transport: t,
-            local,
-            remote,
-        } => (*t, *local, *remote) == (transport, here, there),
-        _ => false,
+    with(Match::Connected {
+        transport,
+        local,
+        remote,
     })
-    .or_else(|| of_port(here))
-    .or_else(|| {
-        which(&|one| match one {
-            Match::Group {
-                transport: t,
-                group,
-            } => (*t, *group) == (transport, here),
-            _ => false,
-        })
-    })
-    .or_else(|| match is_all(destination) {
+    .or_else(|| to_port(local))
+    .or_else(|| with(Match::Group { transport, group }))
+    .or_else(|| match is_for_several(local.ip()) {
         true => None,
-        false => of_port(SocketAddr::new(any, to)),
+        false => to_port(SocketAddr::new(any, local.port())),
     })
 }
 

@@ -11,16 +11,16 @@ use crate::test_frames::{OWN, PEER, endpoint, mend_checksum, mend_lengths};
 
 /// The outcome for a frame. Panics if the independent checker differs, or if other bytes leave than
 /// were checked.
-pub(crate) fn judged(bytes: &[u8]) -> String {
+pub fn judged(bytes: &[u8]) -> String {
     let Some((which, frame)) = bytes.split_first() else {
         return "nothing".to_owned();
     };
     let sender = owner(*which);
     let template = Template::new(&sender).unwrap();
     let wanted = addressed(&sender, frame);
-    let judged = judge(&template, frame);
-    assert_eq!(judged.is_ok(), naive(&sender, &wanted), "{bytes:02x?}");
-    match judged {
+    let checked = check(&template, frame);
+    assert_eq!(checked.is_ok(), naive(&sender, &wanted), "{bytes:02x?}");
+    match checked {
         Ok(left) => {
             assert_eq!(left, wanted);
             "allowed".to_owned()
@@ -30,7 +30,7 @@ pub(crate) fn judged(bytes: &[u8]) -> String {
 }
 
 /// Corrects the lengths in the frame's headers, and the checksum of an IPv4 header.
-pub(crate) fn mend(bytes: &mut [u8]) {
+pub fn mend(bytes: &mut [u8]) {
     if let Some((_, frame)) = bytes.split_first_mut() {
         mend_lengths(frame);
         mend_checksum(frame);
@@ -181,7 +181,7 @@ fn naive_ip(
 }
 
 /// The frame that leaves, if any.
-pub(super) fn judge(template: &Template, frame: &[u8]) -> Result<Vec<u8>, Forbidden> {
+pub(super) fn check(template: &Template, frame: &[u8]) -> Result<Vec<u8>, Forbidden> {
     let mut own = frame.to_vec();
     let checked = template.check(&mut own)?;
     Ok(checked.bytes().to_vec())

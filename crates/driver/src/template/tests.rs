@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use netnice_cases::cases;
 use proptest::prelude::*;
 
-use super::hostile::{addressed, judge, naive, sender};
+use super::hostile::{addressed, check, naive, sender};
 use super::*;
 use crate::damage::Damage;
 use crate::test_frames::{Datagram, PEER, endpoint, mend_checksum, udp};
@@ -44,9 +44,9 @@ fn a_flow_to_any_host_may_send_only_to_addresses_of_one_host() {
         };
         let whole = Template::new(&sender(from, None)).unwrap();
         let frame = udp(from, &SocketAddr::new(to, 6000).to_string()).frame();
-        let judged = judge(&whole, &frame).map(drop);
+        let checked = check(&whole, &frame).map(drop);
         assert_eq!(
-            judged,
+            checked,
             match allowed {
                 true => Ok(()),
                 false => Err(Forbidden::Destination),
@@ -70,19 +70,19 @@ fn a_flow_to_any_host_may_send_only_to_addresses_of_one_host() {
 fn each_rule_refuses_with_its_own_reason() {
     let template = Template::new(&sender("10.0.0.1:5000", Some("10.0.0.2:53"))).unwrap();
     let right = udp("10.0.0.1:5000", "10.0.0.2:53").frame();
-    assert_eq!(judge(&template, &right).expect("it is right"), right);
+    assert_eq!(check(&template, &right).expect("it is right"), right);
     let with = |at: usize, byte: u8| {
         let mut frame = right.clone();
         frame[at] = byte;
         if at != 24 {
             mend_checksum(&mut frame);
         }
-        judge(&template, &frame).expect_err("it is wrong")
+        check(&template, &frame).expect_err("it is wrong")
     };
     for at in 0..12 {
         let mut frame = right.clone();
         frame[at] ^= 0xff;
-        assert_eq!(judge(&template, &frame).expect("it is mended"), right);
+        assert_eq!(check(&template, &frame).expect("it is mended"), right);
     }
     assert_eq!(with(12, 0x81), Forbidden::EtherType);
     assert_eq!(with(14, 0x46), Forbidden::Version);
@@ -98,30 +98,30 @@ fn each_rule_refuses_with_its_own_reason() {
     assert_eq!(with(35, 7), Forbidden::SourcePort);
     assert_eq!(with(37, 7), Forbidden::DestinationPort);
     assert_eq!(with(39, 200), Forbidden::Length);
-    assert_eq!(judge(&template, &right[..41]), Err(Forbidden::Short));
-    assert_eq!(judge(&template, &right[..45]), Err(Forbidden::Length));
+    assert_eq!(check(&template, &right[..41]), Err(Forbidden::Short));
+    assert_eq!(check(&template, &right[..45]), Err(Forbidden::Length));
     let mut padded = right.clone();
     padded.push(0);
-    assert_eq!(judge(&template, &padded), Err(Forbidden::Length));
+    assert_eq!(check(&template, &padded), Err(Forbidden::Length));
     let long = udp("10.0.0.1:5000", "10.0.0.2:53").data(&[0; 1473]).frame();
-    assert_eq!(judge(&template, &long), Err(Forbidden::Long));
+    assert_eq!(check(&template, &long), Err(Forbidden::Long));
 }
 
 #[test]
 fn in_ipv6_extension_headers_are_refused() {
     let template = Template::new(&sender("[fd00::1]:5000", Some("[fd00::2]:53"))).unwrap();
     let datagram = udp("[fd00::1]:5000", "[fd00::2]:53").data(&[0; 64]);
-    assert!(judge(&template, &datagram.frame()).is_ok());
+    assert!(check(&template, &datagram.frame()).is_ok());
     for next in [0, 43, 44, 50, 51, 60, 135] {
         let mut frame = datagram.frame();
         frame[20] = next;
-        assert_eq!(judge(&template, &frame), Err(Forbidden::Protocol));
+        assert_eq!(check(&template, &frame), Err(Forbidden::Protocol));
     }
     for part in datagram.fragments(32) {
-        assert_eq!(judge(&template, &part), Err(Forbidden::Protocol));
+        assert_eq!(check(&template, &part), Err(Forbidden::Protocol));
     }
     let v4 = udp("10.0.0.1:5000", "10.0.0.2:53").data(&[0; 64]);
-    assert_eq!(judge(&template, &v4.frame()), Err(Forbidden::EtherType));
+    assert_eq!(check(&template, &v4.frame()), Err(Forbidden::EtherType));
 }
 
 #[test]
@@ -131,16 +131,16 @@ fn a_flow_to_any_host_may_not_send_to_groups() {
         ("[fd00::1]:5000", "[2001:db8::7]:1", "[ff02::fb]:1"),
     ] {
         let template = Template::new(&sender(from, None)).unwrap();
-        assert!(judge(&template, &udp(from, to).frame()).is_ok());
+        assert!(check(&template, &udp(from, to).frame()).is_ok());
         let to_group = udp(from, group).frame();
-        assert_eq!(judge(&template, &to_group), Err(Forbidden::Destination));
+        assert_eq!(check(&template, &to_group), Err(Forbidden::Destination));
         let mut by_group = udp(from, to);
         by_group.macs.1 = GROUP;
-        assert_eq!(judge(&template, &by_group.frame()), Err(Forbidden::NextHop));
+        assert_eq!(check(&template, &by_group.frame()), Err(Forbidden::NextHop));
     }
     let template = Template::new(&sender("10.0.0.1:5000", None)).unwrap();
     let to_all = udp("10.0.0.1:5000", "255.255.255.255:1").frame();
-    assert_eq!(judge(&template, &to_all), Err(Forbidden::Destination));
+    assert_eq!(check(&template, &to_all), Err(Forbidden::Destination));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_flow_to_a_group_needs_the_ethernet_address_of_the_group() {
     let template = Template::new(&to_group).unwrap();
     let mut datagram = udp("10.0.0.1:5000", "224.1.2.3:53");
     datagram.macs.1 = GROUP;
-    assert!(judge(&template, &datagram.frame()).is_ok());
+    assert!(check(&template, &datagram.frame()).is_ok());
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn every_bit_of_the_headers_is_fixed_or_listed_as_free() {
             let mut frame = right.clone();
             frame[bit / 8] ^= 0x80 >> (bit % 8);
             mend_checksum(&mut frame);
-            let left = judge(&template, &frame);
+            let left = check(&template, &frame);
             let allowed = left.is_ok();
             assert!(left.is_ok_and(|left| left == addressed(&granted, &frame)) == allowed);
             assert_eq!(
@@ -254,7 +254,7 @@ fn a_grid_of_headers_is_checked_as_by_an_independent_checker() {
             rest /= values.len();
         }
         mend_checksum(&mut frame);
-        let allowed = judge(&template, &frame).is_ok();
+        let allowed = check(&template, &frame).is_ok();
         assert_eq!(
             allowed,
             naive(&granted, &addressed(&granted, &frame)),
@@ -321,6 +321,6 @@ proptest! {
             mend_checksum(&mut frame);
         }
         let expected = naive(&sender, &addressed(&sender, &frame));
-        prop_assert_eq!(judge(&template, &frame).is_ok(), expected);
+        prop_assert_eq!(check(&template, &frame).is_ok(), expected);
     }
 }

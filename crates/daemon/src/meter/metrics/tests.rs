@@ -67,7 +67,7 @@ fn the_page_has_every_amount() {
         "netnice_quota_limit{quota=\"targets\",unit=\"count\"} 1024",
         "netnice_quota_used{user=\"1000\",quota=\"targets\"} 3",
         "netnice_waiting_requests{user=\"1000\"} 2",
-        "# HELP netnice_offered_bytes_total bytes that came to the limiter, in layer-2 bytes, by \
+        "# HELP netnice_offered_bytes_total bytes that reached the limiter, in layer-2 bytes, by \
          target and direction; the sum of what was sent, was dropped and is queued",
         "# TYPE netnice_offered_bytes_total counter",
         &format!("netnice_offered_bytes_total{{{target},direction=\"up\"}} 10000"),

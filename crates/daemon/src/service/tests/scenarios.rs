@@ -298,9 +298,9 @@ fn targets_nest_at_most_five_deep() {
     for pid in 10..15 {
         ok(fixture.set(&format!("pid:{pid}"), "up 4mbit"));
     }
-    assert!(refused(fixture.set("pid:15", "up 1mbit")).contains("at most 5"));
+    assert!(refused(fixture.set("pid:15", "up 1mbit")).contains("nested targets is longer than 5"));
     // Nor from above: a sixth around the five.
-    assert!(refused(fixture.set("pid:1", "up 9mbit")).contains("at most 5"));
+    assert!(refused(fixture.set("pid:1", "up 9mbit")).contains("nested targets is longer than 5"));
     fixture.check();
 }
 
@@ -310,7 +310,7 @@ fn both_and_one_way_limits_are_not_mixed_in_a_chain() {
     fixture.machine().spawn(10, 0);
     fixture.machine().fork(10, 11);
     ok(fixture.set("pid:11", "both 4mbit"));
-    assert!(refused(fixture.set("pid:10", "up 9mbit")).contains("only one kind"));
+    assert!(refused(fixture.set("pid:10", "up 9mbit")).contains("both need the same kind of limit"));
     ok(fixture.set("pid:10", "both 9mbit"));
     fixture.check();
 }

@@ -12,14 +12,14 @@ use netnice_api::frame::FrameError;
 use super::*;
 
 /// Runs the scenario that these bytes encode, and returns the name of its outcome.
-pub(crate) fn judged(bytes: &[u8]) -> String {
+pub fn judged(bytes: &[u8]) -> String {
     run(&pieces(bytes))
 }
 
 /// Corrects the length of the last piece, and the lengths of the messages in the stream of all
 /// pieces.
 #[cfg(fuzzing)]
-pub(crate) fn mend(bytes: &mut [u8]) {
+pub fn mend(bytes: &mut [u8]) {
     let (mut at, mut places) = (0, Vec::new());
     while let Some(left) = bytes.len().checked_sub(at + 3) {
         let length = usize::from(u16::from_be_bytes([bytes[at + 1], bytes[at + 2]]));

@@ -78,7 +78,7 @@ fn frames_that_match_a_discard_pattern_reach_no_flow_and_are_counted() -> Result
     let wrong = load_policy(&flow_bed, "discard = [\"port 7001\"]\n").expect_err("no pattern");
     let wrong = format!("{wrong:#}");
     ensure!(
-        wrong.contains("policy.toml:4") && wrong.contains("`port` is no term"),
+        wrong.contains("policy.toml:4") && wrong.contains("`port` is not a term"),
         "{wrong}"
     );
     send(&unwanted)?;
