@@ -31,7 +31,9 @@ impl Datapath {
         for same_flow in completed.chunk_by(|one, next| one.0 == next.0) {
             let bytes = Bytes(same_flow.iter().map(|(_, bytes)| bytes).sum());
             // A flow that was closed meanwhile sends nothing more.
-            let _ = self.scheduler.handle_late_departure(same_flow[0].0, bytes, at);
+            let _ = self
+                .scheduler
+                .handle_late_departure(same_flow[0].0, bytes, at);
         }
     }
 

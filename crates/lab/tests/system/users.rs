@@ -245,7 +245,7 @@ fn a_user_cannot_limit_an_own_process_that_is_not_dumpable() {
     let line = format!("set pid:{} --up 4mbit", process.pid());
     let answer = run_as(&bed, ANN, &line);
     assert_eq!(answer.status, 3, "{answer:?}");
-    assert!(answer.stderr.contains("closed"), "{answer:?}");
+    assert!(answer.stderr.contains("is not dumpable"), "{answer:?}");
     bed.run_ok(&line);
 }
 

@@ -310,7 +310,9 @@ fn both_and_one_way_limits_are_not_mixed_in_a_chain() {
     fixture.machine().spawn(10, 0);
     fixture.machine().fork(10, 11);
     ok(fixture.set("pid:11", "both 4mbit"));
-    assert!(refused(fixture.set("pid:10", "up 9mbit")).contains("both need the same kind of limit"));
+    assert!(
+        refused(fixture.set("pid:10", "up 9mbit")).contains("both need the same kind of limit")
+    );
     ok(fixture.set("pid:10", "both 9mbit"));
     fixture.check();
 }
