@@ -154,7 +154,10 @@ struct Addresses {
 
 /// A registry, the addresses in its packet thread, and how many more commands for a flow's
 /// addresses that thread executes before it refuses one.
-fn observed() -> (Registry, Arc<Mutex<Addresses>>, Arc<Mutex<Option<u32>>>) {
+/// A registry, with what its packet thread got.
+type Observed = (Registry, Arc<Mutex<Addresses>>, Arc<Mutex<Option<u32>>>);
+
+fn observed() -> Observed {
     let addresses = Arc::new(Mutex::new(Addresses::default()));
     let left = Arc::new(Mutex::new(None));
     let (seen, countdown) = (addresses.clone(), left.clone());
