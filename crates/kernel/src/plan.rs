@@ -65,7 +65,7 @@ mod stage;
 mod tests;
 
 pub(crate) use difference::{Step, difference};
-use stage::{Direction, Nesting, Stage};
+use stage::{Direction, Nesting, TreePlan};
 
 /// The desired state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -222,8 +222,8 @@ pub(crate) type IdleNodes = BTreeMap<String, [BTreeSet<u16>; 2]>;
 pub(crate) fn plan(desired: &Desired, idle: &IdleNodes) -> Plan {
     let nesting = Nesting::new(&desired.targets);
     let mut plan = Plan::default();
-    let up = Stage::cap(desired, &nesting, Direction::Up);
-    let down = Stage::cap(desired, &nesting, Direction::Down);
+    let up = TreePlan::cap(desired, &nesting, Direction::Up);
+    let down = TreePlan::cap(desired, &nesting, Direction::Down);
     up.write(&mut plan.cap, None);
     down.write(&mut plan.cap, None);
     for target in &desired.targets {
@@ -250,7 +250,7 @@ fn link_trees(desired: &Desired, nesting: &Nesting, link: &Link, idle: &IdleNode
     let mut trees = LinkTrees::default();
     for (direction, rate) in [(Direction::Up, link.up), (Direction::Down, link.down)] {
         let Some(rate) = rate else { continue };
-        let stage = Stage::link(desired, nesting, link, direction, rate);
+        let stage = TreePlan::link(desired, nesting, link, direction, rate);
         let at = direction as usize;
         let mut tree = Tree::new();
         stage.write(&mut tree, idle.get(&link.name).map(|q| &q[at]));

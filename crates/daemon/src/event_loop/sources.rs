@@ -46,7 +46,7 @@ pub(super) enum Event {
     /// A driver connected, sent a message or ended.
     Driver(driver::FromDriver),
     /// The connection of a program with flows ended. The number is its session.
-    ProgramDisconnected(u64),
+    ConnectionEnded(u64),
     /// Routes or next hops changed.
     Routes(Vec<Change>),
     /// Another program changed interfaces, qdiscs or filters.
@@ -70,7 +70,7 @@ impl Event {
             Event::PathLookedUp(_) => "path look-up",
             Event::Metrics(_) => "metrics",
             Event::Driver(_) => "driver",
-            Event::ProgramDisconnected(_) => "end of a connection",
+            Event::ConnectionEnded(_) => "end of a connection",
             Event::Routes(_) => "change of routes",
             Event::Links => "change of interfaces",
             Event::Groups => "change of control groups",
@@ -207,7 +207,7 @@ impl Sources {
                 Some(looked_up) = self.looked_up.recv() => Event::PathLookedUp(Box::new(looked_up)),
                 Some(request) = self.requests.recv() => Event::Request(Box::new(request)),
                 Some(changed) = self.drivers.recv() => Event::Driver(changed),
-                Some(session) = self.disconnected.recv() => Event::ProgramDisconnected(session),
+                Some(session) = self.disconnected.recv() => Event::ConnectionEnded(session),
                 changes = self.routes.changed(), if follow_routes => {
                     Event::Routes(changes.during("read netlink events")?)
                 }

@@ -3,7 +3,7 @@
 use netnice_core::target::Target;
 
 use super::*;
-use crate::flows::reports::PartialReply;
+use crate::flows::flow_replies::PartialReply;
 
 /// A request as `netnice explain` sends it.
 fn explain(fixture: &mut Fixture, target: &str) -> oneshot::Receiver<Reply> {
