@@ -12,7 +12,7 @@ use super::{Mapping, RING_ENTRIES, Ring};
 use crate::link::socket::{bind, get, open, set, system};
 use crate::link::{FRAME, Interface, LinkCounters, LinkError};
 
-/// A receive queue; see the module.
+/// A receive queue: its socket and its two receive rings.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(crate) receive: Ring<libc::xdp_desc>,
@@ -22,7 +22,8 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Opens the first queue, with the rings for sending.
+    /// Opens receive queue 0 and registers `memory` as the UMEM. Also returns the transmit ring and
+    /// the completion ring, by which all frames are sent.
     pub(crate) fn first(
         interface: &Interface,
         memory: &Mapping,
@@ -54,7 +55,7 @@ impl Queue {
         Ok((queue, transmit, completion))
     }
 
-    /// Opens another queue, on the first queue's UMEM.
+    /// Opens the receive queue `number`, with the UMEM of the first queue.
     pub(crate) fn another(
         interface: &Interface,
         number: u32,
@@ -95,12 +96,12 @@ impl Queue {
         })
     }
 
-    /// Readable when the queue received a frame.
+    /// The socket, which is readable when the queue received a frame.
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// Adds the kernel's counters.
+    /// Adds the kernel's counters of this socket to `counters`.
     pub(crate) fn count(&self, counters: &mut LinkCounters) {
         let kernels: io::Result<libc::xdp_statistics> =
             get(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS);
