@@ -7,9 +7,9 @@
 //!
 //! Admission subtracts this rounding by `Resolution::SCHEDULER` of `admission::timing::link`; its
 //! 1/113 and 576 ns must change with `DIGITS` and `UNIT`. [`effective_bound`] is the same rounding
-//! for tests and for users of the library. Bursts of limits and the CDVT of members of an overbooked
-//! server are stored in this code too. A cell of its own keeps its CDVT to the nanosecond; only its
-//! deadline is rounded, when it is queued.
+//! for tests and for users of the library. Bursts of limits and the CDVT of members of an
+//! overbooked server are stored in this code too. A cell of its own keeps its CDVT to the
+//! nanosecond; only its deadline is rounded, when it is queued.
 
 use crate::units::Nanos;
 
