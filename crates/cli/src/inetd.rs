@@ -50,7 +50,7 @@ pub(crate) struct SessionArgs {
     groups: String,
     /// The program
     program: OsString,
-    /// Its argv[0]
+    /// The name that it runs under, its first argument
     argv0: OsString,
     /// Its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
