@@ -36,6 +36,7 @@ impl Transport {
         }
     }
 
+    /// The transport with this number in the IP header; `None` for another protocol.
     pub(crate) fn of(number: u8) -> Option<Transport> {
         match number {
             frame::UDP => Some(Transport::Udp),
@@ -45,11 +46,11 @@ impl Transport {
     }
 }
 
-/// An IP protocol without ports that a flow can be of.
+/// An IP protocol without ports that a flow can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IpProtocol(u8);
 
-/// An EtherType that a flow can be of.
+/// An EtherType that a flow can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EtherType(u16);
 

@@ -1,4 +1,5 @@
-//! System calls that std and socket2 do not wrap. `wire::ring` is the only other unsafe module.
+//! Wraps system calls that std and socket2 do not have. `wire::ring` is the only other module with
+//! unsafe code.
 //!
 //! Rules: every function takes and returns plain values, keeps no pointer after it returns, and has
 //! a safety comment for each call. A function fails with the error of its system call. [`Mapped`]
@@ -29,7 +30,8 @@ pub(crate) fn enter_netns(ns: impl AsFd) -> io::Result<()> {
     check(unsafe { libc::setns(ns.as_fd().as_raw_fd(), libc::CLONE_NEWNET) })
 }
 
-/// Makes `command` start inside `ns`, as leader of its own process group, with no signal blocked.
+/// Makes `command` start inside `ns` (`None`: in the caller's network namespace), as leader of its
+/// own process group, with no signal blocked.
 ///
 /// The mount namespace stays the caller's. Unlike `ip netns exec` this does not remount /sys, so
 /// that objects pinned under it remain visible.
@@ -144,7 +146,7 @@ fn scheduled_ns(path: &str) -> io::Result<u64> {
     first.ok_or_else(|| io::Error::other(format!("{path} does not begin with a number: {text}")))
 }
 
-/// Sets the calling thread to SCHED_RR with this priority.
+/// Sets the calling thread to SCHED_RR with this priority (1 to 99).
 pub(crate) fn set_real_time_priority(priority: i32) -> io::Result<()> {
     let priority = libc::sched_param {
         sched_priority: priority,
@@ -287,7 +289,7 @@ pub(crate) fn open_tun(name: &str) -> io::Result<File> {
 }
 
 /// Waits until a descriptor is readable or `within_ms` milliseconds have passed. Returns whether it
-/// is readable.
+/// is readable; `false` also after an error.
 pub fn readable(fd: std::os::fd::RawFd, within_ms: i32) -> bool {
     let mut wanted = libc::pollfd {
         fd,
@@ -310,7 +312,8 @@ fn check(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Opens a pseudoterminal of this size: the end for the user, and the end for a program.
+/// Opens a pseudoterminal of this size in characters; returns the end for the user, and the end for
+/// a program.
 pub(crate) fn open_terminal(columns: u16, rows: u16) -> io::Result<(File, File)> {
     let (mut user_end, mut program_end) = (-1, -1);
     // SAFETY: openpty writes two new descriptors without another owner; no name and no settings are
@@ -378,14 +381,14 @@ pub fn set_idle_priority() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &least) })
 }
 
-/// Punches a hole into a file.
+/// Punches a hole of `length` bytes into a file at offset `at`; the file's size stays.
 pub fn punch_hole(file: &File, at: u64, length: u64) -> io::Result<()> {
     let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: no memory is passed.
     check(unsafe { libc::fallocate64(file.as_raw_fd(), how, at as i64, length as i64) })
 }
 
-/// Makes a new epoll descriptor that watches `of`.
+/// Makes a new epoll descriptor that is readable when `of` is readable.
 pub fn epoll_for(of: impl AsFd) -> io::Result<File> {
     // SAFETY: a valid result is a new descriptor without another owner.
     let epoll = unsafe {
@@ -403,7 +406,8 @@ pub fn epoll_for(of: impl AsFd) -> io::Result<File> {
     Ok(epoll)
 }
 
-/// Polls the same descriptor with `times` entries in one call.
+/// Polls the same descriptor with `times` entries in one call, for at most `within_ms`
+/// milliseconds. The kernel then has that many waiters on the descriptor.
 pub fn poll_repeated(fd: impl AsFd, times: usize, within_ms: i32) -> io::Result<()> {
     let one = libc::pollfd {
         fd: fd.as_fd().as_raw_fd(),
@@ -456,7 +460,7 @@ impl Mapped {
         self.length
     }
 
-    /// Copies bytes into the mapping.
+    /// Copies bytes into the mapping at offset `at`.
     ///
     /// # Panics
     /// If the range is not inside the mapping.
@@ -466,7 +470,7 @@ impl Mapped {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at), bytes.len()) }
     }
 
-    /// Copies bytes out of the mapping.
+    /// Copies bytes out of the mapping from offset `at` on.
     ///
     /// # Panics
     /// If the range is not inside the mapping.
@@ -492,7 +496,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: `base` and `length` are the mapping that `whole` made, and no reference to it
+        // SAFETY: `base` and `length` are the mapping that `map` made, and no reference to it
         // exists.
         unsafe { libc::munmap(self.base.cast(), self.length) };
     }

@@ -1,8 +1,9 @@
-//! A terminal without a user: it starts a program, types keys, and reads the screen.
+//! A terminal for tests: [`Terminal`] starts a program on a pseudoterminal, types keys, and reads
+//! the screen.
 //!
-//! The output of the program goes through an emulator, so a test sees the characters at their
-//! positions on the screen. [`Terminal::render`] draws the screen as a PNG with the machine's
-//! monospaced font, for documents and for inspection.
+//! The output of the program goes through an emulator, so a test reads the characters at their
+//! positions on the screen. [`Terminal::render`] draws the screen as a PNG file, for documents and
+//! for inspection.
 
 mod render;
 
@@ -31,7 +32,8 @@ pub struct Terminal {
 
 impl Terminal {
     /// Starts a command (made by [`crate::world::Netns::command`] or [`crate::process::own_group`])
-    /// in a terminal.
+    /// in a terminal of this size in characters. Fails if the size is 0 or the command cannot
+    /// start.
     pub fn start(mut command: Command, columns: u16, rows: u16) -> Result<Terminal> {
         let (user_end, program_end) =
             sys::open_terminal(columns, rows).context("cannot make a terminal")?;
@@ -61,7 +63,7 @@ impl Terminal {
         self.child.id()
     }
 
-    /// Types keys; `\r` is Enter, `\x1b` Esc.
+    /// Types keys: `\r` is Enter, `\x1b` is Esc.
     pub fn type_keys(&mut self, keys: &str) -> Result<()> {
         self.user_end
             .write_all(keys.as_bytes())
@@ -80,14 +82,14 @@ impl Terminal {
         self.parser().screen().contents()
     }
 
-    /// The first line that contains `with`.
+    /// The first line on the screen that contains `with`; `None` if there is none.
     pub fn line(&self, with: &str) -> Option<String> {
         let text = self.text();
         let found = text.lines().find(|line| line.contains(with));
         found.map(ToString::to_string)
     }
 
-    /// Whether the program uses the alternate screen, which is left at its end.
+    /// Whether the program uses the alternate screen. A full-screen program leaves it at its end.
     pub fn is_full_screen(&self) -> bool {
         self.parser().screen().alternate_screen()
     }
@@ -111,7 +113,8 @@ impl Terminal {
         places.into_iter().any(coloured)
     }
 
-    /// Waits until `is` accepts the text on the screen. Fails after `within` with the text.
+    /// Waits until `is` accepts the text on the screen. Fails after `within` with an error that
+    /// contains `what` and the text.
     pub fn wait_for(&self, what: &str, within: Duration, is: impl Fn(&str) -> bool) -> Result<()> {
         let until = Instant::now() + within;
         loop {
@@ -150,7 +153,8 @@ impl Terminal {
         }
     }
 
-    /// Draws the screen into a PNG file.
+    /// Draws the screen into a PNG file. Fails if the fonts are missing or the file cannot be
+    /// written.
     pub fn render(&self, file: &Path) -> Result<()> {
         render::draw(self.parser().screen(), file)
     }

@@ -1,4 +1,4 @@
-//! The calls as C makes them, with the stack's fake daemon.
+//! Tests of the calls as C makes them, with the fake daemon of `netnice-stack`.
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::{offset_of, size_of, zeroed};

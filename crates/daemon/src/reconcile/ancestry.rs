@@ -1,4 +1,5 @@
-//! Which held targets lie inside a process family. Pure.
+//! Finds the held targets that lie inside a process family: a process and its living descendants,
+//! or the processes that run an executable. Pure.
 //!
 //! The kernel's members table has the target of each process; the process also belongs to the
 //! targets around that one. A target made by pid lies inside a family if its named process does.
@@ -12,8 +13,8 @@ use netnice_core::target::Target;
 use crate::host::Members;
 use crate::ledger::{Body, Ledger};
 
-/// Ids of the held targets whose processes are all in `family`, without the targets that contain
-/// the process `newcomer`: its new target is inside them.
+/// Ids of the held targets that lie inside `family`, a set of process ids. Targets that contain the
+/// process `newcomer` are left out, because its new target will be inside them.
 pub(super) fn inside(
     ledger: &Ledger,
     members: &Members,

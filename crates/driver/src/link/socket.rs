@@ -1,4 +1,5 @@
-//! System calls that both kinds of link use.
+//! System calls that both kinds of link use: they read the state of an interface, and open, bind
+//! and configure sockets.
 
 use std::ffi::CString;
 use std::io;

@@ -1,4 +1,6 @@
-//! Draws a terminal's screen as a PNG picture.
+//! Draws a terminal's screen as a PNG picture, with the font DejaVu Sans Mono of the machine. A
+//! character has a cell of 9 by 18 pixels. Indexed colours from 16 on are drawn as the default
+//! colour.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -9,7 +11,8 @@ use fontdue::{Font, FontSettings};
 
 type Rgb = [u8; 3];
 
-/// Draws a screen into a PNG file. Fails if the fonts are missing or the file cannot be written.
+/// Draws a screen into a PNG file. Fails if the fonts (package fonts-dejavu-core) are missing or
+/// the file cannot be written.
 pub fn draw(screen: &vt100::Screen, file: &Path) -> Result<()> {
     let fonts = Fonts::load()?;
     let (rows, columns) = screen.size();

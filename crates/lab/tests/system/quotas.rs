@@ -1,5 +1,5 @@
-//! Quotas: one user's share of common resources (targets, pending changes, log lines, programs on
-//! the direct path and the daemon's time). No user's requests prevent those of others and of root.
+//! Tests quotas: one user's share of common resources (connections, targets, pending changes, log
+//! lines, and the daemon's time). No user's requests may prevent those of other users and of root.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,5 +1,6 @@
-//! Interfaces come and go, and other programs delete netnice's objects: limits are restored soon.
-//! If another program keeps deleting them, the daemon reports it and stops the repair.
+//! Tests limits while interfaces come and go, and while other programs delete netnice's objects:
+//! the limits must be restored soon. If another program keeps deleting the objects, the daemon must
+//! report it and stop the repair.
 
 use std::process::Command;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! Contracts in unit files, beside the policy file; containers; and the display of a process in two
-//! targets.
+//! Tests of contracts in unit files beside the policy file, of containers, and of the display of a
+//! process in two targets.
 
 use std::fs;
 use std::path::PathBuf;

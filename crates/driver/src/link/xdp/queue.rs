@@ -78,7 +78,8 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Maps the rings. Older kernels cannot map rings of a bound socket.
+    /// Maps the rings, before the socket is bound: older kernels cannot map rings of a bound
+    /// socket.
     fn of(
         socket: OwnedFd,
         offsets: &libc::xdp_mmap_offsets,
