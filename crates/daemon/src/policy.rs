@@ -339,12 +339,18 @@ impl Reader<'_> {
         let rule = rule.get_ref();
         let at = rule.name.span().start;
         let name = rule.name.get_ref().trim();
-        if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
+        if name.is_empty() || name.chars().count() > MAX_NAME || name.chars().any(char::is_control) {
             let reason = format!("a rule's name has 1 to {MAX_NAME} printable characters");
             return Err(self.fault(at, reason));
         }
         let target = rule.r#match.get_ref().parse::<Target>();
         let target = target.map_err(|error| self.fault(rule.r#match.span().start, error))?;
+        if matches!(target, Target::Flow(_) | Target::Direct(_)) {
+            let reason = format!(
+                "a rule cannot match {target}: match a unit, cgroup, container, app, user or name"
+            );
+            return Err(self.fault(rule.r#match.span().start, reason));
+        }
         if matches!(target, Target::Pid(_)) {
             let reason = "a rule lasts longer than a process and cannot match one: match its unit, \
                 cgroup, app, user or name";

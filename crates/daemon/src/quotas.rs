@@ -120,7 +120,7 @@ impl Quota {
                 "undo-time",
                 "between a change and its undoing",
                 days(31),
-                days(3_660),
+                Nanos::MAX,
             ),
             Quota::Programs => count("programs", "programs on the direct path", 64, 1_024),
             Quota::Flows => count("flows", "flows on the direct path", 4_096, 65_536),

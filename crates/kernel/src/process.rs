@@ -275,7 +275,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 /// The process id of a process's parent. `None` if the process has ended.
-pub(crate) fn parent(pid: u32) -> Option<u32> {
+pub fn parent(pid: u32) -> Option<u32> {
     let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
     // The command name may contain any bytes; it ends at the last bracket.
     stat.rsplit_once(')')?

@@ -209,8 +209,10 @@ impl Keeper {
             None if member.share.is_none() => Ok(()),
             None => self.daemon.limit(member.limit_target(), "none"),
         };
-        member.is_set = true;
-        member.share = share;
+        member.is_set = set.is_ok();
+        if set.is_ok() {
+            member.share = share;
+        }
         if member.has_ended() {
             self.stale_targets.insert(member.target.clone());
             self.stale_since.get_or_insert_with(Instant::now);

@@ -152,13 +152,19 @@ pub extern "C" fn netnice_flow_recv_batch(
     count: c_int,
 ) -> c_int {
     guarded_int(|| {
-        let places = pointers::elements(places, count, "the array of buffers")?;
-        if places.len() == 0 {
+        if pointers::length(count)? == 0 {
             return Err(CallError::Invalid);
         }
         if received.is_null() {
             return Err(CallError::Null("the array of received datagrams"));
         }
+        // Before a datagram is taken: it would be lost.
+        for place in pointers::elements(places, count, "the array of buffers")? {
+            if place.iov_base.is_null() && place.iov_len > 0 {
+                return Err(CallError::Null("the memory for a datagram"));
+            }
+        }
+        let places = pointers::elements(places, count, "the array of buffers")?;
         handles::flow(flow)?.with(|open| {
             let socket = &mut open.socket;
             let mut done = 0;

@@ -92,8 +92,8 @@ pub(crate) struct NewTarget {
     pub body: Body,
     /// What contains it.
     pub place: TargetPlace,
-    /// Ids of the held targets that lie entirely inside it, for targets of processes and
-    /// executables. Empty for control groups and users: there the places determine what is inside.
+    /// Ids of the held targets that lie entirely inside it. Only for executables; for the others
+    /// the places determine it.
     pub inside: BTreeSet<u32>,
 }
 
@@ -157,8 +157,12 @@ impl HeldTarget {
     /// As [`HeldTarget::user`], but `None` if root, a member of the group `netnice` or the policy
     /// has a claim on it too.
     pub(crate) fn user_alone(&self) -> Option<u32> {
-        let alone = self.claims.iter().all(|claim| !claim.by.privileged);
-        self.user().filter(|_| alone)
+        self.user().filter(|_| !self.has_privileged_claim())
+    }
+
+    /// True if root, the group or the policy has a claim on it.
+    pub(crate) fn has_privileged_claim(&self) -> bool {
+        self.claims.iter().any(|claim| claim.by.privileged)
     }
 
     /// The uid of its processes. `None` if they belong to several users, or if the target is not

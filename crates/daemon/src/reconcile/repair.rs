@@ -96,8 +96,8 @@ impl<H: Host> Reconciler<H> {
                 if self.deviations.repairs.given_up.is_none() {
                     let text = format!(
                         "somebody keeps removing what is netnice's ({}): put back {MAX_REPAIRS} \
-                         times within {WINDOW}, not \
-                         any more; find out who, then change anything with netnice to try again",
+                         times within {WINDOW}; netnice tries again when that time is over, and \
+                         with the next change; find out who removes it",
                         faults.join("; ")
                     );
                     self.journal.warn(now, text.clone());

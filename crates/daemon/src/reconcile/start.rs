@@ -14,6 +14,8 @@
 //! stay in force and are not shown as targets. If taking over fails, it is tried once more; then
 //! the journal has the error, and the daemon continues.
 
+use std::collections::BTreeMap;
+
 use netnice_core::admission::{MAX_DEPTH, TargetId};
 use netnice_core::contract::{Change, Contract, Setting};
 use netnice_core::link::{Capacity, CapacitySource, Link, RECEIVE_PERCENT};
@@ -183,7 +185,10 @@ impl<H: Host> Reconciler<H> {
         let found = self.host.found()?;
         let around = |id| (id, self.outer_of_unknown(&found, id));
         let outer_targets = unknown.into_iter().map(around).collect();
-        self.host.act(&Act::Release { outer_targets })?;
+        self.host.act(&Act::Release {
+            outer_targets,
+            by_descent: BTreeMap::new(),
+        })?;
         Ok(())
     }
 

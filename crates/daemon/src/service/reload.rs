@@ -221,8 +221,8 @@ fn link_of_rule(machine: &mut impl Inventory, rule: &LinkRule) -> Result<Link, R
 }
 
 /// Reduces the policy's claim on a target, before the new claims are set. Without a rule, the claim
-/// is removed. If the rule has changed, the guarantees of the claim are removed. A claim whose rule
-/// has not changed stays.
+/// is removed, and a target without other claims is closed. If the rule has changed, the guarantees
+/// of the claim are removed. A claim whose rule has not changed stays.
 pub(super) fn reduce_claim(
     draft: &mut Draft,
     slot: TargetId,
@@ -232,13 +232,13 @@ pub(super) fn reduce_claim(
     let Some(held) = draft.ledger.get(slot).cloned() else {
         return Ok(());
     };
-    let Some(claim) = held.claims.iter().find(|claim| claim.by == POLICY) else {
-        return Ok(());
-    };
-    let left = match rule {
-        Some(rule) if rule.contract == claim.contract => return Ok(()),
-        Some(_) => claim.contract.without_guarantees(),
-        None => Contract::default(),
+    let claim = held.claims.iter().find(|claim| claim.by == POLICY);
+    let left = match (rule, claim) {
+        (Some(_), None) => return Ok(()),
+        (Some(rule), Some(claim)) if rule.contract == claim.contract => return Ok(()),
+        (Some(_), Some(claim)) => claim.contract.without_guarantees(),
+        (None, None) if held.rule.is_none() => return Ok(()),
+        (None, _) => Contract::default(),
     };
     let claims = with_policy(&held.claims, left)?;
     if claims.is_empty() && rule.is_none() {
@@ -246,7 +246,9 @@ pub(super) fn reduce_claim(
         return Ok(());
     }
     draft.ledger.admit(slot, claims, now.wall_ns)?;
-    draft.ledger.set_rule(slot, None);
+    draft
+        .ledger
+        .set_rule(slot, rule.map(|rule| rule.name.clone()));
     Ok(())
 }
 

@@ -124,6 +124,33 @@ fn targets_of_a_user_are_bounded_and_the_refusal_names_the_quota() {
 }
 
 #[test]
+fn a_share_that_a_quota_refused_is_set_once_the_quota_allows_it() {
+    let bed = test_bed("targets = 1");
+    let copy = bed.copy_for_all("netnice").expect("a copy");
+    let own = [ANN; 2].map(|uid| process_of(&bed, uid));
+    let named = own
+        .each_ref()
+        .map(|process| format!("pid:{}", process.pid()));
+    let mut command = as_user(&bed, ANN);
+    command
+        .arg(&copy)
+        .args(["share", "512Kbyte/s"])
+        .args(&named);
+    let share = Proc::start(command).expect("it starts");
+    let limited = || {
+        named
+            .iter()
+            .filter(|name| !bed.target(name).is_null())
+            .count()
+    };
+    assert!(becomes_true(|| limited() == 1), "{}", limited());
+    fs::write(bed.netnice.policy(), "[quotas]\ntargets = 2\n").expect("a policy");
+    bed.run_ok("reload");
+    assert!(becomes_true(|| limited() == 2), "{}", limited());
+    drop(share);
+}
+
+#[test]
 fn the_duration_of_a_users_change_is_bounded() {
     let bed = TestBed::new().expect("a test bed");
     let own = process_of(&bed, ANN);
