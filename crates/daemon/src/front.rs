@@ -13,7 +13,7 @@
 //! ```
 //! The front is a separate process because the daemon must not close descriptors that clients send:
 //! the close of the last copy can block forever. In the front such a close blocks one thread, which
-//! serves one user ([`user`]). The front is confined before it reads the first byte of a client
+//! serves one user (`user`). The front is confined before it reads the first byte of a client
 //! ([`netnice_kernel::confine`]): a user of its own, no capability, an empty root folder, and a
 //! list of system calls, none of which opens a file, starts a program, or signals or traces a
 //! process. The daemon relies on the front for the identity of the peer (uid and groups).

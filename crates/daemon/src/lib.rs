@@ -1,6 +1,6 @@
-//! Answers: which target holds which contract on this host, and how the contracts are enforced. May
-//! touch: the ledger (as its only writer), the runtime folder, the policy file, and `kernel`. Must
-//! never: trust a client's parsing, or let a measurement edit the ledger.
+//! Answers: which target holds which contract on this host, and how the contracts are enforced.
+//! May touch: the ledger (as its only writer), the runtime folder, the policy file, and `kernel`.
+//! Must never: trust a client's parsing, or let a measurement edit the ledger.
 //!
 //! # The parts
 //! ```text

@@ -339,7 +339,8 @@ impl Reader<'_> {
         let rule = rule.get_ref();
         let at = rule.name.span().start;
         let name = rule.name.get_ref().trim();
-        if name.is_empty() || name.chars().count() > MAX_NAME || name.chars().any(char::is_control) {
+        if name.is_empty() || name.chars().count() > MAX_NAME || name.chars().any(char::is_control)
+        {
             let reason = format!("a rule's name has 1 to {MAX_NAME} printable characters");
             return Err(self.fault(at, reason));
         }

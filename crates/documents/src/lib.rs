@@ -5,7 +5,7 @@
 //! Tests of a program parse these lines with the program's real parser ([`check`]).
 //!
 //! Documents are `README.md`, `CONTRIBUTING.md`, `crates/core/README.md`, every Markdown file below
-//! `docs` and the manual pages `packaging/*.8`. A command line of one of [`PROGRAMS`] is
+//! `docs` and the manual pages `packaging/*.8`. A command line of one of `PROGRAMS` is
 //!
 //! - a line of a code block whose language is none, `sh`, `bash`, `zsh` or `console`. Prompts,
 //!   comments, `\` at the end of a line, pipes, `$(…)`, `sudo` and settings such as `FOR=60` are
@@ -15,7 +15,7 @@
 //! - the synopsis, an example or a bold line of a manual page.
 //!
 //! A *usage form* (`netnice top [-d TIME] [--once | -n N]`) becomes several command lines
-//! ([`usage_form`]). A *placeholder* (`PID`, `RATE`) gets an example value ([`EXAMPLES`]). A
+//! (`usage_form`). A *placeholder* (`PID`, `RATE`) gets an example value (`EXAMPLES`). A
 //! *mention* is a code span with a program and one word (`netnice inetd`): the parser must accept
 //! it, or its word must be a verb of the program. The parser must refuse a line whose comment
 //! begins with `# refused`.

@@ -2,7 +2,7 @@
 //! hands them to the NIC. Finds the flows of received frames, charges them, and copies the frames.
 //!
 //! A [`Datapath`] does not sleep, and the caller passes the time, so tests run it without a NIC.
-//! (Only [`Doorbells`] reads a clock, to time its writes.)
+//! (Only `Doorbells` reads a clock, to time its writes.)
 //!
 //! ```text
 //!  notices ─▶ head of a flow ─▶ scheduler ─▶ departing head ─▶ NIC's frame ─▶ template ─▶ sent
@@ -14,13 +14,13 @@
 //! - A record returns with its status in the same iteration. A forbidden record has used its time
 //!   on the link, at its own flow's expense.
 //! - A program that violates the ring protocol is disconnected with all its flows: none of its
-//!   memory is read afterwards. [`Datapath::poll_disconnected`] returns the program and the
+//!   memory is read afterwards. `Datapath::poll_disconnected` returns the program and the
 //!   violation. The caller closes the flows and detaches the program, since there may be many
 //!   flows.
 //! - A chosen packet leaves a moment later, or much later if the thread was stopped in between. The
 //!   caller reports the time by [`Datapath::all_sent`], so that the next packet does not follow too
 //!   soon.
-//! - Work is bounded: [`BATCH`] packets and [`FLOWS_PER_ITERATION`] flows per iteration. A record
+//! - Work is bounded: `BATCH` packets and `FLOWS_PER_ITERATION` flows per iteration. A record
 //!   that can never be sent (too long) waits for its time on the link as a forbidden one does, so a
 //!   program cannot have more of them read than it may send.
 //! - With tens of thousands of flows, memory latency would take nearly all of the time. So the
@@ -435,7 +435,7 @@ impl Datapath {
         self.disconnected.pop()
     }
 
-    /// Reads the programs' submissions and passes due packets to `sink`, at most [`BATCH`]. Returns
+    /// Reads the programs' submissions and passes due packets to `sink`, at most `BATCH`. Returns
     /// when the next call is needed. The caller then flushes the NIC, calls [`Datapath::all_sent`],
     /// and calls [`Datapath::publish`], which notifies programs and takes long.
     pub fn transmit(&mut self, sink: &mut impl FrameSink, now: Instant) -> Next {

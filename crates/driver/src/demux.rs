@@ -62,7 +62,7 @@ pub enum Verdict<'a> {
         end: usize,
     },
     /// The flow is unknown until the datagram's first fragment arrives. The fragment is kept;
-    /// [`Demux::poll_released`] returns it then.
+    /// `Demux::poll_released` returns it then.
     Held,
     /// The frame belongs to no flow. It is the kernel's.
     Unclaimed,
@@ -216,7 +216,7 @@ impl Demux {
         self.discards = patterns;
     }
 
-    /// Classifies a received frame. The caller calls [`Demux::poll_released`] afterwards.
+    /// Classifies a received frame. The caller calls `Demux::poll_released` afterwards.
     #[inline]
     pub fn handle(&mut self, bytes: &[u8], now: Instant) -> Verdict<'_> {
         self.counters.received += 1;

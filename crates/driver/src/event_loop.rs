@@ -8,12 +8,12 @@
 //! ```
 //! If another thread needs the processor, the kernel stops a thread that only spins, for 50 ms of
 //! each second. A thread that only sleeps is 3 µs late or more. So the loop sleeps until a
-//! [`wake_lead`] before the departure, which it learns from the lateness of its sleeps. It runs one
-//! iteration then, and spins during the last [`SPIN_TIME`], as long as it sleeps a twelfth of its
-//! time ([`cpu_budget`]). The loop does not sleep while a program has set a notice. A program that
+//! `wake_lead` before the departure, which it learns from the lateness of its sleeps. It runs one
+//! iteration then, and spins during the last `SPIN_TIME`, as long as it sleeps a twelfth of its
+//! time (`cpu_budget`). The loop does not sleep while a program has set a notice. A program that
 //! keeps the rules of the ring writes no doorbell while the driver is awake.
 //!
-//! While packets with a departure time leave, the loop keeps all processors awake ([`pm_qos`]), if
+//! While packets with a departure time leave, the loop keeps all processors awake (`pm_qos`), if
 //! [`EventLoop::keep_awake`] was called.
 //!
 //! Due packets are flushed before any program is notified, since writing a doorbell takes longer

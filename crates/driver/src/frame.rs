@@ -1,7 +1,7 @@
 //! Reads the headers of one received frame, strictly and in one pass.
 //!
-//! A [`Frame`] is either an IP packet whose headers are complete and consistent, or a frame of
-//! another EtherType. A frame with incomplete or inconsistent headers is [`Malformed`], with the
+//! A `Frame` is either an IP packet whose headers are complete and consistent, or a frame of
+//! another EtherType. A frame with incomplete or inconsistent headers is `Malformed`, with the
 //! reason.
 //!
 //! # What is read
@@ -9,7 +9,7 @@
 //! - IPv6, and behind its fixed header a fragment header. Other extension headers are not walked:
 //!   the packet's protocol is then the number of that header. No flow can be registered for it, so
 //!   the packet is the kernel's.
-//! - Bytes after the IP packet are padding and not part of it ([`Ip::end`]).
+//! - Bytes after the IP packet are padding and not part of it (`Ip::end`).
 //! - A VLAN tag is an EtherType as any other: tagged frames belong to the kernel's VLAN devices.
 //!
 //! The checksum of UDP or TCP is not read. The receiver checks it, and frames on a virtual cable

@@ -7,7 +7,7 @@
 //!    ▲               │    ▲  ▲
 //!    └──── give ─────┘    │  └── received ── being filled ◀── filling ── the driver's
 //! ```
-//! The kernel returns frames by address. [`Frames::transfer`] fails with [`UnexpectedFrame`] and
+//! The kernel returns frames by address. `Frames::transfer` fails with `UnexpectedFrame` and
 //! changes nothing if the address is in no frame of the expected holder. The number of completions
 //! is not used, since kernels differ in what they complete (a refused frame may never be
 //! completed). So free + driver + filling + sending is always the total ([`Tally`]).

@@ -12,7 +12,7 @@
 //! - [`demux`] finds the flow of a received frame by endpoints, port, fragment, group, or the
 //!   pattern of another protocol. Other frames are the kernel's, or are discarded with a reason.
 //! - [`protocol`] lists the protocols that a flow can use.
-//! - [`pattern`] compiles the descriptions of another protocol's packets into few masks and values,
+//! - `pattern` compiles the descriptions of another protocol's packets into few masks and values,
 //!   which are looked up by hash.
 //! - [`receive_budget`] limits the driver's time for one flow's received packets.
 //! - [`datapath`] takes packets from the rings in the scheduler's order, copies and checks them,
@@ -25,10 +25,10 @@
 //!
 //! # The process
 //! `netnice-driver` has three threads: the packet thread runs the event loop; the control thread
-//! ([`control`]) serves the daemon, keeps the list of programs and does the slow work ([`setup`]
+//! (`control`) serves the daemon, keeps the list of programs and does the slow work (`setup`
 //! parses the daemon's requests); a third thread writes the doorbells that take long
-//! ([`doorbells`]). [`commands`] carries commands and reports between the first two, [`run`] starts
-//! all, and [`confine`] restricts their rights.
+//! (`doorbells`). [`commands`] carries commands and reports between the first two, [`run`] starts
+//! all, and `confine` restricts their rights.
 
 pub mod commands;
 pub(crate) mod confine;

@@ -1,7 +1,7 @@
 //! The protocols that a flow can use, and those that are refused.
 //!
 //! UDP and TCP have ports, which identify a flow. A flow can also use another IP protocol or
-//! another EtherType, entirely or by a [`crate::pattern`]. Protocols of the host itself and
+//! another EtherType, entirely or by a `pattern`. Protocols of the host itself and
 //! protocols that carry other packets are refused: with ICMPv6 or ARP a program could take over its
 //! neighbours' addresses, and with a tunnel or a VLAN tag it could write headers that no template
 //! checks.

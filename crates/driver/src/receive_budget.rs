@@ -8,15 +8,15 @@
 //!
 //! The duration of an iteration is known only at its end, and most of it belongs to no single
 //! frame: waking up, polling, notifying a program. So the first frame of an iteration pays for the
-//! iteration ([`Cost::begin`]), each frame pays for its own look-up, and both prices are learnt
-//! ([`Cost::learn`]). A flow whose lone frame wakes the driver pays for the wake-up, and a frame
+//! iteration (`Cost::begin`), each frame pays for its own look-up, and both prices are learnt
+//! (`Cost::learn`). A flow whose lone frame wakes the driver pays for the wake-up, and a frame
 //! behind others costs little. While a flow has less than half of its bucket left, the driver lets
 //! frames gather ([`crate::event_loop`]), so that many frames share one iteration before any frame
 //! is dropped. With XDP, the flow is then suspended until half of its bucket is full again
-//! ([`shared::FlowBudget::admit`] returns the time), and XDP drops its frames before they reach the
+//! (`shared::FlowBudget::admit` returns the time), and XDP drops its frames before they reach the
 //! driver.
 //!
-//! All flows together may use as much as the flow with the largest budget: see [`shared`].
+//! All flows together may use as much as the flow with the largest budget: see `shared`.
 
 pub(crate) mod shared;
 

@@ -1,5 +1,5 @@
 //! Identifies executables: the file at a path, and the file that a process runs. The result is an
-//! [`AppKey`]: inode and device, as the eBPF programs see them.
+//! `AppKey`: inode and device, as the eBPF programs see them.
 //!
 //! A path comes from an untrusted user, and its file may be of any type and change at any moment.
 //! So the path is opened once with `O_PATH`, without opening the file itself, and all queries use
@@ -8,7 +8,7 @@
 //!
 //! A lookup for an unprivileged user runs with that user's rights ([`lookup_as`]), so it reveals no
 //! file that the user cannot see. A file system may block for a long time (FUSE, NFS, an
-//! automount), so a lookup needs a thread that may block. [`Executables`] has one, and
+//! automount), so a lookup needs a thread that may block. `Executables` has one, and
 //! waits for its result for at most [`LOOKUP_TIMEOUT`] (1 s).
 
 use std::{

@@ -1,7 +1,7 @@
 //! Computes the classes that enforce what is granted.
 //!
-//! This module is pure. It computes the desired class trees ([`plan`]) and the steps to them from
-//! the present trees ([`difference()`]); [`crate::enforce`] carries out the steps. So all of it is
+//! This module is pure. It computes the desired class trees (`plan`) and the steps to them from
+//! the present trees (`difference()`); [`crate::enforce`] carries out the steps. So all of it is
 //! tested without a kernel. Nothing here fails: admission has checked the input.
 //!
 //! # Trees
@@ -47,7 +47,7 @@
 //! that is not guaranteed. HTB could lend that rest out by itself, but not by weight: a class that
 //! runs at its own rate for a moment loses its turn among the borrowers, so a class with a minimum
 //! got a tenth of its part (measured). Only nodes that carry traffic and have the first priority
-//! among those take part ([`IdleNodes`] lists the nodes that do not), so that HTB does not lend out
+//! among those take part (`IdleNodes` lists the nodes that do not), so that HTB does not lend out
 //! the parts of the others unequally.
 //!
 //! # Queues
@@ -71,7 +71,7 @@ mod tests;
 pub(crate) use difference::{Step, difference};
 use stage::{Direction, Nesting, TreePlan};
 
-/// The input of [`plan`]: the granted targets, the managed links, and the properties of the machine
+/// The input of `plan`: the granted targets, the managed links, and the properties of the machine
 /// on which the classes depend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {

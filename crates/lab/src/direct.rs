@@ -84,7 +84,7 @@ pub struct EndedDriver {
     flows: Vec<(u16, FlowNo)>,
 }
 
-/// A link of `bits` bit/s. As in the papers no framing is charged: a frame of [`FRAME`] bytes,
+/// A link of `bits` bit/s. As in the papers no framing is charged: a frame of `FRAME` bytes,
 /// which include all headers, takes exactly 120 us at 100 Mbit/s. The scheduler may decide on a
 /// packet up to `ahead` before the link is free. Fails if `bits` is 0.
 pub fn wire(bits: u64, ahead: Nanos) -> Result<Wire> {
@@ -119,7 +119,7 @@ impl DriverSetup {
         })
     }
 
-    /// Adds a program with one flow, which sends datagrams of [`FRAME`] bytes (headers included)
+    /// Adds a program with one flow, which sends datagrams of `FRAME` bytes (headers included)
     /// from `port` to [`SINK`] under a contract (text such as `slice 4ms/100ms`).
     pub fn add_sender(&mut self, port: u16, contract: &str) -> Result<SenderProgram> {
         self.add_sender_of_length(port, FRAME, contract)
@@ -227,7 +227,7 @@ impl DriverSetup {
     }
 
     /// A frame with a UDP datagram, as the flow of `port` may send it. `length` is that of the
-    /// whole frame; the call fails if it is less than the [`HEADERS`] bytes of the headers.
+    /// whole frame; the call fails if it is less than the `HEADERS` bytes of the headers.
     pub fn frame(&self, port: u16, length: usize) -> Result<Vec<u8>> {
         let (SocketAddr::V4(from), SocketAddr::V4(to)) = self.ends else {
             anyhow::bail!("only IPv4 frames are supported");

@@ -4,7 +4,7 @@
 //!
 //! Reading order: [`world`] makes private networks that clean up after themselves, [`traffic`]
 //! starts programs in them, [`wire`] measures the packets that pass, [`stats`] evaluates the
-//! numbers, and [`experiment`] combines the four into verdicts. [`plot`] draws figures of the
+//! numbers, and [`experiment`] combines the four into verdicts. `plot` draws figures of the
 //! results. [`testbed`] is the test bed of the system tests. [`demo`] shows the whole product in
 //! less than three minutes.
 //!

@@ -1,6 +1,6 @@
 //! Statistics of measured values, for the checks of experiments: means, percentiles, deviations and
 //! intervals. The values have no unit here: a result has the unit of the values. Nothing fails; the
-//! documentation of a function names its result for no values. [`Cumulative`] holds samples of a
+//! documentation of a function names its result for no values. `Cumulative` holds samples of a
 //! byte counter and computes rates in bit/s.
 
 /// Samples of a counter that only rises: (wall-clock time in ns, bytes), in order of time.

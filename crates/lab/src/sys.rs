@@ -2,7 +2,7 @@
 //! unsafe code.
 //!
 //! Rules: every function takes and returns plain values, keeps no pointer after it returns, and has
-//! a safety comment for each call. A function fails with the error of its system call. [`Mapped`]
+//! a safety comment for each call. A function fails with the error of its system call. `Mapped`
 //! keeps a mapping and gives no reference into it. The packet ring gives references; it is in
 //! `wire::ring` with rules of its own.
 

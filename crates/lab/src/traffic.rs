@@ -281,7 +281,7 @@ impl Direct {
 }
 
 /// A process on the direct path that sends to one endpoint at the maximum rate, receives from it,
-/// and on command forks, ends or executes another program: see [`unruly`].
+/// and on command forks, ends or executes another program: see `unruly`.
 #[derive(Debug, Clone)]
 pub struct Unruly {
     args: Vec<String>,
@@ -459,7 +459,7 @@ impl Running {
 }
 
 /// Starts a traffic program on `host`, and returns when its sockets are open. Fails after
-/// [`READY_TIMEOUT`].
+/// `READY_TIMEOUT`.
 pub fn start(host: &Host, program: &impl Program, options: RunOptions) -> Result<Running> {
     let mut command = host.ns.command(process::binary("netnice-lab")?);
     command

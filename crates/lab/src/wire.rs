@@ -53,7 +53,7 @@ impl Tap {
         Tap::read(ns, device, ring, |_, _| Ok(()))
     }
 
-    /// Starts a meter that also keeps the packets that `of` accepts, for [`Record::packets`] and in
+    /// Starts a meter that also keeps the packets that `of` accepts, for `Record::packets` and in
     /// a capture file.
     pub fn start_capturing(
         ns: &Netns,

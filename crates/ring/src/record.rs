@@ -1,9 +1,9 @@
 //! I/O records: their format in shared memory, and their validated form.
 //!
-//! In shared memory a record is a run of entries of 16 bytes: a [`Head`] with the count, then that
-//! many [`RawPair`]s of base and length. The format is the iorec of paper VERT, section 2.2, whose
+//! In shared memory a record is a run of entries of 16 bytes: a `Head` with the count, then that
+//! many `RawPair`s of base and length. The format is the iorec of paper VERT, section 2.2, whose
 //! header is "padded to make it the same size as a pair"; here a note and a time fill the padding.
-//! A [`Record`] is a validated copy in private memory. A [`Validator`] validates the head and each
+//! A [`Record`] is a validated copy in private memory. A `Validator` validates the head and each
 //! pair of a record, and fails with the [`Rule`] that the record breaks.
 
 use crate::layout::{ALIGN, Shape};

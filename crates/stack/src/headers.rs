@@ -2,7 +2,7 @@
 //! with an [`AddressError`]. Every packet gets a copy of one template, in which [`Headers::write`]
 //! sets the few fields that depend on the packet's length and bytes (VERT 4.2).
 //!
-//! A [`Layer`] writes its header into the template and returns a [`Fixup`] for the fields that
+//! A `Layer` writes its header into the template and returns a `Fixup` for the fields that
 //! depend on the payload. [`Headers::headroom`] is the size of all headers; the program writes the
 //! payload behind it, in place.
 //!

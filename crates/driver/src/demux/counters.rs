@@ -15,7 +15,7 @@ pub struct DemuxCounters {
     /// Frames of no flow.
     pub unclaimed: u64,
     /// Fragments kept at present: their datagram's first fragment has not arrived, or they wait for
-    /// [`super::Demux::poll_released`].
+    /// `Demux::poll_released`.
     pub held: u64,
     /// Discarded frames by reason, in the order of [`Discard::ALL`].
     pub discarded: [u64; Discard::ALL.len()],

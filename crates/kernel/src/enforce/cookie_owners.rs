@@ -109,7 +109,7 @@ impl Kernel {
     }
 
     /// Removes the entries of closed sockets that had no room for a tag. To be called once a
-    /// second; every [`CALLS_PER_CHECK`]th call searches.
+    /// second; every `CALLS_PER_CHECK`th call searches.
     pub fn remove_closed_cookies(&mut self) -> Result<(), KernelError> {
         self.cookie_checks = self.cookie_checks.wrapping_add(1);
         let Some(programs) = self

@@ -1,9 +1,9 @@
 //! The attacks of hostile users: one function for each, and their table, [`ATTACKS`].
 //!
-//! An attack waits at most 2 s for each response ([`super::hostile::IO_TIMEOUT`]), and removes what
+//! An attack waits at most 2 s for each response (`hostile::IO_TIMEOUT`), and removes what
 //! would keep its own user from further attacks. It returns an error if the daemon did not let it
 //! go on; such an error is no finding. If an attack gets something that its user must not have, it
-//! calls [`HostileUser::report_finding`].
+//! calls `HostileUser::report_finding`.
 //!
 //! **A new attack** is a function and a line in [`ATTACKS`]. The storm draws from the table, and
 //! `netnice-lab storm hostile --only NAME` tries one alone.

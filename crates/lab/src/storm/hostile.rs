@@ -3,7 +3,7 @@
 //!
 //! [`super::attacks::ATTACKS`] has the attacks. The daemon may refuse an attack in any way, but it
 //! must not grant what the user must not have. If the daemon does so, the attack calls
-//! [`HostileUser::report_finding`]. At its end the program prints how often it tried each attack,
+//! `HostileUser::report_finding`. At its end the program prints how often it tried each attack,
 //! and all findings; the storm test fails if there is one.
 
 use std::collections::BTreeMap;

@@ -97,7 +97,7 @@ impl Pings {
     }
 }
 
-/// Starts a ping on `host`, see [`ping_words`]. [`finish_ping`] ends it.
+/// Starts a ping on `host`, see [`ping_words`]. `finish_ping` ends it.
 pub fn ping(host: &Host, to: IpAddr, every: Duration, count: u32) -> Result<Proc> {
     let words = ping_words(to, every, count);
     let mut command = host.ns.command(&words[0]);

@@ -106,7 +106,10 @@ fn a_section_that_is_invalid_or_does_not_fit_affects_only_its_unit() {
         "{faults:?}"
     );
     // A section that no longer fits keeps nothing of what it had promised, and its end is noticed.
-    folder.unit("a.service", "NetworkUpMax=3mbit\nNetworkUpMin=50mbit\nNetworkLink=eth0");
+    folder.unit(
+        "a.service",
+        "NetworkUpMax=3mbit\nNetworkUpMin=50mbit\nNetworkLink=eth0",
+    );
     fixture.service.reload_units(fixture.now);
     assert_eq!(up(&fixture, "unit:a.service"), Some(4_000_000));
     fs::remove_file(folder.0.join("a.service")).expect("removed");
