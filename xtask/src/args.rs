@@ -1,4 +1,5 @@
-//! Parses arguments that several verbs have.
+//! Parses the arguments of two kinds of verbs: those that take none, and those that take at most
+//! one filter (a part of the names of tests).
 
 use anyhow::{Result, bail};
 

@@ -1,17 +1,20 @@
 //! Runs the README's two commands, `make demo` and `make test`, or other targets of make, in a
-//! chroot that has only a minimal Debian, git, a C compiler and Rust. This needs root.
+//! chroot that has only a minimal Debian, git, the package build-essential (C compiler and make),
+//! CA certificates and Rust. This needs root.
 //!
 //! ```text
-//! debootstrap (kept under target/bare/SUITE)  →  a copy of it
-//!   →  a fresh clone of this repository's HEAD
-//!   →  enter.sh: mounts in a namespace of their own, chroot, make TARGET… without input
-//!   →  processes still running in there afterwards are named and ended, and fail the run
+//! debootstrap makes a base system (kept under target/bare/SUITE)
+//!   →  a copy of the base system: the chroot
+//!   →  in the chroot a clone of this repository's HEAD
+//!   →  for each TARGET enter.sh: mounts in a mount namespace of its own, chroot, make TARGET
+//!   →  after each TARGET: processes that still run in the chroot are ended, and fail the run
+//!   →  the chroot is removed (not after a failure, or with --keep)
 //! ```
 //!
 //! Rust is this machine's toolchain, mounted read-only, because not every machine can reach the
 //! source of toolchains; cargo's configuration of registries is copied in, if there is one. The
-//! network and the process numbers are this machine's, because packages and crates have to be
-//! downloaded. Changes that are not committed are not tested.
+//! chroot uses this machine's network, because packages and crates have to be downloaded. Changes
+//! that are not committed are not tested.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -103,14 +106,15 @@ fn base(folder: &Path, suite: &str) -> Result<PathBuf> {
     Ok(base)
 }
 
-/// A copy of the base system to work in.
+/// A chroot: a copy of the base system.
 pub struct Machine {
     /// The root folder of the copy.
     pub root: PathBuf,
 }
 
 impl Machine {
-    /// Creates a fresh machine with this machine's access to the network.
+    /// Makes a fresh chroot of a Debian suite, with this machine's access to the network. An
+    /// earlier chroot is removed.
     pub fn new(tree: &Tree, suite: &str) -> Result<Machine> {
         let folder = tree.target.join("bare");
         let machine = Machine::fresh(&base(&folder, suite)?, folder.join("root"))?;
@@ -163,7 +167,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Runs a command in a folder of the machine. Fails if the command fails or leaves a process
+    /// Runs a command in a folder of the chroot. Fails if the command fails or leaves a process
     /// running.
     pub fn run(&self, folder: &str, words: &[&str]) -> Result<()> {
         let sysroot = Step::new("rustc").args(["--print", "sysroot"]).capture()?;
@@ -221,7 +225,7 @@ impl Machine {
         Ok(left)
     }
 
-    /// Removes the machine. Fails if something is still mounted in it.
+    /// Removes the chroot. Fails if something is still mounted in it.
     pub fn remove(self) -> Result<()> {
         remove_tree(&self.root)
     }

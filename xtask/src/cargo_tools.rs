@@ -1,9 +1,9 @@
 //! Finds cargo programs of a fixed version; cargo installs a missing one.
 //!
-//! The search covers the `PATH`, cargo's folder and the target folder, and takes the first program
-//! of the right version. If there is no such program of any version, `cargo install` installs it
-//! into cargo's folder. If there is another version, that one stays unchanged, and the right
-//! version is installed into the target folder (`target/tools/NAME-VERSION`).
+//! The search covers the `PATH`, the folder into which cargo installs, and the target folder, and
+//! takes the first program of the right version. If no version is found, `cargo install` installs
+//! the program into cargo's folder. If another version is found, that one stays unchanged, and the
+//! right version is installed into the target folder (`target/tools/NAME-VERSION`).
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,8 @@ impl CargoTool {
     /// The path of the program. Builds and installs a missing program.
     ///
     /// # Errors
-    /// If cargo cannot install the program: the registry is out of reach, or the build fails.
+    /// If cargo cannot install the program (the registry is out of reach, or the build fails), or
+    /// if the installed program has another name or version.
     pub fn ensure(&self, tree: &Tree) -> Result<PathBuf> {
         let usual = install_folder().join("bin").join(self.name);
         let usual = usual.is_file().then_some(usual);

@@ -1,6 +1,7 @@
-//! Runs the checks that precede each review of a change. They are cheap, need no network
-//! namespaces, and need root only to install a missing package. The verb fails at the first check
-//! that fails. It prints a notice if the database of advisories cannot be fetched.
+//! Runs the checks that precede each review of a change: formatting, lints, the project's rules
+//! ([`crate::tidy`]), documentation and dependencies. They run no test, and need root only to
+//! install a missing package. The verb fails at the first check that fails. If the database of
+//! security advisories cannot be fetched, the verb prints a notice and does not check advisories.
 
 use anyhow::Result;
 

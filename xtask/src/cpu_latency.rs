@@ -1,9 +1,9 @@
-//! Keeps the processors awake while system tests run.
+//! Keeps the processors out of deep sleep while system tests run.
 //!
-//! The links of a test's world are kernel queues, whose accuracy is that of the kernel's timers.
-//! The host wakes a sleeping virtual processor only when the host has time. On a busy host links of
-//! 20 Mbit/s carried 15 Mbit/s, which is the same result as that of a broken guarantee. So tests,
-//! which judge netnice only, keep the processors awake. Experiments run on the machine as it is.
+//! The links of a test's world are kernel queues, which depend on the kernel's timers. If this
+//! machine is virtual, its host may wake a sleeping processor late, and then a link carries less
+//! than its rate: on a busy host 15 of 20 Mbit/s. A test cannot distinguish that from a broken
+//! guarantee, so tests keep the processors awake. Experiments run on the machine as it is.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

@@ -1,15 +1,18 @@
 //! Builds the Debian packages in `target/deb`: `netnice` with the programs and the service,
 //! `libnetnice0` with the C library, and `libnetnice-dev` with what is needed to build programs
-//! with that library. The verb fails if a tool fails.
+//! with that library. The verb fails if a tool fails or a file is missing.
 //!
 //! ```text
-//! release programs ─strip─> tree of files ─> control (dpkg-shlibdeps finds the shared libraries)
-//!                           pages, completions, units, documents         ─> md5sums ─> dpkg-deb
+//! release programs and libraries ──strip──▶┐
+//! manual pages, completions, units, ──────▶├─▶ stage ─▶ control file ─▶ md5sums ─▶ dpkg-deb
+//! documents, copyright, changelog ────────▶┘
 //! ```
+//! The stage is a folder with the files of one package. The control file depends on the packages
+//! with the shared libraries of the staged programs, which dpkg-shlibdeps finds.
 //!
-//! The files that are not Rust are in `packaging/`. With `--try`, [`trial`] installs the packages
-//! in a fresh chroot, uses them, upgrades them while a limit is in force, and removes them; this
-//! needs root.
+//! `packaging/` has the units, the packages' scripts, the copyright, the changelog and the manual
+//! pages of the daemon and the driver. With `--try`, [`trial`] installs the packages in a fresh
+//! chroot, uses them, upgrades them while a limit is in force, and removes them; this needs root.
 
 mod documents;
 mod trial;

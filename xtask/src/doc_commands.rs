@@ -1,5 +1,6 @@
-//! Tests that the command lines in the documents that call xtask, cargo or make are valid: verbs,
-//! arguments, packages, targets, names of tests, and targets and variables of the Makefile.
+//! Tests that command lines in the documents are valid. A line that calls cargo must have an
+//! existing verb, package, target and test name; one that calls `cargo xtask`, a verb with valid
+//! arguments; one that calls make, targets and variables of the Makefile.
 
 use std::path::Path;
 

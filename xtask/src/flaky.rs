@@ -1,5 +1,5 @@
-//! Reads `flaky.toml`, the list of tests that failed in some run and passed alone afterwards, each
-//! with its cause.
+//! Reads `flaky.toml`, the list of flaky tests, each with the cause. A test is flaky if it failed
+//! in some run and passed when it was repeated alone.
 //!
 //! ```toml
 //! [[test]]

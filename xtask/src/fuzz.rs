@@ -1,12 +1,14 @@
 //! Runs every property for a given time, with new cases in each run.
 //!
 //! A property is a test inside `proptest!`. It tries `PROPTEST_CASES` cases and ends. `make test`
-//! gives it the same seed in every run, so that a failure is one of the change under test; here it
-//! has a new seed in every run. So this module starts the test program repeatedly, with as many
-//! cases as take [`RUN_TIME`], until the time is over. It runs as many properties in parallel as
-//! there are processors. The sources show which tests are properties, and cargo names their test
-//! programs. The verb fails if a property fails, and prints the test's output at the end. A
-//! property stores its failed case beside its source in `proptest-regressions`, and every later run
+//! gives a property the same seed in every run, so that a new failure comes from the change under
+//! test; here it has a new seed in every run. This module starts the test program repeatedly, with
+//! as many cases as take [`RUN_TIME`] (30 s), until the time of the property is over. It runs as
+//! many properties in parallel as there are processors. The sources show which tests are
+//! properties, and cargo names their test programs.
+//!
+//! The verb fails if a property fails or does not end, and prints the test's output at the end. A
+//! property stores its failed case in its crate (in `proptest-regressions`), and every later run
 //! begins with that case.
 //!
 //! [`libfuzzer`] runs the targets of `fuzz/` instead; coverage guides them.

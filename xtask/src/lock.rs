@@ -16,7 +16,8 @@ pub struct MachineLock {
 }
 
 impl MachineLock {
-    /// Waits until no other run holds the lock, and prints a notice if it has to wait.
+    /// Takes the lock. Prints a notice and waits while another run holds it. Fails if the lock file
+    /// cannot be opened or locked.
     pub fn take() -> Result<MachineLock> {
         let folder = ["/run/lock", "/tmp"]
             .map(Path::new)

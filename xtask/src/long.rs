@@ -1,5 +1,5 @@
-//! Runs every test, the trial of the package, and every experiment. This takes hours and needs
-//! root. The verb fails at the first step that fails.
+//! Runs every test (also under Miri and loom, and by fuzzing), the trial of the packages, and every
+//! experiment. This takes hours and needs root. The verb fails at the first step that fails.
 
 use std::time::Instant;
 
@@ -15,10 +15,10 @@ use crate::results::Results;
 use crate::suite;
 use crate::tree::Tree;
 
-/// Runs, in this order: every test that is not ignored; core and the ring under Miri; the ring
-/// under loom; every property with new cases for half a minute; the targets of `fuzz/` for a minute
-/// each; the package and its trial; the tests that are too long for every day (`#[ignore]`,
-/// optimised); every experiment of the lab.
+/// Runs, in this order: every test that is not ignored; the tests of core and of the ring under
+/// Miri; the ring's tests under loom; every property with new cases for half a minute; every target
+/// of `fuzz/` for a minute; the build of the packages and their trial; the tests that are too long
+/// for every day (`#[ignore]`, optimised); every experiment of the lab.
 pub fn run(tree: &Tree) -> Result<()> {
     suite::test(tree, &[])?;
     miri::run(tree, &[])?;

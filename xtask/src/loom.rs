@@ -1,6 +1,6 @@
-//! Runs the tests of the ring under loom. loom executes two threads in every possible order, with
-//! every value that each may read under the memory model. The tests are in
-//! `crates/ring/src/model.rs`.
+//! Runs the tests of the ring under loom. loom executes the threads of a test in every possible
+//! order, with every value that each may read under the memory model (one test limits the number of
+//! preemptions). The tests are in `crates/ring/src/model.rs`.
 //!
 //! A compiler flag for the whole build replaces the atomics by those of loom. So this build has a
 //! target folder of its own; otherwise each change of the flag would rebuild everything. The verb

@@ -2,8 +2,8 @@
 //! May touch: the build, the test machine's packages (only missing ones), and the target folder.
 //! Must never: be used by another crate, or hide a failure: a verb's exit status is its result.
 //!
-//! The Makefile only names these verbs; all logic is here, in Rust, with tests. Each verb is one
-//! module:
+//! A verb is a subcommand of `cargo xtask`. The targets of the Makefile only call verbs. These
+//! modules contain the verbs:
 //!
 //! | verb | module | what it does |
 //! |---|---|---|
@@ -11,7 +11,7 @@
 //! | `check` | [`check`] | formatting, lints, tidy, documentation, dependencies |
 //! | `setup` | [`setup`] | installs missing packages by apt, or unpacks them for the tests |
 //! | `build`, `demo`, `test`, `bench` | [`suite`] | the release programs and their runs |
-//! | `long` | [`long`] | every test, the trial of the package, and every experiment |
+//! | `long` | [`long`] | every test (also under Miri and loom, and by fuzzing), every experiment |
 //! | `fuzz` | [`fuzz`] | each property for some time; with `--learn` the targets of `fuzz/` |
 //! | `miri` | [`miri`] | the tests of core and of the ring under Miri |
 //! | `loom` | [`loom`] | the ring's cursors and doorbells under loom |

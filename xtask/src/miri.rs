@@ -2,10 +2,10 @@
 //! undefined behaviour, such as a read of uninitialized memory, an access outside an allocation, or
 //! a shared and a mutable reference to the same memory at the same time.
 //!
-//! The only `unsafe` code of core is the prefetch hint, which is left out under Miri. The rest of
-//! core has no `unsafe` code, so this run checks the code of the standard library that core calls.
-//! The ring consists of `unsafe` code; the part that needs neither a memory file nor a doorbell is
-//! checked here, over memory of the process. Interpretation takes some hundred times as long as
+//! The only `unsafe` code of the library of core is the prefetch hint, which is left out under
+//! Miri, so this run checks the code of the standard library that core calls. The ring reads and
+//! writes shared memory with `unsafe` code; Miri checks the tests that need neither a memory file
+//! nor a doorbell, over memory of the process. Interpretation takes some hundred times as long as
 //! execution. So each property tries one case ([`CASES`]), and tests marked `cfg_attr(miri,
 //! ignore)` are left out.
 //!

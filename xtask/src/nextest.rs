@@ -1,10 +1,10 @@
 //! Runs tests with cargo-nextest: a process for each test, groups, time limits, and a report of
 //! every outcome.
 //!
-//! `.config/nextest.toml` defines which tests run in parallel and which alone. This module adds two
-//! parts. If at most [`MAX_FLAKY`] + 1 tests failed, it runs these a second time *after* the run,
-//! one at a time. A test that passes then is flaky: the machine or another test disturbed it. This
-//! module also reads nextest's report ([`crate::results`]).
+//! `.config/nextest.toml` defines which tests run in parallel and which alone. This module adds a
+//! second try: if at most [`MAX_FLAKY`] + 1 tests failed, they run again *after* all others, one at
+//! a time. A test that passes then is flaky: the machine or another test disturbed it. The outcomes
+//! come from nextest's report ([`crate::results`]).
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::results::{self, MAX_FLAKY, Results, TestResult};
 use crate::step::Step;
 use crate::tree::Tree;
 
-/// Installs cargo-nextest if it is missing, and returns its path.
+/// Installs cargo-nextest if it is missing, and returns its path. Fails if cargo cannot install it.
 pub fn ensure(tree: &Tree) -> Result<PathBuf> {
     NEXTEST.ensure(tree)
 }

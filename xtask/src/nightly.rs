@@ -1,6 +1,6 @@
-//! Finds the nightly toolchain, which Miri and coverage counters need: a stable compiler does not
-//! support them. rustup installs the toolchain and its components if they are missing. Fails
-//! without rustup.
+//! Finds Rust's nightly toolchain, which Miri and libFuzzer's coverage counters need: a stable
+//! compiler does not support them. rustup installs the toolchain and its components if they are
+//! missing. Fails without rustup, or if rustup cannot install them.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

@@ -3,12 +3,13 @@
 //! | outcome | meaning | counted as |
 //! |---|---|---|
 //! | passed | the test passed at the first try | passed |
-//! | failed | the test failed, and failed again alone (or was not tried again) | failed |
+//! | failed | the test failed, and did not pass alone (or was not tried again) | failed |
 //! | flaky | the test failed, then passed alone | flaky |
 //! | skipped | the machine lacks something that the test needs; the test names it | skipped |
 //!
-//! A run passes if at least one test passed, no test failed, no step broke, at most [`MAX_FLAKY`]
-//! tests were flaky, and none of these is listed in `flaky.toml` ([`crate::flaky`]).
+//! A run passes if at least one test passed, no test failed, no step failed without a failed test
+//! (a build, for example), at most [`MAX_FLAKY`] tests were flaky, and none of these is listed in
+//! `flaky.toml` ([`crate::flaky`]).
 //!
 //! The outcomes come from the JUnit report of cargo-nextest. A test that cannot run prints
 //! [`SKIP_MARK`] and the reason on a line of its own, and returns. Rust's test harness has no such
@@ -49,7 +50,7 @@ pub struct TestResult {
 }
 
 impl TestResult {
-    /// The name in output and in `flaky.toml`: program and test.
+    /// The name in output: the program, a blank, and the test's path inside the program.
     pub fn id(&self) -> String {
         format!("{} {}", self.program, self.name)
     }
@@ -252,8 +253,8 @@ impl fmt::Display for Summary<'_> {
 /// The text that a test prints before the reason why it cannot run. `netnice_lab::testbed::skip`
 /// prints it.
 pub const SKIP_MARK: &str = "test skipped: ";
-/// Largest number of flaky tests in a run that passes. With more of them the machine or the tree
-/// has a fault, not a test.
+/// Largest number of flaky tests in a run that passes. If more tests are flaky, the fault is in the
+/// machine or in the tree, and not in single tests.
 pub const MAX_FLAKY: usize = 2;
 const SHOWN_SLOWEST: usize = 12;
 

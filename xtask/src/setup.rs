@@ -1,5 +1,5 @@
-//! Installs with apt the packages that a verb needs and the machine lacks. It upgrades nothing on
-//! purpose and starts no service.
+//! Installs with apt the packages that a verb needs and the machine lacks. It requests no upgrade
+//! (apt may upgrade what a new package depends on), and it starts no service.
 //!
 //! Each row of [`NEEDS`] is one need: the program, file or Python module that shows its presence,
 //! the package of Debian and Ubuntu, and the uses that need it. On a complete machine no package
@@ -8,7 +8,9 @@
 //!
 //! The web server is a special case, because its package would start it now and at every boot. The
 //! tests need only the program. So its packages are downloaded and unpacked under the target
-//! folder, and that folder is on the `PATH` of what the tests run ([`program_path`]).
+//! folder, and that folder is on the `PATH` of what the tests run ([`program_path`]). The FTP
+//! server of an experiment is unpacked in the same way; if that fails, the verb prints a notice and
+//! continues.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -274,7 +276,8 @@ fn ftp_server(tree: &Tree) {
     }
 }
 
-/// Downloads a package and unpacks it in `folder`, without installing it.
+/// Downloads a package and unpacks it in `folder`, without installing it. Fails if apt or dpkg
+/// fails.
 pub fn download(package: &str, folder: &Path) -> Result<()> {
     apt()
         .args([
@@ -296,7 +299,7 @@ pub fn download(package: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unpacks a package file in `folder`, without installing it.
+/// Unpacks a package file in `folder`, without installing it. Fails if dpkg fails.
 pub fn unpack(file: &Path, folder: &Path) -> Result<()> {
     Step::new("dpkg")
         .args([Path::new("-x"), file, folder])

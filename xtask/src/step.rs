@@ -1,6 +1,7 @@
 //! Runs a program, and prints its command line first, so a log shows the commands that a user would
-//! type. ([`Step::capture`] does not print it.) A step fails if the program cannot start, or,
-//! except in the methods that return its status, if it ends with an error.
+//! type. ([`Step::capture`] does not print it.) A step fails if the program cannot start.
+//! [`Step::run`], [`Step::run_quietly`] and [`Step::capture`] also fail if its exit status is not
+//! 0; the other methods return the status or the failure.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};

@@ -8,7 +8,8 @@
 //! `.config/nextest.toml` defines which system tests run in parallel.
 //!
 //! The demo, the system tests and the measurements need root, and hold the machine's lock
-//! ([`MachineLock`]) from before the build to the end.
+//! ([`MachineLock`]) from before the build to the end. A verb fails if a build fails, if the run of
+//! the tests does not pass ([`crate::results`]), or if a measured value is outside its bound.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

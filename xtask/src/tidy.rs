@@ -3,15 +3,16 @@
 //!
 //! - [`layers`]: a dependency only goes to a lower layer, along the "may use" column of
 //!   docs/internals/architecture.md; some foreign crates are reserved for some crates.
-//! - [`circles`]: modules of one crate do not use each other in a circle.
+//! - [`circles`]: modules of one crate do not use each other in a circle. (A list excepts the
+//!   crates that still have circles.)
 //! - Sizes: a source file has at most [`MAX_LINES`] lines, in the daemon [`MAX_DAEMON_LINES`]; a
-//!   longer one contains several subjects. A line that is a comment has at most [`MAX_COMMENT`]
-//!   characters.
+//!   longer one contains several subjects. A line of Rust or C that is a comment has at most
+//!   [`MAX_COMMENT`] characters, unless it contains a URL.
 //! - Names: no file or folder has a name in [`REFUSED_NAMES`], such as `utils`; a helper belongs to
 //!   the module of its subject.
 //! - [`module_names`]: the name of a module is a term of the glossary, or in a list of plain words.
-//! - Opening lines: a crate begins with what it answers, what it may touch and what it must never
-//!   do.
+//! - Opening lines: the documentation of a crate begins with the lines `Answers:`, `May touch:` and
+//!   `Must never:`.
 //! - `unsafe`: only in the files that [`layers`] lists. (clippy checks that each block has a safety
 //!   comment.)
 //! - No stubs: neither `todo!` nor `unimplemented!`, nor comments that postpone work
@@ -23,8 +24,8 @@
 //!   exists in the tree.
 //! - eBPF sources have the licence that the kernel's verifier requires.
 //!
-//! Every rule is a function from text to complaints without input or output, so its tests need no
-//! tree.
+//! Every rule is a function from paths and texts to complaints, without input or output, so the
+//! tests of a rule need no tree.
 
 mod circles;
 mod layers;

@@ -5,13 +5,15 @@
 //! ```text
 //! ensure kernel, virtme-ng, virtiofsd (cached under target/vm)
 //!   → build programs and tests here → put them in target/vm/share
-//!   → boot; the guest's root is this machine's, read-only, with temporary layers on top
-//!   → inside.sh: modules, bpffs, a systemd for unit targets, then cargo-nextest on the tests
-//!   → it writes its exit status to share/guest-N/status, the report to share/guest-N/nextest
+//!   → boot; the guest's root folder is this machine's, read-only, with temporary layers on top
+//!   → inside.sh: modules, bpffs, a systemd for tests of units, then cargo-nextest on the tests
+//!   → inside.sh writes its exit status to share/guest-N/status, nextest its report to
+//!     share/guest-N/nextest
 //! ```
 //!
-//! The emulator uses one processor for a guest. So there are as many guests as processors, at most
-//! [`MAX_GUESTS`], and each runs a part of the tests. A run with a filter has one guest.
+//! The emulator uses one of this machine's processors for a guest. So there are as many guests as
+//! processors, at most [`MAX_GUESTS`], and each runs a part of the tests. A run with a filter has
+//! one guest. With `--shell` one guest runs a shell command in place of the tests.
 //!
 //! Without KVM qemu translates every instruction, so everything takes 10 to 30 times as long. The
 //! tests are the same as on the host, with the same bounds. The guest has fq_codel, netem and every
@@ -19,8 +21,9 @@
 //!
 //! The systemd in the guest is this machine's program in a process namespace of its own at the root
 //! of the cgroup tree. So units have their usual cgroups (`/system.slice/x.service`), and no
-//! service of the machine starts. `systemctl` and `systemd-run` on the tests' `PATH` use it, and
-//! `NETNICE_SYSTEMD=1` shows that it runs.
+//! service of the machine starts. `systemctl` and `systemd-run` on the tests' `PATH` use that
+//! systemd. `NETNICE_SYSTEMD=1` tells the tests that there should be one, so that they fail without
+//! it.
 
 mod assets;
 

@@ -1,10 +1,10 @@
-//! A client of the daemon: [`Client::call`] sends a [`Request`] over the daemon's socket, and waits
-//! for the [`Response`] (at most [`Client::TIMEOUT`]) or a [`ClientError`].
+//! A client of the daemon: [`Client::call`] sends a [`Request`] over the daemon's socket, waits at
+//! most [`Client::TIMEOUT`] (120 s), and returns the [`Response`] or a [`ClientError`].
 //!
-//! On a connection that is attached to the direct path the daemon also sends notifications
-//! ([`FlowNotification`]) between responses. A call that waits for a response stores the
-//! notifications that arrive before the response. [`Client::buffered_notification`] returns stored
-//! ones; [`Client::poll_notification`] also reads the socket, without waiting.
+//! After [`crate::direct::DirectRequest::Attach`] the daemon also sends notifications
+//! ([`FlowNotification`]) between responses. A call stores the notifications that arrive before its
+//! response. [`Client::buffered_notification`] returns stored ones;
+//! [`Client::poll_notification`] also reads the socket, without waiting.
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,10 +31,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Time that a call waits for its response. The longest work of the daemon for one request is
+    /// Longest time that [`Client::call`] takes. The longest work of the daemon for one request is
     /// the first limit of all: it loads the eBPF programs and attaches them to each interface, for
     /// which the kernel takes 10 to 30 ms (one RCU grace period in each direction). On a host with
-    /// a thousand interfaces that takes half a minute.
+    /// a thousand interfaces that takes up to half a minute.
     pub const TIMEOUT: Duration = Duration::from_secs(120);
 
     /// Connects to the daemon of a runtime folder.
@@ -181,7 +181,8 @@ impl Client {
         }
     }
 
-    /// The response among the messages that were read. Stores the notifications before it.
+    /// The response among the messages that were read; `None` if there is none. Stores the
+    /// notifications before it.
     fn take_response(&mut self) -> Result<Option<Response>, ClientError> {
         while let Some(body) = self.decoder.poll().map_err(WireError::from)? {
             match wire::decode_response(&body)? {
@@ -245,13 +246,13 @@ pub enum ClientError {
     /// No response arrived in time.
     #[error("the daemon did not answer in time; `netnice log` and the daemon's output may say why")]
     Timeout,
-    /// The connection ended before the response.
+    /// The daemon closed the connection, before a response or without one.
     #[error("the daemon closed the connection without a response")]
     HungUp,
     /// A response arrived without a request.
     #[error("the daemon sent a response without a request")]
     UnexpectedResponse,
-    /// More descriptors arrived than belong to a response.
+    /// More descriptors arrived than [`fds::MAX_FDS`].
     #[error("the daemon sent more file descriptors than belong to a response")]
     SurplusDescriptors,
     /// The message cannot be encoded or decoded.

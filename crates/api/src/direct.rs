@@ -3,8 +3,9 @@
 //! A program attaches to one link with a connection of its own. [`DirectRequest::Attach`] creates
 //! the program's memory file, and the response carries the file and the two doorbells
 //! ([`Attached`]). Then the program opens and closes flows on that connection. All its flows end
-//! when the connection or the process ends. The daemon reports changes that no request caused by
-//! [`DirectReply::Notification`] on the same connection, between responses.
+//! when the program closes the connection, or when its process ends. If the daemon ends, the flows
+//! continue. The daemon reports changes that no request caused by [`DirectReply::Notification`] on
+//! the same connection, between responses.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -27,7 +28,8 @@ pub enum DirectRequest {
 }
 
 /// A message of the daemon about direct flows. The response to changing and closing is
-/// [`crate::Response::Done`].
+/// [`crate::Response::Done`]. The response to a request without success is
+/// [`crate::Response::Refused`] or [`crate::Response::Failed`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DirectReply {
@@ -73,8 +75,9 @@ pub struct Attached {
 pub enum Endpoint {
     /// UDP from one port.
     Udp {
-        /// The local address and port. The daemon replaces an unspecified address by the source
-        /// address of the route to the remote host, and chooses a port for port 0.
+        /// The local address and port. If `remote` is given, the daemon replaces an unspecified
+        /// address by the source address of the route to the remote host; else the address must be
+        /// specified. The daemon chooses a port for port 0.
         local: SocketAddr,
         /// The remote address and port. `None`: any address of a single host, and any port.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,7 +86,8 @@ pub enum Endpoint {
     /// UDP of a multicast group. Each member receives what is sent to the group, and sends only to
     /// the group.
     Group {
-        /// The local address and port, which are the source of sent packets.
+        /// The local address and port, which are the source of sent packets. The daemon chooses an
+        /// unspecified address, and a port for port 0.
         local: SocketAddr,
         /// The group and its port.
         group: SocketAddr,
@@ -92,7 +96,8 @@ pub enum Endpoint {
     Protocol {
         /// Protocol number.
         number: u8,
-        /// The local address.
+        /// The local address. If it is unspecified, `remote` must be given, and the daemon takes
+        /// the source address of the route to the remote host.
         local: IpAddr,
         /// The remote address. `None`: any address of a single host.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -182,10 +187,11 @@ pub struct FlowOpened {
     /// Hardware address of the link.
     pub mac: [u8; 6],
     /// Hardware address of the next hop. The driver writes it into each frame, so it can change.
-    /// `None`: the flow sends to any host, and the program requests the next hop to each
-    /// ([`DirectRequest::NextHop`]).
+    /// `None`: the flow sends to any host, or is of an EtherType. Then the program writes the
+    /// address into each frame ([`DirectRequest::NextHop`] finds it for a host).
     pub next_hop: Option<[u8; 6]>,
-    /// Path MTU to the remote host, in bytes. The MTU of the link if the flow sends to any host.
+    /// Path MTU to the remote host, in bytes. The MTU of the link if the flow has no single remote
+    /// host.
     pub mtu: u32,
     /// The granted contract as text.
     pub contract: String,
@@ -230,9 +236,9 @@ pub struct ResolvedNextHop {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlowNotification {
-    /// The link went down (false) or up (true). Packets come back unsent while it is down.
+    /// The link went up or down. Packets come back unsent while it is down.
     Link {
-        /// True if the link is up.
+        /// True if the link is up now.
         up: bool,
     },
     /// The path MTU has changed. Longer packets come back unsent.

@@ -234,7 +234,8 @@ pub struct CensusDoc {
     pub programs: Vec<ProgramDoc>,
     /// The flows.
     pub flows: Vec<DriverFlowDoc>,
-    /// Frames that the driver inspected and that belonged to no flow, by reason.
+    /// Numbers of received frames that no flow got, by reason. `strange` counts other frames: those
+    /// that the kernel returned from a state that they were not in ([`FramesDoc`]).
     pub discarded: Vec<(String, u64)>,
     /// Time accounting of the driver.
     #[serde(rename = "spent")]
@@ -243,7 +244,7 @@ pub struct CensusDoc {
     /// which shares no frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<FramesDoc>,
-    /// Doorbell notifications that programs sent while the driver was awake.
+    /// Doorbell writes of programs that had not taken the driver's sleeping flag before.
     #[serde(rename = "unasked")]
     pub unrequested_doorbells: u64,
     /// True while the driver keeps the processors out of idle states (PM QoS), because packets with
@@ -274,15 +275,15 @@ pub struct UserMemoryDoc {
     pub bytes: u64,
 }
 
-/// The time, in ns since its start, during which a driver did not sleep, by purpose.
+/// The time that a driver was awake since its start, by purpose, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimeAccountingDoc {
-    /// Processing received frames.
+    /// Time for received frames.
     pub receiving_ns: u64,
-    /// Processing submitted records.
+    /// Time for submitted records, and for commands of the driver's control thread.
     pub sending_ns: u64,
-    /// Spinning before departures, to be on time.
+    /// Time in iterations without work, and spinning before departures.
     pub waiting_ns: u64,
 }
 
@@ -321,9 +322,9 @@ pub struct TotalsDoc {
 /// packet, in ns. The daemon's admission of deadlines and the driver's schedule both use it.
 pub const SEND_AHEAD_NS: u64 = 20_000;
 
-/// Smallest charged size of a packet in bytes: the headers of UDP over IPv4. The wire overhead
-/// matters most for the shortest packet, so the daemon's admission of rates and the driver's
-/// charging both use it.
+/// Smallest size of a packet for admission and scheduling, in bytes: the headers of Ethernet, IPv4
+/// and UDP. The driver charges a shorter packet as one of this size. The wire overhead matters most
+/// for the shortest packet, so the daemon's admission of rates uses the size too.
 pub const MIN_PACKET_BYTES: u64 = 42;
 
 /// A program of a driver.
@@ -353,8 +354,8 @@ pub struct DriverFlowDoc {
 }
 
 /// The counters of a flow. Each record that the driver took from the submit ring is counted as
-/// `sent`, `forbidden`, `too_long` or `no_link`, except the packet that leaves next. Each received
-/// packet is counted as `delivered`, `no_buffer`, `buffer_too_short` or `over_share`.
+/// `sent`, `forbidden`, `too_long` or `no_link`, except the head: the one that is to leave next.
+/// Each received packet is counted as `delivered`, `no_buffer`, `buffer_too_short` or `over_share`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FlowCounts {
@@ -364,9 +365,10 @@ pub struct FlowCounts {
     pub sent_bytes: u64,
     /// Packets that were submitted and that the flow's template forbids.
     pub forbidden: u64,
-    /// Packets longer than the MTU allows.
+    /// Packets longer than the MTU or the contract allows.
     pub too_long: u64,
-    /// Packets submitted while there was no link or no next hop.
+    /// Packets that were not sent because there was no link, no next hop, or no room in the NIC's
+    /// queue.
     pub no_link: u64,
     /// Packets received for the flow.
     pub received: u64,
@@ -384,7 +386,7 @@ pub struct FlowCounts {
     /// Fragments that were not delivered, because the flow takes them in order only and an earlier
     /// fragment was missing. `received` does not include them.
     pub out_of_order: u64,
-    /// Driver time spent on received packets, in ns.
+    /// Driver time charged for received packets, in ns.
     pub receiving_ns: u64,
     /// Histogram of lateness: the time from the eligible time of a packet, or from its arrival at
     /// the head of the flow's queue if that is later, to its departure. Entry k counts latenesses

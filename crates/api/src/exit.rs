@@ -1,20 +1,21 @@
-//! The exit status of the command line.
+//! The exit status of `netnice` ([`Exit`]), also as it follows from a response of the daemon
+//! ([`Response`]) or from a failed request ([`ClientError`]).
 
 use crate::{ClientError, Response};
 
 /// The exit status of `netnice`. The numbers are part of the interface. 126 and 127 are those of
-/// env(1), for a command that `run` could not start.
+/// env(1), for a command that `netnice run` could not start; a command that it started has its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// Success.
     Done = 0,
-    /// Any other error.
+    /// An error without a status of its own.
     Error = 1,
     /// The command line is invalid.
     BadUsage = 2,
     /// Refused, by admission or because permission is missing.
     Refused = 3,
-    /// There is no daemon.
+    /// No daemon listens at the socket.
     NoDaemon = 4,
     /// The command was found but could not be started.
     CannotRun = 126,

@@ -1,9 +1,9 @@
 //! Sends and receives file descriptors with bytes on a Unix socket (SCM_RIGHTS, unix(7)).
 //!
-//! A message carries at most [`MAX_FDS`] descriptors, and the receiver states how many it takes. A
-//! sender with more descriptors must not be able to fill the receiver's descriptor table. So
-//! [`receive`] gives the kernel space for the permitted number only, closes any further descriptor
-//! that still arrives, and reports it ([`Received::surplus`]). Descriptors arrive with
+//! A message carries at most [`MAX_FDS`] (3) descriptors, and the receiver states how many it
+//! takes. A sender with more descriptors must not be able to fill the receiver's descriptor table.
+//! So [`receive`] gives the kernel space for few descriptors, closes those beyond the stated
+//! number, and reports that there were some ([`Received::surplus`]). Descriptors arrive with
 //! close-on-exec set.
 //!
 //! Descriptors arrive with the first byte of the data that they were sent with. Bytes sent earlier
@@ -24,7 +24,8 @@ use rustix::net::{
 pub struct Received {
     /// Number of bytes; 0 at the end of the stream.
     pub bytes: usize,
-    /// The descriptors that arrived with the bytes, in the order in which they were sent.
+    /// The descriptors that arrived with the bytes, in the order in which they were sent; at most
+    /// the number that the caller takes.
     pub fds: Vec<OwnedFd>,
     /// True if more descriptors were sent than the caller takes. The further ones are closed.
     pub surplus: bool,

@@ -2,9 +2,10 @@
 //! [`encode`] makes a frame, and a [`Decoder`] extracts the messages from received bytes. Both fail
 //! with a [`FrameError`] for an empty message and for one that is longer than the caller's limit.
 //!
-//! [`Decoder`] is a state machine over untrusted bytes without I/O. It stores no more than it was
-//! given, and refuses a length above its limit as soon as the four bytes are complete. After a
-//! refusal it refuses everything, because it cannot find the start of the next frame.
+//! [`Decoder`] is a state machine over untrusted bytes without I/O. It reserves no memory for bytes
+//! that a length only announces, and refuses a length above its limit as soon as the four bytes are
+//! complete. After a refusal it refuses everything, because it cannot find the start of the next
+//! frame.
 
 /// Longest request of a client to the daemon, in bytes of JSON.
 pub const LONGEST_REQUEST: usize = 64 * 1024;
@@ -13,7 +14,7 @@ pub const LONGEST_REQUEST: usize = 64 * 1024;
 /// up to 80 KiB.
 pub const LONGEST_DRIVER_CALL: usize = 1024 * 1024;
 
-/// Longest response of the daemon to a client, in bytes of JSON: 65,536 targets at about 250 bytes.
+/// Longest response of the daemon to a client, in bytes of JSON.
 pub const LONGEST_RESPONSE: usize = 16 * 1024 * 1024;
 
 /// Longest message of a driver to the daemon, in bytes of JSON: a census of 65,536 flows at about
@@ -100,8 +101,8 @@ impl Decoder {
         Ok(Some(body))
     }
 
-    /// True if the decoder holds a part of a message. An end of the stream then truncates a
-    /// message.
+    /// True if the decoder holds bytes. After [`Decoder::poll`] has returned `None`, these are the
+    /// first part of a message, which an end of the stream would truncate.
     pub fn has_partial_message(&self) -> bool {
         !self.bytes.is_empty()
     }
@@ -112,7 +113,7 @@ impl Decoder {
     }
 }
 
-/// The length field of a message of `length` bytes.
+/// The length field of a message of `length` bytes. Fails if that is 0 or above `limit`.
 fn check(length: usize, limit: usize) -> Result<u32, FrameError> {
     match u32::try_from(length) {
         Ok(0) => Err(FrameError::Empty),

@@ -1,5 +1,6 @@
-//! The recorded history of targets, as `netnice show --history --json` prints it: rates, drops and
-//! queueing delays, as columns with one value for each second or each minute.
+//! The recorded history of targets ([`HistoryDoc`]), as `netnice show --history --json` prints it:
+//! rates, drops and queueing delays in successive intervals (*points*) of about a second or a
+//! minute. Each quantity is a column with one value for each point.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,8 +11,8 @@ pub struct HistoryDoc {
     pub version: u32,
     /// End of the newest point, in nanoseconds since 1970 by the wall clock.
     pub until_ns: u64,
-    /// Usual length of a point, in nanoseconds: a second or a minute. A target has its own lengths
-    /// in [`TargetHistory::time_ns`].
+    /// Usual length of a point, in nanoseconds: a second or a minute. [`TargetHistory::time_ns`]
+    /// has the exact length of each point.
     pub step_ns: u64,
     /// The targets, sorted by text.
     pub targets: Vec<TargetHistory>,

@@ -1,5 +1,5 @@
 //! Answers: which messages netnice's processes exchange, and how they are framed on a socket.
-//! May touch: bytes, file descriptors sent with them, and /proc for the process of a pidfd.
+//! May touch: the daemon's socket, descriptors sent over it, the runtime folder, and /proc.
 //! Must never: decide anything; a message is only well formed or refused.
 //!
 //! # The protocol
@@ -10,9 +10,9 @@
 //! ([`driver`]).
 //!
 //! A request carries the protocol version ([`VERSION`]). The daemon refuses fields that the version
-//! does not define, so that it never ignores a misspelt option. Rates, targets and contracts are in
-//! the text form of `netnice-core`. The daemon parses them again, because it does not trust
-//! clients.
+//! does not define, so that it never ignores a misspelt option. In requests, rates, targets and
+//! contracts are in the text form of `netnice-core`. The daemon parses them again, because it does
+//! not trust clients.
 //!
 //! A request about a process identifies the process by its number and its start time ([`Process`]).
 //! Clients send no file descriptors. The daemon sends three with one response, the one to

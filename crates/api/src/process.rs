@@ -2,10 +2,10 @@
 //!
 //! A process number alone may belong to another process when the daemon uses it. The kernel reuses
 //! a number only after all others, and records the start time of each process. So two processes
-//! with the same number differ in their start time. A client with a pidfd reads both while the
-//! pidfd reports the process as alive. The daemon opens a pidfd of the number, and compares the
-//! start time. So the daemon receives no file descriptor of a client; closing such a descriptor
-//! could block the daemon for as long as the client chooses.
+//! with the same number differ in their start time. A client with a pidfd reads number and start
+//! time, and then checks by the pidfd that the process is alive. The daemon opens a pidfd of the
+//! number, and compares the start time. So the daemon receives no file descriptor of a client;
+//! closing such a descriptor could block the daemon for as long as the client chooses.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 
-/// The process that a request is about.
+/// A process, as a request identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Process {

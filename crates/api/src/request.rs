@@ -1,7 +1,7 @@
-//! The requests that clients send to the daemon.
+//! The requests that clients send to the daemon ([`Request`]), one type for the parameters of each.
 //!
-//! Texts are those of `netnice-core`: a target such as `pid:1234`, a change such as `up 4mbit down
-//! none`, a rate such as `4mbit`. Durations are in nanoseconds.
+//! Targets, changes and rates are texts in the form of `netnice-core`: `pid:1234`, `up 4mbit down
+//! none`, `4mbit`. Durations are in nanoseconds.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,8 +31,8 @@ pub enum Request {
     Clear(Clear),
     /// Manage a link, change it, or stop managing it.
     Link(LinkChange),
-    /// Report how a target is served, which users requested it, and which traffic it does not
-    /// cover.
+    /// Report how a target is served, which users have claims on it, and which of its traffic the
+    /// limits do not cover.
     Explain(Explain),
     /// Report the composition of a target on this machine, whether or not it has a contract.
     Find(Find),
@@ -90,7 +90,7 @@ pub struct Set {
     pub until: Option<Until>,
 }
 
-/// The process whose end undoes a change.
+/// The process whose end undoes a change, by its number in the daemon's PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Until {

@@ -1,4 +1,5 @@
-//! The daemon's responses to the requests of clients ([`crate::Request`]).
+//! The daemon's responses ([`Response`]) to the requests of clients ([`crate::Request`]): one kind
+//! for each kind of result, one for refusals, and one for failures.
 
 use serde::{Deserialize, Serialize};
 
@@ -89,7 +90,7 @@ pub struct Explained {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Found {
-    /// The processes with these numbers, and their descendants.
+    /// The processes with these numbers, and their descendants. Empty for a name without a process.
     Processes(Vec<u32>),
     /// A cgroup and all cgroups below it, by its path below the root of the cgroup2 tree.
     Cgroup(String),
@@ -99,21 +100,22 @@ pub enum Found {
     User(u32),
 }
 
-/// The features of this kernel and which of them are used, and the faults of the daemon's links,
-/// targets and files. `netniced --probe --json` prints a report of the kernel's features only,
-/// without a running daemon.
+/// The features of this kernel and which of them are used, and the state and the faults of the
+/// daemon. `netniced --probe --json` prints a report without the daemon's state and faults, and
+/// needs no running daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoctorReport {
     /// The features of the kernel, then the state and the faults of the daemon.
     pub items: Vec<DoctorItem>,
 }
 
-/// One feature of the kernel, or one fault of the daemon.
+/// A feature of this machine, a part of the daemon's state, or a fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoctorItem {
-    /// The name of the feature, or of the thing that has the fault.
+    /// The name of the feature, of the part of the state, or of the thing that has the fault.
     pub name: String,
-    /// Whether the feature is available; [`Status::Missing`] for a fault.
+    /// Whether the feature is available. [`Status::Good`] for a part of the state,
+    /// [`Status::Missing`] for a fault.
     pub status: Status,
     /// What was found, and what is used.
     pub detail: String,

@@ -1,5 +1,6 @@
-//! The folder of a daemon's socket, state and pinned eBPF maps. Several daemons can run on one
-//! machine, each with its own folder.
+//! [`RuntimeDir`], the folder of a daemon's socket, state and pinned eBPF maps: how it is chosen,
+//! and the paths of the sockets in it. Several daemons can run on one machine, each with its own
+//! folder.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The state of the daemon, as `netnice show --json` prints it.
+//! The state of the daemon ([`ShowDoc`]), as `netnice show --json` prints it.
 //!
 //! Rates are integers in bit/s, times in nanoseconds, sizes in bytes. Counters are under
 //! `counters`, so two documents of the same state differ only there. Absent values are omitted,
@@ -23,8 +23,8 @@ pub struct ShowDoc {
     pub links: Vec<LinkDoc>,
     /// The targets, sorted by text.
     pub targets: Vec<TargetDoc>,
-    /// The flows of the direct path, sorted by number. Root and the group `netnice` see all flows,
-    /// other users their own.
+    /// The flows of the direct path, sorted by number, at most 10,000. Root and the group `netnice`
+    /// see all flows, other users their own.
     #[serde(default)]
     pub direct: Vec<FlowDoc>,
 }
@@ -43,7 +43,7 @@ pub struct FlowDoc {
     pub link: String,
     /// The driver's access to the interface: `native`, `generic` or `fallback`.
     pub mode: String,
-    /// Process number of the program.
+    /// Process number of the program; 0 if it is not known.
     pub pid: u32,
     /// Command name of the program.
     pub program: String,
@@ -71,7 +71,7 @@ pub struct FlowDoc {
 pub struct FlowCountersDoc {
     /// Time of the reading, in nanoseconds by the machine's monotonic clock.
     pub at_ns: u64,
-    /// The counts.
+    /// The counts; all 0 if the driver did not report them within half a second.
     #[serde(flatten)]
     pub counts: FlowCounts,
 }
@@ -105,7 +105,8 @@ pub struct CapacityDoc {
     pub source: String,
     /// The part of the rate that can be guaranteed, in bit/s.
     pub usable: u64,
-    /// The sum of the guarantees of top-level targets, in bit/s.
+    /// The promised rate, in bit/s: the sum of the guarantees of all targets that are in no target
+    /// with a guarantee of its own, and for sending also what direct flows need.
     pub held: u64,
 }
 
@@ -119,7 +120,7 @@ pub struct TargetDoc {
     /// The effective contract: the requested contract, combined with the limits of the enclosing
     /// targets, and with its link named.
     pub effective: ContractDoc,
-    /// The values in the kernel; absent if nothing is installed.
+    /// The values in the kernel. `None`: the target has neither a limit nor a class on a link.
     pub installed: Option<InstalledDoc>,
     /// Reasons why the target is degraded; empty if it is not.
     pub degraded: Vec<String>,
@@ -221,7 +222,7 @@ pub struct ChannelDoc {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstalledDoc {
-    /// The path on which the target is served: `kernel` or `direct`.
+    /// The path on which the target is served: always `kernel` in this release.
     pub path: String,
     /// Rate of the class that limits sending, or both directions together, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -354,8 +355,8 @@ impl From<Slice> for SliceDoc {
 }
 
 impl LinkDoc {
-    /// The document of `link`. `held` are the sums of the guarantees of top-level targets for
-    /// sending and for receiving, in bit/s. The caller adds state and counters.
+    /// The document of `link`. `held` are the promised rates ([`CapacityDoc::held`]) for sending
+    /// and for receiving. The caller adds state and counters.
     pub fn new(link: &Link, held: [Amount; 2]) -> LinkDoc {
         let capacity = |direction: Direction, held: Amount| {
             let Capacity { rate, source } = link.capacity(direction)?;

@@ -1,4 +1,6 @@
-//! The resource usage and quotas of each user, as `netnice show --users --json` prints them.
+//! The quotas of unprivileged users, and how much each of these users uses ([`UsersDoc`]), as
+//! `netnice show --users --json` prints them. A quota limits what the daemon keeps or does for one
+//! user.
 
 use std::collections::BTreeMap;
 

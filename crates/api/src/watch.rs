@@ -1,9 +1,10 @@
 //! The current rates in a compact form ([`WatchDoc`]), for `netnice top`, which requests them
 //! repeatedly; and the connections of one target ([`ConnectionsDoc`]), for the same command.
 //!
-//! [`crate::ShowDoc`] contains every value of every target. [`WatchDoc`] contains the values of a
-//! table that is redrawn each second: for 500 targets it is a tenth as long. Rates are in bit/s,
-//! times in nanoseconds. Values that are zero or absent are omitted.
+//! [`crate::ShowDoc`] contains every value of every target. [`WatchDoc`] contains only the values
+//! of a table that is redrawn each second, so it is much shorter. Rates are in bit/s, times in
+//! nanoseconds. Rates, delays and counts of zero are omitted, and so are absent values and empty
+//! lists of reasons.
 
 use netnice_core::contract::Direction;
 use serde::{Deserialize, Serialize};
@@ -32,10 +33,10 @@ pub struct WatchedLink {
     /// Rate of the link for receiving, in bit/s. `None`: receiving is not managed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down: Option<u64>,
-    /// Sum of the guarantees of top-level targets for sending, in bit/s.
+    /// The promised rate for sending, in bit/s ([`crate::CapacityDoc::held`]).
     #[serde(skip_serializing_if = "is_zero")]
     pub up_held: u64,
-    /// Sum of the guarantees of top-level targets for receiving, in bit/s.
+    /// The promised rate for receiving, in bit/s ([`crate::CapacityDoc::held`]).
     #[serde(skip_serializing_if = "is_zero")]
     pub down_held: u64,
     /// Reasons why the link is degraded; empty if it is not.
@@ -79,17 +80,18 @@ pub struct Watched {
     pub degraded: Vec<String>,
 }
 
-/// The traffic of one target in one direction, between the last two readings.
+/// The traffic of one target in one direction: rates between the last two readings, and the
+/// queueing delay at the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Traffic {
     /// Rate of the forwarded packets, in bit/s.
     #[serde(skip_serializing_if = "is_zero")]
     pub rate: u64,
-    /// Queueing delay of a packet that arrives now, in nanoseconds.
+    /// Queueing delay of a packet that arrives at the last reading, in nanoseconds.
     #[serde(skip_serializing_if = "is_zero")]
     pub wait_ns: u64,
-    /// Packets dropped per second, rounded up, so 0 means that no packet was dropped.
+    /// Packets dropped per second, rounded up; 0 only if no packet was dropped.
     #[serde(skip_serializing_if = "is_zero")]
     pub drops: u64,
     /// Number of times per second that a packet waited because the limit was reached, rounded up.
@@ -155,10 +157,10 @@ pub struct Connection {
     /// TCP only: the state, by the kernel's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// Bytes that the peer has acknowledged, if the kernel counts them.
+    /// TCP only: bytes that the peer has acknowledged, if the kernel reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent: Option<u64>,
-    /// Bytes received, if the kernel counts them.
+    /// TCP only: bytes received, if the kernel reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub received: Option<u64>,
 }

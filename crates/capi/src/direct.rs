@@ -2,8 +2,9 @@
 //!
 //! Programs and flows are numbers ([`crate::handles`]). The structures are those of
 //! `include/netnice.h`; a test compares their layout with the layout here. Each call does what the
-//! corresponding call of [`netnice_stack`] does. On failure each call returns -1 and sets errno
-//! ([`CallError`]). A timeout is a number of milliseconds; -1 is without a limit.
+//! corresponding call of [`netnice_stack`] does; `netnice_hear` and `netnice_news` name flows by
+//! these numbers too. On failure each call returns -1 and sets errno ([`CallError`]). A timeout is
+//! a number of milliseconds; -1 is without a limit.
 
 mod buffers;
 mod copying;
@@ -118,15 +119,15 @@ pub extern "C" fn netnice_detach(program: c_int) -> c_int {
     })
 }
 
-/// The descriptor that a program polls in its own event loop.
+/// Returns the descriptor that a program polls in its own event loop. The library owns it.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_descriptor(program: c_int) -> c_int {
     guarded_int(|| Ok(handles::program(program)?.program.as_fd().as_raw_fd()))
 }
 
-/// Prepares for sleeping. Returns 1 if the descriptor will become readable when there is something
-/// new, 0 if something new is there already.
+/// Prepares for sleeping. Returns 1 if the descriptor will become readable when a flow or the
+/// daemon has something new, 0 if a flow has something new already.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_arm(program: c_int) -> c_int {
@@ -138,7 +139,7 @@ pub extern "C" fn netnice_arm(program: c_int) -> c_int {
 }
 
 /// To be called after sleeping. Stores the numbers of flows that have something new, at most
-/// `room`, and returns how many. The next call returns the others.
+/// `room`, and returns how many. The next call stores the others.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_hear(program: c_int, flows: *mut c_int, room: c_int) -> c_int {
@@ -163,7 +164,7 @@ pub extern "C" fn netnice_hear(program: c_int, flows: *mut c_int, room: c_int) -
     })
 }
 
-/// Stores the next notification from the daemon. Returns 1, or 0 if there is none.
+/// Stores the oldest notification from the daemon. Returns 1, or 0 if there is none.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_news(program: c_int, news: *mut Notification) -> c_int {

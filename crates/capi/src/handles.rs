@@ -1,8 +1,9 @@
 //! The table of handles: the numbers by which C refers to programs and flows.
 //!
 //! A handle contains the index of a table entry and the number of times that the entry was used. So
-//! the handle of a closed flow is valid again only after 32,767 uses of its entry ([`MAX_USES`]).
-//! At most 65,536 handles are valid at the same time ([`MAX_HANDLES`]); more fail with ENFILE.
+//! the number of a closed flow becomes the handle of another object only after 32,767 further uses
+//! of its entry ([`MAX_USES`]). Until then calls with it fail with EBADF. At most 65,536 handles
+//! are valid at the same time ([`MAX_HANDLES`]); opening more fails with ENFILE.
 //!
 //! A call locks its flow. If another call holds the lock, the call fails with EBUSY and does not
 //! wait, because the other call may wait for packets for any time.
@@ -78,7 +79,7 @@ impl ProgramFlows {
         }
     }
 
-    /// The handle of the flow with the daemon's number `id`.
+    /// The handle of the flow with the daemon's number `id`; `None` if no open flow has it.
     pub(crate) fn handle_of(&self, id: u32) -> Option<c_int> {
         let mut flows = self.by_slot.values();
         flows
@@ -100,8 +101,8 @@ impl FlowHandle {
         }
     }
 
-    /// Runs `work` with the flow. Fails if another thread is in a call of the flow, or the flow is
-    /// closed.
+    /// Runs `work` with the flow. Fails if another thread is in a call of the flow, the flow is
+    /// closed, or an earlier call of it panicked.
     pub(crate) fn with<T>(
         &self,
         work: impl FnOnce(&mut OpenSocket) -> Result<T, CallError>,

@@ -3,11 +3,12 @@
 //! Must never: start a daemon, unwind into C, or keep anything that C did not ask for.
 //!
 //! # The interface
-//! `netnice_get` and `netnice_set` follow getpriority(2) and setpriority(2), which the paper
-//! extended (NICE 4.2). They keep no state between two calls. `netnice_attach` and the calls
-//! declared after it are the direct path ([`direct`]). `include/netnice.h` declares the calls,
-//! `man/` describes them.
+//! `netnice_get` and `netnice_set` follow getpriority(2) and setpriority(2), which paper NICE
+//! extended (4.2): they read and set a limit, the *netnice value*, of a process, a process group or
+//! a user. `netnice_attach` and the calls declared after it are the direct path ([`direct`]).
+//! `include/netnice.h` declares the calls, `man/` describes them.
 //!
+//! The arguments of a call on the left, the modules on the arrows, and what C gets on the right:
 //! ```text
 //!  which, who ──subject──▶ Subject ──value──▶ requests to the daemon ──▶ a value, or an errno
 //!  a number ──handles──▶ a program or flow of the stack ──direct──▶ its result, or an errno
@@ -38,8 +39,8 @@ use subject::Subject;
 
 /// The netnice value of a process, a group or a user, in bytes per second; 0 is unlimited.
 ///
-/// For a process group it returns the smallest value of the members. On failure it returns -1 and
-/// sets errno.
+/// For a process group it returns the smallest value of the members that have a limit. On failure
+/// it returns -1 and sets errno.
 // SAFETY: the name belongs to this library; no other function with this name is linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_get(which: c_int, who: id_t) -> c_longlong {

@@ -1,6 +1,6 @@
 //! Access to memory that C passes by pointer. The functions check for NULL, copy structures, texts
 //! and addresses, and return slices of bytes that are valid during the call only. They fail with
-//! [`CallError::Null`] or another error for an invalid length or text.
+//! [`CallError::Null`], or with another error for an invalid length, text or address.
 //!
 //! # Rules of this module
 //! A pointer that is not NULL is assumed to point to what the header states, readable or writable,

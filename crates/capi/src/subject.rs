@@ -29,7 +29,8 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// Finds the processes. `who` 0 means the calling process, its group or its real user.
+    /// Finds the processes. `who` 0 means the calling process, its group or its real user. Fails
+    /// with EINVAL for another `which`, with ESRCH if there are none, and if /proc cannot be read.
     pub(crate) fn find(which: c_int, who: id_t) -> Result<Subject, CallError> {
         match which {
             PROCESS if who == 0 => Process::open(std::process::id()).map(Subject::Process),

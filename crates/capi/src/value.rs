@@ -1,7 +1,8 @@
 //! Reads and sets the netnice value of a [`Subject`], in bytes per second, by requests to the
-//! daemon. Fails if the value is out of range, the daemon refuses, or the process has ended.
+//! daemon. Fails if the value is out of range, the daemon is not there or refuses, or the process
+//! has ended.
 //!
-//! | argument | target of the limit |
+//! | subject | target of the limit |
 //! |---|---|
 //! | a process | `pid:N`: the process and its descendants |
 //! | a process group | `name:pgrp-N`: all present members and their descendants, together |
@@ -9,7 +10,7 @@
 //!
 //! The value is the one of paper NICE (4.2): the limit on both directions together, or on sending
 //! alone if the host's policy sets `input_meter = false`. The short form `netnice PID RATE` sets
-//! the same limit.
+//! the same limit. What is read is the smaller of the target's effective limits `both` and `up`.
 
 use std::os::fd::AsFd;
 
@@ -49,7 +50,7 @@ pub(crate) fn set(dir: &RuntimeDir, subject: &Subject, change: &str) -> Result<(
 }
 
 /// The value in bytes per second, rounded down; 0 without a limit. For a process group, the
-/// smallest value of its members.
+/// smallest value of its members that have a limit.
 pub(crate) fn get(dir: &RuntimeDir, subject: &Subject) -> Result<i64, CallError> {
     let smallest = match subject {
         Subject::Process(process) => value_of(dir, process)?,
@@ -69,8 +70,9 @@ pub(crate) fn get(dir: &RuntimeDir, subject: &Subject) -> Result<i64, CallError>
     Ok(smallest.map_or(0, |bits| i64::try_from(bits / 8).unwrap_or(i64::MAX)))
 }
 
-/// Adds every member of a group to one target. Members that have ended are skipped. If members may
-/// not be limited, the call limits the others and then fails, as setpriority(2) does.
+/// Adds every member of a group to one target and limits the target. Members that have ended are
+/// skipped. If members may not be limited, the call limits the others and then fails, as
+/// setpriority(2) does. If `change` removes the limit, it only changes the target.
 fn set_group(
     dir: &RuntimeDir,
     number: u32,
@@ -125,7 +127,8 @@ fn call_set(dir: &RuntimeDir, set: &Set, process: Option<&Process>) -> Result<()
     }
 }
 
-/// The effective limit of a process, in bit/s.
+/// The effective limit of a process, in bit/s; `None` if it has none. Fails if the process has
+/// ended.
 fn value_of(dir: &RuntimeDir, process: &Process) -> Result<Option<u64>, CallError> {
     let target = Target::pid(process.pid)
         .ok_or(CallError::NoSuchProcess)?
@@ -150,7 +153,7 @@ fn group_target(group: u32) -> String {
     format!("name:pgrp-{group}")
 }
 
-/// The daemon's state of a target; `None` if it has no contract.
+/// The daemon's state of a target; `None` if the daemon does not hold it.
 fn show(dir: &RuntimeDir, target: &str) -> Result<Option<ShowDoc>, CallError> {
     let request = Show {
         target: Some(target.to_string()),
@@ -162,7 +165,7 @@ fn show(dir: &RuntimeDir, target: &str) -> Result<Option<ShowDoc>, CallError> {
     }
 }
 
-/// The smaller of the limits that form the value.
+/// The smaller of a target's effective limits `both` and `up`, in bit/s; `None` if it has neither.
 fn value(doc: &ShowDoc) -> Option<u64> {
     let effective = &doc.targets.first()?.effective;
     effective.both.into_iter().chain(effective.up).min()

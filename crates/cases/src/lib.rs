@@ -6,7 +6,7 @@
 //! Code that parses untrusted input is tested with bytes. A folder keeps inputs, each in a file
 //! named after its outcome and a number. The outcome is the text that the tested function returns
 //! for the input. Every test run replays all inputs. Property tests alter one of them or combine
-//! several. An input that reveals a fault is added to the folder.
+//! several. An input that reveals a fault is added to the folder. The functions of [`Corpus`]:
 //! ```text
 //!  checksum-2.bin ──of──▶ Corpus ──replay──▶ panics if an outcome differs from its file's name, or
 //!                            │               if an expected outcome has no input
@@ -113,8 +113,8 @@ impl Kept {
     }
 }
 
-/// A strategy that alters what `bytes` yields in up to seven places, or not at all: it replaces,
-/// inserts or removes a byte.
+/// A strategy that alters what `bytes` yields by up to seven changes, or not at all. A change
+/// replaces, inserts or removes a byte.
 pub fn changed(bytes: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     let change = (any::<sample::Index>(), any::<u8>(), 0..4_u8);
     let changes = collection::vec(change, CHANGES);

@@ -1,5 +1,5 @@
 //! Parses the command line. Input is the process's arguments. Output is a [`Command`], or
-//! [`BadUsage`] if the arguments are invalid.
+//! [`BadUsage`] if the arguments are invalid or ask for the help or the version.
 //!
 //! Each contract option is a clause of the contract grammar of `netnice-core`, and core parses its
 //! value. So the command line defines no units. The short forms of paper NICE (`netnice PID RATE`,
@@ -59,7 +59,7 @@ pub(crate) enum Verb {
     /// Send the request about the process with this pid, with a pidfd of it, and print the
     /// response.
     ProcessRequest(u32, Request),
-    /// Show the contract in force for this process.
+    /// Show the target that this process belongs to.
     Own,
     /// Show the managed links without the targets.
     Links,

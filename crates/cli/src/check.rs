@@ -3,8 +3,8 @@
 //! Input is a capture file and a contract ([`Check`]). [`capture`] reads the packets, [`flow`]
 //! selects those of the flow, [`messages`] combines packets of a channel into messages, and
 //! [`netnice_core::policer`] checks them. Output is the printed verdict, and the exit status 3 if a
-//! packet or message does not conform. Fails if the file cannot be read, is damaged, or has no
-//! packet to check. The command needs no daemon.
+//! packet or message does not conform. Fails if the file cannot be read, is damaged, has no packet
+//! to check, or, with `--flow`, has a link type that is not supported. The command needs no daemon.
 
 pub(crate) mod capture;
 pub(crate) mod flow;

@@ -1,5 +1,6 @@
 //! Connects to the daemon. If none runs, starts one for root, and fails with
-//! [`CommandError::NoDaemon`] for any other user.
+//! [`CommandError::NoDaemon`] for any other user. Fails with [`CommandError::Start`] if the start
+//! fails, and with [`CommandError::Client`] if connecting fails in another way.
 
 use netnice_api::{Client, ClientError, RuntimeDir};
 

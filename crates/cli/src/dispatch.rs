@@ -1,9 +1,10 @@
 //! Executes a command: sends its request to the daemon, prints the response and returns the exit
 //! status.
 //!
-//! Input is a parsed [`Command`]. Verbs without a plain request go to their own modules. A command
-//! fails with [`CommandError`] if no daemon answers, a process does not exist, or input or output
-//! fails.
+//! Input is a parsed [`Command`]. Verbs that are no plain request go to their own modules. If a
+//! change must be confirmed, standard input is a terminal and `--json` is not given, the user is
+//! asked here. A command fails with [`CommandError`] if no daemon answers, a process does not
+//! exist, or input or output fails.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -152,8 +153,8 @@ fn with_notice<T>(work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Asks the user at the terminal whether to keep the change. Waits at most `within`, after which
-/// the daemon undoes the change.
+/// Asks the user at the terminal whether to keep the change; true if so. Waits at most `within`,
+/// after which the daemon undoes the change.
 fn confirm_change(within: Nanos) -> Result<bool, CommandError> {
     let question = format!("Keep this? It is undone in {within} unless you type y and Enter: ");
     let mut out = io::stdout().lock();

@@ -4,7 +4,7 @@
 //! super-server starts `netnice inetd-session` for each session. That helper process, the start
 //! gate, waits until the session's limit is in force and then executes the session's program. The
 //! command fails if the configuration is invalid, a port is taken, the user is not root, or no
-//! daemon can be reached.
+//! daemon can be reached. With `--check` it only checks configuration and ports, for any user.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -179,6 +179,7 @@ fn restore_file_limit(session: &SessionArgs) -> rustix::io::Result<()> {
 }
 
 /// Takes the groups, gid and uid of the session's user; the uid last, because the others need root.
+/// Does nothing if this process has that uid and gid already.
 fn switch_user(session: &SessionArgs) -> rustix::io::Result<()> {
     if rustix::process::getuid().as_raw() == session.uid
         && rustix::process::getgid().as_raw() == session.gid

@@ -1,20 +1,21 @@
 //! Answers: what a person typed and what they should see.
-//! May touch: its arguments, the terminal, and the daemon's socket.
+//! May touch: its arguments, files that they name, the terminal, /proc, and the daemon's socket.
 //! Must never: change kernel state itself, or decide what is granted.
 //!
 //! # From arguments to exit status
+//! The modules are on the arrows:
 //! ```text
-//!  words ─args─▶ Command ─request─▶ Request ─dispatch─▶ Response ─render─▶ lines, exit status
+//!  words ─args─▶ Command with a Request ─dispatch─▶ Response ─render─▶ lines, exit status
 //! ```
 //! `args` parses the command line into a request, so bad usage ends here (status 2) and costs the
 //! daemon nothing. `dispatch` sends the request over a connection of `daemon`, and `output` prints
 //! the response with `render`. Without a running daemon, `daemon` starts one if the user is root
-//! (`start`). A verb that does more than one request has a module of its own: `run`, `top`,
-//! `share`, `inetd`, `shell`, `doctor`. `check` needs no daemon.
+//! (`start`). A verb that does more than that has a module of its own: `run`, `top`, `share`,
+//! `inetd`, `shell`, `doctor`. `check` needs no daemon.
 //!
-//! Text for the user goes to standard output. `run` writes it to standard error, because standard
-//! output belongs to the command that it starts. Errors go to standard error. `--json` prints the
-//! daemon's response as JSON, also if it is a refusal or a failure.
+//! Text for the user goes to standard output. If `run` starts its command, it writes to standard
+//! error, because standard output belongs to the command. Errors go to standard error. `--json`
+//! prints the daemon's response as JSON, also if it is a refusal or a failure.
 #![forbid(unsafe_code)]
 
 mod args;

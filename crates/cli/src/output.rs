@@ -9,7 +9,10 @@ use crate::error::CommandError;
 use crate::render::{self, Style, printable};
 
 /// Prints a response of the daemon: a result to standard output, the text of a refusal or failure
-/// to standard error. With `json`, standard output gets every response as JSON, and no text.
+/// to standard error. With `json`, standard output gets every response as JSON instead of text.
+///
+/// # Errors
+/// As [`print_text`].
 pub(crate) fn print_response(response: &Response, json: bool) -> Result<(), CommandError> {
     if json {
         print_text(&render::json(response))?;

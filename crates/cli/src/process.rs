@@ -11,6 +11,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use crate::error::CommandError;
 
 /// Opens a pidfd of a process. The pidfd refers to the same process even after the pid is reused.
+/// Fails if there is no such process, if `pid` is that of a thread, or if the kernel refuses.
 pub(crate) fn open(pid: u32) -> Result<OwnedFd, CommandError> {
     let raw = i32::try_from(pid)
         .ok()

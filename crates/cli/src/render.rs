@@ -1,8 +1,9 @@
 //! Formats the daemon's responses as text ([`text`]) or as JSON ([`json`]).
 //!
-//! Text is laid out for 80 columns. A rate is shown in both forms, `4 Mbit/s (500 kB/s)`, or in its
-//! first form if a table would be too wide. Headings are bold, unless the output is no terminal,
-//! `TERM` is `dumb`, or `NO_COLOR` is set ([`Style`]).
+//! Text is laid out for 80 columns. A limit, guarantee or capacity is shown in both forms of a
+//! rate, `4 Mbit/s (500 kB/s)`, or in the first form if a table would be too wide. A measured rate
+//! is shown in the first form. Headings are bold, unless the output is no terminal, `TERM` is
+//! `dumb` or not set, or `NO_COLOR` is set ([`Style`]).
 
 mod contract;
 mod history;
@@ -86,7 +87,7 @@ pub(crate) fn text(response: &Response, style: &Style) -> String {
     }
 }
 
-/// Formats the state of one target, which the user calls `name`.
+/// Formats the targets of a response about one target, which the user calls `name`.
 pub(crate) fn single_target(doc: &ShowDoc, name: &str, style: &Style) -> String {
     match doc.targets.is_empty() {
         true => format!("nothing is limited or guaranteed for {name}"),

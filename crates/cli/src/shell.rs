@@ -1,5 +1,5 @@
-//! `cmd @rate` in a shell (NICE 4.3.2): the text that `shell-init` prints, and the verbs that the
-//! text calls.
+//! `cmd @rate` in a shell (paper NICE, 4.3.2): the text that `shell-init` prints, and the verbs
+//! that the text calls.
 //!
 //! The paper changed the Bourne shell. This module changes no shell. With the text, bash or zsh
 //! still parses, expands, redirects and forks as before. The text only replaces a command that has
@@ -15,9 +15,10 @@
 //!  at ftp host @128Kbyte/sec ─▶ limits itself, then becomes `ftp host`
 //! ```
 //!
-//! Nothing is parsed twice, so quotes, pipes and here-documents keep their meaning, and the history
-//! shows the typed text. A user's function with an `@rate` runs in a subshell that first limits
-//! itself ([`ShellCommand::Limit`]). A builtin runs in the shell itself and gets no limit.
+//! The shell runs what it parsed itself, so quotes, pipes and here-documents keep their meaning,
+//! and the history shows the typed text. A user's function with an `@rate` runs in a subshell that
+//! first limits itself ([`ShellCommand::Limit`]). A builtin runs in the shell itself and gets no
+//! limit, except `command` and `exec`, which run a program.
 //!
 //! The other verbs (`at`, `shell-words`, `shell-limit`, `shell-prompt`) are for that text only and
 //! hidden in the help. A limit fails if the daemon refuses it or cannot be reached.

@@ -1,4 +1,4 @@
-//! Starts the daemon, and waits until it serves, at most 20 s ([`TIMEOUT`]). Fails with a
+//! Starts the daemon, and waits until the daemon serves, at most 20 s ([`TIMEOUT`]). Fails with a
 //! [`StartError`].
 //!
 //! The daemon must continue after this command and its terminal have ended. It must not be a child

@@ -1,14 +1,16 @@
 //! `netnice top`: shows the current rates of targets, and the targets that a limit delays.
 //!
-//! | command line | output | what |
+//! | command line | input and output | what |
 //! |---|---|---|
 //! | no option | a terminal | the full screen ([`full_screen`]), which can change limits |
+//! | no option | no terminal, or `TERM` is `dumb` or not set | plain tables ([`plain_tables`]) |
+//! | `-n N` | anything | N plain tables |
 //! | `--once` | anything | one frame of the full screen as text, with all rows |
-//! | no option, or `-n` | no terminal, or `TERM=dumb` | plain tables ([`plain_tables`]) |
 //! | `--json` | anything | the document of `show --json` on one line, repeatedly |
 //!
-//! The daemon reads its counters once a second. A table shows the traffic between the latest two
-//! readings. Fails if no daemon can be reached or the terminal fails.
+//! A table shows the traffic between the latest two readings of the daemon's counters, which are
+//! usually a second apart. Fails if no daemon can be reached, or if the terminal or the output
+//! fails.
 
 mod connections;
 mod draw;

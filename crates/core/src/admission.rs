@@ -4,13 +4,14 @@
 //! # Terms
 //! Targets form a forest: a [`TargetEntry`] with a parent is contained in the parent (a process in
 //! a unit). For a link L and a direction d, the *demand* of a target is its own minimum on L in d
-//! if it has one, else the sum of its children's demands. A minimum includes the demands of all
-//! targets below it.
+//! if it has one (a slice counts as its rate), else the sum of its children's demands. A minimum
+//! includes the demands of all targets below.
 //!
 //! # Invariant
 //! A set of entries is *admissible* if, for every managed link L and direction d,
 //!
-//! 1. the demands of all top-level targets sum to at most what L can promise in d;
+//! 1. the demands of all top-level targets sum to at most what L can promise in d
+//!    ([`Link::usable`]);
 //! 2. where a target has a minimum on L in d, its children's demands sum to at most that minimum;
 //! 3. a target's demands over all links sum to at most its limit in d, and over both directions to
 //!    at most its `both` (so no minimum is above an ancestor's limit);
@@ -22,10 +23,10 @@
 //! lost speed) does not block requests for other targets. docs/reference/contracts.md has the
 //! theorem about admissible sets.
 //!
-//! [`timing`] decides whether deadlines fit.
-//!
 //! Only this module makes a [`Grant`]. If an amount is too large, the [`Refusal`] names the bound,
-//! its holders, and the amount that would fit.
+//! the targets whose guarantees count against it, and the amount that would fit.
+//!
+//! [`timing`] decides on promises to flows, which may have deadlines.
 
 mod forest;
 mod refusal;
@@ -42,8 +43,8 @@ use crate::link::Link;
 use crate::target::Target;
 use crate::units::Rate;
 
-/// The number of a target while the daemon's ledger holds it: its slot, 1 to 65,535. No two targets
-/// of the ledger have the same one. In the kernel's maps zero means "no target".
+/// The number of a target while it is held: its slot, 1 to 65,535. No two held targets have the
+/// same one. In the kernel's maps zero means "no target".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetId(core::num::NonZeroU16);
 
@@ -93,7 +94,7 @@ impl Grant {
         &self.entry
     }
 
-    /// The entry without its grant.
+    /// The admitted entry, as [`Grant::entry`] returns it, by value.
     pub fn into_entry(self) -> TargetEntry {
         self.entry
     }
@@ -128,7 +129,7 @@ impl LinkGrant {
         &self.link
     }
 
-    /// The link without its grant.
+    /// The link with its new capacity, by value.
     pub fn into_link(self) -> Link {
         self.link
     }
@@ -208,10 +209,11 @@ pub fn admit_unmanage(links: &[Link], held: &[TargetEntry], name: &IfName) -> Re
     }
 }
 
-/// Admits earlier entries one by one, for example after a restart: parents first, else in the given
-/// order. Returns each entry with its result, in that order. The limits of a refused entry still
-/// count for the entries after it, and its guarantees do not. An entry without a valid position in
-/// the forest does not count at all, so the entries inside it are refused too.
+/// Admits earlier entries one by one, for example after a restart: each entry, then all entries
+/// inside it, then the next one; otherwise in the given order. Returns each entry with its result,
+/// in that order. The limits of a refused entry still count for the entries after it, and its
+/// guarantees do not. An entry without a valid position in the forest does not count at all, so the
+/// entries inside it are refused too.
 pub fn readmit(
     links: &[Link],
     held: Vec<TargetEntry>,

@@ -3,22 +3,22 @@
 //! A [`Claim`] is everything that one user, identified by user id, has asked of one target.
 //! [`Claims`] holds the claims of all users and their effective contract:
 //!
-//! - **limits** (`up`, `down`, `both`, `burst`): the smallest of all claims holds. As with nice(1),
-//!   a user can tighten a limit of another user but not loosen it. A limit without a burst of its
-//!   own counts with the default burst.
-//! - **all other clauses** come from privileged claims only (root and the group `netnice`). If two
-//!   of them name the same clause, the claim that was changed latest decides.
-//! - **privileged before unprivileged**: an unprivileged claim that contradicts the privileged ones
-//!   is *set aside*. So is one that contradicts an older unprivileged claim that counts, unless its
-//!   own user is the one who asks: then the request is refused. A claim that is set aside stays
-//!   stored and does not count. It counts again when no claim contradicts it. So an unprivileged
-//!   claim never causes the refusal of a privileged request.
+//! - **limits** (`up`, `down`, `both`, `burst`): the smallest of all claims that count holds. As
+//!   with nice(1), a user can tighten a limit of another user but not loosen it. A limit without a
+//!   burst of its own counts with the default burst.
+//! - **all other clauses** come from *privileged* claims only (root and the group `netnice`). If
+//!   two of them name the same clause, the claim that was changed latest decides.
+//! - **privileged before unprivileged**: an unprivileged claim that contradicts the privileged
+//!   claims, or an older unprivileged claim that counts, is *set aside*: it stays stored and does
+//!   not count. It counts again when no claim that counts contradicts it. If a request would set
+//!   aside the claim of the user who makes it, the request is refused. So an unprivileged claim
+//!   never causes the refusal of a privileged request.
 //!
-//! Users can change or clear their own claims at any time. Only root can clear the claims of other
-//! users, by clause or all at once.
+//! Users can change their own claims as far as these rules permit, and clear them at any time. Only
+//! root can clear the claims of other users, by clause or all at once.
 //!
 //! `Claims` is a value. A change returns new claims or a [`ClaimError`], and the old claims stay as
-//! they were. The [`Claims::effective`] contract never contradicts itself.
+//! they were. The clauses of the [`Claims::effective`] contract never contradict each other.
 
 use alloc::vec::Vec;
 
@@ -58,7 +58,7 @@ pub struct Claim {
 /// All claims on one target, and the contract that results from them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    /// By order, latest last; one per user.
+    /// By [`Claim::order`], latest last; at most one for each user.
     claims: Vec<Claim>,
     /// Users whose claims are set aside.
     aside: Vec<u32>,
@@ -66,7 +66,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Restores stored claims.
+    /// The given claims, for example from the state file, with the contract that results from them.
     ///
     /// # Errors
     /// [`ClaimError::TwoOfOneUser`] if two claims have the same user id. [`ClaimError::Conflict`]

@@ -1,27 +1,31 @@
 //! Contracts and changes to them: types, text form and consistency.
 //!
 //! A [`Contract`] is the full set of clauses that a target asks for. A [`Change`] is a partial
-//! contract: it sets or clears each clause that it names and leaves the others as they are. Both
-//! have one grammar. The command line, the policy file, the state file and the socket use it:
+//! contract: it sets or clears each clause that it names and leaves the others as they are. The
+//! command line, the policy file, the state file and the socket use one grammar for both (R is a
+//! rate, S, P, B and T are times, N is a number):
 //!
 //! ```text
 //! up R         limit what is sent              slice S/P [extra]   S of the link in every P
 //! down R       limit what is received          cpu B/P [cpu-extra] B of a CPU in every P
-//! both R       limit the sum of both           cell pcr=R,cdvt=T[,scr=R,mbs=SIZE[,bucket=B]]
+//! both R       limit the sum of both           cell pcr=R,cdvt=T[,scr=R,mbs=SIZE[,bucket=KIND]]
 //! min R        guarantee, sending              channel mmax=SIZE,rmax=N/s,bmax=N,deadline=T
 //! min-down R   guarantee, receiving            weight 1..1000 (100)
 //! on IFACE     the link of the guarantees      priority 0..7 (4), 0 is first
-//! burst T      at the limit's rate (5ms)       none clears a clause, for a rate 0 too
+//! burst T      burst of the limits (5ms)       none clears a clause, for a rate 0 too
 //! ```
 //!
-//! Clauses come in any order, each at most once. `Display` writes them in the order of [`Clause`],
-//! and its text parses back to the same value. (The text of a change without clauses is empty, and
-//! does not parse.)
+//! The burst is what may pass at once after a silence, as time at the limit's rate. KIND is
+//! `single` or `dual` ([`Bucket`]). In parentheses is what holds if the clause is not named. A
+//! whole contract cannot have a clause with the value `none`; `none` alone is the empty contract.
 //!
-//! Consistency is checked in two steps: each value by its type, then the clauses against each other
-//! by [`Contract::apply`]. So no contract contradicts itself. [`crate::admission`] checks what
-//! depends on links and other targets, and [`crate::claims`] what depends on the user. The error of
-//! every step in this module is a [`ContractError`].
+//! Clauses come in any order, each at most once. `Display` writes them in the order of [`Clause`].
+//! For a contract or a change that was parsed, its text parses back to the same value.
+//!
+//! Each value is checked by its type (the burst by the parser), then the clauses are checked
+//! against each other by [`Contract::apply`]. So the clauses of a contract never contradict each
+//! other. Both checks fail with [`ContractError`]. [`crate::admission`] checks what depends on
+//! links and other targets, and [`crate::claims`] what depends on the user.
 
 mod clauses;
 mod grammar;
@@ -56,8 +60,8 @@ impl Direction {
     }
 }
 
-/// The clauses that a target asks for. [`Contract::apply`] and parsing make it, starting from the
-/// empty contract, which asks for nothing. A contract never contradicts itself.
+/// The clauses that a target asks for. [`Contract::apply`] and parsing make a contract, starting
+/// from the empty one, which asks for nothing. Its clauses never contradict each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Contract {
     up: Option<Rate>,
@@ -199,8 +203,8 @@ impl Contract {
     /// The contract after a change.
     ///
     /// # Errors
-    /// [`ContractError::Empty`] if the change names no clause. Another [`ContractError`] if the
-    /// result would contradict itself.
+    /// [`ContractError::Empty`] if the change names no clause. Another [`ContractError`] if clauses
+    /// of the result would contradict each other.
     pub fn apply(&self, change: &Change) -> Result<Contract, ContractError> {
         if change.is_empty() {
             return Err(ContractError::Empty);

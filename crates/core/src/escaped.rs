@@ -1,13 +1,14 @@
-//! Prints foreign text inside a message: [`Escaped`] puts it in back-quotes, escapes its control
-//! characters, and cuts it after [`LONGEST`] characters.
+//! Prints foreign text inside a message: [`Escaped`] puts it in back-quotes, escapes backslashes
+//! and all characters that are not printable, and cuts it after [`LONGEST`] characters.
 //!
 //! Text from a socket or a command line may be long, and its control characters could move the
 //! cursor of the terminal that shows the message.
 
 use core::fmt;
 
-/// Foreign text for messages. `Display` prints it in back-quotes, with control characters escaped.
-/// Of a longer text it prints 48 characters and `…`.
+/// Foreign text for messages. `Display` prints it in back-quotes, and escapes backslashes and
+/// characters that are not printable. Of a text of more than 48 characters it prints the first 48
+/// and `…`.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
 
@@ -29,8 +30,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// The number of characters of the text that are shown. Every valid word is shorter, and a message
-/// with one such text fits on a line of 80 columns.
+/// The largest number of characters of the text that are shown.
 const LONGEST: usize = 48;
 
 #[cfg(test)]

@@ -10,14 +10,15 @@
 //! - [`target`] names the owner of packets that a contract is for.
 //! - [`contract`] parses and prints contracts and changes to them.
 //! - [`claims`] merges the requests of several users for one target.
-//! - [`link`] describes links, and [`admission`] decides whether a contract fits on them.
+//! - [`link`] describes managed links: interfaces with a known capacity. [`admission`] decides
+//!   whether a contract fits on them.
 //! - [`policer`] checks whether traffic kept to a contract.
-//! - [`meter`] declares every counter and its meaning.
+//! - [`meter`] declares the counters of a target and their meaning.
 //! - [`sched`] is the packet scheduler of one link, for flows with different kinds of contracts.
 //! - [`Escaped`] prints foreign text in messages. [`prefetch`] gives hints to the processor.
 //!
-//! Each step takes the type that the step before it returns. A [`contract::Contract`] never
-//! contradicts itself, and only [`admission`] makes an [`admission::Grant`].
+//! Each step takes the result of the step before it. The clauses of a [`contract::Contract`] never
+//! contradict each other, and only [`admission`] makes an [`admission::Grant`].
 //!
 //! # For programs outside netnice
 //! Three parts work without the rest of netnice. Each is a state machine: the caller passes the
@@ -26,10 +27,10 @@
 //! - [`sched::Pacer`] paces many flows, each with a rate and a burst, from one timer. A QUIC stack
 //!   or a media server can use it. Begin with `examples/pace_udp.rs`.
 //! - [`sched::Scheduler`] orders the packets on one link by rates, slices, deadlines and weights.
-//!   Its owner reports the first packet of a queue, and [`sched::Scheduler::next`] returns the
-//!   packet to send or the time of the next call. Begin with [`sched`].
-//! - [`policer::Policer`] checks whether traffic kept to a contract, and reports the excess of each
-//!   packet. Begin with `examples/conformance.rs`.
+//!   Its owner reports each packet that arrives at an empty queue, and [`sched::Scheduler::next`]
+//!   returns the packet to send or the time of the next call. Begin with [`sched`].
+//! - [`policer::Policer`] checks whether traffic kept to a contract, and reports each packet that
+//!   does not conform, with the violated rule. Begin with `examples/conformance.rs`.
 //!
 //! ```
 //! use netnice_core::contract::Contract;
@@ -57,6 +58,18 @@
 //! assert_eq!(sent, 125_000); // A second at 1 Mbit/s.
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
+//!
+//! # Papers
+//! The comments cite five papers by short names:
+//!
+//! - NICE: Okumura, Moir, Mossé, *netnice: nice is not only for CPUs*;
+//! - NTCP: a TCP with guaranteed transmit bandwidth, for the operating system Nemesis;
+//! - VERT: Black, Barham, Donnelly, Stratford, *Protocol Implementation in a Vertically Structured
+//!   Operating System*;
+//! - CELL: Schiller, Gunningberg, *Feasibility of a Software-based ATM cell-level scheduler with
+//!   advanced shaping*;
+//! - RTC: Mehra, Indiresan, Shin, *Structuring Communication Software for Quality-of-Service
+//!   Guarantees*.
 #![no_std]
 #![deny(unsafe_code)]
 extern crate alloc;

@@ -1,11 +1,11 @@
 //! Managed links. A [`Link`] is an interface whose capacity is known, so that admission can promise
-//! parts of it.
+//! parts of that capacity.
 //!
-//! The capacity is the figure of the operator or of the interface's driver. Admission can promise
-//! the whole sending rate. It cannot promise the whole receiving rate: the queue that determines
-//! the delay is at the other end of the wire, and that queue stays empty only while less arrives
-//! than the wire carries. So receive guarantees, and the stage that enforces them, use
-//! [`RECEIVE_PERCENT`] of the receive rate.
+//! The capacity is a figure of the operator or of the interface's driver. Admission can promise the
+//! whole sending rate. It cannot promise the whole receiving rate: the queue that determines the
+//! delay is at the other end of the wire, and that queue stays empty only while less arrives than
+//! the wire carries. So receive guarantees, and the stage that enforces them, use
+//! [`RECEIVE_PERCENT`] of the receiving rate.
 
 use core::fmt;
 
@@ -27,8 +27,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// The largest [`Link::overhead`] that is accepted. Every link layer adds fewer bytes to each
-    /// packet.
+    /// The largest [`Link::overhead`] that the policy file, requests and the command line may set.
+    /// The field itself is not checked.
     pub const MAX_OVERHEAD: Bytes = Bytes(512);
 
     /// The capacity in one direction, before [`RECEIVE_PERCENT`] is applied; `None` if the
@@ -79,6 +79,7 @@ impl fmt::Display for CapacitySource {
     }
 }
 
-/// The percentage of the receive rate that is promised and let through. At this percentage the
-/// sender's queue was measured to stay empty against TCP, and against UDP that fits the wire.
+/// The percentage of the receiving rate that is promised and let through. In measurements at this
+/// percentage, the queue at the other end of the wire stayed empty with TCP, and with UDP traffic
+/// below the rate of the wire.
 pub const RECEIVE_PERCENT: u64 = 97;

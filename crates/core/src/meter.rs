@@ -1,10 +1,11 @@
-//! Counters and their meaning. [`COUNTERS`] declares every counter once: its name, its unit, its
-//! meaning, and the function that reads it from [`DirectionCounters`]. Code that shows, exports or
-//! sums counters uses this table.
+//! The counters of targets and their meaning. [`COUNTERS`] declares each counter once: its name,
+//! its unit, its meaning, and the function that reads it from [`DirectionCounters`]. Code that
+//! shows, exports or sums counters uses this table.
 //!
-//! A target has one set of counters for each direction ([`Meter`]). Bytes are those of layer 2.
-//! Counters only grow, except the levels: `queued_packets`, `queued_bytes` and `queue_delay_ns` are
-//! present values. One conservation law holds for packets and for bytes:
+//! A target has one set of counters for each direction ([`Meter`]). The *limiter* is what can delay
+//! or drop the target's packets in that direction. Bytes are those of layer 2. `queued_packets`,
+//! `queued_bytes` and `queue_delay_ns` are present values (levels); all other counters only grow.
+//! One conservation law holds for packets and for bytes:
 //!
 //! ```text
 //! offered = sent + dropped + queued
@@ -34,14 +35,15 @@ pub struct DirectionCounters {
     /// Bytes in the queue now.
     pub queued_bytes: u64,
     /// Expected waiting time of a packet that arrives now, in nanoseconds: the queued bytes at the
-    /// limit's rate.
+    /// limit's rate. 0 without a limit.
     pub queue_delay_ns: u64,
     /// Number of times that a packet waited because the limit was reached.
     pub held_back: u64,
 }
 
 impl DirectionCounters {
-    /// Whether the conservation law holds for packets and for bytes. `false` if a sum overflows.
+    /// Whether the module's conservation law holds for packets and for bytes. `false` if a sum
+    /// overflows.
     pub fn balanced(&self) -> bool {
         let adds = |sum: u64, parts: [u64; 3]| {
             parts.into_iter().try_fold(0_u64, u64::checked_add) == Some(sum)
@@ -56,7 +58,8 @@ impl DirectionCounters {
     }
 }
 
-/// The counters of one target.
+/// The counters of one target. "With `both`" means here that the target has a limit on the sum of
+/// both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meter {
     /// Packets that the target sends. With `both`, packets of both directions.
@@ -88,7 +91,7 @@ pub enum Unit {
     Times,
 }
 
-/// The role of a counter in the conservation law.
+/// The role of a counter in the module's conservation law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The left side of the law (`offered`): the sum of all [`Role::Part`] counters of the same
@@ -103,9 +106,9 @@ pub enum Role {
 /// The declaration of one counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter {
-    /// Name in `show --json` and in exports.
+    /// Name in `netnice show --json`. Names in exports are derived from it.
     pub name: &'static str,
-    /// Unit of its values.
+    /// Unit of the values that `read` returns.
     pub unit: Unit,
     /// Its role in the conservation law.
     pub role: Role,

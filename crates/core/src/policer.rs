@@ -12,14 +12,14 @@
 //!   length t that ends with it has at most Bmax + Rmax t messages.
 //! - `up`, `down`, `both` R with `burst` B: a packet conforms if GCRA(length / R, B) accepts it.
 //!
-//! GCRA is the algorithm of the standard ([`gcra`]). For packets of one size the tolerance of the
-//! second rule, counted in cells, is TM 4.0's burst tolerance, (MBS - 1) (1/SCR - 1/PCR). For
-//! packets of any size a burst at the peak rate may hold MBS bytes, the last packet included, so a
-//! packet longer than MBS never conforms. Both kinds of bucket have the same pair of rules: a
-//! sender with `bucket=dual` shapes more strictly than this check. The third rule is the linear
-//! bounded arrival process of the paper RTC (its sources are Cruz, and Anderson's DASH). For times
-//! alone it is GCRA(1/Rmax, (Bmax - 1)/Rmax), because Bmax messages may come at once and the next
-//! one 1/Rmax later.
+//! GCRA is the algorithm of the standard ([`gcra`]). For packets of one size BT, counted in cells,
+//! is the burst tolerance of the ATM Forum's TM 4.0, (MBS - 1) (1/SCR - 1/PCR). For packets of any
+//! size a burst at the peak rate may hold MBS bytes, the last packet included, so a packet longer
+//! than MBS never conforms. Both kinds of bucket have the same pair of rules: a sender with
+//! `bucket=dual` shapes more strictly than this check. The third rule is the linear bounded arrival
+//! process of the paper RTC (its sources are Cruz, and Anderson's DASH). For times alone it is
+//! GCRA(1/Rmax, (Bmax - 1)/Rmax), because Bmax messages may come at once and the next one 1/Rmax
+//! later.
 //!
 //! As in the standard, a packet that does not conform changes no state. If it is too early for one
 //! of the two rates, it counts for neither. So the first reported packet violates the contract, and
@@ -45,7 +45,8 @@ use gcra::{NANOS_PER_SECOND, Tolerance, VirtualScheduling};
 pub struct Observation {
     /// The time of the observation.
     pub at: Instant,
-    /// The length in the contract's unit: for a packet, layer 2 without preamble and gap.
+    /// The length in the contract's unit: the layer 2 bytes of a packet, without preamble, checksum
+    /// and gap, or the bytes of a message.
     pub length: Bytes,
 }
 
@@ -80,7 +81,7 @@ enum Rule {
 }
 
 impl Policer {
-    /// A check for a cell contract.
+    /// A check of packets against a cell contract.
     pub fn cell(cell: Cell) -> Policer {
         let sustained = cell.sustained();
         Policer::of(Rule::Cell {
@@ -90,14 +91,14 @@ impl Policer {
         })
     }
 
-    /// A check for a channel. Each observation counts as one message of that length.
+    /// A check of messages against a channel's contract. Each observation counts as one message.
     pub fn channel(channel: Channel) -> Policer {
         let arrivals = VirtualScheduling::new(messages(channel.rmax()));
         Policer::of(Rule::Channel { channel, arrivals })
     }
 
-    /// A check for a limit. After a silence it allows the bytes that `rate` carries in `burst`, at
-    /// once.
+    /// A check of packets against a limit. After a silence the limit allows the bytes that `rate`
+    /// carries in `burst`, at once.
     pub fn limit(rate: Rate, burst: Nanos) -> Policer {
         let bucket = VirtualScheduling::new(bits(rate));
         Policer::of(Rule::Limit {
@@ -107,8 +108,8 @@ impl Policer {
         })
     }
 
-    /// A check for a contract. A limit applies to all observed packets, because their direction is
-    /// not visible from outside.
+    /// A check of packets (for a channel: of messages) against a contract. A limit applies to all
+    /// observed packets, because their direction is not visible from outside.
     ///
     /// # Errors
     /// [`NotCheckable`] unless the contract has exactly one of the clauses `up`, `down`, `both`,
@@ -139,7 +140,8 @@ impl Policer {
     /// time of an earlier packet.
     ///
     /// # Errors
-    /// [`Violation`] if the packet does not conform. The packet then counts as dropped.
+    /// [`Violation`] if the packet does not conform. The packet then changes nothing but
+    /// [`Policer::count`].
     pub fn handle(&mut self, observation: Observation) -> Result<(), Violation> {
         self.count = self.count.saturating_add(1);
         self.rule

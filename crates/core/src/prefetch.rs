@@ -1,17 +1,18 @@
 //! Prefetch hints to the processor. This module contains the only `unsafe` code of this crate.
 //!
-//! With many flows a scheduler spends nearly all of its time waiting for memory. It can compute
-//! early which flows come next, so an early hint removes one wait per packet. A hint has no visible
-//! effect on a program. On processors other than x86-64, and under Miri, these functions do
+//! With many flows a scheduler spends most of its time waiting for memory. It can compute early
+//! which flows come next, so an early hint removes one wait per packet. A hint changes no value,
+//! only the processor's caches. On processors other than x86-64, and under Miri, these functions do
 //! nothing.
 
-/// Prefetches the first 64 bytes of `value`, or all of it if it is shorter.
+/// Prefetches the cache line (64 bytes) that contains the first byte of `value`.
 #[inline(always)]
 pub fn first_line<T>(value: &T) {
     line(core::ptr::from_ref(value).cast());
 }
 
-/// Prefetches all of `value`.
+/// Prefetches as many cache lines as `value` fills, from the line of its first byte on. This is all
+/// of `value` if it begins at the start of a line.
 #[inline(always)]
 pub fn whole<T>(value: &T) {
     let begin: *const u8 = core::ptr::from_ref(value).cast();

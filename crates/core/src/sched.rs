@@ -1,22 +1,31 @@
-//! The packet scheduler of one link. It serves the contracts of all five papers (NICE, NTCP, VERT,
-//! CELL, RTC) at once, as far as they concern sending.
+//! The packet scheduler of one link. It serves flows with limits, minimums, slices, cell contracts
+//! and real-time channels at the same time, as far as these concern sending.
 //!
 //! The owner of the queues reports when a packet arrives at an empty queue
-//! ([`Scheduler::handle_head`]) and asks for the next departure ([`Scheduler::next`]). A call that
-//! contradicts the earlier ones, or exceeds a limit, fails with [`SchedulerError`].
+//! ([`Scheduler::handle_head`]) and asks for the next departure ([`Scheduler::next`]). The *head*
+//! of a flow is the first packet of its queue. A call that contradicts the earlier ones, or exceeds
+//! a limit of the scheduler, fails with [`SchedulerError`].
 //!
 //! # Principle
-//! A guarantee gives a flow's next packet an *eligible* time, the earliest allowed start of its
+//! A guarantee gives a flow's head an *eligible* time, the earliest allowed start of its
 //! transmission, and a *deadline*. A [`Scheduler`] serves eligible guaranteed packets first, by
 //! earliest deadline, non-preemptively. If there is none, it serves the left-over in the ratio of
 //! the weights (start-time fair queueing: Goyal, Vin, Cheng, 1996). If there is no such packet
-//! either, it may serve a channel's packet before its logical arrival, by at most
-//! [`Wire::horizon`].
+//! either, it may serve a channel's packet before its eligible time (its *logical arrival*), by at
+//! most [`Wire::horizon`].
 //!
-//! The *head* of a flow is the first packet of its queue. Flows with a head have entries in four
-//! calendars (`sched::calendar`): *sleepers* (not eligible, by eligible time), *due* (guaranteed
-//! and eligible, by deadline), *left-over* (by start tag) and *early* (channels within the horizon,
-//! by logical arrival). The [`Service`] of the flow decides in which:
+//! # Structure
+//! Flows with a head have entries in four calendars (`sched::calendar`):
+//!
+//! | calendar | flows in it | ordered by | [`Scheduler::poll`] takes its first entry |
+//! |---|---|---|---|
+//! | *sleepers* | that must wait | time until which they wait | never |
+//! | *due* | with a guaranteed, eligible head | deadline | first |
+//! | *left-over* | that compete by weight | start tag (`sched::fair`) | if nothing is due |
+//! | *early* | channels within the horizon | logical arrival | if the left-over is empty too |
+//!
+//! When the time of an entry among the sleepers or the early has come, `poll` moves the entry to
+//! the due, or inserts the flow anew. The [`Service`] of a flow decides where the flow has entries:
 //! - `Cell` (`sched::cell`): among the sleepers until it is eligible, then among the due.
 //! - `Slice` (`sched::slice`): among the due while its slice lasts. Then among the sleepers, and
 //!   with `extra` also in the left-over.
@@ -27,21 +36,15 @@
 //!   among the sleepers.
 //! - `Limited` (`sched::limit`): above its limit among the sleepers, else as without the limit.
 //!
-//! ```text
-//!              handle_head                      move_due                        poll
-//!   idle ───────────────────▶ sleepers ───────────────────▶ due ──────────────────┐
-//!    ▲           │                                                                │ first
-//!    │           ├──────────────────────────▶ left-over ──────────────────────────┤ second
-//!    │           └───▶ sleepers ────────────▶ early ──────────────────────────────┤ third
-//!    └────────────────────────── nothing behind the head ◀───────────────────────┘
-//! ```
-//! Each flow has at most one entry in the left-over and one in the other three together. The entry
-//! of a flow whose queue has become empty can stay in its calendar; it is dropped when it comes
-//! first.
+//! Each flow has at most one entry in the left-over and one in the other three together. (A member
+//! of a server has its entry in a class of the server, not in the left-over.) The entry of a flow
+//! whose queue has become empty, or whose contract has changed, can stay in its calendar. It is
+//! *stale*, and is dropped or inserted again when it comes first.
 //!
 //! Three more parts belong here. [`Pacer`] shapes flows without a link. [`MessageGate`] admits
 //! messages to a channel by an overload policy. An overbooked server ([`Scheduler::insert_server`])
-//! is one admitted slice that its members share by priority and in proportion.
+//! is one admitted slice that its members share, by classes of priority and inside a class in
+//! proportion to their contracted rates.
 //!
 //! ```
 //! use netnice_core::contract::Weight;
@@ -65,15 +68,16 @@
 //! ```
 //!
 //! # Bounded work
-//! One call of [`Scheduler::poll`] moves entries that have fallen due, node by node, until it has
-//! moved [`DUE_PER_CALL`] of them (never twice as many). It drops or inserts again at most
+//! One call of [`Scheduler::poll`] moves entries whose time has come, in nodes of at most 14, until
+//! it has moved [`DUE_PER_CALL`] of them (never twice as many). It drops or inserts again at most
 //! [`DROPPED_PER_CALL`] stale entries. The other entries wait for the next call, in the order in
-//! which they fell due. The work of a call does not depend on the number of flows in any other way.
+//! which their times came. The work of a call does not depend on the number of flows in any other
+//! way.
 //!
 //! # Time
-//! The caller passes the time. A time before an earlier one counts as the earlier one. Time ends at
-//! [`END_OF_TIME`]: a later time counts as that one, and a flow that would have to wait longer is
-//! never served again.
+//! The caller passes the time. A time before that of an earlier call counts as the earlier call's.
+//! Time ends at [`END_OF_TIME`]: a later time counts as that one, and a flow that would have to
+//! wait longer is never served again.
 
 mod calendar;
 mod cell;
@@ -124,15 +128,15 @@ pub struct Scheduler {
     /// The latest time that the owner passed.
     now: u64,
     flows: Vec<FlowState>,
-    /// The first vacant index of `flows`, or their number.
+    /// The first vacant index of `flows`, or its length if there is none.
     vacant: u32,
     pool: Pool,
     /// Flows that are not eligible, by the time at which they are.
     sleepers: Calendar<TIME_QUANTUM>,
     /// Eligible guaranteed flows, by deadline.
     due: Calendar<TIME_QUANTUM>,
-    /// Whether the flows of sleepers are prefetched: if the lookahead of `due` will not read the
-    /// entry that fell due last.
+    /// Whether the next read of the sleepers prefetches flows: true if the lookahead of `due` will
+    /// not read the entry that was moved last.
     prefetch_sleepers: bool,
     /// Flows that compete for the left-over.
     fair: FairQueue,
@@ -196,8 +200,8 @@ impl Scheduler {
     }
 
     /// Changes the rate, the overhead and the other parameters of the link, from the next packet
-    /// on. Flows and their state stay. The minimums of the classes of servers are not checked
-    /// again.
+    /// on. Flows, their heads and their state stay. The minimums of the classes of servers are not
+    /// checked again.
     ///
     /// # Errors
     /// As [`Scheduler::new`].
@@ -217,7 +221,8 @@ impl Scheduler {
     /// Adds a flow with an empty queue.
     ///
     /// # Errors
-    /// [`SchedulerError::TooManyFlows`] if 2^20 flows exist.
+    /// [`SchedulerError::TooManyFlows`] if 2^20 flows exist. Servers, members, and removed flows
+    /// with an entry left in a calendar count too.
     pub fn insert(&mut self, service: Service, now: Instant) -> Result<FlowId, SchedulerError> {
         self.advance(now);
         let (service, max) = service.parts();
@@ -249,10 +254,11 @@ impl Scheduler {
         Ok(FlowId(id))
     }
 
-    /// Changes the contract of a flow. The use of the old contract still counts, and a changed
-    /// slice takes effect with its next period. The head waits by the new contract from now on,
-    /// except the head of a member that is eligible already. A head that is too long for the new
-    /// contract is sent as a packet of the longest possible length.
+    /// Changes the contract of a flow. If the new contract is of the same kind, the use of the old
+    /// one still counts, and a changed slice takes effect with its next period. Otherwise only the
+    /// use of the limit still counts. The head waits by the new contract from now on, except the
+    /// head of a member that is eligible already. A head that is too long for the new contract is
+    /// sent as a packet of the longest possible length.
     ///
     /// # Errors
     /// [`SchedulerError::UnknownFlow`] if the flow does not exist. [`SchedulerError::WrongKind`] if
@@ -401,9 +407,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The longest packet that [`Scheduler::handle_head`] accepts for a flow: the link carries it,
-    /// and the flow's contract can make it eligible. For a flow that does not exist it is
-    /// [`Wire::longest`].
+    /// The longest packet that [`Scheduler::handle_head`] accepts for a flow: the smaller one of
+    /// [`Wire::longest`] and the MBS of the flow's contract, if it has one. For a flow that does
+    /// not exist the result is at most [`Wire::longest`].
     pub fn longest(&self, flow: FlowId) -> Bytes {
         let state = self.flows.get(flow.index());
         let own = state.map_or(u32::MAX, |state| state.service.longest());
@@ -431,9 +437,9 @@ impl Scheduler {
         Ok(waited)
     }
 
-    /// Bytes of memory in use. Idle flows count too: 64 bytes for each flow, 2.2 MB for the four
-    /// calendars, and 0.54 MB for each class of a server. Reserved memory that was never touched
-    /// takes addresses only and does not count.
+    /// Bytes of memory in use: 64 for each flow, idle or not, 2.2 MB for the four calendars, 0.54
+    /// MB for each class of a server, the nodes of entries, and the list of limits. Reserved memory
+    /// that was never touched takes addresses only and does not count.
     pub fn memory(&self) -> usize {
         let limits = self.limits.len() * size_of::<Option<LimitState>>();
         let timed = [&self.sleepers, &self.due, &self.early];
@@ -566,8 +572,8 @@ impl ServiceState {
         }
     }
 
-    /// The state under another contract. It is kept as far as the new contract has the same kind of
-    /// state.
+    /// The state under another contract: the present state if the new contract is of the same kind,
+    /// else a new one.
     fn changed(&self, service: Service, now: u64) -> ServiceState {
         match (self, service, ServiceState::new(service)) {
             (ServiceState::Share(old), _, ServiceState::Share(new)) => {
@@ -638,12 +644,13 @@ fn max_width(laxity: u64) -> u32 {
     digits.saturating_sub(LAXITY_DIGITS).max(TIME_QUANTUM)
 }
 
-/// The number of entries that one call moves after they fall due, if there are so many. The call
-/// moves whole nodes of entries, so it can move more, but never twice as many.
+/// The number of entries of the sleepers and the early that one call of [`Scheduler::poll`] moves
+/// when their time has come, if there are so many. The call moves whole nodes of entries, so it can
+/// move more, but never twice as many.
 pub const DUE_PER_CALL: u32 = 32;
 
-/// The largest number of stale entries that one call drops or inserts again: entries of flows whose
-/// queue has become empty, or whose contract has changed.
+/// The largest number of stale entries that one call of [`Scheduler::poll`] drops or inserts again:
+/// entries of flows whose queue has become empty, or whose contract has changed.
 pub const DROPPED_PER_CALL: u32 = 16;
 
 /// One entry in the left-over, and one in the other calendars.

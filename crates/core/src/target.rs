@@ -13,13 +13,14 @@
 //! flow:7                   a flow of the direct path, by its number (from 1)
 //! direct:eth0              all flows of the direct path on a link
 //! ```
-//! The limits on each form are those of [`Pid`], [`Name`] and [`AbsPath`]. A path is kept as typed,
-//! so it must be in normal form.
+//! [`Pid`], [`Name`], [`AbsPath`] and [`IfName`] state the limits on each form. A path is kept as
+//! typed, so it must be in normal form.
 //!
 //! # Precedence
-//! A packet can belong to several targets. If one of them contains the other (a unit contains a
-//! process), both contracts hold. Two targets *cross* if neither contains the other (a user and a
-//! unit). Then only the contract of the more specific one holds ([`Target::specificity`]).
+//! A packet can belong to two targets. If one of them contains the other (a unit contains a
+//! process), both contracts hold for the packet. The targets *cross* if neither contains the other
+//! (a user and a unit). Then only the contract of the more specific target holds
+//! ([`Target::specificity`]).
 
 use alloc::string::{String, ToString};
 use core::fmt;

@@ -1,23 +1,23 @@
 //! Quantities: rates, numbers of bytes, lengths of time and points in time.
 //!
 //! All of them are integers in one base unit: [`Rate`] in bit/s, [`Bytes`] in bytes, [`Nanos`] and
-//! [`Instant`] in nanoseconds. A `Rate` counts bytes on the wire at layer 2, without preamble and
-//! inter-frame gap.
+//! [`Instant`] in nanoseconds. A `Rate` counts the layer 2 bytes of packets, without preamble,
+//! checksum and inter-frame gap.
 //!
 //! # The one rounding rule
 //! **Amounts are rounded down, and waiting times are rounded up.** A rate from text (`1.3MiB/s` is
 //! 10905190 bit/s: the decimal arithmetic is exact, and the fraction 0.4 is dropped), credit
 //! ([`Rate::bytes_in`]) and shares ([`Rate::portion`]) are rounded down. The time that bytes take
-//! ([`Rate::time_for`]) is rounded up. So the sum of all promises never exceeds the capacity, and
-//! no packet leaves before its time.
+//! ([`Rate::time_for`]) is rounded up. So rounding never makes the sum of promises exceed a
+//! capacity, and never makes a packet leave before its time.
 //!
 //! # Text
-//! [`core::str::FromStr`] parses the types here and fails with [`UnitError`]. `units/text.rs` holds
-//! the grammar. `Display` is for people: a rate shows both of its forms, `4 Mbit/s (500 kB/s)`,
-//! with at most three decimals, rounded down. `{:#}` shows the first form only, and exactly.
-//! [`Rate::compact`] is for machines and for contract text: it is exact and parses back to the same
-//! value. `Display` of [`Bytes`] and [`Nanos`] is exact too, and parses back up to [`Bytes::MAX`]
-//! and [`Nanos::MAX`].
+//! [`core::str::FromStr`] parses a [`Rate`], [`Bytes`] or [`Nanos`] and fails with [`UnitError`];
+//! `units/text.rs` holds the grammar. `Display` of a rate is for people. It shows two forms with at
+//! most three decimals, rounded down: `4 Mbit/s (500 kB/s)`. `{:#}` shows the first form only, with
+//! all decimals. [`Rate::compact`] is for machines and for contract text: it is exact and parses
+//! back to the same rate. `Display` of [`Bytes`] and [`Nanos`] is exact too, and values up to
+//! [`Bytes::MAX`] and [`Nanos::MAX`] parse back.
 
 mod text;
 
@@ -38,8 +38,7 @@ impl Rate {
     /// bursts and queues.
     pub const MIN: Rate = Rate(NonZeroU64::new(1_000).unwrap());
 
-    /// 1 Tbit/s. No single Ethernet port carries more, and the sum of 65,536 such rates fits in 64
-    /// bits.
+    /// 1 Tbit/s. The sum of 65,536 such rates fits in 64 bits.
     pub const MAX: Rate = Rate(NonZeroU64::new(1_000_000_000_000).unwrap());
 
     /// The rate of `bits_per_second`, or `None` outside [`Rate::MIN`] to [`Rate::MAX`].

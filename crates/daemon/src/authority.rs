@@ -19,8 +19,11 @@
 //!                              group: own changes
 //! ```
 //!
-//! The last three are checked elsewhere: by `netnice_core::claims` and the parts of `service` that
-//! handle these requests.
+//! The last three rows are checked elsewhere: by `netnice_core::claims` and the parts of `service`
+//! that handle these requests. `service::set` also decides who may run as a name that has no
+//! process. `flows` reserves privileged ports and protocols other than UDP for root and the group.
+//! Every peer may make a request that only reads. The response to an unprivileged peer lists no
+//! connections, direct flows or quota amounts of other users.
 
 use netnice_core::contract::Change;
 use netnice_core::target::Target;
@@ -39,7 +42,7 @@ pub(crate) fn may_request(peer: &Peer, change: &Change) -> Result<(), RequestErr
     }
 }
 
-/// Checks that a peer may limit a process, or let it join a target.
+/// Checks that a peer may limit a process, let it join a target, or attach it to the direct path.
 pub(crate) fn may_limit_process(peer: &Peer, process: &Process) -> Result<(), RequestError> {
     let Process { root, name, .. } = process;
     if peer.privileged {

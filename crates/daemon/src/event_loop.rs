@@ -1,22 +1,22 @@
-//! The event loop: one thread handles one event at a time, from one queue, with one timer table and
-//! one sleep.
+//! The event loop: one thread waits for all sources of events, and handles one event at a time.
 //!
 //! ```text
 //!   signals ─────────────┐
-//!   timers ──────────────┤                  ┌─> service: requests, policy, repair, sweep
-//!   requests, metrics ───┼─> Event ─> handle┤
-//!   drivers, programs ───┤                  └─> flows: requests, driver messages ──> commands
-//!   netlink, inotify ────┤                        │
-//!   ends of processes ───┘                        └── settled with the ledger after each event
+//!   timers ──────────────┤                  ┌─> service: requests, policy, repair, ended processes
+//!   requests, scrapes ───┼─> Event ─> handle┤
+//!   drivers, connections ┤                  └─> flows: requests, messages of drivers, routes
+//!   netlink, inotify ────┤                        │ after each event
+//!   ends of processes ───┘                        └─> check the promises, send commands to drivers
 //! ```
 //!
-//! Requests wait in [`request_queue`], so that neither a user with many connections nor the
-//! requests as a whole delay another event by more than one request.
+//! Requests wait in [`request_queue`]. While other events are ready, at most every second event
+//! starts a waiting request, so neither a user with many connections nor all requests together hold
+//! up the other events.
 //!
-//! Each connection of a client has a task of its own, which hands in its requests and passes on the
-//! replies; the tasks change no state of the service or the flows. What handles an event gets the
-//! time as the argument `now`. The loop logs an event that takes longer than [`SLOW_EVENT`] (100
-//! ms), because it delayed all others.
+//! Each connection that has sent a request has a task on the same thread, which hands in its
+//! requests and passes on the replies; the tasks change no state of the service or the flows. What
+//! handles an event gets the time as the argument `now`. The loop logs an event that takes longer
+//! than [`SLOW_EVENT`] (100 ms), because it delayed all others.
 
 mod failure;
 mod listeners;

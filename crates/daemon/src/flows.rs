@@ -6,21 +6,24 @@
 //! driver, and notifies the program of changes.
 //!
 //! ```text
-//!   program ─attach─▶ driver of the link runs, or is started ─▶ memory file, doorbells return
-//!           ─open───▶ contract, route, port ─▶ next hop ─▶ admission ─▶ driver ─▶ open: notified
-//!                        │ refused            │ 1 s         │ refused    │ fails    │ of changes
-//!                        └────────────────────┴── refused, all is released          └── closed
-//!
-//!   closed: by request, because the program or driver ended, or by a change of the route
+//!   request   the manager's steps                                            reply
+//!   attach ─> checks ─> driver of the link runs, or is started ────────────> memory, doorbells
+//!   open ───> endpoint, port ─> next hop ─> admission ─> driver opens it ──> the flow is open
+//!               │ invalid         │ unknown   │ does       │ fails,
+//!               │                 │ after 1 s │ not fit    │ or no answer in 5 s
+//!               └─────────────────┴───────────┴────────────┴─ all released ─> refused
 //! ```
+//! An open flow is closed by request, when its program or driver ends, when its program violates
+//! the protocol, when its route leads over another link, or when root clears everything.
 //!
 //! # State machine
-//! [`Flows`] is a state machine that never blocks. Requests, messages of drivers and changes of the
-//! network come in. Commands for drivers ([`Flows::take_commands`]) and replies go out. The ledger
-//! holds the promises of all flows of a link as one part, so that neither path promises what the
-//! other has; see [`admission`] and [`division`]. [`promises`] is the only interface from here to
-//! the rest of the daemon. A driver keeps running without the daemon; the next daemon asks the
-//! driver for its flows, and admits them again.
+//! [`Flows`] is a state machine that waits for no driver or program. Requests, messages of drivers
+//! and changes of the network come in. Commands for drivers ([`Flows::take_commands`]) and replies
+//! go out. For the ledger, the promises to all flows of a link are one part of the link, so that
+//! neither path promises what the other has; see [`admission`] and [`division`]. [`promises`] is
+//! the only interface from here to the ledger, the policy and the kernel's classes. A driver keeps
+//! running without the daemon; the next daemon asks the driver for its flows, and admits them
+//! again.
 //!
 //! # Terms
 //! - A *link state* is the record of a link with a driver. A *session* is a connection that has

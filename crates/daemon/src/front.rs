@@ -7,19 +7,21 @@
 //! in any other way.
 //!
 //! ```text
-//!               first thread         thread of a user                           daemon
-//!   connect ──> accept, identify ──> read, parse, wait for a turn ── pipe ──> request queue ─>
-//!   answer  <─────────────────────── send <── first thread: by user <─ socket ── one by one <─┘
+//!             first thread           thread of the client's user                 the daemon
+//!   connect ─> accept, read uid ───> read, parse, wait for a turn ─── pipe ────> request queue
+//!   answer <──────────────────────── send <── first thread <──────── socket ──── event loop
 //! ```
 //! The front is a separate process because the daemon must not close descriptors that clients send:
 //! the close of the last copy can block forever. In the front such a close blocks one thread, which
 //! serves one user (`user`). The front is confined before it reads the first byte of a client
-//! ([`netnice_kernel::confine`]): a user of its own, no capability, an empty root folder, and a
-//! list of system calls, none of which opens a file, starts a program, or signals or traces a
-//! process. The daemon relies on the front for the identity of the peer (uid and groups).
+//! ([`netnice_kernel::confine`]): a user other than root, no capability, an empty root folder, and
+//! a list of system calls, none of which opens a file, starts a program, or signals or traces a
+//! process. If the machine does not permit the other user or the empty root folder, the front runs
+//! without that, and `netnice doctor` reports it. The daemon relies on the front for the identity
+//! of the peer (uid and groups).
 //!
 //! If the front ends, its connections end, and the daemon starts another one. If the daemon ends,
-//! the front sees the end of its socket and ends too.
+//! the front sees the end of its socket, sends what can be sent at once, and ends too.
 
 mod accept;
 mod connection;

@@ -1,15 +1,18 @@
 //! The machine as three traits: what exists on it, what is in force, and what was counted.
 //!
-//! The other parts work with contracts and slots. They reach processes, control groups, interfaces
-//! and classes through three narrow traits, and each part takes only those that it needs (only
-//! [`crate::flows`] has a trait of its own for the network):
+//! The parts that handle requests and keep limits in force (`service`, `reconcile`, `meter`,
+//! `policy`) reach processes, control groups, interfaces and the kernel's classes through these
+//! traits. Each part takes only those that it needs. [`crate::flows`] has a trait of its own for
+//! the network.
 //!
 //! - [`Inventory`] reads what exists;
-//! - [`Enforcer`] applies, acts and audits;
+//! - [`Enforcer`] applies the desired classes, binds processes to targets, and checks and repairs
+//!   what is in force;
 //! - [`Meter`] reads the counts.
 //!
-//! A method fails with [`RequestError`]. [`kernel::KernelHost`] is the Linux kernel. Tests use a
-//! fake machine, on which processes start and end as the test wants, and changes can fail.
+//! A method that can fail returns a [`RequestError`]. [`kernel::KernelHost`] is the Linux kernel.
+//! Tests use a fake machine, on which processes start and end as the test wants, and changes can
+//! fail.
 
 pub(crate) mod containers;
 #[cfg(test)]
@@ -97,7 +100,8 @@ pub(crate) enum Act {
     Release {
         /// The target around each target.
         outer_targets: BTreeMap<u32, Option<u32>>,
-        /// The targets of members that descend from a member of a target deeper than that.
+        /// By pid, for some members: the target that takes over the member instead, because an
+        /// ancestor of the member belongs to it.
         by_descent: BTreeMap<u32, u32>,
     },
     /// Binds an executable: the processes that run it are members of the target.
@@ -239,8 +243,8 @@ pub(crate) trait Inventory {
     fn set_lookup_rights(&mut self, _sight: LookupRights) {}
 }
 
-/// What is in force on the kernel path: classes, limits, and their members. All changes of the
-/// kernel path go through this trait.
+/// What is in force on the kernel path: classes, limits, and the members of targets. The parts that
+/// use [`Inventory`] change the kernel path only through this trait.
 pub(crate) trait Enforcer {
     /// Makes the kernel's classes the desired ones, or leaves them as they were.
     fn apply(&mut self, desired: &Desired) -> Result<(), RequestError>;
@@ -249,8 +253,8 @@ pub(crate) trait Enforcer {
     /// Carries out an act; returns what was found, and the act that undoes it. If the act fails, it
     /// is undone as far as possible.
     fn act(&mut self, act: &Act) -> Result<(Adoption, Act), RequestError>;
-    /// Sets the control groups that belong to a target from their creation: by path, or by the last
-    /// name alone for a group that is only inside slices.
+    /// Sets the control groups that belong to a target from their creation, with the target's id:
+    /// by path, or by the last component of the path for a group that has only slices around it.
     fn expect_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), RequestError>;
     /// Sets the targets that are containers, with the control group of each running one. Returns
     /// how they are connected to this namespace.
@@ -274,8 +278,8 @@ pub(crate) trait Enforcer {
     fn unfinished_surveys(&self) -> usize {
         0
     }
-    /// Continues one of these passes for some milliseconds. If the pass ends, returns what it has
-    /// found after its first step, else `None`.
+    /// Continues one of these passes for some milliseconds. If this ends the pass, returns what all
+    /// its steps but the first have found, else `None`.
     fn continue_survey(&mut self) -> Result<Option<Adoption>, RequestError> {
         Ok(None)
     }
@@ -297,7 +301,7 @@ pub(crate) trait Enforcer {
     fn probe(&mut self) -> Vec<Finding>;
 }
 
-/// Counts.
+/// What was counted: of targets and their classes, and of interfaces.
 pub(crate) trait Meter {
     /// Reads all counts.
     fn sample(&mut self) -> Result<Sample, RequestError>;
@@ -308,7 +312,7 @@ pub(crate) trait Meter {
     fn sent_on(&self, link: &str) -> Option<u64>;
 }
 
-/// A complete machine.
+/// A machine with all three traits.
 pub(crate) trait Host: Inventory + Enforcer + Meter {}
 
 impl<T: Inventory + Enforcer + Meter> Host for T {}

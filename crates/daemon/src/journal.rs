@@ -1,13 +1,13 @@
 //! The journal records events as lines of text: grants, refusals, repairs. It keeps the latest
-//! lines in memory for `netnice log`, and passes each line to the crate `tracing`.
+//! lines in memory for `netnice log`, and passes each of them to the crate `tracing`.
 //!
-//! The lines of root, the group `netnice` and the daemon itself are a list of at most
-//! [`MAX_LINES`]; a new line displaces the oldest one. The lines of unprivileged users are stored
-//! apart, so that they cannot displace those. An unprivileged user has a limited number of lines in
-//! a minute (the quota `log-lines`). Further events are counted, and become one line with their
-//! sums at the end of the minute. If the lines of all unprivileged users together exceed
-//! [`MAX_LINES`], the user with the most lines loses the oldest one. Text beyond [`MAX_LINE_BYTES`]
-//! is cut off.
+//! It has two lists of at most [`MAX_LINES`] (2,000) lines: one for root, the group `netnice` and
+//! the daemon itself, and one for all unprivileged users together, whose lines thus cannot displace
+//! those of the first. If the first list is full, a new line displaces the oldest; if the second is
+//! full, the user with the most lines loses the oldest one. An unprivileged user has a limited
+//! number of lines in a minute (the quota `log-lines`). Further events are only counted, and become
+//! one line with their number at the end of the minute. Of a longer text, the lists have the first
+//! [`MAX_LINE_BYTES`] (2,000) bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,8 +1,7 @@
-//! The ledger: the one record of links, targets and claims. Only its methods change it.
+//! The ledger: the record of all links, targets and claims. Only its methods change it.
 //!
-//! The ledger is a value. A request works on a copy of it, the *draft*. If admission refuses the
+//! The ledger is a value. A request works on a copy of it, in a *draft*. If admission refuses the
 //! draft, or the kernel or the state file fails, the draft is dropped and the ledger is as before.
-//! So the ledger itself has no undo.
 //!
 //! # Terms
 //! - A *held* target has a **slot**, from which the kernel's class numbers derive, and an **id**,
@@ -15,11 +14,14 @@
 //!   because packets of it may still wait.
 //!
 //! ```text
-//!            open, ask               last claim withdrawn, last process gone
-//!   nothing ───────────> held ───────────────────────────────────────────────> nothing
-//!                        │  ^                                                     ^
-//!         no longer      v  │ fits again                last process gone,        │ no packet for
-//!         fits         degraded                         limited:  draining ───────┘ 3 s, or 60 s
+//!            opened            last claim withdrawn, or last process ended without a limit
+//!   nothing ───────> held ───────────────────────────────────────────────────────────> nothing
+//!                    │ ^ │                                                               ^
+//!          no longer │ │ │ last process ended                  no packet for 3 s,        │
+//!               fits │ │ │ with a limit                        at most 60 s              │
+//!                    │ │ └──────────────────────> draining ──────────────────────────────┘
+//!                    v │ fits again
+//!                  degraded
 //! ```
 
 mod admit;
@@ -178,8 +180,8 @@ impl Ledger {
             .filter(move |held| held.entry.parent == Some(slot))
     }
 
-    /// Adds a target without claims. An executable's target gets those in `inside`; for a target of
-    /// processes call [`Ledger::put_inside`] next.
+    /// Adds a target without claims. The target of an executable contains the held targets in
+    /// `inside`; for a target of processes call [`Ledger::put_inside`] next.
     ///
     /// # Errors
     /// If no slot is free.
@@ -275,10 +277,12 @@ impl Ledger {
         self.set_parents(slot);
     }
 
-    /// Puts the targets in `inside`, whose processes all descend from a process of this target,
-    /// into this one. Those that are inside another one of them stay there. `around` is the target
-    /// that contained that process. A target that another one contains leaves that one; unless the
-    /// request is `privileged`, it stays if that would end a limit of root or the group.
+    /// Moves the held targets with the ids in `inside` into this target, because a process has
+    /// become its member: all their processes descend from that process. `around` is the id of the
+    /// process target that the process was a member of before. A target inside another one of them,
+    /// or inside this target already, stays there. A target inside any other one than `around`
+    /// leaves it; unless the request is `privileged`, it stays if leaving would end a limit of root
+    /// or the group.
     pub(crate) fn put_inside(
         &mut self,
         slot: TargetId,

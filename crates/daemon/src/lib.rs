@@ -1,26 +1,26 @@
 //! Answers: which target holds which contract on this host, and how the contracts are enforced.
-//! May touch: the ledger (as its only writer), the runtime folder, the policy file, and `kernel`.
-//! Must never: trust a client's parsing, or let a measurement edit the ledger.
+//! May touch: the ledger (its only writer), runtime folder, policy, unit files, drivers, `kernel`.
+//! Must never: trust a client's parsing, or let a measurement change a claim.
 //!
 //! # The parts
 //! ```text
-//!   run             starts all parts, and stops them
-//!   event_loop      the only place that waits for several sources: one Event at a time
-//!     server        starts the front process and receives its requests
-//!       front       the unprivileged process of the socket: connections, frames, descriptors
-//!     service       one file for each request: authorise, change the ledger, reconcile, respond
-//!     flows         flows of the direct path: routes, next hops, ports, admission, drivers
-//!       reconcile   makes the present state the desired one: install, sweep, repair, roll back
-//!       meter       counts, rates, history, the metrics page
-//!       policy      the administrator's rules: the policy file, and sections of unit files
-//!         state     the books (the ledger and the pending rollbacks), and their file
-//!         host      the machine: Inventory (what exists), Enforcer (apply, act, audit), Meter
-//!           ledger  targets, links and claims: a pure value
+//!   run          starts all parts, and stops them
+//!   event_loop   waits for all events, and handles one at a time
+//!   service      handles a request: checks permission, changes the ledger, reconciles, responds
+//!   flows        flows of the direct path: routes, next hops, ports, admission, drivers
+//!   server       starts the front process, and receives the requests of clients from it
+//!   front        the code of that process: connections, frames and descriptors of clients
+//!   reconcile    makes the state of the machine the desired one, and keeps it so
+//!   meter        counters, rates, history, the metrics page
+//!   policy       the administrator's rules: the policy file, and sections of unit files
+//!   state        the books (the ledger and the pending rollbacks), and the file that stores them
+//!   host         the machine: Inventory (what exists), Enforcer (changes it), Meter (counts)
+//!   ledger       targets, links and claims, as a value without input or output
 //! ```
-//! A part uses the parts below it and never a part above it. `service` and `flows` are siblings:
-//! flows reach the ledger only through `flows::promises::Promises`, which the service implements.
-//! All parts may use `clock`, `peer`, `error`, `authority`, `journal`, `page`, `quotas` and
-//! `runtime`. `cargo xtask tidy` refuses circles.
+//! A part uses only parts below it in this list. `flows` reaches the ledger and the policy only
+//! through the trait `flows::promises::Promises`, which `service` implements. The other modules
+//! (`authority`, `clock`, `error`, `journal`, `page`, `peer`, `quotas` and `runtime`) are for all
+//! parts. `cargo xtask tidy` refuses modules that use each other in a circle.
 #![forbid(unsafe_code)]
 
 mod authority;

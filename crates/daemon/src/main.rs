@@ -1,6 +1,7 @@
 //! The program `netniced`: parses the command line, and runs the daemon, the front process, a test
-//! of its confinement, or a probe of the kernel. The exit status is 0 on success, 2 if the
-//! arguments are invalid, and 1 if the chosen part fails or the kernel lacks a required feature.
+//! of the front's confinement, or a probe of the kernel. The exit status is 0 on success, 2 if the
+//! arguments are invalid, and 1 if the chosen part fails or a probe finds that the kernel lacks a
+//! required feature.
 //!
 //! The log goes to standard error. The variable `NETNICE_LOG` sets its levels, in the syntax of
 //! [`Targets`]; without it, or if it does not parse, the level is info.

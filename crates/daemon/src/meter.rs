@@ -1,4 +1,6 @@
-//! Converts the kernel's counts to the counters that are shown. Pure.
+//! Measured values of targets and links. This module converts the kernel's counts to the counters
+//! that are shown ([`meter`], without input or output). Its submodules keep rates and history, and
+//! write and serve the metrics page.
 //!
 //! The kernel counts in two places: the programs on the interfaces count every packet of a target
 //! once, before any queue. The classes of a target's own limit (or, without one, of its part in a

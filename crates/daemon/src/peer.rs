@@ -1,4 +1,5 @@
-//! The peer of a connection: its uid, groups and privilege, from the kernel's credentials.
+//! The peer of a connection ([`Peer`]): its uid, groups and privilege, from the kernel's
+//! credentials.
 
 use netnice_core::claims::Claimant;
 
@@ -10,7 +11,7 @@ pub(crate) struct Peer {
     /// True for root, and for a user who was a member of the group [`GROUP`] when the connection
     /// was made. A privileged peer may use all clauses of a contract, and manage links.
     pub privileged: bool,
-    /// The user's groups, the primary one first; empty for the daemon itself.
+    /// The groups of the user's process, the effective one first; empty for the daemon itself.
     pub groups: Vec<u32>,
 }
 

@@ -15,15 +15,18 @@
 //!
 //! [[rule]]
 //! name = "backup"
-//! match = "unit:backup.service"  # or cgroup, container, app, user, name; the first rule counts
+//! match = "unit:backup.service"  # or cgroup, container, app, user, name
 //! up = "4mbit"                   # the clauses of a contract, as on the command line
 //!
 //! [quotas]                       # what each user may have at a time; left out: the defaults
 //! targets = 1024
 //! ```
 //!
-//! A file with an error has no effect at all: [`PolicyError`] names file, line and reason. Whether
-//! a contract fits is checked when the policy is put into force (`service::reload`).
+//! Of two rules for one target, the first counts.
+//!
+//! A file with an error has no effect at all: [`PolicyError`] has the file, the reason, and the
+//! line if the file could be read. Whether a contract fits is checked when the policy is put into
+//! force (`service::reload`).
 
 mod discard;
 mod quotas;
@@ -115,7 +118,7 @@ pub(crate) struct Rule {
     pub unit: bool,
 }
 
-/// Why a policy file is invalid.
+/// Why a policy file has no effect.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PolicyError {
     /// It cannot be read.

@@ -9,8 +9,9 @@
 //! rollbacks, bytes of state, or memory and flows of the direct path counts what each user has, and
 //! calls [`Quotas::check`] before it gives more. A refusal names the quota, the user's amount, the
 //! limit, and the file and key that change it. Three quotas refuse no request: beyond
-//! [`Quota::Connections`] the front process closes connections, beyond [`Quota::LogLines`] the
-//! journal only counts events, and beyond [`Quota::ServiceTime`] requests wait.
+//! [`Quota::Connections`] the front process closes or refuses connections, beyond
+//! [`Quota::LogLines`] the journal only counts events, and beyond [`Quota::ServiceTime`] requests
+//! wait.
 
 use std::path::{Path, PathBuf};
 

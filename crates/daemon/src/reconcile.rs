@@ -8,10 +8,12 @@
 //!
 //! - [`Finder`] finds what a target consists of, and adds it to a [`Draft`].
 //! - [`Reconciler::install`] puts a draft into force: in the kernel, the state file and the ledger,
-//!   or in none of them.
+//!   or in none of them. A change that no request caused stays in force even if the file cannot be
+//!   written; the file is written later.
 //! - [`sweep`] follows changes on the machine: processes end, control groups and executables are
 //!   created again.
-//! - [`rollback`] rolls back changes that were made for a limited time.
+//! - [`rollback`] rolls back changes that were made for a limited time, until a process ends or
+//!   subject to confirmation.
 //! - [`repair`] restores what other programs have removed.
 //! - [`start`] takes over from an earlier daemon.
 //!

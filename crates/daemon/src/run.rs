@@ -1,4 +1,5 @@
-//! Runs the daemon: starts its parts, serves until SIGTERM or SIGINT, and stops.
+//! Runs the daemon ([`run`]): starts its parts, serves until SIGTERM or SIGINT, and stops. Reports
+//! the features of this kernel without a daemon ([`examine`]).
 //!
 //! ```text
 //!   lock the runtime folder ─> read the state file ─> adopt what the kernel has in force
@@ -6,8 +7,9 @@
 //! ```
 //!
 //! Stopping lifts no limit: the kernel keeps enforcing, and the next daemon adopts the kernel's
-//! state. SIGHUP makes the daemon read the policy again. If a step fails, the daemon ends with a
-//! [`RunError`].
+//! state. SIGHUP makes the daemon read the policy again. If adopting or reading the policy fails,
+//! the journal has the error, and the daemon continues. If another step fails, the daemon ends with
+//! a [`RunError`].
 
 use std::path::PathBuf;
 
@@ -61,9 +63,10 @@ impl Options {
 /// Runs the daemon until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If another daemon uses the runtime folder or others than root can change it, the state file
-/// cannot be read or is of a newer version or of another network namespace, netlink or the kernel
-/// path cannot be opened, or a source of events fails.
+/// If another daemon uses the runtime folder, or others than root and the user of this process can
+/// change it. If the state file cannot be read, or is of a newer version or of another network
+/// namespace. If netlink, the kernel path or another resource cannot be opened, or a source of
+/// events fails.
 pub fn run(options: &Options) -> Result<(), RunError> {
     let folder = options.runtime.path();
     let runtime = LockedFolder::take(folder).during("take the runtime folder")?;

@@ -1,5 +1,6 @@
 //! Takes the runtime folder for one daemon: creates it if it does not exist, checks that only root
-//! can change it, and locks it. The result is a [`LockedFolder`] or a [`RuntimeError`].
+//! and the user of this process can change it, and locks it. The result is a [`LockedFolder`] or a
+//! [`RuntimeError`].
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -26,7 +27,7 @@ pub(crate) enum RuntimeError {
         /// The content of the lock file: the process id of the other daemon.
         holder: String,
     },
-    /// A user other than root can write the folder, or replace it.
+    /// A user other than root and the user of this process can write the folder, or replace it.
     #[error(
         "users other than root can change the runtime folder {}: {why}; make it and the folders \
          around it root's and \
@@ -62,7 +63,7 @@ impl LockedFolder {
     /// Creates the folder if it does not exist, checks it, and locks it.
     ///
     /// # Errors
-    /// If another daemon has locked it, a user other than root (and the user of this process) can
+    /// If another daemon has locked it, a user other than root and the user of this process can
     /// write or replace it, or a system call fails.
     pub(crate) fn take(folder: &Path) -> Result<LockedFolder, RuntimeError> {
         let unusable = |source| RuntimeError::Unusable {

@@ -1,10 +1,10 @@
 //! The daemon's side of the socket: starts the front, and passes its requests to the event loop.
 //!
-//! The daemon creates the listening socket and keeps it, but never accepts from it: the front does
-//! ([`crate::front`]), in a process of its own, which this module starts, and starts again when it
-//! ends. The front reports connections by number, their peers' uids, and their requests.
-//! Permissions are checked for each request, for the uid that the kernel reported. The event loop
-//! decides the order of the requests.
+//! The daemon creates the listening socket, or gets it from the service manager, and keeps it. It
+//! never accepts from the socket: the front does ([`crate::front`]), in a process of its own, which
+//! this module starts, and starts again when it ends. The front reports connections by number, with
+//! the uid and groups of the peer, and their requests. Permissions are checked for each request,
+//! for the uid that the kernel reported. The event loop decides the order of the requests.
 
 mod channel;
 mod process;
@@ -71,7 +71,7 @@ pub(crate) struct ConnectionHandle {
 }
 
 impl ConnectionHandle {
-    /// A new connection, and the receiver of its notifications.
+    /// A handle with a new number, and the receiver of its notifications.
     pub(crate) fn new() -> (ConnectionHandle, mpsc::Receiver<FlowNotification>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (notifications, received) = mpsc::channel(MAX_NOTIFICATIONS);

@@ -1,15 +1,15 @@
 //! The service: handles one request at a time, and is the only writer of the ledger.
 //!
 //! ```text
-//!   request ─> parsed again ─> authority ─> draft of the ledger, admitted ─> installed
-//!                   │              │                    │                        │
-//!                   │              │                    │                   state file ─> response
-//!                   │              │                    │                        │
-//!                   └──────────────┴──── refused ───────┴── failed: as before ───┘
+//!   request ─> parsed ─> permission ─> draft, admitted ─> kernel ─> state file ─> response: done
+//!                │          │             │                 │          │
+//!                v          v             v                 v          v
+//!              invalid   not permitted   refused          failed     failed
+//!              Then nothing has changed, and the response has the reason.
 //! ```
 //!
-//! There is a file for each kind of request. A request that changes something works on a
-//! [`Reconciler`], which has the machine and the books. A request that only reads works on a
+//! Each kind of request has a file, except `ping` and `log`. A request that changes something works
+//! on a [`Reconciler`], which has the machine and the books. A request that only reads works on a
 //! [`View`]. The service also has the administrator's [`Rules`] and the [`Measurements`]; a request
 //! gets the parts that it needs.
 //!

@@ -1,11 +1,11 @@
 //! The state file: the ledger and the pending rollbacks, for the next daemon.
 //!
 //! The file is `state.json` in the runtime folder. Every change writes a new file, which replaces
-//! the old one by rename, so the file is always complete. The file names its boot: after a reboot
-//! its content is obsolete (lasting rules are in the policy). It also names its network namespace,
-//! because another one has other interfaces. A checksum (CRC-32) covers the version and every byte
-//! of the state. A file that cannot be used is not used in part: reading it fails with
-//! [`StateError`].
+//! the old one by rename, so the file is always complete. (The direct path's parts of links are not
+//! in it.) The file names its boot: after a reboot its content is obsolete and counts as missing
+//! (lasting rules are in the policy). It also names its network namespace, because another one has
+//! other interfaces. A checksum (CRC-32) covers the version and every byte of the state. A file
+//! that cannot be used is not used in part: reading it fails with [`StateError`].
 //!
 //! ```text
 //!   {"version": 1, "checksum": "9ae0daaf", "state": {…}}

@@ -5,26 +5,28 @@
 //! Tests of a program parse these lines with the program's real parser ([`check`]).
 //!
 //! Documents are `README.md`, `CONTRIBUTING.md`, `crates/core/README.md`, every Markdown file below
-//! `docs` and the manual pages `packaging/*.8`. A command line of one of `PROGRAMS` is
+//! `docs` and the manual pages (`.8`) below `packaging`. A command line is a shell command that
+//! starts one of `PROGRAMS`. It is looked for in
 //!
-//! - a line of a code block whose language is none, `sh`, `bash`, `zsh` or `console`. Prompts,
+//! - the lines of code blocks whose language is none, `sh`, `bash`, `zsh` or `console`. Prompts,
 //!   comments, `\` at the end of a line, pipes, `$(…)`, `sudo` and settings such as `FOR=60` are
 //!   allowed;
-//! - an inline code span that begins with the name of a program, or with `eval`, and has another
+//! - inline code spans that begin with the name of a program, or with `eval`, and have another
 //!   word;
-//! - the synopsis, an example or a bold line of a manual page.
+//! - the synopsis, the examples and the bold lines of a manual page.
 //!
 //! A *usage form* (`netnice top [-d TIME] [--once | -n N]`) becomes several command lines
-//! (`usage_form`). A *placeholder* (`PID`, `RATE`) gets an example value (`EXAMPLES`). A
-//! *mention* is a code span with a program and one word (`netnice inetd`): the parser must accept
-//! it, or its word must be a verb of the program. The parser must refuse a line whose comment
-//! begins with `# refused`.
+//! (`usage_form`). A *placeholder* (`PID`, `RATE`) gets an example value (`EXAMPLES`). A *mention*
+//! is a program and one word (`netnice inetd`), in a code span or in a line that ends with ` …`.
+//! The parser must accept a mention, or its word must be a verb of the program. The parser must
+//! refuse a line whose comment begins with `# refused`, and accept all others.
 //!
 //! ```text
-//!  document ─▶ Snippet ─usage_form─▶ lines ─shell─▶ commands ─example─▶ CommandLine
-//!                                                                          │
-//!                                                                the program's parser
+//!  document ───────────▶ Snippet ─────────▶ lines ─────▶ commands ───────▶ CommandLine
+//!      markdown or manual       usage_form        shell           example
 //! ```
+//! Below each arrow is the module or the function that converts. [`check`] passes each
+//! [`CommandLine`] to the program's parser.
 
 #![forbid(unsafe_code)]
 

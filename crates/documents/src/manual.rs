@@ -1,5 +1,5 @@
-//! Extracts the text that may contain command lines from a manual page in man(7): its synopsis, its
-//! examples, and lines in bold ([`Snippet`]).
+//! Extracts the texts that may contain command lines ([`Snippet`]) from a manual page in man(7):
+//! its synopsis, its examples, and its lines in bold that begin with a program.
 
 use super::{Snippet, begins_with_a_program, markdown};
 

@@ -1,5 +1,6 @@
-//! Extracts the text that may contain command lines from a Markdown document: lines of shell
-//! blocks, and inline code spans ([`Snippet`]).
+//! Extracts the texts that may contain command lines ([`Snippet`]) from a Markdown document: the
+//! lines of code blocks without a language or with that of a shell, and inline code spans that
+//! begin with a program.
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 

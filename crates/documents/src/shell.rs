@@ -1,8 +1,10 @@
-//! Splits a shell line into its simple commands, each as a list of words.
+//! Splits a shell line into its simple commands, each as a list of words, and separates a line from
+//! its comment.
 //!
-//! Quotes, backslashes, redirections and operators between commands are read by the rules of a
-//! POSIX shell. The commands inside `$(…)` are returned too, before the command that contains it.
-//! Variables are not expanded.
+//! Quotes, backslashes, redirections and operators between commands are read as by a POSIX shell,
+//! but inside double quotes a backslash escapes every character. Redirections are left out. The
+//! commands inside `$(…)` are returned too, before the command that contains it; in that command
+//! `$()` is in their place. Nothing else is expanded. An unclosed quote or `$(` is an error.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -20,7 +22,7 @@ pub(super) fn commands(line: &str) -> Result<Vec<Vec<String>>, &'static str> {
     Ok(reader.found)
 }
 
-/// The line without its comment, and the comment's text.
+/// The line without its comment, and the comment's text; an empty text if there is no comment.
 pub(super) fn without_comment(line: &str) -> (&str, &str) {
     let mut quote = None;
     let mut before = ' ';

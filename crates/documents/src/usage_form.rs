@@ -2,16 +2,17 @@
 //!
 //! `[…]` is an optional part, ` | ` in it separates alternatives, `a|b` is a word with a choice,
 //! `WORD…` may be repeated. A form becomes one line without optional parts, and one line for each
-//! alternative of each optional part, with the parts that contain it and no others. So every part
-//! is parsed, and parts that exclude each other are never in one line.
+//! alternative of each optional part, with the parts that contain it and no others. Each of these
+//! lines then becomes one line for each value of its first word with a choice. `…` is left out. So
+//! the program's parser gets every part at least once, and parts that exclude each other are never
+//! in one line. A text without `[` and `…`, or whose brackets do not match, stays as it is.
 //!
 //! ```text
 //!  top [-d TIME] [--once | -n N]  ─▶  top,  top -d TIME,  top --once,  top -n N
 //!  --metrics [ADDR [--open]]      ─▶  --metrics,  --metrics ADDR,  --metrics ADDR --open
 //! ```
 
-/// The lines of a form. A text that is no form, or in which brackets do not match, is returned as
-/// it is.
+/// The lines of a form. A text that is no form is returned as it is.
 pub(super) fn lines(text: &str) -> Vec<String> {
     let chars: Vec<char> = text.chars().collect();
     let form = match is_form(text) {

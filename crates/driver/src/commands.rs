@@ -1,18 +1,18 @@
 //! Commands from the control thread to the packet thread, and reports back.
 //!
-//! The packet thread must not wait for the control thread, since the control thread has a lower
-//! priority and may be kept from running. So two queues of fixed length connect them, each with one
-//! producer and one consumer and no lock. The packet thread answers each command by one report, in
-//! order, and takes a command only if there is room for the report. Reports on disconnected
-//! programs come between these reports. A call of the control thread fails with
-//! [`PacketThreadEnded`] when the packet thread has ended.
-//!
+//! The control thread has a lower priority and may be kept from running, so the packet thread must
+//! not wait for it. Two queues without a lock connect the two threads, each with one producer, one
+//! consumer and room for `QUEUE_LENGTH` (64) entries:
 //! ```text
-//!   control ──▶ Command ──▶ [QUEUE_LENGTH] ──▶ CommandReceiver::execute    eventfd: wakes the loop
-//!           ◀── Report  ◀── [QUEUE_LENGTH] ◀── once an iteration           eventfd: wakes control
+//!  control thread                                       packet thread
+//!  CommandSender ───▶ commands ───▶ CommandReceiver::execute, before each iteration
+//!                ◀─── reports  ◀───
 //! ```
-//! The control thread does slow work before a command (making memory) or after it (dropping
-//! memory).
+//! The thread that has put something into a queue writes an eventfd, which wakes the other thread.
+//! The packet thread sends one report for each command, in order, and takes a command only if there
+//! is room for the report. Between these reports come reports on disconnected programs. The control
+//! thread makes memory before it sends a command and drops memory after it has the report, since
+//! both take long. Its calls fail with [`PacketThreadEnded`] when the packet thread has ended.
 
 use std::collections::VecDeque;
 use std::io;
@@ -86,7 +86,7 @@ pub(crate) enum Report {
     NotAttached(String, Box<ProgramMemory>),
     /// The number that was reserved for a program.
     ProgramReserved(ProgramNo),
-    /// The memory of a detached program; `None` if the program was detached before.
+    /// The memory of a detached program; `None` if the number had no attached program.
     Detached(Option<Box<ProgramMemory>>),
     /// The reserved place of a flow, whose pages are not allocated yet.
     FlowReserved(Box<Reserved>),
@@ -261,7 +261,8 @@ impl CommandSender {
     }
 
     /// Detaches a program, closes its flows, and discards pending reports that it was disconnected.
-    /// Returns its memory; `None` if it was detached before.
+    /// Returns its memory; `None` if the number had no attached program. A reserved number is
+    /// released.
     ///
     /// # Errors
     /// If the packet thread has ended.
@@ -296,7 +297,7 @@ impl CommandSender {
     }
 
     /// A descriptor that is readable when [`CommandSender::poll_disconnected`] may return a
-    /// program, or when the packet thread has ended.
+    /// program. The end of the packet thread by a panic does not make it readable.
     pub fn wakeup_fd(&self) -> BorrowedFd<'_> {
         self.to_control.as_fd()
     }
@@ -336,13 +337,14 @@ impl Drop for CommandSender {
 }
 
 impl CommandReceiver {
-    /// A descriptor that is readable when a command is pending; see [`EventLoop::watch_wakeup`].
+    /// An eventfd that is written for each command and never read, so it has an edge for each
+    /// ([`EventLoop::watch_wakeup`]).
     pub fn wakeup_fd(&self) -> BorrowedFd<'_> {
         self.to_packets.as_fd()
     }
 
     /// Executes pending commands, at most four, and reports disconnected programs. Returns `false`
-    /// if the packet thread must end.
+    /// if the packet thread must end: the last of these commands was to stop.
     pub fn execute(&mut self, event_loop: &mut EventLoop) -> bool {
         self.execute_unless(event_loop, Err)
     }

@@ -2,20 +2,24 @@
 //! afterwards.
 //!
 //! The driver shares memory with untrusted programs. The confinement limits the damage by an
-//! attacker inside the driver. It is the same for a start by the daemon, by a unit or by hand.
+//! attacker inside the driver. It is the same for every start as root: by the daemon, by a unit or
+//! by hand.
 //! ```text
 //!   root ─▶ resource limits, the folder of drivers, /dev/cpu_dma_latency
-//!     │  become_driver: a user of its own, the SETUP capabilities, none can be regained
+//!     │  become_driver: the drivers' own user, the SETUP capabilities, none can be regained
 //!     ▼
 //!   driver ─▶ lock, socket, interface, AF_XDP, eBPF, SCHED_FIFO
 //!     │  drop_rights, in each thread: no capabilities, only the system calls of its work
 //!     ▼
-//!   packets · doorbells · control
+//!   packets · doorbells · control (the threads)
 //! ```
 //! Afterwards no thread can open a file, signal or trace a process, make a process, or make memory
-//! executable; such calls fail with EPERM. Later work needs no further right: the eBPF program is
-//! loaded, and attaching it takes its descriptor; memory files are locked within a limit that was
-//! lifted; lock and socket are in a folder of the driver's user.
+//! executable; such calls fail with EPERM. If the kernel refuses a step of the confinement, the
+//! driver continues, and [`Confinement`] names the step.
+//!
+//! Later work needs no further right: the eBPF program is loaded, and attaching it takes its
+//! descriptor; lock and socket are in a folder of the drivers' user; memory files are locked within
+//! a limit that was lifted (where it could not be lifted, the threads keep CAP_IPC_LOCK).
 
 mod probe;
 mod syscalls;
@@ -31,7 +35,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 pub(crate) use probe::probe;
 pub(crate) use syscalls::Role;
 
-/// The result of confining the driver process, for the census.
+/// The result of confining the driver process. The reply to a `census` request contains its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Confinement {
     /// The user of the process.

@@ -1,17 +1,23 @@
-//! The control thread: serves the daemon's connections and follows programs, interface and signals.
+//! The control thread: serves the daemon, and follows programs, interface and signals.
 //!
-//! ```text
-//!  drivers/IFACE.sock ──▶ requests ─┐
-//!  pidfds of programs ──────────────┤                 packet thread
-//!  disconnected programs ───────────┼─▶ registry ─▶ commands, reports ─┬─▶ reply, to the requester
-//!  route netlink ───────────────────┤                                  └─▶ events, to all
-//!  SIGTERM, SIGINT ─────────────────┘
-//! ```
+//! | input | what the thread does |
+//! |---|---|
+//! | requests of the daemon (`drivers/IFACE.sock`) | executes each, and replies to the requester |
+//! | a program's pidfd | detaches the program if its process has ended, and sends an event |
+//! | reports on disconnected programs | detaches the program, and sends an event |
+//! | route netlink | reads the interface's state, and passes a change to the packet thread |
+//! | inotify, for memory files | stops charging users for files that have ended |
+//! | SIGTERM, SIGINT | ends the driver |
+//!
+//! The `registry` turns requests into commands to the packet thread. Events go to all connections.
 //! The thread replies to each request ([`DriverRequest`]) before it reads the next. It takes no
-//! request from a connection while 1 MiB or more waits to be sent there. The driver outlives the
-//! daemon that opened its flows: the flows continue, and the next daemon gets them by a `census`
-//! request. The thread ends with [`ControlError`] if the interface is lost, waiting fails, or the
-//! packet thread ends.
+//! request from a connection while 1 MiB or more waits to be sent there.
+//!
+//! The driver outlives the daemon that opened its flows: the flows continue, and the next daemon
+//! gets their list by a `census` request. The driver ends after a signal, a `stop` request or some
+//! time without a program (the linger time). It ends with [`ControlError`] if the interface is
+//! lost, waiting fails, the kernel refuses a step that no request caused, or the packet thread
+//! ends.
 
 mod connection;
 mod memory_files;

@@ -1,4 +1,5 @@
-//! Damages well-formed frames, for tests.
+//! Changes to well-formed frames, for property tests: a byte is set, the end is cut off, or bytes
+//! are appended.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,6 @@
 //! Takes packets from the programs' rings in the scheduler's order, copies and checks them, and
-//! hands them to the NIC. Finds the flows of received frames, charges them, and copies the frames.
+//! hands them to the NIC. Finds the flows of each received frame, charges the flows for it, and
+//! copies the frame to their programs.
 //!
 //! A [`Datapath`] does not sleep, and the caller passes the time, so tests run it without a NIC.
 //! (Only `Doorbells` reads a clock, to time its writes.)
@@ -9,20 +10,19 @@
 //!                   ▲               │                                            └────▶ forbidden
 //!                   └─ next record ─┘
 //! ```
-//! - The scheduler holds one record of each flow, its head; the others stay in the ring.
-//! - The head is copied when it leaves, and the copy is checked.
+//! - The scheduler holds one record of each flow, its head; the others stay in the ring. The head
+//!   is copied when it leaves, and the copy is checked.
 //! - A record returns with its status in the same iteration. A forbidden record has used its time
 //!   on the link, at its own flow's expense.
 //! - A program that violates the ring protocol is disconnected with all its flows: none of its
 //!   memory is read afterwards. `Datapath::poll_disconnected` returns the program and the
-//!   violation. The caller closes the flows and detaches the program, since there may be many
-//!   flows.
+//!   violation. The caller closes the flows, which may be many, and detaches the program.
 //! - A chosen packet leaves a moment later, or much later if the thread was stopped in between. The
 //!   caller reports the time by [`Datapath::all_sent`], so that the next packet does not follow too
 //!   soon.
-//! - Work is bounded: `BATCH` packets and `FLOWS_PER_ITERATION` flows per iteration. A record
-//!   that can never be sent (too long) waits for its time on the link as a forbidden one does, so a
-//!   program cannot have more of them read than it may send.
+//! - Work is bounded: `BATCH` (64) packets and `FLOWS_PER_ITERATION` (128) flows with notices per
+//!   iteration. A record that is too long to be sent waits for its time on the link as a forbidden
+//!   one does, so a program cannot have more of them read than it may send.
 //! - With tens of thousands of flows, memory latency would take nearly all of the time. So the
 //!   memory of the next flows and packets is prefetched.
 
@@ -90,9 +90,9 @@ pub struct Datapath {
     /// Programs whose doorbells to ignore, with the end of that time.
     throttled: Vec<(ProgramNo, Instant)>,
     disconnected: Vec<Disconnected>,
-    /// Frames handed to the NIC and not yet completed, oldest first, for flows that track departure
-    /// times: (flow, bytes). If the NIC never completes all, all but the last [`MAX_IN_FLIGHT`]
-    /// count as sent.
+    /// Frames handed to the NIC and not yet completed, oldest first, for flows with a cell
+    /// contract: (flow, bytes). If the NIC never completes all, all but the last
+    /// [`MAX_IN_FLIGHT`] count as sent.
     in_flight: Vec<(FlowId, u64)>,
     /// The latest time for all of `in_flight` to leave without a violated contract.
     in_flight_limit: Instant,
@@ -184,7 +184,8 @@ impl Datapath {
         Some(&mut known.memory)
     }
 
-    /// Detaches a program and closes its flows. Returns its memory, which takes long to drop.
+    /// Detaches a program and closes its flows. Returns its memory, which takes long to drop;
+    /// `None` if no attached program has this number.
     pub(crate) fn detach(&mut self, program: ProgramNo, now: Instant) -> Option<ProgramMemory> {
         let flows: Vec<FlowNo> = self.flows_of(program).collect();
         for flow in flows {
@@ -196,7 +197,8 @@ impl Datapath {
         Some(known.memory)
     }
 
-    /// Adds an overbooked slice of the link; its members share it by class and contract.
+    /// Adds an overbooked slice of the link, whose members share it by class and contract. Returns
+    /// the server that [`Datapath::open_member`] takes. Fails if the scheduler refuses the slice.
     pub fn insert_server(
         &mut self,
         slice: Slice,
@@ -387,7 +389,8 @@ impl Datapath {
         self.totals
     }
 
-    /// Changes a flow's contract; no effect if the flow is closed.
+    /// Changes a flow's contract; no effect if the flow is closed. Fails if the scheduler refuses
+    /// the contract.
     pub(crate) fn change(
         &mut self,
         flow: FlowNo,
@@ -403,7 +406,7 @@ impl Datapath {
         Ok(())
     }
 
-    /// Changes the link's parameters.
+    /// Changes the link's parameters. Fails if the scheduler refuses them.
     pub(crate) fn rewire(&mut self, wire: Wire) -> Result<(), SchedulerError> {
         self.scheduler.set_wire(wire)
     }

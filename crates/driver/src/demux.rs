@@ -2,22 +2,26 @@
 //!
 //! [`Demux::handle`] takes one frame and returns a [`Verdict`]: one flow, several flows, held,
 //! unclaimed (the kernel's frame), or discarded with the reason. It runs before anything is copied
-//! to a program (VERT 3.1.1), so a discarded frame costs only the classification.
+//! to a program (paper VERT, section 3.1.1), so a discarded frame costs only the classification.
 //!
 //! The steps, in this order:
 //! 1. A frame to another host's Ethernet address is unclaimed.
 //! 2. A frame that matches a **discard pattern** is discarded. Offsets count from the frame's first
 //!    byte.
-//! 3. The headers are read ([`crate::frame`]); a frame with contradictory headers is discarded.
-//! 4. A **fragment** goes to the flow of its datagram's first fragment (`demux::fragments`).
-//! 5. UDP and TCP: by both endpoints; by the local address and port; by the local port at any
+//! 3. The headers are read ([`crate::frame`]); a frame with incomplete or contradictory headers is
+//!    discarded.
+//! 4. An IP packet to one host in a frame to several (multicast or broadcast) is unclaimed. A
+//!    packet whose source address is a group's is discarded.
+//! 5. A **fragment** goes to the flow of its datagram's first fragment (`demux::fragments`).
+//! 6. UDP and TCP: by both endpoints; by the local address and port; by the local port at any
 //!    single address. Packets of a group go to all flows that joined it, and to no others.
-//! 6. Another IP protocol at an address, another EtherType: by **pattern**. Offsets count from the
+//! 7. Another IP protocol at an address, another EtherType: by **pattern**. Offsets count from the
 //!    payload of the IP or Ethernet header.
 //!
-//! A frame costs two look-ups in the ordinary case and a fixed number at most, whatever is
-//! registered and whatever arrives. Memory is bounded by the registrations and, for held fragments,
-//! by constants. Every frame is counted once: [`DemuxCounters`] states the sums.
+//! A frame for which no step finds a flow is unclaimed. A frame costs two look-ups in the ordinary
+//! case and a fixed number at most, whatever is registered and whatever arrives. Memory is bounded
+//! by the registrations and, for held fragments, by constants. Every frame is counted once:
+//! [`DemuxCounters`] states the sums.
 
 mod counters;
 mod fragments;

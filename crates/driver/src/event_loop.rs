@@ -1,24 +1,26 @@
 //! The event loop around the datapath: it waits for frames, doorbells, commands and the next
-//! departure, and spins for the last microseconds.
+//! departure, and spins for the last microseconds before a departure.
 //!
 //! ```text
-//!      ┌──▶ commands ──▶ received frames ──▶ datapath ──▶ flush ──┬─▶ more to do ───────────┐
-//!      │                                                          └─▶ sleep ──▶ spin ───────┤
-//!      └────────────────────────────────────────────────────────────────────────────────────┘
+//!  ┌──▶ commands ─▶ receive ─▶ datapath ─▶ flush ─▶ notify programs ─┬─▶ more to do ────┐
+//!  │                                                                 └─▶ sleep or spin ─┤
+//!  └────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! If another thread needs the processor, the kernel stops a thread that only spins, for 50 ms of
-//! each second. A thread that only sleeps is 3 µs late or more. So the loop sleeps until a
-//! `wake_lead` before the departure, which it learns from the lateness of its sleeps. It runs one
-//! iteration then, and spins during the last `SPIN_TIME`, as long as it sleeps a twelfth of its
-//! time (`cpu_budget`). The loop does not sleep while a program has set a notice. A program that
-//! keeps the rules of the ring writes no doorbell while the driver is awake.
+//! each second. A thread that only sleeps is late by 3 µs or more. So the loop sleeps until some
+//! time before the departure, the lead, which `wake_lead` learns from the lateness of the sleeps.
+//! After the sleep, the loop spins if the departure is at most 15 µs away; else one more iteration
+//! follows. Without enough credit in `cpu_budget`, the loop does not spin and sleeps until the
+//! departure itself. The loop does not begin to sleep while a program that is not throttled has set
+//! a notice. A program that keeps the rules of the ring writes no doorbell while the driver is
+//! awake.
 //!
-//! While packets with a departure time leave, the loop keeps all processors awake (`pm_qos`), if
+//! While packets of cell contracts leave, the loop keeps all processors awake (`pm_qos`), if
 //! [`EventLoop::keep_awake`] was called.
 //!
 //! Due packets are flushed before any program is notified, since writing a doorbell takes longer
-//! than sending a packet. After the flush the loop reads the clock again, since the thread may have
-//! been stopped meanwhile ([`Datapath::all_sent`]).
+//! than sending a packet. After the flush of packets of cell contracts the loop reads the clock
+//! again, since the thread may have been stopped meanwhile ([`Datapath::all_sent`]).
 
 mod cpu_budget;
 mod pm_qos;
@@ -125,7 +127,7 @@ impl EventLoop {
     }
 
     /// Detaches a program and closes its flows. Returns the program's memory, which takes long to
-    /// drop.
+    /// drop; `None` if no attached program has this number.
     pub(crate) fn detach(&mut self, program: ProgramNo) -> Option<ProgramMemory> {
         let memory = self.datapath.detach(program, monotonic())?;
         // The program has a copy of its doorbell, which it could go on writing.
@@ -144,7 +146,8 @@ impl EventLoop {
     }
 
     /// Adds a descriptor that wakes the loop when it becomes readable; the caller handles it. The
-    /// wake-up is edge-triggered, so the descriptor need not be read.
+    /// wake-up is edge-triggered, so the descriptor need not be read. Fails if the epoll refuses
+    /// the descriptor.
     pub fn watch_wakeup(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let what = epoll::EventFlags::IN | epoll::EventFlags::ET;
         Ok(epoll::add(
@@ -165,7 +168,8 @@ impl EventLoop {
         Ok(epoll::add(&self.epoll, doorbell, data, DOORBELL_EVENTS)?)
     }
 
-    /// Keeps processors awake while packets with a departure time leave. Needs root.
+    /// Keeps processors awake while packets of cell contracts leave. Needs root. Fails if
+    /// `/dev/cpu_dma_latency` cannot be opened or written.
     pub fn keep_awake(&mut self) -> io::Result<()> {
         self.keep_awake_with(open_device()?)
     }

@@ -1,11 +1,11 @@
 //! Reads the headers of one received frame, strictly and in one pass.
 //!
-//! A `Frame` is either an IP packet whose headers are complete and consistent, or a frame of
+//! The result is a `Frame`: an IP packet whose headers are complete and consistent, or a frame of
 //! another EtherType. A frame with incomplete or inconsistent headers is `Malformed`, with the
 //! reason.
 //!
 //! # What is read
-//! - IPv4 with options, which the receiver interprets; the header's checksum must be right.
+//! - IPv4 with options, which are skipped; the header's checksum must be right.
 //! - IPv6, and behind its fixed header a fragment header. Other extension headers are not walked:
 //!   the packet's protocol is then the number of that header. No flow can be registered for it, so
 //!   the packet is the kernel's.
@@ -13,7 +13,7 @@
 //! - A VLAN tag is an EtherType as any other: tagged frames belong to the kernel's VLAN devices.
 //!
 //! The checksum of UDP or TCP is not read. The receiver checks it, and frames on a virtual cable
-//! (veth) do not have it yet.
+//! (veth) may not have one yet.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -115,7 +115,7 @@ pub(crate) enum Malformed {
     Fragment,
 }
 
-/// Reads the headers of a frame.
+/// Reads the headers of a frame. Fails with the reason if they are incomplete or inconsistent.
 #[inline]
 pub(crate) fn read(frame: &[u8]) -> Result<Frame, Malformed> {
     if frame.len() < ETHERNET {

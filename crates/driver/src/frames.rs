@@ -1,16 +1,19 @@
-//! Tracks the holder of each frame in the driver's packet memory: free, the driver, or the kernel
-//! (to fill or to send).
+//! Tracks which side holds each frame of the driver's packet memory: no side (the frame is free),
+//! the driver, or the kernel, which fills or sends the frame.
 //!
-//! ```text
-//!          take                 sending               completed
-//!  free ─────────▶ the driver's ─────────▶ being sent ─────────▶ free
-//!    ▲               │    ▲  ▲
-//!    └──── give ─────┘    │  └── received ── being filled ◀── filling ── the driver's
-//! ```
+//! | from | to | when |
+//! |---|---|---|
+//! | [`Holder::Free`] | [`Holder::Driver`] | the driver takes a frame, to send or to receive |
+//! | [`Holder::Driver`] | [`Holder::Sending`] | the frame is in the transmit ring |
+//! | [`Holder::Driver`] | [`Holder::Free`] | the frame is not sent, because it is forbidden |
+//! | [`Holder::Sending`] | [`Holder::Free`] | the frame was in the completion ring |
+//! | [`Holder::Driver`] | [`Holder::Filling`] | the frame is in the fill ring |
+//! | [`Holder::Filling`] | [`Holder::Driver`] | the frame was in the receive ring |
+//!
 //! The kernel returns frames by address. `Frames::transfer` fails with `UnexpectedFrame` and
-//! changes nothing if the address is in no frame of the expected holder. The number of completions
-//! is not used, since kernels differ in what they complete (a refused frame may never be
-//! completed). So free + driver + filling + sending is always the total ([`Tally`]).
+//! changes nothing if the address is in no frame of the expected holder. A frame that the kernel
+//! never returns (some kernels never complete a refused frame) stays with the kernel. So the
+//! numbers of free, driver's, filling and sending frames always add up to the total ([`Tally`]).
 
 /// The frames of the driver's packet memory (the UMEM of AF_XDP): all of one size, side by side
 /// from address 0, each with its holder.

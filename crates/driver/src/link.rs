@@ -9,12 +9,13 @@
 //! All modes send past the interface's qdisc. The XDP program passes frames of registered flows to
 //! the driver and all other frames to the kernel.
 //!
-//! [`Link::open`] takes the requested mode, or else the first that works. It returns two parts for
-//! two threads: the [`Link`], which transfers frames, and the [`Ingress`], which controls what is
-//! received and reports the mode ([`Ingress::mode`]). [`Ingress::start`] attaches XDP, and
-//! [`Ingress::stop`] detaches it; the kernel detaches it when the process ends, even by a kill.
-//! Attaching takes some tens of milliseconds. Steps that the kernel refuses fail with
-//! [`LinkError`].
+//! [`Link::open`] opens AF_XDP sockets, or an AF_PACKET socket if that was requested or if AF_XDP
+//! is refused and no mode was requested. It returns two parts for two threads: the [`Link`], which
+//! transfers frames, and the [`Ingress`], which controls what is received and reports the mode
+//! ([`Ingress::mode`]). [`Ingress::start`] attaches XDP (in native mode, or in generic mode if
+//! native is refused), and [`Ingress::stop`] detaches it; the kernel detaches it when the process
+//! ends, even by a kill. Attaching takes some tens of milliseconds. Steps that the kernel refuses
+//! fail with [`LinkError`].
 //!
 //! All frames leave through [`Link::send`]: the caller writes into a free frame and returns the
 //! [`Checked`] bytes from a template, so an unchecked frame cannot leave.
@@ -326,7 +327,8 @@ impl Link {
         }
     }
 
-    /// Passes at most `most` received frames to `each` and returns their number.
+    /// Takes at most `most` received frames, passes them to `each`, and returns their number. The
+    /// number includes frames that are not passed on, which are counted as missed or unexpected.
     #[inline]
     pub fn receive(&mut self, most: usize, each: impl FnMut(&[u8])) -> usize {
         match &mut self.kind {
@@ -413,6 +415,6 @@ impl FrameSink for Link {
 /// Size of a frame in bytes; it holds the longest packet of common Ethernet. Twice the size would
 /// take twice the memory for all frames.
 pub(crate) const FRAME: usize = 2048;
-/// The largest MTU that fits into a frame, beside the headroom that the kernel takes before a
-/// received packet.
+/// The largest MTU that fits into a frame, beside the bytes that the kernel reserves in front of a
+/// received packet (`XDP_PACKET_HEADROOM`).
 pub(crate) const MAX_MTU: u32 = 1700;

@@ -1,5 +1,5 @@
 //! The command line of `netnice-driver`: parses the arguments, runs the driver, and prints an error
-//! if it fails.
+//! and exits with failure if the driver fails.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,16 +1,16 @@
 //! Matches packets by offset, mask and value.
 //!
-//! For a protocol without built-in support, a flow describes its packets by a list of [`Term`]s,
-//! for example: the two bytes at offset 4, under a mask, have a value. VERT compiles such
-//! descriptions (3.2) and flattens the tree of their comparisons (4.3). Here a list is compiled
-//! once into a [`Pattern`] of at most [`MAX_WORDS`] masked words of eight bytes. [`Patterns`] keeps
-//! all patterns over the same bits (one *shape*) in one hash table. So finding the pattern of a
-//! packet takes one look-up per shape, at most [`MAX_SHAPES`], however many patterns there are. An
-//! invalid description fails with [`BadPattern`].
+//! A flow of a protocol without built-in support describes its packets by a list of [`Term`]s, for
+//! example: the two bytes at offset 4, under a mask, have a value. Descriptions of frames to
+//! discard have the same form. The paper VERT compiles such descriptions (section 3.2) and flattens
+//! the tree of their comparisons (4.3). Here a list is compiled once into a [`Pattern`] of at most
+//! [`MAX_WORDS`] (4) masked words of eight bytes, or refused with [`BadPattern`].
 //!
-//! If a packet matches several patterns, the pattern with the most bits is found; between two
-//! shapes with equally many bits, the shape with the later bytes comes first. The order of
-//! insertion does not matter.
+//! A table ([`Patterns`]) keeps all patterns over the same bits (one *shape*) in one hash table. So
+//! finding the pattern of a packet takes one look-up per shape, at most [`MAX_SHAPES`] (8), however
+//! many patterns there are. If a packet matches several patterns, the one with the most bits is
+//! found. Among shapes with equally many bits, the one whose first compared byte lies later comes
+//! first. The order of insertion does not matter.
 
 use std::collections::HashMap;
 
@@ -38,10 +38,10 @@ pub struct Pattern {
     values: [u64; MAX_WORDS],
 }
 
-/// Why a description is invalid.
+/// Why a pattern is refused: its terms are invalid, or the table of patterns cannot take it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPattern {
-    /// The width is not 1, 2, 4 or 8.
+    /// The width is not 1, 2, 4 or 8. Holds the width.
     #[error("a term of a pattern compares 1, 2, 4 or 8 bytes, not {0}")]
     Width(u8),
     /// The term ends beyond [`MAX_REACH`].
@@ -50,7 +50,7 @@ pub enum BadPattern {
         /// Where the term ends.
         end: usize,
     },
-    /// The value or the mask has bits outside of the mask or the bytes.
+    /// The value has bits outside the mask, or the mask has bits outside the compared bytes.
     #[error(
         "value {value:#x} has bits outside mask {mask:#x}, or the mask has bits outside {width} \
          byte(s)"
@@ -63,10 +63,10 @@ pub enum BadPattern {
         /// The number of bytes.
         width: u8,
     },
-    /// Two terms require different values of one bit.
+    /// Two terms require different values of one bit. Holds the offset of its byte.
     #[error("two terms of the pattern contradict each other at byte {0}")]
     Contradiction(usize),
-    /// The terms are too far apart.
+    /// The compared bytes need more than [`MAX_WORDS`] words of eight bytes. Holds the number.
     #[error(
         "the terms of the pattern lie in {0} separate words of 8 bytes; the limit is {MAX_WORDS}"
     )]
@@ -74,7 +74,7 @@ pub enum BadPattern {
     /// The same pattern is in the table already.
     #[error("a flow has this pattern already")]
     Taken,
-    /// The table has too many shapes.
+    /// The table has [`MAX_SHAPES`] other shapes already.
     #[error(
         "there are patterns over {MAX_SHAPES} different sets of bits already; this is the limit"
     )]
@@ -82,7 +82,8 @@ pub enum BadPattern {
 }
 
 impl Pattern {
-    /// Compiles a description. Without terms the pattern matches every packet.
+    /// Compiles a description. Without terms the pattern matches every packet. Fails if a term is
+    /// invalid, if two terms contradict each other, or if the pattern would have too many words.
     pub(crate) fn new(terms: &[Term]) -> Result<Pattern, BadPattern> {
         let mut mask = [0; MAX_REACH];
         let mut value = [0; MAX_REACH];
@@ -205,7 +206,8 @@ impl<T> Default for Patterns<T> {
 }
 
 impl<T> Patterns<T> {
-    /// Adds a pattern. Fails if it is in the table already or if there are too many shapes.
+    /// Adds a pattern. Fails with [`BadPattern::Taken`] if the table has the pattern already, or
+    /// with [`BadPattern::Shapes`] if the table has [`MAX_SHAPES`] other shapes.
     pub(crate) fn insert(&mut self, pattern: &Pattern, meaning: T) -> Result<(), BadPattern> {
         let position = self.position(&pattern.shape);
         let position = match position {

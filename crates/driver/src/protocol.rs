@@ -1,10 +1,10 @@
 //! The protocols that a flow can use, and those that are refused.
 //!
 //! UDP and TCP have ports, which identify a flow. A flow can also use another IP protocol or
-//! another EtherType, entirely or by a `pattern`. Protocols of the host itself and
-//! protocols that carry other packets are refused: with ICMPv6 or ARP a program could take over its
-//! neighbours' addresses, and with a tunnel or a VLAN tag it could write headers that no template
-//! checks.
+//! another EtherType, entirely or by a `pattern`, except for two lists of numbers: protocols of the
+//! host itself (with ICMPv6 or ARP a program could take over its neighbours' addresses), and
+//! protocols that carry other packets (in a tunnel or behind a VLAN tag a program could write
+//! headers that no template checks).
 
 use std::net::IpAddr;
 
@@ -137,7 +137,7 @@ const FIRST_ETHERTYPE: u16 = 0x600;
 
 /// Protocols that flows cannot use: hop-by-hop, ICMP, IGMP, IP in IP, TCP and UDP (they have
 /// ports), IPv6 in IP, routing, fragment, GRE, ESP, AH, ICMPv6, no next header, destination
-/// options, PIM, IPComp, EtherIP, mobility, HIP, shim6, Ethernet in IPv6.
+/// options, PIM, IPComp, mobility, HIP, shim6, Ethernet in IPv6.
 const HOSTS_PROTOCOLS: [u8; 21] = [
     0, 1, 2, 4, 6, 17, 41, 43, 44, 47, 50, 51, 58, 59, 60, 103, 108, 135, 139, 140, 143,
 ];

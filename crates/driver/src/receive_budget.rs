@@ -1,20 +1,23 @@
 //! Limits the driver's time for one flow's received packets.
 //!
-//! In VERT (3.5) the program copies a received packet on its own processor time, by a call-priv.
-//! Here the driver copies the packet and charges the flow. A [`ReceiveBudget`] is a bucket of
-//! nanoseconds that fills at a part of real time. A packet that the flow cannot pay for is dropped
-//! before the copy, and only its look-up is charged. So a flooded flow costs no more than its
-//! budget and these look-ups.
+//! In the paper VERT (section 3.5) the copy of a received packet runs on the receiving program's
+//! processor time. Here the driver copies the packet and charges the flow. A [`ReceiveBudget`] is a
+//! bucket of nanoseconds that fills at a part of real time. A packet that the flow cannot pay for
+//! is dropped before the copy, and only its look-up is charged. So a flooded flow costs no more
+//! than its budget and these look-ups.
 //!
 //! The duration of an iteration is known only at its end, and most of it belongs to no single
 //! frame: waking up, polling, notifying a program. So the first frame of an iteration pays for the
 //! iteration (`Cost::begin`), each frame pays for its own look-up, and both prices are learnt
 //! (`Cost::learn`). A flow whose lone frame wakes the driver pays for the wake-up, and a frame
-//! behind others costs little. While a flow has less than half of its bucket left, the driver lets
-//! frames gather ([`crate::event_loop`]), so that many frames share one iteration before any frame
-//! is dropped. With XDP, the flow is then suspended until half of its bucket is full again
-//! (`shared::FlowBudget::admit` returns the time), and XDP drops its frames before they reach the
-//! driver.
+//! behind others costs little.
+//!
+//! While the bucket of a receiving flow or the bucket of all flows together is less than half full,
+//! the driver lets frames gather ([`crate::event_loop`]), so that many frames share one iteration
+//! before any frame is dropped. A flow whose frame was dropped is suspended until it can pay for
+//! packets again (`shared::FlowBudget::admit` returns the time). If the flow has a port of its own,
+//! XDP drops its frames until then, before they reach the driver. The driver looks up each of all
+//! other frames: in the fallback mode, of groups, and of other protocols.
 //!
 //! All flows together may use as much as the flow with the largest budget: see `shared`.
 

@@ -1,6 +1,6 @@
 //! Runs the driver process: opens the interface, starts the packet thread and the doorbell thread,
-//! runs the control thread, and removes lock and socket at the end. Fails with [`RunError`] if
-//! set-up fails or the control thread ends with an error.
+//! makes the calling thread the control thread, and removes the driver's lock file and socket at
+//! the end. Fails with [`RunError`] if set-up fails or the control thread ends with an error.
 
 use std::fs::{self, File, Permissions};
 use std::io;

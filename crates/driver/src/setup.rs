@@ -1,5 +1,5 @@
-//! Converts the daemon's requests to the driver's types, and counters to messages. The functions do
-//! no input or output. An invalid request fails as a whole with [`SetupError`].
+//! Converts the daemon's requests to the driver's types, and the driver's counters to messages. The
+//! functions do no input or output. An invalid request fails as a whole with [`SetupError`].
 
 use std::net::SocketAddr;
 
@@ -78,7 +78,8 @@ pub(crate) fn flow(
     Ok((parameters, frame_match))
 }
 
-/// The scheduler's service for a contract, as text.
+/// The scheduler's service for a contract in text form. Fails if the text is no contract, or if the
+/// scheduler has no service for the contract.
 pub(crate) fn service(text: &str) -> Result<Service, SetupError> {
     let contract = text
         .parse::<Contract>()

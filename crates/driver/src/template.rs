@@ -1,18 +1,20 @@
 //! Restricts the packets that one flow may send.
 //!
 //! A [`Template`] is made once, when the flow is opened, from the grant ([`Sender`]). For each
-//! packet it compares the first 64 bytes under a mask (VERT 3.1.2: "a simple compare and mask"),
-//! and then the lengths, which differ from packet to packet. The check runs on the driver's own
-//! copy, since the program may write its memory meanwhile. A packet that passes becomes a
-//! [`Checked`], the only type that can be sent; any other is [`Forbidden`], with the reason.
+//! packet it compares the first 64 bytes under a mask (paper VERT, section 3.1.2: "a simple compare
+//! and mask"), and then checks the fields that a mask cannot express: lengths, checksum, hop limit,
+//! and the destination of a flow to any host. The check runs on the driver's own copy, since the
+//! program may write its memory meanwhile. A packet that passes becomes a [`Checked`], the only
+//! type that can be sent; any other is [`Forbidden`], with the reason.
 //!
 //! The headers, with the fields that a flow chooses freely in parentheses:
-//! - Ethernet: the EtherType; if the next hop is not fixed, a single destination.
-//! - IPv4 (type of service, identification, don't-fragment): no options, no fragment, the frame's
-//!   lengths, a right checksum, the flow's source address, its protocol, its destination address
-//!   (or any single host's), a hop limit above 0.
+//! - Ethernet: the EtherType; if the next hop is not fixed, a destination that is no group.
+//! - IPv4 (type of service, identification, don't-fragment): no options, no fragment, lengths that
+//!   match the frame, a right checksum, the flow's source address, its protocol, its destination
+//!   address (or any single host's), a hop limit above 0.
 //! - IPv6 (traffic class, flow label): the same without a checksum; no extension headers.
-//! - UDP (checksum): the flow's source port, its destination port (or any), the packet's length.
+//! - UDP (checksum): the flow's source port, its destination port (or any), a length that matches
+//!   the frame.
 //! - TCP (the rest): the flow's source port, its destination port (or any).
 //!
 //! After the check the template writes the Ethernet addresses: the link's as the source, and the
@@ -21,7 +23,7 @@
 //!
 //! A frame ends where its IP packet ends: padding is refused, since no header check covers it. The
 //! mask refuses VLAN tags, options and extension headers. A flow of another protocol may send any
-//! bytes behind the header that names the protocol; [`crate::protocol`] lists the allowed
+//! bytes behind the header that names the protocol; [`crate::protocol`] lists the refused
 //! protocols.
 
 use std::net::{IpAddr, SocketAddr};
@@ -90,7 +92,7 @@ pub enum BadSender {
         /// The remote address.
         remote: IpAddr,
     },
-    /// A group with a single next hop, or one host with a group as its next hop.
+    /// The remote address is a group, and the next hop is not a group's Ethernet address.
     #[error("{remote} cannot be reached through {next_hop}: one is a group, the other is not")]
     NextHop {
         /// The remote address.
@@ -98,7 +100,8 @@ pub enum BadSender {
         /// The next hop.
         next_hop: Mac,
     },
-    /// A group has no fixed next hop; it needs its own Ethernet address.
+    /// The remote address is a group, and no next hop is given; the group's Ethernet address is
+    /// needed.
     #[error("a flow to the group {0} needs the Ethernet address of the group")]
     Group(IpAddr),
     /// The longest frame cannot hold the headers.
@@ -478,7 +481,8 @@ impl Layout {
     }
 }
 
-/// A group needs a group's next hop, one host a single next hop.
+/// Checks that the remote address has the version of the local one and can be a destination, and
+/// that a group has the next hop of a group.
 fn reachable(local: IpAddr, remote: IpAddr, next_hop: Option<Mac>) -> Result<(), BadSender> {
     if Family::of(local) != Family::of(remote) {
         return Err(BadSender::Families { local, remote });

@@ -1,4 +1,5 @@
-//! Builds well-formed frames for tests, by etherparse, an implementation independent of this crate.
+//! Builds well-formed frames for tests, by etherparse, an implementation independent of this crate;
+//! and corrects the lengths and the IPv4 checksum of altered frames.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,5 @@
-//! Confines the calling process: it gives up what it does not need before it reads untrusted input.
+//! [`confine`] confines the calling process: the process gives up what it does not need before it
+//! reads untrusted input. The front process uses it.
 //!
 //! ```text
 //!   limits ─> empty root ─> empty bounding ─> another ─> no capability ─> system calls filtered

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::netlink::{self, Message, NetlinkClient, NetlinkError, Request};
 
-/// One socket.
+/// A TCP or UDP socket, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// Its inode number; 0 if no process holds it any more.

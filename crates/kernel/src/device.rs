@@ -3,9 +3,10 @@
 //!
 //! In each direction, one interface must count and limit a packet, and only one. So netnice's
 //! programs belong on every interface that hands packets to this namespace's own stack. They do not
-//! belong on a port of a bridge, bond or team that is no managed link, since a port's packets
-//! arrive at the master, nor on netnice's own pairs. If an interface runs over another one (a VLAN,
-//! WireGuard), its packets are counted where the socket's packet first appears.
+//! belong on a port (of a bridge or bond, for example) that is no managed link, since a port's
+//! packets arrive at its master, nor on an ifb interface or netnice's own pairs. If an interface
+//! runs over another one (a VLAN, WireGuard), its packets are counted where the socket's packet
+//! first appears. Functions that ask the kernel fail with [`NetlinkError`].
 
 use std::{fs, io};
 
@@ -59,7 +60,7 @@ impl Device {
         HEADERLESS.contains(&self.hardware)
     }
 
-    /// Whether it is a port of a bridge, bond or team.
+    /// Whether it is a port of a bridge, bond, team, Open vSwitch or batman-adv interface.
     pub(crate) fn is_port(&self) -> bool {
         PORT_MASTERS.contains(&self.port_of.as_str())
     }
@@ -81,7 +82,8 @@ impl Device {
         self.kind == "veth" && !self.is_ours()
     }
 
-    /// Whether packets of this namespace's own sockets first appear on it.
+    /// Whether packets of this namespace's own sockets first appear on it: it is no port, no ifb
+    /// interface and no end of netnice's pairs.
     pub(crate) fn carries_own_packets(&self) -> bool {
         !self.is_ours() && !self.is_port() && self.kind != "ifb"
     }
@@ -118,7 +120,7 @@ pub(crate) fn namespace_of(
     Ok(numbers.into_iter().find(|number| *number != u32::MAX))
 }
 
-/// The interface of this name, if it exists.
+/// The interface of this name; `None` if there is none.
 pub fn find_by_name(
     netlink: &mut NetlinkClient,
     name: &str,

@@ -1,5 +1,6 @@
 //! Loads, attaches and configures the XDP program of the direct path ([`XdpProgram`]), which
-//! selects the frames that go to the driver's sockets. All other frames pass to the kernel.
+//! selects the frames that go to the driver's sockets. It drops the frames of a flow that is
+//! suspended by its gate, and passes all other frames to the kernel.
 //!
 //! The program belongs to the process that loads it. Nothing is pinned, and the kernel detaches the
 //! program when that process ends for any reason. It is attached from [`XdpProgram::attach`] to
@@ -152,7 +153,7 @@ impl XdpProgram {
     /// suspended. Other registrations stay in force.
     ///
     /// # Errors
-    /// If the map of registrations is full.
+    /// If the map of registrations is full, or the kernel refuses the entry.
     pub fn add_match(&mut self, frames: &FrameMatch, flow: Option<u32>) -> Result<(), KernelError> {
         let gate = flow.filter(|flow| *flow < MAX_GATES);
         self.change(frames, Some(gate.map_or(0, |flow| flow + 1)))

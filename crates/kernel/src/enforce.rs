@@ -6,13 +6,14 @@
 //! change as far as it can. The order matters: classes are made before the map entries that send
 //! packets to them, and removed after these entries.
 //!
-//! While nothing is desired, nothing is loaded: no program, no map, no interface of netnice.
+//! While nothing is in force, nothing is loaded: no program, no map, no interface of netnice.
 //!
 //! ```text
-//!             apply(something)               apply(nothing), or the runtime folder is gone
-//!   idle ─────────────────────────> enforcing ────────────────────────────────────────> idle
-//!                                    │  ^  the daemon ends, the kernel continues
-//!                                    v  │  Kernel::open adopts pins, classes, interfaces
+//!             apply(something)                  apply(nothing)
+//!   idle ──────────────────────────▶ enforcing ────────────────▶ idle
+//!                                      │  ▲
+//!            the daemon ends, and the  │  │  a new daemon: Kernel::open takes over the pinned
+//!            kernel goes on enforcing  ▼  │  programs and maps, the classes and the interfaces
 //! ```
 
 use std::{
@@ -176,8 +177,8 @@ impl Kernel {
         }
     }
 
-    /// Makes the kernel's state equal to the desired state. If that fails, restores the state
-    /// before it.
+    /// Makes the kernel's state equal to the desired state. If that fails, also at a second try,
+    /// restores the state before it as far as possible.
     ///
     /// # Errors
     /// The error of the change, also after the state was restored.

@@ -128,7 +128,7 @@ fn shortened_log(text: &str) -> String {
     [first, last].concat().join(" | ")
 }
 
-/// The system error number (errno) in the causes of an error, if there is one.
+/// The system error number (errno) in the causes of an error; `None` if no cause has one.
 pub(crate) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     let mut at = Some(error);
     while let Some(error) = at {

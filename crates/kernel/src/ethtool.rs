@@ -49,7 +49,7 @@ pub(crate) fn has_flow_steering(name: &str) -> io::Result<bool> {
     Ok(ioctl(&socket()?, name, &mut flags)? && flags.bits & ETH_FLAG_NTUPLE != 0)
 }
 
-/// The number of receive queues of an interface, if its driver reports it.
+/// The number of receive queues of an interface; `None` if its driver does not report it.
 pub(crate) fn receive_queues(name: &str) -> io::Result<Option<u32>> {
     let mut channels = Channels {
         command: ETHTOOL_GCHANNELS,

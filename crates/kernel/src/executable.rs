@@ -8,8 +8,9 @@
 //!
 //! A lookup for an unprivileged user runs with that user's rights ([`lookup_as`]), so it reveals no
 //! file that the user cannot see. A file system may block for a long time (FUSE, NFS, an
-//! automount), so a lookup needs a thread that may block. `Executables` has one, and
-//! waits for its result for at most [`LOOKUP_TIMEOUT`] (1 s).
+//! automount), so a lookup needs a thread that may block. `Executables` runs the lookups for root
+//! on such a thread, and waits for a result for at most [`LOOKUP_TIMEOUT`] (1 s); after that it
+//! returns the last result for the path, or fails if there is none.
 
 use std::{
     collections::BTreeMap,

@@ -1,6 +1,31 @@
 //! Answers: how a grant becomes kernel state (eBPF, qdiscs, links), and what the kernel counted.
-//! May touch: bpf(2), netlink, tc, /proc, /sys, cgroupfs, pidfds. No other crate enforces limits.
-//! Must never: decide about a contract, or keep a ledger of its own beside the kernel's state.
+//! May touch: bpf(2), netlink, ioctl(2), /proc, /sys, cgroupfs, pidfds, sockets, seccomp.
+//! Must never: decide about a contract, or depend on which users or claims a grant comes from.
+//!
+//! # How limits are enforced
+//! eBPF programs on the interfaces of a network namespace find the target of each packet by its
+//! socket. A socket has a *tag*, an entry in its eBPF storage that names its *owner*: a process
+//! target, an executable target and a user. A process is a *member* of at most one process target
+//! and one executable target; its new sockets and its children inherit that. The packet belongs to
+//! the first of these: the process target, the executable target, the innermost target that
+//! contains the socket's cgroup, the target of the socket's user.
+//!
+//! A packet of a target with a limit passes the *cap stage*: it enters a veth pair at the *near
+//! end*, whose HTB classes delay it, and the program at the *far end* sends it back to its
+//! interface. On a managed link, all sent packets then pass the HTB at the root of the interface,
+//! and all received ones the link's *receive stage*, another veth pair.
+//!
+//! # The modules
+//! - [`plan`] computes the HTB classes for a desired state. [`enforce`] makes the kernel's state
+//!   equal to the desired state, with `programs` (the eBPF programs) and `tc`, and reads counts.
+//! - [`direct`] loads the XDP program of the direct path, [`port`] reserves UDP ports for direct
+//!   flows, and [`routes`] finds their next hops.
+//! - [`device`], [`nic`], [`ethtool`] and [`traffic`] read the state of interfaces; [`process`],
+//!   [`cgroup`], [`executable`], [`connections`], [`peer`] and [`trust`] that of processes, sockets
+//!   and files.
+//! - [`confine`] confines a process, and [`probe`] reports what the kernel offers.
+//! - `abi` has the keys and values of the eBPF maps; [`netlink`], `bpf`, `rcu` and `retry` are
+//!   tools for the others. Most calls fail with [`KernelError`].
 
 mod abi;
 mod bpf;

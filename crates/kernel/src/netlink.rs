@@ -174,7 +174,8 @@ pub(crate) fn attributes(bytes: &[u8]) -> AttributeList<'_> {
         .collect()
 }
 
-/// The value of the first attribute of this type in a list.
+/// The value of the first attribute of this type in a list; `None` if the list has no such
+/// attribute.
 pub(crate) fn find<'a>(row: &[(u16, &'a [u8])], kind: u16) -> Option<&'a [u8]> {
     row.iter().find(|(k, _)| *k == kind).map(|(_, v)| *v)
 }

@@ -4,7 +4,8 @@
 //! An interface's name comes in, and [`NicFeatures`] come out ([`features`]). The kernel reports
 //! the abilities of a driver over generic netlink (family `netdev`, Linux 6.3), and the XDP
 //! programs of an interface over route netlink. The ethtool ioctl reports whether a NIC can steer
-//! flows to queues. An ability that the kernel does not report is `None` or false.
+//! flows to queues. An ability that the kernel does not report is `None` or false; a failed request
+//! over route netlink is an error ([`NetlinkError`]).
 
 use std::io;
 

@@ -19,9 +19,10 @@
 //! ```
 //!
 //! A target has a *node* in a tree where it has a limit of its own (cap stage) or a [`LinkShare`]
-//! (link). The parent of its node is the node of the nearest target around it that has one. Packets
-//! of a target without a node use the leaves of the node of the nearest target around it. Every
-//! node keeps leaves of its own, so that nested targets can come and go.
+//! (link): a class, and the leaves below it. The parent of its node is the node of the nearest
+//! target around it that has one. Packets of a target without a node use the leaves of the node of
+//! the nearest target around it. Every node keeps leaves of its own, so that nested targets can
+//! come and go.
 //!
 //! # Rates
 //! In HTB a class sends at its *assured* rate regardless of its parent's tokens, and borrows up to
@@ -40,15 +41,15 @@
 //!
 //! **On a link** a node keeps the guarantees of its nested nodes, and divides the rest A of its
 //! assured rate. Without nested nodes, A/4 goes to its sparse leaf and 3A/4 to its bulk leaf. With
-//! nested nodes these get A/4 and A/8, and a half goes to the nested nodes as above, in addition to
-//! their guarantees.
+//! nested nodes these leaves get A/4 and A/8, and a half goes to the nested nodes as above, in
+//! addition to their guarantees.
 //!
-//! On a link, the assured rate of a top node is its guarantee plus its weight's part of the rate
-//! that is not guaranteed. HTB could lend that rest out by itself, but not by weight: a class that
-//! runs at its own rate for a moment loses its turn among the borrowers, so a class with a minimum
-//! got a tenth of its part (measured). Only nodes that carry traffic and have the first priority
-//! among those take part (`IdleNodes` lists the nodes that do not), so that HTB does not lend out
-//! the parts of the others unequally.
+//! On a link, the assured rate of a top node (one without a node around it) is its guarantee plus
+//! its weight's part of the rate that is not guaranteed. HTB could lend that rest out by itself,
+//! but not by weight: a class that runs at its own rate for a moment loses its turn among the
+//! borrowers, so a class with a minimum got a tenth of its part (measured). Only nodes that carry
+//! traffic, and of these only those of the first priority, take part, so that HTB does not lend out
+//! the parts of the others unequally. (`IdleNodes` lists the nodes that carry too little.)
 //!
 //! # Queues
 //! A bulk queue for sent packets that is a plain FIFO holds at least `FIFO_FLOOR` bytes (164,000).
@@ -195,7 +196,8 @@ pub(crate) struct TargetLeaves {
     /// The leaves in the cap stage, by direction (up, down).
     pub cap: [Option<NodeLeaves>; 2],
     /// By direction: true for the target's own leaves; false for those of a target that contains
-    /// it, and without leaves.
+    /// it, and without leaves. Under a limit on both directions together it is false for received
+    /// packets, so that the leaves count once.
     pub own: [bool; 2],
 }
 

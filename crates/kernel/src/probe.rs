@@ -1,10 +1,12 @@
 //! Finds out what this kernel offers, what netnice uses instead of a missing feature, and what is
 //! missing: a [`Finding`] for each feature.
 //!
-//! The probe tries each feature. It loads the eBPF programs without attaching them, and installs
-//! the queueing disciplines on a veth pair in a network namespace of its own, which ends with its
-//! thread. So a probe leaves no program, interface or queueing discipline behind. A feature whose
-//! module the kernel loads on demand counts as present: using the feature loads the module.
+//! The probe finds some features by files of /proc and /sys or by the kernel's version, and tries
+//! the others. It loads the eBPF programs without attaching them, takes a copy of a descriptor of
+//! its own, and installs the queueing disciplines on a veth pair in a network namespace of its own,
+//! which ends with its thread. So a probe leaves no program, interface or queueing discipline
+//! behind. A feature whose module the kernel loads on demand counts as present: using the feature
+//! loads the module.
 
 use std::{
     fs,

@@ -2,9 +2,8 @@
 //! sockets and namespaces from /proc.
 //!
 //! Users can put any bytes into names of processes, cgroups and mounts. So this module reads names
-//! as bytes and replaces what is not valid text. For `is_running`, a process whose entry in /proc
-//! exists and cannot be read counts as running; the other functions that read /proc return `None`
-//! or an empty list for it.
+//! as bytes and replaces what is not valid text. A process whose entry in /proc exists and cannot
+//! be read counts as running (`is_running`), and as one without properties, sockets and children.
 //!
 //! A pidfd identifies a process for ever, while a process id may be reused before it is used. So a
 //! caller opens the pidfd first, reads /proc by the id, and then checks that the process of the
@@ -57,8 +56,11 @@ impl PidFd {
         }
     }
 
-    /// Opens the process with this id and start time (see [`start_time`]), if it exists. Two
-    /// processes with one id differ in their start time, so this identifies the process.
+    /// Opens the process with this id and start time (see [`start_time`]); `None` if it has ended.
+    /// Two processes with one id differ in their start time, so this identifies the process.
+    ///
+    /// # Errors
+    /// The error of pidfd_open(2).
     pub fn of(pid: u32, started_at: u64) -> io::Result<Option<Self>> {
         let Some(handle) = Self::open_if_there(pid)? else {
             return Ok(None);
@@ -314,7 +316,8 @@ pub fn sockets(pid: u32) -> Vec<(i32, u64)> {
     descriptors.iter().filter_map(socket_at).collect()
 }
 
-/// The descriptor number and inode of an entry in /proc/PID/fd, if it is a socket.
+/// The descriptor number and inode of an entry in /proc/PID/fd; `None` if it is no socket, or is
+/// closed.
 pub(crate) fn socket_at(entry: &fs::DirEntry) -> Option<(i32, u64)> {
     let number = entry.file_name().to_str()?.parse().ok()?;
     let link = with_retries(|| fs::read_link(entry.path())).ok()?;

@@ -1,4 +1,5 @@
-//! Loads, attaches and pins the eBPF programs and maps ([`Programs`]).
+//! Loads, attaches and pins the eBPF programs and maps ([`Programs`]). Fails with [`KernelError`]
+//! if the kernel refuses a step.
 //!
 //! The maps and the links of the programs are pinned in a bpffs inside the runtime folder, so that
 //! the kernel continues to enforce if the daemon dies. A new daemon loads its own programs onto the
@@ -356,7 +357,8 @@ impl Programs {
         }
     }
 
-    /// Attaches the program for sockets that only receive to a cgroup's receive path.
+    /// Attaches a program to the receive path of a cgroup. The program records the cgroup target of
+    /// sockets that only receive.
     pub(crate) fn attach_cgroup(&mut self, id: u64, path: &Path) -> Result<(), KernelError> {
         let file = fs::File::open(path).map_err(KernelError::file("open the cgroup", path))?;
         let what = || format!("attach a program to cgroup {}", path.display());

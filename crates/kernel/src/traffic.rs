@@ -1,4 +1,5 @@
-//! Reads the bytes that have passed each interface, from the interface's own counters.
+//! Reads the bytes that have passed each interface, from the interface's own counters. Fails with
+//! [`NetlinkError`] if the kernel does not list the interfaces.
 //!
 //! With segmentation offload, an interface counts the headers of a large packet once. So its count
 //! may be a few percent below what the wire carries.
@@ -16,7 +17,8 @@ pub struct ByteCounts {
     pub sent: u64,
 }
 
-/// Reads the counters of every interface of the namespace, by interface index.
+/// Reads the counters of every interface of the namespace, by interface index. Interfaces for which
+/// the kernel reports none are left out.
 pub fn byte_counts(netlink: &mut NetlinkClient) -> Result<BTreeMap<u32, ByteCounts>, NetlinkError> {
     let replies = netlink.dump(
         "read the byte counts of the interfaces",

@@ -1,6 +1,7 @@
 //! The demo runs the same four programs over one slow cable twice, without netnice and with it, and
 //! writes a report (an HTML page and an SVG picture) that compares both runs. The demo needs root.
-//! [`run`] returns whether both promises were kept, and fails if a program cannot run.
+//! [`run`] returns whether both promises were kept in the run with netnice. It fails if a program
+//! cannot run or the report cannot be written.
 //!
 //! ```text
 //!  client ──[ 20 Mbit/s both ways, queue of 150 ms ]── server
@@ -14,13 +15,14 @@
 //!            video, ping  backup, download begin   netnice commands  └─── compared ───┘
 //! ```
 //!
-//! The second run executes its `netnice` commands while all programs run and are connected, so no
-//! program is stopped or restarted. The same seconds of both runs are compared. Rates are wire
-//! bytes at the receiving program. The promises are fixed before the runs: 5 Mbit/s for the video
-//! and at most 4 Mbit/s for the backup. A promise counts as kept if the rate is at most 3 % off,
-//! and the video stood still for less than 50 ms. The ping has no promise. Its round trip falls
-//! because packets then queue in netnice, which serves sparse flows first, and no longer in the
-//! cable's queue.
+//! The second run, the one with netnice, executes its `netnice` commands while all programs run and
+//! are connected, so no program is stopped or restarted. The same seconds of both runs are
+//! compared. Rates count bytes on the wire, as the receiving program got them. The promises are:
+//! at least 5 Mbit/s for the video and at most 4 Mbit/s for the backup. The video's promise counts
+//! as kept if its rate is at most 3 % too low and it stood still for less than 50 ms; the backup's
+//! if its rate is at most 3 % too high. The ping has no promise. Its round trip falls because
+//! packets then queue in netnice, which serves flows with little traffic first, and no longer in
+//! the cable's queue.
 
 use std::io::{IsTerminal, Write as _};
 use std::path::Path;
@@ -119,8 +121,8 @@ fn backup_kept(f: &Figures) -> bool {
 }
 
 /// Makes both runs, prints the table, and writes the report: the page to the file `out`, the
-/// picture beside it with the ending `.svg`. Returns `true` if all promises were kept in the second
-/// run.
+/// picture beside it with the ending `.svg`. Returns `true` if both promises were kept in the
+/// second run.
 pub fn run(out: &Path) -> Result<bool> {
     // Missing binaries and an unwritable report are detected at the start.
     process::binary("netnice")?;

@@ -2,19 +2,21 @@
 //!
 //! The driver is the real one (datapath, link and event loop of `netnice-driver`) on the client's
 //! device. A program is a thread with memory and doorbells of its own, and shares nothing else with
-//! the driver's thread. Packets are measured at the server's end of the cable:
+//! the driver's thread. Sent packets are measured at the server's end of the cable:
 //! [`crate::wire::Tap::start_capturing`] stamps and keeps the packets that arrive there.
 //!
 //! ```text
 //!   sender ──ring──▶┐                                         ┌──▶ tap: stamps, capture file
-//!   sender ──ring──▶├ driver (SCHED_FIFO) ══ client ══ server ┤
+//!   sender ──ring──▶├ driver ══ client ════ cable ════ server ┤
 //!   receiver ◀─ring─┘                                         └──── kernel's sockets, ping
 //! ```
-//! Flows are opened before the driver runs ([`DriverSetup::add_sender`],
-//! [`DriverSetup::add_receiver`]). A flow without packets uses nothing of the link, so a flow may
-//! be opened long before its program starts to send. [`EndedDriver::counters`] returns the counts
-//! of a flow after the end. If a program fills its ring before [`DriverSetup::start`], its first
-//! period begins with the driver's first iteration ([`RunningDriver::began`]).
+//! These flows are opened before the driver runs ([`DriverSetup::add_sender`],
+//! [`DriverSetup::add_receiver`]); others can be opened by commands while the driver runs
+//! ([`DriverSetup::start_with_commands`]). A flow without packets uses nothing of the link, so a
+//! flow may be opened long before its program starts to send. If a program fills its ring before
+//! [`DriverSetup::start`], the first period of its slice begins with the driver's first iteration
+//! ([`RunningDriver::began`]). [`EndedDriver::counters`] returns the counts of a flow after the
+//! driver's end.
 
 mod programs;
 pub mod rogue;
@@ -84,9 +86,9 @@ pub struct EndedDriver {
     flows: Vec<(u16, FlowNo)>,
 }
 
-/// A link of `bits` bit/s. As in the papers no framing is charged: a frame of `FRAME` bytes,
-/// which include all headers, takes exactly 120 us at 100 Mbit/s. The scheduler may decide on a
-/// packet up to `ahead` before the link is free. Fails if `bits` is 0.
+/// A link of `bits` bit/s. As in the papers no framing is charged: a frame of 1500 bytes, which
+/// include all headers, takes exactly 120 us at 100 Mbit/s. The scheduler may decide on a packet up
+/// to `ahead` before the link is free. Fails if `bits` is 0.
 pub fn wire(bits: u64, ahead: Nanos) -> Result<Wire> {
     let rate = Rate::new(bits).context("the rate of the link must not be 0")?;
     Ok(Wire {
@@ -119,8 +121,9 @@ impl DriverSetup {
         })
     }
 
-    /// Adds a program with one flow, which sends datagrams of `FRAME` bytes (headers included)
-    /// from `port` to [`SINK`] under a contract (text such as `slice 4ms/100ms`).
+    /// Adds a program with one flow, which sends datagrams of 1500 bytes (headers included) from
+    /// `port` to [`SINK`] under a contract (text such as `slice 4ms/100ms`). Fails if the contract
+    /// is invalid or the scheduler cannot serve it.
     pub fn add_sender(&mut self, port: u16, contract: &str) -> Result<SenderProgram> {
         self.add_sender_of_length(port, FRAME, contract)
     }
@@ -164,8 +167,8 @@ impl DriverSetup {
     }
 
     /// Adds a program with one flow, which receives datagrams to `port` of the client. `share` is
-    /// the flow's receive budget; `None`: unlimited. From this call on the driver gets received
-    /// frames.
+    /// the flow's receive budget; `None`: unlimited. From this call on the driver gets the frames
+    /// that the client's device receives, and passes frames without a flow to the kernel.
     pub fn add_receiver(
         &mut self,
         world: &World,
@@ -227,7 +230,7 @@ impl DriverSetup {
     }
 
     /// A frame with a UDP datagram, as the flow of `port` may send it. `length` is that of the
-    /// whole frame; the call fails if it is less than the `HEADERS` bytes of the headers.
+    /// whole frame; the call fails if `length` is less than the 42 bytes of the headers.
     pub fn frame(&self, port: u16, length: usize) -> Result<Vec<u8>> {
         let (SocketAddr::V4(from), SocketAddr::V4(to)) = self.ends else {
             anyhow::bail!("only IPv4 frames are supported");
@@ -244,7 +247,7 @@ impl DriverSetup {
     }
 
     /// Runs the driver in a thread, with real-time priority if this process may have it, and on
-    /// `processor` if given.
+    /// `processor` if given. Fails if the thread cannot run on that processor.
     pub fn start(self, processor: Option<usize>) -> Result<RunningDriver> {
         Ok(self.start_with_commands(processor)?.0)
     }

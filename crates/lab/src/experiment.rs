@@ -1,14 +1,16 @@
 //! Experiments: each measures or simulates, and decides from numbers whether a promise holds.
 //!
 //! [`REGISTRY`] has all of them; `netnice-lab list` prints it. An experiment returns an
-//! [`Outcome`]: the paper's figures (or the project's target), the measured values, and checks. A
-//! check is one number against one bound; the outcome holds if there is a check and every check
-//! holds. An error means that nothing could be measured. Numbers for comparison only (HTB set up by
-//! hand, the wire before a receive limit) are in `ours` without a check.
+//! [`Outcome`]: the paper's figures or the project's promise (`paper`), the measured values
+//! (`ours`), and checks. A check is one number against one bound; the outcome holds if there is a
+//! check and every check holds. An error means that the experiment could not be measured. Numbers
+//! for comparison only (HTB set up by hand, the wire before a receive limit) are in `ours` without
+//! a check.
 //!
-//! The experiments `accuracy`, `change`, `latency` and `nice-fig3` also measure plain HTB set up by
-//! hand (`--subject htb`). This shows the baseline without netnice, and that the experiment itself
-//! measures correctly. `burning`, `direct-timing` and `vert-fig6` always measure both.
+//! With `--subject htb` the experiments `accuracy`, `change`, `latency` and `nice-fig3` measure
+//! plain HTB set up by hand in place of netnice. This shows the baseline, and that the experiment
+//! itself measures correctly. `burning`, `direct-timing` and `vert-fig6` always measure HTB beside
+//! netnice. All others measure only netnice, and fail with another subject.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -149,7 +151,7 @@ pub struct Outcome {
     pub id: &'static str,
     /// The limiter under test.
     pub subject: Subject,
-    /// The paper's figures, or the project's promise.
+    /// The paper's figures, or the project's promise; null if there are none.
     pub paper: Value,
     /// The measured values.
     pub ours: Value,
@@ -211,8 +213,8 @@ impl Outcome {
         self.ours[key] = serde_json::to_value(value).unwrap_or(Value::Null);
     }
 
-    /// Writes the SVG text that `draw` returns into `NAME.svg` if plots are wanted. Fails if the
-    /// file cannot be written.
+    /// Writes the SVG text that `draw` returns into `NAME.svg` in the folder of the plots; does
+    /// nothing if the context has no such folder. Fails if the file cannot be written.
     pub(crate) fn plot(
         &mut self,
         context: &Context,
@@ -242,7 +244,7 @@ impl Experiment {
         })
     }
 
-    /// Runs the experiment. An error means that nothing could be measured, not that a promise was
+    /// Runs the experiment. An error means that it could not be measured, not that a promise was
     /// broken.
     pub fn run(&self, context: &Context) -> Result<Outcome> {
         let started = Instant::now();

@@ -1,6 +1,6 @@
 //! `netnice-lab`: the command line of the experiments, the simulator, the demo, and the programs
-//! that experiments and tests start. The exit status is 0 if every measured check holds, 1 if one
-//! does not hold or could not be measured, and 2 for invalid arguments.
+//! that experiments and tests start. The exit status is 1 if a measured check does not hold or an
+//! error occurred, 2 for invalid arguments, and else 0.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -5,8 +5,8 @@
 //! found by its network namespace, see [`crate::world::cleanup`].
 //!
 //! Programs of the lab communicate over their standard streams: they print one JSON object per
-//! line, and read one command per line. A wait for a line or for an end fails after the time that
-//! the caller names.
+//! line, and read one command per line. [`Proc::next_line`], [`Proc::next_json`] and [`Proc::wait`]
+//! fail after the time that the caller names.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -77,8 +77,8 @@ impl Proc {
             })
     }
 
-    /// Returns the next line that the child prints. Fails after `within`, or if the child has
-    /// ended.
+    /// Returns the next unread line of the child. Fails after `within`, or if the child has ended
+    /// and no line is left.
     pub fn next_line(&mut self, within: Duration) -> Result<String> {
         match self.lines.recv_timeout(within) {
             Ok(line) => Ok(line),
@@ -92,8 +92,8 @@ impl Proc {
         }
     }
 
-    /// Returns the next line that is a JSON object with the member `key`; discards other lines.
-    /// Fails after `within`, or if the child has ended.
+    /// Returns the next unread line that is a JSON object with the member `key`; discards other
+    /// lines. Fails after `within`, or if the child has ended and no such line is left.
     pub fn next_json(&mut self, key: &str, within: Duration) -> Result<Value> {
         let until = Instant::now() + within;
         loop {
@@ -148,7 +148,7 @@ impl Proc {
         }
     }
 
-    /// True while the child runs.
+    /// True while the child runs. Reaps a child that has ended.
     pub fn is_running(&mut self) -> bool {
         self.ended.is_none() && matches!(self.child.try_wait(), Ok(None))
     }

@@ -1,9 +1,10 @@
 //! Simulates a scenario file in virtual time: a link, flows with contracts, and their sources.
-//! Prints a table of what each flow got, and draws the bytes that each flow sent over time if
-//! requested.
+//! Prints a table with the counts and the rate of each flow, and draws the bytes that each flow
+//! sent over time if requested.
 //!
 //! [`netnice_sim::scenario`] defines the file format; crates/sim/scenarios has examples. [`run`]
-//! fails if the file cannot be read or parsed, or if its scenario is invalid.
+//! fails if the file cannot be read or parsed, if its scenario is invalid, or if the drawing cannot
+//! be written.
 
 use std::path::Path;
 
@@ -13,9 +14,9 @@ use netnice_sim::scenario::Scenario;
 
 use crate::plot::{Chart, Series, palette};
 
-/// Simulates the scenario in `file` and prints the result. Writes a plot into the folder `plots` if
-/// given. Returns `false` if a deadline was missed or a packet left earlier than its contract
-/// allows.
+/// Simulates the scenario in `file` and prints the result. Writes a plot as SVG into the folder
+/// `plots` if given. Returns `false` if a deadline was missed or a packet left earlier than its
+/// contract allows.
 pub fn run(file: &Path, plots: Option<&Path>) -> Result<bool> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;

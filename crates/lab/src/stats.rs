@@ -1,9 +1,9 @@
 //! Statistics of measured values, for the checks of experiments: means, percentiles, deviations and
-//! intervals. The values have no unit here: a result has the unit of the values. Nothing fails; the
-//! documentation of a function names its result for no values. `Cumulative` holds samples of a
-//! byte counter and computes rates in bit/s.
+//! intervals. A result has the unit of the values, except `variation` and `worst_error`, which
+//! return ratios. The documentation of a function names its result for no values. `Cumulative`
+//! holds samples of a byte counter and computes rates in bit/s.
 
-/// Samples of a counter that only rises: (wall-clock time in ns, bytes), in order of time.
+/// Samples of a byte counter that only rises: (wall-clock time in ns, bytes), in order of time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cumulative {
     samples: Vec<(u64, u64)>,
@@ -15,7 +15,7 @@ impl Cumulative {
         self.samples.push((at_ns, bytes));
     }
 
-    /// Mean rate in bit/s between two moments; `None` if the samples do not span them.
+    /// Mean rate in bit/s between two different moments; `None` if the samples do not span them.
     pub(crate) fn rate(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
         let (a, b) = (self.at(from_ns)?, self.at(to_ns)?);
         Some((b - a) * 8e9 / (to_ns - from_ns) as f64)
@@ -104,8 +104,7 @@ pub fn greatest(values: &[f64]) -> f64 {
 }
 
 /// The 95 % confidence interval of the median (low, high), by ranks; infinite for fewer than six
-/// values. The interval depends on no assumption about the distribution, so a few disturbed runs do
-/// not widen it.
+/// values. It assumes no distribution of the values, so a few disturbed runs do not widen it.
 pub(crate) fn median_interval(values: &[f64]) -> (f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,9 +1,10 @@
-//! Programs of the storm test: hostile users that try random attacks, good users whose requests are
-//! timed, clients that change limits as fast as they can, in an order that can be reconstructed,
-//! and a process whose connections block when they are closed.
+//! Programs for tests of a daemon with several users: a hostile user that tries random attacks, a
+//! good user whose requests are timed, clients that change limits as fast as they can and record
+//! each change, and a process whose connections block when they are closed.
 //!
-//! Each program is a hidden subcommand of `netnice-lab`, and a test starts it with the uid of an
-//! unprivileged user. It prints when it is ready, and its results as JSON, one object a line.
+//! Each program is a hidden subcommand of `netnice-lab`. The first three print a JSON object when
+//! they are ready, and one with their results, each on a line. A test starts them with the uid of
+//! the user.
 
 pub mod attacks;
 pub mod client;
@@ -64,8 +65,8 @@ pub fn main(program: &Program) -> Result<()> {
     }
 }
 
-/// The random seed of a test: `NETNICE_SEED` if it is a number, else the clock. Prints the seed, so
-/// that a run can be repeated.
+/// The random seed of a test: `NETNICE_SEED` if it is a number, else the clock. Prints the seed
+/// with the name `what` of the test, so that a run can be repeated.
 pub fn seed(what: &str) -> u64 {
     let given = std::env::var("NETNICE_SEED").ok();
     let seed = given.and_then(|seed| seed.parse().ok());
@@ -94,7 +95,8 @@ pub fn clear_request(what: ClearWhat) -> Request {
     })
 }
 
-/// A pidfd of a process that lives, or that ended and was not waited for yet.
+/// A pidfd of a process that lives, or that ended and was not waited for yet. Fails for any other
+/// number.
 pub fn pidfd(pid: u32) -> std::io::Result<std::os::fd::OwnedFd> {
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
     let number = Pid::from_raw(pid as i32);

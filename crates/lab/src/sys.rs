@@ -1,10 +1,10 @@
-//! Wraps system calls that std and socket2 do not have. `wire::ring` is the only other module with
-//! unsafe code.
+//! Wraps system calls that std and socket2 do not have. `wire::ring` is the only other file of this
+//! crate with unsafe code.
 //!
-//! Rules: every function takes and returns plain values, keeps no pointer after it returns, and has
-//! a safety comment for each call. A function fails with the error of its system call. `Mapped`
-//! keeps a mapping and gives no reference into it. The packet ring gives references; it is in
-//! `wire::ring` with rules of its own.
+//! Rules: no function keeps a pointer after it returns, and each unsafe block has a safety comment.
+//! Unless its documentation says otherwise, a function fails with the error of its system call.
+//! `Mapped` keeps a mapping and gives no reference into it. The packet ring gives references; it is
+//! in `wire::ring` with rules of its own.
 
 use std::fs::File;
 use std::io;

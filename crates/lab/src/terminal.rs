@@ -1,9 +1,9 @@
 //! A terminal for tests: [`Terminal`] starts a program on a pseudoterminal, types keys, and reads
 //! the screen.
 //!
-//! The output of the program goes through an emulator, so a test reads the characters at their
-//! positions on the screen. [`Terminal::render`] draws the screen as a PNG file, for documents and
-//! for inspection.
+//! The output of the program goes through an emulator of a terminal, so a test reads the characters
+//! at their positions on the screen. [`Terminal::render`] draws the screen as a PNG file, for
+//! documents and for inspection.
 
 mod render;
 

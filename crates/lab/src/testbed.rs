@@ -1,4 +1,6 @@
-//! The test bed of system tests: hosts, a daemon, and methods that measure and judge rates.
+//! The test bed of system tests: hosts, a daemon, and methods that measure and judge rates. A
+//! method that judges panics if the judgement fails; a method that measures returns an error if it
+//! cannot measure.
 //!
 //! A [`TestBed`] is a world with a client and a server, direct cables between them, and a netnice
 //! on the client. A test starts programs on the client, runs command lines, and measures the rate
@@ -19,11 +21,12 @@
 //! # }
 //! ```
 //!
-//! **Bounds.** A limit is kept if the rate is at most 3 % over it and at least half of it. The
-//! burst of 5 ms is a third of a percent of a window of 1.5 s, inside these 3 %. The lower bound is
-//! wide because a sender that is starved on a busy or emulated host sends less than it may. The
-//! experiment `accuracy`, which runs alone, checks that a limit is not too tight.
-//! [`TestBed::await_limited`] measures again if a sender was starved for a while.
+//! **Bounds.** A limit counts as kept if the rate is at most 3 % above the limit and at least half
+//! of it. The default burst of 5 ms adds a third of a percent in a window of 1.5 s, inside these 3
+//! %. The lower bound is wide because a sender that gets too little processor time on a busy or
+//! emulated host sends less than it may. The experiment `accuracy`, which runs alone, checks that a
+//! limit is not too tight. [`TestBed::await_limited`] measures again if the rate was below half of
+//! the limit.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -121,7 +124,7 @@ impl TestBed {
     }
 
     /// Rate in bit/s that arrives at the server from the client, over `span` seconds that begin
-    /// `settle` seconds after packets were seen.
+    /// `settle` seconds after packets were seen (or after [`EVENT_TIMEOUT`] without packets).
     pub fn sent_rate(&self, settle: f64, span: f64) -> Result<f64> {
         self.sent_rate_of(settle, span, |_| true)
     }
@@ -152,7 +155,8 @@ impl TestBed {
     }
 
     /// A record of the server's first device, and the span to evaluate (wall clock, ns): `span`
-    /// seconds that begin `settle` seconds after packets were seen.
+    /// seconds that begin `settle` seconds after packets were seen (or after [`EVENT_TIMEOUT`]
+    /// without packets). Fails if the tap lost packets.
     pub fn record(&self, settle: f64, span: f64) -> Result<(Record, u64, u64)> {
         let (mut records, from, to) = self.records(&["eth0"], settle, span)?;
         Ok((records.remove(0), from, to))
@@ -261,9 +265,9 @@ impl TestBed {
         }
     }
 
-    /// Panics unless the rate in bit/s that `measure` returns is kept to `limit`. If the sender was
-    /// starved in a window, another one follows, for at most [`EVENT_TIMEOUT`]; in the last one the
-    /// rate must be within the bounds.
+    /// Panics unless the rate in bit/s that `measure` returns is within the module's bounds of
+    /// `limit`. If the rate is below half of the limit, `measure` is called again, for at most
+    /// [`EVENT_TIMEOUT`]; then the last rate counts.
     pub fn await_limited(&self, mut measure: impl FnMut() -> f64, limit: Rate, what: &str) {
         let until = Instant::now() + EVENT_TIMEOUT;
         loop {

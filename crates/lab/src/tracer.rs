@@ -3,11 +3,13 @@
 //! the call fails without being executed.
 //!
 //! ```text
-//!   seize ──> follow ──┬── a system call begins ─ decide ──┬── Execute ──────────────┐
-//!               ^      │                                   ├── Kill: SIGKILL, not executed
-//!               │      │                                   └── Fail(errno): returns errno
-//!               └──────┴── until() is true: the process goes on without the tracer
+//!  seize ──▶ follow ─┬─ a system call begins: decide ─┬─ Execute ──────▶ follow continues
+//!                    │                                ├─ Kill ─────────▶ Outcome::Killed
+//!                    │                                └─ Fail(errno) ──▶ Outcome::Failed
+//!                    ├─ until() is true ───────────────────────────────▶ Outcome::ConditionMet
+//!                    └─ the process ends by itself ────────────────────▶ Outcome::Ended
 //! ```
+//! After `Failed` and `ConditionMet` the process goes on without the tracer.
 //!
 //! The tracer uses ptrace(2) with PTRACE_SEIZE, so that it can attach to a running process and
 //! detach without a signal. All threads of the process are traced; its child processes are not. A
@@ -110,7 +112,8 @@ impl Tracer {
 
     /// Continues the process until it ends, until `decide` returns another action than
     /// [`Action::Execute`], or until `until` returns true. `decide` is called at the entry of each
-    /// system call; `until` is called about every millisecond while no thread is stopped.
+    /// system call; `until` is called about every millisecond while no thread is stopped. Fails if
+    /// ptrace fails.
     pub fn follow(
         mut self,
         mut decide: impl FnMut(&Call) -> Action,

@@ -1,11 +1,13 @@
 //! Starts processes of the lab's own traffic generator, and real programs ([`real_programs`]).
 //!
 //! An experiment describes a process with the builders here ([`Tcp`], [`Udp`], [`Probe`], …) and
-//! starts it on a host. The process runs this same executable with a hidden subcommand
+//! starts it on a host. The process runs the binary `netnice-lab` with a hidden subcommand
 //! (`netnice-lab traffic …`, see [`program`]), so netnice sees an ordinary process with its own id,
 //! sockets and children. The process prints `{"ready": …}` when its sockets are open, waits for the
 //! line `go` if required, and prints one [`Report`] after the line `stop` or when the limit of its
-//! [`RunOptions`] is reached. A start fails if the process is not ready within 60 s.
+//! [`RunOptions`] is reached. ([`Unruly`], [`ParentProcess`], and the server and the client of
+//! files have commands of their own, and print no report.) A start fails if the process is not
+//! ready within 60 s.
 //!
 //! **Counts.** A report has payload bytes and *wire* bytes: layer 2 without preamble and gap, which
 //! is 14 + the IP length of each packet on the wire, also if the kernel merged packets or did not
@@ -14,7 +16,7 @@
 //! per datagram. A sink therefore counts bytes behind the receive limit, while the tap at the other
 //! end ([`crate::wire`]) counts bytes before it.
 //!
-//! **Directions.** Either end can be the source and either end can connect: a receive limit is
+//! **Directions.** Either end of TCP flows can send, and either end can connect: a receive limit is
 //! tested by a sink that connects to a source, like a browser.
 
 use std::collections::BTreeMap;
@@ -280,8 +282,8 @@ impl Direct {
     }
 }
 
-/// A process on the direct path that sends to one endpoint at the maximum rate, receives from it,
-/// and on command forks, ends or executes another program: see `unruly`.
+/// A process on the direct path that sends to one endpoint at the maximum rate, receives from that
+/// endpoint, and on command forks, ends or executes another program: see `unruly`.
 #[derive(Debug, Clone)]
 pub struct Unruly {
     args: Vec<String>,
@@ -458,8 +460,7 @@ impl Running {
     }
 }
 
-/// Starts a traffic program on `host`, and returns when its sockets are open. Fails after
-/// `READY_TIMEOUT`.
+/// Starts a traffic program on `host`, and returns when its sockets are open. Fails after 60 s.
 pub fn start(host: &Host, program: &impl Program, options: RunOptions) -> Result<Running> {
     let mut command = host.ns.command(process::binary("netnice-lab")?);
     command
@@ -480,7 +481,7 @@ pub fn start_now(host: &Host, program: &impl Program) -> Result<Running> {
 }
 
 /// Starts a program at once through another command that executes it, such as `setpriv … --`. `lab`
-/// may name another copy of this executable.
+/// is another copy of `netnice-lab` to run; `None`: that of the binaries under test.
 pub fn start_through(
     host: &Host,
     words: &[&str],
@@ -507,7 +508,7 @@ pub fn start_through(
     start_until_ready(command)
 }
 
-/// A command for this executable on `host`, bound to processor `cpu` if given.
+/// A command for `netnice-lab` on `host`, bound to processor `cpu` if given.
 fn lab_command(host: &Host, cpu: Option<u32>) -> Result<std::process::Command> {
     let lab = process::binary("netnice-lab")?;
     Ok(match cpu {
@@ -594,7 +595,8 @@ impl ParentProcess {
         self.proc.pid()
     }
 
-    /// Makes the parent start a command as its child; returns the child's id.
+    /// Makes the parent start a command as its child; returns the child's id. Fails if the parent
+    /// cannot start it.
     pub fn run(&mut self, words: &[String]) -> Result<u32> {
         let line = serde_json::to_string(words)?;
         self.proc.write_line(&format!("run {line}"))?;
@@ -653,7 +655,8 @@ impl ParentProcess {
         }
     }
 
-    /// Waits until `child` ends, at most `within`; returns its output that was not requested yet.
+    /// Waits until `child` ends; returns its output that was not requested yet. Fails after
+    /// `within`.
     pub fn child_lines(&mut self, child: u32, within: Duration) -> Result<Vec<String>> {
         self.child_output(child, |v| v.get("ended").is_some(), within)?;
         let (own, rest) = self.unread.drain(..).partition(|(p, _)| *p == child);

@@ -13,8 +13,8 @@
 //!
 //! [`Record::rate`] rounds the ends of its window down to whole bins.
 //!
-//! [`Tap::start_capturing`] records every packet, stamped on arrival at the device, and writes the
-//! packets to a capture file for `netnice check`.
+//! [`Tap::start_capturing`] also keeps single packets, those of chosen flows, with the time of
+//! their arrival at the device. It writes their headers to a capture file for `netnice check`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -53,8 +53,9 @@ impl Tap {
         Tap::read(ns, device, ring, |_, _| Ok(()))
     }
 
-    /// Starts a meter that also keeps the packets that `of` accepts, for `Record::packets` and in
-    /// a capture file.
+    /// Starts a meter that also keeps the packets of the flows that `of` accepts, for
+    /// [`Record::times`] and in the capture file `file`. Fails as [`Tap::start`] does, or if the
+    /// file cannot be written.
     pub fn start_capturing(
         ns: &Netns,
         device: &str,
@@ -203,14 +204,15 @@ impl Record {
     }
 
     /// Times at which the kept packets of the flows that `of` accepts passed (wall clock, ns).
+    /// Empty if the tap was not started by [`Tap::start_capturing`].
     pub fn times(&self, of: impl Fn(&WireFlow) -> bool) -> Vec<u64> {
         let mine = self.packets.iter().filter(|packet| of(&packet.flow));
         mine.map(|packet| packet.at_ns).collect()
     }
 
     /// Relative difference of this record's bytes from the device's own counters: 0.01 means 1 %
-    /// more. It is only meaningful with offloads off and without traffic at the start and the end
-    /// of the record.
+    /// more bytes in the record. The value is only meaningful with offloads off and without traffic
+    /// at the start and the end of the record.
     pub fn against_device(&self) -> f64 {
         let Some(device) = self.device else {
             return f64::NAN;

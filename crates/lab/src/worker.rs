@@ -1,5 +1,6 @@
-//! Runs a closure in a thread until its guard, [`Worker`], stops it. [`Worker::stop`] returns the
-//! result of the closure.
+//! Runs a closure in a thread. The guard of the thread, [`Worker`], sets a flag at which the
+//! closure must return. [`Worker::stop`] returns the closure's result, and fails if the closure
+//! failed or panicked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

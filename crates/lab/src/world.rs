@@ -1,26 +1,27 @@
 //! Makes private worlds: namespaces and the links between them, for one experiment or test, and
 //! removes them afterwards. This needs root, iproute2 and ethtool.
 //!
-//! A world is a few network namespaces (hosts, and a switch or a wire between them), with a folder
-//! for the runtime state of the netnice under test. The names of its namespaces, folders and
-//! cgroups begin with `nn-<pid>-`, where pid is the process that made them. Three mechanisms remove
-//! them:
+//! A world is a few network namespaces (hosts, and one for a switch or a hub if there is one), with
+//! a folder for the runtime state of the netnice under test. The names of all namespaces, folders
+//! and cgroups that the lab makes begin with `nn-<pid>-`, where pid is the process that made them.
+//! Three mechanisms remove them:
 //!
 //! 1. dropping the guards, which also happens on panic;
-//! 2. a thread that [`begin`] starts: on SIGINT, SIGTERM or SIGHUP it sweeps all objects with this
+//! 2. a thread that [`begin`] starts: on SIGINT, SIGTERM or SIGHUP it removes all objects with this
 //!    process's id and ends the process;
-//! 3. a sweep in [`begin`] of the leftovers of dead runs (after SIGKILL, for example).
+//! 3. [`begin`] itself, which removes the objects of dead processes (after SIGKILL, for example).
 //!
-//! Shapes:
+//! There are three shapes of worlds:
 //!
 //! ```text
 //! World::pair       client ===== server          one or more direct veth pairs
 //!
 //! World::switched   client --[rate]--+
-//!                   server --[rate]--+-- bridge   each host's cable may have a rate up and down,
-//!                   other  --[rate]--+            held by TBF with a byte FIFO *inside the switch*
+//!                   server --[rate]--+-- switch   each host's cable may have a rate up and down,
+//!                   other  --[rate]--+            kept by TBF with a byte FIFO inside the switch
 //!
-//! World::lan        c1 ──┬── c2 ──┬── s1          one shared segment, and a switch: see [`hub`]
+//! World::lan        c1 --+-- c2 --+-- s1          hosts on one shared segment, and hosts on a
+//!                                                 switch behind it (see the module `hub`)
 //! ```
 //!
 //! The hosts' own devices keep their default queue, because netnice may manage them. The default
@@ -152,7 +153,7 @@ impl World {
     }
 
     /// Starts a netnice daemon on `host`, with a runtime folder of its own in this world, and waits
-    /// until it answers.
+    /// until it answers. Fails as [`Netnice::start`] does; panics if no host has this name.
     pub fn netnice(&self, host: &str) -> Result<Netnice> {
         Netnice::start(&self.host(host).ns, &self.folder.path.join(host))
     }

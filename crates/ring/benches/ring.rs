@@ -2,11 +2,12 @@
 //!
 //! The benchmark runs one program and one driver over a real memory file with real doorbells, each
 //! on its own processor where there are two. Every figure is the median of [`RUNS`] runs, with the
-//! minimum and the maximum beside it. `--quick` measures less.
+//! minimum and the maximum beside it. `--quick` measures a tenth of the records.
 //!
 //! *One thread* runs both sides alternately, so it measures only the work itself: submitting,
-//! validating, copying, giving back and collecting. *One way* is a thread that sends as fast as the
-//! other takes. A *round trip* is a packet that the driver copies back into a primed buffer.
+//! validating, copying, giving back and collecting. *One way* is a thread of the program that sends
+//! as fast as the driver's thread takes. A *round trip* is a packet that the driver copies back
+//! into a primed buffer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

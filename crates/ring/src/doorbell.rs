@@ -1,8 +1,8 @@
 //! Sleeping and waking without a lost wake-up, and without a system call while the other side is
 //! awake.
 //!
-//! Each side of a memory file has a flag that is 1 while it sleeps, one bit for each flow in which
-//! the other side moved an index (a *notice*), and a doorbell.
+//! For each side, the memory file has a flag that is 1 while the side sleeps, and one bit for each
+//! flow in which the other side moved an index (a *notice*). Each side also has a doorbell.
 //!
 //! ```text
 //!  side that moves an index                      side that sleeps

@@ -1,7 +1,7 @@
 //! The driver's side of the rings. A [`ProgramMemory`] creates a program's memory file and opens
-//! flows in it. A [`DriverRings`] takes validated records from the program and gives them back. A
-//! call fails with a [`ProtocolViolation`] when the program breaks a rule of
-//! `docs/reference/ring.md`; the caller must then disconnect the program.
+//! flows in it; these calls fail with [`SetupError`]. A [`DriverRings`] takes validated records
+//! from the program and gives them back. Taking fails with a [`ProtocolViolation`] when the program
+//! breaks a rule of `docs/reference/ring.md`; the caller must then disconnect the program.
 //!
 //! ```text
 //!              ┌─ take ──▶ Record ── read ──▶ the driver's frame ──▶ give_back ─┐
@@ -12,8 +12,8 @@
 //! The driver takes a record only if the return ring has room for it. So giving a record back never
 //! fails and never waits, and a program that does not collect returned records stops only itself.
 //! Between taking and giving back, the driver owns the record's chunks, according to a ledger in
-//! private memory. Each of these calls does work for one record of at most
-//! [`MAX_PAIRS`](crate::record::MAX_PAIRS) pairs, whatever the rings contain.
+//! private memory. Each call in the picture does work for one record of at most
+//! [`MAX_PAIRS`](crate::record::MAX_PAIRS) (8) pairs, whatever the rings contain.
 
 mod flow;
 mod gaps;

@@ -1,7 +1,7 @@
 //! Offsets of everything in a memory file, and the shape of a flow with its validation.
 //!
-//! [`Shape::plan`] takes a flow's shape and returns the offsets of its parts. It fails if a number
-//! is out of range.
+//! [`Shape::plan`] takes a flow's shape and returns the offsets of the parts of the flow's region.
+//! It fails if a number is out of range, or is no power of two where one is required.
 //!
 //! The `repr(C)` structures of this module are never constructed. The crate uses the offsets of
 //! their fields ([`std::mem::offset_of`]). The assertions at the end compare the offsets with the

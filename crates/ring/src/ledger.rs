@@ -1,7 +1,8 @@
-//! Tracks which buffers of a set are handed out. A [`Pool`] hands out frames by address, and an
-//! `Owned` holds the numbers of the chunks that one side owns. `in_use + free == total` holds after
-//! every call. [`Pool::give`] fails with [`PoolError`] for an address that is not in the pool and
-//! for a frame that is already free: the ledger has one bit for each buffer, and not only a count.
+//! Tracks which buffers of a set are handed out. A [`Pool`] hands out the buffers (*frames*) of one
+//! piece of memory by address, and an `Owned` holds the numbers of the chunks that one side owns.
+//! `in_use + free == total` holds after every call. [`Pool::give`] fails with [`PoolError`] for an
+//! address that is not in the pool and for a frame that is already free: the ledger has one bit for
+//! each buffer, and not only a count.
 
 /// The number of buffers of a set, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,7 +158,7 @@ impl Pool {
         u32::try_from(frame).is_ok_and(|frame| self.is_number_in_use(frame))
     }
 
-    /// Takes a free frame and returns its number.
+    /// Takes a free frame and returns its number; `None` if no frame is free.
     #[inline]
     pub(crate) fn take_number(&mut self) -> Option<u32> {
         let frame = self.free.pop()?;

@@ -14,7 +14,7 @@
 //!  receive channel:   program ──prime───▶ driver ──deliver──▶ program   empty buffers, then filled
 //! ```
 //! A flow has two Rbuf channels (paper VERT, section 2.2), one in each direction, over one *data
-//! area* of buffers. Each channel has two *control areas*, which are single-producer
+//! area* of buffers, the *chunks*. Each channel has two *control areas*, which are single-producer
 //! single-consumer rings of *I/O records* (a count, then pairs of base and length). The program
 //! chooses the buffer addresses on both channels. Every ring and every data area has a fixed size,
 //! so a full ring applies back-pressure to its own flow only, and no flow waits for a buffer of
@@ -25,14 +25,14 @@
 //! broken.
 //!
 //! # Trust
-//! The driver treats the program's side as hostile. The `driver` module copies an index or an entry
-//! into private memory by one read, validates the copy, and uses only the copy. The driver keeps
-//! its own indices in private memory and only writes them to shared memory. The `program` module
-//! uses the same cursors and validates the driver's values in the same way.
+//! The driver treats the program's side as hostile. The `driver` module reads an index, or each
+//! half of an entry, once into private memory, validates the copy, and uses only the copy. The
+//! driver keeps its own indices in private memory and only writes them to shared memory. The
+//! `program` module uses the same cursors and validates the driver's values in the same way.
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`layout`] | offsets in the memory file; the shape of a flow and its validation |
+//! | [`layout`] | offsets in the memory file; the shape (sizes) of a flow and its validation |
 //! | [`violation`] | the numbered rules whose violation a side can detect |
 //! | [`record`] | I/O records, in shared memory and validated |
 //! | `cursor` | the producer end and the consumer end of a ring |

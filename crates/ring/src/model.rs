@@ -1,6 +1,6 @@
-//! Tests with loom for the cursors and for going to sleep. loom tries every order in which two
-//! threads may run, and every value that each thread may see under the memory model. `cargo xtask
-//! loom` runs the tests.
+//! Tests of the cursors and of the sleeping protocol with loom, which tries every order in which
+//! two threads may run, and every value that each thread may see under the memory model. `cargo
+//! xtask loom` runs the tests.
 //!
 //! The rings have only 4 entries (two records of one pair), so that full and empty rings both
 //! occur. In the tests of the cursors, the indices start just before they wrap.

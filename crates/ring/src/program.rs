@@ -5,16 +5,17 @@
 //! `docs/reference/ring.md`.
 //!
 //! ```text
-//!            chunk()                submit / prime                       publish + notify
-//!   free ──────────────▶ held ───────────────────────▶ given to the driver ───▶ …
-//!    ▲                  │    ▲                                                  │
-//!    └───── free() ─────┘    └──────────── reclaim / receive ───────────────────┘
+//!            chunk()                submit / prime           publish, notify
+//!   free ──────────────▶ held ──────────────────────▶ given ────────────────▶ seen by the driver
+//!    ▲                  │    ▲                                                │
+//!    └───── free() ─────┘    └──────────── reclaim / receive ─────────────────┘
 //! ```
-//! A [`Chunk`] is a number. The flow's ledger stores the state of each chunk, and every call checks
-//! it. So a program can borrow the bytes of a chunk only while the chunk is held, it cannot send a
-//! chunk twice, and the driver can return only chunks that it was given. The driver sees the
-//! records of many calls at once, after [`ProgramRings::publish`]. So the driver loads the indices
-//! once for many records, and the program sends at most one notification ([`Attachment::notify`]).
+//! The picture shows the states of a [`Chunk`], which is a number. The flow's ledger stores the
+//! state of each chunk, and every call checks it. So a program can borrow the bytes of a chunk only
+//! while the chunk is held, it cannot send a chunk twice, and the driver can return only chunks
+//! that it was given. The driver sees the records of many calls at once, after
+//! [`ProgramRings::publish`]. So the driver loads the indices once for many records, and the
+//! program sends at most one notification for them ([`Attachment::notify`]).
 //!
 //! The memory of a closed flow reads as zeros, which violate the rules as soon as an index has
 //! moved. So after a violation a call reads `open` of the flow's header, and fails with

@@ -1,5 +1,5 @@
-//! The fixture of this crate's tests: one flow with both sides over the same memory, and functions
-//! that write any value to the shared memory.
+//! The fixture of this crate's tests: one flow with both sides over the same private memory
+//! ([`BothSides`]), and functions that write any value to that memory.
 
 #[cfg(test)]
 mod fuzz;

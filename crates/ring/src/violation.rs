@@ -1,6 +1,7 @@
-//! Protocol violations of one side of the ring that the other side can detect. Each [`Rule`] is a
-//! MUST of `docs/reference/ring.md`, with its number. A violation ends the connection: the driver
-//! disconnects the program, and a program gives up its flow.
+//! The rules of the ring whose violation the other side detects in the rings, and the error for a
+//! violation ([`ProtocolViolation`]). Each [`Rule`] is a MUST of `docs/reference/ring.md`, with its
+//! number there. After a violation the driver disconnects the whole program; a program that detects
+//! one closes the flow.
 
 use crate::layout::Ring;
 

@@ -2,12 +2,12 @@
 //! operations, so a value that changes during a read is never undefined behaviour.
 //!
 //! Under `cfg(loom)` the words are of loom's types, in private memory. loom then tries every order
-//! in which two threads may see them. The cursors and the sleeping flag are the same code in both
-//! cases.
+//! in which two threads may see them. The code of the cursors and of the sleeping flag is the same
+//! with and without loom.
 //!
-//! Rules of this module: the constructors of [`Word`], [`Words`] and [`Entries`] check bounds and
-//! alignment against the region, and keep the region mapped. The memory is accessed only as
-//! atomics. If the other side's process uses anything but atomics, it harms only itself.
+//! The constructors of [`Word`], [`Words`] and [`Entries`] panic if the memory is not inside the
+//! region or not aligned, and the words keep the region mapped. This module accesses the memory
+//! only as atomics. If the other side's process uses anything but atomics, it harms only itself.
 
 #[cfg(not(loom))]
 pub(crate) use mapped::{Entries, Word, Words};

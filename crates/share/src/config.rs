@@ -16,7 +16,8 @@
 //! weight = 300
 //! ```
 //!
-//! An invalid configuration results in one [`ConfigError`] with the file, the line and the reason.
+//! An invalid configuration results in one [`ConfigError`] with the file, the reason, and the line
+//! if the fault is in one.
 
 mod line;
 mod lookup;
@@ -510,8 +511,8 @@ fn default_per_client(sessions: usize) -> usize {
     (sessions / 4).max(sessions.min(MIN_PER_CLIENT))
 }
 
-/// True if a file is TOML: its name ends in `.toml`, or its first line is a table or a key with a
-/// value. A file of `inetd.conf` lines has neither.
+/// True if a file is TOML: its name ends in `.toml`, or its first line that is neither empty nor a
+/// comment is a table or a key with a value. A file of `inetd.conf` lines has neither.
 fn is_toml(file: &Path, text: &str) -> bool {
     let first = text
         .lines()
@@ -565,8 +566,8 @@ pub const DEFAULT_FLOOR: u64 = 8_000;
 /// Default and largest value of `sessions`. The daemon can hold more targets than that.
 const MAX_SESSIONS: usize = 4096;
 
-/// The default limit of sessions of one client is not below this number, which is the largest
-/// number of connections that a browser opens.
+/// The default of `sessions_per_client` is at least this number (unless `sessions` is smaller): a
+/// browser opens no more connections.
 const MIN_PER_CLIENT: usize = 16;
 
 /// The default weight and the largest one, as on a link.

@@ -1,5 +1,5 @@
-//! Requests to the daemon over one connection ([`Daemon`]), which is opened again after it was
-//! closed. A request fails with a [`RequestError`] or [`ClientError`].
+//! Requests to the daemon over one connection ([`Daemon`]), which is opened again if it was closed.
+//! A request fails with a [`RequestError`], or with a [`ClientError`] if the daemon is not reached.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -61,7 +61,7 @@ impl Daemon {
         self.set(target, rate, |set| set.until = until)
     }
 
-    /// Asks the daemon whether the target could be limited (dry run).
+    /// Asks the daemon whether the target could be limited (dry run). Fails if it could not.
     pub(crate) fn try_limit(
         &mut self,
         target: LimitTarget<'_>,
@@ -161,10 +161,10 @@ impl Daemon {
     }
 }
 
-/// The limit for a total, as [`Daemon::limit`] takes it. If a full packet takes longer than a
-/// millisecond (below 12 Mbit/s), the limit has a burst of a millisecond. The packets of all
-/// sessions then leave one after another, even after a session was silent. Two full packets in
-/// succession would double the time for which other traffic on a slow wire waits.
+/// The limit for a total, as [`Daemon::limit`] takes it. If a packet of 1500 bytes takes longer
+/// than a millisecond (below 12 Mbit/s), the limit has a burst of a millisecond. Then the packets
+/// of all sessions leave one after another, even after a pause. Two such packets in succession
+/// would double the time for which other traffic on a slow wire waits.
 pub(crate) fn total_limit(rate: Rate) -> String {
     let text = rate.compact();
     match rate.bits_per_second() < SPACED_BELOW {
@@ -173,7 +173,7 @@ pub(crate) fn total_limit(rate: Rate) -> String {
     }
 }
 
-/// The rate at which a full packet takes a millisecond, in bit/s.
+/// The rate at which a packet of 1500 bytes takes a millisecond, in bit/s.
 const SPACED_BELOW: u64 = 12_000_000;
 
 /// How much earlier than scheduled a packet may leave: less than a packet takes, and more than the

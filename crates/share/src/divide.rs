@@ -1,31 +1,33 @@
 //! Divides a total among sessions. It does no I/O: rates in bit/s go in, rates go out.
 //!
-//! The three configurations of NICE Fig 2 are one rule. A session of a service with a rate has that
-//! rate. The other sessions divide the rest of the total in proportion to their weights:
+//! The three configurations of paper NICE, figure 2, are one rule. A session of a service with a
+//! rate has that rate (*fixed*). The other sessions divide the rest of the total in proportion to
+//! their weights. With equal weights, in Kbyte/s:
 //!
 //! ```text
-//!   [A] every session has a rate                 128, 32, 32 Kbyte/s
-//!   [B] none has                                 total / n:            512 / 4 = 128
-//!   [C] some have                                (total − Σ rates) / n: (512 − 2 × 32) / 4 = 112
+//!   [A] every session has a rate    the rates                      128, 32, 32
+//!   [B] none has                    total / sessions               512 / 4 = 128
+//!   [C] some have                   (total − rates) / the others   (512 − 2 × 32) / 4 = 112
 //! ```
 //!
 //! **Bounds.** A session can have a bound of its own (its part of the limit of its client). The
 //! other sessions divide what a bound cuts off, again by weight, until nothing is left or all are
 //! at their bounds.
 //!
-//! **Lending.** A session that uses a small part of its share while another session is busy keeps
-//! the larger of twice its usage and an eighth of its share, and lends the rest. It counts as busy
-//! again, and gets its whole share back, when it uses half of what it kept. A session with a fixed
-//! rate does not lend, because configuration C reserves the rate.
+//! **Lending.** An *idle* session uses a small part of its share (`keeper` decides). While another
+//! session is busy, an idle session keeps twice its usage, but at least an eighth of its share and
+//! at least the floor, and lends the rest. A session with a fixed rate does not lend, because
+//! configuration C reserves the rate.
 //!
 //! **Groups.** If users or services have equal shares, and not sessions, the same rule divides the
 //! total among the users or services, and then the share of each among its sessions
 //! ([`divide_groups`]). So a session lends to its own group first. A group whose sessions are all
 //! idle lends to the other groups.
 //!
-//! **Refusal.** A share is at least the floor, unless the session's bound is lower. A new session
-//! is refused if it would reduce a share below the floor, or if its fixed rate exceeds the rest of
-//! the total ([`fits`]).
+//! **The floor.** A share is at least the floor, unless the session's bound is lower. The
+//! super-server refuses a new session if the fixed rates and a floor for each other session exceed
+//! the total ([`fits`]). The manager refuses no session, so its shares can exceed the total
+//! together; the limit of each target keeps the total then.
 
 use netnice_core::units::Amount;
 
@@ -66,7 +68,7 @@ pub(crate) enum DoesNotFit {
         /// The rest of the total.
         left: u64,
     },
-    /// A share would fall below the floor.
+    /// Its share, and with equal weights that of each other session, would be below the floor.
     #[error("a share would be {}, below the floor of {}", Amount(*.share), Amount(*.floor))]
     Floor {
         /// The share that would result.
@@ -79,7 +81,7 @@ pub(crate) enum DoesNotFit {
 /// Checks whether the total suffices for these sessions, the last of which is new.
 ///
 /// # Errors
-/// If the total does not suffice.
+/// If the fixed rates and a floor for each other session exceed the total.
 pub(crate) fn fits(pool: Pool, demands: &[Demand]) -> Result<(), DoesNotFit> {
     let Some(total) = pool.total else {
         return Ok(());
@@ -155,7 +157,7 @@ pub(crate) fn divide_groups(pool: Pool, groups: &[(u64, Vec<Demand>)]) -> Vec<Ve
         .collect()
 }
 
-/// The part of `share` that an idle session with usage `used` keeps, in bit/s.
+/// The part of `share` that an idle session with usage `used` keeps while it lends, in bit/s.
 pub(crate) fn retained(share: u64, used: u64, floor: u64) -> u64 {
     let keeps = used.saturating_mul(2).max(share / 8).max(floor);
     keeps.min(share)

@@ -16,17 +16,19 @@
 //!
 //! # The total
 //! The super-server limits itself to the total, and the shares of its sessions lie inside that
-//! limit. So the total holds while shares change. Below 12 Mbit/s the limit also spaces the packets
-//! of all sessions, one after another (`total_limit`).
+//! limit. So the total holds while shares change. If the super-server has a contract already, that
+//! one stays. Below 12 Mbit/s the limit also makes the packets of all sessions leave one after
+//! another (`total_limit`).
 //!
 //! # Waiting
 //! One thread waits for listeners and for sessions (by pidfd). There are no signal handlers. If the
 //! server ends, its sessions continue with their limits.
 //!
 //! # Lending
-//! While two or more sessions share a total, the server reads the usage of each five times a
-//! second. `divide` computes the shares from the usage. `keeper` sets the shares and reads the
-//! usage.
+//! An idle session lends the unused part of its share to busy sessions, unless the configuration
+//! has `lend = false`. While two or more sessions without a fixed rate share a total, `keeper`
+//! reads the usage of each session five times a second, `divide` computes the shares from the
+//! usage, and `keeper` sets the shares.
 
 mod session;
 mod socket;
@@ -82,7 +84,7 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     listen(config).map(drop)
 }
 
-/// Serves until a fatal error. `log` gets each message for the operator as a line.
+/// Serves until a fatal error, and returns it. `log` gets each message for the operator as a line.
 ///
 /// # Errors
 /// If a port cannot be bound, there is no daemon, or waiting fails.

@@ -1,13 +1,17 @@
-//! Keeps shares in force, for the super-server and for the manager of existing processes.
+//! Keeps shares in force, for the super-server and for the manager of existing processes. A
+//! *member* is the first process of a session. A share that the daemon refuses is returned with the
+//! reason; the caller decides what follows.
 //!
 //! ```text
 //!   members, demands ──divide──▶ shares ──those that shrink first──▶ the daemon: set pid:N both R
 //!        ▲                                                              │
 //!        └───────────── what each member used, five times a second ◀────┘
 //! ```
-//! The caller determines the members and their demands. This module sets the shares that changed,
-//! at most every 100 ms. After 50 ms of work it returns to the caller and sets the other shares in
-//! the next call. It also removes claims that it set for processes which had just ended.
+//! The caller determines the members and calls `divide` with their demands. This module sets the
+//! shares that changed. The caller sets all shares at most every 100 ms ([`Keeper::may_apply`]).
+//! After 50 ms of work [`Keeper::apply`] returns, and sets the other shares in the next call. If a
+//! process ends while its share is set, the daemon may make its target anew; the module removes
+//! such targets.
 
 mod usage;
 
@@ -117,7 +121,8 @@ impl Keeper {
         number
     }
 
-    /// Removes a member. Its limit stays as it is. `None` if there is no member with this number.
+    /// Removes and returns a member; `None` if there is none with this number. The limit stays as
+    /// it is.
     pub(crate) fn remove(&mut self, number: u64) -> Option<Member> {
         let member = self.members.remove(&number);
         self.changed |= member.is_some();
@@ -196,7 +201,8 @@ impl Keeper {
         failed
     }
 
-    /// Sets the share of one member, unless it is already in force or the member has ended.
+    /// Sets the share of one member, unless it is already in force or the member has ended. Fails
+    /// if the daemon does not set it.
     pub(crate) fn set(&mut self, number: u64, share: Option<u64>) -> Result<(), RequestError> {
         let Some(member) = self.members.get_mut(&number) else {
             return Ok(());
@@ -221,7 +227,8 @@ impl Keeper {
         set
     }
 
-    /// Restores the limit that a member had before its first share.
+    /// Restores the limit that a member had before its first share. Does nothing if the member has
+    /// no share or has ended. Fails if the daemon does not restore it.
     pub(crate) fn restore(&mut self, number: u64) -> Result<(), RequestError> {
         match self.members.get(&number) {
             Some(member) if member.share.is_some() && !member.has_ended() => {

@@ -1,12 +1,18 @@
 //! Answers: how one total is divided among sessions of services, and kept divided as they change.
-//! May touch: its services' sockets, processes that it started, /proc, the daemon's socket.
-//! Must never: change kernel state that is the daemon's, or start a session that has no share.
+//! May touch: its services' sockets, sessions, /proc, cgroupfs, files in /etc, the daemon's socket.
+//! Must never: change the daemon's kernel state, or run a session before its share is set.
 //!
-//! # The super-server (NICE 4.3.3)
+//! # Words
+//! A *session* is a process with its descendants, for example the process of one login to an FTP
+//! server. Its *share* is the rate to which the session is limited. An idle session *lends* the
+//! unused part of its share to busy sessions.
+//!
+//! # The super-server (paper NICE, 4.3.3)
+//! The modules are on the arrows:
 //! ```text
-//!  file ─config─▶ Config ─inetd─▶ listeners, sessions ─divide─▶ shares ─▶ set pid:N both R
-//!                                             ▲                                (the daemon)
-//!                                             └──────── usage of each session ◀─────┘
+//!  file ─config─▶ Config ─inetd─▶ listeners, sessions ─divide─▶ shares ─keeper─▶ set pid:N both R
+//!                                             ▲                                    (the daemon)
+//!                                             └──────── usage of each session ◀─────────┘
 //! ```
 //! [`config`] reads the services to serve. `divide` computes the shares without I/O. [`inetd`] is
 //! the server. [`manager`] divides a total among processes that it did not start (NICE 3.2).

@@ -1,25 +1,26 @@
 //! The manager of `netnice share`: divides a total among the sessions of targets that are already
-//! running (the manager P8 of paper NICE, 3.2). It fails with a [`ManagerError`] if a target does
-//! not exist or may not be limited, or if the daemon is unreachable at the start.
+//! running (the manager P8 of paper NICE, 3.2). It fails with a [`ManagerError`] if the request is
+//! invalid, a target does not exist or may not be limited, the daemon is unreachable at the start,
+//! or waiting fails. A session that cannot be limited is reported, and has no share.
 //!
 //! ```text
 //!  targets ─find─▶ processes ─scan─▶ sessions ─divide─▶ shares ─keeper─▶ set pid:N both R
 //!       (the daemon)                                                       (the daemon)
 //! ```
 //! The manager limits each target to the total too, and the limits of its sessions lie inside. So
-//! new sessions that the manager has not found yet, and the traffic of a server itself, are within
-//! the total.
+//! the traffic of a server itself, and of sessions that the manager has not found yet, is within
+//! the total. A target that is itself a session has only its share.
 //!
 //! # Following
-//! A pidfd reports the end of a session. The manager scans for new sessions ten times a second. A
-//! scan needs no privilege and works in every namespace; the process connector needs root in the
-//! initial namespace, and a cgroup only reports that it is populated. Each scan reads only the
-//! lists of processes, and the parents of new processes.
+//! A pidfd reports the end of a session. The manager scans /proc and the cgroup tree for new
+//! sessions ten times a second. A scan needs no privilege and works in every namespace. The
+//! kernel's process connector would need root in the initial namespace, and a cgroup only reports
+//! whether it has processes.
 //!
 //! # Leaving
 //! When the manager ends, it removes its limits, and limits that the same user set before return.
-//! All its limits last until its process ends, so if it is killed, the daemon does the same a
-//! second later. If a user clears a limit in the meantime, the manager sets it again after at most
+//! All its limits last until its process ends, so if it is killed, the daemon does the same within
+//! two seconds. If a user clears a limit in the meantime, the manager sets it again after at most
 //! five minutes.
 
 mod process;
@@ -51,7 +52,7 @@ pub struct ShareRequest {
     pub total: Rate,
     /// The targets among whose sessions the total is divided; not empty.
     pub targets: Vec<Target>,
-    /// The units that have equal shares.
+    /// What has equal shares: sessions, users or targets.
     pub per: Per,
     /// Weights other than 100.
     pub weights: Vec<(WeightScope, u16)>,
@@ -63,7 +64,7 @@ pub struct ShareRequest {
     pub for_: Option<Duration>,
 }
 
-/// The units that have equal shares, or shares by weight.
+/// What the total is divided among first, equally or by weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Per {
     /// Each session.
@@ -188,8 +189,9 @@ pub fn preview(request: &ShareRequest, dir: &RuntimeDir) -> Result<Shares, Manag
     }))
 }
 
-/// Divides the total until `stop` is readable, the time has expired, or all named processes have
-/// ended. Then it removes its limits. If this process (`own`) is killed, the daemon removes them.
+/// Divides the total until `stop` is readable, the time has expired, or every target is a process
+/// and has ended. Then it removes its limits. If this process (`own`) is killed, the daemon removes
+/// them.
 ///
 /// # Errors
 /// As [`preview`], and if waiting fails.
@@ -219,7 +221,8 @@ pub fn manage(
     ended
 }
 
-/// The compositions of the targets. Validates the floor, the weights and the targets.
+/// The session sets of the targets. Validates the floor, the weights and the targets. Fails if one
+/// of them is invalid, or if the daemon does not find a target.
 fn find_targets(
     request: &ShareRequest,
     daemon: &mut Daemon,

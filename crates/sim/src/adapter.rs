@@ -6,18 +6,18 @@
 //!  PDUs of each  ──── one transfer ────▶  buffer, at most `window`  ──── scheduler ──▶ link
 //!  connection         at a time           cells for each connection
 //! ```
-//! The input is an [`Adapter`] with its connections; the result is [`AdapterReport`]. A PDU is a
-//! message of several cells.
+//! The input is an [`Adapter`] with its connections; the result is an [`AdapterReport`]. A *cell*
+//! is a packet of the link's greatest length. A *PDU* is a message of several cells.
 //!
-//! Shaping determines when a connection's next cell may leave. So the time at which a connection's
-//! buffer runs empty is known: the time of its last cell, plus the peak rate's spacing for each
-//! buffered cell, less CDVT. The bus serves the connection whose buffer runs empty first. A
-//! transfer has `unit` cells, from one cell to a whole PDU (it never reaches into the next PDU). It
-//! takes a random access time and the time of its bytes on the bus.
+//! Shaping determines when a connection's next cell may leave. So the earliest time at which a
+//! connection's buffer runs empty is known: the time at which its last cell left, plus the peak
+//! rate's spacing for each cell in the buffer or on the bus, less CDVT. The bus serves the
+//! connection with the earliest such time. A transfer has `unit` cells, or those that are left of
+//! the PDU if they are fewer. It takes a random access time and the time of its bytes on the bus.
 //!
-//! The scheduler gets each cell, whether it has been fetched or not. If a cell leaves that has not
-//! been fetched, that is an *underrun*. No underrun happens while the bus keeps up and the window
-//! covers the longest delay of the bus.
+//! From the first fetched cell of a connection on, the scheduler sends its cells whether they have
+//! been fetched or not. If a cell leaves that has not been fetched, that is an *underrun*: the bus
+//! was too slow, or the window too small for the delay of the bus.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -43,7 +43,7 @@ pub struct Adapter {
     pub unit: u32,
     /// The largest number of cells of each connection on the adapter or on the way to it.
     pub window: u32,
-    /// The connections.
+    /// The connections that send on the link.
     pub connections: Vec<Connection>,
     /// The seed of the random access times.
     pub seed: u64,
@@ -69,7 +69,7 @@ pub struct AdapterReport {
     pub sent: u64,
     /// Of these, the cells that had not been fetched in time.
     pub underruns: u64,
-    /// Cells that left earlier than the contract allows.
+    /// Cells that violated the contract, as a policer finds.
     pub violations: u64,
     /// The most cells of one connection that were on the adapter or on the way to it.
     pub most_buffered: u32,
@@ -84,7 +84,7 @@ pub struct AdapterReport {
 }
 
 impl Adapter {
-    /// Simulates until everything is sent or `until` is reached.
+    /// Simulates until all cells are sent or `until` is reached.
     ///
     /// # Errors
     /// [`SchedulerError`] if the scheduler refuses the link, a connection, or a cell that is longer

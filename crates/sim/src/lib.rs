@@ -3,21 +3,27 @@
 //! Must never: read a clock, do I/O, or contain a scheduler of its own.
 //!
 //! # What is simulated
+//! For each flow:
 //! ```text
-//!  Source ──▶ message queue ──▶ [processor] ──▶ packet queue ──▶ link ──▶ policer, laxity, counts
-//!             overflow drops     blocks of P     overflow drops
+//!  Source ─messages─▶ queue ─▶ [processor] ─packets─▶ queue ─▶ link ─▶ policer, deadlines, counts
 //! ```
+//! The first queue drops the messages that find it full, or an overload policy decides on them. The
+//! second queue is unlimited. Without a processor, messages become packets at once.
+//!
 //! A [`Simulation`] is a link, optionally a processor before it, and flows. [`Simulation::run`]
 //! proceeds from event to event and returns a [`Report`]; it fails with [`SimulationError`] if the
 //! simulation is invalid. The link is a [`netnice_core::sched::Scheduler`], and so is the
-//! processor: a processor is a link on which a block's length is its processing time (one byte is
-//! one nanosecond). Handlers of channels are scheduled by deadline, and the handlers of other flows
-//! share the rest (paper RTC, section 3.1). The output is checked independently: by
-//! [`netnice_core::policer`], and by deadlines that this crate computes from the arrivals alone.
+//! processor: a processor is a link that carries blocks of packets, and a block's length is its
+//! processing time (one byte is one nanosecond). Channels are processed by deadline, and the other
+//! flows share the rest of the processor (paper RTC, section 3.1; `netnice-core` lists the papers).
+//! The output is checked without the scheduler's results: by [`netnice_core::policer`], and by
+//! deadlines that are computed from the arrival times of messages (with an overload policy: from
+//! the logical arrivals of [`netnice_core::sched::MessageGate`]).
 //!
 //! The same seed gives the same run on every machine: random numbers come from [`Random`], and no
 //! order depends on a hash. A simulation can also be read from text ([`scenario`]). [`adapter`] is
-//! a separate simulation, of an adapter that fetches its cells from the host's memory.
+//! a separate simulation: a network adapter that fetches the packets of one size (cells) that it
+//! sends from the host's memory.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
-//! A scheduler with the queues of its flows. [`SchedulerQueues::push`] queues an item (a packet of
-//! the link, or a block of the processor), and [`SchedulerQueues::next`] returns the item that
-//! leaves now, or the time of the next call.
+//! A scheduler with the queues of its flows, for the link and for the processor.
+//! [`SchedulerQueues::push`] queues an item (a packet for the link, or a block of packets for the
+//! processor) and fails if the scheduler refuses the item. [`SchedulerQueues::next`] returns an
+//! item that leaves now, or when to call again.
 
 use std::collections::VecDeque;
 
@@ -72,7 +73,7 @@ impl SchedulerQueues {
         Ok(())
     }
 
-    /// Adds a flow as a member of the server; `None` if there is no server.
+    /// Adds a flow as a member of the server. `None` if there is no server; then no flow is added.
     pub(crate) fn add_member(
         &mut self,
         class: usize,

@@ -1,6 +1,6 @@
 //! Random numbers that are the same on every machine: SplitMix64 (Steele, Lea, Flood: *Fast
-//! splittable pseudorandom number generators*, OOPSLA 2014). A number takes a dozen operations. The
-//! generator is implemented here because those of libraries may change.
+//! splittable pseudorandom number generators*, OOPSLA 2014). The generator is implemented here
+//! because those of libraries may change, and the results of simulations with them.
 
 /// A stream of random numbers that a seed determines.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl Random {
         (-even.ln() * mean as f64) as u64
     }
 
-    /// Another stream, independent of this one.
+    /// Another stream, whose seed is the next number of this one.
     pub fn split(&mut self) -> Random {
         Random(self.draw())
     }

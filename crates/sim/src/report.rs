@@ -1,6 +1,7 @@
 //! The result of a simulation: counts for each flow ([`FlowReport`]), and for the link
-//! ([`Report`]). `Display` prints a table with one line for each flow; its column `early` has the
-//! violations.
+//! ([`Report`]). `Display` prints a table with one line for each flow, and the time for which the
+//! link was busy. The column `laxity` has the least laxity (the time from a message's departure to
+//! its deadline), and the column `early` has the packets that violated the contract.
 
 use std::fmt;
 
@@ -10,11 +11,11 @@ use netnice_core::units::{Instant, Nanos};
 /// The result for one flow.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FlowReport {
-    /// Its name.
+    /// Name of the flow.
     pub name: String,
     /// Messages that the source made. A greedy source counts as one message.
     pub offered: u64,
-    /// Of these, messages that found no room and were dropped.
+    /// Of these, messages that were dropped on arrival because the queue was full.
     pub dropped: u64,
     /// Messages that the sender held back at their arrival, because the overload policy did not
     /// admit them yet.
@@ -69,7 +70,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Missed deadlines over all flows.
+    /// The number of messages that missed their deadlines, over all flows.
     pub fn missed(&self) -> u64 {
         self.flows.iter().map(|flow| flow.missed).sum()
     }

@@ -1,7 +1,7 @@
-//! Simulations as text, in TOML. The text of a scenario comes in, and a [`Scenario`] or a
-//! [`ScenarioError`] goes out. Quantities are text with a unit and contracts are contract text,
-//! both parsed by `netnice-core`. An unknown key is an error. The structs of this file list all
-//! keys. `crates/sim/scenarios` has more examples.
+//! Simulations as text, in TOML. The text of a scenario (a simulation and its duration) comes in,
+//! and a [`Scenario`] or a [`ScenarioError`] goes out. Quantities are text with a unit and
+//! contracts are contract text, both parsed by `netnice-core`. An unknown key is an error. The
+//! structs of this file list all keys. `crates/sim/scenarios` has more examples.
 //!
 //! ```
 //! let text = r#"
@@ -79,7 +79,7 @@ pub enum ScenarioError {
         /// The clause.
         clause: Clause,
     },
-    /// The slice of the `[server]` does not parse, or is no time and period alone.
+    /// The slice of the `[server]` does not parse, or is more or less than a time and a period.
     #[error("server.slice, which is a time and its period: {0}")]
     Server(ContractError),
     /// A flow has a class, and the scenario has no `[server]`. Holds the flow.

@@ -1,4 +1,4 @@
-//! The event loop of the simulator: flows, a link and optionally a processor go in, and a
+//! The simulation and its event loop: flows, a link and optionally a processor go in, and a
 //! [`Report`] comes out. [`Simulation::run`] fails with [`SimulationError`] if the simulation is
 //! invalid.
 
@@ -27,14 +27,14 @@ pub struct Simulation {
     pub processor: Option<Processor>,
     /// An overbooked slice, which flows with a class share; `None` if there is none.
     pub overbooked: Option<OverbookedSlice>,
-    /// The flows.
+    /// The flows, in the order of reports.
     pub flows: Vec<SimFlow>,
     /// The seed of all random numbers.
     pub seed: u64,
 }
 
 /// A slice that flows share by classes of static priority, and inside a class in proportion to
-/// their requests (paper CELL, section 4.5).
+/// their contracted rates (paper CELL, section 4.5).
 #[derive(Clone, Debug)]
 pub struct OverbookedSlice {
     /// The shared slice.
@@ -51,33 +51,36 @@ pub struct SimFlow {
     /// The service by the scheduler.
     pub service: Service,
     /// The class in the overbooked slice, from 0; only for a cell contract and without a processor.
-    /// `None`, or in a simulation without such a slice: the flow is served on its own.
+    /// The flow is served on its own if this is `None`, or if the simulation has no such slice.
     pub class: Option<usize>,
     /// The offered traffic.
     pub source: Source,
     /// Time at which the traffic begins.
     pub start: Nanos,
-    /// Time at which the traffic ends and waiting messages are dropped; `None`: it does not end.
+    /// Time at which the traffic ends and waiting messages are dropped; `None` for never.
     pub stop: Option<Nanos>,
     /// Largest number of waiting messages; behind a processor, of those that wait for processing.
     pub queue: usize,
-    /// The policy for messages of a channel beyond its contract; `None`: all are accepted within
-    /// `queue`. Invalid with a greedy source, which never exceeds its contract.
+    /// The policy for messages of a channel beyond its contract. `None` accepts all messages within
+    /// `queue`. A policy is invalid without a channel, with a limited `queue`, or with a greedy
+    /// source, which never exceeds its contract.
     pub overload: Option<Overload>,
-    /// The part of a channel's deadline for processing, behind a processor; `None`: handlers have
-    /// the whole deadline, as in the paper RTC.
+    /// The part of a channel's deadline for processing, in a simulation with a processor. With
+    /// `None` the processor has the whole deadline, as in the paper RTC.
     pub processing: Option<Nanos>,
-    /// The check of its packets, by the times at which they begin on the wire; `None`: no check.
+    /// The check of the flow's packets, by the times at which they begin on the wire; `None` for no
+    /// check.
     pub policer: Option<Policer>,
 }
 
 impl SimFlow {
-    /// A flow under a contract, over the whole time, with unlimited queue, checked against the
-    /// contract where possible. An empty contract is best effort.
+    /// A flow under a contract, over the whole time, with unlimited queue. Its packets are checked
+    /// against a limit or a cell contract if the contract has exactly one of these; a channel is
+    /// checked by its deadlines. An empty contract text is best effort.
     ///
     /// # Errors
     /// [`ScenarioError`] if the contract does not parse, if one flow cannot have it, or if a clause
-    /// does not concern sending.
+    /// has no effect in a simulation.
     pub fn new(name: &str, contract: &str, source: Source) -> Result<SimFlow, ScenarioError> {
         let contract = match contract {
             "" => Contract::default(),
@@ -145,7 +148,7 @@ impl SimFlow {
 pub struct SentPacket {
     /// The flow's index in the simulation.
     pub flow: usize,
-    /// Its length.
+    /// Bytes of the packet.
     pub length: Bytes,
     /// Time at which its first bit is on the wire.
     pub start: Instant,
@@ -167,7 +170,7 @@ impl Simulation {
         }
     }
 
-    /// Simulates until `until` and passes each packet that leaves to `watch`.
+    /// Simulates the time from 0 to `until` and passes each packet that leaves to `watch`.
     ///
     /// # Errors
     /// [`SimulationError`] if the simulation is invalid.

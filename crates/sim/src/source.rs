@@ -1,6 +1,6 @@
-//! Sources of traffic. A [`Source`] describes the messages that a flow offers. Its state gives the
-//! arrival time and the size of one message after another. Random times come from [`Random`], so
-//! the same seed gives the same messages.
+//! Sources of traffic. A [`Source`] describes the messages that a flow offers. [`SourceState`]
+//! returns the arrival time and the size of one message after another. Random times come from
+//! [`Random`], so the same seed gives the same messages.
 
 use netnice_core::units::{Bytes, Nanos};
 
@@ -21,8 +21,8 @@ pub enum Source {
         /// Time between two messages.
         every: Nanos,
     },
-    /// Constant for a while, then silent for a while; both times are exponentially distributed with
-    /// these means.
+    /// Messages at a constant interval for a time, then none for a time, and so on. Both times are
+    /// exponentially distributed.
     OnOff {
         /// Bytes of each message.
         size: Bytes,
@@ -55,7 +55,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The sizes of its messages.
+    /// The sizes of its messages: the one size, or those of a trace.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = Bytes> + '_ {
         let (one, all) = match self {
             Source::Greedy { size }

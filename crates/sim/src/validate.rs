@@ -1,5 +1,6 @@
 //! Validates a simulation before it runs. An invalid simulation would give wrong results or never
-//! end. So it is refused with a [`SimulationError`], which names the flow, the value and the limit.
+//! end. So it is refused with a [`SimulationError`], which names what is invalid: the flow or the
+//! processor, and the value and its limit if there is one.
 
 use netnice_core::admission::timing::Processor;
 use netnice_core::sched::{SchedulerError, Service};
@@ -61,7 +62,7 @@ pub enum SimulationError {
         /// Messages per burst.
         count: u32,
     },
-    /// The processing of a block takes more than 10 ms.
+    /// The processing of a block of the flow takes more than 10 ms.
     #[error(
         "`{flow}`: the processor takes {takes} for a block of {packets} packets of it, and is not \
          interrupted meanwhile: {LONGEST_BLOCK} at most"

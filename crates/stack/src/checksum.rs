@@ -1,4 +1,5 @@
-//! The Internet checksum (RFC 1071): the one's complement sum of 16-bit words.
+//! The Internet checksum (RFC 1071): the complement of the one's complement sum of 16-bit words.
+//! [`Sum`] adds up the parts of a packet.
 
 /// A sum that is not yet folded to 16 bits. Every part that is added before another part must have
 /// an even number of bytes.

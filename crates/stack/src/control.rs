@@ -1,5 +1,5 @@
 //! The connection to the daemon: requests with their responses, and notifications from the daemon
-//! ([`FlowNotification`]). A request fails if the connection is lost.
+//! ([`FlowNotification`]). A request fails if the daemon refuses it, or if the connection is lost.
 //!
 //! A program has one connection, which one thread uses at a time. Notifications arrive between
 //! responses. The thread that reads a notification applies it at once ([`Flows::apply`]) and stores
@@ -102,7 +102,10 @@ impl Control {
         self.poll_fd.as_fd()
     }
 
-    /// Sends a request. `on_response` gets the response before later notifications are applied.
+    /// Sends a request, and returns the result of `on_response`, which gets the response.
+    /// Notifications that arrived with the response are applied after that. Fails with
+    /// [`StackError::NoDaemon`] if the connection was lost before, and with [`StackError::Daemon`]
+    /// if it fails now or `timeout` expires; then it counts as lost.
     pub(crate) fn request<T>(
         &self,
         flows: &Flows,
@@ -163,7 +166,8 @@ impl Control {
         !connection.lost
     }
 
-    /// Reads the notifications from the daemon, and removes and returns the oldest stored one.
+    /// Reads the notifications from the daemon, and removes and returns the oldest stored one;
+    /// `None` if none is stored.
     pub(crate) fn next_notification(&self, flows: &Flows) -> Option<FlowNotification> {
         let mut connection = self.lock();
         self.read_for_sleeper(&mut connection, flows);
@@ -180,7 +184,7 @@ impl Control {
         }
     }
 
-    /// The next hop to a host; `None` if it was not requested, or its entry has expired.
+    /// The stored next hop to a host; `None` if none is stored, or if it has expired.
     pub(crate) fn known_hop(&self, to: IpAddr, now: Instant) -> Option<KnownHop> {
         let hops = self
             .next_hops
@@ -189,7 +193,8 @@ impl Control {
         hops.get(&to).copied().filter(|known| known.until > now)
     }
 
-    /// Requests the next hop to a host from the daemon, and stores it for [`HOP_LIFETIME`].
+    /// Requests the next hop to a host from the daemon, and stores it for [`HOP_LIFETIME`]. Fails
+    /// as [`Control::request`], or if the daemon does not find it.
     pub(crate) fn request_hop(&self, flows: &Flows, to: IpAddr) -> Result<KnownHop, StackError> {
         let request = DirectRequest::NextHop(FindNextHop { to });
         let hop = self.request(flows, request, Client::TIMEOUT, |response| match response {
@@ -392,7 +397,7 @@ pub(crate) fn unexpected_response(response: Response, request: &'static str) -> 
 
 /// Time for which a next hop is valid. It is about as long as a kernel trusts a neighbour entry.
 const HOP_LIFETIME: Duration = Duration::from_secs(30);
-/// Number of hosts whose next hops are kept.
+/// Largest number of hosts whose next hops are kept.
 const MAX_NEXT_HOPS: usize = 4096;
-/// Number of notifications that are kept for later calls of `next_notification`.
+/// Largest number of notifications that are kept for later calls of `next_notification`.
 const MAX_NOTIFICATIONS: usize = 1024;

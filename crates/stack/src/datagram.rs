@@ -35,7 +35,7 @@ pub enum ParseError {
     /// The frame contains a fragment of a datagram.
     #[error("the frame contains a fragment of a datagram")]
     Fragment,
-    /// A checksum is wrong.
+    /// A checksum is wrong, or the UDP checksum is missing in IPv6.
     #[error("a checksum of the frame is wrong")]
     Checksum,
 }
@@ -51,7 +51,7 @@ pub enum Checks {
     /// NIC on the path. A packet that is damaged on a wire matches a partial checksum with a
     /// probability of 1 in 65,536.
     Partial,
-    /// Does not validate the checksum.
+    /// Does not validate the checksum; in IPv6 a missing one is refused all the same.
     Trust,
 }
 

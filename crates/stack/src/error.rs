@@ -1,4 +1,4 @@
-//! The error type of the crate: why a call failed.
+//! The error type of the crate ([`StackError`]): why a call failed.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,8 @@ use crate::headers::AddressError;
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
-    /// The call would block: no buffer is free, or no packet has arrived.
+    /// The call would block, or its timeout expired: no buffer is free, no datagram has arrived, or
+    /// the driver has not returned all packets.
     #[error("the call would block: no buffer is free, or no packet has arrived")]
     WouldBlock,
     /// The payload is longer than a packet on the path to the destination can carry.
@@ -72,8 +73,8 @@ pub enum StackError {
     /// The memory file or the flow's location in it is invalid.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// A system call failed: waiting for the driver and the daemon, or creating a descriptor for
-    /// that when the program attached.
+    /// A system call failed: waiting for the driver and the daemon, or creating a descriptor when
+    /// the program attached.
     #[error("cannot wait for the driver: {0}")]
     Wait(#[from] io::Error),
     /// Communication with the daemon failed. Flows that are open continue.

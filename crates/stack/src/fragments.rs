@@ -5,9 +5,11 @@
 //! `demux::fragments`). This module reassembles them in the program's own memory and on its CPU
 //! time. It follows RFC 791 and RFC 8200, section 4.5:
 //!
-//! - Fragments may arrive in any order. A duplicate counts once. Fragments that overlap in any
-//!   other way invalidate the whole datagram (RFC 5722).
-//! - The length of every fragment except the last is a multiple of eight bytes.
+//! - Fragments may arrive in any order. A fragment with the same range as an earlier one is
+//!   ignored.
+//! - A datagram is discarded if two of its fragments overlap in any other way (RFC 5722), if a
+//!   fragment is empty, or if the length of a fragment other than the last is not a multiple of
+//!   eight bytes.
 //! - A datagram is discarded if it would have more than 65,535 bytes, or if it is incomplete 30 s
 //!   after its first fragment arrived ([`LIFETIME`]). The oldest datagram is discarded when there
 //!   would be more than 32 ([`MAX_INCOMPLETE`]).
@@ -42,7 +44,7 @@ struct Incomplete {
 
 impl Reassembly {
     /// Adds a fragment with its bytes, which arrived at `now` (ns, not descending). Returns the
-    /// datagram with its UDP header if it is complete.
+    /// datagram with its UDP header if it is complete; else `None`.
     pub(crate) fn add(&mut self, fragment: &Fragment, bytes: &[u8], now: u64) -> Option<Vec<u8>> {
         self.expire(now);
         let known = self

@@ -1,10 +1,10 @@
 //! Composes the headers of a flow once ([`Headers`]), from its addresses ([`FlowAddress`]). Fails
-//! with an [`AddressError`]. Every packet gets a copy of one template, in which [`Headers::write`]
-//! sets the few fields that depend on the packet's length and bytes (VERT 4.2).
+//! with an [`AddressError`]. [`Headers::write`] copies the composed headers to a packet, and sets
+//! the few fields that depend on the packet's length and bytes (VERT 4.2).
 //!
-//! A `Layer` writes its header into the template and returns a `Fixup` for the fields that
-//! depend on the payload. [`Headers::headroom`] is the size of all headers; the program writes the
-//! payload behind it, in place.
+//! A `Layer` writes the header of one protocol and returns a `Fixup` for the fields that depend on
+//! the packet. [`Headers::headroom`] is the size of all headers; the program writes the payload
+//! behind that many bytes, in place.
 //!
 //! IPv4 packets have "don't fragment" and identification 0; RFC 6864 permits any identification for
 //! packets that are never fragmented. [`Headers::longest`] is the longest payload that fits in the

@@ -5,7 +5,7 @@
 //! # A flow's stack
 //! ```text
 //!   Program ── one memory file, one pair of doorbells; waiting and waking of its threads
-//!     └── udp::Socket ── one flow with its own buffers, rings and headers
+//!     └── udp::Socket ── one of its flows, with own buffers, rings and headers
 //!           send:     payload written behind the headroom ─▶ headers ─▶ submit ring
 //!           receive:  deliver ring ─▶ datagram::parse ─▶ payload in place ─▶ primed again
 //! ```
@@ -15,8 +15,8 @@
 //! memory for a packet, except to reassemble fragments. Flows share no buffers, rings or headers,
 //! so a slow flow delays no other flow.
 //!
-//! Calls named `try_…` return at once. Blocking calls have a timeout. A program with its own event
-//! loop polls [`Program::as_fd`](std::os::fd::AsFd).
+//! The `try_…` calls of a socket return at once. `send`, `recv`, `drain` and the like wait, up to a
+//! timeout. A program with its own event loop polls [`Program::as_fd`](std::os::fd::AsFd).
 //!
 //! ```no_run
 //! use std::net::SocketAddr;
@@ -48,7 +48,8 @@
 //!
 //! # In an event loop
 //! A program has one descriptor for all of its flows and for notifications from the daemon. In this
-//! example tokio waits for it. Any loop over poll(2) or epoll(7) takes the same three steps.
+//! example tokio waits for it. Any loop over poll(2) or epoll(7) takes the same three steps:
+//! [`Program::arm`], wait, [`Program::poll`].
 //!
 //! ```no_run
 //! use netnice_stack::{Program, Socket, StackError};

@@ -3,8 +3,8 @@
 //!
 //! There is one doorbell for all flows, and only one thread can wait for it. So the first of
 //! several waiting threads *leads*: it sleeps until the doorbell or the connection becomes
-//! readable, and passes the notices and notifications on to the flows that they name. The other
-//! threads sleep until the leader wakes them or stops leading.
+//! readable, sets a bit for each flow that a notice or notification names, and wakes the other
+//! threads. A thread whose flow has a bit returns; one of the others leads next.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -164,8 +164,9 @@ impl Program {
         Socket::new(self.shared.clone(), flow, parameters)
     }
 
-    /// Requests the next hop to a host from the daemon, unless a valid result is stored. A result
-    /// is valid for 30 seconds, for all flows to any host.
+    /// Returns the next hop to a host: the stored result, else the daemon's, which is then stored
+    /// for 30 seconds. All flows of the program with [`Remote::Any`](crate::udp::Remote::Any) use
+    /// the stored result for this host.
     ///
     /// # Errors
     /// If there is no connection to the daemon, the host is not reached through this link, or the
@@ -190,8 +191,9 @@ impl Program {
     }
 
     /// Prepares for sleeping in the program's own event loop. True: [`Program::as_fd`] becomes
-    /// readable when there is something new. False: something new is there already, so the program
-    /// must not sleep. No other thread may wait in a blocking call at the same time.
+    /// readable when a flow or the daemon has something new. False: a flow has something new
+    /// already, so the program must not sleep. No other thread may wait in a blocking call at the
+    /// same time.
     pub fn arm(&self) -> bool {
         self.shared.attachment.prepare_sleep()
     }
@@ -269,8 +271,9 @@ impl Shared {
         }
     }
 
-    /// Waits until the flow has something new (true) or the deadline has passed (false). The caller
-    /// may already have seen what is new: it checks, and waits again.
+    /// Waits until the flow in `slot` has something new (true) or the deadline has passed (false).
+    /// The caller may already have seen what is new: it checks, and waits again. Fails if the
+    /// system call for waiting fails.
     pub(crate) fn wait(&self, slot: u32, deadline: Option<Instant>) -> std::io::Result<bool> {
         loop {
             if self.take_pending(slot) {

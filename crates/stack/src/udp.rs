@@ -29,8 +29,8 @@
 //!   when this state begins and ends.
 //! - [`TOO_LONG`](netnice_ring::Status::TOO_LONG): the MTU decreased after the packet was queued
 //!   ([`Socket::longest`]), or the contract never permits a packet of this length.
-//! - [`FORBIDDEN`](netnice_ring::Status::FORBIDDEN): the flow may not send to the address: on a
-//!   flow to any host, the destination is a group.
+//! - [`FORBIDDEN`](netnice_ring::Status::FORBIDDEN): the driver refuses the headers of the packet,
+//!   for example because the destination on a flow to any host is not a single host.
 
 mod options;
 mod receiving;
@@ -356,9 +356,9 @@ impl Socket {
         self.flow.location().slot
     }
 
-    /// Length of the longest payload at present, in bytes. It follows the path MTU, and is 0 after
-    /// the flow has ended. On a flow to any host, the path to some hosts can carry less
-    /// ([`Program::next_hop`]).
+    /// Length of the longest payload at present, in bytes: what the path MTU leaves, and at most
+    /// what a buffer holds. 0 after the flow has ended. On a flow to any host, the path to some
+    /// hosts can carry less ([`Program::next_hop`]).
     #[inline]
     pub fn longest(&self) -> usize {
         self.payload_of(self.status.mtu())

@@ -1,5 +1,5 @@
-//! Reads the documents that the package installs: the manual and the reference. They keep their
-//! folders of the tree, so links between them stay valid. A link to a document that is not
+//! Reads the documents that the package `netnice` installs: the manual and the reference. They keep
+//! their folders of `docs`, so links between them stay valid. A link to a document that is not
 //! installed is replaced by its text.
 
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
-//! Tries the packages in a fresh chroot: installs them, uses the service, upgrades them while a
-//! limit is in force, removes and purges them. `trial.sh` checks each step and fails at the first
-//! error.
+//! Tries the packages in a fresh chroot of Debian 12: installs them, uses the service, upgrades
+//! them while a limit is in force, removes and purges them. `trial.sh` checks each step and fails
+//! at the first error; the chroot is then kept.
 
 use std::path::PathBuf;
 

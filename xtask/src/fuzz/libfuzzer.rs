@@ -1,7 +1,8 @@
 //! Runs the fuzz targets of `fuzz/` with libFuzzer, a coverage-guided fuzzer.
 //!
-//! A target checks bytes with the same function as a test of the crate, and begins with that test's
-//! corpus. Inputs that reach new code are kept in cargo's target folder, and the next run begins
+//! A target calls the same function on bytes as a test of some crate, and begins with the corpus of
+//! that test: a folder of inputs, each named after its outcome, which is the text that the function
+//! returns. Inputs that reach new code are kept in cargo's target folder, and the next run begins
 //! with them too:
 //! ```text
 //!  target/fuzz/build             the programs
@@ -10,9 +11,9 @@
 //!  target/fuzz/NAME/outcomes     the first input of each outcome, of the last run
 //!  target/fuzz/NAME/log          libFuzzer's output of the last run
 //! ```
-//! A run changes no file of the tree. After a fix, its author adds the finding to the corpus, named
-//! after its outcome with the fix. An input with an outcome that the corpus lacks is added in the
-//! same way. From then on `make test` checks both. A run fails if a target has a finding or
+//! A run changes no source file. The author of a fix adds the finding to the corpus, named after
+//! its outcome with the fix. An input whose outcome the corpus lacks is printed, and is added in
+//! the same way. From then on `make test` checks both. A run fails if a target has a finding or
 //! cannot be built or run.
 
 use std::collections::BTreeSet;

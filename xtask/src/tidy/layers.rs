@@ -1,7 +1,8 @@
 //! Checks the layers of the crates: which crates each crate may use, and which foreign crates are
-//! reserved for some crates. It also lists the files that may contain `unsafe`.
+//! reserved for some crates. It also lists the files that may contain `unsafe`, and the folders
+//! that may use `anyhow`.
 //!
-//! The table is equal to the one in `docs/internals/architecture.md`; both must change together.
+//! [`RULES`] is the table of crates in `docs/internals/architecture.md`; both must change together.
 
 use crate::tidy::Complaint;
 use crate::tree::Crate;

@@ -1,11 +1,11 @@
-//! Checks links in Markdown files: each must lead to a file of the tree, and its `#anchor` to a
-//! heading in that file.
+//! Checks links in Markdown files: each must lead to a file or folder of the tree, and its
+//! `#anchor` to a heading in that file.
 //!
 //! Two kinds of links are checked. The first are relative links and images. The second are words of
-//! text or inline code that are paths: they begin with a folder of the tree (`crates/lab/tests`,
-//! `xtask/src/suite.rs`; `*` is any part of a name), or they are source files inside a crate
-//! (`tests/driver.rs`). Links to other hosts are not checked. Anchors follow GitHub's rule for
-//! headings.
+//! text or inline code that are paths: they begin with a top folder of the tree
+//! (`crates/lab/tests`, `xtask/src/suite.rs`; `*` is any part of a name), or they are source files
+//! inside a crate (`tests/driver.rs`). Code blocks and links to other hosts are not checked.
+//! Anchors follow GitHub's rule for headings.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,7 +2,8 @@
 //! of the field that `module_names.txt` lists.
 //!
 //! A name is that of a `.rs` file or of a folder with such files, below the folder of its crate. A
-//! term of the glossary also counts in the plural, and with `_` for a blank or a hyphen.
+//! term of the glossary also counts in the plural, with `_` for a blank or a hyphen, and without
+//! its hyphens.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,7 @@
-//! Fetches the parts of the guest once, and keeps them: the unpacked kernel package, virtme-ng in a
-//! Python environment of its own, and virtiofsd (the cloud kernel does not support 9p). Fails if
-//! one of them cannot be fetched.
+//! Fetches the parts of the guest once, and keeps them: the kernel package (by apt, or the file in
+//! the variable `NETNICE_VM_KERNEL`), virtme-ng, which boots the kernel, in a Python environment of
+//! its own, and virtiofsd, which serves this machine's folders to the guest (the cloud kernel does
+//! not support 9p). Fails if one of them cannot be fetched.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ pub struct Assets {
 }
 
 impl Assets {
-    /// Fetches the parts that are not in `folder` yet.
+    /// Fetches the parts that are not in `folder` yet. Fails if one cannot be fetched.
     pub fn ensure(folder: &Path) -> Result<Assets> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
@@ -42,7 +43,7 @@ impl Assets {
         &self.release
     }
 
-    /// A `PATH` with `vng` and its helper.
+    /// This process's `PATH`, with the folders of `vng` and `virtiofsd` first.
     pub fn path(&self) -> Result<OsString> {
         let own = std::env::var_os("PATH").unwrap_or_default();
         let ours = ["python/bin", "tools/bin"].map(|name| self.folder.join(name));

@@ -1,7 +1,10 @@
-//! Untrusted bytes on the daemon's socket: [`judged`] decodes them as the daemon and a driver do.
+//! Untrusted bytes on the daemon's socket. [`judged`] decodes a stream as the daemon and a driver
+//! do, and returns the kind of the last message, or the reason why the stream is invalid.
 //!
 //! The tests and the fuzz target `frames` of `fuzz/` call the same function. It panics if encoding
-//! and decoding change a decoded request, or if printing and parsing change a text in a request.
+//! and decoding change a decoded request or call. It also panics if a target, a change or an
+//! interface name in a request has another value after printing and parsing. A rate is only parsed,
+//! because printing rounds it.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -19,8 +22,8 @@ use crate::frame::Decoder;
 /// another version), `toolong`, `empty`, `cut` (incomplete), or `nothing` if there is no message.
 ///
 /// # Panics
-/// If encoding and decoding change a decoded request, or if printing and parsing change a text in
-/// it.
+/// If encoding and decoding change a decoded request or call, or if printing and parsing change the
+/// value of a target, a change or an interface name in a request.
 pub fn judged(stream: &[u8]) -> String {
     let mut decoder = Decoder::new(LONGEST_REQUEST);
     decoder.push(stream);
@@ -112,9 +115,9 @@ fn body_of(frame: &[u8]) -> &[u8] {
     &frame[HEADER..]
 }
 
-/// Corrects the lengths of the frames in a stream. A frame that announces more than the rest of the
-/// stream, or nothing, gets the rest. So inserting or removing bytes leaves a stream of whole
-/// messages.
+/// Corrects the lengths of the frames in a stream, so that it consists of whole messages after
+/// bytes were inserted or removed. A frame gets the rest of the stream if its length is 0, exceeds
+/// the rest, or leaves too little for another frame.
 pub fn mend(stream: &mut [u8]) {
     let mut at = 0;
     while let Some(left) = stream

@@ -1,5 +1,6 @@
-//! The calls that send and receive without a copy. C holds a buffer from the call that takes it to
-//! the call that queues, discards or releases it.
+//! The calls that send and receive without a copy: C writes and reads the payload in a buffer of
+//! the ring. C holds a buffer from the call that takes it to the call that queues, discards or
+//! releases it. Each buffer that C holds has an id; a call with another id fails with EINVAL.
 
 use std::ffi::c_void;
 
@@ -30,7 +31,8 @@ pub struct Outcome {
     pub(super) status: c_uint,
 }
 
-/// Takes a free buffer for sending, and stores its description. Returns 0.
+/// Takes a free buffer for sending, and stores its description. Returns 0. Fails with EAGAIN if no
+/// buffer is free.
 // SAFETY: the names here and below belong to this library; no other functions with these names are
 // linked.
 #[unsafe(no_mangle)]

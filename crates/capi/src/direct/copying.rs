@@ -1,4 +1,6 @@
-//! The calls that send and receive with a copy of the payload.
+//! The calls that send and receive with a copy of the payload, and the call that waits until the
+//! driver has returned all packets (`netnice_flow_drain`). They fail with EAGAIN if their timeout
+//! expires, and the calls without a timeout if nothing can be sent or received now.
 
 use std::ffi::c_void;
 
@@ -142,7 +144,7 @@ pub extern "C" fn netnice_flow_recv(
 }
 
 /// Receives the datagrams that have arrived, at most `count`, each with its description. Returns
-/// how many.
+/// how many, at least 1. Fails with EAGAIN if none has arrived, and with EINVAL if `count` is 0.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_recv_batch(

@@ -1,5 +1,6 @@
 //! The command line of `netnice check FILE`. Output is a [`Check`]. Fails if an option does not
-//! parse, or if the contract has no clause that a capture can violate.
+//! parse, if the contract has no clause that a capture can violate, or if `--gap` is given without
+//! `--channel`.
 
 use std::path::PathBuf;
 

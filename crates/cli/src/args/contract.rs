@@ -1,5 +1,5 @@
-//! The contract options (`--up R`, …). Each one is a clause of the contract grammar.
-//! [`ContractArgs::change`] combines them to a [`Change`].
+//! The contract options (`--up R`, …), one for each clause of the contract grammar.
+//! [`ContractArgs::change`] combines them to a [`Change`]. Fails if `netnice-core` refuses a value.
 
 use clap::Args;
 use netnice_core::contract::{Change, Clause, ContractError};

@@ -1,5 +1,5 @@
 //! The command line of `netnice link [IFACE]`. Output is a [`LinkChange`], or [`Verb::Links`]
-//! without an interface. Fails if an option does not parse, or has no interface.
+//! without an interface. Fails if an option does not parse, or is given without an interface.
 
 use clap::Args;
 use netnice_api::{LinkChange, Request};

@@ -1,7 +1,8 @@
 //! The short forms of paper NICE, without a verb. `netnice TARGET RATE` limits the sum of both
 //! directions (the paper's input meter, NICE 4.1), or only sending if the host's policy sets
-//! `input_meter = false`. `netnice TARGET` shows a target, `netnice` shows this process. Fails if
-//! an argument is invalid, or if an option of a change is given without a rate.
+//! `input_meter = false`. `netnice TARGET` shows a target, `netnice` shows the target of this
+//! process. Fails if an argument is invalid, or if `--dry-run`, `--confirm`, `--for` or
+//! `--until-exit` is given without a rate.
 
 use std::ffi::OsString;
 
@@ -36,8 +37,8 @@ pub(super) fn verb(
     Ok(set_verb(&target, set))
 }
 
-/// A better error for a line that the parser refuses: the first word is no command, or is a target
-/// with the options of `set` behind it. `None` for any other line.
+/// A better error for a line that the parser refuses: its first word is no command, and an option
+/// follows. The word may be a target, and the option one of `set`. `None` for any other line.
 pub(super) fn better_error(args: &[OsString]) -> Option<BadUsage> {
     let word = args.get(1)?.to_str()?;
     let option = args.get(2)?.to_str()?;

@@ -1,9 +1,9 @@
 //! Parses the value of `--until-exit`: the process whose exit undoes a change ([`Until`]). Fails if
 //! the process does not exist.
 //!
-//! Without a value it is the process that runs netnice: the shell or the script. If that is a
-//! program that only changes the user for one command (sudo and similar), it is the parent of that
-//! program, because the program ends together with netnice.
+//! Without a value, the process is the one that runs netnice: the shell or the script. A program
+//! that only changes the user for one command (sudo and similar) is skipped, and its parent taken,
+//! because the program ends together with netnice.
 
 use netnice_api::Until;
 

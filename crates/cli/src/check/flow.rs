@@ -61,7 +61,7 @@ impl Flow {
     }
 }
 
-/// The properties of an IP packet that identify its datagram, and its place in it.
+/// The properties of an IP packet that identify its datagram, and the packet's place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IpPacket {
     /// Number of bytes behind the IP headers, as the headers give it.

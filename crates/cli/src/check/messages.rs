@@ -8,9 +8,10 @@
 //! The arrival time of a message is that of its first packet. Its length is what one packet with
 //! the whole message would have: the length of the first packet, plus the bytes behind the IP
 //! headers of every other packet. Messages come out in the order of their first packets, each when
-//! it is complete. A datagram with a missing fragment counts as complete 30 s after the latest
-//! packet of its message ([`REASSEMBLY`]). A message can come out incomplete if more than 4096 are
-//! open ([`MAX_OPEN`]), or at the end of the capture.
+//! its datagrams are complete and, with a gap, when no further packet can belong to it. A datagram
+//! with a missing fragment counts as complete 30 s after the latest packet of its message
+//! ([`REASSEMBLY`]). A message can come out incomplete if more than 4096 are open ([`MAX_OPEN`]),
+//! or at the end of the capture.
 
 use std::collections::VecDeque;
 

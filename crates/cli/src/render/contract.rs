@@ -1,4 +1,5 @@
-//! Formats contracts as text, each rate in both forms (`up 4 Mbit/s (500 kB/s)`).
+//! Formats contracts of responses as text: limits and minimums in both forms (`up 4 Mbit/s (500
+//! kB/s)`), other clauses as the user types them or in words.
 
 use netnice_api::ContractDoc;
 use netnice_core::contract::{Change, Contract, Direction};

@@ -1,8 +1,9 @@
 //! Formats past rates of targets as text, for `netnice show --history`.
 //!
-//! Each target and direction has a sparkline (a row of characters, one for each point in time),
-//! with the mean and the maximum below it. A single target also has a table of its latest points.
-//! If there are no targets or no points yet, the text reports that.
+//! A target has a sparkline for each direction, or one for both with a `both` limit: a row of at
+//! most 60 characters, one for each point or for the mean of several points. Below a sparkline are
+//! the mean rate and the highest rate in the row. A single target also has a table of its latest 20
+//! points. If there are no targets or no points yet, the text reports that.
 
 use netnice_api::{HistoryDoc, TargetHistory};
 use netnice_core::units::{Amount, Nanos};

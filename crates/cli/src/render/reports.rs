@@ -1,4 +1,5 @@
-//! Formats the reports of `netnice doctor` and `netnice log` as text.
+//! Formats the reports of `netnice doctor` and `netnice log` as text, one item or event after
+//! another.
 
 use netnice_api::{DoctorReport, LogLines, Status};
 

@@ -14,8 +14,8 @@ impl Sparkline {
         })
     }
 
-    /// Formats the latest numbers, one character each, aligned to the right of `width`. `full` is
-    /// the value of the full height; `None` takes the largest number.
+    /// Formats the latest numbers, one character each, aligned to the right of `width`. Numbers
+    /// from `full` on have the full height; `None` takes the largest number.
     pub(crate) fn row(self, numbers: &[u64], full: Option<u64>, width: usize) -> String {
         let latest = &numbers[numbers.len().saturating_sub(width)..];
         let most = latest.iter().copied().max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Finds the commands in a piece of shell text whose last word is an `@rate`.
+//! Finds, in a piece of shell text, the commands whose last word is an `@rate`.
 //!
 //! The shell parses, expands and runs its commands itself. This module only finds the *name* of
 //! each simple command that ends in `@rate`, so that the command can be replaced. It recognizes

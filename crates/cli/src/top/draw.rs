@@ -1,21 +1,23 @@
 //! Draws the screen: the lines, the columns and their widths.
 //!
-//! Input is a [`Screen`]; output is a buffer of characters. A terminal below 60 x 6 characters gets
-//! a notice instead.
+//! Input is a [`Screen`]; output is a buffer of characters, with these lines from top to bottom. A
+//! terminal below 60 x 6 characters gets a notice instead.
 //!
 //! ```text
 //!   title, number of targets, total rates, interval
-//!   each managed link                                (at most three)
+//!   each managed link                                        (at most three)
 //!   heading
-//!   rows, below the open one its connections
-//!   the selected target in full; latest event; input line
-//!   keys
+//!   rows; below a row that the user opened its connections   (at most 40)
+//!   the selected target in full, and why it is degraded
+//!   latest event
+//!   the keys; or the input line, or a question
 //! ```
 //!
-//! If no target has a minimum, the columns of limits have no space for minimums. The width that
-//! the numbers leave goes to the names, up to the longest one, and the rest to the two histories.
-//! Each history gets at least four characters, if that leaves nine for the names. No information is
-//! in colour alone: the selected row begins with `>`, a degraded one with `!`.
+//! The columns of limits have space for minimums if a target has one and the screen is at least 76
+//! characters wide. The width that the numbers leave goes to the names, up to the longest one (at
+//! most 48), and the rest to the two histories. Each history gets at least four characters, if that
+//! leaves nine for the names, and at most 60. No information is in colour alone: the selected row
+//! begins with `>`, a degraded one has `!`.
 
 mod format;
 

@@ -1,5 +1,6 @@
 //! The full screen of `netnice top`: one loop for the terminal, and three threads that wait for
-//! keys, signals and responses.
+//! keys, signals and responses. The loop passes inputs to the [`Screen`] and executes its
+//! [`Action`]s:
 //!
 //! ```text
 //!   keys and sizes ──┐

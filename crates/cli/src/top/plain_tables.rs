@@ -1,6 +1,6 @@
-//! Prints plain tables one after the other, for pipes and simple terminals; with `--json` the
-//! document of `show --json`, one line each. Fails if the daemon cannot be reached, or standard
-//! output fails.
+//! Prints plain tables of the current rates one after the other, for pipes and simple terminals;
+//! with `--json` the document of `show --json`, one line each. Fails if the daemon cannot be
+//! reached, or standard output fails.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! The state of the full screen ([`Screen`]). Keys and responses of the daemon come in; requests to
-//! the daemon and other actions go out ([`Action`]).
+//! The state of the full screen ([`Screen`]). Keys, the time and responses of the daemon come in;
+//! requests to the daemon and other actions go out ([`Action`]). What keys do ([`Mode`]):
 //!
 //! ```text
-//!              u d b c /                        Enter: sent; if invalid, the prompt stays
+//!              u d b c /              Enter: sent (filter: applied); if invalid, prompt stays
 //!   table ───────────────> prompt ───────────────────────────────────────────────┐
 //!     │  ^                    │ Esc                                              │
 //!     │  └────────────────────┴──────────────────────────────────────────────────┘
@@ -13,7 +13,8 @@
 //! The state machine does not wait, read a clock or use a terminal. The methods `handle_…` take
 //! input, [`Screen::poll_action`] returns what to do, and the module `draw` draws the state. A
 //! change is the same request as that of `netnice set` or `netnice clear`, and the daemon admits or
-//! refuses it in the same way. A failure becomes a message on the screen.
+//! refuses it in the same way. A refusal or failure becomes a message on the screen; if a target's
+//! connections cannot be read, their list closes.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;

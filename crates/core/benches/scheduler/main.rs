@@ -1,21 +1,21 @@
 //! Measures the cost of a packet: `cargo bench -p netnice-core --bench scheduler`.
 //!
-//! Cycles are those of the time stamp counter; without one, nanoseconds are shown. Each figure is
-//! the median of many short batches, of three runs together. The figure in brackets takes the least
-//! of the three runs for each batch, and is the median of these. The work is the same in every run,
-//! so that figure is the cost without other load of the machine. `--quick` measures fewer batches,
-//! `--only WORD` only one table (`shaping`, `everything`, `worst`, `upkeep`, `memory` or
-//! `instructions`), `--flows N` only this number of flows in `shaping`, `everything` and
-//! `instructions`. Callgrind counts `instructions`, if valgrind is installed.
+//! Cycles are those of the time stamp counter; without one, nanoseconds are shown. In the tables
+//! `shaping` and `everything`, each figure is the median of many short batches of three runs
+//! together. The figure in brackets takes the least of the three runs for each batch, and is the
+//! median of these. The work is the same in every run, so that figure is the cost without other
+//! load of the machine. `--quick` measures fewer batches and calls, `--only WORD` only one table
+//! (`shaping`, `everything`, `worst`, `upkeep`, `memory` or `instructions`), `--flows N` only this
+//! number of flows in `shaping`, `everything` and `instructions`. Callgrind counts `instructions`,
+//! if valgrind is installed.
 //!
 //! All structures have their memory in pages of 2 MiB if the system provides them, as in a program
 //! with very many flows. An environment variable ([`HUGE`]) makes the C library ask for them.
 //! `--small-pages` leaves the choice to the system.
 //!
-//! Every flow always has a packet to send. *Shaping alone* takes the next eligible flow, shapes it
-//! by a dual leaky bucket and puts it back. *Everything* is a link that is booked to 60 %: dual
-//! buckets (3/4 of the flows), slices, minimums and best effort, so that each packet passes
-//! eligibility, deadline order, class, fairness and the charge.
+//! In both tables every flow always has a packet to send. *Shaping alone* takes the next eligible
+//! flow, shapes it by a dual leaky bucket and puts it back. *Everything* is a link that is booked
+//! to 60 %. Its flows have dual buckets (3/4 of the flows), slices, minimums and best effort.
 //!
 //! The program prints the figures beyond their bounds ([`BOUNDS`], [`TIMES_THE_HEAP`],
 //! [`worst::RATIO`]) at the end, and its exit status is then 1.

@@ -1,9 +1,10 @@
-//! Measures the cost of the most expensive single calls, with 65,536 flows that fall due at the
-//! same instant, repeatedly.
+//! Measures the cost of the most expensive single calls of a link and of a pacer, with 65,536 flows
+//! that fall due at the same instant, repeatedly.
 //!
-//! Every call is measured by itself. The time of the most expensive calls depends on the machine's
-//! memory. So the instructions of the [`COUNTED_CALLS`] most expensive calls of each row are
-//! counted too, if valgrind is installed: those are the same on every run.
+//! A call is the work for one packet of a link, or one call of `Pacer::poll`. Every call is
+//! measured by itself. The time of the most expensive calls depends on the machine's memory. So the
+//! instructions of the [`COUNTED_CALLS`] most expensive calls of each row are counted too, if
+//! valgrind is installed: those are the same on every run.
 
 use crate::instructions;
 use crate::load::{self, Mix};

@@ -1,8 +1,9 @@
 //! Checks the four conditions of admissibility, which [`super`] lists.
 //!
 //! A [`Forest`] arranges entries of targets by their parents. It is made from the managed links and
-//! a set of entries, with the request in it. Each check returns nothing if its conditions hold,
-//! else the [`Reason`] for a refusal, with the sums and the holders.
+//! a set of entries, with the request in it. A check whose conditions do not all hold fails with
+//! the [`Reason`] for a refusal. For a sum that is too large, the reason has the sum and the
+//! targets whose guarantees are in it.
 //!
 //! Every sum is computed anew from the entries. No result is kept between requests, so no sum can
 //! become stale. Building a forest costs one pass over the entries.
@@ -489,8 +490,9 @@ pub(super) fn resolve<'l>(
     }
 }
 
-/// The entries with every parent before its children, otherwise in the given order. Entries that
-/// are not reachable from a top-level entry (an unknown parent, a cycle) come last.
+/// The entries depth first: every entry, then all entries inside it. Entries with one parent are in
+/// the given order. Entries that are not reachable from a top-level entry (an unknown parent, a
+/// cycle) come last.
 pub(super) fn parents_first(held: Vec<TargetEntry>) -> Vec<TargetEntry> {
     let mut waiting: Vec<Option<TargetEntry>> = held.into_iter().map(Some).collect();
     let mut children: BTreeMap<Option<TargetId>, Vec<usize>> = BTreeMap::new();

@@ -1,5 +1,6 @@
-//! Refusals: why a request is refused, with the numbers that a request needs to be granted.
-//! `Display` prints a [`Refusal`] as text for the user.
+//! Refusals: why a request is refused. If an amount is too large or too small, the refusal has the
+//! sums behind it and the amount that would fit. `Display` prints a [`Refusal`] as text for the
+//! user.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -54,9 +55,9 @@ impl core::error::Error for Refusal {}
 /// The target or the link that a refused request is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// A target.
+    /// The request is about the contract of this target.
     Target(Target),
-    /// A link.
+    /// The request is about the capacity or the management of this link.
     Link(IfName),
 }
 

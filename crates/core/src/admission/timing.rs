@@ -1,22 +1,25 @@
-//! Admission of deadlines on a link and on a processor.
+//! Admission of promises with deadlines on a link and on a processor.
 //!
-//! [`crate::admission::admit`] adds rates. Deadlines need more: a transmission cannot be
-//! interrupted, a message consists of many packets, and an average is no bound. A [`Transmitter`]
-//! is a link with its costs of sending. A [`Processor`] is a CPU with its costs of protocol
-//! processing (paper RTC, sections 3.2 and 3.3). Both have the same two functions: `carries`
-//! decides whether a set of promises is kept for all legal traffic, and `admit` decides on one more
-//! promise.
+//! [`crate::admission::admit`] only adds rates. Deadlines need more: a packet in transmission
+//! cannot be interrupted, a message consists of many packets, and a rate does not bound the work
+//! that is due in a short time. A [`Transmitter`] is a link with its costs of sending. A
+//! [`Processor`] is a CPU with its costs of protocol processing (paper RTC, sections 3.2 and 3.3).
+//! Both have two functions of the same name: `carries` decides whether a set of promises is kept
+//! for all traffic that the contracts allow, and `admit` decides on one more promise.
 //!
 //! Every promise is converted to the most work that can be due within an interval (`demand`). One
-//! test (`edf`) decides whether earliest deadline first keeps all promises, although packets on the
-//! link, and blocks of P packets on the CPU, are not interrupted. For channels alone the test is
-//! exact: for each refused set there is legal traffic that misses a deadline. For mixtures it is
-//! safe: it may refuse a set that would be kept. docs/reference/contracts.md has the theorems,
-//! their sources and proofs.
+//! test (`edf`) decides whether a scheduler that serves the earliest deadline first keeps all
+//! promises, although packets on the link, and blocks of several packets on the CPU, are not
+//! interrupted. The test never grants a set that allowed traffic can break. In general it may
+//! refuse a set that would be kept. For channels alone, on a link with an exact scheduler and
+//! without batch and horizon, it is exact up to one nanosecond: for each set that it refuses for an
+//! inequality, there is allowed traffic that misses a deadline. docs/reference/contracts.md has the
+//! theorems, their sources and proofs.
 //!
-//! A [`TimingRefusal`] contains the inequality that fails, in numbers, and the best alternative
-//! that was found. All arithmetic is in whole numbers. The running time is bounded for all promises
-//! (`BUDGET`). A set that is not decided within it is refused as [`TimingFault::Undecided`].
+//! A [`TimingRefusal`] contains the reason in numbers ([`TimingFault`]), and an alternative that
+//! would fit if one was found. All arithmetic is in whole numbers. The number of steps is bounded
+//! for every set of promises (`BUDGET`). A set that is not decided in that number of steps is
+//! refused as [`TimingFault::Undecided`].
 
 mod cpu;
 mod demand;

@@ -1,7 +1,7 @@
-//! Values of clauses: types whose constructors check the range of a value, or its parts against
-//! each other. Numbers outside their range give `None`; texts and values of several parts fail with
-//! [`ContractError`]. The fields are private, so each value is valid. Only [`Sustained`] has public
-//! fields; [`Cell::new`] checks it.
+//! The types of the values of a contract's clauses. Their constructors check the range of a value,
+//! or its parts against each other. A number outside its range gives `None`. An invalid interface
+//! name, and parts that do not fit together, fail with [`ContractError`]. The fields are private,
+//! so each value is valid. Only [`Sustained`] has public fields, which [`Cell::new`] checks.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -234,7 +234,8 @@ impl fmt::Display for MessageRate {
     }
 }
 
-/// A real-time channel (paper RTC): linear bounded arrivals and a deadline for each message.
+/// A real-time channel (paper RTC): messages of bounded length, of a bounded rate and burst, each
+/// with a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Channel {
     mmax: Bytes,

@@ -1,8 +1,8 @@
 //! Parses and prints contracts and changes. [`super`] shows the grammar.
 //!
-//! Text comes in, and a [`Change`] or a [`Contract`] goes out. `Display` prints text that parses
-//! back to the same value; only the text of an empty `Change` does not parse. Parsing fails with
-//! the [`ContractError`] of the first fault, and for text of more than 4096 bytes.
+//! Text comes in, and a [`Change`] or a [`Contract`] goes out. Parsing fails with the
+//! [`ContractError`] of one fault in the text, or because the text has more than 4096 bytes.
+//! `Display` of a parsed value prints text that parses back to the same value.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

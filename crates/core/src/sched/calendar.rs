@@ -1,39 +1,42 @@
-//! A priority queue for up to 2^20 flows, with a few dozen cycles for each entry (a hierarchical
-//! calendar queue). Entries come in with a key (a time or a start tag), and go out in the order of
-//! rounded keys.
+//! A priority queue for up to 2^20 flows (a hierarchical calendar queue). Entries, each a flow
+//! number and a code of 12 bits, come in with a key (a time or a start tag), and go out in the
+//! order of rounded keys.
 //!
 //! # Structure
 //! ```text
 //! level 7  ....................................   2^14 buckets of 8^7 quanta
-//!  ...
+//!  ...                                            . a bucket without entries
 //! level 1  ..............x.....................   2^14 buckets of 8 quanta
 //! level 0  ...x..xx............................   2^14 buckets of 1 quantum
-//!             │
-//!             └─▶ node ─▶ node ─▶ node         64 bytes: 14 entries of 4 bytes, links
+//!             │                                   x a bucket with entries: a list of nodes
+//!             └─▶ node ─▶ node ─▶ node            64 bytes: 14 entries, a link and a header
 //! ```
-//! A key goes to the shortest level that is long enough for the key's distance from now. So a
-//! bucket is at most 1/1024 of that distance wide, or one quantum: **a key is rounded like a
-//! floating-point number.** An entry never moves from level to level as time goes by. A key farther
-//! away than the last level reaches, or a key for which no bucket is narrow enough, gets an earlier
-//! bucket; when that bucket falls due, the flow is inserted again.
-//!
 //! A quantum is the width of the narrowest bucket: 512 ns where keys are times, 2^12 where they are
 //! start tags, 1 µs in a [`super::Pacer`]. A level uses half of its buckets for keys after now, so
 //! the last level reaches 2^34 quanta ahead: 2^43 ns (2.4 h) for times.
 //!
-//! Inside a level the key is rounded to ten binary digits of its distance even where the level is
-//! finer. So flows of one rate share at most 2,048 buckets, and the buckets of a large population
-//! are full nodes. A full node gives the next ids as an array, which prefetching needs.
+//! A key goes to the shortest level that is long enough for the key's distance from now. So a
+//! bucket is at most 1/1024 of that distance wide, or one quantum: **a key is rounded like a
+//! floating-point number.** An entry never moves from level to level as time goes by. A key farther
+//! away than the last level reaches, or a key for which no bucket is narrow enough, gets an earlier
+//! bucket; when that bucket's time comes, the flow is inserted again.
 //!
-//! Three layers of 64-bit masks find the next bucket (find-first-set; Eiffel, NSDI 2019). The
-//! result is stored for each level.
+//! Inside a level the key is rounded to a unit of 1/2048 to 1/1024 of its distance even where the
+//! level's buckets are narrower. So flows that wait for one length of time share at most about
+//! 2,048 buckets, and most nodes of a large population are full. A full node gives the next flow
+//! numbers as an array, which prefetching needs.
+//!
+//! Three layers of bit masks find the next bucket (find-first-set; Eiffel, NSDI 2019). The first
+//! bucket of each level is stored.
 //!
 //! # Prefetching
-//! With many flows nearly all of the time would be waiting for memory. The module `lookahead` reads
-//! entries about sixteen packets before they are taken, so that their flows can be prefetched.
+//! With many flows most of the time would be waiting for memory. In a calendar with more than 2,048
+//! entries, the module `lookahead` reads entries about sixteen packets before they are taken, so
+//! that their flows can be prefetched.
 //!
 //! # Alternatives
-//! Measured with shaping, all flows backlogged, in cycles a packet at 65,536 and 1,048,576 flows:
+//! Measured with shaping alone, all flows backlogged: cycles for each packet at 65,536 flows, and
+//! at 1,048,576 flows (lowest and highest of several measurements):
 //! - a binary heap (the structure of the paper CELL): 280-500 and 900-2,500;
 //! - a 4-ary heap that replaces its top: 200-275 and 1,500-1,750;
 //! - linked lists in find-first-set buckets: 135 and 730-850;
@@ -44,7 +47,8 @@
 //! # Order
 //! Keys may wrap around. They are compared by their distance from `base`, which the owner moves
 //! (start tags wrap; times do not, and their base stays 0). The entries of one bucket leave first
-//! in, first out.
+//! in, first out. The removal of an entry is an exception: the bucket's first entry takes the
+//! position of the removed one.
 
 mod bucket;
 mod deferred;
@@ -200,8 +204,8 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     }
 
     /// The bucket of `key` or an earlier one, as narrow as the distance of `key` from the earliest
-    /// key allows (from `now`, if no key is overdue). For deadlines, which keep their order when
-    /// they are over. No key is a round behind the first, so every bucket is available.
+    /// key allows (from `now`, if no key is before `now`). For deadlines, which keep their order
+    /// when they are over.
     #[inline(always)]
     pub(super) fn bucket_in_order(&self, key: u64, now: u64) -> BucketRef {
         // The distance from the first key is not longer than the level, so the bucket is always
@@ -229,8 +233,8 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         }
     }
 
-    /// Inserts an entry into a bucket that this calendar has returned. Returns the entry's
-    /// position.
+    /// Inserts an entry into a bucket that a `bucket_…` function of this calendar has returned.
+    /// Returns the entry's position.
     #[inline(always)]
     pub(super) fn push(
         &mut self,
@@ -260,7 +264,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         (!self.is_empty()).then_some(self.next)
     }
 
-    /// Takes the next entry.
+    /// Takes the next entry; `None` if there are no entries, except deferred ones.
     #[inline(always)]
     pub(super) fn take(&mut self, pool: &mut Pool) -> Option<QueueEntry> {
         if self.is_empty() {

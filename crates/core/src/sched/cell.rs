@@ -3,30 +3,32 @@
 //! time from which a packet may go.
 //!
 //! ```text
-//! peak      eligible at TAT
-//! single    and at TATs - BT, the burst tolerance of its length
-//! dual      like single while the bucket has enough; else at TATs, when it is full again
-//! sent at t    since = t < eligible + CDVT ? eligible : t
-//!              TAT   = max(TAT, since) + length / PCR
-//!              TATs  = max(TATs, since) + length / SCR
+//! peak rate only    eligible = TAT
+//! single bucket     eligible = max(TAT, TATs - BT)
+//! dual bucket       the same while the bucket has enough for the packet;
+//!                   else max(TAT, TATs), when the bucket is full again
+//! sent at t         since = t < eligible + CDVT ? eligible : t
+//!                   TAT   = max(TAT, since) + length / PCR
+//!                   TATs  = max(TATs, since) + length / SCR
 //! ```
 //! TAT is the theoretical arrival time of the peak's GCRA. TATs is that of the sustained rate,
-//! which is the time at which the bucket will be full. BT = (MBS - length) (1/SCR - 1/PCR), so that
-//! a burst at the peak rate holds MBS bytes, its last packet included. TAT and TATs advance when a
-//! packet is sent. A packet that arrives at the empty queue raises both to the time of its arrival,
-//! so silence gives no credit.
+//! which is the time at which the bucket will be full. BT = (MBS - length) (1/SCR - 1/PCR), the
+//! burst tolerance, is such that a burst at the peak rate holds MBS bytes, its last packet
+//! included. TAT and TATs advance when a packet is sent. A packet that arrives at the empty queue
+//! raises both at least to the time of its arrival, so silence gives no credit.
 //!
 //! # A late packet costs no rate
-//! A packet that contention makes late by less than CDVT counts from its eligible time, not from
-//! its departure: the flow catches up. Waiting for the bucket is not lateness. The peak counts from
-//! the end of that wait too; otherwise the flow would also catch up a pause that is shorter than
-//! CDVT.
+//! A packet that other flows make late by less than CDVT counts from its eligible time, not from
+//! its departure: the flow catches up. A wait for the bucket is no lateness of this kind, so the
+//! peak rate counts from the end of that wait too. Otherwise the flow would also catch up a pause
+//! that is shorter than CDVT.
 //!
-//! A policer with tolerance CDVT then finds no violation. Its own TAT is never more than CDVT ahead
-//! of the scheduler's, and likewise its TATs: it computes max(t, TAT) + T where the scheduler
-//! computes max(TAT, since) + T, and t is less than since + CDVT. And the scheduler sends at its
-//! own TAT or later. This also holds for a packet that leaves after the decision, if it leaves
-//! before eligible + CDVT ([`super::Scheduler::handle_late_departure`]).
+//! A policer with tolerance CDVT then finds no violation. The policer's TAT is never more than CDVT
+//! ahead of the scheduler's, and likewise its TATs: the policer computes max(t, TAT) + length / PCR
+//! where the scheduler computes max(TAT, since) + length / PCR, and t is less than since + CDVT.
+//! And the scheduler sends at its own TAT or later. The same is true of a packet that leaves after
+//! the decision, if it leaves before eligible + CDVT ([`super::Scheduler::handle_late_departure`]
+//! is for those that leave later).
 
 use super::pace::{Moment, Pace, WHOLE};
 use super::{LAXITY_DIGITS, max_width};
@@ -43,7 +45,7 @@ pub(super) struct CellState {
     eligible: u64,
     /// 1 / PCR.
     peak: Pace,
-    /// 1 / SCR. Without a sustained rate it is 1 / PCR, and the bucket is never empty.
+    /// 1 / SCR. Without a sustained rate it is 1 / PCR, so that the bucket delays no packet.
     sustained: Pace,
     /// MBS in bytes, at most 2^32 - 1.
     mbs: u32,
@@ -51,7 +53,7 @@ pub(super) struct CellState {
     cdvt: u32,
     peak_part: u16,
     bucket_part: u16,
-    /// The largest width of a wait's bucket, as a binary logarithm.
+    /// The largest width of the calendar's bucket for a wait, as a binary logarithm.
     max_width: u8,
     /// Whether the token bucket is spent as a whole.
     dual: bool,
@@ -153,16 +155,16 @@ impl CellState {
         }
     }
 
-    /// The largest width of a wait's bucket in a [`super::Pacer`], as a binary logarithm. The pause
-    /// of a dual bucket is longer than the time between two packets. Its width is smaller: 1/32 of
-    /// CDVT, as in the scheduler.
+    /// The largest width of the calendar's bucket for a wait in a [`super::Pacer`], as a binary
+    /// logarithm. The pause of a dual token bucket is longer than the time between two packets, so
+    /// its calendar bucket is narrower: 1/32 of CDVT, as in the scheduler.
     #[inline(always)]
     pub(super) fn max_width_paced(&self) -> u32 {
         let sharper = u32::from(self.refill) * (LAXITY_DIGITS - 1);
         u32::from(self.max_width).saturating_sub(sharper)
     }
 
-    /// The largest width of a wait's bucket, as a binary logarithm.
+    /// The largest width of the calendar's bucket for a wait, as a binary logarithm.
     #[inline(always)]
     pub(super) fn max_width(&self) -> u32 {
         u32::from(self.max_width)

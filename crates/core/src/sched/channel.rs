@@ -1,19 +1,22 @@
-//! Shaping to a real-time channel (paper RTC, section 2.2): linear bounded arrivals.
+//! Shaping to a real-time channel (paper RTC, section 2.2). The contract has Mmax (bytes of the
+//! longest message), Rmax (messages per second in the long run), Bmax (messages at once) and a
+//! delay bound.
 //!
 //! A message's *logical arrival* is its arrival, or 1/Rmax after the logical arrival of the message
 //! before it, whichever is later. Its deadline is its logical arrival plus the delay bound. So a
-//! burst of Bmax messages may arrive at once, and yet no channel takes more of the link than Rmax
-//! messages of Mmax in a second. All packets of a message share its times, even if they arrive
-//! after its earlier packets have left: a message may come in pieces from processing.
+//! burst of messages may arrive at once, and yet in the long run no channel takes more of the link
+//! than Rmax messages of Mmax in a second. (Bmax needs buffers and no rule here.) All packets of a
+//! message share its times, even if they arrive after its earlier packets have left: a message may
+//! come in pieces from processing.
 //!
 //! A message is at most Mmax long. A packet that would make it longer begins the next message. So
 //! an owner that reports no beginnings of messages, or sends messages that are too long, also gets
 //! no more than Rmax messages of Mmax. A single packet that is longer than Mmax counts as the
 //! number of messages that it fills.
 //!
-//! A piece that arrives after the deadline of its message begins a message of its own. It can no
-//! longer be in time, and with the old deadline it would go before packets that can still be in
-//! time.
+//! A packet that arrives at the empty queue after the deadline of its message begins a message of
+//! its own. It can no longer be in time, and with the old deadline it would go before packets that
+//! can still be in time.
 
 use crate::contract;
 
@@ -51,7 +54,8 @@ impl ChannelState {
         }
     }
 
-    /// The same messages under another contract. Spacing and bound count from the next message.
+    /// The same messages under another contract. The new delay bound counts for the current message
+    /// too. The logical arrival of the next message is still by the old spacing.
     pub(super) fn changed(&self, contract: &contract::Channel) -> ChannelState {
         ChannelState {
             logical: self.logical,

@@ -14,11 +14,13 @@
 
 use crate::units::Nanos;
 
-/// The shortest delay bound that the scheduler may use in place of `bound`. The bound that it uses
-/// lies between the result and `bound`. A bound above 4.8 hours counts as 4.8 hours.
+/// The shortest delay bound that the scheduler may use in place of `bound` while no deadline is
+/// missed. The bound that the scheduler uses lies between the result and `bound`. A bound above 4.8
+/// hours counts as 4.8 hours.
 ///
-/// The difference contains two roundings: that of this module, and that of the due calendar, which
-/// is 1/1024 of the bound or 512 ns, whichever is more.
+/// The difference contains two roundings: to at most 1/128 less, or 63 ns if that is more, for the
+/// entry of a flow that waits; and to 1/1024 of the bound less, or 512 ns if that is more, when the
+/// flow is eligible.
 pub fn effective_bound(bound: Nanos) -> Nanos {
     let coded = decode(encode(bound.0));
     Nanos(coded.saturating_sub((coded >> 10).max(512)))

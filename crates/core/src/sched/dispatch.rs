@@ -1,6 +1,6 @@
-//! Chooses the next packet of a [`Scheduler`]. A call moves entries that have fallen due, chooses a
-//! flow, charges its packet to the contract and the link, and queues its next packet. The result is
-//! a [`Departure`], or the time of the next call.
+//! Chooses the next packet of a [`Scheduler`]. [`Scheduler::next`] moves entries of the calendars
+//! whose time has come, chooses a flow, charges its head to the contract and the link, and inserts
+//! the flow again if it has another packet. The result is a [`Departure`], or when to call again.
 
 use super::calendar::{BucketRef, DetachedNode, Run};
 use super::flow::{Flag, FlowState, ServiceState};
@@ -19,8 +19,8 @@ impl Scheduler {
     /// departing head, or `None` if the queue becomes empty. A packet longer than
     /// [`Scheduler::longest`] counts as one of that length.
     ///
-    /// Returns `None` if no packet may leave now. [`Scheduler::poll_timeout`] gives the next time
-    /// at which one may.
+    /// Returns `None` if no packet may leave now, or if this call has reached its bound of work.
+    /// [`Scheduler::poll_timeout`] gives the time of the next call.
     #[inline(always)]
     pub fn poll(
         &mut self,
@@ -77,8 +77,8 @@ impl Scheduler {
     }
 
     /// The next time at which [`Scheduler::poll`] may have a departure. `None` if a packet has to
-    /// arrive first, or if time ends before. Every later call except `poll_timeout` may change the
-    /// answer.
+    /// arrive first, or if time ends before. Every later call that takes `&mut self` may change the
+    /// result.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let ready = !(self.due.is_empty() && self.fair.is_empty() && self.early.is_empty());

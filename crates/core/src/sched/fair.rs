@@ -1,15 +1,16 @@
 //! Start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996): flows get service in the ratio of
 //! their weights.
 //!
-//! Each flow has a start tag, and the flow with the least tag is served. Virtual time is the start
-//! tag in service. A flow that joins starts at the virtual time, or at the end of its last packet
-//! if that is later, so silence gives no credit. A served packet advances the tag by its length
-//! over the flow's weight. Over any interval in which two flows are backlogged, their service per
-//! weight then differs by at most one longest packet of each over its weight (theorem 1 of the
-//! paper), plus the rounding of tags here: 1/1024 of the same.
+//! Each flow has a *start tag*, a number, and the flow with the least tag is served. The *virtual
+//! time* is the tag of the flow that was served last; when no flow is left, it advances to the
+//! greatest tag that a served packet has reached. A flow that joins starts at the virtual time, or
+//! at its own tag if that is greater, so silence gives no credit. A served packet advances the tag
+//! of its flow by its length over the flow's weight. Over any interval in which two flows are
+//! backlogged, their service per weight then differs by at most one longest packet of each over its
+//! weight (theorem 1 of the paper), plus the rounding of tags here: 1/1024 of that.
 //!
 //! Tags wrap around. One packet advances a tag by less than [`FARTHEST`]. So a tag that is farther
-//! ahead of virtual time than that is an old tag, and counts as behind.
+//! ahead of virtual time than [`FARTHEST`] is an old tag, and counts as behind.
 
 use super::TAG_QUANTUM;
 use super::calendar::{Calendar, Pool, QueueEntry};
@@ -62,7 +63,8 @@ impl FairQueue {
         self.calendar.push(pool, bucket, QueueEntry::new(id, 0));
     }
 
-    /// Takes the flow with the least tag. If its entry is stale, the flow has to join again.
+    /// Takes the flow with the least tag; `None` if there are no entries. The entry may be stale;
+    /// then the flow has to join again.
     #[inline(always)]
     pub(super) fn take(&mut self, pool: &mut Pool, prefetch_flow: impl Fn(u32)) -> Option<u32> {
         let bucket = self.calendar.peek()?;

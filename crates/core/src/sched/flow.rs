@@ -1,5 +1,6 @@
-//! The state of one flow of a scheduler, in one cache line (64 bytes): its contract with the use of
-//! it ([`ServiceState`]), the length of its head, and where it waits ([`Flag`]).
+//! The state of one flow of a scheduler, in one cache line (64 bytes): its contract with the
+//! contract's use so far ([`ServiceState`]), the length of its head (the first packet of its
+//! queue), and the calendars in which it has an entry ([`Flag`]).
 
 use super::calendar::EntryPosition;
 use super::cell::CellState;
@@ -56,15 +57,15 @@ pub(super) enum Flag {
     HasHead = 1 << 24,
     /// The flow has an entry among the sleepers, the due or the early.
     Timed = 1 << 25,
-    /// The flow has an entry in the left-over.
+    /// The flow has an entry in the left-over, or as a member in its class of a server.
     InFair = 1 << 26,
     /// The entry of `Timed` is outdated. When it is taken, the flow is queued again.
     TimedStale = 1 << 27,
     /// The entry of `InFair` has an outdated start tag.
     FairStale = 1 << 28,
-    /// The flow was removed. Its `FlowId` is free once no entry is left.
+    /// The flow was removed. Its index is free once no entry is left.
     Removed = 1 << 29,
-    /// The flow has a limit among the scheduler's `limits`.
+    /// The flow has a limit among the scheduler's `limits`. (A share has its limit in its state.)
     Limited = 1 << 30,
     /// The flow takes the general path even if it is a cell, see [`GENERAL_PATH_INTERVAL`].
     GeneralPath = 1 << 31,

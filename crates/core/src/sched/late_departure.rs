@@ -1,10 +1,11 @@
 //! Corrects the state of a cell contract after a packet left later than the scheduler decided.
 //!
 //! Between [`Scheduler::poll`] and the wire the sender may be stopped, for example by the
-//! hypervisor. A policer of a cell contract counts from the arrival of a packet, so its theoretical
-//! arrival time may then be ahead of the scheduler's by more than CDVT, and the next packet would
-//! be early. The correction moves the scheduler's theoretical arrival time on until the policer's
-//! is ahead by exactly CDVT. So the flow loses no rate that it could have kept.
+//! hypervisor. A policer of a cell contract counts from the arrival of a packet, so the policer's
+//! theoretical arrival time may then be ahead of the scheduler's by more than CDVT, and the next
+//! packet would violate the contract. The correction moves the scheduler's theoretical arrival time
+//! on until the policer's is ahead by exactly CDVT. So the flow loses no rate that it could have
+//! kept.
 
 use super::flow::{MAX_LENGTH, ServiceState};
 use super::service::{FlowId, SchedulerError, Service};
@@ -42,10 +43,10 @@ impl Scheduler {
 
 impl Service {
     /// The longest delay of a departure that needs no call of [`Scheduler::handle_late_departure`]:
-    /// CDVT less one nanosecond, because the scheduler stores parts of a nanosecond. It counts from
-    /// [`Departure::eligible`](super::Departure::eligible). If
-    /// [`Departure::start`](super::Departure::start) is later than that already, it counts from the
-    /// start. For services other than cells it is `u64::MAX` nanoseconds.
+    /// CDVT less one nanosecond, because the scheduler stores parts of a nanosecond. The delay
+    /// counts from [`Departure::eligible`](super::Departure::eligible), or from
+    /// [`Departure::start`](super::Departure::start) if that is later than `eligible` by CDVT or
+    /// more. For services without a cell contract the result is `u64::MAX` nanoseconds.
     pub fn tolerance(&self) -> Nanos {
         match self.parts().0 {
             Service::Cell(cell) => Nanos(cell.cdvt().0.saturating_sub(1)),

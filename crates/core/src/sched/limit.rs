@@ -1,25 +1,26 @@
-//! Limits (`max`: a rate r and a burst) on flows with a guarantee: cells, slices, channels.
+//! Limits on flows with a guarantee: cells, slices, channels. A limit (`max` of
+//! [`Service::Limited`](super::Service::Limited)) is a rate r and a burst.
 //!
 //! ```text
 //! max r   not before TATm - burst; sent at t: TATm = max(t, TATm) + length / r
 //! ```
 //! TATm is the theoretical arrival time of the limit, as in the GCRA.
 //!
-//! **The limit comes before the contract.** For the contract, the next packet arrives when the
-//! limit lets it go, at a queue that was empty until then. So the eligible time of a packet is the
-//! later one of both. The promises to other flows stay valid, because a flow under a limit only
-//! offers less. A delayed slice wakes by the rule of the constant-bandwidth server. A cell gets no
-//! credit for silence. A message keeps its logical arrival and its deadline, like a message whose
-//! processing took long; admission counts the part of the deadline that the limit may use up
-//! (`admission::timing`, `Promise::Limited`). If the limit lets a message go only after its
+//! **The limit comes before the guarantee.** For the guarantee, the next packet arrives when the
+//! limit lets the packet go, at a queue that was empty until then. So a packet is eligible when
+//! both permit it. The promises to other flows stay valid, because a flow under a limit only offers
+//! less. A slice follows its rule for a packet that arrives at the empty queue (`sched::slice`). A
+//! cell gets no credit for the wait. A message keeps its logical arrival and its deadline, like a
+//! message whose processing took long; admission counts the part of the deadline that the limit may
+//! use up (`admission::timing`, `Promise::Limited`). If the limit lets a message go only after its
 //! deadline, the message counts as arrived at that time, so that it does not go before messages
 //! that can be in time.
 //!
 //! Every departure counts against the limit: guaranteed, left-over and early.
 //!
 //! The state of a share contains its limit (`sched::share`). For the other services the limits are
-//! in a separate list, 24 bytes for each flow. While no flow has a limit the list is empty, and the
-//! test for a limit reads one bit of a word that is read anyway.
+//! in a separate list, with 24 bytes for each flow number up to the last one that has had a limit.
+//! The test for a limit reads one bit of a word that is read anyway.
 
 use alloc::vec::Vec;
 
@@ -42,7 +43,8 @@ pub(super) struct LimitState {
     burst: u16,
 }
 
-/// The limits of flows, by flow number. The list ends at the last flow with a limit.
+/// The limits of flows, by flow number. The list grows to the last flow that gets a limit, and
+/// never shrinks.
 pub(super) type Limits = Vec<Option<LimitState>>;
 
 const _: () = assert!(size_of::<Option<LimitState>>() == 24);
@@ -132,7 +134,8 @@ impl Scheduler {
         is_held
     }
 
-    /// The time from which the limit of a flow lets the next packet go.
+    /// The time from which the limit of a flow lets the next packet go; 0 if the flow has none in
+    /// `limits`.
     #[cold]
     pub(super) fn allowed_from(&self, id: u32) -> u64 {
         self.limit(id)

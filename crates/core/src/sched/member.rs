@@ -1,14 +1,14 @@
-//! Shaping inside an overbooked server (paper CELL, section 4.5).
+//! Shaping of a member of an overbooked server (paper CELL, section 4.5; `sched::server` describes
+//! servers, their classes, and what uses them today).
 //!
-//! A member has a cell contract that its server may not be able to keep. The shaper scales the
-//! contract's parameters by one factor for each class: with twice the demand, half the rate. So the
-//! eligible times of a member follow its actual rate. A second clock, the start tag of
+//! A member has a cell contract that its server may not be able to keep. The shaper divides the
+//! contract's rates by the *factor* of the member's class. The factor is 2, for example, while the
+//! class can have half of the rate that its members with packets have contracts for. So the
+//! eligible times of a member follow the rate that it gets. A second clock, the start tag of
 //! `sched::fair` with the contracted rate as weight, orders the members of a class: equal members
 //! get equal service, and unequal ones keep their ratio. Credit does not build up beyond CDVT.
 //!
 //! Times in this module are whole nanoseconds. The duration of a packet is rounded up.
-//!
-//! `sched::server` states what uses servers today.
 
 use super::deadline;
 use super::pace::Pace;
@@ -76,7 +76,7 @@ impl MemberState {
         }
     }
 
-    /// The state under another contract.
+    /// The state under another contract. The change gives no credit.
     pub(super) fn changed(&self, contract: &contract::Cell) -> MemberState {
         MemberState {
             tag: self.tag,

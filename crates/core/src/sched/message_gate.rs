@@ -1,22 +1,25 @@
 //! Admission of messages to a channel, with a policy for messages that exceed its contract.
 //!
 //! A [`MessageGate`] stands between a sender and the message queue of a real-time channel (paper
-//! RTC, section 3.1 and table 2). The queue holds Bmax messages, so a burst that the contract
-//! allows always fits. The channel's [`Overload`] policy decides on further messages, and the
-//! sender gets a [`GateDecision`] for each message:
+//! RTC, section 3.1 and table 2). The channel's contract allows Rmax messages per second in the
+//! long run, Bmax messages at once, and Mmax bytes for each. The *logical arrival* of a message is
+//! its arrival, or 1/Rmax after that of the message before, whichever is later. The queue has room
+//! for at least Bmax messages, so a burst that the contract allows always fits. The channel's
+//! [`Overload`] policy decides on further messages, and the sender gets a [`GateDecision`] for each
+//! message:
 //!
-//! | policy | a message that finds Bmax waiting | a message before its logical arrival |
+//! | policy | a message that finds Bmax in the queue | a message before its logical arrival |
 //! |---|---|---|
-//! | `Block` | waits outside until one has left | is queued |
-//! | `Decay` | is queued with its logical arrival, so its deadline is later | is queued |
-//! | `Space` | waits outside | waits outside until then, so the queue stays short |
+//! | `Block` | waits at the sender until one has left | is queued |
+//! | `Decay` | is queued; its deadline counts from its logical arrival | is queued |
+//! | `Space` | waits at the sender until one has left | waits at the sender until then |
 //! | `Drop` | is dropped | is queued |
 //!
-//! No policy gives a channel more of the link than its contract, because logical arrivals bound it.
-//! The policies differ in which messages wait, and where they wait. A message longer than Mmax
-//! counts as ⌈length / Mmax⌉ messages: the logical arrival of the next one is later by as many
-//! times 1/Rmax. (Its own packets beyond the first Mmax also have later logical arrivals: the
-//! scheduler counts the bytes of a message.)
+//! Logical arrivals are at least 1/Rmax apart with every policy. So a channel gets no more of the
+//! link in the long run than its contract allows. The policies differ in which messages wait, and
+//! where they wait. A message longer than Mmax counts as ⌈length / Mmax⌉ messages: the logical
+//! arrival of the next one is later by as many times 1/Rmax. (The scheduler counts the bytes of a
+//! message, and gives the packets beyond the first Mmax later logical arrivals too.)
 //!
 //! # Use
 //! Library users and `netnice-sim` (the `overload` of a scenario's flow) use gates. The daemon and

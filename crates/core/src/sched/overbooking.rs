@@ -1,18 +1,18 @@
-//! The part of a [`Scheduler`] for overbooked servers and their members: how members wake, become
-//! eligible, are served and leave.
+//! The part of a [`Scheduler`] for overbooked servers and their members: how a member gets a
+//! packet, becomes eligible, is served and becomes idle. `sched::server` describes servers and
+//! their classes, and what uses them today.
 //!
 //! ```text
-//!        handle_head              eligible               server is chosen
-//!  idle ──────────────────▶ asleep ──────────────────▶ ready ──────────────────▶ served
-//!   ▲                        ▲                                                   │
-//!   └── nothing behind ──────┴──────────────── scaled TAT ◀───────────────────────┘
+//!        handle_head             packet is eligible          server and member are chosen
+//!  idle ─────────────▶ waiting ─────────────────────▶ ready ─────────────────────▶ served
+//!   ▲                     ▲                                                          │
+//!   └── queue is empty ───┴──── next packet; waits for the time that shaping gives ──┘
 //! ```
-//! A member is *active* while it has a packet, and *ready* while it is eligible too. The server's
-//! own flow waits in the link exactly while a member is ready. A ready member has an entry in its
-//! class and none among the sleepers. The entry of a member that is not ready is dropped when it
-//! comes first.
-//!
-//! `sched::server` states what uses servers today.
+//! A member is *active* while it has a packet, and *ready* while that packet is eligible too; a
+//! packet that is eligible at once makes the member ready at once. A waiting member has an entry
+//! among the scheduler's sleepers. A ready member has an entry in the queue of its class, and none
+//! among the sleepers. The flow of the server has a head exactly while a member is ready. The entry
+//! of a member that is not ready is dropped when it comes first in its class.
 
 use super::flow::{Flag, FlowState, ServiceState};
 use super::server::{Class, MAX_CLASSES, OverbookedServer};
@@ -33,10 +33,10 @@ impl Scheduler {
     ///
     /// # Errors
     /// [`SchedulerError::ClassCount`] if there are not 1 to [`MAX_CLASSES`] classes.
-    /// [`SchedulerError::TooManyServers`] if 2^13 servers exist. [`SchedulerError::TooManyFlows`]
-    /// if 2^20 flows exist; servers and members count as flows. [`SchedulerError::ServerExtra`] if
-    /// the slice has `extra`. [`SchedulerError::MinimumsAboveSlice`] if the classes' minimums
-    /// exceed the slice.
+    /// [`SchedulerError::TooManyServers`] if 2^13 servers exist, including removed ones with
+    /// entries left. [`SchedulerError::TooManyFlows`] as for [`Scheduler::insert`].
+    /// [`SchedulerError::ServerExtra`] if the slice has `extra`.
+    /// [`SchedulerError::MinimumsAboveSlice`] if the classes' minimums exceed the slice.
     pub fn insert_server(
         &mut self,
         slice: contract::Slice,
@@ -95,8 +95,8 @@ impl Scheduler {
     ///
     /// # Errors
     /// [`SchedulerError::UnknownFlow`] if the server does not exist. [`SchedulerError::NoClass`] if
-    /// the flow is not a server or has no such class. [`SchedulerError::TooManyFlows`] if 2^20
-    /// flows exist.
+    /// the flow is not a server or has no such class. [`SchedulerError::TooManyFlows`] as for
+    /// [`Scheduler::insert`].
     pub fn insert_member(
         &mut self,
         server: FlowId,
@@ -125,7 +125,8 @@ impl Scheduler {
         Ok(flow)
     }
 
-    /// A member gets a packet, or has none any more. No effect on other flows.
+    /// Counts that a member gets a packet, or has none any more. For a flow that is no member the
+    /// call does nothing.
     #[inline(never)]
     pub(super) fn set_active(&mut self, id: u32, active: bool) {
         if let ServiceState::Member(member) = &self.flows[id as usize].service
@@ -227,7 +228,7 @@ impl Scheduler {
         }
     }
 
-    /// Makes a member ready. If it is the first ready member, its server wakes.
+    /// Makes a member ready. If no other member is ready, the flow of its server gets a head.
     #[inline(always)]
     fn make_ready(&mut self, id: u32) {
         let (now, longest) = (self.now, self.wire.longest);

@@ -5,8 +5,9 @@
 //! unit. A [`Pace`] is the inverse of a rate in 2^-32 ns per byte, so that shaping multiplies and
 //! never divides.
 //!
-//! Every quantity that delays is rounded up, so no packet leaves early. The error is at most 2^-16
-//! ns for a packet and 2^-32 ns for a byte: 0.03 ppm at 1 Tbit/s, less at lower rates.
+//! Every quantity that delays is rounded up, so no packet leaves early. The error is at most 2^-32
+//! ns for each byte (0.03 ppm at 1 Tbit/s, less at lower rates), and 2^-16 ns for each packet (3
+//! ppm for packets of 64 bytes at 100 Gbit/s, less for longer packets and at lower rates).
 //!
 //! # The end of time
 //! Times end at [`super::END_OF_TIME`], 2^63 - 1 ns. The upper half of the range of `u64` is left
@@ -33,7 +34,7 @@ impl Pace {
         Pace(pace.unwrap_or(NonZeroU64::MAX))
     }
 
-    /// The duration of `bytes`, rounded up. It fits because lengths are below 2^24.
+    /// The duration of `bytes`, which are below 2^24, so that it fits. Rounded up.
     #[inline(always)]
     pub(super) fn span(self, bytes: u32) -> Span {
         let exact = u128::from(self.0.get()) * u128::from(bytes);
@@ -104,8 +105,8 @@ impl Moment {
         self.nanos.saturating_sub(u64::from(self.part != WHOLE))
     }
 
-    /// The moment `span` later. The caller must make sure that the sum does not overflow: it may be
-    /// at most one contract's allowance after the end of time.
+    /// The moment `span` later. The caller must make sure that the sum does not overflow (see "The
+    /// end of time" of the module).
     #[inline(always)]
     pub(super) fn plus(self, span: Span) -> Moment {
         let part = span.0 + u64::from(self.part);

@@ -1,16 +1,17 @@
-//! Shaping alone: many flows, each with its own cell contract, from one timer.
+//! Shaping alone: many flows, each with its own cell contract (a peak rate with the tolerance CDVT,
+//! optionally a sustained rate with a token bucket), from one timer.
 //!
 //! A [`Pacer`] is for a program that has one socket for each flow, or one for all flows (a QUIC
-//! stack, a media server). The program reports the first packet of each queue. The pacer returns
-//! the flow whose head may leave now, and the time of the next call. It has no link, so it defines
-//! no order between flows that may send at the same moment; [`super::Scheduler`] does. It has at
-//! most 2^20 flows. A call that contradicts the earlier ones, or exceeds a limit, fails with
-//! [`SchedulerError`].
+//! stack, a media server). The program reports each packet that arrives at an empty queue. The
+//! pacer returns a flow whose head (the first packet of its queue) may leave now, and the time of
+//! the next call. A pacer has no link, so it defines no order between flows that may send at the
+//! same moment; [`super::Scheduler`] does. It has at most 2^20 flows. A call that contradicts the
+//! earlier ones, or exceeds a limit, fails with [`SchedulerError`].
 //!
-//! A flow that may send already is not delayed. A wait is rounded up to whole microseconds. A wait
-//! above a millisecond is rounded up by at most 1/1024 of itself. Apart from the microsecond,
-//! rounding takes at most half of a contract's CDVT, and after the pause of a dual bucket at most
-//! 1/32 of it, so it costs no rate. If no bucket of the calendar is narrow enough, the pacer
+//! A flow that may send already is not delayed. A wait is rounded up to whole microseconds, and a
+//! wait above a millisecond by at most 1/1024 of itself. This second rounding is also at most half
+//! of the contract's CDVT, and after the pause of a dual bucket ([`contract::Bucket`]) at most 1/32
+//! of it, so it costs no rate. If no bucket of the calendar is narrow enough for that, the pacer
 //! examines the flow shortly before its time and inserts it again. This costs as much as a packet.
 //! One call does so for at most 16 flows.
 //!
@@ -31,7 +32,8 @@ use crate::contract;
 use crate::prefetch;
 use crate::units::{Bytes, Instant};
 
-/// A set of flows, each shaped to a cell contract (a rate, a tolerance, optionally a burst).
+/// A set of flows, each shaped to a cell contract (a rate and a tolerance, optionally a sustained
+/// rate and a burst).
 ///
 /// ```
 /// use netnice_core::{contract, sched::Pacer, units::{Bytes, Instant, Nanos, Rate}};
@@ -131,7 +133,8 @@ impl Pacer {
         Ok(FlowId(id))
     }
 
-    /// Changes the contract of a flow. The use of the old contract still counts.
+    /// Changes the contract of a flow. The use of the old contract still counts. A head that is
+    /// longer than the new contract's MBS counts as a packet of MBS.
     ///
     /// # Errors
     /// [`SchedulerError::UnknownFlow`] if the flow does not exist.
@@ -204,9 +207,9 @@ impl Pacer {
     /// packet behind the departing head, or `None` if the queue becomes empty. A length above the
     /// longest possible packet counts as that packet's.
     ///
-    /// Returns `None` if no head may leave now. [`Pacer::poll_timeout`] gives the time of the next
-    /// call. That time is not after `now` if this call examined so many flows again that the rest
-    /// has to wait for the next call.
+    /// Returns `None` if no head may leave now, or if this call has examined 16 flows that must
+    /// still wait. [`Pacer::poll_timeout`] gives the time of the next call, which is not after
+    /// `now` in the second case if more flows have to be examined.
     #[inline]
     pub fn poll(
         &mut self,
@@ -260,8 +263,9 @@ impl Pacer {
         (at <= END).then_some(Instant(at))
     }
 
-    /// Bytes of memory in use. Idle flows count too: 64 bytes for each flow, and 0.54 MB for the
-    /// calendar. Reserved memory that was never touched takes addresses only and does not count.
+    /// Bytes of memory in use: 64 for each flow, idle or not, 0.54 MB for the calendar, and the
+    /// nodes of its entries. Reserved memory that was never touched takes addresses only and does
+    /// not count.
     pub fn memory(&self) -> usize {
         size_of_val(self.flows.as_slice()) + self.pool.memory() + self.sleepers.memory()
     }

@@ -1,19 +1,24 @@
 //! Overbooked servers (paper CELL, section 4.5): overload inside one slice does not affect flows
 //! outside it.
 //!
-//! A server is one admitted slice. Its members share what the slice gives: classes have static
-//! priorities, and inside a class the members share in proportion.
+//! A server is one admitted slice. Its members are flows with cell contracts, and share what the
+//! slice gives: each is in a class, classes have static priorities, and inside a class the members
+//! share in proportion to their contracted rates (the sustained rate, else the peak rate). A member
+//! is *ready* if it has an eligible packet. A class is ready if one of its members is.
 //!
 //! ```text
-//! slice ──▶ a class that has less than its minimum, else the first class that is ready
-//!              └──▶ the member of the least start tag (weight: its contracted rate)
+//! the slice may send ──▶ the first ready class that has less than its minimum,
+//!                        else the first ready class
+//!                          └──▶ its ready member with the least start tag (`sched::fair`;
+//!                               the weight is the contracted rate)
 //! ```
 //! # The factor of a class
 //! R is the sum of the contracted rates of the active members of a class (members with a packet). A
 //! is the rate available to the class: the server's rate, less what the classes above take, less
-//! what the classes below must get, but at least the minimum of the class, and at least 1/64 of the
-//! server's rate. While R > A, the parameters of the members are scaled by R / A. R changes when a
-//! member wakes or sleeps, and takes effect for each member when it is shaped next.
+//! what the minimums of the classes below need, but at least the minimum of the class, and at least
+//! 1/64 of the server's rate. While R > A, the members are shaped as if their rates were smaller by
+//! the *factor* R / A. R changes when a member becomes active, or idle again. A new factor takes
+//! effect for each member when the member is shaped next.
 //!
 //! # The minimum of a class
 //! Each class with a minimum has a clock: the time from which the minimum requires a packet. While
@@ -119,7 +124,7 @@ impl OverbookedServer {
         self.classes.iter().any(|class| class.ready > 0)
     }
 
-    /// A member gets a packet, or has none any more.
+    /// Counts the rate of a member that gets a packet, or that has none any more.
     pub(super) fn set_active(&mut self, member: &MemberState, active: bool) {
         let Some(class) = self.classes.get_mut(member.class_id().class()) else {
             return;

@@ -1,5 +1,6 @@
-//! Types that a scheduler and its owner exchange: links, services, packets, departures, errors.
-//! [`Service::of`] converts a contract into the service of a flow.
+//! Types that a scheduler and its owner exchange: the link ([`Wire`]), services, packets,
+//! departures and errors. [`Service::of`] converts a contract into the service of a flow, and fails
+//! with [`NotServed`].
 
 use core::fmt;
 
@@ -16,8 +17,8 @@ pub struct Wire {
     /// Bytes that the wire adds to each packet beyond its length. They are charged to the flow.
     pub overhead: Bytes,
     /// How far in the future the end of the last transmission may lie when the scheduler decides on
-    /// the next packet: the length of the driver's batch. With zero it decides when the link is
-    /// free.
+    /// the next packet: the length of the driver's batch. With zero the scheduler decides when the
+    /// link is free. More than 2^60 ns count as 2^60 ns.
     pub ahead: Nanos,
     /// How long before its logical arrival a channel's packet may be sent if no other packet may be
     /// (RTC's horizon). With zero no packet is early.
@@ -187,9 +188,9 @@ pub struct Packet {
     pub length: Bytes,
     /// For a channel: `Some` arrival time of the message that begins with this packet, or `None` if
     /// the packet continues the message before it, even if that message's packets have left. A
-    /// packet with `None` begins a message of its own after the deadline of the message before it,
-    /// or if there is none, or if it would make that message longer than Mmax. Other services
-    /// ignore this field.
+    /// packet with `None` begins a message of its own if there is no message before it, if it would
+    /// make that message longer than Mmax, or if it arrives at the empty queue after that message's
+    /// deadline. Other services ignore this field.
     pub message: Option<Instant>,
 }
 
@@ -257,7 +258,8 @@ pub enum ServedAs {
 pub enum Next {
     /// Send this packet.
     Send(Departure),
-    /// Wait until this time, or until a packet arrives at an empty queue.
+    /// Wait until this time, or until a packet arrives at an empty queue. If the time is not later
+    /// than that of the call, this call has reached its bound of work: call again at once.
     Wait(Instant),
     /// Wait until a packet arrives at an empty queue.
     Idle,
@@ -279,7 +281,8 @@ pub enum SchedulerError {
         flow: FlowId,
         /// Length of the packet.
         length: Bytes,
-        /// The longest possible packet: the wire's longest packet, or the flow's MBS.
+        /// The longest possible packet: the smallest one of the wire's longest packet (of a pacer:
+        /// 2^24 - 1 bytes) and the flow's MBS.
         longest: Bytes,
     },
     /// The flow is a server. Packets arrive at its members.

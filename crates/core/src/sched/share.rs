@@ -4,9 +4,9 @@
 //! min r   eligible E = max(arrival, last deadline), deadline E + length / r
 //! max r   not before TATm - burst; sent at t: TATm = max(t, TATm) + length / r
 //! ```
-//! E is the eligible time. TATm is the theoretical arrival time of the limit, as in the GCRA. Only
-//! packets that are sent within the minimum advance its deadline. Service from the left-over comes
-//! on top. Both count against the limit.
+//! *Last deadline* is the deadline of the packet that was last sent within the minimum. Packets
+//! from the left-over come in addition and do not change it. TATm is the theoretical arrival time
+//! of the limit, as in the GCRA. All packets count against the limit.
 
 use super::pace::{Moment, Pace, WHOLE};
 use super::{deadline, limit};
@@ -84,7 +84,8 @@ impl ShareState {
         }
     }
 
-    /// The eligible time and the deadline of a packet of this length within the minimum.
+    /// The eligible time and the deadline of a packet of this length within the minimum; `None`
+    /// without a minimum.
     #[inline(always)]
     pub(super) fn plan(&self, length: u32) -> Option<(u64, u64)> {
         let pace = self.min?;

@@ -1,18 +1,19 @@
 //! Shaping to a slice (papers NTCP and VERT: Atropos): `s` of transmit time in every `p`.
 //!
 //! ```text
-//!          left > 0, backlogged          left <= 0
-//!   asleep ──────────▶ due by `ends` ──────────────▶ waits for the next period that has some
-//!    ▲                     │    ▲                         │
-//!    └─── queue empty ─────┘    └──── period ends, left += s ────┘
+//! left > 0     the head is eligible; its deadline is the end of the period
+//! left <= 0    the head is eligible at the start of the next period with left > 0
+//! sent         left -= duration of the packet, except for packets from the left-over
+//! period ends  left  = s + min(left, 0)
 //! ```
-//! `left` is the rest of the slice in the current period, and `ends` is the end of that period.
+//! `left` is the rest of the slice in the current period; below zero it is a debt.
 //!
-//! - A packet may overdraw the rest of the slice. The next periods repay the debt, also while the
-//!   flow sleeps: each period slept repays `s`. An unused rest is lost at the end of the period.
-//! - Service from the left-over (`extra`) is not charged to the slice.
-//! - A flow that wakes follows the rule of the constant-bandwidth server (Abeni and Buttazzo,
-//!   1998): if the rest of its slice, over the rest of the period, is more than the share s/p, a
+//! - A packet may overdraw the rest of the slice. The next periods repay the debt with `s` each,
+//!   also while the queue is empty. An unused rest is lost at the end of the period.
+//! - With `extra` a flow with left <= 0 also sends from the left-over.
+//! - When a packet arrives at the empty queue and the period is over, a new period starts now. If
+//!   the period is not over, the rule of the constant-bandwidth server applies (Abeni and Buttazzo,
+//!   1998): if the rest of the slice, over the rest of the period, is more than the share s/p, a
 //!   new period starts now with one slice. A full slice with the old deadline would make other
 //!   flows miss their deadlines.
 //! - A changed contract takes effect with the next period.
@@ -31,7 +32,7 @@ pub(super) struct SliceState {
 }
 
 impl SliceState {
-    /// A flow that has not sent. Its first period begins when it wakes.
+    /// A flow that has not sent. Its first period begins when its first packet arrives.
     pub(super) fn new(contract: &contract::Slice) -> SliceState {
         SliceState {
             slice: contract.slice().0,

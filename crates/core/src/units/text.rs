@@ -1,5 +1,6 @@
 //! Parsing of quantities as people type them. Text comes in; a [`Rate`], [`Bytes`], [`Nanos`] or a
-//! [`UnitError`] goes out.
+//! [`UnitError`] goes out. A fraction of the base unit (bit/s, byte, ns) is dropped. A value
+//! outside the range of its type is an error: 1 kbit/s to 1 Tbit/s, up to 1 TiB, or up to 366 days.
 //!
 //! ```text
 //! quantity = digits [ "." digits ] [ spaces ] unit
@@ -11,10 +12,10 @@
 //! "/s" may be written "/sec", "byte" may be written "bytes", and the time "s" may be written "sec"
 //! ```
 //!
-//! The most frequent error with bandwidth tools is a factor of eight. `mbps` is bytes to `tc` and
-//! bits to people, `Mb` can mean bits or bytes, and each tool gives a bare number another unit. The
-//! parser refuses these forms, and the error names the alternatives. The parser avoids factors of
-//! 1.024 in the same way: it refuses `KB` and accepts `kB` and `KiB`.
+//! A frequent error with bandwidth tools is a factor of eight. `mbps` is bytes to `tc` and bits to
+//! people, `Mb` can mean bits or bytes, and tools give a bare number different units. The parser
+//! refuses these forms for a rate, and the error names the alternatives. The parser avoids a factor
+//! of 1.024 in the same way: it refuses `KB` and accepts `kB` and `KiB`.
 
 use alloc::string::{String, ToString};
 use core::fmt;

@@ -1,13 +1,16 @@
 //! Waits for changes on this machine that the daemon did not make.
 //!
-//! - **Route netlink** reports changes of interfaces, qdiscs, classes and filters. Changes that the
-//!   daemon's own sockets requested are skipped.
+//! - **Route netlink** reports changes of interfaces, qdiscs, classes and filters ([`LinkEvents`]).
+//!   Changes that the daemon's own sockets requested are skipped. It also reports changes of
+//!   routes, addresses and next hops ([`RouteEvents`]).
 //! - **inotify** reports control groups that appear and disappear beside held groups (a restarted
 //!   unit gets a new group; the eBPF programs have bound it to the unit since its creation), and
-//!   written unit files.
-//! - **The exit ring** of the eBPF programs reports members of targets that end.
+//!   written unit files ([`FolderEvents`]).
+//! - **The exit ring** of the eBPF programs reports that a process that was a member of a target
+//!   has ended ([`ExitEvents`]).
 //!
-//! All of them may lose events, so the service also checks each second.
+//! All of them may lose events, so the service also checks each second. Lost route events are
+//! reported as a change of all routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,7 +24,7 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 
-/// Waits for changes of interfaces and qdiscs.
+/// Waits for changes of interfaces, qdiscs, classes and filters.
 pub(super) struct LinkEvents {
     listener: AsyncFd<Listener>,
     /// The port ids of the sockets whose changes are the daemon's own.
@@ -97,7 +100,7 @@ impl RouteEvents {
     }
 }
 
-/// Waits for the end of members of targets.
+/// Waits for ends of processes that were members of `pid:` and `name:` targets.
 pub(super) struct ExitEvents(AsyncFd<Exits>);
 
 impl ExitEvents {
@@ -106,7 +109,7 @@ impl ExitEvents {
         async_fd(exits).map(ExitEvents)
     }
 
-    /// Waits until a member of a process target has ended.
+    /// Waits until a process that was a member of a `pid:` or `name:` target has ended.
     pub(super) async fn next_exit(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable_mut().await?;

@@ -1,10 +1,12 @@
-//! Looks up a program's path with the rights of the unprivileged user who named it.
+//! Looks up the path of an executable that an unprivileged user has named, with the rights of that
+//! user.
 //!
-//! The daemon itself may read every path, and a file system may block for long. So a thread with
-//! the user's rights alone looks up the path, and the request waits outside the event loop. A
-//! thread that waits for a file system cannot be ended. So a user has at most [`MAX_OF_USER`] (4)
-//! threads, all users together have at most [`MAX_THREADS`] (64), and the request fails after
-//! [`LOOKUP_TIMEOUT`] (1 s).
+//! The daemon itself may read every path, and a file system may block for long. So a thread that
+//! has only the user's rights looks up the path, and the request waits outside the event loop. A
+//! thread that waits for a file system cannot be ended, so the number of threads is limited:
+//! [`MAX_OF_USER`] (4) for a user, and [`MAX_THREADS`] (64) for all users together. A request that
+//! would need one more is refused. A request without a result fails after [`LOOKUP_TIMEOUT`] (one
+//! second).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,9 +38,10 @@ impl PathLookups {
         (PathLookups { threads, done }, results)
     }
 
-    /// Returns a request that needs no look-up. A request that needs one is refused at once if too
-    /// many threads run or the thread cannot be started, after [`LOOKUP_TIMEOUT`] if the file
-    /// system does not reply, and else comes through the receiver with the result.
+    /// Returns a request that needs no look-up, with the rights for it. Returns `None` for a
+    /// request that needs one: it is refused at once if too many threads run or the thread cannot
+    /// be started, it fails after [`LOOKUP_TIMEOUT`] if the file system does not reply, and else it
+    /// comes through the receiver with the result.
     pub(crate) fn submit(
         &mut self,
         pending: PendingRequest,

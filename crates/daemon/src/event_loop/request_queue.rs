@@ -2,13 +2,16 @@
 //! took more of the daemon's time than the quota `service-time` waits.
 //!
 //! ```text
-//!   request ─> its user's queue ─> the user within quota with the oldest turn ─> answered, charged
+//!                                   among users below the quota:
+//!   request ─> its user's queue ─> the one with the oldest turn ─> handled, its time is charged
 //! ```
-//! A user's charge decays by the quota in each second: with a quota of 250 ms, a user may take 250
-//! ms at once and a quarter of the time permanently. The user's next request starts as soon as the
-//! charge is below the quota, so a long request is answered and the requests after it wait. Root
-//! and the group `netnice` have no quota and get every second turn: they wait for at most one
-//! request of the others, and the others get half of the turns however many requests root sends.
+//! The charge of a user is the time that the user's requests took. It decreases by the quota in
+//! each second: with a quota of 250 ms, a user may take 250 ms at once, and a quarter of the time
+//! permanently. The user's next request starts as soon as the charge is below the quota, so a long
+//! request is handled in full, and the requests after it wait. Root and the group `netnice` share
+//! one queue without a quota, and get every second turn while requests of both kinds wait: they
+//! wait for at most one request of the others, and the others get half of the turns however many
+//! requests root sends.
 //!
 //! A connection has at most one request here, so the number of connections bounds the queues.
 

@@ -1,5 +1,7 @@
-//! Dispatches one request: requests about direct flows go to [`Flows`], all others to the
-//! [`Service`]. [`Flows`] completes the service's replies that show flows too.
+//! Handles one request, except that for the quotas of users, which the event loop handles itself:
+//! requests about direct flows go to [`Flows`], all others to the [`Service`]. [`Flows`] adds its
+//! part to the responses of the service to `show`, `explain` and `doctor`. Before root clears
+//! everything, the direct flows are closed.
 
 use netnice_api::{Clear, ClearWhat, DoctorItem, Request, Response};
 use netnice_core::target::Target;

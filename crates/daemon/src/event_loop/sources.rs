@@ -1,7 +1,8 @@
-//! The sources of events: signals, timers, requests, scrapes of the metrics page, drivers, netlink,
-//! inotify, and the ring buffer in which eBPF programs report ended processes (the exit ring). The
-//! event loop waits only here. [`Sources::next`] returns one [`Event`] for each call, and fails if
-//! a source fails permanently.
+//! The sources of events for the event loop: signals, timers, requests, path look-ups, scrapes of
+//! the metrics page, drivers, ends of programs' connections, netlink, inotify, and the ring buffer
+//! in which eBPF programs report ended processes (the exit ring). The event loop waits only here.
+//! [`Sources::next`] waits for one [`Event`] and returns it. It fails if a source cannot be waited
+//! for any more.
 
 use std::future::Future;
 use std::io;
@@ -50,11 +51,11 @@ pub(super) enum Event {
     ConnectionEnded(u64),
     /// Routes or next hops changed.
     Routes(Vec<Change>),
-    /// Another program changed interfaces, qdiscs or filters.
+    /// Another program changed interfaces, qdiscs, classes or filters, or such an event was lost.
     Links,
-    /// Control groups appeared or disappeared.
+    /// Control groups appeared or disappeared beside held ones.
     Groups,
-    /// Unit files were written.
+    /// Files in the folders of unit files appeared, disappeared or were written.
     UnitFiles,
     /// Members of targets ended.
     ProcessesEnded,
@@ -191,10 +192,10 @@ impl Sources {
     }
 
     /// Waits for the next event. If several are ready, signals come first, then due timers, then
-    /// requests.
+    /// looked-up paths, then requests.
     ///
     /// # Errors
-    /// If a source fails permanently.
+    /// If a source cannot be waited for any more.
     pub(super) async fn next(
         &mut self,
         timers: &mut Timers,

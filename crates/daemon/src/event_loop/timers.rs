@@ -3,6 +3,8 @@
 //!
 //! Each timer has at most one deadline. The first change of a burst sets its timer, and later
 //! changes do not move it ([`Timers::set_unless_set`]), so an endless burst cannot delay the timer.
+//! [`Timer::Tick`] is set again each second, and [`Timer::Balance`] each 200 ms while there are
+//! managed links.
 
 use std::collections::BTreeMap;
 
@@ -23,15 +25,15 @@ pub(super) enum Timer {
     Balance,
     /// Check what changes without an event.
     Tick,
-    /// Let requests of flows time out.
+    /// End what the flow manager has waited for too long: answers of drivers, and next hops.
     Flows,
     /// Check the routes of flows again.
     Routes,
     /// Tag the next portion of open sockets of new members.
     Sockets,
     /// Serve the next waiting request. The timer is set only while every waiting request is of a
-    /// user over the quota `service-time`; a request that may start now causes this event without
-    /// it.
+    /// user over the quota `service-time`. A request that may start now causes this event without
+    /// the timer.
     Request,
 }
 
@@ -107,8 +109,8 @@ fn period(timer: Timer) -> Option<Nanos> {
 
 /// How often the service checks what changes without an event.
 const TICK_PERIOD: Nanos = Nanos::from_secs(1);
-/// How often the active targets of managed links are determined. What an idle target does not use
-/// is lent at once; this interval is the delay of the weights.
+/// How often the active targets of managed links are determined. The others may borrow at once what
+/// an idle target does not use; the weights follow after this interval.
 const BALANCE_PERIOD: Nanos = Nanos::from_millis(200);
 
 #[cfg(test)]

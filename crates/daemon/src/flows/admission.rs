@@ -1,19 +1,20 @@
 //! Decides whether the promises to the direct flows of a link fit, and which rate the driver needs
-//! for them ([`LinkCapacity`]). Pure. A refusal names the fault and what would fit
-//! ([`TimingRefusal`]).
+//! for them ([`LinkCapacity`]). Pure. A refusal ([`TimingRefusal`]) has the fault, and what would
+//! fit if that is known.
 //!
 //! # The split
-//! Of a link's rate C, the kernel's classes keep K: what is promised to targets, and at least 1/50
-//! of C ([`TREE_DIVISOR`]), so that a remote login to examine a full link gets through. The direct
-//! path can have at most C − K. It *needs* the smallest rate R at which its scheduler keeps all
-//! promises including deadlines ([`Transmitter::carries`]); at a lower rate, packets would block
-//! each other for longer. The search for R tries [`STEPS`] (64) rates up to C − K. With more than
-//! [`MAX_SEARCHED`] (512) promises there is no search: the present R stays if it suffices, else R
-//! is C − K. R is at least 1/100 of C ([`FLOWS_DIVISOR`]), so that flows without a promise get
-//! through too. The paths lend each other the rate between R and C − K ([`super::division`]).
+//! Of a link's rate C, the kernel's classes keep K: what is promised to targets, or 1/50 of C
+//! ([`TREE_DIVISOR`]) if that is more, so that a remote login to examine a full link gets through.
+//! The direct path has at most C − K. It *needs* the rate R: of [`STEPS`] (64) equal steps up to C
+//! − K, a bisection finds the smallest at which the driver's scheduler keeps all promises,
+//! including deadlines ([`Transmitter::carries`]); at a lower rate, packets would block each other
+//! for longer. With more than [`MAX_SEARCHED`] (512) promises there is no search: R is C − K, but a
+//! new promise that fits leaves R as it is. R is at least 1/100 of C ([`FLOWS_DIVISOR`]), so that
+//! flows without a promise get through too. The paths lend each other the rate between R and C − K
+//! ([`super::division`]).
 //!
-//! A slice is a part of the *link*: at a driver that has R of C, the same bytes take C/R times as
-//! long. So the driver gets a slice that is longer by this factor ([`scaled_slice`]).
+//! A slice is a part of the *link*: a driver with the rate D takes C/D times as long as the link
+//! for the same bytes. So the driver gets a slice that is longer by this factor ([`scaled_slice`]).
 
 use netnice_api::driver::{MIN_PACKET_BYTES, SEND_AHEAD_NS};
 use netnice_core::admission::timing::{
@@ -66,7 +67,10 @@ impl LinkCapacity {
         self.overhead.0
     }
 
-    /// The smallest rate at which all these contracts are kept.
+    /// The rate that the direct path needs for these contracts; the least one if there are none.
+    ///
+    /// # Errors
+    /// The fault, if the contracts are not kept even with [`LinkCapacity::max_direct`].
     pub(super) fn need(&self, contracts: &[Contract]) -> Result<Rate, TimingFault> {
         let carries = |rate: Rate| self.carries(rate, contracts);
         if contracts.is_empty() {
@@ -92,6 +96,9 @@ impl LinkCapacity {
     }
 
     /// The rate needed with one more contract; `present` is the rate needed without it, if known.
+    ///
+    /// # Errors
+    /// The fault, and the largest contract of the same kind that would fit, if one is known.
     pub(super) fn admit(
         &self,
         held: &[Contract],
@@ -164,7 +171,7 @@ impl LinkCapacity {
         }))
     }
 
-    /// The largest contract of the same kind that would fit.
+    /// The largest contract of the same kind that would fit; `None` if none is known.
     fn instead(&self, held: &[Contract], requested: &Contract) -> Option<Alternative> {
         if held.len() > MAX_SEARCHED {
             return None;

@@ -1,6 +1,8 @@
-//! Adapts the division of a link to the use of both sides, from the counts of the driver and of the
-//! kernel's classes, each time that a driver answers [`Flows::balance`]. The division stays while a
-//! flow has a slice.
+//! Adapts the division of a link between its driver and the kernel's classes to what each of them
+//! sends. [`Flows::balance`] asks the drivers for their counts of sent bytes. At each answer, the
+//! counts of the driver and the classes give the rates since the last answer, and from these rates
+//! [`super::division`] computes the next division. The division stays while a flow has a slice, and
+//! while the classes wait for a higher rate.
 
 use netnice_api::driver::{DriverRequest, TotalsDoc};
 use netnice_core::contract::IfName;
@@ -13,7 +15,8 @@ use super::{CallPurpose, Flows};
 use crate::clock::Now;
 
 impl<N: Network> Flows<N> {
-    /// Asks drivers for the bytes sent. The caller calls it several times a second.
+    /// Asks the drivers for their counts of sent bytes. The caller calls it every 200 ms while
+    /// there are managed links.
     pub(crate) fn balance(&mut self, now: Now) {
         let due: Vec<IfName> = self
             .link_states

@@ -1,10 +1,13 @@
 //! Computes the division of a link between the driver of the direct path and the kernel's classes
 //! ([`Split`]). Pure.
 //!
-//! Each side has at least what it needs ([`super::admission`]). The rest is lent; the division is
-//! adapted five times a second. A side that uses more than 85 % of its rate is *busy*. If both are
-//! busy, the rest is halved. If one is busy, it gets what the other does not use, except a margin
-//! of 1/16 of the rest, so that an increase of the other's use is visible.
+//! Each side has at least what it needs ([`super::admission`]). The rest of the link's rate is
+//! lent; the caller adapts the division every 200 ms. A side that uses more than 85 % of its rate
+//! is *busy*. If both sides are busy, each gets half of the rest. If one is busy, it gets what the
+//! other does not keep: the other keeps 5/4 of what it uses, at least what it needs, and 1/16 of
+//! the rest, so that an increase of its use is visible; at most it keeps what it needs and half of
+//! the rest. If none is busy, the division stays. A change of less than 1/50 of the link is not
+//! made.
 
 use netnice_core::units::{Amount, Rate};
 
@@ -38,13 +41,13 @@ pub(super) struct SplitUse {
 }
 
 impl LinkNeeds {
-    /// The division without data about use: the spare rate is halved.
+    /// The division without data about use: each side has what it needs, and half of the rest.
     pub(super) fn halved(&self) -> Split {
         self.with_driver_rate(self.need.bits_per_second() + self.spare() / 2)
     }
 
-    /// The next division, from the use of the present one: the present one if it is valid and
-    /// differs from the next by less than 1/50 of the link.
+    /// The next division, from what both sides use of the present division `now`. Returns `now` if
+    /// it is valid and the next one would differ by less than 1/50 of the link.
     pub(super) fn next(&self, now: Split, used: SplitUse) -> Split {
         let busy = |used: Amount, of: Rate| used.0 > of.bits_per_second() / 100 * BUSY_PERCENT;
         let margin = self.spare() / MARGIN_DIVISOR;

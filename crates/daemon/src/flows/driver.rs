@@ -1,16 +1,23 @@
-//! The connection to a link's driver process, and the start of that process.
+//! The connection to a link's driver process, and the start of that process ([`run`]).
 //!
 //! ```text
-//!               socket answers                           socket ends
-//!   connecting ────────────────▶ report Connected ──▶ open ─────────────▶ report Ended
-//!      │ no driver: start it, try for 10 s              │ ▲                with the reason
-//!      └──▶ report Ended with the reason                └─┘ calls out, messages in
+//!               connected                      the socket ends or fails
+//!   connecting ───────────▶ Connected ─▶ open ──────────────────────────▶ Ended, with the reason
+//!      │ no driver runs:                  │ ▲
+//!      │ start one, try for 10 s          └─┘ calls out, messages in: Message
+//!      └───────────────────▶ Ended, with the reason
 //! ```
-//! A driver outlives the daemon and is independent of the daemon's terminal: it has a process group
-//! of its own, and its output goes to a file in the runtime folder (two files of about 256 KiB).
-//! Calls wait until the connection is established. A driver may block until its messages are read
-//! before it takes the next call, so messages are read while a call is sent. The answer to a call
-//! that is too long to be sent is an error from this module.
+//! Connected, Message and Ended are the reported events ([`ConnectionEvent`]). Without arguments
+//! for a start, no driver is started. A driver that ends before it accepts a connection is started
+//! again, at most twice.
+//!
+//! A driver outlives the daemon, and signals of the daemon's terminal do not reach it: it has a
+//! process group of its own. Its output goes to a file in the runtime folder, which is bounded to
+//! about 256 KiB; a second file has the output before that ([`bound_output`]). Calls wait until the
+//! connection is established. A driver may block until its messages are read before it takes the
+//! next call, so messages are read while a call is sent. If a call is too long to be sent, this
+//! module makes the answer: an error. When the sender of calls is dropped, the connection is closed
+//! without an event.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};

@@ -1,6 +1,7 @@
-//! Handles what drivers send: answers to calls and events; and the start and end of the connection
-//! to a driver. If the answer to an attachment, an opening or a change has the wrong kind, the
-//! request is refused.
+//! Handles what comes from drivers: answers to calls, events, and the start and the end of the
+//! connection to a driver. If the answer to an attachment, an opening or a change is an error or
+//! has the wrong kind, the program's request is refused. When a driver ends, its flows are closed
+//! and the requests that wait for it are answered.
 
 use std::os::fd::OwnedFd;
 

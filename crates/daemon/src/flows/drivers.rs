@@ -1,6 +1,6 @@
-//! Carries out the flow manager's commands ([`Command`]): connects to drivers, passes calls to
-//! them, closes connections to drivers, and waits for connections of programs to end. The events of
-//! all drivers come out of one channel ([`DriverEvents`]).
+//! Carries out the flow manager's commands ([`Command`]): connects to drivers and starts them,
+//! passes calls to them, closes connections to them, and waits for connections of programs to end.
+//! The events of all drivers come out of one channel ([`DriverEvents`]).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
-//! Resolves the endpoint of a requested flow: chooses addresses, ports and the next hop
-//! ([`ResolvedEndpoint`]), and refuses endpoints that direct flows do not support.
+//! Resolves the endpoint of a requested flow ([`ResolvedEndpoint`]): chooses the local address,
+//! holds the ports, and looks up the IP address of the next hop and the path MTU. Refuses endpoints
+//! that direct flows do not support, for which the peer has no permission, or whose route does not
+//! lead over the link.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -24,7 +26,7 @@ pub(super) struct ResolvedEndpoint {
 }
 
 impl<N: Network> Flows<N> {
-    /// Resolves an endpoint, and holds its ports.
+    /// Resolves an endpoint, and holds its ports. If it fails, no port is held.
     pub(super) fn resolve_endpoint(
         &mut self,
         peer: &Peer,

@@ -1,10 +1,11 @@
 //! Replies about direct flows, for `netnice show` and `netnice explain`, and reports for `netnice
 //! doctor`.
 //!
-//! The drivers have the counts, so a reply waits for a census of each driver (its list of flows
-//! with their counts), for at most half a second. If a driver is slower, the counts of its flows
-//! are zero in `show`, and absent in `explain`. `show` lists at most [`MAX_LISTED`] (10,000) flows,
-//! and `explain` describes at most [`MAX_EXPLAINED`] (20).
+//! The drivers have the counts, so a reply waits for a census of each connected driver (its list of
+//! flows with their counts), for at most half a second. If a driver is slower, `show` has zeros for
+//! the counts of its flows, and `explain` states that they are missing. `show` lists at most
+//! [`MAX_LISTED`] (10,000) flows. `explain` describes at most [`MAX_EXPLAINED`] (20), and counts
+//! the others.
 //!
 //! A census takes a driver long if it has many flows, and every user may request one. So at most
 //! one is in progress at each driver, and requests that come meanwhile share the next one: the one

@@ -1,7 +1,7 @@
-//! Keeps the promises to flows on a link, and applies the division of the link between both paths.
-//! A new flow is admitted or refused here ([`Flows::admit`]). Flows are degraded and restored when
-//! the link changes ([`Flows::settle`]). The driver and the kernel's classes get their rates; the
-//! side that shrinks gets its rate first.
+//! Keeps the promises to flows on a link, and applies the division of the link between the driver
+//! of the direct path and the kernel's classes. [`Flows::admit`] admits or refuses a new or changed
+//! flow. [`Flows::settle`] degrades and restores flows when the link or its promises have changed.
+//! If the division changes, the side whose rate shrinks gets its new rate first.
 
 use netnice_api::direct::FlowNotification;
 use netnice_api::driver::DriverRequest;

@@ -1,6 +1,7 @@
-//! Formats endpoints, counts and modes of flows and drivers as text, for `netnice show`, `netnice
-//! explain` and `netnice doctor`. Nothing here reads or sends anything, except that
-//! [`program_item`] looks for the driver's executable.
+//! Formats what is shown about flows and drivers, in `netnice show`, `netnice explain` and `netnice
+//! doctor`: endpoints, counts, how a driver reaches its interface (the *mode*), and the features of
+//! NICs. Nothing here reads or sends anything, except that [`program_item`] looks for the driver's
+//! executable.
 
 use std::path::Path;
 
@@ -168,7 +169,7 @@ pub(super) fn frames(frames: &FramesDoc, flows: &[DriverFlowDoc]) -> String {
 pub(super) const AWAKE: &str =
     "no processor falls asleep while packets of cell contracts leave (direct_awake of the policy)";
 
-/// The number of doorbells that programs rang without need, in words.
+/// How many times programs notified the driver without need, in words.
 pub(super) fn needless_doorbells(unasked: u64) -> String {
     format!(
         "{unasked} times by programs while the driver was awake and had not asked for it (rule R52 \

@@ -1,5 +1,6 @@
-//! The network as the flow manager uses it: interfaces, routes, neighbours and ports.
-//! [`KernelNetwork`] is the kernel's; tests have a fake.
+//! The machine's network as the flow manager uses it ([`Network`]): interfaces, routes, neighbours,
+//! UDP ports and multicast groups. [`KernelNetwork`] is that of the kernel; tests have a fake. A
+//! method that fails returns the kernel's error.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -34,8 +35,8 @@ pub(crate) trait Network {
     fn interface(&mut self, name: &str) -> Result<Option<Nic>, RequestError>;
     /// The name of the interface with this index; `None` if there is none.
     fn name(&mut self, index: u32) -> Result<Option<String>, RequestError>;
-    /// The route to a host: from a given local address, or over the interface with a given index.
-    /// `None` if there is none.
+    /// The route to a host; with `from`, from this local address, and with `over`, over the
+    /// interface with this index. `None` if there is none.
     fn route(
         &mut self,
         to: IpAddr,

@@ -1,6 +1,7 @@
-//! Opens, changes and closes flows. To open one, the manager checks the request, holds the ports,
-//! resolves the next hop, admits the contract, and calls the driver. A refused or failed request
-//! releases what it holds.
+//! Opens, changes and closes flows, and replies with the next hop to a host. To open a flow, the
+//! manager checks the request, holds the ports, resolves the next hop, admits the contract, and
+//! calls the driver. An opening that is refused or fails releases what it holds, and a change that
+//! is refused or fails restores the former contract.
 
 use std::net::IpAddr;
 

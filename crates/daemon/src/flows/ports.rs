@@ -1,12 +1,13 @@
 //! Reserves the UDP ports of direct flows.
 //!
 //! For each port the daemon also holds a socket of the kernel ([`Network::hold_port`]), so that a
-//! flow and a socket of another program conflict as two sockets would. A reservation fails if
-//! another flow or a socket has the port, if the address is not of this host, or if an unprivileged
-//! user asks for a privileged port.
+//! flow and a socket of another program conflict as two sockets would. A reservation fails if a
+//! socket has the port, if a flow has it with which the new one cannot share it, if the address is
+//! not of this host, or if an unprivileged user asks for a privileged port.
 //!
-//! Flows of one user may share a port if their remote ends differ, because then a packet belongs to
-//! at most one of them. All members of a multicast group share the group's port.
+//! Flows of one user may share a port if no two have the same remote end: then a packet goes to the
+//! flow of its remote end, else to the flow to any host. A flow to any host cannot join a port that
+//! is held already. All members of a multicast group share the group's port.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;

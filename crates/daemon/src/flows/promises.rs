@@ -1,8 +1,8 @@
-//! The interface from flows to the rest of the daemon ([`Promises`]): to the policy, the ledger,
-//! the class trees and the machine.
+//! [`Promises`], the interface from the flow manager to the policy, the ledger, the kernel's
+//! classes, the processes of the machine and the journal. The service implements it.
 //!
-//! The ledger records the promises to all flows of a link as one [`DirectPart`], beside the
-//! promises to targets of the kernel path, so that neither path promises what the other has. Only
+//! For the ledger, the promises to all flows of a link are one [`DirectPart`], beside the promises
+//! to targets of the kernel path, so that neither path promises what the other has. Only
 //! [`crate::flows`] has the promise of each flow.
 
 use netnice_api::direct::Term;
@@ -18,7 +18,7 @@ use crate::ledger::direct_part::DirectPart;
 use crate::peer::Peer;
 use crate::quotas::Quotas;
 
-/// What the flow manager needs from the rest of the daemon.
+/// What the flow manager reads and changes in the rest of the daemon.
 pub(crate) trait Promises {
     /// Checks that the policy allows a peer to have flows.
     ///

@@ -1,12 +1,15 @@
 //! Follows changes of the routes and next hops of open flows.
 //!
 //! The kernel's notifications about routes, addresses, interfaces and neighbours come in
-//! ([`Flows::routes_changed`]). The manager looks up the routes or next hops of the flows concerned
-//! again, the driver writes a new next hop into their frames, and their programs are notified. A
-//! flow whose route leads over another link is closed, and the notification names that link: the
-//! flow's memory belongs to the driver of the old link. The kernel sends no packets to the next
-//! hops of direct flows, so the manager confirms every [`CONFIRM_INTERVAL`] (5 s) that they are in
-//! use; then the kernel checks that they are reachable.
+//! ([`Flows::routes_changed`]). After a change of a neighbour, the manager looks up that next hop
+//! again; after any other change, the routes of all flows. The driver then writes a new next hop
+//! into the frames of the flow, and the program is notified of a new next hop or MTU. A flow
+//! without a route stays open without a next hop. A flow whose route leads over another link is
+//! closed, and the notification names that link: the flow's memory belongs to the driver of the old
+//! link.
+//!
+//! The kernel sends no packets to the next hops of direct flows, so the manager confirms every
+//! [`CONFIRM_INTERVAL`] (5 s) that they are in use; then the kernel checks that they are reachable.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -335,7 +338,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// Looks up the next hop of a flow that an earlier daemon opened, and holds the flow's ports.
-    /// If one of the ports cannot be held, none is.
+    /// The second result is an error if one of the ports cannot be held.
     pub(super) fn hold_ports_again(
         &mut self,
         peer: &Peer,

@@ -1,8 +1,10 @@
-//! Attaches programs to a link, and detaches them when their connections end.
+//! Takes the requests of programs ([`Flows::handle`]), attaches programs to a link, detaches them
+//! when their connections end, and counts what each user has of the direct path.
 //!
-//! An attachment is refused if the policy or the peer's rights do not permit it, if the process is
-//! in another network namespace, if the connection has attached already, if it would exceed a
-//! quota, or if the link is no managed Ethernet interface with rate left for direct flows.
+//! An attachment is refused if the policy or the peer's rights do not permit it, if the request
+//! names no living process of the daemon's network namespace, if it asks for no flow or no memory,
+//! if the connection has attached already, if it would exceed a quota, if it does not determine one
+//! managed Ethernet interface with rate left for direct flows, or if the driver of that link fails.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;

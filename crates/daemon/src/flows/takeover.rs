@@ -1,6 +1,7 @@
-//! Takes over the flows of a driver that an earlier daemon started, from the driver's census: holds
-//! their ports again, looks up their next hops, and degrades flows that no longer fit. A flow whose
-//! port cannot be held continues without it, and the journal gets a warning.
+//! Takes over a driver that an earlier daemon started, from its census (its list of programs and
+//! flows): holds the ports of the flows again, looks up their next hops, and degrades flows that no
+//! longer fit. A flow whose ports cannot be held continues without them, and the journal gets a
+//! warning. The census of a new driver has no flows.
 
 use netnice_api::direct::OpenFlow;
 use netnice_api::driver::{CensusDoc, DriverFlowDoc, ProgramDoc};

@@ -1,19 +1,20 @@
 //! Handles calls that drivers do not answer in time, and their late answers.
 //!
 //! If a driver does not answer a call within [`super::CALL_TIMEOUT`] (5 s; 20 s while the driver is
-//! starting), the request that caused the call gets an error; a request to close a flow succeeds.
-//! The records must state what the driver has, and that is unknown until it answers. A driver
-//! carries out its calls in order, however late, so:
+//! starting), a request to attach, open or change gets an error, and a request to close succeeds.
+//! The records must state what the driver has, and after a timeout that is unknown until the driver
+//! answers. A driver carries out its calls in order, however late, so:
 //!
-//! | call | until the answer | then |
+//! | call | until the answer | at the late answer |
 //! |---|---|---|
 //! | attach, open | nothing is held for it | its result is undone |
-//! | change | the former contract holds, and a call that restores it follows | |
+//! | change | the former contract holds, and a call that restores it follows | nothing |
 //! | close, detach | ports and promises stay held | they are released |
-//! | set the rate, census | the division of the link stays | as if in time |
+//! | set the rate, totals | the division of the link stays | as if in time |
+//! | census, discard | nothing waits for it | as if in time |
 //!
-//! When a driver ends, none of its calls stays unanswered: their requests are answered as after a
-//! timeout, except that an attachment to a driver without flows is repeated with a new driver.
+//! When a driver ends, all its calls end: their requests are answered as after a timeout, with the
+//! reason. Only an attachment to a driver that had no flows is repeated, once, with a new driver.
 
 use netnice_api::driver::{DriverReply, DriverRequest};
 use netnice_core::contract::IfName;
@@ -26,8 +27,8 @@ use crate::clock::Now;
 use crate::error::RequestError;
 
 impl<N: Network> Flows<N> {
-    /// Handles calls that are over their time limit, ended neighbour resolutions, and changed
-    /// routes.
+    /// Handles calls and replies that are over their time limit, neighbour resolutions that have
+    /// ended, and changed routes.
     pub(crate) fn handle_timeouts(&mut self, promises: &mut impl Promises, now: Now) {
         self.check_resolutions(promises, now);
         if std::mem::take(&mut self.check_routes) {

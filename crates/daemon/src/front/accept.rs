@@ -1,13 +1,18 @@
 //! Accepts connections and passes each to the thread of its user ([`Users`]), within a limit for
 //! each user and one for all users.
 //!
-//! A connection may stay open without a request, but a user may have only a limited number. If a
-//! user has more connections than the policy permits
-//! ([`Kind::Quota`](super::messages::Kind::Quota); for root [`MAX_OF_ROOT`]), the user's connection
-//! that is idle for longest is closed. If none is idle, the new one is refused. If all users except
-//! root together have more than [`MAX_OF_OTHERS`], a user with the most connections loses an idle
-//! one; if there is none, the new one is refused. Root is not counted with the others, so other
-//! users cannot lock root out.
+//! A connection may stay open without a request, but the number of connections is limited. One that
+//! has attached to the direct path does not count.
+//!
+//! - A user may have as many as the policy permits ([`Kind::Quota`](super::messages::Kind::Quota);
+//!   root [`MAX_OF_ROOT`]). One more closes the user's connection that is idle for longest. If none
+//!   is idle, the new one is refused.
+//! - All users except root may have [`MAX_OF_OTHERS`] together. One more is accepted only if
+//!   another user has more connections than the user of the new one. The thread of the user with
+//!   the most connections then closes the one that is idle for longest, if one is idle. At twice
+//!   the limit every new one is refused. Root is not counted, so other users cannot lock root out.
+//! - If a user's thread is stuck, connections of that user beyond twice the user's limit are
+//!   refused.
 
 use std::collections::HashMap;
 use std::io;

@@ -2,17 +2,18 @@
 //! out.
 //!
 //! ```text
-//!            first byte             whole frame         its user's turn             answer sent
-//!   idle ─────────────> reading ─────────────> waiting ────────────> at the daemon ─────────> idle
-//!    │ closed for another  │ 1 s is over, invalid, too long,
-//!    │ one, end of stream  │ a descriptor
-//!    v                     v
-//!   closed <────────── closing: the reason was sent
+//!          first byte           whole frame          turn of the user           answer sent
+//!   idle ────────────> reading ────────────> waiting ────────────────> at daemon ───────────> idle
+//!    │                    │ not whole after 1 s, invalid, too long, or with a descriptor
+//!    │                    v
+//!    │                 closing: the client gets the reason
+//!    v                    v
+//!   closed: at the end of the stream, or to make room for another connection
 //! ```
-//! A connection is pure except for its socket: the thread passes the readiness and the time, and
-//! acts on the result ([`NextStep`]). A connection also closes if its client does not take a
-//! message within [`WRITE_TIMEOUT`] (5 s), or if more than [`MAX_QUEUED`] (4 MiB) would wait for
-//! it.
+//! A connection never waits: its user's thread reports when the socket is ready and which time it
+//! is, and acts on the result ([`NextStep`]). A connection also closes if its client does not take
+//! a message within [`WRITE_TIMEOUT`] (5 s), or if one more message would make more than
+//! [`MAX_QUEUED`] (4 MiB) wait for the client.
 
 use std::collections::VecDeque;
 use std::io;

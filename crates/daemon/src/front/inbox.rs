@@ -1,5 +1,5 @@
 //! The queue of messages from the front's first thread to a user's thread ([`Inbox`]), with the
-//! count of the user's connections, which both threads share.
+//! number of the user's connections that count against the limit, which both threads change.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -4,11 +4,11 @@
 //! | direction | over | why |
 //! |---|---|---|
 //! | front to daemon | a pipe | it carries only bytes, even if the front is compromised |
-//! | daemon to front | a stream socket, shut the other way | descriptors travel with some answers |
+//! | daemon to front | a stream socket, shut the other way | it carries descriptors of answers |
 //!
 //! To the daemon, a message is one frame ([`netnice_api::frame`]) of JSON. To the front, it is one
-//! frame of ten bytes and the frame for the client: the connection's number (8), the kind (1), and
-//! the number of descriptors sent with the first byte (1).
+//! frame with a header of ten bytes and the frame for the client. The header has the connection's
+//! number (8 bytes), the kind (1), and the number of descriptors sent with the first byte (1).
 
 use std::os::fd::OwnedFd;
 
@@ -121,7 +121,7 @@ impl ToFront {
 /// Bytes of the longest message to the daemon: a request, or the groups of a process, of which
 /// Linux allows 65,536.
 pub(crate) const LONGEST_FROM_FRONT: usize = LONGEST_REQUEST + (1 << 20);
-/// Bytes of the longest message to the front: a framed response and the header before it.
+/// Bytes of the longest message to the front: the header and a framed response.
 pub(crate) const LONGEST_TO_FRONT: usize = LONGEST_RESPONSE + 64;
 
 const HEADER: usize = 10;

@@ -1,4 +1,6 @@
-//! Finds the ids of a container by the name that its engine (Docker or Podman) gave it.
+//! Finds the ids of a container by the name that its engine (Docker or Podman) gave it
+//! ([`Engines`]), and checks which clauses a container's contract may have
+//! ([`unsupported_clause`]).
 //!
 //! The control group of a container is named after its id. So a lookup reads the engine's records
 //! of names and ids: for Docker in `containers/<id>/config.v2.json` of its data folder, for Podman

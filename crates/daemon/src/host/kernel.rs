@@ -1,5 +1,5 @@
-//! The Linux kernel as a [`super::Host`]: implements the three traits with the crate
-//! `netnice_kernel`, and converts its errors to [`RequestError`].
+//! The Linux kernel as a [`super::Host`]: implements [`Inventory`], [`Enforcer`] and [`Meter`] with
+//! the crate `netnice_kernel`, and converts that crate's errors to [`RequestError`].
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,12 +1,14 @@
 //! Admission of claims, and precedence between them.
 //!
 //! Claims of root and of members of the group `netnice` (privileged claims) come before claims of
-//! other users. A claim of an unprivileged user is admitted if it fits beside the claims in force
-//! and leaves one level of the kernel's classes free. If a later privileged claim conflicts with it
-//! (another kind of limit in the same chain, one level too many, a limit below a minimum), it is
-//! *set aside*: it stays recorded without effect, the target keeps the contract of its privileged
-//! claims, and [`Ledger::heal`] puts the claim into force again when it fits. A privileged request
-//! is refused only if it does not fit even without the unprivileged claims in its chain.
+//! other users. The *chain* of a target is the target with those around and inside it; each target
+//! of a chain that has a contract takes one *level* of the kernel's classes, of [`MAX_DEPTH`] (5).
+//! A claim of an unprivileged user is admitted if it fits beside the claims in force and leaves one
+//! level of its chain free. If a later privileged claim conflicts with it (another kind of limit in
+//! the same chain, one level too many, a limit below a minimum), it is *set aside*: it stays
+//! recorded without effect, the target keeps the contract of its privileged claims, and
+//! [`Ledger::heal`] puts the claim into force again when it fits. Admission refuses a privileged
+//! request only if it does not fit even without the unprivileged claims in its chain.
 //!
 //! ```text
 //!            fits                     a privileged request conflicts with it
@@ -15,6 +17,8 @@
 //!     v                └────────────────────── fits again ───────────────────────┘
 //!   refused
 //! ```
+//! If guarantees of privileged claims do not fit any more, for example after a restart, their
+//! target becomes degraded: it keeps its limits without the guarantees.
 
 use std::collections::BTreeSet;
 

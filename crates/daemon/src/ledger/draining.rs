@@ -1,10 +1,12 @@
 //! Draining targets: limited targets whose last process has ended. Packets may still wait in their
 //! queues, and the kernel still sends the data in the send buffers of their sockets. So a draining
-//! target keeps its limit until no packet has moved for [`QUIET_TIME`] (3 s), and at most for
-//! [`MAX_DRAIN_TIME`] (60 s).
+//! target keeps its limit until no packet has come or waited for [`QUIET_TIME`] (3 s), and at most
+//! for [`MAX_DRAIN_TIME`] (60 s).
 //!
-//! After the loss of the state file, limits found in the kernel become draining targets too,
-//! because their claims and members are unknown. They stay in force until root clears everything.
+//! Two other kinds of targets become draining targets too. A limited target that an unprivileged
+//! user clears becomes one if nothing else is in force ([`Ledger::stay_loaded`]). After the loss of
+//! the state file, limits found in the kernel do, because their claims and members are unknown;
+//! they stay in force until root clears everything.
 
 use netnice_core::admission::TargetId;
 use netnice_core::contract::Contract;

@@ -1,5 +1,7 @@
-//! [`HeldTarget`], a target in the ledger: its name, body, place, claims, and the contract in
-//! force; and the types of these parts. All are plain data, and no method here changes them.
+//! [`HeldTarget`], a target in the ledger: its slot, name and contract in force ([`TargetEntry`]),
+//! what it consists of ([`Body`]: processes, an executable, a control group or a user), what
+//! contains it ([`TargetPlace`]), and its claims; and the types of these parts. All are plain data,
+//! and no method here changes them.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! The managed links of the ledger: their capacity, and the rates that are promised on them. A
-//! change of a link fails if the promises do not fit.
+//! The managed links of the ledger ([`ManagedLink`]): their capacity, and the rates that are
+//! promised on them. A change of a link fails if the promises on it do not fit.
 
 use netnice_core::admission;
 use netnice_core::contract::{Direction, IfName};
@@ -24,7 +24,7 @@ impl Ledger {
         self.links.values()
     }
 
-    /// The managed link of this name.
+    /// The managed link of this name; `None` if it is not managed.
     pub(crate) fn link(&self, name: &str) -> Option<&ManagedLink> {
         self.links
             .values()

@@ -2,8 +2,9 @@
 //!
 //! A [`TargetPlace`] has the facts on which this depends. For a process they are the targets that
 //! the kernel records it as a member of, by descent ([`TargetPlace::own`]) and by its executable
-//! ([`TargetPlace::app`]), its control group and its user. The first held target in this list
-//! contains it, which is the order in which the eBPF programs look up a packet's owner:
+//! ([`TargetPlace::app`]), its control group and its user. The first target in this list that is
+//! held contains it directly. This is the order in which the eBPF programs look up a packet's
+//! owner:
 //!
 //! ```text
 //!   process  in  the process or name target that it descends from
@@ -58,7 +59,7 @@ impl<'a> ContainmentIndex<'a> {
         index
     }
 
-    /// The slot of the target directly around a target.
+    /// The slot of the target directly around a target; `None` if nothing contains it.
     pub(super) fn around(&self, held: &HeldTarget) -> Option<TargetId> {
         self.at(&held.place, Some(held))
     }
@@ -91,7 +92,7 @@ impl<'a> ContainmentIndex<'a> {
 }
 
 impl Ledger {
-    /// The innermost held target that contains a process at this place.
+    /// The innermost held target that contains a process at this place; `None` if none does.
     pub(crate) fn at_place(&self, place: &TargetPlace) -> Option<&HeldTarget> {
         self.get(ContainmentIndex::of(self).at(place, None)?)
     }

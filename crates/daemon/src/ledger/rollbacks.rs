@@ -10,7 +10,8 @@
 //!   restores the value before the *first* of them. So no overlap makes a temporary change lasting.
 //!
 //! Claims that were cleared for a limited time are restored in the same way, clause by clause. If
-//! they are cleared permanently, their rollback is dropped.
+//! they are cleared permanently, their rollback is dropped. A change of a link is rolled back as a
+//! whole.
 
 use netnice_core::claims::{Claim, Claimant};
 use netnice_core::contract::{Change, Clause, Contract, IfName, Setting};

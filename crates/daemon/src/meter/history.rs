@@ -2,17 +2,18 @@
 //! target, in bounded memory.
 //!
 //! ```text
-//!   a reading each second ──> seconds: the latest 120 ──┐ sums of 60
+//!   a reading each second ──> seconds: the latest 120 ──┐ sums of 60 s
 //!                                                       └──> minutes: the latest 360
 //! ```
 //!
-//! A point has the changes in its interval: bytes, drops, and the longest wait in a queue. So
-//! points of any length can be merged without loss, and a late reading loses nothing and counts
-//! nothing twice. A reading less than 0.5 s after the last one is skipped. The history of a target
-//! ends with the target, and all history ends with the daemon.
+//! A point has the changes in its interval: the bytes, the drops, and the longest queueing delay
+//! that a reading found. So points of any length can be merged without loss, and a late reading
+//! loses nothing and counts nothing twice. A reading less than 0.5 s after the last one is skipped.
+//! The history of a target ends with the target, and all history ends with the daemon.
 //!
-//! **Memory.** A point takes 40 bytes, and there are at most [`MAX_POINTS`] (500,000 points, 20
-//! MB). If the complete history of all targets does not fit, each target keeps a shorter one.
+//! **Memory.** A point takes 40 bytes, and all rows together have at most [`MAX_POINTS`] (500,000
+//! points, 20 MB). If the complete history of all targets does not fit, each target keeps a shorter
+//! one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

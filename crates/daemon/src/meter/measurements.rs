@@ -1,6 +1,6 @@
-//! The measured values ([`Measurements`]): the last counts, the rates between the last two
-//! readings, the history, and the metrics page. A reading fails if the kernel's counts cannot be
-//! read.
+//! The measured values ([`Measurements`]): the last counts and the rates between the last two
+//! readings, the history, the numbers of grants and refusals, and the last metrics page. A reading
+//! fails if the kernel's counts cannot be read.
 
 use netnice_core::contract::Direction;
 

@@ -1,17 +1,17 @@
 //! Writes the metrics page for Prometheus ([`page`]), in its text format, version 0.0.4. A small
 //! HTTP server ([`http`]) serves the page.
 //!
-//! Every counter is declared once, in [`netnice_core::meter::COUNTERS`]; its help text states what
-//! it counts and, for a sum, the terms. All counters of one page are from one reading, so each page
-//! satisfies
+//! Every counter of targets is declared once, in [`netnice_core::meter::COUNTERS`]; its help text
+//! states what it counts and, for a sum, the terms. All counters of one page are from one reading,
+//! so each page satisfies
 //!
 //! ```text
 //! offered = sent + dropped + queued        of every target and direction, in packets and in bytes
 //! ```
 //!
 //! Counters are in the units that Prometheus recommends, seconds and bytes. Limits are in bit/s, as
-//! users set them, and their names end in `_bits_per_second`. Quotas have the units of the policy
-//! file.
+//! users set them, and their names end in `_bits_per_second`. Amounts of quotas are counts, bytes
+//! or nanoseconds, as the label `unit` of each limit states.
 
 pub(crate) mod http;
 
@@ -21,7 +21,7 @@ use netnice_api::{UsersDoc, WatchDoc};
 use netnice_core::contract::Direction;
 use netnice_core::meter::{COUNTERS, Counter, Meter, Role, Unit};
 
-/// Events since the start of the daemon.
+/// Numbers of events since the start of the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Granted contracts of targets.

@@ -1,5 +1,6 @@
-//! Computes the rates between successive readings ([`Rates`]), and detects links whose wire brings
-//! more than their receive stage passes ([`Rates::overload`]). Pure.
+//! Computes the rates between successive readings ([`Rates`]), and detects links on which more is
+//! received than their receive stage passes ([`Rates::overload`]). Also determines when the next
+//! audit of the kernel's objects is due ([`Rates::is_time_to_audit`]). Pure.
 
 use std::collections::BTreeMap;
 
@@ -87,8 +88,9 @@ impl Rates {
         self.meters.get(&id).copied().unwrap_or_default()
     }
 
-    /// A target's present rates, sending and receiving. `None` without two readings at most
-    /// [`MAX_INTERVAL`] (5 s) apart, the last of them at most that long ago.
+    /// A target's present rates, sending and receiving. `None` if the last two readings are more
+    /// than [`MAX_INTERVAL`] (5 s) apart, if the last one is older than that, or if the target was
+    /// not in both.
     pub(crate) fn present_rates(&self, id: u32, now: Instant) -> Option<[TargetRates; 2]> {
         self.read_within(MAX_INTERVAL, now)?;
         self.rates.get(&id).copied()
@@ -148,8 +150,8 @@ impl Rates {
         self.links_at = Some(now);
     }
 
-    /// A link's receiving rate, if it has been above what the receive stage passes for
-    /// [`OVERLOAD_READINGS`] readings.
+    /// A link's receiving rate, if it was more than 2.3 % above what the receive stage passes in
+    /// the last [`OVERLOAD_READINGS`] (3) readings; else `None`.
     pub(crate) fn overload(&self, link: &str) -> Option<Amount> {
         let traffic = self.links.get(link)?;
         let [_, received] = traffic.rates?;

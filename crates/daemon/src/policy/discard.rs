@@ -1,13 +1,13 @@
 //! Parses the discard patterns of a link: descriptions of frames that `netnice-driver` drops before
 //! it classifies them to a flow. A pattern becomes a list of [`Term`]s, one for each compared byte.
 //!
-//! `12=0800 23=11 36=0035` matches if the two bytes at 12 are 0800, the byte at 23 is 11, and the
-//! two bytes at 36 are 0035. Offsets count from the first byte of the Ethernet header, bytes are
-//! hexadecimal. `23=10/f0` compares only the bits of the mask f0.
+//! `12=0800 23=11 36=0035` is a pattern of three words. It matches if the two bytes at 12 are 0800,
+//! the byte at 23 is 11, and the two bytes at 36 are 0035. Offsets count from the first byte of the
+//! Ethernet header, bytes are hexadecimal. `23=10/f0` compares only the bits of the mask f0.
 //!
 //! A driver supports a bounded set of patterns. A set that is too large is refused here, where its
-//! line in the policy file is known. A term has at most [`MAX_TERM_BYTES`] bytes (8), all in the
-//! first [`PATTERN_REACH`] of the frame (128). A pattern has at most [`PATTERN_WORDS`] terms (4). A
+//! line in the policy file is known. A word names at most [`MAX_TERM_BYTES`] bytes (8), all in the
+//! first [`PATTERN_REACH`] of the frame (128). A pattern has at most [`PATTERN_WORDS`] words (4). A
 //! link has at most [`MAX_PATTERNS`] patterns (64), which compare at most [`PATTERN_SHAPES`]
 //! different sets of bits (8).
 
@@ -18,7 +18,7 @@ use netnice_api::direct::{PATTERN_REACH, PATTERN_SHAPES, PATTERN_WORDS, Term};
 /// Why a pattern is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum DiscardError {
-    /// A word of the pattern is not a term.
+    /// A word of the pattern has not the form OFFSET=HEX or OFFSET=HEX/MASK.
     #[error(
         "`{0}` is not a term of a discard pattern; write OFFSET=HEX or OFFSET=HEX/MASK, as in \
          12=0800 or 23=10/f0"
@@ -30,21 +30,21 @@ pub(super) enum DiscardError {
     /// The value has bits outside its mask.
     #[error("`{0}`: the value has bits outside the mask, so nothing fits")]
     Hidden(String),
-    /// A term exceeds the part of a frame that patterns can match.
+    /// A word names bytes beyond those of a frame that patterns can match.
     #[error("`{term}` ends at byte {end}: patterns can match the first {PATTERN_REACH}")]
     Reach {
-        /// The term.
+        /// The word.
         term: String,
         /// The offset after its last byte.
         end: usize,
     },
-    /// Two terms contradict each other in a bit of the byte at this offset.
+    /// Two words contradict each other in a bit of the byte at this offset.
     #[error("two terms contradict each other at byte {0}")]
     Contradiction(u16),
-    /// The pattern has no term, or the masks of all its terms are 0.
+    /// The pattern has no word, or the masks of all its words are 0.
     #[error("a discard pattern without a bit to match would discard everything")]
     Empty,
-    /// The pattern has too many terms; contains their number.
+    /// The pattern has too many words; contains their number.
     #[error("{0} terms in one pattern; {PATTERN_WORDS} are allowed")]
     ChangeDuration(usize),
     /// The link has too many patterns; contains their number.
@@ -99,7 +99,7 @@ pub(super) fn check_set(patterns: &[Vec<Term>]) -> Result<(), DiscardError> {
     }
 }
 
-/// Parses a term into one term for each byte.
+/// Parses a word into one term for each of its bytes.
 fn bytes_of(text: &str) -> Result<Vec<Term>, DiscardError> {
     let no_term = || DiscardError::Term(text.to_owned());
     let no_bytes = || DiscardError::Bytes(text.to_owned());
@@ -143,8 +143,8 @@ fn hexadecimal(text: &str) -> Option<Vec<u8>> {
     bytes.collect()
 }
 
-/// Largest number of bytes of one term: those of a word, so a pattern of [`PATTERN_WORDS`] terms
-/// has at most as many words as a driver compares.
+/// Largest number of bytes of one word. A driver compares 8 bytes at a time, at most
+/// [`PATTERN_WORDS`] times for a pattern.
 const MAX_TERM_BYTES: usize = 8;
 /// Largest number of patterns of a link.
 const MAX_PATTERNS: usize = 64;

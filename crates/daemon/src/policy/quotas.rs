@@ -1,6 +1,6 @@
 //! Reads `[quotas]` of the policy file into [`Quotas`]: counts are numbers, sizes and times are
-//! strings with a unit. A value that does not parse or is out of its range is an error with its
-//! line.
+//! strings with a unit. A key that is no quota, or a value that does not parse or is out of its
+//! range, is an error with its line.
 
 use serde::Deserialize;
 use toml::Spanned;

@@ -1,5 +1,6 @@
 //! [`Rules`] holds the administrator's rules, which are read from the policy file and from unit
-//! files, and the reasons why some of them are not in force.
+//! files, and the reasons why some of them are not in force. It reads the unit files;
+//! `service::reload` reads the policy file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// True if the policy file is invalid and no policy has been in force before.
+    /// True if the policy file is invalid, and no policy was in force since the daemon started.
     pub(crate) fn is_unknown(&self) -> bool {
         self.fault.is_some() && !self.loaded
     }

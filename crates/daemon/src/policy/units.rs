@@ -15,10 +15,10 @@
 //! Files are found and merged as systemd does it:
 //! - Of the unit files with one name, the one in the first folder of the search path counts.
 //!   `$SYSTEMD_UNIT_PATH` replaces the search path, or precedes it if it ends with a colon.
-//! - The unit's own file comes first. After it come the `.conf` files of `NAME.d`, of the
-//!   template's `.d`, of `foo-.service.d` for `foo-bar.service`, and of `service.d`, in the order
-//!   of the files' names. Of two with the same name, the one in the more specific folder counts,
-//!   then the one earlier in the search path.
+//! - The unit's own file comes first. After it come the `.conf` files of `NAME.d`, of the `.d` of
+//!   the unit's aliases and of its template, of `foo-.service.d` for `foo-bar.service`, and of
+//!   `service.d`, in the order of the files' names. Of two with the same name, the one in the
+//!   folder that this list names first counts, then the one earlier in the search path.
 //! - A later assignment replaces an earlier one. An empty one, or `infinity`, removes it.
 //! - A unit whose own file is empty or a link to /dev/null (a masked unit) has no section. A
 //!   `.conf` file of this kind has no effect.
@@ -26,9 +26,9 @@
 //! A template has no traffic. Its section applies to each instance that is named in a folder (as an
 //! enabled one is) or runs.
 //!
-//! If a section is invalid, [`Units::faults`] has the error with file and line, and the unit keeps
-//! its former contract. The sections of other units are independent of it, so one bad line in a
-//! package does not remove the limits of other units.
+//! If a section is invalid, [`Units::faults`] has the error with file and line, and
+//! `service::unit_files` leaves the unit its former contract. The sections of other units are
+//! independent of it, so one bad line in a package does not remove the limits of other units.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,6 +1,6 @@
 //! Finds the held targets that lie inside a process family (a process and its living descendants,
-//! or the processes that run an executable), and the targets that processes inherit from their
-//! ancestors.
+//! or the processes that run an executable and their living descendants), and the targets that
+//! processes inherit from their ancestors.
 //!
 //! The kernel's members table has the target of each process; the process also belongs to the
 //! targets around that one. A target made by pid lies inside a family if its named process does.
@@ -55,9 +55,11 @@ pub(super) fn inside(
         .collect()
 }
 
-/// The targets in `ledger` that the members of closed names inherit from their ancestors, by pid. A
+/// For members of closed names, by pid: the target in `ledger` that the member inherits from its
+/// ancestors, if nothing is around the name or that target is inside what is around the name. A
 /// name can take in processes from several families, so the target around the name is not always
-/// the innermost one around a member. `before` is the ledger in which the names were held.
+/// the innermost one around a member. `before` is the ledger in which the names were held. `closed`
+/// has the closed targets, each with the target around it.
 pub(super) fn inherited(
     machine: &mut impl Inventory,
     before: &Ledger,

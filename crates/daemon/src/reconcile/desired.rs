@@ -1,6 +1,6 @@
-//! Computes the desired kernel state ([`Desired`]) of a ledger: the limits of targets, their shares
-//! of links, the rates of links, and the control groups that the kernel binds at their creation.
-//! Pure.
+//! Computes from a ledger what shall be in force in the kernel: the limits of targets, their shares
+//! of links and the rates of links ([`desired`]), and the control groups that the kernel binds at
+//! their creation ([`expected_groups`]). Pure.
 
 use std::collections::BTreeMap;
 

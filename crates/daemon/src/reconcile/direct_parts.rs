@@ -1,5 +1,6 @@
-//! Sets the part of a link that the direct path has, and gives the rest of the link's rate to the
-//! kernel's classes. The part is a [`DirectPart`] in the ledger.
+//! Sets the part of a link that the direct path has ([`DirectPart`], in the ledger), and gives the
+//! rest of the link's rate to the kernel's classes. If the kernel refuses the classes, the former
+//! part stays. Also admits degraded targets again when flows have released rate.
 
 use netnice_core::contract::IfName;
 

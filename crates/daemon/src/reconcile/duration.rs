@@ -1,6 +1,6 @@
-//! [`ChangeDuration`]: a change is permanent, or it is rolled back after a time, when a process
-//! ends, or if it is not confirmed in time. A change with a duration adds pending rollbacks to its
-//! draft.
+//! [`ChangeDuration`]: how long a change holds. It is permanent, or it is rolled back after a time,
+//! when a process ends, or if it is not confirmed in time. A change that is not permanent adds
+//! pending rollbacks to its draft.
 
 use netnice_api::Until;
 use netnice_core::contract::{Change, Contract};

@@ -3,8 +3,9 @@
 //!
 //! Input is a target and the machine's [`Inventory`]. Output is the target's slot in the draft, and
 //! an [`Act`] in the draft that binds the target in the kernel when the draft is installed. A call
-//! fails with [`RequestError`] if the machine has no such object, or if the ledger has no free
-//! slot.
+//! fails with [`RequestError`] if the machine has no such object (except for
+//! [`Finder::slot_of_future`], which adds a target whose object may appear later), if the ledger
+//! has no free slot, or if a process may not join a target.
 
 use std::collections::BTreeSet;
 

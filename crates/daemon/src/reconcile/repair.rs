@@ -1,13 +1,16 @@
 //! Repair: follows interfaces that appear and disappear, and restores kernel objects of netnice
-//! that other programs delete.
+//! that other programs delete or change.
 //!
 //! Every change of interfaces and queueing disciplines that the daemon did not make causes a check,
 //! and so does every second. New interfaces get the eBPF programs, and links whose interface has
-//! returned get their classes. A missing object is restored: the first time at once, the second
-//! time not before 500 ms and the third time not before 2 s after the last repair ([`PAUSES`]).
-//! After [`MAX_REPAIRS`] repairs (3) within [`WINDOW`] (60 s) the removal counts as intended. Then
-//! the daemon reports it, and does not repair until one of these repairs is older than that, or a
-//! request changes something.
+//! returned get their classes. What a check finds missing is restored in one repair: the first one
+//! at once, the second not before 500 ms and the third not before 2 s after the repair before it
+//! ([`PAUSES`]). After [`MAX_REPAIRS`] repairs (3) within [`WINDOW`] (60 s) the removal counts as
+//! intended. Then the daemon reports it, and repairs again when one of the three repairs is 60 s
+//! ago, or when a request changes something.
+//!
+//! If the kernel refuses the classes of a link, the link is left out and recorded as broken
+//! ([`super::Deviations::broken`]).
 
 use netnice_core::units::{Instant, Nanos};
 

@@ -33,8 +33,8 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
-    /// Drops cleared claims that wait to be restored in a draft, if all processes of their target
-    /// have ended and no rule of the policy asks for the target.
+    /// Drops from a draft the cleared claims that wait to be restored, if all processes of their
+    /// target have ended and no rule of the policy asks for the target.
     pub(crate) fn forget_ended(&mut self, draft: &mut Draft) {
         let roots: BTreeSet<ProcessId> = draft.rollbacks.cleared_roots().collect();
         let ended: Vec<ProcessId> = roots.into_iter().filter(|r| !self.is_alive(*r)).collect();

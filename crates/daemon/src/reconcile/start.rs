@@ -8,11 +8,12 @@
 //!   complete        nothing     all is bound again: living processes, executables, groups, users
 //!   none, damaged   in force    the kernel's limits stay, without claims, until root clears all
 //!   none            nothing     a fresh start
+//!   damaged         nothing     a fresh start, with a notice in `netnice doctor`
 //! ```
 //!
 //! The members and claims of limits that are found without a record are unknown. So these limits
-//! stay in force and are not shown as targets. If taking over fails, it is tried once more; then
-//! the journal has the error, and the daemon continues.
+//! stay in force and are not shown as targets. If taking over fails, it is tried once more; if it
+//! fails again, the journal has the error, and the daemon continues.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,7 @@
-//! Follows changes that no request caused: closes targets whose processes have ended, binds control
-//! groups and executables that were created again, and removes draining targets without traffic.
-//! Errors and what has changed go to the journal.
+//! Follows changes that no request caused: closes targets whose processes have ended (a target with
+//! a claim of the policy stays), binds control groups and executables that were created again,
+//! releases executables whose file is gone, and removes draining targets without traffic. Errors
+//! and what has changed go to the journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Serves one front: passes its requests to the event loop, and answers and notifications to it.
+//! Serves one front ([`serve_front`]): passes its requests to the event loop, and answers and
+//! notifications to it.
 //!
 //! The daemon relies on the front for the identity of a peer (uid and groups) and for nothing else:
 //! its messages are parsed again and bounded, and a front that violates the protocol is ended, with

@@ -1,5 +1,6 @@
-//! Starts the front's process ([`FrontStart`]), waits for its end, counts its connections, and
-//! reports its confinement as the kernel shows it, for `netnice doctor` ([`FrontProcess`]).
+//! The process of the front: its start ([`FrontStart`]), its end, the number of its connections
+//! that have sent a request, and its confinement as the kernel shows it, for `netnice doctor`
+//! ([`FrontProcess`]).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -195,7 +196,7 @@ impl FrontProcess {
         }
     }
 
-    /// Reports how it is confined.
+    /// Reports how the front is confined, for `netnice doctor`.
     pub(super) fn doctor(&self) -> DoctorItem {
         let pid = self.child.as_ref().and_then(Child::id);
         doctor(pid.zip(self.ready))

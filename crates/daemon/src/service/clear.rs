@@ -1,6 +1,7 @@
 //! `netnice clear`: withdraws claims, and closes targets that have no claim then. Root withdraws
 //! the claims of all users, and with `--all` also removes links and draining targets. Every other
-//! user withdraws only own claims. Fails if the target is not held, or the user has no claim on it.
+//! user withdraws only own claims. For one target, it fails if the target is not held or the user
+//! has no claim on it.
 
 use netnice_api::{Clear, ClearWhat, Done};
 use netnice_core::admission::TargetId;

@@ -1,4 +1,6 @@
 //! `netnice confirm`: keeps a change that would be rolled back, by dropping its pending rollback.
+//! Fails if there is no such rollback, the peer may not confirm it, or the state file cannot be
+//! written.
 
 use netnice_api::{Confirm, Done};
 

@@ -1,6 +1,7 @@
 //! The connections of one target, from the kernel's socket lists, for `netnice top`. A privileged
 //! peer sees all of them, any other peer those of its own sockets. The response has at most
-//! [`MAX_CONNECTIONS`] (200), those with the most traffic first. Fails if the target is not held.
+//! [`MAX_CONNECTIONS`] (200), those with the most traffic first, and the numbers of those that are
+//! left out. Fails if the target is not held, or for a process if no target contains it.
 
 use netnice_api::{Connection, ConnectionsDoc, Found};
 use netnice_core::target::Target;

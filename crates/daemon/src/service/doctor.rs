@@ -1,5 +1,7 @@
 //! `netnice doctor`: reports which features this kernel has, what is in force, and what needs
-//! attention. The features are probed again if the last probe is older than [`FRESH`] (60 s).
+//! attention. The features are probed again if the last probe is older than [`FRESH`] (60 s). Of
+//! degraded targets, the report has at most [`MAX_TARGETS`] (20). Fails if the machine's interfaces
+//! cannot be read.
 
 use netnice_api::{DoctorItem, DoctorReport, Status};
 use netnice_core::units::{Instant, Nanos};
@@ -12,7 +14,7 @@ use crate::error::RequestError;
 use crate::host::Host;
 use crate::policy::Rules;
 
-/// State of the doctor between requests.
+/// What is kept for `netnice doctor` between requests.
 #[derive(Default)]
 pub(super) struct DoctorState {
     /// Notices from the start of the daemon.

@@ -1,6 +1,7 @@
 //! `netnice explain`: describes a target for a person. The rows name its claims, the contract in
 //! force, the targets around and inside it, the classes that its packets pass, and the traffic that
-//! its contract does not cover. Fails if the target is not held, or if a process does not exist.
+//! its contract does not cover. Fails if the target is not held, if a process does not exist, or if
+//! the machine cannot be read.
 
 use netnice_api::Explained;
 use netnice_core::contract::{Clause, Contract, Direction};

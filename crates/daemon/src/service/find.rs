@@ -1,5 +1,6 @@
 //! The response to [`netnice_api::Request::Find`], which `netnice share` sends: what a target
-//! consists of on this machine, whether it is held or not. Fails if it does not exist.
+//! consists of on this machine, whether it is held or not. Fails if it does not exist; a name
+//! exists only if it is held.
 
 use netnice_api::Found;
 

@@ -1,6 +1,7 @@
 //! The response to `netnice show --history`: rates, drops and queueing delays of targets, as
-//! columns of points, one for each second (up to 120 s) or each minute. Fails if the named target
-//! is not held, or the named process does not exist.
+//! columns of points. A point covers a second if the request asks for at most 120 s, else a minute.
+//! The response has at most [`MAX_POINTS`] (100,000) points; then those of each target are the
+//! latest. Fails if the named target is not held, or the named process does not exist.
 
 use netnice_api::{HistoryDoc, TargetHistory};
 use netnice_core::target::Target;

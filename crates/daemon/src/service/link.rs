@@ -1,6 +1,7 @@
 //! `netnice link`: manages a link, changes its capacity, or stops managing it. Fails if the peer is
-//! not privileged, there is no such interface, the promises on the link do not fit, or the kernel
-//! refuses the classes. Then nothing has changed.
+//! not privileged, there is no such interface, no rate is named and the interface's driver reports
+//! none, the promises on the link do not fit, or the kernel refuses the classes. If it fails,
+//! nothing has changed.
 
 use netnice_api::{Done, LinkChange};
 use netnice_core::contract::{Direction, IfName};

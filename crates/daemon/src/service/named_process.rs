@@ -1,4 +1,5 @@
-//! Looks up the process that a request names by a pidfd, and checks that the peer may limit it.
+//! Looks up the process that a request names by a pidfd, and checks that the peer may limit it
+//! ([`named_process`]).
 
 use crate::authority;
 use crate::error::RequestError;

@@ -1,5 +1,6 @@
-//! The response to `netnice` without arguments: the target that contains the calling process. Fails
-//! if the request has no pidfd of that process.
+//! The response to `netnice` without arguments: the target that contains the calling process, if
+//! one does. Fails if the request has no pidfd of that process, the process has ended, or the
+//! machine cannot be read.
 
 use netnice_api::ShowDoc;
 use netnice_core::target::Target;

@@ -1,5 +1,5 @@
 //! Implements [`Promises`] for [`Service`]: the flow manager reaches the policy, the ledger, the
-//! kernel's classes and the machine through it.
+//! kernel's classes, the processes of the machine and the journal through it.
 
 use netnice_api::direct::Term;
 use netnice_core::contract::IfName;

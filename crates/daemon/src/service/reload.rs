@@ -1,5 +1,7 @@
 //! Puts the policy file into force, as a whole or not at all. If the file is invalid, or a rule or
-//! a link does not fit, the former policy stays in force, and the error names file and line.
+//! a link does not fit, the former policy stays in force, and the error has the file, and the line
+//! if one is the cause. Sections of unit files are read too, and each is in force if it fits
+//! ([`super::unit_files`]).
 //!
 //! The policy is a claimant ([`POLICY`]), beside root and all users. Reading the file again changes
 //! the policy's claims and links; rules that have not changed stay as they are. If a rule's target

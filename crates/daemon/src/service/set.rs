@@ -1,6 +1,7 @@
 //! `netnice set` and `netnice run`: changes the peer's claim on a target, or lets a process join a
-//! name. Fails if the peer has no permission, the target does not exist, the result does not fit or
-//! exceeds a quota, or the named process ends meanwhile. Then nothing has changed.
+//! name. Fails if the request is invalid, the peer has no permission, the target does not exist,
+//! the result does not fit or exceeds a quota, the kernel or the state file fails, or the named
+//! process ends meanwhile. If it fails, nothing has changed.
 
 use netnice_api::{Done, Set};
 use netnice_core::admission::TargetId;

@@ -1,5 +1,6 @@
 //! `netnice show`: the present state of links and targets, with contracts and counters, as a
-//! [`ShowDoc`]. Fails if a named target is not held, or the machine cannot be read.
+//! [`ShowDoc`]. Fails if a named target is not held, a named process does not exist, or the machine
+//! cannot be read.
 
 use netnice_api::{ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc, TargetDoc};
 use netnice_core::contract::{Contract, Direction};

@@ -2,11 +2,13 @@
 //!
 //! A section (`[X-Netnice]`) is a claim of the policy, as a rule of the policy file is. A target
 //! has only one claim of the policy: if the policy file has a rule for a unit, the unit's section
-//! has no effect. All unit files are read again 200 ms after one of them changes. If a section is
-//! invalid, its unit keeps the former contract. If a section does not fit, it is not in force, and
-//! the journal has the reason; limits from its former text stay. The sections of other units are
-//! independent of it. A unit that root has cleared stays cleared until its section changes or the
-//! policy file is read again.
+//! has no effect. All unit files are read again 200 ms after one of them changes, when the running
+//! instances of a template with a section have changed, and with the policy file.
+//!
+//! If a section is invalid, its unit keeps the former contract. If a section does not fit, it is
+//! not in force, and the journal has the reason; limits from its former text stay. The sections of
+//! other units are independent of it. A unit that root has cleared stays cleared until its section
+//! changes or the policy file is read again.
 
 use netnice_core::admission::TargetId;
 

@@ -1,5 +1,6 @@
-//! `netnice show --users`: what each unprivileged user has of the resources with quotas, and the
-//! quotas. A peer that is not privileged sees only itself.
+//! `netnice show --users`: the quotas, and what each user has of the resources with quotas: of
+//! members of the group `netnice` only the connections, of root nothing. A peer that is not
+//! privileged sees only itself.
 
 use std::collections::BTreeMap;
 

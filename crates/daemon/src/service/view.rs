@@ -1,5 +1,6 @@
-//! [`View`], what requests that only read work on: the machine, the books, and the measured values.
-//! For all requests, this module determines why targets and links are degraded.
+//! [`View`], the state of the daemon for requests that only read: the machine, the books, how the
+//! state in force differs from them, and the measured values. It also gives the reasons why a
+//! target or a link is degraded.
 
 use netnice_core::contract::{Clause, Contract, Direction};
 use netnice_core::target::Target;

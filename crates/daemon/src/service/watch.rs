@@ -3,7 +3,7 @@
 //!
 //! The counters are read only if the last reading is older than the client accepts. While there are
 //! targets or links, the service reads them each second, so a client that accepts these readings
-//! causes no additional one.
+//! causes no additional one. The request of `netnice top` fails if they cannot be read.
 
 use std::collections::BTreeMap;
 

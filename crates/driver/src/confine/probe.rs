@@ -1,5 +1,5 @@
-//! Makes the system calls that an attacker inside a thread would try first, so that a test can
-//! check that they fail.
+//! Makes the system calls that an attacker inside a thread would try first. A test, and the
+//! driver's option `--self-check`, thus show that the calls fail.
 
 use std::io;
 

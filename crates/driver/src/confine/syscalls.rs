@@ -1,4 +1,5 @@
-//! The system calls that each thread may make. All other calls fail with EPERM.
+//! The system calls that each thread may make, some with limits on an argument. All other calls
+//! fail with EPERM.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -3,8 +3,9 @@
 //!
 //! No request is taken while 1 MiB of output or more waits to be sent. The connection ends if more
 //! than [`SEND_QUEUE_MAX`] (128 MiB) waits. The peer is root, and its input is checked all the
-//! same. A message that is no request, is too long, or carries unexpected descriptors gets one
-//! reply with the reason and ends the connection.
+//! same. The connection ends with one reply that has the reason after a message that is no request
+//! or is too long, after more than one descriptor at once, and after more than [`MAX_DESCRIPTORS`]
+//! (32) descriptors that no request has taken.
 
 use std::collections::VecDeque;
 use std::io;
@@ -98,8 +99,9 @@ impl Connection {
         Ok(())
     }
 
-    /// The next request; `None` if none has arrived completely. `None` also while 1 MiB or more
-    /// waits to be sent: the caller polls again when [`Connection::flush`] has sent some.
+    /// The next request; `None` if none has arrived completely, or if the connection is closing.
+    /// `None` also while 1 MiB or more waits to be sent: the caller polls again when
+    /// [`Connection::flush`] has sent some.
     pub(crate) fn poll_call(&mut self) -> Result<Option<DriverCall>, CloseReason> {
         self.is_paused = self.queued_bytes >= SEND_QUEUE_HIGH;
         if self.is_closing || self.is_paused {

@@ -7,7 +7,8 @@
 //! daemon. The packet thread reuses a flow's number as soon as the flow is closed, so the daemon
 //! gets a different number ([`Flows`]). The control thread does the slow work: it makes and drops
 //! memory files, clears the pages of closed flows, attaches XDP with the first flow, and detaches
-//! it [`XDP_IDLE_TIME`] (0.5 s) after the last. A call fails with a [`RegistryError`].
+//! it [`XDP_IDLE_TIME`] (0.5 s) after the last flow is closed. (In the fallback mode the packet
+//! socket is bound and unbound instead.) A call fails with a [`RegistryError`].
 
 mod flows;
 
@@ -82,8 +83,8 @@ struct OpenFlow {
     datapath_no: FlowNo,
 }
 
-/// Why a call failed. The failed call has changed nothing; after [`RegistryError::Ended`] the
-/// driver ends, and its state is of no use.
+/// Why a call failed. A request that failed has left the programs and flows as they were; after
+/// [`RegistryError::Ended`] the driver ends, and its state is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The packet thread has ended: no call can succeed.
@@ -175,7 +176,8 @@ impl Registry {
         self.confinement = how;
     }
 
-    /// Readable when a memory file has ended; then call [`Registry::forget_ended`].
+    /// Readable when a memory file has ended, which means that no reference to it is left; then
+    /// call [`Registry::forget_ended`].
     pub(crate) fn ended_files(&self) -> BorrowedFd<'_> {
         self.files.fd()
     }
@@ -387,7 +389,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Changes a flow's next hop, and its longest packet to `mtu` bytes.
+    /// Changes a flow's next hop, and its longest packet behind the Ethernet header to `mtu` bytes,
+    /// or to the interface's MTU if that is less.
     pub(crate) fn readdress(
         &mut self,
         flow: u32,

@@ -128,8 +128,8 @@ pub(super) struct FlowState {
     /// Frames have a next hop.
     has_next_hop: bool,
     is_ignored: bool,
-    /// How late a packet may leave without a correction of the schedule. The largest value:
-    /// departure times are not tracked.
+    /// How late a packet may leave without a correction of the schedule. The largest value: at any
+    /// time, since the flow has no cell contract.
     pub(super) tolerance: Nanos,
     budget: Option<FlowBudget>,
     /// Its rings moved in this iteration.
@@ -192,7 +192,8 @@ impl FlowState {
         std::mem::take(&mut self.has_new_head)
     }
 
-    /// Makes the record behind the head the new head; returns the old one.
+    /// Makes the record behind the head the new head; returns the old head, or `None` if there was
+    /// none.
     #[inline]
     pub(super) fn replace_head(&mut self, behind: Option<Record>) -> Option<Record> {
         self.has_new_head |= behind.is_some();
@@ -293,7 +294,7 @@ impl FlowState {
     }
 
     /// Latest departure time that needs no correction of the schedule, for a packet that is chosen
-    /// now; `None` if departure times are not tracked. A packet that is already later than its
+    /// now; `None` if the flow has no cell contract. A packet that is already later than its
     /// contract tolerates counts from now.
     #[inline]
     pub(super) fn latest_departure(&self, eligible: Instant, now: Instant) -> Option<Instant> {
@@ -309,7 +310,7 @@ impl FlowState {
         self.has_next_hop = next_hop.is_some() || self.template.program_sets_next_hop();
     }
 
-    /// Delivers a received packet, or counts why not.
+    /// Delivers a received packet, or counts why it was not delivered.
     pub(super) fn deliver(
         &mut self,
         packet: &[u8],

@@ -1,17 +1,17 @@
-//! Reports late departures to the scheduler, for flows that track departure times.
+//! Reports late departures to the scheduler, for flows with a cell contract.
 //!
 //! `Datapath::in_flight` lists the frames of these flows that were handed to the NIC and not yet
 //! completed. When the caller reports that they have left, this module compares the time with the
-//! latest one that needs no correction. If they left later, the scheduler gets the flow, the bytes
-//! and the time.
+//! latest one that needs no correction. If they left later, the scheduler gets each of the flows,
+//! the bytes that it sent, and the time.
 
 use super::*;
 
 impl Datapath {
     /// Reports that the NIC has sent all frames that were handed to it. `at` returns the present
-    /// time; it is called only if a flow tracks departure times. If the time is later than a
-    /// contract tolerates, the scheduler continues the flow from this time instead of the planned
-    /// one. Returns whether a frame of a flow that tracks departure times was among them.
+    /// time; it is called only if a frame of a flow with a cell contract is among them. If the time
+    /// is later than the contract tolerates, the scheduler continues the flow from this time
+    /// instead of the planned one. Returns whether such a frame was among them.
     #[inline]
     pub fn all_sent(&mut self, at: impl FnOnce() -> Instant) -> bool {
         if self.in_flight.is_empty() {
@@ -43,8 +43,7 @@ impl Datapath {
         }
     }
 
-    /// Number of frames handed to the NIC and not yet completed, of flows that track departure
-    /// times.
+    /// Number of frames handed to the NIC and not yet completed, of flows with a cell contract.
     #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.len()

@@ -1,15 +1,17 @@
 //! The table of a datapath's programs, by numbers that are not reused soon.
 //!
+//! A program's number ([`ProgramNo`]) has two halves:
 //! ```text
-//!   31         16 15          0
-//!  ┌─────────────┬─────────────┐
-//!  │ reservations│ index in    │
-//!  │ before it   │ the table   │
-//!  └─────────────┴─────────────┘
+//!   31               16 15             0
+//!  ┌───────────────────┬────────────────┐
+//!  │ count of numbers  │ index in       │
+//!  │ reserved before   │ the table      │
+//!  └───────────────────┴────────────────┘
 //! ```
 //! A message about a program (a protocol violation, a call to detach) may still be under way when
-//! the program is gone and another program has its index. The upper half of their numbers differs
-//! until 65,536 more numbers were reserved, so the late message finds no program.
+//! the program is gone and another program has its index. The two programs' numbers differ in the
+//! upper half, unless 65,536 numbers or more were reserved in between. So the late message finds no
+//! program.
 
 use netnice_ring::driver::ProgramMemory;
 
@@ -25,7 +27,7 @@ pub(super) struct Program {
     pub(super) slots: Vec<Option<u32>>,
     /// Those of its flows that received frames recently.
     pub(super) receivers: ActiveSet,
-    /// Its allowance of needless wake-ups.
+    /// Its allowance of spurious wake-ups.
     pub(super) wakeup_credit: WakeupCredit,
     /// Whether it has written its doorbell, which stays readable from then on.
     pub(super) doorbell_written: bool,

@@ -1,4 +1,7 @@
 //! Delivers received frames to flows, and charges the flows' receive budgets.
+//!
+//! A frame that a flow cannot pay for is dropped, and [`Datapath::poll_suspended`] returns the flow
+//! with the time from which it can pay again.
 
 use super::*;
 
@@ -11,7 +14,8 @@ impl Datapath {
     }
 
     /// Classifies a received frame, charges its flows, and copies it to those that can pay and have
-    /// an empty record. Released fragments are handled likewise.
+    /// an empty record that is long enough. Fragments that were held until this frame are handled
+    /// likewise.
     pub fn receive(&mut self, frame: &[u8], now: Instant) {
         let Datapath {
             demux,
@@ -81,8 +85,8 @@ impl Datapath {
     }
 
     /// Ends the reception of `frames` frames, which took `took` since [`Datapath::begin`],
-    /// including publication. True if a flow that received some has little or nothing left of its
-    /// budget.
+    /// including publication. True if less than half is left of the budget of a flow that received
+    /// one, or of the shared budget.
     pub(crate) fn charge(&mut self, frames: u32, took: Nanos) -> bool {
         self.cost.learn(frames, took);
         std::mem::take(&mut self.budget_is_low)

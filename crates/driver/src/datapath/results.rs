@@ -1,5 +1,6 @@
 //! The types that the datapath exchanges with its caller: the output for packets ([`FrameSink`]),
-//! and results.
+//! the time of the next iteration ([`Next`]), and the results of opening a flow, closing a flow and
+//! a protocol violation.
 
 use netnice_core::sched::SchedulerError;
 use netnice_core::units::Instant;

@@ -1,26 +1,29 @@
 //! Handles wake-ups of the driver by programs (docs/reference/ring.md, section 6), and throttles
-//! programs that cause too many needless ones.
+//! programs that cause too many spurious ones.
 //!
 //! A wake-up is a doorbell write, or a notice that keeps the driver from sleeping. It causes one
-//! more iteration, on a processor that all flows share. A program that keeps the rules causes a
-//! needless wake-up sometimes: it stores an index, the driver sees the index in an iteration that
-//! runs for another reason, and the notice arrives later. A program can also take the flag and
-//! write the doorbell, or set notices, without moving an index; it breaks no rule that the driver
-//! can check. So each program has an allowance of needless wake-ups ([`WakeupCredit`]):
-//! [`SPARE_WAKEUPS`] (16) at once and one more each [`PAUSE`] (10 ms), and each iteration in which
-//! a flow has a new head gives one back. A program without allowance is throttled for a [`PAUSE`]:
-//! its doorbell is not polled, its notices are not read, and its file does not show that the driver
-//! sleeps. Records that were taken before leave as usual.
+//! more iteration, on a processor that all flows share. It is spurious if no index has moved in the
+//! first [`CHECKED_FLOWS`] (8) flows that the program's notices name. A moved index is validated as
+//! usual, so a program cannot move indices endlessly without sending.
 //!
-//! A wake-up is needless if no index of the program has moved in the first [`CHECKED_FLOWS`] (8)
-//! flows that its notices name. A moved index is validated as usual, so a program cannot move
-//! indices endlessly without sending.
+//! A program that keeps the rules causes a spurious wake-up sometimes: it stores an index, the
+//! driver sees the index in an iteration that runs for another reason, and the notice arrives
+//! later. A program can also take the flag and write the doorbell, or set notices, without moving
+//! an index; it breaks no rule that the driver can check. So each program has an allowance of
+//! spurious wake-ups ([`WakeupCredit`]): [`SPARE_WAKEUPS`] (16) at once and one more each [`PAUSE`]
+//! (10 ms), and each flow that gets a new head in an iteration gives one back. A program that has
+//! used up its allowance is throttled for a [`PAUSE`]: its doorbell is not polled, its notices are
+//! not read, and its file does not show that the driver sleeps. Records that were taken before
+//! leave as usual.
+//!
+//! If a program writes its doorbell without having taken the flag (rule R52), the doorbell alone is
+//! not polled for a [`PAUSE`].
 
 use std::os::fd::BorrowedFd;
 
 use super::*;
 
-/// The allowance of needless wake-ups of a program.
+/// The allowance of spurious wake-ups of a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WakeupCredit {
     /// When the allowance will be full again, in ns.
@@ -30,8 +33,8 @@ pub(super) struct WakeupCredit {
 }
 
 impl WakeupCredit {
-    /// Counts a needless wake-up. If the allowance is used up, returns the end of the program's
-    /// pause.
+    /// Counts a spurious wake-up. If it uses up the allowance, returns the end of the program's
+    /// pause; else `None`.
     fn charge(&mut self, now: Instant) -> Option<Instant> {
         self.full_at = self.full_at.max(now.0).saturating_add(PAUSE.0);
         if self.full_at < now.0.saturating_add(SPARE_WAKEUPS * PAUSE.0) {
@@ -41,7 +44,7 @@ impl WakeupCredit {
         Some(self.throttled_until)
     }
 
-    /// Gives one needless wake-up back.
+    /// Gives one spurious wake-up back.
     #[inline]
     pub(crate) fn refund(&mut self) {
         self.full_at = self.full_at.saturating_sub(PAUSE.0);
@@ -153,7 +156,7 @@ impl Datapath {
 
 /// How long a program is throttled. A hundred wake-ups a second take a thousandth of a processor.
 const PAUSE: Nanos = Nanos::from_millis(10);
-/// Needless wake-ups before a program is throttled.
+/// Number of spurious wake-ups in a row, the last of which throttles a program.
 const SPARE_WAKEUPS: u64 = 16;
 /// How many flows are checked for a moved index after a wake-up.
 const CHECKED_FLOWS: usize = 8;

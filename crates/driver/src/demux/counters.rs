@@ -48,15 +48,15 @@ pub enum Discard {
     Fragment,
     /// The source address is a group's or IPv4's broadcast address.
     Source,
-    /// The UDP or TCP header is incomplete, or UDP's length is not the packet's. This includes a
-    /// first fragment that is too short for its ports.
+    /// The UDP or TCP header is incomplete, or UDP's length is less than its header or more than
+    /// the packet. This includes a first fragment that is too short for its ports.
     Transport,
     /// A fragment behind a missing one, for a flow that takes fragments in order only.
     OutOfOrder,
-    /// A first fragment that names another flow than an earlier first fragment.
+    /// A first fragment that names another flow than an earlier first fragment of its datagram.
     Conflict,
     /// A fragment that was kept until its time was over or its memory was needed, or a fragment
-    /// beyond the number that a datagram can have.
+    /// beyond the 128 that can be kept of one datagram.
     Forgotten,
 }
 

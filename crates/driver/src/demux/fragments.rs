@@ -1,28 +1,33 @@
-//! Classifies fragments: only the first fragment of a datagram carries its ports.
+//! Finds the flows of fragments: only the first fragment of a datagram carries the ports.
 //!
-//! ```text
-//!          first fragment                      a later fragment
-//!  unknown ───────────▶ known ─▶ its owner   unknown ────────────▶ waiting (a flow takes all)
-//!     ▲                   │                     ▲                     │
-//!     │ LIFETIME over,    │                     │  LIFETIME over      │ first fragment: known, and
-//!     └── or table full ──┘                     └── or table full ────┘ released to its owner
-//! ```
+//! The *owner* of a datagram is the flow or the group of flows that gets it, or the kernel. The
+//! first fragment determines the owner:
+//!
+//! | datagram | first fragment | later fragment |
+//! |---|---|---|
+//! | unknown | goes to its owner; the datagram is known | is held; the datagram waits |
+//! | waiting | goes to its owner, and the held ones follow; the datagram is known | is held |
+//! | known | goes to the owner, unless it names another flow | goes to the owner |
+//!
+//! A datagram becomes unknown again [`LIFETIME`] (2 s) after its latest first fragment, and a
+//! waiting one after [`LIFETIME`]; its held fragments are then dropped. The last fragment ends
+//! neither time, since any sender can send a last fragment.
+//!
 //! The demultiplexer does not reassemble: every fragment goes on as it came, and the flow's own
-//! stack reassembles. A later fragment without a first one could be any flow's, so it is held. If
-//! no flow takes fragments out of order, it is unclaimed instead.
+//! stack reassembles. If all flows take fragments in order only, no fragment is held: a later
+//! fragment of an unknown datagram is unclaimed.
 //!
 //! # Bounds
-//! Known datagrams are stored per owner, at most [`MAX_KNOWN_PER_OWNER`]; the oldest is
+//! Known datagrams are stored per owner, at most [`MAX_KNOWN_PER_OWNER`] (256); the oldest is
 //! dropped first. So a flood of fragments for one flow drops no state of another flow. Waiting
-//! fragments have no owner yet: at most [`MAX_WAITING`] datagrams and [`MAX_WAITING_BYTES`] bytes
-//! together; the oldest is dropped first.
+//! fragments have no owner yet: at most [`MAX_WAITING`] (256) datagrams and [`MAX_WAITING_BYTES`]
+//! (1 MiB) together; the oldest datagram is dropped first. One datagram can have
+//! [`MAX_WAITING_FRAGMENTS`] (128) held fragments; further ones are discarded.
 //!
 //! # Overlaps
-//! A datagram goes to the flow of its *earliest* first fragment. A later first fragment that names
-//! another flow is discarded, so an overlapping first fragment cannot redirect the fragments of
-//! another flow's datagram. The owner keeps the datagram's identity for [`LIFETIME`] (2 s) after
-//! each first fragment. The last fragment does not end this time, since any sender can send a last
-//! fragment.
+//! A first fragment that names another flow than the datagram's owner is discarded; if the owner is
+//! the kernel, the kernel gets it. So an overlapping first fragment cannot redirect the fragments
+//! of another owner's datagram.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -122,7 +127,8 @@ impl Fragments {
     }
 
     /// Takes the first fragment of a datagram that its ports (or its pattern) assign to `owner`.
-    /// Returns the owner, and whether the fragment is in order.
+    /// Returns the owner, and whether the fragment is in order. Fails with [`Discard::Conflict`] if
+    /// the datagram has another owner.
     pub(super) fn on_first(
         &mut self,
         fragment: &DatagramFragment,
@@ -153,7 +159,8 @@ impl Fragments {
     }
 
     /// Takes a later fragment. Returns the owner, and whether the fragment is in order; `None` if
-    /// it is held.
+    /// it is held. Fails with [`Discard::Forgotten`] if too many fragments of the datagram are
+    /// held.
     pub(super) fn on_later(
         &mut self,
         fragment: &DatagramFragment,

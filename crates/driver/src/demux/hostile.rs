@@ -1,9 +1,9 @@
-//! Frames from the wire, from bytes: each frame behind its length in two bytes, to a fixed set of
-//! flows.
+//! Tests the classification of received frames with any bytes.
 //!
-//! [`judged`] classifies each frame by the demultiplexer and by naive rules over an independent
-//! parser, and panics if the two differ. Tests and the fuzz target `receive` call the same
-//! function.
+//! [`judged`] decodes frames from a byte string, each behind its length in two bytes. It classifies
+//! each frame by a [`Demux`] with a fixed set of flows, and by simple rules over a parser that is
+//! independent of this crate, and compares the flows. Tests and the fuzz target `receive` call the
+//! same function.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +16,8 @@ use crate::test_frames::{OWN, endpoint, mend_checksum, mend_lengths};
 /// `held`, `unclaimed`, the reason why it was discarded, or `nothing` if there is no frame.
 ///
 /// # Panics
-/// If a frame goes to other flows than by the naive rules of this module, or is not counted exactly
+/// If a frame that the demultiplexer gives to flows goes to other flows by the simple rules (later
+/// fragments, and all fragments of IPv6, are not compared), or if a frame is not counted exactly
 /// once.
 pub fn judged(bytes: &[u8]) -> String {
     let flows = flows();

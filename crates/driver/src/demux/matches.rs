@@ -1,6 +1,6 @@
-//! Descriptions of the received packets that belong to a flow ([`Match`]), and the reasons why the
-//! driver refuses a description ([`MatchError`]). The check here covers one description by itself;
-//! the table of flows checks it against those of other flows.
+//! Descriptions of the received packets that belong to a flow ([`Match`]), and the reasons why a
+//! description is refused ([`MatchError`]). This module checks one description by itself; the
+//! demultiplexer ([`super::Demux`]) checks it against those of other flows.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -54,10 +54,10 @@ pub enum Match {
     },
 }
 
-/// Which fragments a flow gets (VERT 4.3 has both).
+/// Which fragments a flow gets (paper VERT, section 4.3, has both).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Reassembly {
-    /// Every fragment, in order of arrival.
+    /// Every fragment. Those that arrive before the first fragment follow it.
     #[default]
     Complete,
     /// A fragment only if all fragments before it arrived in order. After a lost fragment the flow
@@ -72,7 +72,7 @@ pub enum MatchError {
     /// number is in use.
     #[error("these packets belong to another flow already")]
     Taken,
-    /// The address is not a host's, or not a group's.
+    /// The address is not that of one host, or in a [`Match::Group`] not that of a group.
     #[error("{0} is not an address to which such packets can be sent")]
     Address(IpAddr),
     /// The endpoints differ in IP version.
@@ -101,7 +101,8 @@ pub enum MatchError {
 }
 
 impl Match {
-    /// Checks addresses and ports; the pattern is checked where it is made.
+    /// Checks addresses and ports, and fails with the first fault. The pattern was checked when it
+    /// was made.
     pub(super) fn validate(&self) -> Result<(), MatchError> {
         let one_host = |address: IpAddr| match is_one_host(address) {
             true => Ok(()),

@@ -1,14 +1,17 @@
 //! Limits the packet thread's share of a processor, so that the kernel does not stop it for long.
 //!
-//! Linux reserves a twentieth of a processor for ordinary programs: it stops a SCHED_FIFO thread
-//! that leaves less for up to 50 ms of each second (`sched_rt_runtime_us`, since 6.12 the fair
-//! server). A delay of microseconds is better than that. So [`CpuBudget`] is an account of time: a
-//! ns awake takes one ns from it, and a ns asleep adds eleven.
-//! ```text
-//!   FULL ┤▔▔╲      ╱╲        spins before a departure
-//!   HALF ┤    ╲  ╱   ╲  ╱▔   sleeps to the departure instead
-//!      0 ┤      ▔     ▔      pauses despite work; only after the kernel has stopped it once
-//! ```
+//! Linux reserves a twentieth of a processor for ordinary programs. If a SCHED_FIFO thread leaves
+//! less, the kernel stops the thread for up to 50 ms of each second (`sched_rt_runtime_us`, since
+//! 6.12 the fair server). A delay of microseconds is better than that. So [`CpuBudget`] is an
+//! account of time: a nanosecond awake takes one from it, and a nanosecond asleep adds eleven, up
+//! to [`FULL`] (10 ms).
+//!
+//! | credit | what the thread does |
+//! |---|---|
+//! | at least half of [`FULL`] | spins before a departure |
+//! | less | sleeps until the departure instead |
+//! | below 0, if the kernel has ever stopped the thread | also pauses 50 µs after an iteration |
+//!
 //! If no other thread needs the processor, the kernel does not stop the packet thread, and a busy
 //! link gets the whole processor.
 

@@ -1,17 +1,14 @@
-//! Keeps processors awake while packets with a departure time leave.
+//! Keeps processors awake while packets of cell contracts leave.
 //!
 //! A sleeping processor takes time to wake, up to hundreds of microseconds from a deep state. On a
 //! virtual machine, the host takes a sleeping processor away and stops the processor repeatedly
 //! after its return. There, gaps of 120 µs between packets of a cell contract varied by 30 µs (1st
-//! to 99th percentile), and vary by 3 µs with processors awake. So while such packets leave, the
-//! driver asks the kernel to keep processors awake (PM QoS, `/dev/cpu_dma_latency`): the kernel's
-//! idle loop then spins. This costs power, so the request holds only while packets are less than
-//! [`HOLD`] (20 ms) apart, and the driver's option `--may-sleep` turns it off.
-//! ```text
-//!  packets   | | | | |            |            | | |
-//!  awake     ████████████                       ███████
-//!                      └─ HOLD ─┘
-//! ```
+//! to 99th percentile), and vary by 3 µs with processors awake.
+//!
+//! So a [`LatencyRequest`] asks the kernel to keep processors awake (PM QoS,
+//! `/dev/cpu_dma_latency`): the kernel's idle loop then spins. This costs power. So the request is
+//! withdrawn [`HOLD`] (20 ms) after the last such packet, and earlier if the next departure is
+//! known to be more than [`HOLD`] away. With the driver's option `--may-sleep` no request is made.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -24,7 +21,7 @@ pub(super) struct LatencyRequest {
     /// A written request holds as long as the file is open. `None`: no request is made.
     device: Option<File>,
     held: bool,
-    /// When the last packet with a departure time left.
+    /// When the last packet of a cell contract left.
     last_packets: Option<Instant>,
 }
 
@@ -44,7 +41,7 @@ impl LatencyRequest {
         self.request(false)
     }
 
-    /// Records that packets with a departure time left.
+    /// Records that packets of a cell contract left.
     pub(crate) fn packets_left(&mut self, now: Instant) {
         self.last_packets = Some(now);
     }

@@ -1,10 +1,11 @@
-//! Programs whose doorbells are not polled for a while, because they wrote them without need
-//! (docs/reference/ring.md, R50 and R52).
+//! The programs whose doorbells the event loop does not poll, each until the end of its pause of
+//! 10 ms.
 //!
-//! Each doorbell write wakes the packet thread, whose time all flows share.
-//! [`Datapath::poll_throttled`](crate::datapath::Datapath::poll_throttled) returns the programs to
-//! throttle, with the end of the pause. Doorbell writes during the pause are reported as one at its
-//! end, so a record of such a program waits no longer than the pause.
+//! Each doorbell write wakes the packet thread, whose time all flows share. So a program that wakes
+//! the thread without need is throttled (docs/reference/ring.md, R50 and R52):
+//! [`Datapath::poll_throttled`](crate::datapath::Datapath::poll_throttled) returns the program and
+//! the end of its pause. Doorbell writes during the pause are reported as one at its end, so a
+//! record of such a program waits no longer than the pause.
 
 use std::collections::VecDeque;
 

@@ -1,14 +1,17 @@
 //! Accounts for the packet thread's time, from clock readings that the loop takes anyway.
 //!
-//! ```text
-//!  asleep ─▶│ receives ─▶ sends ─▶ notifies │ spins ──▶│ iteration │ falls asleep ─▶
-//!           └────── receiving, sending ─────┴ waiting ─┘           └── WakeupCost ──
-//! ```
-//! Each stretch of time awake counts as one of three fields of [`TimeAccounting`]: received frames,
-//! packets that programs submitted, or waiting for a departure. Falling asleep and waking take
-//! longer than most iterations, and no clock reading covers them. So the thread's own processor
-//! time is read for one sleep in [`SAMPLE`] ([`WakeupCost`]), and the mean is added to the time for
-//! received frames whenever they ended a sleep.
+//! Each stretch of time awake counts in one of three fields of [`TimeAccounting`]:
+//!
+//! | stretch | `receiving` | `sending` | `waiting` |
+//! |---|---|---|---|
+//! | an iteration with received frames and sent packets | receiving, notifying | the rest | |
+//! | with received frames and no sent packet | all | | |
+//! | with sent packets only, or after a wake-up by a program or a command | | all | |
+//! | any other iteration, and spinning before a departure | | | all |
+//!
+//! Falling asleep and waking take longer than most iterations, and no clock reading covers them. So
+//! the thread's own processor time is read for one sleep in 16 ([`WakeupCost`]), and the mean is
+//! added to `receiving` after each sleep that received frames have ended.
 
 use netnice_core::units::{Instant, Nanos};
 
@@ -21,8 +24,8 @@ pub struct TimeAccounting {
     pub sleeps: u64,
     /// Iterations in which the interface refused frames, for example because it is down.
     pub refusals: u64,
-    /// Doorbell writes of programs that had not taken the driver's sleeping flag (rule R52 of
-    /// docs/reference/ring.md).
+    /// Doorbells that ended a sleep although their programs had not taken the driver's sleeping
+    /// flag (rule R52 of docs/reference/ring.md).
     pub unasked: u64,
     /// Pauses despite pending work, which keep the kernel from stopping the thread for longer.
     pub pauses: u64,

@@ -1,5 +1,5 @@
-//! Controls which frames the driver receives: the XDP program and its attachment, or whether the
-//! packet socket is bound.
+//! Controls which frames the driver receives: by the XDP program and its attachment, or in the
+//! fallback mode by binding the packet socket.
 //!
 //! An [`Ingress`] is separate from [`super::Link`], because its steps are slow: the kernel waits
 //! for an RCU grace period when XDP is attached or detached. The control thread executes them while
@@ -78,7 +78,7 @@ impl Ingress {
         self.mode
     }
 
-    /// Why the mode is not [`Mode::Native`], if native was tried and refused.
+    /// Why the mode is not [`Mode::Native`]; `None` if it is, or if native was not tried.
     pub fn why_not_native(&self) -> Option<&LinkError> {
         self.native_refusal.as_ref()
     }
@@ -141,7 +141,7 @@ impl Ingress {
 
     /// Directs frames of this match to the driver and away from the kernel. (In the fallback mode
     /// both get them.) If all these frames belong to one flow, `flow` names it, so that
-    /// [`super::Link::suspend`] can drop them.
+    /// [`super::Link::suspend`] can drop them. Fails if the XDP program's table is full.
     pub fn add_match(
         &mut self,
         frame_match: &FrameMatch,

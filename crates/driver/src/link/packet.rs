@@ -1,8 +1,9 @@
-//! Sends and receives by AF_PACKET, past the interface's qdisc: slower than AF_XDP, and available
-//! everywhere.
+//! Sends and receives by AF_PACKET, past the interface's qdisc: slower than AF_XDP, for machines
+//! where AF_XDP is refused.
 //!
 //! The kernel's own stack gets a copy of every received frame. So a kernel socket must hold the
-//! port of each direct flow; otherwise the kernel answers that the port is unreachable.
+//! port of each direct flow; otherwise the kernel answers that the port is unreachable. Received
+//! frames that had a VLAN tag or are longer than a frame of the driver (2048 bytes) are dropped.
 
 use std::cell::Cell;
 use std::io;

@@ -1,5 +1,6 @@
-//! System calls that both kinds of link use: they read the state of an interface, and open, bind
-//! and configure sockets.
+//! System calls for both kinds of link (AF_XDP and AF_PACKET): they read the state of an interface,
+//! and open, bind and configure sockets. They fail with the error of the kernel; [`system`] makes a
+//! [`LinkError`] of it.
 
 use std::ffi::CString;
 use std::io;

@@ -1,11 +1,15 @@
-//! AF_XDP: rings and memory shared with the kernel only; two rings per receive queue and two for
-//! sending.
+//! Sends and receives frames by AF_XDP, through rings and packet memory that only the driver and
+//! the kernel share.
 //!
-//! The memory (UMEM) is the driver's own; no program maps it. The kernel copies (`XDP_COPY`), which
-//! every interface supports. The kernel sends only inside `sendto`, and a limited number of frames
-//! in one call, so [`XdpLink::flush`] repeats the call until the ring is empty. The driver trusts
-//! the kernel's ring indices, and checks each returned frame address by [`Frames`]. Opening fails
-//! with [`LinkError`], for example with more than [`MAX_QUEUES`] (64) receive queues.
+//! Each receive queue has a socket with two rings: *fill* (empty frames for the kernel) and
+//! *receive* (filled frames). All frames leave by the first socket, through two more rings:
+//! *transmit* (frames to send) and *completion* (sent frames). The packet memory (UMEM) is the
+//! driver's own; no program maps it. The kernel copies between it and its own packets (`XDP_COPY`),
+//! which every interface supports. The kernel sends only inside `sendto`, and a limited number of
+//! frames in one call. So [`XdpLink::flush`] repeats the call until the ring is empty or the kernel
+//! takes no more frames. The driver trusts the kernel's ring indices, and checks each returned
+//! frame address by [`Frames`]. Opening fails with [`LinkError`], for example with more than
+//! [`MAX_QUEUES`] (64) receive queues.
 
 mod gates;
 mod queue;

@@ -3,26 +3,28 @@
 //! If flows were limited only one by one, several flooded flows would leave the driver no time for
 //! others: frames would be lost before their flow is known. So there is one more bucket, the
 //! [`SharedBudget`], as large as the largest budget of a flow, and both buckets are charged. When
-//! the shared budget is exhausted, a flow still has its *part*: the shared budget's earnings
-//! divided by the number of programs that received something recently, and again by the number of
-//! such flows of the program. A packet is delivered under this condition:
+//! the shared budget is exhausted, a flow still has its *part*, a bucket that earns the shared
+//! budget's rate divided by the number of programs that received something recently, and again by
+//! the number of the program's flows that received something recently. A packet is delivered under
+//! this condition:
 //! ```text
 //!   admitted = its own budget covers it, and its part or the shared budget covers it
 //! ```
 //! A flow that uses less than its part is not affected by others; flows that use more divide what
 //! others leave. A program with many flows gets no more than a program with few.
 //!
-//! A flow that is not admitted is suspended until half of its own burst is there again, and also
-//! half of its part's burst or the whole shared budget, whichever is sooner. Among few flows the
-//! part is sooner, so the flows do not return all at once; for one flow of a million the part alone
-//! would take many seconds.
+//! A flow that is not admitted is suspended until its own bucket is half full. If neither its part
+//! nor the shared budget covered the packet, the flow also waits until its part's bucket is half
+//! full or the shared bucket is full, whichever is sooner. Among few flows the part is sooner, so
+//! the flows do not return all at once; for one flow of a million the part alone would take many
+//! seconds.
 //!
-//! Recent receivers are counted in periods of [`ACTIVE_PERIOD`] (10 ms). The burst is divided too;
-//! otherwise thousands of idle flows could be flooded for a millisecond each. But a part's burst is
-//! at least twice the price of a packet that arrives alone and wakes the driver
-//! ([`Cost::lone_packet`](super::Cost::lone_packet)), since prices are learnt and the next packet
-//! may cost more than the last. So a flow among many that receives little can pay for its packet
-//! even if the packet is the first of an iteration and pays for the iteration.
+//! Recent receivers are counted in periods of [`ACTIVE_PERIOD`] (10 ms). The size of the shared
+//! bucket is divided too; otherwise thousands of idle flows could be flooded for a millisecond
+//! each. But a part's bucket holds at least twice the price of a packet that arrives alone and
+//! wakes the driver ([`Cost::lone_packet`](super::Cost::lone_packet)), since prices are learnt and
+//! the next packet may cost more than the last. So a flow among many that receives little can pay
+//! for its packet even if the packet is the first of an iteration and pays for the iteration.
 
 use netnice_core::units::{Instant, Nanos};
 

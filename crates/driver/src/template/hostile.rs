@@ -1,8 +1,9 @@
-//! Packets that a program submits, from bytes: the first byte chooses a template, the others are
-//! the frame.
+//! Tests the check of packets that a program submits, with any bytes.
 //!
-//! [`judged`] runs the transmit check and an independent checker, and panics if the two differ.
-//! Tests and the fuzz target `transmit` call the same function.
+//! [`judged`] decodes a flow and a frame from a byte string: the first byte chooses the flow, the
+//! others are the frame. It checks the frame by the flow's [`Template`], and by simple rules over a
+//! parser that is independent of this crate, and compares the results. Tests and the fuzz target
+//! `transmit` call the same function.
 
 use etherparse::{Ethernet2Header, Ipv4Header, Ipv6Header, TcpHeader, UdpHeader};
 
@@ -13,7 +14,7 @@ use crate::test_frames::{OWN, PEER, endpoint, mend_checksum, mend_lengths};
 /// variant in lower case, or `nothing` if `bytes` is empty.
 ///
 /// # Panics
-/// If the independent checker differs, or if other bytes leave than were checked.
+/// If the simple rules give another result, or if other bytes leave than were checked.
 pub fn judged(bytes: &[u8]) -> String {
     let Some((which, frame)) = bytes.split_first() else {
         return "nothing".to_owned();

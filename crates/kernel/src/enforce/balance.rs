@@ -1,12 +1,15 @@
 //! Divides the left-over of managed links among the targets that use it.
 //!
-//! The plan assures each busy target its weight's part of the bandwidth that is not guaranteed.
-//! This module finds the busy targets from the bytes that the top classes of each link's tree
-//! carried since the last call, and from their backlog. A target becomes busy if it carries more
-//! than 1 % of its highest rate on the link, or if more than [`STANDING_QUEUE`] bytes are queued;
-//! it becomes idle if it carries less than half a percent. The backlog matters because a class that
-//! becomes busy while the others use the whole link carries almost nothing. If the daemon ends, the
-//! division stays as it is. Guaranteed minimums do not depend on the division.
+//! The class tree of a link has a *top class* for each target that is in no other target with a
+//! class there, and one for traffic without a target. Of the busy top classes, the plan assures
+//! those of the first priority their weights' parts of the bandwidth that is not guaranteed. This
+//! module finds the busy ones from the bytes that each carried since the last call, and from the
+//! bytes queued in it. A top class becomes busy if it carries more than 1 % of its highest rate, or
+//! if more than [`STANDING_QUEUE`] (3,028) bytes are queued; it becomes idle if it carries less
+//! than half a percent and has no such queue. The queue matters because a class that becomes busy
+//! while the others use the whole link carries almost nothing.
+//!
+//! If the daemon ends, the division stays as it is. Guaranteed minimums do not depend on it.
 
 use std::collections::BTreeMap;
 
@@ -24,9 +27,9 @@ pub(super) struct LastCounts {
 }
 
 impl Kernel {
-    /// Finds the busy targets of the managed links, and divides the left-over again if the set of
-    /// them has changed. To be called a few times a second while a link is managed. Returns whether
-    /// the division changed.
+    /// Finds the idle nodes of the managed links, and divides the left-over again if their set has
+    /// changed. To be called a few times a second while a link is managed. Returns whether the
+    /// division changed.
     pub fn balance(&mut self, now: Instant) -> Result<bool, KernelError> {
         let links: Vec<String> = self.installed.links.keys().cloned().collect();
         if links.is_empty() {

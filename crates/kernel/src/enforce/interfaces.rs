@@ -1,7 +1,7 @@
 //! Attaches the eBPF programs to interfaces, and assigns each interface the return slots by which
 //! packets come back to it from a stage. [`Kernel::reconcile`] repairs what other programs removed.
-//! A namespace with more than [`MAX_INTERFACES`] (4,096) such interfaces
-//! is refused with [`KernelError::TooManyInterfaces`].
+//! If more than [`MAX_INTERFACES`] (4,096) interfaces of the namespace need the programs, the
+//! change fails with [`KernelError::TooManyInterfaces`].
 
 use std::{collections::BTreeSet, fs};
 

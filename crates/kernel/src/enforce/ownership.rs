@@ -1,5 +1,5 @@
 //! Binds processes, executables, cgroups and users to targets, in the maps of the eBPF programs,
-//! and tags the open sockets of new members. A call that changes a binding fails with
+//! and tags the open sockets of new members. A call that binds or unbinds fails with
 //! [`KernelError`] if the programs are not loaded, or if a map refuses the entry.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -261,7 +261,7 @@ impl Kernel {
     }
 
     /// Removes the entries of processes that ended while no eBPF program was attached that could
-    /// remove them. Returns their number.
+    /// remove the entries. Returns their number.
     pub fn remove_ended(&mut self) -> Result<usize, KernelError> {
         let ended: Vec<u32> = self
             .members()?
@@ -276,10 +276,10 @@ impl Kernel {
 
     /// Releases the members of the targets in `outer`, which maps each target to the target around
     /// it (`None`: no target). `which` selects the membership. A member and its sockets pass to its
-    /// target in `by_descent`; without one there, to the nearest target around theirs that is not
-    /// released itself, or to none. Adds each released process and its former target to `released`,
-    /// also if the call fails. The search is repeated until it finds no member, because a child may
-    /// be born in between.
+    /// target in `by_descent`; without one there, to the nearest target around the former one that
+    /// is not released itself, or to none. Adds each released process and its former target to
+    /// `released`, also if the call fails. The search is repeated, at most 16 times, until it finds
+    /// no member, because a child may be born in between.
     pub fn release(
         &mut self,
         outer: &BTreeMap<u32, Option<u32>>,

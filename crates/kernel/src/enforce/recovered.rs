@@ -1,5 +1,5 @@
-//! Reads back what an earlier daemon left in force, from classes and maps, for a daemon whose own
-//! record was lost.
+//! Reads back what an earlier daemon left in force, from classes and maps, for a daemon whose state
+//! file was lost.
 //!
 //! The classes give the limits and their nesting. The maps give, for each target number, the limit
 //! in whose queues the target's packets wait. The requesting user and the names of the targets are
@@ -18,7 +18,7 @@ use crate::{
     tc::Handle,
 };
 
-/// State that was read back.
+/// The state that [`Kernel::recovered`] read back from the classes and maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// The limits.

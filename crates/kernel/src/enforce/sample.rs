@@ -1,5 +1,6 @@
 //! Reads the counts of packets offered, sent, queued and dropped, by target and direction
-//! ([`Kernel::sample`]). The eBPF programs count what is offered. The classes count the rest.
+//! ([`Kernel::sample`]). The eBPF programs count what is offered, before any queue. The HTB classes
+//! and their queues count the rest.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +59,7 @@ pub(super) type ListedClasses = BTreeMap<u32, Vec<FoundClass>>;
 type ClassCounts = BTreeMap<u16, Counts>;
 
 impl Kernel {
-    /// Reads all counts.
+    /// Reads all counts. Empty while the programs are not loaded.
     pub fn sample(&mut self) -> Result<Sample, KernelError> {
         let mut sample = Sample::default();
         self.listed.clear();

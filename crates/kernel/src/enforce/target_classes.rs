@@ -14,7 +14,8 @@ use crate::{
 pub struct TargetClass {
     /// The managed link of the class; `None` for the cap stage.
     pub link: Option<String>,
-    /// True if it queues received packets; false for sent packets, or for those of both directions.
+    /// True in the entry for received packets; false in that for sent packets. The class of a limit
+    /// on both directions together has both entries.
     pub down: bool,
     /// The name of the interface that has the class; for a receive stage, `the receive stage of
     /// LINK`.
@@ -23,7 +24,8 @@ pub struct TargetClass {
     pub class: String,
     /// The highest rate of the class; `None` if it is outside the range of [`Rate`].
     pub max_rate: Option<Rate>,
-    /// True if the class is the target's own; false if it is that of a target around it.
+    /// True if the class is the target's own; false if it is that of a target around it, and in the
+    /// entry for received packets of a limit on both directions together.
     pub own: bool,
 }
 

@@ -1,9 +1,9 @@
-//! A model of a video player with a buffer of one second. The series of received bytes comes in,
-//! and the seconds in which the video stood still go out ([`stall_time`]).
+//! A model of a video player. The received bytes over time come in, and the seconds in which the
+//! video stood still go out ([`stall_time`]).
 //!
-//! The player starts when the buffer has one second of video, stops when the buffer is empty, and
-//! starts again at one second. The demo reports this time because a viewer notices that the video
-//! stands still, and does not notice a lower mean rate.
+//! The player starts when its buffer has one second of video, stops when the buffer is empty, and
+//! starts again at one second. The buffer may hold any amount more. The demo reports this time
+//! because a viewer notices that the video stands still, and does not notice a lower mean rate.
 
 use crate::traffic::Report;
 

@@ -1,5 +1,6 @@
-//! Makes the demo's report of both runs: one self-contained HTML page ([`page`]), and a picture
-//! (SVG, [`picture`]) of the rate that each program got in both runs.
+//! Makes the text of the demo's report: one self-contained HTML page about both runs ([`page`]),
+//! and an SVG picture with one chart for each run ([`picture`]). The charts of the picture have the
+//! rates of the video, the download and the backup over time.
 
 use std::fmt::Write as _;
 
@@ -27,7 +28,8 @@ pub fn page(without: &RunRecord, with: &RunRecord, before: &Figures, after: &Fig
     )
 }
 
-/// The picture as SVG: the rate that each program got without and with netnice, side by side.
+/// The picture as SVG: the rates of the video, the download and the backup without and with
+/// netnice, side by side.
 pub fn picture(without: &RunRecord, with: &RunRecord) -> String {
     const GAP: f64 = 16.0;
     let (width, height) = CHART_SIZE;

@@ -1,6 +1,6 @@
 //! Runs the demo once ([`run`]): makes the world, starts the programs, executes the `netnice`
-//! commands in the second run, and returns a [`RunRecord`]. Fails if a program cannot start or a
-//! command fails.
+//! commands if the run is the one with netnice, and returns a [`RunRecord`]. Fails if a program
+//! cannot start or ends early, or if a command fails.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct Typed {
     pub answer: String,
 }
 
-/// The programs at both ends.
+/// The world, and the programs at both ends of its cable: of each pair the one on the server first.
 struct Programs {
     world: World,
     video: [Running; 2],

@@ -1,10 +1,12 @@
 //! Two programs for experiments on the direct path, each with one flow: [`SenderProgram`] sends as
-//! fast as possible, and [`ReceiverProgram`] counts received packets. Each runs in a thread and
-//! keeps its counts.
+//! fast as possible, and [`ReceiverProgram`] counts received packets. Each runs in a thread of its
+//! own and keeps its counts. A program fails if its flow ends, a sender also if the driver refuses
+//! to send a record.
 //!
 //! In the papers' experiments programs have guaranteed processor time. Here a sender runs with the
 //! scheduling policy SCHED_RR at priority 1, below the driver's priority, so that other load of the
-//! machine does not change the packets on the wire. A receiver has ordinary priority.
+//! machine does not change the packets on the wire. Without the right to real-time priority a
+//! sender has ordinary priority. A receiver always has ordinary priority.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -196,5 +198,5 @@ impl RunningReceiver {
 const PRIORITY: i32 = 1;
 /// Time after which an idle program checks whether it must stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
-/// The shortest sleep.
+/// The shortest sleep of a receiver that works on a packet.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);

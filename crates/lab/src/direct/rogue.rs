@@ -2,9 +2,10 @@
 //! the driver has disconnected them.
 //!
 //! A [`Rogue`] writes rings and indices as bytes, at the offsets in that document, so no check of
-//! the ring library prevents a violation. A [`Supervisor`] does the work of `netnice-driver`'s
-//! control thread: it attaches rogues through their [`RogueHandle`]s, and reports the rule for
-//! which the driver disconnected each.
+//! the ring library prevents a violation. A [`Supervisor`] takes the part of `netnice-driver`'s
+//! control thread: it attaches a rogue to the driver when the rogue's [`RogueHandle`] requests
+//! this. If the driver disconnects the rogue, the supervisor passes the number of the violated rule
+//! to the handle.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};

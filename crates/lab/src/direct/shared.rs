@@ -1,6 +1,6 @@
 //! Access to the whole memory file of a program as bytes, without the ring library and its checks.
-//! Test programs that violate the rules of `docs/reference/ring.md` on purpose use it. An access
-//! fails if its range is not inside the file.
+//! Test programs that violate the rules of `docs/reference/ring.md` on purpose use it. A read or
+//! write fails if its range is not inside the file.
 
 use std::fs::File;
 

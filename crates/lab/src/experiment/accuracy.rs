@@ -1,22 +1,25 @@
 //! The experiment `accuracy` measures how exactly a steady limit is kept: in the whole matrix, or,
 //! in the quick form, in a subset that contains every pair of choices ([`pairwise`]).
 //!
-//! A cell is one choice of direction, limit, traffic, address family and offloads. Each cell gets a
-//! world of its own; the program is already running and connected when its limit is set. The slow
-//! cells (64 kbit/s, a minute each) run concurrently, because together they still load the machine
-//! little; the others run one by one. In the quick form cells of up to 10 Mbit/s, which hardly load
-//! the machine, run concurrently too, at the same time as the others.
+//! A cell is one choice of direction, limit, traffic, address family and offloads; HTB is measured
+//! only in the cells with the direction `up`. Each cell gets a world of its own; the program is
+//! already running and connected when its limit is set. The slow cells (64 kbit/s, a minute each)
+//! run ten at a time, because together they load the machine little; the others run one by one
+//! after them.
+//! In the quick form three groups run at the same time: the slow cells, the other cells of up to 10
+//! Mbit/s two at a time, and the rest one by one.
 //!
 //! The measured rate is, for `up`, the rate at the far end of the cable; for `down`, the rate in
 //! wire bytes that the program's host receives behind the limit, by its IP layer's counters (the
 //! world has no other traffic); for `both`, their sum. An error of 1 % is allowed (3 % in the quick
 //! form). At 64 kbit/s one packet is 0.3 % of a minute, and an error of one packet is allowed in
-//! addition. A cell above 1 Mbit/s that misses its bound is measured once more (twice in the quick
-//! form), and the last result counts.
+//! addition. A cell above 1 Mbit/s that misses its bound is measured once more (up to twice in the
+//! quick form), and the last result counts.
 //!
-//! The machine may not be able to send a flood at its full rate. In the quick form, which may run
-//! on a busy machine, a flood that stays below its limit is measured without a limit. If its rate
-//! is then less than 1.2 times the limit, only a rate above the limit counts as an error.
+//! The machine may not be able to send a UDP flood at its full rate. In the quick form, which may
+//! run on a busy machine, a flood that netnice limits and that is slower than allowed is measured
+//! without a limit too. If the flood is then less than 1.2 times as fast as the limit, its lower
+//! rate under the limit does not count as an error.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

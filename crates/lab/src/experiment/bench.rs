@@ -1,5 +1,5 @@
-//! Definitions that experiments on the kernel path share: the limiter under test (netnice, or HTB
-//! set up by hand), its directions, and common rates.
+//! Definitions that experiments share: the limiter under test (netnice, or HTB set up by hand), its
+//! directions, common rates, addresses, and waits until a time.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! Experiments of the paper CELL (Schiller, Gunningberg: Feasibility of a software-based ATM
 //! cell-level scheduler with advanced shaping) in the simulator, in virtual time: figures 3 and 4,
 //! and section 4.4. Each adds its checks to an [`Outcome`], and fails with another subject than
-//! netnice. A slot is the time of one cell of 53 bytes on the link: 2.8 us.
+//! netnice. A cell is a packet of 53 bytes, and a slot is its time on the link: 2.8 us. A
+//! connection (the paper's VC) is a flow with a cell contract.
 //!
 //! [`cycles`] has figures 5 and 6, [`real`] has figures 3 and 4 on real packets.
 
@@ -66,7 +67,8 @@ impl Connection {
 }
 
 /// Ten connections as in the paper: six at a constant rate, one with a single bucket (5), three
-/// with a dual one (0, 1, 6). They use 85 % of the link in the long run and conflict all the time.
+/// with a dual one (0, 1, 6). They use 69 % of the link in the long run, and often two of them want
+/// the same slot.
 fn connections() -> Vec<Connection> {
     let one = |peak, start, bucket| Connection {
         peak,
@@ -370,7 +372,7 @@ pub fn fetch_just_in_time(context: &Context, outcome: &mut Outcome) -> Result<()
     Ok(())
 }
 
-/// A hundred connections of 0.3 to 2 Mbit/s, which use 80 % of the link.
+/// A hundred connections of 0.3 to 2.1 Mbit/s, which use 80 % of the link.
 fn fetching_adapter(unit: u32, window: u32, pdus: u32) -> Adapter {
     let rate = |bits| Rate::new(bits).unwrap_or(Rate::MAX);
     let mut random = Random::new(44);

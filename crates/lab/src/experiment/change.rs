@@ -1,7 +1,8 @@
 //! The experiment `change` measures how fast a changed limit takes effect on a running, connected
-//! program. The rate over three seconds is checked. After a lowered or a first limit it must be
-//! within 3 % of the limit, from 200 ms (sending) or 1 s (other directions) after the command on.
-//! After a raised limit it must be at least 90 % of the limit, from 1.5 s on.
+//! program with TCP flows or a UDP flood. The mean rate over three seconds is checked. A lowered or
+//! first limit must be kept within 3 %, in the three seconds that begin 200 ms (sending) or 1 s
+//! (other directions) after the end of the command. Of a raised limit at least 90 % must be used,
+//! in the three seconds that begin 1.5 s after the command.
 
 use anyhow::Result;
 use serde::Serialize;

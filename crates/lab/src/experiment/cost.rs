@@ -1,13 +1,14 @@
-//! The experiment `cost` measures the time that the eBPF programs of netnice take for a packet,
-//! with one target and with a thousand. The time must not grow by more than 10 % and the error of
-//! the measurement.
+//! The experiment `cost` measures the time that the eBPF programs of netnice take for a packet that
+//! a program sends, once without and once with a limit on that program. The targets beside the
+//! program are one sleeping process, then a thousand, then one again. From one to a thousand the
+//! time may grow by at most 10 % plus the error of the measurement, which is the difference of the
+//! first and the last result.
 //!
 //! The kernel measures the time of eBPF programs (kernel.bpf_stats_enabled), and bpftool reads it;
-//! the experiment fails without bpftool. The programs of this world's netnice are those that appear
-//! while its daemon starts and sets a first limit; their time is divided by the number of packets.
-//! The order is one target, a thousand, one again. The difference of the first and the last result
-//! is the error of the measurement. The measurement adds about 20 ns to each run of a program, the
-//! same in all three.
+//! the experiment fails without bpftool. The eBPF programs of this world's netnice are those that
+//! appear while its daemon starts and sets a first limit. Their time is divided by the number of
+//! packets that arrive at the server. The kernel's measurement adds about 20 ns to each run of an
+//! eBPF program, the same in all three results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,9 +1,10 @@
-//! The experiment `death` measures whether a limit outlives its daemon.
+//! The experiment `death` measures whether a limit stays in force while its daemon is dead.
 //!
-//! A program with TCP flows runs under 20 Mbit/s. Twenty times (five in the quick form), at random
-//! moments, the daemon is killed with SIGKILL. While the daemon is dead the program starts a child
-//! that sends too. Then a daemon is started again and must show the same state. On the wire the
-//! rate in every bin of 100 ms must be at most 110 % of the limit, and the mean at least 97 %.
+//! A program sends over TCP under a limit of 20 Mbit/s. Twenty times (five in the quick form), at
+//! random moments, the daemon is killed with SIGKILL. While the daemon is dead the program starts a
+//! child, which must be able to send and counts under the same limit. Then a daemon is started
+//! again, and `netnice show` must print the same state as before (apart from counters). On the wire
+//! the rate in every bin of 100 ms must be at most 110 % of the limit, and the mean at least 97 %.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! Makes a world with a driver for experiments on the direct path ([`DriverWorld`]), and evaluates
-//! the record of its wire.
+//! the packets that a tap recorded at the far end of its cable.
 //!
 //! Packets are those of the papers: 1500 bytes with all headers, 120 us on a link of 100 Mbit/s.
 //! The senders are threads of this process, with memory and doorbells of their own. The driver is
-//! the library `netnice-driver` in another thread.
+//! the library `netnice-driver` in another thread (see [`crate::direct`]).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,7 +30,8 @@ pub struct DriverWorld {
 
 impl DriverWorld {
     /// Makes the hosts and a driver whose link has `bits` bit/s. The scheduler may decide on a
-    /// packet up to `ahead` before the link is free. The mode is AF_XDP with XDP in the NIC driver.
+    /// packet up to `ahead` before the link is free. The mode is AF_XDP with XDP in the NIC driver;
+    /// fails if the kernel does not support this mode.
     pub fn new(bits: u64, ahead: Nanos) -> Result<DriverWorld> {
         let world = World::pair(Pair::default())?;
         let setup = DriverSetup::new(&world, wire(bits, ahead)?, Mode::Native)?;

@@ -1,12 +1,13 @@
-//! Repeats figure 5 of the paper NICE: a super-server divides 512 Kbyte/s among three FTP sessions
-//! that start and end. Each session must have an equal share within 3 %, and the total must be
-//! within 1 % of 512 Kbyte/s.
+//! Repeats figure 5 of the paper NICE: a super-server divides 512 Kbyte/s among three FTP sessions,
+//! which start one after the other and end in the same order. In every phase with the same sessions
+//! each session must have an equal share within 3 %, and the total must be within 1 % of 512
+//! Kbyte/s (3 % in the quick form).
 //!
-//! Both ends are real programs: `netnice inetd` starts a vsftpd for each curl. The configuration is
-//! C of the paper's figure 2. Its services login and telnet have no session here, so FTP has the
-//! whole total. A session is identified by the range of its client's ports, so its control
-//! connection and its data connection count together, as in netnice. Fails if vsftpd or curl is not
-//! installed.
+//! Both ends are real programs: the super-server `netnice inetd` starts a vsftpd for each curl. The
+//! configuration is C of the paper's figure 2. Its services login and telnet have no session here,
+//! so FTP has the whole total. A session is identified by the range of its client's ports, so its
+//! control connection and its data connection count together, as in netnice. Fails if vsftpd or
+//! curl is not installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,6 @@ use crate::traffic::ftp;
 use crate::wire::{Record, Tap, WireFlow};
 use crate::world::{Offloads, Pair, World};
 
-/// Runs the experiment.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     ftp::needed()?;

@@ -1,13 +1,17 @@
 //! The experiment `guarantees` measures whether minimums hold on a managed link of 100 Mbit/s.
 //!
-//! A has a minimum of 60 Mbit/s and one TCP flow, B 20 Mbit/s and four TCP flows. C has no minimum;
-//! it sends a UDP flood of five times the link's rate and 16 TCP flows. There are three scenarios.
-//! In the first, C is not a target. In the second, the three have weights, and the left-over is
-//! divided by the weights within 5 %. In the third, A stops sending (SIGSTOP keeps it alive and its
-//! minimum held), and from 200 ms on the others must use the whole link. A minimum must hold in
-//! every second within 1 %, and 98 % of the link must be used.
+//! Program A has a minimum of 60 Mbit/s and one TCP flow, program B a minimum of 20 Mbit/s and four
+//! TCP flows. Program C has no minimum; it sends a UDP flood of five times the link's rate and 16
+//! TCP flows. There are three scenarios:
 //!
-//! The tap at the far end measures the rates, by port.
+//! 1. C is not a target.
+//! 2. All three have weights, and the left-over must be divided by the weights within 5 %.
+//! 3. A stops sending. (SIGSTOP keeps A alive, so its minimum stays held.) From 200 ms after A's
+//!    last packet on, B and C must use 98 % of the link for a second, and B must keep its minimum.
+//!
+//! In the first two, a minimum must hold in every second within 1 %, and 98 % of the link must be
+//! used. In the quick form a minimum and the use of the link may be 3 % too low. A tap at the far
+//! end of the cable measures the rates, by port.
 
 use anyhow::{Context as _, Result};
 use serde_json::json;

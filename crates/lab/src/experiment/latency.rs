@@ -1,6 +1,7 @@
-//! The experiment `latency` measures the round-trip time of a ping whose program fills its own
-//! limit of 4 Mbit/s with 8 or 32 TCP flows. In every run the mean must be at most 5 ms, the 99th
-//! percentile at most 20 ms, and at most 2 % of the replies may be missing.
+//! The experiment `latency` measures the round-trip time of a ping that shares one limit of 4
+//! Mbit/s with 8 or 32 TCP flows, which fill the limit. The flows and the ping are children of one
+//! program, the target. In every run the mean must be at most 5 ms, the 99th percentile at most 20
+//! ms, and at most 2 % of the replies may be missing.
 
 use std::time::Duration;
 

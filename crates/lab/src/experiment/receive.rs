@@ -1,11 +1,12 @@
-//! The experiment `receive` measures minimums in the receive direction, on a cable of the declared
-//! 100 Mbit/s.
+//! The experiment `receive` measures minimums in the receive direction, on a managed link of 100
+//! Mbit/s whose cable has the same rate.
 //!
-//! A packet that netnice delays on receive has already used the wire. So netnice keeps TCP senders
-//! at a rate a little below that of the wire (97 %). This works for TCP, and for UDP that fits
-//! beside the minimums: each minimum must hold in every second within 3 %. UDP above the wire's
-//! rate fills the cable itself: packets are lost before the host receives them, and netnice can
-//! only report that. `netnice show` must do so within 10 s.
+//! A packet that netnice delays on receive has already used the wire. So netnice delays packets
+//! until TCP senders together send a little less than the wire carries (97 %). This works for TCP,
+//! and for UDP that fits beside the minimums: each minimum must hold in every second within 3 %,
+//! the sum must be 97 % of the wire within 3 %, and nothing may be shown as degraded. UDP above the
+//! wire's rate fills the cable itself: packets are lost before the host receives them, and netnice
+//! can only report that. `netnice show` must call a target or the link degraded within 10 s.
 
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,14 @@
 //! Repeats figures 5 and 6 of the paper RTC (Mehra, Indiresan, Shin: Structuring communication
 //! software for quality-of-service guarantees) in the simulator.
 //!
-//! The workload follows the paper; the values of its channels are not known, so those in
-//! [`CHANNELS`] are assumed. Channels 0 and 1 are bursty, channel 2 is periodic, and best effort is
-//! flow 3. Messages are processed in fragments of 4 KB, with a preemption point every 4 packets.
-//! The costs are those of the paper's table 1, except the cost of a context switch: it is not known
-//! either, and 55 us are assumed. The processor is the bottleneck, as in the paper: it processes
-//! about 3 packets in a millisecond. An experiment fails if admission refuses the channels.
+//! The workload follows the paper: three channels and best effort pass a processor and then a link.
+//! The paper does not give the contracts of its channels, so those in [`CHANNELS`] are assumed.
+//! Channels 0 and 1 are bursty, channel 2 is periodic, and best effort is flow 3. The processor
+//! divides messages into packets of at most 4 KiB, and can change to another message after every 4
+//! packets. The processing costs are those of the paper's table 1, except the cost of a context
+//! switch: the paper does not give it, and 55 us are assumed. The processor is the bottleneck, as
+//! in the paper: it processes about 3 packets in a millisecond. An experiment fails if admission
+//! refuses the channels. The laxity of a message is the time from its departure to its deadline.
 
 use std::num::NonZeroU32;
 
@@ -23,7 +25,8 @@ use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 
 /// Figure 5: best effort offers more and more, and the channels keep to their contracts. No
-/// deadline may be missed, and best effort must get 98 % of what it offers until it saturates.
+/// deadline may be missed, and no channel may lose a message. Best effort must get 98 % of what it
+/// offers until it saturates, and afterwards 95 % of its highest rate.
 pub fn figure5_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     is_admitted(outcome)?;
@@ -98,8 +101,9 @@ pub fn figure5_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
     })
 }
 
-/// Figure 6: channel 0 sends at 1 to 6 times its contract's rate (`rmax`), beside as much best
-/// effort as in the paper. Only messages of channel 0 may be dropped.
+/// Figure 6: channel 0 sends at 1 to 6 times its contract's rate (`rmax`), beside best effort of
+/// 1,900 kB/s as in the paper. Only messages of channel 0 may be dropped, and no deadline may be
+/// missed.
 pub fn figure6_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     is_admitted(outcome)?;
@@ -278,7 +282,7 @@ fn chart(title: &str, x: &str, at: &[f64], reports: &[&Report]) -> String {
     series.fold(Chart::new(title, x, "kB/s"), Chart::with).svg()
 }
 
-/// Two bursty channels and a periodic one: about 40 % of the processor.
+/// Two bursty channels and a periodic one.
 const CHANNELS: [&str; 3] = [
     "channel mmax=60KiB,rmax=15/s,bmax=4,deadline=40ms",
     "channel mmax=40KiB,rmax=15/s,bmax=6,deadline=30ms",

@@ -1,6 +1,6 @@
 //! The experiment `scale` sets a limit on each of 1,000 processes, one after the other with the
-//! command line, as a script does. A command must take at most 50 ms (99th percentile), and the
-//! daemon must use at most 64 MiB.
+//! command line, as a script does. A command must take at most 50 ms (99th percentile), `netnice
+//! show` must list all targets, and the daemon's resident memory must be at most 64 MiB.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::world::{Host, Pair, World};
 pub(crate) const THOUSAND: usize = 1000;
 
 /// Starts `count` processes that sleep for an hour, each of which can be a target; returns their
-/// parent and their ids. Dropping the parent ends them.
+/// parent and their ids. Dropping the parent ends them. Fails if no process starts for 30 s.
 pub fn sleepers(host: &Host, count: usize) -> Result<(Proc, Vec<u32>)> {
     let mut command = host.ns.command("sh");
     command.arg("-c").arg(format!(

@@ -1,6 +1,6 @@
 //! Functions that the experiments in virtual time share: they run the real scheduler on a simulated
-//! link, and count the packets that it sent. Load of the machine has no influence, so every run
-//! gives the same result.
+//! link, and count the packets that were sent. Other load of the machine has no influence, so every
+//! simulation gives the same result.
 
 use anyhow::{Result, bail};
 use netnice_core::sched::Wire;

@@ -1,15 +1,18 @@
 //! The experiment `direct-timing` measures how evenly packets of a cell contract arrive: from the
-//! driver, and for comparison from HTB and TBF, on an idle and on a busy machine.
+//! driver, and for comparison from the kernel's queueing disciplines HTB and TBF, on an idle
+//! machine and on a busy one (with one spinning program on every processor). On the idle machine a
+//! thread that only reads the clock shows how exact any program could be.
 //!
 //! The traffic is one backlogged flow of packets of 1500 bytes with all headers, at 10 and at 100
-//! Mbit/s. The time between two packets comes from the timestamps of the receiver's device.
+//! Mbit/s. A *gap* is the time between two packets, by the timestamps of the receiver's device.
 //! *Lateness* is relative to the contract: the next packet may leave T after the time at which this
-//! packet was allowed to leave, or T after this packet left if it was more than CDVT late. T is the
-//! time between two packets at the contract's rate. The least late packet of a run is assumed to be
-//! on time.
+//! packet was allowed to leave, or T after this packet left if it was more than CDVT (500 us) late.
+//! T is the time between two packets at the contract's rate. The least late packet of a run is
+//! assumed to be on time.
 //!
-//! On an idle machine the 1st and the 99th percentile of the gaps must be within 5 us of T (100 us
-//! in the quick form). On a busy one the 99th percentile of the lateness must be at most 100 us (20
+//! Only the driver is judged, by medians over five runs (one in the quick form). On the idle
+//! machine the 1st and the 99th percentile of the gaps must be within 5 us of T (100 us in the
+//! quick form). On the busy machine the 99th percentile of the lateness must be at most 100 us (20
 //! ms in the quick form). `netnice check` must find no packet early.
 
 use std::path::Path;
@@ -64,7 +67,7 @@ struct Measured {
     early: u64,
 }
 
-/// Runs the experiment: gaps and lateness at 10 and 100 Mbit/s.
+/// Measures gaps and lateness at 10 and 100 Mbit/s.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let (rounds, seconds) = if context.quick { (1, 1) } else { (5, 4) };

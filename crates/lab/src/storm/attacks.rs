@@ -1,12 +1,13 @@
-//! The attacks of hostile users: one function for each, and their table, [`ATTACKS`].
+//! The attacks of a hostile user on the daemon: one function for each, and their table,
+//! [`ATTACKS`].
 //!
 //! An attack waits at most 2 s for each response (`hostile::IO_TIMEOUT`), and removes what
-//! would keep its own user from further attacks. It returns an error if the daemon did not let it
-//! go on; such an error is no finding. If an attack gets something that its user must not have, it
-//! calls `HostileUser::report_finding`.
+//! would keep its own user from further attacks. If the daemon grants something that the user must
+//! not have, the attack reports a finding (`HostileUser::report_finding`). An attack returns an
+//! error if the daemon refuses a connection or does not respond; such an error is no finding.
 //!
-//! **A new attack** is a function and a line in [`ATTACKS`]. The storm draws from the table, and
-//! `netnice-lab storm hostile --only NAME` tries one alone.
+//! **A new attack** is a function and a line in [`ATTACKS`]. The program `netnice-lab storm
+//! hostile` draws attacks from the table at random; with `--only NAME` it repeats one.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,5 +1,5 @@
 //! Clients that change limits concurrently, each over a connection of its own, and record each
-//! change and its outcome.
+//! change and its outcome. Between the changes they request `show` and `ping`.
 //!
 //! Each client has a target that no other client of the same user has. So the n-th line of the
 //! daemon's log with a user and a target belongs to the n-th logged change of one client. After the
@@ -43,7 +43,8 @@ pub struct ClientArgs {
     second: PathBuf,
 }
 
-/// The record of a client.
+/// The changes, the number of requests and the failures of one client. When all clients have ended,
+/// the program prints the records of all of them as one line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClientRecord {
     /// The target.

@@ -1,7 +1,8 @@
-//! A good user during a storm: a program that makes permitted requests one after the other, 5 ms
-//! apart, checks each response, and measures the time from the connection to the response. At its
-//! end it prints the number of requests, percentiles of this time in microseconds, and up to five
-//! wrong responses.
+//! A good user during a storm: a program that repeats four permitted requests, 5 ms apart: ping,
+//! set a limit, show it, clear it. The program connects anew for each request, checks the response,
+//! and measures the time from the start of the connection to the response. After `--for-ms` it
+//! prints the number of requests, the median, the 99th percentile and the maximum of these times in
+//! microseconds, and up to five wrong responses.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

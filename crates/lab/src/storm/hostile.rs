@@ -2,9 +2,10 @@
 //! random order, until its time is over.
 //!
 //! [`super::attacks::ATTACKS`] has the attacks. The daemon may refuse an attack in any way, but it
-//! must not grant what the user must not have. If the daemon does so, the attack calls
-//! `HostileUser::report_finding`. At its end the program prints how often it tried each attack,
-//! and all findings; the storm test fails if there is one.
+//! must not grant what the user must not have. If the daemon grants it, the attack reports a
+//! finding (`HostileUser::report_finding`). At its end the program prints, for each attack, how
+//! often it was tried, the longest duration and the last error, and then all findings. The storm
+//! test fails if there is a finding.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};

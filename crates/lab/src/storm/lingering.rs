@@ -1,6 +1,8 @@
 //! A process with many TCP connections that linger: closing the last descriptor of such a
 //! connection blocks until the peer has read the sent data, for at most 600 s. The peer, which is
 //! in the same process, never reads. The end of a process closes its connections without blocking.
+//! But a daemon that then holds the last descriptor of such a connection would block when it closes
+//! that descriptor.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;

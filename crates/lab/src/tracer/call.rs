@@ -185,9 +185,9 @@ macro_rules! table {
     };
 }
 
-/// The system calls that concern more than the process that makes them. All others concern the
-/// process alone and are not tried. If the daemon begins to use another such call, it must be added
-/// here.
+/// The effects of system calls. A call that is not in the table counts as internal to the process,
+/// and no test kills the process before it or makes it fail. If the daemon begins to use another
+/// call with an effect outside of the process, the call must be added here.
 #[cfg(target_arch = "x86_64")]
 const TABLE: &[(i64, &str, Effect)] = table![
     // Files.

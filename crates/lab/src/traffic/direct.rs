@@ -63,7 +63,7 @@ pub struct DirectArgs {
     run: RunArgs,
 }
 
-/// Runs the program; returns only on bad arguments or if no flow can be opened.
+/// Runs the program. Returns only if it fails: for bad arguments, or if no flow can be opened.
 pub fn main(args: &DirectArgs) -> Result<()> {
     if !args.source && !args.sink && !args.echo {
         bail!("a direct program needs --source, --sink or --echo");

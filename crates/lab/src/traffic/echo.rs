@@ -1,5 +1,6 @@
-//! Two traffic programs: an echo server for TCP and UDP ([`echo`]), and a probe that sends it one
-//! small message at fixed intervals, as a person types, and measures the round trips ([`probe`]).
+//! Two traffic programs: an echo server for TCP and UDP ([`echo`]), and a probe that sends small
+//! messages to an echo server at fixed intervals and measures the round trips ([`probe`]). At its
+//! end the probe prints a [`super::Report`] with the round trips.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
 //! Two traffic programs: a server of files ([`serve`]), and a client that fetches a file
-//! repeatedly, each time over a new connection, and measures the durations ([`fetch`]).
+//! repeatedly, each time over a new connection, and prints the durations in ns ([`fetch`]).
 
 use std::io::{BufRead, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -5,7 +5,8 @@
 //! ```text
 //! run ["/path/of/program", "arg", …]   → {"child": pid}; later {"from": pid, "said": …} for each
 //!                                        line, then {"from": pid, "said": {"ended": status}}
-//! tell PID LINE                        LINE to the child's standard input
+//!                                      → {"child": null, "error": …} if it cannot start
+//! tell PID LINE                        writes LINE to the child's standard input; no output
 //! ```
 
 use std::collections::HashMap;

@@ -1,5 +1,6 @@
-//! Starts real programs in a world (ping, iperf3, nginx, curl) and parses their output, so that no
-//! result depends on the lab's own generator alone.
+//! Starts real programs in a world (ping, iperf3, nginx, curl) and parses the output of ping and
+//! iperf3, for tests and experiments that do not rely on the lab's own generator. A start fails if
+//! the program is not installed; without nginx [`nginx()`] returns `None`.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -14,8 +15,8 @@ use crate::process::{self, Proc};
 use crate::stats;
 use crate::world::Host;
 
-/// The arguments of a ping that sends `count` requests to `to`, at intervals of `every`, with
-/// timestamps.
+/// The command line (`ping` and its arguments) that sends `count` requests to `to`, at intervals of
+/// `every`, and prints timestamps. The ping ends at the latest 6 s after `count` intervals.
 pub fn ping_words(to: IpAddr, every: Duration, count: u32) -> Vec<String> {
     // -w: replies that are missing six seconds after the last request are lost. This is long enough
     // for the longest queues, and ends a ping without replies.

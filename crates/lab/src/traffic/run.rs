@@ -1,6 +1,6 @@
-//! The parts that all traffic programs share: start and end (`go`, `stop`, an end by itself), the
-//! counters of their threads, and the sampler that records the series. [`run_until_end`] prints the
-//! [`Report`] and ends the process.
+//! The common parts of those traffic programs that print a [`Report`]: start and end (`go`, `stop`,
+//! an end by itself), the counters of their threads, and the sampler that records the counts over
+//! time. [`run_until_end`] prints the report and ends the process.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -74,8 +74,9 @@ impl Tally {
 }
 
 /// Runs a program: prints that it is ready, waits for `go` with `--wait`, samples until the end,
-/// prints the report and ends the process. The end is the line `stop`, the end of standard input,
-/// or one of the limits in `run`. Threads are not joined, because many are in a blocking call.
+/// prints the report and ends the process. The end is the line `stop`, the end of standard input
+/// (not with `--for-ms`), or one of the limits in `run`. Threads are not joined, because many are
+/// in a blocking call.
 ///
 /// `wire` returns received wire bytes that only the sockets know; they are added to the tally's.
 pub fn run_until_end(run: &RunArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) -> ! {
@@ -193,7 +194,7 @@ pub fn send_paced(frame: u64, bits: u64, count: u64, mut send: impl FnMut() -> b
     }
 }
 
-/// The shortest sleep.
+/// The shortest sleep between two frames.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(200);
 
 /// Bytes of the Ethernet header and the IP header without options.

@@ -4,13 +4,14 @@
 //! The program has one thread, so that a forked child is a complete copy. Each line of its standard
 //! input is a command to the program:
 //!
-//! - `exit`, or the end of input: it ends, with packets in the driver and without closing anything.
+//! - `exit`, or the end of input: the program ends, with packets in the driver and without closing
+//!   anything.
 //! - `fork`: a child ends at once; the parent goes on.
-//! - `twin`: a child does the same as the parent, on the same rings. When its flow is closed, it
-//!   writes into the memory until it is killed.
-//! - `orphan`: a child holds all descriptors of the parent, and writes into the memory when the
-//!   parent is dead.
-//! - `exec`: it executes another program, which inherits all descriptors.
+//! - `twin`: a child does the same as the parent, on the same rings. When the flow is closed, the
+//!   child writes into the memory that it shares with the driver, until the child is killed.
+//! - `orphan`: a child holds all descriptors of the parent. When the parent is dead, the child
+//!   writes into the memory that it shares with the driver.
+//! - `exec`: the program executes another program, which inherits all descriptors.
 
 use std::fs::{self, File};
 use std::io::BufRead;
@@ -127,7 +128,8 @@ fn send_and_receive(socket: &mut Socket) -> Result<(), StackError> {
     Ok(())
 }
 
-/// Writes pseudorandom values into all memory that it shares with the driver, without end.
+/// Writes pseudorandom values into the memory that this process shares with the driver, without
+/// end.
 fn overwrite_shared_memory() -> Result<()> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let shared = maps.lines().filter(|line| line.contains("/memfd:"));

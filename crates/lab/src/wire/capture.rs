@@ -1,6 +1,6 @@
 //! Writes the packets that a tap kept to a pcap file, with nanosecond timestamps. Of each packet
-//! only the bytes that the tap has are written (see `wire::ring`), with the packet's length on the
-//! wire.
+//! only the first bytes, which the tap has, are written (at most 128, see `wire::ring`), with the
+//! packet's length on the wire. Fails if the file cannot be written.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

@@ -1,6 +1,7 @@
-//! Reads the packets of a device from a packet socket with a memory-mapped receive ring
-//! (TPACKET_V2, packet(7)). The ring has [`FRAMES`] slots with the first [`HEAD`] bytes of a packet
-//! each. If it is full, the kernel drops packets and counts them ([`Ring::lost`]).
+//! Reads the packets that a device receives and sends, from a packet socket with a memory-mapped
+//! receive ring (TPACKET_V2, packet(7)). The ring has [`FRAMES`] slots with the first [`HEAD`]
+//! bytes of a packet each. If the ring is full, the kernel drops packets and counts them
+//! ([`Ring::lost`]).
 //!
 //! Safety rules: [`Ring`] owns the socket and the mapping, and the mapping lives as long as the
 //! socket. User space owns a frame from the moment when its status has TP_STATUS_USER (read with

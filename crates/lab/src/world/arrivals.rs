@@ -1,4 +1,4 @@
-//! Samples what a host's IP layer receives behind its limits.
+//! Samples the bytes that a host's IP layer receives behind its limits, every 10 ms.
 //!
 //! The bytes that a program reads are a poor measure of a receive limit: after a lost packet the
 //! program gets nothing for one round trip and then everything at once, while its host receives at

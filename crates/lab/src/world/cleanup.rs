@@ -1,13 +1,13 @@
-//! Finds and removes all objects of a run, by name alone.
+//! Finds and removes all objects that one process of the lab has made, by name alone.
 //!
-//! All names contain `nn-<pid>-`: namespaces under /run/netns, folders in the temporary folder,
+//! All names begin with `nn-<pid>-`: namespaces under /run/netns, folders in the temporary folder,
 //! cgroups at the root of the cgroup v2 tree. The same code therefore serves a start (names of dead
 //! processes), a signal (this process's names) and a guard (one name).
 //!
-//! The order matters. First the daemon of a world is asked to clear. Then processes are killed, and
-//! then namespaces are removed (with their links, queues and filters). Mounts and files come last:
-//! a bpffs in a runtime folder is unmounted first, which drops the last references to pinned
-//! programs.
+//! The order matters. First the daemons are requested to clear. Then, for each namespace, its
+//! processes are killed and the namespace is removed (with its links, queues and filters). Then the
+//! folders are removed, after everything mounted below them is unmounted: a bpffs in a runtime
+//! folder has the last references to pinned programs. Cgroups come last.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -89,7 +89,7 @@ fn owners() -> Vec<u32> {
     pids
 }
 
-/// Asks the daemons with runtime folders in `folder` to clear everything.
+/// Runs `netnice clear --all` for the daemons with runtime folders in `folder`.
 fn ask_to_clear(folder: &Path) {
     let Ok(netnice) = process::binary("netnice") else {
         return;

@@ -1,5 +1,5 @@
-//! Lists the objects that a daemon has made in its network namespace and runtime folder, as lines
-//! of text ([`list`]).
+//! Lists all objects of the kinds that a daemon makes in its network namespace and runtime folder,
+//! as lines of text ([`list`]), and the entries of the daemon's eBPF maps ([`map_entries`]).
 //!
 //! Unlike a [`super::Snapshot`], the list has no objects of the whole machine, and no numbers that
 //! the kernel assigns (handles of queues, indexes of interfaces). The objects of two daemons can
@@ -15,8 +15,9 @@ use serde_json::Value;
 use super::Netns;
 use crate::process;
 
-/// The objects of the daemon with the runtime folder `runtime` in `ns`, one per line: interfaces,
-/// qdiscs, classes, the settings of lo, and the files of the runtime folder.
+/// The objects of a daemon, one per line: all interfaces, qdiscs and classes of its namespace `ns`,
+/// the settings of lo that a limit changes, and the files of its runtime folder `runtime`. Fails if
+/// `ip` or `tc` fails.
 pub fn list(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
     let links = ns.ip("-o link")?;
     let mut names = Vec::new();

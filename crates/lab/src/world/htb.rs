@@ -1,7 +1,8 @@
 //! Sets up HTB by hand on a device: the baseline without netnice.
 //!
-//! The lab measures HTB beside netnice and calibrates itself with it: HTB's rate is known to be
-//! correct, so an experiment that measures another rate is wrong.
+//! The lab measures HTB beside netnice and calibrates its experiments by HTB: HTB's rate is known
+//! to be correct, so an experiment that measures another rate is wrong. A change of HTB fails if
+//! tc(8) fails.
 
 use anyhow::Result;
 

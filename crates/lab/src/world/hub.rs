@@ -1,5 +1,5 @@
 //! Makes a world with a hub ([`World::lan`]): one segment of 10 Mbit/s that all stations share, in
-//! both directions.
+//! both directions. A station is a host on the segment, or the uplink of a switch.
 //!
 //! ```text
 //!   S1 ── p0 ─┐ what a station sends                        ┌─▶ p0 ── S1
@@ -7,13 +7,12 @@
 //!   C1 ── p2 ─┤   …          ├─▶ the segment, 10 Mbit/s ────┼─▶ p2 ── C1     a bridge that never
 //!   C3 ── p3 ─┘              ┘    one packet at a time      └─▶ p3 ── C3     learns: it floods
 //! ```
-//! The segment is HTB with a burst of a few bytes. A packet that comes while another is on the wire
-//! waits until that packet has left, independent of its size. Each station has a queue of its own,
-//! like the queue of an interface, and the queues are served in turn. A station with much to send
-//! keeps the wire for [`CAPTURE`] full packets: on Ethernet (CSMA/CD) the winner of a collision
-//! tends to win the next ones too, because the loser backs off for longer (the capture effect).
-//!
-//! An uplink to a switch is a station like any other; its queue is the buffer of the switch's port.
+//! The segment is HTB with a burst of 200 bytes. A packet of any size that comes while another one
+//! is on the wire waits until the other one has left. Each station has a queue of its own, like the
+//! queue of an interface, and the queues are served in turn. A station with much to send keeps the
+//! wire for [`CAPTURE`] full packets: on Ethernet (CSMA/CD) the winner of a collision tends to win
+//! the next ones too, because the loser backs off for longer (the capture effect). The queue of an
+//! uplink is the buffer of the switch's port.
 
 use std::net::Ipv4Addr;
 

@@ -1,4 +1,5 @@
-//! Makes network namespaces, runs commands and threads in them, and reads their counters.
+//! Makes network namespaces, runs commands and threads in them, and reads their counters. This
+//! needs root and iproute2.
 //!
 //! Each namespace has a name under /run/netns while an experiment runs, so that a person can look
 //! inside: `nsenter --net=/run/netns/nn-1234-client0 tc -s qdisc`.

@@ -2,7 +2,7 @@
 //! packets between them.
 //!
 //! A tun device passes bare IP packets, as WireGuard and PPP do: no Ethernet header, no neighbours.
-//! Each thread counts the IP bytes that it carries.
+//! Each thread carries one direction and counts the IP bytes.
 
 use std::fs::File;
 use std::io::{Read, Write};

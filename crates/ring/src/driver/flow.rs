@@ -1,6 +1,6 @@
 //! The driver's side of one flow. [`DriverRings::take`] and [`DriverRings::take_empty`] hand out
 //! validated records; [`DriverRings::give_back`] and [`DriverRings::deliver`] return them to the
-//! program. A call fails with a [`ProtocolViolation`] when the program broke a rule of
+//! program. Taking fails with a [`ProtocolViolation`] when the program broke a rule of
 //! `docs/reference/ring.md`; the caller must then disconnect the program.
 
 use std::mem::offset_of;
@@ -39,7 +39,7 @@ struct RingPair {
     reserved: u32,
 }
 
-/// The result of [`DriverRings::take`] and [`DriverRings::take_empty`].
+/// The result of [`DriverRings::take`] and of [`DriverRings::take_empty`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
     /// A record. The driver owns its chunks until it gives the record back.

@@ -1,5 +1,6 @@
-//! A first-fit allocator for the regions of a memory file. It joins adjacent gaps when a region is
-//! given back.
+//! Allocates the regions of flows in a memory file. A region is taken from the first *gap* (run of
+//! free bytes) that is large enough; without one, the allocation fails. When a region is given
+//! back, adjacent gaps are joined.
 
 use crate::layout::SetupError;
 

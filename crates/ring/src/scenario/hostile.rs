@@ -1,9 +1,10 @@
-//! Scenarios of a hostile program, decoded from bytes. [`judged`] runs one against the driver's
-//! side.
+//! Tests the driver's side against a hostile program, with scenarios that are decoded from bytes.
 //!
-//! The tests and the fuzz target `ring` of `fuzz/` call the same function. The function panics if
-//! the driver's side breaks one of its own properties, which the documentation of the test module
-//! `fuzz` lists.
+//! A scenario is a sequence of steps of both sides on one flow, and of writes of any value to its
+//! indices and entries. [`judged`] runs one and returns how it ends. It panics if the driver's side
+//! accepts a record outside the data area or with a chunk of another record, miscounts its chunks,
+//! or cannot give back a record that it took. The tests and the fuzz target `ring` of `fuzz/` call
+//! the same function.
 
 use super::{BothSides, piece};
 use crate::driver::{DriverRings, Taken};
@@ -325,7 +326,7 @@ impl Script<'_> {
 /// its own rings corrupted, or `whole` if the scenario runs to its last step.
 ///
 /// # Panics
-/// If the driver's side breaks one of its own properties.
+/// If the driver's side breaks one of the properties in the documentation of this module.
 pub fn judged(bytes: &[u8]) -> String {
     let mut script = Script(bytes.iter());
     let start = if script.byte().is_some_and(|byte| byte % 2 == 1) {

@@ -2,10 +2,11 @@
 //! a [`Service`]. Fails with a [`ConfigErrorKind`].
 //!
 //! ```text
-//! ftp stream tcp nowait root /usr/sbin/vsftpd vsftpd -l  @128Kbyte/sec  full
-//! ftp                        vsftpd -l                   @128Kbyte/sec  short
+//! full:   ftp stream tcp nowait root /usr/sbin/vsftpd vsftpd -l  @128Kbyte/sec
+//! short:  ftp                        vsftpd -l                   @128Kbyte/sec
 //! ```
-//! The short form means stream, tcp, nowait and root. The service can be a number, and an address
+//! The short form means stream, tcp, nowait and root. In the full form the word after the program
+//! is its `argv[0]`. The rate at the end is optional. The service can be a number, and an address
 //! can precede it: `127.0.0.1:ftp`, `[::1]:8021`. `nowait/10` permits ten concurrent sessions. A
 //! word that contains blanks must be in double quotes.
 
@@ -14,8 +15,8 @@ use std::path::Path;
 
 use super::{ConfigErrorKind, DEFAULT_WEIGHT, Location, MAX_SESSIONS, Protocol, Service, lookup};
 
-/// Parses a line. `None` if the line is empty or a comment. `location` is its file and number, for
-/// messages.
+/// Parses a line. `None` if the line is empty or a comment. `location` is its file and line number,
+/// for messages.
 ///
 /// # Errors
 /// [`ConfigErrorKind`] names the word that is invalid or missing.

@@ -1,6 +1,6 @@
 //! Looks up services, users, groups and programs on this machine: in /etc/services, /etc/passwd and
 //! /etc/group, and in the folders of programs. Fails with a [`ConfigErrorKind`] if a name does not
-//! exist.
+//! exist there. Users of a network directory are not found.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! One session of the super-server: its process and its gate. The keeper sets its share. Starting
-//! fails if the helper process cannot be started.
+//! One session of the super-server: its process, and its gate (see [`super`]). The keeper sets its
+//! share. Starting fails if the helper process cannot be started.
 
 use std::io;
 use std::net::IpAddr;
@@ -77,7 +77,7 @@ impl Session {
         }
     }
 
-    /// Ends the session with SIGTERM.
+    /// Ends the session: sends SIGTERM to its process, `member`, and closes the gate for good.
     pub(super) fn stop(&mut self, member: Option<&Member>) {
         self.gate = None;
         if let Some(member) = member {

@@ -1,5 +1,7 @@
 //! The listening sockets of services ([`Listener`]): binds them and accepts connections. A service
-//! without an address gets one socket for IPv6 and IPv4, or for IPv4 if the kernel has no IPv6.
+//! without an address, whose protocol is `tcp` or `udp`, gets one socket for IPv6 and IPv4, or for
+//! IPv4 if the kernel has no IPv6. The other protocols name one address family. Fails with the
+//! error of the system call.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -64,7 +66,8 @@ impl Listener {
     }
 
     /// Accepts the next connection. Returns the connection and the client's address, or `None` if
-    /// no connection waits. Does not block unless the service is `wait`.
+    /// no connection waits or the socket is for datagrams. Does not block unless the service is
+    /// `wait`.
     pub(super) fn accept(&self) -> io::Result<Option<(OwnedFd, IpAddr)>> {
         let Socket::Stream(listener) = &self.socket else {
             return Ok(None);

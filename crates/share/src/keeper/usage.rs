@@ -1,6 +1,6 @@
-//! The usage of a session, and whether the session is idle. Readings of its byte counter come in.
-//! A session is idle after 2 s in which it used at most a tenth of its share, and busy again when
-//! it uses half of what it keeps.
+//! The usage of a session ([`Usage`]), in bit/s, and whether the session is idle. Readings of its
+//! byte counter come in. A session is idle after 2 s in which it used at most a tenth of its share,
+//! and busy again when it uses half of the part that it keeps while it lends.
 
 use crate::divide;
 

@@ -1,5 +1,6 @@
-//! Reads which processes a target has, and their properties, from /proc and from the cgroup tree.
-//! Changes nothing. A process that has ended has no properties; no error is reported.
+//! Reads which processes a target has ([`Processes`]), and their parents, children, users, names
+//! and listening sockets, from /proc and from the cgroup tree. Changes nothing. What cannot be
+//! read, for example because a process has ended, is left out; no error is reported.
 
 use std::fs;
 use std::os::fd::AsFd;

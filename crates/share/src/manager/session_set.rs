@@ -1,9 +1,10 @@
 //! Finds the sessions of a target ([`SessionSet`]). The composition of the target and the processes
 //! of the machine come in, the numbers of the sessions' first processes go out.
 //!
-//! The *outermost* processes of a target are those whose parent is not in it. An outermost process
-//! that listens for connections is a **server**: each of its children, with its descendants, is a
-//! session. An outermost process that does not listen is a session itself.
+//! The *outermost* processes of a target are those whose parent is not in it; of a name, the
+//! processes that have joined it. An outermost process that listens for connections is a
+//! **server**: each of its children, with its descendants, is a session. An outermost process that
+//! does not listen is a session itself. Two examples:
 //!
 //! ```text
 //!   unit:vsftpd.service     vsftpd (listens) ─┬─ vsftpd ── vsftpd     session
@@ -141,8 +142,9 @@ impl SessionSet {
     }
 }
 
-/// The id of the user of a session: the user of the outermost process of the session that is not
-/// root's, or root. Servers keep a process of root beside the one that works for a user.
+/// The id of the user of the session with the first process `session`: the first user other than
+/// root among its processes, searched generation by generation, at most four; else root (0).
+/// Servers keep a process of root beside the one that works for a user.
 pub(super) fn session_user(processes: &impl Processes, session: u32) -> u32 {
     let mut level = vec![session];
     for _ in 0..MAX_DEPTH {

@@ -47,7 +47,8 @@ pub enum Remote {
 /// The buffers of a flow. Each holds one packet with its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
-    /// Size of each buffer in bytes: a power of two, at least the link's MTU + 14.
+    /// Size of each buffer in bytes: a power of two, 64 to 65,536, at least the path MTU + 14.
+    /// Received packets that are longer are lost.
     pub bytes: u32,
     /// Number of buffers for sending, at least 1. A packet occupies one until the driver has
     /// returned it.
@@ -94,7 +95,8 @@ impl UdpOptions {
         }
     }
 
-    /// The request to the daemon, and the shape of the flow.
+    /// The request to the daemon, and the shape of the flow. Fails if the number or the size of the
+    /// buffers is invalid.
     pub(crate) fn request(&self) -> Result<(OpenFlow, Shape), SetupError> {
         let shape = self.buffers.shape()?;
         let local = self.local;

@@ -1,7 +1,8 @@
-//! Receives datagrams: finds the datagram in a delivered record, reassembles fragments, and primes
-//! the buffer again when the program releases the datagram. Frames without a datagram for the
-//! socket are dropped and counted ([`Socket::dropped`]). Calls fail with
-//! [`StackError::WouldBlock`] if no datagram has arrived, or with the reason why the flow ended.
+//! Receives datagrams on a [`Socket`]: finds the datagram in a record that the driver delivered,
+//! reassembles fragments, and primes the buffer again when the program releases the datagram.
+//! Frames without a datagram for the socket are dropped and counted ([`Socket::dropped`]). Calls
+//! fail with [`StackError::WouldBlock`] if no datagram has arrived, or with the reason why the flow
+//! ended.
 
 use super::*;
 use crate::datagram::{self, ParseError};
@@ -74,7 +75,8 @@ impl Socket {
     /// The payload of a datagram.
     ///
     /// # Errors
-    /// If the datagram belongs to another socket.
+    /// If the program does not hold the buffer, for example because the datagram is another
+    /// socket's.
     #[inline]
     pub fn payload<'a>(&'a self, datagram: &'a Datagram) -> Result<&'a [u8], StackError> {
         let bytes = match &datagram.storage {
@@ -88,7 +90,7 @@ impl Socket {
     /// [`flush`](Socket::flush).
     ///
     /// # Errors
-    /// If the datagram belongs to another socket, or the flow has ended.
+    /// If the program does not hold the buffer, or the flow has ended.
     #[inline]
     pub fn release(&mut self, datagram: Datagram) -> Result<(), StackError> {
         match datagram.storage {
@@ -108,8 +110,8 @@ impl Socket {
         Ok(received)
     }
 
-    /// Copies the payloads of the datagrams that have arrived, one to each buffer of `into`.
-    /// `received` describes each copy. Returns the number of copies.
+    /// Copies the payloads of the datagrams that have arrived, one to each buffer of `into`, and
+    /// replaces the content of `received` by a description of each. Returns their number.
     ///
     /// # Errors
     /// [`StackError::WouldBlock`] if no datagram has arrived. Another error if the flow has ended.

@@ -1,6 +1,7 @@
-//! Sends datagrams: copies the payload into a buffer, writes the headers in front of it, hands the
-//! record to the driver, and collects the result ([`Outcome`]). Calls fail with
-//! [`StackError::WouldBlock`] if no buffer is free, or with the reason why nothing can be sent.
+//! Sends datagrams on a [`Socket`]: copies the payload into a buffer unless the program wrote it
+//! there, writes the headers in front of the payload, hands the record to the driver, and collects
+//! the result ([`Outcome`]). Calls fail with [`StackError::WouldBlock`] if no buffer is free, or
+//! with the reason why nothing can be sent.
 //!
 //! **Messages of a real-time channel.** The deadline of a `channel` contract applies to a message,
 //! which may have several packets. A packet begins a message unless [`Socket::queue_continuation`]
@@ -30,7 +31,7 @@ impl Socket {
     /// packet can carry at most [`Socket::longest`] bytes of it.
     ///
     /// # Errors
-    /// If the packet belongs to another socket.
+    /// If the program does not hold the buffer, for example because the packet is another socket's.
     #[inline]
     pub fn payload_mut(&mut self, packet: &Packet) -> Result<&mut [u8], StackError> {
         let (headroom, length) = (self.headroom, self.payload_of(self.max_packet));
@@ -43,8 +44,8 @@ impl Socket {
     /// the packet.
     ///
     /// # Errors
-    /// If the payload is too long, the flow needs a destination, the ring is full, or the flow has
-    /// ended. The error returns the packet.
+    /// If the payload is too long, the flow needs a destination, the ring is full, the program does
+    /// not hold the buffer, or the flow has ended. The error returns the packet.
     #[inline]
     pub fn queue(&mut self, packet: Packet, length: usize) -> Result<u64, (Packet, StackError)> {
         self.queue_packet(packet, length, None, false)
@@ -134,7 +135,7 @@ impl Socket {
     /// # Errors
     /// [`StackError::WouldBlock`] if too few buffers are free, [`StackError::TooManyPackets`] if
     /// the flow never has enough or there is no part, [`StackError::TooLong`] if a part is too
-    /// long. Another error if the flow has ended.
+    /// long, [`StackError::NoRemote`] on a flow to any host. Another error if the flow has ended.
     pub fn try_send_message(&mut self, parts: &[&[u8]]) -> Result<u64, StackError> {
         let most = self.sending as usize;
         if parts.is_empty() || parts.len() > most {
@@ -207,7 +208,7 @@ impl Socket {
         self.block_on(timeout, |socket| socket.try_send_message(parts))
     }
 
-    /// The result of a sent packet; `None` if the driver has returned no further packet. Returns
+    /// The result of a queued packet; `None` if the driver has returned no further packet. Returns
     /// each result once, in the order in which the driver returned the packets. The socket keeps
     /// the last [`OUTCOMES`] results.
     ///
@@ -226,8 +227,8 @@ impl Socket {
         self.next_number - self.returned
     }
 
-    /// Waits until the driver has returned all queued packets, up to `timeout` (`None`: without a
-    /// limit).
+    /// Publishes the queued packets and waits until the driver has returned all of them, up to
+    /// `timeout` (`None`: without a limit).
     ///
     /// # Errors
     /// [`StackError::WouldBlock`] if the timeout expires. Another error if the flow has ended.
@@ -398,7 +399,7 @@ impl Socket {
     }
 }
 
-/// Number of results that a socket keeps for later calls of [`Socket::outcome`].
+/// Largest number of results that a socket keeps for later calls of [`Socket::outcome`].
 pub const OUTCOMES: usize = 1024;
-/// Number of hosts for which a flow keeps headers.
+/// Largest number of hosts for which a flow keeps headers.
 const MAX_ROUTES: usize = 4096;

@@ -47,8 +47,8 @@ fn figures(number: u64, trim: bool) -> String {
     format!("{text}{prefix}")
 }
 
-/// A waiting time, rounded up to a tenth of a millisecond, then down: `-` for 0, `0.4ms`, `17ms`,
-/// `1.2s`.
+/// A waiting time: below 10 ms in tenths of a millisecond, rounded up (`0.4ms`; `-` for 0), below
+/// 1 s in whole milliseconds (`17ms`), else in tenths of a second (`1.2s`), both rounded down.
 pub(super) fn wait(time: Nanos) -> String {
     let tenths = time.0.div_ceil(100_000);
     match tenths {

@@ -1,22 +1,23 @@
-//! A processor that runs channel handlers, and the costs of messages on it. [`Processor::carries`]
-//! decides on a set of [`Work`], [`Processor::admit`] on one more, and [`Processor::divide`]
-//! divides a deadline between the processor and a link. They fail with [`TimingFault`] or
-//! [`TimingRefusal`].
+//! Decides whether a processor finishes the protocol processing of channels in time.
+//! [`Processor::carries`] decides on a set of [`Work`] and fails with [`TimingFault`].
+//! [`Processor::admit`] decides on one more piece of work, and [`Processor::divide`] divides a
+//! deadline between the processor and a link; both fail with [`TimingRefusal`].
 //!
-//! The model is that of the paper RTC, sections 3.1 and 3.2. A handler turns a message into
-//! packets. It yields to handlers with earlier deadlines at preemption points only, which lie P
-//! packets apart. Yielding costs a context switch, and a cold cache for the next handler.
+//! The model is that of the paper RTC, sections 3.1 and 3.2. Each channel has a handler, which
+//! turns a message into packets. A handler yields to handlers with earlier deadlines at preemption
+//! points only, which lie P packets apart (a *block*). Yielding costs a context switch, and a cold
+//! cache for the next handler.
 //!
-//! A job of N packets counts as
+//! A job, the processing of one message of N packets, counts as
 //!
 //! ```text
-//! 2 (switch + cache miss) + first + (N - 1) later + N link scheduling
+//! 2 (switch + cache_miss) + first + (N - 1) later + N link_scheduling
 //! ```
 //!
-//! It counts the switch twice: the processor switches to the job once, and the job may displace
-//! another handler once, to which the processor must switch back. A job begins once, so it
-//! displaces once, and the cost is not counted for the displaced handler again. The longest piece
-//! without interruption is the job's first block.
+//! The words are fields of [`Processor`]. The switch counts twice: the processor switches to the
+//! job once, and the job may displace another handler once, to which the processor must switch
+//! back. A job begins once, so it displaces once, and the cost is not counted for the displaced
+//! handler again. The longest piece without interruption is the job's first block.
 //!
 //! # Use
 //! Library users, `netnice-sim` (scenarios with a `[processor]`) and the RTC experiment of

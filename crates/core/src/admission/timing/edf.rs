@@ -2,9 +2,10 @@
 //! and the blocking come in, and an [`Answer`] goes out.
 //!
 //! # The test
-//! Let h(t) be the sum of the demand bound functions. Let b(t) be the blocking: the longest piece
-//! of work that can come before work that is due within t, although it is due later or has no
-//! deadline, plus the work that was handed to the device before its time. All deadlines are kept if
+//! Let h(t) be the sum of the demand bound functions (dbf, see `demand`). Let b(t) be the blocking:
+//! the longest uninterrupted piece of work that is due later than t or has no deadline and can
+//! still come before work that is due within t, plus the work that was handed to the device before
+//! its time. All deadlines are kept if
 //!
 //! ```text
 //! h(t) + b(t) ≤ t     for every t from the shortest relative deadline on

@@ -1,8 +1,8 @@
 //! Decides whether a link keeps the deadlines and rates that are promised on it (paper RTC, section
-//! 3.3). A [`Transmitter`] converts each [`Promise`] into a demand by the costs of packets,
-//! messages, slices and rates. [`Transmitter::carries`] decides on a set and fails with
-//! [`TimingFault`], [`Transmitter::admit`] decides on one more promise and fails with
-//! [`TimingRefusal`].
+//! 3.3). A [`Transmitter`] converts each [`Promise`] into a demand: the most time on the link that
+//! the promise can require within an interval. [`Transmitter::carries`] decides on a set of
+//! promises and fails with [`TimingFault`], [`Transmitter::admit`] decides on one more promise and
+//! fails with [`TimingRefusal`].
 
 use alloc::vec::Vec;
 

@@ -2,8 +2,8 @@
 //! levels.
 //!
 //! The distance of the key from now gives a [`Shape`]: the level, the width of its buckets, and the
-//! unit to which the key is rounded. [`Shape::bucket`] takes a rounded key and returns its
-//! [`BucketRef`].
+//! unit to which the key is rounded. The caller rounds the key; [`Shape::bucket`] takes the rounded
+//! key and returns its [`BucketRef`].
 
 /// A bucket, and the rounded key of the entries in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,5 +99,5 @@ const STEP: u32 = 3;
 /// Binary logarithm of the shortest distance, in quanta, that is too long for every level.
 pub(super) const LONGEST: u32 = SPAN + STEP * (LEVELS as u32 - 1);
 
-/// Number of binary digits to which a distance is rounded.
+/// A distance is at least 2^DIGITS times its rounding unit, unless the unit is one quantum.
 const DIGITS: u32 = 10;

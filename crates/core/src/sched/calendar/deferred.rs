@@ -1,17 +1,17 @@
 //! Delayed insertion of entries, while the memory that it needs is prefetched.
 //!
-//! The bucket of an entry is unknown before its flow is served. Then the bucket and its last node
-//! cost two waits for memory, one after the other. So in a calendar with more than 131,072 entries
-//! a new entry is held back while [`MAX_DEFERRED`] others come: first its bucket is prefetched,
-//! then the bucket's last node, then the entry is inserted.
+//! When a flow is served, the bucket for its next packet's entry becomes known. Reads of the bucket
+//! and of its last node would then cost two waits for memory, one after the other. So in a calendar
+//! with more than 131,072 entries a new entry is held back while [`MAX_DEFERRED`] others come:
+//! first its bucket is prefetched, then the bucket's last node, then the entry is inserted.
 //!
 //! With fewer entries, but more than [`IMMEDIATE_MAX`], a new entry is held back until the next one
-//! comes. The branch on whether its bucket has a node with room is unpredictable. If it depended on
-//! the arithmetic of the same packet, a wrong prediction would cost all of that arithmetic again;
-//! one packet later the condition is known at once.
+//! comes. The branch on whether the entry's bucket has a node with room is unpredictable. If the
+//! branch depended on the arithmetic of the same packet, a wrong prediction would cost all of that
+//! arithmetic again; one packet later the condition is known at once.
 //!
-//! The delay is not observable: an entry is inserted before its time comes
-//! ([`Calendar::is_flush_due`]), and [`Calendar::first_key`] includes the deferred entries.
+//! The delay does not change which entries are taken: a deferred entry is inserted before its time
+//! comes ([`Calendar::is_flush_due`]), and [`Calendar::first_key`] includes the deferred entries.
 
 use super::{BucketRef, Calendar, EntryPosition, Pool, QueueEntry};
 use crate::prefetch;

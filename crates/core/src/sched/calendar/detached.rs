@@ -1,8 +1,8 @@
 //! Moves whole nodes of entries from one calendar to another.
 //!
 //! If thousands of flows of one contract fall due at the same instant, their entries fill nodes,
-//! with the same code in each entry. Such a node moves to its new bucket as a whole, in about the
-//! time that one entry takes.
+//! with the same code in each entry (the encoded deadline, `sched::deadline`). Such a node moves to
+//! its new bucket as a whole, and its entries are not written.
 
 use super::{BucketId, BucketRef, Calendar, NONE, Pool, QueueEntry};
 
@@ -30,8 +30,9 @@ impl DetachedNode {
 }
 
 impl<const QUANTUM: u32> Calendar<QUANTUM> {
-    /// Takes the next node as a whole. `None` if an entry of it has been taken, if its entries have
-    /// different codes, if the code is not below `below`, or if it has too few entries.
+    /// Takes the next node as a whole. `None` if there is no node, if an entry of it has been
+    /// taken, if its entries have different codes, if the code is not below `below`, or if it has
+    /// fewer than [`MIN_ENTRIES`] entries.
     #[inline(always)]
     pub(in crate::sched) fn detach_node(
         &mut self,

@@ -1,16 +1,18 @@
 //! The lookahead reads entries of a calendar some time before they are taken, so that the scheduler
-//! can prefetch their flows.
+//! can prefetch their flows. It works in calendars with more than [`LOOKAHEAD_MIN`] entries.
 //!
-//! The lookahead goes through the calendar's buckets in order, one node at a time, at least
-//! [`MIN_LEAD`] entries before the entry that is taken. Its own reads would miss the processor's
-//! cache too: the bucket, then the bucket's last node, then the bucket's first node. So it
-//! prefetches each of the three and works on another bucket meanwhile; up to three prefetches are
-//! pending at a time. Its results are hints: a wrong hint causes a late or a useless prefetch.
+//! The lookahead goes through the calendar's buckets in order, one node at a time. Its *lead* is an
+//! estimate of the number of entries that were read and not yet taken. It reads on while the lead
+//! is below [`MIN_LEAD`]. Its own reads would miss the processor's cache too: the bucket, then the
+//! bucket's last node, then the bucket's first node. So it prefetches each of the three and works
+//! on another bucket meanwhile; up to three prefetches are pending at a time. Its results are
+//! hints: a wrong hint causes a late or a useless prefetch.
 //!
-//! [`Calendar::push_with_lookahead`] returns whether it inserted an entry before the lookahead's
-//! position. Then the caller must prefetch the flow. Removals of entries do not change the
-//! lookahead's state. So the lookahead starts again at the calendar's first bucket after
-//! [`BUCKETS_PER_RESTART`] buckets, and when its lead exceeds [`MAX_LEAD`].
+//! [`Calendar::push_with_lookahead`] returns whether the lookahead will not read the new entry,
+//! because it is before the lookahead's position. Then the caller must prefetch the flow. Removals
+//! of entries do not change the lookahead's state. So the lookahead starts again at the calendar's
+//! first bucket after [`BUCKETS_PER_RESTART`] buckets, and when its lead is too long
+//! ([`MAX_LEAD`]).
 
 use super::bucket::{BUCKETS, LEVELS};
 use super::{
@@ -204,12 +206,12 @@ const MIN_LEAD: u32 = 16;
 /// anyway. Tests use a smaller number.
 pub(super) const LOOKAHEAD_MIN: u32 = if cfg!(test) { 8 } else { 2048 };
 
-/// Above this number of entries, the calendar itself is not in the cache. Tests use a smaller
-/// number.
+/// Above this number of entries, the calendar itself does not fit into the cache. Tests use a
+/// smaller number.
 const CACHED_MAX: u32 = if cfg!(test) { 12 } else { 1 << 17 };
 
-/// The longest lead. With a longer one, the entries that were read ahead are not the next ones, and
-/// the lookahead starts again.
+/// With a lead of more than this and [`MIN_LEAD`] together, the entries that were read ahead are
+/// not the next ones, and the lookahead starts again.
 const MAX_LEAD: u32 = 128;
 
 /// Number of buckets after which the lookahead starts again.

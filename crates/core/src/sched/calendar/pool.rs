@@ -1,9 +1,9 @@
-//! The nodes of the buckets of all calendars of one scheduler.
+//! The memory of calendars: the nodes of all buckets of all calendars of one scheduler or pacer.
 //!
-//! A bucket is a circular list of nodes. Its last node (the tail) identifies it: the link of the
-//! tail leads to the first node. Entries are appended at the tail and taken from the first node.
-//! Nodes are also moved from bucket to bucket as a whole, so a node at any position may be partly
-//! filled. Node 0 means "none": it is full and stays full.
+//! A bucket is a circular list of nodes. Its last node (the *tail*) identifies the bucket: the link
+//! of the tail leads to the first node. Entries are appended at the tail and taken from the first
+//! node. Nodes are also moved from bucket to bucket as a whole, so a node at any position may be
+//! partly filled. Node 0 means "none": it is marked as full, so that nothing is appended to it.
 
 use alloc::vec::Vec;
 
@@ -130,8 +130,8 @@ impl Pool {
         pool
     }
 
-    /// Reserves memory for `entries` more entries. It is the only function that allocates, and it
-    /// does not touch the memory.
+    /// Reserves memory for `entries` more entries. Only this function and [`Pool::with_capacity`]
+    /// allocate. The reserved memory is not written.
     pub(in crate::sched) fn reserve(&mut self, entries: usize) {
         self.reserved += entries;
         let wanted = self.reserved + 1;

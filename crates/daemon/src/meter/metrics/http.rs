@@ -5,8 +5,8 @@
 //! within [`REQUEST_TIMEOUT`] (2 s), and an answer must be read within [`ANSWER_TIMEOUT`] (5 s).
 //! Beyond [`MAX_CONNECTIONS`] (64) connections the oldest is closed. So a thousand silent
 //! connections lock no reader out: a new connection that sends its request at once is answered
-//! before it is the oldest. A page is made at most twice a second, however often it is requested,
-//! and all readers share it.
+//! before it is the oldest. The event loop makes a page at most twice a second, however often it is
+//! requested, and all readers share it.
 
 use std::collections::VecDeque;
 use std::io;

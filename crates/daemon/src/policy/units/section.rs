@@ -1,5 +1,5 @@
-//! Reads the assignments in the `[X-Netnice]` sections of one unit file. Other sections and
-//! comments are skipped. A line of a section without `=` is an error with file and line.
+//! Reads the assignments in the `[X-Netnice]` sections of one unit file ([`read`]). Other sections
+//! and comments are skipped. A line of a section without `=` is an error with file and line.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
-//! An index of the unit files in the folders of the search path. [`Tree::read`] makes it, and
-//! [`Tree::files_of`] returns the files of a unit in the order in which they are merged. Folders
-//! and files that cannot be read are left out.
+//! An index of the unit files in the folders of systemd's search path. [`Tree::read`] makes it.
+//! [`Tree::files_of`] returns those files of a unit that may have a section `[X-Netnice]`, in the
+//! order in which they are merged, and none if the unit is masked. Folders and files that cannot be
+//! read are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -107,7 +108,7 @@ impl Tree {
             .collect()
     }
 
-    /// Those files of a unit that may have a section, in merge order. None if the unit is masked.
+    /// Those files of a unit that may have a section, in merge order; none if the unit is masked.
     pub(super) fn files_of(&self, name: &str) -> Vec<PathBuf> {
         let template = template_of(name);
         let own = self.fragments.get(name);

@@ -1,8 +1,10 @@
-//! A hostile peer of a connection, from bytes: any bytes, in any pieces, with any descriptors.
+//! Tests a connection with the input of a hostile peer: any bytes, in any pieces, each with up to
+//! two descriptors.
 //!
-//! [`judged`] sends the pieces to a connection and compares the outcome with the definition of the
-//! frames. It panics if the two differ, if data stays queued, or if a descriptor stays open. Tests
-//! and the fuzz target `connection` call the same function.
+//! [`judged`] decodes the pieces from a byte string and sends them to a [`Connection`]. It compares
+//! the requests that the connection returns with those of a second, simple decoder of the stream,
+//! and returns how the connection ends. Tests and the fuzz target `connection` call the same
+//! function.
 
 use std::io::{PipeReader, Read as _, pipe};
 
@@ -16,8 +18,8 @@ use super::*;
 /// `empty`, `long`, `json` or `version`).
 ///
 /// # Panics
-/// If the outcome differs from the definition of the frames, data stays queued or is lost, or a
-/// descriptor stays open.
+/// If the requests or the outcome differ from those of the simple decoder, data stays queued or is
+/// lost, or a descriptor stays open.
 pub fn judged(bytes: &[u8]) -> String {
     run(&pieces(bytes))
 }

@@ -1,8 +1,10 @@
-//! One receive queue of an interface: an AF_XDP socket bound to it, and its two receive rings.
+//! One receive queue of an interface: an AF_XDP socket bound to it, and its two rings (receive and
+//! fill).
 //!
 //! XDP hands a frame only to a socket of the queue that received it, so each queue has a socket.
 //! All sockets share one UMEM: the first registers it, and the others refer to the first. Each
-//! queue has its own fill ring, and a frame returns to the queue that it came from.
+//! queue has its own fill ring, and a frame returns to the queue that it came from. Opening fails
+//! with [`LinkError`]; a queue that another socket holds is tried again for 0.2 s.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

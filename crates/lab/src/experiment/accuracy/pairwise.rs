@@ -1,10 +1,11 @@
 //! Chooses a small subset of a matrix that contains every pair of choices ([`cover`]).
 //!
-//! Most faults depend on one or two particular choices (IPv6 with UDP, for example), so a subset
-//! with every *pair* of choices finds most of them. The algorithm is greedy: it takes the cell that
-//! covers most uncovered pairs, until no pair is uncovered. Of several such cells it takes the one
-//! whose choices were taken least so far, so that the choices stay balanced. The result depends
-//! only on the matrix.
+//! The matrix is a list of cells, each with one choice for every factor (such as the address
+//! family). Most faults depend on one or two particular choices (IPv6 with UDP, for example), so a
+//! subset with every *pair* of choices finds most of them. The algorithm is greedy: it takes the
+//! cell that covers most uncovered pairs, until no pair is uncovered. Of several such cells it
+//! takes the one whose choices were taken least so far, so that the choices stay balanced, and of
+//! these the first. The result depends only on the matrix.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};

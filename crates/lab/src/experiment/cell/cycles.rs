@@ -1,10 +1,12 @@
-//! Measures figures 5 and 6 of the paper CELL: the cost of a cell, in cycles of the time stamp
-//! counter (in ns on a machine without one).
+//! Measures figures 5 and 6 of the paper CELL: the cost of sending a cell, in cycles of the time
+//! stamp counter (in ns on a machine without one); for figure 6 also the cost of shaping alone.
 //!
-//! The real scheduler runs in virtual time, with the work of the paper's adapter for each cell: the
-//! adapter counts the cells in its buffer, and issues a transfer command for the next PDU when half
-//! of the PDU before is sent. Cells are measured in bins of [`BIN`]. The work is the same in every
-//! run, so the least of several runs is the cost of a bin without other load on the machine.
+//! The real scheduler runs in virtual time, with the work of the paper's network adapter for each
+//! cell. Connections send PDUs (messages) of 105 cells. The adapter counts the cells of each
+//! connection in its buffer, and issues a transfer command for the next PDU when half of the
+//! connection's present PDU is sent. Cells are measured in bins of [`BIN`] cells. The work is the
+//! same in every run, so the least of several runs is the cost of a bin without other load on the
+//! machine.
 
 #[path = "../../../../core/benches/scheduler/clock.rs"]
 mod clock;

@@ -1,7 +1,8 @@
-//! Repeats figures 3 and 4 of the paper CELL on real packets, with the driver. A slot is the time
-//! of a packet of 1500 bytes: 120 us on a link of 100 Mbit/s. The policer is `netnice check`, which
-//! reads a capture of the packets that arrived. Fails if the tap lost a packet, or if the driver's
-//! counts differ from the packets that arrived.
+//! Repeats figures 3 and 4 of the paper CELL on real packets, with the driver. In place of a cell
+//! there is a packet of 1500 bytes, and a slot is its time on a link of 100 Mbit/s: 120 us. The
+//! policer of figure 3 is `netnice check`, which reads a capture of the packets that arrived. An
+//! experiment fails if the tap at the receiver lost a packet, or if the driver counted another
+//! number of sent packets than arrived.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
-//! Repeats figures 5 and 6 of the paper VERT on real packets: the programs and the driver are
-//! threads of this process, and the link has 100 Mbit/s. Fails if the tap lost a packet, or if the
-//! driver's counts differ from the packets that arrived.
+//! Repeats figures 5 and 6 of the paper VERT on real packets: how slices divide a link of 100
+//! Mbit/s, and how two senders without a slice share it. The senders and the driver are threads of
+//! this process, and a tap at the receiver measures. An experiment fails if the tap lost a packet,
+//! or if the driver counted another number of sent packets than arrived.
 
 use std::time::Duration;
 
@@ -155,9 +156,9 @@ pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// Figure 6: two senders without a guarantee, through the driver and through the kernel's queue
-/// (HTB). The driver must carry as much as the kernel, and the rates of its senders may vary no
-/// more.
+/// Figure 6: two senders without a guarantee, once through the driver and once through the kernel
+/// with HTB. The driver must carry as much as HTB (99.95 %; 97 % in the quick form), and the rates
+/// of its senders may vary no more.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let seconds = if context.quick { 3 } else { 30 };

@@ -1,6 +1,6 @@
-//! Repeats figure 7 of the paper VERT on real packets: two programs receive; the second becomes
-//! slower and slower, and the first must not lose a packet. Every sent packet must have been
-//! received or be counted as lost.
+//! Repeats figure 7 of the paper VERT on real packets: two programs receive through the driver; the
+//! second becomes slower and slower, and loses more and more packets. The first must not lose a
+//! packet. Every sent packet must have been received or be counted as lost.
 
 use std::time::{Duration, Instant};
 
