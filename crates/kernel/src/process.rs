@@ -18,6 +18,9 @@ use std::{
     path::Path,
 };
 
+use procfs_core::FromRead;
+use procfs_core::process::{Stat, StatFlags};
+
 use crate::retry::with_retries;
 
 pub(crate) mod copies;
@@ -191,23 +194,24 @@ pub(crate) fn is_running(pid: u32) -> bool {
         Ok(threads) => threads,
         Err(error) => return !is_gone(&error),
     };
-    threads
-        .iter()
-        .any(|thread| match read_text(thread.path().join("stat")) {
-            Ok(stat) => thread_flags(&stat).is_none_or(|flags| flags & PF_EXITING == 0),
-            Err(error) => !is_gone(&error),
-        })
+    threads.iter().any(|thread| match read_stat(thread.path()) {
+        Ok(stat) => stat.is_none_or(|stat| stat.flags & PF_EXITING == 0),
+        Err(error) => !is_gone(&error),
+    })
 }
 
-/// The flags of a thread from its stat line: the seventh field after the name. The name may contain
-/// any bytes.
-fn thread_flags(stat: &str) -> Option<u32> {
-    let fields = stat.rsplit_once(')')?.1;
-    fields.split_whitespace().nth(6)?.parse().ok()
+/// Reads `stat` in the folder of a process or thread (proc_pid_stat(5)). Returns `None` if the file
+/// cannot be parsed.
+///
+/// # Errors
+/// If the file cannot be read.
+fn read_stat(folder: impl AsRef<Path>) -> io::Result<Option<Stat>> {
+    let bytes = with_retries(|| fs::read(folder.as_ref().join("stat")))?;
+    Ok(Stat::from_read(bytes.as_slice()).ok())
 }
 
 /// The kernel's flag of a thread that has begun to end (include/linux/sched.h).
-const PF_EXITING: u32 = 0x4;
+const PF_EXITING: u32 = StatFlags::PF_EXITING.bits();
 
 /// The ids of all processes.
 pub fn all() -> Vec<u32> {
@@ -265,27 +269,15 @@ fn children(pid: u32) -> Vec<u32> {
 
 /// The parent of a process.
 pub(crate) fn parent(pid: u32) -> Option<u32> {
-    let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
-    // The command name may contain any bytes; it ends at the last bracket.
-    stat.rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(1)?
-        .parse()
-        .ok()
+    let stat = read_stat(format!("/proc/{pid}")).ok()??;
+    u32::try_from(stat.ppid).ok()
 }
 
 /// The start time of a process, in clock ticks since boot. Together with its id it identifies the
 /// process for ever.
 pub fn start_time(pid: u32) -> Option<u64> {
-    let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
-    // Field 22. The second field, the command name, ends at the last bracket.
-    stat.rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(19)?
-        .parse()
-        .ok()
+    let stat = read_stat(format!("/proc/{pid}")).ok()??;
+    Some(stat.starttime)
 }
 
 /// The identifier of this boot of the machine.

@@ -13,6 +13,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use procfs_core::process::{Schedstat, Stat};
+use procfs_core::{FromRead, ProcResult};
+
 /// Nanoseconds since 1970 by the wall clock, the clock of packet timestamps.
 ///
 /// The lab stamps all records (packets, samples, the start of a command) with this clock, so that
@@ -99,21 +102,15 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) })
 }
 
-/// True while a process with this id exists and is not a zombie.
-pub fn is_alive(pid: u32) -> bool {
-    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        Ok(stat) => !stat
-            .rsplit_once(") ")
-            .is_some_and(|(_, rest)| rest.starts_with('Z')),
-        Err(_) => false,
-    }
+/// The state of a process in `/proc`: `R` running, `S` sleeping, `T` stopped by a signal, `Z`
+/// zombie. `None` if there is no such process.
+pub fn state(pid: u32) -> Option<char> {
+    Some(Stat::from_file(format!("/proc/{pid}/stat")).ok()?.state)
 }
 
-/// True while the first thread of the process is stopped by a signal.
-pub(crate) fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
-    state.is_some_and(|rest| rest.starts_with('T'))
+/// True while a process with this id exists and is not a zombie.
+pub fn is_alive(pid: u32) -> bool {
+    state(pid).is_some_and(|state| state != 'Z')
 }
 
 /// Processor time of this process so far: in user mode, and in the kernel.
@@ -129,19 +126,14 @@ pub(crate) fn cpu_time() -> (Duration, Duration) {
 }
 
 /// Nanoseconds that the first thread of a process has been on a processor so far.
-pub(crate) fn time_on_cpu(pid: u32) -> io::Result<u64> {
-    scheduled_ns(&format!("/proc/{pid}/schedstat"))
+pub(crate) fn time_on_cpu(pid: u32) -> ProcResult<u64> {
+    Ok(Schedstat::from_file(format!("/proc/{pid}/schedstat"))?.sum_exec_runtime)
 }
 
 /// Processor time of the calling thread so far; zero if the kernel does not report it.
 pub(crate) fn thread_time() -> Duration {
-    Duration::from_nanos(scheduled_ns("/proc/thread-self/schedstat").unwrap_or_default())
-}
-
-fn scheduled_ns(path: &str) -> io::Result<u64> {
-    let text = std::fs::read_to_string(path)?;
-    let first = text.split(' ').next().and_then(|t| t.parse().ok());
-    first.ok_or_else(|| io::Error::other(format!("{path} does not begin with a number: {text}")))
+    let spent = Schedstat::from_file("/proc/thread-self/schedstat");
+    Duration::from_nanos(spent.map_or(0, |spent| spent.sum_exec_runtime))
 }
 
 /// Sets the calling thread to SCHED_RR with this priority.

@@ -10,6 +10,7 @@ use netnice_lab::terminal::Terminal;
 use netnice_lab::testbed::TestBed;
 use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::Cgroup;
+use procfs_core::{FromRead, process::Schedstat};
 
 use crate::users::{NOBODY, as_user};
 
@@ -239,9 +240,8 @@ fn pictures_for_the_manual_are_drawn() {
 fn cpu_time(pid: u32) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
     let spent = |entry: std::io::Result<std::fs::DirEntry>| {
-        let path = entry.ok()?.path().join("schedstat");
-        let text = std::fs::read_to_string(path).ok()?;
-        text.split(' ').next()?.parse::<u64>().ok()
+        let spent = Schedstat::from_file(entry.ok()?.path().join("schedstat"));
+        Some(spent.ok()?.sum_exec_runtime)
     };
     tasks.filter_map(spent).sum()
 }
