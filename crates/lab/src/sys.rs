@@ -429,7 +429,8 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: `base` and `length` are the mapping that `map` made, and no reference to it exists.
+        // SAFETY: `base` and `length` are the mapping that `map` made, and no reference to it
+        // exists.
         let _ = unsafe { munmap(self.base.cast(), self.length) };
     }
 }
