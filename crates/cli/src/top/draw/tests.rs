@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use netnice_api::{Connection, ConnectionsDoc, Traffic, WatchDoc, Watched, WatchedLink};
 use netnice_core::units::Nanos;
 use ratatui::Terminal;
@@ -204,9 +206,8 @@ fn the_page_scrolls_with_the_selection() {
     }
 }
 
-#[test]
-fn connections_are_shown_below_their_target() {
-    let mut screen = screen(targets());
+/// Two connections of pid:4711, one of which moves, and others that are not listed.
+fn connections() -> ConnectionList {
     let connection = |inode, peer: Option<&str>, sent| Connection {
         inode,
         protocol: "tcp".into(),
@@ -234,8 +235,13 @@ fn connections_are_shown_below_their_target() {
         of_others: 2,
     };
     let before = ConnectionList::new(doc(1_000_000_000, 0), None);
-    let now = ConnectionList::new(doc(3_000_000_000, 1_000_000), Some(&before));
-    screen.open = Some(("pid:4711".into(), Some(now)));
+    ConnectionList::new(doc(3_000_000_000, 1_000_000), Some(&before))
+}
+
+#[test]
+fn connections_are_shown_below_their_target() {
+    let mut screen = screen(targets());
+    screen.open = Some(("pid:4711".into(), Some(connections())));
     let text = drawn(&mut screen, ASCII, 80, 24);
     let below: Vec<&str> = text
         .lines()
@@ -285,6 +291,29 @@ fn the_last_line_shows_the_input_and_the_limit_in_force() {
         super::HELP.lines().count() <= 24 && super::HELP.lines().all(|l| l.chars().count() <= 80)
     );
     assert!(super::KEYS.len() <= 80);
+}
+
+#[test]
+fn the_documents_show_the_screens_that_are_drawn() {
+    let mut screen = screen(targets());
+    let table = drawn(&mut screen, UNICODE, 80, 24);
+    check_document("README.md", &table);
+    check_document("docs/manual/top.md", &table);
+    screen.selected = Some("pid:4711".into());
+    screen.open = Some(("pid:4711".into(), Some(connections())));
+    let subject = Subject::Clause(Some("up"), "pid:4711".into());
+    screen.mode = Mode::Prompt(subject, Prompt::with_text("16m"));
+    let change = drawn(&mut screen, UNICODE, 80, 24);
+    check_document("docs/manual/top.md", &change);
+}
+
+/// Checks that a document has a code block with this screen, without its empty lines.
+fn check_document(name: &str, screen: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let document = std::fs::read_to_string(root.join(name)).expect("a document");
+    let lines: Vec<&str> = screen.lines().filter(|line| !line.is_empty()).collect();
+    let block = format!("```text\n{}\n```\n", lines.join("\n"));
+    assert!(document.contains(&block), "{name} does not show\n{block}");
 }
 
 #[test]
