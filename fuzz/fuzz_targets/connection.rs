@@ -1,4 +1,5 @@
-//! What the peer of a driver's socket may send: pieces of a stream, with descriptors beside them.
+//! Fuzz target `connection`: decodes the input to pieces of a stream with descriptors, as the peer
+//! of a driver's socket may send them.
 #![no_main]
 
 netnice_fuzz::target!(netnice_driver::hostile::connection, mended);

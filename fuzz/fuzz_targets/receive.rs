@@ -1,4 +1,5 @@
-//! What may arrive from the wire: frames for the receive demultiplexer.
+//! Fuzz target `receive`: decodes the input to received frames, and compares the flows that the
+//! driver's demultiplexer gives them to with those that an independent parser names.
 #![no_main]
 
 netnice_fuzz::target!(netnice_driver::hostile::receive, mended);

@@ -1,4 +1,5 @@
-//! What a program may leave in its rings: entries and indices, between steps of both sides.
+//! Fuzz target `ring`: decodes the input to a scenario of a hostile program, which writes entries
+//! and indices to its rings between steps of both sides.
 #![no_main]
 
 netnice_fuzz::target!(netnice_ring::hostile);

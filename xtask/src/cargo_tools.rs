@@ -91,14 +91,14 @@ impl CargoTool {
     }
 }
 
-/// The folder of cargo's configuration and installed programs.
+/// The folder of cargo's configuration and installed programs: `$CARGO_HOME`, else `~/.cargo`.
 pub fn cargo_home() -> PathBuf {
     let own = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo");
     own.unwrap_or_else(home)
 }
 
-/// The folder that `cargo install` installs into.
+/// The folder that `cargo install` installs into: `$CARGO_INSTALL_ROOT`, else [`cargo_home`].
 fn install_folder() -> PathBuf {
     std::env::var_os("CARGO_INSTALL_ROOT").map_or_else(cargo_home, PathBuf::from)
 }

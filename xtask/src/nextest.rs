@@ -91,12 +91,12 @@ impl Run<'_> {
     }
 }
 
-/// The folder that nextest writes to.
+/// The folder into which nextest writes its reports, for the tree at `root`.
 pub fn store(root: &Path) -> PathBuf {
     root.join("target/nextest")
 }
 
-/// The report of a profile in that folder.
+/// The path of the JUnit report that a run with the nextest profile `profile` writes into `store`.
 pub fn report_in(store: &Path, profile: &str) -> PathBuf {
     store.join(profile).join("junit.xml")
 }
@@ -110,7 +110,8 @@ fn filter_expression(tests: &[&TestResult]) -> String {
     each.join(" | ")
 }
 
-/// Built without optimisation, which takes a third of the time: nextest mostly waits for tests.
+/// The nextest in use. It is built without optimisation, which takes a third of the build time,
+/// because nextest mostly waits for tests.
 const NEXTEST: CargoTool = CargoTool {
     name: "cargo-nextest",
     version: "0.9.151",

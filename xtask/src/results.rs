@@ -43,7 +43,7 @@ pub struct TestResult {
     /// The path of the test inside its program.
     pub name: String,
     pub outcome: Outcome,
-    /// Time of the last try.
+    /// Duration of the last try.
     pub took: Duration,
 }
 
@@ -104,6 +104,7 @@ pub struct Results {
 }
 
 impl Results {
+    /// Adds the outcomes of a step's tests.
     pub fn add(&mut self, tests: Vec<TestResult>) {
         self.tests.extend(tests);
     }
@@ -125,6 +126,7 @@ impl Results {
         self.steps.extend(other.steps);
     }
 
+    /// The failed tests.
     pub fn failed(&self) -> Vec<&TestResult> {
         self.tests_with(|outcome| *outcome == Outcome::Failed)
             .collect()
@@ -153,7 +155,7 @@ impl Results {
         self.tests_with(is).count()
     }
 
-    /// The reasons why the run does not pass; empty if it passes.
+    /// The reasons why the run does not pass, one line each; empty if it passes.
     pub fn faults(&self, known: &KnownFlaky) -> Vec<String> {
         let mut faults = Vec::new();
         let failed = self.failed();

@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use crate::step::{self, Step};
 use crate::tree::Tree;
 
-/// What the packages are for.
+/// A purpose for which packages are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Building the release programs.
@@ -62,7 +62,11 @@ fn parse(words: &[&str]) -> Result<Use> {
     })
 }
 
-/// Installs what is missing for this use. Fails if a need stays missing.
+/// Installs the packages of [`NEEDS`] that this use needs and the machine lacks.
+///
+/// # Errors
+/// If something is missing and this process is not root or there is no apt; if an installation
+/// fails; or if a need that is not optional is still missing afterwards.
 pub fn ensure(tree: &Tree, what: Use) -> Result<()> {
     let absent = missing(what, Need::is_there);
     if !absent.is_empty() {
@@ -101,11 +105,12 @@ struct Need {
     probe: Probe,
     package: &'static str,
     uses: &'static [Use],
-    /// Optional: without it some test checks less, and prints that. Not every distribution has it.
+    /// Whether the package may stay missing: then some test checks less, and prints that. Not every
+    /// distribution has the package.
     optional: bool,
 }
 
-/// How to find out whether a package is installed.
+/// The way to find out whether a package is installed.
 #[derive(Debug)]
 enum Probe {
     Program(&'static str),

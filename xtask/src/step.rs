@@ -25,6 +25,7 @@ impl Step {
         }
     }
 
+    /// Adds arguments.
     pub fn args<I, S>(mut self, args: I) -> Step
     where
         I: IntoIterator<Item = S>,
@@ -100,8 +101,11 @@ impl Step {
         self.check_status(output.status)
     }
 
-    /// Runs a program that may fail, without its output. Returns `None` after success, else the
-    /// last line of its standard error.
+    /// Runs a program that may fail, and prints none of its output. Returns `None` if its exit
+    /// status is 0, else the last line of its standard error.
+    ///
+    /// # Errors
+    /// If the program cannot start.
     pub fn try_quietly(mut self) -> Result<Option<String>> {
         self.show();
         let output = self.output()?;

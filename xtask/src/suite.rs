@@ -258,12 +258,15 @@ pub fn run_timed(tree: &Tree, run: &Run<'_>, results: &mut Results) -> Result<()
     Ok(())
 }
 
+/// Splits a command line at blanks.
 pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Prepares a run of a world: checks for root, installs packages, takes the lock and runs `build`.
-/// The packages that only a run needs are installed while cargo builds.
+/// Prepares a verb that makes network namespaces: checks that this process is root, installs
+/// packages, takes the machine's lock, and runs `build`. The packages that only a run needs are
+/// installed while cargo builds. Returns the lock, which the caller keeps until the run has ended.
+/// `what` names the verb in messages.
 pub fn prepare(tree: &Tree, what: &str, build: fn(&Tree) -> Result<()>) -> Result<MachineLock> {
     step::require_root(what, "it makes network namespaces and loads eBPF programs")?;
     setup::ensure(tree, Use::Build)?;
@@ -279,13 +282,14 @@ pub fn prepare(tree: &Tree, what: &str, build: fn(&Tree) -> Result<()>) -> Resul
     Ok(lock)
 }
 
+/// A step that runs `netnice-lab` of this tree's release programs.
 pub fn lab(tree: &Tree) -> Result<Step> {
     let program: PathBuf = tree.programs().join(LAB);
     with_test_env(tree, Step::new(program))
 }
 
-/// The environment of everything that runs the project's programs: `NETNICE_BIN_DIR` alone locates
-/// them, and the machine's own daemon, if there is one, is not used.
+/// Sets the environment of a step that runs the project's programs: `NETNICE_BIN_DIR` alone locates
+/// them, and a daemon of the machine itself is not used.
 fn with_test_env(tree: &Tree, step: Step) -> Result<Step> {
     Ok(step
         .env("NETNICE_BIN_DIR", tree.programs())

@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::direct::{Endpoint, ShapeDoc, Term};
 
-/// A request with its number.
+/// A request of the daemon to a driver, with its number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriverCall {
-    /// The daemon chooses it; the reply repeats it.
+    /// Number of the request: the daemon chooses it, and the reply repeats it.
     pub id: u64,
     /// The request.
     #[serde(rename = "ask")]
@@ -33,9 +33,9 @@ pub struct DriverCall {
 pub enum DriverRequest {
     /// Sets the rate of the direct path and the wire overhead of each packet.
     Wire {
-        /// In bit/s.
+        /// The rate, in bit/s.
         rate: u64,
-        /// In bytes per packet.
+        /// The wire overhead, in bytes per packet.
         overhead: u64,
     },
     /// Attaches a program. Its pidfd is sent with the request. When the program ends, its flows
@@ -68,7 +68,7 @@ pub enum DriverRequest {
         flow: u32,
         /// The new contract as text.
         contract: String,
-        /// As in [`DriverFlow`].
+        /// The granted contract, as in [`DriverFlow::granted`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         granted: Option<String>,
     },
@@ -261,15 +261,16 @@ pub struct CensusDoc {
     pub memory: Vec<UserMemoryDoc>,
 }
 
-/// The existing memory files of a user, attached or not.
+/// The memory files that count against one user's quota: those of attached programs, and those of
+/// ended programs that still exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UserMemoryDoc {
-    /// The user.
+    /// User id.
     pub uid: u32,
-    /// Number of files.
+    /// Number of these files.
     pub files: u64,
-    /// Bytes of the files.
+    /// Sum of the sizes of these files, in bytes.
     pub bytes: u64,
 }
 

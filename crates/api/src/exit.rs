@@ -23,7 +23,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The number.
+    /// The exit status as the number that the process passes to exit(3).
     pub fn code(self) -> u8 {
         self as u8
     }

@@ -48,12 +48,12 @@ pub enum Request {
     Direct(DirectRequest),
 }
 
-/// [`Request::Ping`].
+/// The parameters of [`Request::Ping`]: none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ping {}
 
-/// [`Request::Set`]: change the claim on a target, or add a process to it.
+/// The parameters of [`Request::Set`]: change the claim on a target, or add a process to it.
 ///
 /// If the target is a process, the message identifies that process ([`crate::ClientCall`]) and
 /// `pid` is omitted. If the target is a name, `pid` can name a process that joins it, and the
@@ -101,21 +101,23 @@ pub struct Until {
     pub started: u64,
 }
 
-/// [`Request::Show`].
+/// The parameters of [`Request::Show`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Show {
-    /// Only this target. A process shows the target that it belongs to.
+    /// Report only this target; absent: all targets. A process stands for the target that it
+    /// belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
 }
 
-/// [`Request::Users`]. Root and the group `netnice` see all users, other users themselves.
+/// The parameters of [`Request::Users`]: none. Root and the group `netnice` get all users, other
+/// users only themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Users {}
 
-/// [`Request::Watch`].
+/// The parameters of [`Request::Watch`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Watch {
@@ -123,8 +125,8 @@ pub struct Watch {
     pub within_ns: u64,
 }
 
-/// [`Request::Connections`]. Root and the group `netnice` see all connections, other users those of
-/// their own sockets.
+/// The parameters of [`Request::Connections`]. Root and the group `netnice` get all connections,
+/// other users those of their own sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Connections {
@@ -132,11 +134,12 @@ pub struct Connections {
     pub target: String,
 }
 
-/// [`Request::History`].
+/// The parameters of [`Request::History`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct History {
-    /// Only this target. A process means the target that it belongs to.
+    /// Report only this target; absent: all targets. A process stands for the target that it
+    /// belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     /// Length of the history before now. Up to two minutes have points of a second, longer ones
@@ -144,12 +147,12 @@ pub struct History {
     pub last_ns: u64,
 }
 
-/// [`Request::Own`]. The message identifies the caller.
+/// The parameters of [`Request::Own`]: none. The message identifies the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Own {}
 
-/// [`Request::Clear`].
+/// The parameters of [`Request::Clear`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clear {
@@ -179,8 +182,8 @@ pub enum ClearWhat {
     All,
 }
 
-/// [`Request::Link`]. Without a rate the daemon manages the link with the speed that the
-/// interface's driver reports.
+/// The parameters of [`Request::Link`]. Without a rate the daemon manages the link with the speed
+/// that the interface's driver reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkChange {
@@ -212,7 +215,7 @@ pub struct LinkChange {
     pub until: Option<Until>,
 }
 
-/// [`Request::Explain`].
+/// The parameters of [`Request::Explain`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Explain {
@@ -220,7 +223,7 @@ pub struct Explain {
     pub target: String,
 }
 
-/// [`Request::Find`].
+/// The parameters of [`Request::Find`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Find {
@@ -228,24 +231,24 @@ pub struct Find {
     pub target: String,
 }
 
-/// [`Request::Doctor`].
+/// The parameters of [`Request::Doctor`]: none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Doctor {}
 
-/// [`Request::Log`].
+/// The parameters of [`Request::Log`]: which part of the daemon's log to report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
-    /// Only events of this time before now.
+    /// Report only events of this length of time before now; absent: of any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ns: Option<u64>,
-    /// Only the last lines, at most this number.
+    /// Report only the last lines, at most this number; absent: all lines that the daemon keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u32>,
 }
 
-/// [`Request::Confirm`].
+/// The parameters of [`Request::Confirm`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confirm {
@@ -253,7 +256,7 @@ pub struct Confirm {
     pub id: u64,
 }
 
-/// [`Request::Reload`].
+/// The parameters of [`Request::Reload`]: none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reload {}

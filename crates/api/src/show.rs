@@ -98,13 +98,14 @@ pub struct LinkDoc {
 /// The capacity of a link in one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapacityDoc {
-    /// Rate of the link.
+    /// Rate of the link in this direction, in bit/s.
     pub rate: u64,
-    /// Source of the rate: `operator` or `driver`.
+    /// Source of the rate: `operator` (the operator gave it) or `driver` (the interface's driver
+    /// reported it).
     pub source: String,
-    /// The part of the rate that can be guaranteed.
+    /// The part of the rate that can be guaranteed, in bit/s.
     pub usable: u64,
-    /// The sum of the guarantees of top-level targets.
+    /// The sum of the guarantees of top-level targets, in bit/s.
     pub held: u64,
 }
 
@@ -198,7 +199,7 @@ pub struct CellDoc {
     /// Maximum burst size, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mbs: Option<u64>,
-    /// `single` or `dual`.
+    /// Spending rule of the token bucket: `single` or `dual`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<String>,
 }
@@ -210,9 +211,9 @@ pub struct ChannelDoc {
     pub mmax: u64,
     /// Messages per second.
     pub rmax: u32,
-    /// Messages in a burst.
+    /// Largest number of messages in a burst.
     pub bmax: u32,
-    /// Bound on the delay.
+    /// Largest delay of a message.
     pub deadline_ns: u64,
 }
 
@@ -220,7 +221,7 @@ pub struct ChannelDoc {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstalledDoc {
-    /// `kernel` or `direct`.
+    /// The path on which the target is served: `kernel` or `direct`.
     pub path: String,
     /// Rate of the class that limits sending, or both directions.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -96,7 +96,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// True if all values are 0.
+    /// True if all values are 0: nothing was forwarded, delayed, dropped or held back.
     pub fn is_zero(&self) -> bool {
         *self == Traffic::default()
     }

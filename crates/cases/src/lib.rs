@@ -27,7 +27,7 @@ pub fn cases(usual: u32) -> ProptestConfig {
     }
 }
 
-/// The inputs of a folder.
+/// The inputs that a folder keeps for a property test.
 pub struct Corpus {
     /// Sorted by file name, so that a seed chooses the same inputs on every machine.
     kept: Vec<Kept>,
@@ -76,12 +76,12 @@ impl Corpus {
         }
     }
 
-    /// One of the inputs, [`changed`].
+    /// A strategy that yields one of the inputs at random, as [`changed`] alters it.
     pub fn near(&self) -> impl Strategy<Value = Vec<u8>> + use<> {
         changed(self.one())
     }
 
-    /// Several of the inputs, unchanged; an input may occur several times.
+    /// A strategy that yields `count` of the inputs, unaltered; an input may occur several times.
     pub fn some(&self, count: Range<usize>) -> impl Strategy<Value = Vec<Vec<u8>>> + use<> {
         collection::vec(self.one(), count)
     }
@@ -109,7 +109,8 @@ impl Kept {
     }
 }
 
-/// Bytes with some changes, or none: bytes replaced, inserted or removed.
+/// A strategy that alters what `bytes` yields in up to seven places, or not at all: it replaces,
+/// inserts or removes a byte.
 pub fn changed(bytes: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     let change = (any::<sample::Index>(), any::<u8>(), 0..4_u8);
     let changes = collection::vec(change, CHANGES);
@@ -128,7 +129,7 @@ pub fn changed(bytes: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = V
     })
 }
 
-/// Number of changes; small, so that most of the input stays.
+/// Number of alterations; small, so that most of the input stays.
 const CHANGES: Range<usize> = 0..8;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! `netnice doctor`: prints what this kernel offers.
+//! `netnice doctor`: prints which features this kernel has, and what replaces the missing ones.
 //!
-//! The daemon gives the report. If no daemon runs, its program runs with `--probe`, so that a
-//! machine can be examined before a daemon starts. Fails if that program is missing or prints no
-//! report.
+//! The report comes from the daemon. If no daemon runs, this command runs `netniced --probe` and
+//! prints its report, so that a machine can be examined before a daemon starts. The command fails
+//! if `netniced` is missing or prints no report.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use crate::error::CommandError;
 use crate::render::printable;
 use crate::{output, start};
 
-/// Gets the report from the daemon, or without one from the daemon's program, and prints it.
+/// Gets the report from the daemon, or from `netniced --probe` if no daemon runs, and prints it.
 pub(crate) fn execute(dir: &RuntimeDir, json: bool) -> Result<Exit, CommandError> {
     let response = match Client::connect(dir) {
         Ok(mut client) => client.call(&Request::Doctor(Doctor {}), None)?,
@@ -32,7 +32,7 @@ pub(crate) fn execute(dir: &RuntimeDir, json: bool) -> Result<Exit, CommandError
     Ok(Exit::from(&response))
 }
 
-/// Runs the daemon's program with `--probe` and reads its report.
+/// Runs `netniced --probe` and parses the report.
 fn probe() -> Result<DoctorReport, CommandError> {
     let here = std::env::current_exe()
         .map_err(|source| CommandError::io("this program's path", source))?;

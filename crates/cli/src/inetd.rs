@@ -1,9 +1,10 @@
-//! `netnice inetd`: runs the super-server of `netnice-share`, and the helper that is the gate of
-//! each session.
+//! `netnice inetd`: runs the super-server of `netnice-share`.
 //!
-//! Input is a configuration file and perhaps a total. Each session's program starts after its limit
-//! is in force. Fails if the configuration is invalid, a port is taken, the user is not
-//! root, or no daemon can be reached.
+//! Input is a configuration file and optionally the total rate to divide among the sessions. The
+//! super-server starts `netnice inetd-session` for each session. That helper process, the start
+//! gate, waits until the session's limit is in force and then executes the session's program. The
+//! command fails if the configuration is invalid, a port is taken, the user is not root, or no
+//! daemon can be reached.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -26,12 +27,12 @@ pub(crate) enum InetdCommand {
     /// Serve a configuration.
     Serve {
         config: PathBuf,
-        /// The total from the command line; replaces the one in the file.
+        /// The total rate from the command line; replaces the one in the file.
         total: Option<Rate>,
         /// Only check the configuration.
         check: bool,
     },
-    /// Wait at the gate, then become a program.
+    /// The start gate: wait until the limit is in force, then execute the session's program.
     Session(SessionArgs),
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct SessionArgs {
     groups: String,
     /// The program
     program: OsString,
-    /// Its argv[0]
+    /// The name that it runs under, its first argument
     argv0: OsString,
     /// Its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -117,8 +118,9 @@ fn super_server(
     ended.map(|()| Exit::Done).map_err(Failure::Inetd)
 }
 
-/// Raises this process's limit of open files to its hard limit, because each session takes one
-/// file. Returns the limit before, which sessions get back because programs rely on it.
+/// Raises this process's soft limit of open files to its hard limit, because each session takes one
+/// file. Returns the earlier soft limit, which each session's program gets back, because programs
+/// rely on it. `None` if there was no limit, or if the limit cannot be raised.
 fn raise_file_limit() -> Option<u64> {
     let before = getrlimit(Resource::Nofile);
     let most = Rlimit {
@@ -142,9 +144,10 @@ fn exit_status(error: &InetdError) -> Exit {
     }
 }
 
-/// Waits until the gate opens, then becomes the program. The gate is standard error; after it
-/// opens, standard error becomes the connection, as in inetd(8). The process that started this one
-/// reads the exit status, so nothing is printed.
+/// Waits for one byte on standard error, which the super-server sends when the limit is in force.
+/// Then makes standard error a copy of standard input (the connection, as in inetd(8)), and
+/// executes the program. Returns only after a failure, and prints nothing: the super-server reads
+/// the exit status.
 fn become_program(session: &SessionArgs) -> Exit {
     let mut byte = [0];
     if !matches!(rustix::io::read(rustix::stdio::stderr(), &mut byte), Ok(1)) {

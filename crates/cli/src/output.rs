@@ -1,4 +1,5 @@
-//! Prints text and the daemon's answers.
+//! Prints results to standard output, and refusals and failures to standard error. Fails with
+//! [`CommandError`] if standard output cannot be written.
 
 use std::io::{self, Write};
 
@@ -7,7 +8,8 @@ use netnice_api::Response;
 use crate::error::CommandError;
 use crate::render::{self, Style, printable};
 
-/// Prints an answer: a result to standard output, a refusal or failure to standard error.
+/// Prints an answer of the daemon: a result to standard output, the text of a refusal or failure to
+/// standard error. With `json`, any answer is also printed to standard output, as JSON.
 pub(crate) fn print_response(response: &Response, json: bool) -> Result<(), CommandError> {
     if json {
         print_text(&render::json(response))?;
@@ -21,7 +23,10 @@ pub(crate) fn print_response(response: &Response, json: bool) -> Result<(), Comm
     Ok(())
 }
 
-/// Prints lines to standard output.
+/// Prints lines to standard output and flushes it.
+///
+/// # Errors
+/// [`CommandError::OutputClosed`] if the reader of a pipe has ended; else the error of the write.
 pub(crate) fn print_text(text: &str) -> Result<(), CommandError> {
     let mut out = io::stdout().lock();
     let written = writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush());

@@ -65,7 +65,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// One direction's counters.
+    /// The counters of one direction. With `both`, those of `up` count both directions.
     pub fn counters(&self, direction: Direction) -> &DirectionCounters {
         match direction {
             Direction::Up => &self.up,
@@ -90,11 +90,11 @@ pub enum Unit {
 /// The role of a counter in the conservation law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The sum of all parts of the same unit.
+    /// Left side of the law: the sum of all [`Role::Part`] counters of the same unit.
     Total,
-    /// One of the parts.
+    /// Right side of the law: one term of the sum.
     Part,
-    /// The counter is not in the law.
+    /// The counter is not part of the law.
     Alone,
 }
 
@@ -115,7 +115,7 @@ pub struct Counter {
     pub read: fn(&DirectionCounters) -> u64,
 }
 
-/// Every counter.
+/// The declarations of all counters, one for each field of [`DirectionCounters`].
 pub const COUNTERS: [Counter; 10] = [
     Counter {
         name: "offered_packets",

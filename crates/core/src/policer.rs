@@ -48,7 +48,7 @@ pub struct Observation {
     pub length: Bytes,
 }
 
-/// A conformance check for one flow.
+/// A conformance check for the packets of one flow. Its state is that of the contract's GCRAs.
 #[derive(Clone, Debug)]
 pub struct Policer {
     rule: Rule,
@@ -229,44 +229,44 @@ pub struct Violation {
     pub rule: ViolatedRule,
 }
 
-/// A violated rule, and the excess.
+/// The rule that a packet or message violates, with the excess and the values of the contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ViolatedRule {
     /// The packet is too early for the peak rate.
     AbovePeak {
         /// Time by which it is too early, beyond every tolerance.
         by: Nanos,
-        /// PCR.
+        /// PCR, the peak rate of the contract.
         pcr: Rate,
-        /// CDVT.
+        /// CDVT, the tolerance of the contract.
         cdvt: Nanos,
     },
     /// The packet is too early for the sustained rate.
     AboveSustained {
         /// Time by which it is too early, beyond every tolerance.
         by: Nanos,
-        /// SCR.
+        /// SCR, the sustained rate of the contract.
         scr: Rate,
-        /// MBS.
+        /// MBS, the largest burst at peak rate, in bytes.
         mbs: Bytes,
     },
     /// The packet is longer than the largest burst at peak rate.
     LongerThanBurst {
-        /// MBS.
+        /// MBS, the largest burst at peak rate, in bytes.
         mbs: Bytes,
     },
     /// An interval has one message too many.
     AboveArrivals {
         /// Time after which the message would conform.
         by: Nanos,
-        /// Rmax.
+        /// Rmax, the rate of messages of the contract.
         rmax: MessageRate,
-        /// Bmax.
+        /// Bmax, the largest number of messages in a burst.
         bmax: u32,
     },
     /// The message is longer than the longest allowed one.
     LongerThanMessage {
-        /// Mmax.
+        /// Mmax, the length of the largest message.
         mmax: Bytes,
     },
     /// The packet is too early for a limit.

@@ -65,9 +65,10 @@ impl Target {
         Name::checked(Scheme::Name, name).map(Target::Name)
     }
 
-    /// Order among targets that cross: the smaller number wins. The order is pid, name and app,
-    /// then cgroup, unit and container alike (they are all control groups, which nest), then user.
-    /// Flows cross no other target: a packet of a flow belongs to no other target.
+    /// Order among targets that cross: the contract of the target with the smaller number holds.
+    /// The order is pid, name and app, then cgroup, unit and container alike (they are all control
+    /// groups, which nest), then user. Flows cross no other target: a packet of a flow belongs to
+    /// no other target.
     pub fn specificity(&self) -> u8 {
         match self {
             Target::Pid(_) => 0,
@@ -135,7 +136,7 @@ impl Pid {
         (1..=MAX_PID).contains(&pid).then_some(Pid(pid))
     }
 
-    /// The number.
+    /// The process id as a number.
     pub fn get(self) -> u32 {
         self.0
     }
@@ -350,11 +351,11 @@ fn flow(text: &str) -> Result<u32, TargetError> {
 const FORMS: &str = "pid:1234 (or just 1234), name:N, app:/path, cgroup:/path, \
                      unit:nginx.service, container:web or user:ann";
 
-/// PID_MAX_LIMIT on 64-bit machines, in the kernel's threads.h.
+/// The largest process id: PID_MAX_LIMIT on 64-bit machines, in the kernel's threads.h.
 const MAX_PID: u32 = 4 * 1024 * 1024;
 
-/// A quarter of PATH_MAX. A message can hold several such paths, and the paths of the control
-/// groups that a service manager makes are shorter.
+/// Bytes of the longest path of a target: a quarter of PATH_MAX. A message can hold several such
+/// paths, and the paths of the control groups that a service manager makes are shorter.
 const MAX_PATH: usize = 1024;
 
 /// The types of systemd units that own a control group.

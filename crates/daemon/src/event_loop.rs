@@ -277,7 +277,7 @@ impl Daemon {
                         .handle_driver_event(&mut self.service, &link, event, now);
                 }
             }
-            Event::ProgramDisconnected(session) => self.flows.connection_ended(session, now),
+            Event::ConnectionEnded(session) => self.flows.connection_ended(session, now),
             Event::Routes(changes) => {
                 self.flows.routes_changed(&mut self.service, &changes, now);
                 if self.flows.wants_route_check() {

@@ -32,16 +32,16 @@ mod admission;
 mod balance;
 mod division;
 pub(crate) mod driver;
+mod driver_events;
 pub(crate) mod drivers;
 mod endpoint;
+pub(crate) mod flow_replies;
 mod link_state;
 mod messages;
 pub(crate) mod network;
 mod open_flow;
 mod ports;
 pub(crate) mod promises;
-mod replies;
-pub(crate) mod reports;
 mod routes;
 mod sessions;
 mod takeover;
@@ -123,7 +123,7 @@ pub(crate) struct Flows<N: Network> {
     /// Flows and next-hop requests that wait for neighbour resolution.
     resolutions: Vec<PendingResolution>,
     commands: Vec<Command>,
-    tickets: reports::Tickets,
+    tickets: flow_replies::Tickets,
     /// True after a change of routes, until the routes of all flows are checked.
     check_routes: bool,
     next_hops_confirmed_at: Instant,
@@ -351,7 +351,7 @@ impl<N: Network> Flows<N> {
             next_call: 1,
             resolutions: Vec::new(),
             commands: Vec::new(),
-            tickets: reports::Tickets::default(),
+            tickets: flow_replies::Tickets::default(),
             check_routes: false,
             next_hops_confirmed_at: Instant(0),
         }

@@ -71,7 +71,7 @@ pub(crate) enum Command {
     Mac(Mac),
     /// Reads the counters of these flows and the balance of their chunks.
     Counts(Vec<FlowNo>),
-    /// Reads the sums.
+    /// Reads the sums over all flows, and the counters of the packet thread.
     Sums,
     /// Ends the packet thread.
     Stop,
@@ -85,7 +85,7 @@ pub(crate) enum Report {
     ProgramReserved(ProgramNo),
     /// The memory of a detached program; `None` if the program was detached before.
     Detached(Option<Box<ProgramMemory>>),
-    /// A place for a flow, without pages.
+    /// The reserved place of a flow, whose pages are not allocated yet.
     FlowReserved(Box<Reserved>),
     /// The flow is open.
     Opened(OpenedFlow),
@@ -104,26 +104,27 @@ pub(crate) enum Report {
 /// Sums and counters over the whole packet thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sums {
-    /// Over all flows, also closed ones.
+    /// Counters of sent and delivered packets, summed over all flows, including closed ones.
     pub(crate) totals: Totals,
-    /// Received frames.
+    /// Counters of received frames.
     pub(crate) received: demux::DemuxCounters,
     /// The link's counters.
     pub(crate) link: link::LinkCounters,
     /// The event loop's time accounting.
     pub(crate) time: TimeAccounting,
-    /// Whether processors are kept awake.
+    /// Whether the driver keeps the processors out of idle states.
     pub(crate) awake: bool,
     /// Number of frames per holder, if the frames are shared with the kernel.
     pub(crate) frames: Option<Tally>,
 }
 
-/// The packet thread has ended.
+/// The error of a call after the packet thread has ended.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the driver's packet thread has ended")]
 pub struct PacketThreadEnded;
 
-/// The control thread's side.
+/// The control thread's end of the two queues: it sends commands and receives reports. Dropping it
+/// ends the packet thread.
 pub struct CommandSender {
     commands: Producer<Command>,
     reports: Consumer<Report>,
@@ -132,7 +133,8 @@ pub struct CommandSender {
     disconnected: VecDeque<Disconnected>,
 }
 
-/// The packet thread's side.
+/// The packet thread's end of the two queues: it receives commands, executes them, and sends
+/// reports.
 pub struct CommandReceiver {
     commands: Consumer<Command>,
     reports: Producer<Report>,
@@ -140,7 +142,10 @@ pub struct CommandReceiver {
     to_control: OwnedFd,
 }
 
-/// Makes both sides.
+/// Makes the two queues and returns their ends.
+///
+/// # Errors
+/// If an eventfd cannot be made.
 pub fn pair() -> io::Result<(CommandSender, CommandReceiver)> {
     let eventfd = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let (to_packets, to_control) = (eventfd()?, eventfd()?);
@@ -215,7 +220,8 @@ impl CommandSender {
         }
     }
 
-    /// Opens a flow of an attached program; its pages are made before.
+    /// Opens a flow of an attached program. This thread allocates the flow's pages first, so that
+    /// the packet thread does not wait for them.
     ///
     /// # Errors
     /// As [`CommandSender::attach`].
@@ -237,7 +243,11 @@ impl CommandSender {
         }
     }
 
-    /// Detaches a program and drops pending reports that it was disconnected.
+    /// Detaches a program, closes its flows, and discards pending reports that it was disconnected.
+    /// Returns its memory; `None` if it was detached before.
+    ///
+    /// # Errors
+    /// If the packet thread has ended.
     pub fn detach(
         &mut self,
         program: ProgramNo,
@@ -251,7 +261,11 @@ impl CommandSender {
         }
     }
 
-    /// The next program that was disconnected; the caller detaches it.
+    /// The next program that the packet thread disconnected, with its violation; `None` if there is
+    /// none. The caller must detach it.
+    ///
+    /// # Errors
+    /// If the packet thread has ended and all its reports were read.
     pub fn poll_disconnected(&mut self) -> Result<Option<Disconnected>, PacketThreadEnded> {
         if let Some(disconnected) = self.disconnected.pop_front() {
             return Ok(Some(disconnected));
@@ -264,8 +278,8 @@ impl CommandSender {
         }))
     }
 
-    /// Readable when [`CommandSender::poll_disconnected`] may return a program, or when the packet
-    /// thread has ended.
+    /// A descriptor that is readable when [`CommandSender::poll_disconnected`] may return a
+    /// program, or when the packet thread has ended.
     pub fn wakeup_fd(&self) -> BorrowedFd<'_> {
         self.to_control.as_fd()
     }
@@ -297,7 +311,7 @@ impl CommandSender {
 }
 
 impl Drop for CommandSender {
-    /// Only this side can end the packet thread.
+    /// Ends the packet thread, because no other thread can.
     fn drop(&mut self) {
         let _ = self.commands.push(Command::Stop);
         signal(&self.to_packets);
@@ -305,18 +319,19 @@ impl Drop for CommandSender {
 }
 
 impl CommandReceiver {
-    /// Readable when a command is pending; see [`EventLoop::watch_wakeup`].
+    /// A descriptor that is readable when a command is pending; see [`EventLoop::watch_wakeup`].
     pub fn wakeup_fd(&self) -> BorrowedFd<'_> {
         self.to_packets.as_fd()
     }
 
-    /// Executes some of the pending commands. False: the thread is to end.
+    /// Executes pending commands, at most four, and reports disconnected programs. Returns `false`
+    /// if the packet thread must end.
     pub fn execute(&mut self, event_loop: &mut EventLoop) -> bool {
         self.execute_unless(event_loop, |_| None)
     }
 
-    /// Does the same, but a report by `instead` answers its command in place of the execution; for
-    /// tests.
+    /// As [`CommandReceiver::execute`], for tests: a command for which `instead` returns a report
+    /// is not executed and is answered by that report.
     pub(crate) fn execute_unless(
         &mut self,
         event_loop: &mut EventLoop,

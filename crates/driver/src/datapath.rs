@@ -106,7 +106,7 @@ pub struct Datapath {
 struct ChosenPacket {
     departure: Departure,
     head: Record,
-    /// When the scheduler got it.
+    /// The time at which it was reported to the scheduler.
     since: Instant,
 }
 
@@ -177,7 +177,7 @@ impl Datapath {
         self.programs.insert(number, program)
     }
 
-    /// A program's memory and doorbells.
+    /// A program's memory and doorbells; `None` if no program has this number.
     pub(crate) fn memory(&mut self, program: ProgramNo) -> Option<&mut ProgramMemory> {
         let known = self.programs.get_mut(program)?;
         Some(&mut known.memory)
@@ -190,7 +190,7 @@ impl Datapath {
             self.close(flow, now);
         }
         let mut known = self.programs.remove(program)?;
-        // The notification lets the program see that its flows have ended.
+        // The notification wakes the program, which then reads that its flows have ended.
         self.doorbells.notify(&mut known.doorbell);
         Some(known.memory)
     }
@@ -332,7 +332,7 @@ impl Datapath {
             .try_for_each(|what| self.demux.add_match(flow, what))
     }
 
-    /// Closes a flow and drops its unsent packets.
+    /// Closes a flow and drops its unsent packets. `None` if it was closed before.
     pub(crate) fn close(&mut self, flow: FlowNo, now: Instant) -> Option<Closed> {
         let known = self.flows.get_mut(flow.0 as usize)?.take()?;
         let received = self.demux.remove(flow);
@@ -381,7 +381,7 @@ impl Datapath {
         self.link_is_up = is_up;
     }
 
-    /// The sums over all flows.
+    /// Counters summed over all flows, including closed ones.
     pub(crate) fn totals(&self) -> Totals {
         self.totals
     }
@@ -407,7 +407,7 @@ impl Datapath {
         self.scheduler.set_wire(wire)
     }
 
-    /// A flow's counters.
+    /// A flow's counters; `None` if the flow is closed.
     pub fn counters(&self, flow: FlowNo) -> Option<FlowCounters> {
         let known = self.flows.get(flow.0 as usize)?.as_ref()?;
         Some(known.counters.with_classifier(self.demux.counters_of(flow)))
@@ -419,7 +419,7 @@ impl Datapath {
         Some(known.ring.balance())
     }
 
-    /// The classifier of received frames.
+    /// The demultiplexer, which classifies received frames to flows.
     pub fn demux(&mut self) -> &mut Demux {
         &mut self.demux
     }
@@ -434,9 +434,9 @@ impl Datapath {
         self.disconnected.pop()
     }
 
-    /// Reads the programs' submissions and sends due packets, at most [`BATCH`]. The caller then
-    /// flushes the NIC, calls [`Datapath::all_sent`], and calls [`Datapath::publish`], which
-    /// notifies programs and takes long.
+    /// Reads the programs' submissions and passes due packets to `sink`, at most [`BATCH`]. Returns
+    /// when the next call is needed. The caller then flushes the NIC, calls [`Datapath::all_sent`],
+    /// and calls [`Datapath::publish`], which notifies programs and takes long.
     pub fn transmit(&mut self, sink: &mut impl FrameSink, now: Instant) -> Next {
         if self.in_flight.len() > 2 * MAX_IN_FLIGHT {
             self.completed(self.in_flight.len() - MAX_IN_FLIGHT, now);
@@ -462,8 +462,8 @@ impl Datapath {
         }
     }
 
-    /// Publishes moved ring indices, while they are in the cache: after the flush, with many flows,
-    /// all of them would come from memory again.
+    /// Publishes moved ring indices before the flush, while they are in the cache. After the flush,
+    /// with many flows, all of them would be read from memory again.
     fn publish_rings(&mut self) {
         while let Some(number) = self.touched.pop() {
             if let Some(Some(flow)) = self.flows.get_mut(number as usize)
@@ -530,7 +530,7 @@ impl Datapath {
         }
     }
 
-    /// Finds a head for each noticed flow without a head.
+    /// Takes the next record of each noticed flow without a head, and reports it to the scheduler.
     fn find_heads(&mut self, now: Instant) {
         if self.handled == self.noticed.len() {
             self.handled = 0;
@@ -677,7 +677,7 @@ impl Datapath {
     }
 }
 
-/// The flow `entries` places ahead.
+/// The number of the flow that comes `entries` positions after `at`.
 fn ahead(flows: &[u32], at: usize, entries: usize) -> Option<usize> {
     flows.get(at + entries).map(|number| *number as usize)
 }

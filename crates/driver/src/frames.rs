@@ -13,7 +13,8 @@
 //! refused frame may never be completed). So free + driver's + filling + sending is always the
 //! total.
 
-/// Frames of one size, side by side from address 0.
+/// The frames of the driver's packet memory (the UMEM of AF_XDP): all of one size, side by side
+/// from address 0, each with its holder.
 #[derive(Debug)]
 pub struct Frames {
     size: u32,
@@ -22,35 +23,37 @@ pub struct Frames {
     counts: [u32; 4],
 }
 
-/// The holder of a frame.
+/// The side that may access a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// No holder.
+    /// Neither: the frame is free.
     Free,
     /// The driver, which reads or writes it.
     Driver,
-    /// The kernel, which will write a received frame there.
+    /// The kernel, which will write a received frame there (from the fill ring to the receive
+    /// ring).
     Filling,
-    /// The kernel, which is to send it.
+    /// The kernel, which sends it (from the transmit ring to the completion ring).
     Sending,
 }
 
-/// Number of frames per holder. The four sum to `total` at every moment.
+/// Number of frames of each [`Holder`]. The sum of the other four fields is `total` at every
+/// moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// All frames.
+    /// Number of all frames.
     pub total: u32,
-    /// Free frames.
+    /// Number of free frames.
     pub free: u32,
-    /// Frames of the driver.
+    /// Number of frames that the driver reads or writes.
     pub driver: u32,
-    /// Frames of the kernel, to fill.
+    /// Number of frames that the kernel has to fill with received packets.
     pub filling: u32,
-    /// Frames of the kernel, to send.
+    /// Number of frames that the kernel has for sending and has not completed.
     pub sending: u32,
 }
 
-/// An address that is no frame of the expected holder.
+/// The error of an address that is in no frame of the expected holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("address {address:#x} is no frame that was {expected:?}")]
 pub(crate) struct UnexpectedFrame {

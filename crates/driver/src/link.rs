@@ -43,7 +43,7 @@ use packet::PacketLink;
 use socket::system;
 use xdp::XdpLink;
 
-/// How frames pass between the interface and the driver.
+/// The way in which frames pass between the interface and the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// AF_XDP with XDP in the NIC driver.
@@ -103,10 +103,10 @@ impl Interface {
 /// Why an interface cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// No interface has this name.
+    /// No interface has this name. Holds the name.
     #[error("there is no interface {0} in this network namespace; `ip link` lists them")]
     NoInterface(String),
-    /// The interface has no Ethernet header.
+    /// The interface has no Ethernet header. Holds its name.
     #[error("{0} is not an Ethernet interface; direct flows need one")]
     NotEthernet(String),
     /// The interface's packets do not fit into frames.
@@ -144,14 +144,15 @@ pub enum LinkError {
         /// Number of its queues.
         count: u32,
     },
-    /// The same, for an interface whose number of queues ethtool does not report.
+    /// The interface has more receive queues than there are sockets for, and ethtool does not
+    /// report their number. Holds the interface.
     #[error(
         "{0} has more than {MAX_QUEUES} receive queues, the limit for direct flows; \
          a tap has a queue for each descriptor that its program attached to it"
     )]
     Crowded(String),
-    /// Another interface has this name now, or this interface is in another network namespace than
-    /// the caller.
+    /// Another interface has this name now, or the interface is in another network namespace than
+    /// the caller. Holds the name.
     #[error("{0} is not the interface that was opened; start the driver again")]
     Another(String),
     /// The kernel refused a step.
@@ -198,13 +199,15 @@ pub struct LinkCounters {
     pub refused: u64,
     /// Received frames.
     pub received: u64,
-    /// Received frames that the kernel dropped for want of an empty frame or of room.
+    /// Received frames that the kernel dropped, because there was no empty frame or the receive
+    /// ring was full.
     pub missed: u64,
     /// Frames that the kernel returned from a state that they were not in.
     pub unexpected: u64,
 }
 
-/// The data path of an open interface. See the module.
+/// An open interface: sends and receives frames in one of the modes of the module's table. The
+/// packet thread owns it.
 #[derive(Debug)]
 pub struct Link {
     interface: Interface,
@@ -219,6 +222,11 @@ enum Kind {
 
 impl Link {
     /// Opens all receive queues of an interface, in the given mode or in the first that works.
+    /// Frames are received from [`Ingress::start`] on.
+    ///
+    /// # Errors
+    /// If the interface does not exist, has no Ethernet header or too large an MTU; else the error
+    /// of the given mode, or that of AF_XDP if AF_PACKET fails too.
     pub fn open(name: &str, wanted: Option<Mode>) -> Result<(Link, Ingress), LinkError> {
         let interface = socket::interface(name)?;
         interface.fits()?;
@@ -231,7 +239,7 @@ impl Link {
                 Ok(link) => Ok(Link::by_xdp(&interface, link, Mode::Native)),
                 Err(why) => match packet() {
                     Ok(link) => Link::by_packets(&interface, link, Some(why)),
-                    // The error of the better mode says more.
+                    // AF_XDP is the better mode, so its error is reported.
                     Err(_) => Err(why),
                 },
             },
@@ -281,7 +289,7 @@ impl Link {
         &self.interface
     }
 
-    /// How many frames can be sent before the kernel completes others.
+    /// Number of frames that can be sent before the kernel completes others.
     #[inline]
     pub(crate) fn room(&mut self) -> usize {
         match &mut self.kind {
@@ -303,9 +311,12 @@ impl Link {
         }
     }
 
-    /// Hands the queued frames to the kernel. An error concerns the interface (it is down, for
-    /// example); the frames stay queued, and the next flush tries again. A frame that the kernel
-    /// refuses for good is dropped and counted.
+    /// Hands the queued frames to the kernel. A frame that the kernel refuses for good is dropped
+    /// and counted in [`LinkCounters::refused`].
+    ///
+    /// # Errors
+    /// If the interface cannot send (it is down, for example). The frames stay queued, and the next
+    /// flush tries again.
     #[inline]
     pub fn flush(&mut self) -> io::Result<Flushed> {
         match &mut self.kind {
@@ -330,7 +341,8 @@ impl Link {
         }
     }
 
-    /// How many frames of this flow XDP has dropped since the last call.
+    /// Number of frames of this flow that XDP has dropped since the last call; 0 in the fallback
+    /// mode.
     pub fn dropped(&mut self, flow: FlowNo) -> u64 {
         match &mut self.kind {
             Kind::Xdp(link) => link.gates().dropped(flow),
@@ -338,7 +350,7 @@ impl Link {
         }
     }
 
-    /// How many frames were handed to the kernel. Cheaper than [`Link::counters`].
+    /// Number of frames that were handed to the kernel. Cheaper than [`Link::counters`].
     #[inline]
     pub fn sent(&self) -> u64 {
         match &self.kind {
@@ -355,7 +367,8 @@ impl Link {
         }
     }
 
-    /// The holders of the frames, if the frames are shared with the kernel (AF_XDP).
+    /// The frames with their holders; `None` in the fallback mode, which shares no frames with the
+    /// kernel.
     pub fn frames(&self) -> Option<&Frames> {
         match &self.kind {
             Kind::Xdp(link) => Some(link.frames()),
@@ -363,9 +376,8 @@ impl Link {
         }
     }
 
-    /// Number of frames per holder, if the frames are shared with the kernel (AF_XDP). Collects
-    /// completions first; otherwise completed frames would count as the kernel's until the next
-    /// frame leaves.
+    /// Number of frames of each holder; `None` in the fallback mode. Collects completions first;
+    /// otherwise completed frames would count as the kernel's until the next frame leaves.
     pub fn tally(&mut self) -> Option<Tally> {
         match &mut self.kind {
             Kind::Xdp(link) => Some(link.tally()),
@@ -373,7 +385,7 @@ impl Link {
         }
     }
 
-    /// Readable when a frame was received.
+    /// A descriptor that is readable when a frame was received.
     pub fn fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
             Kind::Xdp(link) => link.fd().as_fd(),

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use crate::frame::{self, Family};
 
-/// A protocol with ports.
+/// A transport protocol with ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Transport {
     /// UDP (RFC 768).
@@ -53,7 +53,7 @@ pub struct IpProtocol(u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EtherType(u16);
 
-/// The protocol is refused for flows.
+/// The error of a protocol that flows cannot use; it holds the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotForFlows {
     /// An IP protocol.
@@ -69,7 +69,11 @@ pub enum NotForFlows {
 }
 
 impl IpProtocol {
-    /// Checks a protocol number.
+    /// The protocol with this number in the IP header.
+    ///
+    /// # Errors
+    /// [`NotForFlows::Protocol`] if the host uses it itself, it carries other packets, or it has
+    /// ports.
     pub(crate) fn new(number: u8) -> Result<IpProtocol, NotForFlows> {
         match HOSTS_PROTOCOLS.contains(&number) {
             true => Err(NotForFlows::Protocol(number)),
@@ -84,7 +88,11 @@ impl IpProtocol {
 }
 
 impl EtherType {
-    /// Checks an EtherType.
+    /// The EtherType with this number.
+    ///
+    /// # Errors
+    /// [`NotForFlows::EtherType`] if the host uses it itself, it carries other packets, or the
+    /// number is below 0x600 and thus a length.
     pub fn new(number: u16) -> Result<EtherType, NotForFlows> {
         match number < FIRST_ETHERTYPE || HOSTS_ETHERTYPES.contains(&number) {
             true => Err(NotForFlows::EtherType(number)),
@@ -123,18 +131,18 @@ pub(crate) fn is_one_host(address: IpAddr) -> bool {
     }
 }
 
-/// Smaller numbers are lengths (IEEE 802.3).
+/// The smallest EtherType: smaller numbers are lengths (IEEE 802.3).
 const FIRST_ETHERTYPE: u16 = 0x600;
 
-/// Hop-by-hop, ICMP, IGMP, IP in IP, TCP and UDP (they have ports), IPv6 in IP, routing, fragment,
-/// GRE, ESP, AH, ICMPv6, no next header, destination options, PIM, IPComp, EtherIP, mobility, HIP,
-/// shim6, Ethernet in IPv6.
+/// Protocols that flows cannot use: hop-by-hop, ICMP, IGMP, IP in IP, TCP and UDP (they have
+/// ports), IPv6 in IP, routing, fragment, GRE, ESP, AH, ICMPv6, no next header, destination
+/// options, PIM, IPComp, EtherIP, mobility, HIP, shim6, Ethernet in IPv6.
 const HOSTS_PROTOCOLS: [u8; 21] = [
     0, 1, 2, 4, 6, 17, 41, 43, 44, 47, 50, 51, 58, 59, 60, 103, 108, 135, 139, 140, 143,
 ];
 
-/// IPv4, ARP, reverse ARP, VLAN tags, IPv6, flow control, slow protocols, MPLS, PPPoE, EAPOL,
-/// provider tags, MACsec, LLDP, time synchronisation, old tags.
+/// EtherTypes that flows cannot use: IPv4, ARP, reverse ARP, VLAN tags, IPv6, flow control, slow
+/// protocols, MPLS, PPPoE, EAPOL, provider tags, MACsec, LLDP, time synchronisation, old tags.
 const HOSTS_ETHERTYPES: [u16; 17] = [
     0x0800, 0x0806, 0x8035, 0x8100, 0x86dd, 0x8808, 0x8809, 0x8847, 0x8848, 0x8863, 0x8864, 0x888e,
     0x88a8, 0x88cc, 0x88e5, 0x88f7, 0x9100,

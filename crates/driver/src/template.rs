@@ -29,7 +29,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::frame::{self, ETHERNET, ETHERTYPE_AT, Family, IPV4, IPV6, Mac, be16, checksum};
 use crate::protocol::{EtherType, IpProtocol, Transport, is_one_host};
 
-/// The grant of a flow.
+/// The part of a flow's grant that determines its template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// The Ethernet address of the link.
@@ -67,7 +67,7 @@ pub enum Sends {
     EtherType(EtherType),
 }
 
-/// Why no template can be made from a grant.
+/// The reason why no template can be made from a [`Sender`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSender {
     /// The source is not a single Ethernet address.
@@ -111,65 +111,65 @@ pub enum BadSender {
     },
 }
 
-/// Why a packet must not leave, in the order of the headers.
+/// The reason why a packet must not leave. The variants are in the order of the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Forbidden {
-    /// Shorter than the flow's headers.
+    /// The packet is shorter than the flow's headers.
     #[error("shorter than the flow's headers")]
     Short,
-    /// Longer than the flow's longest frame.
+    /// The packet is longer than the flow's longest frame.
     #[error("longer than the link's MTU")]
     Long,
-    /// To a group of Ethernet addresses.
+    /// The destination Ethernet address is not a single one.
     #[error("to a group of Ethernet addresses")]
     NextHop,
-    /// Of another EtherType, for example a VLAN tag.
+    /// The EtherType is not the flow's, for example that of a VLAN tag.
     #[error("of another EtherType than the flow's (a VLAN tag is an EtherType)")]
     EtherType,
-    /// Another IP version, or options.
+    /// The IP version is not the flow's, or the IPv4 header has options.
     #[error("with another version of IP, or with options")]
     Version,
-    /// A length that is not the frame's.
+    /// A length in a header contradicts the length of the frame.
     #[error("with a length in its headers that is not the packet's")]
     Length,
-    /// A fragment.
+    /// The packet is a fragment.
     #[error("a fragment")]
     Fragment,
-    /// A hop limit of 0.
+    /// The hop limit is 0.
     #[error("with a hop limit of 0")]
     Hops,
-    /// Another IP protocol, for example an extension header.
+    /// The IP protocol is not the flow's, for example that of an extension header.
     #[error("of another IP protocol than the flow's (an extension header is a protocol)")]
     Protocol,
-    /// A wrong IPv4 header checksum.
+    /// The checksum of the IPv4 header is wrong.
     #[error("with a wrong checksum of its IPv4 header")]
     Checksum,
-    /// Another source address.
+    /// The source address is not the flow's.
     #[error("with another source address than the flow's")]
     Source,
-    /// Another destination address, or a group.
+    /// The destination address is not the flow's, or it is a group on a flow to any single host.
     #[error("to another address than the flow's")]
     Destination,
-    /// Another source port.
+    /// The source port is not the flow's.
     #[error("from another port than the flow's")]
     SourcePort,
-    /// Another destination port.
+    /// The destination port is not the flow's.
     #[error("to another port than the flow's")]
     DestinationPort,
 }
 
-/// A packet that may leave: bytes of the driver's own that a template has checked.
+/// A frame that may leave: it is in the driver's own memory, and a template has checked it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked<'a>(&'a [u8]);
 
 impl<'a> Checked<'a> {
-    /// The bytes.
+    /// The whole frame, from its Ethernet header on.
     pub fn bytes(self) -> &'a [u8] {
         self.0
     }
 }
 
-/// A compiled template.
+/// A template in the form in which packets are checked: the expected first bytes and a mask.
 #[derive(Clone, Debug)]
 pub struct Template {
     expected: [u8; HEAD],
@@ -178,7 +178,7 @@ pub struct Template {
     /// Length of all checked headers.
     headers: usize,
     longest: usize,
-    /// It may send to any single host.
+    /// Whether the flow may send to any single host.
     any_destination: bool,
     addresses: LinkAddresses,
 }
@@ -246,8 +246,11 @@ impl Template {
         }
     }
 
-    /// Checks a packet and writes its Ethernet addresses. `own` must be the driver's own memory,
-    /// which no program can write until the packet is sent.
+    /// Checks a frame and writes its Ethernet addresses. `own` must be the driver's own memory,
+    /// which no program can write until the frame is sent.
+    ///
+    /// # Errors
+    /// [`Forbidden`] with the first violation, in the order of the headers.
     #[inline]
     pub fn check<'a>(&self, own: &'a mut [u8]) -> Result<Checked<'a>, Forbidden> {
         match self.allows(own) {
@@ -282,7 +285,7 @@ impl Template {
         self.headers
     }
 
-    /// The longest allowed packet.
+    /// The longest allowed frame in bytes, with the Ethernet header.
     pub(crate) fn longest(&self) -> usize {
         self.longest
     }
@@ -492,8 +495,8 @@ fn reachable(local: IpAddr, remote: IpAddr, next_hop: Option<Mac>) -> Result<(),
     }
 }
 
-/// All headers of UDP over IPv6, in whole cache words. TCP's ports are inside too; TCP's fields
-/// beyond 64 bytes are free.
+/// Number of bytes that are compared under the mask. They hold all headers of UDP over IPv6, and
+/// the ports of TCP; a flow chooses the bytes of TCP's header beyond them freely.
 const HEAD: usize = 64;
 const DONT_FRAGMENT: u8 = 0x40;
 const V4_LENGTH: usize = ETHERNET + 2;

@@ -15,7 +15,10 @@ use std::{
 
 use crate::{abi, error::KernelError, process::read_text};
 
-/// The mount point of the unified hierarchy.
+/// The mount point of the unified hierarchy (cgroup2).
+///
+/// # Errors
+/// If the hierarchy is not mounted, or the mounts cannot be read.
 pub fn root() -> Result<PathBuf, KernelError> {
     let path = "/proc/self/mountinfo";
     let mounts = read_text(path).map_err(KernelError::file("find the cgroup2 mount", path))?;
@@ -51,6 +54,9 @@ pub struct Cgroup {
 }
 
 /// Finds a cgroup by its path below the root. A path that includes the mount point is accepted too.
+///
+/// # Errors
+/// If there is no such cgroup, or the hierarchy is not mounted.
 pub fn find(path: &str) -> Result<Cgroup, KernelError> {
     let root = root()?;
     let relative = path
@@ -121,7 +127,8 @@ fn from_folder(root: &Path, folder: &Path) -> Result<Cgroup, KernelError> {
     find(&format!("/{}", relative.display()))
 }
 
-/// The processes of a cgroup and of all cgroups below it.
+/// The ids of all processes of a cgroup and of the cgroups below it. A cgroup that cannot be read
+/// (it was removed, or is threaded) counts as empty.
 pub fn processes(group: &Cgroup) -> Vec<u32> {
     let mut found = Vec::new();
     let mut stack = vec![group.folder.clone()];
@@ -136,6 +143,9 @@ pub fn processes(group: &Cgroup) -> Vec<u32> {
 
 /// Finds the cgroup of a unit of the system manager: the folder of this name that has only slices
 /// above it.
+///
+/// # Errors
+/// If there is no such cgroup, or the hierarchy is not mounted.
 pub fn find_unit(unit: &str) -> Result<Cgroup, KernelError> {
     let root = root()?;
     let mut slices = vec![root.clone()];
@@ -193,7 +203,7 @@ pub(crate) fn of_process(pid: u32) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Prefixes that engines give to the name of a container's cgroup.
+/// Prefixes that container engines put before the id in the name of a container's cgroup.
 const ENGINES: [&str; 4] = ["docker-", "libpod-", "cri-containerd-", "crio-"];
 /// Number of digits of a container's id.
 const CONTAINER_ID: usize = 64;

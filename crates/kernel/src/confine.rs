@@ -30,7 +30,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
 
 pub use check::{Attempt, attempts};
 
-/// The restrictions of a process.
+/// The restrictions of a process, as [`confine`] applies them.
 #[derive(Clone, Debug)]
 pub struct Confinement {
     /// The name of its first thread.
@@ -43,14 +43,16 @@ pub struct Confinement {
     pub memory: u64,
 }
 
-/// The steps that succeeded.
+/// Which of the optional steps of [`confine`] succeeded. A machine may not allow them; without them
+/// the process is still confined by the other steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Confined {
-    /// The root folder is empty.
+    /// Whether the root folder is an empty folder.
     pub empty_root: bool,
-    /// The process runs as the given user, and in the given group only.
+    /// Whether the process runs as the given user, and in the given group only.
     pub other_user: bool,
-    /// The bounding set is empty: the process can never regain a capability.
+    /// Whether the capability bounding set is empty, so that the process can never regain a
+    /// capability.
     pub bounded: bool,
 }
 
@@ -86,7 +88,11 @@ pub fn confine(to: &Confinement) -> io::Result<Confined> {
     Ok(confined)
 }
 
-/// Closes all descriptors from `first` on, which a parent process left open by mistake.
+/// Closes all descriptors with the number `first` or above, which a parent process left open by
+/// mistake. No object of this process may own one of them.
+///
+/// # Errors
+/// The error of close_range(2), for example ENOSYS before Linux 5.9.
 pub fn close_from(first: u32) -> io::Result<()> {
     // rustix has no close_range(2).
     // SAFETY: no pointers. The caller owns none of these descriptors through another object.

@@ -17,14 +17,14 @@ use aya::{Ebpf, EbpfLoader};
 
 use crate::error::{KernelError, errno};
 
-/// The program, its maps, and its attachment.
+/// The loaded XDP program of one driver: the program, its maps, and its attachment.
 #[derive(Debug)]
 pub struct XdpProgram {
     ebpf: Ebpf,
     link: Option<XdpLinkId>,
 }
 
-/// The XDP mode: where in the kernel the program sees frames.
+/// The XDP mode: the place in the kernel where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachMode {
     /// In the interface's driver, before the kernel makes a packet of the frame.
@@ -58,7 +58,10 @@ pub enum FrameMatch {
 }
 
 impl XdpProgram {
-    /// Loads the program for an interface with this MAC address. It is attached to nothing yet.
+    /// Loads the program for an interface with this MAC address, without attaching it.
+    ///
+    /// # Errors
+    /// If the kernel refuses the program or one of its maps.
     pub fn load(mac: [u8; 6]) -> Result<XdpProgram, KernelError> {
         let mut ebpf = EbpfLoader::new()
             .load(OBJECT)
@@ -81,8 +84,12 @@ impl XdpProgram {
             .map_err(|e| KernelError::bpf("write the MAC address", e))
     }
 
-    /// Attaches the program to an interface. If another XDP program is attached there, this retries
-    /// for half a second, since the kernel removes the program of a killed process with a delay.
+    /// Attaches the program to the interface with this index, and detaches it from the earlier one.
+    /// If another XDP program is attached there, the call retries for half a second, since the
+    /// kernel removes the program of a killed process with a delay.
+    ///
+    /// # Errors
+    /// If another XDP program stays attached, or the interface's driver does not support the mode.
     pub fn attach(&mut self, index: u32, mode: AttachMode) -> Result<(), KernelError> {
         let mode = match mode {
             AttachMode::Native => XdpMode::Driver,
@@ -104,7 +111,10 @@ impl XdpProgram {
         Ok(())
     }
 
-    /// Detaches the program.
+    /// Detaches the program; no effect if it is not attached.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
     pub fn detach(&mut self) -> Result<(), KernelError> {
         match self.link.take() {
             None => Ok(()),
@@ -114,7 +124,10 @@ impl XdpProgram {
         }
     }
 
-    /// Registers the AF_XDP socket for the frames of a receive queue.
+    /// Registers the AF_XDP socket that gets the frames of the receive queue number `queue`.
+    ///
+    /// # Errors
+    /// If the map has no entry for this queue.
     pub fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
         let mut sockets = XskMap::try_from(self.map("sockets")?)
             .map_err(|e| KernelError::bpf("open map sockets", e))?;
@@ -123,7 +136,8 @@ impl XdpProgram {
             .map_err(|e| KernelError::bpf(format!("register the socket of queue {queue}"), e))
     }
 
-    /// The map of the flows' gates, for mmap(2): an array of [`MAX_GATES`] times [`DirectGate`].
+    /// The map of the flows' gates, for mmap(2): an array of [`MAX_GATES`] entries of type
+    /// [`DirectGate`], by flow number.
     pub fn gates(&self) -> Result<BorrowedFd<'_>, KernelError> {
         match self.ebpf.map("gates") {
             Some(Map::Array(gates)) => Ok(gates.fd().as_fd()),
@@ -131,8 +145,12 @@ impl XdpProgram {
         }
     }
 
-    /// Directs these frames to the driver, while `flow` is not suspended. Without a flow
-    /// number the frames cannot be suspended. Other registrations stay in force.
+    /// Directs these frames to the driver, while the gate of `flow` does not suspend them. Without
+    /// a flow number, or with one from [`MAX_GATES`] on, the frames cannot be suspended. Other
+    /// registrations stay in force.
+    ///
+    /// # Errors
+    /// If the map of registrations is full.
     pub fn add_match(&mut self, frames: &FrameMatch, flow: Option<u32>) -> Result<(), KernelError> {
         let gate = flow.filter(|flow| *flow < MAX_GATES);
         self.change(frames, Some(gate.map_or(0, |flow| flow + 1)))
@@ -217,7 +235,7 @@ fn is_busy(error: &aya::programs::ProgramError) -> bool {
     errno(error) == Some(libc::EBUSY)
 }
 
-/// Half a second in total.
+/// Number of attempts to attach; with the pauses, half a second in total.
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 const ABSENT: KernelError = KernelError::Missing {

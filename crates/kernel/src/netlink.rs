@@ -19,7 +19,7 @@ use netlink_sys::{
     protocols::{NETLINK_GENERIC, NETLINK_ROUTE, NETLINK_SOCK_DIAG},
 };
 
-/// A failed request to the kernel.
+/// The error of a netlink operation.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}: {}", explain(source, message))]
 pub struct NetlinkError {
@@ -27,7 +27,7 @@ pub struct NetlinkError {
     pub what: String,
     /// The kernel's error message, if it sent one (extended acknowledgement).
     pub message: Option<String>,
-    /// The error number.
+    /// The error that the kernel or the socket reported.
     #[source]
     pub source: io::Error,
 }
@@ -73,7 +73,7 @@ impl Request {
         }
     }
 
-    /// Adds an attribute.
+    /// Adds a list of attributes.
     #[must_use]
     pub fn with(mut self, attributes: &Attributes) -> Self {
         self.body.extend_from_slice(&attributes.0);
@@ -81,7 +81,7 @@ impl Request {
     }
 }
 
-/// A list of attributes, to be nested or sent.
+/// A list of attributes (`struct nlattr`) under construction, to be nested or sent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Attributes(Vec<u8>);
 
@@ -96,7 +96,7 @@ impl Attributes {
         &self.0
     }
 
-    /// Adds raw bytes.
+    /// Adds an attribute of the type `kind`, with these bytes as its value.
     #[must_use]
     pub fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
         let nla = DefaultNla::new(kind, value.to_vec());
@@ -106,19 +106,19 @@ impl Attributes {
         self
     }
 
-    /// Adds a 32-bit number.
+    /// Adds an attribute whose value is a 32-bit number in the machine's byte order.
     #[must_use]
     pub fn u32(self, kind: u16, value: u32) -> Self {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// Adds a 64-bit number.
+    /// Adds an attribute whose value is a 64-bit number in the machine's byte order.
     #[must_use]
     pub fn u64(self, kind: u16, value: u64) -> Self {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// Adds a string with its terminating zero byte.
+    /// Adds an attribute whose value is a string with its terminating zero byte.
     #[must_use]
     pub(crate) fn text(self, kind: u16, value: &str) -> Self {
         let mut bytes = value.as_bytes().to_vec();
@@ -126,7 +126,7 @@ impl Attributes {
         self.bytes(kind, &bytes)
     }
 
-    /// Adds a nested list.
+    /// Adds an attribute whose value is a list of attributes.
     #[must_use]
     pub fn nested(self, kind: u16, inner: &Attributes) -> Self {
         self.bytes(kind | NLA_F_NESTED, &inner.0)
@@ -136,7 +136,7 @@ impl Attributes {
 /// A received message: a part of a reply, or a change.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// Its type (`RTM_*`).
+    /// The message type (`RTM_*`).
     pub kind: u16,
     /// In a message to a listener: the port number of the socket that requested the change, or 0 if
     /// the kernel does not report it.
@@ -191,7 +191,8 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 pub struct NetlinkClient {
     socket: Socket,
     sequence: u32,
-    /// A reply was not received completely. The kernel starts no other dump until the rest is read.
+    /// Whether a reply was not received completely. The kernel starts no other dump until the rest
+    /// is read.
     unread: bool,
     /// The receive buffer for one datagram.
     buffer: Vec<u8>,
@@ -345,7 +346,7 @@ impl NetlinkClient {
     }
 }
 
-/// Receives every change in some groups.
+/// A netlink socket that receives the kernel's notifications of some multicast groups.
 pub struct Listener {
     socket: Socket,
 }
@@ -363,11 +364,11 @@ impl Listener {
         Ok(Self { socket })
     }
 
-    /// The changes since the last call.
+    /// The notifications since the last call.
     ///
     /// # Errors
-    /// `WouldBlock` if there is no change. `ENOBUFS` if the kernel dropped messages: the caller
-    /// must then read the whole state again.
+    /// `WouldBlock` if there is none. `ENOBUFS` if the kernel dropped messages: the caller must
+    /// then read the whole state again.
     pub fn read(&mut self) -> io::Result<Vec<Message>> {
         let (datagram, _) = self.socket.recv_from_full()?;
         Ok(RawMessages(&datagram)

@@ -65,12 +65,13 @@ mod stage;
 mod tests;
 
 pub(crate) use difference::{Step, difference};
-use stage::{Direction, Nesting, Stage};
+use stage::{Direction, Nesting, TreePlan};
 
-/// The desired state.
+/// The input of [`plan`]: the granted targets, the managed links, and the properties of the machine
+/// on which the classes depend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// The targets, in any order.
+    /// The targets with their grants, in any order.
     pub targets: Vec<Target>,
     /// The managed links.
     pub links: Vec<Link>,
@@ -80,7 +81,7 @@ pub struct Desired {
     pub longest_packet: u32,
 }
 
-/// The queueing discipline that the kernel offers for leaves.
+/// The queueing discipline (qdisc) of the leaves: fq_codel if the kernel has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeafQdisc {
     /// fq_codel.
@@ -101,7 +102,7 @@ pub struct Target {
     pub parent: Option<u16>,
     /// Limit on what it sends, on what it receives, or on both together.
     pub limit: Limit,
-    /// How long it may exceed its rates.
+    /// Burst of its rates: the amount that may pass at once after a silence, as time at the rate.
     pub burst: Nanos,
     /// Its part in a managed link.
     pub share: Option<LinkShare>,
@@ -171,11 +172,11 @@ pub(crate) type Tree = BTreeMap<u16, Class>;
 /// The leaves of a node, by class number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeLeaves {
-    /// For flows far below their share.
+    /// Class of flows that use far less than their share.
     pub sparse: u16,
-    /// For all other flows.
+    /// Class of all other flows.
     pub bulk: u16,
-    /// For all other flows on lo.
+    /// Class of all other flows on lo.
     pub local: u16,
     /// Length of the window in which the eBPF program accounts flows for that choice.
     pub window: Nanos,
@@ -188,7 +189,8 @@ pub(crate) struct NodeLeaves {
 pub(crate) struct TargetLeaves {
     /// The leaves in the cap stage, by direction (up, down).
     pub cap: [Option<NodeLeaves>; 2],
-    /// Whether these are the target's own leaves, or else those of a target around it.
+    /// By direction: true for the target's own leaves, false for those of a target that contains
+    /// it.
     pub own: [bool; 2],
 }
 
@@ -203,7 +205,7 @@ pub(crate) struct LinkTrees {
     pub leaves: BTreeMap<u32, [Option<NodeLeaves>; 2]>,
 }
 
-/// The desired kernel state.
+/// The result of [`plan`]: the class trees, and the leaves of each target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// The tree of the cap stage.
@@ -218,12 +220,13 @@ pub(crate) struct Plan {
 /// direction (up, down) and slot. The set is measured, not granted; minimums do not depend on it.
 pub(crate) type IdleNodes = BTreeMap<String, [BTreeSet<u16>; 2]>;
 
-/// Computes the classes for the desired state.
+/// Computes the class trees for the desired state. `idle` are the nodes that get no share of the
+/// left-over now.
 pub(crate) fn plan(desired: &Desired, idle: &IdleNodes) -> Plan {
     let nesting = Nesting::new(&desired.targets);
     let mut plan = Plan::default();
-    let up = Stage::cap(desired, &nesting, Direction::Up);
-    let down = Stage::cap(desired, &nesting, Direction::Down);
+    let up = TreePlan::cap(desired, &nesting, Direction::Up);
+    let down = TreePlan::cap(desired, &nesting, Direction::Down);
     up.write(&mut plan.cap, None);
     down.write(&mut plan.cap, None);
     for target in &desired.targets {
@@ -250,7 +253,7 @@ fn link_trees(desired: &Desired, nesting: &Nesting, link: &Link, idle: &IdleNode
     let mut trees = LinkTrees::default();
     for (direction, rate) in [(Direction::Up, link.up), (Direction::Down, link.down)] {
         let Some(rate) = rate else { continue };
-        let stage = Stage::link(desired, nesting, link, direction, rate);
+        let stage = TreePlan::link(desired, nesting, link, direction, rate);
         let at = direction as usize;
         let mut tree = Tree::new();
         stage.write(&mut tree, idle.get(&link.name).map(|q| &q[at]));
@@ -282,5 +285,5 @@ pub(crate) fn is_down(number: u16) -> bool {
 
 /// Highest slot: its block of class numbers still fits in 16 bits.
 pub const MAX_SLOT: u16 = 8_190;
-/// The slot of traffic without a target.
+/// The slot that stands for traffic without a target.
 const REST: u16 = 0;

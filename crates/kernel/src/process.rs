@@ -68,12 +68,14 @@ impl PidFd {
         Ok((same && handle.is_alive()).then_some(handle))
     }
 
-    /// Its file descriptor.
+    /// Converts the handle into its pidfd, for example to pass it to another process.
     pub fn into_fd(self) -> OwnedFd {
         self.0
     }
 
-    /// Checks that a descriptor is a pidfd. Returns the handle and the process id.
+    /// Takes over a descriptor that another process sent, if it is a pidfd. Returns the handle and
+    /// the process id in this process's PID namespace. `None` if the descriptor is not a pidfd, or
+    /// the process has been reaped.
     pub fn received(fd: OwnedFd) -> Option<(Self, u32)> {
         let info = read_text(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
         let pid = info
@@ -85,8 +87,9 @@ impl PidFd {
         Some((Self(fd), pid))
     }
 
-    /// As [`PidFd::received`] without the process id, for a process that cannot open files.
-    /// waitid(2) succeeds or fails with ECHILD only if the descriptor is a pidfd.
+    /// As [`PidFd::received`] without the process id, for a process that cannot open files. `None`
+    /// if the descriptor is not a pidfd. waitid(2) succeeds or fails with ECHILD only if the
+    /// descriptor is a pidfd.
     pub fn verified(fd: OwnedFd) -> Option<Self> {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let done = waitid(WaitId::PidFd(fd.as_fd()), how);
@@ -100,7 +103,10 @@ impl PidFd {
         rustix::event::poll(&mut fds, Some(&Timespec::default())) == Ok(0)
     }
 
-    /// Another handle of the same process.
+    /// A duplicate of the pidfd.
+    ///
+    /// # Errors
+    /// If this process has as many open descriptors as it may have.
     pub fn duplicate(&self) -> io::Result<OwnedFd> {
         self.0.try_clone()
     }
@@ -165,7 +171,8 @@ pub fn facts(pid: u32) -> Option<Facts> {
     })
 }
 
-/// The thread group of a process or thread id.
+/// The process id (thread group) to which a process or thread id belongs. `None` if the thread has
+/// ended.
 pub(crate) fn thread_group(pid: u32) -> Option<u32> {
     let status = read_text(format!("/proc/{pid}/status")).ok()?;
     status
@@ -203,7 +210,7 @@ fn read_stat(folder: impl AsRef<Path>) -> io::Result<Option<Stat>> {
 /// The kernel's flag of a thread that has begun to end (include/linux/sched.h).
 const PF_EXITING: u32 = StatFlags::PF_EXITING.bits();
 
-/// The ids of all processes.
+/// The ids of all processes in this PID namespace; empty if /proc cannot be read.
 pub fn all() -> Vec<u32> {
     folder("/proc")
         .iter()
@@ -220,7 +227,7 @@ fn read_folder(path: impl AsRef<Path>) -> io::Result<Vec<fs::DirEntry>> {
     with_retries(|| fs::read_dir(path.as_ref())?.collect())
 }
 
-/// A process and its living descendants, parents first.
+/// The ids of a process and its living descendants, parents first.
 pub fn with_descendants(pid: u32) -> Vec<u32> {
     if fs::metadata(format!("/proc/self/task/{}/children", std::process::id())).is_ok() {
         return descendants_by(pid, children);
@@ -257,25 +264,29 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The parent of a process.
+/// The process id of a process's parent. `None` if the process has ended.
 pub(crate) fn parent(pid: u32) -> Option<u32> {
     let stat = read_stat(format!("/proc/{pid}")).ok()??;
     u32::try_from(stat.ppid).ok()
 }
 
 /// The start time of a process, in clock ticks since boot. Together with its id it identifies the
-/// process for ever.
+/// process for ever. `None` if the process has ended.
 pub fn start_time(pid: u32) -> Option<u64> {
     let stat = read_stat(format!("/proc/{pid}")).ok()??;
     Some(stat.starttime)
 }
 
-/// The identifier of this boot of the machine.
+/// The random identifier that the kernel chose at this boot of the machine.
+///
+/// # Errors
+/// If `/proc/sys/kernel/random/boot_id` cannot be read.
 pub fn boot_id() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned())
 }
 
-/// The sockets of a process: descriptor number and inode.
+/// The sockets of a process: descriptor number and socket inode. Empty if the process has ended or
+/// its descriptors cannot be read.
 pub fn sockets(pid: u32) -> Vec<(i32, u64)> {
     let descriptors = folder(format!("/proc/{pid}/fd"));
     descriptors.iter().filter_map(socket_at).collect()
@@ -289,24 +300,31 @@ pub(crate) fn socket_at(entry: &fs::DirEntry) -> Option<(i32, u64)> {
     Some((number, inode.strip_suffix(']')?.parse().ok()?))
 }
 
-/// The cookie of a socket: a number that no other socket ever has.
+/// The cookie of a socket (`SO_COOKIE`): a number that no other socket ever has. `None` if the
+/// descriptor is not a socket.
 pub(crate) fn cookie(socket: BorrowedFd<'_>) -> Option<u64> {
     rustix::net::sockopt::socket_cookie(socket).ok()
 }
 
-/// The network namespace of a process, by its inode.
+/// The inode number of a process's network namespace, which identifies the namespace while it
+/// exists. `None` if the process has ended or may not be inspected.
 pub fn namespace(pid: u32) -> Option<u64> {
     let link = fs::metadata(format!("/proc/{pid}/ns/net")).ok()?;
     Some(link.ino())
 }
 
-/// The network namespace of the calling thread, by its inode.
+/// The inode number of the calling thread's network namespace, to compare with [`namespace`].
+/// `None` if /proc is not mounted.
 pub fn own_namespace() -> Option<u64> {
     let link = fs::metadata("/proc/thread-self/ns/net").ok()?;
     Some(link.ino())
 }
 
-/// The cookie of the calling thread's network namespace.
+/// The cookie of the calling thread's network namespace (`SO_NETNS_COOKIE`), by which eBPF programs
+/// recognise the namespace.
+///
+/// # Errors
+/// If no UDP socket can be bound, or the kernel is older than Linux 5.14.
 pub fn netns_cookie() -> io::Result<u64> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0")
         .or_else(|_| std::net::UdpSocket::bind("[::]:0"))?;
@@ -333,5 +351,5 @@ fn socket_namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
     }
 }
 
-/// Since Linux 5.14.
+/// The socket option of the namespace's cookie, since Linux 5.14.
 const SO_NETNS_COOKIE: i32 = 71;

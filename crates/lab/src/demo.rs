@@ -1,21 +1,24 @@
-//! The demo: one slow cable, four programs, two runs; `netnice` is used in the second run only.
+//! The demo: it runs the same four programs over one slow cable twice, without netnice and with it,
+//! and writes a report that compares both runs. It needs root, and fails if a program cannot run.
 //!
 //! ```text
 //!  client ──[ 20 Mbit/s both ways, queue of 150 ms ]── server
 //!
-//!  on the client:  a video       receives 5 Mbit/s, or it stands still
-//!                  a download    twelve connections, as much as it can get
-//!                  a backup      uploads over four connections, as much as it can get
+//!  on the client:  a video       receives 5 Mbit/s; its playback stalls at less
+//!                  a download    receives over twelve connections at the highest possible rate
+//!                  a backup      sends over four connections at the highest possible rate
 //!                  a ping
 //!
 //!  seconds   0            5                        10                18               38
-//!            video, ping  backup, download begin   netnice is typed  └─── compared ───┘
+//!            video, ping  backup, download begin   netnice commands  └─── compared ───┘
 //! ```
 //!
-//! No program is stopped or restarted for netnice: its lines are typed while all programs run and
-//! are connected. The same seconds of both runs are compared. Rates are wire bytes at the receiving
-//! program. The promises are fixed before: 5 Mbit/s for the video and at most 4 Mbit/s for the
-//! backup. The ping has no promise; it becomes fast because the queue moves.
+//! The second run executes its `netnice` commands while all programs run and are connected, so no
+//! program is stopped or restarted. The same seconds of both runs are compared. Rates are wire
+//! bytes at the receiving program. The promises are fixed before the runs: 5 Mbit/s for the video
+//! and at most 4 Mbit/s for the backup. The ping has no promise. Its round trip falls because
+//! packets then queue in netnice, which serves sparse flows first, and no longer in the cable's
+//! queue.
 
 use std::io::{IsTerminal, Write as _};
 use std::path::Path;
@@ -36,9 +39,9 @@ pub use run_once::Typed;
 /// Seconds since the start of a run.
 mod time {
     /// The backup and the download begin.
-    pub(crate) const CROWD: f64 = 5.0;
-    /// The lines of netnice are typed.
-    pub(crate) const TYPED: f64 = 10.0;
+    pub(crate) const LOAD_BEGINS: f64 = 5.0;
+    /// The `netnice` commands are executed, in the second run.
+    pub(crate) const COMMANDS: f64 = 10.0;
     /// The comparison begins.
     pub(crate) const FROM: f64 = 18.0;
     /// The comparison and the run end.
@@ -60,24 +63,24 @@ pub(crate) struct RunRecord {
     download: Report,
     backup: Report,
     pings: Pings,
-    /// The typed lines and their output.
+    /// The `netnice` commands and their output; empty in the first run.
     typed: Vec<Typed>,
 }
 
 /// One run's figures in the compared seconds.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Figures {
-    /// Mbit/s on the wire.
+    /// Rate of the video in Mbit/s on the wire.
     pub video: f64,
-    /// Seconds of the comparison in which the video stood still.
+    /// Seconds of the comparison in which the video did not play.
     pub video_stalled: f64,
-    /// Mbit/s on the wire.
+    /// Rate of the download in Mbit/s on the wire.
     pub download: f64,
-    /// Mbit/s on the wire.
+    /// Rate of the backup in Mbit/s on the wire.
     pub backup: f64,
-    /// Median round trip, ms.
+    /// Median round trip of the ping in ms.
     pub ping_p50: f64,
-    /// 99th percentile, ms.
+    /// 99th percentile of the round trip of the ping in ms.
     pub ping_p99: f64,
 }
 
@@ -103,7 +106,7 @@ impl RunRecord {
     }
 }
 
-/// Whether the video got its rate and did not stand still.
+/// Whether the video got its rate and played without a stall.
 fn video_kept(f: &Figures) -> bool {
     f.video >= VIDEO_RATE as f64 / 1e6 * 0.97 && f.video_stalled < 0.05
 }
@@ -113,7 +116,8 @@ fn backup_kept(f: &Figures) -> bool {
     f.backup <= BACKUP_RATE as f64 / 1e6 * 1.03
 }
 
-/// Runs both, prints the table, writes the report; `true` if all promises were kept.
+/// Makes both runs, prints the table, and writes the report to the file `out`. Returns `true` if
+/// all promises were kept in the second run.
 pub fn run(out: &Path) -> Result<bool> {
     // Missing binaries and an unwritable report are detected at the start.
     process::binary("netnice")?;
@@ -129,7 +133,7 @@ pub fn run(out: &Path) -> Result<bool> {
     let (before, after) = (without.figures(), with.figures());
     println!(
         "\nTyped in the second run, {:.0} s after its beginning:\n",
-        time::TYPED
+        time::COMMANDS
     );
     for typed in &with.typed {
         println!("  # {}", typed.line);

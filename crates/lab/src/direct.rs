@@ -68,7 +68,7 @@ pub struct RunningDriver {
     flows: Vec<(u16, FlowNo)>,
     _sink: UdpSocket,
     _ear: Ingress,
-    /// How the driver's thread is woken.
+    /// The scheduling class that the driver's thread got.
     pub pace: SchedulingClass,
     /// Start of its first iteration, by the wall clock in ns.
     pub began: u64,
@@ -193,12 +193,12 @@ impl DriverSetup {
         world.client().ns.enter(|| Ok(ear.start()?))
     }
 
-    /// How the driver sends and receives frames.
+    /// The mode of the driver's link.
     pub(crate) fn mode(&self) -> Mode {
         self.ear.mode()
     }
 
-    /// The description of a flow that sends from `port`, for programs of other modules.
+    /// The parameters of a flow that sends from `port`, for a program that opens the flow itself.
     pub fn open(&self, port: u16, service: Service, shape: Shape) -> FlowParameters {
         FlowParameters {
             shape,
@@ -350,7 +350,7 @@ impl EndedDriver {
         counters.with_context(|| format!("the flow of port {port} is gone"))
     }
 
-    /// The driver's event loop.
+    /// The driver's event loop, with its counters.
     pub fn event_loop(&mut self) -> &mut EventLoop {
         &mut self.server
     }
@@ -373,25 +373,26 @@ fn with(mut address: SocketAddr, port: u16) -> SocketAddr {
 
 /// Bytes of a frame with its headers: a packet in the papers' terms.
 pub(crate) const FRAME: usize = 1500;
-/// The destination port of senders.
+/// The UDP port on the server to which senders send (discard).
 pub const SINK: u16 = 9;
 /// Bytes of the Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 42;
-/// Buffers for 120 ms at 100 Mbit/s, so that a program that waits for its processor does not run
-/// dry.
+/// Shape of a sender's flow with buffers for 120 ms at 100 Mbit/s. So the ring is not empty while
+/// the program waits for a processor.
 pub(crate) const SENDING: Shape = Shape {
     chunk_bytes: 2048,
     chunks: 1024,
     transmit_entries: 2048,
     receive_entries: 16,
 };
-/// Few buffers, so that a program that stops has soon sent all.
+/// Shape of a sender's flow with few buffers (64, for 7.7 ms at 100 Mbit/s), so that all its
+/// submitted packets have left soon after the program stops.
 pub const SHORT: Shape = Shape {
     chunks: 64,
     transmit_entries: 128,
     ..SENDING
 };
-/// Buffers for 0.1 s of full frames at 40 Mbit/s.
+/// Shape of a receiver's flow with buffers for 0.1 s of full frames at 40 Mbit/s.
 pub(crate) const RECEIVING: Shape = Shape {
     chunk_bytes: 2048,
     chunks: 512,

@@ -92,7 +92,7 @@ pub struct Check {
     pub what: String,
     /// The number.
     pub value: f64,
-    /// Its unit, possibly empty.
+    /// The unit of the number; empty if it has none.
     pub unit: &'static str,
     /// Its bound.
     pub bound: Bound,
@@ -154,7 +154,7 @@ pub struct Outcome {
     pub holds: bool,
     /// The checks.
     pub checks: Vec<Check>,
-    /// Facts that a reader needs to interpret the numbers.
+    /// Texts that a reader needs to interpret the numbers.
     pub notes: Vec<String>,
     /// Paths of the plots.
     pub plots: Vec<String>,

@@ -1,4 +1,5 @@
-//! `netnice-lab`: experiments and the demo from the command line.
+//! `netnice-lab`: the command line of the experiments, the simulator, the demo, and the traffic
+//! programs that experiments start. The exit status is in the help text.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

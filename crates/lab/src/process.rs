@@ -118,7 +118,7 @@ impl Proc {
         all
     }
 
-    /// Standard error of the child since the last call.
+    /// The text that the child wrote to standard error since the last call.
     pub fn take_stderr(&mut self) -> String {
         let mut all = String::new();
         while let Ok(line) = self.errors.recv_timeout(Duration::from_millis(50)) {
@@ -128,7 +128,8 @@ impl Proc {
         all
     }
 
-    /// Waits for the child to end by itself. Fails after `within`.
+    /// Waits for the child to end by itself, and returns its status. Fails after `within`; the
+    /// child then continues.
     pub fn wait(&mut self, within: Duration) -> Result<ExitStatus> {
         let until = Instant::now() + within;
         loop {

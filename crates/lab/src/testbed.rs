@@ -50,12 +50,12 @@ pub struct TestBed {
 }
 
 impl TestBed {
-    /// One cable, offloads off.
+    /// A test bed with one cable and with offloads off.
     pub fn new() -> Result<TestBed> {
         TestBed::with(Pair::default())
     }
 
-    /// One cable, with the devices' default offloads.
+    /// A test bed with one cable and with the devices' default offloads.
     pub fn with_offloads() -> Result<TestBed> {
         TestBed::with(Pair {
             offloads: Offloads::On,
@@ -110,12 +110,12 @@ impl TestBed {
         Ok(to)
     }
 
-    /// An IPv4 endpoint of the server.
+    /// The IPv4 address of the server's first device, with this port.
     pub fn server(&self, port: u16) -> SocketAddr {
         bench::at(self.world.server(), Family::V4, port)
     }
 
-    /// An IPv4 endpoint of the client.
+    /// The IPv4 address of the client's first device, with this port.
     pub fn client(&self, port: u16) -> SocketAddr {
         bench::at(self.world.client(), Family::V4, port)
     }

@@ -42,25 +42,26 @@ pub struct Tracer {
     stopped: Vec<(Pid, Option<Signal>)>,
 }
 
-/// What happens to a system call at its entry.
+/// The action of the tracer at the entry of a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It is executed.
+    /// The kernel executes the call.
     Execute,
-    /// The process is killed before the call.
+    /// The tracer kills the process, and the call is not executed.
     Kill,
-    /// It is not executed, and returns this error.
+    /// The call is not executed, and returns this error to the process.
     Fail(Errno),
 }
 
-/// How [`Tracer::follow`] ended.
+/// The reason why [`Tracer::follow`] ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The awaited condition became true; the process runs without the tracer.
     ConditionMet,
-    /// The process was killed before this system call.
+    /// The process was killed before this system call. Holds its description.
     Killed(String),
-    /// This system call failed; the process runs without the tracer.
+    /// The tracer made this system call fail; the process runs without the tracer. Holds the call's
+    /// description.
     Failed(String),
     /// The process ended by itself.
     Ended,
@@ -106,8 +107,9 @@ impl Tracer {
             .find(|thread| !self.threads.contains(thread)))
     }
 
-    /// Continues the process. `decide` decides about each system call at its entry; `until`
-    /// is polled for the awaited condition.
+    /// Continues the process until it ends, until `decide` returns another action than
+    /// [`Action::Execute`], or until `until` returns true. `decide` is called at the entry of each
+    /// system call; `until` is called every millisecond.
     pub fn follow(
         mut self,
         mut decide: impl FnMut(&Call) -> Action,

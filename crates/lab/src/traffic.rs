@@ -311,13 +311,13 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Sends one byte each `every` over one TCP connection, without waiting for answers: the
-    /// paper's telnet emulator.
+    /// A probe that sends one byte each `every` over one TCP connection, without waiting for
+    /// answers: the telnet emulator of the paper NICE.
     pub fn tcp(to: SocketAddr, every: Duration) -> Probe {
         Probe::new("tcp", to, every)
     }
 
-    /// Sends one small datagram each `every`.
+    /// A probe that sends one small UDP datagram each `every`.
     pub fn udp(to: SocketAddr, every: Duration) -> Probe {
         Probe::new("udp", to, every)
     }
@@ -365,7 +365,7 @@ macro_rules! programs {
 }
 programs!(Tcp, Udp, Direct, Unruly, Probe, Echo);
 
-/// When a process starts and ends, and its sample interval.
+/// The start and the end of a traffic process, and its sample interval.
 #[derive(Debug, Clone, Copy)]
 pub struct RunOptions {
     /// Whether it starts at once instead of waiting for `go`.
@@ -421,7 +421,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Sends `go`; returns the wall-clock time in ns.
+    /// Sends the command `go` to the process, which then starts its traffic. Returns the wall-clock
+    /// time of the command in ns.
     pub fn go(&mut self) -> Result<u64> {
         self.proc.write_line("go")?;
         Ok(crate::sys::now_ns())
@@ -432,21 +433,23 @@ impl Running {
         self.proc.pid()
     }
 
-    /// Sends `stop` and returns the report.
+    /// Sends the command `stop` to the process, and returns its report. Fails if the report does
+    /// not come within 60 s.
     pub fn stop(mut self) -> Result<Report> {
         self.proc.write_line("stop")?;
         self.report(REPORT_TIMEOUT)
     }
 
-    /// Waits until its direct flow has closed by itself, and returns the reason.
+    /// Waits until the daemon or the driver has closed the direct flow of the process, and returns
+    /// the reason. Fails after `within`.
     pub fn await_closed(&mut self, within: Duration) -> Result<String> {
-        let said = self.proc.next_json("closed", within)?;
-        let why = said["closed"].as_str();
+        let closed = self.proc.next_json("closed", within)?;
+        let why = closed["closed"].as_str();
         why.map(str::to_owned)
             .context("the reason of a closed flow is no text")
     }
 
-    /// Waits until it ends by itself and returns its report.
+    /// Waits until the process ends by itself, and returns its report. Fails after `within`.
     pub fn report(mut self, within: Duration) -> Result<Report> {
         let value = self.proc.next_json("started_ns", within)?;
         serde_json::from_value(value).context("cannot parse the report of a traffic process")

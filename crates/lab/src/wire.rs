@@ -130,7 +130,7 @@ impl Tap {
     }
 }
 
-/// The packets that a tap counted.
+/// The counts of the packets that a tap recorded, per flow and millisecond, and the kept packets.
 #[derive(Debug, Default)]
 pub struct Record {
     flows: HashMap<WireFlow, FlowRecord>,
@@ -153,12 +153,12 @@ struct FlowRecord {
     packets: u64,
 }
 
-/// Totals of a set of flows.
+/// The sums over the packets of one or more flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
     /// Wire bytes.
     pub bytes: u64,
-    /// Packets on the wire (segments, if the packet was not segmented yet).
+    /// Number of packets on the wire. A packet that was not segmented yet counts as its segments.
     pub packets: u64,
 }
 
@@ -245,7 +245,8 @@ impl Record {
             })
     }
 
-    /// Wire bytes between two moments (wall clock, ns) of the flows that `of` accepts.
+    /// Wire bytes of the flows that `of` accepts, from `from_ns` to `to_ns` (wall clock, ns). Both
+    /// times are rounded down to whole bins of 1 ms.
     pub fn bytes(&self, of: impl Fn(&WireFlow) -> bool, from_ns: u64, to_ns: u64) -> u64 {
         let Some(first) = self.first else { return 0 };
         let index = |ns: u64| (ns / BIN_NS).saturating_sub(first) as usize;
@@ -270,14 +271,16 @@ impl Record {
         Some((first + bins.min()? as u64) * BIN_NS)
     }
 
-    /// Mean rate in bit/s between two moments of the flows that `of` accepts.
+    /// Mean rate in bit/s of the flows that `of` accepts, from `from_ns` to `to_ns` (wall clock,
+    /// ns). Both times are rounded down to whole bins of 1 ms.
     pub fn rate(&self, of: impl Fn(&WireFlow) -> bool, from_ns: u64, to_ns: u64) -> f64 {
         // The summed window has whole bins, so the divisor has whole bins too.
         let span = (to_ns / BIN_NS - from_ns / BIN_NS) * BIN_NS;
         self.bytes(of, from_ns, to_ns) as f64 * 8e9 / span.max(1) as f64
     }
 
-    /// Rates in bit/s in consecutive bins of `width_ns` that fill the span.
+    /// Rates in bit/s in consecutive intervals of `width_ns` from `from_ns` on. An incomplete last
+    /// interval is omitted.
     pub fn bins(
         &self,
         of: impl Fn(&WireFlow) -> bool + Copy,

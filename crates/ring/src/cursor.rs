@@ -78,7 +78,7 @@ impl Producer {
         Ok(self.seen != before)
     }
 
-    /// Prefetches what the next `push` and `show` use.
+    /// Prefetches what the next `push` and `publish` use.
     #[inline]
     pub(crate) fn prefetch(&self) {
         self.shared.entries.prefetch(self.next);
@@ -184,7 +184,7 @@ impl Consumer {
         Ok(self.seen != before)
     }
 
-    /// Prefetches what the next `pop` and `show` use.
+    /// Prefetches what the next `pop` and `publish` use.
     #[inline]
     pub(crate) fn prefetch(&self) {
         if self.waiting() == 0 {

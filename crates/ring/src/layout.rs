@@ -175,7 +175,7 @@ pub enum ShapeError {
     /// The value is out of its range.
     #[error("{what}: {value}, and {least} to {most} are allowed")]
     Bounds {
-        /// Which number.
+        /// The name of the number.
         what: &'static str,
         /// The value.
         value: u64,
@@ -187,7 +187,7 @@ pub enum ShapeError {
     /// The value must be a power of two.
     #[error("{what}: {value} is not a power of two")]
     NoPowerOfTwo {
-        /// Which number.
+        /// The name of the number.
         what: &'static str,
         /// The value.
         value: u32,
@@ -238,7 +238,7 @@ pub enum SetupError {
     /// The file from the driver is not a memory file of a version that this program supports.
     #[error("not a memory file of version {VERSION}: {what} is {seen:#x}, not {wanted:#x}")]
     NotMemoryFile {
-        /// Which field differs.
+        /// The name of the field that differs.
         what: &'static str,
         /// The value of the field.
         seen: u64,
@@ -330,9 +330,9 @@ pub(crate) struct IndexLine {
 
 /// Bytes of a page. Regions and data areas start at multiples of it.
 pub const PAGE: u64 = 4096;
-/// A base is a multiple of this number.
+/// Alignment of the base of a pair, in bytes.
 pub const ALIGN: u64 = 8;
-/// Largest number of flows of a program.
+/// Largest number of flows that a program can have open at the same time.
 pub const MAX_FLOWS: u32 = 4096;
 /// Largest number of bytes for the regions of a memory file: 64 GiB. The file is sparse.
 pub const MAX_BYTES: u64 = 1 << 36;

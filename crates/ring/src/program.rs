@@ -87,7 +87,7 @@ impl Attachment {
         })
     }
 
-    /// Takes up a flow that the driver opened.
+    /// Returns the program's side of a flow that the driver opened at this location.
     ///
     /// # Errors
     /// If the shape is invalid, the region is not inside the memory file, another flow uses the
@@ -205,7 +205,7 @@ impl Attachment {
     }
 
     /// The number of the rule of `docs/reference/ring.md` for which the driver disconnected this
-    /// program, if it did.
+    /// program; `None` if the program is connected.
     pub fn ended(&self) -> Option<u32> {
         match self.ended.load(Ordering::Acquire) {
             0 => None,
@@ -389,7 +389,7 @@ impl ProgramRings {
         self.pool.take_number().map(Chunk)
     }
 
-    /// Returns a held chunk to the free chunks.
+    /// Makes a held chunk free.
     ///
     /// # Errors
     /// If the chunk is not held.

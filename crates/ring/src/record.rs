@@ -26,9 +26,9 @@ pub(crate) struct Head {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawPair {
-    /// Bytes from the start of the flow's data area.
+    /// Offset of the buffer from the start of the flow's data area, in bytes.
     pub base: u64,
-    /// Bytes of the buffer, or bytes that it contains.
+    /// Length of the buffer, or of its contents, in bytes.
     pub length: u32,
     /// Must be 0.
     pub reserved: u32,
@@ -78,12 +78,12 @@ fn word(low: u32, high: u32) -> u64 {
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// A part of one chunk. In a validated record it lies inside the data area.
+/// A part of one chunk: base and length. In a validated record it lies inside the flow's data area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pair {
-    /// Bytes from the start of the flow's data area.
+    /// Offset of the part from the start of the flow's data area, in bytes.
     pub base: u32,
-    /// Bytes.
+    /// Length of the part in bytes; 0 if the driver did not need the chunk for a received packet.
     pub length: u32,
 }
 
@@ -102,7 +102,7 @@ impl Record {
         &self.pairs[..usize::from(self.count)]
     }
 
-    /// The sum of the lengths of the pairs.
+    /// The sum of the lengths of the pairs, in bytes.
     pub fn bytes(&self) -> usize {
         self.pairs().iter().map(|pair| pair.length as usize).sum()
     }

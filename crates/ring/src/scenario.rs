@@ -24,7 +24,7 @@ pub(crate) struct BothSides {
     location: FlowLocation,
 }
 
-/// 4 chunks of 256 bytes, rings of 16 entries.
+/// A small shape: 4 chunks of 256 bytes, and rings of 16 entries.
 pub(crate) const SMALL: Shape = Shape {
     chunk_bytes: 256,
     chunks: 4,
@@ -33,7 +33,7 @@ pub(crate) const SMALL: Shape = Shape {
 };
 
 impl BothSides {
-    /// A flow whose ring indices are `at`.
+    /// A new flow of this shape. All indices of its rings start at `at`.
     pub(crate) fn new(shape: Shape, at: u32) -> BothSides {
         let bytes = shape.plan().expect("a shape").bytes();
         let region = Arc::new(Region::private(PAGE + bytes));
@@ -55,14 +55,14 @@ impl BothSides {
         }
     }
 
-    /// A held chunk that begins with `bytes`.
+    /// Takes a free chunk for the program and writes `bytes` to its start.
     pub(crate) fn filled(&mut self, bytes: &[u8]) -> Chunk {
         let chunk = self.program.chunk().expect("a free chunk");
         self.program.bytes_mut(chunk).expect("held")[..bytes.len()].copy_from_slice(bytes);
         chunk
     }
 
-    /// The program submits `bytes` in one chunk and publishes.
+    /// Submits `bytes` in one chunk on the program's side, and publishes them.
     pub(crate) fn submit(&mut self, bytes: &[u8]) {
         let chunk = self.filled(bytes);
         let piece = piece(chunk, 0, bytes.len() as u32);
@@ -70,7 +70,7 @@ impl BothSides {
         self.program.publish();
     }
 
-    /// The driver takes the next record, which must be there.
+    /// Takes the next submitted record on the driver's side. Panics if there is none.
     pub(crate) fn taken(&mut self) -> Record {
         record(self.driver.take().expect("no violation"))
     }

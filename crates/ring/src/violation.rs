@@ -1,5 +1,5 @@
-//! Protocol violations that the other side can detect. Each [`Rule`] is a MUST of
-//! `docs/reference/ring.md`, with its number. A violation ends the connection: the driver
+//! Protocol violations of one side of the ring that the other side can detect. Each [`Rule`] is a
+//! MUST of `docs/reference/ring.md`, with its number. A violation ends the connection: the driver
 //! disconnects the program, and a program gives up its flow.
 
 use crate::layout::Ring;

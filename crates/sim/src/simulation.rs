@@ -1,5 +1,6 @@
-//! The simulation and its main loop: flows, a link and optionally a processor go in; a [`Report`]
-//! comes out. [`Simulation::run`] fails with [`SimulationError`] if the simulation is invalid.
+//! The event loop of the simulator: flows, a link and optionally a processor go in, and a
+//! [`Report`] comes out. [`Simulation::run`] fails with [`SimulationError`] if the simulation is
+//! invalid.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -22,13 +23,13 @@ use crate::{Random, scenario::ScenarioError};
 pub struct Simulation {
     /// The link.
     pub wire: Wire,
-    /// Makes packets of messages; `None`: messages are packets at once.
+    /// The processor that turns messages into packets; `None`: this takes no time.
     pub processor: Option<Processor>,
     /// A deliberately overbooked slice, for the flows with a class.
     pub overbooked: Option<OverbookedSlice>,
     /// The flows.
     pub flows: Vec<SimFlow>,
-    /// Determines all random numbers.
+    /// The seed of all random numbers.
     pub seed: u64,
 }
 
@@ -54,19 +55,19 @@ pub struct SimFlow {
     pub class: Option<usize>,
     /// The offered traffic.
     pub source: Source,
-    /// When the traffic begins.
+    /// Time at which the traffic begins.
     pub start: Nanos,
-    /// When the traffic ends; messages that still wait are dropped.
+    /// Time at which the traffic ends and waiting messages are dropped; `None`: it does not end.
     pub stop: Option<Nanos>,
-    /// How many messages may wait; for a channel, those that wait for processing.
+    /// Largest number of waiting messages; for a channel, of those that wait for processing.
     pub queue: usize,
-    /// What a channel does with messages beyond its contract; `None`: all are accepted within
-    /// `queue`. Not for a greedy source, which never sends more than it may.
+    /// The policy for messages of a channel beyond its contract; `None`: all are accepted within
+    /// `queue`. Invalid with a greedy source, which never exceeds its contract.
     pub overload: Option<Overload>,
     /// The part of a channel's deadline for processing, behind a processor; `None`: handlers have
     /// the whole deadline, as in the paper RTC.
     pub processing: Option<Nanos>,
-    /// Checks its packets by the times at which they begin on the wire.
+    /// The check of its packets, by the times at which they begin on the wire; `None`: no check.
     pub policer: Option<Policer>,
 }
 
@@ -146,11 +147,11 @@ pub struct SentPacket {
     pub flow: usize,
     /// Its length.
     pub length: Bytes,
-    /// When its first bit is on the wire.
+    /// Time at which its first bit is on the wire.
     pub start: Instant,
-    /// When its last bit is on the wire.
+    /// Time at which its last bit is on the wire.
     pub end: Instant,
-    /// Why the scheduler served it.
+    /// The reason why the scheduler chose it.
     pub served_as: ServedAs,
 }
 

@@ -1,6 +1,6 @@
-//! A fake daemon and driver for tests, in one thread. It exchanges the messages of
-//! [`netnice_api::direct`] over a socket and uses the driver's side of the ring. It delivers the
-//! frames of each flow to the flows that their addresses match, and drops frames that match none.
+//! A fake daemon and driver for tests, in one thread. The fake exchanges the messages of
+//! [`netnice_api::direct`] over a socket and uses the driver's side of the ring. It delivers each
+//! sent frame to the flows whose addresses match, and drops a frame that matches none.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, eventfd};
 
 use netnice_stack::datagram::{self, Checks};
 
-/// The fake daemon, as a test holds it.
+/// A test's handle of the fake daemon. Dropping it ends the thread.
 pub(crate) struct FakeDaemon {
     folder: PathBuf,
     commands: Sender<DaemonCommand>,

@@ -77,7 +77,7 @@ pub struct Socket {
     /// Bytes of the longest IP packet that a buffer holds.
     max_packet: u32,
     status: Arc<FlowStatus>,
-    /// When the socket saw that the ring is closed and did not have the reason yet.
+    /// The time at which the socket found the ring closed without having the reason yet.
     closed: OnceLock<Instant>,
     contract: String,
     checks: Checks,
@@ -168,9 +168,9 @@ impl Datagram {
 pub struct Outcome {
     /// The number that the socket assigned when the packet was queued.
     pub number: u64,
-    /// Sent, or why not.
+    /// The result: sent, or the reason why the packet was not sent.
     pub status: Status,
-    /// The time of sending, in ns of `CLOCK_MONOTONIC`.
+    /// The time of sending, in ns of `CLOCK_MONOTONIC`; 0 if the packet was not sent.
     pub stamp: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Runs the targets of `fuzz/` with libFuzzer, which coverage guides.
+//! Runs the fuzz targets of `fuzz/` with libFuzzer, a coverage-guided fuzzer.
 //!
 //! A target checks bytes with the same function as a test of the crate, and begins with that test's
 //! corpus. Inputs that reach new code are kept in cargo's target folder, and the next run begins
@@ -6,7 +6,7 @@
 //! ```text
 //!  target/fuzz/build             the programs
 //!  target/fuzz/NAME/kept         inputs that reached something new, of all runs
-//!  target/fuzz/NAME/found        findings
+//!  target/fuzz/NAME/found        findings: inputs with which the target failed or exceeded a limit
 //!  target/fuzz/NAME/outcomes     the first input of each outcome, of the last run
 //!  target/fuzz/NAME/log          libFuzzer's output of the last run
 //! ```
@@ -92,10 +92,10 @@ pub fn run(tree: &Tree, time: Duration, filter: Option<&str>) -> Result<()> {
     report(tree, &results)
 }
 
-/// Runs a target on one input.
+/// Builds the target `name` and runs it once, on the input in `file`.
 ///
 /// # Errors
-/// If there is no such target or file, or the target has a finding.
+/// If there is no such target or file, the target cannot be built, or the input is a finding.
 pub fn replay(tree: &Tree, name: &str, file: &Path) -> Result<()> {
     let targets = targets(tree)?;
     let names: Vec<&str> = targets.iter().map(|one| one.name.as_str()).collect();

@@ -1,4 +1,8 @@
-//! Formats past rates of targets: rows of characters, and for a single target a table.
+//! Formats past rates of targets as text, for `netnice show --history`.
+//!
+//! Each target and direction has a sparkline (a row of characters, one for each point in time),
+//! with the mean and the maximum below it. A single target also has a table of its latest points.
+//! If there are no targets or no points yet, the text reports that.
 
 use netnice_api::{HistoryDoc, TargetHistory};
 use netnice_core::units::{Amount, Nanos};
@@ -10,7 +14,7 @@ use super::show::milliseconds;
 use super::sparkline::Sparkline;
 use super::table::{Cell, Table};
 
-/// Formats the history of targets; for a single one also each point.
+/// Formats the history of targets; for a single one also its latest points.
 pub(super) fn history(doc: &HistoryDoc, sparkline: Sparkline, style: &Style) -> String {
     let Some(longest) = doc.targets.iter().map(total_time).max() else {
         return "no target is limited or guaranteed".to_string();
@@ -37,7 +41,7 @@ fn total_time(target: &TargetHistory) -> u64 {
         .fold(0, |sum, time| sum.saturating_add(*time))
 }
 
-/// Formats both directions of one target, each with its maximum and average.
+/// Formats the sparklines of both directions of one target, each with its mean and maximum.
 fn rows(target: &TargetHistory, sparkline: Sparkline, style: &Style) -> String {
     let span = Nanos(total_time(target) / 1_000_000_000 * 1_000_000_000);
     let heading = format!("{}  the last {span}", printable(&target.target));
@@ -70,7 +74,8 @@ fn rows(target: &TargetHistory, sparkline: Sparkline, style: &Style) -> String {
     lines.join("\n")
 }
 
-/// Merges neighbouring points until a row has at most [`ROW`] of them.
+/// Merges neighbouring points until at most [`ROW`] are left. Returns the mean rate and the length
+/// in ns of each.
 fn merged(times: &[u64], rates: &[u64]) -> (Vec<u64>, Vec<u64>) {
     let points: Vec<(u64, u64)> = times.iter().copied().zip(rates.iter().copied()).collect();
     let together = points.len().div_ceil(ROW).max(1);
@@ -115,7 +120,7 @@ fn points(target: &TargetHistory, until_ns: u64, style: &Style) -> String {
     table.render(style)
 }
 
-/// Characters of a row; with its label and margins it fits 80 columns.
+/// Characters of a sparkline; with its label and margins it fits 80 columns.
 const ROW: usize = 60;
 /// Largest number of lines in the table; `--json` prints all points.
 const MAX_POINTS: usize = 20;

@@ -1,10 +1,10 @@
-//! The content of the table: targets as a tree, each with the traffic of the targets inside it,
-//! sorted and filtered.
+//! The rows of the table of `netnice top`: targets as a tree, each with the traffic of the targets
+//! inside it, sorted and filtered.
 //!
-//! Input is an answer of the daemon and the user's view; output is rows. The module does no input
-//! or output. A target's traffic includes that of the targets inside it, because their packets pass
-//! its limit too; the daemon counts each packet once. An inconsistent answer is shown as far as
-//! possible.
+//! Input is an answer of the daemon and the user's choice of order and filter; output is rows. The
+//! module does no input or output. A target's traffic includes that of the targets inside it,
+//! because their packets pass its limit too; the daemon counts each packet once. In an inconsistent
+//! answer, an index out of range counts as none, and a cycle of targets is followed only once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,14 +22,14 @@ pub(super) struct Table {
     history: BTreeMap<String, [VecDeque<u64>; 2]>,
 }
 
-/// How the user wants to see the table.
+/// The user's choice of order, nesting and filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct View {
     /// The order of the rows.
     pub sort: Sort,
-    /// Smallest first.
+    /// Whether the order is reversed: smallest first, names from z to a.
     pub reversed: bool,
-    /// Each target for itself, not below the one that contains it.
+    /// Whether each target is a top-level row, and not below the target that contains it.
     pub flat: bool,
     /// Show only targets with this text in their name, and those that contain them.
     pub filter: String,
@@ -60,12 +60,12 @@ pub(super) struct Row {
     pub index: usize,
     /// Number of shown targets that contain it.
     pub depth: usize,
-    /// Its traffic in each direction; unless the view is flat, with that of the targets inside.
+    /// Its traffic (sent, received); unless the view is flat, with that of the targets inside.
     pub moving: [Traffic; 2],
 }
 
 impl Table {
-    /// Takes a new answer.
+    /// Replaces the answer, and appends its rates to the history if it is a new reading.
     pub(super) fn update(&mut self, doc: WatchDoc) {
         self.sums = sums(&doc.targets);
         let is_new = doc.at_ns != self.doc.at_ns || self.doc.targets.is_empty();
@@ -186,7 +186,7 @@ impl Table {
                 depth,
                 moving: self.moving(index, view),
             });
-            // Takes the list, so a circle in an answer is followed only once.
+            // Takes the list, so a cycle in an answer is followed only once.
             let inside = std::mem::take(&mut below[index]);
             open.extend(self.ordered(inside, view, depth + 1));
         }
@@ -215,7 +215,7 @@ impl Table {
         shown
     }
 
-    /// Sorts indices for a stack: the first row comes last.
+    /// Sorts indices of targets for a stack, the first row last. Each result is (index, depth).
     fn ordered(&self, mut indices: Vec<usize>, view: &View, depth: usize) -> Vec<(usize, usize)> {
         let name = |index: usize| &self.doc.targets[index].target;
         match view.sort {
@@ -283,7 +283,7 @@ fn sums(targets: &[Watched]) -> Vec<[Traffic; 2]> {
     let mut sums: Vec<[Traffic; 2]> = targets.iter().map(|t| [t.sends, t.receives]).collect();
     for target in targets {
         let mut outer = target.inside;
-        // The daemon nests five deep; a longer chain can only be a circle.
+        // The daemon nests five deep; a longer chain can only be a cycle.
         for _ in 0..MAX_DEPTH {
             let Some(index) = outer.filter(|index| *index < targets.len()) else {
                 break;

@@ -1,4 +1,5 @@
-//! The measured work.
+//! The work that the scheduler benchmark measures. Functions that return a closure prepare the
+//! flows; a call of the closure does the measured work.
 
 use std::hint::black_box;
 
@@ -6,12 +7,12 @@ use netnice_core::contract::{self, Bucket, Sustained, Weight};
 use netnice_core::sched::{Pacer, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
-/// The kinds of flows on a link.
+/// The contracts of the flows on a link.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mix {
-    /// Dual buckets.
+    /// All flows have a cell contract with a dual bucket.
     Cells,
-    /// Of 16 flows 12 dual buckets, 2 slices, 1 minimum, 1 best effort.
+    /// Of 16 flows, 12 have a dual bucket, 2 a slice, 1 a minimum, and 1 is best effort.
     All,
 }
 
@@ -22,6 +23,7 @@ pub const LENGTH: u64 = 500;
 pub struct Random(pub u64);
 
 impl Random {
+    /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -53,7 +55,8 @@ pub fn dual(bits: u64, random: Option<&mut Random>) -> contract::Cell {
 /// The sum of the rates of the flows of one link, in bit/s.
 pub const TOTAL: u64 = 10_000_000_000;
 
-/// Shapes the given number of packets.
+/// Prepares a [`Pacer`] with `flows` backlogged flows of [`TOTAL`] bit/s together, with identical
+/// contracts if `same`. The closure takes the number of packets to shape.
 pub fn pacer(flows: usize, same: bool) -> impl FnMut(u32) {
     let mut random = Random(7);
     let mut pacer = Pacer::new();
@@ -77,8 +80,10 @@ pub fn pacer(flows: usize, same: bool) -> impl FnMut(u32) {
     }
 }
 
-/// Calls a pacer with slow and exact flows: it examines each flow again shortly before its time,
-/// and all of them at the same instant.
+/// Prepares a [`Pacer`] with `flows` backlogged flows of 8 kbit/s with a CDVT of 100 us. At this
+/// rate the calendar's rounding is coarser than the CDVT, so the pacer examines each flow a second
+/// time shortly before its eligible time; all flows are due at the same instant. The closure takes
+/// the number of calls of [`Pacer::poll`].
 pub fn exact(flows: usize) -> impl FnMut(u32) {
     let (rate, cdvt) = (Rate::new(8_000).unwrap(), Nanos::from_micros(100));
     let contract = contract::Cell::new(rate, cdvt, None).unwrap();
@@ -100,7 +105,8 @@ pub fn exact(flows: usize) -> impl FnMut(u32) {
     }
 }
 
-/// Sends the given number of packets on a link. The time follows the link and the flows.
+/// Prepares a link with [`filled`]. The closure takes the number of packets to send. If no packet
+/// is due, it sets its clock to the time of the next one.
 pub fn link(flows: usize, same: bool, mix: Mix, percent: u64) -> impl FnMut(u32) {
     let mut link = filled(flows, same, mix, percent);
     let mut now = Instant(0);
@@ -118,8 +124,8 @@ pub fn link(flows: usize, same: bool, mix: Mix, percent: u64) -> impl FnMut(u32)
     }
 }
 
-/// Bytes per flow, with all flows idle and with all backlogged, without the memory of a link
-/// without flows.
+/// Memory of a link in bytes per flow, first with all flows idle, then with all flows backlogged.
+/// The memory of a link without flows is not included.
 pub fn memory(flows: usize) -> (f64, f64) {
     let mut link = Scheduler::new(wire()).unwrap();
     let fixed = link.memory();
@@ -156,7 +162,8 @@ pub fn wire() -> Wire {
     }
 }
 
-/// A link and its flows, each with a packet.
+/// A link with `flows` flows, each with one packet. Their rates add up to `percent` of the link's
+/// rate. The cell contracts are identical if `same`.
 pub fn filled(flows: usize, same: bool, mix: Mix, percent: u64) -> Scheduler {
     let mut random = Random(11);
     let mut link = Scheduler::new(wire()).unwrap();

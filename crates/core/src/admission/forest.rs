@@ -1,4 +1,8 @@
-//! The forest of targets over the managed links, and the sums that admission compares.
+//! Checks the four conditions of admissibility, which [`super`] lists.
+//!
+//! A [`Forest`] arranges entries of targets by their parents. It is made from the managed links and
+//! a set of entries, with the request in it. Each check returns nothing if its conditions hold,
+//! else the [`Reason`] for a refusal, with the sums and the holders.
 //!
 //! Every sum is computed anew from the entries. No result is kept between requests, so no sum can
 //! become stale. Building a forest costs one pass over the entries.
@@ -13,7 +17,7 @@ use crate::contract::{Contract, Direction, IfName};
 use crate::link::Link;
 use crate::units::{Amount, Rate};
 
-/// Entries by id, their children, and the links.
+/// Target entries by id, the children of each, and the managed links.
 pub(super) struct Forest<'a> {
     links: &'a [Link],
     entries: BTreeMap<TargetId, &'a TargetEntry>,
@@ -39,7 +43,8 @@ enum Scope {
     At(TargetId),
 }
 
-/// One inequality: the demands of a scope over some links and directions are at most a rate.
+/// One inequality: the demands of the targets in `scope`, summed over `directions`, are at most
+/// `most`.
 struct Condition<'a> {
     scope: Scope,
     directions: Vec<LinkDirection<'a>>,
@@ -48,6 +53,7 @@ struct Condition<'a> {
 }
 
 impl<'a> Forest<'a> {
+    /// Arranges the entries. An entry whose parent is not among them becomes top-level.
     pub(super) fn new(
         links: &'a [Link],
         entries: impl Iterator<Item = &'a TargetEntry>,
@@ -104,8 +110,8 @@ impl<'a> Forest<'a> {
         Ok(())
     }
 
-    /// Checks the demands that the target's entry touches (conditions 1 to 3). `before` is the
-    /// forest without the request.
+    /// Checks conditions 1 to 3 where the demand of the target is part of a sum. `before` is the
+    /// forest without the request. If several sums are too large, the reason names one of them.
     pub(super) fn check_demands(&self, before: &Forest<'_>, id: TargetId) -> Result<(), Reason> {
         let mut worst: Option<Shortfall> = None;
         for on in link_directions(self.links, &Direction::ALL) {

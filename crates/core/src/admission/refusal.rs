@@ -119,10 +119,10 @@ pub enum Reason {
     Cycle,
 }
 
-/// The bound of a sum of guarantees.
+/// The origin of an upper bound on a sum of guarantees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// The capacity of the link.
+    /// The rate that the link can promise.
     Link,
     /// The minimum of a target, for the targets inside it.
     Min(Target),
@@ -143,24 +143,25 @@ pub struct Holder {
     pub amount: Amount,
 }
 
-/// The shortfall of a link's new capacity.
+/// The reason why a new capacity of a link is too small: guarantees on the link exceed a bound that
+/// depends on the capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowLink {
-    /// The direction with the shortfall.
+    /// The direction in which the capacity is too small.
     pub direction: Direction,
-    /// The bound of the sum.
+    /// The origin of the bound that the guarantees exceed.
     pub bound: Bound,
-    /// The amount of the bound.
+    /// The value of that bound.
     pub most: Rate,
-    /// The sum of the guarantees.
+    /// The sum of the guarantees that count against the bound; above `most`.
     pub held: Amount,
-    /// The targets with the guarantees.
+    /// The targets with these guarantees.
     pub holders: Vec<Holder>,
     /// The smallest capacity that would be enough; `None` if no capacity would.
     pub least: Option<Rate>,
 }
 
-/// The shortfall of a request.
+/// The reason why a request for a target does not fit: a sum of guarantees exceeds a bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortfall {
     /// The link of the guarantee.
@@ -176,11 +177,11 @@ pub struct Shortfall {
     pub requested: Option<Rate>,
     /// The slice, if the guarantee was requested as one.
     pub slice: Option<Slice>,
-    /// The bound of the sum.
+    /// The origin of the bound that the guarantees exceed.
     pub bound: Bound,
-    /// The amount of the bound.
+    /// The value of that bound.
     pub most: Rate,
-    /// The sum that counts against the bound, without the requested guarantee.
+    /// The sum of the guarantees that count against the bound, without the requested one.
     pub held: Amount,
     /// The targets with the guarantees in that sum.
     pub holders: Vec<Holder>,
@@ -386,8 +387,8 @@ impl Shortfall {
     }
 }
 
-/// Adds to a refusal the smallest capacity with which the link carries all guarantees. A binary
-/// search finds it, because more capacity never carries less.
+/// Sets [`SlowLink::least`] of a reason, by a binary search over the capacity in `direction`: a
+/// link that carries all guarantees also carries them with a larger capacity.
 pub(super) fn with_least(
     reason: Reason,
     new: &Link,
@@ -432,7 +433,7 @@ fn bound_text(bound: &Bound, most: Rate, link: &str, word: &str) -> String {
     }
 }
 
-/// Writes one line of numbers.
+/// Writes one indented line: a label and a text.
 fn row(f: &mut fmt::Formatter<'_>, label: &str, text: &str) -> fmt::Result {
     write!(f, "\n  {label:<12}{text}")
 }

@@ -52,7 +52,7 @@ impl Weight {
         (1..=1000).contains(&weight).then_some(Weight(weight))
     }
 
-    /// The number.
+    /// The weight as a number, 1 to 1000.
     pub fn get(self) -> u16 {
         self.0
     }
@@ -74,7 +74,7 @@ impl Priority {
         (0..=7).contains(&priority).then_some(Priority(priority))
     }
 
-    /// The number.
+    /// The priority as a number, 0 (first) to 7.
     pub fn get(self) -> u8 {
         self.0
     }
@@ -261,12 +261,12 @@ impl Channel {
         }
     }
 
-    /// Mmax, the largest message.
+    /// Mmax, the length of the largest message (paper RTC, as Rmax and Bmax).
     pub fn mmax(&self) -> Bytes {
         self.mmax
     }
 
-    /// Rmax, the highest rate of messages.
+    /// Rmax, the highest long-term rate of messages.
     pub fn rmax(&self) -> MessageRate {
         self.rmax
     }
@@ -276,7 +276,7 @@ impl Channel {
         self.bmax
     }
 
-    /// The bound on each message's delay.
+    /// The largest delay of a message, from its logical arrival to its departure.
     pub fn deadline(&self) -> Nanos {
         self.deadline
     }
@@ -288,9 +288,9 @@ impl Channel {
     }
 }
 
-/// IFNAMSIZ - 1, see netdevice(7).
+/// Bytes of the longest interface name: IFNAMSIZ - 1, see netdevice(7).
 const LONGEST_IFNAME: usize = 15;
 
-/// The longest period in the papers is a hundredth of this. A slice in a longer period would not
-/// serve an interactive program.
+/// The longest allowed period. It is a hundred times the longest period in the papers. A slice in a
+/// longer period would not serve an interactive program.
 const LONGEST_PERIOD: Nanos = Nanos::from_secs(10);

@@ -1,4 +1,8 @@
-//! Parsing and printing of contracts and changes. [`super`] shows the grammar.
+//! Parses and prints contracts and changes. [`super`] shows the grammar.
+//!
+//! Text comes in, and a [`Change`] or a [`Contract`] goes out; `Display` prints text that parses
+//! back to the same value. Parsing fails with the [`ContractError`] of the first fault, and for
+//! text of more than 4096 bytes.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -76,7 +80,8 @@ impl Change {
 impl FromStr for Contract {
     type Err = ContractError;
 
-    /// Parses a whole contract; `none` is the empty one.
+    /// Parses a whole contract; `none` is the empty contract. A clause with the value `none` is an
+    /// error.
     fn from_str(text: &str) -> Result<Contract, ContractError> {
         if text.trim() == "none" {
             return Ok(Contract::default());
@@ -124,13 +129,13 @@ impl Change {
 }
 
 impl Clause {
-    /// The word that begins the clause.
+    /// The keyword of the clause, for example `min-down`.
     pub fn word(self) -> &'static str {
         let found = WORDS.iter().find(|(clause, _)| *clause == self);
         found.map_or("", |(_, word)| word)
     }
 
-    /// The clause that begins with this word.
+    /// The clause with this keyword; `None` if there is none.
     pub fn from_word(word: &str) -> Option<Clause> {
         let found = WORDS.iter().find(|(_, known)| *known == word);
         found.map(|(clause, _)| *clause)
@@ -205,7 +210,8 @@ impl fmt::Display for Channel {
     }
 }
 
-/// The parts of a clause of the form `key=value,key=value`. Each part is taken once.
+/// The parts of a clause of the form `key=value,key=value`. `take` and `need` remove a part from
+/// the list.
 struct KeyValues<'a> {
     clause: Clause,
     form: &'static str,
@@ -248,7 +254,7 @@ impl<'a> KeyValues<'a> {
             .map_err(|error| ContractError::Unit { clause, error })
     }
 
-    /// Fails if a part was not taken.
+    /// Fails if a part is left, because the clause has no such part.
     fn end(self) -> Result<(), ContractError> {
         match self.rest.first() {
             Some((key, _)) => Err(self.fault(key, "unknown part")),

@@ -3,8 +3,13 @@
 //!
 //! The encoding is a floating-point number: steps of 64 ns below 8,192 ns, eight binary digits
 //! above, rounded down. So the rounded deadline ([`effective_bound`]) is at most 0.8 % (or 63 ns)
-//! shorter than the exact one, and never longer. The scheduler orders by the rounded deadline, so
-//! admission must use it too.
+//! shorter than the exact one, and never longer. The scheduler orders by the rounded deadline.
+//!
+//! Admission subtracts this rounding by `Resolution::SCHEDULER` of `admission::timing::link`; its
+//! 1/113 and 576 ns must change with `DIGITS` and `UNIT`. [`effective_bound`] is the same rounding
+//! for tests and for users of the library. Bursts of limits and the CDVT of members of an
+//! overbooked server are stored in this code too. A cell of its own keeps its CDVT to the
+//! nanosecond; only its deadline is rounded, when it is queued.
 
 use crate::units::Nanos;
 
@@ -50,7 +55,7 @@ pub(super) const MEMBER: u32 = REQUEUE - 1;
 /// The code of the longest bound.
 const LONGEST: u32 = MEMBER - 1;
 
-/// Binary logarithm of the max_width step.
+/// Binary logarithm of the smallest step, in ns.
 const UNIT: u32 = 6;
 
 /// Binary digits behind the leading one.

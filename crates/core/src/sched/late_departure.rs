@@ -1,4 +1,4 @@
-//! Correction for packets that left later than the scheduler decided.
+//! Corrects the state of a cell contract after a packet left later than the scheduler decided.
 //!
 //! Between [`Scheduler::poll`] and the wire the sender may be stopped, for example by the
 //! hypervisor. A policer of a cell contract counts from the arrival of a packet, so its theoretical
@@ -12,9 +12,10 @@ use super::{Flag, Scheduler};
 use crate::units::{Bytes, Instant, Nanos};
 
 impl Scheduler {
-    /// Reports that the last packets of a flow, `bytes` together, left no earlier than `at`. It has
-    /// an effect on cell contracts only; other services count from the decision. A delay below
-    /// [`Service::tolerance`] need not be reported.
+    /// Reports that the last packets of a flow, with `bytes` bytes together, left no earlier than
+    /// `at`. The report changes flows with a cell contract only: the state of other services
+    /// depends on the times that [`Scheduler::poll`] decided, whenever the packets leave. A delay
+    /// below [`Service::tolerance`] need not be reported.
     ///
     /// # Errors
     /// [`SchedulerError::UnknownFlow`] if the flow does not exist.

@@ -84,7 +84,8 @@ impl MessageGate {
         }
     }
 
-    /// Decides on a message of this length that arrives at `now`.
+    /// Decides on a message of this length that arrives at `now`. If the decision is to wait, the
+    /// caller offers the message again later.
     pub fn handle_message(&mut self, length: Bytes, now: Instant) -> GateDecision {
         let full = self.waiting >= self.bmax;
         match self.policy {
@@ -116,12 +117,12 @@ impl MessageGate {
         self.waiting < self.bmax
     }
 
-    /// Messages in the queue.
+    /// Number of messages that were queued and have not left.
     pub fn waiting(&self) -> u32 {
         self.waiting
     }
 
-    /// Number of messages that were dropped.
+    /// Number of messages that [`Overload::Drop`] has dropped since the gate was made.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

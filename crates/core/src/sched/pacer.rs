@@ -302,7 +302,7 @@ impl Pacer {
         }
     }
 
-    /// Inserts the entries in flight into the sleepers.
+    /// Inserts the deferred entries into the sleepers.
     fn flush_deferred(&mut self) {
         let flows = &mut self.flows;
         self.sleepers.flush(&mut self.pool, |id, position| {

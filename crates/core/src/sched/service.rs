@@ -7,7 +7,7 @@ use super::server::MAX_CLASSES;
 use crate::contract::{self, Contract, Direction, Weight};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
-/// The link that is scheduled.
+/// The parameters of the link that is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
     /// Rate of the link. Packet lengths and `overhead` count against it.
@@ -59,12 +59,13 @@ pub enum Service {
         /// Weight in the left-over.
         weight: Weight,
     },
-    /// Shaped, so that a policer with the same contract finds no violation.
+    /// The flow is shaped to a cell contract, so that a policer with the same contract finds no
+    /// violation.
     Cell(contract::Cell),
-    /// A deadline for every message.
+    /// A real-time channel: every message has a deadline.
     Channel(contract::Channel),
-    /// A guarantee with a limit. The guarantee counts from the time at which the limit lets a
-    /// packet go.
+    /// A guarantee with a limit. The guarantee of a packet counts from the time at which the limit
+    /// permits it.
     Limited {
         /// The guarantee.
         guarantee: Guarantee,
@@ -210,7 +211,7 @@ impl Packet {
     }
 }
 
-/// The head of a flow leaves.
+/// A packet that the scheduler sends: the head of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     /// The flow of the packet.
@@ -221,8 +222,8 @@ pub struct Departure {
     pub start: Instant,
     /// End of transmission: the time of its last bit on the wire.
     pub end: Instant,
-    /// The time at which its contract lets it go. It is at least 0, and the packet may have arrived
-    /// later.
+    /// The eligible time: the contract permits the packet to leave from this time on. It is at
+    /// least 0, and can be earlier than the packet's arrival.
     pub eligible: Instant,
     /// The reason why it was chosen.
     pub served_as: ServedAs,
@@ -248,7 +249,7 @@ pub enum ServedAs {
     Early,
 }
 
-/// The next action of an event loop.
+/// The next action that [`super::Scheduler::next`] asks of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Send this packet.

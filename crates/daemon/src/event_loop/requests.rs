@@ -6,8 +6,8 @@ use netnice_core::target::Target;
 use netnice_kernel::process::PidFd;
 
 use crate::clock::Now;
+use crate::flows::flow_replies::PartialReply;
 use crate::flows::network::Network;
-use crate::flows::reports::PartialReply;
 use crate::flows::{Caller, Flows, ProgramRequest};
 use crate::host::{Host, LookupRights};
 use crate::peer::Peer;

@@ -1,6 +1,7 @@
-//! The sources of events: signals, timers, requests, scrapes, drivers, netlink, inotify and the
-//! exit ring. This is the only place that waits for several things at once. It fails if a source
-//! fails permanently.
+//! The sources of events: signals, timers, requests, scrapes of the metrics page, drivers, netlink,
+//! inotify, and the ring buffer in which eBPF programs report ended processes (the exit ring). This
+//! is the only place that waits for several things at once. [`Sources::next`] returns one [`Event`]
+//! for each call, and fails if a source fails permanently.
 
 use std::future::Future;
 use std::io;
@@ -29,7 +30,7 @@ use crate::host::{Enforcer, LookupRights};
 use crate::meter::metrics::http::{self, Scrape};
 use crate::server::{FrontSupervisor, PendingRequest};
 
-/// Something that happened.
+/// An event, with what its handler needs.
 pub(super) enum Event {
     /// SIGTERM or SIGINT came, or the socket cannot be served any more.
     Stop,
@@ -46,7 +47,7 @@ pub(super) enum Event {
     /// A driver connected, sent a message or ended.
     Driver(driver::FromDriver),
     /// The connection of a program with flows ended. The number is its session.
-    ProgramDisconnected(u64),
+    ConnectionEnded(u64),
     /// Routes or next hops changed.
     Routes(Vec<Change>),
     /// Another program changed interfaces, qdiscs or filters.
@@ -70,7 +71,7 @@ impl Event {
             Event::PathLookedUp(_) => "path look-up",
             Event::Metrics(_) => "metrics",
             Event::Driver(_) => "driver",
-            Event::ProgramDisconnected(_) => "end of a connection",
+            Event::ConnectionEnded(_) => "end of a connection",
             Event::Routes(_) => "change of routes",
             Event::Links => "change of interfaces",
             Event::Groups => "change of control groups",
@@ -80,7 +81,7 @@ impl Event {
     }
 }
 
-/// All sources.
+/// All sources of events.
 pub(super) struct Sources {
     terminate: Signal,
     interrupt: Signal,
@@ -89,7 +90,7 @@ pub(super) struct Sources {
     /// The future that serves the socket. It ends when the socket cannot be served any more.
     listening: Pin<Box<dyn Future<Output = ()>>>,
     requests: mpsc::Receiver<PendingRequest>,
-    /// The look-up threads.
+    /// The threads that look up paths with the rights of the requesting user.
     pub lookups: PathLookups,
     looked_up: mpsc::Receiver<(PendingRequest, LookupRights)>,
     scrapes: mpsc::Receiver<Scrape>,
@@ -107,7 +108,11 @@ pub(super) struct Sources {
 
 impl Sources {
     /// Opens all sources and starts to serve. `own_ports` are the port ids of the daemon's netlink
-    /// sockets, whose changes are skipped. The second result makes the connections to drivers.
+    /// sockets; changes by these sockets cause no event. The second result makes the connections to
+    /// drivers.
+    ///
+    /// # Errors
+    /// If a source cannot be opened.
     pub(super) async fn open(
         settings: &Settings<'_>,
         own_ports: Vec<u32>,
@@ -207,7 +212,7 @@ impl Sources {
                 Some(looked_up) = self.looked_up.recv() => Event::PathLookedUp(Box::new(looked_up)),
                 Some(request) = self.requests.recv() => Event::Request(Box::new(request)),
                 Some(changed) = self.drivers.recv() => Event::Driver(changed),
-                Some(session) = self.disconnected.recv() => Event::ProgramDisconnected(session),
+                Some(session) = self.disconnected.recv() => Event::ConnectionEnded(session),
                 changes = self.routes.changed(), if follow_routes => {
                     Event::Routes(changes.during("read netlink events")?)
                 }
@@ -235,7 +240,7 @@ impl Sources {
     }
 }
 
-/// Waits for the earliest timer.
+/// Waits until the earliest timer is due; for ever if there is none.
 async fn earliest(timers: &Timers) {
     match timers.next() {
         None => std::future::pending().await,

@@ -1,5 +1,9 @@
-//! Ports of direct flows. Each is held in the kernel too, so that flows and sockets conflict as two
-//! sockets would.
+//! Reserves the UDP ports of direct flows.
+//!
+//! For each port the daemon also holds a socket of the kernel ([`Network::hold_port`]), so that a
+//! flow and a socket of another program conflict as two sockets would. A reservation fails if
+//! another flow or a socket has the port, if the address is not of this host, or if an unprivileged
+//! user asks for a privileged port.
 //!
 //! Flows of one user may share a port if their remote ends differ, because then a packet belongs to
 //! at most one of them. All members of a multicast group share the group's port.
@@ -12,11 +16,11 @@ use crate::error::RequestError;
 use crate::flows::network::Network;
 use crate::peer::Peer;
 
-/// A held port.
+/// A port that direct flows hold.
 pub(super) struct HeldPort<P> {
     /// The uid of its user; `None` for a group's port, which all users share.
     uid: Option<u32>,
-    /// The remote ends of the flows that share it.
+    /// The remote end of each flow that shares it; `None` for a flow to any host.
     remotes: Vec<Option<SocketAddr>>,
     /// Keeps the port held in the kernel.
     _port: P,
@@ -27,14 +31,18 @@ pub(super) struct HeldPort<P> {
 pub(super) struct PortRequest {
     /// The local address; port 0: any free port.
     pub at: SocketAddr,
-    /// The remote end.
+    /// The remote end of the flow; `None` for a flow to any host.
     pub remote: Option<SocketAddr>,
     /// True for the port of a multicast group to receive from.
     pub group: bool,
 }
 
 impl<N: Network> Flows<N> {
-    /// Holds a port for a flow; returns the address with the chosen port.
+    /// Holds a port for a flow of `peer` on the interface `index`; returns the address with the
+    /// chosen port.
+    ///
+    /// # Errors
+    /// For the reasons in the module's documentation, and if the interface cannot join the group.
     pub(super) fn hold_port(
         &mut self,
         peer: &Peer,
@@ -87,7 +95,8 @@ impl<N: Network> Flows<N> {
         Ok(held)
     }
 
-    /// Releases the ports of a flow with this remote end.
+    /// Releases the ports of one flow with this remote end. The socket of the kernel is closed when
+    /// no flow shares the port any more.
     pub(super) fn release_ports(&mut self, ports: &[SocketAddr], remote: Option<SocketAddr>) {
         for at in ports {
             let Some(hold) = self.ports.get_mut(at) else {
@@ -110,6 +119,6 @@ impl<N: Network> Flows<N> {
     }
 }
 
-fn in_use(at: SocketAddr, who: &str) -> RequestError {
-    RequestError::Failed(format!("port {at} of UDP is in use: {who}"))
+fn in_use(at: SocketAddr, holder: &str) -> RequestError {
+    RequestError::Failed(format!("port {at} of UDP is in use: {holder}"))
 }

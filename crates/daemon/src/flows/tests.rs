@@ -3,9 +3,9 @@
 mod connection;
 mod division;
 mod fake;
+mod flow_replies;
 mod late_answers;
 mod open_flows;
-mod reports;
 mod scenarios;
 
 use netnice_api::direct::{

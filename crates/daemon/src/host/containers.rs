@@ -1,11 +1,11 @@
-//! Containers by the names that their engines give them.
+//! Finds the ids of a container by the name that its engine (Docker or Podman) gave it.
 //!
-//! A container's control group is named after its id, so a name is looked up in the engine's
-//! records: for Docker in `containers/<id>/config.v2.json` of its data folder, for Podman in
-//! `<driver>-containers/containers.json` of its storage (containers-storage(5)). The engine need
+//! The control group of a container is named after its id. So a lookup reads the engine's records
+//! of names and ids: for Docker in `containers/<id>/config.v2.json` of its data folder, for Podman
+//! in `<driver>-containers/containers.json` of its storage (containers-storage(5)). The engine need
 //! not run, and none of its programs is executed. An id, complete or at least its first 12 digits,
 //! needs no record, so containers of other engines (CRI-O, containerd under Kubernetes) can be
-//! named too.
+//! named too. A record that cannot be read counts as missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,8 +40,8 @@ impl Engines {
         }
     }
 
-    /// The ids that a container of this name may have. A text in the form of an id stands for
-    /// itself.
+    /// The ids that a container of this name may have: those in the engines' records, and `name`
+    /// itself if it has the form of an id. Empty if no container has this name.
     pub(crate) fn ids_of(&self, name: &str) -> Vec<String> {
         let mut ids: Vec<String> = docker(&self.docker, name).into_iter().collect();
         ids.extend(podman(&self.podman, name));

@@ -1,5 +1,5 @@
-//! `[quotas]` of the policy file: counts without quotes, sizes and times as text with their units.
-//! A value out of its range is an error with its line.
+//! Reads `[quotas]` of the policy file: counts are numbers, sizes and times are strings with a
+//! unit. A value that does not parse or is out of its range is an error with its line.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -25,7 +25,10 @@ pub(super) struct QuotasDoc {
 }
 
 impl Reader<'_> {
-    /// The default quotas with the changes of the file.
+    /// The default quotas, with those that the file sets.
+    ///
+    /// # Errors
+    /// [`PolicyError`] with the line of the first invalid value.
     pub(super) fn quotas(&self, doc: &QuotasDoc) -> Result<Quotas, PolicyError> {
         let mut quotas = Quotas::of_file(self.path);
         for (quota, count) in [

@@ -1,4 +1,10 @@
-//! Finds what targets consist of on the machine, and adds it to a draft.
+//! Finds the processes, executable, control group or user that a target names, and adds the target
+//! to a draft of the ledger.
+//!
+//! Input is a target and the machine's [`Inventory`]. Output is the target's slot in the draft, and
+//! an [`Act`] in the draft that binds the target in the kernel when the draft is installed. A call
+//! fails with [`RequestError`] if the machine has no such object, or if the ledger has no free
+//! slot.
 
 use std::collections::BTreeSet;
 
@@ -11,23 +17,23 @@ use crate::error::RequestError;
 use crate::host::{Act, Inventory, Process};
 use crate::ledger::{Body, HeldTarget, Ledger, NewTarget, TargetPlace};
 
-/// Makes the act that binds what was found, from the target's id.
+/// Makes the act that binds the found object in the kernel, from the target's id.
 type Bind = Box<dyn FnOnce(u32) -> Act>;
 
-/// See the module docs.
+/// Looks up targets on a machine and in a ledger.
 pub(crate) struct Finder<'a, I> {
     machine: &'a mut I,
-    /// The present ledger.
+    /// The present ledger, without the draft.
     ledger: &'a Ledger,
 }
 
 impl<'a, I: Inventory> Finder<'a, I> {
-    /// A finder on this machine and ledger.
     pub(crate) fn new(machine: &'a mut I, ledger: &'a Ledger) -> Finder<'a, I> {
         Finder { machine, ledger }
     }
 
-    /// Opens a target with a process as its first.
+    /// Adds a new target of processes to the draft, with `process` as its first root process. With
+    /// `only`, its present descendants are not members.
     pub(crate) fn open_process(
         &mut self,
         draft: &mut Draft,
@@ -50,8 +56,9 @@ impl<'a, I: Inventory> Finder<'a, I> {
         Ok(slot)
     }
 
-    /// Adds a process to a target of processes. The targets around it are then those that contain
-    /// all its processes.
+    /// Adds a root process to a target of processes. The target then nests inside those targets
+    /// that contain all its processes. No effect if the slot is free or has a target of another
+    /// kind.
     pub(crate) fn add_process(
         &mut self,
         draft: &mut Draft,
@@ -94,7 +101,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
         }
     }
 
-    /// The held targets inside a process.
+    /// The ids of the held targets whose members all descend from a process; none with `only`.
     fn inside_process(
         &mut self,
         process: &Process,
@@ -107,15 +114,16 @@ impl<'a, I: Inventory> Finder<'a, I> {
         self.inside_family(&family, Some(process.root.pid))
     }
 
-    /// The held targets entirely inside a family. `newcomer` is the process from which the family
-    /// descends.
+    /// The ids of the held targets whose members are all in `family`, a set of process ids, except
+    /// targets that contain `newcomer`. `newcomer` is the process from which the family descends,
+    /// if it descends from one.
     fn inside_family(
         &mut self,
         family: &BTreeSet<u32>,
         newcomer: Option<u32>,
     ) -> Result<BTreeSet<u32>, RequestError> {
-        // A target inside has a member inside; if all members belong to the target around it, no
-        // target is inside.
+        // A nested target has a member in the family. If all of the family belong to the
+        // surrounding target or to none, no target is nested.
         let around = newcomer.map_or(0, |pid| self.machine.membership(pid).0);
         let mixed = family.iter().any(|pid| {
             let (own, _) = self.machine.membership(*pid);
@@ -128,7 +136,8 @@ impl<'a, I: Inventory> Finder<'a, I> {
         Ok(ancestry::inside(self.ledger, &members, family, newcomer))
     }
 
-    /// The slot of a target that is not a process: held under this name or another, or opened now.
+    /// The slot of a target that is not a process and exists on the machine. If no held target has
+    /// this name or the same object, the draft gets a new target.
     pub(crate) fn slot_of_existing(
         &mut self,
         draft: &mut Draft,
@@ -141,7 +150,8 @@ impl<'a, I: Inventory> Finder<'a, I> {
         self.slot_of_found(draft, target, found)
     }
 
-    /// The same for a target that may not exist yet.
+    /// As [`Finder::slot_of_existing`], for a target that may not exist yet. A target that does not
+    /// exist is bound later, when its object appears. A user, a process or a flow must exist.
     pub(crate) fn slot_of_future(
         &mut self,
         draft: &mut Draft,
@@ -200,7 +210,8 @@ impl<'a, I: Inventory> Finder<'a, I> {
         Ok(slot)
     }
 
-    /// The held target of this name, or of another name with the same body.
+    /// The held target of this name, or of another name for the same object. Fails if there is
+    /// none.
     pub(crate) fn lookup(&mut self, target: &Target) -> Result<&'a HeldTarget, RequestError> {
         let id = match self.ledger.find(target) {
             Some(held) => Some(held.id),
@@ -217,7 +228,8 @@ impl<'a, I: Inventory> Finder<'a, I> {
         })
     }
 
-    /// What a target consists of, held or not.
+    /// The processes, executable, control group or user of a target, held or not. Fails if they do
+    /// not exist.
     pub(crate) fn find(&mut self, text: &str) -> Result<Found, RequestError> {
         let target: Target = text.parse()?;
         let body = match &target {
@@ -233,7 +245,8 @@ impl<'a, I: Inventory> Finder<'a, I> {
             .ok_or_else(|| RequestError::Failed(format!("{target} is not there now")))
     }
 
-    /// The body and place of a target that is not a process, and how to bind it.
+    /// Looks up a target that is not a process on the machine. Returns its body, its place, and the
+    /// act that binds it. Fails if it does not exist.
     pub(crate) fn find_non_process(
         &mut self,
         target: &Target,
@@ -280,7 +293,8 @@ impl<'a, I: Inventory> Finder<'a, I> {
     }
 }
 
-/// What a target consists of, if it exists; for processes, the named ones.
+/// The object of a target, as a client gets it: the root processes, executable, control group or
+/// user. `None` if it does not exist now.
 pub(crate) fn consists_of(body: &Body, target: &Target) -> Option<Found> {
     match (body, target) {
         (Body::Processes { roots, .. }, _) => {

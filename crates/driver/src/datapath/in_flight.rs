@@ -1,11 +1,17 @@
-//! Tracks the frames that the NIC has and has not completed, for flows that track departure times.
+//! Reports late departures to the scheduler, for flows that track departure times.
+//!
+//! `Datapath::in_flight` lists the frames of these flows that were handed to the NIC and not yet
+//! completed. When the caller reports that they have left, this module compares the time with the
+//! latest one that needs no correction. If they left later, the scheduler gets the flow, the bytes
+//! and the time.
 
 use super::*;
 
 impl Datapath {
-    /// The NIC has sent all frames; `at` returns the time. If that is later than a contract
-    /// tolerates, its flow continues from then and not from the planned time. True if a packet with
-    /// a departure time was among them.
+    /// Reports that the NIC has sent all frames that were handed to it. `at` returns the present
+    /// time; it is called only if a flow tracks departure times. If the time is later than a
+    /// contract tolerates, the scheduler continues the flow from this time instead of the planned
+    /// one. Returns whether a frame of a flow that tracks departure times was among them.
     #[inline]
     pub fn all_sent(&mut self, at: impl FnOnce() -> Instant) -> bool {
         if self.in_flight.is_empty() {
@@ -15,7 +21,7 @@ impl Datapath {
         true
     }
 
-    /// The first `count` packets of `in_flight` have left by `at`.
+    /// Removes the first `count` frames of `in_flight`, which have left by `at`.
     #[inline]
     pub(super) fn completed(&mut self, count: usize, at: Instant) {
         if at > self.in_flight_limit {
@@ -37,12 +43,13 @@ impl Datapath {
         }
     }
 
-    /// How many packets of flows that track departure times are not known to have left.
+    /// Number of frames handed to the NIC and not yet completed, of flows that track departure
+    /// times.
     #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 }
 
-/// No NIC holds more frames at once.
+/// Largest number of frames that a NIC holds at once. Older entries of `in_flight` count as sent.
 pub(crate) const MAX_IN_FLIGHT: usize = 2048;

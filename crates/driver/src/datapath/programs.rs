@@ -1,15 +1,15 @@
-//! The programs of a datapath, by numbers that are not reused soon.
+//! The table of a datapath's programs, by numbers that are not reused soon.
 //!
 //! ```text
 //!   31         16 15          0
 //!  ┌─────────────┬─────────────┐
-//!  │ programs    │ place       │
-//!  │ before      │             │
+//!  │ reservations│ index in    │
+//!  │ before it   │ the table   │
 //!  └─────────────┴─────────────┘
 //! ```
 //! A message about a program (a protocol violation, a call to detach) may still be under way when
-//! the program is gone and another has its place. Places are reused, but the late message then
-//! finds no program, until 65,536 others have come.
+//! the program is gone and another program has its index. The upper half of their numbers differs
+//! until 65,536 more numbers were reserved, so the late message finds no program.
 
 use netnice_ring::driver::ProgramMemory;
 
@@ -17,40 +17,41 @@ use super::wakeups::WakeupCredit;
 use crate::doorbells::ProgramDoorbell;
 use crate::receive_budget::shared::ActiveSet;
 
-/// A program; `slots` has the flow of each of its slots.
+/// An attached program.
 pub(super) struct Program {
     pub(super) memory: ProgramMemory,
     pub(super) doorbell: ProgramDoorbell,
+    /// The number of the flow in each slot of its memory file.
     pub(super) slots: Vec<Option<u32>>,
-    /// Its flows that received something recently.
+    /// Those of its flows that received frames recently.
     pub(super) receivers: ActiveSet,
-    /// Its needless wakeups.
+    /// Account of its needless wakeups.
     pub(super) wakeup_credit: WakeupCredit,
-    /// It has written its doorbell, which stays readable from then on.
+    /// Whether it has written its doorbell, which stays readable from then on.
     pub(super) doorbell_written: bool,
-    /// Its next doorbell event may report an old write.
+    /// Whether its next doorbell event may report an old write.
     pub(super) may_repeat_event: bool,
-    /// It is in `to_notify`.
+    /// Whether it is in `to_notify` of the datapath.
     pub(super) is_to_notify: bool,
-    /// It violated the protocol.
+    /// Whether it was disconnected because it violated the protocol.
     pub(super) disconnected: bool,
 }
 
-/// A program's number.
+/// A program's number, in the format that the module describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProgramNo(pub u32);
 
 impl ProgramNo {
-    fn place(self) -> usize {
-        (self.0 & PLACE) as usize
+    fn index(self) -> usize {
+        (self.0 & INDEX_MASK) as usize
     }
 }
 
-/// The programs; see the module.
+/// The table of programs.
 #[derive(Default)]
 pub(super) struct Programs {
-    places: Vec<Option<(ProgramNo, Option<Program>)>>,
-    /// How many numbers were reserved.
+    entries: Vec<Option<(ProgramNo, Option<Program>)>>,
+    /// Number of reservations so far, modulo 2^32.
     reserved: u32,
 }
 
@@ -60,63 +61,64 @@ impl Programs {
     /// # Panics
     /// With more than 65,536 programs at once. The process has too few descriptors for so many.
     pub(crate) fn reserve(&mut self) -> ProgramNo {
-        let vacant = self.places.iter().position(Option::is_none);
-        let place = vacant.unwrap_or_else(|| {
-            self.places.push(None);
-            self.places.len() - 1
+        let vacant = self.entries.iter().position(Option::is_none);
+        let index = vacant.unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() - 1
         });
-        assert!(place <= PLACE as usize, "{place} programs");
-        let number = ProgramNo((self.reserved << PLACE.count_ones()) | place as u32);
+        assert!(index <= INDEX_MASK as usize, "{index} programs");
+        let number = ProgramNo((self.reserved << INDEX_MASK.count_ones()) | index as u32);
         self.reserved = self.reserved.wrapping_add(1);
-        self.places[place] = Some((number, None));
+        self.entries[index] = Some((number, None));
         number
     }
 
     /// Adds the program for a reserved number. False if the number is not reserved, or is in use.
     pub(crate) fn insert(&mut self, number: ProgramNo, program: Program) -> bool {
-        match self.places.get_mut(number.place()) {
-            Some(Some((own, place @ None))) if *own == number => {
-                *place = Some(program);
+        match self.entries.get_mut(number.index()) {
+            Some(Some((own, entry @ None))) if *own == number => {
+                *entry = Some(program);
                 true
             }
             _ => false,
         }
     }
 
-    /// Removes a program and its number.
+    /// Removes a program, or the reservation of its number. Returns the program; `None` if the
+    /// number had no program.
     pub(crate) fn remove(&mut self, number: ProgramNo) -> Option<Program> {
-        let place = self.places.get_mut(number.place())?;
-        let (_, program) = place.take_if(|(own, _)| *own == number)?;
+        let entry = self.entries.get_mut(number.index())?;
+        let (_, program) = entry.take_if(|(own, _)| *own == number)?;
         program
     }
 
     #[inline]
     pub(crate) fn get(&self, number: ProgramNo) -> Option<&Program> {
-        let (own, program) = self.places.get(number.place())?.as_ref()?;
+        let (own, program) = self.entries.get(number.index())?.as_ref()?;
         program.as_ref().filter(|_| *own == number)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, number: ProgramNo) -> Option<&mut Program> {
-        let (own, program) = self.places.get_mut(number.place())?.as_mut()?;
+        let (own, program) = self.entries.get_mut(number.index())?.as_mut()?;
         program.as_mut().filter(|_| *own == number)
     }
 
     pub(crate) fn numbers(&self) -> impl Iterator<Item = ProgramNo> {
-        let places = self.places.iter().flatten();
-        places.filter_map(|(number, program)| program.as_ref().map(|_| *number))
+        let entries = self.entries.iter().flatten();
+        entries.filter_map(|(number, program)| program.as_ref().map(|_| *number))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Program> {
-        let places = self.places.iter().flatten();
-        places.filter_map(|(_, program)| program.as_ref())
+        let entries = self.entries.iter().flatten();
+        entries.filter_map(|(_, program)| program.as_ref())
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (ProgramNo, &mut Program)> {
-        let places = self.places.iter_mut().flatten();
-        places.filter_map(|(number, program)| Some((*number, program.as_mut()?)))
+        let entries = self.entries.iter_mut().flatten();
+        entries.filter_map(|(number, program)| Some((*number, program.as_mut()?)))
     }
 }
 
-/// The bits of a number that are the place.
-const PLACE: u32 = 0xffff;
+/// The bits of a number that are the index in the table.
+const INDEX_MASK: u32 = 0xffff;

@@ -1,4 +1,6 @@
-//! The packets that a flow can ask for, and why the driver refuses them.
+//! Descriptions of the received packets that belong to a flow ([`Match`]), and the reasons why the
+//! driver refuses a description ([`MatchError`]). The check here covers one description by itself;
+//! the table of flows checks it against those of other flows.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,10 +9,10 @@ use crate::frame::Family;
 use crate::pattern::{BadPattern, Pattern};
 use crate::protocol::{EtherType, IpProtocol, Transport, is_one_host, number_of};
 
-/// The packets of a flow. A flow may have several matches.
+/// A class of received packets that belong to a flow. A flow may have several matches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Match {
-    /// From one remote endpoint.
+    /// Packets from one remote endpoint to one local endpoint.
     Connected {
         /// UDP or TCP.
         transport: Transport,
@@ -19,7 +21,7 @@ pub enum Match {
         /// The remote endpoint.
         remote: SocketAddr,
     },
-    /// To a port, from any sender.
+    /// Packets to a local port, from any sender.
     Port {
         /// UDP or TCP.
         transport: Transport,
@@ -27,27 +29,27 @@ pub enum Match {
         /// family.
         local: SocketAddr,
     },
-    /// To a port of a group. Each flow that has joined gets a copy.
+    /// Packets to a port of a group. Each flow that has joined gets a copy.
     Group {
         /// UDP or TCP.
         transport: Transport,
         /// The multicast group, or IPv4's broadcast address, and the port.
         group: SocketAddr,
     },
-    /// Of another IP protocol.
+    /// Packets of an IP protocol without ports.
     Protocol {
         /// The protocol.
         protocol: IpProtocol,
         /// The destination address.
         local: IpAddr,
-        /// Selects among its packets.
+        /// The bytes that a packet must have to belong to the flow.
         pattern: Pattern,
     },
-    /// Of another EtherType.
+    /// Frames of one EtherType.
     EtherType {
         /// The EtherType.
         kind: EtherType,
-        /// Selects among its packets.
+        /// The bytes that a frame must have to belong to the flow.
         pattern: Pattern,
     },
 }
@@ -58,12 +60,12 @@ pub enum Reassembly {
     /// Every fragment, in order of arrival.
     #[default]
     Complete,
-    /// A fragment only if all fragments before it arrived in order. After a gap something was lost,
-    /// and the rest is useless to the flow.
+    /// A fragment only if all fragments before it arrived in order. After a lost fragment the flow
+    /// gets no more of the datagram.
     InOrder,
 }
 
-/// Why a flow cannot be registered so.
+/// The reason why a match of a flow cannot be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MatchError {
     /// Another flow has these packets already, or the flow's number is in use.
@@ -98,6 +100,7 @@ pub enum MatchError {
 }
 
 impl Match {
+    /// Checks addresses and ports; the pattern is checked where it is made.
     pub(super) fn validate(&self) -> Result<(), MatchError> {
         let one_host = |address: IpAddr| match is_one_host(address) {
             true => Ok(()),
@@ -134,7 +137,7 @@ impl Match {
         }
     }
 
-    /// The key of its packets, if they have ports.
+    /// The key by which the table of flows finds it; `None` if its packets have no ports.
     pub(super) fn key(&self) -> Option<FlowKey> {
         let unspecified = |local: &SocketAddr| match local {
             SocketAddr::V4(_) => SocketAddr::from(([0_u8; 4], 0)),

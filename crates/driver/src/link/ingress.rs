@@ -1,8 +1,9 @@
 //! Controls which frames the driver receives: the XDP program and its attachment, or whether the
 //! packet socket is bound.
 //!
-//! This is separate from [`super::Link`] because its steps are slow (the kernel waits for an RCU
-//! grace period when XDP is attached or detached), while the packet thread continues.
+//! An [`Ingress`] is separate from [`super::Link`], because its steps are slow: the kernel waits
+//! for an RCU grace period when XDP is attached or detached. The control thread executes them while
+//! the packet thread continues. A step that the kernel refuses fails with [`LinkError`].
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,7 +15,7 @@ use super::{Interface, LinkError, Mode};
 use crate::demux::FlowNo;
 use crate::frame::Mac;
 
-/// The receive control of an interface. See the module.
+/// The receive control of an interface.
 #[derive(Debug)]
 pub struct Ingress {
     interface: Interface,
@@ -64,7 +65,7 @@ impl Ingress {
         }
     }
 
-    /// A fake that receives already.
+    /// A fake that counts as receiving already.
     #[cfg(test)]
     pub(super) fn fake(interface: &Interface, socket: OwnedFd) -> Ingress {
         let mut ingress = Ingress::of_packets(interface, socket, None);
@@ -72,7 +73,7 @@ impl Ingress {
         ingress
     }
 
-    /// The mode. [`Ingress::start`] may change it from native to generic.
+    /// How the driver gets frames. [`Ingress::start`] may change the mode from native to generic.
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -92,8 +93,14 @@ impl Ingress {
         self.is_receiving
     }
 
-    /// Starts receiving. XDP is attached by the interface's index, which may belong to another
-    /// interface meanwhile, so the interface is looked up again first.
+    /// Starts receiving; no effect if it has started. XDP is attached by the interface's index. If
+    /// native mode is refused, generic mode is used, and [`Ingress::why_not_native`] has the
+    /// reason.
+    ///
+    /// # Errors
+    /// [`LinkError::Another`] if the interface's name now belongs to another index or Ethernet
+    /// address; [`LinkError::NoInterface`] if there is no such interface; else the error of the
+    /// kernel.
     pub fn start(&mut self) -> Result<(), LinkError> {
         if self.is_receiving {
             return Ok(());
@@ -120,7 +127,10 @@ impl Ingress {
         Ok(())
     }
 
-    /// Stops receiving; XDP is detached.
+    /// Stops receiving: detaches XDP, or unbinds the packet socket.
+    ///
+    /// # Errors
+    /// The error of the kernel. [`Ingress::is_receiving`] is false afterwards in any case.
     pub fn stop(&mut self) -> Result<(), LinkError> {
         self.is_receiving = false;
         match &mut self.kind {
@@ -143,7 +153,7 @@ impl Ingress {
         }
     }
 
-    /// Undoes [`Ingress::add_match`].
+    /// Undoes [`Ingress::add_match`]: frames of this match go to the kernel again.
     pub fn remove_match(&mut self, frame_match: &FrameMatch) -> Result<(), LinkError> {
         match &mut self.kind {
             Kind::Xdp(program) => Ok(program.remove_match(frame_match)?),

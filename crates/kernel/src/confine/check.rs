@@ -11,8 +11,9 @@ pub struct Attempt {
     pub errno: Option<i32>,
 }
 
-/// Tries operations outside the list of calls that an attacker would want, on files that every user
-/// may read and on the process `parent`. It keeps what it obtains, so the calling process must end
+/// Tries system calls that the filter of [`super::confine`] does not allow and that an attacker
+/// would use: on files that every user may read, and on the process `parent`. Returns the result of
+/// each. If a call succeeds, its descriptor or mapping stays open, so the calling process must end
 /// afterwards.
 pub fn attempts(parent: u32) -> Vec<Attempt> {
     let attempts = OPERATIONS.iter().map(|(what, operation)| {
@@ -31,6 +32,7 @@ type Operation = (&'static str, fn(libc::c_int) -> libc::c_long);
 
 const NULL: *mut libc::c_void = std::ptr::null_mut();
 
+/// The operations, in the order in which they are tried.
 const OPERATIONS: &[Operation] = &[
     ("open /", |_| open(c"/")),
     ("open .", |_| open(c".")),

@@ -1,4 +1,6 @@
-//! The members of a target: processes, executables, cgroups and users.
+//! Binds processes, executables, cgroups and users to targets, in the maps of the eBPF programs,
+//! and tags the open sockets of new members. A call that adds a binding fails with [`KernelError`]
+//! if the programs are not loaded, or if a map refuses the entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +15,7 @@ use crate::{
     retry::{RemoveEntry, look_up, with_retries},
 };
 
-/// One of the two memberships of a process.
+/// One of the two memberships that a process can have at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership {
     /// In a target defined by pid, by run or by name.
@@ -45,15 +47,15 @@ pub struct Adoption {
     pub hidden_mptcp: usize,
     /// Number of the tagged sockets without room for a tag; their cookies identify them.
     pub by_cookie: usize,
-    /// Whether more sockets are to be visited ([`Kernel::continue_survey`]).
+    /// Whether sockets are left for [`Kernel::continue_survey`].
     pub unfinished: bool,
-    /// Number of sockets that are not held: they have no room for a tag, and the table of such
-    /// sockets is full.
+    /// Number of sockets that the target does not apply to: they have no room for a tag, and the
+    /// table of such sockets is full.
     pub untracked: usize,
 }
 
 impl Adoption {
-    /// Adds the result for other processes.
+    /// Adds the numbers of another result, for other processes of the same target.
     pub fn add(&mut self, other: &Self) {
         self.processes += other.processes;
         self.sockets += other.sockets;
@@ -167,7 +169,7 @@ impl Kernel {
         }
     }
 
-    /// The membership of one process; the default if it has none.
+    /// The memberships of one process; all zero if it has none, or the programs are not loaded.
     pub fn membership(&mut self, pid: u32) -> Proc {
         let Some(programs) = &mut self.programs else {
             return Proc::default();
@@ -179,9 +181,9 @@ impl Kernel {
         found.ok().flatten().unwrap_or_default()
     }
 
-    /// Adds the children that did not fit into the table of members at their fork, with their open
-    /// sockets. To be called once a second. Returns `None` if no such child was counted since the
-    /// last call.
+    /// Makes those children of members that did not fit into the table of members at their fork
+    /// members of the same targets, with their open sockets. Call this once a second. Returns
+    /// `None` if no such child was counted since the last call.
     pub fn adopt_missed_forks(&mut self) -> Result<Option<MissedForks>, KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(None);
@@ -229,7 +231,8 @@ impl Kernel {
         }))
     }
 
-    /// Removes entries of ended processes, whose exit was missed while no program was attached.
+    /// Removes the entries of processes that ended while no eBPF program was attached that could
+    /// remove them. Returns their number.
     pub fn remove_ended(&mut self) -> Result<usize, KernelError> {
         let ended: Vec<u32> = self
             .members()?
@@ -306,13 +309,16 @@ impl Kernel {
         Ok(true)
     }
 
-    /// The executable at a path, read with root's rights.
+    /// The map key of the executable at a path, which is looked up with root's rights.
+    ///
+    /// # Errors
+    /// If there is no such file.
     pub fn executable_key(&mut self, path: &str) -> Result<abi::AppKey, KernelError> {
         let found = self.executables.lookup(path);
         found.map_err(KernelError::file("find the executable", path))
     }
 
-    /// Makes an executable a target: its present processes become members, and future ones too.
+    /// Makes an executable a target: the processes that run it now and in future become members.
     pub fn bind_app(&mut self, target: u32, path: &str) -> Result<Adoption, KernelError> {
         let key = self.executable_key(path)?;
         let programs = loaded(&mut self.programs)?;
@@ -333,7 +339,8 @@ impl Kernel {
         Ok(total)
     }
 
-    /// Ends a target defined by executable.
+    /// Ends a target defined by executable: processes that execute the file in future do not become
+    /// members, and the present members and their sockets are released to no target.
     pub fn unbind_app(&mut self, target: u32) -> Result<(), KernelError> {
         let mut apps = loaded(&mut self.programs)?.hash::<abi::AppKey, u32>("apps")?;
         let all: Vec<(abi::AppKey, u32)> = entries(apps.iter(), "apps")?;
@@ -448,7 +455,8 @@ impl Kernel {
         Ok(found)
     }
 
-    /// Ends a user target.
+    /// Ends a target defined by user: removes its user from the map in which the eBPF programs look
+    /// up the target of a socket's user.
     pub fn unbind_user(&mut self, target: u32) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut users = programs.hash::<u32, u32>("users")?;
@@ -463,7 +471,7 @@ impl Kernel {
         programs.set_settings(settings)
     }
 
-    /// The cgroup of a process, to find the targets around it.
+    /// The path of a process's cgroup, as in [`Cgroup::path`]. `None` if the process has ended.
     pub fn cgroup_of(pid: u32) -> Option<String> {
         cgroup::of_process(pid)
     }
@@ -505,8 +513,8 @@ fn remaining_outer(outer: &BTreeMap<u32, Option<u32>>, target: u32) -> Option<u3
     None // a cycle, which the ledger excludes
 }
 
-/// The number of earlier cgroups kept for a target. Data in the send buffers of an ended program is
-/// gone after a minute, and few units restart more often than this in a minute.
+/// The largest number of earlier cgroups that stay bound to a target. Data in the send buffers of
+/// an ended program is gone after a minute, and few units restart more often than this in a minute.
 const MAX_FORMER_CGROUPS: usize = 8;
 /// The most searches for new members. A process tree that grows faster is a fork bomb; by then its
 /// new members inherit.

@@ -1,11 +1,13 @@
-//! The steps from the present classes to the desired classes.
+//! Computes the steps that turn a present HTB class tree into a desired one, in the order in which
+//! they must be carried out. Two trees come in, and [`Steps`] go out; nothing here fails or calls
+//! the kernel.
 
 use std::collections::BTreeSet;
 
 use super::{Class, Tree};
 use crate::tc::LeafQueue;
 
-/// A step towards the desired tree.
+/// A change of one class, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Make this class and its queue.
@@ -18,13 +20,13 @@ pub(crate) enum Step {
     Remove(u16),
 }
 
-/// The steps from one tree to another, in two halves. The maps are switched between them, so that
-/// no packet is ever sent to a class that does not exist.
+/// The steps from one tree to another, in two halves. Between them the eBPF maps are switched to
+/// the desired classes, so that no packet is sent to a class that does not exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Steps {
-    /// Additions and changes.
+    /// The steps before the maps are switched: removals of moved classes, changes, and additions.
     pub before: Vec<Step>,
-    /// Removals.
+    /// The steps after the maps are switched: removals of classes that no target uses any more.
     pub after: Vec<Step>,
 }
 
@@ -85,7 +87,7 @@ pub(crate) fn difference(current: &Tree, desired: &Tree) -> Steps {
     steps
 }
 
-/// A class and its ancestors.
+/// The numbers of a class and its ancestors, from the class upwards.
 fn ancestors(tree: &Tree, number: u16) -> impl Iterator<Item = u16> + '_ {
     let mut next = Some(number);
     std::iter::from_fn(move || {
@@ -105,5 +107,5 @@ fn deepest_first(tree: &Tree, numbers: &[u16]) -> Vec<u16> {
     order.into_iter().map(|(_, n)| n).collect()
 }
 
-/// One more than the eight levels of HTB.
+/// Bound on a chain of ancestors: one more than the eight levels of HTB.
 const MAX_DEPTH: usize = 9;

@@ -48,7 +48,7 @@ impl<'a> Nesting<'a> {
 }
 
 /// The nodes of one direction of one tree.
-pub(super) struct Stage<'a> {
+pub(super) struct TreePlan<'a> {
     nesting: &'a Nesting<'a>,
     leaf_qdisc: LeafQdisc,
     longest_packet: u32,
@@ -75,7 +75,7 @@ struct Node {
     priorities: [u32; 2],
 }
 
-impl<'a> Stage<'a> {
+impl<'a> TreePlan<'a> {
     /// The limits of one direction. A limit on both directions together is in the tree of the
     /// sending direction.
     pub(super) fn cap(desired: &Desired, nesting: &'a Nesting<'a>, direction: Direction) -> Self {

@@ -1,4 +1,5 @@
-//! Tests of the process properties in /proc.
+//! Tests of the properties of processes in /proc, and of closing the last copy of another process's
+//! socket without blocking.
 
 use std::path::Path;
 

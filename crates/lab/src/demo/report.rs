@@ -108,7 +108,7 @@ fn rates(record: &RunRecord) -> String {
     let after = |points: Vec<(f64, f64)>| -> Vec<(f64, f64)> {
         points
             .into_iter()
-            .filter(|p| p.0 > time::CROWD - 0.5)
+            .filter(|p| p.0 > time::LOAD_BEGINS - 0.5)
             .collect()
     };
     let download = after(line(&record.download));
@@ -149,11 +149,11 @@ fn marked(record: &RunRecord, chart: Chart) -> Chart {
     let chart = chart
         .x_range(0.0, time::TO)
         .shade(time::FROM, time::TO)
-        .moment(time::CROWD, "backup and download begin");
+        .moment(time::LOAD_BEGINS, "backup and download begin");
     if record.typed.is_empty() {
         chart
     } else {
-        chart.moment(time::TYPED, "netnice is typed")
+        chart.moment(time::COMMANDS, "netnice is typed")
     }
 }
 
@@ -162,7 +162,7 @@ fn typed(out: &mut String, with: &RunRecord) {
     let _ = write!(
         out,
         "<section><h2>What was typed, {:.0} seconds into the second run</h2><pre class=\"terminal\">",
-        time::TYPED
+        time::COMMANDS
     );
     for (i, (typed, meaning)) in with.typed.iter().zip(MEANINGS).enumerate() {
         let gap = if i == 0 { "" } else { "\n" };

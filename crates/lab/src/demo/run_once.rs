@@ -90,12 +90,12 @@ pub fn run(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<RunRecord> {
             std::thread::sleep(Duration::from_secs_f64((next - elapsed()).max(0.001)));
         }
     };
-    until(time::CROWD, "a video plays");
+    until(time::LOAD_BEGINS, "a video plays");
     for ends in [&mut programs.download, &mut programs.backup] {
         ends[1].go()?;
         ends[0].go()?;
     }
-    until(time::TYPED, "a backup and a download run");
+    until(time::COMMANDS, "a backup and a download run");
     let typed = match &netnice {
         Some(netnice) => type_lines(netnice, &programs.lines())?,
         None => Vec::new(),

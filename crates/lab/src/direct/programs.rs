@@ -1,8 +1,9 @@
-//! Programs with one flow each: a sender sends as fast as possible, a receiver counts received
-//! packets.
+//! Two programs for experiments on the direct path, each with one flow: a sender sends as fast as
+//! possible, and a receiver counts received packets. Each runs in a thread and returns its counts.
 //!
-//! The papers' programs have guaranteed processor time. Instead a sender runs as SCHED_RR below the
-//! driver's priority, so that other load of the machine does not change the packets on the wire.
+//! In the papers' experiments programs have guaranteed processor time. Here a sender runs with the
+//! scheduling policy SCHED_RR, below the driver's priority, so that other load of the machine does
+//! not change the packets on the wire.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,7 @@ pub struct SenderProgram {
     attachment: Attachment,
     flow: ProgramRings,
     frame: Vec<u8>,
-    /// Records that the driver returned as sent.
+    /// Number of records that the driver returned as sent.
     sent: u64,
 }
 
@@ -37,7 +38,7 @@ impl SenderProgram {
         }
     }
 
-    /// Records that the driver returned as sent.
+    /// Number of records that the driver returned as sent.
     pub fn sent(&self) -> u64 {
         self.sent
     }
@@ -173,12 +174,12 @@ impl ReceiverProgram {
 }
 
 impl RunningReceiver {
-    /// Packets received so far.
+    /// Number of packets received so far.
     pub fn received(&self) -> u64 {
         self.counted.0.load(Ordering::Relaxed)
     }
 
-    /// Packets lost so far, by the counters that the driver keeps in the flow's memory.
+    /// Number of packets lost so far, by the counters that the driver keeps in the flow's memory.
     pub fn lost(&self) -> u64 {
         self.counted.1.load(Ordering::Relaxed)
     }
@@ -189,7 +190,7 @@ impl RunningReceiver {
     }
 }
 
-/// Priority of senders; the driver has 50.
+/// Real-time priority of senders; the driver has 50.
 const PRIORITY: i32 = 1;
 /// Time after which an idle program checks whether it must stop.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);

@@ -1,9 +1,9 @@
-//! Programs that break the rules of `docs/reference/ring.md`, and attach again after they are
-//! disconnected.
+//! Programs that violate the rules of `docs/reference/ring.md` on purpose, and attach again after
+//! the driver has disconnected them.
 //!
 //! A [`Rogue`] writes its memory as bytes, at the offsets of that page, so it shares no code with
-//! the ring. A [`Supervisor`] is a thread that does the work of `netnice-driver`'s control thread:
-//! it attaches rogues, and reports the rule for which the driver disconnected them.
+//! the ring library. A [`Supervisor`] is a thread that does the work of `netnice-driver`'s control
+//! thread: it attaches rogues, and reports the rule for which the driver disconnected them.
 
 use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ use crate::direct::shared::Shared;
 use crate::process::EVENT_TIMEOUT;
 use crate::sys;
 
-/// The protocol violations that the driver can detect.
+/// A kind of protocol violation that the driver can detect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Violation {
     /// A producer index decreases.
@@ -126,7 +126,8 @@ pub struct RogueHandle {
     frame: Vec<u8>,
 }
 
-/// The control thread's side of all handles.
+/// Attaches and detaches rogues, as the control thread of a driver does. It has the other ends of
+/// all [`RogueHandle`]s.
 pub struct Supervisor {
     slots: Vec<RogueSlot>,
 }
@@ -167,37 +168,39 @@ impl Supervisor {
     }
 
     /// Attaches and detaches rogues until all handles are dropped. Fails if the driver has ended.
-    pub fn run(mut self, mut orders: CommandSender) -> Result<()> {
+    pub fn run(mut self, mut commands: CommandSender) -> Result<()> {
         while !self.slots.is_empty() {
-            while let Some(expelled) = orders.poll_disconnected()? {
-                orders.detach(expelled.program)?;
-                let of = |slot: &&mut RogueSlot| slot.present == Some(expelled.program);
+            while let Some(disconnected) = commands.poll_disconnected()? {
+                commands.detach(disconnected.program)?;
+                let of = |slot: &&mut RogueSlot| slot.present == Some(disconnected.program);
                 if let Some(slot) = self.slots.iter_mut().find(of) {
                     slot.present = None;
-                    // The rogue may be gone already.
-                    let _ = slot.violated_rules.send(expelled.violation.rule_number());
+                    // The rogue may have ended already.
+                    let _ = slot
+                        .violated_rules
+                        .send(disconnected.violation.rule_number());
                 }
             }
             self.slots
                 .retain_mut(|slot| match slot.requests.try_recv() {
                     Ok(()) => {
-                        let attached = slot.attach(&mut orders);
+                        let attached = slot.attach(&mut commands);
                         slot.attached.send(attached).is_ok()
                     }
                     Err(TryRecvError::Empty) => true,
                     Err(TryRecvError::Disconnected) => false,
                 });
             // Requests through the channels do not wake this thread, so it polls every millisecond.
-            sys::readable(orders.wakeup_fd(), Duration::from_millis(1));
+            sys::readable(commands.wakeup_fd(), Duration::from_millis(1));
         }
         Ok(())
     }
 }
 
 impl RogueSlot {
-    fn attach(&mut self, orders: &mut CommandSender) -> Result<AttachedMemory> {
+    fn attach(&mut self, commands: &mut CommandSender) -> Result<AttachedMemory> {
         if let Some(before) = self.present.take() {
-            orders.detach(before)?;
+            commands.detach(before)?;
         }
         let mut client = ProgramMemory::create(Budget {
             flows: 1,
@@ -210,9 +213,9 @@ impl RogueSlot {
         let file = File::from(file);
         let memory = Arc::new(Shared::map(&file)?);
         client.seal()?;
-        let program = orders.attach(client)?.map_err(anyhow::Error::msg)?;
+        let program = commands.attach(client)?.map_err(anyhow::Error::msg)?;
         self.present = Some(program);
-        let opened = orders.open(program, self.open.clone())?;
+        let opened = commands.open(program, self.open.clone())?;
         let opened = opened.map_err(anyhow::Error::msg)?;
         Ok(AttachedMemory {
             memory,
@@ -355,7 +358,7 @@ impl Rogue {
         Ok(())
     }
 
-    /// Publishes both indices, sets the notice, and rings the doorbell.
+    /// Publishes both indices, sets the notice of its flow, and notifies the driver.
     pub fn publish(&mut self) -> Result<()> {
         self.write(SUBMIT_PRODUCER, &self.indices.0.to_ne_bytes())?;
         self.write(RECLAIM_CONSUMER, &self.indices.1.to_ne_bytes())?;
@@ -366,7 +369,7 @@ impl Rogue {
         self.ring_doorbell()
     }
 
-    /// Rings the doorbell even if the driver does not sleep.
+    /// Writes the driver's doorbell even if the driver does not sleep.
     pub fn ring_doorbell(&self) -> Result<()> {
         match std::io::Write::write(&mut &self.doorbell, &1_u64.to_ne_bytes()) {
             Ok(_) => Ok(()),
@@ -377,8 +380,8 @@ impl Rogue {
         }
     }
 
-    /// Rings as the rules require, without new records: clears the driver's sleep flag first.
-    /// Returns `false` if the driver does not sleep.
+    /// Notifies the driver as the rules require, without new records: clears the driver's sleeping
+    /// flag first. Returns `false`, without a notification, if the driver does not sleep.
     pub fn wake_driver(&self) -> Result<bool> {
         let flag: [u8; 4] = self.memory.read(DRIVER_SLEEPS)?;
         let sleeps = flag != [0; 4];
@@ -389,7 +392,7 @@ impl Rogue {
         Ok(sleeps)
     }
 
-    /// Sets notices of flows without anything new.
+    /// Sets the notices of flows without new records.
     pub fn set_false_notices(&self) -> Result<()> {
         self.memory.write(TO_DRIVER, &[0xff; 8])
     }

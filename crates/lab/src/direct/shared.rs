@@ -1,5 +1,6 @@
-//! The memory file as a program without rules uses it: a mapping of the whole file, accessed as
-//! bytes.
+//! Access to the whole memory file of a program as bytes, without the ring library and its checks.
+//! A test program that violates the rules of `docs/reference/ring.md` on purpose uses it. An access
+//! outside the file fails.
 
 use std::fs::File;
 
@@ -12,7 +13,7 @@ use crate::sys::Mapped;
 pub struct Shared(Mapped);
 
 impl Shared {
-    /// Maps the whole file.
+    /// Maps the whole file for reading and writing.
     pub fn map(file: &File) -> Result<Shared> {
         let length = file.metadata()?.len();
         Ok(Shared(Mapped::map(file, length as usize)?))
@@ -43,6 +44,7 @@ impl Shared {
         self.0.remove(at as usize, length)
     }
 
+    /// Fails if the range is not inside the file.
     fn inside(&self, at: u64, length: usize) -> Result<()> {
         let end = at.checked_add(length as u64);
         let whole = self.0.length() as u64;

@@ -1,4 +1,5 @@
-//! Common definitions of experiments: limits, directions, and limiters.
+//! Definitions that experiments on the kernel path share: the limiter under test (netnice, or HTB
+//! set up by hand), its directions, and common rates.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,22 +10,23 @@ use serde::Serialize;
 use crate::sys;
 use crate::world::{CommandOutput, Family, Host, Netnice, World, htb};
 
-/// What holds the limits in an experiment.
+/// The limiter under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Subject {
     /// netnice.
     Netnice,
-    /// HTB by hand on the device, with its default queue: for comparison and calibration.
+    /// HTB that the experiment sets up on the device, with its default queue: for comparison and
+    /// calibration.
     Htb,
 }
 
-/// A rate as text and as a number.
+/// A rate, as text for the command line and as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Rate {
-    /// As typed on the command line.
+    /// The text for the command line.
     pub text: &'static str,
-    /// In bit/s.
+    /// The number, in bit/s.
     pub bits: u64,
 }
 
@@ -132,7 +134,7 @@ pub(crate) fn run_logged(
     netnice.run_line(line)
 }
 
-/// The endpoint of a host in this family.
+/// The address of the first port of `host` in this family, with the transport port `port`.
 pub fn at(host: &Host, family: Family, port: u16) -> SocketAddr {
     SocketAddr::new(host.address(family), port)
 }

@@ -1,4 +1,4 @@
-//! A limit outlives its daemon.
+//! Measures whether a limit outlives its daemon.
 //!
 //! A program with TCP flows runs under 20 Mbit/s. Twenty times, at random moments, its daemon is
 //! killed with SIGKILL. While the daemon is dead the program starts a child that sends too. Then a
@@ -25,9 +25,9 @@ use crate::world::{Family, Netnice, Pair, World};
 struct Kills {
     /// Times of the kills (wall clock, ns).
     moments: Vec<u64>,
-    /// Restarts that showed the same state as before.
+    /// Number of restarts after which the daemon showed the same state as before.
     same: u32,
-    /// Children that sent while no daemon ran.
+    /// Number of children that sent while no daemon ran.
     sent: u32,
 }
 

@@ -1,4 +1,6 @@
-//! A limit belongs to a program, not to an interface: one limit over the sum of two cables.
+//! Measures one limit of 20 Mbit/s on a program that sends over two cables at the same time, or
+//! receives over both, with IPv4 and IPv6. The sum of both rates must be the limit, because a limit
+//! belongs to a target and not to an interface; each rate must be at least 1 Mbit/s.
 
 use anyhow::Result;
 use serde_json::json;

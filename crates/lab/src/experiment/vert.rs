@@ -1,6 +1,9 @@
-//! VERT (Black, Barham, Donnelly, Stratford: Protocol implementation in a vertically structured
-//! operating system), figure 5 in the simulator. 100 Mbit/s, packets of 1500 bytes take 120 us.
-//! [`real`] and [`receive`] have the figures on real packets.
+//! Repeats figure 5 of the paper VERT in the simulator: how slices divide a link of 100 Mbit/s, on
+//! which a packet of 1500 bytes takes 120 us. [`real`] and [`receive`] repeat the paper's figures
+//! on real packets.
+//!
+//! VERT is: Black, Barham, Donnelly, Stratford, Protocol implementation in a vertically structured
+//! operating system.
 
 pub mod real;
 pub mod receive;
@@ -15,8 +18,8 @@ use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 use crate::stats;
 
-/// Figure 5a: six senders with slices of 4 to 24 ms of 100 ms, and a ping beside them, with a
-/// minimum of 200 kbit/s.
+/// Figure 5a: six senders have slices of 4 to 24 ms in every 100 ms, and a ping beside them has a
+/// minimum of 200 kbit/s. Each sender must get its slice, and a ping may wait 5 ms (p99).
 pub fn figure5a_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let end = ms(if context.quick { 4_000 } else { 60_000 });
@@ -64,7 +67,8 @@ pub fn figure5a_simulated(context: &Context, outcome: &mut Outcome) -> Result<()
     })
 }
 
-/// Figure 5b: one sender without a slice, then four with slices, 5 s after each other.
+/// Figure 5b: one sender without a slice, then four with slices, which start 5 s after each other.
+/// The four must get their slices, and the first one exactly the rest of the link.
 pub fn figure5b_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let step = ms(if context.quick { 1_000 } else { 5_000 });
@@ -113,7 +117,7 @@ pub fn figure5b_simulated(context: &Context, outcome: &mut Outcome) -> Result<()
     })
 }
 
-/// The time in ms from the arrival of each ping until it has left.
+/// The time in ms from the arrival of each ping until it has left; pings arrive each `every`.
 fn pings(sent: &[SentPacket], flow: usize, every: Nanos) -> Vec<f64> {
     let mine = sent.iter().filter(|one| one.flow == flow);
     let came = (0_u64..).map(|n| n * every.0);
@@ -122,7 +126,7 @@ fn pings(sent: &[SentPacket], flow: usize, every: Nanos) -> Vec<f64> {
         .collect()
 }
 
-/// Rates in bins of 200 ms.
+/// Plots the rate of each flow in bins of 200 ms, as SVG.
 fn rates(chart: Chart, sent: &[SentPacket], names: &[String], end: Nanos) -> String {
     let line = |(flow, name): (usize, &String)| {
         let bins = bins(sent, flow, Nanos(0), end, ms(200));

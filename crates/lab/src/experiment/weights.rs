@@ -1,4 +1,6 @@
-//! A weight belongs to a target, not to a flow: more connections do not give a larger share.
+//! Measures how two targets with weights divide a link of 100 Mbit/s, with different numbers of TCP
+//! flows. Each target's share must be within 5 % of that of its weight: a weight belongs to a
+//! target and not to a flow, so more connections must not give a larger share.
 
 use anyhow::Result;
 use serde_json::json;
@@ -9,7 +11,7 @@ use crate::traffic::{self, Tcp};
 use crate::wire::{self, Tap, WireFlow};
 use crate::world::{Family, Offloads, Pair, World};
 
-/// Weight and number of flows of each of two targets, and offloads.
+/// Weight and number of flows of each of two targets, and whether offloads are on.
 type Case = ((u32, u32), (u32, u32), Offloads);
 
 const CASES: [Case; 5] = [

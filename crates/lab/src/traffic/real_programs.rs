@@ -38,7 +38,7 @@ pub fn ping_words(to: IpAddr, every: Duration, count: u32) -> Vec<String> {
     .collect()
 }
 
-/// The replies to a ping.
+/// The replies to the requests of one ping process.
 #[derive(Debug, Clone, Default)]
 pub struct Pings {
     /// Time of the reply (wall clock in ns), and the round trip in ms.
@@ -48,7 +48,7 @@ pub struct Pings {
 }
 
 impl Pings {
-    /// Parses the output of `ping -D`.
+    /// Parses the lines that `ping -D` prints. Lines of another form are skipped.
     pub fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Pings {
         let mut pings = Pings::default();
         for line in lines {
@@ -81,7 +81,7 @@ impl Pings {
         self.answers.iter().map(|(_, ms)| *ms).collect()
     }
 
-    /// The share of requests without a reply; 0 without a summary.
+    /// The share of requests without a reply, 0 to 1; 0 if ping printed no summary.
     pub(crate) fn lost(&self) -> f64 {
         match self.sent {
             Some(sent) if sent > 0 => 1.0 - self.answers.len() as f64 / f64::from(sent),
@@ -124,7 +124,9 @@ pub fn iperf_server(host: &Host, port: u16) -> Result<Proc> {
     Ok(server)
 }
 
-/// Starts an iperf3 client with cubic; `reverse` makes it the receiver.
+/// Starts an iperf3 client on `host` with `flows` TCP connections to `to` for `seconds`, with the
+/// congestion control cubic. With `reverse` the client receives instead of sending.
+/// [`iperf_goodput`] reads the result.
 pub fn iperf(host: &Host, to: SocketAddr, flows: u32, seconds: u32, reverse: bool) -> Result<Proc> {
     let mut command = host.ns.command("iperf3");
     command.args(["-J", "-C", "cubic", "-c", &to.ip().to_string(), "-p"]);

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The key of a flow at a tap.
+/// A flow as a tap distinguishes it: direction, protocol, and both endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WireFlow {
     /// True if the tap's device received it, false if the device sent it.
@@ -44,9 +44,10 @@ pub struct Packet {
     pub segments: u64,
 }
 
-/// Parses a frame that begins with its Ethernet header. `len` is the length of the whole packet in
-/// the kernel in bytes. `segment` is the payload size of each segment that the packet will become;
-/// 0 means one packet. `head` may be truncated after the transport header.
+/// Parses a frame that passed a device at `at_ns` (wall clock); `inbound` means that the device
+/// received it. `head` begins with the Ethernet header, and may be truncated after the transport
+/// header. `len` is the length of the whole packet in the kernel in bytes. `segment` is the payload
+/// size of each segment that the packet will become; 0 means one packet.
 pub fn packet(at_ns: u64, inbound: bool, head: &[u8], len: u64, segment: u16) -> Packet {
     let (flow, header) = headers(inbound, head);
     let payload = len.saturating_sub(header);

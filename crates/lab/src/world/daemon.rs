@@ -36,7 +36,7 @@ pub struct CommandOutput {
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
-    /// Start and end of the process, by [`sys::now_ns`].
+    /// Start and end of the process (wall clock, ns).
     pub at: (u64, u64),
 }
 
@@ -161,7 +161,7 @@ impl Netnice {
         self.start_daemon()
     }
 
-    /// The daemon's process id.
+    /// The daemon's process id; `None` if it was ended.
     pub fn pid(&self) -> Option<u32> {
         self.daemon.as_ref().map(Proc::pid)
     }
@@ -171,7 +171,7 @@ impl Netnice {
         self.daemon.as_mut().is_some_and(Proc::is_running)
     }
 
-    /// Standard error of the daemon since the last call.
+    /// The text that the daemon wrote to standard error since the last call.
     pub fn take_stderr(&mut self) -> String {
         self.daemon
             .as_mut()
@@ -209,8 +209,8 @@ impl Netnice {
         self.runtime.with_extension("units")
     }
 
-    /// Path of Docker's records for the daemon, beside the runtime folder. It does not exist at
-    /// first.
+    /// Path of the folder that the daemon uses as Docker's data folder (`/var/lib/docker` on a real
+    /// host), beside the runtime folder. It does not exist at first.
     pub fn docker(&self) -> PathBuf {
         self.runtime.with_extension("docker")
     }

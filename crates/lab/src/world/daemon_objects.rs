@@ -15,7 +15,8 @@ use serde_json::Value;
 use super::Netns;
 use crate::process;
 
-/// Interfaces, queues, classes, the settings of lo, and the files of the runtime folder.
+/// The objects of the daemon with the runtime folder `runtime` in `ns`, one per line: interfaces,
+/// qdiscs, classes, the settings of lo, and the files of the runtime folder.
 pub fn list(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
     let links = ns.ip("-o link")?;
     let mut names = Vec::new();
@@ -93,7 +94,7 @@ pub fn map_entries(runtime: &Path, map: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A number as bpftool prints a map key: its bytes.
+/// A 32-bit map key as bpftool prints it in JSON: a list of its bytes in the machine's byte order.
 pub fn map_key(number: u32) -> String {
     let bytes = number.to_ne_bytes().map(|byte| format!("\"0x{byte:02x}\""));
     format!("[{}]", bytes.join(","))

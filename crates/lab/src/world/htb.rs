@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::Netns;
 
-/// The queue inside the class.
+/// The queue inside the HTB class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaf {
     /// HTB's default: as many packets as the device's txqueuelen.

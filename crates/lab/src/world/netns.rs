@@ -65,7 +65,7 @@ impl Netns {
         &self.name
     }
 
-    /// Its path, for nsenter and for comparisons.
+    /// The path of the file that names the namespace, for nsenter(1).
     pub fn path(&self) -> PathBuf {
         cleanup::netns_path(&self.name)
     }
@@ -255,7 +255,8 @@ fn parse_device_counters(text: &str, device: &str) -> Option<DeviceCounters> {
     })
 }
 
-/// Settings of every namespace of the lab. Saved metrics would carry over from one run to the next.
+/// The sysctls that every namespace of the lab gets. With saved TCP metrics, one run would
+/// influence the next.
 const DEFAULTS: [(&str, &str); 4] = [
     ("net/ipv4/tcp_no_metrics_save", "1"),
     ("net/ipv6/conf/all/accept_dad", "0"),

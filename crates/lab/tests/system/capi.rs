@@ -1,4 +1,5 @@
-//! libnetnice from C, with a daemon that limits: values, targets, and every errno.
+//! Tests of libnetnice from C programs, with a daemon: the values that a call sets and returns, its
+//! targets, and every errno.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! The front process, which reads the daemon's socket: nothing that a client sends or leaves open
-//! delays others, and the process can do nothing but read.
+//! Tests of the front process, which reads the daemon's socket. Nothing that a client sends or
+//! leaves open may delay other clients, and the process must have no rights but to read and answer.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -146,7 +146,7 @@ impl Lingering {
     }
 }
 
-/// Ways to make the reader of the socket close a descriptor.
+/// A way to send descriptors so that the front process must close them.
 #[derive(Clone, Copy, Debug)]
 enum SendKind {
     /// One descriptor with a whole request.

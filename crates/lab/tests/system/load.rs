@@ -1,14 +1,18 @@
-//! Many concurrent clients: the final state equals that of the same changes one after the other, in
-//! the order of the daemon's log, and the daemon needs no more memory and descriptors than before.
+//! Tests 64 concurrent clients. The final state must be that of the same changes made one after the
+//! other, in the order of the daemon's log. Afterwards the daemon must not use more memory and
+//! descriptors than before.
 //!
 //! ```text
-//!  64 clients ────> a daemon ──> show A      the log: user, target, outcome
-//!                       │ clear, stop          │  each client is the only one of its user that
-//!                       v                      v  changes its target: a line is its next change
-//!  the same users ─> a new daemon ─> show B  one change after the other, in the order of the log
+//!  64 clients at once ──────────────> first daemon ──> state A
+//!                                          │
+//!                                          └─ log: user, target and outcome of each change
+//!                                                   │
+//!  the same clients, one change at a time ──────────┴─> second daemon ──> state B
 //! ```
 //!
-//! A and B must be the same, and each refused change must be refused again.
+//! Only one client of a user changes a given target. So the user and the target of a log line give
+//! the client, and its lines are its changes in order. A and B must be the same, and each change
+//! must have the same outcome in both runs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -27,8 +31,9 @@ use serde_json::Value;
 
 use crate::users::command_as;
 
-/// Each of these users has four clients, and root has as many as all of them together.
+/// The unprivileged users. Root has as many clients as all of them together.
 const USERS: std::ops::Range<u32> = 61_300..61_308;
+/// Number of clients of each of them.
 const OF_EACH: usize = 4;
 
 /// A process with the clients of one user.
@@ -136,7 +141,7 @@ impl LogReader {
     }
 }
 
-/// Adds the lines after those that are known.
+/// Appends those lines of `read` that come after the last line of `known`.
 fn append_new(known: &mut Vec<LogLine>, read: Vec<LogLine>) {
     let from = match known.last() {
         None => 0,

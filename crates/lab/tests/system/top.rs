@@ -1,4 +1,6 @@
-//! `netnice top` on a terminal, with keys.
+//! Tests of `netnice top` in a terminal emulator: keys that change a limit, resizing, the restored
+//! terminal at every exit, output without a full screen, the list of connections, and the processor
+//! time for 500 targets.
 
 use netnice_lab::experiment::bench::{self, Rate};
 use netnice_lab::experiment::sleepers;

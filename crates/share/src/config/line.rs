@@ -13,7 +13,10 @@ use std::path::Path;
 
 use super::{ConfigErrorKind, DEFAULT_WEIGHT, Location, MAX_SESSIONS, Protocol, Service, lookup};
 
-/// Parses a line. `None` if it is empty or a comment.
+/// Parses a line. `None` if it is empty or a comment. `location` is the file and line for messages.
+///
+/// # Errors
+/// [`ConfigErrorKind`] names the word that is invalid or missing.
 pub(super) fn parse(line: &str, location: &Location) -> Result<Option<Service>, ConfigErrorKind> {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {
@@ -69,7 +72,7 @@ pub(super) fn parse(line: &str, location: &Location) -> Result<Option<Service>, 
     }))
 }
 
-/// The content of a line after the service.
+/// The fields of a line after the service.
 struct LineFields<'a> {
     program: &'a str,
     argv0: Option<&'a str>,

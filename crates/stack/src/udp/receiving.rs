@@ -6,9 +6,9 @@ use crate::datagram::{self, ParseError};
 /// A datagram that was copied to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes that were copied.
+    /// Number of bytes that were copied.
     pub bytes: usize,
-    /// Bytes of the datagram's payload.
+    /// Length of the datagram's payload in bytes.
     pub whole: usize,
     /// The sender.
     pub from: SocketAddr,
@@ -93,7 +93,8 @@ impl Socket {
         }
     }
 
-    /// Copies the payload of the next datagram to `into`, truncated to its length.
+    /// Copies the payload of the next datagram to `into`. If `into` is shorter, the rest of the
+    /// payload is lost, and [`Received::whole`] exceeds [`Received::bytes`].
     ///
     /// # Errors
     /// [`StackError::WouldBlock`] if no datagram has arrived. Another error if the flow has ended.

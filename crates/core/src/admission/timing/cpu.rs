@@ -33,7 +33,8 @@ use super::{
 use crate::contract::{Channel, Slice};
 use crate::units::{Bytes, Nanos};
 
-/// A processor with its costs of protocol processing (paper RTC, table 1).
+/// A processor and its costs of protocol processing (paper RTC, table 1). Each `Nanos` is a
+/// processor time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Processor {
     /// C_sw: switching from one handler to another.
@@ -48,7 +49,7 @@ pub struct Processor {
     pub link_scheduling: Nanos,
     /// P: packets between two preemption points.
     pub block: NonZeroU32,
-    /// The largest packet.
+    /// The largest packet. A handler cuts a longer message into several packets.
     pub largest: Bytes,
     /// The longest uninterrupted piece of handlers without a deadline; zero if there are none.
     pub leftover: Nanos,
@@ -211,7 +212,7 @@ impl Processor {
 /// A channel's deadline in two parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DividedDeadline {
-    /// The deadline of processing.
+    /// The deadline of processing, from the logical arrival of a message.
     pub processor: Nanos,
     /// The deadline of sending, from the end of the first part.
     pub link: Nanos,

@@ -1,4 +1,5 @@
-//! A link: the costs of packets, messages, slices and rates on it.
+//! Decides whether a link keeps the deadlines and rates that are promised on it, from the costs of
+//! packets, messages, slices and rates.
 
 use alloc::vec::Vec;
 
@@ -26,8 +27,8 @@ pub struct Transmitter {
     /// The largest packet. A longer message is sent as several packets, all but the last of this
     /// size.
     pub largest: Bytes,
-    /// The largest packet without a deadline (best effort) that may be in the way; zero if there
-    /// are none.
+    /// The largest packet without a deadline (best effort). Its transmission may delay a packet
+    /// with a deadline. Zero if there are no such packets.
     pub leftover: Bytes,
     /// Work that may come first although it is due later: the driver's batch, which is handed to
     /// the device before its time and cannot be recalled, and the packets of flows that a scheduler
@@ -39,23 +40,26 @@ pub struct Transmitter {
     pub resolution: Resolution,
 }
 
-/// Time resolution of a scheduler. A packet may become eligible late, and may be ordered by a
-/// deadline that is earlier than its own. The test subtracts both from every deadline.
+/// Time resolution of a scheduler. It has two effects: a packet may become eligible late, and the
+/// scheduler may order the packet by a deadline that is earlier than its own. The admission test
+/// subtracts both times from every deadline. A divisor of 0 means that its term does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolution {
-    /// Lower bound of each of the two.
+    /// A constant part: a packet is assumed late by at least this time, and its deadline early by
+    /// this time in addition to the part that `early` gives.
     pub least: Nanos,
-    /// A packet is late by at most 1/`wait` of its wait; 0: not for that reason,
+    /// Divisor: a packet becomes eligible late by at most its wait / `wait`.
     pub wait: u32,
-    /// and by at most 1/`laxity` of the time between its eligible time and its deadline.
+    /// Divisor: a packet becomes eligible late by at most the time between its eligible time and
+    /// its deadline / `laxity`. If `wait` is set too, the smaller of the two bounds holds.
     pub laxity: u32,
-    /// The deadline is earlier by at most 1/`early` of that time, plus `least`; 0: not for that
-    /// reason.
+    /// Divisor: the deadline is early by at most the time between eligible time and deadline /
+    /// `early`, plus `least`.
     pub early: u32,
 }
 
 impl Resolution {
-    /// An exact scheduler.
+    /// The resolution of an exact scheduler.
     pub const NONE: Resolution = Resolution {
         least: Nanos(0),
         wait: 0,
@@ -86,7 +90,7 @@ impl Resolution {
     }
 }
 
-/// The sizes of a flow's packets.
+/// The smallest and the largest packet of a flow, in bytes without [`Transmitter::framing`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketSizes {
     least: Bytes,
@@ -97,8 +101,8 @@ impl PacketSizes {
     /// The longest supported packet: 16 MiB.
     pub const LONGEST: Bytes = Bytes(1 << 24);
 
-    /// Packet sizes from the smallest to the largest. `None` unless both are above zero, in order,
-    /// and at most [`PacketSizes::LONGEST`].
+    /// Packet sizes from `least` to `most`, both included. `None` unless `least` is above zero and
+    /// at most `most`, and `most` is at most [`PacketSizes::LONGEST`].
     pub fn new(least: Bytes, most: Bytes) -> Option<PacketSizes> {
         let good = 0 < least.0 && least <= most && most <= PacketSizes::LONGEST;
         good.then_some(PacketSizes { least, most })

@@ -1,11 +1,16 @@
-//! The bucket of a key: its level, its width, and the rounding of the key.
+//! Computes the bucket of a calendar for a key (a time, or a start tag). [`super`] describes the
+//! levels.
+//!
+//! The distance of the key from now gives a [`Shape`]: the level, the width of its buckets, and the
+//! unit to which the key is rounded. [`Shape::bucket`] takes a rounded key and returns its
+//! [`BucketRef`].
 
-/// A bucket of a level, and the bucket's key.
+/// A bucket, and the rounded key of the entries in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::sched) struct BucketRef {
-    /// The rounded key; for times, when the bucket falls due.
+    /// The rounded key. If keys are times, the bucket falls due at this time.
     pub(in crate::sched) key: u64,
-    /// Level, and bucket in it.
+    /// The index of the bucket in its level (bits 0 to 13), and the level (bits 14 to 16).
     pub(super) slot: u32,
 }
 
@@ -21,14 +26,15 @@ impl BucketRef {
     }
 }
 
-/// Width, rounding and level for keys at a distance: bits 0 to 5 are the binary logarithm of a
-/// bucket's width, bits 6 to 11 that of the rounding, bits 14 to 16 the level.
+/// Bucket width, rounding unit and level for keys at one distance from now. Bits 0 to 5 are the
+/// binary logarithm of a bucket's width, bits 6 to 11 that of the rounding unit, bits 14 to 16 the
+/// level.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape<const QUANTUM: u32>(u32);
 
 impl<const QUANTUM: u32> Shape<QUANTUM> {
-    /// Shapes by the binary logarithm of the distance. For a distance that is too long the rounding
-    /// is less than the bucket, so that no bucket fits it.
+    /// The shape for each binary logarithm of the distance. For a distance beyond all levels the
+    /// rounding unit is smaller than the bucket, so that no bucket fits the key.
     pub(super) const OF: [Shape<QUANTUM>; 64] = {
         let mut shapes = [Shape(63); 64];
         let mut log = 0;
@@ -42,7 +48,7 @@ impl<const QUANTUM: u32> Shape<QUANTUM> {
         shapes
     };
 
-    /// Keys that are rounded to a level's buckets.
+    /// The shape of keys that are rounded to the bucket width of a level.
     #[inline(always)]
     pub(super) const fn of_level(level: usize) -> Shape<QUANTUM> {
         let shift = QUANTUM + STEP * level as u32;
@@ -55,7 +61,7 @@ impl<const QUANTUM: u32> Shape<QUANTUM> {
         self.0 % 64
     }
 
-    /// Binary logarithm of the rounding of keys.
+    /// Binary logarithm of the unit to which keys are rounded.
     #[inline(always)]
     pub(super) fn digits(self) -> u32 {
         self.0 / 64 % 64
@@ -70,9 +76,13 @@ impl<const QUANTUM: u32> Shape<QUANTUM> {
     }
 }
 
+/// Number of levels of a calendar.
 pub(super) const LEVELS: usize = 8;
+/// Number of buckets of a level.
 pub(super) const BUCKETS: usize = 1 << 14;
+/// Number of 64-bit words with one bit for each bucket of a level.
 pub(super) const WORDS: usize = BUCKETS / 64;
+/// Number of 64-bit words with one bit for each of these words.
 pub(super) const GROUPS: usize = WORDS / 64;
 
 /// The bits of the first level in `groups`.

@@ -1,15 +1,16 @@
-//! Reading ahead: entries are read some time before they are taken, so that their flows can be
-//! prefetched.
+//! The lookahead reads entries of a calendar some time before they are taken, so that the scheduler
+//! can prefetch their flows.
 //!
-//! The lookahead passes through the calendar's buckets in order, one node at a time, at least
-//! [`MIN_LEAD`] entries before the entry that is taken. It reads distant memory itself: the bucket,
-//! the bucket's last node, the first one. It prefetches each of these and continues with another
-//! bucket meanwhile, so three prefetches are pending at a time. Its results are hints. A wrong one
-//! causes a late or a useless prefetch.
+//! The lookahead goes through the calendar's buckets in order, one node at a time, at least
+//! [`MIN_LEAD`] entries before the entry that is taken. Its own reads would miss the processor's
+//! cache too: the bucket, then the bucket's last node, then the bucket's first node. So it
+//! prefetches each of the three and works on another bucket meanwhile; up to three prefetches are
+//! pending at a time. Its results are hints: a wrong hint causes a late or a useless prefetch.
 //!
 //! [`Calendar::push_with_lookahead`] returns whether it inserted an entry before the lookahead's
-//! position. The caller then prefetches the flow itself. The lookahead does not register removals.
-//! So it starts again after a number of buckets, and when its lead seems too long.
+//! position. Then the caller must prefetch the flow. Removals of entries do not change the
+//! lookahead's state. So the lookahead starts again at the calendar's first bucket after
+//! [`BUCKETS_PER_RESTART`] buckets, and when its lead exceeds [`MAX_LEAD`].
 
 use super::bucket::{BUCKETS, LEVELS};
 use super::{
@@ -17,8 +18,8 @@ use super::{
 };
 use crate::prefetch;
 
-/// State of the lookahead. All of it is a hint: it misses entries that are inserted behind it, and
-/// it starts again after a number of buckets.
+/// State of the lookahead. All of it is a hint: entries that are inserted before its position are
+/// not read, and it starts again after [`BUCKETS_PER_RESTART`] buckets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lookahead {
     /// Estimated number of entries that were read ahead and not taken.
@@ -28,8 +29,9 @@ pub(super) struct Lookahead {
     /// The node to continue with in `bucket`, or none.
     node: u32,
     bucket: BucketRef,
-    /// A bucket whose last node is being prefetched, and a bucket that is being prefetched itself.
+    /// A bucket whose last node is being prefetched.
     tail_coming: Option<BucketRef>,
+    /// A bucket that is being prefetched itself.
     bucket_coming: Option<BucketRef>,
     /// The key of the last bucket that was chosen.
     reached: u64,
@@ -73,15 +75,15 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         run
     }
 
-    /// Whether an entry at a key comes before the lookahead's position (or would, with enough
-    /// entries).
+    /// Whether an entry at a key will not be read ahead: the key is before the lookahead's
+    /// position, or the calendar has too few entries for a lookahead.
     #[inline(always)]
     pub(in crate::sched) fn is_passed(&self, key: u64) -> bool {
         !self.uses_lookahead() || self.order(key) <= self.order(self.lookahead.reached)
     }
 
-    /// Inserts an entry into a bucket. Returns whether it comes before the lookahead's position:
-    /// then `prefetch_entry` will not be called for it.
+    /// Inserts an entry into a bucket. Returns `true` if `prefetch_entry` will not be called for
+    /// the entry, for the reasons of [`Calendar::is_passed`].
     #[inline(always)]
     pub(in crate::sched) fn push_with_lookahead(
         &mut self,
@@ -100,8 +102,8 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         self.lookahead.lead = self.lookahead.lead.saturating_sub(entries);
     }
 
-    /// Whether a number of entries at a key come before the lookahead's position. If so, they count
-    /// as read ahead.
+    /// As [`Calendar::is_passed`], for a number of new entries at a key. If it is true, the entries
+    /// count as read ahead.
     #[inline(always)]
     pub(super) fn count_passed(&mut self, key: u64, entries: u32) -> bool {
         let passed = self.is_passed(key);
@@ -116,7 +118,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         self.len > LOOKAHEAD_MIN
     }
 
-    /// Whether there are so many entries that the next ones are distant memory too.
+    /// Whether there are so many entries that the calendar itself does not fit into the cache.
     #[inline(always)]
     pub(in crate::sched) fn exceeds_cache(&self) -> bool {
         self.len > CACHED_MAX
@@ -195,7 +197,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     }
 }
 
-/// The number of entries that are read ahead, if there are so many.
+/// The smallest number of entries that are read ahead, if the calendar has so many.
 const MIN_LEAD: u32 = 16;
 
 /// Reading ahead begins above this number of entries. The flows of fewer entries are in the cache
@@ -206,7 +208,8 @@ pub(super) const LOOKAHEAD_MIN: u32 = if cfg!(test) { 8 } else { 2048 };
 /// number.
 const CACHED_MAX: u32 = if cfg!(test) { 12 } else { 1 << 17 };
 
-/// With a longer lead, the entries that were read ahead are not the next ones.
+/// The longest lead. With a longer one, the entries that were read ahead are not the next ones, and
+/// the lookahead starts again.
 const MAX_LEAD: u32 = 128;
 
 /// Number of buckets after which the lookahead starts again.

@@ -1,4 +1,5 @@
-//! Which users may have which flows.
+//! Tests of opening, changing and closing direct flows: permissions, quotas, ports and admission,
+//! and the advice in each refusal.
 
 use super::*;
 

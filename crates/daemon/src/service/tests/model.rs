@@ -1,6 +1,6 @@
-//! Random sequences of events: processes start, get limits and promises, are cleared and end in any
-//! order; steps fail and daemons restart. After every event the same invariants must hold, computed
-//! from the present state.
+//! Property test of the service with random sequences of events: processes start, get limits and
+//! guarantees, are cleared and end in any order; steps of the enforcer fail, and the daemon
+//! restarts. After every event the same invariants must hold, computed from the present state.
 
 use std::collections::BTreeSet;
 
@@ -176,7 +176,8 @@ impl Simulation {
         Some(())
     }
 
-    /// A change that may fail: if it does, the state is the same as before.
+    /// Makes a change, with the step number `fails` of the enforcer failing if given. Fails the
+    /// test unless a failed change leaves the state as it was.
     fn change(&mut self, fails: Option<usize>, change: impl FnOnce(&mut Fixture) -> Response) {
         let in_force = self.fixture.machine().in_force.clone();
         let mut ledger = self.fixture.service.ledger().clone();

@@ -1,4 +1,5 @@
-//! What survives a restart of the daemon, and what is restored after another program removes it.
+//! Tests of a restart of the daemon (which targets, contracts and rollbacks survive it), and of the
+//! repair of kernel objects that another program removed.
 
 use netnice_kernel::traffic::ByteCounts;
 
@@ -6,7 +7,8 @@ use super::*;
 use crate::reconcile::SavedState;
 use crate::state::{State, Store};
 
-/// A new daemon on the same machine, with what the old one has written.
+/// A new daemon on the same machine, which starts from the saved state `record`. `change` alters
+/// the machine before that.
 fn restarted(
     fixture: &mut Fixture,
     record: SavedState,

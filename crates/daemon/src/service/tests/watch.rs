@@ -1,4 +1,6 @@
-//! Answers to clients that poll.
+//! Tests of the requests that `netnice top` repeats. `Watch` answers with the latest reading of the
+//! counters if it is new enough for the client, else with a new reading. `Connections` lists the
+//! connections of a target to their owner and to privileged users.
 
 use std::net::SocketAddr;
 
@@ -18,7 +20,7 @@ fn watch(fixture: &mut Fixture, within_ms: u64) -> WatchDoc {
     }
 }
 
-/// Each target has sent so many bytes until now, in packets of 1000 bytes.
+/// Sets the counters of each target to `bytes` sent, in packets of 1000 bytes.
 fn sent(fixture: &mut Fixture, bytes: u64) {
     let ids: Vec<u32> = fixture
         .service

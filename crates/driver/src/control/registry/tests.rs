@@ -154,7 +154,6 @@ struct Addresses {
 
 /// A registry, the addresses in its packet thread, and how many more commands for a flow's
 /// addresses that thread executes before it refuses one.
-/// A registry, with what its packet thread got.
 type Observed = (Registry, Arc<Mutex<Addresses>>, Arc<Mutex<Option<u32>>>);
 
 fn observed() -> Observed {

@@ -20,7 +20,7 @@ use super::{Mapping, RING_ENTRIES, Ring};
 use crate::link::socket::{set, system};
 use crate::link::{FRAME, Interface, LinkCounters, LinkError};
 
-/// A receive queue; see the module.
+/// A receive queue: its socket and its two receive rings.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(crate) receive: Ring<XdpDesc>,
@@ -30,7 +30,8 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Opens the first queue, with the rings for sending.
+    /// Opens receive queue 0 and registers `memory` as the UMEM. Also returns the transmit ring and
+    /// the completion ring, by which all frames are sent.
     pub(crate) fn first(
         interface: &Interface,
         memory: &Mapping,
@@ -69,7 +70,7 @@ impl Queue {
         Ok((queue, transmit, completion))
     }
 
-    /// Opens another queue, on the first queue's UMEM.
+    /// Opens the receive queue `number`, with the UMEM of the first queue.
     pub(crate) fn another(
         interface: &Interface,
         number: u32,
@@ -109,12 +110,12 @@ impl Queue {
         })
     }
 
-    /// Readable when the queue received a frame.
+    /// The socket, which is readable when the queue received a frame.
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// Adds the kernel's counters.
+    /// Adds the kernel's counters of this socket to `counters`.
     pub(crate) fn count(&self, counters: &mut LinkCounters) {
         if let Ok(kernels) = sockopt::xdp_statistics(&self.socket) {
             counters.missed += kernels.rx_dropped + kernels.rx_ring_full.unwrap_or(0);

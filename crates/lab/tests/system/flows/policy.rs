@@ -1,5 +1,6 @@
-//! Direct flows in the policy: users that it excludes, and frames that drivers discard, on real
-//! packets.
+//! Tests of the policy's settings for direct flows, on real packets: with `discard`, drivers
+//! discard received frames that match a pattern; with `direct_users = false`, only privileged users
+//! may open flows.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -28,7 +29,7 @@ fn load_policy(flow_bed: &FlowBed, lines: &str) -> Result<()> {
     Ok(())
 }
 
-/// A socket of the kernel on the server.
+/// A UDP socket of the kernel on the server, bound to `port`.
 fn sender(flow_bed: &FlowBed, port: u16) -> Result<UdpSocket> {
     let server = flow_bed.world.server();
     let own = at(server, Family::V4, port);
@@ -54,11 +55,11 @@ fn frames_that_match_a_discard_pattern_reach_no_flow_and_are_counted() -> Result
             Ok((got == Some(count) && counters["received"] == count).then_some(()))
         })
     };
-    let thrown_away = |count: u64| {
+    let discarded = |count: u64| {
         let row = format!("{count} received frames: pattern");
         await_some(&row, || {
-            let told = flow_bed.netnice.run_line("explain direct:eth0")?.stdout;
-            Ok(told.contains(&row).then_some(()))
+            let page = flow_bed.netnice.run_line("explain direct:eth0")?.stdout;
+            Ok(page.contains(&row).then_some(()))
         })
     };
     for _ in 0..COUNT {
@@ -67,7 +68,7 @@ fn frames_that_match_a_discard_pattern_reach_no_flow_and_are_counted() -> Result
         std::thread::sleep(Duration::from_micros(200));
     }
     counted("what is wanted is delivered", COUNT)?;
-    thrown_away(COUNT)?;
+    discarded(COUNT)?;
     // The driver does not discard frames for the kernel.
     let socket = flow_bed.bind(flow_bed.client_endpoint(5001))??;
     socket.set_read_timeout(Some(EVENT_TIMEOUT))?;
@@ -82,10 +83,10 @@ fn frames_that_match_a_discard_pattern_reach_no_flow_and_are_counted() -> Result
         "{wrong}"
     );
     send(&unwanted)?;
-    thrown_away(COUNT + 1)?;
+    discarded(COUNT + 1)?;
     // The pattern is removed; the driver stops discarding soon afterwards.
     load_policy(&flow_bed, "")?;
-    await_some("nothing is thrown away", || {
+    await_some("nothing is discarded", || {
         send(&unwanted)?;
         let delivered = &flow_bed.flows()?[0]["counters"]["delivered"];
         Ok((delivered.as_u64() > Some(COUNT)).then_some(()))
@@ -106,7 +107,7 @@ fn a_policy_excludes_users_but_not_root_from_the_direct_path() -> Result<()> {
     let path = bed.world.folder().join("client.policy.toml");
     std::fs::write(path, "direct_users = false\n")?;
     bed.run_ok("reload");
-    let refused = by_ann(5001).err().context("she is kept off")?;
+    let refused = by_ann(5001).err().context("the user is refused")?;
     let refused = format!("{refused:#}");
     ensure!(refused.contains("direct_users = false"), "{refused}");
     let roots = traffic::start_now(client, &sink(5001))?;

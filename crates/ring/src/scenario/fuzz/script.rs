@@ -1,6 +1,8 @@
-//! Scenarios from bytes. Every test run replays those in `corpus`. The name of each file is the way
-//! in which its scenario ends: the number of the rule of docs/reference/ring.md that it breaks, or
-//! `whole`. The property test runs variations of them.
+//! Tests the driver's side with scenarios of a hostile program that are decoded from bytes. Every
+//! test run replays the files of the folder `corpus`. The name of a file is the outcome of its
+//! scenario: the rule of docs/reference/ring.md that the program breaks (`r20`, …), `program` if
+//! the program's side finds its own rings corrupted, or `whole` if the scenario runs to its end.
+//! The property test runs altered copies of the files.
 
 use netnice_cases::{Corpus, cases};
 use proptest::prelude::*;
@@ -14,7 +16,7 @@ fn corpus() -> Corpus {
 #[test]
 #[cfg_attr(miri, ignore = "reads files")]
 fn kept_scenarios_end_as_their_file_names_state() {
-    corpus().replay(judged, &ENDS);
+    corpus().replay(judged, &OUTCOMES);
 }
 
 proptest! {
@@ -27,8 +29,8 @@ proptest! {
     }
 }
 
-/// Every rule that a program can break, and the other ways in which a scenario can end.
-const ENDS: [&str; 14] = [
+/// Every outcome of a scenario. The corpus must have a file for each.
+const OUTCOMES: [&str; 14] = [
     "r20", "r21", "r22", "r23", "r30", "r31", "r32", "r40", "r41", "r42", "r43", "r44", "whole",
     "program",
 ];

@@ -1,9 +1,11 @@
-//! Output about flows and drivers.
+//! Tests of `netnice explain` for direct flows and drivers, and of the driver census that it needs:
+//! at most one census is pending at a driver, and requests get an answer if the driver is slow or
+//! ends. Also tests which discard patterns a driver gets.
 
 use netnice_core::target::Target;
 
 use super::*;
-use crate::flows::reports::PartialReply;
+use crate::flows::flow_replies::PartialReply;
 
 /// A request as `netnice explain` sends it.
 fn explain(fixture: &mut Fixture, target: &str) -> oneshot::Receiver<Reply> {
@@ -17,7 +19,7 @@ fn explain(fixture: &mut Fixture, target: &str) -> oneshot::Receiver<Reply> {
     answer
 }
 
-/// The lines of the reply.
+/// The lines of the reply, which must have arrived.
 fn lines(answer: &mut oneshot::Receiver<Reply>) -> Vec<String> {
     match answer.try_recv().expect("an answer").response {
         Response::Explained(page) => page.lines,
