@@ -423,7 +423,8 @@ impl Mapped {
     pub(crate) fn remove(&self, at: usize, length: usize) -> io::Result<()> {
         assert!(at + length <= self.length);
         // SAFETY: the range is inside the mapping, to which no reference exists.
-        Ok(unsafe { madvise(self.base.add(at).cast(), length, Advice::LinuxRemove)? })
+        unsafe { madvise(self.base.add(at).cast(), length, Advice::LinuxRemove)? };
+        Ok(())
     }
 }
 
