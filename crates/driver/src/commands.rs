@@ -81,6 +81,8 @@ pub(crate) enum Command {
 pub(crate) enum Report {
     /// Done.
     Done,
+    /// A program was not attached, and why. This is its memory.
+    NotAttached(String, Box<ProgramMemory>),
     /// The number that was reserved for a program.
     ProgramReserved(ProgramNo),
     /// The memory of a detached program; `None` if the program was detached before.
@@ -99,6 +101,14 @@ pub(crate) enum Report {
     Failed(String),
     /// A program was disconnected; this answers no command.
     Disconnected(Disconnected),
+}
+
+/// A program was not attached.
+pub(crate) struct NotAttached {
+    /// Why.
+    pub(crate) why: String,
+    /// The memory of the program, unless the packet thread has lost it.
+    pub(crate) memory: Option<Box<ProgramMemory>>,
 }
 
 /// Sums and counters over the whole packet thread.
@@ -196,27 +206,32 @@ impl CommandSender {
         let Report::ProgramReserved(program) = self.send(Command::ReserveProgram)? else {
             return Ok(Err(UNEXPECTED_REPORT.to_owned()));
         };
-        Ok(self.attach_reserved(program, memory, 0)?.map(|()| program))
+        match self.attach_reserved(program, Box::new(memory), 0)? {
+            Ok(()) => Ok(Ok(program)),
+            Err(NotAttached { why, .. }) => {
+                self.detach(program)?;
+                Ok(Err(why))
+            }
+        }
     }
 
-    /// Attaches the memory of a program with a reserved number, for the user `uid`. A failure
-    /// releases the number.
+    /// Attaches the memory of a program with a reserved number, for the user `uid`. After a
+    /// failure the number is still reserved.
     ///
     /// # Errors
     /// As [`CommandSender::attach`].
     pub(crate) fn attach_reserved(
         &mut self,
         program: ProgramNo,
-        memory: ProgramMemory,
+        memory: Box<ProgramMemory>,
         uid: u32,
-    ) -> Result<Result<(), String>, PacketThreadEnded> {
-        match self.send(Command::Attach(program, Box::new(memory), uid))? {
+    ) -> Result<Result<(), NotAttached>, PacketThreadEnded> {
+        let failed = |why: String, memory| Ok(Err(NotAttached { why, memory }));
+        match self.send(Command::Attach(program, memory, uid))? {
             Report::Done => Ok(Ok(())),
-            Report::Failed(why) => {
-                self.detach(program)?;
-                Ok(Err(why))
-            }
-            _ => Ok(Err(UNEXPECTED_REPORT.to_owned())),
+            Report::NotAttached(why, memory) => failed(why, Some(memory)),
+            Report::Failed(why) => failed(why, None),
+            _ => failed(UNEXPECTED_REPORT.to_owned(), None),
         }
     }
 
@@ -327,15 +342,15 @@ impl CommandReceiver {
     /// Executes pending commands, at most four, and reports disconnected programs. Returns `false`
     /// if the packet thread must end.
     pub fn execute(&mut self, event_loop: &mut EventLoop) -> bool {
-        self.execute_unless(event_loop, |_| None)
+        self.execute_unless(event_loop, Err)
     }
 
-    /// As [`CommandReceiver::execute`], for tests: a command for which `instead` returns a report
-    /// is not executed and is answered by that report.
+    /// As [`CommandReceiver::execute`], for tests: `instead` returns a report, or the command, which
+    /// is then executed.
     pub(crate) fn execute_unless(
         &mut self,
         event_loop: &mut EventLoop,
-        mut instead: impl FnMut(&Command) -> Option<Report>,
+        mut instead: impl FnMut(Command) -> Result<Report, Command>,
     ) -> bool {
         let mut reported = false;
         let mut continues = true;
@@ -354,7 +369,7 @@ impl CommandReceiver {
                 break;
             };
             continues = !matches!(command, Command::Stop);
-            let report = instead(&command).unwrap_or_else(|| execute(command, event_loop));
+            let report = instead(command).unwrap_or_else(|command| execute(command, event_loop));
             let _ = self.reports.push(report);
             reported = true;
         }
@@ -371,9 +386,13 @@ fn execute(command: Command, event_loop: &mut EventLoop) -> Report {
     match command {
         Command::ReserveProgram => Report::ProgramReserved(datapath.reserve_program()),
         Command::Attach(program, memory, uid) => {
-            let attached = event_loop.attach_reserved(program, *memory, uid);
-            let failed = |why| format!("cannot watch the program's doorbell: {why}");
-            report(attached.map_err(failed), |()| Report::Done)
+            match event_loop.attach_reserved(program, memory, uid) {
+                Ok(()) => Report::Done,
+                Err((why, memory)) => {
+                    let why = format!("cannot watch the program's doorbell: {why}");
+                    Report::NotAttached(why, memory)
+                }
+            }
         }
         Command::Detach(program) => Report::Detached(event_loop.detach(program).map(Box::new)),
         Command::Sums => Report::Sums(Box::new(sums(event_loop))),

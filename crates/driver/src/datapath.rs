@@ -151,21 +151,22 @@ impl Datapath {
     /// Attaches a program with this memory.
     pub fn attach(&mut self, memory: ProgramMemory) -> ProgramNo {
         let number = self.reserve_program();
-        self.attach_reserved(number, memory, 0);
+        // It fails only for a number that is not reserved.
+        let _ = self.attach_reserved(number, Box::new(memory), 0);
         number
     }
 
-    /// Attaches the program with this reserved number, for the user `uid`. False if the number is
-    /// not reserved (any more).
+    /// Attaches the program with this reserved number, for the user `uid`. Returns the memory if
+    /// the number is not reserved (any more).
     pub(crate) fn attach_reserved(
         &mut self,
         number: ProgramNo,
-        memory: ProgramMemory,
+        memory: Box<ProgramMemory>,
         uid: u32,
-    ) -> bool {
+    ) -> Result<(), Box<ProgramMemory>> {
         let program = Program {
             doorbell: self.doorbells.doorbell(memory.notifier(), uid),
-            memory,
+            memory: *memory,
             slots: Vec::new(),
             receivers: ActiveSet::default(),
             wakeup_credit: WakeupCredit::default(),
@@ -174,7 +175,8 @@ impl Datapath {
             is_to_notify: false,
             disconnected: false,
         };
-        self.programs.insert(number, program)
+        let inserted = self.programs.insert(number, program);
+        inserted.map_err(|program| Box::new(program.memory))
     }
 
     /// A program's memory and doorbells; `None` if no program has this number.

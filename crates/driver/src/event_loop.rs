@@ -100,26 +100,29 @@ impl EventLoop {
         event_loop.watch(event_loop.link.fd(), LINK)?;
         let programs: Vec<_> = event_loop.datapath.programs().collect();
         for program in programs {
-            event_loop.watch_doorbell(program)?;
+            if let Some(doorbell) = event_loop.datapath.doorbell(program) {
+                event_loop.watch_doorbell(program, doorbell)?;
+            }
         }
         Ok(event_loop)
     }
 
-    /// Attaches a program under its reserved number. A failure releases the number.
+    /// Attaches a program under its reserved number. A failure changes nothing and returns the
+    /// memory.
     pub(crate) fn attach_reserved(
         &mut self,
         program: ProgramNo,
-        memory: ProgramMemory,
+        memory: Box<ProgramMemory>,
         uid: u32,
-    ) -> io::Result<()> {
-        if !self.datapath.attach_reserved(program, memory, uid) {
-            return Err(io::ErrorKind::NotFound.into());
+    ) -> Result<(), (io::Error, Box<ProgramMemory>)> {
+        if let Err(why) = self.watch_doorbell(program, memory.doorbell()) {
+            return Err((why, memory));
         }
-        let done = self.watch_doorbell(program);
-        if done.is_err() {
-            self.datapath.detach(program, monotonic());
-        }
-        done
+        let attached = self.datapath.attach_reserved(program, memory, uid);
+        attached.map_err(|memory| {
+            let _ = epoll::delete(&self.epoll, memory.doorbell());
+            (io::ErrorKind::NotFound.into(), memory)
+        })
     }
 
     /// Detaches a program and closes its flows. Returns the program's memory, which takes long to
@@ -157,14 +160,9 @@ impl EventLoop {
         Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
     }
 
-    fn watch_doorbell(&self, program: ProgramNo) -> io::Result<()> {
-        match self.datapath.doorbell(program) {
-            Some(doorbell) => {
-                let data = epoll::EventData::new_u64(program.0.into());
-                Ok(epoll::add(&self.epoll, doorbell, data, DOORBELL_EVENTS)?)
-            }
-            None => Ok(()),
-        }
+    fn watch_doorbell(&self, program: ProgramNo, doorbell: BorrowedFd<'_>) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(program.0.into());
+        Ok(epoll::add(&self.epoll, doorbell, data, DOORBELL_EVENTS)?)
     }
 
     /// Keeps processors awake while packets with a departure time leave. Needs root.

@@ -144,6 +144,9 @@ pub fn run(out: &Path) -> Result<bool> {
     println!("\n{}", table(&before, &after));
     let page = report::page(&without, &with, &before, &after);
     std::fs::write(out, page).with_context(|| format!("cannot write {}", out.display()))?;
+    let picture = out.with_extension("svg");
+    std::fs::write(&picture, report::picture(&without, &with))
+        .with_context(|| format!("cannot write {}", picture.display()))?;
     let shown = std::fs::canonicalize(out).unwrap_or_else(|_| out.to_owned());
     println!("\nThe report, one page: file://{}", shown.display());
     Ok(video_kept(&after) && backup_kept(&after))

@@ -52,9 +52,9 @@ enum Verb {
         #[arg(long, value_name = "DIR")]
         plot: Option<PathBuf>,
     },
-    /// Run the same traffic twice, without and with netnice, and write a one-page report
+    /// Run the same traffic twice, without and with netnice; write a report and a picture of it
     Demo {
-        /// The file of the report
+        /// The file of the report, a page; the picture is beside it, with the ending .svg
         #[arg(long, value_name = "FILE", default_value = "netnice-demo.html")]
         out: PathBuf,
     },

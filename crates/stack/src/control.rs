@@ -159,23 +159,25 @@ impl Control {
             // The thread that has the lock reads the notifications too.
             Err(TryLockError::WouldBlock) => return true,
         };
-        match connection.read_notifications(flows, Client::poll_notification) {
-            Some(true) => self.wake_sleeper(),
-            Some(false) => {}
-            None => self.mark_lost(&mut connection),
-        }
+        self.read_for_sleeper(&mut connection, flows);
         !connection.lost
     }
 
     /// Reads the notifications from the daemon and returns the oldest stored one.
     pub(crate) fn next_notification(&self, flows: &Flows) -> Option<FlowNotification> {
         let mut connection = self.lock();
+        self.read_for_sleeper(&mut connection, flows);
+        connection.notifications.pop_front()
+    }
+
+    /// Reads the notifications from the daemon for a thread that does not sleep, and wakes the one
+    /// that does if there were any.
+    fn read_for_sleeper(&self, connection: &mut Connection, flows: &Flows) {
         match connection.read_notifications(flows, Client::poll_notification) {
             Some(true) => self.wake_sleeper(),
             Some(false) => {}
-            None => self.mark_lost(&mut connection),
+            None => self.mark_lost(connection),
         }
-        connection.notifications.pop_front()
     }
 
     /// The next hop to a host, if its entry is still valid.

@@ -455,22 +455,32 @@ impl Socket {
 
     /// The reason why the flow has ended, if it has and the reason is known or does not come.
     fn end_reason(&self) -> Option<StackError> {
+        if let Some(reason) = self.known_end_reason() {
+            return Some(reason);
+        }
+        if self.flow.is_open() {
+            return None;
+        }
         // The ring shows the end at once. The daemon's message with the reason can be later, and a
         // program that never sleeps has not read it.
-        let closed = !self.flow.is_open();
-        let reason_follows = closed && self.shared.refresh();
+        let follows = self.shared.refresh();
+        self.known_end_reason().or_else(|| {
+            let since = self.closed.get_or_init(Instant::now);
+            let waits = follows && since.elapsed() < REASON_TIMEOUT;
+            (!waits).then_some(StackError::Closed(None))
+        })
+    }
+
+    /// The reason why the flow has ended, from what was read so far.
+    fn known_end_reason(&self) -> Option<StackError> {
         if let Some(rule) = self.shared.broken_rule() {
             return Some(StackError::Disconnected(rule));
         }
         if let Some(why) = self.shared.flows.end_reason() {
             return Some(StackError::Ended(why.to_string()));
         }
-        if let Some(why) = self.status.end_reason() {
-            return Some(StackError::Closed(Some(why.to_string())));
-        }
-        let waits =
-            reason_follows && self.closed.get_or_init(Instant::now).elapsed() < REASON_TIMEOUT;
-        (closed && !waits).then_some(StackError::Closed(None))
+        let why = self.status.end_reason()?;
+        Some(StackError::Closed(Some(why.to_string())))
     }
 
     fn flow_error(&self, error: FlowError) -> StackError {

@@ -28,7 +28,9 @@ use netnice_ring::driver::ProgramMemory;
 use netnice_ring::layout::{Budget, FlowLocation};
 use rustix::event::epoll;
 
-use crate::commands::{Command, CommandSender, PacketThreadEnded, Report, Sums, UNEXPECTED_REPORT};
+use crate::commands::{
+    Command, CommandSender, NotAttached, PacketThreadEnded, Report, Sums, UNEXPECTED_REPORT,
+};
 use crate::control::memory_files::{MemoryFiles, MemoryLimitExceeded};
 use crate::datapath::ProgramNo;
 use crate::demux::{Discard, FlowNo};
@@ -285,12 +287,16 @@ impl Registry {
         let Some(memory) = known.unmapped.take() else {
             return Ok(());
         };
+        let memory = Box::new(memory);
         match self
             .commands
             .attach_reserved(ProgramNo(program), memory, known.uid)?
         {
             Ok(()) => Ok(()),
-            Err(why) => Err(RegistryError::Refused(why)),
+            Err(NotAttached { why, memory }) => {
+                known.unmapped = memory.map(|memory| *memory);
+                Err(RegistryError::Refused(why))
+            }
         }
     }
 

@@ -73,14 +73,19 @@ impl Programs {
         number
     }
 
-    /// Adds the program for a reserved number. False if the number is not reserved, or is in use.
-    pub(crate) fn insert(&mut self, number: ProgramNo, program: Program) -> bool {
+    /// Adds the program for a reserved number. Returns the program if the number is not reserved,
+    /// or is in use.
+    pub(crate) fn insert(
+        &mut self,
+        number: ProgramNo,
+        program: Program,
+    ) -> Result<(), Box<Program>> {
         match self.entries.get_mut(number.index()) {
             Some(Some((own, entry @ None))) if *own == number => {
                 *entry = Some(program);
-                true
+                Ok(())
             }
-            _ => false,
+            _ => Err(Box::new(program)),
         }
     }
 

@@ -132,3 +132,31 @@ fn the_loop_sleeps_while_the_nic_is_full() {
     }
     assert_eq!(rig.event_loop.datapath.in_flight(), 0);
 }
+
+#[test]
+fn a_doorbell_that_cannot_be_watched_leaves_number_and_memory_as_they_were() {
+    let mut rig = rig();
+    let program = rig.event_loop.datapath().reserve_program();
+    let budget = Budget {
+        flows: 1,
+        bytes: SHAPE.plan().unwrap().bytes(),
+    };
+    let memory = Box::new(ProgramMemory::create(budget).unwrap());
+    // A descriptor is in an epoll at most once.
+    rig.event_loop.watch_wakeup(memory.doorbell()).unwrap();
+    let refused = rig.event_loop.attach_reserved(program, memory, 0);
+    let (error, memory) = refused.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    epoll::delete(&rig.event_loop.epoll, memory.doorbell()).unwrap();
+    let attached = rig.event_loop.attach_reserved(program, memory, 0);
+    attached.map_err(|(error, _)| error).unwrap();
+    // The number is in use now: the next memory comes back and is not watched.
+    let second = Box::new(ProgramMemory::create(budget).unwrap());
+    let (error, second) = rig
+        .event_loop
+        .attach_reserved(program, second, 0)
+        .unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    rig.event_loop.watch_wakeup(second.doorbell()).unwrap();
+    assert!(rig.event_loop.detach(program).is_some());
+}

@@ -1,10 +1,14 @@
-//! The report: one self-contained HTML page.
+//! The report: one self-contained HTML page, and a picture (SVG) of what each program got in both
+//! runs.
 
 use std::fmt::Write as _;
 
 use super::{BACKUP_RATE, Figures, RunRecord, VIDEO_RATE, backup_kept, time, video_kept};
 use crate::plot::{Chart, Series, escape, palette};
 use crate::traffic::Report;
+
+/// Width and height of a chart of rates, in pixels.
+const CHART_SIZE: (f64, f64) = (560.0, 300.0);
 
 /// The whole page.
 pub fn page(without: &RunRecord, with: &RunRecord, before: &Figures, after: &Figures) -> String {
@@ -19,6 +23,24 @@ pub fn page(without: &RunRecord, with: &RunRecord, before: &Figures, after: &Fig
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>netnice: one cable, four programs, twice</title><style>{STYLE}</style></head>\
          <body><main>{body}</main></body></html>\n"
+    )
+}
+
+/// The picture: what each program got without and with netnice, side by side.
+pub fn picture(without: &RunRecord, with: &RunRecord) -> String {
+    const GAP: f64 = 16.0;
+    let (width, height) = CHART_SIZE;
+    let chart = |record, name: &str, x: f64| {
+        let title = format!("{name}: what each program gets, Mbit/s");
+        rates(record, &title).replacen("<svg", &format!("<svg x=\"{x}\""), 1)
+    };
+    let whole = 2.0 * width + GAP;
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {whole} {height}\" \
+         width=\"{whole}\" height=\"{height}\"><rect width=\"{whole}\" height=\"{height}\" \
+         fill=\"#fff\"/>{}{}</svg>\n",
+        chart(without, "Without netnice", 0.0),
+        chart(with, "With netnice", width + GAP)
     )
 }
 
@@ -78,7 +100,7 @@ fn plots(out: &mut String, without: &RunRecord, with: &RunRecord) {
             out,
             "<div class=\"{class}\"><h2>{name}</h2><h3>What each program gets, Mbit/s</h3>{}\
              <h3>How long a ping takes, ms <span>(each line is ten times the one below)</span></h3>{}</div>",
-            rates(record),
+            rates(record, ""),
             pings(record)
         );
     }
@@ -92,7 +114,7 @@ fn plots(out: &mut String, without: &RunRecord, with: &RunRecord) {
     );
 }
 
-fn rates(record: &RunRecord) -> String {
+fn rates(record: &RunRecord, title: &str) -> String {
     let line = |report: &Report| -> Vec<(f64, f64)> {
         let step = 0.5;
         let received = report.received();
@@ -113,7 +135,7 @@ fn rates(record: &RunRecord) -> String {
     };
     let download = after(line(&record.download));
     let backup = after(line(&record.backup));
-    marked(record, Chart::new("", "seconds", ""))
+    marked(record, Chart::new(title, "seconds", ""))
         .with(Series::new("download", palette::ORANGE, download))
         .with(Series::new("backup, an upload", palette::PURPLE, backup))
         .with(
@@ -123,7 +145,7 @@ fn rates(record: &RunRecord) -> String {
         )
         .level(VIDEO_RATE as f64 / 1e6, "the video needs 5")
         .y_range(0.0, 27.0)
-        .size(560.0, 300.0)
+        .size(CHART_SIZE.0, CHART_SIZE.1)
         .svg()
 }
 

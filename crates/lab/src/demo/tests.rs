@@ -45,6 +45,9 @@ fn the_page_is_complete_for_empty_records() {
         &figures(2.0, 17.0, 19.0),
         &figures(5.0, 0.0, 4.0),
     );
+    let picture = report::picture(&record(), &record());
+    assert_eq!(picture.matches("<svg").count(), 3, "{picture}");
+    assert_eq!(picture.matches("</svg>").count(), 3, "{picture}");
     for wanted in ["&lt;up&gt; &amp; 4", "✓ kept", "</html>", "<svg"] {
         assert!(page.contains(wanted), "{wanted}");
     }

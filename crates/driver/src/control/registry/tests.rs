@@ -23,11 +23,13 @@ const SHAPE: ShapeDoc = ShapeDoc {
 
 /// A registry whose packet thread ends with it.
 fn registry() -> Registry {
-    registry_unless(|_| false)
+    registry_with(Err)
 }
 
-/// The same, with a packet thread that refuses some commands.
-fn registry_unless(mut refuses: impl FnMut(&Command) -> bool + Send + 'static) -> Registry {
+/// The same, with a packet thread that executes only the commands that `instead` returns.
+fn registry_with(
+    mut instead: impl FnMut(Command) -> Result<Report, Command> + Send + 'static,
+) -> Registry {
     let interface = Interface {
         name: "fake".to_owned(),
         index: 1,
@@ -43,8 +45,6 @@ fn registry_unless(mut refuses: impl FnMut(&Command) -> bool + Send + 'static) -
     let (sender, mut receiver) = commands::pair().unwrap();
     event_loop.watch_wakeup(receiver.wakeup_fd()).unwrap();
     thread::spawn(move || {
-        let mut instead =
-            |command: &Command| refuses(command).then(|| Report::Failed("refused".to_owned()));
         while receiver.execute_unless(&mut event_loop, &mut instead) {
             event_loop.iterate(Nanos::from_secs(1));
         }
@@ -72,6 +72,10 @@ impl Registry {
 
     /// Opens a flow of the program, from this port.
     fn opened(&mut self, program: u32, port: u16) -> u32 {
+        self.try_open(program, port).unwrap()
+    }
+
+    fn try_open(&mut self, program: u32, port: u16) -> Result<u32, RegistryError> {
         let setup = DriverFlow {
             program,
             number: port.into(),
@@ -87,7 +91,7 @@ impl Registry {
             in_order: false,
             receive_budget: None,
         };
-        self.open(setup).unwrap().0
+        Ok(self.open(setup)?.0)
     }
 }
 
@@ -160,14 +164,14 @@ fn observed() -> Observed {
     let addresses = Arc::new(Mutex::new(Addresses::default()));
     let left = Arc::new(Mutex::new(None));
     let (seen, countdown) = (addresses.clone(), left.clone());
-    let registry = registry_unless(move |command| {
+    let registry = registry_with(move |command| {
         let mut seen = seen.lock().unwrap();
         let mut left = countdown.lock().unwrap();
-        match command {
+        match &command {
             Command::Mac(mac) => seen.mac = Some(*mac),
             Command::Readdress(..) if *left == Some(0) => {
                 *left = None;
-                return true;
+                return Ok(Report::Failed("refused".to_owned()));
             }
             Command::Readdress(flow, mac, next_hop, longest) => {
                 *left = left.map(|left| left - 1);
@@ -175,9 +179,28 @@ fn observed() -> Observed {
             }
             _ => {}
         }
-        false
+        Err(command)
     });
     (registry, addresses, left)
+}
+
+#[test]
+fn a_program_that_was_not_attached_keeps_its_memory_for_its_next_flow() {
+    let mut refused = false;
+    let mut registry = registry_with(move |command| match command {
+        Command::Attach(_, memory, _) if !refused => {
+            refused = true;
+            Ok(Report::NotAttached("no doorbell".to_owned(), memory))
+        }
+        command => Err(command),
+    });
+    let program = registry.program();
+    let error = registry.try_open(program, 5000).unwrap_err();
+    assert_eq!(error.to_string(), "no doorbell");
+    assert_eq!(registry.census().unwrap().flows, []);
+    let flow = registry.opened(program, 5000);
+    registry.close(flow).unwrap();
+    registry.detach(program).unwrap();
 }
 
 #[test]
