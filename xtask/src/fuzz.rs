@@ -1,12 +1,13 @@
 //! Runs every property for a given time, with new cases in each run.
 //!
-//! A property is a test inside `proptest!`. It tries `PROPTEST_CASES` cases, from a new seed in
-//! every run, and ends. So this module starts the test program repeatedly, with as many cases as
-//! take [`RUN_TIME`], until the time is over. It runs as many properties in parallel as there are
-//! processors. The sources show which tests are properties, and cargo names their test programs.
-//! The verb fails if a property fails, and prints the test's output at the end. A property stores
-//! its failed case beside its source in `proptest-regressions`, and every later run begins with
-//! that case.
+//! A property is a test inside `proptest!`. It tries `PROPTEST_CASES` cases and ends. `make test`
+//! gives it the same seed in every run, so that a failure is one of the change under test; here it
+//! has a new seed in every run. So this module starts the test program repeatedly, with as many
+//! cases as take [`RUN_TIME`], until the time is over. It runs as many properties in parallel as
+//! there are processors. The sources show which tests are properties, and cargo names their test
+//! programs. The verb fails if a property fails, and prints the test's output at the end. A
+//! property stores its failed case beside its source in `proptest-regressions`, and every later run
+//! begins with that case.
 //!
 //! [`libfuzzer`] runs the targets of `fuzz/` instead; coverage guides them.
 
@@ -388,6 +389,7 @@ fn run_once(
         .env("PROPTEST_CASES", cases.to_string())
         .env("NETNICE_BIN_DIR", tree.programs())
         .env_remove("NETNICE_RUNTIME_DIR")
+        .env_remove("PROPTEST_RNG_SEED")
         .stdin(Stdio::null())
         .stdout(std::fs::File::create(&log)?)
         .stderr(std::fs::File::options().append(true).open(&log)?)

@@ -14,13 +14,14 @@ use crate::results::Results;
 use crate::suite;
 use crate::tree::Tree;
 
-/// Runs every test; core and the ring under Miri; the ring under loom; the targets of `fuzz/` for a
-/// minute each; the tests that are too long for every day (`#[ignore]`, optimised); the package;
-/// every experiment of the lab.
+/// Runs every test; core and the ring under Miri; the ring under loom; every property with new
+/// cases for half a minute; the targets of `fuzz/` for a minute each; the tests that are too long
+/// for every day (`#[ignore]`, optimised); the package; every experiment of the lab.
 pub fn run(tree: &Tree) -> Result<()> {
     suite::test(tree, &[])?;
     miri::run(tree, &[])?;
     loom::run(tree, &[])?;
+    fuzz::run(tree, &["--for", "30"])?;
     fuzz::run(tree, &["--learn", "--for", "60"])?;
     deb::run(tree, &["--try"])?;
     let _lock = suite::prepare(tree, "make test-long", suite::release)?;

@@ -289,14 +289,19 @@ pub fn lab(tree: &Tree) -> Result<Step> {
 }
 
 /// Sets the environment of a step that runs the project's programs: `NETNICE_BIN_DIR` alone locates
-/// them, and a daemon of the machine itself is not used.
+/// them, and a daemon of the machine itself is not used. Properties try the same cases in every
+/// run, unless the caller has set another seed; [`crate::fuzz`] tries new ones.
 fn with_test_env(tree: &Tree, step: Step) -> Result<Step> {
+    let seed = std::env::var(PROPERTY_SEED.0);
     Ok(step
         .env("NETNICE_BIN_DIR", tree.programs())
         .env("PATH", setup::program_path(tree)?)
+        .env(PROPERTY_SEED.0, seed.as_deref().unwrap_or(PROPERTY_SEED.1))
         .without_env("NETNICE_RUNTIME_DIR"))
 }
 
+/// The variable from which proptest reads the seed of its cases, and the seed of a test run.
+const PROPERTY_SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
 const LAB: &str = "netnice-lab";
 const CASES: &str = "netnice-cases";
 const DOCUMENTS: &str = "netnice-documents";

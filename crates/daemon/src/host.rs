@@ -83,7 +83,7 @@ pub(crate) enum Act {
         pid: u32,
         /// True to leave out its descendants.
         only: bool,
-        /// Targets whose members stay in them, because they are nested.
+        /// Targets whose members stay in them. Their descendants become members of them too.
         keep: BTreeSet<u32>,
     },
     /// Makes former members members of their targets again.
@@ -96,6 +96,8 @@ pub(crate) enum Act {
     Release {
         /// The target around each target.
         outer_targets: BTreeMap<u32, Option<u32>>,
+        /// The targets of members that descend from a member of a target deeper than that.
+        by_descent: BTreeMap<u32, u32>,
     },
     /// Binds an executable.
     BindApp {
@@ -146,6 +148,7 @@ impl Act {
     pub(crate) fn release(id: u32, outer: Option<u32>) -> Act {
         Act::Release {
             outer_targets: BTreeMap::from([(id, outer)]),
+            by_descent: BTreeMap::new(),
         }
     }
 
@@ -153,6 +156,7 @@ impl Act {
     pub(crate) fn release_again(members: &BTreeMap<u32, u32>) -> Act {
         Act::Release {
             outer_targets: members.values().map(|id| (*id, None)).collect(),
+            by_descent: BTreeMap::new(),
         }
     }
 
@@ -176,7 +180,7 @@ impl fmt::Display for Act {
                 false => write!(f, "take in process {pid} and its descendants"),
             },
             Act::Readopt { members } => write!(f, "take in {} processes", members.len()),
-            Act::Release { outer_targets } => match outer_targets.len() {
+            Act::Release { outer_targets, .. } => match outer_targets.len() {
                 1 => f.write_str("let its processes go"),
                 targets => write!(f, "let the processes of {targets} targets go"),
             },
@@ -202,6 +206,8 @@ pub(crate) trait Inventory {
     fn place(&mut self, pid: u32) -> TargetPlace;
     /// A process and its living descendants.
     fn family(&mut self, pid: u32) -> BTreeSet<u32>;
+    /// The pid of a process's parent; `None` if the process has ended.
+    fn parent(&mut self, pid: u32) -> Option<u32>;
     /// The processes that run an executable, and their living descendants.
     fn running(&mut self, app: AppKey) -> BTreeSet<u32>;
     /// The ids of the targets that a process is a member of: by descent, and by executable. 0:

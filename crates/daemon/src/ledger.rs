@@ -176,7 +176,8 @@ impl Ledger {
             .filter(move |held| held.entry.parent == Some(slot))
     }
 
-    /// Adds a target without claims, and puts the targets in `inside` into it.
+    /// Adds a target without claims. An executable's target gets those in `inside`; for a target of
+    /// processes call [`Ledger::put_inside`] next.
     ///
     /// # Errors
     /// If no slot is free.
@@ -198,7 +199,6 @@ impl Ledger {
             ..place
         };
         let is_app = matches!(body, Body::App(_));
-        let around = place.own;
         let held = HeldTarget {
             entry: TargetEntry {
                 id: slot,
@@ -218,10 +218,8 @@ impl Ledger {
         self.held.insert(slot, held);
         self.slots.insert(id, slot);
         for inner in self.held.values_mut().filter(|h| inside.contains(&h.id)) {
-            match is_app {
-                true if inner.place.own.is_none() => inner.place.app = Some(id),
-                false if inner.place.own == around => inner.place.own = Some(id),
-                _ => {}
+            if is_app && inner.place.own.is_none() {
+                inner.place.app = Some(id);
             }
         }
         self.set_parents(slot);
@@ -274,13 +272,16 @@ impl Ledger {
         self.set_parents(slot);
     }
 
-    /// Puts the targets in `inside` into this one, if `around` is the target directly around them
-    /// now.
+    /// Puts the targets in `inside`, whose processes all descend from a process of this target,
+    /// into this one. Those that are inside another one of them stay there. `around` is the target
+    /// that contained that process. A target that another one contains leaves that one; unless the
+    /// request is `privileged`, it stays if that would end a limit of root or the group.
     pub(crate) fn put_inside(
         &mut self,
         slot: TargetId,
         inside: &BTreeSet<u32>,
         around: Option<u32>,
+        privileged: bool,
     ) {
         let Some(id) = self.held.get(&slot).map(|held| held.id) else {
             return;
@@ -289,11 +290,24 @@ impl Ledger {
         // The id may be of a closed target: then there is no target around them.
         let known = |own: Option<u32>| own.filter(|own| self.slots.contains_key(own));
         let around = known(around);
+        let limits = |other: &u32| {
+            let held = self.by_id(*other);
+            !above.contains(other) && held.is_some_and(HeldTarget::has_privileged_claim)
+        };
+        let moves = |held: &HeldTarget| match known(held.place.own) {
+            own if own == around => true,
+            None => true,
+            Some(own) => {
+                let chain = self.ancestors_of(Some(own));
+                let is_inside = inside.contains(&own) || chain.contains(&id);
+                !is_inside && (privileged || !chain.iter().any(limits))
+            }
+        };
         let inner: Vec<TargetId> = self
             .held
             .values()
             .filter(|held| inside.contains(&held.id) && !above.contains(&held.id))
-            .filter(|held| known(held.place.own) == around)
+            .filter(|held| moves(held))
             .map(|held| held.entry.id)
             .collect();
         for inner in inner {

@@ -45,7 +45,7 @@ pub(crate) use user_quotas::UserAmounts;
 
 use crate::clock::Now;
 use crate::error::RequestError;
-use crate::host::Host;
+use crate::host::{Act, Host};
 use crate::journal::Journal;
 use crate::ledger::{Body, HeldTarget, Ledger};
 use crate::state::{Books, Store};
@@ -133,6 +133,7 @@ impl<H: Host> Reconciler<H> {
         }
         #[cfg(debug_assertions)]
         draft.ledger.assert_invariants();
+        self.find_inherited(&mut draft)?;
         let before = self.deviations.desired_state(&self.books.ledger);
         let after = self.deviations.desired_state(&draft.ledger);
         // Sockets may carry the ids that a draft assigned, even if the draft is dropped.
@@ -166,6 +167,21 @@ impl<H: Host> Reconciler<H> {
         self.expect_groups();
         self.place_containers();
         Ok(installed.adoption)
+    }
+
+    /// Finds the targets that the members of closed names inherit from their ancestors.
+    fn find_inherited(&mut self, draft: &mut Draft) -> Result<(), RequestError> {
+        for act in &mut draft.acts {
+            if let Act::Release {
+                outer_targets,
+                by_descent,
+            } = act
+            {
+                let (before, after) = (&self.books.ledger, &draft.ledger);
+                *by_descent = ancestry::inherited(&mut self.host, before, after, outer_targets)?;
+            }
+        }
+        Ok(())
     }
 
     fn save(&mut self, draft: &Draft) -> Result<(), RequestError> {

@@ -345,8 +345,8 @@ impl CommandReceiver {
         self.execute_unless(event_loop, Err)
     }
 
-    /// As [`CommandReceiver::execute`], for tests: `instead` returns a report, or the command, which
-    /// is then executed.
+    /// As [`CommandReceiver::execute`], for tests: `instead` returns a report, or the command,
+    /// which is then executed.
     pub(crate) fn execute_unless(
         &mut self,
         event_loop: &mut EventLoop,

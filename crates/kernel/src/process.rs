@@ -265,7 +265,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 /// The process id of a process's parent. `None` if the process has ended.
-pub(crate) fn parent(pid: u32) -> Option<u32> {
+pub fn parent(pid: u32) -> Option<u32> {
     let stat = read_stat(format!("/proc/{pid}")).ok()??;
     u32::try_from(stat.ppid).ok()
 }

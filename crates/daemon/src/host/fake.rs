@@ -205,6 +205,10 @@ impl Inventory for FakeMachine {
         }
     }
 
+    fn parent(&mut self, pid: u32) -> Option<u32> {
+        self.processes.get(&pid).map(|living| living.parent)
+    }
+
     fn running(&mut self, app: AppKey) -> BTreeSet<u32> {
         let running = self.processes.iter().filter(|(_, l)| l.runs == Some(app));
         let running: Vec<u32> = running.map(|(pid, _)| *pid).collect();

@@ -78,11 +78,17 @@ impl KernelHost {
                 });
                 (done.map(nothing), Act::release_again(members))
             }
-            Act::Release { outer_targets } => {
+            Act::Release {
+                outer_targets,
+                by_descent,
+            } => {
                 let mut members = BTreeMap::new();
-                let done = self
-                    .kernel
-                    .release(outer_targets, Membership::Process, &mut members);
+                let done = self.kernel.release(
+                    outer_targets,
+                    by_descent,
+                    Membership::Process,
+                    &mut members,
+                );
                 (done.map(nothing), Act::Readopt { members })
             }
             Act::BindApp { id, path } => {
@@ -176,6 +182,10 @@ impl Inventory for KernelHost {
 
     fn family(&mut self, pid: u32) -> BTreeSet<u32> {
         process::with_descendants(pid).into_iter().collect()
+    }
+
+    fn parent(&mut self, pid: u32) -> Option<u32> {
+        process::parent(pid)
     }
 
     fn running(&mut self, app: AppKey) -> BTreeSet<u32> {

@@ -89,8 +89,8 @@ pub(crate) struct NewTarget {
     pub body: Body,
     /// What contains it.
     pub place: TargetPlace,
-    /// Ids of the held targets that lie entirely inside it. Only for processes and executables; for
-    /// the others the places determine it.
+    /// Ids of the held targets that lie entirely inside it. Only for executables; for the others
+    /// the places determine it.
     pub inside: BTreeSet<u32>,
 }
 
@@ -152,8 +152,12 @@ impl HeldTarget {
 
     /// The same, unless root, the group or the policy has a claim on it too.
     pub(crate) fn user_alone(&self) -> Option<u32> {
-        let alone = self.claims.iter().all(|claim| !claim.by.privileged);
-        self.user().filter(|_| alone)
+        self.user().filter(|_| !self.has_privileged_claim())
+    }
+
+    /// True if root, the group or the policy has a claim on it.
+    pub(crate) fn has_privileged_claim(&self) -> bool {
+        self.claims.iter().any(|claim| claim.by.privileged)
     }
 
     /// The uid of its processes, if all belong to one user.

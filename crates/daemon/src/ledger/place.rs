@@ -14,7 +14,7 @@
 //!   executable, user      in nothing
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::admission::TargetId;
 
@@ -94,6 +94,25 @@ impl Ledger {
     /// The innermost held target that contains a process at this place.
     pub(crate) fn at_place(&self, place: &TargetPlace) -> Option<&HeldTarget> {
         self.get(ContainmentIndex::of(self).at(place, None)?)
+    }
+
+    /// The slots of the targets with a claim of root or the group that contain a target, or a
+    /// process at this place.
+    pub(crate) fn privileged_around(
+        &self,
+        slot: TargetId,
+        place: &TargetPlace,
+    ) -> BTreeSet<TargetId> {
+        let innermost = self.at_place(place).map(|held| held.entry.id);
+        let innermost_and_around = innermost.into_iter().flat_map(|innermost| {
+            let itself = self.get(innermost).into_iter();
+            itself.chain(self.around(innermost))
+        });
+        innermost_and_around
+            .chain(self.around(slot))
+            .filter(|held| held.has_privileged_claim())
+            .map(|held| held.entry.id)
+            .collect()
     }
 
     /// The place of a target after a process at another place has joined it: what contains both.

@@ -1,4 +1,5 @@
-//! Which held targets lie inside a process family. Pure.
+//! Which held targets lie inside a process family, and which target a process inherits from its
+//! ancestors.
 //!
 //! The kernel's members table has the target of each process; the process also belongs to the
 //! targets around that one. A target made by pid lies inside a family if its named process does.
@@ -9,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::target::Target;
 
-use crate::host::Members;
+use crate::error::RequestError;
+use crate::host::{Inventory, Members};
 use crate::ledger::{Body, Ledger};
 
 /// Ids of the held targets whose processes are all in `family`, without the targets that contain
@@ -51,3 +53,60 @@ pub(super) fn inside(
         .map(|held| held.id)
         .collect()
 }
+
+/// The targets in `ledger` that the members of closed names inherit from their ancestors, by pid. A
+/// name can take in processes from several families, so the target around the name is not always
+/// the innermost one around a member. `before` is the ledger in which the names were held.
+pub(super) fn inherited(
+    machine: &mut impl Inventory,
+    before: &Ledger,
+    ledger: &Ledger,
+    closed: &BTreeMap<u32, Option<u32>>,
+) -> Result<BTreeMap<u32, u32>, RequestError> {
+    let is_name = |id: &u32| {
+        let held = before.by_id(*id);
+        held.is_some_and(|held| matches!(held.entry.target, Target::Name(_)))
+    };
+    let names: BTreeSet<u32> = closed.keys().copied().filter(is_name).collect();
+    let mut found = BTreeMap::new();
+    if names.is_empty() {
+        return Ok(found);
+    }
+    let members = machine.members()?;
+    for (pid, (own, _)) in members.iter().filter(|(_, (own, _))| names.contains(own)) {
+        let inherited = target_of_ancestors(machine, ledger, &members, *pid);
+        let around = closed.get(own).copied().flatten();
+        let is_deeper = |id: &u32| match around {
+            Some(around) => *id != around && ledger.ancestors_of(Some(*id)).contains(&around),
+            None => true,
+        };
+        found.extend(inherited.filter(is_deeper).map(|id| (*pid, id)));
+    }
+    Ok(found)
+}
+
+/// The id of the held target that the nearest ancestor with one passes on to its descendants.
+fn target_of_ancestors(
+    machine: &mut impl Inventory,
+    ledger: &Ledger,
+    members: &Members,
+    pid: u32,
+) -> Option<u32> {
+    let mut next = machine.parent(pid);
+    for _ in 0..MAX_GENERATIONS {
+        let ancestor = next.filter(|ancestor| *ancestor > 1)?;
+        let own = members.get(&ancestor).map(|(own, _)| *own);
+        if let Some(held) = own.and_then(|own| ledger.by_id(own)) {
+            return match held.body {
+                // Only that process is a member, and the target around it holds its descendants.
+                Body::Processes { only: true, .. } => held.place.own,
+                _ => Some(held.id),
+            };
+        }
+        next = machine.parent(ancestor);
+    }
+    None
+}
+
+/// Most ancestors that are looked at. Deeper trees of processes are attacks.
+const MAX_GENERATIONS: u32 = 1024;

@@ -40,10 +40,10 @@ impl Draft {
         self.rollbacks.forget_target(closed.held.id);
         let mut act = release(&closed);
         let others = self.acts.iter_mut().find_map(|act| match act {
-            Act::Release { outer_targets } => Some(outer_targets),
+            Act::Release { outer_targets, .. } => Some(outer_targets),
             _ => None,
         });
-        if let (Some(Act::Release { outer_targets }), Some(others)) = (&mut act, others) {
+        if let (Some(Act::Release { outer_targets, .. }), Some(others)) = (&mut act, others) {
             others.extend(std::mem::take(outer_targets));
             act = None;
         }

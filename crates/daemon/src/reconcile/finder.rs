@@ -33,49 +33,65 @@ impl<'a, I: Inventory> Finder<'a, I> {
     }
 
     /// Adds a new target of processes to the draft, with `process` as its first root process. With
-    /// `only`, its present descendants are not members.
+    /// `only`, its present descendants are not members. Unless the request is `privileged`,
+    /// descendants that root or the group limits by another target stay in that one.
     pub(crate) fn open_process(
         &mut self,
         draft: &mut Draft,
         target: Target,
         process: &Process,
         only: bool,
+        privileged: bool,
     ) -> Result<TargetId, RequestError> {
         let inside = self.inside_process(process, only)?;
+        let place = self.place_of(process);
+        let around = place.own;
         let slot = draft.ledger.open(NewTarget {
             target,
             body: Body::Processes {
                 roots: vec![process.root],
                 only,
             },
-            place: self.place_of(process),
-            inside: inside.clone(),
+            place,
+            inside: BTreeSet::new(),
         })?;
+        draft.ledger.put_inside(slot, &inside, around, privileged);
         let id = draft.ledger.get(slot).map_or(0, |held| held.id);
-        draft.acts.push(adopt(id, process, only, inside));
+        let keep = kept(&draft.ledger, id, inside, privileged);
+        draft.acts.push(adopt(id, process, only, keep));
         Ok(slot)
     }
 
     /// Adds a root process to a target of processes. The target then nests inside those targets
     /// that contain all its processes. No effect if the slot is free or has a target of another
     /// kind.
+    ///
+    /// Fails with [`RequestError::NotPermitted`] if the request is not `privileged` and the process
+    /// or the target would leave a target that root or the group limits. The draft is then as
+    /// before.
     pub(crate) fn add_process(
         &mut self,
         draft: &mut Draft,
         slot: TargetId,
         process: &Process,
         only: bool,
+        privileged: bool,
     ) -> Result<(), RequestError> {
-        let Some(held) = draft.ledger.get(slot) else {
+        let Some(held) = draft.ledger.get(slot).cloned() else {
             return Ok(());
         };
         let id = held.id;
         let Body::Processes { roots, .. } = &held.body else {
             return Ok(());
         };
+        let before = draft.ledger.clone();
         let mut roots = roots.clone();
         let place = self.place_of(process);
         let around = place.own;
+        let must_stay = match privileged {
+            true => BTreeSet::new(),
+            false => draft.ledger.privileged_around(slot, &place),
+        };
         let place = match roots.is_empty() {
             true => place,
             false if roots.contains(&process.root) => held.place.clone(),
@@ -89,7 +105,24 @@ impl<'a, I: Inventory> Finder<'a, I> {
             .set_body(slot, Body::Processes { roots, only }, place);
         let mut keep = self.inside_process(process, only)?;
         keep.remove(&id);
-        draft.ledger.put_inside(slot, &keep, around);
+        draft.ledger.put_inside(slot, &keep, around, privileged);
+        let contains: BTreeSet<TargetId> = draft
+            .ledger
+            .around(slot)
+            .map(|outer| outer.entry.id)
+            .collect();
+        let leaves = |outer: &&TargetId| **outer != slot && !contains.contains(outer);
+        if let Some(left) = must_stay.iter().find(leaves) {
+            let left = before.get(*left);
+            let left = left.map_or_else(String::new, |left| left.entry.target.to_string());
+            draft.ledger = before;
+            return Err(RequestError::NotPermitted(format!(
+                "process {} cannot join {}: {left}, which root or the group netnice limits, \
+                 contains one of them and would not contain both",
+                process.root.pid, held.entry.target
+            )));
+        }
+        let keep = kept(&draft.ledger, id, keep, privileged);
         draft.acts.push(adopt(id, process, only, keep));
         Ok(())
     }
@@ -306,6 +339,23 @@ pub(crate) fn consists_of(body: &Body, target: &Target) -> Option<Found> {
         (Body::App(Some(_)), Target::App(path)) => Some(Found::App(path.to_string())),
         (Body::App(_), _) => None,
     }
+}
+
+/// The targets whose members stay in them when the target `id` takes in a process with its
+/// descendants: those that nest inside it, and, unless the request is privileged, those that root
+/// or the group limits and that do not contain it.
+fn kept(ledger: &Ledger, id: u32, inside: BTreeSet<u32>, privileged: bool) -> BTreeSet<u32> {
+    let mut keep = inside;
+    if !privileged {
+        let around = ledger.ancestors_of(Some(id));
+        let limited = ledger.held().filter(|held| {
+            matches!(held.body, Body::Processes { .. })
+                && held.has_privileged_claim()
+                && !around.contains(&held.id)
+        });
+        keep.extend(limited.map(|held| held.id));
+    }
+    keep
 }
 
 fn adopt(id: u32, process: &Process, only: bool, keep: BTreeSet<u32>) -> Act {

@@ -209,6 +209,7 @@ impl<H: Host> Reconciler<H> {
                 .slot_of_future(draft, &cleared.target)
                 .map(Some);
         };
+        let privileged = cleared.claims.iter().any(|claim| claim.by.privileged);
         let mut slot = None;
         for root in roots {
             let Some(process) = self.host.process(root.pid).filter(|p| p.root == *root) else {
@@ -222,10 +223,16 @@ impl<H: Host> Reconciler<H> {
                         cleared.target.clone(),
                         &process,
                         *only,
+                        privileged,
                     )?,
                 },
                 Some(slot) => {
-                    self.finder().add_process(draft, slot, &process, *only)?;
+                    let (finder, draft) = (&mut self.finder(), &mut *draft);
+                    match finder.add_process(draft, slot, &process, *only, privileged) {
+                        // Root has limited it meanwhile.
+                        Err(RequestError::NotPermitted(_)) => {}
+                        added => added?,
+                    }
                     slot
                 }
             });

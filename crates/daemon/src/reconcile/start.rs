@@ -13,6 +13,8 @@
 //! Nothing is guessed: limits that are found without a record stay in force for their members.
 //! Their members and claims are unknown, so they are not shown as targets.
 
+use std::collections::BTreeMap;
+
 use netnice_core::admission::{MAX_DEPTH, TargetId};
 use netnice_core::contract::{Change, Contract, Setting};
 use netnice_core::link::{Capacity, CapacitySource, Link, RECEIVE_PERCENT};
@@ -182,7 +184,10 @@ impl<H: Host> Reconciler<H> {
         let found = self.host.found()?;
         let around = |id| (id, self.outer_of_unknown(&found, id));
         let outer_targets = unknown.into_iter().map(around).collect();
-        self.host.act(&Act::Release { outer_targets })?;
+        self.host.act(&Act::Release {
+            outer_targets,
+            by_descent: BTreeMap::new(),
+        })?;
         Ok(())
     }
 

@@ -164,17 +164,21 @@ fn find_pid<H: Host>(
             request.target, process.root.pid
         )));
     }
-    let only = request.set.only;
+    let (only, privileged) = (request.set.only, request.peer.privileged);
     let Some(held) = draft.ledger.find_process(process.root).cloned() else {
-        return reconciler
-            .finder()
-            .open_process(draft, request.target.clone(), process, only);
+        return reconciler.finder().open_process(
+            draft,
+            request.target.clone(),
+            process,
+            only,
+            privileged,
+        );
     };
     let was_only = matches!(held.body, Body::Processes { only: true, .. });
     if was_only && !only {
         reconciler
             .finder()
-            .add_process(draft, held.entry.id, process, false)?;
+            .add_process(draft, held.entry.id, process, false, privileged)?;
     }
     Ok(held.entry.id)
 }
@@ -196,6 +200,7 @@ fn find_name<H: Host>(
         )?),
         false => None,
     };
+    let (only, privileged) = (request.set.only, request.peer.privileged);
     let held = draft.ledger.find(target).cloned();
     let slot = match (held, &process) {
         (None, None) => {
@@ -212,14 +217,14 @@ fn find_name<H: Host>(
         (None, Some(process)) => {
             reconciler
                 .finder()
-                .open_process(draft, target.clone(), process, request.set.only)?
+                .open_process(draft, target.clone(), process, only, privileged)?
         }
         (Some(held), process) => {
             may_use_name(request.peer, &held)?;
             if let Some(process) = process {
                 reconciler
                     .finder()
-                    .add_process(draft, held.entry.id, process, request.set.only)?;
+                    .add_process(draft, held.entry.id, process, only, privileged)?;
                 let claims = held.claims.clone();
                 draft
                     .ledger

@@ -78,8 +78,8 @@ pub struct MissedForks {
 
 impl Kernel {
     /// Makes a process a member of a target, with its open sockets, and its living descendants
-    /// unless `only`. Descendants that are members of a target in `keep` stay there, because that
-    /// target nests inside this one.
+    /// unless `only`. Descendants that are members of a target in `keep` stay there, and their own
+    /// descendants become members of it.
     ///
     /// Children inherit the membership in the kernel once their parent is a member. Children of
     /// earlier forks are found by repeated searches until one finds no new process.
@@ -91,14 +91,25 @@ impl Kernel {
         keep: &BTreeSet<u32>,
     ) -> Result<Adoption, KernelError> {
         let members = self.add_members(target, root, only, keep, Membership::Process)?;
-        let mut total = Adoption {
-            processes: members.len(),
-            ..Adoption::default()
-        };
-        total.add(&self.tag_sockets(&members, target, Membership::Process, 1)?);
+        self.tag_new_members(&members, Membership::Process, 1)
+    }
+
+    /// Tags the open sockets of new members, by target.
+    fn tag_new_members(
+        &mut self,
+        members: &BTreeMap<u32, BTreeSet<u32>>,
+        which: Membership,
+        more_passes: u32,
+    ) -> Result<Adoption, KernelError> {
+        let mut total = Adoption::default();
+        for (target, members) in members {
+            total.processes += members.len();
+            total.add(&self.tag_sockets(members, *target, which, more_passes)?);
+        }
         Ok(total)
     }
 
+    /// Returns the new members by target.
     fn add_members(
         &mut self,
         target: u32,
@@ -106,8 +117,8 @@ impl Kernel {
         only: bool,
         keep: &BTreeSet<u32>,
         which: Membership,
-    ) -> Result<BTreeSet<u32>, KernelError> {
-        let mut members = BTreeSet::new();
+    ) -> Result<BTreeMap<u32, BTreeSet<u32>>, KernelError> {
+        let mut members = BTreeMap::new();
         for _ in 0..MAX_SEARCHES {
             let processes = if only {
                 vec![root]
@@ -117,11 +128,22 @@ impl Kernel {
             let programs = loaded(&mut self.programs)?;
             let mut procs = programs.hash::<u32, Proc>("procs")?;
             let mut added = 0;
+            // The kept targets of processes; parents come before their children.
+            let mut kept: BTreeMap<u32, u32> = BTreeMap::new();
             for pid in processes {
                 let old = look_up(|| procs.get(&pid, 0))?.unwrap_or_default();
+                if pid != root && keep.contains(&old.process) {
+                    kept.insert(pid, old.process);
+                    continue;
+                }
+                let inherited = match kept.is_empty() {
+                    true => None,
+                    false => process::parent(pid).and_then(|parent| kept.get(&parent).copied()),
+                };
+                inherited.map(|inherited| kept.insert(pid, inherited));
+                let target = inherited.unwrap_or(target);
                 let mut new = old;
                 match which {
-                    Membership::Process if pid != root && keep.contains(&old.process) => continue,
                     Membership::Process => new.process = target,
                     Membership::App => new.app = target,
                 }
@@ -130,7 +152,7 @@ impl Kernel {
                         .insert(pid, new, 0)
                         .map_err(|e| KernelError::bpf(format!("make process {pid} a member"), e))?;
                 }
-                added += usize::from(members.insert(pid));
+                added += usize::from(members.insert(pid, target).is_none());
             }
             if added == 0 {
                 break;
@@ -139,15 +161,20 @@ impl Kernel {
         // A process may have ended before its entry was made. Such an entry would stay and apply to
         // the next process with this id.
         let ended: Vec<u32> = members
-            .iter()
+            .keys()
             .filter(|p| {
                 process::thread_group(**p).is_some_and(|of| of != **p) || !process::is_running(**p)
             })
             .copied()
             .collect();
-        members.retain(|pid| !ended.contains(pid));
         self.remove_processes(&ended)?;
-        Ok(members)
+        let mut by_target: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for (pid, target) in members {
+            if !ended.contains(&pid) {
+                by_target.entry(target).or_default().insert(pid);
+            }
+        }
+        Ok(by_target)
     }
 
     fn remove_processes(&mut self, of: &[u32]) -> Result<(), KernelError> {
@@ -246,12 +273,13 @@ impl Kernel {
     }
 
     /// Ends process targets, all with one list of members per search. Members and their sockets
-    /// pass to the target around theirs, or to none. Adds each released process and its target to
-    /// `released`, also if the call fails. The search is repeated until it finds no member, because
-    /// a child may be born in between.
+    /// pass to their target in `by_descent`, else to the target around theirs, or to none. Adds
+    /// each released process and its target to `released`, also if the call fails. The search is
+    /// repeated until it finds no member, because a child may be born in between.
     pub fn release(
         &mut self,
         outer: &BTreeMap<u32, Option<u32>>,
+        by_descent: &BTreeMap<u32, u32>,
         which: Membership,
         released: &mut BTreeMap<u32, u32>,
     ) -> Result<(), KernelError> {
@@ -263,7 +291,8 @@ impl Kernel {
                 if !outer.contains_key(&target) {
                     continue;
                 }
-                let new_target = remaining_outer(outer, target);
+                let inherited = by_descent.get(&pid).copied();
+                let new_target = inherited.or_else(|| remaining_outer(outer, target));
                 if self.reassign(pid, new_target.unwrap_or(0), which)? {
                     found = true;
                     released.insert(pid, target);
@@ -333,8 +362,7 @@ impl Kernel {
         {
             let members =
                 self.add_members(target, pid, false, &BTreeSet::new(), Membership::App)?;
-            total.add(&self.tag_sockets(&members, target, Membership::App, 0)?);
-            total.processes += members.len();
+            total.add(&self.tag_new_members(&members, Membership::App, 0)?);
         }
         Ok(total)
     }
@@ -348,7 +376,8 @@ impl Kernel {
             apps.remove_entry(key)?;
         }
         let outer = BTreeMap::from([(target, None)]);
-        self.release(&outer, Membership::App, &mut BTreeMap::new())
+        let by_descent = BTreeMap::new();
+        self.release(&outer, &by_descent, Membership::App, &mut BTreeMap::new())
     }
 
     /// Makes a cgroup and all cgroups below it a target. Earlier cgroups of the target no longer

@@ -228,6 +228,32 @@ fn a_user_runs_programs_under_a_name_that_others_cannot_use() {
 }
 
 #[test]
+fn a_user_cannot_leave_roots_limit_by_joining_a_name() {
+    let bed = TestBed::new().expect("a test bed");
+    let copy = bed.copy_for_all("netnice").expect("a copy");
+    let mut command = as_user(&bed, ANN);
+    command.arg(&copy);
+    command.args(["run", "--name", "fast", "--up", "900mbit", "-q", "--"]);
+    command.args(["sh", "-c", "echo here; exec sleep 600"]);
+    let mut outside = Proc::start(command).expect("it runs");
+    outside.next_line(EVENT_TIMEOUT).expect("it runs");
+    // It joins once root has limited it.
+    let limited = copy.with_file_name("limited");
+    let script = "echo here; until [ -e \"$1\" ]; do sleep 0.05; done; \
+                  \"$0\" run --name fast -q -- true 2>&1; echo status $?";
+    let mut command = as_user(&bed, ANN);
+    command.args(["sh", "-c", script]).args([&copy, &limited]);
+    let mut inside = Proc::start(command).expect("it runs");
+    inside.next_line(EVENT_TIMEOUT).expect("it runs");
+    bed.run_ok(&format!("set pid:{} --up 4mbit", inside.pid()));
+    std::fs::write(&limited, []).expect("a file");
+    let refusal = inside.next_line(EVENT_TIMEOUT).expect("an answer");
+    assert!(refusal.contains("cannot join name:fast"), "{refusal}");
+    let status = inside.next_line(EVENT_TIMEOUT).expect("a status");
+    assert_eq!(status, "status 3");
+}
+
+#[test]
 fn a_user_cannot_limit_an_own_process_that_is_not_dumpable() {
     let bed = TestBed::new().expect("a test bed");
     // prctl(PR_SET_DUMPABLE, 0), as programs that keep secrets do.

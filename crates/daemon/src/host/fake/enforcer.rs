@@ -18,19 +18,39 @@ impl FakeMachine {
             true => BTreeSet::from([pid]),
             false => self.family(pid),
         };
+        let targets: Vec<(u32, u32)> = family
+            .into_iter()
+            .filter(|one| self.processes.contains_key(one))
+            .map(|one| (one, self.target_below(id, one, pid, keep)))
+            .collect();
         let mut count = 0;
-        for one in family {
-            let stays = one != pid && keep.contains(&self.own(one));
-            if self.processes.contains_key(&one) && !stays {
-                self.set_own(one, id);
-                count += 1;
-            }
+        for (one, target) in targets {
+            count += usize::from(self.own(one) != target || target == id);
+            self.set_own(one, target);
         }
         (Self::adoption(count), Act::release(id, outer))
     }
 
-    /// Releases the members of targets to the targets around these; returns the act that undoes it.
-    fn release(&mut self, outer_targets: &BTreeMap<u32, Option<u32>>) -> Act {
+    /// The target of a descendant of `root`, which becomes a member of `id`: the kept target of its
+    /// nearest ancestor that has one, else `id`.
+    fn target_below(&self, id: u32, pid: u32, root: u32, keep: &BTreeSet<u32>) -> u32 {
+        let mut next = Some(pid);
+        while let Some(one) = next.filter(|one| *one != root) {
+            if keep.contains(&self.own(one)) {
+                return self.own(one);
+            }
+            next = self.processes.get(&one).map(|living| living.parent);
+        }
+        id
+    }
+
+    /// Releases the members of targets to the targets around these, or to those by descent; returns
+    /// the act that undoes it.
+    fn release(
+        &mut self,
+        outer_targets: &BTreeMap<u32, Option<u32>>,
+        by_descent: &BTreeMap<u32, u32>,
+    ) -> Act {
         let theirs = self.in_force.members.iter();
         let theirs = theirs.filter(|(_, m)| outer_targets.contains_key(&m.0));
         let members: BTreeMap<u32, u32> = theirs.map(|(pid, m)| (*pid, m.0)).collect();
@@ -39,7 +59,8 @@ impl FakeMachine {
             while let Some(next) = outer.and_then(|outer| outer_targets.get(&outer)) {
                 outer = *next;
             }
-            self.set_own(*pid, outer.unwrap_or(0));
+            let target = by_descent.get(pid).copied().or(outer);
+            self.set_own(*pid, target.unwrap_or(0));
         }
         Act::Readopt { members }
     }
@@ -104,7 +125,10 @@ impl Enforcer for FakeMachine {
                 }
                 (nothing, Act::release_again(&members))
             }
-            Act::Release { outer_targets } => (nothing, self.release(&outer_targets)),
+            Act::Release {
+                outer_targets,
+                by_descent,
+            } => (nothing, self.release(&outer_targets, &by_descent)),
             Act::BindApp { id, path } => self.bind_app(id, path)?,
             Act::UnbindApp { id, path } => (nothing, self.unbind_app(id, path)),
             Act::BindCgroup { id, bound } => {

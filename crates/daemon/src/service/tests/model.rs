@@ -28,9 +28,11 @@ enum Event {
         process: usize,
         mbit: u64,
     },
+    /// A process joins a name of root's, or one of its user's.
     Name {
         process: usize,
         name: u8,
+        by_user: bool,
     },
     Group {
         which: usize,
@@ -59,7 +61,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         6 => (0..50_usize, 0..4_u8, 1..80_u64, fails())
             .prop_map(|(process, kind, mbit, fails)| Event::Limit { process, kind, mbit, fails }),
         3 => (0..50_usize, 1..60_u64).prop_map(|(process, mbit)| Event::Promise { process, mbit }),
-        2 => (0..50_usize, 0..2_u8).prop_map(|(process, name)| Event::Name { process, name }),
+        3 => (0..50_usize, 0..2_u8, any::<bool>())
+            .prop_map(|(process, name, by_user)| Event::Name { process, name, by_user }),
         2 => (0..4_usize, 1..80_u64).prop_map(|(which, mbit)| Event::Group { which, mbit }),
         1 => (1000..1002_u32, 1..80_u64).prop_map(|(which, mbit)| Event::User { which, mbit }),
         3 => (0..50_usize, fails()).prop_map(|(process, fails)| Event::Clear { process, fails }),
@@ -70,6 +73,9 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     ];
     prop::collection::vec(event, 1..60)
 }
+
+/// How the names of users begin.
+const USERS_NAME: &str = "user";
 
 const GROUPS: [&str; 4] = ["/", "/a", "/a/b", "/c"];
 
@@ -94,6 +100,15 @@ impl Simulation {
         let pids = self.fixture.machine().processes.keys().skip(1);
         let pids: Vec<u32> = pids.copied().collect();
         pids.get(n % pids.len().max(1)).copied()
+    }
+
+    fn user_of(&mut self, pid: u32) -> Option<Peer> {
+        let process = self.fixture.machine().process(pid)?;
+        Some(Peer {
+            uid: process.uid,
+            privileged: false,
+            groups: Vec::new(),
+        })
     }
 
     fn apply(&mut self, event: &Event) -> Option<()> {
@@ -148,10 +163,18 @@ impl Simulation {
                 let change = format!("min {mbit}mbit");
                 self.change(None, |fixture| fixture.set(&target, &change));
             }
-            Event::Name { process, name } => {
-                let (pid, name) = (self.pid(*process)?, format!("n{name}"));
+            Event::Name {
+                process,
+                name,
+                by_user,
+            } => {
+                let pid = self.pid(*process)?;
+                let (peer, name) = match by_user {
+                    true => (self.user_of(pid)?, format!("{USERS_NAME}{name}")),
+                    false => (Peer::ROOT, format!("n{name}")),
+                };
                 self.change(None, |fixture| {
-                    fixture.run_named(&Peer::ROOT, &name, pid, "up 9mbit")
+                    fixture.run_named(&peer, &name, pid, "up 9mbit")
                 });
             }
             Event::Group { which, mbit } => {
@@ -216,8 +239,8 @@ impl Simulation {
         self.check_promises_fit();
     }
 
-    /// Checks that the living family of a process target is in that target or in one inside it,
-    /// except processes that have joined a name, and their families.
+    /// Checks that the living family of a process target, which root has limited, is in that target
+    /// or in one inside it, except processes that root let join a name, and their families.
     fn check_families_held(&mut self) {
         let held: Vec<HeldTarget> = self.fixture.service.ledger().held().cloned().collect();
         let is_pid = |held: &HeldTarget| held.entry.target.to_string().starts_with("pid:");
@@ -225,7 +248,11 @@ impl Simulation {
             Body::Processes { roots, .. } => roots.clone(),
             _ => Vec::new(),
         };
-        let named = held.iter().filter(|held| !is_pid(held)).flat_map(roots);
+        let by_root = |held: &&HeldTarget| {
+            let target = held.entry.target.to_string();
+            !is_pid(held) && !target.starts_with(&format!("name:{USERS_NAME}"))
+        };
+        let named = held.iter().filter(by_root).flat_map(roots);
         let mut joined: BTreeSet<u32> = BTreeSet::new();
         for root in named {
             joined.extend(self.fixture.machine().family(root.pid));

@@ -287,6 +287,111 @@ fn a_name_is_inside_the_target_that_contains_all_its_processes() {
 }
 
 #[test]
+fn a_user_cannot_leave_roots_limit_by_joining_a_name() {
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 1000);
+    fixture.machine().fork(10, 11);
+    fixture.machine().spawn(20, 1000);
+    ok(fixture.set("pid:10", "up 1mbit"));
+    // A name outside of the limit does not take in a process that is inside.
+    ok(fixture.run_named(&ANN, "out", 20, "up 90mbit"));
+    let before = fixture.machine().in_force.clone();
+    let text = refused(fixture.run_named(&ANN, "out", 11, ""));
+    assert!(
+        text.contains("process 11 cannot join name:out: pid:10"),
+        "{text}"
+    );
+    assert_eq!(fixture.machine().in_force, before);
+    // A name inside of the limit does not take in a process that is outside.
+    ok(fixture.run_named(&ANN, "in", 11, "up 90mbit"));
+    assert_eq!(fixture.parent("name:in").as_deref(), Some("pid:10"));
+    let text = refused(fixture.run_named(&ANN, "in", 20, ""));
+    assert!(
+        text.contains("process 20 cannot join name:in: pid:10"),
+        "{text}"
+    );
+    assert_eq!(fixture.own(20).as_deref(), Some("name:out"));
+    // Inside of the limit a name takes in what it likes.
+    ok(fixture.run_named(&ANN, "in", 10, ""));
+    assert_eq!(fixture.parent("name:in").as_deref(), Some("pid:10"));
+    fixture.check();
+}
+
+#[test]
+fn a_name_that_comes_back_leaves_out_what_root_has_limited_meanwhile() {
+    let mut fixture = Fixture::new();
+    for pid in [10, 20] {
+        fixture.machine().spawn(pid, 1000);
+    }
+    ok(fixture.run_named(&ANN, "n", 10, "up 90mbit"));
+    ok(fixture.run_named(&ANN, "n", 20, ""));
+    let clear = Clear {
+        what: ClearWhat::Target("name:n".to_owned()),
+        dry_run: false,
+        confirm_ns: None,
+        for_ns: Some(10_000_000_000),
+        until: None,
+    };
+    ok(fixture.ask(&ANN, Request::Clear(clear), None));
+    ok(fixture.set("pid:20", "up 1mbit"));
+    fixture.advance(11);
+    assert_eq!(fixture.own(10).as_deref(), Some("name:n"));
+    assert_eq!(fixture.own(20).as_deref(), Some("pid:20"));
+    fixture.check();
+}
+
+#[test]
+fn a_user_cannot_take_a_process_out_of_roots_limit_by_limiting_its_parent() {
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 1000);
+    fixture.machine().fork(10, 11);
+    fixture.machine().fork(11, 12);
+    fixture.machine().spawn(20, 1000);
+    ok(fixture.run_named(&ANN, "n", 20, "up 5mbit"));
+    ok(fixture.run_named(&ANN, "n", 11, ""));
+    ok(fixture.set("name:n", "up 1mbit"));
+    ok(fixture.set_as(&ANN, "pid:10", "up 90mbit"));
+    for pid in [11, 12, 20] {
+        assert_eq!(fixture.own(pid).as_deref(), Some("name:n"), "{pid}");
+    }
+    assert_eq!(fixture.own(10).as_deref(), Some("pid:10"));
+    // Root may.
+    ok(fixture.set("pid:10", "up 2mbit"));
+    ok(fixture.clear("pid:10"));
+    ok(fixture.set("pid:10", "up 2mbit"));
+    for pid in [10, 11, 12] {
+        assert_eq!(fixture.own(pid).as_deref(), Some("pid:10"), "{pid}");
+    }
+    fixture.check();
+}
+
+#[test]
+fn a_process_that_leaves_a_name_is_limited_with_its_ancestors_again() {
+    let mut fixture = Fixture::new();
+    fixture.machine().spawn(10, 0);
+    fixture.machine().fork(10, 11);
+    fixture.machine().fork(11, 12);
+    fixture.machine().spawn(20, 0);
+    ok(fixture.set("pid:10", "up 9mbit"));
+    ok(fixture.set("pid:11", "up 5mbit"));
+    ok(fixture.run_named(&Peer::ROOT, "n", 20, "up 50mbit"));
+    ok(fixture.run_named(&Peer::ROOT, "n", 12, ""));
+    assert_eq!(fixture.parent("name:n"), None);
+    ok(fixture.clear("name:n"));
+    assert_eq!(fixture.own(12).as_deref(), Some("pid:11"));
+    assert_eq!(fixture.own(20), None);
+    fixture.check();
+    // A limit of an ancestor takes it out of the name, into the innermost limit of its ancestors.
+    ok(fixture.run_named(&Peer::ROOT, "n", 20, "up 50mbit"));
+    ok(fixture.run_named(&Peer::ROOT, "n", 12, ""));
+    ok(fixture.clear("pid:10"));
+    ok(fixture.set("pid:10", "up 9mbit"));
+    assert_eq!(fixture.parent("pid:11").as_deref(), Some("pid:10"));
+    assert_eq!(fixture.own(12).as_deref(), Some("pid:11"));
+    fixture.check();
+}
+
+#[test]
 fn two_names_of_one_thing_are_one_target() {
     let mut fixture = Fixture::new();
     fixture
