@@ -226,3 +226,54 @@ const EVENT_BYTES: usize = 4096;
 /// `RTNLGRP_LINK` and `RTNLGRP_TC`.
 const GROUP_LINK: u32 = 1;
 const GROUP_TC: u32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Waits for a change, and fails if none is reported.
+    async fn changed(events: &mut FolderEvents) {
+        let changed = timeout(Duration::from_secs(10), events.changed()).await;
+        changed.expect("a change").expect("it can be read");
+    }
+
+    async fn check_folder_that_ends() {
+        let name = format!("netnice-watched-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder).expect("a folder");
+        let folders = BTreeSet::from([folder.clone(), folder.join("not there")]);
+        let mut events = FolderEvents::open().expect("inotify");
+        events.watch(&folders);
+        assert!(events.watched.keys().eq([&folder]));
+        // The events of entries with these names fill the buffer several times.
+        for number in 0..100 {
+            fs::write(folder.join(format!("{number:0200}")), "").expect("a file");
+        }
+        changed(&mut events).await;
+        fs::remove_dir_all(&folder).expect("removed");
+        while !events.watched.is_empty() {
+            changed(&mut events).await;
+        }
+        fs::create_dir(&folder).expect("a folder");
+        events.watch(&folders);
+        let none = timeout(Duration::from_millis(20), events.changed()).await;
+        assert!(none.is_err(), "{none:?}");
+        fs::create_dir(folder.join("entry")).expect("an entry");
+        changed(&mut events).await;
+        fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn a_folder_that_ended_and_exists_again_is_watched_again() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.expect("a runtime");
+        runtime.block_on(check_folder_that_ends());
+    }
+}
