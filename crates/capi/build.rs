@@ -1,4 +1,5 @@
-//! Sets the soname of the shared library. The number in it changes when the interface changes.
+//! Sets the soname of the shared library, `libnetnice.so.0`. The number at its end changes when the
+//! interface changes.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -2,7 +2,8 @@
 //! `bpf/direct.h`.
 //!
 //! The mirrors are generated, so the keys and values of the maps have a single definition. The head
-//! of `abi.h` describes the form that this script reads. No binary is ever committed.
+//! of `abi.h` describes the form that this script reads. No binary is ever committed. The build
+//! fails if clang (or the program that `CLANG` names) or a header of libbpf is missing.
 
 use std::{env, fmt::Write as _, fs, path::Path, process::Command};
 

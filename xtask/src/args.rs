@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-/// Refuses arguments of a verb that takes none.
+/// Fails if there are arguments, for a verb that takes none.
 pub fn none(verb: &str, words: &[&str]) -> Result<()> {
     match words.first() {
         None => Ok(()),
@@ -10,7 +10,8 @@ pub fn none(verb: &str, words: &[&str]) -> Result<()> {
     }
 }
 
-/// Parses the arguments of a verb that takes at most one filter.
+/// Parses the arguments of a verb that takes at most one filter; `None` without a filter. Fails for
+/// more words, and for a word that begins with `-`.
 pub fn filter<'a>(verb: &str, words: &[&'a str]) -> Result<Option<&'a str>> {
     match words {
         [] => Ok(None),

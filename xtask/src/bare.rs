@@ -1,4 +1,5 @@
-//! Runs the README's two commands on a machine that has only git, a C compiler and Rust.
+//! Runs the README's two commands, `make demo` and `make test`, or other targets of make, in a
+//! chroot that has only a minimal Debian, git, a C compiler and Rust. This needs root.
 //!
 //! ```text
 //! debootstrap (kept under target/bare/SUITE)  →  a copy of it

@@ -1,9 +1,9 @@
-//! Cargo programs of a fixed version; cargo installs a missing one.
+//! Finds cargo programs of a fixed version; cargo installs a missing one.
 //!
 //! The search covers the `PATH`, cargo's folder and the target folder, and takes the first program
-//! of the right version. If there is none of any version, `cargo install` installs it into cargo's
-//! folder. If there is another version, that one stays unchanged, and the right version is
-//! installed into the target folder (`target/tools/NAME-VERSION`).
+//! of the right version. If there is no such program of any version, `cargo install` installs it
+//! into cargo's folder. If there is another version, that one stays unchanged, and the right
+//! version is installed into the target folder (`target/tools/NAME-VERSION`).
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
-//! The checks before each review of a change. They are cheap, need no network namespaces, and need
-//! root only to install a missing package. Fails at the first check that fails.
+//! Runs the checks that precede each review of a change. They are cheap, need no network
+//! namespaces, and need root only to install a missing package. The verb fails at the first check
+//! that fails. It prints a notice if the database of advisories cannot be fetched.
 
 use anyhow::Result;
 

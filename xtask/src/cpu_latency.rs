@@ -1,9 +1,9 @@
 //! Keeps the processors awake while system tests run.
 //!
 //! The links of a test's world are kernel queues, whose accuracy is that of the kernel's timers.
-//! The host wakes a sleeping virtual processor only when the host has time. On a busy host links
-//! of 20 Mbit/s carried 15, and a broken guarantee looked like a slow link. So tests, which judge
-//! netnice only, keep the processors awake. Experiments run on the machine as it is.
+//! The host wakes a sleeping virtual processor only when the host has time. On a busy host links of
+//! 20 Mbit/s carried 15 Mbit/s, which is the same result as that of a broken guarantee. So tests,
+//! which judge netnice only, keep the processors awake. Experiments run on the machine as it is.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

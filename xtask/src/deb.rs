@@ -1,6 +1,6 @@
 //! Builds the Debian packages in `target/deb`: `netnice` with the programs and the service,
-//! `libnetnice0` with the C library, and `libnetnice-dev` with the files to build with that
-//! library.
+//! `libnetnice0` with the C library, and `libnetnice-dev` with what is needed to build programs
+//! with that library. The verb fails if a tool fails.
 //!
 //! ```text
 //! release programs ─strip─> tree of files ─> control (dpkg-shlibdeps finds the shared libraries)
@@ -10,8 +10,9 @@
 //! cargo-deb 3 does not replace this module: it writes no `shlibs` file, which other packages need
 //! to depend on the shared library.
 //!
-//! The files that are not Rust are in `packaging/`. [`trial`] installs the packages on a fresh
-//! machine, uses them, upgrades them while a limit is in force, and removes them.
+//! The files that are not Rust are in `packaging/`. With `--try`, [`trial`] installs the packages
+//! in a fresh chroot, uses them, upgrades them while a limit is in force, and removes them; this
+//! needs root.
 
 mod documents;
 mod trial;
@@ -27,7 +28,8 @@ use crate::step::Step;
 use crate::suite;
 use crate::tree::Tree;
 
-/// Runs `deb [--try]`.
+/// Runs `deb [--try]`: builds the packages; with `--try` builds them also as a later version, and
+/// tries both.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let is_trial = parse(words)?;
     setup::ensure(tree, Use::Package)?;

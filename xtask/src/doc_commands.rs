@@ -1,4 +1,5 @@
-//! Checks the command lines in the documents that xtask, cargo and make are to execute.
+//! Tests that the command lines in the documents that call xtask, cargo or make are valid: verbs,
+//! arguments, packages, targets, names of tests, and targets and variables of the Makefile.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! `flaky.toml`: tests that failed in some run and passed alone afterwards, each with its cause.
+//! Reads `flaky.toml`, the list of tests that failed in some run and passed alone afterwards, each
+//! with its cause.
 //!
 //! ```toml
 //! [[test]]
@@ -37,7 +38,7 @@ impl KnownFlaky {
     /// Reads `flaky.toml` in this folder; a folder without one lists no test.
     ///
     /// # Errors
-    /// If the file cannot be read, has unknown keys, or an entry without a cause.
+    /// If the file cannot be read, has unknown keys, or has an entry without a cause or a date.
     pub fn read(folder: &Path) -> Result<KnownFlaky> {
         let file = folder.join("flaky.toml");
         match std::fs::read_to_string(&file) {

@@ -1,8 +1,8 @@
-//! One lock for the whole machine: two measuring runs at the same time would disturb each other's
-//! results, and two runs that load kernel programs would see each other's programs.
+//! Takes one lock for the whole machine. Two measuring runs at the same time would disturb each
+//! other's results, and two runs that load kernel programs would see each other's programs.
 //!
 //! The kernel releases the lock at the end of the process, however the process ends. Taking the
-//! lock fails only if the lock file cannot be opened.
+//! lock fails if the lock file cannot be opened or locked.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Runs every test, check and experiment; takes hours.
+//! Runs every test, the trial of the package, and every experiment. This takes hours and needs
+//! root. The verb fails at the first step that fails.
 
 use std::time::Instant;
 
@@ -14,9 +15,10 @@ use crate::results::Results;
 use crate::suite;
 use crate::tree::Tree;
 
-/// Runs every test; core and the ring under Miri; the ring under loom; every property with new
-/// cases for half a minute; the targets of `fuzz/` for a minute each; the tests that are too long
-/// for every day (`#[ignore]`, optimised); the package; every experiment of the lab.
+/// Runs, in this order: every test that is not ignored; core and the ring under Miri; the ring
+/// under loom; every property with new cases for half a minute; the targets of `fuzz/` for a minute
+/// each; the package and its trial; the tests that are too long for every day (`#[ignore]`,
+/// optimised); every experiment of the lab.
 pub fn run(tree: &Tree) -> Result<()> {
     suite::test(tree, &[])?;
     miri::run(tree, &[])?;

@@ -2,9 +2,9 @@
 //! every value that each may read under the memory model. The tests are in
 //! `crates/ring/src/model.rs`.
 //!
-//! A compiler flag for the whole build replaces the atomics by loom's. So this build has a target
-//! folder of its own; otherwise each change of the flag would rebuild everything. The verb fails if
-//! a test fails.
+//! A compiler flag for the whole build replaces the atomics by those of loom. So this build has a
+//! target folder of its own; otherwise each change of the flag would rebuild everything. The verb
+//! fails if a test fails.
 
 use anyhow::Result;
 

@@ -9,15 +9,15 @@
 //! |---|---|---|
 //! | `tidy` | [`tidy`] | the project's own rules: layers, sizes, names, `unsafe`, links |
 //! | `check` | [`check`] | formatting, lints, tidy, documentation, dependencies |
-//! | `setup` | [`setup`] | installs missing packages by apt, and nothing else |
+//! | `setup` | [`setup`] | installs missing packages by apt, or unpacks them for the tests |
 //! | `build`, `demo`, `test`, `bench` | [`suite`] | the release programs and their runs |
-//! | `long` | [`long`] | every test, check and experiment |
-//! | `fuzz` | [`fuzz`] | each property for a time; with `--learn` the targets of `fuzz/` |
+//! | `long` | [`long`] | every test, the trial of the package, and every experiment |
+//! | `fuzz` | [`fuzz`] | each property for some time; with `--learn` the targets of `fuzz/` |
 //! | `miri` | [`miri`] | the tests of core and of the ring under Miri |
 //! | `loom` | [`loom`] | the ring's cursors and doorbells under loom |
 //! | `vm` | [`vm`] | the system tests on Debian's stock kernel, under qemu without KVM |
-//! | `deb` | [`deb`] | the Debian packages, and a trial of them on a fresh machine |
-//! | `bare` | [`bare`] | the two commands of the README on a fresh machine |
+//! | `deb` | [`deb`] | the Debian packages, and a trial of them in a fresh chroot |
+//! | `bare` | [`bare`] | the two commands of the README in a fresh chroot |
 #![forbid(unsafe_code)]
 
 mod args;

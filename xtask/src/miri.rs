@@ -1,12 +1,13 @@
-//! Runs the tests of core and of the ring under Miri. Miri interprets them and stops at undefined
-//! behaviour: a read of uninitialized memory, references that contradict each other, an index out
-//! of bounds.
+//! Runs the tests of core and of the ring under Miri. Miri interprets the tests and stops at
+//! undefined behaviour, such as a read of uninitialized memory, an access outside an allocation, or
+//! a shared and a mutable reference to the same memory at the same time.
 //!
 //! The only `unsafe` code of core is the prefetch hint, which is left out under Miri. The rest of
-//! core is free of `unsafe`, and this run checks that down into the standard library. The ring
-//! consists of `unsafe` code; the part that needs neither a memory file nor a doorbell is checked
-//! here, over memory of the process. Interpretation takes some hundred times as long as execution.
-//! So properties try [`CASES`] cases each, and tests marked `cfg_attr(miri, ignore)` are left out.
+//! core has no `unsafe` code, so this run checks the code of the standard library that core calls.
+//! The ring consists of `unsafe` code; the part that needs neither a memory file nor a doorbell is
+//! checked here, over memory of the process. Interpretation takes some hundred times as long as
+//! execution. So each property tries one case ([`CASES`]), and tests marked `cfg_attr(miri,
+//! ignore)` are left out.
 //!
 //! Miri is a component of the nightly toolchain; rustup installs both if they are missing. The verb
 //! fails if a test fails, or if rustup cannot install them.

@@ -2,8 +2,9 @@
 //! every outcome.
 //!
 //! `.config/nextest.toml` defines which tests run in parallel and which alone. This module adds two
-//! parts. It runs a failed test a second time *after* the run, alone, so "flaky" means that the
-//! machine or another test disturbed the test. It also reads nextest's report ([`crate::results`]).
+//! parts. If at most [`MAX_FLAKY`] + 1 tests failed, it runs these a second time *after* the run,
+//! one at a time. A test that passes then is flaky: the machine or another test disturbed it. This
+//! module also reads nextest's report ([`crate::results`]).
 
 use std::path::{Path, PathBuf};
 
@@ -30,8 +31,10 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs the tests in the environment that `prepared` gives a step. Then, if only few failed,
-    /// runs the failed ones again, alone.
+    /// Runs the tests in the environment that `prepared` gives a step. Then, if at most
+    /// [`MAX_FLAKY`] + 1 failed, runs the failed ones again, one at a time. Adds the outcomes to
+    /// `results`. Fails if cargo-nextest cannot run or its report cannot be read; a failed test is
+    /// an outcome and no error.
     pub fn run(
         &self,
         tree: &Tree,

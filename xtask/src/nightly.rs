@@ -1,7 +1,6 @@
-//! The nightly toolchain, for Miri and for coverage counters, which a stable compiler does not
-//! support.
-//!
-//! rustup installs the toolchain and its components if they are missing. Fails without rustup.
+//! Finds the nightly toolchain, which Miri and coverage counters need: a stable compiler does not
+//! support them. rustup installs the toolchain and its components if they are missing. Fails
+//! without rustup.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The outcome of each test, and the verdict on a run.
+//! Collects the outcome of each test, and judges a run ([`Results::faults`]).
 //!
 //! | outcome | meaning | counted as |
 //! |---|---|---|
@@ -7,8 +7,8 @@
 //! | flaky | the test failed, then passed alone | flaky |
 //! | skipped | the machine lacks something that the test needs; the test names it | skipped |
 //!
-//! A run passes if no test failed, no step broke, at most [`MAX_FLAKY`] tests were flaky, and
-//! none of these is listed in `flaky.toml` ([`crate::flaky`]).
+//! A run passes if at least one test passed, no test failed, no step broke, at most [`MAX_FLAKY`]
+//! tests were flaky, and none of these is listed in `flaky.toml` ([`crate::flaky`]).
 //!
 //! The outcomes come from the JUnit report of cargo-nextest. A test that cannot run prints
 //! [`SKIP_MARK`] and the reason on a line of its own, and returns. Rust's test harness has no such
@@ -27,7 +27,7 @@ use crate::flaky::KnownFlaky;
 pub enum Outcome {
     /// The test passed at the first try.
     Passed,
-    /// The test failed.
+    /// The test failed, and did not pass in a second try.
     Failed,
     /// The test failed, then passed alone.
     Flaky,
@@ -42,8 +42,9 @@ pub struct TestResult {
     pub program: String,
     /// The path of the test inside its program.
     pub name: String,
+    /// The outcome, after a second try if there was one.
     pub outcome: Outcome,
-    /// Duration of the last try.
+    /// Duration of the first try.
     pub took: Duration,
 }
 

@@ -1,10 +1,10 @@
 //! Installs with apt the packages that a verb needs and the machine lacks. It upgrades nothing on
 //! purpose and starts no service.
 //!
-//! Each row of [`NEEDS`] is one need: the program or file that shows its presence, the Debian and
-//! Ubuntu package, and the verbs that need it. On a complete machine no package manager runs. If
-//! something is missing and this process is not root (or there is no apt), the verb fails with one
-//! message that lists the missing packages.
+//! Each row of [`NEEDS`] is one need: the program, file or Python module that shows its presence,
+//! the package of Debian and Ubuntu, and the uses that need it. On a complete machine no package
+//! manager runs. If a package that is not optional is missing and this process is not root (or
+//! there is no apt), the verb fails with one message that lists the missing packages.
 //!
 //! The web server is a special case, because its package would start it now and at every boot. The
 //! tests need only the program. So its packages are downloaded and unpacked under the target
@@ -28,7 +28,7 @@ pub enum Use {
     Run,
     /// Booting another kernel.
     Vm,
-    /// Making a fresh machine.
+    /// Making a fresh chroot.
     Bare,
     /// Making the Debian package.
     Package,
@@ -65,8 +65,9 @@ fn parse(words: &[&str]) -> Result<Use> {
 /// Installs the packages of [`NEEDS`] that this use needs and the machine lacks.
 ///
 /// # Errors
-/// If something is missing and this process is not root or there is no apt; if an installation
-/// fails; or if a need that is not optional is still missing afterwards.
+/// If a need that is not optional is missing and this process is not root or there is no apt; if an
+/// installation fails; if such a need is still missing afterwards; or if nginx is needed and cannot
+/// be unpacked.
 pub fn ensure(tree: &Tree, what: Use) -> Result<()> {
     let absent = missing(what, Need::is_there);
     if !absent.is_empty() {
@@ -213,7 +214,7 @@ fn has_candidate(package: &str) -> Result<bool> {
     }))
 }
 
-/// Fetches the package lists, once per run.
+/// Fetches the package lists, at most once in each run of xtask. Fails if apt-get fails.
 pub fn refresh_lists() -> Result<()> {
     static FRESH: Mutex<bool> = Mutex::new(false);
     let mut fresh = FRESH.lock().unwrap_or_else(PoisonError::into_inner);

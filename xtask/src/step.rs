@@ -1,5 +1,6 @@
-//! Runs a program, and prints its command line first. So a log shows the commands that a user would
-//! type. A step fails if the program cannot start or ends with an error.
+//! Runs a program, and prints its command line first, so a log shows the commands that a user would
+//! type. ([`Step::capture`] does not print it.) A step fails if the program cannot start, or,
+//! except in the methods that return its status, if it ends with an error.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
@@ -62,7 +63,7 @@ impl Step {
         self
     }
 
-    /// Runs the program. An error names the command and its status.
+    /// Runs the program. Fails with the command and its status if the status is not 0.
     pub fn run(mut self) -> Result<()> {
         self.show();
         let status = self
@@ -175,8 +176,8 @@ pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-/// The path of a program, as a shell finds it, also in the system folders that the `PATH` of a
-/// normal user lacks.
+/// The path of a program in the `PATH`, or in the system folders that the `PATH` of a normal user
+/// lacks; `None` if there is none.
 pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

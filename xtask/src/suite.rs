@@ -1,12 +1,14 @@
-//! Builds the release programs and runs them: the demo, the tests, the measurements.
+//! Builds the release programs, and runs the demo, the tests and the measurements.
 //!
-//! There are two kinds of tests. **Unit tests** are beside the code and run in a debug build, with
-//! overflow checks and invariants. **System tests** (`crates/lab/tests`) build worlds of network
-//! namespaces and use the release programs, which they find by `NETNICE_BIN_DIR`. cargo-nextest
-//! ([`crate::nextest`]) runs both kinds, each test in a process of its own; `.config/nextest.toml`
-//! defines which system tests run in parallel.
+//! There are two kinds of tests. **Unit tests** are all tests outside the lab's `tests` folder, and
+//! the examples in documentation. They run in a debug build, with overflow checks and invariants.
+//! **System tests** (`crates/lab/tests`) build worlds of network namespaces and use the release
+//! programs, which they find by `NETNICE_BIN_DIR`. cargo-nextest ([`crate::nextest`]) runs both
+//! kinds, each test in a process of its own (cargo itself runs the examples in documentation);
+//! `.config/nextest.toml` defines which system tests run in parallel.
 //!
-//! Each measurement holds the machine's lock from before the build to the end.
+//! The demo, the system tests and the measurements need root, and hold the machine's lock
+//! ([`MachineLock`]) from before the build to the end.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -39,7 +41,8 @@ pub fn demo(tree: &Tree, words: &[&str]) -> Result<()> {
     lab.run()
 }
 
-/// Runs the tests: `test [--unit|--system] [FILTER]`. The last line counts the outcomes.
+/// Runs the tests: `test [--unit|--system] [FILTER]`. The last line has the number of tests of each
+/// outcome. Fails if the run does not pass.
 pub fn test(tree: &Tree, words: &[&str]) -> Result<()> {
     let (scope, filter) = Scope::parse(words)?;
     let known = KnownFlaky::read(&tree.root)?;

@@ -1,25 +1,30 @@
-//! The project's rules that no compiler checks. Each complaint contains the reason for its rule.
+//! Checks the project's rules that no compiler checks. Each complaint names the place and the
+//! violated rule.
 //!
-//! - [`layers`]: a dependency only goes to a lower layer, along the "may use" column of the design;
-//!   some foreign crates are reserved for one crate.
+//! - [`layers`]: a dependency only goes to a lower layer, along the "may use" column of
+//!   docs/internals/architecture.md; some foreign crates are reserved for some crates.
 //! - [`circles`]: modules of one crate do not use each other in a circle.
 //! - Sizes: a source file has at most [`MAX_LINES`] lines, in the daemon [`MAX_DAEMON_LINES`]; a
 //!   longer one contains several subjects. A line that is a comment has at most [`MAX_COMMENT`]
 //!   characters.
-//! - Names: no `utils`, `common`, `helpers`, `types`; a helper belongs to the module of its
-//!   subject.
+//! - Names: no file or folder has a name in [`REFUSED_NAMES`], such as `utils`; a helper belongs to
+//!   the module of its subject.
 //! - [`module_names`]: the name of a module is a term of the glossary, or in a list of plain words.
 //! - Opening lines: a crate begins with what it answers, what it may touch and what it must never
 //!   do.
 //! - `unsafe`: only in the files that [`layers`] lists. (clippy checks that each block has a safety
 //!   comment.)
-//! - No stubs: neither `todo!` nor `unimplemented!`, nor comments that postpone work.
+//! - No stubs: neither `todo!` nor `unimplemented!`, nor comments that postpone work
+//!   ([`POSTPONED`]).
+//! - `anyhow`: only in binaries, the lab, xtask and fuzz; other code has error types.
+//! - Merges: no file contains conflict markers.
 //! - Machine paths: no file of the tree contains a path of the machine that it was written on.
 //! - [`links`]: a link in a document leads to an existing file and heading; a path in a document
 //!   exists in the tree.
 //! - eBPF sources have the licence that the kernel's verifier requires.
 //!
-//! Every rule is a pure function from text to complaints, so its tests need no tree.
+//! Every rule is a function from text to complaints without input or output, so its tests need no
+//! tree.
 
 mod circles;
 mod layers;

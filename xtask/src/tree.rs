@@ -1,8 +1,8 @@
-//! The paths of the project: the repository, cargo's target folder, and the crates of the
+//! Finds the paths of the project: the repository, cargo's target folder, and the crates of the
 //! workspace.
 //!
 //! All of them come from `cargo metadata`, so `CARGO_TARGET_DIR` and a new crate need no change
-//! here. Fails if cargo fails or its answer has another form.
+//! here. Fails if cargo fails or prints another form of metadata.
 
 use std::path::{Path, PathBuf};
 
@@ -21,12 +21,13 @@ pub struct Tree {
     pub crates: Vec<Crate>,
 }
 
+/// A package of the workspace, with its dependencies and targets.
 pub struct Crate {
-    /// The name of its package.
+    /// The name of the package.
     pub name: String,
     /// The folder with its `Cargo.toml`.
     pub folder: PathBuf,
-    /// Names of its direct dependencies of all kinds (normal, build, dev).
+    /// Names of the direct dependencies of all kinds (normal, build, dev).
     pub dependencies: Vec<String>,
     /// Dependencies of the built code (normal, build); only tests and benchmarks use the others.
     pub build_dependencies: Vec<String>,
@@ -35,8 +36,9 @@ pub struct Crate {
 }
 
 impl Tree {
-    /// Gets the workspace that runs xtask from cargo. (The folder in which xtask was built may be
-    /// another one, because two clones may share a target folder.)
+    /// Gets from cargo the workspace for which `cargo xtask` was called. Fails if cargo did not
+    /// start this process. (The folder in which xtask was built may be another one, because two
+    /// clones may share a target folder.)
     pub fn find() -> Result<Tree> {
         let here = std::env::var_os("CARGO_MANIFEST_DIR")
             .context("not run by cargo: use `cargo xtask`")?;

@@ -1,4 +1,6 @@
 //! Runs the system tests on another kernel: Debian's stock 6.1 cloud kernel, in qemu, without KVM.
+//! This needs root. The verb fails if the run does not pass ([`crate::results`]) or a guest does
+//! not end with status 0.
 //!
 //! ```text
 //! ensure kernel, virtme-ng, virtiofsd (cached under target/vm)
@@ -9,7 +11,7 @@
 //! ```
 //!
 //! The emulator uses one processor for a guest. So there are as many guests as processors, at most
-//! [`MAX_GUESTS`], and each runs a part of the tests.
+//! [`MAX_GUESTS`], and each runs a part of the tests. A run with a filter has one guest.
 //!
 //! Without KVM qemu translates every instruction, so everything takes 10 to 30 times as long. The
 //! tests are the same as on the host, with the same bounds. The guest has fq_codel, netem and every
@@ -38,7 +40,8 @@ use crate::suite;
 use crate::tree::Tree;
 use crate::vm::assets::Assets;
 
-/// Runs `vm [--shell COMMAND… | FILTER]`.
+/// Runs `vm [--shell COMMAND… | FILTER]`: the tests whose names contain the filter, or one shell
+/// command in a guest.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let job = Job::parse(words)?;
     step::require_root("make test-vm", "the guest's root user is this one")?;

@@ -1,8 +1,10 @@
-//! The client's side of the daemon's socket, blocking.
+//! A client of the daemon: [`Client::call`] sends a [`Request`] over the daemon's socket, and waits
+//! for the [`Response`] (at most [`Client::TIMEOUT`]) or a [`ClientError`].
 //!
 //! On a connection that is attached to the direct path the daemon also sends notifications
-//! ([`FlowNotification`]) between responses. A call that waits for a response stores them
-//! ([`Client::buffered_notification`]). [`Client::poll_notification`] reads them without waiting.
+//! ([`FlowNotification`]) between responses. A call that waits for a response stores the
+//! notifications that arrive before the response. [`Client::buffered_notification`] returns stored
+//! ones; [`Client::poll_notification`] also reads the socket, without waiting.
 
 use std::collections::VecDeque;
 use std::io;
@@ -111,16 +113,18 @@ impl Client {
         Ok((response?, fds))
     }
 
-    /// The next notification among those that were read so far.
+    /// Removes and returns the oldest notification that was read so far; `None` if none is left.
+    /// Does not read the socket.
     pub fn buffered_notification(&mut self) -> Option<FlowNotification> {
         self.notifications.pop_front()
     }
 
-    /// The next notification that has arrived; `None` if there is none at present. After an error
-    /// the connection must not be used again.
+    /// Removes and returns the oldest notification that has arrived; `None` if there is none at
+    /// present. After an error the connection must not be used again.
     ///
     /// # Errors
-    /// If the connection fails, or a message is invalid or a response without a request.
+    /// If the connection fails, if a message is invalid, or if a response arrives without a
+    /// request.
     pub fn poll_notification(&mut self) -> Result<Option<FlowNotification>, ClientError> {
         loop {
             if let Some(notification) = self.buffered_notification() {
@@ -207,13 +211,15 @@ impl Client {
 }
 
 impl AsFd for Client {
-    /// Readable when [`Client::poll_notification`] has something to read.
+    /// The socket. It is readable when bytes have arrived that [`Client::poll_notification`] has
+    /// not read yet. It need not be readable while a notification is buffered: call
+    /// [`Client::poll_notification`] until it returns `None` before waiting for the socket.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 }
 
-/// Why a call has no response.
+/// Why connecting, a call, or reading a notification failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No process listens at the socket.
@@ -266,7 +272,7 @@ impl From<io::Error> for ClientError {
     }
 }
 
-/// The time until the deadline, if any is left.
+/// The time until the deadline; [`ClientError::Timeout`] if none is left.
 fn remaining(deadline: Instant) -> Result<Duration, ClientError> {
     match deadline.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(ClientError::Timeout),

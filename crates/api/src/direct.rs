@@ -1,9 +1,9 @@
 //! The messages between programs and the daemon about flows of the direct path.
 //!
 //! A program attaches to one link with a connection of its own. [`DirectRequest::Attach`] creates
-//! its memory file, and the response carries the file and the two doorbells ([`Attached`]). Then
-//! the program opens and closes flows on that connection. The flows end with the connection and
-//! with the process. The daemon reports changes that no request caused by
+//! the program's memory file, and the response carries the file and the two doorbells
+//! ([`Attached`]). Then the program opens and closes flows on that connection. All its flows end
+//! when the connection or the process ends. The daemon reports changes that no request caused by
 //! [`DirectReply::Notification`] on the same connection, between responses.
 
 use std::net::{IpAddr, SocketAddr};
@@ -50,9 +50,9 @@ pub struct Attach {
     /// The interface. `None`: the only managed interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iface: Option<String>,
-    /// Largest number of open flows.
+    /// Largest number of flows that the program can have open at the same time.
     pub flows: u32,
-    /// Bytes for the regions of all flows.
+    /// Size of the memory for the regions of all flows, in bytes.
     pub bytes: u64,
 }
 
@@ -76,7 +76,7 @@ pub enum Endpoint {
         /// The local address and port. The daemon replaces an unspecified address by the source
         /// address of the route to the remote host, and chooses a port for port 0.
         local: SocketAddr,
-        /// The remote address and port. `None`: any single host.
+        /// The remote address and port. `None`: any address of a single host, and any port.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         remote: Option<SocketAddr>,
     },
@@ -94,7 +94,7 @@ pub enum Endpoint {
         number: u8,
         /// The local address.
         local: IpAddr,
-        /// The remote address. `None`: any single host.
+        /// The remote address. `None`: any address of a single host.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         remote: Option<IpAddr>,
         /// Filter for received packets: all terms must hold. Offsets count from the start of the
@@ -125,28 +125,28 @@ pub struct Term {
     pub value: u8,
 }
 
-/// Number of bytes that the terms of a filter can reach.
+/// Number of bytes, from offset 0, that the terms of a filter can compare.
 pub const PATTERN_REACH: u16 = 128;
 /// Largest number of 8-byte words with terms in one filter (enough for two IPv6 addresses).
 pub const PATTERN_WORDS: u16 = 4;
-/// Largest number of terms of a filter: as many as the words have bytes. Two terms of one byte
-/// count as one.
+/// Largest number of terms of a filter: as many as the words have bytes.
 pub const PATTERN_TERMS: u16 = 8 * PATTERN_WORDS;
-/// Largest number of different sets of compared bits among the filters in one place. Each set costs
-/// a look-up per packet.
+/// Largest number of different sets of compared bits among filters that are tried on the same
+/// packets: those of one protocol and local address, those of one EtherType, or the discard
+/// patterns of one link. Each set costs a look-up per packet.
 pub const PATTERN_SHAPES: u16 = 8;
 
 /// The sizes of a flow's memory, as in `docs/reference/ring.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShapeDoc {
-    /// Bytes of a chunk.
+    /// Size of one chunk, in bytes.
     pub chunk_bytes: u32,
     /// Number of chunks.
     pub chunks: u32,
-    /// Entries of the submit ring and of the reclaim ring.
+    /// Number of entries of the submit ring, and as many of the reclaim ring.
     pub transmit_entries: u32,
-    /// Entries of the prime ring and of the deliver ring.
+    /// Number of entries of the prime ring, and as many of the deliver ring.
     pub receive_entries: u32,
 }
 
@@ -185,9 +185,9 @@ pub struct FlowOpened {
     /// `None`: the flow sends to any host, and the program requests the next hop to each
     /// ([`DirectRequest::NextHop`]).
     pub next_hop: Option<[u8; 6]>,
-    /// Path MTU to the remote host, in bytes.
+    /// Path MTU to the remote host, in bytes. The MTU of the link if the flow sends to any host.
     pub mtu: u32,
-    /// The granted contract.
+    /// The granted contract as text.
     pub contract: String,
 }
 
@@ -264,7 +264,7 @@ pub enum FlowNotification {
         /// The reason.
         why: String,
     },
-    /// The driver ended or disconnected the program. All its flows are closed.
+    /// The driver has ended, or has disconnected the program. All flows of the program are closed.
     Ended {
         /// The reason.
         why: String,
@@ -272,7 +272,7 @@ pub enum FlowNotification {
 }
 
 impl Endpoint {
-    /// The local port, if the protocol has one.
+    /// The local port; `None` for [`Endpoint::Protocol`] and [`Endpoint::EtherType`].
     pub fn port(&self) -> Option<u16> {
         match self {
             Endpoint::Udp { local, .. } | Endpoint::Group { local, .. } => Some(local.port()),

@@ -1,16 +1,16 @@
 //! The messages between the daemon and a driver process.
 //!
-//! A driver listens at `drivers/IFACE.sock` in the runtime folder. The framing is that of the
-//! daemon's socket. Each request carries a number, and the reply repeats it. The daemon may send
-//! requests without waiting for replies. A driver sends events without a number ([`DriverEvent`]).
-//! When the daemon ends, the driver continues; the next daemon requests its
+//! A driver listens at `drivers/IFACE.sock` in the runtime folder. Messages are framed as on the
+//! daemon's socket. Each request ([`DriverCall`]) carries a number, and the reply repeats it. The
+//! daemon may send requests without waiting for replies. A driver sends events without a number
+//! ([`DriverEvent`]). When the daemon ends, the driver continues; the next daemon requests its
 //! [`DriverRequest::Census`].
 //!
 //! The daemon decides to which flow a port belongs and what fits the link. The driver trusts these
 //! decisions and validates only what could disturb its own work. The driver assigns the numbers of
-//! programs and flows and does not reuse them soon. So it refuses a request about a program or flow
-//! that has ended, even if the daemon has not received the event yet, and never applies it to
-//! another one.
+//! programs and flows, and reuses a number only after many others. So the driver refuses a request
+//! about a program or flow that has ended, also if the daemon sent the request before it received
+//! the event, and does not apply the request to another program or flow.
 
 use serde::{Deserialize, Serialize};
 
@@ -38,17 +38,17 @@ pub enum DriverRequest {
         /// The wire overhead, in bytes per packet.
         overhead: u64,
     },
-    /// Attaches a program. Its pidfd is sent with the request. When the program ends, its flows
-    /// end.
+    /// Attaches a program. The program's pidfd is sent with the request. When the program ends, its
+    /// flows end.
     Attach {
         /// Process number, for display.
         pid: u32,
         /// The user whose quota the memory counts against.
         #[serde(default)]
         uid: u32,
-        /// Largest number of open flows.
+        /// Largest number of flows that the program can have open at the same time.
         flows: u32,
-        /// Bytes of all regions.
+        /// Size of the memory for the regions of all flows, in bytes.
         bytes: u64,
         /// Largest number of bytes of this user's memory files with this driver. The files of ended
         /// programs count as long as they exist. `None`: no limit.
@@ -161,8 +161,8 @@ pub enum DriverMessage {
 pub enum DriverReply {
     /// The request was carried out.
     Done,
-    /// Reply to `attach`. The memory file, the doorbell to the driver and the doorbell to the
-    /// program are sent with it.
+    /// Reply to `attach`. Three descriptors are sent with the reply, in this order: the memory
+    /// file, the doorbell to the driver, and the doorbell to the program.
     Attached {
         /// Number of the program.
         program: u32,
@@ -274,7 +274,7 @@ pub struct UserMemoryDoc {
     pub bytes: u64,
 }
 
-/// Time that a driver did not sleep, in ns since its start, by purpose.
+/// The time, in ns since its start, during which a driver did not sleep, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimeAccountingDoc {
@@ -334,7 +334,7 @@ pub struct ProgramDoc {
     pub program: u32,
     /// Its process number.
     pub pid: u32,
-    /// Bytes of its memory file.
+    /// Size of its memory file, in bytes.
     pub bytes: u64,
 }
 
@@ -347,14 +347,14 @@ pub struct DriverFlowDoc {
     pub setup: DriverFlow,
     /// Its counters.
     pub counts: FlowCounts,
-    /// Chunks of its memory that the driver owns at present: those of the packet that leaves next.
-    /// The program owns the others.
+    /// Number of chunks in records that the driver has taken from the rings and not returned yet.
     #[serde(default)]
     pub held: u32,
 }
 
-/// The counters of a flow. Every record that the driver took is counted as sent, forbidden, too
-/// long or without a link. Every received packet is counted as delivered or lost.
+/// The counters of a flow. Each record that the driver took from the submit ring is counted as
+/// `sent`, `forbidden`, `too_long` or `no_link`, except the packet that leaves next. Each received
+/// packet is counted as `delivered`, `no_buffer`, `buffer_too_short` or `over_share`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FlowCounts {
@@ -362,7 +362,7 @@ pub struct FlowCounts {
     pub sent: u64,
     /// Bytes of the packets in `sent`.
     pub sent_bytes: u64,
-    /// Packets that the flow's template forbids.
+    /// Packets that were submitted and that the flow's template forbids.
     pub forbidden: u64,
     /// Packets longer than the MTU allows.
     pub too_long: u64,
@@ -387,13 +387,15 @@ pub struct FlowCounts {
     /// Driver time spent on received packets, in ns.
     pub receiving_ns: u64,
     /// Histogram of lateness: the time from the eligible time of a packet, or from its arrival at
-    /// the head of the queue if that is later, to its departure. Entry k counts latenesses from
-    /// 2^(k-1) µs to below 2^k µs; entry 0 those below 1 µs.
+    /// the head of the flow's queue if that is later, to its departure. Entry k counts latenesses
+    /// from 2^(k-1) µs to below 2^k µs; entry 0 those below 1 µs; entry 20 all from 2^19 µs on.
+    /// Entries of 0 at the end are omitted.
     pub lateness: Vec<u64>,
-    /// Sum of the queueing delays of head packets, in ns.
+    /// Sum over all sent packets of the time from the packet's arrival at the head of the flow's
+    /// queue to its departure, in ns.
     #[serde(rename = "waited_sum")]
     pub queue_delay_sum: u64,
-    /// Largest queueing delay of a head packet, in ns.
+    /// The largest of these times, in ns.
     #[serde(rename = "waited_most")]
     pub queue_delay_max: u64,
 }

@@ -1,4 +1,4 @@
-//! File descriptors sent with bytes (SCM_RIGHTS, unix(7)).
+//! Sends and receives file descriptors with bytes on a Unix socket (SCM_RIGHTS, unix(7)).
 //!
 //! A message carries at most [`MAX_FDS`] descriptors, and the receiver states how many it takes. A
 //! sender with more descriptors must not be able to fill the receiver's descriptor table. So
@@ -7,8 +7,8 @@
 //! close-on-exec set.
 //!
 //! Descriptors arrive with the first byte of the data that they were sent with. Bytes sent earlier
-//! may arrive in the same call. A receiver of several messages without waiting keeps the
-//! descriptors in order, and a message that announces descriptors takes the first ones.
+//! may arrive in the same call. So a caller keeps received descriptors in order, and gives the
+//! first ones to the next message that announces descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -26,7 +26,7 @@ pub struct Received {
     pub bytes: usize,
     /// The descriptors that arrived with the bytes, in the order in which they were sent.
     pub fds: Vec<OwnedFd>,
-    /// True if more descriptors were sent than the caller takes; those are closed.
+    /// True if more descriptors were sent than the caller takes. The further ones are closed.
     pub surplus: bool,
 }
 

@@ -1,23 +1,26 @@
-//! Messages on a byte stream: a length in four bytes, big-endian, then that many bytes.
+//! Frames of messages on a byte stream: a length in four bytes, big-endian, then that many bytes.
+//! [`encode`] makes a frame, and a [`Decoder`] extracts the messages from received bytes. Both fail
+//! with a [`FrameError`] for an empty message and for one that is longer than the caller's limit.
 //!
 //! [`Decoder`] is a state machine over untrusted bytes without I/O. It stores no more than it was
 //! given, and refuses a length above its limit as soon as the four bytes are complete. After a
 //! refusal it refuses everything, because it cannot find the start of the next frame.
 
-/// Longest request, in bytes of JSON.
+/// Longest request of a client to the daemon, in bytes of JSON.
 pub const LONGEST_REQUEST: usize = 64 * 1024;
 
 /// Longest request of the daemon to a driver, in bytes of JSON: the discard patterns of a link take
 /// up to 80 KiB.
 pub const LONGEST_DRIVER_CALL: usize = 1024 * 1024;
 
-/// Longest response, in bytes of JSON: 65,536 targets at about 250 bytes.
+/// Longest response of the daemon to a client, in bytes of JSON: 65,536 targets at about 250 bytes.
 pub const LONGEST_RESPONSE: usize = 16 * 1024 * 1024;
 
-/// Longest message of a driver, in bytes of JSON: a census of 65,536 flows at about 800 bytes.
+/// Longest message of a driver to the daemon, in bytes of JSON: a census of 65,536 flows at about
+/// 800 bytes.
 pub const LONGEST_DRIVER_MESSAGE: usize = 64 * 1024 * 1024;
 
-/// Why bytes are not a frame.
+/// Why a message cannot be framed, or received bytes are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The length is above the limit.
@@ -33,7 +36,7 @@ pub enum FrameError {
     Empty,
 }
 
-/// The frame of one message.
+/// The frame of one message: its length, then `body`.
 ///
 /// # Errors
 /// If the message is empty or longer than `limit`.
@@ -70,8 +73,9 @@ impl Decoder {
         }
     }
 
-    /// The next whole message, if there is one. Call it after each [`Decoder::push`] until it
-    /// returns `None`; the decoder then holds less than one message.
+    /// Removes and returns the next whole message, without its length; `None` if no message is
+    /// complete. Call it after each [`Decoder::push`] until it returns `None`; the decoder then
+    /// holds less than one message.
     ///
     /// # Errors
     /// If a frame is empty or announces more than the limit. All later calls return the same error.

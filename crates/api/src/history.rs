@@ -1,4 +1,5 @@
-//! The recorded history of targets.
+//! The recorded history of targets, as `netnice show --history --json` prints it: rates, drops and
+//! queueing delays, as columns with one value for each second or each minute.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +10,8 @@ pub struct HistoryDoc {
     pub version: u32,
     /// End of the newest point, in nanoseconds since 1970 by the wall clock.
     pub until_ns: u64,
-    /// Usual length of a point, in nanoseconds.
+    /// Usual length of a point, in nanoseconds: a second or a minute. A target has its own lengths
+    /// in [`TargetHistory::time_ns`].
     pub step_ns: u64,
     /// The targets, sorted by text.
     pub targets: Vec<TargetHistory>,
@@ -27,23 +29,24 @@ impl HistoryDoc {
 pub struct TargetHistory {
     /// The target as text.
     pub target: String,
-    /// Current limit on sending, in bit/s.
+    /// Current effective limit on sending, in bit/s. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<u64>,
-    /// Current limit on receiving, in bit/s.
+    /// Current effective limit on receiving, in bit/s. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down: Option<u64>,
-    /// Current limit on the sum, in bit/s.
+    /// Current effective limit on the sum of both directions, in bit/s. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub both: Option<u64>,
     /// Length of each point, in nanoseconds.
     pub time_ns: Vec<u64>,
-    /// Bit/s sent. For a target with a `both` limit: sent and received.
+    /// Mean rate of sending in each point, in bit/s. For a target with a `both` limit: of sending
+    /// and receiving together.
     pub up_rate: Vec<u64>,
-    /// Bit/s received.
+    /// Mean rate of receiving in each point, in bit/s. 0 for a target with a `both` limit.
     pub down_rate: Vec<u64>,
-    /// Dropped packets, in both directions.
+    /// Packets dropped in each point, in both directions together.
     pub dropped_packets: Vec<u64>,
-    /// Longest queueing delay that was measured, in nanoseconds.
+    /// Longest queueing delay that was measured in each point, in nanoseconds.
     pub queue_delay_ns: Vec<u64>,
 }

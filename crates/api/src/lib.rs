@@ -6,7 +6,8 @@
 //! The daemon listens on one Unix stream socket, `netnice.sock` in the [`RuntimeDir`]. A client
 //! sends a [`Request`], and the daemon replies with one [`Response`]. A connection can carry
 //! several such pairs in succession. Each message is one [`frame`]: a length in four bytes,
-//! big-endian, and JSON.
+//! big-endian, and JSON. The daemon and its drivers exchange other messages in the same frames
+//! ([`driver`]).
 //!
 //! A request carries the protocol version ([`VERSION`]). The daemon refuses fields that the version
 //! does not define, so that it never ignores a misspelt option. Rates, targets and contracts are in
@@ -14,7 +15,7 @@
 //! clients.
 //!
 //! A request about a process identifies the process by its number and its start time ([`Process`]).
-//! No file descriptor is sent with a request. Three are sent with one response, the one to
+//! Clients send no file descriptors. The daemon sends three with one response, the one to
 //! [`direct::DirectRequest::Attach`] ([`fds`]).
 #![forbid(unsafe_code)]
 

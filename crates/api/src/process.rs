@@ -1,11 +1,11 @@
-//! A process, identified permanently by its number and its start time.
+//! Identifies a process permanently, by its number and its start time ([`Process`]).
 //!
-//! A process number alone may belong to another process when it is used. The kernel reuses a number
-//! only after all others, and it records the start time of each process. So two processes with the
-//! same number differ in their start time. A client with a pidfd reads both while the pidfd reports
-//! the process as alive. The daemon opens the number, compares the start time, and then holds its
-//! own pidfd. So the daemon receives no file descriptor of a client, whose last close could block
-//! for as long as the client chooses.
+//! A process number alone may belong to another process when the daemon uses it. The kernel reuses
+//! a number only after all others, and records the start time of each process. So two processes
+//! with the same number differ in their start time. A client with a pidfd reads both while the
+//! pidfd reports the process as alive. The daemon opens a pidfd of the number, and compares the
+//! start time. So the daemon receives no file descriptor of a client; closing such a descriptor
+//! could block the daemon for as long as the client chooses.
 
 use std::fs;
 use std::io;
@@ -32,8 +32,8 @@ impl Process {
     /// The process of a pidfd.
     ///
     /// # Errors
-    /// `NotFound` if the process has ended; other kinds if `/proc` cannot be read or the descriptor
-    /// is not a pidfd.
+    /// `NotFound` if the process has ended, or is not visible in the caller's `/proc`; other kinds
+    /// if `/proc` cannot be read or the descriptor is not a pidfd.
     pub fn of(pidfd: BorrowedFd<'_>) -> io::Result<Process> {
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
         let line = info.lines().find_map(|line| line.strip_prefix("Pid:"));
@@ -52,7 +52,7 @@ impl Process {
         })
     }
 
-    /// The PID namespace of the caller, as in [`Process::namespace`](field@Process::namespace).
+    /// The PID namespace of the caller: the inode of /proc/self/ns/pid.
     ///
     /// # Errors
     /// If `/proc` cannot be read.

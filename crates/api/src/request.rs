@@ -1,4 +1,4 @@
-//! The requests of clients.
+//! The requests that clients send to the daemon.
 //!
 //! Texts are those of `netnice-core`: a target such as `pid:1234`, a change such as `up 4mbit down
 //! none`, a rate such as `4mbit`. Durations are in nanoseconds.
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::direct::DirectRequest;
 
-/// A request.
+/// A request of a client to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
-    /// Report the versions of the daemon.
+    /// Report the version of the daemon and of its protocol.
     Ping(Ping),
-    /// Change the claim on a target.
+    /// Change the caller's claim on a target.
     Set(Set),
-    /// Report the state.
+    /// Report links, targets and flows with their contracts, state and counters.
     Show(Show),
     /// Report the usage and quotas of each user.
     Users(Users),
@@ -27,7 +27,7 @@ pub enum Request {
     History(History),
     /// Report the state of the target that the caller belongs to.
     Own(Own),
-    /// Remove claims.
+    /// Remove claims on targets.
     Clear(Clear),
     /// Manage a link, change it, or stop managing it.
     Link(LinkChange),
@@ -44,7 +44,7 @@ pub enum Request {
     Confirm(Confirm),
     /// Read the policy file again.
     Reload(Reload),
-    /// A request about direct flows.
+    /// A request about flows of the direct path.
     Direct(DirectRequest),
 }
 
@@ -79,10 +79,10 @@ pub struct Set {
     /// Dry run: only report what would be done.
     #[serde(default, skip_serializing_if = "is_false")]
     pub dry_run: bool,
-    /// Undo the change unless it is confirmed within this time.
+    /// Undo the change unless it is confirmed within this time, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_ns: Option<u64>,
-    /// Undo the change after this time.
+    /// Undo the change after this time, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
     /// Undo the change when this process ends.
@@ -90,8 +90,7 @@ pub struct Set {
     pub until: Option<Until>,
 }
 
-/// A process at whose end a change is undone. The daemon only observes it, so its number and start
-/// time suffice.
+/// The process whose end undoes a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Until {
@@ -121,7 +120,8 @@ pub struct Users {}
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Watch {
-    /// Largest age of the counters. The daemon reads the counters again if they are older.
+    /// Largest age of the counters, in nanoseconds. The daemon reads the counters again if they are
+    /// older.
     pub within_ns: u64,
 }
 
@@ -142,8 +142,8 @@ pub struct History {
     /// belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Length of the history before now. Up to two minutes have points of a second, longer ones
-    /// points of a minute.
+    /// Length of the reported time before now, in nanoseconds. Up to 120 s, the points are seconds;
+    /// beyond that, minutes.
     pub last_ns: u64,
 }
 
@@ -161,10 +161,10 @@ pub struct Clear {
     /// Dry run: only report what would be done.
     #[serde(default, skip_serializing_if = "is_false")]
     pub dry_run: bool,
-    /// Undo the change unless it is confirmed within this time.
+    /// Undo the change unless it is confirmed within this time, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_ns: Option<u64>,
-    /// Undo the change after this time.
+    /// Undo the change after this time, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
     /// Undo the change when this process ends.
@@ -176,38 +176,40 @@ pub struct Clear {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClearWhat {
-    /// Those on one target.
+    /// The claims on this target that the caller may remove.
     Target(String),
-    /// All claims that the caller may remove. For root: everything, including the managed links.
+    /// The claims on all targets that the caller may remove. For root: also the managed links and
+    /// the draining targets.
     All,
 }
 
-/// The parameters of [`Request::Link`]. Without a rate the daemon manages the link with the speed
-/// that the interface's driver reports.
+/// The parameters of [`Request::Link`]. What the change omits stays as it is. If the change has no
+/// rate, the link gets the rate that the interface's driver reports, unless the change only sets
+/// the overhead of a managed link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkChange {
     /// The interface.
     pub iface: String,
-    /// Sending rate as text, or `none`.
+    /// Sending rate as text; `none` or `0`: sending is not managed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
-    /// Receiving rate as text, or `none`.
+    /// Receiving rate as text; `none` or `0`: receiving is not managed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub down_rate: Option<String>,
     /// Bytes that the wire adds to each packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead: Option<u64>,
-    /// Stop managing the link.
+    /// Stop managing the link; the rates and the overhead are ignored.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unmanage: bool,
     /// Dry run: only report what would be done.
     #[serde(default, skip_serializing_if = "is_false")]
     pub dry_run: bool,
-    /// Undo the change unless it is confirmed within this time.
+    /// Undo the change unless it is confirmed within this time, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_ns: Option<u64>,
-    /// Undo the change after this time.
+    /// Undo the change after this time, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
     /// Undo the change when this process ends.
@@ -240,7 +242,7 @@ pub struct Doctor {}
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
-    /// Report only events of this length of time before now; absent: of any time.
+    /// Report only events within this time before now, in nanoseconds; absent: of any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ns: Option<u64>,
     /// Report only the last lines, at most this number; absent: all lines that the daemon keeps.
@@ -261,7 +263,7 @@ pub struct Confirm {
 #[serde(deny_unknown_fields)]
 pub struct Reload {}
 
-/// True if a flag is omitted from a message.
+/// True if a message omits a flag of this value.
 pub(crate) fn is_false(flag: &bool) -> bool {
     !flag
 }

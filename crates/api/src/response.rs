@@ -1,4 +1,4 @@
-//! The daemon's responses.
+//! The daemon's responses to the requests of clients ([`crate::Request`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::show::ShowDoc;
 use crate::users::UsersDoc;
 use crate::watch::{ConnectionsDoc, WatchDoc};
 
-/// A response.
+/// A response of the daemon to a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Response {
@@ -16,9 +16,9 @@ pub enum Response {
     Pong(Pong),
     /// The change was made, or would be made (dry run).
     Done(Done),
-    /// The state.
+    /// Links, targets and flows with their contracts, state and counters.
     Shown(ShowDoc),
-    /// The usage of each user.
+    /// The usage and quotas of each user.
     Users(UsersDoc),
     /// The current rates of targets and links.
     Watched(WatchDoc),
@@ -61,7 +61,7 @@ pub struct Done {
     /// The target, as the ledger holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// The number of the target.
+    /// The slot of the target: its number while the ledger holds it, reused afterwards.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u16>,
     /// The caller's own claim after the change, as contract text.
@@ -89,34 +89,35 @@ pub struct Explained {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Found {
-    /// Processes and their descendants.
+    /// The processes with these numbers, and their descendants.
     Processes(Vec<u32>),
     /// A cgroup and all cgroups below it, by its path below the root of the cgroup2 tree.
     Cgroup(String),
     /// Every process that executes the file at this path.
     App(String),
-    /// Every process of this user.
+    /// Every process of the user with this id.
     User(u32),
 }
 
-/// The features of this kernel, and which of them are used. `netniced --probe --json` prints the
-/// report too, without a running daemon.
+/// The features of this kernel and which of them are used, and the faults of the daemon's links,
+/// targets and files. `netniced --probe --json` prints a report of the kernel's features only,
+/// without a running daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoctorReport {
-    /// The items, in order of importance.
+    /// The features of the kernel, then the state and the faults of the daemon.
     pub items: Vec<DoctorItem>,
 }
 
-/// One feature of the kernel.
+/// One feature of the kernel, or one fault of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoctorItem {
-    /// The name of the feature.
+    /// The name of the feature, or of the thing that has the fault.
     pub name: String,
-    /// Whether it is available.
+    /// Whether the feature is available; [`Status::Missing`] for a fault.
     pub status: Status,
     /// What was found, and what is used.
     pub detail: String,
-    /// How to improve it.
+    /// What to do about the feature or the fault; absent if nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
@@ -133,14 +134,14 @@ pub enum Status {
     Missing,
 }
 
-/// The log, oldest event first.
+/// The daemon's log, oldest event first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLines {
     /// One line for each event.
     pub lines: Vec<LogLine>,
 }
 
-/// One event.
+/// One event of the daemon's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
     /// Time of the event in nanoseconds since 1970, by the wall clock.

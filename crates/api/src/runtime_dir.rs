@@ -1,10 +1,10 @@
-//! The folder of a daemon's socket, state and pins. Several daemons can run on one machine, each in
-//! its own folder.
+//! The folder of a daemon's socket, state and pinned eBPF maps. Several daemons can run on one
+//! machine, each with its own folder.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The runtime folder.
+/// The runtime folder: the folder of a daemon's socket, state and pinned eBPF maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeDir(PathBuf);
 
@@ -23,7 +23,7 @@ impl RuntimeDir {
         RuntimeDir(named.unwrap_or_else(|| PathBuf::from(RuntimeDir::DEFAULT)))
     }
 
-    /// The folder.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -33,7 +33,7 @@ impl RuntimeDir {
         self.0.join("netnice.sock")
     }
 
-    /// The drivers' own folder, with the locks and sockets of all interfaces.
+    /// The path of the drivers' own folder, with the locks and sockets of all interfaces.
     pub fn drivers(&self) -> PathBuf {
         self.0.join("drivers")
     }
@@ -43,7 +43,8 @@ impl RuntimeDir {
         self.drivers().join(format!("{iface}.sock"))
     }
 
-    /// The interfaces whose drivers have a socket. A socket can remain without a driver.
+    /// The interfaces whose drivers have a socket, in no order. A socket can remain without a
+    /// driver. Empty if the drivers' folder cannot be read.
     pub fn driver_ifaces(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.drivers());
         let names = entries.into_iter().flatten().flatten();

@@ -1,8 +1,8 @@
 //! The state of the daemon, as `netnice show --json` prints it.
 //!
-//! Rates are integers in bit/s, times in nanoseconds, sizes in bytes. Every value that changes
-//! without a request is under `counters`; otherwise two documents of the same state are equal.
-//! Absent values are omitted, except in the outermost fields.
+//! Rates are integers in bit/s, times in nanoseconds, sizes in bytes. Counters are under
+//! `counters`, so two documents of the same state differ only there. Absent values are omitted,
+//! except the capacities of a [`LinkDoc`] and [`TargetDoc::installed`], which are null.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::driver::FlowCounts;
 
-/// The whole document.
+/// The output of `netnice show --json`: links, targets and flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShowDoc {
     /// Version of this document's format.
@@ -34,7 +34,7 @@ impl ShowDoc {
     pub const VERSION: u32 = 1;
 }
 
-/// A flow of the direct path.
+/// A flow of the direct path, in the output of `netnice show --json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowDoc {
     /// Its number as a target, for example `flow:7`.
@@ -66,24 +66,24 @@ pub struct FlowDoc {
     pub counters: FlowCountersDoc,
 }
 
-/// The counters of a flow.
+/// The counters of a flow, and when they were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowCountersDoc {
-    /// Time of the reading, by the machine's monotonic clock.
+    /// Time of the reading, in nanoseconds by the machine's monotonic clock.
     pub at_ns: u64,
     /// The counts.
     #[serde(flatten)]
     pub counts: FlowCounts,
 }
 
-/// A managed link.
+/// A managed link, in the output of `netnice show --json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkDoc {
     /// The interface.
     pub link: String,
-    /// Capacity for sending.
+    /// Capacity for sending. `None`: sending is not managed.
     pub up: Option<CapacityDoc>,
-    /// Capacity for receiving.
+    /// Capacity for receiving. `None`: receiving is not managed.
     pub down: Option<CapacityDoc>,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
@@ -109,7 +109,7 @@ pub struct CapacityDoc {
     pub held: u64,
 }
 
-/// A target.
+/// A target in the output of `netnice show --json`: its contracts, its state and its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetDoc {
     /// The target as text.
@@ -127,23 +127,23 @@ pub struct TargetDoc {
     pub counters: CountersDoc,
 }
 
-/// A contract, clause by clause.
+/// A contract, clause by clause; absent clauses are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContractDoc {
-    /// Limit on sending.
+    /// Limit on sending, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<u64>,
-    /// Limit on receiving.
+    /// Limit on receiving, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down: Option<u64>,
-    /// Limit on the sum.
+    /// Limit on the sum of sending and receiving, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub both: Option<u64>,
-    /// Guarantee for sending.
+    /// Guarantee for sending, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u64>,
-    /// Guarantee for receiving.
+    /// Guarantee for receiving, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_down: Option<u64>,
     /// The link of the guarantees.
@@ -152,10 +152,10 @@ pub struct ContractDoc {
     /// Weight in the left-over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
-    /// Priority in the left-over.
+    /// Priority in the left-over; 0 is first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// Burst of the limits, as time.
+    /// Burst of the limits: the time at the limit's rate, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_ns: Option<u64>,
     /// A slice of a link.
@@ -170,30 +170,30 @@ pub struct ContractDoc {
     /// A real-time channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<ChannelDoc>,
-    /// The user whose claim decides a clause, by the clause's keyword.
+    /// The id of the user whose claim decides a clause, by the clause's keyword.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub set_by: BTreeMap<String, u32>,
 }
 
-/// A slice of each period.
+/// A slice: so much time in every period.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceDoc {
-    /// Length of the slice.
+    /// Length of the slice, in nanoseconds.
     pub slice_ns: u64,
-    /// Length of the period.
+    /// Length of the period, in nanoseconds.
     pub period_ns: u64,
     /// True if the target also gets a share of the left-over.
     pub extra: bool,
 }
 
-/// A cell contract.
+/// A cell contract: rates with tolerances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellDoc {
-    /// Peak cell rate.
+    /// Peak cell rate, in bit/s.
     pub pcr: u64,
-    /// Cell delay variation tolerance.
+    /// Cell delay variation tolerance, in nanoseconds.
     pub cdvt_ns: u64,
-    /// Sustainable cell rate.
+    /// Sustainable cell rate, in bit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scr: Option<u64>,
     /// Maximum burst size, in bytes.
@@ -204,16 +204,16 @@ pub struct CellDoc {
     pub bucket: Option<String>,
 }
 
-/// A real-time channel.
+/// A real-time channel: messages of bounded size and rate, each with a deadline.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChannelDoc {
     /// Largest message, in bytes.
     pub mmax: u64,
-    /// Messages per second.
+    /// Largest rate, in messages per second.
     pub rmax: u32,
     /// Largest number of messages in a burst.
     pub bmax: u32,
-    /// Largest delay of a message.
+    /// Largest delay of a message, in nanoseconds.
     pub deadline_ns: u64,
 }
 
@@ -223,16 +223,16 @@ pub struct ChannelDoc {
 pub struct InstalledDoc {
     /// The path on which the target is served: `kernel` or `direct`.
     pub path: String,
-    /// Rate of the class that limits sending, or both directions.
+    /// Rate of the class that limits sending, or both directions together, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<u64>,
-    /// Rate of the class that limits receiving.
+    /// Rate of the class that limits receiving, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down: Option<u64>,
-    /// Guaranteed rate for sending, on the link.
+    /// Guaranteed rate for sending, on the link, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u64>,
-    /// Guaranteed rate for receiving, on the link.
+    /// Guaranteed rate for receiving, on the link, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_down: Option<u64>,
     /// The burst, in bytes.
@@ -243,11 +243,11 @@ pub struct InstalledDoc {
     pub leaf: Option<String>,
 }
 
-/// Counters, by the names of [`netnice_core::meter::COUNTERS`].
+/// Counters of a target or a link, by the names of [`netnice_core::meter::COUNTERS`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CountersDoc {
-    /// Time of the reading, by the machine's monotonic clock.
+    /// Time of the reading, in nanoseconds by the machine's monotonic clock.
     pub at_ns: u64,
     /// Counters for sending.
     pub up: BTreeMap<String, u64>,
@@ -262,7 +262,7 @@ pub struct CountersDoc {
 }
 
 impl CountersDoc {
-    /// The counters of a target, read at `at_ns`.
+    /// The counters of `meter`, read at `at_ns`, without rates.
     pub fn new(at_ns: u64, meter: &Meter) -> CountersDoc {
         let named = |flow: &DirectionCounters| {
             let pair = |counter: &netnice_core::meter::Counter| {
@@ -279,7 +279,7 @@ impl CountersDoc {
         }
     }
 
-    /// The same counters with the rates of about the last second.
+    /// The same counters with the rates of about the last second, in bit/s.
     pub fn with_rates(self, up: Amount, down: Amount) -> CountersDoc {
         CountersDoc {
             up_rate: Some(up.0),
@@ -288,7 +288,8 @@ impl CountersDoc {
         }
     }
 
-    /// The rate over about the last second in one direction, if it was measured.
+    /// The rate over about the last second in one direction, in bit/s; `None` if it was not
+    /// measured.
     pub fn rate(&self, direction: Direction) -> Option<Amount> {
         match direction {
             Direction::Up => self.up_rate.map(Amount),
@@ -296,7 +297,7 @@ impl CountersDoc {
         }
     }
 
-    /// One counter in one direction; 0 if it was not read.
+    /// The counter of this name in one direction; 0 if there is none.
     pub fn get(&self, direction: Direction, name: &str) -> u64 {
         let counters = match direction {
             Direction::Up => &self.up,
@@ -353,7 +354,8 @@ impl From<Slice> for SliceDoc {
 }
 
 impl LinkDoc {
-    /// A link with the sums of the guarantees of top-level targets, for sending and for receiving.
+    /// The document of `link`. `held` are the sums of the guarantees of top-level targets for
+    /// sending and for receiving, in bit/s. The caller adds state and counters.
     pub fn new(link: &Link, held: [Amount; 2]) -> LinkDoc {
         let capacity = |direction: Direction, held: Amount| {
             let Capacity { rate, source } = link.capacity(direction)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The whole document.
+/// The response to [`crate::Request::Users`], and the output of `netnice show --users --json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsersDoc {
     /// Version of this document's format.
@@ -21,25 +21,25 @@ impl UsersDoc {
     pub const VERSION: u32 = 1;
 }
 
-/// One quota.
+/// One quota and its limit, the same for every unprivileged user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaDoc {
     /// Its key in `[quotas]` of the policy file.
     pub quota: String,
-    /// `count`, `bytes` or `ns`.
+    /// The unit of the limit and of the usage: `count`, `bytes` or `ns`.
     pub unit: String,
-    /// The limit for each user.
+    /// The limit for each user, in `unit`.
     pub limit: u64,
 }
 
 /// The usage of one user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserDoc {
-    /// The user.
+    /// User id.
     pub uid: u32,
     /// Usage of each quota, by its key. Quotas that apply to a single request and are not counted
     /// over time are omitted.
     pub used: BTreeMap<String, u64>,
-    /// Requests that are waiting because the user has exceeded the service time.
+    /// Number of requests of the user that wait in the daemon.
     pub waiting: u64,
 }

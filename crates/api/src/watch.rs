@@ -1,8 +1,9 @@
-//! The current rates in a compact form, for `netnice top`, which requests them repeatedly.
+//! The current rates in a compact form ([`WatchDoc`]), for `netnice top`, which requests them
+//! repeatedly; and the connections of one target ([`ConnectionsDoc`]), for the same command.
 //!
 //! [`crate::ShowDoc`] contains every value of every target. [`WatchDoc`] contains the values of a
 //! table that is redrawn each second: for 500 targets it is a tenth as long. Rates are in bit/s,
-//! times in nanoseconds. Zero and absent values are omitted.
+//! times in nanoseconds. Values that are zero or absent are omitted.
 
 use netnice_core::contract::Direction;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WatchDoc {
-    /// Time of the reading, by the machine's monotonic clock.
+    /// Time of the reading, in nanoseconds by the machine's monotonic clock.
     pub at_ns: u64,
     /// The managed links, sorted by name.
     pub links: Vec<WatchedLink>,
@@ -19,22 +20,22 @@ pub struct WatchDoc {
     pub targets: Vec<Watched>,
 }
 
-/// A managed link.
+/// The rates and guarantees of a managed link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WatchedLink {
     /// The interface.
     pub link: String,
-    /// Rate for sending.
+    /// Rate of the link for sending, in bit/s. `None`: sending is not managed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<u64>,
-    /// Rate for receiving.
+    /// Rate of the link for receiving, in bit/s. `None`: receiving is not managed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down: Option<u64>,
-    /// Sum of the guarantees for sending.
+    /// Sum of the guarantees of top-level targets for sending, in bit/s.
     #[serde(skip_serializing_if = "is_zero")]
     pub up_held: u64,
-    /// Sum of the guarantees for receiving.
+    /// Sum of the guarantees of top-level targets for receiving, in bit/s.
     #[serde(skip_serializing_if = "is_zero")]
     pub down_held: u64,
     /// Reasons why the link is degraded; empty if it is not.
@@ -42,34 +43,35 @@ pub struct WatchedLink {
     pub degraded: Vec<String>,
 }
 
-/// A target.
+/// The limits, guarantees and current traffic of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Watched {
     /// The target as text.
     pub target: String,
-    /// Index of the nearest enclosing target in the list.
+    /// Index in [`WatchDoc::targets`] of the nearest enclosing target. `None`: no target encloses
+    /// this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inside: Option<usize>,
-    /// Effective limit on sending.
+    /// Effective limit on sending, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<u64>,
-    /// Effective limit on receiving.
+    /// Effective limit on receiving, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down: Option<u64>,
-    /// Effective limit on the sum.
+    /// Effective limit on the sum of sending and receiving, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub both: Option<u64>,
-    /// Guarantee for sending.
+    /// Guarantee for sending, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u64>,
-    /// Guarantee for receiving.
+    /// Guarantee for receiving, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_down: Option<u64>,
-    /// What it sends. For a target with a `both` limit: what it sends and receives.
+    /// Sent traffic. For a target with a `both` limit: sent and received traffic.
     #[serde(skip_serializing_if = "Traffic::is_zero")]
     pub sends: Traffic,
-    /// What it receives. Zero for a target with a `both` limit, because `sends` includes it.
+    /// Received traffic. Zero for a target with a `both` limit, because `sends` includes it.
     #[serde(skip_serializing_if = "Traffic::is_zero")]
     pub receives: Traffic,
     /// Reasons why the target is degraded; empty if it is not.
@@ -81,10 +83,10 @@ pub struct Watched {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Traffic {
-    /// Bit/s that were forwarded.
+    /// Rate of the forwarded packets, in bit/s.
     #[serde(skip_serializing_if = "is_zero")]
     pub rate: u64,
-    /// Queueing delay of a packet that arrives now.
+    /// Queueing delay of a packet that arrives now, in nanoseconds.
     #[serde(skip_serializing_if = "is_zero")]
     pub wait_ns: u64,
     /// Packets dropped per second, rounded up, so 0 means that no packet was dropped.
@@ -111,7 +113,8 @@ impl Watched {
         }
     }
 
-    /// The limit on one direction, if there is one; a `both` limit applies to each direction.
+    /// The effective limit on one direction, in bit/s; `None` if there is none. A `both` limit
+    /// applies to each direction.
     pub fn limit(&self, direction: Direction) -> Option<u64> {
         match direction {
             Direction::Up => self.up.or(self.both),
@@ -123,21 +126,21 @@ impl Watched {
 /// The response to [`crate::Request::Connections`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionsDoc {
-    /// The target.
+    /// The target as text.
     pub target: String,
-    /// Time of the reading, by the machine's monotonic clock.
+    /// Time of the reading, in nanoseconds by the machine's monotonic clock.
     pub at_ns: u64,
-    /// The connections, those with the most traffic first.
+    /// The connections, those with the most traffic first; at most 200.
     pub connections: Vec<Connection>,
-    /// Number of further connections.
+    /// Number of further connections, beyond the 200.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: u64,
-    /// Number of connections of other users, which are not listed.
+    /// Number of connections that are not listed because they belong to other users.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub of_others: u64,
 }
 
-/// One connection.
+/// One TCP or UDP connection of a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
     /// The inode number of the socket.

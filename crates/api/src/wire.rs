@@ -1,5 +1,6 @@
-//! Encoding and decoding of messages: JSON with the protocol version. Decoding fails for an invalid
-//! message and for a message of another version.
+//! Encodes messages as frames, and decodes the bodies of frames ([`frame`]). A body is JSON with
+//! the protocol version ([`VERSION`]). Encoding fails for a message that is too long for its kind.
+//! Decoding fails for an invalid message and for a message of another version.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -39,7 +40,7 @@ pub enum WireError {
 /// A message of a client: a request, and the process that it is about, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCall {
-    /// The process.
+    /// The process that the request is about, if any.
     pub process: Option<Process>,
     /// The request.
     pub request: Request,
@@ -69,7 +70,8 @@ pub fn encode_client_call(
     Ok(frame::encode(&body, LONGEST_REQUEST)?)
 }
 
-/// Decodes a request without its process from the body of a frame.
+/// Decodes a client's message from the body of a frame, and returns its request without the
+/// process.
 ///
 /// # Errors
 /// As [`decode_client_call`].
@@ -77,8 +79,8 @@ pub fn decode_request(body: &[u8]) -> Result<Request, WireError> {
     Ok(decode_client_call(body)?.request)
 }
 
-/// Decodes a client's message from the body of a frame. It checks the version first, so that it can
-/// distinguish a message of another version from an invalid one.
+/// Decodes a client's message from the body of a frame. The version is checked first, so that a
+/// message of another version is distinguished from an invalid one.
 ///
 /// # Errors
 /// [`WireError::Version`] for another version, [`WireError::Json`] for an invalid message.
@@ -158,7 +160,7 @@ fn decode_from_response<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError
     Ok(envelope.response)
 }
 
-/// Decodes an envelope after its version.
+/// Checks the version of a message, then decodes the message.
 fn decode_versioned<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
     let version: Versioned = serde_json::from_slice(body)?;
     version.check()?;

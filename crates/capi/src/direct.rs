@@ -1,8 +1,9 @@
-//! The direct path for C: the calls of the stack.
+//! The direct path for C: the calls of [`netnice_stack`] with plain numbers and structures.
 //!
 //! Programs and flows are numbers ([`crate::handles`]). The structures are those of
 //! `include/netnice.h`; a test compares their layout with the layout here. Each call does what the
-//! corresponding call of [`netnice_stack`] does.
+//! corresponding call of [`netnice_stack`] does. On failure each call returns -1 and sets errno
+//! ([`CallError`]). A timeout is a number of milliseconds; -1 is without a limit.
 
 mod buffers;
 mod copying;
@@ -21,7 +22,7 @@ use crate::error::CallError;
 use crate::handles::{self, FlowHandle, ProgramHandle};
 use crate::{guarded, pointers, runtime_dir};
 
-/// `struct netnice_udp`.
+/// `struct netnice_udp`: the parameters of a UDP flow.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Udp {
@@ -37,7 +38,7 @@ pub struct Udp {
     flags: c_uint,
 }
 
-/// `struct netnice_news`.
+/// `struct netnice_news`: a notification from the daemon.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Notification {
@@ -49,7 +50,7 @@ pub struct Notification {
     why: [c_char; 234],
 }
 
-/// `struct netnice_flow_info`.
+/// `struct netnice_flow_info`: the addresses, the counters and the contract of a flow.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct FlowInfo {
@@ -65,7 +66,8 @@ pub struct FlowInfo {
     contract: [c_char; 212],
 }
 
-/// Attaches the program to a link.
+/// Attaches the program to a link, for at most `flows` open flows with `bytes` bytes of memory.
+/// NULL stands for the only managed interface. Returns the number of the program.
 // SAFETY: the names here and below belong to this library; no other functions with these names are
 // linked.
 #[unsafe(no_mangle)]
@@ -76,7 +78,7 @@ pub extern "C" fn netnice_attach(iface: *const c_char, flows: c_uint, bytes: c_u
     })
 }
 
-/// Attaches the program through the daemon of a runtime folder.
+/// Attaches the program through the daemon of a runtime folder. Returns the number of the program.
 pub(crate) fn attach(
     dir: &RuntimeDir,
     iface: Option<&str>,
@@ -87,7 +89,8 @@ pub(crate) fn attach(
     handles::add_program(Arc::new(ProgramHandle::new(program)))
 }
 
-/// Closes all flows of a program and detaches it.
+/// Closes all flows of a program and detaches it. Returns 0. Fails with EBUSY, and closes nothing,
+/// if another thread is in a call of one of the flows.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_detach(program: c_int) -> c_int {
@@ -115,15 +118,15 @@ pub extern "C" fn netnice_detach(program: c_int) -> c_int {
     })
 }
 
-/// A descriptor to poll.
+/// The descriptor that a program polls in its own event loop.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_descriptor(program: c_int) -> c_int {
     guarded_int(|| Ok(handles::program(program)?.program.as_fd().as_raw_fd()))
 }
 
-/// Prepares for sleeping. 1 if the descriptor will become readable, 0 if there is something new
-/// already.
+/// Prepares for sleeping. Returns 1 if the descriptor will become readable when there is something
+/// new, 0 if something new is there already.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_arm(program: c_int) -> c_int {
@@ -134,7 +137,8 @@ pub extern "C" fn netnice_arm(program: c_int) -> c_int {
     })
 }
 
-/// After sleeping: stores the numbers of the flows that have something new.
+/// To be called after sleeping. Stores the numbers of flows that have something new, at most
+/// `room`, and returns how many. The next call returns the others.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_hear(program: c_int, flows: *mut c_int, room: c_int) -> c_int {
@@ -159,7 +163,7 @@ pub extern "C" fn netnice_hear(program: c_int, flows: *mut c_int, room: c_int) -
     })
 }
 
-/// The next notification from the daemon.
+/// Stores the next notification from the daemon. Returns 1, or 0 if there is none.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_news(program: c_int, news: *mut Notification) -> c_int {
@@ -226,7 +230,7 @@ fn notification_to_c(notification: &FlowNotification, flow: impl Fn(u32) -> c_in
     }
 }
 
-/// Bytes of the program's memory that a flow uses.
+/// Returns the number of bytes of the program's memory that a flow with these parameters uses.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_buffer_bytes(udp: *const Udp) -> c_longlong {
@@ -238,7 +242,7 @@ pub extern "C" fn netnice_buffer_bytes(udp: *const Udp) -> c_longlong {
     })
 }
 
-/// Opens a flow.
+/// Opens a UDP flow. Returns the number of the flow.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_open_udp(program: c_int, udp: *const Udp) -> c_int {
@@ -257,7 +261,7 @@ pub extern "C" fn netnice_open_udp(program: c_int, udp: *const Udp) -> c_int {
     })
 }
 
-/// Closes a flow.
+/// Closes a flow. Returns 0. Fails with EBUSY if another thread is in a call of the flow.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_close(flow: c_int) -> c_int {
@@ -274,7 +278,7 @@ pub extern "C" fn netnice_flow_close(flow: c_int) -> c_int {
     })
 }
 
-/// Requests another contract.
+/// Requests another contract for a flow. Returns 0.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_change(flow: c_int, contract: *const c_char) -> c_int {
@@ -285,7 +289,7 @@ pub extern "C" fn netnice_flow_change(flow: c_int, contract: *const c_char) -> c
     })
 }
 
-/// Stores the state of a flow.
+/// Stores the addresses, the counters and the contract of a flow. Returns 0.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_info(flow: c_int, info: *mut FlowInfo) -> c_int {
@@ -355,7 +359,7 @@ impl Udp {
                 _ => return Err(CallError::Invalid),
             },
             hops: match self.hops {
-                // The default for groups stays on the link.
+                // Packets to a group stay on the link unless the caller sets a hop limit.
                 0 if matches!(remote, Remote::Group(_)) => 1,
                 0 => default.hops,
                 hops => u8::try_from(hops).map_err(|_| CallError::Invalid)?,
@@ -371,7 +375,7 @@ fn guarded_int(work: impl FnOnce() -> Result<c_int, CallError>) -> c_int {
     guarded(|| work().map(i64::from)) as c_int
 }
 
-/// The timeout; `None` is without a limit.
+/// The duration of a timeout in milliseconds; `None`, for -1, is without a limit.
 fn duration(timeout: c_int) -> Result<Option<Duration>, CallError> {
     match timeout {
         -1 => Ok(None),

@@ -1,11 +1,11 @@
-//! Why a call fails, and its errno. If setpriority(2) or the socket calls have a code for the
-//! reason, it is that code.
+//! Why a call fails ([`CallError`]), and the errno that C gets. Where setpriority(2) or the socket
+//! calls have an errno for the same reason, the errno here is the same.
 
 use netnice_api::{ClientError, Failed, Refused, RefusedBy, Response};
 use netnice_ring::layout::SetupError;
 use netnice_stack::StackError;
 
-/// Why a call fails.
+/// Why a call of the library fails.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     /// An argument is invalid.
@@ -29,16 +29,17 @@ pub(crate) enum CallError {
     /// A system call failed with this errno.
     #[error("{}", std::io::Error::from_raw_os_error(*.0))]
     System(i32),
-    /// The number is not that of an open program or flow.
+    /// The handle is not that of an open program, for a call that takes a program, or of an open
+    /// flow, for a call that takes a flow.
     #[error("the number is not that of an open program or flow, whichever the call takes")]
     BadHandle,
     /// Another thread is in a call of the same flow.
     #[error("another thread is in a call of this flow")]
     Busy,
-    /// C does not hold a buffer with this id.
+    /// The caller does not hold a buffer with this id.
     #[error("the caller does not hold this buffer: it was given back, or belongs to another flow")]
     NotHeld,
-    /// A pointer is NULL that must not be.
+    /// A pointer that must not be NULL is NULL; the text names the argument.
     #[error("{0} must not be NULL")]
     Null(&'static str),
     /// A text is not UTF-8.
@@ -56,7 +57,7 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
-    /// The errno.
+    /// The errno that C gets for this error.
     pub(crate) fn errno(&self) -> i32 {
         match self {
             CallError::Invalid | CallError::NotUtf8 | CallError::NotHeld => libc::EINVAL,

@@ -1,8 +1,11 @@
 //! The table of handles: the numbers by which C refers to programs and flows.
 //!
 //! A handle contains the index of a table entry and the number of times that the entry was used. So
-//! a closed handle differs from its successor. A call locks its flow. If the lock is taken, the
-//! call fails with EBUSY and does not wait, because another call may wait for packets for any time.
+//! the handle of a closed flow is valid again only after 32,767 uses of its entry ([`MAX_USES`]).
+//! At most 65,536 handles are valid at the same time ([`MAX_HANDLES`]); more fail with ENFILE.
+//!
+//! A call locks its flow. If another call holds the lock, the call fails with EBUSY and does not
+//! wait, because the other call may wait for packets for any time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
@@ -28,18 +31,18 @@ pub(crate) struct ProgramFlows {
     pub(crate) ready: VecDeque<c_int>,
 }
 
-/// The flow of a handle.
+/// The flow of a handle, with its program.
 pub(crate) struct FlowHandle {
     pub(crate) owner: Arc<ProgramHandle>,
     pub(crate) slot: u32,
-    /// `None` after the flow was closed.
+    /// `None` after C has closed the flow.
     open: Mutex<Option<OpenSocket>>,
 }
 
 /// The socket of an open flow, and the buffers of it that C holds.
 pub(crate) struct OpenSocket {
     pub(crate) socket: Socket,
-    /// By id.
+    /// The buffers that C holds, by id.
     lent: HashMap<u64, LentBuffer>,
     next_id: u64,
 }
@@ -97,7 +100,8 @@ impl FlowHandle {
         }
     }
 
-    /// Runs `work` with the flow. Fails if another thread uses it.
+    /// Runs `work` with the flow. Fails if another thread is in a call of the flow, or the flow is
+    /// closed.
     pub(crate) fn with<T>(
         &self,
         work: impl FnOnce(&mut OpenSocket) -> Result<T, CallError>,
@@ -122,7 +126,7 @@ impl OpenSocket {
         self.next_id
     }
 
-    /// Takes a packet back from C.
+    /// Takes a packet back from C. Fails if C holds no packet with this id.
     pub(crate) fn take_packet(&mut self, id: u64) -> Result<Packet, CallError> {
         match self.lent.remove(&id) {
             Some(LentBuffer::Packet(packet)) => Ok(packet),
@@ -135,7 +139,7 @@ impl OpenSocket {
         self.lent.insert(id, LentBuffer::Packet(packet));
     }
 
-    /// Takes a datagram back from C.
+    /// Takes a datagram back from C. Fails if C holds no datagram with this id.
     pub(crate) fn take_datagram(&mut self, id: u64) -> Result<Datagram, CallError> {
         match self.lent.remove(&id) {
             Some(LentBuffer::Datagram(datagram)) => Ok(datagram),
@@ -175,17 +179,17 @@ static TABLE: RwLock<Table> = RwLock::new(Table {
     free: Vec::new(),
 });
 
-/// Creates a handle for a program.
+/// Creates a handle for a program. Fails with ENFILE if [`MAX_HANDLES`] are valid.
 pub(crate) fn add_program(program: Arc<ProgramHandle>) -> Result<c_int, CallError> {
     add(Object::Program(program))
 }
 
-/// Creates a handle for a flow.
+/// Creates a handle for a flow. Fails with ENFILE if [`MAX_HANDLES`] are valid.
 pub(crate) fn add_flow(flow: Arc<FlowHandle>) -> Result<c_int, CallError> {
     add(Object::Flow(flow))
 }
 
-/// The program of a handle.
+/// The program of a handle. Fails if the handle is not that of a program.
 pub(crate) fn program(number: c_int) -> Result<Arc<ProgramHandle>, CallError> {
     match find(number) {
         Some(Object::Program(program)) => Ok(program),
@@ -193,7 +197,7 @@ pub(crate) fn program(number: c_int) -> Result<Arc<ProgramHandle>, CallError> {
     }
 }
 
-/// The flow of a handle.
+/// The flow of a handle. Fails if the handle is not that of a flow.
 pub(crate) fn flow(number: c_int) -> Result<Arc<FlowHandle>, CallError> {
     match find(number) {
         Some(Object::Flow(flow)) => Ok(flow),
@@ -201,7 +205,7 @@ pub(crate) fn flow(number: c_int) -> Result<Arc<FlowHandle>, CallError> {
     }
 }
 
-/// Removes a handle.
+/// Removes a handle; does nothing if it is not valid.
 pub(crate) fn remove(number: c_int) {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     let (index, uses) = index_and_uses(number);

@@ -14,9 +14,10 @@
 //! ```
 //!
 //! # Rules of this crate
-//! The library exports only the names of the header. Plain numbers need no validation beyond their
-//! range. Only [`pointers`] dereferences pointers. No call unwinds into C: every call is
-//! [`guarded`].
+//! The library exports only the names of the header. Only [`pointers`] dereferences pointers that C
+//! passes. No call unwinds into C: every call is [`guarded`], except `netnice_error`, which cannot
+//! panic. On failure a guarded call returns -1 and sets errno, and `netnice_error` returns the
+//! message.
 
 mod direct;
 mod error;
@@ -37,14 +38,16 @@ use subject::Subject;
 
 /// The netnice value of a process, a group or a user, in bytes per second; 0 is unlimited.
 ///
-/// For several processes it returns the smallest value. On failure it returns -1 and sets errno.
+/// For a process group it returns the smallest value of the members. On failure it returns -1 and
+/// sets errno.
 // SAFETY: the name belongs to this library; no other function with this name is linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_get(which: c_int, who: id_t) -> c_longlong {
     guarded(|| value::get(&runtime_dir(), &Subject::find(which, who)?))
 }
 
-/// Sets the netnice value in bytes per second; 0 is unlimited. Returns 0, or -1 and sets errno.
+/// Sets the netnice value of a process, a group or a user, in bytes per second; 0 is unlimited.
+/// Returns 0, or -1 and sets errno.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_set(which: c_int, who: id_t, value: c_longlong) -> c_int {
@@ -56,7 +59,8 @@ pub extern "C" fn netnice_set(which: c_int, who: id_t, value: c_longlong) -> c_i
     if done < 0 { -1 } else { 0 }
 }
 
-/// The message of this thread's last failed call. Never NULL.
+/// The message of this thread's last failed call; empty if none has failed. Never NULL. It is valid
+/// until the thread's next call fails.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_error() -> *const c_char {
@@ -69,8 +73,8 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// Runs `work`, catches panics, and reports a failure to C. State that a panic left inconsistent is
-/// behind a lock, which is poisoned then.
+/// Runs `work`, catches panics, and returns the value of `work`. On failure it stores the message
+/// for [`netnice_error`], sets errno and returns -1. A panic poisons the locks that `work` holds.
 fn guarded(work: impl FnOnce() -> Result<i64, CallError>) -> c_longlong {
     let error = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => return value,
@@ -85,8 +89,8 @@ fn guarded(work: impl FnOnce() -> Result<i64, CallError>) -> c_longlong {
     -1
 }
 
-/// The runtime folder of the daemon. In set-user-ID execution (AT_SECURE) the environment is
-/// ignored.
+/// The runtime folder of the daemon: from the environment, else the default. In set-user-ID
+/// execution (AT_SECURE) the environment is ignored.
 fn runtime_dir() -> RuntimeDir {
     // SAFETY: getauxval reads a table that the kernel created when the process started.
     let trusts = unsafe { libc::getauxval(libc::AT_SECURE) } == 0;

@@ -1,10 +1,11 @@
-//! Access to memory that C passes by pointer. The functions check for NULL, read and write by
-//! value, and keep no pointer.
+//! Access to memory that C passes by pointer. The functions check for NULL, copy structures, texts
+//! and addresses, and return slices of bytes that are valid during the call only. They fail with
+//! [`CallError::Null`] or another error for an invalid length or text.
 //!
 //! # Rules of this module
 //! A pointer that is not NULL is assumed to point to what the header states, readable or writable,
-//! for the duration of the call. C can promise no more. Structures are copied without assuming
-//! their alignment. No slice is longer than an object can be.
+//! for the duration of the call; the library cannot check more. Structures are copied without
+//! assuming their alignment. No slice is longer than an object can be (`isize::MAX` bytes).
 
 use std::ffi::CStr;
 use std::mem::size_of;
@@ -39,7 +40,7 @@ pub(crate) fn write<T: Copy>(to: *mut T, value: T, what: &'static str) -> Result
     }
 }
 
-/// Bytes of C. NULL is valid if `length` is 0.
+/// A slice of `length` bytes of C. NULL is valid if `length` is 0.
 pub(crate) fn bytes<'a>(from: *const c_void, length: usize) -> Result<&'a [u8], CallError> {
     match (from.is_null(), length) {
         (_, 0) => Ok(&[]),
@@ -51,7 +52,7 @@ pub(crate) fn bytes<'a>(from: *const c_void, length: usize) -> Result<&'a [u8], 
     }
 }
 
-/// Memory of C to write to. NULL is valid if `length` is 0.
+/// A slice of `length` bytes of C's memory to write to. NULL is valid if `length` is 0.
 pub(crate) fn bytes_mut<'a>(to: *mut c_void, length: usize) -> Result<&'a mut [u8], CallError> {
     match (to.is_null(), length) {
         (_, 0) => Ok(&mut []),
@@ -63,8 +64,8 @@ pub(crate) fn bytes_mut<'a>(to: *mut c_void, length: usize) -> Result<&'a mut [u
     }
 }
 
-/// Copies bytes to memory of C, truncated to `length`. Returns the number of copied bytes. The
-/// destinations of several calls may overlap; the last call wins.
+/// Copies bytes to memory of C, at most `length`. Returns the number of copied bytes. The
+/// destinations of several calls may overlap.
 pub(crate) fn store(bytes: &[u8], to: *mut c_void, length: usize) -> Result<usize, CallError> {
     let count = bytes.len().min(length);
     match (to.is_null(), count) {
@@ -79,7 +80,8 @@ pub(crate) fn store(bytes: &[u8], to: *mut c_void, length: usize) -> Result<usiz
     }
 }
 
-/// The elements of an array, one by one.
+/// The elements of an array, one by one. Fails if the pointer is NULL and `count` is not 0, or if
+/// `count` is negative or above [`MAX_COUNT`].
 pub(crate) fn elements<T: Copy>(
     from: *const T,
     count: c_int,
@@ -93,7 +95,7 @@ pub(crate) fn elements<T: Copy>(
     Ok((0..count).map(move |index| unsafe { from.add(index).read_unaligned() }))
 }
 
-/// A count as usize, if it is in range.
+/// A count as usize. Fails if it is negative or above [`MAX_COUNT`].
 pub(crate) fn length(count: c_int) -> Result<usize, CallError> {
     match usize::try_from(count) {
         Ok(count) if count <= MAX_COUNT => Ok(count),
@@ -101,7 +103,7 @@ pub(crate) fn length(count: c_int) -> Result<usize, CallError> {
     }
 }
 
-/// The bytes of each part.
+/// A slice for each element of an array of `struct iovec`.
 pub(crate) fn byte_slices<'a>(
     from: *const iovec,
     count: c_int,
@@ -111,7 +113,7 @@ pub(crate) fn byte_slices<'a>(
         .collect()
 }
 
-/// A text of C. NULL is `None`.
+/// A copy of a text of C; `None` for NULL. Fails if it is not UTF-8.
 pub(crate) fn text(from: *const c_char) -> Result<Option<String>, CallError> {
     if from.is_null() {
         return Ok(None);
@@ -122,7 +124,8 @@ pub(crate) fn text(from: *const c_char) -> Result<Option<String>, CallError> {
     Ok(Some(text.to_string()))
 }
 
-/// An address of C. NULL is `None`.
+/// An IPv4 or IPv6 address of C with its port; `None` for NULL. Fails for another family, or if
+/// `length` is too short.
 pub(crate) fn address(
     from: *const sockaddr,
     length: socklen_t,
@@ -198,7 +201,7 @@ fn v4(four: &SocketAddrV4) -> sockaddr_in {
     }
 }
 
-/// A text for an array of C: truncated if necessary, and terminated by a 0.
+/// A text as an array of `N` bytes for C: truncated to `N` - 1 bytes, and terminated by a 0.
 pub(crate) fn fixed_text<const N: usize>(text: &str) -> [c_char; N] {
     let mut fixed = [0; N];
     for (place, byte) in fixed[..N - 1].iter_mut().zip(text.bytes()) {

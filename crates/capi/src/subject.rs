@@ -1,4 +1,6 @@
-//! Finds the processes that `which` and `who` denote. Fails if there are none.
+//! Finds the processes that the arguments `which` and `who` of `netnice_get` and `netnice_set`
+//! denote ([`Subject`]), as those of getpriority(2). Fails if there are none, if `which` is not
+//! PRIO_PROCESS, PRIO_PGRP or PRIO_USER, or if /proc cannot be read.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -28,7 +30,7 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// Finds the processes. 0 means the caller, the caller's group or the caller's real user.
+    /// Finds the processes. `who` 0 means the calling process, its group or its real user.
     pub(crate) fn find(which: c_int, who: id_t) -> Result<Subject, CallError> {
         match which {
             PROCESS if who == 0 => Process::open(std::process::id()).map(Subject::Process),
@@ -87,7 +89,7 @@ impl Process {
         }
     }
 
-    /// The process group of the process.
+    /// The process group of the process; `None` if the process has ended.
     pub(crate) fn group(&self) -> Option<u32> {
         group_of(self.pid)
     }

@@ -1,4 +1,5 @@
-//! Reads and sets the netnice value through the daemon. Fails with the daemon's reason.
+//! Reads and sets the netnice value of a [`Subject`], in bytes per second, by requests to the
+//! daemon. Fails if the value is out of range, the daemon refuses, or the process has ended.
 //!
 //! | argument | target of the limit |
 //! |---|---|
@@ -6,8 +7,9 @@
 //! | a process group | `name:pgrp-N`: all present members and their descendants, together |
 //! | a user | `user:N`: all processes of the user, together |
 //!
-//! The value is that of the paper: the limit on both directions together (or on sending alone, if
-//! the host's policy says so), as the short form `netnice PID RATE` sets it.
+//! The value is the one of paper NICE (4.2): the limit on both directions together, or on sending
+//! alone if the host's policy sets `input_meter = false`. The short form `netnice PID RATE` sets
+//! the same limit.
 
 use std::os::fd::AsFd;
 
@@ -18,7 +20,8 @@ use netnice_core::units::Rate;
 use crate::error::CallError;
 use crate::subject::{Process, Subject};
 
-/// The change of a claim for a value, as contract text.
+/// The change that sets the limit to `bytes_per_second`, as contract text; 0 removes the limit.
+/// Fails if the value is negative, or is no valid [`Rate`].
 pub(crate) fn change(bytes_per_second: i64) -> Result<String, CallError> {
     let bytes = u64::try_from(bytes_per_second).map_err(|_| CallError::Invalid)?;
     if bytes == 0 {
@@ -31,7 +34,7 @@ pub(crate) fn change(bytes_per_second: i64) -> Result<String, CallError> {
     ))
 }
 
-/// Sets the value.
+/// Sends the requests that apply `change` to the processes of `subject`.
 pub(crate) fn set(dir: &RuntimeDir, subject: &Subject, change: &str) -> Result<(), CallError> {
     match subject {
         Subject::Process(process) => {
@@ -45,7 +48,8 @@ pub(crate) fn set(dir: &RuntimeDir, subject: &Subject, change: &str) -> Result<(
     }
 }
 
-/// Reads the value; the smallest one if several apply.
+/// The value in bytes per second, rounded down; 0 without a limit. For a process group, the
+/// smallest value of its members.
 pub(crate) fn get(dir: &RuntimeDir, subject: &Subject) -> Result<i64, CallError> {
     let smallest = match subject {
         Subject::Process(process) => value_of(dir, process)?,

@@ -3,13 +3,15 @@
 //! Must never: be part of a shipped program (only tests use it), or interpret an input.
 //!
 //! # A corpus
-//! Code that parses untrusted input is tested from bytes. A folder keeps inputs that every test run
-//! replays, each in a file named after its outcome. Property tests try inputs near them. An input
-//! that reveals a fault is added to the folder.
+//! Code that parses untrusted input is tested with bytes. A folder keeps inputs, each in a file
+//! named after its outcome and a number. The outcome is the text that the tested function returns
+//! for the input. Every test run replays all inputs. Property tests alter one of them or combine
+//! several. An input that reveals a fault is added to the folder.
 //! ```text
-//!  checksum-2.bin ──of──▶ Corpus ──replay──▶ is it "checksum" still, and is each outcome there?
-//!                            ├──────near───▶ one, with bytes changed
-//!                            └──────some───▶ several, to be combined ──changed──▶ bytes changed
+//!  checksum-2.bin ──of──▶ Corpus ──replay──▶ panics if an outcome differs from its file's name, or
+//!                            │               if an expected outcome has no input
+//!                            ├──────near───▶ one input, altered
+//!                            └──────some───▶ several inputs, unaltered, to be combined
 //! ```
 
 use std::ops::Range;
@@ -18,8 +20,8 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use proptest::{collection, sample};
 
-/// The configuration for `usual` cases, or for `PROPTEST_CASES` if it is set (by `make fuzz` and
-/// `cargo xtask miri`).
+/// The configuration of proptest for `usual` cases of a property, or for the number in the
+/// environment variable `PROPTEST_CASES` if it is set (by `make fuzz` and `cargo xtask miri`).
 pub fn cases(usual: u32) -> ProptestConfig {
     match std::env::var_os("PROPTEST_CASES") {
         Some(_) => ProptestConfig::default(),
@@ -60,7 +62,8 @@ impl Corpus {
     /// Runs `outcome_of` on all inputs.
     ///
     /// # Panics
-    /// If an input's outcome differs from its file name, or if no input has one of these outcomes.
+    /// If an input's outcome differs from the one in its file name, or if one of `outcomes` has no
+    /// input.
     pub fn replay(&self, outcome_of: impl Fn(&[u8]) -> String, outcomes: &[&str]) {
         for kept in &self.kept {
             assert_eq!(
@@ -81,7 +84,8 @@ impl Corpus {
         changed(self.one())
     }
 
-    /// A strategy that yields `count` of the inputs, unaltered; an input may occur several times.
+    /// A strategy that yields several of the inputs at random, unaltered; `count` is the range of
+    /// their number. An input may occur several times.
     pub fn some(&self, count: Range<usize>) -> impl Strategy<Value = Vec<Vec<u8>>> + use<> {
         collection::vec(self.one(), count)
     }
@@ -118,8 +122,8 @@ pub fn changed(bytes: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = V
         for (at, byte, how) in changes {
             let at = at.index(bytes.len().max(1));
             match how {
-                // Twice as likely: the other bytes keep their places, so the input mostly gets
-                // further.
+                // Replacing is twice as likely as removing: the other bytes keep their places, so
+                // the tested code reads more of the input.
                 0 | 1 if at < bytes.len() => bytes[at] = byte,
                 2 if at < bytes.len() => drop(bytes.remove(at)),
                 _ => bytes.insert(at, byte),

@@ -1,10 +1,8 @@
-//! The command line: its options, and the request that it means.
-//!
-//! Input is the process's arguments. Output is a [`Command`], or [`BadUsage`] if the arguments are
-//! invalid.
+//! Parses the command line. Input is the process's arguments. Output is a [`Command`], or
+//! [`BadUsage`] if the arguments are invalid.
 //!
 //! Each contract option is a clause of the contract grammar of `netnice-core`, and core parses its
-//! value. So the command line defines no units. The paper's short forms (`netnice PID RATE`,
+//! value. So the command line defines no units. The short forms of paper NICE (`netnice PID RATE`,
 //! `netnice PID`, `netnice`) have no verb.
 
 mod check;
@@ -49,16 +47,17 @@ pub(crate) struct Command {
     pub verb: Verb,
     /// The runtime folder of the daemon.
     pub runtime_dir: RuntimeDir,
-    /// Print the answer as JSON.
+    /// True: print the response as JSON.
     pub json: bool,
 }
 
 /// A verb with valid options.
 #[derive(Debug)]
 pub(crate) enum Verb {
-    /// Send the request to the daemon and print its answer.
+    /// Send the request to the daemon and print the response.
     Request(Request),
-    /// The same for a process, with its pidfd. Holds its pid.
+    /// Send the request about the process with this pid, with a pidfd of it, and print the
+    /// response.
     ProcessRequest(u32, Request),
     /// Show the contract in force for this process.
     Own,
@@ -76,7 +75,7 @@ pub(crate) enum Verb {
     Inetd(InetdCommand),
     /// Run the manager of existing processes.
     Share(Box<Share>),
-    /// A part of `@rate` in a shell.
+    /// Print the shell functions for `cmd @rate`, or do what these functions call.
     Shell(ShellCommand),
     /// Print the completions for a shell.
     Completions(clap_complete::Shell),
@@ -86,10 +85,10 @@ pub(crate) enum Verb {
     StartDaemon,
 }
 
-/// Why a command line is invalid, or that the parser answers it itself (`--help`).
+/// Why a command line gives no [`Command`]: it is invalid, or asks for `--help` or `--version`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadUsage {
-    /// The parser's error, or its answer to `--help` or `--version`.
+    /// The parser's error, or its text for `--help` or `--version`.
     #[error(transparent)]
     Parser(#[from] clap::Error),
     /// An option's value does not parse.
@@ -106,11 +105,13 @@ pub(crate) enum BadUsage {
         /// The valid range.
         limits: String,
     },
+    /// A target does not parse.
     #[error(transparent)]
     Target(#[from] TargetError),
     /// The first word is neither a target nor a command.
     #[error("{0}\nand it is not a command; `netnice --help` lists the commands")]
     UnknownCommand(TargetError),
+    /// A contract does not parse, or contradicts itself.
     #[error(transparent)]
     Contract(#[from] ContractError),
     /// The contract has no clause that a capture can violate.
@@ -137,7 +138,8 @@ pub(crate) enum BadUsage {
 }
 
 impl BadUsage {
-    /// Prints the error, and returns the exit status.
+    /// Prints the error to standard error, or the text for `--help` to standard output. Returns the
+    /// exit status.
     pub fn print(self) -> Exit {
         match self {
             BadUsage::Parser(error) => {
@@ -503,7 +505,8 @@ impl VerbArgs {
         }
     }
 
-    /// The name of the verb if it changes no contract and no link, else `None`.
+    /// The name of the verb if the options of changes (`--dry-run`, `--for`, …) have no meaning
+    /// with it, else `None`.
     fn read_only(&self) -> Option<&'static str> {
         match self {
             VerbArgs::Run(_) | VerbArgs::Set(_) | VerbArgs::Clear { .. } => None,
@@ -606,12 +609,12 @@ fn set_verb(target: &Target, set: Set) -> Verb {
     }
 }
 
-/// A target's full form.
+/// Parses a target, and prints it in its full form (`pid:7` for `7`).
 fn full_target(text: &str) -> Result<String, BadUsage> {
     Ok(text.parse::<Target>()?.to_string())
 }
 
-/// A rate in its exact form, or `none`.
+/// Parses a rate, and prints it in its exact form; `none` for `none` and `0`.
 fn rate(option: &'static str, text: Option<&str>) -> Result<Option<String>, BadUsage> {
     match text {
         None => Ok(None),
@@ -620,7 +623,7 @@ fn rate(option: &'static str, text: Option<&str>) -> Result<Option<String>, BadU
     }
 }
 
-/// Parses a total such as `@512Kbyte/sec`, the paper's form; the `@` is optional.
+/// Parses a total such as `@512Kbyte/sec`, the form in paper NICE; the `@` is optional.
 fn total_rate(text: &str) -> Result<Rate, BadUsage> {
     quantity("@RATE", text.strip_prefix('@').unwrap_or(text))
 }

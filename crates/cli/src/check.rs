@@ -1,9 +1,10 @@
-//! `netnice check`: does the traffic in a capture conform to a contract?
+//! `netnice check`: checks whether the traffic in a capture conforms to a contract.
 //!
-//! Input is a capture file and a contract. [`capture`] reads the packets, [`flow`] selects those of
-//! the flow, [`messages`] combines packets of a channel into messages, and
-//! [`netnice_core::policer`] checks them. Output is the verdict. Fails if the file cannot be read,
-//! is damaged, or has no packet to check. No daemon takes part.
+//! Input is a capture file and a contract ([`Check`]). [`capture`] reads the packets, [`flow`]
+//! selects those of the flow, [`messages`] combines packets of a channel into messages, and
+//! [`netnice_core::policer`] checks them. Output is the printed verdict, and the exit status 3 if a
+//! packet or message does not conform. Fails if the file cannot be read, is damaged, or has no
+//! packet to check. The command needs no daemon.
 
 pub(crate) mod capture;
 pub(crate) mod flow;
@@ -30,19 +31,21 @@ use capture::CaptureError;
 use flow::{DatagramKey, Flow, IpPacket, UnknownLink};
 use messages::{Message, Messages};
 
-/// The verb as it was typed.
+/// The options of `netnice check`.
 #[derive(Debug)]
 pub(crate) struct Check {
+    /// The capture; `-` is standard input.
     pub file: PathBuf,
-    /// The contract, for the verdict.
+    /// The contract, for the text of the verdict.
     pub contract: Contract,
     /// The conformance check of the contract.
     pub police: Policer,
     /// The flow to check; `None` for all packets.
     pub flow: Option<Flow>,
-    /// Extra tolerance beyond the contract's.
+    /// Tolerance in addition to the contract's.
     pub tolerance: Nanos,
-    /// For a channel: consecutive packets closer than this belong to one message.
+    /// For a channel: packets that follow each other in less than this time belong to one message.
+    /// `None`: only fragments of one datagram do.
     pub gap: Option<Nanos>,
 }
 
@@ -67,7 +70,8 @@ enum CheckFault {
     NoMatch { flow: Flow, packets: u64 },
 }
 
-/// Checks the capture and prints the verdict.
+/// Checks the capture and prints the verdict. The exit status is [`Exit::Refused`] if a packet or
+/// message does not conform.
 pub(crate) fn execute(check: Check, json: bool) -> Result<Exit, CommandError> {
     let file = check.file.clone();
     let verdict = match file.as_os_str() == "-" {
@@ -96,11 +100,11 @@ struct Verdict {
     contract: Contract,
     flow: Option<Flow>,
     tolerance: Nanos,
-    /// Packets in the file.
+    /// Number of packets in the file.
     packets: u64,
-    /// Packets that were checked.
+    /// Number of packets that were checked.
     checked: u64,
-    /// Messages that were checked; `None` if the contract is no channel.
+    /// Number of messages that were checked; `None` if the contract is no channel.
     messages: Option<u64>,
     bytes: u64,
     /// Times of the first and the last checked packet, in ns since 1970.

@@ -1,11 +1,12 @@
-//! Connects to the daemon.
+//! Connects to the daemon. If none runs, starts one for root, and fails with
+//! [`CommandError::NoDaemon`] for any other user.
 
 use netnice_api::{Client, ClientError, RuntimeDir};
 
 use crate::error::CommandError;
 use crate::start;
 
-/// Connects to the daemon. If none runs and the user is root, starts one.
+/// Connects to the daemon of a runtime folder. If none runs and the user is root, starts one.
 pub(crate) fn connect(dir: &RuntimeDir) -> Result<Client, CommandError> {
     match Client::connect(dir) {
         Err(ClientError::NoDaemon { .. }) if rustix::process::geteuid().is_root() => {

@@ -1,4 +1,4 @@
-//! Executes a command: sends its request to the daemon, prints the answer and returns the exit
+//! Executes a command: sends its request to the daemon, prints the response and returns the exit
 //! status.
 //!
 //! Input is a parsed [`Command`]. Verbs without a plain request go to their own modules. A command
@@ -74,7 +74,7 @@ fn execute_verb(command: Command) -> Result<Exit, CommandError> {
     }
 }
 
-/// Sends the request and prints the answer. If the change needs a confirmation, asks the user for
+/// Sends the request and prints the response. If the change needs a confirmation, asks the user for
 /// it.
 fn call(
     dir: &RuntimeDir,
@@ -134,7 +134,7 @@ fn links(dir: &RuntimeDir, json: bool) -> Result<Exit, CommandError> {
     Ok(Exit::from(&response))
 }
 
-/// Runs `work`. If it takes longer than [`NOTICE_AFTER`], prints a notice.
+/// Runs `work`. If that takes longer than [`NOTICE_AFTER`], prints a notice meanwhile.
 fn with_notice<T>(work: impl FnOnce() -> T) -> T {
     let (done, waits) = mpsc::channel::<()>();
     thread::scope(|scope| {
@@ -193,5 +193,5 @@ fn confirm_ns(request: &Request) -> Option<u64> {
     }
 }
 
-/// Time without an answer after which the user gets a notice.
+/// Time without a response after which the user gets a notice.
 const NOTICE_AFTER: Duration = Duration::from_secs(5);

@@ -22,13 +22,14 @@ pub(crate) enum CommandError {
     /// No daemon runs, and the start of one failed.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The connection to the daemon failed, or the daemon's answer is invalid.
+    /// The connection to the daemon failed, or the daemon's response is invalid.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// No process has this pid.
     #[error("no process has the number {0}")]
     NoProcess(u32),
-    /// The number is the id of a thread. The second field is the pid of its process, if known.
+    /// The number (the first field) is the id of a thread. The second field is the pid of its
+    /// process, if known.
     #[error("{0} is a thread, not a process{of}", of = of_process(*.1))]
     Thread(u32, Option<u32>),
     /// The kernel refused to open the process.

@@ -21,7 +21,7 @@ use crate::error::CommandError;
 use crate::render::printable;
 use crate::{daemon, output};
 
-/// The form of the command that was typed.
+/// The two commands of this module, with their options.
 #[derive(Debug)]
 pub(crate) enum InetdCommand {
     /// Serve a configuration.
@@ -57,7 +57,7 @@ pub(crate) struct SessionArgs {
     args: Vec<OsString>,
 }
 
-/// Executes the verb.
+/// Executes the command. The start gate returns only if it fails.
 pub(crate) fn execute(dir: &RuntimeDir, command: InetdCommand) -> Result<Exit, CommandError> {
     match command {
         InetdCommand::Serve {

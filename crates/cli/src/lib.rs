@@ -8,13 +8,13 @@
 //! ```
 //! `args` parses the command line into a request, so bad usage ends here (status 2) and costs the
 //! daemon nothing. `dispatch` sends the request over a connection of `daemon`, and `output` prints
-//! the answer with `render`. Without a running daemon, `daemon` starts one if the user is root
-//! (`start`). `run` and `top` are modules of their own because they go on after the answer. `check`
-//! needs no daemon.
+//! the response with `render`. Without a running daemon, `daemon` starts one if the user is root
+//! (`start`). A verb that does more than one request has a module of its own: `run`, `top`,
+//! `share`, `inetd`, `shell`, `doctor`. `check` needs no daemon.
 //!
 //! Text for the user goes to standard output. `run` writes it to standard error, because standard
 //! output belongs to the command that it starts. Errors go to standard error. `--json` prints the
-//! daemon's answer unchanged, errors included.
+//! daemon's response as JSON, also if it is a refusal or a failure.
 #![forbid(unsafe_code)]
 
 mod args;

@@ -1,5 +1,5 @@
-//! Prints results to standard output, and refusals and failures to standard error. Fails with
-//! [`CommandError`] if standard output cannot be written.
+//! Prints results to standard output, and refusals and failures to standard error. Fails with a
+//! [`CommandError`] if writing to standard output fails.
 
 use std::io::{self, Write};
 
@@ -8,8 +8,8 @@ use netnice_api::Response;
 use crate::error::CommandError;
 use crate::render::{self, Style, printable};
 
-/// Prints an answer of the daemon: a result to standard output, the text of a refusal or failure to
-/// standard error. With `json`, any answer is also printed to standard output, as JSON.
+/// Prints a response of the daemon: a result to standard output, the text of a refusal or failure
+/// to standard error. With `json`, standard output gets every response as JSON, and no text.
 pub(crate) fn print_response(response: &Response, json: bool) -> Result<(), CommandError> {
     if json {
         print_text(&render::json(response))?;

@@ -1,4 +1,5 @@
-//! Man pages and shell completions, generated from the description of the command line.
+//! Generates man pages and shell completions from the description of the command line. Fails if the
+//! folder for man pages cannot be written.
 
 use std::io;
 use std::path::Path;

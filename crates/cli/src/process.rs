@@ -1,4 +1,6 @@
-//! Identifies processes: pidfds, start times, and the process that runs netnice.
+//! Identifies processes by a pidfd ([`open`]) or by pid and start time ([`exit_of`]), and finds the
+//! process that runs netnice. Opening fails with a [`CommandError`] if there is no such process, or
+//! if the number is that of a thread.
 
 use std::os::fd::OwnedFd;
 
@@ -9,7 +11,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::error::CommandError;
 
-/// Opens a pidfd, which refers to this process even after its pid is reused.
+/// Opens a pidfd of a process. The pidfd refers to the same process even after the pid is reused.
 pub(crate) fn open(pid: u32) -> Result<OwnedFd, CommandError> {
     let raw = i32::try_from(pid)
         .ok()
@@ -48,7 +50,8 @@ pub(crate) fn exit_of(pid: u32) -> Option<Until> {
 }
 
 /// The pid of the process that runs netnice, a shell or a script: the nearest ancestor that is not
-/// one of [`USER_SWITCHERS`].
+/// one of [`USER_SWITCHERS`]. `None` if the nearest [`MAX_SWITCHERS`] ancestors are all among them,
+/// or if an ancestor cannot be read.
 pub(crate) fn invoking_process() -> Option<u32> {
     let mut pid = rustix::process::getppid()?.as_raw_nonzero().get() as u32;
     for _ in 0..MAX_SWITCHERS {

@@ -1,8 +1,8 @@
-//! Formats the daemon's answers as text, or as JSON.
+//! Formats the daemon's responses as text ([`text`]) or as JSON ([`json`]).
 //!
-//! Text fits 80 columns. A rate is shown in both forms, `4 Mbit/s (500 kB/s)`, or in its first form
-//! if a table would be too wide. No information is in colour alone. There is no colour if the
-//! output is no terminal or `NO_COLOR` is set.
+//! Text is laid out for 80 columns. A rate is shown in both forms, `4 Mbit/s (500 kB/s)`, or in its
+//! first form if a table would be too wide. Headings are bold, unless the output is no terminal,
+//! `TERM` is `dumb`, or `NO_COLOR` is set ([`Style`]).
 
 mod contract;
 mod history;
@@ -20,7 +20,7 @@ use serde::Serialize;
 pub(crate) use show::{managed_links, rate_table};
 use sparkline::Sparkline;
 
-/// What the output can show.
+/// How headings are shown on an output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Style {
     /// True if headings may be bold.
@@ -55,7 +55,7 @@ impl Style {
     }
 }
 
-/// Formats an answer as text.
+/// Formats a response as text.
 pub(crate) fn text(response: &Response, style: &Style) -> String {
     match response {
         Response::Pong(pong) => {
@@ -69,7 +69,7 @@ pub(crate) fn text(response: &Response, style: &Style) -> String {
             let sparkline = Sparkline::new(sparkline::unicode_locale());
             history::history(doc, sparkline, style)
         }
-        // Only `top` sends these requests, and `top` draws the answers itself.
+        // Only `top` sends these requests, and `top` draws the responses itself.
         Response::Watched(doc) => json_line(doc),
         Response::Connections(doc) => json_line(doc),
         // Only programs with direct flows send these requests.
@@ -94,7 +94,7 @@ pub(crate) fn single_target(doc: &ShowDoc, name: &str, style: &Style) -> String 
     }
 }
 
-/// Formats an answer as JSON: a result without a wrapper, a refusal or failure under its name.
+/// Formats a response as JSON: a result without a wrapper, a refusal or failure under its name.
 pub(crate) fn json(response: &Response) -> String {
     match response {
         Response::Pong(pong) => pretty(pong),
@@ -123,7 +123,7 @@ fn pretty(document: &impl Serialize) -> String {
     serde_json::to_string_pretty(document).unwrap_or_default()
 }
 
-/// Formats what was done, or would be done.
+/// Formats a change that was made, or would be made in a dry run.
 fn done(done: &Done) -> String {
     let mut lines = Vec::new();
     if let Some(target) = &done.target {

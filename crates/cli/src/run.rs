@@ -4,7 +4,8 @@
 //! caller unchanged, and every socket and child of the command belongs to the target from the
 //! start.
 //!
-//! Without a grant the command does not start, and the exit status is that of the daemon's answer.
+//! If the daemon does not grant the contract, the command does not start, and the exit status is
+//! that of the daemon's response.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
@@ -18,20 +19,21 @@ use crate::error::CommandError;
 use crate::render::{self, Style};
 use crate::{daemon, output, process};
 
-/// The verb as it was typed.
+/// The options of `netnice run`.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// The request; the process fills in its target.
+    /// The request without its target, which [`execute`] fills in.
     pub set: Set,
-    /// The name that the process joins.
+    /// The name that the process joins. `None`: the process itself is the target.
     pub name: Option<Target>,
     /// The command and its arguments; not empty.
     pub command: Vec<OsString>,
-    /// Print nothing after success.
+    /// True: print nothing after success.
     pub quiet: bool,
 }
 
-/// Registers this process. Returns only after a dry run, without a grant, or if execve(2) fails.
+/// Registers this process, then becomes the command. Returns only after a dry run, without a grant,
+/// or if execve(2) fails.
 pub(crate) fn execute(dir: &RuntimeDir, json: bool, run: Run) -> Result<Exit, CommandError> {
     let pid = std::process::id();
     let own = process::open(pid)?;

@@ -1,7 +1,9 @@
-//! `netnice share`: runs the manager of existing processes of `netnice-share`.
+//! `netnice share`: divides a total rate among sessions that already run, by the manager of the
+//! crate `netnice-share` ([`manager`]).
 //!
-//! The verb divides the total until a signal, `--for` or the end of the sessions, and prints the
-//! shares at each change. With `--dry-run` it only prints them. Fails as [`manager::manage`] fails.
+//! The verb runs until a signal, until the time of `--for` is over, or until all targets have
+//! ended, and prints the shares at each change. With `--dry-run` it only prints the shares that
+//! would result. Fails as [`manager::manage`] fails.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -15,16 +17,16 @@ use crate::error::CommandError;
 use crate::render::{self, printable};
 use crate::{daemon, output, process};
 
-/// The verb as it was typed.
+/// The options of `netnice share`.
 #[derive(Debug)]
 pub(crate) struct Share {
     /// The total, the targets and the way to divide.
     pub request: ShareRequest,
-    /// Only print the shares that would result.
+    /// True: only print the shares that would result.
     pub dry_run: bool,
 }
 
-/// Divides until the manager ends, and prints each division.
+/// Divides the total until the manager ends, and prints the shares at each change.
 pub(crate) fn execute(dir: &RuntimeDir, json: bool, share: Share) -> Result<Exit, CommandError> {
     // Starts the daemon if none runs.
     drop(daemon::connect(dir)?);

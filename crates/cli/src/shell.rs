@@ -2,8 +2,8 @@
 //! text calls.
 //!
 //! The paper changed the Bourne shell. This module changes no shell. With the text, bash or zsh
-//! still parses, expands, redirects and forks as before. The text only replaces the command with an
-//! `@rate` behind it.
+//! still parses, expands, redirects and forks as before. The text only replaces a command that has
+//! an `@rate` as its last word.
 //!
 //! ```text
 //!  ftp host @128Kbyte/sec
@@ -19,8 +19,8 @@
 //! shows the typed text. A user's function with an `@rate` runs in a subshell that first limits
 //! itself ([`ShellCommand::Limit`]). A builtin runs in the shell itself and gets no limit.
 //!
-//! The verbs except `shell-init` are for that text only and hidden in the help. A limit
-//! fails if the daemon refuses it or cannot be reached.
+//! The other verbs (`at`, `shell-words`, `shell-limit`, `shell-prompt`) are for that text only and
+//! hidden in the help. A limit fails if the daemon refuses it or cannot be reached.
 
 mod scanner;
 
@@ -47,15 +47,15 @@ pub(crate) enum Shell {
     Zsh,
 }
 
-/// The form of the command that was typed.
+/// The commands of this module, with their options.
 #[derive(Debug)]
 pub(crate) enum ShellCommand {
     /// Print the text that the shell is to evaluate.
     Init(Shell),
-    /// Print the commands of a text that have an `@rate`.
+    /// Print the names of the commands in a text that have an `@rate`.
     Words {
         text: String,
-        /// Also print those in substitutions.
+        /// True: also print those in substitutions.
         inside: bool,
     },
     /// Become a command whose last word is no rate.
@@ -83,12 +83,12 @@ pub(crate) fn parse_at(mut words: Vec<OsString>) -> Result<Run, ShellCommand> {
     })
 }
 
-/// Parses a word `@rate`; `None` if it is none.
+/// Parses a word `@rate`; `None` for any other word.
 pub(crate) fn parse_rate_word(word: &str) -> Option<Rate> {
     word.strip_prefix('@')?.parse().ok()
 }
 
-/// Executes the verb.
+/// Executes the command.
 pub(crate) fn execute(dir: &RuntimeDir, command: ShellCommand) -> Result<Exit, CommandError> {
     match command {
         ShellCommand::Init(shell) => output::print_text(&init(shell)?).map(|()| Exit::Done),
@@ -102,7 +102,7 @@ pub(crate) fn execute(dir: &RuntimeDir, command: ShellCommand) -> Result<Exit, C
     }
 }
 
-/// The change that `@rate` means: the paper's value, as in the short form.
+/// The change that `@rate` means: that of the short form `netnice PID RATE`.
 fn limit_change(rate: Rate) -> Set {
     Set {
         change: Some(format!("both {}", rate.compact())),
@@ -162,8 +162,9 @@ fn limit_parent(dir: &RuntimeDir, rate: Rate) -> Result<Exit, CommandError> {
     Ok(Exit::from(&response))
 }
 
-/// Prints the limit of this process, and so of the shell, if there is one. A prompt must appear at
-/// once and must not start a daemon, so any failure counts as no limit.
+/// Prints the limit of this process, which is that of the shell that started it; nothing if there
+/// is no limit. A prompt must appear at once and must not start a daemon, so any failure counts as
+/// no limit.
 fn prompt(dir: &RuntimeDir) -> Exit {
     let state = || -> Option<ShowDoc> {
         let pidfd = process::open(std::process::id()).ok()?;

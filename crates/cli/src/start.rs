@@ -1,12 +1,13 @@
-//! Starts the daemon if none runs.
+//! Starts the daemon, and waits until it serves, at most 20 s ([`TIMEOUT`]). Fails with a
+//! [`StartError`].
 //!
-//! The daemon must outlive this command and its terminal. The daemon must not become a child of the
-//! command that `netnice run` turns into. The caller must learn whether the daemon serves. So three
-//! processes take part:
+//! The daemon must continue after this command and its terminal have ended. It must not be a child
+//! of this process, because `netnice run` turns this process into another program. The caller must
+//! know whether the daemon serves. So three processes take part:
 //!
 //! ```text
 //!  netnice VERB ──spawns, waits──▶ netnice start-daemon ──spawns, waits until it serves─▶ netniced
-//!                                  (a session of its own)      then ends: netniced is init's
+//!                                  (a session of its own)    then ends: init adopts netniced
 //! ```
 //!
 //! A temporary file keeps netniced's standard error until netniced serves. If netniced fails, the
@@ -92,7 +93,8 @@ pub(crate) fn start_detached(dir: &RuntimeDir) -> Result<(), StartError> {
     wait(dir, &mut daemon, &mut stderr)
 }
 
-/// Waits until a daemon serves the folder: this one, or another one that was started meanwhile.
+/// Waits until a daemon serves the folder: the started one, or another one that was started at the
+/// same time.
 fn wait(dir: &RuntimeDir, daemon: &mut Child, stderr: &mut File) -> Result<(), StartError> {
     let until = Instant::now() + TIMEOUT;
     let mut ended = None;
@@ -160,7 +162,7 @@ fn last_lines(text: &str) -> String {
 /// programs first.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Longest time until another daemon serves after the own one ended because of it.
+/// Longest time until another daemon serves, after the started one ended because of it.
 const OTHER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Time between two attempts to connect.

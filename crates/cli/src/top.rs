@@ -3,7 +3,7 @@
 //! | command line | output | what |
 //! |---|---|---|
 //! | no option | a terminal | the full screen ([`full_screen`]), which can change limits |
-//! | `--once` | anything | one frame of it as text, with all rows |
+//! | `--once` | anything | one frame of the full screen as text, with all rows |
 //! | no option, or `-n` | no terminal, or `TERM=dumb` | plain tables ([`plain_tables`]) |
 //! | `--json` | anything | the document of `show --json` on one line, repeatedly |
 //!
@@ -30,7 +30,7 @@ use crate::{daemon, output};
 use draw::TerminalStyle;
 use screen::Screen;
 
-/// Shows targets until the user, a signal or the number of tables ends it.
+/// Shows targets until the user or a signal ends the program, or the number of tables is reached.
 pub(crate) fn execute(dir: &RuntimeDir, json: bool, options: &Top) -> Result<Exit, CommandError> {
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
@@ -45,8 +45,8 @@ pub(crate) fn execute(dir: &RuntimeDir, json: bool, options: &Top) -> Result<Exi
 fn print_frame(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, CommandError> {
     let mut client = daemon::connect(dir)?;
     let mut screen = Screen::new(interval);
-    // The first request makes the daemon read its counters, if no other client did; a rate needs
-    // two readings.
+    // A rate needs two readings of the counters. The first request makes the daemon read them,
+    // unless they were read for another client.
     for round in 0..2 {
         if round > 0 {
             std::thread::sleep(interval.into());
@@ -67,7 +67,7 @@ fn print_frame(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, CommandError> 
     Ok(Exit::Done)
 }
 
-/// Asks the daemon for the table. The inner error is an answer of another kind.
+/// Requests the table from the daemon. The inner error is a response of another kind.
 fn request_table(
     client: &mut netnice_api::Client,
     interval: Nanos,

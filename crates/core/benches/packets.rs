@@ -1,5 +1,7 @@
-//! The same work as in `scheduler`, measured by criterion: time per packet, with its confidence
-//! interval and the change since the last run. `cargo bench -p netnice-core --bench packets`.
+//! Measures the work of the benchmark `scheduler` with criterion: the time per packet, with its
+//! confidence interval and the change since the last run.
+//!
+//! `cargo bench -p netnice-core --bench packets`
 
 #[path = "scheduler/load.rs"]
 #[allow(dead_code)] // The other benchmark uses the rest.

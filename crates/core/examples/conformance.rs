@@ -1,10 +1,11 @@
-//! Checks whether traffic conforms to a contract. It reads one packet a line, `SECONDS BYTES`, as
-//! from `tshark -T fields -e frame.time_relative -e frame.len`.
+//! Checks whether traffic conforms to a contract. It reads one packet per line, `SECONDS BYTES`, as
+//! `tshark -T fields -e frame.time_relative -e frame.len` prints them.
 //!
 //! `cargo run -p netnice-core --example conformance -- 'cell pcr=1mbit,cdvt=1ms' < packets.txt`
 //!
-//! Without a contract it checks a few packets of its own. The exit status is 0 if every packet
-//! conforms and 1 if not.
+//! It prints each packet that does not conform, and the sums. Without a contract it checks a few
+//! packets of its own. The exit status is 0 if every packet conforms. It is 1 if one does not, or
+//! if the contract or a line is invalid.
 
 use std::error::Error;
 use std::io::BufRead;

@@ -1,10 +1,10 @@
-//! Admission: the one place that grants or refuses a request. A request and the present set of
-//! entries come in; a [`Grant`] or a [`Refusal`] goes out.
+//! Admission: the one place that grants or refuses a request. A request and the entries in force
+//! come in; a [`Grant`] or a [`Refusal`] goes out.
 //!
 //! # Terms
-//! Targets form a forest: a [`TargetEntry`] with a parent is contained in it (a process in a
-//! unit). For a link L and a direction d, the *demand* of a target is its own minimum on L in d if
-//! it has one, else the sum of its children's demands. A minimum includes the demands of all
+//! Targets form a forest: a [`TargetEntry`] with a parent is contained in the parent (a process in
+//! a unit). For a link L and a direction d, the *demand* of a target is its own minimum on L in d
+//! if it has one, else the sum of its children's demands. A minimum includes the demands of all
 //! targets below it.
 //!
 //! # Invariant
@@ -24,8 +24,8 @@
 //!
 //! [`timing`] decides whether deadlines fit.
 //!
-//! Only this module makes a [`Grant`]. A [`Refusal`] names the bound, its holders, and the amount
-//! that would fit.
+//! Only this module makes a [`Grant`]. If an amount is too large, the [`Refusal`] names the bound,
+//! its holders, and the amount that would fit.
 
 mod forest;
 mod refusal;
@@ -42,8 +42,8 @@ use crate::link::Link;
 use crate::target::Target;
 use crate::units::Rate;
 
-/// The number of a target while the ledger holds it, unique in the ledger. It is never zero: in the
-/// kernel's maps zero means "no target".
+/// The number of a target while the daemon's ledger holds it: its slot, 1 to 65,535. No two targets
+/// of the ledger have the same one. In the kernel's maps zero means "no target".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetId(core::num::NonZeroU16);
 
@@ -109,8 +109,8 @@ impl Grant {
         self.min[direction as usize]
     }
 
-    /// The highest rate that the link gives in one direction, beside the limits over all links: the
-    /// rate of a slice without `extra`. `None` for every other contract.
+    /// The highest rate that the link gives in one direction, apart from the limits over all links:
+    /// for sending, the rate of a slice without `extra`. `None` for every other contract.
     pub fn max(&self, direction: Direction) -> Option<Rate> {
         self.max[direction as usize]
     }
@@ -165,8 +165,8 @@ pub fn admit(links: &[Link], held: &[TargetEntry], request: TargetEntry) -> Resu
 /// of the same name in `links` is replaced.
 ///
 /// # Errors
-/// [`Refusal`] if a direction that `new` does not manage has guarantees, or if the guarantees
-/// exceed the new capacity. It names the holders.
+/// [`Refusal`] if a direction that `new` does not manage has guarantees, if the guarantees exceed
+/// the new capacity, or if a slice's share of it is below [`Rate::MIN`].
 pub fn admit_link(links: &[Link], held: &[TargetEntry], new: Link) -> Result<LinkGrant, Refusal> {
     let others = || links.iter().filter(|link| link.name != new.name).cloned();
     let with = |link: Link| -> Vec<Link> { others().chain([link]).collect() };
@@ -188,7 +188,7 @@ pub fn admit_link(links: &[Link], held: &[TargetEntry], new: Link) -> Result<Lin
     Err(Refusal::of_link(&new.name, reason))
 }
 
-/// Decides whether a link can be unmanaged.
+/// Decides whether netnice can stop managing a link.
 ///
 /// # Errors
 /// [`Refusal`] if the link is not managed, or if a target has a guarantee on it.
@@ -209,9 +209,9 @@ pub fn admit_unmanage(links: &[Link], held: &[TargetEntry], name: &IfName) -> Re
 }
 
 /// Admits earlier entries one by one, for example after a restart: parents first, else in the given
-/// order. An entry that no longer fits is returned with its refusal. Its limits still count for the
-/// entries after it, and its guarantees do not. An entry without a valid position in the forest
-/// does not count at all, so the entries inside it are refused too.
+/// order. Returns each entry with its result, in that order. The limits of a refused entry still
+/// count for the entries after it, and its guarantees do not. An entry without a valid position in
+/// the forest does not count at all, so the entries inside it are refused too.
 pub fn readmit(
     links: &[Link],
     held: Vec<TargetEntry>,
@@ -233,8 +233,9 @@ pub fn readmit(
     results
 }
 
-/// The largest number of targets in one chain, from outermost to innermost. HTB has eight levels;
-/// the link's root, the leaves and one spare take three.
+/// The largest number of targets in one chain, from outermost to innermost. Targets whose contract
+/// is empty do not count. HTB has eight levels; the link's root, the leaves and one spare take
+/// three.
 pub const MAX_DEPTH: usize = 5;
 
 #[cfg(test)]

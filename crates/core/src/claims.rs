@@ -8,9 +8,11 @@
 //!   own counts with the default burst.
 //! - **all other clauses** come from privileged claims only (root and the group `netnice`). If two
 //!   of them name the same clause, the claim that was changed latest decides.
-//! - **privileged before unprivileged**: if an unprivileged claim contradicts the privileged ones,
-//!   it is *set aside*. It stays stored and does not count. It counts again when no claim
-//!   contradicts it. So an unprivileged claim never causes the refusal of a privileged request.
+//! - **privileged before unprivileged**: an unprivileged claim that contradicts the privileged ones
+//!   is *set aside*. So is one that contradicts an older unprivileged claim that counts, unless its
+//!   own user is the one who asks: then the request is refused. A claim that is set aside stays
+//!   stored and does not count. It counts again when no claim contradicts it. So an unprivileged
+//!   claim never causes the refusal of a privileged request.
 //!
 //! Users can change or clear their own claims at any time. Only root can clear the claims of other
 //! users, by clause or all at once.
@@ -46,7 +48,8 @@ pub struct Claim {
     /// The user, with the privilege at the time of the claim. A user who has left the group since
     /// keeps the granted clauses and cannot ask for more.
     pub by: Claimant,
-    /// Number of the latest change, compared with the other claims of this target.
+    /// Number of the claim's latest change. Among the claims of one target, a higher number is a
+    /// later change.
     pub order: u64,
     /// The clauses that the user asks for.
     pub contract: Contract,
@@ -79,7 +82,7 @@ impl Claims {
         Claims::resolve(claims, None)
     }
 
-    /// The claims in the order of their latest change.
+    /// The claims in the order of their latest change, the earliest first.
     pub fn iter(&self) -> impl Iterator<Item = &Claim> {
         self.claims.iter()
     }
@@ -94,7 +97,7 @@ impl Claims {
         &self.effective
     }
 
-    /// The users whose claims are set aside, because they contradict the privileged ones.
+    /// The user ids whose claims are set aside, because they contradict claims that count.
     pub fn set_aside(&self) -> &[u32] {
         &self.aside
     }
@@ -106,11 +109,12 @@ impl Claims {
             claims: privileged.cloned().collect(),
             ..Claims::default()
         };
-        // A burst alone, whose limit is in an unprivileged claim, makes no contract.
+        // This does not fail: unprivileged claims add limits only, and claims that agree with more
+        // limits also agree without them.
         all.combined_contract().unwrap_or_default()
     }
 
-    /// The user whose claim decides a clause; `None` if the effective contract does not name it.
+    /// The user id whose claim decides a clause; `None` if the effective contract does not name it.
     pub fn set_by(&self, clause: Clause) -> Option<u32> {
         fn uid_of<T>(deciding: Option<(&Claim, T)>) -> Option<u32> {
             deciding.map(|(claim, _)| claim.by.uid)
@@ -131,9 +135,9 @@ impl Claims {
     /// cleared in the claims of all users.
     ///
     /// # Errors
-    /// [`ClaimError`] if the change needs a privilege that `by` lacks, if it clears a clause that
-    /// only other users have named, or if it contradicts the user's own claim or the other claims
-    /// that count.
+    /// [`ClaimError`] if the change names no clause, if it needs a privilege that `by` lacks, if it
+    /// clears a clause that only other users have named, or if it contradicts the user's own claim
+    /// or the other claims that count.
     pub fn apply(&self, by: Claimant, change: &Change) -> Result<Claims, ClaimError> {
         if !by.privileged
             && let Some(clause) = change.needs_privilege()
@@ -300,7 +304,7 @@ impl Claims {
     }
 }
 
-/// The error of a change to claims.
+/// The error of a change to claims, or of restoring them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
     /// The user's own claim would contradict itself.
@@ -314,26 +318,26 @@ pub enum ClaimError {
     Conflict {
         /// The contradiction.
         error: ContractError,
-        /// The other users with claims.
+        /// The user ids of all other users with a claim on this target.
         others: Vec<u32>,
     },
-    /// The clause is reserved to root and the group `netnice`.
+    /// Only root and the group `netnice` may use the clause, and the user is neither.
     #[error("{0} is for root and the group netnice; up, down, both and burst are for all")]
     NeedsPrivilege(Clause),
-    /// Another user has set the clause.
+    /// The change clears a clause that another user has set, and this user has not.
     #[error("{clause} was set by {user}: only {user} or root can clear it; you can set a smaller \
              limit",
             user = Users(&[*holder]))]
     NotYours {
         /// The clause.
         clause: Clause,
-        /// The user who set it.
+        /// The user id of the first claim that sets it.
         holder: u32,
     },
-    /// The user has no claim on this target. Holds the users who have one.
+    /// The user has no claim on this target. Holds the user ids that have one.
     #[error("you have no claim on this target{}", OthersHold(.0))]
     NothingYours(Vec<u32>),
-    /// Two stored claims have the same user id.
+    /// Two stored claims have the same user id, which this variant holds.
     #[error("two claims of user {0} on one target")]
     TwoOfOneUser(u32),
 }

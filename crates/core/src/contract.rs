@@ -14,8 +14,9 @@
 //! burst T      at the limit's rate (5ms)       none clears a clause, for a rate 0 too
 //! ```
 //!
-//! Clauses come in any order, each at most once. `Display` writes them in the order above, and its
-//! text parses back to the same value.
+//! Clauses come in any order, each at most once. `Display` writes them in the order of [`Clause`],
+//! and its text parses back to the same value. (The text of a change without clauses is empty, and
+//! does not parse.)
 //!
 //! Consistency is checked in two steps: each value by its type, then the clauses against each other
 //! by [`Contract::apply`]. So no contract contradicts itself. [`crate::admission`] checks what
@@ -78,22 +79,23 @@ impl Contract {
     /// The burst of a limit if the contract names none.
     pub const DEFAULT_BURST: Nanos = Nanos::from_millis(5);
 
-    /// The limit on what is sent.
+    /// The limit on what is sent; `None` if there is none.
     pub fn up(&self) -> Option<Rate> {
         self.up
     }
 
-    /// The limit on what is received.
+    /// The limit on what is received; `None` if there is none.
     pub fn down(&self) -> Option<Rate> {
         self.down
     }
 
-    /// The limit on the sum of both directions. A contract with it has neither `up` nor `down`.
+    /// The limit on the sum of both directions; `None` if there is none. A contract with it has
+    /// neither `up` nor `down`.
     pub fn both(&self) -> Option<Rate> {
         self.both
     }
 
-    /// The limit of one direction, without [`Contract::both`].
+    /// The limit of one direction, without [`Contract::both`]; `None` if there is none.
     pub fn limit(&self, direction: Direction) -> Option<Rate> {
         match direction {
             Direction::Up => self.up,
@@ -101,8 +103,8 @@ impl Contract {
         }
     }
 
-    /// The minimum named for one direction, without a slice. [`Contract::link_min`] includes the
-    /// slice.
+    /// The minimum named for one direction, without a slice; `None` if there is none.
+    /// [`Contract::link_min`] includes the slice.
     pub fn min(&self, direction: Direction) -> Option<Rate> {
         match direction {
             Direction::Up => self.min,
@@ -130,22 +132,22 @@ impl Contract {
         self.burst
     }
 
-    /// The slice of a link's transmit time.
+    /// The slice of a link's transmit time; `None` if the contract has none.
     pub fn slice(&self) -> Option<Slice> {
         self.slice
     }
 
-    /// The slice of a CPU.
+    /// The slice of a CPU; `None` if the contract has none.
     pub fn cpu(&self) -> Option<Slice> {
         self.cpu
     }
 
-    /// The cell contract.
+    /// The cell contract; `None` if the contract has none.
     pub fn cell(&self) -> Option<Cell> {
         self.cell
     }
 
-    /// The real-time channel.
+    /// The real-time channel; `None` if the contract has none.
     pub fn channel(&self) -> Option<Channel> {
         self.channel
     }
@@ -175,9 +177,9 @@ impl Contract {
         }
     }
 
-    /// The highest rate that a link of rate `link` gives the target in one direction, beside the
-    /// limits over all links. A slice without `extra` is limited to its share. `None` if nothing is
-    /// limited.
+    /// The highest rate that a link of rate `link` gives the target in one direction, apart from
+    /// the limits over all links: a slice without `extra` limits sending to its share. `None` if
+    /// there is no such slice, or if its share is below [`Rate::MIN`].
     pub fn link_max(&self, direction: Direction, link: Rate) -> Option<Rate> {
         match (direction, self.slice) {
             (Direction::Up, Some(slice)) if !slice.extra() => slice.of(link),
@@ -185,8 +187,8 @@ impl Contract {
         }
     }
 
-    /// The burst on a link: one slice if the contract has a slice and `direction` is up, else
-    /// [`Contract::burst`] or the default.
+    /// The burst on a link, as time: the length of the slice if the contract has a slice and
+    /// `direction` is up, else [`Contract::burst`] or [`Contract::DEFAULT_BURST`].
     pub fn link_burst(&self, direction: Direction) -> Nanos {
         match (direction, self.slice) {
             (Direction::Up, Some(slice)) => slice.slice(),
@@ -244,8 +246,8 @@ impl Contract {
         }
     }
 
-    /// The same contract without its minimums and its slice. For a degraded contract this part is
-    /// installed.
+    /// The same contract without its minimums and its slice. This is the part of a degraded
+    /// contract that stays in force.
     pub fn without_guarantees(&self) -> Contract {
         Contract {
             min: None,
@@ -372,7 +374,7 @@ impl Change {
         *self == Change::default()
     }
 
-    /// The clauses that the change names, in the order of the grammar.
+    /// The clauses that the change names, in the order of [`Clause`].
     pub fn clauses(&self) -> Vec<Clause> {
         self.states().map(|(clause, _)| clause).collect()
     }
@@ -407,8 +409,9 @@ impl Change {
         }
     }
 
-    /// The first named clause that only root and the group `netnice` may use. A user without
-    /// privilege may set limits (`up`, `down`, `both`, `burst`) and may reserve nothing.
+    /// The first named clause, in the order of [`Clause`], that only root and the group `netnice`
+    /// may use; `None` if there is none. A user without privilege may set and clear limits (`up`,
+    /// `down`, `both`, `burst`) and may reserve nothing.
     pub fn needs_privilege(&self) -> Option<Clause> {
         self.clauses().into_iter().find(|clause| {
             !matches!(
@@ -443,7 +446,7 @@ impl Change {
     }
 }
 
-/// The name of a clause.
+/// The name of a clause. The order is that of `Display` of a contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Clause {
     /// `up`
@@ -545,12 +548,12 @@ pub enum ContractError {
         /// The text in place of the slice.
         input: String,
     },
-    /// A part of `cell` or `channel` is unknown, missing or named twice.
+    /// A part of `cell` or `channel` is unknown, missing, named twice or without a value.
     #[error("{clause}: {fault} {}: write {form}", Escaped(.part))]
     Part {
         /// `cell` or `channel`.
         clause: Clause,
-        /// The part.
+        /// The name of the part, or the text in place of it.
         part: String,
         /// The fault in the part.
         fault: &'static str,

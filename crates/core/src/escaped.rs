@@ -1,13 +1,13 @@
-//! Foreign text inside a message: [`Escaped`] escapes its control characters and cuts it after
-//! [`LONGEST`] characters.
+//! Prints foreign text inside a message: [`Escaped`] puts it in back-quotes, escapes its control
+//! characters, and cuts it after [`LONGEST`] characters.
 //!
 //! Text from a socket or a command line may be long, and its control characters could move the
 //! cursor of the terminal that shows the message.
 
 use core::fmt;
 
-/// Foreign text for messages. `Display` prints it in back-quotes, escaped, and cut after 48
-/// characters.
+/// Foreign text for messages. `Display` prints it in back-quotes, with control characters escaped.
+/// Of a longer text it prints 48 characters and `…`.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
 
@@ -29,8 +29,8 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// The number of characters that are shown. Every valid word is shorter, and a message with one
-/// such text fits on a line of 80 columns.
+/// The number of characters of the text that are shown. Every valid word is shorter, and a message
+/// with one such text fits on a line of 80 columns.
 const LONGEST: usize = 48;
 
 #[cfg(test)]

@@ -10,13 +10,14 @@
 //! - [`target`] names the owner of packets that a contract is for.
 //! - [`contract`] parses and prints contracts and changes to them.
 //! - [`claims`] merges the requests of several users for one target.
-//! - [`link`] and [`admission`] decide whether a contract fits.
+//! - [`link`] describes links, and [`admission`] decides whether a contract fits on them.
 //! - [`policer`] checks whether traffic kept to a contract.
 //! - [`meter`] declares every counter and its meaning.
-//! - [`sched`] is the packet scheduler of one link. It serves every kind of contract at once.
+//! - [`sched`] is the packet scheduler of one link, for flows with different kinds of contracts.
+//! - [`Escaped`] prints foreign text in messages. [`prefetch`] gives hints to the processor.
 //!
-//! A value of these types is valid from its construction on. Each stage accepts only the output of
-//! the stage before it.
+//! Each step takes the type that the step before it returns. A [`contract::Contract`] never
+//! contradicts itself, and only [`admission`] makes an [`admission::Grant`].
 //!
 //! # For programs outside netnice
 //! Three parts work without the rest of netnice. Each is a state machine: the caller passes the
@@ -25,7 +26,8 @@
 //! - [`sched::Pacer`] paces many flows, each with a rate and a burst, from one timer. A QUIC stack
 //!   or a media server can use it. Begin with `examples/pace_udp.rs`.
 //! - [`sched::Scheduler`] orders the packets on one link by rates, slices, deadlines and weights.
-//!   [`sched::Scheduler::next`] is the only call that an event loop needs. Begin with [`sched`].
+//!   Its owner reports the first packet of a queue, and [`sched::Scheduler::next`] returns the
+//!   packet to send or the time of the next call. Begin with [`sched`].
 //! - [`policer::Policer`] checks whether traffic kept to a contract, and reports the excess of each
 //!   packet. Begin with `examples/conformance.rs`.
 //!

@@ -1,11 +1,11 @@
-//! Managed links. A link is an interface whose capacity is known, so that admission can promise
+//! Managed links. A [`Link`] is an interface whose capacity is known, so that admission can promise
 //! parts of it.
 //!
-//! The operator or the interface's driver gives the capacity. Admission can promise the whole
-//! sending rate. It cannot promise the whole receiving rate: the queue that determines the delay is
-//! at the other end of the wire, and that queue stays empty only while less arrives than the wire
-//! carries. So receive guarantees, and the stage that enforces them, use [`RECEIVE_PERCENT`] of the
-//! receive rate.
+//! The capacity is the figure of the operator or of the interface's driver. Admission can promise
+//! the whole sending rate. It cannot promise the whole receiving rate: the queue that determines
+//! the delay is at the other end of the wire, and that queue stays empty only while less arrives
+//! than the wire carries. So receive guarantees, and the stage that enforces them, use
+//! [`RECEIVE_PERCENT`] of the receive rate.
 
 use core::fmt;
 
@@ -22,12 +22,13 @@ pub struct Link {
     /// Capacity in the receiving direction; `None` if that direction is not managed.
     pub down: Option<Capacity>,
     /// Bytes that the wire adds to each packet beyond layer 2 (24 for Ethernet's preamble, checksum
-    /// and gap). Every packet counts with them.
+    /// and gap). They count against the link's rate. At most [`Link::MAX_OVERHEAD`].
     pub overhead: Bytes,
 }
 
 impl Link {
-    /// The largest overhead that is accepted. Every link layer adds fewer bytes to each packet.
+    /// The largest [`Link::overhead`] that is accepted. Every link layer adds fewer bytes to each
+    /// packet.
     pub const MAX_OVERHEAD: Bytes = Bytes(512);
 
     /// The capacity in one direction, before [`RECEIVE_PERCENT`] is applied; `None` if the
@@ -54,7 +55,7 @@ impl Link {
 /// The rate of a link in one direction, and the source of that value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capacity {
-    /// Bit/s at layer 2.
+    /// The rate. It carries the layer 2 bytes of each packet and [`Link::overhead`].
     pub rate: Rate,
     /// The source of the rate.
     pub source: CapacitySource,

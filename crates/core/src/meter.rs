@@ -1,15 +1,16 @@
-//! Counters and their meaning. [`COUNTERS`] declares every counter once; code that shows, exports
-//! or sums counters reads this table.
+//! Counters and their meaning. [`COUNTERS`] declares every counter once: its name, its unit, its
+//! meaning, and the function that reads it from [`DirectionCounters`]. Code that shows, exports or
+//! sums counters uses this table.
 //!
-//! Counters are kept per target and direction and count layer-2 bytes. They only grow, except the
-//! levels. One conservation law holds for packets and for bytes:
+//! A target has one set of counters for each direction ([`Meter`]). Bytes are those of layer 2.
+//! Counters only grow, except the levels: `queued_packets`, `queued_bytes` and `queue_delay_ns` are
+//! present values. One conservation law holds for packets and for bytes:
 //!
 //! ```text
 //! offered = sent + dropped + queued
 //! ```
 //!
-//! [`DirectionCounters::balanced`] checks it. `queued` is a level, not a count: it is the present
-//! content of the queue.
+//! [`DirectionCounters::balanced`] checks it.
 
 use crate::contract::Direction;
 
@@ -74,7 +75,7 @@ impl Meter {
     }
 }
 
-/// The unit of a counter.
+/// The unit of a counter's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Packets.
@@ -83,16 +84,17 @@ pub enum Unit {
     Bytes,
     /// Nanoseconds.
     Nanoseconds,
-    /// Events.
+    /// Number of events.
     Times,
 }
 
 /// The role of a counter in the conservation law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Left side of the law: the sum of all [`Role::Part`] counters of the same unit.
+    /// The left side of the law (`offered`): the sum of all [`Role::Part`] counters of the same
+    /// unit.
     Total,
-    /// Right side of the law: one term of the sum.
+    /// One term of the right side of the law: `sent`, `dropped` or `queued`.
     Part,
     /// The counter is not part of the law.
     Alone,

@@ -1,8 +1,8 @@
 //! Conformance of traffic to a contract, decided from the times and lengths of its packets.
 //!
-//! A [`Policer`] gets the time and the length of each packet and decides whether the packet
-//! conforms. It shares no code with the schedulers, so it can check their output, and that of other
-//! senders: `netnice check` applies it to packet captures.
+//! A [`Policer`] gets the time and the length of each packet ([`Observation`]) and returns a
+//! [`Violation`] if the packet does not conform. It shares no code with the schedulers, so it can
+//! check their output, and that of other senders: `netnice check` applies it to packet captures.
 //!
 //! # Rules
 //! - `cell pcr cdvt`: a packet conforms if GCRA(length / PCR, CDVT) accepts it.
@@ -12,17 +12,18 @@
 //!   length t that ends with it has at most Bmax + Rmax t messages.
 //! - `up`, `down`, `both` R with `burst` B: a packet conforms if GCRA(length / R, B) accepts it.
 //!
-//! GCRA is the standard's ([`gcra`]). With packets of one size the second rule is TM 4.0's burst
-//! tolerance, (MBS - 1) (1/SCR - 1/PCR) in cells. With packets of any size a burst at the peak rate
-//! may hold MBS bytes, the last packet included, so a packet longer than MBS never conforms.
-//! `bucket=dual` shapes more strictly than this check: both kinds of bucket have the same pair of
-//! rules. The third rule is the linear bounded arrival process of the paper RTC (its sources are
-//! Cruz, and Anderson's DASH). For times alone it is GCRA(1/Rmax, (Bmax - 1)/Rmax), because Bmax
-//! messages may come at once and the next one 1/Rmax later.
+//! GCRA is the algorithm of the standard ([`gcra`]). For packets of one size the tolerance of the
+//! second rule, counted in cells, is TM 4.0's burst tolerance, (MBS - 1) (1/SCR - 1/PCR). For
+//! packets of any size a burst at the peak rate may hold MBS bytes, the last packet included, so a
+//! packet longer than MBS never conforms. Both kinds of bucket have the same pair of rules: a
+//! sender with `bucket=dual` shapes more strictly than this check. The third rule is the linear
+//! bounded arrival process of the paper RTC (its sources are Cruz, and Anderson's DASH). For times
+//! alone it is GCRA(1/Rmax, (Bmax - 1)/Rmax), because Bmax messages may come at once and the next
+//! one 1/Rmax later.
 //!
-//! As in the standard, a packet that does not conform changes no state. It counts as dropped, for
-//! both rates, if either rate finds it too early. So the first reported packet violates the
-//! contract, and each later one violates it even without the reported ones before it.
+//! As in the standard, a packet that does not conform changes no state. If it is too early for one
+//! of the two rates, it counts for neither. So the first reported packet violates the contract, and
+//! each later one violates it even without the reported ones before it.
 //!
 //! # Time of a packet
 //! The time may be that of any point of the packet, if it is the same point for all packets. If the
@@ -48,7 +49,8 @@ pub struct Observation {
     pub length: Bytes,
 }
 
-/// A conformance check for the packets of one flow. Its state is that of the contract's GCRAs.
+/// A check whether the packets of one flow conform to one clause of a contract. Its state is that
+/// of the clause's GCRAs.
 #[derive(Clone, Debug)]
 pub struct Policer {
     rule: Rule,
@@ -88,7 +90,7 @@ impl Policer {
         })
     }
 
-    /// A check for a channel. Each observation counts as one message.
+    /// A check for a channel. Each observation counts as one message of that length.
     pub fn channel(channel: Channel) -> Policer {
         let arrivals = VirtualScheduling::new(messages(channel.rmax()));
         Policer::of(Rule::Channel { channel, arrivals })
@@ -109,7 +111,8 @@ impl Policer {
     /// not visible from outside.
     ///
     /// # Errors
-    /// [`NotCheckable`] unless exactly one clause of the contract restricts the times of packets.
+    /// [`NotCheckable`] unless the contract has exactly one of the clauses `up`, `down`, `both`,
+    /// `cell` and `channel`, which restrict the times of packets.
     pub fn contract(contract: &Contract) -> Result<Policer, NotCheckable> {
         let burst = contract.burst().unwrap_or(Contract::DEFAULT_BURST);
         let limits = [contract.up(), contract.down(), contract.both()];
@@ -126,15 +129,17 @@ impl Policer {
         }
     }
 
-    /// The same check with an extra tolerance.
+    /// The same check with `tolerance` in addition to that of the contract. It replaces an earlier
+    /// extra tolerance.
     pub fn with_tolerance(self, tolerance: Nanos) -> Policer {
         Policer { tolerance, ..self }
     }
 
-    /// Checks the next packet. If its time is before that of an earlier packet, it counts as early.
+    /// Checks the next packet. The rules apply to its time as it is, also if that is before the
+    /// time of an earlier packet.
     ///
     /// # Errors
-    /// [`Violation`] if the packet does not conform.
+    /// [`Violation`] if the packet does not conform. The packet then counts as dropped.
     pub fn handle(&mut self, observation: Observation) -> Result<(), Violation> {
         self.count = self.count.saturating_add(1);
         self.rule
@@ -221,7 +226,7 @@ impl Rule {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} {number}, {} long, {rule}", rule.noun(), observation.length)]
 pub struct Violation {
-    /// Number of the packet, from 1.
+    /// Number of the packet (or message) among all that were checked, from 1.
     pub number: u64,
     /// The packet.
     pub observation: Observation,
@@ -255,9 +260,9 @@ pub enum ViolatedRule {
         /// MBS, the largest burst at peak rate, in bytes.
         mbs: Bytes,
     },
-    /// An interval has one message too many.
+    /// An interval that ends with the message has more messages than the channel allows.
     AboveArrivals {
-        /// Time after which the message would conform.
+        /// Time by which the message is too early, beyond every tolerance.
         by: Nanos,
         /// Rmax, the rate of messages of the contract.
         rmax: MessageRate,

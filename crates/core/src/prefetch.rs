@@ -2,7 +2,8 @@
 //!
 //! With many flows a scheduler spends nearly all of its time waiting for memory. It can compute
 //! early which flows come next, so an early hint removes one wait per packet. A hint has no visible
-//! effect on a program. Other processors and Miri do without it.
+//! effect on a program. On processors other than x86-64, and under Miri, these functions do
+//! nothing.
 
 /// Prefetches the first 64 bytes of `value`, or all of it if it is shorter.
 #[inline(always)]

@@ -1,25 +1,31 @@
-//! The packet scheduler of one link. It serves every kind of contract of the five papers.
+//! The packet scheduler of one link. It serves the contracts of all five papers (NICE, NTCP, VERT,
+//! CELL, RTC) at once, as far as they concern sending.
 //!
 //! The owner of the queues reports when a packet arrives at an empty queue
 //! ([`Scheduler::handle_head`]) and asks for the next departure ([`Scheduler::next`]). A call that
-//! contradicts the earlier ones fails with [`SchedulerError`].
+//! contradicts the earlier ones, or exceeds a limit, fails with [`SchedulerError`].
 //!
 //! # Principle
-//! Every contract gives a flow's next packet an *eligible* time, the earliest allowed start of its
+//! A guarantee gives a flow's next packet an *eligible* time, the earliest allowed start of its
 //! transmission, and a *deadline*. A [`Scheduler`] serves eligible guaranteed packets first, by
-//! earliest deadline, non-preemptively. Otherwise it serves the left-over in the ratio of the
-//! weights (start-time fair queueing: Goyal, Vin, Cheng, 1996). Otherwise it may serve a channel's
-//! packet before its logical arrival, by at most a horizon.
+//! earliest deadline, non-preemptively. If there is none, it serves the left-over in the ratio of
+//! the weights (start-time fair queueing: Goyal, Vin, Cheng, 1996). If there is no such packet
+//! either, it may serve a channel's packet before its logical arrival, by at most
+//! [`Wire::horizon`].
 //!
-//! A flow with a head waits, by its [`Service`]:
-//! - `Cell` (`sched::cell`): asleep until it is eligible, then among the due.
-//! - `Slice` (`sched::slice`): among the due while its slice lasts. Then asleep, and with `extra`
-//!   also in the left-over.
-//! - `Channel` (`sched::channel`): asleep, then within the horizon among the early, then among the
-//!   due.
-//! - `Share` (`sched::share`): in the left-over. With a minimum also asleep or among the due. Above
-//!   its limit only asleep.
-//! - `Limited` (`sched::limit`): above its limit asleep, else as without the limit.
+//! The *head* of a flow is the first packet of its queue. Flows with a head have entries in four
+//! calendars (`sched::calendar`): *sleepers* (not eligible, by eligible time), *due* (guaranteed
+//! and eligible, by deadline), *left-over* (by start tag) and *early* (channels within the horizon,
+//! by logical arrival). The [`Service`] of the flow decides in which:
+//! - `Cell` (`sched::cell`): among the sleepers until it is eligible, then among the due.
+//! - `Slice` (`sched::slice`): among the due while its slice lasts. Then among the sleepers, and
+//!   with `extra` also in the left-over.
+//! - `Channel` (`sched::channel`): among the sleepers, then within the horizon among the early,
+//!   then among the due.
+//! - `Share` (`sched::share`): without a minimum in the left-over. With one among the due while the
+//!   minimum permits the packet, else among the sleepers and in the left-over. Above its limit only
+//!   among the sleepers.
+//! - `Limited` (`sched::limit`): above its limit among the sleepers, else as without the limit.
 //!
 //! ```text
 //!              handle_head                      move_due                        poll
@@ -29,9 +35,9 @@
 //!    │           └───▶ sleepers ────────────▶ early ──────────────────────────────┤ third
 //!    └────────────────────────── nothing behind the head ◀───────────────────────┘
 //! ```
-//! Sleepers, due, left-over and early are four calendars (`sched::calendar`). Each flow has at most
-//! one entry in the left-over and one in the other three together. The entry of a flow whose queue
-//! has become empty stays in its calendar and is dropped when it comes first.
+//! Each flow has at most one entry in the left-over and one in the other three together. The entry
+//! of a flow whose queue has become empty can stay in its calendar; it is dropped when it comes
+//! first.
 //!
 //! Three more parts belong here. [`Pacer`] shapes flows without a link. [`MessageGate`] admits
 //! messages to a channel by an overload policy. An overbooked server ([`Scheduler::insert_server`])
@@ -60,9 +66,9 @@
 //!
 //! # Bounded work
 //! One call of [`Scheduler::poll`] moves entries that have fallen due, node by node, until it has
-//! moved [`DUE_PER_CALL`] of them (never twice as many). It drops at most [`DROPPED_PER_CALL`]
-//! entries. The rest waits for the next call, in the order of falling due. The work of a call does
-//! not depend on the number of flows in any other way.
+//! moved [`DUE_PER_CALL`] of them (never twice as many). It drops or inserts again at most
+//! [`DROPPED_PER_CALL`] stale entries. The other entries wait for the next call, in the order in
+//! which they fell due. The work of a call does not depend on the number of flows in any other way.
 //!
 //! # Time
 //! The caller passes the time. A time before an earlier one counts as the earlier one. Time ends at
@@ -125,7 +131,8 @@ pub struct Scheduler {
     sleepers: Calendar<TIME_QUANTUM>,
     /// Eligible guaranteed flows, by deadline.
     due: Calendar<TIME_QUANTUM>,
-    /// Whether the flows of sleepers are prefetched: the entry that fell due last is served soon.
+    /// Whether the flows of sleepers are prefetched: if the lookahead of `due` will not read the
+    /// entry that fell due last.
     prefetch_sleepers: bool,
     /// Flows that compete for the left-over.
     fair: FairQueue,
@@ -155,7 +162,7 @@ struct WireState {
 
 impl Scheduler {
     /// A scheduler without flows. It does not check whether contracts fit on the link: admission
-    /// does. If they do not fit, it serves them as well as possible.
+    /// does. If they do not fit, packets leave after their deadlines.
     ///
     /// # Errors
     /// [`SchedulerError::WireTooLong`] if the longest packet and the overhead together exceed
@@ -164,8 +171,8 @@ impl Scheduler {
         Scheduler::with_capacity(wire, 0)
     }
 
-    /// As [`Scheduler::new`], with memory reserved for `flows` flows. Up to that number, inserting
-    /// a flow moves no other flow in memory.
+    /// As [`Scheduler::new`], with memory reserved for `flows` flows, at most 2^20. Up to that
+    /// number, inserting a flow moves no other flow in memory.
     ///
     /// # Errors
     /// As [`Scheduler::new`].
@@ -189,7 +196,8 @@ impl Scheduler {
     }
 
     /// Changes the rate, the overhead and the other parameters of the link, from the next packet
-    /// on. Flows and their state stay.
+    /// on. Flows and their state stay. The minimums of the classes of servers are not checked
+    /// again.
     ///
     /// # Errors
     /// As [`Scheduler::new`].
@@ -241,8 +249,10 @@ impl Scheduler {
         Ok(FlowId(id))
     }
 
-    /// Changes the contract of a flow. The use of the old contract still counts. A packet that is
-    /// due already leaves as under the old contract.
+    /// Changes the contract of a flow. The use of the old contract still counts, and a changed
+    /// slice takes effect with its next period. The head waits by the new contract from now on,
+    /// except the head of a member that is eligible already. A head that is too long for the new
+    /// contract is sent as a packet of the longest possible length.
     ///
     /// # Errors
     /// [`SchedulerError::UnknownFlow`] if the flow does not exist. [`SchedulerError::WrongKind`] if
@@ -392,7 +402,8 @@ impl Scheduler {
     }
 
     /// The longest packet that [`Scheduler::handle_head`] accepts for a flow: the link carries it,
-    /// and the flow's contract can make it eligible.
+    /// and the flow's contract can make it eligible. For a flow that does not exist it is
+    /// [`Wire::longest`].
     pub fn longest(&self, flow: FlowId) -> Bytes {
         let state = self.flows.get(flow.index());
         let own = state.map_or(u32::MAX, |state| state.service.longest());
@@ -400,7 +411,7 @@ impl Scheduler {
     }
 
     /// Reports that the queue of a flow was emptied without sending. Returns whether the flow had a
-    /// head. For a server the call has no effect.
+    /// head. For a server the call has no effect, and returns `false`.
     ///
     /// # Errors
     /// [`SchedulerError::UnknownFlow`] if the flow does not exist.
@@ -627,31 +638,33 @@ fn max_width(laxity: u64) -> u32 {
     digits.saturating_sub(LAXITY_DIGITS).max(TIME_QUANTUM)
 }
 
-/// The number of entries that one call moves after they fall due. The call moves whole nodes, so
-/// it can move a few more.
+/// The number of entries that one call moves after they fall due, if there are so many. The call
+/// moves whole nodes of entries, so it can move more, but never twice as many.
 pub const DUE_PER_CALL: u32 = 32;
 
-/// The largest number of entries of flows with an empty queue that one call drops.
+/// The largest number of stale entries that one call drops or inserts again: entries of flows whose
+/// queue has become empty, or whose contract has changed.
 pub const DROPPED_PER_CALL: u32 = 16;
 
 /// One entry in the left-over, and one in the other calendars.
 const ENTRIES_PER_FLOW: usize = 2;
 
-/// 512 ns. A wait may be prolonged by this, or by a thousandth of the wait.
+/// Binary logarithm of the quantum of times, 512 ns. A wait is rounded up by at most this, or by
+/// 1/1024 of the wait if that is more.
 const TIME_QUANTUM: u32 = 9;
 
-/// The end of time, 292 years after its start: later times count as this one. The other half of the
-/// numbers is left for sums.
+/// The end of time, 2^63 - 1 ns or 292 years after its start: later times count as this one. The
+/// upper half of the range of `u64` is left for sums.
 pub const END_OF_TIME: Instant = Instant((1 << 63) - 1);
 
 /// 36 years, the upper limit of [`Wire::ahead`].
 const MAX_AHEAD: u64 = 1 << 60;
 
-/// Quantum of start tags: a thousandth of 64 bytes at weight 1000. A start tag counts 2^26 for each
-/// byte at weight 1.
+/// Binary logarithm of the quantum of start tags. A start tag advances by 2^26 for each byte at
+/// weight 1, so the quantum is about a thousandth of 64 bytes at weight 1000.
 const TAG_QUANTUM: u32 = 12;
 
-/// A wait may end late by 2^-5 (1/32) of the time between eligible time and deadline.
+/// A wait may end late by at most 2^-5 (1/32) of the time between eligible time and deadline.
 const LAXITY_DIGITS: u32 = 5;
 
 /// Numbers of the calendars in the pool.

@@ -1,25 +1,25 @@
-//! Targets: the owners of packets that contracts are for. Text comes in and a [`Target`] or a
-//! [`TargetError`] goes out; `Display` is the way back.
+//! Targets: the owners of packets that contracts are for. Text comes in, and a [`Target`] or a
+//! [`TargetError`] goes out. `Display` prints the full form, which parses back to the same target.
 //!
 //! # Text
 //! ```text
 //! pid:1234 | 1234          a process and its living descendants
-//! name:N                   all that ran as `run --name N`
+//! name:N                   every program that `netnice run --name N` started
 //! app:/usr/bin/rsync       every process whose executable is this file
 //! cgroup:/path             everything in this control group and below
 //! unit:nginx.service       a unit of the service manager (`.service` may be left out)
 //! container:web            a container, by name or id
 //! user:ann | user:1000     every process of this user
-//! flow:7                   a flow of the direct path, which its program opened and closes
+//! flow:7                   a flow of the direct path, by its number (from 1)
 //! direct:eth0              all flows of the direct path on a link
 //! ```
-//! A target's `Display` is the full form and parses back to the same target. A path is kept as
-//! typed, so it must be in its one normal form: absolute, no `.` or `..`, no `//`.
+//! The limits on each form are those of [`Pid`], [`Name`] and [`AbsPath`]. A path is kept as typed,
+//! so it must be in normal form.
 //!
 //! # Precedence
-//! A packet can belong to several targets. If one target contains the other (a process in a unit),
-//! both contracts hold. If two cross (a user and a unit), the more specific one holds, see
-//! [`Target::specificity`].
+//! A packet can belong to several targets. If one of them contains the other (a unit contains a
+//! process), both contracts hold. Two targets *cross* if neither contains the other (a user and a
+//! unit). Then only the contract of the more specific one holds ([`Target::specificity`]).
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -33,7 +33,7 @@ use crate::contract::IfName;
 pub enum Target {
     /// A process and its descendants.
     Pid(Pid),
-    /// The programs that `run --name` started under this name.
+    /// The programs that `netnice run --name` started under this name.
     Name(Name),
     /// Every process that runs this executable.
     App(AbsPath),
@@ -45,30 +45,31 @@ pub enum Target {
     Container(Name),
     /// A user, by name or number.
     User(Name),
-    /// A flow of the direct path, by its number.
+    /// A flow of the direct path, by its number, which is at least 1.
     Flow(u32),
     /// All flows of the direct path on a link.
     Direct(IfName),
 }
 
 impl Target {
-    /// The target of one process, or `None` outside the kernel's range of process ids.
+    /// The target of one process, or `None` outside 1 to 4,194,304.
     pub fn pid(pid: u32) -> Option<Target> {
         Pid::new(pid).map(Target::Pid)
     }
 
-    /// The target of the programs that `run --name` started under `name`.
+    /// The target of the programs that `netnice run --name` started under `name`.
     ///
     /// # Errors
-    /// [`TargetError::BadName`] if `name` is empty, too long, or has a forbidden character.
+    /// [`TargetError::BadName`] if `name` is empty, has more than 64 bytes, or has a forbidden
+    /// character ([`Name`]).
     pub fn name(name: &str) -> Result<Target, TargetError> {
         Name::checked(Scheme::Name, name).map(Target::Name)
     }
 
     /// Order among targets that cross: the contract of the target with the smaller number holds.
     /// The order is pid, name and app, then cgroup, unit and container alike (they are all control
-    /// groups, which nest), then user. Flows cross no other target: a packet of a flow belongs to
-    /// no other target.
+    /// groups, which nest), then user. Flows come last, and cross no target: a packet of the direct
+    /// path belongs to `flow:` and `direct:` targets only.
     pub fn specificity(&self) -> u8 {
         match self {
             Target::Pid(_) => 0,
@@ -126,7 +127,7 @@ impl FromStr for Target {
     }
 }
 
-/// A process id: 1 to 4,194,304, the kernel's own upper limit.
+/// A process id: 1 to 4,194,304, the kernel's own upper limit on 64-bit machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pid(u32);
 
@@ -150,7 +151,9 @@ impl Pid {
     }
 }
 
-/// A name of letters, digits and the signs that its scheme allows.
+/// A name of ASCII letters, digits and some signs, which begins with a letter, a digit or `_` (only
+/// the unit `-.slice` begins with a dash). The scheme of the target decides which signs are
+/// allowed, and the longest name: 64 bytes, 128 for a container, 255 for a unit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
@@ -216,7 +219,7 @@ impl fmt::Display for Name {
 }
 
 /// An absolute path in normal form: no `.`, `..`, `//`, trailing `/` or control characters, at most
-/// 1024 bytes.
+/// 1024 bytes. `/` alone is allowed for a control group: the root of the tree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AbsPath(String);
 

@@ -5,18 +5,19 @@
 //! inter-frame gap.
 //!
 //! # The one rounding rule
-//! **Whatever is given is rounded down, whatever is waited for is rounded up.** Text is given
-//! (`1.3MiB/s` is 10905190 bit/s, the 0.4 is dropped; the decimal arithmetic itself is exact),
-//! credit is given ([`Rate::bytes_in`]), shares are given ([`Rate::portion`]); a departure time is
-//! waited for ([`Rate::time_for`]). So the sum of all promises never exceeds the capacity, and no
-//! packet leaves before its time.
+//! **Amounts are rounded down, and waiting times are rounded up.** A rate from text (`1.3MiB/s` is
+//! 10905190 bit/s: the decimal arithmetic is exact, and the fraction 0.4 is dropped), credit
+//! ([`Rate::bytes_in`]) and shares ([`Rate::portion`]) are rounded down. The time that bytes take
+//! ([`Rate::time_for`]) is rounded up. So the sum of all promises never exceeds the capacity, and
+//! no packet leaves before its time.
 //!
 //! # Text
 //! [`core::str::FromStr`] parses the types here and fails with [`UnitError`]. `units/text.rs` holds
 //! the grammar. `Display` is for people: a rate shows both of its forms, `4 Mbit/s (500 kB/s)`,
 //! with at most three decimals, rounded down. `{:#}` shows the first form only, and exactly.
 //! [`Rate::compact`] is for machines and for contract text: it is exact and parses back to the same
-//! value. `Display` of [`Bytes`] and [`Nanos`] is exact and parses back too.
+//! value. `Display` of [`Bytes`] and [`Nanos`] is exact too, and parses back up to [`Bytes::MAX`]
+//! and [`Nanos::MAX`].
 
 mod text;
 
@@ -32,9 +33,9 @@ pub use text::{QuantityKind, UnitError, UnitFault};
 pub struct Rate(NonZeroU64);
 
 impl Rate {
-    /// 1 kbit/s. A full packet of 1,514 bytes takes 12 s at this rate. A lower rate stops the
-    /// traffic, and it would overflow the burst and queue computations of the kernel's token
-    /// buckets.
+    /// 1 kbit/s. A full packet of 1,514 bytes takes 12 s at this rate. At a lower rate traffic
+    /// practically stops, and the kernel's token buckets would overflow in their computations of
+    /// bursts and queues.
     pub const MIN: Rate = Rate(NonZeroU64::new(1_000).unwrap());
 
     /// 1 Tbit/s. No single Ethernet port carries more, and the sum of 65,536 such rates fits in 64
@@ -96,7 +97,8 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A sum or a difference of rates, in bit/s. Unlike a [`Rate`] it may be zero.
+/// A sum or a difference of rates, in bit/s. Unlike a [`Rate`] it may be zero, or above
+/// [`Rate::MAX`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Amount(pub u64);
 
@@ -128,8 +130,9 @@ impl Amount {
         scaled(self.0, 8, "B/s")
     }
 
-    /// The smallest amount not below this one that `Display` shows exactly. A message that says "at
-    /// least" needs it, because a number that is rounded down would be too small.
+    /// The smallest amount not below this one that the first form of `Display` shows exactly. A
+    /// message that says "at least" needs it, because a number that is rounded down would be too
+    /// small.
     pub fn rounded_up_for_display(self) -> Amount {
         let (size, _) = prefix(self.0);
         Amount(self.0.next_multiple_of((size / 1000).max(1)))

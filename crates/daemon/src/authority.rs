@@ -1,17 +1,26 @@
-//! Permissions: which peer may request what. Pure: it judges facts that the caller has gathered.
+//! Permissions: decides whether a peer may make a request. Pure: the caller gathers the facts. A
+//! check fails with [`RequestError::NotPermitted`] and the reason.
 //!
 //! ```text
 //!                              root, group netnice      any other user
 //!   limit a process            any                      own: same real user, and dumpable
 //!   limit name:N               any                      if all its processes are the user's own
 //!   limit app, cgroup, unit,   any                      none: they may hold others' processes
-//!     user
-//!   reserve, weigh, order      any                      never
-//!   have direct flows          of any process           of own ones; none if the policy forbids it
-//!   withdraw                   root: any claim;         own claim
+//!     container, user
+//!   clauses but up, down,      all                      none
+//!     both and burst
+//!   direct flows               of any process           of own ones; none if the policy forbids it
+//!   links, reload the policy   all                      none
+//!   clear a target             root: all claims on it   own claim
 //!                              group: own claim
-//!   links, policy, clear all   all                      of `clear --all`: own claims
+//!   clear --all                root: everything         own claims
+//!                              group: own claims
+//!   confirm                    root: any change         own changes
+//!                              group: own changes
 //! ```
+//!
+//! The last three are checked elsewhere: by `netnice_core::claims` and the parts of `service` that
+//! handle these requests.
 
 use netnice_core::contract::Change;
 use netnice_core::target::Target;
@@ -54,8 +63,8 @@ pub(crate) fn may_limit_process(peer: &Peer, process: &Process) -> Result<(), Re
     Ok(())
 }
 
-/// Checks that a peer may limit a target that is not a process. `owner` is the user of all its
-/// processes, if there is exactly one.
+/// Checks that a peer may limit a target that is not a process. `owner` is the user to whom all its
+/// processes belong; `None` if they belong to several users or that is not known.
 pub(crate) fn may_limit_target(
     peer: &Peer,
     target: &Target,
@@ -76,7 +85,8 @@ pub(crate) fn may_limit_target(
     )))
 }
 
-/// Checks that a peer may change the whole host. `what` names the action in the error.
+/// Checks that a peer may do what concerns the whole host: root and the group `netnice` may. `what`
+/// names the action in the error.
 pub(crate) fn may_manage(peer: &Peer, what: &str) -> Result<(), RequestError> {
     match peer.privileged {
         true => Ok(()),
@@ -86,7 +96,8 @@ pub(crate) fn may_manage(peer: &Peer, what: &str) -> Result<(), RequestError> {
     }
 }
 
-/// A user's name in a message.
+/// A user in a message: `root`, `the policy file` for the uid of [`crate::peer::POLICY`], else
+/// `user` and the uid.
 pub(crate) fn user_name(uid: u32) -> String {
     match uid {
         0 => "root".to_owned(),

@@ -1,5 +1,5 @@
-//! The clocks. Only the code that receives a request or a tick reads them; all other code takes
-//! [`Now`].
+//! The daemon's two clocks. [`Now::read`] reads both. Only the start of the daemon and the event
+//! loop call it; all other parts take [`Now`] as an argument.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,15 +9,15 @@ use rustix::time::{ClockId, clock_gettime};
 /// One moment, on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Now {
-    /// CLOCK_MONOTONIC: time since boot, without suspend; for expiry and rates. It continues across
-    /// restarts of the daemon.
+    /// CLOCK_MONOTONIC: time since boot without time in suspend, for deadlines and rates. A restart
+    /// of the daemon does not reset it.
     pub monotonic: Instant,
-    /// Nanoseconds since 1970, for display; it may jump.
+    /// Nanoseconds since 1970, for display. It jumps when the host's clock is set.
     pub wall_ns: u64,
 }
 
 impl Now {
-    /// Reads the clocks.
+    /// Reads both clocks. A clock that cannot be read gives 0.
     pub(crate) fn read() -> Now {
         let time = clock_gettime(ClockId::Monotonic);
         let monotonic = time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs();

@@ -1,5 +1,5 @@
-//! Why a request is not carried out: the daemon's only error type for clients. Converts to the
-//! response of the same kind.
+//! [`RequestError`], the reason why a request is not carried out: the daemon's only error type for
+//! clients. It converts to the [`Response`] of the same kind. Errors of `core` convert to it.
 
 use netnice_api::Response;
 use netnice_core::admission::Refusal;
@@ -8,16 +8,17 @@ use netnice_core::contract::{ContractError, Unsupported};
 use netnice_core::target::TargetError;
 use netnice_core::units::UnitError;
 
-/// A request that is not carried out; nothing has changed. The text is for the person who asked.
+/// Why a request is not carried out. The text is for the person who made the request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// The request is invalid.
     #[error("{0}")]
     BadUsage(String),
-    /// The request is valid but cannot be carried out.
+    /// The request is valid but cannot be carried out now: for example, its process does not exist,
+    /// or a system call fails.
     #[error("{0}")]
     Failed(String),
-    /// The request does not fit.
+    /// The request does not fit beside what is promised, or exceeds a quota.
     #[error("{0}")]
     NotAdmitted(String),
     /// The peer has no permission.

@@ -11,12 +11,12 @@
 //! ```
 //!
 //! Requests wait in [`request_queue`], so that neither a user with many connections nor the
-//! requests as a whole delay the other events.
+//! requests as a whole delay another event by more than one request.
 //!
-//! Each connection has a task of its own, which reads, writes and hands in complete requests; the
-//! tasks change no state. An event is handled at one time, `now`, which is passed down as an
-//! argument. The loop logs an event that takes longer than [`SLOW_EVENT`], because it delayed all
-//! others.
+//! Each connection of a client has a task of its own, which hands in its requests and passes on the
+//! replies; the tasks change no state of the service or the flows. What handles an event gets the
+//! time as the argument `now`. The loop logs an event that takes longer than [`SLOW_EVENT`] (100
+//! ms), because it delayed all others.
 
 mod failure;
 mod listeners;

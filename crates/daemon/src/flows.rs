@@ -11,22 +11,24 @@
 //!                        │ refused            │ 1 s         │ refused    │ fails    │ of changes
 //!                        └────────────────────┴── refused, all is released          └── closed
 //!
-//!   closed: by request, or program or driver ended
+//!   closed: by request, because the program or driver ended, or by a change of the route
 //! ```
 //!
-//! # One writer
-//! [`Flows`] is a state machine that never blocks. Inputs: requests, messages of drivers, changes
-//! of the network. Outputs: commands for drivers ([`Flows::take_commands`]), and replies. The
-//! ledger holds the promises of all flows of a link as one part, so that neither path promises what
-//! the other has; see [`admission`] and [`division`]. [`promises`] is the only interface from here
-//! to the rest of the daemon. A driver keeps running without the daemon; the next daemon asks it
-//! for its flows, and admits them again.
+//! # State machine
+//! [`Flows`] is a state machine that never blocks. Requests, messages of drivers and changes of the
+//! network come in. Commands for drivers ([`Flows::take_commands`]) and replies go out. The ledger
+//! holds the promises of all flows of a link as one part, so that neither path promises what the
+//! other has; see [`admission`] and [`division`]. [`promises`] is the only interface from here to
+//! the rest of the daemon. A driver keeps running without the daemon; the next daemon asks the
+//! driver for its flows, and admits them again.
 //!
 //! # Terms
 //! - A *link state* is the record of a link with a driver. A *session* is a connection that has
 //!   attached to such a link.
 //! - A *program* is a driver's record of an attached process. A program that an earlier daemon
 //!   attached has no session, and lives until its process ends.
+//! - A driver's reply to a call is an *answer*. A *reply* goes to a program or a user.
+//! - A *census* is a driver's list of its programs and flows, with their counts.
 
 mod admission;
 mod balance;
@@ -73,10 +75,10 @@ pub(crate) type ReplySender = oneshot::Sender<Reply>;
 /// A command of the flow manager that the caller carries out.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Connect to the driver of a link. If none runs, start one as the second field says; `None`:
-    /// do not start one.
+    /// Connect to the driver of a link. If none runs, start one with these arguments; with `None`,
+    /// start none.
     Connect(IfName, Option<Start>),
-    /// Send a call to the driver of a link.
+    /// Send a call to the driver of a link, with this descriptor.
     Call(IfName, DriverCall, Option<OwnedFd>),
     /// Close the connection to a driver.
     Disconnect(IfName),
@@ -108,7 +110,7 @@ pub(crate) struct Caller {
     pub lives: Box<dyn Fn() -> bool>,
 }
 
-/// The flow manager, see the module docs.
+/// The flow manager; see the documentation of the module.
 pub(crate) struct Flows<N: Network> {
     network: N,
     link_states: BTreeMap<IfName, LinkState>,
@@ -362,12 +364,12 @@ impl<N: Network> Flows<N> {
         std::mem::take(&mut self.commands)
     }
 
-    /// True if no link has a driver.
+    /// True if no link has a driver; then there are no flows.
     pub(crate) fn is_idle(&self) -> bool {
         self.link_states.is_empty()
     }
 
-    /// The time of the next call of [`Flows::handle_timeouts`], unless an event comes earlier.
+    /// The time of the next call of [`Flows::handle_timeouts`]; `None` if nothing waits.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let resolutions = self
             .resolutions

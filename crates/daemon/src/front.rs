@@ -13,10 +13,10 @@
 //! ```
 //! The front is a separate process because the daemon must not close descriptors that clients send:
 //! the close of the last copy can block forever. In the front such a close blocks one thread, which
-//! serves one user ([`user`]). The front is confined before it reads the first byte of a client
+//! serves one user (`user`). The front is confined before it reads the first byte of a client
 //! ([`netnice_kernel::confine`]): a user of its own, no capability, an empty root folder, and a
-//! list of system calls that cannot open, create, signal or trace anything. The daemon relies on
-//! the front for the identity of the peer (uid and groups).
+//! list of system calls, none of which opens a file, starts a program, or signals or traces a
+//! process. The daemon relies on the front for the identity of the peer (uid and groups).
 //!
 //! If the front ends, its connections end, and the daemon starts another one. If the daemon ends,
 //! the front sees the end of its socket and ends too.
@@ -48,10 +48,12 @@ use messages::{FromFront, Kind, LONGEST_FROM_FRONT, LONGEST_TO_FRONT, Ready, ToF
 /// from the daemon, with the listening socket as its first message; standard output is the pipe to
 /// the daemon.
 ///
-/// With `takes_descriptors`, clients may send descriptors, as on kernels that cannot refuse them.
+/// `user` is the uid and gid of the front. With `takes_descriptors`, clients may send descriptors,
+/// as on kernels that cannot refuse them. Returns when the daemon has ended.
 ///
 /// # Errors
-/// If the process cannot be confined, or a descriptor is not what it should be.
+/// If the daemon sent no listening socket, if the process cannot be confined, or if the socket or
+/// the pipe of the daemon fails.
 pub fn run(user: (u32, u32), takes_descriptors: bool) -> io::Result<()> {
     confine::close_from(3)?;
     let daemon_socket = io::stdin().as_fd().try_clone_to_owned()?;
@@ -76,11 +78,12 @@ pub fn run(user: (u32, u32), takes_descriptors: bool) -> io::Result<()> {
     serve(daemon_socket, pipe, listener, ready)
 }
 
-/// Confines itself like the front and tries what must be impossible. For tests and demonstrations:
-/// each line is an attempt and the error it ended with.
+/// Confines this process as the front is confined and tries what must be impossible. Prints a line
+/// about the confinement, and a line for each attempt: its name, and its error or `POSSIBLE`. For
+/// tests and demonstrations.
 ///
 /// # Errors
-/// If the process cannot be confined.
+/// If the process cannot be confined, or standard output cannot be written.
 pub fn try_confinement(user: (u32, u32)) -> io::Result<()> {
     use io::Write;
     let parent = std::os::unix::process::parent_id();
@@ -231,10 +234,11 @@ const DAEMON: u64 = 1;
 const MAX_OF_ROOT: usize = 256;
 /// Largest number of connections of all other users together.
 const MAX_OF_OTHERS: usize = MAX_CONNECTIONS as usize;
-/// Connections with direct flows do not count against the limits. A link has at most 4,096 of them;
-/// this is enough for sixteen links.
+/// Largest number of open descriptors of the front. Connections with direct flows do not count
+/// against the limits above; a link has at most 4,096 of them, so this is enough for sixteen links.
 const MAX_DESCRIPTORS: u64 = 65_536;
-/// Bound on memory for answers that clients do not read; beyond it the front ends.
+/// Largest size of the front's data memory, in bytes. Answers that clients do not read take memory;
+/// beyond this bound the front ends.
 const MAX_MEMORY: u64 = 2 << 30;
 /// How long answers may be sent after the daemon has ended.
 const ANSWER_TIME: Duration = Duration::from_millis(100);

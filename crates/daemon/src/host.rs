@@ -1,14 +1,15 @@
-//! The machine: what exists on it, what is in force, and what was counted.
+//! The machine as three traits: what exists on it, what is in force, and what was counted.
 //!
 //! The other parts work with contracts and slots. They reach processes, control groups, interfaces
-//! and classes only through three narrow traits, and each part takes only those that it needs:
+//! and classes through three narrow traits, and each part takes only those that it needs (only
+//! [`crate::flows`] has a trait of its own for the network):
 //!
-//! - [`Inventory`]: what exists;
-//! - [`Enforcer`]: apply, act, audit;
-//! - [`Meter`]: read the counts.
+//! - [`Inventory`] reads what exists;
+//! - [`Enforcer`] applies, acts and audits;
+//! - [`Meter`] reads the counts.
 //!
-//! [`kernel::KernelHost`] is the Linux kernel. Tests use a fake machine, on which processes start
-//! and end as the test wants, and any step can fail.
+//! A method fails with [`RequestError`]. [`kernel::KernelHost`] is the Linux kernel. Tests use a
+//! fake machine, on which processes start and end as the test wants, and changes can fail.
 
 pub(crate) mod containers;
 #[cfg(test)]
@@ -35,7 +36,7 @@ pub(crate) struct Process {
     pub root: ProcessId,
     /// Its real uid.
     pub uid: u32,
-    /// True if its user may inspect it, see PR_SET_DUMPABLE.
+    /// True if only its real user controls it ([`netnice_kernel::process::Facts::dumpable`]).
     pub dumpable: bool,
     /// Its command name.
     pub name: String,
@@ -86,7 +87,7 @@ pub(crate) enum Act {
         /// Targets whose members stay in them. Their descendants become members of them too.
         keep: BTreeSet<u32>,
     },
-    /// Makes former members members of their targets again.
+    /// Makes processes members of the targets that released them.
     Readopt {
         /// The target of each process.
         members: BTreeMap<u32, u32>,
@@ -99,21 +100,21 @@ pub(crate) enum Act {
         /// The targets of members that descend from a member of a target deeper than that.
         by_descent: BTreeMap<u32, u32>,
     },
-    /// Binds an executable.
+    /// Binds an executable: the processes that run it are members of the target.
     BindApp {
         /// The target.
         id: u32,
-        /// Its path.
+        /// The path of the executable.
         path: String,
     },
-    /// Releases an executable.
+    /// Releases an executable: its processes leave the target.
     UnbindApp {
         /// The target.
         id: u32,
-        /// Its path.
+        /// The path of the executable.
         path: String,
     },
-    /// Binds a control group.
+    /// Binds a control group: the processes in it and below it belong to the target.
     BindCgroup {
         /// The target.
         id: u32,
@@ -127,7 +128,7 @@ pub(crate) enum Act {
         /// The group; `None` if it is gone already.
         bound: Option<CgroupRef>,
     },
-    /// Binds a user.
+    /// Binds a user: the sockets that the user creates belong to the target.
     BindUser {
         /// The target.
         id: u32,
@@ -144,7 +145,7 @@ pub(crate) enum Act {
 }
 
 impl Act {
-    /// Releases the members of one process target.
+    /// Releases the members of one process target to `outer`, or to no target.
     pub(crate) fn release(id: u32, outer: Option<u32>) -> Act {
         Act::Release {
             outer_targets: BTreeMap::from([(id, outer)]),
@@ -152,7 +153,7 @@ impl Act {
         }
     }
 
-    /// Releases members that were readopted.
+    /// Releases all members of the targets in `members` to no target: undoes [`Act::Readopt`].
     pub(crate) fn release_again(members: &BTreeMap<u32, u32>) -> Act {
         Act::Release {
             outer_targets: members.values().map(|id| (*id, None)).collect(),
@@ -200,7 +201,7 @@ impl fmt::Display for Act {
 /// What exists on the machine: processes, executables, control groups, users, interfaces. The
 /// methods change nothing in the kernel.
 pub(crate) trait Inventory {
-    /// The process with this pid.
+    /// The process with this pid; `None` if there is none.
     fn process(&mut self, pid: u32) -> Option<Process>;
     /// The facts that determine which targets contain a process.
     fn place(&mut self, pid: u32) -> TargetPlace;
@@ -215,7 +216,7 @@ pub(crate) trait Inventory {
     fn membership(&mut self, pid: u32) -> (u32, u32);
     /// The members of all targets.
     fn members(&mut self) -> Result<Members, RequestError>;
-    /// The executable at a path.
+    /// The executable at a path, with the rights of [`Inventory::set_lookup_rights`].
     fn app(&mut self, path: &str) -> Result<AppKey, RequestError>;
     /// The control group at a path.
     fn cgroup(&mut self, path: &str) -> Result<CgroupRef, RequestError>;
@@ -229,7 +230,7 @@ pub(crate) trait Inventory {
     fn user(&mut self, name: &str) -> Result<u32, RequestError>;
     /// The interfaces.
     fn interfaces(&mut self) -> Result<Vec<Interface>, RequestError>;
-    /// The speed that an interface's driver reports.
+    /// The speed that an interface's driver reports; `None` if it reports none.
     fn speed(&mut self, interface: &str) -> Result<Option<Rate>, RequestError>;
     /// The sockets of these processes, of the processes that run an executable or are in a control
     /// group or below it, or the sockets that a user has created.
@@ -238,14 +239,15 @@ pub(crate) trait Inventory {
     fn set_lookup_rights(&mut self, _sight: LookupRights) {}
 }
 
-/// What is in force: classes, limits, and their members. All changes of the kernel go through this
-/// trait.
+/// What is in force on the kernel path: classes, limits, and their members. All changes of the
+/// kernel path go through this trait.
 pub(crate) trait Enforcer {
     /// Makes the kernel's classes the desired ones, or leaves them as they were.
     fn apply(&mut self, desired: &Desired) -> Result<(), RequestError>;
-    /// Describes what [`Enforcer::apply`] would do.
+    /// Describes what [`Enforcer::apply`] would do, a line for each step.
     fn preview(&mut self, desired: &Desired) -> Vec<String>;
-    /// Carries out an act; returns what was found, and the act that undoes it.
+    /// Carries out an act; returns what was found, and the act that undoes it. If the act fails, it
+    /// is undone as far as possible.
     fn act(&mut self, act: &Act) -> Result<(Adoption, Act), RequestError>;
     /// Sets the control groups that belong to a target from their creation: by path, or by the last
     /// name alone for a group that is only inside slices.
@@ -260,7 +262,8 @@ pub(crate) trait Enforcer {
     fn balance(&mut self, now: Instant) -> Result<(), RequestError>;
     /// Reads the interfaces again, and repairs what differs from the installed state.
     fn reconcile(&mut self) -> Result<(), RequestError>;
-    /// What differs from the installed state. Unless `anew`, as far as the last sample shows it.
+    /// A text for each difference from the installed state. Unless `anew`, the classes are those
+    /// that the last [`Meter::sample`] read.
     fn audit(&mut self, anew: bool) -> Result<Vec<String>, RequestError>;
     /// Maintains the kernel's tables that change over time; returns what needs attention. The
     /// caller calls it each second.
@@ -271,8 +274,8 @@ pub(crate) trait Enforcer {
     fn unfinished_surveys(&self) -> usize {
         0
     }
-    /// Continues one of these passes for some milliseconds. If it ends, returns what the whole pass
-    /// has found.
+    /// Continues one of these passes for some milliseconds. If the pass ends, returns what it has
+    /// found after its first step, else `None`.
     fn continue_survey(&mut self) -> Result<Option<Adoption>, RequestError> {
         Ok(None)
     }
@@ -286,7 +289,7 @@ pub(crate) trait Enforcer {
     fn leaf(&self) -> &'static str;
     /// The interfaces with eBPF programs.
     fn attached(&self) -> Vec<String>;
-    /// How the programs are attached: `tcx` or `clsact`.
+    /// How the programs are attached: `tcx`, `clsact`, or `nothing` if they are not loaded.
     fn attachment(&self) -> &'static str;
     /// The classes that delay packets of a target.
     fn target_classes(&self, id: u32) -> Vec<TargetClass>;
@@ -300,7 +303,8 @@ pub(crate) trait Meter {
     fn sample(&mut self) -> Result<Sample, RequestError>;
     /// Bytes that have passed the interfaces.
     fn interface_traffic(&mut self) -> Result<InterfaceTraffic, RequestError>;
-    /// Bytes that the classes of a link had sent at the last [`Enforcer::balance`].
+    /// Bytes that the classes of a link had sent at the last [`Enforcer::balance`]; `None` if
+    /// unknown.
     fn sent_on(&self, link: &str) -> Option<u64>;
 }
 

@@ -1,11 +1,13 @@
-//! The journal: grants, refusals, repairs. It keeps the latest events for `netnice log`, and passes
-//! events to tracing.
+//! The journal records events as lines of text: grants, refusals, repairs. It keeps the latest
+//! lines in memory for `netnice log`, and passes each line to the crate `tracing`.
 //!
-//! Events of unprivileged users are stored separately, so that they cannot displace the lines of
-//! root and of the machine. A user has a limited number of lines in a minute (the quota
-//! `log-lines`); further events are counted, and summed up in one line at the end of the minute. If
-//! the lines of all users together exceed [`MAX_LINES`], the user with the most lines loses the
-//! oldest one.
+//! The lines of root, the group `netnice` and the daemon itself are a list of at most
+//! [`MAX_LINES`]; a new line displaces the oldest one. The lines of unprivileged users are stored
+//! apart, so that they cannot displace those. An unprivileged user has a limited number of lines in
+//! a minute (the quota `log-lines`). Further events are counted, and become one line with their
+//! sums at the end of the minute. If the lines of all unprivileged users together exceed
+//! [`MAX_LINES`], the user with the most lines loses the oldest one. Text beyond [`MAX_LINE_BYTES`]
+//! is cut off.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,18 +18,18 @@ use crate::authority;
 use crate::clock::Now;
 use crate::quotas::Quota;
 
-/// The latest events.
+/// The latest events, and the numbers of those that were only counted.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    /// Lines of root, the group and the machine.
+    /// Lines of root, the group `netnice` and the daemon itself, oldest first.
     lines: VecDeque<Line>,
     /// Lines of unprivileged users, by uid.
     users: BTreeMap<u32, UserLines>,
-    /// Lines of each user in a minute.
+    /// The quota `log-lines`: lines of each unprivileged user in a minute.
     lines_of_user: u64,
     /// The sequence number of the next line.
     next: u64,
-    /// The last error of each matter, see [`Journal::log_result`].
+    /// The last error of each repeated action, see [`Journal::log_result`].
     last_errors: BTreeMap<&'static str, String>,
 }
 
@@ -73,7 +75,7 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// Sets the number of lines of each user in a minute.
+    /// Sets the quota `log-lines`: the number of lines of each unprivileged user in a minute.
     pub(crate) fn set_quota(&mut self, lines_of_user: u64) {
         self.lines_of_user = lines_of_user;
     }
@@ -88,7 +90,8 @@ impl Journal {
         self.log(now, None, EventKind::Fault, text);
     }
 
-    /// Logs an event; `user` is the unprivileged user who caused it, if one did.
+    /// Logs an event; `user` is the unprivileged user who caused it, if one did. An event of a user
+    /// beyond the quota is only counted.
     pub(crate) fn log(
         &mut self,
         now: Now,
@@ -109,8 +112,8 @@ impl Journal {
         self.keep(now, user, &text);
     }
 
-    /// Logs the result of a repeated action: an error once, until the action succeeds or the error
-    /// changes.
+    /// Logs the result of a repeated action. A success is not logged. An error is logged once; the
+    /// same error is logged again after the action has succeeded or failed with another error.
     pub(crate) fn log_result<E: ToString>(
         &mut self,
         now: Now,
@@ -129,8 +132,8 @@ impl Journal {
         }
     }
 
-    /// Logs the sums of events beyond the quota for users whose minute is over. The caller calls it
-    /// each second.
+    /// Logs the number of events beyond the quota, for each user whose minute is over. The caller
+    /// calls it each second.
     pub(crate) fn sum_up(&mut self, now: Now) {
         let is_over = |of: &UserLines| now.monotonic.since(of.since) >= MINUTE;
         let over = self.users.iter().filter(|(_, of)| is_over(of));
@@ -142,8 +145,9 @@ impl Journal {
         }
     }
 
-    /// The events of the last `since_ns`, at most `most` of them, oldest first. The sums of the
-    /// present minute come last.
+    /// The lines of the last `since_ns` nanoseconds (`None`: all), oldest first, and then a line
+    /// for each user with events beyond the quota in the present minute. Of these, the last `most`
+    /// (`None`: all).
     pub(crate) fn read(&self, now: Now, since_ns: Option<u64>, most: Option<u32>) -> Vec<LogLine> {
         let from = since_ns.map_or(0, |since| now.wall_ns.saturating_sub(since));
         let of_users = self.users.values().flat_map(|of| &of.lines);
@@ -164,14 +168,15 @@ impl Journal {
         lines
     }
 
-    /// For each user: the number of events in the present minute, kept or not.
+    /// For each unprivileged user with lines: the uid, and the number of events in the present
+    /// minute, logged or only counted.
     pub(crate) fn of_users(&self) -> impl Iterator<Item = (u32, u64)> {
         self.users
             .iter()
             .map(|(uid, of)| (*uid, of.kept + of.more.iter().sum::<u64>()))
     }
 
-    /// True if a user's event is kept; otherwise it is counted.
+    /// Counts a user's event. True if it is within the quota.
     fn has_room_for(&mut self, now: Now, uid: u32, kind: EventKind) -> bool {
         let since = self.users.get(&uid).map(|of| of.since);
         if since.is_some_and(|since| now.monotonic.since(since) >= MINUTE) {
@@ -233,7 +238,7 @@ impl Journal {
 }
 
 impl UserLines {
-    /// The sum of the events that were counted and not kept, as text.
+    /// The number of events that were counted and not kept, as text; `None` if there are none.
     fn sum(&self, uid: u32) -> Option<String> {
         let count = |number: u64, what: &str| match number {
             0 => None,
@@ -255,10 +260,12 @@ impl UserLines {
     }
 }
 
-/// A refusal is about 300 bytes long, so each ring stays below a megabyte: that of root and the
-/// machine, and that of all users together.
+/// Largest number of lines in each of two lists: those of root, the group `netnice` and the daemon,
+/// and those of all unprivileged users together. A refusal is about 300 bytes long, so a list
+/// usually stays below a megabyte.
 const MAX_LINES: usize = 2_000;
-/// Bytes of one line: a refusal names all holders of a link, which may be thousands.
+/// Largest number of bytes of a line: a refusal names all holders of a link, which may be
+/// thousands.
 const MAX_LINE_BYTES: usize = 2_000;
 /// The period of the quota `log-lines`.
 const MINUTE: Nanos = Nanos::from_secs(60);

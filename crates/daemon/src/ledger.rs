@@ -1,25 +1,25 @@
 //! The ledger: the one record of links, targets and claims. Only its methods change it.
 //!
-//! The ledger is a value. A request works on a copy of it, the *draft*. If admission, the kernel or
-//! the state file refuses the draft, the draft is dropped and nothing has changed. So the ledger
-//! itself has no undo.
+//! The ledger is a value. A request works on a copy of it, the *draft*. If admission refuses the
+//! draft, or the kernel or the state file fails, the draft is dropped and the ledger is as before.
+//! So the ledger itself has no undo.
 //!
 //! # Terms
-//! - A *held* target has a **slot** (reused after it; the kernel's class numbers derive from it)
-//!   and an **id** (never reused; sockets and processes carry it in the kernel, also long after the
-//!   target is closed).
-//! - Its *claims* are the requests, by user; its *entry* is the admitted part of them, and is
-//!   installed.
-//! - Its *place* is what contains it, see [`place`]. Its *body* is what it consists of.
-//! - A *draining* target is one whose last process has ended while packets of it still wait; it
-//!   keeps its limit.
+//! - A *held* target has a **slot**, from which the kernel's class numbers derive, and an **id**,
+//!   which its sockets and processes carry in the kernel. A slot is reused after its target. An id
+//!   is not, because sockets can carry it long after the target is closed.
+//! - The *claims* of a target are the requests for it, by user. Its *entry* is the admitted part of
+//!   the claims, which is installed.
+//! - The *place* of a target is what contains it, see [`place`]. Its *body* is what it consists of.
+//! - A *draining* target is a limited target whose last process has ended. It keeps its limit,
+//!   because packets of it may still wait.
 //!
 //! ```text
 //!            open, ask               last claim withdrawn, last process gone
 //!   nothing ───────────> held ───────────────────────────────────────────────> nothing
 //!                        │  ^                                                     ^
-//!         no longer      v  │ fits again                last process gone,        │ queues empty,
-//!         fits         degraded                         packets wait: draining ───┘ or 60 s
+//!         no longer      v  │ fits again                last process gone,        │ no packet for
+//!         fits         degraded                         limited:  draining ───────┘ 3 s, or 60 s
 //! ```
 
 mod admit;
@@ -93,19 +93,20 @@ impl Ledger {
         self.held.get(self.slots.get(&id)?)
     }
 
-    /// The number of targets and draining targets that count for an unprivileged user.
+    /// The number of held and draining targets that count for the quota `targets` of an
+    /// unprivileged user.
     pub(crate) fn targets_of(&self, uid: u32) -> usize {
         self.users().filter(|user| *user == uid).count()
     }
 
-    /// The number of targets and draining targets that count for any unprivileged user.
+    /// The number of held and draining targets that count for any unprivileged user.
     pub(crate) fn targets_of_users(&self) -> usize {
         self.users().count()
     }
 
-    /// The unprivileged user of each target and draining target that has one. A target on which
-    /// unprivileged users have claims consists of one user's processes, so it has at most one such
-    /// user.
+    /// For each held or draining target with a claim of an unprivileged user: the uid of that user.
+    /// A target on which unprivileged users have claims consists of one user's processes, so it has
+    /// at most one such user.
     pub(crate) fn users(&self) -> impl Iterator<Item = u32> {
         let held = self.held.values().filter_map(HeldTarget::user);
         held.chain(self.draining.values().filter_map(|left| left.user))
@@ -126,14 +127,14 @@ impl Ledger {
         self.next_id = self.next_id.max(next);
     }
 
-    /// The target of this name. If two processes had the same pid one after the other, the later
-    /// one.
+    /// The held target of this name. If two have it (their processes had the same pid one after the
+    /// other), the one that was opened later.
     pub(crate) fn find(&self, target: &Target) -> Option<&HeldTarget> {
         let same = |held: &&HeldTarget| held.entry.target == *target;
         self.held.values().filter(same).max_by_key(|held| held.id)
     }
 
-    /// The target that names this process by its pid.
+    /// The held target that names this process by its pid.
     pub(crate) fn find_process(&self, root: ProcessId) -> Option<&HeldTarget> {
         self.held.values().find(|held| {
             matches!(held.entry.target, Target::Pid(_))
@@ -141,8 +142,9 @@ impl Ledger {
         })
     }
 
-    /// The held target with the same body under another name: a unit and its control group, a
-    /// user's name and number, two paths of one file.
+    /// A held target with this body, of whatever name: a unit and its control group have the same
+    /// body, and so have a user's name and number, or two paths of one file. `None` for a body of
+    /// processes, or if the executable or control group does not exist now.
     pub(crate) fn find_alias(&self, body: &Body) -> Option<&HeldTarget> {
         self.held.values().find(|held| match (&held.body, body) {
             (Body::App(Some(one)), Body::App(Some(other))) => one == other,
@@ -158,7 +160,7 @@ impl Ledger {
         held.chain(self.part_entries()).collect()
     }
 
-    /// The targets around a target, innermost first.
+    /// The targets around a target, innermost first, at most [`MAX_CHAIN`].
     pub(crate) fn around(&self, slot: TargetId) -> impl Iterator<Item = &HeldTarget> {
         let mut next = self.held.get(&slot).and_then(|held| held.entry.parent);
         std::iter::from_fn(move || {
@@ -226,8 +228,8 @@ impl Ledger {
         Ok(slot)
     }
 
-    /// Removes a target. The target around it takes over its contents. Guarantees that do not fit
-    /// there go out of force, and their targets become degraded.
+    /// Removes a target. The targets inside it are then directly inside the target around it. Those
+    /// whose guarantees do not fit there become degraded. `None` if the slot is free.
     pub(crate) fn close(&mut self, slot: TargetId) -> Option<ClosedTarget> {
         let held = self.held.remove(&slot)?;
         self.slots.remove(&held.id);
@@ -255,15 +257,16 @@ impl Ledger {
         Some(ClosedTarget { held, outer })
     }
 
-    /// Adds a target as it was before a restart, without admission.
+    /// Adds a target as the state file has it, without admission.
     pub(crate) fn restore(&mut self, held: HeldTarget) {
         self.next_id = self.next_id.max(held.id.saturating_add(1));
         self.slots.insert(held.id, held.entry.id);
         self.held.insert(held.entry.id, held);
     }
 
-    /// Replaces the body and place of a target: a process joined, or a control group was created
-    /// again.
+    /// Replaces the body and place of a target, because a process has joined it, its processes have
+    /// ended, or its control group or executable has appeared or gone. No effect if the slot is
+    /// free.
     pub(crate) fn set_body(&mut self, slot: TargetId, body: Body, place: TargetPlace) {
         if let Some(held) = self.held.get_mut(&slot) {
             held.body = body;
@@ -318,7 +321,7 @@ impl Ledger {
         self.set_parents(slot);
     }
 
-    /// Sets the policy rule that asks for a target.
+    /// Sets the name of the policy rule that asks for a target; `None`: no rule does.
     pub(crate) fn set_rule(&mut self, slot: TargetId, rule: Option<String>) {
         if let Some(held) = self.held.get_mut(&slot) {
             held.rule = rule;
@@ -360,6 +363,6 @@ impl Ledger {
     }
 }
 
-/// Upper bound on the length of a chain of nested targets, including those that are set aside and
-/// take no level of the kernel's classes.
+/// Largest number of targets that [`Ledger::around`] returns. Targets whose claims are set aside
+/// take no level of the kernel's classes, so a chain can be longer than admission allows.
 const MAX_CHAIN: usize = 64;

@@ -1,4 +1,4 @@
-//! Answers: which target holds which contract on this host; enforces the contracts.
+//! Answers: which target holds which contract on this host, and how the contracts are enforced.
 //! May touch: the ledger (as its only writer), the runtime folder, the policy file, and `kernel`.
 //! Must never: trust a client's parsing, or let a measurement edit the ledger.
 //!
@@ -8,7 +8,7 @@
 //!   event_loop      the only place that waits for several sources: one Event at a time
 //!     server        starts the front process and receives its requests
 //!       front       the unprivileged process of the socket: connections, frames, descriptors
-//!     service       one file for each request: authorise, change the ledger, reconcile, answer
+//!     service       one file for each request: authorise, change the ledger, reconcile, respond
 //!     flows         flows of the direct path: routes, next hops, ports, admission, drivers
 //!       reconcile   makes the present state the desired one: install, sweep, repair, roll back
 //!       meter       counts, rates, history, the metrics page
@@ -19,8 +19,8 @@
 //! ```
 //! A part uses the parts below it and never a part above it. `service` and `flows` are siblings:
 //! flows reach the ledger only through `flows::promises::Promises`, which the service implements.
-//! All parts may use `clock`, `peer`, `error`, `authority`, `journal`, `page` and `runtime`.
-//! `cargo xtask tidy` refuses circles.
+//! All parts may use `clock`, `peer`, `error`, `authority`, `journal`, `page`, `quotas` and
+//! `runtime`. `cargo xtask tidy` refuses circles.
 #![forbid(unsafe_code)]
 
 mod authority;

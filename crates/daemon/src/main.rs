@@ -1,5 +1,9 @@
-//! The daemon's command line: parses the arguments, and runs the daemon, the front or a probe. The
-//! exit code is a failure if that fails.
+//! The program `netniced`: parses the command line, and runs the daemon, the front process, a test
+//! of its confinement, or a probe of the kernel. The exit status is 0 on success, 2 if the
+//! arguments are invalid, and 1 if the chosen part fails or the kernel lacks a required feature.
+//!
+//! The log goes to standard error. The variable `NETNICE_LOG` sets its levels, in the syntax of
+//! [`Targets`]; without it, or if it does not parse, the level is info.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -123,14 +127,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Parses `UID:GID`.
+/// Parses `UID:GID`, two numbers.
 fn user(text: &str) -> Result<(u32, u32), String> {
     let numbers = text.split_once(':');
     let numbers = numbers.and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
     numbers.ok_or_else(|| format!("`{text}` is not UID:GID"))
 }
 
-/// Prints what this kernel offers. The exit code is a failure if a required feature is missing.
+/// Prints what this kernel offers. The exit status is 1 if a required feature is missing, else 0.
 fn probe(json: bool) -> ExitCode {
     let report = netnice_daemon::examine();
     if json {

@@ -24,7 +24,8 @@ use netnice_kernel::enforce::{DirectionCounts, TargetCounts};
 pub(crate) use measurements::Measurements;
 pub(crate) use rates::Rates;
 
-/// The counters of one target.
+/// The counters of one target. For a limit on the sum of both directions, the counters of both are
+/// in `up`.
 pub(crate) fn meter(counts: &TargetCounts, contract: &Contract) -> Meter {
     let [up, down] = counts.directions;
     if contract.both().is_some() {
@@ -45,7 +46,8 @@ pub(crate) fn meter(counts: &TargetCounts, contract: &Contract) -> Meter {
     }
 }
 
-/// The counters of one direction.
+/// The counters of one direction. `rate` is the limit, for the delay of the queue; without it the
+/// delay is 0.
 pub(crate) fn flow(counts: &DirectionCounts, rate: Option<Rate>) -> DirectionCounters {
     let has_classes = counts.sent_packets + counts.queued_packets + counts.dropped_packets > 0;
     if !has_classes {

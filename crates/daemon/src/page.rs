@@ -1,22 +1,25 @@
-//! A page of `netnice explain`: rows of a label and a text, broken into lines.
+//! Builds a page of `netnice explain` from rows of a label and a text. A page becomes the lines of
+//! an [`Explained`].
 
 use netnice_api::Explained;
 
-/// Lines of a label and a text.
+/// A page of `netnice explain` under construction: rows of a label and a text, wrapped at 80
+/// columns.
 #[derive(Default)]
 pub struct Page {
     lines: Vec<String>,
 }
 
 impl Page {
-    /// A page that continues given lines.
+    /// A page that begins with the lines of an earlier one.
     pub fn after(explained: Explained) -> Page {
         Page {
             lines: explained.lines,
         }
     }
 
-    /// Adds a row, on as many lines as its text needs.
+    /// Adds a row, on as many lines as its text needs. The text begins in column 12. A word that is
+    /// longer than a line is not broken.
     pub fn row(&mut self, label: &str, text: &str) {
         let mut line = format!("{label:<LABEL$}");
         let mut width = 0;

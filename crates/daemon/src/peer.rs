@@ -8,7 +8,7 @@ pub(crate) struct Peer {
     /// The uid.
     pub uid: u32,
     /// True for root, and for a user who was a member of the group [`GROUP`] when the connection
-    /// was made.
+    /// was made. A privileged peer may use all clauses of a contract, and manage links.
     pub privileged: bool,
     /// The user's groups, the primary one first; empty for the daemon itself.
     pub groups: Vec<u32>,
@@ -23,7 +23,7 @@ impl Peer {
         groups: Vec::new(),
     };
 
-    /// The reader of the metrics page, which shows all users.
+    /// The peer for whom the metrics page is made: it may see all users.
     pub(crate) const METRICS: Peer = Peer {
         uid: 0,
         privileged: true,
@@ -43,12 +43,12 @@ impl Peer {
         }
     }
 
-    /// The uid if quotas apply to it; `None` for root and the group.
+    /// The uid of an unprivileged user, to whom quotas apply; `None` for a privileged peer.
     pub(crate) fn user(&self) -> Option<u32> {
         (!self.privileged).then_some(self.uid)
     }
 
-    /// The peer as a claimant.
+    /// The peer's uid and privilege, for a claim.
     pub(crate) fn claimant(&self) -> Claimant {
         Claimant {
             uid: self.uid,
@@ -57,11 +57,12 @@ impl Peer {
     }
 }
 
-/// The policy file as a claimant: its uid is one that no user has.
+/// The administrator's policy (the policy file and unit files) as a claimant. Its uid is one that
+/// no user has.
 pub(crate) const POLICY: Claimant = Claimant {
     uid: u32::MAX,
     privileged: true,
 };
 
-/// Members of this group may reserve, like root.
+/// The name of the group whose members are privileged, like root.
 pub(crate) const GROUP: &str = "netnice";

@@ -1,27 +1,29 @@
-//! The policy file: the state to keep on this host whenever the daemon runs.
+//! Reads the policy file, in which the administrator names links to manage, contracts, quotas and
+//! settings. The daemon puts them into force whenever it runs. The result is a [`Policy`].
 //!
 //! ```toml
-//! input_meter = true             # netnice PID RATE limits both directions; false: sending alone
+//! input_meter = true             # netnice PID RATE limits the sum of up and down; false: up
 //! direct_users = true            # all users may have direct flows; false: root and group netnice
 //! direct_awake = true            # no processor sleeps while a cell contract sends; false: it may
 //!
 //! [[link]]
 //! name = "eth0"
-//! rate = "100mbit"               # left out: what the driver reports
+//! rate = "100mbit"               # without rate and down-rate: what the driver reports
 //! down-rate = "50mbit"
 //! overhead = 24
-//! discard = ["12=0800 23=11 36=0035"]  # frames that its driver discards: offset and bytes
+//! discard = ["12=0800 23=11 36=0035"]  # frames that netnice-driver drops: offset and bytes
 //!
 //! [[rule]]
 //! name = "backup"
-//! match = "unit:backup.service"  # unit, cgroup, app, user or name; the first match wins
+//! match = "unit:backup.service"  # or cgroup, container, app, user, name; the first rule counts
 //! up = "4mbit"                   # the clauses of a contract, as on the command line
 //!
 //! [quotas]                       # what each user may have at a time; left out: the defaults
 //! targets = 1024
 //! ```
 //!
-//! The file is read as a whole or not at all. An error names file, line and reason.
+//! A file with an error has no effect at all: [`PolicyError`] names file, line and reason. Whether
+//! a contract fits is checked when the policy is put into force (`service::reload`).
 
 mod discard;
 mod quotas;
@@ -49,10 +51,11 @@ use crate::policy::units::SECTION;
 use crate::quotas::Quotas;
 use quotas::QuotasDoc;
 
-/// The content of the file.
+/// The content of a policy file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// True if the short form limits both directions together.
+    /// True if the short form `netnice TARGET RATE` limits the sum of both directions, false if it
+    /// limits sending alone.
     pub input_meter: bool,
     /// True if every user may have flows of the direct path.
     pub direct_users: bool,
@@ -60,7 +63,7 @@ pub(crate) struct Policy {
     pub direct_awake: bool,
     /// The links to manage.
     pub links: Vec<LinkRule>,
-    /// The contracts, in order.
+    /// The contracts, in the order of the file. Of two rules for one target, the first counts.
     pub rules: Vec<Rule>,
     /// The quotas of each user.
     pub quotas: Quotas,
@@ -79,33 +82,34 @@ impl Default for Policy {
     }
 }
 
-/// A link to manage. Without any rate it gets what its driver reports.
+/// A link to manage. Without a rate in either direction, both rates are what the interface's driver
+/// reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LinkRule {
     /// The interface.
     pub name: IfName,
-    /// Its sending rate.
+    /// Its sending rate, if the file sets it.
     pub rate: Option<Rate>,
-    /// Its receiving rate.
+    /// Its receiving rate, if the file sets it.
     pub down_rate: Option<Rate>,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
-    /// The discard patterns for its driver.
+    /// The discard patterns for `netnice-driver`: the terms of each pattern.
     pub discard: Vec<Vec<Term>>,
-    /// Its line in the file.
+    /// Its line in the file, counted from 1.
     pub line: usize,
 }
 
-/// A contract for a target.
+/// A contract for a target, from the policy file or from a unit file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// Its name.
+    /// Its name; for a unit file, [`SECTION`] and the file's path.
     pub name: String,
     /// The target.
     pub target: Target,
     /// The contract.
     pub contract: Contract,
-    /// Its line in the file.
+    /// Its line in the file, counted from 1.
     pub line: usize,
     /// True if it is from a unit file, false if from the policy file.
     pub unit: bool,
@@ -147,7 +151,7 @@ impl Policy {
         }
     }
 
-    /// Parses the text of a file.
+    /// Parses the text of a file; `path` is for errors and messages.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Policy, PolicyError> {
         let reader = Reader { path, text };
         let file: FileDoc = toml::from_str(text).map_err(|error| {
@@ -335,12 +339,19 @@ impl Reader<'_> {
         let rule = rule.get_ref();
         let at = rule.name.span().start;
         let name = rule.name.get_ref().trim();
-        if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
+        if name.is_empty() || name.chars().count() > MAX_NAME || name.chars().any(char::is_control)
+        {
             let reason = format!("a rule's name has 1 to {MAX_NAME} printable characters");
             return Err(self.fault(at, reason));
         }
         let target = rule.r#match.get_ref().parse::<Target>();
         let target = target.map_err(|error| self.fault(rule.r#match.span().start, error))?;
+        if matches!(target, Target::Flow(_) | Target::Direct(_)) {
+            let reason = format!(
+                "a rule cannot match {target}: match a unit, cgroup, container, app, user or name"
+            );
+            return Err(self.fault(rule.r#match.span().start, reason));
+        }
         if matches!(target, Target::Pid(_)) {
             let reason = "a rule lasts longer than a process and cannot match one: match its unit, \
                 cgroup, app, user or name";
@@ -368,7 +379,7 @@ impl Reader<'_> {
     }
 }
 
-/// The title of a rule in a sentence.
+/// A rule's name in a message: `rule NAME of the policy file`, or the section of a unit file.
 pub(crate) fn rule_title(name: &str) -> String {
     match name.starts_with(SECTION) {
         true => name.to_owned(),
@@ -376,8 +387,10 @@ pub(crate) fn rule_title(name: &str) -> String {
     }
 }
 
-/// The contract from clauses with their positions. An error has the position of its clause, or
-/// `whole` if it concerns all of them.
+/// Makes the contract of a rule from clauses with the texts of their values and their positions.
+/// Fails if a value is invalid, the clauses contradict each other, or the kernel path does not
+/// support the contract. An error has the position of its clause, or `whole` if it concerns
+/// several.
 pub(crate) fn contract_of<At: Copy>(
     clauses: &[(Clause, String, At)],
     whole: At,
@@ -404,7 +417,7 @@ pub(crate) fn contract_of<At: Copy>(
     Ok(contract)
 }
 
-/// The longest name that fits in one line of a table.
+/// Largest length of a rule's name in bytes. A longer one would not fit in a line of a table.
 const MAX_NAME: usize = 64;
 
 #[cfg(test)]

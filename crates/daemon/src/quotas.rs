@@ -2,11 +2,15 @@
 //!
 //! A quota bounds what one unprivileged user takes of a shared resource: the number of targets,
 //! bytes of the state file, time of the daemon. The defaults are so high that a user reaches them
-//! only by a fault or on purpose. Root and the group `netnice` have no quota.
+//! only by a fault or on purpose. Root and the group `netnice` have no quotas, except that
+//! [`Quota::Connections`] applies to all users but root.
 //!
-//! Each quota is declared once, in [`Quota::describe`]. The parts of the daemon count what they
-//! give and call [`Quotas::check`]; a refusal names the quota, the user's amount, the limit, and
-//! the file and key that change it.
+//! [`Quota::describe`] declares each quota once. A part of the daemon that gives targets,
+//! rollbacks, bytes of state, or memory and flows of the direct path counts what each user has, and
+//! calls [`Quotas::check`] before it gives more. A refusal names the quota, the user's amount, the
+//! limit, and the file and key that change it. Three quotas refuse no request: beyond
+//! [`Quota::Connections`] the front process closes connections, beyond [`Quota::LogLines`] the
+//! journal only counts events, and beyond [`Quota::ServiceTime`] requests wait.
 
 use std::path::{Path, PathBuf};
 
@@ -19,29 +23,29 @@ use crate::peer::Peer;
 /// A bounded resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Quota {
-    /// Connections to the daemon. The front process enforces this one.
+    /// Connections to the daemon. The front process enforces this quota.
     Connections,
     /// Targets on which the user has a claim, and draining targets of such targets.
     Targets,
-    /// Pending rollbacks.
+    /// Pending rollbacks of the user's changes.
     Rollbacks,
-    /// Time from a change to its rollback.
+    /// Longest time from a change to its rollback, in nanoseconds.
     RollbackTime,
     /// Programs on the direct path, and connections that such programs left open.
     Programs,
-    /// Flows of the direct path.
+    /// Flows for which the user's programs on the direct path have reserved memory.
     Flows,
     /// Bytes of the memory files of programs on the direct path.
     RingBytes,
-    /// Bytes of the state file.
+    /// Bytes that the user's targets and pending rollbacks take in the state file.
     StateBytes,
-    /// Lines of the log in a minute.
+    /// Lines of the log (`netnice log`) in a minute.
     LogLines,
-    /// Time of the daemon in a second.
+    /// Time that the daemon spends on the user's requests in a second, in nanoseconds.
     ServiceTime,
 }
 
-/// The unit of a quota.
+/// The unit of a quota's amounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// A count.
@@ -116,7 +120,7 @@ impl Quota {
                 "undo-time",
                 "between a change and its undoing",
                 days(31),
-                days(3_660),
+                Nanos::MAX,
             ),
             Quota::Programs => count("programs", "programs on the direct path", 64, 1_024),
             Quota::Flows => count("flows", "flows on the direct path", 4_096, 65_536),
@@ -174,17 +178,17 @@ impl Quotas {
         }
     }
 
-    /// The limit of each user.
+    /// The limit for each user, in the quota's unit.
     pub(crate) fn limit(&self, quota: Quota) -> u64 {
         self.limits[quota as usize]
     }
 
-    /// The limit as a time; the quota must be one of time.
+    /// The limit for each user as a time. The quota must be one with [`Unit::Time`].
     pub(crate) fn time(&self, quota: Quota) -> Nanos {
         Nanos(self.limit(quota))
     }
 
-    /// Sets a limit.
+    /// Sets a limit, in the quota's unit.
     ///
     /// # Errors
     /// If it is out of the quota's range.
@@ -242,7 +246,7 @@ impl Quotas {
 /// quota `connections`.
 pub(crate) const MAX_CONNECTIONS: u64 = 512;
 
-/// A number of days.
+/// The time of a number of days.
 fn days(days: u64) -> Nanos {
     Nanos::from_secs(days * 24 * 3_600)
 }

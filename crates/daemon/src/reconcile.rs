@@ -52,13 +52,13 @@ use crate::state::{Books, Store};
 use desired::{desired, expected_groups};
 use repair::Repairs;
 
-/// The machine, the books, and the differences between them.
+/// The machine and the books, and how the state in force differs from the books.
 pub(crate) struct Reconciler<H> {
     /// The machine.
     pub host: H,
-    /// The desired state.
+    /// The desired state: the ledger and the pending rollbacks, with their file.
     pub books: Books,
-    /// The present differences from it.
+    /// How the state in force differs from it now.
     pub deviations: Deviations,
     /// The journal.
     pub journal: Journal,
@@ -67,16 +67,16 @@ pub(crate) struct Reconciler<H> {
 /// How the state in force differs from the desired one.
 #[derive(Default)]
 pub(crate) struct Deviations {
-    /// Links that cannot be served although their interface exists, with the reason.
+    /// Links whose classes the kernel refuses, with the reason.
     pub broken: BTreeMap<IfName, String>,
-    /// The repairs after removals by other programs.
+    /// The recent repairs of what other programs removed.
     pub repairs: Repairs,
-    /// How containers are connected to this namespace, by target id.
+    /// How held containers are connected to this network namespace, by target id.
     pub placements: BTreeMap<u32, ContainerPlacement>,
 }
 
 impl Deviations {
-    /// The desired kernel state of a ledger, without links that cannot be served now.
+    /// The desired kernel state of a ledger, without the links in [`Deviations::broken`].
     pub(crate) fn desired_state(&self, ledger: &Ledger) -> Desired {
         let mut wanted = desired(ledger);
         let broken = |name: &str| self.broken.keys().any(|link| link.as_str() == name);
@@ -86,7 +86,7 @@ impl Deviations {
 }
 
 impl<H: Host> Reconciler<H> {
-    /// A reconciler with empty books.
+    /// A reconciler with empty books. Without `store` no state file is written.
     pub(crate) fn new(host: H, store: Option<Store>) -> Reconciler<H> {
         Reconciler {
             host,
@@ -96,12 +96,12 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
-    /// Starts a change.
+    /// A draft for a change that a request causes: the present ledger and rollbacks.
     pub(crate) fn draft(&self) -> Draft {
         Draft::of(&self.books)
     }
 
-    /// Starts a change that no request caused.
+    /// A draft for a change that no request caused, see [`Draft::unrequested`].
     pub(crate) fn unrequested_draft(&self) -> Draft {
         Draft {
             unrequested: true,
@@ -109,20 +109,23 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
-    /// A finder on this machine and ledger.
+    /// A finder on this machine and the present ledger.
     pub(crate) fn finder(&mut self) -> Finder<'_, H> {
         Finder::new(&mut self.host, &self.books.ledger)
     }
 
-    /// Installs a draft and writes the state file.
+    /// Installs a draft and writes the state file. Before that, claims that are set aside and
+    /// degraded targets are admitted again in the draft, as far as they fit.
     ///
     /// # Errors
-    /// If the kernel or the state file fails; then all is as before.
+    /// If the kernel fails, or the state file cannot be written and a request caused the change.
+    /// Then the former state is restored.
     pub(crate) fn install(&mut self, draft: Draft) -> Result<Adoption, RequestError> {
         self.install_if(draft, |_| Ok(()))
     }
 
-    /// The same; `still` checks, between installing and writing, that the change is still valid.
+    /// As [`Reconciler::install`]. `still` checks, between installing and writing, that the change
+    /// is still valid. If it fails, the former state is restored too.
     pub(crate) fn install_if(
         &mut self,
         mut draft: Draft,
@@ -136,7 +139,7 @@ impl<H: Host> Reconciler<H> {
         self.find_inherited(&mut draft)?;
         let before = self.deviations.desired_state(&self.books.ledger);
         let after = self.deviations.desired_state(&draft.ledger);
-        // Sockets may carry the ids that a draft assigned, even if the draft is dropped.
+        // Sockets may carry the ids that the draft assigned, even if it is dropped afterwards.
         self.books.ledger.skip_ids(draft.ledger.next_id());
         let first = !self.host.is_enforcing() && after != Desired::default();
         if first {
@@ -197,19 +200,19 @@ impl<H: Host> Reconciler<H> {
         self.books.write_again(in_force, &mut self.journal, now);
     }
 
-    /// Tells the kernel the owners of control groups that will be created.
+    /// Registers in the kernel the targets of control groups that will be created.
     fn expect_groups(&mut self) {
         if let Err(error) = self
             .host
             .expect_groups(&expected_groups(&self.books.ledger))
         {
-            // Without this, the daemon binds them a moment after their creation.
+            // Then the daemon binds these groups a moment after their creation.
             tracing::warn!(%error, "cannot register the control groups that are expected");
         }
     }
 
-    /// Determines the interfaces that connect containers to this namespace, and limits the traffic
-    /// there.
+    /// Determines the interfaces that connect held containers to this network namespace, and limits
+    /// the traffic there. A failure is logged.
     pub(crate) fn place_containers(&mut self) {
         let is_container = |held: &&HeldTarget| matches!(held.entry.target, Target::Container(_));
         let mut containers = self.books.ledger.held().filter(is_container).peekable();
@@ -227,7 +230,7 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
-    /// Describes what a draft would do.
+    /// Describes the steps that would install a draft, each as a line of text.
     pub(crate) fn preview(&mut self, draft: &Draft) -> Vec<String> {
         let wanted = self.deviations.desired_state(&draft.ledger);
         let mut lines = self.host.preview(&wanted);

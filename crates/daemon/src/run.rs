@@ -1,12 +1,13 @@
-//! The life of the daemon: start, serve, stop.
+//! Runs the daemon: starts its parts, serves until SIGTERM or SIGINT, and stops.
 //!
 //! ```text
-//!   lock the folder ─> read the state ─> adopt what the kernel holds ─> policy ─> listen
-//!                   ─> serve ─> SIGTERM: stop
+//!   lock the runtime folder ─> read the state file ─> adopt what the kernel has in force
+//!                           ─> read the policy ─> listen ─> serve ─> SIGTERM, SIGINT: stop
 //! ```
 //!
-//! Stopping lifts no limit: the kernel keeps enforcing, and the next daemon adopts its state.
-//! SIGHUP makes the daemon read the policy again.
+//! Stopping lifts no limit: the kernel keeps enforcing, and the next daemon adopts the kernel's
+//! state. SIGHUP makes the daemon read the policy again. If a step fails, the daemon ends with a
+//! [`RunError`].
 
 use std::path::PathBuf;
 
@@ -60,9 +61,9 @@ impl Options {
 /// Runs the daemon until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If the runtime folder is in use or not root's alone, the state file is of a newer version or
-/// another network namespace, netlink or the kernel path cannot be opened, or a source of events
-/// fails.
+/// If another daemon uses the runtime folder or others than root can change it, the state file
+/// cannot be read or is of a newer version or of another network namespace, netlink or the kernel
+/// path cannot be opened, or a source of events fails.
 pub fn run(options: &Options) -> Result<(), RunError> {
     let folder = options.runtime.path();
     let runtime = LockedFolder::take(folder).during("take the runtime folder")?;
@@ -106,7 +107,8 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Reports what this kernel offers. Needs no running daemon.
+/// Reports which features this kernel has, and which of them would be used. Needs no running
+/// daemon.
 pub fn examine() -> DoctorReport {
     let found = probe::probe();
     let items = found.iter().map(item);
@@ -115,8 +117,7 @@ pub fn examine() -> DoctorReport {
     }
 }
 
-/// Reads the state file. A damaged file is renamed, so that its content is neither guessed nor
-/// lost.
+/// Reads the state file. A damaged file is renamed and not used, so that a person can inspect it.
 ///
 /// # Errors
 /// If it cannot be read, is of a newer version, or is of another network namespace.

@@ -1,4 +1,5 @@
-//! The runtime folder: creates it, checks that only root can write it, and locks it for one daemon.
+//! Takes the runtime folder for one daemon: creates it if it does not exist, checks that only root
+//! can change it, and locks it. The result is a [`LockedFolder`] or a [`RuntimeError`].
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -59,8 +60,8 @@ impl LockedFolder {
     /// Creates the folder if it does not exist, checks it, and locks it.
     ///
     /// # Errors
-    /// If another daemon has locked it, a user other than root can write or replace it, or a system
-    /// call fails.
+    /// If another daemon has locked it, a user other than root (and the user of this process) can
+    /// write or replace it, or a system call fails.
     pub(crate) fn take(folder: &Path) -> Result<LockedFolder, RuntimeError> {
         let unusable = |source| RuntimeError::Unusable {
             folder: folder.to_owned(),
@@ -113,10 +114,11 @@ impl LockedFolder {
         })
     }
 
-    /// Removes the lock file and, if nothing in them must outlive this daemon, the folders.
+    /// Removes the lock file, the folder `drivers` if it is empty, and the runtime folder if this
+    /// daemon created it and it is empty. Ends the lock.
     pub(crate) fn release(self) {
         let _ = fs::remove_file(self.folder.join(LOCK));
-        // Fails while a driver lives.
+        // Fails while the folder has the socket of a driver.
         let whole = RuntimeDir::choose(Some(self.folder.clone()), None);
         let _ = fs::remove_dir(whole.drivers());
         if self.made {

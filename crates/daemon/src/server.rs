@@ -34,7 +34,8 @@ pub(crate) struct PendingRequest {
     pub peer: Peer,
     /// The request.
     pub request: Request,
-    /// A pidfd, opened by the daemon, of the process that the request is about.
+    /// A pidfd, opened by the daemon, of the process that the request is about; `None` if the
+    /// client named none.
     pub fd: Option<OwnedFd>,
     /// The connection that it came on.
     pub connection: ConnectionHandle,
@@ -218,15 +219,15 @@ impl Drop for FrontSupervisor {
     }
 }
 
-/// Length of the queue of notifications for a program that does not read; a program that exceeds it
-/// is not reading at all.
+/// Largest number of notifications that wait for a program that does not read. Further ones are
+/// dropped.
 const MAX_NOTIFICATIONS: usize = 4096;
 /// The pause before the next front; doubled each time while fronts end quickly.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 /// Time limit for a failed front to end before it is killed.
 const KILL_DELAY: Duration = Duration::from_millis(50);
-/// Time limit for the front to send answers when the daemon ends; it takes at most a tenth of a
-/// second.
+/// Time limit for the front to send answers and end when the daemon ends. It needs a tenth of a
+/// second at most, unless it hangs.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// The longest pause. A front that lasted longer resets it to the shortest.
 const MAX_PAUSE: Duration = Duration::from_secs(5);

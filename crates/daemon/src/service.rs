@@ -3,18 +3,18 @@
 //! ```text
 //!   request ─> parsed again ─> authority ─> draft of the ledger, admitted ─> installed
 //!                   │              │                    │                        │
-//!                   │              │                    │                   state file ─> answer
+//!                   │              │                    │                   state file ─> response
 //!                   │              │                    │                        │
 //!                   └──────────────┴──── refused ───────┴── failed: as before ───┘
 //! ```
 //!
-//! There is a file for each request. A request that changes something works on a [`Reconciler`],
-//! which has the machine and the books; a request that only reads works on a [`View`]. The service
-//! also has the administrator's [`Rules`] and the [`Measurements`] counts; a request gets the parts
-//! that it needs.
+//! There is a file for each kind of request. A request that changes something works on a
+//! [`Reconciler`], which has the machine and the books. A request that only reads works on a
+//! [`View`]. The service also has the administrator's [`Rules`] and the [`Measurements`]; a request
+//! gets the parts that it needs.
 //!
-//! Changes on the machine that no request caused come in through [`Service::tick`] and the methods
-//! next to it. Time is always an argument.
+//! The event loop calls [`Service::tick`] and the methods next to it for changes on the machine
+//! that no request caused. Time is always an argument.
 
 mod clear;
 mod confirm;
@@ -61,7 +61,8 @@ use crate::state::Store;
 use doctor::DoctorState;
 use view::View;
 
-/// The service, see the module docs.
+/// The service: the machine, the books, the policy and the measured values, and the methods that
+/// the event loop calls.
 pub(crate) struct Service<H> {
     /// The machine, the books and the journal.
     reconciler: Reconciler<H>,
@@ -71,7 +72,7 @@ pub(crate) struct Service<H> {
 }
 
 impl<H: Host> Service<H> {
-    /// A service with empty books.
+    /// A service with empty books. Without `store` no state file is written.
     pub(crate) fn new(host: H, store: Option<Store>) -> Service<H> {
         Service {
             reconciler: Reconciler::new(host, store),
@@ -102,7 +103,8 @@ impl<H: Host> Service<H> {
         &self.reconciler.books.ledger
     }
 
-    /// Handles a request and returns the answer.
+    /// Handles a request and returns the response, which has the error if the request fails.
+    /// `named` is the process that the request names by a pidfd. A refusal of a change is logged.
     pub(crate) fn handle(
         &mut self,
         peer: &Peer,
@@ -257,7 +259,8 @@ impl<H: Host> Service<H> {
     }
 
     /// Tags the next portion of open sockets of new members, for some milliseconds. Remarks about
-    /// them go to the journal, at the cost of `user`, whose request needed the tagging.
+    /// them go to the journal as events of `user`, whose request needed the tagging (`None`: root,
+    /// a member of the group `netnice`, or the daemon itself).
     pub(crate) fn continue_survey(&mut self, user: Option<u32>, now: Now) {
         let remarks = match self.reconciler.host.continue_survey() {
             Ok(found) => found.map_or_else(Vec::new, |found| set::socket_remarks(&found)),
@@ -272,12 +275,12 @@ impl<H: Host> Service<H> {
         }
     }
 
-    /// Rolls back the changes whose time is over.
+    /// Rolls back the changes whose time is over or whose process has ended.
     pub(crate) fn expire(&mut self, now: Now) {
         self.reconciler.expire(now);
     }
 
-    /// The time of the next rollback.
+    /// The time of the next rollback that has a time, if there is one.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.reconciler.next_due()
     }
@@ -287,14 +290,14 @@ impl<H: Host> Service<H> {
         self.reconciler.repair(true, now);
     }
 
-    /// Divides the left-over of managed links again. The caller calls it several times a second
-    /// while there are managed links.
+    /// Divides the left-over of managed links again. The caller calls it every 200 ms while there
+    /// are managed links.
     pub(crate) fn balance(&mut self, now: Now) {
         self.reconciler.balance(now);
     }
 
-    /// Determines the interfaces that connect containers to this namespace, and limits the traffic
-    /// there.
+    /// Determines the interfaces that connect held containers to this network namespace, and limits
+    /// the traffic there.
     pub(crate) fn place_containers(&mut self) {
         self.reconciler.place_containers();
     }
@@ -304,7 +307,7 @@ impl<H: Host> Service<H> {
         self.reconciler.group_paths()
     }
 
-    /// Sets the folders to search for unit files.
+    /// Sets the folders of unit files, in order of precedence.
     pub(crate) fn set_unit_path(&mut self, path: Vec<PathBuf>) {
         self.rules.set_unit_path(path);
     }
@@ -325,12 +328,12 @@ impl<H: Host> Service<H> {
         reload::load_policy(&mut self.reconciler, &mut self.rules, path, now);
     }
 
-    /// The last metrics page, while it is fresh.
+    /// The last metrics page; `None` if there is none that is younger than half a second.
     pub(crate) fn page(&self, now: Now) -> Option<Page> {
         watch::fresh_page(&self.measurements, now)
     }
 
-    /// A new metrics page, with the users' amounts.
+    /// Makes a new metrics page, with the users' amounts.
     pub(crate) fn metrics(&mut self, users: &UsersDoc, now: Now) -> Page {
         watch::metrics(&mut self.reconciler, &mut self.measurements, users, now)
     }

@@ -1,10 +1,11 @@
-//! The state file: what must survive the end of the daemon.
+//! The state file: the ledger and the pending rollbacks, for the next daemon.
 //!
-//! `state.json` in the runtime folder is written after every change, to a new file that replaces
-//! the old one, so there is always a complete one. The file names its boot: after a reboot its
-//! content is obsolete (lasting rules are in the policy). It also names its network namespace,
-//! because another one has other interfaces. A checksum covers the version and every byte of the
-//! state. The content of an unreadable file is not guessed: see [`StateError`].
+//! The file is `state.json` in the runtime folder. Every change writes a new file, which replaces
+//! the old one by rename, so the file is always complete. The file names its boot: after a reboot
+//! its content is obsolete (lasting rules are in the policy). It also names its network namespace,
+//! because another one has other interfaces. A checksum (CRC-32) covers the version and every byte
+//! of the state. A file that cannot be used is not used in part: reading it fails with
+//! [`StateError`].
 //!
 //! ```text
 //!   {"version": 1, "checksum": "9ae0daaf", "state": {…}}
@@ -26,7 +27,7 @@ use crate::ledger::rollbacks::Rollbacks;
 pub(crate) use books::Books;
 pub(crate) use doc::bytes_of;
 
-/// The state file.
+/// Access to the state file of one runtime folder, boot and network namespace.
 #[derive(Debug)]
 pub(crate) struct Store {
     path: PathBuf,
@@ -43,10 +44,11 @@ pub(crate) struct State {
     pub rollbacks: Rollbacks,
 }
 
-/// Why a state file cannot be used.
+/// Why a state file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
-    /// Its content has changed since it was written.
+    /// Its content is not what a daemon wrote: it is not of the format, does not match its
+    /// checksum, or contradicts itself.
     #[error("the state file {} is damaged: {reason}", path.display())]
     Damaged {
         /// The file.
@@ -91,7 +93,8 @@ pub(crate) enum StateError {
 }
 
 impl Store {
-    /// The state file of a runtime folder, for this boot and this network namespace.
+    /// The state file of a runtime folder, for this boot (its id) and this network namespace (its
+    /// cookie).
     pub(crate) fn new(folder: &Path, boot: &str, namespace: u64) -> Store {
         Store {
             path: folder.join(FILE),
@@ -103,7 +106,7 @@ impl Store {
     /// Reads the state that an earlier daemon has written; `None` if there is none, or if it is of
     /// an earlier boot.
     pub(crate) fn load(&self) -> Result<Option<State>, StateError> {
-        // A file that was incomplete when its daemon died.
+        // A daemon that ended while it wrote leaves an incomplete new file.
         let _ = fs::remove_file(self.path.with_extension("json.new"));
         let bytes = match fs::read(&self.path) {
             Ok(bytes) => bytes,
@@ -113,7 +116,7 @@ impl Store {
         self.parse(&bytes)
     }
 
-    /// Parses the bytes of a state file.
+    /// Parses the bytes of a state file; `None` if it is of an earlier boot.
     pub(crate) fn parse(&self, bytes: &[u8]) -> Result<Option<State>, StateError> {
         let damaged = |reason: String| StateError::Damaged {
             path: self.path.clone(),
@@ -147,7 +150,7 @@ impl Store {
         state.restore().map(Some).map_err(damaged)
     }
 
-    /// Writes the state file.
+    /// Writes the state file, and replaces the old one. If that fails, the old one stays.
     pub(crate) fn save(&self, ledger: &Ledger, rollbacks: &Rollbacks) -> Result<(), StateError> {
         let bytes = self.bytes(ledger, rollbacks)?;
         let new = self.path.with_extension("json.new");
@@ -162,7 +165,7 @@ impl Store {
         })
     }
 
-    /// The bytes of the state file.
+    /// The bytes of the state file with this state.
     pub(crate) fn bytes(
         &self,
         ledger: &Ledger,
@@ -179,7 +182,7 @@ impl Store {
         serde_json::to_vec(&envelope).map_err(write)
     }
 
-    /// Removes the file: nothing is held any more.
+    /// Removes the state file, if there is one.
     pub(crate) fn remove(&self) -> Result<(), StateError> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.io("write", error)),
@@ -187,7 +190,8 @@ impl Store {
         }
     }
 
-    /// Renames a damaged file, for inspection; returns its new name.
+    /// Renames a damaged file to `state.json.damaged-N`, so that a person can inspect it. Returns
+    /// the new path.
     pub(crate) fn rename_damaged(&self) -> Result<PathBuf, StateError> {
         let aside = (1..)
             .map(|n| self.path.with_extension(format!("json.damaged-{n}")))
@@ -214,7 +218,8 @@ struct Envelope {
     state: Box<RawValue>,
 }
 
-/// CRC-32 of the version and the state's text: every flipped bit changes it.
+/// The CRC-32 of the version and the state's text, in hexadecimal. Every single changed bit changes
+/// it.
 fn checksum(version: u32, state: &str) -> String {
     let mut sum = crc32fast::Hasher::new();
     sum.update(&version.to_be_bytes());

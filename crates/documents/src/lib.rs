@@ -5,18 +5,20 @@
 //! Tests of a program parse these lines with the program's real parser ([`check`]).
 //!
 //! Documents are `README.md`, `CONTRIBUTING.md`, `crates/core/README.md`, every Markdown file below
-//! `docs` and the manual pages `packaging/*.8`. A command line of one of [`PROGRAMS`] is
+//! `docs` and the manual pages `packaging/*.8`. A command line of one of `PROGRAMS` is
 //!
 //! - a line of a code block whose language is none, `sh`, `bash`, `zsh` or `console`. Prompts,
 //!   comments, `\` at the end of a line, pipes, `$(…)`, `sudo` and settings such as `FOR=60` are
 //!   allowed;
-//! - an inline code span that begins with the name of a program and has another word;
+//! - an inline code span that begins with the name of a program, or with `eval`, and has another
+//!   word;
 //! - the synopsis, an example or a bold line of a manual page.
 //!
 //! A *usage form* (`netnice top [-d TIME] [--once | -n N]`) becomes several command lines
-//! ([`usage_form`]). A *placeholder* (`PID`, `RATE`) gets an example value ([`EXAMPLES`]). A
-//! *mention* is a span of a program and one word (`netnice inetd`): it must parse, or its word must
-//! be a verb of the program. The parser must refuse a line whose comment begins with `# refused`.
+//! (`usage_form`). A *placeholder* (`PID`, `RATE`) gets an example value (`EXAMPLES`). A
+//! *mention* is a code span with a program and one word (`netnice inetd`): the parser must accept
+//! it, or its word must be a verb of the program. The parser must refuse a line whose comment
+//! begins with `# refused`.
 //!
 //! ```text
 //!  document ─▶ Snippet ─usage_form─▶ lines ─shell─▶ commands ─example─▶ CommandLine
@@ -55,16 +57,16 @@ pub struct CommandLine {
     pub words: Vec<String>,
     /// Environment settings before the program, for example `FOR=60`.
     pub settings: Vec<String>,
-    /// Whether the comment requires that the program refuses this line.
+    /// True if the comment requires that the program refuses this line.
     pub refused: bool,
-    /// A program and one word, which may be a verb that needs more words.
+    /// True for a program and one word, which may be a verb that needs more words.
     pub mention: bool,
 }
 
-/// Parses every command line of this program that the documents show. `parses` is the program's own
-/// parser, with all checks before the program acts; `verbs` are the first words that a mention may
-/// have. `minimum` gives the least number of places with a command line for groups of documents; a
-/// group is the beginning of a path, as in `("docs/", 40)`.
+/// Parses every command line of `program` that the documents show. `parses` is the program's own
+/// parser, with all checks before the program acts; `verbs` are the words that a mention may have
+/// even if the parser refuses it. `minimum` gives the least number of places with a command line
+/// for groups of documents; a group is the beginning of a path, as in `("docs/", 40)`.
 ///
 /// # Panics
 /// With a list of all errors: a line that the parser refuses, a line that it should refuse and does
@@ -207,8 +209,8 @@ fn begins_with_a_program(line: &str) -> bool {
         .is_some_and(|word| PROGRAMS.contains(&word))
 }
 
-/// Settings before the program, and the program with its arguments; `None` if it is not one of
-/// [`PROGRAMS`].
+/// Settings before the program, and the program with its arguments; `None` if the command starts no
+/// program of [`PROGRAMS`].
 fn program_of(command: Vec<String>) -> Option<(Vec<String>, Vec<String>)> {
     let mut settings = Vec::new();
     let mut words = command.into_iter().peekable();

@@ -1,5 +1,5 @@
-//! Extracts the command lines of a manual page in man(7): its synopsis, its examples, and lines in
-//! bold.
+//! Extracts the text that may contain command lines from a manual page in man(7): its synopsis, its
+//! examples, and lines in bold ([`Snippet`]).
 
 use super::{Snippet, begins_with_a_program, markdown};
 
@@ -47,7 +47,7 @@ pub(super) fn snippets(page: &str) -> Vec<Snippet> {
 }
 
 fn snippet(line: usize, text: String, inline: bool) -> Snippet {
-    // Spaces inside brackets are the page's, not the form's.
+    // The page has spaces inside brackets, which are not part of the form.
     let text = text.replace("[ ", "[").replace(" ]", "]");
     Snippet { line, text, inline }
 }

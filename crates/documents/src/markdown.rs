@@ -1,10 +1,12 @@
-//! Extracts the code of a Markdown document: lines of shell blocks, and inline spans.
+//! Extracts the text that may contain command lines from a Markdown document: lines of shell
+//! blocks, and inline code spans ([`Snippet`]).
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 use super::{Snippet, begins_with_a_program};
 
-/// Every line of a shell block, and every span that begins with a program and has another word.
+/// Every line of a shell block, and every inline code span that begins with a program or `eval` and
+/// has another word.
 pub(super) fn snippets(text: &str) -> Vec<Snippet> {
     let line_of = |at: usize| 1 + text[..at].matches('\n').count();
     let mut found = Vec::new();

@@ -10,7 +10,8 @@
 //!  --metrics [ADDR [--open]]      ─▶  --metrics,  --metrics ADDR,  --metrics ADDR --open
 //! ```
 
-/// The lines of a form; any other text is returned as it is.
+/// The lines of a form. A text that is no form, or in which brackets do not match, is returned as
+/// it is.
 pub(super) fn lines(text: &str) -> Vec<String> {
     let chars: Vec<char> = text.chars().collect();
     let form = match is_form(text) {
@@ -26,7 +27,7 @@ pub(super) fn lines(text: &str) -> Vec<String> {
     }
 }
 
-/// Whether the line ends with `…`: more words may follow.
+/// True if the line ends with ` …`: more words may follow.
 pub(super) fn has_more_words(text: &str) -> bool {
     text.trim_end().ends_with(" …")
 }

@@ -1,10 +1,11 @@
 //! Commands from the control thread to the packet thread, and reports back.
 //!
-//! The packet thread must not wait for the control thread, since the control thread cannot run
-//! under its priority. So two queues of fixed length connect them, each with one producer and one
-//! consumer and no lock. The packet thread answers each command by one report, in order. It takes a
-//! command only if there is room for the report. Reports on disconnected programs come between the
-//! answers. A call fails with [`PacketThreadEnded`] when the packet thread has ended.
+//! The packet thread must not wait for the control thread, since the control thread has a lower
+//! priority and may be kept from running. So two queues of fixed length connect them, each with one
+//! producer and one consumer and no lock. The packet thread answers each command by one report, in
+//! order, and takes a command only if there is room for the report. Reports on disconnected
+//! programs come between these reports. A call of the control thread fails with
+//! [`PacketThreadEnded`] when the packet thread has ended.
 //!
 //! ```text
 //!   control ──▶ Command ──▶ [QUEUE_LENGTH] ──▶ CommandReceiver::execute    eventfd: wakes the loop
@@ -77,11 +78,11 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// The result of a command.
+/// The result of a command, or a program that was disconnected.
 pub(crate) enum Report {
     /// Done.
     Done,
-    /// A program was not attached, and why. This is its memory.
+    /// A program was not attached: the reason, and the program's memory.
     NotAttached(String, Box<ProgramMemory>),
     /// The number that was reserved for a program.
     ProgramReserved(ProgramNo),
@@ -103,9 +104,9 @@ pub(crate) enum Report {
     Disconnected(Disconnected),
 }
 
-/// A program was not attached.
+/// Why [`CommandSender::attach_reserved`] attached no program.
 pub(crate) struct NotAttached {
-    /// Why.
+    /// The reason, as text.
     pub(crate) why: String,
     /// The memory of the program, unless the packet thread has lost it.
     pub(crate) memory: Option<Box<ProgramMemory>>,
@@ -178,7 +179,8 @@ pub fn pair() -> io::Result<(CommandSender, CommandReceiver)> {
 }
 
 impl CommandSender {
-    /// Sends a command and waits for its report: some microseconds.
+    /// Sends a command and waits for its report: some microseconds. Fails if the packet thread has
+    /// ended.
     pub(crate) fn send(&mut self, command: Command) -> Result<Report, PacketThreadEnded> {
         // One command at a time, so there is room.
         self.commands.push(command).map_err(|_| PacketThreadEnded)?;
@@ -239,7 +241,7 @@ impl CommandSender {
     /// the packet thread does not wait for them.
     ///
     /// # Errors
-    /// As [`CommandSender::attach`].
+    /// If the packet thread has ended. The inner error is the reason why the flow is not open.
     pub fn open(
         &mut self,
         program: ProgramNo,
@@ -476,6 +478,7 @@ fn signal(eventfd: &OwnedFd) {
     let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
 }
 
+/// The reason of a failure after a report that does not belong to the command.
 pub(crate) const UNEXPECTED_REPORT: &str = "the packet thread sent an unexpected report";
 /// Capacity of each queue.
 const QUEUE_LENGTH: usize = 64;

@@ -1,14 +1,14 @@
-//! Confines the driver process: few rights during set-up, and only the calls of its work
+//! Confines the driver process: few rights during set-up, and only the system calls of its work
 //! afterwards.
 //!
 //! The driver shares memory with untrusted programs. The confinement limits the damage by an
 //! attacker inside the driver. It is the same for a start by the daemon, by a unit or by hand.
 //! ```text
 //!   root ─▶ resource limits, the folder of drivers, /dev/cpu_dma_latency
-//!     │  [`become_driver`]: a user of its own, SETUP capabilities, no way back to others
+//!     │  become_driver: a user of its own, the SETUP capabilities, none can be regained
 //!     ▼
 //!   driver ─▶ lock, socket, interface, AF_XDP, eBPF, SCHED_FIFO
-//!     │  [`drop_rights`], in each thread: no capabilities, only the system calls of its work
+//!     │  drop_rights, in each thread: no capabilities, only the system calls of its work
 //!     ▼
 //!   packets · doorbells · control
 //! ```
@@ -31,7 +31,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 pub(crate) use probe::probe;
 pub(crate) use syscalls::Role;
 
-/// How far the driver is confined.
+/// The result of confining the driver process, for the census.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Confinement {
     /// The user of the process.
@@ -129,7 +129,8 @@ pub(crate) fn folder(path: &Path) -> io::Result<()> {
 }
 
 /// Switches to the drivers' user with the capabilities that set-up needs, for this thread and the
-/// threads that it starts. A process that is not root's keeps its user.
+/// threads that it starts. A process that is not root's keeps its user. The result names the steps
+/// that failed.
 pub(crate) fn become_driver() -> Confinement {
     let mut confinement = Confinement::default();
     let root = rustix::process::geteuid().is_root();
@@ -179,7 +180,7 @@ fn switch_user(user: &User) -> io::Result<()> {
 /// Gives up the rights that this thread does not need for its work.
 ///
 /// # Errors
-/// Names the right that cannot be given up; the thread can go on with it.
+/// If a right cannot be given up; the thread can continue with it.
 pub(crate) fn drop_rights(role: Role) -> io::Result<()> {
     // The thread locks the memory that it allocates. Without a lifted limit this needs
     // CAP_IPC_LOCK.

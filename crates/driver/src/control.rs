@@ -1,16 +1,17 @@
 //! The control thread: serves the daemon's connections and follows programs, interface and signals.
 //!
 //! ```text
-//!  drivers/IFACE.sock ──▶ calls ─┐
-//!  pidfds of programs ───────────┤                 packet thread
-//!  disconnected programs ────────┼─▶ registry ─▶ commands, reports ─┬─▶ answers, to the caller
-//!  route netlink ────────────────┤                                  └─▶ events, to all connections
-//!  SIGTERM, SIGINT ──────────────┘
+//!  drivers/IFACE.sock ──▶ requests ─┐
+//!  pidfds of programs ──────────────┤                 packet thread
+//!  disconnected programs ───────────┼─▶ registry ─▶ commands, reports ─┬─▶ reply, to the requester
+//!  route netlink ───────────────────┤                                  └─▶ events, to all
+//!  SIGTERM, SIGINT ─────────────────┘
 //! ```
-//! The thread answers each call before it reads the next. It takes no call from a connection whose
-//! send queue is nearly full. The driver outlives the daemon that opened its flows: the flows
-//! continue, and the next daemon asks for them. The thread ends with an error if the interface is
-//! lost, waiting fails, or the packet thread ends.
+//! The thread replies to each request ([`DriverRequest`]) before it reads the next. It takes no
+//! request from a connection while 1 MiB or more waits to be sent there. The driver outlives the
+//! daemon that opened its flows: the flows continue, and the next daemon gets them by a `census`
+//! request. The thread ends with [`ControlError`] if the interface is lost, waiting fails, or the
+//! packet thread ends.
 
 mod connection;
 mod memory_files;
@@ -61,7 +62,7 @@ pub enum ControlError {
     /// The interface is gone or has become unusable.
     #[error("{0}")]
     Lost(String),
-    /// The registry failed.
+    /// The packet thread has ended, or the kernel refused a step that no request caused.
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// Waiting failed.
@@ -80,7 +81,8 @@ pub(crate) struct ControlSockets {
 }
 
 impl Control {
-    /// Prepares the thread for a link of `rate` bit/s. [`Control::run`] does the work.
+    /// Prepares the thread for a link of `rate` bit/s. `linger` is how long the driver runs without
+    /// a program; `None`: without limit. [`Control::run`] does the work.
     pub(crate) fn new(
         commands: CommandSender,
         ingress: Ingress,
@@ -122,8 +124,8 @@ impl Control {
         Ok(control)
     }
 
-    /// Serves until a signal, a stop call, the linger time or the loss of the interface. XDP is
-    /// detached afterwards.
+    /// Serves until a signal, a `stop` request, the end of the linger time or the loss of the
+    /// interface. XDP is detached afterwards.
     pub(crate) fn run(&mut self) -> Result<(), ControlError> {
         let served = self.serve();
         if let Err(ControlError::Lost(why)) = &served {
@@ -262,7 +264,7 @@ impl Control {
         Ok(())
     }
 
-    /// Executes a call. An outer error ends the driver, an inner error ends the connection.
+    /// Executes a request. An outer error ends the driver, an inner error ends the connection.
     fn handle_call(
         &mut self,
         call: DriverCall,
@@ -306,7 +308,7 @@ impl Control {
                 why: why.to_string(),
             },
         };
-        // A call for a flow of a disconnected program fails. The event with the reason goes out
+        // A request for a flow of a disconnected program fails. The event with the reason goes out
         // before.
         let message = DriverMessage::Reply {
             id: call.id,
@@ -449,7 +451,7 @@ const MEMORY_FILES: u64 = 4;
 /// [`Registry::PIDFDS`] on.
 const CONNECTIONS: u64 = 1 << 40;
 const EVENTS: usize = 64;
-/// The daemon, the daemon before it, and some observers.
+/// Largest number of connections: the daemon, the daemon before it, and some observers.
 const MAX_CONNECTIONS: usize = 16;
 /// Keeps the loop from spinning while the table of descriptors is full.
 const AFTER_FAILURE: Duration = Duration::from_millis(20);

@@ -24,6 +24,7 @@ impl Damage {
         ]
     }
 
+    /// Changes `frame`. An empty frame can only be appended to.
     pub(crate) fn apply(&self, frame: &mut Vec<u8>) {
         match self {
             Damage::Byte(..) | Damage::Cut(_) if frame.is_empty() => {}
@@ -37,4 +38,5 @@ impl Damage {
     }
 }
 
+/// Number of bytes at the start of a frame that [`Damage::Byte`] can hit.
 const HEADERS: usize = 70;

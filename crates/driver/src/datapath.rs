@@ -1,9 +1,8 @@
-//! The datapath: rings → schedule → copy and check → transmit; and received frames → flow → charge
-//! → copy.
+//! Takes packets from the programs' rings in the scheduler's order, copies and checks them, and
+//! hands them to the NIC. Finds the flows of received frames, charges them, and copies the frames.
 //!
-//! A [`Datapath`] owns everything between the programs' rings and the NIC. Its result depends only
-//! on these and on the time that the caller passes: it does not sleep and reads no clock, so tests
-//! run it without a NIC.
+//! A [`Datapath`] does not sleep, and the caller passes the time, so tests run it without a NIC.
+//! (Only `Doorbells` reads a clock, to time its writes.)
 //!
 //! ```text
 //!  notices ─▶ head of a flow ─▶ scheduler ─▶ departing head ─▶ NIC's frame ─▶ template ─▶ sent
@@ -15,17 +14,17 @@
 //! - A record returns with its status in the same iteration. A forbidden record has used its time
 //!   on the link, at its own flow's expense.
 //! - A program that violates the ring protocol is disconnected with all its flows: none of its
-//!   memory is read afterwards. [`Datapath::poll_disconnected`] returns the program and the
+//!   memory is read afterwards. `Datapath::poll_disconnected` returns the program and the
 //!   violation. The caller closes the flows and detaches the program, since there may be many
 //!   flows.
 //! - A chosen packet leaves a moment later, or much later if the thread was stopped in between. The
 //!   caller reports the time by [`Datapath::all_sent`], so that the next packet does not follow too
 //!   soon.
-//! - Work is bounded: [`BATCH`] packets and [`FLOWS_PER_ITERATION`] flows per iteration. A record
+//! - Work is bounded: `BATCH` packets and `FLOWS_PER_ITERATION` flows per iteration. A record
 //!   that can never be sent (too long) waits for its time on the link as a forbidden one does, so a
 //!   program cannot have more of them read than it may send.
-//! - With tens of thousands of flows, memory latency would take nearly all of the time. So the next
-//!   flows and packets are known in advance, and their memory is prefetched.
+//! - With tens of thousands of flows, memory latency would take nearly all of the time. So the
+//!   memory of the next flows and packets is prefetched.
 
 mod flow;
 mod in_flight;
@@ -111,7 +110,7 @@ struct ChosenPacket {
 }
 
 impl Datapath {
-    /// A datapath without programs, for a link with these parameters and this address.
+    /// A datapath without programs. Fails if the scheduler refuses the link's parameters.
     pub fn new(wire: Wire, mac: Mac) -> Result<Datapath, SchedulerError> {
         Ok(Datapath {
             scheduler: Scheduler::with_capacity(wire, RESERVED_FLOWS)?,
@@ -148,7 +147,7 @@ impl Datapath {
         self.programs.reserve()
     }
 
-    /// Attaches a program with this memory.
+    /// Attaches a program of user 0 with this memory.
     pub fn attach(&mut self, memory: ProgramMemory) -> ProgramNo {
         let number = self.reserve_program();
         // It fails only for a number that is not reserved.
@@ -207,7 +206,7 @@ impl Datapath {
         self.scheduler.insert_server(slice, classes, now)
     }
 
-    /// Opens a flow of a program. A failure leaves nothing behind.
+    /// Opens a flow of a program. A failure changes nothing.
     pub fn open(
         &mut self,
         program: ProgramNo,
@@ -388,7 +387,7 @@ impl Datapath {
         self.totals
     }
 
-    /// Changes a flow's contract.
+    /// Changes a flow's contract; no effect if the flow is closed.
     pub(crate) fn change(
         &mut self,
         flow: FlowNo,
@@ -415,7 +414,7 @@ impl Datapath {
         Some(known.counters.with_classifier(self.demux.counters_of(flow)))
     }
 
-    /// How many chunks of a flow the driver holds, and how many its program.
+    /// The chunks of a flow that the driver holds (`in_use`); `None` if the flow is closed.
     pub(crate) fn balance(&self, flow: FlowNo) -> Option<Balance> {
         let known = self.flows.get(flow.0 as usize)?.as_ref()?;
         Some(known.ring.balance())
@@ -431,12 +430,12 @@ impl Datapath {
         !self.disconnected.is_empty()
     }
 
-    /// The next program that violated the protocol, with the violation.
+    /// The next program that violated the protocol, with the violation; `None` if there is none.
     pub(crate) fn poll_disconnected(&mut self) -> Option<Disconnected> {
         self.disconnected.pop()
     }
 
-    /// Reads the programs' submissions and passes due packets to `sink`, at most [`BATCH`]. Returns
+    /// Reads the programs' submissions and passes due packets to `sink`, at most `BATCH`. Returns
     /// when the next call is needed. The caller then flushes the NIC, calls [`Datapath::all_sent`],
     /// and calls [`Datapath::publish`], which notifies programs and takes long.
     pub fn transmit(&mut self, sink: &mut impl FrameSink, now: Instant) -> Next {

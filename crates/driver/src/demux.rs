@@ -5,7 +5,7 @@
 //! to a program (VERT 3.1.1), so a discarded frame costs only the classification.
 //!
 //! The steps, in this order:
-//! 1. A frame to another Ethernet address is unclaimed.
+//! 1. A frame to another host's Ethernet address is unclaimed.
 //! 2. A frame that matches a **discard pattern** is discarded. Offsets count from the frame's first
 //!    byte.
 //! 3. The headers are read ([`crate::frame`]); a frame with contradictory headers is discarded.
@@ -16,8 +16,8 @@
 //!    payload of the IP or Ethernet header.
 //!
 //! A frame costs two look-ups in the ordinary case and a fixed number at most, whatever is
-//! registered and whatever arrives. Memory is bounded by the registrations. Every frame is counted
-//! once: [`DemuxCounters`] states the sums.
+//! registered and whatever arrives. Memory is bounded by the registrations and, for held fragments,
+//! by constants. Every frame is counted once: [`DemuxCounters`] states the sums.
 
 mod counters;
 mod fragments;
@@ -51,20 +51,20 @@ pub enum Verdict<'a> {
     One {
         /// The flow.
         flow: FlowNo,
-        /// End of the frame in bytes; padding follows.
+        /// Length of the frame without padding, in bytes.
         end: usize,
     },
     /// Each of these flows gets a copy.
     Several {
         /// The flows.
         flows: &'a [FlowNo],
-        /// End of the frame in bytes; padding follows.
+        /// Length of the frame without padding, in bytes.
         end: usize,
     },
     /// The flow is unknown until the datagram's first fragment arrives. The fragment is kept;
-    /// [`Demux::poll_released`] returns it then.
+    /// `Demux::poll_released` returns it then.
     Held,
-    /// No flow's frame.
+    /// The frame belongs to no flow. It is the kernel's.
     Unclaimed,
     /// Discarded, with the reason.
     Discarded(Discard),
@@ -142,7 +142,7 @@ impl Demux {
         self.mac = mac;
     }
 
-    /// Adds a flow that gets no packets yet.
+    /// Adds a flow that gets no packets yet. Fails if the number is in use or above 2^20 - 1.
     pub fn insert(&mut self, flow: FlowNo, reassembly: Reassembly) -> Result<(), MatchError> {
         if flow.0 > MAX_FLOWS {
             return Err(MatchError::Number(flow.0));
@@ -164,6 +164,10 @@ impl Demux {
     }
 
     /// Assigns packets to the flow.
+    ///
+    /// # Errors
+    /// [`MatchError`] if the match is invalid, another flow has it, a limit is reached, or the flow
+    /// does not exist ([`MatchError::Number`]). Nothing changes then.
     pub fn add_match(&mut self, flow: FlowNo, what: &Match) -> Result<(), MatchError> {
         let reassembly = match self.flow(flow) {
             None => return Err(MatchError::Number(flow.0)),
@@ -194,7 +198,8 @@ impl Demux {
         Ok(())
     }
 
-    /// Removes a flow; its packets become unclaimed. Returns its counters.
+    /// Removes a flow; its packets become unclaimed. Returns its counters; `None` if it does not
+    /// exist.
     pub(crate) fn remove(&mut self, flow: FlowNo) -> Option<DemuxFlowCounters> {
         let known = self.flows.get_mut(flow.0 as usize)?.take()?;
         for what in &known.matches {
@@ -211,7 +216,7 @@ impl Demux {
         self.discards = patterns;
     }
 
-    /// Classifies a received frame.
+    /// Classifies a received frame. The caller calls `Demux::poll_released` afterwards.
     #[inline]
     pub fn handle(&mut self, bytes: &[u8], now: Instant) -> Verdict<'_> {
         self.counters.received += 1;
@@ -239,7 +244,7 @@ impl Demux {
         counters
     }
 
-    /// The counters of one flow.
+    /// The counters of one flow; `None` if it does not exist.
     pub(crate) fn counters_of(&self, flow: FlowNo) -> Option<DemuxFlowCounters> {
         Some(self.flow(flow)?.counters)
     }
@@ -589,7 +594,7 @@ fn remove_pattern<K: std::hash::Hash + Eq>(
     }
 }
 
-/// The largest number of a flow; the scheduler's limit.
+/// The largest number of a flow: the scheduler has at most 2^20 flows.
 pub(crate) const MAX_FLOWS: u32 = (1 << 20) - 1;
 /// How many flows one frame can be copied to.
 pub(crate) const MAX_MEMBERS: usize = 64;

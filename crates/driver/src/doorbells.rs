@@ -221,7 +221,7 @@ fn run_jobs(mut jobs: Consumer<Job>) {
 
 impl Job {
     fn write(self, users: &mut BackOff) {
-        // First: news after this point makes a new request.
+        // First: a request after this point makes a new entry.
         self.state.queued.store(false, Ordering::Release);
         let began = processor_time();
         self.notifier.signal();
@@ -268,8 +268,8 @@ impl BackOff {
     }
 }
 
-/// Fifty times the duration of an ordinary write. A program with 500 epolls around its doorbell,
-/// more than the kernel allows, takes 30 µs.
+/// A longer write counts as slow. A write for a program with 500 epolls around its doorbell, more
+/// than the kernel allows, takes 30 µs.
 const SLOW_WRITE: Nanos = Nanos(100_000);
 /// The shortest time for which the second thread serves a user.
 const SLOW_PERIOD: Nanos = Nanos::from_secs(60);
@@ -279,7 +279,7 @@ const SHORT_WRITES: u32 = 64;
 /// `PAUSE_FACTOR` times the duration of the write.
 const MIN_PAUSE: Nanos = Nanos::from_millis(10);
 const PAUSE_FACTOR: u64 = 9;
-/// A program has five descriptors, of 65,536.
+/// Length of the queue: more than the programs for which 65,536 descriptors suffice, at five each.
 const QUEUE_LENGTH: usize = 16_384;
 
 #[cfg(test)]

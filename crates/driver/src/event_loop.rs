@@ -8,12 +8,13 @@
 //! ```
 //! If another thread needs the processor, the kernel stops a thread that only spins, for 50 ms of
 //! each second. A thread that only sleeps is 3 µs late or more. So the loop sleeps until a
-//! [`wake_lead`] before the departure, which it learns from the lateness of its sleeps. It runs one
-//! iteration then, and spins during the last [`SPIN_TIME`], as long as it sleeps a twelfth of its
-//! time ([`cpu_budget`]). It does not sleep while a program has news, and a program that sees it
-//! awake writes no doorbell.
+//! `wake_lead` before the departure, which it learns from the lateness of its sleeps. It runs one
+//! iteration then, and spins during the last `SPIN_TIME`, as long as it sleeps a twelfth of its
+//! time (`cpu_budget`). The loop does not sleep while a program has set a notice. A program that
+//! keeps the rules of the ring writes no doorbell while the driver is awake.
 //!
-//! While packets with a departure time leave, no processor sleeps at all ([`pm_qos`]).
+//! While packets with a departure time leave, the loop keeps all processors awake (`pm_qos`), if
+//! [`EventLoop::keep_awake`] was called.
 //!
 //! Due packets are flushed before any program is notified, since writing a doorbell takes longer
 //! than sending a packet. After the flush the loop reads the clock again, since the thread may have
@@ -46,13 +47,13 @@ use crate::event_loop::time_accounting::{IterationTimes, WakeReason, WakeupCost}
 use crate::event_loop::wake_lead::WakeLead;
 use crate::link::{Flushed, Link};
 
-/// A datapath, its link, and the accounting of its time.
+/// The packet thread's loop: a datapath, its link, and the accounting of their time.
 pub struct EventLoop {
     datapath: Datapath,
     link: Link,
     /// The interface, the doorbells, and further descriptors.
     epoll: OwnedFd,
-    /// Until when received frames gather; no frame ends a sleep before.
+    /// Received frames gather until this time. Before it, no received frame ends a sleep.
     gather_until: Instant,
     /// A received frame ends a sleep.
     polls_frames: bool,
@@ -72,14 +73,14 @@ pub struct EventLoop {
 /// The scheduling class of a thread, which decides how precisely it is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulingClass {
-    /// SCHED_FIFO: within some microseconds, also beside other programs.
+    /// SCHED_FIFO: the thread wakes within some microseconds, also beside other programs.
     Fifo,
-    /// That of ordinary programs, with the finest timers that they can have.
+    /// The class of ordinary programs, with a timer slack of 1 ns.
     Ordinary,
 }
 
 impl EventLoop {
-    /// Makes the loop of a datapath and its link.
+    /// Makes the loop of a datapath and its link. Fails if an epoll cannot be made or extended.
     pub fn new(datapath: Datapath, link: Link) -> io::Result<EventLoop> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let event_loop = EventLoop {
@@ -135,6 +136,7 @@ impl EventLoop {
     }
 
     /// The next program that was disconnected for a protocol violation; the caller detaches it.
+    /// `None` if there is none.
     pub(crate) fn poll_disconnected(&mut self) -> Option<Disconnected> {
         let disconnected = self.datapath.poll_disconnected()?;
         if let Some(doorbell) = self.datapath.doorbell(disconnected.program) {
@@ -170,7 +172,8 @@ impl EventLoop {
         self.keep_awake_with(open_device()?)
     }
 
-    /// The same, by a file that [`open_device`] opened while the thread was root's.
+    /// As [`EventLoop::keep_awake`], with a file that [`open_device`] opened while the process was
+    /// root's.
     pub(crate) fn keep_awake_with(&mut self, device: File) -> io::Result<()> {
         self.latency_request.set_device(device)
     }
@@ -187,7 +190,7 @@ impl EventLoop {
         self.link.dropped(flow);
     }
 
-    /// A flow's counters, including frames that XDP dropped.
+    /// A flow's counters, including frames that XDP dropped; `None` if the flow is closed.
     pub fn counters(&mut self, flow: FlowNo) -> Option<FlowCounters> {
         let dropped = self.link.dropped(flow);
         self.datapath.count_dropped(flow, dropped);
@@ -448,8 +451,8 @@ pub(crate) fn processor_time() -> u64 {
     now.tv_sec as u64 * SECOND + now.tv_nsec as u64
 }
 
-/// Gives the calling thread precise wake-ups, on the given processor if there is one. Returns the
-/// scheduling class that the kernel allows.
+/// Gives the calling thread precise wake-ups, and binds it to `processor` unless that is `None`.
+/// Returns the scheduling class that the kernel allows.
 ///
 /// # Errors
 /// If the thread cannot run on the processor.
@@ -474,7 +477,8 @@ pub fn set_scheduling(processor: Option<usize>) -> io::Result<SchedulingClass> {
     Ok(SchedulingClass::Ordinary)
 }
 
-/// Reading a program's news and notifying the program take less than this, in ns.
+/// Length of the spin before a departure, in ns. Reading a program's records and notifying the
+/// program take less.
 const SPIN_TIME: u64 = 15_000;
 /// Pause after the interface refused frames, in ns.
 const RETRY_REFUSED: u64 = 1_000_000;
@@ -484,8 +488,8 @@ const RETRY_FULL: u64 = 50_000;
 /// Most received frames per iteration, before waiting packets are sent.
 const FRAMES_PER_ITERATION: usize = 64;
 /// How long received frames gather, in ns, while a flow's receive load is near or above its share
-/// of the driver's time. So a flood wakes the driver 10,000 times a second and not for each frame.
-/// Other flows' received frames are delayed by as much.
+/// of the driver's time. So a flood wakes the driver 10,000 times a second at most, and not for
+/// each frame. Other flows' received frames are delayed by as much.
 const GATHER: u64 = 100_000;
 /// Each write of a doorbell is reported once. The doorbell is never read, see
 /// [`netnice_ring::doorbell`].
@@ -493,7 +497,7 @@ const DOORBELL_EVENTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::Ev
 /// Event numbers other than those of programs.
 const LINK: u64 = u64::MAX;
 const WAKEUPS: u64 = u64::MAX - 1;
-/// Events per sleep; further ones end the next sleep.
+/// Most events that one sleep returns; further events end the next sleep.
 const EVENTS: usize = 64;
 const PRIORITY: i32 = 50;
 const SECOND: u64 = 1_000_000_000;

@@ -1,18 +1,19 @@
 //! Reads the headers of one received frame, strictly and in one pass.
 //!
-//! A [`Frame`] is either an IP packet whose headers are complete and consistent, or a frame of
-//! another EtherType. A frame with inconsistent headers is [`Malformed`], with the reason.
+//! A `Frame` is either an IP packet whose headers are complete and consistent, or a frame of
+//! another EtherType. A frame with incomplete or inconsistent headers is `Malformed`, with the
+//! reason.
 //!
 //! # What is read
 //! - IPv4 with options, which the receiver interprets; the header's checksum must be right.
 //! - IPv6, and behind its fixed header a fragment header. Other extension headers are not walked:
 //!   the packet's protocol is then the number of that header. No flow can be registered for it, so
 //!   the packet is the kernel's.
-//! - Bytes after the IP packet are padding and not part of it ([`Ip::end`]).
+//! - Bytes after the IP packet are padding and not part of it (`Ip::end`).
 //! - A VLAN tag is an EtherType as any other: tagged frames belong to the kernel's VLAN devices.
 //!
 //! The checksum of UDP or TCP is not read. The receiver checks it, and frames on a virtual cable
-//! carry none yet.
+//! (veth) do not have it yet.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -245,6 +246,10 @@ pub(crate) fn checksum(header: &[u8]) -> u16 {
     !(sum as u16)
 }
 
+/// The big-endian number of two bytes at `at`.
+///
+/// # Panics
+/// If the bytes end before.
 #[inline]
 pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
@@ -274,7 +279,9 @@ pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 /// IP's protocol number of IPv6's fragment header.
 pub(crate) const FRAGMENT_HEADER: u8 = 44;
+/// Length of an IPv4 header without options, in bytes.
 pub(crate) const V4_HEADER: usize = 20;
+/// Length of IPv6's fixed header, in bytes.
 pub(crate) const V6_HEADER: usize = 40;
 const V6_FRAGMENT: usize = 8;
 

@@ -7,11 +7,10 @@
 //!    ▲               │    ▲  ▲
 //!    └──── give ─────┘    │  └── received ── being filled ◀── filling ── the driver's
 //! ```
-//! The kernel returns frames by *address*, and an address is checked against what the kernel was
-//! given: a frame that returns from a state that it is not in is [`UnexpectedFrame`] and changes
-//! nothing. The number of completions is not used, since kernels differ in what they complete (a
-//! refused frame may never be completed). So free + driver's + filling + sending is always the
-//! total.
+//! The kernel returns frames by address. `Frames::transfer` fails with `UnexpectedFrame` and
+//! changes nothing if the address is in no frame of the expected holder. The number of completions
+//! is not used, since kernels differ in what they complete (a refused frame may never be
+//! completed). So free + driver + filling + sending is always the total ([`Tally`]).
 
 /// The frames of the driver's packet memory (the UMEM of AF_XDP): all of one size, side by side
 /// from address 0, each with its holder.
@@ -26,7 +25,7 @@ pub struct Frames {
 /// The side that may access a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// Neither: the frame is free.
+    /// No side: the frame is free.
     Free,
     /// The driver, which reads or writes it.
     Driver,
@@ -83,7 +82,8 @@ impl Frames {
     }
 
     /// Changes the holder of a frame. `address` may be any address inside the frame. Returns the
-    /// address of the frame's first byte.
+    /// address of the frame's first byte. Fails if `from` is not the frame's holder, or is
+    /// [`Holder::Free`].
     #[inline]
     pub(crate) fn transfer(
         &mut self,
@@ -117,8 +117,8 @@ impl Frames {
         self.holders.len() as u32
     }
 
-    /// Number of frames per holder. Free frames are counted from the free list and the others from
-    /// their transitions, so the sum is a check.
+    /// Number of frames per holder. Free frames are counted in the free list and the others by
+    /// their transitions, so another sum than `total` shows a fault.
     pub fn tally(&self) -> Tally {
         Tally {
             total: self.total(),

@@ -3,18 +3,20 @@
 //! Must never: send what a template forbids, charge one flow for another, or read ring data twice.
 //!
 //! # The pure parts
-//! They do no input or output and read no clock: the caller passes bytes and the time.
+//! They do no input or output and read no clock: the caller passes bytes and the time. (Only
+//! [`datapath`] writes the programs' doorbells, and times these writes.)
 //!
 //! - [`frame`] reads the headers of a received frame, strictly and once.
 //! - [`template`] restricts what a flow may send: a compare and a mask over the headers of the
 //!   driver's own copy.
 //! - [`demux`] finds the flow of a received frame by endpoints, port, fragment, group, or the
-//!   pattern of another protocol; for other frames it returns the reason.
-//! - [`protocol`] lists the protocols that a flow can be of.
-//! - [`pattern`] compiles the descriptions of another protocol's packets into few masks, which are
-//!   looked up by hash.
+//!   pattern of another protocol. Other frames are the kernel's, or are discarded with a reason.
+//! - [`protocol`] lists the protocols that a flow can use.
+//! - `pattern` compiles the descriptions of another protocol's packets into few masks and values,
+//!   which are looked up by hash.
 //! - [`receive_budget`] limits the driver's time for one flow's received packets.
-//! - [`datapath`] combines these: rings, scheduler, copy and check, NIC; and back.
+//! - [`datapath`] takes packets from the rings in the scheduler's order, copies and checks them,
+//!   and gives them to the NIC. It gives received frames to the rings of their flows.
 //! - [`frames`] tracks the holder of each frame of the driver's memory.
 //!
 //! # The interface
@@ -23,10 +25,10 @@
 //!
 //! # The process
 //! `netnice-driver` has three threads: the packet thread runs the event loop; the control thread
-//! ([`control`]) serves the daemon, keeps the list of programs and does the slow work ([`setup`]
+//! (`control`) serves the daemon, keeps the list of programs and does the slow work (`setup`
 //! parses the daemon's requests); a third thread writes the doorbells that take long
-//! ([`doorbells`]). [`commands`] carries commands and reports between the first two, [`run`] starts
-//! all, and [`confine`] restricts their rights.
+//! (`doorbells`). [`commands`] carries commands and reports between the first two, [`run`] starts
+//! all, and `confine` restricts their rights.
 
 pub mod commands;
 pub(crate) mod confine;

@@ -9,11 +9,12 @@
 //! All modes send past the interface's qdisc. The XDP program passes frames of registered flows to
 //! the driver and all other frames to the kernel.
 //!
-//! [`Link::open`] takes the first mode that works. It returns two parts for two threads: the
-//! [`Link`], which transfers frames, and the [`Ingress`], which controls what is received and
-//! reports the mode ([`Ingress::mode`]). [`Ingress::start`] attaches XDP with the first flow that
-//! receives, and [`Ingress::stop`] detaches it; the kernel detaches it when the process ends, even
-//! by a kill. Attaching takes some tens of milliseconds.
+//! [`Link::open`] takes the requested mode, or else the first that works. It returns two parts for
+//! two threads: the [`Link`], which transfers frames, and the [`Ingress`], which controls what is
+//! received and reports the mode ([`Ingress::mode`]). [`Ingress::start`] attaches XDP, and
+//! [`Ingress::stop`] detaches it; the kernel detaches it when the process ends, even by a kill.
+//! Attaching takes some tens of milliseconds. Steps that the kernel refuses fail with
+//! [`LinkError`].
 //!
 //! All frames leave through [`Link::send`]: the caller writes into a free frame and returns the
 //! [`Checked`] bytes from a template, so an unchecked frame cannot leave.
@@ -200,7 +201,7 @@ pub struct LinkCounters {
     /// Received frames.
     pub received: u64,
     /// Received frames that the kernel dropped, because there was no empty frame or the receive
-    /// ring was full.
+    /// ring was full; and in the fallback mode those that are longer than a frame.
     pub missed: u64,
     /// Frames that the kernel returned from a state that they were not in.
     pub unexpected: u64,
@@ -299,7 +300,7 @@ impl Link {
     }
 
     /// Sends one frame: `write` fills a free frame, and the bytes that it returns leave with the
-    /// next flush. `None` if no frame is free.
+    /// next flush. `None` if no frame is free; `Some(Err)` if `write` fails, and nothing leaves.
     #[inline]
     pub fn send<F>(&mut self, write: F) -> Option<Result<(), Forbidden>>
     where
@@ -385,7 +386,7 @@ impl Link {
         }
     }
 
-    /// A descriptor that is readable when a frame was received.
+    /// A descriptor that is readable while received frames wait.
     pub fn fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
             Kind::Xdp(link) => link.fd().as_fd(),

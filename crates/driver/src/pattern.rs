@@ -1,16 +1,16 @@
 //! Matches packets by offset, mask and value.
 //!
-//! For a protocol without built-in support, a flow describes its packets by a list of [`Term`]s
-//! ("the two bytes at 4, under this mask, equal this"). VERT 4.3 allows compiling such
-//! descriptions, and flattens the tree of comparisons of several. Here a list is compiled once into
-//! a few masked words of eight bytes. [`Patterns`] keeps all patterns over the same bits (one
-//! *shape*) in one hash table. So finding the pattern of a packet takes one look-up per shape, at
-//! most [`MAX_SHAPES`], however many patterns there are. A contradictory description fails with
-//! [`BadPattern`].
+//! For a protocol without built-in support, a flow describes its packets by a list of [`Term`]s,
+//! for example: the two bytes at offset 4, under a mask, have a value. VERT compiles such
+//! descriptions (3.2) and flattens the tree of their comparisons (4.3). Here a list is compiled
+//! once into a [`Pattern`] of at most [`MAX_WORDS`] masked words of eight bytes. [`Patterns`] keeps
+//! all patterns over the same bits (one *shape*) in one hash table. So finding the pattern of a
+//! packet takes one look-up per shape, at most [`MAX_SHAPES`], however many patterns there are. An
+//! invalid description fails with [`BadPattern`].
 //!
-//! If a packet matches several patterns, the pattern with the most bits wins; between two shapes
-//! with equally many bits, the shape with the later bytes wins. The order of insertion does not
-//! matter.
+//! If a packet matches several patterns, the pattern with the most bits is found; between two
+//! shapes with equally many bits, the shape with the later bytes comes first. The order of
+//! insertion does not matter.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,8 @@ pub(crate) struct Term {
     pub(crate) value: u64,
 }
 
-/// A compiled description.
+/// The bytes that a packet must have, compiled from a flow's description of its packets: words of
+/// eight bytes under a mask, and their values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern {
     shape: Shape,
@@ -81,7 +82,7 @@ pub enum BadPattern {
 }
 
 impl Pattern {
-    /// Compiles a description. Without terms it matches every packet.
+    /// Compiles a description. Without terms the pattern matches every packet.
     pub(crate) fn new(terms: &[Term]) -> Result<Pattern, BadPattern> {
         let mut mask = [0; MAX_REACH];
         let mut value = [0; MAX_REACH];
@@ -187,7 +188,7 @@ impl Shape {
     }
 }
 
-/// Patterns, each with a meaning.
+/// A table of patterns. Each has a meaning, for example the flow that gets the packets.
 #[derive(Clone, Debug)]
 pub(crate) struct Patterns<T> {
     /// Sorted, the shape with the most bits first.
@@ -224,7 +225,7 @@ impl<T> Patterns<T> {
         Ok(())
     }
 
-    /// Removes a pattern and returns its meaning.
+    /// Removes a pattern and returns its meaning; `None` if the table does not have it.
     pub(crate) fn remove(&mut self, pattern: &Pattern) -> Option<T> {
         let position = self.position(&pattern.shape).ok()?;
         let meaning = self.shapes[position].1.remove(&pattern.values);
@@ -234,7 +235,8 @@ impl<T> Patterns<T> {
         meaning
     }
 
-    /// The meaning of the best pattern that the packet matches.
+    /// The meaning of the pattern with the most bits that the packet matches; `None` if it matches
+    /// none.
     #[inline]
     pub(crate) fn find(&self, bytes: &[u8]) -> Option<&T> {
         self.shapes
@@ -266,11 +268,11 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
     }
 }
 
-/// How far patterns reach: behind the inner headers of a packet.
+/// Number of bytes that patterns can compare, from their origin on.
 pub(crate) const MAX_REACH: usize = PATTERN_REACH as usize;
-/// Enough for two IPv6 addresses.
+/// Largest number of words of a pattern: enough for two IPv6 addresses.
 pub(crate) const MAX_WORDS: usize = PATTERN_WORDS as usize;
-/// Most look-ups per packet.
+/// Largest number of shapes in one table, and so of look-ups for one packet.
 pub(crate) const MAX_SHAPES: usize = PATTERN_SHAPES as usize;
 const WORD: usize = 8;
 

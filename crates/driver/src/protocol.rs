@@ -1,7 +1,7 @@
 //! The protocols that a flow can use, and those that are refused.
 //!
 //! UDP and TCP have ports, which identify a flow. A flow can also use another IP protocol or
-//! another EtherType, entirely or by a [`crate::pattern`]. Protocols of the host itself and
+//! another EtherType, entirely or by a `pattern`. Protocols of the host itself and
 //! protocols that carry other packets are refused: with ICMPv6 or ARP a program could take over its
 //! neighbours' addresses, and with a tunnel or a VLAN tag it could write headers that no template
 //! checks.
@@ -36,6 +36,7 @@ impl Transport {
         }
     }
 
+    /// The transport with this number in the IP header; `None` for another protocol.
     pub(crate) fn of(number: u8) -> Option<Transport> {
         match number {
             frame::UDP => Some(Transport::Udp),
@@ -45,11 +46,11 @@ impl Transport {
     }
 }
 
-/// An IP protocol without ports that a flow can be of.
+/// An IP protocol without ports that a flow can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IpProtocol(u8);
 
-/// An EtherType that a flow can be of.
+/// An EtherType that a flow can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EtherType(u16);
 

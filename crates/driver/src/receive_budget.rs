@@ -1,22 +1,22 @@
 //! Limits the driver's time for one flow's received packets.
 //!
-//! VERT 3.5 asks which side pays for the copy of a received packet: its call-privs let the program
-//! copy, on its own time. Here the driver copies, and charges the flow. A [`ReceiveBudget`] is a
-//! bucket of nanoseconds that fills at a part of real time. A packet that the flow cannot pay for
-//! is dropped before the copy, and only the look-up that found this out is charged. So a flooded
-//! flow costs no more than its budget and these look-ups.
+//! In VERT (3.5) the program copies a received packet on its own processor time, by a call-priv.
+//! Here the driver copies the packet and charges the flow. A [`ReceiveBudget`] is a bucket of
+//! nanoseconds that fills at a part of real time. A packet that the flow cannot pay for is dropped
+//! before the copy, and only its look-up is charged. So a flooded flow costs no more than its
+//! budget and these look-ups.
 //!
 //! The duration of an iteration is known only at its end, and most of it belongs to no single
 //! frame: waking up, polling, notifying a program. So the first frame of an iteration pays for the
-//! iteration ([`Cost::begin`]), each frame pays for its own look-up, and both prices are learnt
-//! ([`Cost::learn`]). A flow whose lone frame wakes the driver pays for the wake-up, and a frame
+//! iteration (`Cost::begin`), each frame pays for its own look-up, and both prices are learnt
+//! (`Cost::learn`). A flow whose lone frame wakes the driver pays for the wake-up, and a frame
 //! behind others costs little. While a flow has less than half of its bucket left, the driver lets
 //! frames gather ([`crate::event_loop`]), so that many frames share one iteration before any frame
 //! is dropped. With XDP, the flow is then suspended until half of its bucket is full again
-//! ([`shared::FlowBudget::admit`] returns the time), and XDP drops its frames before they reach the
+//! (`shared::FlowBudget::admit` returns the time), and XDP drops its frames before they reach the
 //! driver.
 //!
-//! All flows together may use as much as one flow: see [`shared`].
+//! All flows together may use as much as the flow with the largest budget: see `shared`.
 
 pub(crate) mod shared;
 
@@ -74,8 +74,9 @@ impl Cost {
     }
 
     /// Learns from an iteration that received `frames` frames and notified their programs in
-    /// `took`, without the wake-up. Few frames tell the price of an iteration, many the price of a
-    /// look-up. An unexpectedly long iteration may have been interrupted, so the excess is capped.
+    /// `took`, without the wake-up. Fewer than 8 frames adjust the price of an iteration, more
+    /// frames the price of a look-up. An unexpectedly long iteration may have been interrupted, so
+    /// the excess is capped.
     pub(crate) fn learn(&mut self, frames: u32, took: Nanos) {
         if frames == 0 {
             return;
@@ -93,7 +94,7 @@ impl Cost {
         }
     }
 
-    /// The price of delivering a packet of this length, without the look-up.
+    /// The price of delivering a packet of `length` bytes, without the look-up.
     #[inline]
     pub(crate) fn delivery(&self, length: usize) -> Nanos {
         Nanos(self.delivery.0 + (length as u64 * self.copied_kibibyte.0).div_ceil(1024))
@@ -166,7 +167,7 @@ impl ReceiveBudget {
     }
 }
 
-/// A second of it fits into 64 bits; the division for each dropped packet is by this.
+/// Units of a budget's level in one ns. A second in these units fits into 64 bits.
 const SCALE: i128 = 1_000_000_000;
 const MILLIONTH: u64 = 1_000;
 /// From this number of frames on, an iteration's time counts for its frames.
@@ -174,7 +175,8 @@ const MANY_FRAMES: i64 = 8;
 /// The largest credible excess of an iteration over its expected duration, in ns; writing a
 /// program's doorbell takes half of that.
 const MAX_EXCESS: i64 = 20_000;
-/// Ranges of the prices in ns: no machine is faster, and slower is not the driver's doing.
+/// Ranges of the prices in ns: no machine is faster, and a longer time has another cause than the
+/// driver's work.
 const ITERATION_RANGE: (u64, u64) = (200, 50_000);
 const LOOKUP_RANGE: (u64, u64) = (50, 5_000);
 

@@ -37,7 +37,7 @@ pub struct Options {
     pub rate: u64,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
-    /// How frames pass; `None`: the first mode that works.
+    /// How frames pass between interface and driver; `None`: the first mode that works.
     pub mode: Option<Mode>,
     /// The processor of the packet thread; `None`: any.
     pub processor: Option<usize>,
@@ -76,7 +76,7 @@ pub enum RunError {
     /// The interface cannot be used.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// An option is out of range.
+    /// The link's rate is out of range.
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// The packet thread cannot run on the requested processor.
@@ -87,7 +87,7 @@ pub enum RunError {
         /// The cause.
         source: io::Error,
     },
-    /// A resource that every process can have is missing.
+    /// A thread, a descriptor or another resource of the process cannot be made.
     #[error("cannot start: {0}")]
     Io(#[from] io::Error),
     /// The control thread ended with an error.
@@ -95,7 +95,11 @@ pub enum RunError {
     Control(#[from] ControlError),
 }
 
-/// Serves an interface until a signal, a stop call, the linger time or an error.
+/// Serves an interface until SIGTERM, SIGINT, a `stop` request, the end of the linger time, or an
+/// error.
+///
+/// # Errors
+/// If set-up fails or the control thread ends with an error.
 pub fn run(options: &Options) -> Result<(), RunError> {
     let wire = wire(options.rate, options.overhead)?;
     // The last steps as root.
@@ -334,7 +338,7 @@ fn unusable(path: &Path) -> impl FnOnce(io::Error) -> RunError {
 
 /// `RTNLGRP_LINK`.
 const GROUP_LINK: u32 = 1;
-/// Commands, frames and doorbells end a sleep earlier.
+/// The longest sleep of the packet thread. Commands, frames and doorbells end a sleep earlier.
 const LONGEST_SLEEP: Nanos = Nanos(10_000_000_000);
-/// Five for each of thousands of programs.
+/// The requested limit of descriptors: five for each of 13,000 programs.
 const DESCRIPTORS: u64 = 65_536;

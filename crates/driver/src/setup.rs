@@ -1,5 +1,5 @@
-//! Converts the daemon's requests to the driver's types. Pure; an invalid request fails as a whole
-//! with [`SetupError`].
+//! Converts the daemon's requests to the driver's types, and counters to messages. The functions do
+//! no input or output. An invalid request fails as a whole with [`SetupError`].
 
 use std::net::SocketAddr;
 
@@ -32,7 +32,8 @@ pub enum SetupError {
         #[source]
         why: ContractError,
     },
-    /// The contract combines two services.
+    /// The scheduler has no service for the contract: it has a priority, or more than one of slice,
+    /// cell, channel and min.
     #[error(transparent)]
     NotServed(#[from] NotServed),
     /// The protocol is refused for flows.
@@ -46,7 +47,8 @@ pub enum SetupError {
     ReceiveShare(u32),
 }
 
-/// A flow's parameters for the datapath, and its match of received frames.
+/// A flow's parameters for the datapath, and the frames that XDP passes to the driver for it. `mac`
+/// and `mtu` are those of the interface.
 pub(crate) fn flow(
     request: &DriverFlow,
     mac: Mac,
@@ -76,7 +78,7 @@ pub(crate) fn flow(
     Ok((parameters, frame_match))
 }
 
-/// The scheduler's service for a contract.
+/// The scheduler's service for a contract, as text.
 pub(crate) fn service(text: &str) -> Result<Service, SetupError> {
     let contract = text
         .parse::<Contract>()
@@ -87,7 +89,8 @@ pub(crate) fn service(text: &str) -> Result<Service, SetupError> {
     Ok(Service::of(&contract)?)
 }
 
-/// Compiles the discard patterns. A repeated pattern counts once.
+/// Compiles the discard patterns. A repeated pattern counts once. Fails if one is invalid, or if
+/// they compare too many sets of bits.
 pub(crate) fn discards(
     requested: &[Vec<netnice_api::direct::Term>],
 ) -> Result<Patterns<()>, SetupError> {
@@ -236,7 +239,7 @@ fn compiled(terms: &[netnice_api::direct::Term]) -> Result<Pattern, BadPattern> 
 }
 
 const MILLION: u32 = 1_000_000;
-/// How much a flow can save of its receive budget: a burst that fills its rings.
+/// How much a flow can save of its receive budget, 1 ms: enough for a burst that fills its rings.
 const BUDGET_BURST: Nanos = Nanos(1_000_000);
 
 #[cfg(test)]

@@ -9,11 +9,11 @@
 //! The headers, with the fields that a flow chooses freely in parentheses:
 //! - Ethernet: the EtherType; if the next hop is not fixed, a single destination.
 //! - IPv4 (type of service, identification, don't-fragment): no options, no fragment, the frame's
-//!   lengths, a right checksum, the own source, the protocol, the peer (or any single host), a hop
-//!   limit above 0.
-//! - IPv6 (traffic class, flow label): the same; no extension headers.
-//! - UDP (checksum): the own port, the peer's port (or any), the packet's length.
-//! - TCP (the rest): the own port, the peer's port (or any).
+//!   lengths, a right checksum, the flow's source address, its protocol, its destination address
+//!   (or any single host's), a hop limit above 0.
+//! - IPv6 (traffic class, flow label): the same without a checksum; no extension headers.
+//! - UDP (checksum): the flow's source port, its destination port (or any), the packet's length.
+//! - TCP (the rest): the flow's source port, its destination port (or any).
 //!
 //! After the check the template writes the Ethernet addresses: the link's as the source, and the
 //! flow's next hop as the destination if it is fixed. So the program does not depend on changes of
@@ -70,7 +70,7 @@ pub enum Sends {
 /// The reason why no template can be made from a [`Sender`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSender {
-    /// The source is not a single Ethernet address.
+    /// The source is not a single Ethernet address, or is all zeros.
     #[error("{0} cannot be the Ethernet address of a link")]
     Mac(Mac),
     /// The source is not the address of one host.
@@ -265,7 +265,8 @@ impl Template {
         }
     }
 
-    /// Changes the link's address, the flow's next hop (if it is fixed), and the longest frame.
+    /// Changes the link's address, the flow's next hop (if it is fixed), and the longest frame. The
+    /// longest frame stays at least as long as the headers.
     pub(crate) fn readdress(&mut self, mac: Mac, next_hop: Option<Mac>, longest: usize) {
         self.addresses.mac = mac;
         if self.addresses.next_hop.is_some() && next_hop.is_some() {

@@ -10,7 +10,9 @@ use etherparse::{
 use crate::frame::Mac;
 use crate::protocol::Transport;
 
+/// The Ethernet address of the driver's interface in tests.
 pub(crate) const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+/// The Ethernet address of another host on the link.
 pub(crate) const PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
 /// A well-formed datagram on the wire.

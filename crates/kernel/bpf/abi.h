@@ -122,7 +122,7 @@ struct app_key {
 	__u32 pad;
 };
 
-/* settings: one entry, read by every program. */
+/* settings: one entry, read by the programs that handle sockets and packets. */
 struct settings {
 	__u64 netns_cookie;	/* the served namespace; the programs ignore other sockets */
 	__u32 cap_stage;	/* interface index of nn0; 0: no cap anywhere */

@@ -4,11 +4,10 @@
  * interface whose endpoints, protocol or EtherType are registered go to the driver's socket. All
  * other frames pass to the kernel, and so do frames that this program cannot parse. If the frame's
  * queue has no socket, the frame passes. A flow that has used up its share of the driver's time is
- * suspended for a while: this program drops its frames, at the cost of their sender or of the
- * interface.
+ * suspended for a while: this program drops its frames before they take time of the driver.
  *
  * The value of a registered key is the number of its flow's gate, counted from one, or zero for no
- * gate.
+ * gate. The value of an EtherType is not used: its frames cannot be suspended.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The maps. All are pinned: enforcement outlives the daemon, and a new daemon finds them. */
+/* The maps. All but name_scratch are pinned: they outlive a daemon, and the next one finds them. */
 #ifndef NETNICE_MAPS_H
 #define NETNICE_MAPS_H
 

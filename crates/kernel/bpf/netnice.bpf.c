@@ -2,9 +2,10 @@
 /*
  * netnice in the kernel: finds the owner of each packet and selects its queue.
  *
- * A packet without a target costs one read of the settings and one of the socket's storage. The
- * cost of a packet with a target does not depend on the number of targets. The programs decide no
- * rate: rates are in HTB's classes.
+ * While only processes and executables are targets and no link is managed, a packet that is sent
+ * without a target costs one read of the settings and one of the socket's storage. The cost of a
+ * packet with a target does not depend on the number of targets. The programs decide no rate: rates
+ * are in HTB's classes.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The owner of a socket.
+ * Finds and records the owner of a socket: its process target, its executable target, its user and
+ * its cgroup target.
  *
  * A thread group is a member of at most one process target (pid, run, name) and one executable
  * target; a child inherits both at fork. A socket takes its creator's membership at its creation,
@@ -252,7 +253,7 @@ static __always_inline __u64 cookie_of(struct bpf_sock *sk)
 }
 
 /* The cgroup target of a packet's socket that has no room for a tag; the first call makes an empty
- * entry. */
+ * entry. 0: the table is full. */
 static __noinline struct sock_cgroup *cookie_cgroup_of_packet(struct __sk_buff *skb)
 {
 	__u64 cookie = bpf_get_socket_cookie(skb);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The path of a packet.
+ * The path of a packet: through the stages to which its targets and its link direct it.
  *
  *     egress of an interface:  find the owner ── capped ──> nn0 (HTB) ──> nn1 ──> egress again,
  *                                              │                                  slot in tc_index
@@ -10,8 +10,8 @@
  *     ingress: the same with the receiving socket, then a managed link's receive stage.
  *
  * On lo a packet leaves and arrives in one step. Its egress program looks up both ends, first the
- * sender, then the receiver, and its ingress has no program (unless lo is a managed link), since
- * each call costs packets without a target too.
+ * sender, then the receiver. Its ingress has no program (unless the receiving direction of lo is
+ * managed), because each call of a program costs packets without a target time too.
  *
  * A returning packet carries a slot in tc_index: a random number that names its interface and
  * stage. The far end of the stage also writes a secret key into the control block, which a
@@ -248,7 +248,7 @@ static __noinline bool was_handled(struct __sk_buff *skb, struct settings *now, 
 	return cookie == now->netns_cookie;
 }
 
-/* Lets the packet continue; to an interface below, with the mark that it was handled here. */
+/* Lets the packet continue. A packet to an interface below gets the mark that it was handled. */
 static __always_inline int pass_on(struct __sk_buff *skb, struct iface *iface)
 {
 	if (iface->slot_below)
@@ -298,9 +298,9 @@ static __always_inline bool is_encapsulation(struct __sk_buff *skb, struct bpf_s
 	       (proto == IPPROTO_UDP && sk->protocol == IPPROTO_TCP);
 }
 
-/* Whether this packet has no owner, without a look at the rest: its socket has no owner, and
- * nothing else gives it one. Most packets of most hosts end here, so this path makes one call into
- * the kernel (each costs about 15 ns). */
+/* Whether this packet certainly has no owner: its socket has no tag, and nothing but a tag can give
+ * it an owner now. Most packets of most hosts end here, so this check makes one call into the
+ * kernel (each costs about 15 ns). */
 static __always_inline bool has_no_owner(struct __sk_buff *skb, struct settings *now)
 {
 	struct bpf_sock *sk = skb->sk;

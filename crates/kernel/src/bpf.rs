@@ -1,12 +1,11 @@
-//! Calls of bpf(2) that aya does not offer.
+//! Makes two calls of bpf(2) that aya does not offer. Both fail with the error of bpf(2).
 //!
-//! **Detaching a pinned link at once.** When the pin of a link is removed, the kernel detaches the
-//! link after an RCU grace period, from a work queue. On a busy machine that takes hundreds of
-//! milliseconds. Until then the program still runs, and attaching it again fails with EEXIST.
-//! `BPF_LINK_DETACH` (bpf(2), Linux 5.9) detaches the link before it returns.
-//!
-//! **Reading a whole map in a few calls** (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6). Reading single
-//! entries takes two calls for each entry.
+//! - [`detach_pinned`] detaches a pinned link before it returns (`BPF_LINK_DETACH`, Linux 5.9). If
+//!   only the pin of a link is removed, the kernel detaches the link after an RCU grace period,
+//!   from a work queue. On a busy machine that takes hundreds of milliseconds. Until then the
+//!   program still runs, and attaching it again fails with EEXIST.
+//! - [`read_all`] reads a whole map in a few calls (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6). Reading
+//!   single entries takes two calls for each entry.
 
 use std::ffi::CString;
 use std::io;

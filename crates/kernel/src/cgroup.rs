@@ -1,9 +1,10 @@
-//! Control groups (version 2): the mount point, their ids, and the paths of units and containers.
+//! Finds control groups (version 2) by their path, by the name of a unit or by the id of a
+//! container, and lists their processes.
 //!
 //! The name of a unit or a container stands for a cgroup that root's service manager or container
 //! engine made. Users and containers control parts of the hierarchy (`user@1000.service`) and can
-//! give any name to a cgroup there. So a lookup by name never returns such a cgroup; it is named by
-//! its path.
+//! give any name to a cgroup there. So a lookup by name never returns a cgroup that lies in such a
+//! part; only a lookup by path ([`find`]) does.
 
 use std::{
     collections::BTreeSet,
@@ -56,7 +57,8 @@ pub struct Cgroup {
 /// Finds a cgroup by its path below the root. A path that includes the mount point is accepted too.
 ///
 /// # Errors
-/// If there is no such cgroup, or the hierarchy is not mounted.
+/// If there is no such cgroup, if it lies more than 24 levels deep (`MAX_CGROUP_LEVELS` of
+/// `bpf/abi.h`), or if the hierarchy is not mounted.
 pub fn find(path: &str) -> Result<Cgroup, KernelError> {
     let root = root()?;
     let relative = path
@@ -85,8 +87,8 @@ pub fn find(path: &str) -> Result<Cgroup, KernelError> {
     })
 }
 
-/// The names of all cgroups that can be units of the system manager: only slices of root are above
-/// them.
+/// The names of all cgroups that can be units of the system manager: their names contain a dot, and
+/// only slices of root are above them. Empty if the hierarchy is not mounted.
 pub fn units() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut slices: Vec<PathBuf> = root().into_iter().collect();
@@ -127,8 +129,8 @@ fn from_folder(root: &Path, folder: &Path) -> Result<Cgroup, KernelError> {
     find(&format!("/{}", relative.display()))
 }
 
-/// The ids of all processes of a cgroup and of the cgroups below it. A cgroup that cannot be read
-/// (it was removed, or is threaded) counts as empty.
+/// The process ids of all processes of a cgroup and of the cgroups below it. A cgroup that cannot
+/// be read (it was removed, or is threaded) counts as empty.
 pub fn processes(group: &Cgroup) -> Vec<u32> {
     let mut found = Vec::new();
     let mut stack = vec![group.folder.clone()];
@@ -145,7 +147,7 @@ pub fn processes(group: &Cgroup) -> Vec<u32> {
 /// above it.
 ///
 /// # Errors
-/// If there is no such cgroup, or the hierarchy is not mounted.
+/// If there is no such cgroup, or [`find`] fails for its path.
 pub fn find_unit(unit: &str) -> Result<Cgroup, KernelError> {
     let root = root()?;
     let mut slices = vec![root.clone()];
@@ -162,10 +164,11 @@ pub fn find_unit(unit: &str) -> Result<Cgroup, KernelError> {
     Err(KernelError::NoUnit(unit.into()))
 }
 
-/// Finds the cgroup of a container by its id or the first digits of it. Docker, Podman and others
-/// name the cgroup `docker-<id>.scope`, `libpod-<id>.scope` and the like, or just `<id>`. The
-/// search covers the places where root's engine makes it: no cgroups of users, and not inside other
-/// containers.
+/// Finds the cgroup of a container by its id or the first digits of the id. Docker, Podman and
+/// others name the cgroup `docker-<id>.scope`, `libpod-<id>.scope` and the like, or just `<id>`.
+/// The search covers the places where root's engine makes it: no cgroups of users, and not inside
+/// other containers. If several ids begin with these digits, returns any one of the cgroups. `None`
+/// if there is no such cgroup or the hierarchy is not mounted.
 pub fn find_container(id: &str) -> Option<Cgroup> {
     let root = root().ok()?;
     let mut stack = vec![root.clone()];
@@ -194,8 +197,9 @@ fn container_id(name: &str) -> Option<&str> {
     (id.len() == CONTAINER_ID && id.bytes().all(hex)).then_some(id)
 }
 
-/// The path of a process's cgroup. A user may give a cgroup a name that is not valid text. The text
-/// still begins with the path of each cgroup above.
+/// The path of a process's cgroup, as in [`Cgroup::path`]. `None` if the process has ended. A user
+/// may give a cgroup a name that is not valid text. Its bytes are replaced; the path of the cgroups
+/// above it stays correct.
 pub(crate) fn of_process(pid: u32) -> Option<String> {
     let text = read_text(format!("/proc/{pid}/cgroup")).ok()?;
     text.split('\n')
@@ -208,7 +212,7 @@ const ENGINES: [&str; 4] = ["docker-", "libpod-", "cri-containerd-", "crio-"];
 /// Number of digits of a container's id.
 const CONTAINER_ID: usize = 64;
 
-/// The magic number of the file system of a path.
+/// The magic number of the file system of a path (statfs(2)). `None` if the path does not exist.
 pub(crate) fn filesystem(path: &Path) -> Option<i64> {
     Some(rustix::fs::statfs(path).ok()?.f_type)
 }

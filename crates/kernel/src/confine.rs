@@ -1,18 +1,19 @@
-//! Confinement: a process of netnice gives up what it does not need before it reads untrusted
-//! input.
+//! Confines the calling process: it gives up what it does not need before it reads untrusted input.
 //!
 //! ```text
-//!   limits ──> an empty root folder ──> no capability ──> another user ──> system calls filtered
+//!   limits ─> empty root ─> empty bounding ─> another ─> no capability ─> system calls filtered
+//!             folder        set               user
 //! ```
-//! After [`confine`] the process has its open descriptors, its memory, and the system calls of its
-//! list. It cannot open files, make sockets, start programs, or signal or trace processes. If the
-//! machine does not allow the empty root folder, the empty bounding set or the other user (a
-//! container without the capability, for example), [`Confined`] reports that. If any other step
-//! fails, [`confine`] fails. Threads that start later inherit everything.
+//! After [`confine`] the process can use its open descriptors, its memory, and the system calls of
+//! one list. It cannot open files, start programs, signal or trace processes, or make sockets
+//! except by accepting connections. If the machine does not allow the empty root folder, the empty
+//! bounding set or the other user (a container without the capability, for example), [`Confined`]
+//! reports that. If any other step fails, [`confine`] fails. Threads that start later are confined
+//! too.
 //!
 //! The order matters. The root folder and the bounding set need capabilities, which the change of
 //! the user removes. When the user changes, the kernel clears the parent-death signal and resets
-//! "dumpable", so both are set after it.
+//! "dumpable", so the process sets both after that. [`attempts`] tests the confinement from inside.
 
 mod calls;
 mod check;
@@ -33,7 +34,7 @@ pub use check::{Attempt, attempts};
 /// The restrictions of a process, as [`confine`] applies them.
 #[derive(Clone, Debug)]
 pub struct Confinement {
-    /// The name of its first thread.
+    /// The name of its first thread. The kernel cuts it to 15 bytes.
     pub name: &'static str,
     /// The user id and the group id that it takes.
     pub user: (u32, u32),
@@ -56,7 +57,8 @@ pub struct Confined {
     pub bounded: bool,
 }
 
-/// Confines the calling process, which must have one thread.
+/// Confines the calling process, which must have one thread. For the empty root folder, the process
+/// makes a folder in its working folder and removes its name.
 ///
 /// # Errors
 /// Fails if capabilities cannot be given up, or system calls cannot be filtered, or a limit cannot
@@ -118,8 +120,8 @@ fn lower_limit(which: Resource, most: u64) -> io::Result<()> {
     Ok(rustix::process::setrlimit(which, wanted)?)
 }
 
-/// Makes an unnamed folder in the working folder the root. The function makes, enters and removes
-/// the folder, so it stays empty.
+/// Makes an empty folder the root. The function makes the folder in the working folder, enters it,
+/// and removes its name, so it stays empty.
 fn empty_root() -> io::Result<()> {
     let own = format!("front.{}", process::id());
     DirBuilder::new().mode(0o500).create(&own)?;

@@ -1,8 +1,9 @@
-//! The TCP and UDP sockets of this namespace, as sock_diag(7) reports them: the peer, and for TCP
-//! the bytes passed.
+//! Lists the TCP and UDP sockets of this namespace, as sock_diag(7) reports them: the peer, and for
+//! TCP the bytes passed.
 //!
-//! One dump for each protocol and family returns all sockets, because the kernel has no filter by
-//! inode. So the daemon runs it only while a user displays the connections of a target.
+//! One dump for each protocol and address family returns all sockets, because the kernel has no
+//! filter by inode. So the daemon calls [`list`] only for a request for the connections of a
+//! target, and about once a minute while some sockets have no room for a tag.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -23,15 +24,17 @@ pub struct Connection {
     pub local: SocketAddr,
     /// Address and port of the peer; `None` without a peer.
     pub peer: Option<SocketAddr>,
-    /// The TCP state, by its name in ss(8); `None` for UDP.
+    /// The TCP state, as `established` or `syn-sent`; `None` for UDP.
     pub state: Option<&'static str>,
-    /// Bytes that the peer has acknowledged; `None` for UDP, which does not count them.
+    /// Bytes that the peer has acknowledged. `None` if the kernel does not report them: for UDP,
+    /// and for a TCP socket without `tcp_info` (as in time-wait).
     pub sent: Option<u64>,
-    /// Bytes received; `None` for UDP.
+    /// Bytes received; `None` as for `sent`.
     pub received: Option<u64>,
 }
 
-/// All TCP and UDP sockets that are bound or connected.
+/// All TCP and UDP sockets that are bound or connected. `diag` is a connection for socket diagnosis
+/// ([`NetlinkClient::open_diagnosis`]).
 pub fn list(diag: &mut NetlinkClient) -> Result<Vec<Connection>, NetlinkError> {
     let mut found = Vec::new();
     for (number, protocol) in [(libc::IPPROTO_TCP, "tcp"), (libc::IPPROTO_UDP, "udp")] {

@@ -1,10 +1,11 @@
-//! Network interfaces: the list of them, and the veth pairs that netnice makes for itself.
+//! Lists and classifies the network interfaces of this namespace ([`Device`]), and makes and
+//! removes the veth pairs that netnice needs for itself.
 //!
-//! A packet must pass exactly one hook of netnice. So a hook belongs on every interface that hands
-//! packets to this namespace's own stack. It does not belong on a port of a bridge, bond or team,
-//! since a port's packets arrive at the master, nor on netnice's own pairs. If an interface runs
-//! over another one (a VLAN, WireGuard), its packets are counted where the socket's packet first
-//! appears.
+//! In each direction, one interface must count and limit a packet, and only one. So netnice's
+//! programs belong on every interface that hands packets to this namespace's own stack. They do not
+//! belong on a port of a bridge, bond or team that is no managed link, since a port's packets
+//! arrive at the master, nor on netnice's own pairs. If an interface runs over another one (a VLAN,
+//! WireGuard), its packets are counted where the socket's packet first appears.
 
 use std::{fs, io};
 
@@ -30,14 +31,14 @@ pub struct Device {
     pub carrier: bool,
     /// Its Ethernet address, if it has one.
     pub mac: Option<[u8; 6]>,
-    /// `ARPHRD_*`.
+    /// Its hardware type, `ARPHRD_*`.
     pub hardware: u16,
     /// Kind of a virtual interface (`veth`, `vlan`, …); empty for others.
     pub kind: String,
     /// Kind of its master (`bridge`, `bond`, …); empty if it is not a port.
     pub port_of: String,
     /// Index of the interface below, in this namespace, to which this one hands its packets
-    /// unchanged, with their sockets.
+    /// unchanged, with their sockets (macvlan, ipvlan); `None` for all other interfaces.
     pub lower: Option<u32>,
     /// Whether the interface below treats arriving packets as its own, because both have the same
     /// layer 2 address.
@@ -101,8 +102,8 @@ pub fn list(netlink: &mut NetlinkClient) -> Result<Vec<Device>, NetlinkError> {
         .collect())
 }
 
-/// The id by which this namespace refers to the namespace of a process. Returns `None` if no
-/// interface of this namespace leads there.
+/// The id by which this namespace refers to the network namespace of a process. Returns `None` if
+/// the kernel has assigned none, as no interface of this namespace leads there.
 pub(crate) fn namespace_of(
     netlink: &mut NetlinkClient,
     pid: u32,
@@ -243,10 +244,10 @@ fn link_head(index: u32, flags: u32, change: u32) -> [u8; LINK_HEAD] {
 
 /// The prefix of the names of netnice's interfaces.
 const OUR_PREFIX: &str = "nn";
-/// The MTU of the far end, which the kernel checks for a pair. It is larger than the largest packet
-/// of any interface but lo (65,536). The packets of lo still fit, with the allowance that the
-/// kernel makes for a VLAN tag. The near end keeps the default MTU, because a token bucket filter
-/// needs a burst above the MTU.
+/// The MTU of the far end, which the kernel checks for each packet of a pair. No interface but lo
+/// (65,536 bytes) has a larger MTU. The packets of lo fit too, because the kernel allows four bytes
+/// more, for a VLAN tag. The near end keeps the default MTU, because a token bucket filter needs a
+/// burst above the MTU.
 const PAIR_MTU: u32 = 65_535;
 const LINK_HEAD: usize = 16;
 const RTGEN_HEAD: usize = 4;

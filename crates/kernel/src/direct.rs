@@ -1,5 +1,5 @@
-//! The XDP program of the direct path. It selects the frames that go to the driver's sockets; all
-//! other frames pass to the kernel.
+//! Loads, attaches and configures the XDP program of the direct path ([`XdpProgram`]), which
+//! selects the frames that go to the driver's sockets. All other frames pass to the kernel.
 //!
 //! The program belongs to the process that loads it. Nothing is pinned, and the kernel detaches the
 //! program when that process ends for any reason. It is attached from [`XdpProgram::attach`] to
@@ -37,13 +37,14 @@ pub enum AttachMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameMatch {
     /// UDP or TCP between two endpoints. Without `remote`: from any endpoint. With an unspecified
-    /// local address: to any unicast address.
+    /// local address and without `remote`: to any unicast address. With an unspecified local
+    /// address and a `remote`, no frame matches.
     Endpoints {
         /// The IP protocol number: 17 (UDP) or 6 (TCP).
         protocol: u8,
         /// The local endpoint, or a multicast group and its port.
         local: (IpAddr, u16),
-        /// The remote endpoint.
+        /// The remote endpoint; `None` for any.
         remote: Option<(IpAddr, u16)>,
     },
     /// Another IP protocol at a local address.
@@ -53,7 +54,8 @@ pub enum FrameMatch {
         /// The local address.
         local: IpAddr,
     },
-    /// Frames of another EtherType.
+    /// Frames of this EtherType, which is not that of IPv4 or IPv6. These frames have no gate, so
+    /// they cannot be suspended.
     EtherType(u16),
 }
 
@@ -74,7 +76,7 @@ impl XdpProgram {
         Ok(program)
     }
 
-    /// Sets the interface's MAC address.
+    /// Sets the MAC address by which the program recognises unicast frames to the interface.
     pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<(), KernelError> {
         let mut own_mac: Array<_, DirectMac> = Array::try_from(self.map("own_mac")?)
             .map_err(|e| KernelError::bpf("open map own_mac", e))?;
@@ -137,7 +139,7 @@ impl XdpProgram {
     }
 
     /// The map of the flows' gates, for mmap(2): an array of [`MAX_GATES`] entries of type
-    /// [`DirectGate`], by flow number.
+    /// [`DirectGate`], by the driver's flow number.
     pub fn gates(&self) -> Result<BorrowedFd<'_>, KernelError> {
         match self.ebpf.map("gates") {
             Some(Map::Array(gates)) => Ok(gates.fd().as_fd()),
@@ -146,8 +148,8 @@ impl XdpProgram {
     }
 
     /// Directs these frames to the driver, while the gate of `flow` does not suspend them. Without
-    /// a flow number, or with one from [`MAX_GATES`] on, the frames cannot be suspended. Other
-    /// registrations stay in force.
+    /// a flow number, with one from [`MAX_GATES`] on, or for an EtherType, the frames cannot be
+    /// suspended. Other registrations stay in force.
     ///
     /// # Errors
     /// If the map of registrations is full.
@@ -157,6 +159,9 @@ impl XdpProgram {
     }
 
     /// Ends a registration: its frames pass to the kernel again.
+    ///
+    /// # Errors
+    /// If these frames are not registered.
     pub fn remove_match(&mut self, frames: &FrameMatch) -> Result<(), KernelError> {
         self.change(frames, None)
     }

@@ -1,8 +1,10 @@
-//! Enforcement: makes the kernel's state equal to the desired state. It decides nothing by itself.
+//! Makes the kernel's state equal to a desired state ([`Kernel`]), and reads back counts and
+//! faults. Nothing here decides about a contract.
 //!
 //! [`Kernel::apply`] takes the complete desired state and carries out the difference to the
-//! installed state. If a change fails, `apply` restores the state before it. The order matters:
-//! classes are made before the map entries that send packets to them, and removed after them.
+//! installed state. If a change fails, `apply` returns the error and restores the state before the
+//! change as far as it can. The order matters: classes are made before the map entries that send
+//! packets to them, and removed after these entries.
 //!
 //! While nothing is desired, nothing is loaded: no program, no map, no interface of netnice.
 //!
@@ -85,9 +87,9 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Opens the kernel state for this runtime folder, in the namespace of the calling thread.
-    /// Adopts what an earlier daemon left in force. If its maps have another layout, removes
-    /// everything instead.
+    /// Opens the kernel state for this runtime folder, in the network namespace of the calling
+    /// thread. Adopts what an earlier daemon left in force. If that daemon's maps have another
+    /// layout or are incomplete, removes everything instead.
     pub fn open(runtime: &Path, leaf_qdisc: LeafQdisc) -> Result<Self, KernelError> {
         let mut kernel = Self {
             runtime: runtime.to_owned(),
@@ -148,7 +150,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Whether [`Kernel::open`] found state of another layout and removed it.
+    /// Whether [`Kernel::open`] removed state because its maps had another layout.
     pub fn was_reset(&self) -> bool {
         self.was_reset
     }
@@ -164,7 +166,8 @@ impl Kernel {
         self.leaf_qdisc
     }
 
-    /// The method by which the programs are attached, as text.
+    /// How the programs are attached to interfaces: `tcx`, `clsact`, or `nothing` if none are
+    /// loaded.
     pub fn attachment(&self) -> &'static str {
         match &self.programs {
             Some(p) if p.uses_tcx() => "tcx",
@@ -199,7 +202,8 @@ impl Kernel {
         result
     }
 
-    /// Describes in words what [`Kernel::apply`] would do, without doing it.
+    /// Describes in words what [`Kernel::apply`] would do to the classes: a line for each step.
+    /// Empty if no class would change.
     pub fn preview(&self, desired: &Desired) -> Vec<String> {
         let desired = Desired {
             leaf_qdisc: self.leaf_qdisc,

@@ -1,11 +1,12 @@
-//! The errors of this crate.
+//! [`KernelError`], the error of most functions of this crate, and the search for the system error
+//! number in a chain of causes.
 
 use std::{io, path::PathBuf};
 
 use crate::netlink::NetlinkError;
 
-/// An error of this crate. Its text names the thing that failed and suggests what to try. It never
-/// shows a bare error number.
+/// An operation on the kernel that failed. The text names the operation and its object and never
+/// shows a bare error number; where the user can do something about it, the text says what.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// A netlink request failed.
@@ -108,6 +109,7 @@ impl KernelError {
         }
     }
 
+    /// Makes the conversion of an I/O error on this file to [`KernelError::File`].
     pub(crate) fn file(
         what: &'static str,
         path: impl Into<PathBuf>,

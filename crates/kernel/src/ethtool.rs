@@ -1,5 +1,6 @@
-//! Properties that the driver of an interface reports by the ethtool ioctl: speed, receive queues,
-//! flow steering.
+//! Reads properties that the driver of an interface reports by the ethtool ioctl: speed, number of
+//! receive queues, flow steering. A property that the driver does not report is `None` or false;
+//! the functions fail if there is no such interface.
 //!
 //! `/sys/class/net` shows the interfaces of the namespace in which it was mounted, so this module
 //! does not use it. Virtual interfaces report no speed, or a meaningless one (veth: 10 Gbit/s), so
@@ -13,7 +14,7 @@ use std::{
 use netnice_core::units::Rate;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// The speed of an interface, if its driver reports one.
+/// The speed of an interface; `None` if its driver reports none, for example without a carrier.
 pub fn speed(name: &str) -> io::Result<Option<Rate>> {
     let socket = socket()?;
     let mut settings = LinkSettings {

@@ -1,4 +1,5 @@
-//! Executables: the file at a path, and the file that a process runs.
+//! Identifies executables: the file at a path, and the file that a process runs. The result is an
+//! `AppKey`: inode and device, as the eBPF programs see them.
 //!
 //! A path comes from an untrusted user, and its file may be of any type and change at any moment.
 //! So the path is opened once with `O_PATH`, without opening the file itself, and all queries use
@@ -7,8 +8,8 @@
 //!
 //! A lookup for an unprivileged user runs with that user's rights ([`lookup_as`]), so it reveals no
 //! file that the user cannot see. A file system may block for a long time (FUSE, NFS, an
-//! automount), so a lookup needs a thread that may block. [`Executables`] has one, and stops
-//! waiting for it after [`LOOKUP_TIMEOUT`].
+//! automount), so a lookup needs a thread that may block. `Executables` has one, and
+//! waits for its result for at most [`LOOKUP_TIMEOUT`] (1 s).
 
 use std::{
     collections::BTreeMap,
@@ -31,7 +32,7 @@ use crate::{abi::AppKey, confine::drop_capabilities, process::read_text};
 #[cfg(test)]
 mod tests;
 
-/// The rights for a lookup.
+/// The rights of a user, for [`lookup_as`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rights {
     /// The user id.
@@ -79,9 +80,13 @@ pub(crate) fn lookup(path: &str) -> io::Result<AppKey> {
     key_of(&file, &[OWN_MOUNTS.into()])
 }
 
-/// As [`lookup`], with the rights of one user only. A file that the user may not see gives the same
-/// error as a missing one. The calling thread keeps these rights, so it must serve no other
-/// purpose.
+/// Finds the executable file at a path, with the rights of one user only. May block on a file
+/// system without limit. The calling thread keeps these rights, so it must serve no other purpose.
+///
+/// # Errors
+/// If the thread cannot take the rights, or if a process can never execute the file: it is a
+/// folder, has no execute permission, or is a script. A file that the user may not see gives the
+/// same error as a missing one.
 pub fn lookup_as(path: &str, rights: &Rights) -> io::Result<AppKey> {
     take_rights(rights)?;
     lookup(path).map_err(|error| match error.kind() {
@@ -111,7 +116,7 @@ fn take_rights(rights: &Rights) -> io::Result<()> {
     drop_capabilities()
 }
 
-/// The executables that root names. A thread that may block on a file system looks them up.
+/// Looks up the executables that root names, on a thread that may block on a file system.
 #[derive(Debug, Default)]
 pub(crate) struct Executables {
     worker: Option<Worker>,
@@ -188,7 +193,8 @@ pub fn timed_out() -> io::Error {
     )
 }
 
-/// The executable of a process, in the form that the eBPF programs use.
+/// The executable of a process, in the form that the eBPF programs use. `None` if the process has
+/// ended, has no executable (a kernel thread), or may not be inspected.
 pub fn of_process(pid: u32) -> Option<AppKey> {
     let mounts = [format!("/proc/{pid}/mountinfo"), OWN_MOUNTS.into()];
     key_of(&open(&format!("/proc/{pid}/exe")).ok()?, &mounts).ok()
@@ -247,8 +253,8 @@ fn device_of(mount: u64, table: &str) -> Option<(u32, u32)> {
     })
 }
 
-/// The longest wait for a file system.
+/// The longest wait for a file system in a lookup.
 pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
-/// The most blocked threads.
+/// The largest number of worker threads, counting those that a file system blocks.
 const MAX_WORKERS: usize = 4;
 const OWN_MOUNTS: &str = "/proc/self/mountinfo";

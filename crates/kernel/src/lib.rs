@@ -1,5 +1,5 @@
 //! Answers: how a grant becomes kernel state (eBPF, qdiscs, links), and what the kernel counted.
-//! May touch: bpf(2), netlink, tc, /proc, cgroupfs, pidfds; no other crate enforces with these.
+//! May touch: bpf(2), netlink, tc, /proc, /sys, cgroupfs, pidfds. No other crate enforces limits.
 //! Must never: decide about a contract, or keep a ledger of its own beside the kernel's state.
 
 mod abi;

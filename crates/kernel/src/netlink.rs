@@ -1,9 +1,10 @@
-//! Netlink clients: requests with replies, and a listener for changes.
+//! Sends netlink requests and waits for the replies ([`NetlinkClient`]), and receives the kernel's
+//! notifications of changes ([`Listener`]).
 //!
-//! A small blocking client over `netlink-sys` and `netlink-packet-core`. The typed crates do not
-//! support HTB, and they reject a whole dump if a foreign qdisc has an unknown attribute. So this
-//! module builds messages from a fixed head (`ifinfomsg`, `tcmsg`) and attributes, and parses
-//! replies leniently: it skips what it cannot parse.
+//! The client is small, blocks, and uses `netlink-sys` and `netlink-packet-core`. The typed crates
+//! do not support HTB, and they reject a whole dump if a foreign qdisc has an unknown attribute. So
+//! this module builds messages from a fixed head (`ifinfomsg`, `tcmsg`) and attributes, and skips
+//! the parts of a reply that it cannot parse. A request fails with [`NetlinkError`].
 
 use std::{
     io,
@@ -33,7 +34,8 @@ pub struct NetlinkError {
 }
 
 impl NetlinkError {
-    /// Whether the kernel reported that the object does not exist.
+    /// Whether the kernel reported that the object does not exist (ENOENT, ENODEV, or EINVAL, which
+    /// it returns for some kinds of objects).
     pub(crate) fn is_gone(&self) -> bool {
         matches!(
             self.source.raw_os_error(),
@@ -63,8 +65,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// A request of this type (`RTM_*`) with these flags (`NLM_F_*`). The client adds the request
-    /// flag, and the acknowledgement or dump flag.
+    /// A request of this type (`RTM_*`) with these flags (`NLM_F_*`) and this fixed head. The
+    /// client adds the request flag, and the acknowledgement or dump flag.
     pub fn new(kind: u16, flags: u16, head: &[u8]) -> Self {
         Self {
             kind,
@@ -136,7 +138,7 @@ impl Attributes {
 /// A received message: a part of a reply, or a change.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// The message type (`RTM_*`).
+    /// The message type: `RTM_*`, or the type of a generic netlink family.
     pub kind: u16,
     /// In a message to a listener: the port number of the socket that requested the change, or 0 if
     /// the kernel does not report it.
@@ -172,7 +174,7 @@ pub(crate) fn attributes(bytes: &[u8]) -> AttributeList<'_> {
         .collect()
 }
 
-/// The value of one attribute in a list.
+/// The value of the first attribute of this type in a list.
 pub(crate) fn find<'a>(row: &[(u16, &'a [u8])], kind: u16) -> Option<&'a [u8]> {
     row.iter().find(|(k, _)| *k == kind).map(|(_, v)| *v)
 }
@@ -253,7 +255,10 @@ impl NetlinkClient {
             .map_err(|e| e.during(what))
     }
 
-    /// Sends a request for one object. Returns the reply.
+    /// Sends a request for one object. Returns the messages of the reply.
+    ///
+    /// # Errors
+    /// The kernel's error, with `what` as the name of the operation.
     pub(crate) fn query(
         &mut self,
         what: &str,
@@ -263,7 +268,11 @@ impl NetlinkClient {
             .map_err(|e| e.during(what))
     }
 
-    /// Sends a request for a list. Returns the reply.
+    /// Sends a request for a list. Returns the messages of the reply, one for each object.
+    ///
+    /// # Errors
+    /// The kernel's error, with `what` as the name of the operation; EAGAIN if changes interrupted
+    /// the dump nine times.
     pub(crate) fn dump(
         &mut self,
         what: &str,
@@ -364,7 +373,7 @@ impl Listener {
         Ok(Self { socket })
     }
 
-    /// The notifications since the last call.
+    /// The next notifications: those of one datagram. More may be waiting.
     ///
     /// # Errors
     /// `WouldBlock` if there is none. `ENOBUFS` if the kernel dropped messages: the caller must

@@ -1,10 +1,10 @@
-//! The abilities of an interface for the direct path: where XDP can run, and what the NIC can do by
-//! itself.
+//! Reads the abilities of an interface for the direct path: where XDP can run, and what the NIC can
+//! do by itself.
 //!
-//! The input is an interface's name, the output a [`NicFeatures`]. The kernel reports the abilities
-//! of a driver over generic netlink (family `netdev`, Linux 6.3), and the XDP programs of an
-//! interface over route netlink. The ethtool ioctl reports whether a NIC can steer flows to queues.
-//! An ability that the kernel does not report is `None` or false.
+//! An interface's name comes in, and [`NicFeatures`] come out ([`features`]). The kernel reports
+//! the abilities of a driver over generic netlink (family `netdev`, Linux 6.3), and the XDP
+//! programs of an interface over route netlink. The ethtool ioctl reports whether a NIC can steer
+//! flows to queues. An ability that the kernel does not report is `None` or false.
 
 use std::io;
 
@@ -24,7 +24,7 @@ pub struct NicFeatures {
     pub zero_copy: Option<bool>,
     /// Whether the NIC accepts a departure time for each frame.
     pub launch_time: bool,
-    /// Whether the NIC can steer a flow to a chosen queue.
+    /// Whether the NIC can steer a flow to a chosen queue, and this is enabled.
     pub flow_steering: bool,
     /// The number of receive queues, if known.
     pub queues: Option<ReceiveQueues>,
@@ -85,7 +85,8 @@ pub fn features(
     }))
 }
 
-/// The number of receive queues of an interface. Returns `None` if it is unknown.
+/// The number of receive queues of an interface. Returns `None` if it is unknown, or if there is no
+/// such interface.
 pub fn receive_queues(name: &str) -> Result<Option<ReceiveQueues>, NetlinkError> {
     let mut netlink = NetlinkClient::open()?;
     match device::find_by_name(&mut netlink, name)? {

@@ -1,4 +1,5 @@
-//! The user at the other end of a Unix socket.
+//! Reads the user at the other end of a Unix socket ([`of`]), and makes the kernel refuse
+//! descriptors from clients ([`refuse_descriptors`]).
 //!
 //! The user and groups are those of the peer at the time of its connection, as the kernel recorded
 //! them. The process id is omitted deliberately: it may be reused before it is read.
@@ -17,7 +18,7 @@ pub struct Peer {
     pub groups: Vec<u32>,
 }
 
-/// Reads the credentials of the peer.
+/// Reads the credentials of the peer of a connected Unix socket.
 ///
 /// # Errors
 /// The error of getsockopt(2).

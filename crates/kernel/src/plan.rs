@@ -1,8 +1,8 @@
 //! Computes the classes that enforce what is granted.
 //!
-//! This module is pure. It computes the desired class trees ([`plan`]) and the steps to them from
-//! the present trees ([`difference()`]); another module carries out the steps. So all of it is
-//! tested without a kernel.
+//! This module is pure. It computes the desired class trees (`plan`) and the steps to them from
+//! the present trees (`difference()`); [`crate::enforce`] carries out the steps. So all of it is
+//! tested without a kernel. Nothing here fails: admission has checked the input.
 //!
 //! # Trees
 //! There is one tree in the cap stage, and one for each managed direction of a link:
@@ -18,15 +18,16 @@
 //!      ├─ sparse, bulk, local
 //! ```
 //!
-//! A target has a *node* in a tree where it has a limit of its own (cap stage), or a minimum,
-//! weight or priority (link). The parent of its node is the node of the nearest target around it
-//! that has one. Packets of a target without a node use the leaves of that node. Every node keeps
-//! leaves of its own, so that nested targets can come and go.
+//! A target has a *node* in a tree where it has a limit of its own (cap stage) or a [`LinkShare`]
+//! (link). The parent of its node is the node of the nearest target around it that has one. Packets
+//! of a target without a node use the leaves of the node of the nearest target around it. Every
+//! node keeps leaves of its own, so that nested targets can come and go.
 //!
 //! # Rates
 //! In HTB a class sends at its *assured* rate regardless of its parent's tokens, and borrows up to
 //! its *ceiling* only while its parent has tokens. So a ceiling holds only if the assured rates
-//! below it add up to no more. All ceilings are the node's own limit.
+//! below it add up to no more. The ceiling of all classes of a node is the node's limit; on a link,
+//! it is the link's rate or the target's highest rate there.
 //!
 //! **In the cap stage only sparse leaves have an assured rate.** All other leaves borrow, so that
 //! packets leave one by one as the outermost limit permits. (With a part of the limit assured to
@@ -37,21 +38,24 @@
 //! changes the others. Because of the sparse leaf's assured rate, a ping does not wait for the debt
 //! of a bulk packet.
 //!
-//! **On a link** a node divides its assured rate A. Without nested nodes, A/4 goes to its sparse
-//! leaf and 3A/4 to its bulk leaf. With nested nodes these get A/4 and A/8, and a half goes to the
-//! nested nodes as above.
+//! **On a link** a node keeps the guarantees of its nested nodes, and divides the rest A of its
+//! assured rate. Without nested nodes, A/4 goes to its sparse leaf and 3A/4 to its bulk leaf. With
+//! nested nodes these get A/4 and A/8, and a half goes to the nested nodes as above, in addition to
+//! their guarantees.
 //!
 //! On a link, the assured rate of a top node is its guarantee plus its weight's part of the rate
 //! that is not guaranteed. HTB could lend that rest out by itself, but not by weight: a class that
 //! runs at its own rate for a moment loses its turn among the borrowers, so a class with a minimum
 //! got a tenth of its part (measured). Only nodes that carry traffic and have the first priority
-//! among those take part ([`IdleNodes`] lists the nodes that do not), so that HTB does not lend out
+//! among those take part (`IdleNodes` lists the nodes that do not), so that HTB does not lend out
 //! the parts of the others unequally.
 //!
 //! # Queues
-//! A bulk queue that is a plain FIFO must hold `FIFO_FLOOR` bytes. Otherwise a large packet of
-//! segmentation offload would never pass, and a flooding UDP sender would use a whole core for
-//! drops instead of waiting for its socket buffer.
+//! A bulk queue for sent packets that is a plain FIFO holds at least `FIFO_FLOOR` bytes (164,000).
+//! In a short one, a large packet of segmentation offload would never pass, and a flooding UDP
+//! sender would use a whole core for drops instead of waiting for its socket buffer. For received
+//! packets, the FIFO of a node below 500 Mbit/s is shorter (`RECEIVE_TIME`), because no sender
+//! waits for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +71,7 @@ mod tests;
 pub(crate) use difference::{Step, difference};
 use stage::{Direction, Nesting, TreePlan};
 
-/// The input of [`plan`]: the granted targets, the managed links, and the properties of the machine
+/// The input of `plan`: the granted targets, the managed links, and the properties of the machine
 /// on which the classes depend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
@@ -81,12 +85,12 @@ pub struct Desired {
     pub longest_packet: u32,
 }
 
-/// The queueing discipline (qdisc) of the leaves: fq_codel if the kernel has it.
+/// The queueing discipline (qdisc) of the leaves. [`crate::probe::leaf_qdisc`] selects it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeafQdisc {
-    /// fq_codel.
+    /// fq_codel (RFC 8290), if the kernel has it.
     FqCodel,
-    /// Byte FIFOs only.
+    /// FIFOs that are bounded in bytes.
     #[default]
     Fifo,
 }
@@ -98,15 +102,15 @@ pub struct Target {
     pub id: u32,
     /// Its position in the class numbers: 1 to [`MAX_SLOT`]; reused after the target.
     pub slot: u16,
-    /// Slot of the target around it.
+    /// Slot of the target around it; `None` if no target contains it.
     pub parent: Option<u16>,
     /// Limit on what it sends, on what it receives, or on both together.
     pub limit: Limit,
     /// Burst of its rates: the amount that may pass at once after a silence, as time at the rate.
     pub burst: Nanos,
-    /// Its part in a managed link.
+    /// Its part in a managed link; `None` if it has none.
     pub share: Option<LinkShare>,
-    /// Weight of its part in the left-over.
+    /// Weight of its part in the left-over; 100 is the default.
     pub weight: u16,
     /// Order of its part in the left-over; 0 is first.
     pub priority: u8,
@@ -134,11 +138,12 @@ pub enum Limit {
 pub struct LinkShare {
     /// The link's name.
     pub link: String,
-    /// Assured sending rate.
+    /// Assured sending rate; `None` without a guarantee.
     pub min: Option<Rate>,
-    /// Assured receiving rate.
+    /// Assured receiving rate; `None` without a guarantee.
     pub min_down: Option<Rate>,
-    /// The highest sending rate on this link, in addition to its other limits.
+    /// The highest sending rate on this link, in addition to the target's [`Target::limit`]; `None`
+    /// if the link's rate is the only bound here.
     pub max: Option<Rate>,
 }
 
@@ -189,8 +194,8 @@ pub(crate) struct NodeLeaves {
 pub(crate) struct TargetLeaves {
     /// The leaves in the cap stage, by direction (up, down).
     pub cap: [Option<NodeLeaves>; 2],
-    /// By direction: true for the target's own leaves, false for those of a target that contains
-    /// it.
+    /// By direction: true for the target's own leaves; false for those of a target that contains
+    /// it, and without leaves.
     pub own: [bool; 2],
 }
 
@@ -273,7 +278,7 @@ pub(crate) fn is_top(number: u16) -> bool {
     number == stage::TOP_CLASS
 }
 
-/// The slot of a node's class; 0 for traffic without a target.
+/// The slot of a node's class; 0 for traffic without a target, and for the parent of all nodes.
 pub(crate) fn slot_of(number: u16) -> u16 {
     number / stage::CLASSES_PER_SLOT
 }

@@ -1,10 +1,9 @@
-//! A reserved UDP port: no other socket of the host can bind to it meanwhile, and the socket that
-//! reserves it receives nothing.
+//! Reserves UDP ports in the kernel, for direct flows ([`Port`]).
 //!
 //! Direct flows send and receive outside the kernel, but the kernel assigns ports. So a bound
-//! socket without `SO_REUSEADDR` reserves a flow's local endpoint. A second flow or socket gets
-//! `EADDRINUSE`. A filter drops packets that still reach the socket. So a packet that the driver
-//! missed is also dropped without an ICMP message.
+//! socket without `SO_REUSEADDR` reserves a flow's local endpoint in this network namespace. A
+//! second flow or socket gets `EADDRINUSE`. A filter drops every packet that still reaches the
+//! socket, so the kernel sends no ICMP message for a packet that the driver missed.
 
 use std::io;
 use std::mem::size_of;
@@ -45,8 +44,11 @@ impl Port {
         Ok(Port { socket, address })
     }
 
-    /// Joins a multicast group on an interface until this value is dropped. The kernel announces
-    /// that to the network (IGMP, MLD).
+    /// Joins a multicast group on the interface with this index until this value is dropped. The
+    /// kernel announces that to the network (IGMP, MLD).
+    ///
+    /// # Errors
+    /// The error of setsockopt(2), for example `EINVAL` if `group` is no multicast group.
     pub fn join(&self, group: IpAddr, index: u32) -> io::Result<()> {
         let joined = match group {
             IpAddr::V4(group) => {

@@ -1,10 +1,10 @@
 //! Finds out what this kernel offers, what netnice uses instead of a missing feature, and what is
-//! missing.
+//! missing: a [`Finding`] for each feature.
 //!
 //! The probe tries each feature. It loads the eBPF programs without attaching them, and installs
 //! the queueing disciplines on a veth pair in a network namespace of its own, which ends with its
-//! thread. So a probe leaves nothing behind, and the trial loads a module that the kernel can load
-//! by itself.
+//! thread. So a probe leaves no program, interface or queueing discipline behind. A feature whose
+//! module the kernel loads on demand counts as present: using the feature loads the module.
 
 use std::{
     fs,
@@ -35,7 +35,7 @@ pub struct Finding {
     pub state: FeatureState,
     /// What was found, and what netnice uses.
     pub detail: String,
-    /// What would improve the result.
+    /// What the user can do for a better result; `None` if nothing is known or needed.
     pub hint: Option<String>,
 }
 
@@ -78,7 +78,8 @@ impl Finding {
     }
 }
 
-/// Probes all features. The most important ones come first.
+/// Probes all features, the most important ones first. Without root's rights, most findings are
+/// [`FeatureState::Missing`].
 pub fn probe() -> Vec<Finding> {
     let mut findings = vec![
         kernel(),

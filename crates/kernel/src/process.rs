@@ -1,8 +1,10 @@
-//! Processes: their descendants, and the sockets that they hold.
+//! Identifies processes ([`PidFd`], [`start_time`]) and reads their properties, descendants,
+//! sockets and namespaces from /proc.
 //!
-//! Users can put any bytes into names of processes, cgroups and mounts. So this module reads /proc
-//! as bytes and replaces what is not valid text. A process that cannot be read counts as alive: it
-//! is gone only if /proc has no entry for it.
+//! Users can put any bytes into names of processes, cgroups and mounts. So this module reads names
+//! as bytes and replaces what is not valid text. For `is_running`, a process whose entry in /proc
+//! exists and cannot be read counts as running; the other functions that read /proc return `None`
+//! or an empty list for it.
 //!
 //! A pidfd identifies a process for ever, while a process id may be reused before it is used. So a
 //! caller opens the pidfd first, reads /proc by the id, and then checks that the process of the
@@ -149,7 +151,8 @@ pub(crate) fn is_ended_or_denied(error: &io::Error) -> bool {
     is_gone(error) || error.kind() == io::ErrorKind::PermissionDenied
 }
 
-/// Reads the properties of a process. Returns `None` if they cannot be read.
+/// Reads the properties of a process. Returns `None` if they cannot be read, for example because it
+/// has ended.
 pub fn facts(pid: u32) -> Option<Facts> {
     let status = read_text(format!("/proc/{pid}/status")).ok()?;
     let field = |name: &str| {
@@ -227,7 +230,8 @@ fn read_folder(path: impl AsRef<Path>) -> io::Result<Vec<fs::DirEntry>> {
     with_retries(|| fs::read_dir(path.as_ref())?.collect())
 }
 
-/// The ids of a process and its living descendants, parents first.
+/// The ids of a process and its living descendants, parents first. The id of the process itself is
+/// always the first one, even if the process has ended.
 pub fn with_descendants(pid: u32) -> Vec<u32> {
     if fs::metadata(format!("/proc/self/task/{}/children", std::process::id())).is_ok() {
         return descendants_by(pid, children);

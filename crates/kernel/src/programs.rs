@@ -1,13 +1,14 @@
-//! The eBPF programs and maps: loads, attaches and pins them.
+//! Loads, attaches and pins the eBPF programs and maps ([`Programs`]).
 //!
-//! Everything is pinned in a bpffs inside the runtime folder, so that the kernel continues to
-//! enforce if the daemon dies. A new daemon loads its own programs onto the maps that it finds
-//! there, attaches them, and only then releases the old programs. On interfaces the replacement is
-//! atomic: two programs at once would send a packet through the stage twice. Elsewhere both run for
-//! a moment, which is harmless because a second tag changes nothing.
+//! The maps and the links of the programs are pinned in a bpffs inside the runtime folder, so that
+//! the kernel continues to enforce if the daemon dies. A new daemon loads its own programs onto the
+//! maps that it finds there, attaches them, and only then releases the old programs. On interfaces
+//! the replacement is atomic: two programs at once would send a packet through the stage twice.
+//! Elsewhere both run for a moment, which is harmless because a second tag changes nothing.
 //!
-//! On interfaces the programs run before those of others. They are attached with tcx where the
-//! kernel has it (Linux 6.6), else as a clsact filter with the lowest free preference.
+//! With tcx (Linux 6.6), the programs on interfaces run before those of others. On an older kernel
+//! they are clsact filters with the lowest free preference from 1 to 16, and run after the filters
+//! of others that have a lower one.
 
 use std::{
     fs,
@@ -118,7 +119,7 @@ impl Programs {
         }
     }
 
-    /// Removes what programs of another layout left: links, filters, maps, the bpffs.
+    /// Removes what programs of another daemon left: links, filters, maps, the bpffs.
     pub(crate) fn remove_all(runtime: &Path, netlink: &mut NetlinkClient, devices: &[Device]) {
         let folder = runtime.join(FOLDER);
         if !has_tcx() {
@@ -335,7 +336,7 @@ impl Programs {
         Ok(attached.iter().any(|p| p.id() == ours))
     }
 
-    /// Detaches a program from an interface.
+    /// Detaches a program from an interface, if it is attached.
     pub(crate) fn detach(
         &mut self,
         netlink: &mut NetlinkClient,
@@ -396,7 +397,7 @@ impl Programs {
         map.ok_or_else(|| missing_from_object(name))
     }
 
-    /// A hash map by its name.
+    /// A hash map by its name, with the types of its keys and values.
     pub(crate) fn hash<K: aya::Pod, V: aya::Pod>(
         &mut self,
         name: &str,
@@ -424,7 +425,7 @@ impl Programs {
             .collect())
     }
 
-    /// The counters of the first pass.
+    /// The map with the counters of offered packets.
     pub(crate) fn counters(
         &mut self,
     ) -> Result<PerCpuHashMap<&mut MapData, abi::CounterKey, abi::Counter>, KernelError> {
@@ -432,7 +433,7 @@ impl Programs {
         PerCpuHashMap::try_from(map).map_err(|e| KernelError::bpf("open map counters", e))
     }
 
-    /// The values of the counters, one for each processor.
+    /// The values of all counters of offered packets, one for each processor.
     pub(crate) fn counter_values(
         &self,
     ) -> Result<Vec<(abi::CounterKey, Vec<abi::Counter>)>, KernelError> {
@@ -447,14 +448,14 @@ impl Programs {
             .map_err(|e| KernelError::bpf("read the counters", e))
     }
 
-    /// Writes the settings that every program reads.
+    /// Writes the settings of the programs.
     pub(crate) fn set_settings(&mut self, settings: abi::Settings) -> Result<(), KernelError> {
         self.settings_map()?
             .set(0, settings, 0)
             .map_err(|e| KernelError::bpf("write the settings", e))
     }
 
-    /// The settings that every program reads.
+    /// The settings of the programs.
     pub(crate) fn settings(&mut self) -> Result<abi::Settings, KernelError> {
         self.settings_map()?
             .get(&0, 0)

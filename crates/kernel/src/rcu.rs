@@ -6,9 +6,9 @@
 //! 1, the kernel interrupts the processors instead of waiting, and continues within a millisecond
 //! (Documentation/RCU/Design/Expedited-Grace-Periods in the kernel's sources).
 //!
-//! The setting affects the whole machine, so it lasts for one batch of changes only. A file in the
-//! runtime folder records that it was set, so that it does not outlive a daemon that is killed
-//! meanwhile.
+//! The setting affects the whole machine, so it lasts for one batch of at least [`MIN_BATCH`] (16)
+//! changes only. A file in the runtime folder records that netnice set it: if the daemon is killed
+//! meanwhile, the next daemon restores the setting.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 pub(crate) struct ShortGracePeriods(Setting);
 
 impl ShortGracePeriods {
-    /// Shortens grace periods for a batch of this many changes. Returns `None` if the batch is
-    /// small, if another program has shortened them, or if they cannot be shortened (/sys mounted
-    /// read-only). Then the batch takes longer.
+    /// Shortens grace periods for a batch of this many changes. Returns `None` if the batch has
+    /// fewer than [`MIN_BATCH`] changes, if another program has shortened grace periods, or if they
+    /// cannot be shortened (/sys mounted read-only). Then the batch takes longer.
     pub(crate) fn for_batch(runtime: &Path, changes: usize) -> Option<ShortGracePeriods> {
         Setting::new(Path::new(SETTING_PATH), runtime).shorten(changes)
     }

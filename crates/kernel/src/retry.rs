@@ -1,9 +1,10 @@
 //! Retries operations that would leave the kernel's state incomplete if they failed once.
 //!
-//! Three operations fail temporarily: removing a map entry, restoring a setting, and reading a
-//! folder of /proc. The causes are a shortage of memory, a signal, or an entry whose hash chain is
-//! in use on this processor (EBUSY of a hash map). The daemon may have replied to the request
-//! already, so no later step would repeat the operation.
+//! Some operations fail temporarily: reading and removing map entries, restoring a setting,
+//! removing a pin, and reading /proc. The causes are a shortage of memory, a signal, or an entry
+//! whose hash chain is in use on this processor (EBUSY of a hash map). The daemon may have replied
+//! to the request already, so no later step would repeat the operation. So this module tries each
+//! operation up to three times.
 
 use std::error::Error;
 use std::fs;

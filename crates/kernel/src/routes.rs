@@ -1,8 +1,10 @@
-//! Routes out of this namespace: the interface and the next hop by which a host is reached.
+//! Looks up the route to a host ([`lookup`]): the interface, the next hop and the path MTU; and the
+//! layer 2 address of a next hop ([`neighbour`]).
 //!
 //! The kernel's tables decide, including rules and path MTUs; this module caches nothing. If the
-//! kernel does not have the layer 2 address of a next hop, [`resolve_neighbour`] makes it resolve
-//! the address, as for a packet of its own. [`RouteListener`] then reports the result.
+//! kernel does not have the layer 2 address of a next hop, [`resolve_neighbour`] makes the kernel
+//! resolve the address, as for a packet of its own. [`RouteListener`] then reports the result. It
+//! also reports changes of routes, addresses and interfaces.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +23,7 @@ pub struct RouteEntry {
     pub kind: HostKind,
     /// The index of the interface.
     pub index: u32,
-    /// The local address for packets to this host.
+    /// The local address for packets to this host; `None` if the kernel names none.
     pub source: Option<IpAddr>,
     /// The next hop: a gateway, or the host itself.
     pub next_hop: IpAddr,
@@ -55,8 +57,8 @@ pub enum Neighbour {
     Unknown,
 }
 
-/// Looks up the route to a host, with this local address and over this interface, if given. Returns
-/// `None` if there is no route.
+/// Looks up the route to a host, with this local address and over the interface with this index, if
+/// given. Returns `None` if there is no such route, address or interface.
 pub fn lookup(
     netlink: &mut NetlinkClient,
     to: IpAddr,
@@ -138,8 +140,8 @@ pub fn neighbour(
     }
 }
 
-/// Makes the kernel resolve the layer 2 address of a next hop if it is unknown, and confirm it if
-/// it is stale.
+/// Makes the kernel resolve the layer 2 address of a next hop if the address is unknown, and
+/// confirm the address if it is stale. Does not wait for the result.
 pub fn resolve_neighbour(
     netlink: &mut NetlinkClient,
     index: u32,
@@ -170,18 +172,19 @@ pub fn multicast_mac(group: IpAddr) -> Option<[u8; 6]> {
 /// A change of routes or next hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The state of a next hop.
+    /// The state of a next hop changed.
     Neighbour {
         /// The index of its interface.
         index: u32,
         /// The next hop's address.
         next_hop: IpAddr,
     },
-    /// A route or an interface, or changes that were lost.
+    /// A route, an address or an interface changed, or notifications were lost: every route may
+    /// have changed.
     Routes,
 }
 
-/// A listener for changes.
+/// A listener for changes of routes, addresses, interfaces and next hops. Reading does not block.
 pub struct RouteListener(Listener);
 
 impl RouteListener {
@@ -201,10 +204,10 @@ impl RouteListener {
         .map(RouteListener)
     }
 
-    /// The changes since the last call.
+    /// The next changes: those of one datagram of the kernel. More may be waiting.
     ///
     /// # Errors
-    /// `WouldBlock` if there is no change.
+    /// `WouldBlock` if there is no change, else the error of recvmsg(2).
     pub fn read(&mut self) -> io::Result<Vec<Change>> {
         let messages = match self.0.read() {
             Ok(messages) => messages,

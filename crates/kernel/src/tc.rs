@@ -1,4 +1,6 @@
-//! Queueing disciplines, classes and their counts, over route netlink.
+//! Makes, lists and removes queueing disciplines (qdiscs) and HTB classes, reads their counts, and
+//! finds filters, over route netlink. A function that sends a request fails with
+//! [`NetlinkError`].
 //!
 //! Units are HTB's: rates in bytes per second, bursts as time in ticks of 64 ns (`PSCHED_SHIFT`). A
 //! class id is `major:minor`; the major number is the qdisc's handle.
@@ -12,7 +14,7 @@ use crate::netlink::{
 pub(crate) struct Handle(pub u32);
 
 impl Handle {
-    /// Combines the two numbers.
+    /// The handle with these two numbers.
     pub(crate) const fn new(major: u16, minor: u16) -> Self {
         Self((major as u32) << 16 | minor as u32)
     }
@@ -109,7 +111,7 @@ pub(crate) struct Counts {
 pub(crate) struct FoundClass {
     /// Its id.
     pub id: Handle,
-    /// Its parent class, or the qdisc's handle or root if it has none.
+    /// Its parent class; the qdisc's handle or [`Handle::ROOT`] if it has none.
     pub parent: Handle,
     /// Its parameters, if it is an HTB class.
     pub htb: Option<HtbClass>,
@@ -126,7 +128,7 @@ pub(crate) struct FoundQdisc {
     pub handle: Handle,
     /// Its parent: root, clsact or a class.
     pub parent: Handle,
-    /// Its kind.
+    /// Its kind, for example `htb`.
     pub kind: String,
     /// Its counts.
     pub counts: Counts,
@@ -203,7 +205,7 @@ fn remove_qdisc(
     ))
 }
 
-/// Adds or changes a class.
+/// Makes an HTB class below `parent`, or changes it if it exists.
 pub(crate) fn put_class(
     netlink: &mut NetlinkClient,
     ifindex: u32,
@@ -251,7 +253,7 @@ pub(crate) fn remove_class(
     ))
 }
 
-/// Sets the queue of a leaf.
+/// Makes or replaces the queue of a leaf, and the segmentation before it.
 pub(crate) fn put_queue(
     netlink: &mut NetlinkClient,
     ifindex: u32,

@@ -1,13 +1,13 @@
-//! Bytes that have passed each interface, by the interface's own counters.
+//! Reads the bytes that have passed each interface, from the interface's own counters.
 //!
-//! With segmentation offload an interface counts the headers of a large packet once. So it may
-//! count a few percent less than the wire carries, never more.
+//! With segmentation offload, an interface counts the headers of a large packet once. So its count
+//! may be a few percent below what the wire carries.
 
 use std::collections::BTreeMap;
 
 use crate::netlink::{NetlinkClient, NetlinkError, Request, find};
 
-/// Bytes that have passed an interface.
+/// Bytes that have passed an interface since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByteCounts {
     /// Bytes received.

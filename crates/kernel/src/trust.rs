@@ -1,4 +1,5 @@
-//! Checks that only root can write or replace a folder or a file.
+//! Checks that only root, or the user of this process, can write or replace a folder or a file
+//! ([`check`]).
 //!
 //! A file that root executes or trusts must meet this condition with all folders above it, as
 //! sshd(8) requires of the files of a user. A folder above may be one like /tmp: every user may
@@ -22,7 +23,7 @@ pub enum Distrust {
         /// The cause.
         source: io::Error,
     },
-    /// It belongs to another user.
+    /// It belongs to a user other than root and the user of this process.
     #[error("{} belongs to user {owner}, not to root", path.display())]
     Owner {
         /// The path, or a folder above it.
@@ -30,7 +31,7 @@ pub enum Distrust {
         /// Its owner's user id.
         owner: u32,
     },
-    /// Users other than its owner may write it.
+    /// Its group or all users may write it.
     #[error("{} can be written by others (mode {mode:04o})", path.display())]
     Mode {
         /// The path, or a folder above it.

@@ -1,5 +1,6 @@
-//! The demo: it runs the same four programs over one slow cable twice, without netnice and with it,
-//! and writes a report that compares both runs. It needs root, and fails if a program cannot run.
+//! The demo runs the same four programs over one slow cable twice, without netnice and with it, and
+//! writes a report (an HTML page and an SVG picture) that compares both runs. The demo needs root.
+//! [`run`] returns whether both promises were kept, and fails if a program cannot run.
 //!
 //! ```text
 //!  client ──[ 20 Mbit/s both ways, queue of 150 ms ]── server
@@ -16,9 +17,10 @@
 //! The second run executes its `netnice` commands while all programs run and are connected, so no
 //! program is stopped or restarted. The same seconds of both runs are compared. Rates are wire
 //! bytes at the receiving program. The promises are fixed before the runs: 5 Mbit/s for the video
-//! and at most 4 Mbit/s for the backup. The ping has no promise. Its round trip falls because
-//! packets then queue in netnice, which serves sparse flows first, and no longer in the cable's
-//! queue.
+//! and at most 4 Mbit/s for the backup. A promise counts as kept if the rate is at most 3 % off,
+//! and the video stood still for less than 50 ms. The ping has no promise. Its round trip falls
+//! because packets then queue in netnice, which serves sparse flows first, and no longer in the
+//! cable's queue.
 
 use std::io::{IsTerminal, Write as _};
 use std::path::Path;
@@ -55,7 +57,7 @@ const VIDEO_RATE: u64 = 5_000_000;
 /// Limit of the backup in the second run, in bit/s.
 const BACKUP_RATE: u64 = 4_000_000;
 
-/// The record of one run.
+/// The data of one run, from which figures and charts are made.
 pub(crate) struct RunRecord {
     /// Start of the run (wall clock, ns).
     began: u64,
@@ -67,7 +69,7 @@ pub(crate) struct RunRecord {
     typed: Vec<Typed>,
 }
 
-/// One run's figures in the compared seconds.
+/// The figures of one run, over the compared seconds.
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Figures {
     /// Rate of the video in Mbit/s on the wire.
@@ -78,9 +80,9 @@ pub(crate) struct Figures {
     pub download: f64,
     /// Rate of the backup in Mbit/s on the wire.
     pub backup: f64,
-    /// Median round trip of the ping in ms.
+    /// Median round trip of the ping in ms; 0 without a reply.
     pub ping_p50: f64,
-    /// 99th percentile of the round trip of the ping in ms.
+    /// 99th percentile of the round trip of the ping in ms; 0 without a reply.
     pub ping_p99: f64,
 }
 
@@ -116,8 +118,9 @@ fn backup_kept(f: &Figures) -> bool {
     f.backup <= BACKUP_RATE as f64 / 1e6 * 1.03
 }
 
-/// Makes both runs, prints the table, and writes the report to the file `out`. Returns `true` if
-/// all promises were kept in the second run.
+/// Makes both runs, prints the table, and writes the report: the page to the file `out`, the
+/// picture beside it with the ending `.svg`. Returns `true` if all promises were kept in the second
+/// run.
 pub fn run(out: &Path) -> Result<bool> {
     // Missing binaries and an unwritable report are detected at the start.
     process::binary("netnice")?;

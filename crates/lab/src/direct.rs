@@ -1,8 +1,8 @@
-//! A driver and its programs between two hosts of a world, in threads of this process.
+//! Runs a driver and its programs between two hosts of a world, in threads of this process.
 //!
 //! The driver is the real one (datapath, link and event loop of `netnice-driver`) on the client's
 //! device. A program is a thread with memory and doorbells of its own, and shares nothing else with
-//! the driver's thread. The server's end of the cable is the wire:
+//! the driver's thread. Packets are measured at the server's end of the cable:
 //! [`crate::wire::Tap::start_capturing`] stamps and keeps the packets that arrive there.
 //!
 //! ```text
@@ -11,9 +11,10 @@
 //!   receiver ◀─ring─┘                                         └──── kernel's sockets, ping
 //! ```
 //! Flows are opened before the driver runs ([`DriverSetup::add_sender`],
-//! [`DriverSetup::add_receiver`]). A flow without packets costs nothing, so a flow may be opened
-//! long before it starts to send. If a program fills its ring before [`DriverSetup::start`], its
-//! first period begins with the driver's first iteration ([`RunningDriver::began`]).
+//! [`DriverSetup::add_receiver`]). A flow without packets uses nothing of the link, so a flow may
+//! be opened long before its program starts to send. [`EndedDriver::counters`] returns the counts
+//! of a flow after the end. If a program fills its ring before [`DriverSetup::start`], its first
+//! period begins with the driver's first iteration ([`RunningDriver::began`]).
 
 mod programs;
 pub mod rogue;
@@ -61,20 +62,21 @@ pub struct DriverSetup {
     sink: UdpSocket,
 }
 
-/// A driver that runs in a thread of its own. Dropping it ends the thread.
+/// A driver that runs in a thread of its own. Dropping this value ends the thread.
 pub struct RunningDriver {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<(EventLoop, Duration)>>,
     flows: Vec<(u16, FlowNo)>,
     _sink: UdpSocket,
     _ear: Ingress,
-    /// The scheduling class that the driver's thread got.
+    /// The scheduling class that the driver's thread got: real-time, or ordinary without the right
+    /// to real-time priority.
     pub pace: SchedulingClass,
-    /// Start of its first iteration, by the wall clock in ns.
+    /// Start of the driver's first iteration (wall clock, ns).
     pub began: u64,
 }
 
-/// A driver that has ended.
+/// A driver that has ended, with its counters.
 pub struct EndedDriver {
     server: EventLoop,
     /// Processor time of the driver's thread.
@@ -82,9 +84,9 @@ pub struct EndedDriver {
     flows: Vec<(u16, FlowNo)>,
 }
 
-/// A link of `bits` per second, as the papers count. The frames of the experiments are [`FRAME`]
-/// bytes with all their headers, and no framing is charged, so a packet takes exactly 120 us at 100
-/// Mbit/s. The scheduler may decide up to `ahead` before the link is free.
+/// A link of `bits` bit/s. As in the papers no framing is charged: a frame of `FRAME` bytes,
+/// which include all headers, takes exactly 120 us at 100 Mbit/s. The scheduler may decide on a
+/// packet up to `ahead` before the link is free. Fails if `bits` is 0.
 pub fn wire(bits: u64, ahead: Nanos) -> Result<Wire> {
     let rate = Rate::new(bits).context("the rate of the link must not be 0")?;
     Ok(Wire {
@@ -95,6 +97,7 @@ pub fn wire(bits: u64, ahead: Nanos) -> Result<Wire> {
 
 impl DriverSetup {
     /// Opens the driver on the client's first device; the next hop is the server's first device.
+    /// Fails if the device does not support `mode`.
     pub fn new(world: &World, wire: Wire, mode: Mode) -> Result<DriverSetup> {
         let (client, server) = (world.client(), world.server());
         let open = |host: &Host, mode| {
@@ -116,13 +119,13 @@ impl DriverSetup {
         })
     }
 
-    /// A program with one flow, which sends datagrams of [`FRAME`] bytes from `port` under a
-    /// contract.
+    /// Adds a program with one flow, which sends datagrams of `FRAME` bytes (headers included)
+    /// from `port` to [`SINK`] under a contract (text such as `slice 4ms/100ms`).
     pub fn add_sender(&mut self, port: u16, contract: &str) -> Result<SenderProgram> {
         self.add_sender_of_length(port, FRAME, contract)
     }
 
-    /// A program as [`DriverSetup::add_sender`], with frames of `length` bytes.
+    /// Adds a program as [`DriverSetup::add_sender`] does, with frames of `length` bytes.
     pub(crate) fn add_sender_of_length(
         &mut self,
         port: u16,
@@ -137,13 +140,15 @@ impl DriverSetup {
         self.sender(attachment, flow, port, length)
     }
 
-    /// Makes an overbooked slice of the link with these classes.
+    /// Makes an overbooked slice of the link, shared by these classes. Returns its number for
+    /// [`DriverSetup::add_member`].
     pub(crate) fn add_server(&mut self, slice: Slice, classes: &[Class]) -> Result<FlowId> {
         Ok(self.turn.insert_server(slice, classes, monotonic())?)
     }
 
-    /// A program as [`DriverSetup::add_sender`], whose flow is a member of a class of an overbooked
-    /// slice.
+    /// Adds a program as [`DriverSetup::add_sender`] does, with few buffers ([`SHORT`]). Its flow
+    /// is a member of an overbooked slice: `of` is the number of the slice and the index of the
+    /// class.
     pub(crate) fn add_member(
         &mut self,
         port: u16,
@@ -158,8 +163,9 @@ impl DriverSetup {
         self.sender(attachment, flow, port, FRAME)
     }
 
-    /// A program with one flow, which receives datagrams to `port`. From this call on the driver
-    /// gets received frames.
+    /// Adds a program with one flow, which receives datagrams to `port` of the client. `share` is
+    /// the flow's receive budget; `None`: unlimited. From this call on the driver gets received
+    /// frames.
     pub fn add_receiver(
         &mut self,
         world: &World,
@@ -187,7 +193,8 @@ impl DriverSetup {
         Ok(ReceiverProgram::new(attachment, flow))
     }
 
-    /// Makes the driver get received frames; frames without a registered flow go to the kernel.
+    /// From this call on the driver gets received frames. Frames without a registered flow go to
+    /// the kernel.
     pub(crate) fn receive_frames(&mut self, world: &World) -> Result<()> {
         let ear = &mut self.ear;
         world.client().ns.enter(|| Ok(ear.start()?))
@@ -219,7 +226,8 @@ impl DriverSetup {
         }
     }
 
-    /// A datagram of `length` bytes with its headers, as the flow of `port` may send it.
+    /// A frame with a UDP datagram, as the flow of `port` may send it. `length` is that of the
+    /// whole frame; the call fails if it is less than the `HEADERS` bytes of the headers.
     pub fn frame(&self, port: u16, length: usize) -> Result<Vec<u8>> {
         let (SocketAddr::V4(from), SocketAddr::V4(to)) = self.ends else {
             anyhow::bail!("only IPv4 frames are supported");
@@ -235,7 +243,8 @@ impl DriverSetup {
         Ok(frame)
     }
 
-    /// Runs the driver in a thread, on `processor` if given.
+    /// Runs the driver in a thread, with real-time priority if this process may have it, and on
+    /// `processor` if given.
     pub fn start(self, processor: Option<usize>) -> Result<RunningDriver> {
         Ok(self.start_with_commands(processor)?.0)
     }
@@ -317,7 +326,7 @@ impl DriverSetup {
 }
 
 impl RunningDriver {
-    /// Ends the driver and returns it for evaluation.
+    /// Ends the driver and returns it for evaluation. Fails if its thread panicked.
     pub fn end(mut self) -> Result<EndedDriver> {
         let done = self.halt().context("a driver ends once")?;
         let (server, worked) = done?;
@@ -342,7 +351,7 @@ impl Drop for RunningDriver {
 }
 
 impl EndedDriver {
-    /// The counters of the flow of `port`.
+    /// The counters of the flow that was added with `port`. Fails if there is none.
     pub fn counters(&mut self, port: u16) -> Result<FlowCounters> {
         let known = self.flows.iter().find(|(of, _)| *of == port);
         let (_, flow) = known.with_context(|| format!("no flow of port {port}"))?;
@@ -356,8 +365,8 @@ impl EndedDriver {
     }
 }
 
-/// Binds the destination port with a socket that is never read, so that the host sends no ICMP
-/// error.
+/// Binds the senders' destination port on `host` with a socket that is never read, so that the host
+/// sends no ICMP error.
 pub(crate) fn sink(host: &Host) -> Result<UdpSocket> {
     let at = (host.port().v4, SINK);
     let socket = host.ns.enter(|| Ok(UdpSocket::bind(at)?))?;
@@ -371,7 +380,7 @@ fn with(mut address: SocketAddr, port: u16) -> SocketAddr {
     address
 }
 
-/// Bytes of a frame with its headers: a packet in the papers' terms.
+/// Bytes of a frame with all its headers. The papers call this a packet of 1500 bytes.
 pub(crate) const FRAME: usize = 1500;
 /// The UDP port on the server to which senders send (discard).
 pub const SINK: u16 = 9;

@@ -1,12 +1,14 @@
-//! Experiments: each makes a world, measures, and decides from numbers whether a promise holds.
+//! Experiments: each measures or simulates, and decides from numbers whether a promise holds.
 //!
 //! [`REGISTRY`] has all of them; `netnice-lab list` prints it. An experiment returns an
 //! [`Outcome`]: the paper's figures (or the project's target), the measured values, and checks. A
-//! check is one number against one bound; the outcome holds if all of its checks do. Numbers for
-//! comparison only (HTB by hand, the wire before a receive limit) are in `ours` without a check.
+//! check is one number against one bound; the outcome holds if there is a check and every check
+//! holds. An error means that nothing could be measured. Numbers for comparison only (HTB set up by
+//! hand, the wire before a receive limit) are in `ours` without a check.
 //!
-//! Most experiments also run on plain HTB set up by hand (`--subject htb`). This shows the baseline
-//! without netnice, and that the experiment itself measures correctly.
+//! The experiments `accuracy`, `change`, `latency` and `nice-fig3` also measure plain HTB set up by
+//! hand (`--subject htb`). This shows the baseline without netnice, and that the experiment itself
+//! measures correctly. `burning`, `direct-timing` and `vert-fig6` always measure both.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -47,7 +49,7 @@ pub struct Experiment {
     pub id: &'static str,
     /// What it measures, in one line.
     pub what: &'static str,
-    /// Approximate duration of the full and the quick form, in minutes.
+    /// Approximate duration of the full form and of the quick form, in minutes.
     pub minutes: (f64, f64),
     run: fn(&Context, &mut Outcome) -> Result<()>,
 }
@@ -59,10 +61,11 @@ pub struct Context {
     pub subject: Subject,
     /// Whether to measure only a subset that fits a test run, with the tolerance of a test.
     pub quick: bool,
-    /// Measure only the cells whose name contains all of these words (in experiments with cells).
+    /// Measure only the cells or runs whose name contains all of these words (`accuracy`,
+    /// `nice-fig6` to `nice-fig8`). `None`: all.
     pub only: Option<String>,
-    /// Folder in which single runs are kept and from which kept runs are read (in experiments of
-    /// many runs).
+    /// Folder in which each run is kept and from which kept runs are read (`nice-fig6` to
+    /// `nice-fig8`). `None`: no run is kept.
     pub keep: Option<PathBuf>,
     /// Folder of the plots; `None`: no plots.
     pub plots: Option<PathBuf>,
@@ -74,8 +77,8 @@ impl Context {
         eprintln!("  {}", text.as_ref());
     }
 
-    /// The tolerance for a rate: `promise`, but at least 3 % in a quick run, which shares the
-    /// machine with other tests.
+    /// The tolerance for a rate, as a share of the rate: `promise`, but at least 3 % in a quick
+    /// run, which shares the machine with other tests.
     pub(crate) fn tolerance(&self, promise: f64) -> f64 {
         if self.quick {
             promise.max(0.03)
@@ -94,7 +97,7 @@ pub struct Check {
     pub value: f64,
     /// The unit of the number; empty if it has none.
     pub unit: &'static str,
-    /// Its bound.
+    /// The bound of the number.
     pub bound: Bound,
     /// Whether the number is within its bound.
     pub holds: bool,
@@ -112,7 +115,7 @@ pub enum Bound {
     Near {
         /// The wanted value.
         aim: f64,
-        /// The tolerance.
+        /// The tolerance, as a share of `aim`.
         share: f64,
     },
 }
@@ -163,7 +166,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The checks that do not hold, one line each.
+    /// The checks that do not hold, one line each; empty if all hold.
     pub fn broken(&self) -> String {
         let broken = self.checks.iter().filter(|check| !check.holds);
         let lines: Vec<String> = broken
@@ -192,7 +195,7 @@ impl Outcome {
         });
     }
 
-    /// Adds a check of a condition.
+    /// Adds a check of a condition: the value is 1 if it is true, else 0.
     pub(crate) fn check_that(&mut self, what: impl Into<String>, holds: bool) {
         let value = f64::from(u8::from(holds));
         self.check(what, value, "", Bound::AtLeast(1.0));
@@ -208,7 +211,8 @@ impl Outcome {
         self.ours[key] = serde_json::to_value(value).unwrap_or(Value::Null);
     }
 
-    /// Writes a plot if plots are wanted. Fails if the file cannot be written.
+    /// Writes the SVG text that `draw` returns into `NAME.svg` if plots are wanted. Fails if the
+    /// file cannot be written.
     pub(crate) fn plot(
         &mut self,
         context: &Context,
@@ -227,7 +231,7 @@ impl Outcome {
 }
 
 impl Experiment {
-    /// Runs it in the quick form, with a test's tolerance.
+    /// Runs the experiment on netnice in the quick form, with a test's tolerance.
     pub fn test(&self) -> Result<Outcome> {
         self.run(&Context {
             subject: Subject::Netnice,
@@ -238,7 +242,8 @@ impl Experiment {
         })
     }
 
-    /// Runs it. An error means that nothing could be measured, not that a promise was broken.
+    /// Runs the experiment. An error means that nothing could be measured, not that a promise was
+    /// broken.
     pub fn run(&self, context: &Context) -> Result<Outcome> {
         let started = Instant::now();
         let mut outcome = Outcome {
@@ -259,7 +264,7 @@ impl Experiment {
     }
 }
 
-/// Finds an experiment by its name.
+/// Finds an experiment by its name on the command line; `None` if there is none.
 pub fn find(id: &str) -> Option<&'static Experiment> {
     REGISTRY.iter().find(|e| e.id == id)
 }
@@ -478,7 +483,8 @@ pub const REGISTRY: &[Experiment] = &[
     },
 ];
 
-/// Formats a number with a precision that depends on its size.
+/// Formats a number with up to four decimal digits: fewer for larger numbers, none for whole
+/// numbers and from 1,000 on.
 pub fn figure(value: f64) -> String {
     let size = value.abs();
     let digits = match size {

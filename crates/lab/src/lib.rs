@@ -4,14 +4,15 @@
 //!
 //! Reading order: [`world`] makes private networks that clean up after themselves, [`traffic`]
 //! starts programs in them, [`wire`] measures the packets that pass, [`stats`] evaluates the
-//! numbers, and [`experiment`] combines the four into verdicts. [`plot`] draws them. [`testbed`] is
-//! the test bed of the system tests. [`demo`] shows the whole product in less than three minutes.
+//! numbers, and [`experiment`] combines the four into verdicts. `plot` draws figures of the
+//! results. [`testbed`] is the test bed of the system tests. [`demo`] shows the whole product in
+//! less than three minutes.
 //!
-//! On the kernel path the library uses no other crate. An experiment there tests the binaries
-//! `netnice` and `netniced` through the command line that people type. The binaries are in
-//! `NETNICE_BIN_DIR`, else beside the running executable. On the direct path [`direct`] runs the
-//! driver's event loop in a thread, with programs in other threads. The experiments in virtual time
-//! run the scheduler of `netnice-core` in `netnice-sim`.
+//! An experiment on the kernel path tests the binaries `netnice` and `netniced` through the command
+//! line that people type. The binaries are in `NETNICE_BIN_DIR`, else beside the running
+//! executable. For the direct path [`direct`] runs the driver's event loop in a thread, with
+//! programs in other threads. The experiments in virtual time run the scheduler of `netnice-core`
+//! in `netnice-sim`.
 
 pub mod demo;
 pub mod direct;

@@ -1,5 +1,6 @@
-//! `netnice-lab`: the command line of the experiments, the simulator, the demo, and the traffic
-//! programs that experiments start. The exit status is in the help text.
+//! `netnice-lab`: the command line of the experiments, the simulator, the demo, and the programs
+//! that experiments and tests start. The exit status is 0 if every measured check holds, 1 if one
+//! does not hold or could not be measured, and 2 for invalid arguments.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

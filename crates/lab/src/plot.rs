@@ -1,17 +1,17 @@
-//! Line charts as SVG: small, without scripts, and readable on their own.
+//! Draws line charts as SVG text without scripts ([`Chart::svg`]).
 //!
-//! A [`Chart`] is a title, two axes, series, and two kinds of marks: a level (a horizontal line
-//! with a label at its right end, such as a limit) and a moment (a vertical line with a label at
-//! its top, such as "netnice typed here"). Ticks are round numbers. Nothing is drawn outside the
-//! frame: points beyond the range are drawn at its edge, so a chart can be restricted to the range
-//! of interest.
+//! A [`Chart`] is a title, two axes, series, and three kinds of marks: a level (a horizontal line
+//! with a label at its right end, such as a limit), a moment (a vertical line with a label at its
+//! top, such as "netnice typed here") and a shaded range of x. Ticks are round numbers. No data is
+//! drawn outside the frame: points beyond the range are drawn at its edge, so a chart can be
+//! restricted to the range of interest.
 //!
 //! plotters 0.3 does not replace this module: its SVG has whole pixels only, no outline around
 //! labels that are drawn over lines, and no name of the chart for screen readers.
 
 use std::fmt::Write as _;
 
-/// Colours that people with red-green colour blindness can distinguish.
+/// Colours of charts, chosen so that people with red-green colour blindness can distinguish them.
 pub(crate) mod palette {
     /// Text and frames.
     pub(crate) const INK: &str = "#1c2733";
@@ -35,7 +35,7 @@ pub(crate) mod palette {
     pub(crate) const SERIES: [&str; 6] = [INK, BLUE, ORANGE, GREEN, PURPLE, RED];
 }
 
-/// A series of points.
+/// A named series of points, drawn as a line or as dots.
 #[derive(Debug, Clone)]
 pub(crate) struct Series {
     name: String,
@@ -88,7 +88,7 @@ impl Series {
     }
 }
 
-/// A chart.
+/// A line chart under construction.
 #[derive(Debug, Clone)]
 pub(crate) struct Chart {
     title: String,
@@ -150,7 +150,7 @@ impl Chart {
         self
     }
 
-    /// Width and height in pixels.
+    /// Sets width and height in pixels; the default is 760 and 380.
     pub(crate) fn size(mut self, width: f64, height: f64) -> Chart {
         self.size = (width, height);
         self

@@ -1,11 +1,12 @@
-//! Child processes that end with their guard, and the paths of the binaries under test.
+//! Starts child processes that end with their guard, and finds the binaries under test.
 //!
 //! A [`Proc`] leads a process group of its own. Dropping it kills the whole group, so a shell and
 //! its background jobs end together. A process that leaves the group (a daemon, for example) is
 //! found by its network namespace, see [`crate::world::cleanup`].
 //!
 //! Programs of the lab communicate over their standard streams: they print one JSON object per
-//! line, and read one command per line.
+//! line, and read one command per line. A wait for a line or for an end fails after the time that
+//! the caller names.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -19,8 +20,8 @@ use serde_json::Value;
 use crate::sys;
 
 /// Time limit of a test for an event that must come. No test judges this time. It is long enough
-/// for a machine that is busy or emulated, and shorter than the time limit of the test runner, so
-/// that a test that waits in vain can report the missing event.
+/// for a machine that is busy or emulated. It is shorter than the time limit of the test runner, so
+/// a test whose event does not come can report the missing event.
 pub const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running child with its process group, its input and its two output streams.
@@ -92,6 +93,7 @@ impl Proc {
     }
 
     /// Returns the next line that is a JSON object with the member `key`; discards other lines.
+    /// Fails after `within`, or if the child has ended.
     pub fn next_json(&mut self, key: &str, within: Duration) -> Result<Value> {
         let until = Instant::now() + within;
         loop {
@@ -105,7 +107,8 @@ impl Proc {
         }
     }
 
-    /// Returns all unread lines of the child, until it ends or `within` passes.
+    /// Returns all unread lines of the child, until the child closes its standard output or
+    /// `within` passes.
     pub fn remaining_lines(&mut self, within: Duration) -> Vec<String> {
         let until = Instant::now() + within;
         let mut all = Vec::new();
@@ -118,7 +121,8 @@ impl Proc {
         all
     }
 
-    /// The text that the child wrote to standard error since the last call.
+    /// The text that the child wrote to standard error since the last call. Returns when nothing
+    /// has come for 50 ms.
     pub fn take_stderr(&mut self) -> String {
         let mut all = String::new();
         while let Ok(line) = self.errors.recv_timeout(Duration::from_millis(50)) {
@@ -202,6 +206,7 @@ pub fn run(command: &mut Command) -> Result<String> {
 }
 
 /// Runs a command with `input` on its standard input, to its end, and returns its standard output.
+/// Fails with the output if the exit status is not 0.
 pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
     let what = describe(command);
     let mut child = command
@@ -225,8 +230,8 @@ pub(crate) fn installed(program: &str) -> bool {
     })
 }
 
-/// The path of the binary `name` of this project: in `NETNICE_BIN_DIR`, else beside the running
-/// executable.
+/// The path of the binary `name` of this project: in `NETNICE_BIN_DIR`, else in the folder of the
+/// running executable or the folder above it. Fails if the binary does not exist.
 pub fn binary(name: &str) -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("NETNICE_BIN_DIR") {
         let path = PathBuf::from(folder).join(name);
@@ -266,7 +271,7 @@ fn stdout_if_successful(what: &str, output: Output) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The command line, for messages.
+/// The command line for messages: the program without its folder, and the arguments.
 pub(crate) fn describe(command: &Command) -> String {
     let mut text = PathBuf::from(command.get_program())
         .file_name()

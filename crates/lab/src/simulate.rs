@@ -1,7 +1,9 @@
-//! Simulates a scenario file in virtual time: the shares of a link that its flows would get.
+//! Simulates a scenario file in virtual time: a link, flows with contracts, and their sources.
+//! Prints a table of what each flow got, and draws the bytes that each flow sent over time if
+//! requested.
 //!
-//! [`netnice_sim::scenario`] defines the file format; crates/sim/scenarios has examples. The result
-//! is a small table, and a plot of the bytes that each flow sent over time if requested.
+//! [`netnice_sim::scenario`] defines the file format; crates/sim/scenarios has examples. [`run`]
+//! fails if the file cannot be read or parsed, or if its scenario is invalid.
 
 use std::path::Path;
 
@@ -11,8 +13,9 @@ use netnice_sim::scenario::Scenario;
 
 use crate::plot::{Chart, Series, palette};
 
-/// Simulates a file and prints the result. Returns `false` if a deadline was missed or a packet
-/// left earlier than its contract allows.
+/// Simulates the scenario in `file` and prints the result. Writes a plot into the folder `plots` if
+/// given. Returns `false` if a deadline was missed or a packet left earlier than its contract
+/// allows.
 pub fn run(file: &Path, plots: Option<&Path>) -> Result<bool> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;

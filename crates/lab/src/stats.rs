@@ -1,5 +1,7 @@
-//! The statistics of verdicts. Functions take and return `f64` without a unit. [`Cumulative`]
-//! counts bytes over time.
+//! Statistics of measured values, for the checks of experiments: means, percentiles, deviations and
+//! intervals. The values have no unit here: a result has the unit of the values. Nothing fails; the
+//! documentation of a function names its result for no values. `Cumulative` holds samples of a
+//! byte counter and computes rates in bit/s.
 
 /// Samples of a counter that only rises: (wall-clock time in ns, bytes), in order of time.
 #[derive(Debug, Clone, Default)]
@@ -8,7 +10,7 @@ pub(crate) struct Cumulative {
 }
 
 impl Cumulative {
-    /// Adds a sample. It must be later than all others.
+    /// Adds a sample. Its time must be later than that of all others.
     pub(crate) fn push(&mut self, at_ns: u64, bytes: u64) {
         self.samples.push((at_ns, bytes));
     }
@@ -19,7 +21,8 @@ impl Cumulative {
         Some((b - a) * 8e9 / (to_ns - from_ns) as f64)
     }
 
-    /// Rates in bit/s in consecutive bins of `width_ns` that fill the span.
+    /// Rates in bit/s in consecutive bins of `width_ns` from `from_ns` to `to_ns`. Omitted are an
+    /// incomplete last bin, and bins that the samples do not span.
     pub(crate) fn bins(&self, from_ns: u64, to_ns: u64, width_ns: u64) -> Vec<f64> {
         (0..(to_ns.saturating_sub(from_ns)) / width_ns)
             .filter_map(|i| {
@@ -68,7 +71,7 @@ pub(crate) fn deviation(values: &[f64]) -> f64 {
     (squares / (values.len() - 1) as f64).sqrt()
 }
 
-/// The coefficient of variation: standard deviation / mean.
+/// The coefficient of variation: standard deviation / mean. NaN of no values.
 pub(crate) fn variation(values: &[f64]) -> f64 {
     deviation(values) / mean(values)
 }
@@ -85,7 +88,7 @@ pub fn percentile(values: &[f64], p: f64) -> f64 {
         .unwrap_or_default()
 }
 
-/// The 50th [`percentile`].
+/// The median: the 50th [`percentile`]; 0 of no values.
 pub fn median(values: &[f64]) -> f64 {
     percentile(values, 50.0)
 }
@@ -100,8 +103,9 @@ pub fn greatest(values: &[f64]) -> f64 {
     values.iter().copied().reduce(f64::max).unwrap_or_default()
 }
 
-/// The 95 % confidence interval of the median, by ranks; infinite for fewer than six values. It
-/// assumes no distribution, so a few disturbed runs do not widen it.
+/// The 95 % confidence interval of the median (low, high), by ranks; infinite for fewer than six
+/// values. The interval depends on no assumption about the distribution, so a few disturbed runs do
+/// not widen it.
 pub(crate) fn median_interval(values: &[f64]) -> (f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,9 +1,9 @@
 //! Programs of the storm test: hostile users that try random attacks, good users whose requests are
-//! timed, and clients that change limits as fast as they can, in an order that can be
-//! reconstructed.
+//! timed, clients that change limits as fast as they can, in an order that can be reconstructed,
+//! and a process whose connections block when they are closed.
 //!
-//! Each is a hidden subcommand of `netnice-lab`, is started with the uid of an unprivileged user,
-//! and prints one JSON object at its end.
+//! Each program is a hidden subcommand of `netnice-lab`, and a test starts it with the uid of an
+//! unprivileged user. It prints when it is ready, and its results as JSON, one object a line.
 
 pub mod attacks;
 pub mod client;
@@ -30,7 +30,7 @@ pub enum Program {
     Lingering(lingering::LingeringArgs),
 }
 
-/// The daemon of a storm's program, the duration and the random seed.
+/// Arguments of several programs: the daemon's folder, the duration and the random seed.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Common {
     /// The daemon's folder.
@@ -64,8 +64,8 @@ pub fn main(program: &Program) -> Result<()> {
     }
 }
 
-/// The random seed of a test: `NETNICE_SEED`, or the clock. It is printed, so that a run can be
-/// repeated.
+/// The random seed of a test: `NETNICE_SEED` if it is a number, else the clock. Prints the seed, so
+/// that a run can be repeated.
 pub fn seed(what: &str) -> u64 {
     let given = std::env::var("NETNICE_SEED").ok();
     let seed = given.and_then(|seed| seed.parse().ok());
@@ -74,7 +74,7 @@ pub fn seed(what: &str) -> u64 {
     seed
 }
 
-/// A request for a limit of a process.
+/// A request to set a limit of a process; `change` is text such as `up 4mbit`.
 pub fn set_request(pid: u32, change: &str) -> Request {
     Request::Set(Set {
         target: format!("pid:{pid}"),
@@ -83,7 +83,7 @@ pub fn set_request(pid: u32, change: &str) -> Request {
     })
 }
 
-/// A request to clear targets at once and for ever.
+/// A request to clear targets immediately and permanently.
 pub fn clear_request(what: ClearWhat) -> Request {
     Request::Clear(Clear {
         what,

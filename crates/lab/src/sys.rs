@@ -1,10 +1,10 @@
-//! System calls that std and socket2 do not have, by rustix and nix. What neither has is called by
-//! libc: scheduling classes, some socket options, packet sockets, tun devices.
+//! Wraps system calls that std and socket2 do not have, by rustix and nix. What neither of them has
+//! is called by libc: scheduling classes, some socket options, packet sockets, tun devices.
 //!
 //! Rules: every function takes and returns plain values, keeps no pointer after it returns, and has
 //! a safety comment for each unsafe call. A function fails with the error of its system call.
-//! [`Mapped`] keeps a mapping and gives no reference into it. The packet ring gives references; it
-//! is in `wire::ring` with rules of its own.
+//! `Mapped` keeps a mapping and gives no reference into it. The packet ring gives references; it is
+//! in `wire::ring` with rules of its own.
 
 use std::ffi::c_int;
 use std::fs::File;
@@ -50,7 +50,8 @@ pub(crate) fn enter_netns(ns: impl AsFd) -> io::Result<()> {
     )?)
 }
 
-/// Makes `command` start inside `ns`, as leader of its own process group, with no signal blocked.
+/// Makes `command` start inside `ns` (`None`: in the caller's network namespace), as leader of its
+/// own process group, with no signal blocked.
 ///
 /// The mount namespace stays the caller's. Unlike `ip netns exec` this does not remount /sys, so
 /// that objects pinned under it remain visible.
@@ -144,7 +145,7 @@ pub(crate) fn thread_time() -> Duration {
     Duration::from_nanos(spent.map_or(0, |spent| spent.sum_exec_runtime))
 }
 
-/// Sets the calling thread to SCHED_RR with this priority.
+/// Sets the calling thread to SCHED_RR with this priority (1 to 99).
 pub(crate) fn set_real_time_priority(priority: i32) -> io::Result<()> {
     set_scheduler(libc::SCHED_RR, priority)
 }
@@ -302,7 +303,8 @@ pub(crate) fn open_tun(name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Waits until a descriptor is readable or this time has passed. Returns whether it is readable.
+/// Waits until a descriptor is readable or this time has passed. Returns whether it is readable;
+/// `false` also after an error.
 pub fn readable(fd: impl AsFd, within: Duration) -> bool {
     let mut wanted = [PollFd::new(&fd, PollFlags::IN)];
     let within = Timespec::try_from(within).ok();
@@ -321,7 +323,8 @@ fn check(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Opens a pseudoterminal of this size: the end for the user, and the end for a program.
+/// Opens a pseudoterminal of this size in characters; returns the end for the user, and the end for
+/// a program.
 pub(crate) fn open_terminal(columns: u16, rows: u16) -> io::Result<(File, File)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let user_end = openpt(flags)?;
@@ -361,7 +364,7 @@ fn winsize(columns: u16, rows: u16) -> Winsize {
     }
 }
 
-/// Punches a hole into a file.
+/// Punches a hole of `length` bytes into a file at offset `at`; the file's size stays.
 pub fn punch_hole(file: &File, at: u64, length: u64) -> io::Result<()> {
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     Ok(fallocate(file, how, at, length)?)
@@ -396,7 +399,7 @@ impl Mapped {
         self.length
     }
 
-    /// Copies bytes into the mapping.
+    /// Copies bytes into the mapping at offset `at`.
     ///
     /// # Panics
     /// If the range is not inside the mapping.
@@ -406,7 +409,7 @@ impl Mapped {
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at), bytes.len()) }
     }
 
-    /// Copies bytes out of the mapping.
+    /// Copies bytes out of the mapping from offset `at` on.
     ///
     /// # Panics
     /// If the range is not inside the mapping.

@@ -1,6 +1,7 @@
-//! A terminal without a user: it starts a program, types keys, and reads the screen.
+//! A terminal for tests: [`Terminal`] starts a program on a pseudoterminal, types keys, and reads
+//! the screen.
 //!
-//! The output of the program goes through an emulator, so a test sees the characters at their
+//! The output of the program goes through an emulator, so a test reads the characters at their
 //! positions on the screen.
 
 use std::fs::File;
@@ -27,7 +28,8 @@ pub struct Terminal {
 
 impl Terminal {
     /// Starts a command (made by [`crate::world::Netns::command`] or [`crate::process::own_group`])
-    /// in a terminal.
+    /// in a terminal of this size in characters. Fails if the size is 0 or the command cannot
+    /// start.
     pub fn start(mut command: Command, columns: u16, rows: u16) -> Result<Terminal> {
         let (user_end, program_end) =
             sys::open_terminal(columns, rows).context("cannot make a terminal")?;
@@ -57,7 +59,7 @@ impl Terminal {
         self.child.id()
     }
 
-    /// Types keys; `\r` is Enter, `\x1b` Esc.
+    /// Types keys: `\r` is Enter, `\x1b` is Esc.
     pub fn type_keys(&mut self, keys: &str) -> Result<()> {
         self.user_end
             .write_all(keys.as_bytes())
@@ -76,7 +78,7 @@ impl Terminal {
         self.parser().screen().contents()
     }
 
-    /// Whether the program uses the alternate screen, which is left at its end.
+    /// Whether the program uses the alternate screen. A full-screen program leaves it at its end.
     pub fn is_full_screen(&self) -> bool {
         self.parser().screen().alternate_screen()
     }
@@ -100,7 +102,8 @@ impl Terminal {
         places.into_iter().any(coloured)
     }
 
-    /// Waits until `is` accepts the text on the screen. Fails after `within` with the text.
+    /// Waits until `is` accepts the text on the screen. Fails after `within` with an error that
+    /// contains `what` and the text.
     pub fn wait_for(&self, what: &str, within: Duration, is: impl Fn(&str) -> bool) -> Result<()> {
         let until = Instant::now() + within;
         loop {

@@ -1,4 +1,4 @@
-//! The test bed of system tests.
+//! The test bed of system tests: hosts, a daemon, and methods that measure and judge rates.
 //!
 //! A [`TestBed`] is a world with a client and a server, direct cables between them, and a netnice
 //! on the client. A test starts programs on the client, runs command lines, and measures the rate
@@ -75,12 +75,12 @@ impl TestBed {
         })
     }
 
-    /// Runs `netnice LINE`, which must succeed.
+    /// Runs `netnice LINE`. Panics unless the exit status is 0.
     pub fn run_ok(&self, line: &str) -> CommandOutput {
         self.run_with_status(line, 0)
     }
 
-    /// Runs `netnice LINE`, which must end with this status.
+    /// Runs `netnice LINE`. Panics unless the command ends with this status.
     pub fn run_with_status(&self, line: &str, status: i32) -> CommandOutput {
         let words: Vec<&str> = line.split_whitespace().collect();
         let answer = self.netnice.run(&words).expect("netnice can be started");
@@ -137,9 +137,9 @@ impl TestBed {
         Ok(record.rate(|flow| wire::inbound(flow) && of(flow), from, to))
     }
 
-    /// Rate in wire bit/s that arrives at the client behind its limits, and the span of the
-    /// measurement in ns. (Reads of a TCP program come in bursts: a lost packet delays those after
-    /// it.)
+    /// Rate in wire bit/s that arrives at the client behind its limits over `span` seconds, after a
+    /// pause of `settle` seconds; and the start and the end of the measurement (wall clock, ns).
+    /// (Reads of a TCP program come in bursts: a lost packet delays those after it.)
     pub fn received_rate(&self, settle: f64, span: f64) -> Result<(f64, u64, u64)> {
         let client = &self.world.client().ns;
         bench::pause(settle);
@@ -151,8 +151,8 @@ impl TestBed {
         Ok((bits / took, before.at_ns, after.at_ns))
     }
 
-    /// A record of the server's device, and the span to evaluate: `span` seconds that begin
-    /// `settle` seconds after packets were seen.
+    /// A record of the server's first device, and the span to evaluate (wall clock, ns): `span`
+    /// seconds that begin `settle` seconds after packets were seen.
     pub fn record(&self, settle: f64, span: f64) -> Result<(Record, u64, u64)> {
         let (mut records, from, to) = self.records(&["eth0"], settle, span)?;
         Ok((records.remove(0), from, to))
@@ -201,7 +201,8 @@ impl TestBed {
         self.netnice.show_without_counters().expect("a show")
     }
 
-    /// The limit of a target's sending that is in force, as `show` has it.
+    /// The limit of a target's sending that is in force, in bit/s as `show` has it; null if there
+    /// is none.
     pub fn effective_up(&self, name: &str) -> Value {
         self.target(name)["effective"]["up"].clone()
     }
@@ -222,7 +223,7 @@ impl TestBed {
         Ok(copy)
     }
 
-    /// Starts a process of root that does nothing.
+    /// Starts a process of root on the client that sleeps for two hours.
     pub fn sleeper(&self) -> Proc {
         let mut command = self.world.client().ns.command("sleep");
         command.arg("7200");
@@ -260,9 +261,9 @@ impl TestBed {
         }
     }
 
-    /// Fails unless the rate that `measure` returns is kept to `limit`. If the sender was starved
-    /// in a window, another one follows, for at most [`EVENT_TIMEOUT`]; in the last one the rate
-    /// must be within the bounds.
+    /// Panics unless the rate in bit/s that `measure` returns is kept to `limit`. If the sender was
+    /// starved in a window, another one follows, for at most [`EVENT_TIMEOUT`]; in the last one the
+    /// rate must be within the bounds.
     pub fn await_limited(&self, mut measure: impl FnMut() -> f64, limit: Rate, what: &str) {
         let until = Instant::now() + EVENT_TIMEOUT;
         loop {
@@ -274,7 +275,7 @@ impl TestBed {
         }
     }
 
-    /// Fails unless `rate` is kept to `limit` within the module's bounds.
+    /// Panics unless `rate` (bit/s) is kept to `limit` within the module's bounds.
     pub fn assert_limited(&self, rate: f64, limit: Rate, what: &str) {
         let share = rate / limit.bits as f64;
         assert!(
@@ -285,8 +286,8 @@ impl TestBed {
         );
     }
 
-    /// Fails unless clearly more than `limit` arrives at the server over `span` seconds in one of
-    /// several consecutive windows. The first one begins after `settle` seconds; the last one
+    /// Panics unless more than 1.8 times `limit` arrives at the server over `span` seconds in one
+    /// of several consecutive windows. The first one begins after `settle` seconds; the last one
     /// begins at most [`EVENT_TIMEOUT`] later. A flow under the limit never reaches this rate. The
     /// device's counters are used, because an unlimited program sends as fast as the machine and
     /// the meter would lose packets.
@@ -311,7 +312,7 @@ impl TestBed {
         }
     }
 
-    /// Fails unless `rate` is clearly above `limit`.
+    /// Panics unless `rate` (bit/s) is above 1.8 times `limit`.
     pub fn assert_unlimited(&self, rate: f64, limit: Rate, what: &str) {
         assert!(
             is_free(rate, limit),

@@ -1,5 +1,6 @@
-//! A tracer of system calls: it stops a process before its n-th system call and kills it there, or
-//! makes that call fail without executing it.
+//! A tracer of system calls. [`Tracer::follow`] stops a process before each system call. A function
+//! of the caller then decides whether the kernel executes the call, the process is killed there, or
+//! the call fails without being executed.
 //!
 //! ```text
 //!   seize ──> follow ──┬── a system call begins ─ decide ──┬── Execute ──────────────┐
@@ -8,16 +9,16 @@
 //!               └──────┴── until() is true: the process goes on without the tracer
 //! ```
 //!
-//! It uses ptrace(2) with PTRACE_SEIZE, so that it can attach to a running process and detach
-//! without a signal. All threads of the process are traced; its child processes are not. A process
-//! that is killed at the entry of a system call does not execute that call (the kernel checks for a
-//! fatal signal before).
+//! The tracer uses ptrace(2) with PTRACE_SEIZE, so that it can attach to a running process and
+//! detach without a signal. All threads of the process are traced; its child processes are not. A
+//! process that is killed at the entry of a system call does not execute that call (the kernel
+//! checks for a fatal signal before).
 //!
 //! A tracer belongs to the thread that made it. The tracer does not wait for the dead process: the
 //! parent does ([`crate::process::Proc`]). No other thread may wait for the process, or check
 //! whether it runs, while it is traced.
 //!
-//! Only for x86-64: elsewhere [`Tracer::seize`] fails.
+//! The tracer supports x86-64 only; elsewhere [`Tracer::seize`] fails.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -109,7 +110,7 @@ impl Tracer {
 
     /// Continues the process until it ends, until `decide` returns another action than
     /// [`Action::Execute`], or until `until` returns true. `decide` is called at the entry of each
-    /// system call; `until` is called every millisecond.
+    /// system call; `until` is called about every millisecond while no thread is stopped.
     pub fn follow(
         mut self,
         mut decide: impl FnMut(&Call) -> Action,

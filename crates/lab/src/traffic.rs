@@ -1,20 +1,21 @@
-//! Traffic: the lab's own generator, as separate processes under test, and real programs beside it.
+//! Starts processes of the lab's own traffic generator, and real programs ([`real_programs`]).
 //!
 //! An experiment describes a process with the builders here ([`Tcp`], [`Udp`], [`Probe`], …) and
 //! starts it on a host. The process runs this same executable with a hidden subcommand
 //! (`netnice-lab traffic …`, see [`program`]), so netnice sees an ordinary process with its own id,
-//! sockets and children. It prints `{"ready": …}` when its sockets are open, waits for `go` if
-//! required, and prints one [`Report`] on `stop` or when its time is over.
+//! sockets and children. The process prints `{"ready": …}` when its sockets are open, waits for the
+//! line `go` if required, and prints one [`Report`] after the line `stop` or when the limit of its
+//! [`RunOptions`] is reached. A start fails if the process is not ready within 60 s.
 //!
-//! **Counts.** A report has payload bytes and *wire* bytes, layer 2 without preamble and gap: 14 +
-//! the IP length, also for packets that the kernel merged or did not segment yet. For a TCP sink,
-//! wire bytes are the payload and headers of every segment that arrived (counted as full segments,
-//! which they are in bulk); for a UDP sink, payload plus headers per datagram. A sink therefore
-//! counts bytes behind the receive limit, while the tap at the other end ([`crate::wire`]) counts
-//! bytes before it.
+//! **Counts.** A report has payload bytes and *wire* bytes: layer 2 without preamble and gap, which
+//! is 14 + the IP length of each packet on the wire, also if the kernel merged packets or did not
+//! segment them yet. For a TCP sink, wire bytes are the payload and headers of every segment that
+//! arrived (counted as full segments, which they are in bulk); for a UDP sink, payload plus headers
+//! per datagram. A sink therefore counts bytes behind the receive limit, while the tap at the other
+//! end ([`crate::wire`]) counts bytes before it.
 //!
-//! **Directions.** Source and sink do not depend on which end connects: a receive limit is tested
-//! by a sink that connects to a source, like a browser.
+//! **Directions.** Either end can be the source and either end can connect: a receive limit is
+//! tested by a sink that connects to a source, like a browser.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -40,32 +41,32 @@ mod tcp;
 mod udp;
 mod unruly;
 
-/// The report of a traffic process at its end.
+/// The counts of a traffic process, which it prints at its end.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// Time of `go` by the wall clock in ns.
+    /// Start of the traffic (wall clock, ns): the time of `go` if the process waited for it.
     pub started_ns: u64,
-    /// Time of the end by the wall clock in ns.
+    /// End of the traffic (wall clock, ns).
     pub ended_ns: u64,
-    /// Payload bytes written.
+    /// Payload bytes sent.
     pub sent: u64,
-    /// Payload bytes read.
+    /// Payload bytes received.
     pub received: u64,
-    /// Wire bytes read, as the module defines them.
+    /// Wire bytes received, as the module defines them.
     pub received_wire: u64,
-    /// Send calls made (UDP: datagrams passed to the kernel).
+    /// Send calls: successful writes (TCP), all datagrams (UDP), or probes.
     pub sends: u64,
-    /// Send calls that failed, by the name of the error.
+    /// Datagrams that were not sent, by the name of the error or the reason.
     pub refused: BTreeMap<String, u64>,
     /// Processor time in user mode in ns.
     pub user_ns: u64,
     /// Processor time in the kernel in ns.
     pub system_ns: u64,
-    /// Cumulative samples: wall clock in ns, payload bytes sent, wire bytes received.
+    /// Samples over time: wall clock in ns, payload bytes sent so far, wire bytes received so far.
     pub series: Vec<(u64, u64, u64)>,
-    /// Round trips in ns: wall-clock time of sending, duration.
+    /// Round trips of a probe: time of sending (wall clock, ns), and duration in ns.
     pub round_trips: Vec<(u64, u64)>,
-    /// Probes without an answer.
+    /// UDP probes without a reply; at a direct sink, packets that the driver counted as lost.
     pub lost: u64,
 }
 
@@ -81,7 +82,7 @@ impl Report {
         self.series.iter().map(|s| (s.0, s.2)).collect()
     }
 
-    /// Processor time as a share of one processor.
+    /// Processor time as a share of one processor: 1 means all of it.
     pub(crate) fn cpu_share(&self) -> f64 {
         (self.user_ns + self.system_ns) as f64
             / self.ended_ns.saturating_sub(self.started_ns).max(1) as f64
@@ -125,7 +126,8 @@ impl Tcp {
         self.with(&["--sink"])
     }
 
-    /// Writes this many payload bits per second in total, and catches up after a stall.
+    /// Writes this many payload bits per second, and catches up after a stall. A connecting process
+    /// divides the rate among its flows; a listening one writes at this rate on each connection.
     pub fn rate(self, bits: u64) -> Tcp {
         self.with(&["--rate", &bits.to_string()])
     }
@@ -146,7 +148,7 @@ impl Tcp {
     }
 }
 
-/// A UDP process with connected sockets: sends, receives, or both.
+/// A UDP process with one socket: it sends, receives, or both.
 #[derive(Debug, Clone)]
 pub struct Udp {
     args: Vec<String>,
@@ -181,7 +183,7 @@ impl Udp {
         both
     }
 
-    /// Offers this many wire bits per second; the default is as fast as possible.
+    /// Offers this many wire bits per second; the default is to send as fast as possible.
     pub fn rate(mut self, bits: u64) -> Udp {
         self.args.extend(words(&["--rate", &bits.to_string()]));
         self
@@ -225,7 +227,7 @@ impl Direct {
         Direct::new(&["--sink", "--local", &at.to_string()])
     }
 
-    /// Receives datagrams for a multicast group.
+    /// Receives at `at` the datagrams for a multicast group.
     pub fn member(at: SocketAddr, group: SocketAddr) -> Direct {
         let (at, group) = (at.to_string(), group.to_string());
         Direct::new(&["--sink", "--local", &at, "--group", &group])
@@ -257,7 +259,7 @@ impl Direct {
         self.with("--contract", contract)
     }
 
-    /// Offers this many wire bits per second.
+    /// Offers this many wire bits per second; the default is all that the contract allows.
     pub fn rate(self, bits: u64) -> Direct {
         self.with("--rate", &bits.to_string())
     }
@@ -279,7 +281,7 @@ impl Direct {
 }
 
 /// A process on the direct path that sends to one endpoint at the maximum rate, receives from it,
-/// and on command forks, ends or executes another program: see `traffic/unruly.rs`.
+/// and on command forks, ends or executes another program: see `unruly`.
 #[derive(Debug, Clone)]
 pub struct Unruly {
     args: Vec<String>,
@@ -304,20 +306,20 @@ impl Unruly {
     }
 }
 
-/// A probe that repeatedly asks an [`Echo`] to return a message.
+/// A process that repeatedly sends a small message to an [`Echo`] and measures the round trips.
 #[derive(Debug, Clone)]
 pub struct Probe {
     args: Vec<String>,
 }
 
 impl Probe {
-    /// A probe that sends one byte each `every` over one TCP connection, without waiting for
-    /// answers: the telnet emulator of the paper NICE.
+    /// A probe that sends one byte at intervals of `every` over one TCP connection, without waiting
+    /// for answers: the telnet emulator of the paper NICE.
     pub fn tcp(to: SocketAddr, every: Duration) -> Probe {
         Probe::new("tcp", to, every)
     }
 
-    /// A probe that sends one small UDP datagram each `every`.
+    /// A probe that sends one UDP datagram of 8 bytes at intervals of `every`.
     pub fn udp(to: SocketAddr, every: Duration) -> Probe {
         Probe::new("udp", to, every)
     }
@@ -337,7 +339,7 @@ impl Probe {
     }
 }
 
-/// Answers probes at one address, TCP and UDP.
+/// A process that returns everything that it receives at one address, over TCP and UDP.
 #[derive(Debug, Clone)]
 pub struct Echo {
     args: Vec<String>,
@@ -456,7 +458,8 @@ impl Running {
     }
 }
 
-/// Starts a traffic program on `host`, and returns when its sockets are open.
+/// Starts a traffic program on `host`, and returns when its sockets are open. Fails after
+/// `READY_TIMEOUT`.
 pub fn start(host: &Host, program: &impl Program, options: RunOptions) -> Result<Running> {
     let mut command = host.ns.command(process::binary("netnice-lab")?);
     command
@@ -535,7 +538,7 @@ impl FileClient {
         self.proc.pid()
     }
 
-    /// Starts it on `host`; it connects only for a fetch.
+    /// Starts the process on `host`, for files of `bytes` at `from`.
     pub(crate) fn start(
         host: &Host,
         from: SocketAddr,
@@ -549,7 +552,7 @@ impl FileClient {
         Ok(FileClient { proc })
     }
 
-    /// Fetches the file `times` times; returns the durations in seconds.
+    /// Fetches the file `times` times; returns the durations in seconds. Fails if this takes 120 s.
     pub(crate) fn fetch(&mut self, times: u32) -> Result<Vec<f64>> {
         self.proc.write_line(&times.to_string())?;
         let value = self.proc.next_json("took_ns", Duration::from_secs(120))?;
@@ -565,8 +568,8 @@ fn start_until_ready(command: std::process::Command) -> Result<Running> {
     Ok(Running { proc })
 }
 
-/// A traffic process that starts commands as its children while it runs. A limit on it applies to
-/// the children.
+/// A process that starts commands as its children while it runs. A limit on this process applies to
+/// the children too.
 pub struct ParentProcess {
     /// The parent.
     pub proc: Proc,
@@ -615,7 +618,7 @@ impl ParentProcess {
         Ok(pid)
     }
 
-    /// Sends a line to a child.
+    /// Writes a line to the standard input of a child.
     pub fn write_line(&mut self, child: u32, line: &str) -> Result<()> {
         self.proc.write_line(&format!("tell {child} {line}"))
     }
@@ -627,8 +630,8 @@ impl ParentProcess {
         serde_json::from_value(value).context("cannot parse the report of a traffic process")
     }
 
-    /// Returns the first output of `child` that `wanted` accepts: a JSON value, or a string for any
-    /// other line.
+    /// Returns the first output of `child` that `wanted` accepts: a JSON object, or a string for
+    /// any other line. Fails after `within`.
     pub fn child_output(
         &mut self,
         child: u32,
@@ -650,7 +653,7 @@ impl ParentProcess {
         }
     }
 
-    /// Waits until `child` ends and returns all its output that was not requested yet.
+    /// Waits until `child` ends, at most `within`; returns its output that was not requested yet.
     pub fn child_lines(&mut self, child: u32, within: Duration) -> Result<Vec<String>> {
         self.child_output(child, |v| v.get("ended").is_some(), within)?;
         let (own, rest) = self.unread.drain(..).partition(|(p, _)| *p == child);

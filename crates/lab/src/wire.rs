@@ -1,4 +1,5 @@
-//! The meter on the wire: packets that passed a device, per flow, in bins of 1 ms.
+//! Measures the packets that pass a device: a [`Tap`] counts them per flow in bins of 1 ms, and
+//! [`Record`] returns the counts and rates.
 //!
 //! A [`Tap`] is a packet socket with a ring, read by a thread of the lab, on a device in any
 //! namespace. Usually the device is at the far end of the cable, where neither netnice nor the
@@ -10,7 +11,7 @@
 //! segment size, and each segment but the first costs its headers again. Device byte counters do
 //! not do this and are up to 4.4 % too low.
 //!
-//! [`Record::rate`] rounds its window to whole bins.
+//! [`Record::rate`] rounds the ends of its window down to whole bins.
 //!
 //! [`Tap::start_capturing`] records every packet, stamped on arrival at the device, and writes the
 //! packets to a capture file for `netnice check`.
@@ -45,13 +46,14 @@ struct TapStart {
 }
 
 impl Tap {
-    /// Starts a meter on `device` in `ns`.
+    /// Starts a meter on `device` in `ns`. Fails without the device or the right to open a packet
+    /// socket.
     pub fn start(ns: &Netns, device: &str) -> Result<Tap> {
         let ring = ns.enter(|| ring::Ring::open(device))?;
         Tap::read(ns, device, ring, |_, _| Ok(()))
     }
 
-    /// Starts a meter that also keeps the packets that `of` accepts, for [`Record::packets`] and in
+    /// Starts a meter that also keeps the packets that `of` accepts, for `Record::packets` and in
     /// a capture file.
     pub fn start_capturing(
         ns: &Netns,
@@ -85,8 +87,8 @@ impl Tap {
         let before = ns.counters(device)?;
         let reader = Worker::start("tap", move |stopped| {
             let (mut record, mut done) = (Record::default(), Ok(()));
-            // The thread polls every millisecond, which is faster than signals: the ring holds a
-            // third of a second at full rate.
+            // The thread polls every millisecond and is not woken for packets. The ring holds at
+            // least 0.4 s of full frames at 1 Gbit/s ([`ring`]).
             loop {
                 let last = stopped.load(Relaxed);
                 let count = ring.drain(|packet, head| {
@@ -206,9 +208,9 @@ impl Record {
         mine.map(|packet| packet.at_ns).collect()
     }
 
-    /// Relative difference of this record's bytes from the device's own counters. It is only
-    /// meaningful with offloads off and without traffic at both ends of the record; NaN while the
-    /// tap runs.
+    /// Relative difference of this record's bytes from the device's own counters: 0.01 means 1 %
+    /// more. It is only meaningful with offloads off and without traffic at the start and the end
+    /// of the record.
     pub fn against_device(&self) -> f64 {
         let Some(device) = self.device else {
             return f64::NAN;
@@ -263,7 +265,7 @@ impl Record {
     }
 
     /// Time of the first packet of the flows that `of` accepts (wall clock, ns, rounded down to 1
-    /// ms).
+    /// ms); `None` without a packet.
     pub fn first_of(&self, of: impl Fn(&WireFlow) -> bool) -> Option<u64> {
         let first = self.first?;
         let flows = self.flows.iter().filter(|(flow, _)| of(flow));

@@ -1,4 +1,5 @@
-//! Threads that run until their guard stops them.
+//! Runs a closure in a thread until its guard, [`Worker`], stops it. [`Worker::stop`] returns the
+//! result of the closure.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -6,7 +7,8 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
 
-/// A thread that runs until [`Worker::stop`]. Dropping it stops the thread and discards the result.
+/// A thread that runs until [`Worker::stop`]. Dropping this value stops the thread and discards the
+/// result.
 pub(crate) struct Worker<T> {
     name: &'static str,
     stop: Arc<AtomicBool>,
@@ -14,7 +16,8 @@ pub(crate) struct Worker<T> {
 }
 
 impl<T: Send + 'static> Worker<T> {
-    /// Runs `work` in a thread of this name. `work` must return soon after the flag is set.
+    /// Runs `work` in a thread of this name. `work` gets a flag, and must return soon after the
+    /// flag is set.
     pub(crate) fn start(
         name: &'static str,
         work: impl FnOnce(&AtomicBool) -> Result<T> + Send + 'static,

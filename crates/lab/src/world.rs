@@ -1,9 +1,10 @@
-//! Private worlds: namespaces and the links between them, made for one experiment and removed after
-//! it.
+//! Makes private worlds: namespaces and the links between them, for one experiment or test, and
+//! removes them afterwards. This needs root, iproute2 and ethtool.
 //!
 //! A world is a few network namespaces (hosts, and a switch or a wire between them), with a folder
-//! for the runtime state of the netnice under test. The names of all its objects contain the id of
-//! the process that made them, `nn-<pid>-…`. Each of three mechanisms removes them:
+//! for the runtime state of the netnice under test. The names of its namespaces, folders and
+//! cgroups begin with `nn-<pid>-`, where pid is the process that made them. Three mechanisms remove
+//! them:
 //!
 //! 1. dropping the guards, which also happens on panic;
 //! 2. a thread that [`begin`] starts: on SIGINT, SIGTERM or SIGHUP it sweeps all objects with this
@@ -56,11 +57,11 @@ pub use tunnel::Tunnel;
 /// One end of a cable, inside a host.
 #[derive(Debug, Clone)]
 pub struct Port {
-    /// The device name inside the host's namespace.
+    /// The name of the device inside the host's namespace.
     pub device: String,
-    /// Its IPv4 address.
+    /// The device's IPv4 address.
     pub v4: Ipv4Addr,
-    /// Its IPv6 address.
+    /// The device's IPv6 address.
     pub v6: Ipv6Addr,
 }
 
@@ -135,7 +136,7 @@ impl World {
         self.host("server")
     }
 
-    /// The namespace of the switch, in worlds that have one.
+    /// The namespace of the switch; `None` in worlds without one.
     pub(crate) fn switch(&self) -> Option<&Netns> {
         self.switch.as_ref()
     }
@@ -150,7 +151,8 @@ impl World {
         &self.folder.path
     }
 
-    /// Starts a netnice daemon on `host`, with a runtime folder of its own in this world.
+    /// Starts a netnice daemon on `host`, with a runtime folder of its own in this world, and waits
+    /// until it answers.
     pub fn netnice(&self, host: &str) -> Result<Netnice> {
         Netnice::start(&self.host(host).ns, &self.folder.path.join(host))
     }

@@ -1,5 +1,5 @@
-//! The two ends of a ring: a [`Producer`] writes records, a [`Consumer`] reads them. Both report a
-//! [`ProtocolViolation`] if the other side's index or a record breaks a rule of
+//! The two ends of a ring: a [`Producer`] writes records, a [`Consumer`] reads and validates them.
+//! A call fails with a [`ProtocolViolation`] if the other side's index or a record breaks a rule of
 //! `docs/reference/ring.md`.
 //!
 //! ```text
@@ -16,11 +16,12 @@
 //!
 //! **Memory ordering.** An end stores an index with release after it wrote (or read) the entries.
 //! The other end loads the index with acquire before it reads (or writes) the entries. No other
-//! ordering is necessary: entries are relaxed atomics, and both ends never use an entry at the same
-//! time.
+//! ordering is necessary: entries are relaxed atomics, and two ends that keep the rules do not use
+//! an entry at the same time.
 //!
-//! An end loads the other side's index only when `seen` allows no further progress. So in a busy
-//! ring the cache line of the index moves once per batch and not once per record.
+//! [`Producer::has_room`] and [`Consumer::pop`] load the other side's index only when `seen` allows
+//! no further progress. So in a busy ring the cache line of the index moves once per batch and not
+//! once per record.
 
 #[cfg(not(loom))]
 use std::sync::Arc;

@@ -20,9 +20,9 @@
 //!
 //! **The doorbell to the driver** is an eventfd that the program writes to. The driver polls it
 //! edge-triggered and never reads it. A read would wake all waiters for writability, and the
-//! program can have tens of thousands of them (3 ms for 20,000 epolls). Tests that read it do so
-//! with `RWF_NOWAIT`, because the blocking mode is a property of the open file, which the program
-//! shares and can change.
+//! program can have tens of thousands of them (3 ms for 20,000 epolls). Tests and benchmarks that
+//! read it do so with `RWF_NOWAIT`, because the blocking mode is a property of the open file, which
+//! the program shares and can change.
 //!
 //! **The doorbell to the program** is an eventfd that only the driver has. The program gets an
 //! epoll descriptor that polls it edge-triggered. A program with the eventfd itself could fill its
@@ -123,7 +123,7 @@ impl Notices {
     }
 }
 
-/// Notifies the other side if it sleeps. It is cheap to clone and can be used by any thread.
+/// Notifies the other side if it sleeps. Any thread can use a notifier, and a clone is cheap.
 #[derive(Clone)]
 pub struct Notifier {
     sleep_flag: SleepFlag,
@@ -170,10 +170,10 @@ impl Notifier {
     }
 }
 
-/// The notifications that a poll of the doorbell found.
+/// The notifications that the driver found when it drained a doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notifications {
-    /// Notifications since the last poll.
+    /// Notifications since the doorbell was last drained.
     pub count: u64,
     /// Notifications that were sent without taking the flag, which breaks R52. 0 for a program that
     /// keeps the rules.

@@ -12,7 +12,7 @@
 //! The driver takes a record only if the return ring has room for it. So giving a record back never
 //! fails and never waits, and a program that does not collect returned records stops only itself.
 //! Between taking and giving back, the driver owns the record's chunks, according to a ledger in
-//! private memory. Every call does work for one record of at most
+//! private memory. Each of these calls does work for one record of at most
 //! [`MAX_PAIRS`](crate::record::MAX_PAIRS) pairs, whatever the rings contain.
 
 mod flow;
@@ -56,7 +56,8 @@ pub struct ProgramMemory {
     /// The program waits on this epoll descriptor, which polls the notifier's eventfd.
     poll_fd: OwnedFd,
     ended: Word,
-    /// References to pages that keep the kernel from moving them; set by `seal`.
+    /// Extra references to pages, which keep the kernel from making huge pages of them; set by
+    /// `seal`.
     pinned: Option<OwnedFd>,
 }
 
@@ -158,7 +159,8 @@ impl ProgramMemory {
     /// the packet thread.
     ///
     /// # Errors
-    /// If the program sealed the file in another way, or there is not enough memory.
+    /// If the program sealed the file in another way, there is not enough memory, or a system call
+    /// fails.
     pub fn seal(&mut self) -> Result<(), SetupError> {
         self.file.seal()?;
         self.region.populate(0, PAGE)?;
@@ -221,6 +223,9 @@ impl ProgramMemory {
     }
 
     /// Releases a reserved location that is not used. Another flow can get it.
+    ///
+    /// # Panics
+    /// If the location is not reserved in this memory file.
     pub fn vacate(&mut self, location: FlowLocation) {
         let bytes = location.shape.plan().map_or(0, |plan| plan.bytes());
         self.slots
@@ -416,7 +421,7 @@ impl Reserved {
     }
 }
 
-/// The region of a closed flow.
+/// The region of a closed flow, with its old bytes. [`Retired::clear`] fills it with zeros.
 pub struct Retired {
     offset: u64,
     bytes: u64,
@@ -432,7 +437,8 @@ pub struct Cleared {
 }
 
 impl Retired {
-    /// The number of chunks that the driver still owned when the flow was closed.
+    /// The chunks of the flow by owner when the flow was closed: `in_use` are those of the records
+    /// that the driver still held.
     pub fn balance(&self) -> Balance {
         self.balance
     }

@@ -3,14 +3,14 @@
 //! [`Shape::plan`] takes a flow's shape and returns the offsets of its parts. It fails if a number
 //! is out of range.
 //!
-//! The structures in this module are never constructed. The crate uses the offsets of their fields
-//! ([`std::mem::offset_of`]). The assertions at the end compare the offsets with the numbers that
-//! `docs/reference/ring.md` gives to programs in other languages. All integers have the machine's
-//! byte order, because both sides run on the same machine.
+//! The `repr(C)` structures of this module are never constructed. The crate uses the offsets of
+//! their fields ([`std::mem::offset_of`]). The assertions at the end compare the offsets with the
+//! numbers that `docs/reference/ring.md` gives to programs in other languages. All integers have
+//! the machine's byte order, because both sides run on the same machine.
 //!
-//! Fields that the program writes share no cache line with fields that the driver writes. The cache
-//! lines of one writer are adjacent, so the adjacent-line prefetcher of the processor does not take
-//! a line from its writer.
+//! Indices that the program writes share no cache line with indices that the driver writes. The
+//! cache lines of one writer are adjacent, so the adjacent-line prefetcher of the processor does
+//! not take a line from its writer.
 
 use std::fmt;
 use std::mem::{offset_of, size_of};
@@ -200,7 +200,8 @@ pub enum SetupError {
     /// A shape or a budget is invalid.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// The program has as many open flows as its budget allows.
+    /// The program has as many open flows as its budget allows, or the slot of a location is beyond
+    /// the slots of the memory file. Holds the number of slots.
     #[error("all {0} flows of the program are open: close one first")]
     NoSlot(u32),
     /// No gap in the memory file is large enough for the region.
@@ -230,9 +231,9 @@ pub enum SetupError {
         "the program has sealed its memory file: its seals are {seen:#x}, and {wanted:#x} are needed"
     )]
     OtherSeals {
-        /// The seals that the file has.
+        /// Those of the required seals that the file has, as bits `F_SEAL_*`.
         seen: u32,
-        /// The seals that the file must have.
+        /// The seals that the file must have, as bits `F_SEAL_*`.
         wanted: u32,
     },
     /// The file from the driver is not a memory file of a version that this program supports.
@@ -242,7 +243,7 @@ pub enum SetupError {
         what: &'static str,
         /// The value of the field.
         seen: u64,
-        /// The value that this program requires.
+        /// The value that this program requires; for the length, the smallest.
         wanted: u64,
     },
     /// Another open flow of this program uses the region or a part of it.
@@ -340,7 +341,7 @@ pub const MAX_BYTES: u64 = 1 << 36;
 pub const MAX_ENTRIES: u64 = 32_768;
 /// Bytes of an entry of a ring.
 pub const ENTRY: u64 = size_of::<RawPair>() as u64;
-/// "netnring" in the byte order of x86.
+/// The first word of a memory file: the bytes "netnring" as a little-endian number.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"netnring");
 /// Version of the layout and of the rules in `docs/reference/ring.md`.
 pub const VERSION: u32 = 1;
@@ -349,7 +350,7 @@ pub(crate) const NOTICE_WORDS: usize = MAX_FLOWS as usize / 64;
 /// Bytes of a flow's header. The first ring follows it.
 pub(crate) const FLOW_HEADER: u64 = size_of::<FlowHeader>() as u64;
 
-/// Rounds up to whole pages.
+/// Rounds a number of bytes up to a multiple of [`PAGE`].
 pub(crate) fn pages(bytes: u64) -> u64 {
     bytes.div_ceil(PAGE) * PAGE
 }

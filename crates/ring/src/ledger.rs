@@ -1,7 +1,7 @@
-//! Ownership of buffers, by address. `in_use + free == total` holds after every call.
-//! [`Pool::give`] fails for an address that is not in the pool and for a frame that is already
-//! free. The ledger names each frame, because a plain count of frames loses frames when kernels
-//! count differently.
+//! Tracks which buffers of a set are handed out. A [`Pool`] hands out frames by address, and an
+//! `Owned` holds the numbers of the chunks that one side owns. `in_use + free == total` holds after
+//! every call. [`Pool::give`] fails with [`PoolError`] for an address that is not in the pool and
+//! for a frame that is already free: the ledger has one bit for each buffer, and not only a count.
 
 /// The number of buffers of a set, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,7 +151,7 @@ impl Pool {
         }
     }
 
-    /// True if the frame that contains `address` is handed out.
+    /// True if the frame that contains `address` is handed out; false also if no frame does.
     pub fn is_in_use(&self, address: u64) -> bool {
         let frame = address / u64::from(self.frame_bytes);
         u32::try_from(frame).is_ok_and(|frame| self.is_number_in_use(frame))

@@ -1,6 +1,6 @@
 //! Answers: how packets pass between a program and the driver process through shared memory.
 //! May touch: memfd, mmap, eventfd, epoll, mapped memory; the only cross-process unsafe code.
-//! Must never: know a contract or header, read a shared field twice, or trust a peer's value.
+//! Must never: interpret a contract or header, read an entry twice, or trust a peer's value.
 //!
 //! # Layout
 //! ```text
@@ -13,21 +13,22 @@
 //!  transmit channel:  program ──submit──▶ driver ──reclaim──▶ program   full buffers, then used
 //!  receive channel:   program ──prime───▶ driver ──deliver──▶ program   empty buffers, then filled
 //! ```
-//! This is the Rbuf channel of paper VERT, section 2.2. It has a *data area* of buffers. Each
-//! simplex channel has two *control areas*, which are single-producer single-consumer rings of *I/O
-//! records* (a count, then pairs of base and length). The program chooses the buffer addresses on
-//! both channels. Every ring and every data area has a fixed size, so a full ring applies
-//! back-pressure to its own flow only, and no flow waits for a buffer of another flow.
+//! A flow has two Rbuf channels (paper VERT, section 2.2), one in each direction, over one *data
+//! area* of buffers. Each channel has two *control areas*, which are single-producer
+//! single-consumer rings of *I/O records* (a count, then pairs of base and length). The program
+//! chooses the buffer addresses on both channels. Every ring and every data area has a fixed size,
+//! so a full ring applies back-pressure to its own flow only, and no flow waits for a buffer of
+//! another flow.
 //!
 //! `docs/reference/ring.md` specifies every byte, with numbered rules for both sides. A program in
 //! another language needs no other document. A [`ProtocolViolation`] holds the rule that was
 //! broken.
 //!
 //! # Trust
-//! The driver treats the program's side as hostile. The `driver` module reads each shared field
-//! once, copies it into private memory, validates the copy and does not read the field again. The
-//! driver keeps its own indices in private memory and only writes them to shared memory. The
-//! `program` module uses the same cursors and validates the driver's values in the same way.
+//! The driver treats the program's side as hostile. The `driver` module copies an index or an entry
+//! into private memory by one read, validates the copy, and uses only the copy. The driver keeps
+//! its own indices in private memory and only writes them to shared memory. The `program` module
+//! uses the same cursors and validates the driver's values in the same way.
 //!
 //! | module | contents |
 //! |---|---|

@@ -1,9 +1,9 @@
 //! Tests with loom for the cursors and for going to sleep. loom tries every order in which two
 //! threads may run, and every value that each thread may see under the memory model. `cargo xtask
-//! loom` runs them.
+//! loom` runs the tests.
 //!
-//! The rings have the smallest possible size (4 entries, which are two records of one pair), so
-//! that full and empty rings both occur. The indices start just before they wrap.
+//! The rings have only 4 entries (two records of one pair), so that full and empty rings both
+//! occur. In the tests of the cursors, the indices start just before they wrap.
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Notify};

@@ -1,6 +1,7 @@
 //! The program's side of the rings. An [`Attachment`] maps the memory file that the driver passed.
 //! A [`ProgramRings`] hands records of chosen buffers to the driver and takes back what the driver
-//! returns. A call fails with [`FlowError`] when the driver closed the flow or broke a rule of
+//! returns. A call fails with [`RecordError`] when a ring is full or an argument is invalid, and
+//! with [`FlowError`] when it finds that the driver closed the flow or broke a rule of
 //! `docs/reference/ring.md`.
 //!
 //! ```text
@@ -11,12 +12,14 @@
 //! ```
 //! A [`Chunk`] is a number. The flow's ledger stores the state of each chunk, and every call checks
 //! it. So a program can borrow the bytes of a chunk only while the chunk is held, it cannot send a
-//! chunk twice, and the driver can return only chunks that it was given. Calls change only private
-//! memory until [`ProgramRings::publish`]. So the driver loads the indices once for many records,
-//! and the program sends at most one notification ([`Attachment::notify`]).
+//! chunk twice, and the driver can return only chunks that it was given. The driver sees the
+//! records of many calls at once, after [`ProgramRings::publish`]. So the driver loads the indices
+//! once for many records, and the program sends at most one notification ([`Attachment::notify`]).
 //!
-//! The memory of a closed flow reads as zeros, which violate the rules. So after a violation the
-//! flow reads `open` of its header, and returns [`FlowError::Closed`] if the driver closed it.
+//! The memory of a closed flow reads as zeros, which violate the rules as soon as an index has
+//! moved. So after a violation a call reads `open` of the flow's header, and fails with
+//! [`FlowError::Closed`] if the driver closed the flow. [`ProgramRings::is_open`] can be called at
+//! any time.
 
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -159,8 +162,9 @@ impl Attachment {
         let _ = self.take_notification(Some(Duration::ZERO));
     }
 
-    /// Waits until a notice is set (true) or the timeout expires (false). The call spins for some
-    /// microseconds first, because that costs less than sleeping if the notice comes soon.
+    /// Waits until a notice is set (true) or the timeout expires (false). With the timeout `None`
+    /// it waits without limit. The call spins for 3 µs first, because that costs less than sleeping
+    /// if the notice comes soon.
     ///
     /// # Errors
     /// If waiting for the doorbell fails.
@@ -189,8 +193,8 @@ impl Attachment {
         }
     }
 
-    /// Spins for some microseconds. True as soon as a notice is set. Call it before sleeping,
-    /// because waking takes longer.
+    /// Spins for 3 µs at most. True as soon as a notice is set; false if none came. Call it before
+    /// sleeping, because waking takes longer.
     pub fn spin(&self) -> bool {
         let begin = Instant::now();
         while begin.elapsed() < SPIN {
@@ -237,7 +241,7 @@ pub struct Piece {
     pub chunk: Chunk,
     /// Offset of the part in the chunk, in bytes: a multiple of [`ALIGN`].
     pub start: u32,
-    /// Length in bytes, at least 1.
+    /// Length in bytes. At least 1 in a record that the program hands over.
     pub length: u32,
 }
 
@@ -291,7 +295,8 @@ struct RingPair {
     returns: Consumer,
 }
 
-/// Why a record was not accepted. The flow has not changed.
+/// Why a record or a chunk was not accepted. The flow has not changed, except after a failed
+/// [`ProgramRings::free_all`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The ring is full: collect returned records, or wait for the driver.
@@ -333,6 +338,7 @@ pub enum FlowError {
 }
 
 impl ProgramRings {
+    /// The program's side of a flow whose indices start at `at`: 0 except in tests.
     pub(crate) fn new(
         region: &Arc<Region>,
         location: FlowLocation,
@@ -378,7 +384,7 @@ impl ProgramRings {
         self.location
     }
 
-    /// False after the driver has closed the flow.
+    /// True until the driver closes the flow.
     pub fn is_open(&self) -> bool {
         self.open.load(Ordering::Acquire) == 1
     }
@@ -488,7 +494,7 @@ impl ProgramRings {
     /// Frees all chunks of a returned record.
     ///
     /// # Errors
-    /// If one of them is not held.
+    /// If one of them is not held. The chunks before it are free then.
     #[inline]
     pub fn free_all(&mut self, record: &Record) -> Result<(), RecordError> {
         for pair in record.pairs() {

@@ -1,11 +1,10 @@
 //! I/O records: their format in shared memory, and their validated form.
 //!
-//! In shared memory a record is a run of entries of 16 bytes: a [`Head`] with the count, then that
-//! many [`RawPair`]s of base and length. (VERT: "an iorec includes a header indicating the number
-//! of such pairs which follow it; the header is padded to make it the same size as a pair". Here
-//! the padding carries a note and a time.) A [`Record`] is a private copy. [`Validator`] validates
-//! the head and every pair of it, and fails with the [`Rule`] that the record breaks. A record from
-//! shared memory becomes a [`Record`] only through [`Validator`].
+//! In shared memory a record is a run of entries of 16 bytes: a `Head` with the count, then that
+//! many `RawPair`s of base and length. The format is the iorec of paper VERT, section 2.2, whose
+//! header is "padded to make it the same size as a pair"; here a note and a time fill the padding.
+//! A [`Record`] is a validated copy in private memory. A `Validator` validates the head and each
+//! pair of a record, and fails with the [`Rule`] that the record breaks.
 
 use crate::layout::{ALIGN, Shape};
 use crate::violation::Rule;
@@ -18,7 +17,7 @@ pub(crate) struct Head {
     pub count: u32,
     /// From the program: [`CONTINUES_MESSAGE`] or 0. From the driver: a [`Status`].
     pub note: u32,
-    /// From the program: 0. From the driver: a time in ns of `CLOCK_MONOTONIC`.
+    /// From the program: 0. From the driver: a time in ns of `CLOCK_MONOTONIC`, or 0.
     pub stamp: u64,
 }
 

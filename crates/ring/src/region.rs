@@ -1,6 +1,7 @@
 //! Memory files and their mappings. This module maps memory, and copies bytes out of and into
-//! memory that another process writes at the same time. No other module of the crate does either.
-//! It fails when a system call fails, and when the other side sealed the file in another way.
+//! memory that another process writes at the same time. No other module of the crate does either. A
+//! function fails with [`SetupError`] when a system call fails, or when the file does not have the
+//! required seals.
 //!
 //! Every `unsafe` block in this module relies on these rules:
 //!
@@ -46,7 +47,7 @@ pub(crate) struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// Creates an empty memory file of `bytes` bytes and seals it against resizing.
+    /// Creates a memory file of `bytes` zeros without pages, and seals it against resizing.
     pub(crate) fn create(bytes: u64) -> Result<MemoryFile, SetupError> {
         let plain = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // NOEXEC_SEAL: no process may execute what a program wrote. Linux before 6.3 rejects the
@@ -111,6 +112,7 @@ impl MemoryFile {
         self.fd.as_fd()
     }
 
+    /// Maps the whole file, readable and writable.
     pub(crate) fn map(&self) -> Result<Region, SetupError> {
         let length = usize::try_from(self.bytes).map_err(|_| SetupError::System {
             what: "cannot map the memory file",
@@ -138,7 +140,7 @@ impl MemoryFile {
     }
 }
 
-/// A mapping.
+/// The mapping of a whole memory file.
 #[derive(Debug)]
 pub(crate) struct Region {
     base: NonNull<u8>,
@@ -258,7 +260,8 @@ impl Region {
     /// process with a mapping can request. A collapse unmaps the pages from all mappings while it
     /// runs. The kernel does not collapse a range in which a page has an extra reference. So this
     /// function puts one page of each 2 MiB of the file into a pipe that is never read, up to the
-    /// capacity of the pipe (512 MiB of file). The returned descriptor keeps the references.
+    /// capacity of the pipe (by default 512 MiB of file). The returned descriptor keeps the
+    /// references.
     ///
     /// # Errors
     /// If the pipe cannot be created.
@@ -347,7 +350,7 @@ pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> SetupError {
     }
 }
 
-/// Bytes of a huge page. A huge page starts at a multiple of them.
+/// Bytes of a huge page. A huge page starts at a multiple of this number.
 const HUGE_PAGE: usize = 2 << 20;
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;

@@ -73,7 +73,7 @@ pub enum Rule {
     /// A reserved field or bit is not 0 (R32).
     #[error("the reserved field {field} holds {seen:#x}, not 0")]
     Reserved {
-        /// The field.
+        /// The field's name in `docs/reference/ring.md`.
         field: &'static str,
         /// The value of the field.
         seen: u64,
@@ -81,21 +81,21 @@ pub enum Rule {
     /// A base that is not aligned (R40).
     #[error("base {base:#x} is not a multiple of {align}", align = crate::layout::ALIGN)]
     Alignment {
-        /// The base.
+        /// The base of the pair: its offset in the data area, in bytes.
         base: u64,
     },
     /// A pair of length 0 from the program (R41).
     #[error("the pair at base {base:#x} has length 0")]
     Empty {
-        /// The base.
+        /// The base of the pair.
         base: u64,
     },
     /// A pair that is not inside the flow's data area (R42).
     #[error("base {base:#x} and length {length} are not inside the data area of {area} bytes")]
     OutsideArea {
-        /// The base.
+        /// The base of the pair.
         base: u64,
-        /// The length.
+        /// The length of the pair, in bytes.
         length: u32,
         /// Bytes of the flow's data area.
         area: u64,
@@ -103,9 +103,9 @@ pub enum Rule {
     /// A pair that crosses a chunk boundary (R43).
     #[error("base {base:#x} and length {length} cross the end of a chunk of {chunk} bytes")]
     Crossing {
-        /// The base.
+        /// The base of the pair.
         base: u64,
-        /// The length.
+        /// The length of the pair, in bytes.
         length: u32,
         /// Bytes of a chunk.
         chunk: u32,

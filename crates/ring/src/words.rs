@@ -1,13 +1,13 @@
 //! Words of shared memory that both sides access at the same time. All access is by atomic
 //! operations, so a value that changes during a read is never undefined behaviour.
 //!
-//! Under `cfg(loom)` the words are loom's and lie in memory of their own. loom then tries every
-//! order in which two threads may see them. The cursors and the sleeping flag are the same code in
-//! both cases.
+//! Under `cfg(loom)` the words are of loom's types, in private memory. loom then tries every order
+//! in which two threads may see them. The cursors and the sleeping flag are the same code in both
+//! cases.
 //!
-//! Rules of this module: the constructors of [`Word`] and [`Entries`] check bounds and alignment
-//! against the region, and keep the region mapped. The memory is accessed only as atomics. If the
-//! other side's process uses anything but atomics, it harms only itself.
+//! Rules of this module: the constructors of [`Word`], [`Words`] and [`Entries`] check bounds and
+//! alignment against the region, and keep the region mapped. The memory is accessed only as
+//! atomics. If the other side's process uses anything but atomics, it harms only itself.
 
 #[cfg(not(loom))]
 pub(crate) use mapped::{Entries, Word, Words};
@@ -19,8 +19,9 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Prefetches the cache line of `at`. With many flows the driver spends most of its time waiting
-/// for memory, and it knows in advance which flows come next. A program cannot observe a prefetch.
+/// Prefetches the cache line of `at`; no effect except on x86-64. With many flows the driver waits
+/// for memory most of its time, and the next flows are known in advance. A program cannot observe a
+/// prefetch.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn prefetch(at: *const u8) {
@@ -149,8 +150,8 @@ mod mapped {
             prefetch(std::ptr::from_ref(&self.words[at]).cast());
         }
 
-        /// Reads an entry, each half once. `index` may be any number; the ring's size is its
-        /// modulus.
+        /// Reads an entry, each half once. Entry `index` is stored at `index` modulo the number of
+        /// entries.
         #[inline]
         pub(crate) fn read(&self, index: u32) -> [u64; 2] {
             let at = 2 * (index & self.mask) as usize;

@@ -1,8 +1,8 @@
-//! The configuration of the super-server: TOML that contains `inetd.conf` lines, or such lines
-//! alone.
+//! The configuration of the super-server `netnice inetd` ([`Config`]): TOML that can contain
+//! `inetd.conf` lines, or such lines alone.
 //!
 //! ```toml
-//! total = "512Kbyte/s"          # divided among sessions without a rate
+//! total = "512Kbyte/s"          # of all sessions together
 //! lines = """
 //! ftp     stream tcp nowait root /usr/sbin/vsftpd vsftpd
 //! telnet  telnetd @32Kbyte/sec
@@ -36,13 +36,13 @@ pub(crate) use lookup::{User, user};
 /// A validated configuration. What can be checked without binding ports has been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The total of all sessions, including those with a rate of their own.
+    /// The total of all sessions, including those with a rate of their own. `None`: no total.
     pub(crate) total: Option<Rate>,
-    /// The smallest share.
+    /// The smallest share of a session.
     pub(crate) floor: Rate,
-    /// True if idle sessions lend.
+    /// True if idle sessions lend the unused part of their shares to busy ones.
     pub(crate) lend: bool,
-    /// The limit on all sessions of one client together.
+    /// The limit on all sessions of one client together. `None`: no limit.
     pub(crate) per_client: Option<Rate>,
     /// Largest number of concurrent sessions of all services.
     pub(crate) sessions: usize,
@@ -53,7 +53,7 @@ pub struct Config {
     pub(crate) services: Vec<Service>,
 }
 
-/// One service.
+/// One service: where the super-server listens, and which program it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Service {
     /// Its name, for display.
@@ -66,8 +66,8 @@ pub(crate) struct Service {
     pub(crate) port: u16,
     /// Protocol and address family.
     pub(crate) protocol: Protocol,
-    /// The program serves the listening socket itself, and the super-server does not accept until
-    /// the program ends.
+    /// True if the program serves the listening socket itself. The super-server then does not
+    /// accept connections until the program ends.
     pub(crate) wait: bool,
     /// The user whose rights the program gets.
     pub(crate) user: User,
@@ -106,7 +106,7 @@ pub(crate) enum Family {
 }
 
 impl Protocol {
-    /// Parses `tcp`, `tcp4`, `tcp6`, `udp`, `udp4`, `udp6`.
+    /// Parses `tcp`, `tcp4`, `tcp6`, `udp`, `udp4`, `udp6`; `None` for any other text.
     fn parse(text: &str) -> Option<Protocol> {
         let (kind, family) = match text.strip_suffix('4') {
             Some(kind) => (kind, Family::V4),
@@ -146,7 +146,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// An invalid configuration.
+/// The first error in a configuration, with its location.
 #[derive(Debug, thiserror::Error)]
 #[error("{location}: {kind}")]
 pub struct ConfigError {
@@ -408,7 +408,7 @@ impl Source<'_> {
         }
     }
 
-    /// Parses all lines of a text that begins at line `first` of the file.
+    /// Parses all `inetd.conf` lines of a text that begins at line `first` of the file.
     fn lines(&self, text: &str, first: usize) -> Result<Vec<Service>, ConfigError> {
         let mut services = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -504,8 +504,8 @@ impl Source<'_> {
     }
 }
 
-/// Default number of concurrent sessions of one client, so that one client cannot exclude all
-/// others.
+/// Default of the largest number of concurrent sessions of one client: a quarter of `sessions`, at
+/// least [`MIN_PER_CLIENT`], at most `sessions`. So one client cannot exclude all others.
 fn default_per_client(sessions: usize) -> usize {
     (sessions / 4).max(sessions.min(MIN_PER_CLIENT))
 }
@@ -562,11 +562,11 @@ struct ServiceTable {
 /// Default of the floor, in bit/s: enough for a key stroke and its echo every 150 ms.
 pub const DEFAULT_FLOOR: u64 = 8_000;
 
-/// Default and largest number of concurrent sessions: well below the daemon's number of targets.
+/// Default and largest value of `sessions`. The daemon can hold more targets than that.
 const MAX_SESSIONS: usize = 4096;
 
-/// Sessions that one client may have in any case: the number of connections that a browser opens at
-/// most.
+/// The default limit of sessions of one client is not below this number, which is the largest
+/// number of connections that a browser opens.
 const MIN_PER_CLIENT: usize = 16;
 
 /// The default weight and the largest one, as on a link.

@@ -1,4 +1,5 @@
-//! Requests to the daemon over one connection, which is renewed when it breaks.
+//! Requests to the daemon over one connection ([`Daemon`]), which is opened again after it was
+//! closed. A request fails with a [`RequestError`] or [`ClientError`].
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -13,8 +14,8 @@ use netnice_core::units::{Nanos, Rate};
 pub(crate) struct Daemon {
     dir: RuntimeDir,
     client: Option<Client>,
-    /// If set, limits last until this process ends, and then the previous limits return. `None`:
-    /// limits are permanent.
+    /// The process until whose end limits last; then the previous limits return. `None`: limits are
+    /// permanent.
     until: Option<Until>,
 }
 
@@ -49,8 +50,8 @@ impl Daemon {
         Ok(Daemon { dir, client, until })
     }
 
-    /// Limits a target as the short form does. `rate` is text, and other clauses may follow the
-    /// rate.
+    /// Limits a target as the short form `netnice TARGET RATE` does. `rate` is text, and other
+    /// clauses may follow the rate.
     pub(crate) fn limit(
         &mut self,
         target: LimitTarget<'_>,
@@ -112,7 +113,7 @@ impl Daemon {
         let _ = self.call(&clear, None);
     }
 
-    /// The state of the daemon.
+    /// The state of the daemon, as `netnice show --json` prints it.
     pub(crate) fn show(&mut self) -> Result<ShowDoc, ClientError> {
         match self.call(&Request::Show(Show { target: None }), None)? {
             Response::Shown(doc) => Ok(doc),
@@ -120,7 +121,7 @@ impl Daemon {
         }
     }
 
-    /// The composition of a target.
+    /// The composition of a target on this machine.
     pub(crate) fn find(&mut self, target: &str) -> Result<Found, RequestError> {
         let target = target.to_string();
         match self.call(&Request::Find(Find { target }), None) {
@@ -129,8 +130,8 @@ impl Daemon {
         }
     }
 
-    /// Sends a request. Repeats it once if an existing connection turns out to be closed, as the
-    /// daemon may close idle connections.
+    /// Sends a request. Repeats it once if an existing connection fails, because the daemon may
+    /// close idle connections.
     fn call(
         &mut self,
         request: &Request,
@@ -161,9 +162,9 @@ impl Daemon {
 }
 
 /// The limit for a total, as [`Daemon::limit`] takes it. If a full packet takes longer than a
-/// millisecond, the limit has a burst of a millisecond. The packets of all sessions then leave one
-/// after another, even after a session was silent. A slow wire carries other traffic too, and two
-/// packets in succession double its waiting time.
+/// millisecond (below 12 Mbit/s), the limit has a burst of a millisecond. The packets of all
+/// sessions then leave one after another, even after a session was silent. Two full packets in
+/// succession would double the time for which other traffic on a slow wire waits.
 pub(crate) fn total_limit(rate: Rate) -> String {
     let text = rate.compact();
     match rate.bits_per_second() < SPACED_BELOW {

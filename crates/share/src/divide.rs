@@ -18,17 +18,18 @@
 //! again, and gets its whole share back, when it uses half of what it kept. A session with a fixed
 //! rate does not lend, because configuration C reserves the rate.
 //!
-//! **Groups.** If users or services have equal shares instead of sessions, the same rule divides
-//! the total among them, and then the share of each among its sessions ([`divide_groups`]). So a
-//! session lends to its own group first. A group whose sessions are all idle lends to the other
-//! groups.
+//! **Groups.** If users or services have equal shares, and not sessions, the same rule divides the
+//! total among the users or services, and then the share of each among its sessions
+//! ([`divide_groups`]). So a session lends to its own group first. A group whose sessions are all
+//! idle lends to the other groups.
 //!
-//! **Refusal.** No share falls below the floor. A new session is refused if it would reduce a share
-//! below the floor, or if its fixed rate exceeds the rest of the total ([`fits`]).
+//! **Refusal.** A share is at least the floor, unless the session's bound is lower. A new session
+//! is refused if it would reduce a share below the floor, or if its fixed rate exceeds the rest of
+//! the total ([`fits`]).
 
 use netnice_core::units::Amount;
 
-/// The total to divide, in bit/s.
+/// The total to divide and the smallest share, in bit/s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pool {
     /// The total. `None`: only fixed rates apply.
@@ -44,9 +45,10 @@ pub(crate) struct Demand {
     pub(crate) fixed: Option<u64>,
     /// Its weight among the sessions without a fixed rate; not 0.
     pub(crate) weight: u64,
-    /// The largest share that it may have.
+    /// The largest share that it may have. `None`: no bound.
     pub(crate) bound: Option<u64>,
-    /// Set if the session is idle: its highest usage in the present period of low usage.
+    /// The highest usage of an idle session in its present period of low usage. `None`: the session
+    /// is busy.
     pub(crate) idle: Option<u64>,
 }
 
@@ -77,7 +79,7 @@ pub(crate) enum DoesNotFit {
 /// Checks whether the total suffices for these sessions, the last of which is new.
 ///
 /// # Errors
-/// If it does not.
+/// If the total does not suffice.
 pub(crate) fn fits(pool: Pool, demands: &[Demand]) -> Result<(), DoesNotFit> {
     let Some(total) = pool.total else {
         return Ok(());
@@ -100,7 +102,7 @@ pub(crate) fn fits(pool: Pool, demands: &[Demand]) -> Result<(), DoesNotFit> {
     })
 }
 
-/// The share of each session, in bit/s; `None` if it is unlimited.
+/// The share of each session, in bit/s, in the order of `demands`; `None` if it is unlimited.
 pub(crate) fn divide(pool: Pool, demands: &[Demand]) -> Vec<Option<u64>> {
     let at_most = |rate: u64, demand: &Demand| rate.min(demand.bound.unwrap_or(u64::MAX));
     let fixed: u64 = demands.iter().filter_map(|d| d.fixed).sum();
@@ -136,7 +138,8 @@ pub(crate) fn divide(pool: Pool, demands: &[Demand]) -> Vec<Option<u64>> {
     shares
 }
 
-/// The shares of the sessions of each group. Each group is a weight and its sessions.
+/// The shares of the sessions of each group, as [`divide`] gives them. A group is a weight and its
+/// sessions.
 pub(crate) fn divide_groups(pool: Pool, groups: &[(u64, Vec<Demand>)]) -> Vec<Vec<Option<u64>>> {
     let as_one = |(weight, members): &(u64, Vec<Demand>)| Demand {
         fixed: None,
@@ -152,7 +155,7 @@ pub(crate) fn divide_groups(pool: Pool, groups: &[(u64, Vec<Demand>)]) -> Vec<Ve
         .collect()
 }
 
-/// The part of its share that an idle session keeps, in bit/s.
+/// The part of `share` that an idle session with usage `used` keeps, in bit/s.
 pub(crate) fn retained(share: u64, used: u64, floor: u64) -> u64 {
     let keeps = used.saturating_mul(2).max(share / 8).max(floor);
     keeps.min(share)

@@ -1,6 +1,6 @@
-//! The super-server: listens for its services, starts a session for each connection, and keeps the
-//! total divided. It ends if the configuration is invalid, the daemon is unreachable at the start,
-//! or waiting fails.
+//! The super-server `netnice inetd`: listens for the services of a [`Config`], starts a session for
+//! each connection, and keeps the total divided among the sessions. It ends with an [`InetdError`]
+//! if a port cannot be bound, the daemon is unreachable at the start, or waiting fails.
 //!
 //! # From connection to session
 //! ```text
@@ -9,22 +9,24 @@
 //!       └─ closed, with a              └─ limit refused: ended       other shares follow
 //!          line in the log                                  at once, at most every 100 ms
 //! ```
-//! The program starts behind a *gate*: a helper process (of this program, see [`StartGate`]) has
-//! the program's descriptors and waits for one byte. It executes the program when the share is in
-//! force. So no byte of a session is sent without its limit.
+//! The program of a session starts behind a *gate*: a helper process ([`StartGate`]) has the
+//! program's descriptors and waits for one byte. The super-server writes the byte when the share is
+//! in force, and the helper executes the program. So no byte of a session is sent without its
+//! limit.
 //!
 //! # The total
 //! The super-server limits itself to the total, and the shares of its sessions lie inside that
-//! limit. So the total holds while shares change, and the packets of all sessions leave one after
-//! another, never two sessions' packets together.
+//! limit. So the total holds while shares change. Below 12 Mbit/s the limit also spaces the packets
+//! of all sessions, one after another (`total_limit`).
 //!
 //! # Waiting
 //! One thread waits for listeners and for sessions (by pidfd). There are no signal handlers. If the
 //! server ends, its sessions continue with their limits.
 //!
 //! # Lending
-//! While sessions share a total, the server reads the usage of each five times a second; see
-//! `divide`. `keeper` sets the shares and reads the usage.
+//! While two or more sessions share a total, the server reads the usage of each five times a
+//! second. `divide` computes the shares from the usage. `keeper` sets the shares and reads the
+//! usage.
 
 mod session;
 mod socket;
@@ -48,13 +50,13 @@ use crate::keeper::{APPLY_INTERVAL, Keeper, Member};
 use session::Session;
 use socket::Listener;
 
-/// How a program starts behind a gate: `HELPER ARGS… UID GID GROUPS PROGRAM ARGV0 ARGS…`, with the
-/// gate as its standard error.
+/// The command that starts a program behind a gate: `HELPER ARGS… UID GID groups=GID,… PROGRAM
+/// ARGV0 ARGS…`. The gate, a pipe, is its standard error.
 #[derive(Clone, Debug)]
 pub struct StartGate {
-    /// The helper program.
+    /// The file of the helper program.
     pub helper: PathBuf,
-    /// Its first arguments.
+    /// The first arguments of the helper.
     pub args: Vec<OsString>,
 }
 
@@ -141,8 +143,8 @@ struct SuperServer<'a> {
 }
 
 impl SuperServer<'_> {
-    /// Limits this process to the total, so that the shares of all sessions lie inside. An existing
-    /// limit, which the operator set, is left unchanged.
+    /// Limits this process to the total, so that the shares of all sessions lie inside. If the
+    /// operator has set a limit for it, that limit stays.
     fn limit_itself(&mut self) {
         let Some(total) = self.config.total else {
             return;
@@ -167,7 +169,7 @@ impl SuperServer<'_> {
         }
     }
 
-    /// Waits for events and handles them.
+    /// Waits for events once, and handles them.
     fn iterate(&mut self) -> Result<(), InetdError> {
         let (ready, ended) = self.wait().map_err(InetdError::Wait)?;
         for number in ended {
@@ -381,7 +383,7 @@ impl SuperServer<'_> {
         );
     }
 
-    /// True if the usage of sessions matters.
+    /// True if sessions can lend: two or more share the total.
     fn lends(&self) -> bool {
         let shares = |s: &&Session| self.service(s.service).rate.is_none();
         self.config.lend
@@ -406,5 +408,6 @@ fn client_network(client: IpAddr) -> IpAddr {
     }
 }
 
-/// Connections that are accepted from one listener before the next listener is served.
+/// Largest number of connections that are accepted from one listener before the next listener is
+/// served.
 const ACCEPT_BATCH: usize = 16;

@@ -6,8 +6,8 @@
 //!        └───────────── what each member used, five times a second ◀────┘
 //! ```
 //! The caller determines the members and their demands. This module sets the shares that changed,
-//! at once or 100 ms after the last change. If there are many, it returns to the caller in between.
-//! It also removes claims that were set for processes which had just ended.
+//! at most every 100 ms. After 50 ms of work it returns to the caller and sets the other shares in
+//! the next call. It also removes claims that it set for processes which had just ended.
 
 mod usage;
 
@@ -38,7 +38,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// The process with this number, which must exist.
+    /// Opens the process with this number. Fails with ESRCH if there is none.
     pub(crate) fn open(pid: u32) -> Result<Member, Errno> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         Ok(Member {
@@ -59,7 +59,7 @@ impl Member {
         )
     }
 
-    /// Its usage in bit/s, if it is idle.
+    /// Its highest usage while it is idle, in bit/s; `None` if it is busy.
     pub(crate) fn idle(&self) -> Option<u64> {
         self.usage.idle()
     }
@@ -117,7 +117,7 @@ impl Keeper {
         number
     }
 
-    /// Removes a member.
+    /// Removes a member. Its limit stays as it is. `None` if there is no member with this number.
     pub(crate) fn remove(&mut self, number: u64) -> Option<Member> {
         let member = self.members.remove(&number);
         self.changed |= member.is_some();
@@ -147,8 +147,8 @@ impl Keeper {
         self.changed = true;
     }
 
-    /// Time until the next work; `None`: there is none before the next event. `lends`: the usage of
-    /// members matters.
+    /// Time until the next call has something to do; `None` if it has nothing to do before the next
+    /// event. `lends` is true if the usage of members must be read.
     pub(crate) fn time_to_next_work(&self, lends: bool) -> Option<Duration> {
         let apply = self.changed.then(|| {
             self.applied_at.map_or(Duration::ZERO, |at| {
@@ -174,8 +174,8 @@ impl Keeper {
     }
 
     /// Sets the shares that differ from those in force, those that shrink first. After
-    /// [`MAX_APPLY_TIME`] it leaves the rest for the next call, so that the caller can serve other
-    /// events.
+    /// [`MAX_APPLY_TIME`] it leaves the others for the next call, so that the caller can serve
+    /// other events. Returns the shares that could not be set.
     pub(crate) fn apply(&mut self, shares: BTreeMap<u64, Option<u64>>) -> Vec<FailedShare> {
         let began = Instant::now();
         let mut wanted: Vec<(u64, Option<u64>)> = shares.into_iter().collect();
@@ -209,8 +209,10 @@ impl Keeper {
             None if member.share.is_none() => Ok(()),
             None => self.daemon.limit(member.limit_target(), "none"),
         };
-        member.is_set = true;
-        member.share = share;
+        member.is_set = set.is_ok();
+        if set.is_ok() {
+            member.share = share;
+        }
         if member.has_ended() {
             self.stale_targets.insert(member.target.clone());
             self.stale_since.get_or_insert_with(Instant::now);
@@ -219,7 +221,7 @@ impl Keeper {
         set
     }
 
-    /// Restores the limit from before the first share of a member.
+    /// Restores the limit that a member had before its first share.
     pub(crate) fn restore(&mut self, number: u64) -> Result<(), RequestError> {
         match self.members.get(&number) {
             Some(member) if member.share.is_some() && !member.has_ended() => {
@@ -230,8 +232,8 @@ impl Keeper {
         }
     }
 
-    /// Reads the usage of members, if it matters and is due. If the daemon does not respond,
-    /// nothing changes.
+    /// Reads the usage of members if `lends` is true and [`USAGE_INTERVAL`] has passed. If the
+    /// daemon does not respond, nothing changes.
     pub(crate) fn read_usage(&mut self, lends: bool) {
         if !lends || self.usage_read_at.elapsed() < USAGE_INTERVAL {
             return;
@@ -256,9 +258,9 @@ impl Keeper {
         }
     }
 
-    /// Removes targets that setting a share created anew for members that ended at that moment,
-    /// after [`STALE_DELAY`]. Such a target has no process, and its counters are 0. If a member
-    /// left descendants, their target stays.
+    /// Removes, [`STALE_DELAY`] after the first such end, the targets that the daemon created anew
+    /// because a member ended while its share was set. Such a target has no process, and its
+    /// counters are 0. A target with other counts stays, because the member left descendants.
     pub(crate) fn remove_stale_targets(&mut self) {
         if self.stale_since.is_none_or(|at| at.elapsed() < STALE_DELAY) {
             return;
@@ -292,7 +294,8 @@ fn rate_text(bits: u64) -> String {
     rate.unwrap_or(Rate::MIN).compact()
 }
 
-/// Time between two settings of all shares: a fifth of the 500 ms within which shares must follow.
+/// Shortest time between two settings of all shares: a fifth of the 500 ms within which shares must
+/// follow a change.
 pub(crate) const APPLY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Time between two readings of the usage.

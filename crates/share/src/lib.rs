@@ -10,7 +10,7 @@
 //! ```
 //! [`config`] reads the services to serve. `divide` computes the shares without I/O. [`inetd`] is
 //! the server. [`manager`] divides a total among processes that it did not start (NICE 3.2).
-//! `keeper` sets the shares for both.
+//! `keeper` sets the shares for the server and for the manager.
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -1,18 +1,18 @@
-//! The manager of existing processes: divides a total among the sessions of targets that are
-//! already running (the paper's P8, NICE 3.2). It fails if a target does not exist or may not be
-//! limited, or if the daemon is unreachable at the start.
+//! The manager of `netnice share`: divides a total among the sessions of targets that are already
+//! running (the manager P8 of paper NICE, 3.2). It fails with a [`ManagerError`] if a target does
+//! not exist or may not be limited, or if the daemon is unreachable at the start.
 //!
 //! ```text
 //!  targets ─find─▶ processes ─scan─▶ sessions ─divide─▶ shares ─keeper─▶ set pid:N both R
 //!       (the daemon)                                                       (the daemon)
 //! ```
 //! The manager limits each target to the total too, and the limits of its sessions lie inside. So
-//! new sessions that the manager has not seen yet, and traffic of no session (the server's own),
-//! are within the total.
+//! new sessions that the manager has not found yet, and the traffic of a server itself, are within
+//! the total.
 //!
 //! # Following
-//! A pidfd reports the end of a session. The manager scans for new sessions ten times a second.
-//! That needs no privilege and works in every namespace; the process connector needs root in the
+//! A pidfd reports the end of a session. The manager scans for new sessions ten times a second. A
+//! scan needs no privilege and works in every namespace; the process connector needs root in the
 //! initial namespace, and a cgroup only reports that it is populated. Each scan reads only the
 //! lists of processes, and the parents of new processes.
 //!
@@ -49,17 +49,17 @@ use session_set::SessionSet;
 pub struct ShareRequest {
     /// The total.
     pub total: Rate,
-    /// The targets with the sessions; not empty.
+    /// The targets among whose sessions the total is divided; not empty.
     pub targets: Vec<Target>,
     /// The units that have equal shares.
     pub per: Per,
     /// Weights other than 100.
     pub weights: Vec<(WeightScope, u16)>,
-    /// The smallest share.
+    /// The smallest share of a session.
     pub floor: Rate,
-    /// True if idle sessions lend.
+    /// True if idle sessions lend the unused part of their shares to busy ones.
     pub lend: bool,
-    /// Time after which the manager ends by itself, if any.
+    /// Time after which the manager ends by itself. `None`: it does not.
     pub for_: Option<Duration>,
 }
 
@@ -80,7 +80,7 @@ pub enum Per {
 pub enum WeightScope {
     /// The sessions of one of the targets.
     Service(Target),
-    /// The sessions of a user.
+    /// The sessions of the user with this id.
     User(u32),
 }
 
@@ -113,7 +113,7 @@ pub enum ManagerError {
 }
 
 impl ManagerError {
-    /// The exit status of the process.
+    /// The exit status of a process that ends with this error.
     pub fn exit(&self) -> Exit {
         match self {
             ManagerError::Daemon(error) => Exit::from(error),
@@ -124,7 +124,7 @@ impl ManagerError {
     }
 }
 
-/// The present shares.
+/// The present shares of all sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Shares {
     /// The total, in bit/s.
@@ -142,7 +142,7 @@ pub struct SessionDoc {
     pub service: String,
     /// The name of its program.
     pub name: String,
-    /// Its user.
+    /// The id of its user.
     pub user: u32,
     /// Its share in bit/s.
     pub share: u64,
@@ -150,7 +150,7 @@ pub struct SessionDoc {
     pub idle: bool,
 }
 
-/// A message for the user.
+/// What the manager reports to the user.
 #[derive(Debug)]
 pub enum Report<'a> {
     /// A line of text.
@@ -159,7 +159,7 @@ pub enum Report<'a> {
     Shares(&'a Shares),
 }
 
-/// Computes the shares that would apply now. Changes nothing.
+/// Computes the shares that [`manage`] would set now. Changes nothing.
 ///
 /// # Errors
 /// If a target does not exist or may not be limited, the weights or the floor are invalid, or there
@@ -545,7 +545,7 @@ impl Manager<'_> {
     }
 }
 
-/// A running process as a member. A process that has ended but is not reaped is not a member.
+/// A running process as a member; `None` if the process has ended, even if it is not reaped.
 fn open_running(pid: u32) -> Option<Member> {
     Member::open(pid).ok().filter(|member| !member.has_ended())
 }
@@ -593,7 +593,7 @@ fn compute_shares(
     numbers.map(|(number, _)| number).zip(shares).collect()
 }
 
-/// The sessions that have a share, with it.
+/// The document of the sessions that have a share.
 fn shares_doc(
     request: &ShareRequest,
     sessions: &BTreeMap<u64, Session>,
@@ -635,8 +635,9 @@ impl ShareRequest {
 }
 
 impl WeightScope {
-    /// Reads `user:NAME` or a target. A target that is to be divided takes precedence over a user
-    /// of the same name.
+    /// The scope of a weight that is given for `target`: a user for `user:NAME`, else a service. If
+    /// `user:NAME` is one of `targets`, the targets to be divided, it is a service. `None` if there
+    /// is no such user.
     pub fn from_target(target: Target, targets: &[Target]) -> Option<WeightScope> {
         match &target {
             own if targets.contains(own) => Some(WeightScope::Service(target)),

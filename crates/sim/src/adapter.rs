@@ -6,13 +6,14 @@
 //!  PDUs of each  ──── one transfer ────▶  buffer, at most `window`  ──── scheduler ──▶ link
 //!  connection         at a time           cells for each connection
 //! ```
-//! The input is an [`Adapter`] with its connections; the result is [`AdapterReport`].
+//! The input is an [`Adapter`] with its connections; the result is [`AdapterReport`]. A PDU is a
+//! message of several cells.
 //!
 //! Shaping determines when a connection's next cell may leave. So the time at which a connection's
 //! buffer runs empty is known: the time of its last cell, plus the peak rate's spacing for each
 //! buffered cell, less CDVT. The bus serves the connection whose buffer runs empty first. A
-//! transfer has `unit` cells, from one cell to a whole PDU (it never reaches into the next PDU),
-//! and takes a varying access time and the bytes' time on the bus.
+//! transfer has `unit` cells, from one cell to a whole PDU (it never reaches into the next PDU). It
+//! takes a random access time and the time of its bytes on the bus.
 //!
 //! The scheduler gets each cell, whether it has been fetched or not. If a cell leaves that has not
 //! been fetched, that is an *underrun*. No underrun happens while the bus keeps up and the window
@@ -35,19 +36,20 @@ pub struct Adapter {
     pub wire: Wire,
     /// The rate of the bus during a transfer.
     pub bus: Rate,
-    /// The least and the greatest time until a transfer begins.
+    /// The least and the greatest access time: the time from the decision on a transfer until it
+    /// begins.
     pub access: (Nanos, Nanos),
-    /// Cells per transfer.
+    /// Cells per transfer, fewer at the end of a PDU.
     pub unit: u32,
-    /// Most cells of each connection on the adapter or on the way to it.
+    /// The largest number of cells of each connection on the adapter or on the way to it.
     pub window: u32,
     /// The connections.
     pub connections: Vec<Connection>,
-    /// Determines the access times.
+    /// The seed of the random access times.
     pub seed: u64,
 }
 
-/// PDUs in host memory, and their contract.
+/// A connection: PDUs in host memory, and the contract by which their cells are sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
     /// The contract.
@@ -56,7 +58,7 @@ pub struct Connection {
     pub pdus: u32,
     /// Cells per PDU.
     pub cells: u32,
-    /// When the host submits them.
+    /// Time at which the host submits all PDUs.
     pub start: Nanos,
 }
 
@@ -75,9 +77,9 @@ pub struct AdapterReport {
     pub reported: u64,
     /// Transfers on the bus.
     pub transfers: u64,
-    /// How long the bus was busy.
+    /// Time for which the bus was busy, access times included.
     pub bus_busy: Nanos,
-    /// When the last cell left.
+    /// Time at which the last cell left; zero if none left.
     pub end: Instant,
 }
 
@@ -85,7 +87,8 @@ impl Adapter {
     /// Simulates until everything is sent or `until` is reached.
     ///
     /// # Errors
-    /// [`SchedulerError`] if the scheduler refuses a connection.
+    /// [`SchedulerError`] if the scheduler refuses the link, a connection, or a cell that is longer
+    /// than the contract's MBS.
     pub fn run(&self, until: Nanos) -> Result<AdapterReport, SchedulerError> {
         let mut run = Run::new(self)?;
         while let Some(Reverse((at, _, event))) = run.events.pop() {

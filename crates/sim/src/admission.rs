@@ -1,6 +1,6 @@
-//! Admission of messages to a channel, and the sender before it: applies the channel's overload
-//! policy to messages beyond the contract (paper RTC, section 3.1;
-//! [`netnice_core::sched::MessageGate`]).
+//! The sender of a channel and the admission of its messages: an [`AdmissionQueue`] applies the
+//! channel's overload policy to messages beyond the contract (paper RTC, section 3.1;
+//! [`netnice_core::sched::MessageGate`]). The result for a message is an [`Admission`].
 //!
 //! A sender that has to wait holds its messages back, in order, until the first of them is
 //! admitted.
@@ -18,7 +18,7 @@ pub(crate) struct AdmissionQueue {
     held_back: VecDeque<Bytes>,
 }
 
-/// The result for the first held-back message.
+/// The decision on the first message that the sender holds back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// Admitted, with this logical arrival.

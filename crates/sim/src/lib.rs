@@ -11,13 +11,13 @@
 //! proceeds from event to event and returns a [`Report`]; it fails with [`SimulationError`] if the
 //! simulation is invalid. The link is a [`netnice_core::sched::Scheduler`], and so is the
 //! processor: a processor is a link on which a block's length is its processing time (one byte is
-//! one nanosecond), and channel handlers are scheduled in the same three classes (paper RTC,
-//! section 3.1). The output is checked independently, by [`netnice_core::policer`] and by deadlines
-//! that are computed here from the arrivals alone.
+//! one nanosecond). Handlers of channels are scheduled by deadline, and the handlers of other flows
+//! share the rest (paper RTC, section 3.1). The output is checked independently: by
+//! [`netnice_core::policer`], and by deadlines that this crate computes from the arrivals alone.
 //!
 //! The same seed gives the same run on every machine: random numbers come from [`Random`], and no
-//! order depends on a hash. A simulation can also be read from text ([`scenario`]). An adapter that
-//! fetches its cells from the host's memory is a separate simulation ([`adapter`]).
+//! order depends on a hash. A simulation can also be read from text ([`scenario`]). [`adapter`] is
+//! a separate simulation, of an adapter that fetches its cells from the host's memory.
 
 #![forbid(unsafe_code)]
 

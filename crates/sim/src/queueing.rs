@@ -1,4 +1,6 @@
-//! A scheduler with the queues of its flows: items go in, departures come out.
+//! A scheduler with the queues of its flows. [`SchedulerQueues::push`] queues an item (a packet of
+//! the link, or a block of the processor), and [`SchedulerQueues::next`] returns the item that
+//! leaves now, or the time of the next call.
 
 use std::collections::VecDeque;
 
@@ -21,7 +23,7 @@ pub(crate) struct Item {
     pub logical: Option<u64>,
     /// The deadline of the message that ends with this item.
     pub ends: Option<u64>,
-    /// Bytes of the message in this block.
+    /// Bytes of the message in this item.
     pub bytes: u64,
 }
 
@@ -33,7 +35,7 @@ pub(crate) struct LeftItem {
     pub departure: Departure,
 }
 
-/// When to call again.
+/// The time of the next call; `Never` if an item has to be queued first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextCall {
     At(u64),
@@ -62,7 +64,7 @@ impl SchedulerQueues {
         })
     }
 
-    /// Adds a slice for members; call this before adding any flow.
+    /// Adds the overbooked slice. The caller does this before it adds a flow.
     pub(crate) fn overbook(&mut self, overbooked: &OverbookedSlice) -> Result<(), SchedulerError> {
         let (slice, classes) = (overbooked.slice, &overbooked.classes);
         let server = self.scheduler.insert_server(slice, classes, Instant(0))?;
@@ -120,7 +122,7 @@ impl SchedulerQueues {
         Ok(gone)
     }
 
-    /// The next item that leaves now, or when to call again.
+    /// The next item that leaves now, or the time of the next call as the error.
     pub(crate) fn next(&mut self, now: u64) -> Result<LeftItem, NextCall> {
         loop {
             let queues = &self.queues;

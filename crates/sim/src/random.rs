@@ -1,6 +1,6 @@
 //! Random numbers that are the same on every machine: SplitMix64 (Steele, Lea, Flood: *Fast
-//! splittable pseudorandom number generators*, OOPSLA 2014). It takes a dozen operations and stays
-//! the same, while the generators of libraries may change.
+//! splittable pseudorandom number generators*, OOPSLA 2014). A number takes a dozen operations. The
+//! generator is implemented here because those of libraries may change.
 
 /// A stream of random numbers that a seed determines.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl Random {
         self.within(0..=bound.saturating_sub(1))
     }
 
-    /// A waiting time of a Poisson process with this mean.
+    /// A waiting time of a Poisson process with this mean, in the unit of the mean.
     pub(crate) fn exponential(&mut self, mean: u64) -> u64 {
         // In (0, 1], with 53 bits.
         let even = ((self.draw() >> 11) + 1) as f64 / (1_u64 << 53) as f64;

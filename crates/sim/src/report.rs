@@ -1,4 +1,6 @@
-//! The result of a simulation, as counts and as a table.
+//! The result of a simulation: counts for each flow ([`FlowReport`]), and for the link
+//! ([`Report`]). `Display` prints a table with one line for each flow; its column `early` has the
+//! violations.
 
 use std::fmt;
 
@@ -10,35 +12,38 @@ use netnice_core::units::{Instant, Nanos};
 pub struct FlowReport {
     /// Its name.
     pub name: String,
-    /// Messages (or packets, where a message is one packet) that the source made.
+    /// Messages that the source made. A greedy source counts as one message.
     pub offered: u64,
-    /// Of these, messages that found no room. (The sender was informed.)
+    /// Of these, messages that found no room and were dropped.
     pub dropped: u64,
-    /// Messages that the sender had to hold back before admission.
+    /// Messages that the sender held back at their arrival, because the overload policy did not
+    /// admit them yet.
     pub held: u64,
     /// Packets that left.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Messages that left completely.
+    /// Messages of a channel that left completely; 0 for other contracts.
     pub messages: u64,
-    /// Messages that left after their deadline, or had not left at the end although it was past.
+    /// Messages of a channel that left after their deadline, or had not left at the end although
+    /// their deadline was over.
     pub missed: u64,
     /// The least laxity of a message, in ns: the time from its departure to its deadline, negative
-    /// if it was late.
+    /// if it was late. `None` if no message of a channel left.
     pub least_laxity: Option<i64>,
     /// The sum of all laxities, in ns.
     pub laxities: i128,
-    /// Packets that violated the contract.
+    /// Packets that violated the contract; 0 if the flow has no policer.
     pub violations: u64,
-    /// The first violation.
+    /// The first violation; `None` if there was none.
     pub first_violation: Option<Violation>,
-    /// Messages that still wait.
+    /// Messages that still wait at the end, with those that the sender holds back. If more packets
+    /// than messages wait for the link, the number of packets counts.
     pub waiting: u64,
 }
 
 impl FlowReport {
-    /// The mean laxity of its messages, in ns.
+    /// The mean laxity of its messages, in ns; `None` if no message of a channel left.
     pub fn mean_laxity(&self) -> Option<f64> {
         (self.messages > 0).then(|| self.laxities as f64 / self.messages as f64)
     }
@@ -55,11 +60,11 @@ impl FlowReport {
 /// The results for all flows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// In the order of the simulation.
+    /// The results of the flows, in the order of the simulation.
     pub flows: Vec<FlowReport>,
     /// The simulated time.
     pub until: Instant,
-    /// How long the link was busy.
+    /// Time for which the link was busy until then.
     pub busy: Nanos,
 }
 
@@ -74,7 +79,7 @@ impl Report {
         self.flows.iter().map(|flow| flow.violations).sum()
     }
 
-    /// The flow with this name.
+    /// The result of the flow with this name; `None` if there is none.
     pub fn flow(&self, name: &str) -> Option<&FlowReport> {
         self.flows.iter().find(|flow| flow.name == name)
     }

@@ -1,5 +1,7 @@
-//! Simulations as text, in TOML. Quantities are text with a unit and contracts are contract text,
-//! both parsed by core. An unknown key is refused. Parsing fails with [`ScenarioError`].
+//! Simulations as text, in TOML. The text of a scenario comes in, and a [`Scenario`] or a
+//! [`ScenarioError`] goes out. Quantities are text with a unit and contracts are contract text,
+//! both parsed by `netnice-core`. An unknown key is an error. The structs of this file list all
+//! keys. `crates/sim/scenarios` has more examples.
 //!
 //! ```
 //! let text = r#"
@@ -49,7 +51,7 @@ pub struct Scenario {
     pub duration: Nanos,
 }
 
-/// Why a text is no scenario.
+/// The reason why a text is no scenario.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     /// The TOML is malformed, or a key is unknown.
@@ -77,16 +79,16 @@ pub enum ScenarioError {
         /// The clause.
         clause: Clause,
     },
-    /// The server's slice does not parse, or has more than its times.
+    /// The slice of the `[server]` does not parse, or is no time and period alone.
     #[error("server.slice, which is a time and its period: {0}")]
     Server(ContractError),
-    /// A flow has a class, and the simulation has no server.
+    /// A flow has a class, and the scenario has no `[server]`. Holds the flow.
     #[error("`{0}` has a class: that needs a [server]")]
     NoServer(String),
     /// The simulation is invalid.
     #[error(transparent)]
     Simulation(#[from] SimulationError),
-    /// Two flows have the same name.
+    /// Two flows have the same name, which this variant holds.
     #[error("two flows are named `{0}`: give each flow its own name")]
     SameName(String),
 }
@@ -185,7 +187,7 @@ struct FlowToml {
     overload: Option<OverloadToml>,
 }
 
-/// The paper's names for what a channel does with messages beyond its contract.
+/// The names of the overload policies in a scenario.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum OverloadToml {

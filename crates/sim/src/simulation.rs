@@ -23,9 +23,9 @@ use crate::{Random, scenario::ScenarioError};
 pub struct Simulation {
     /// The link.
     pub wire: Wire,
-    /// The processor that turns messages into packets; `None`: this takes no time.
+    /// The processor that turns messages into packets; `None` if that takes no time.
     pub processor: Option<Processor>,
-    /// A deliberately overbooked slice, for the flows with a class.
+    /// An overbooked slice, which flows with a class share; `None` if there is none.
     pub overbooked: Option<OverbookedSlice>,
     /// The flows.
     pub flows: Vec<SimFlow>,
@@ -39,7 +39,7 @@ pub struct Simulation {
 pub struct OverbookedSlice {
     /// The shared slice.
     pub slice: Slice,
-    /// The classes, the highest first.
+    /// The classes, 1 to 8, the highest first.
     pub classes: Vec<Class>,
 }
 
@@ -50,8 +50,8 @@ pub struct SimFlow {
     pub name: String,
     /// The service by the scheduler.
     pub service: Service,
-    /// The class in the overbooked slice, for a flow with a cell contract. `None`, or in a
-    /// simulation without such a slice: the flow is served on its own. Not behind a processor.
+    /// The class in the overbooked slice, from 0; only for a cell contract and without a processor.
+    /// `None`, or in a simulation without such a slice: the flow is served on its own.
     pub class: Option<usize>,
     /// The offered traffic.
     pub source: Source,
@@ -59,7 +59,7 @@ pub struct SimFlow {
     pub start: Nanos,
     /// Time at which the traffic ends and waiting messages are dropped; `None`: it does not end.
     pub stop: Option<Nanos>,
-    /// Largest number of waiting messages; for a channel, of those that wait for processing.
+    /// Largest number of waiting messages; behind a processor, of those that wait for processing.
     pub queue: usize,
     /// The policy for messages of a channel beyond its contract; `None`: all are accepted within
     /// `queue`. Invalid with a greedy source, which never exceeds its contract.
@@ -73,7 +73,7 @@ pub struct SimFlow {
 
 impl SimFlow {
     /// A flow under a contract, over the whole time, with unlimited queue, checked against the
-    /// contract where possible.
+    /// contract where possible. An empty contract is best effort.
     ///
     /// # Errors
     /// [`ScenarioError`] if the contract does not parse, if one flow cannot have it, or if a clause
@@ -106,7 +106,7 @@ impl SimFlow {
         })
     }
 
-    /// The same flow in a class of the overbooked slice.
+    /// The same flow in a class of the overbooked slice, counted from 0.
     pub fn inside(self, class: usize) -> SimFlow {
         SimFlow {
             class: Some(class),
@@ -114,12 +114,12 @@ impl SimFlow {
         }
     }
 
-    /// The same flow from `start` on.
+    /// The same flow with traffic from `start` on.
     pub fn from(self, start: Nanos) -> SimFlow {
         SimFlow { start, ..self }
     }
 
-    /// The same flow until `stop`.
+    /// The same flow with traffic until `stop`.
     pub fn until(self, stop: Nanos) -> SimFlow {
         SimFlow {
             stop: Some(stop),

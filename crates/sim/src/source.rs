@@ -1,4 +1,6 @@
-//! Sources of packets and messages.
+//! Sources of traffic. A [`Source`] describes the messages that a flow offers. Its state gives the
+//! arrival time and the size of one message after another. Random times come from [`Random`], so
+//! the same seed gives the same messages.
 
 use netnice_core::units::{Bytes, Nanos};
 
@@ -7,7 +9,7 @@ use crate::Random;
 /// The traffic that a flow offers, from its start on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Always has a packet of this size to send.
+    /// The flow always has a packet of this size to send.
     Greedy {
         /// Bytes of each packet.
         size: Bytes,
@@ -31,7 +33,7 @@ pub enum Source {
         /// Mean time off.
         off: Nanos,
     },
-    /// A Poisson process.
+    /// Messages at random times: a Poisson process.
     Poisson {
         /// Bytes of each message.
         size: Bytes,
@@ -47,7 +49,8 @@ pub enum Source {
         /// Time between two bursts.
         every: Nanos,
     },
-    /// A recorded trace: (time since the start, size), in order of time.
+    /// A recorded trace: (time since the flow's start, size), in order of time. A time before that
+    /// of the message before it counts as that time.
     Trace(Vec<(Nanos, Bytes)>),
 }
 
@@ -72,7 +75,7 @@ pub(crate) struct SourceState {
     source: Source,
     random: Random,
     start: u64,
-    /// When the next message arrives.
+    /// Arrival time of the next message, in ns.
     next: u64,
     /// Messages so far.
     count: u64,

@@ -1,5 +1,5 @@
-//! Validates a simulation before it runs. An invalid one would give wrong results or never end, so
-//! it is refused with the flow, the value and the limit.
+//! Validates a simulation before it runs. An invalid simulation would give wrong results or never
+//! end. So it is refused with a [`SimulationError`], which names the flow, the value and the limit.
 
 use netnice_core::admission::timing::Processor;
 use netnice_core::sched::{SchedulerError, Service};
@@ -8,7 +8,7 @@ use netnice_core::units::{Bytes, Nanos};
 use crate::simulation::{SimFlow, Simulation};
 use crate::{Source, simulation};
 
-/// Why a simulation is refused.
+/// The reason why a simulation is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SimulationError {
     /// The overbooked slice does not have this class.
@@ -18,7 +18,7 @@ pub enum SimulationError {
         flow: String,
         /// The class.
         class: usize,
-        /// Number of classes.
+        /// Number of classes of the overbooked slice.
         classes: usize,
     },
     /// A flow with a class has a contract that is no cell contract.
@@ -30,13 +30,14 @@ pub enum SimulationError {
     /// A flow without a channel contract has an overload policy.
     #[error("`{0}` has an overload policy: that needs a channel contract")]
     PolicyWithoutChannel(String),
-    /// A greedy flow has an overload policy. It never sends more than it may.
+    /// A greedy flow has an overload policy, which would have no effect: the flow never exceeds its
+    /// contract.
     #[error("`{0}` has an overload policy: its source is greedy, which never exceeds the contract")]
     PolicyOfGreedy(String),
     /// A flow has an overload policy and a queue limit, which contradict each other.
     #[error("`{0}` has an overload policy and a `queue` of {1}: name only one of them")]
     PolicyAndQueue(String, usize),
-    /// Messages of 0 bytes, or longer ones than are simulated.
+    /// The source has messages of 0 bytes, or of more than 1 GiB.
     #[error("`{flow}` has messages of {size}: 1B to {LONGEST_MESSAGE}")]
     Size {
         /// The flow.
@@ -44,7 +45,7 @@ pub enum SimulationError {
         /// The size.
         size: Bytes,
     },
-    /// Time 0 between messages, so their number is unlimited.
+    /// The source has no time between messages, so their number is unlimited.
     #[error("`{flow}` has 0s from one message to the next (`{key}`): 1ns at least")]
     NoTime {
         /// The flow.
@@ -52,7 +53,7 @@ pub enum SimulationError {
         /// The source's key for the time.
         key: &'static str,
     },
-    /// A burst of no messages, or of more than are simulated.
+    /// The source has bursts of no messages, or of more than 1,000,000.
     #[error("`{flow}` has {count} messages in a burst: 1 to {MAX_BURST}")]
     Burst {
         /// The flow.
@@ -60,7 +61,7 @@ pub enum SimulationError {
         /// Messages per burst.
         count: u32,
     },
-    /// A block takes too long.
+    /// The processing of a block takes more than 10 ms.
     #[error(
         "`{flow}`: the processor takes {takes} for a block of {packets} packets of it, and is not \
          interrupted meanwhile: {LONGEST_BLOCK} at most"
@@ -79,7 +80,7 @@ pub enum SimulationError {
     /// The processor takes no time, so the simulation would not end.
     #[error("the processor takes no time: leave it out")]
     IdleProcessor,
-    /// The scheduler refuses a flow.
+    /// The scheduler refuses the link, the overbooked slice, a flow or a packet.
     #[error(transparent)]
     SchedulerError(#[from] SchedulerError),
 }

@@ -2,9 +2,9 @@
 //!
 //! Two sockets run in one thread. Between them the benchmark delivers their frames over the ring.
 //! The benchmark measures only the sockets' part. *send* is the time from the payload to the
-//! published record, including the returned buffers. *receive* is the time from the published
-//! record to the payload, including priming the buffer again. The figures are medians of [`RUNS`]
-//! runs.
+//! published record, and includes taking back returned buffers. *receive* is the time from the
+//! published record to the payload, and includes priming the buffer again. The figures are medians
+//! of [`RUNS`] runs.
 
 use std::time::{Duration, Instant};
 

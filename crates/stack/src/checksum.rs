@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071): the one's complement sum of 16-bit words.
 
-/// A sum that is not yet folded to 16 bits. Each added part except the last has an even number of
-/// bytes.
+/// A sum that is not yet folded to 16 bits. Every part that is added before another part must have
+/// an even number of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum(u64);
 

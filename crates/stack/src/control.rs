@@ -4,8 +4,8 @@
 //! A program has one connection, which one thread uses at a time. Notifications arrive between
 //! responses. The thread that reads a notification applies it at once ([`Flows::apply`]) and stores
 //! it for [`crate::Program::next_notification`]. The thread that waits for the doorbell also waits
-//! for the connection, so a program that sleeps until a packet arrives learns that its driver has
-//! ended.
+//! for the connection, so the message that the driver has ended wakes a program that waits for a
+//! packet.
 //!
 //! If the daemon ends, the connection is lost and the flows continue: the driver serves them
 //! without the daemon.
@@ -43,7 +43,7 @@ pub(crate) struct Control {
 /// The part of the connection that one thread uses at a time.
 struct Connection {
     client: Client,
-    /// The daemon does not respond any more. The connection stays open, because closing it would
+    /// True after an error of the connection. The connection stays open, because closing it would
     /// end the flows.
     lost: bool,
     notifications: VecDeque<FlowNotification>,
@@ -163,15 +163,15 @@ impl Control {
         !connection.lost
     }
 
-    /// Reads the notifications from the daemon and returns the oldest stored one.
+    /// Reads the notifications from the daemon, and removes and returns the oldest stored one.
     pub(crate) fn next_notification(&self, flows: &Flows) -> Option<FlowNotification> {
         let mut connection = self.lock();
         self.read_for_sleeper(&mut connection, flows);
         connection.notifications.pop_front()
     }
 
-    /// Reads the notifications from the daemon for a thread that does not sleep, and wakes the one
-    /// that does if there were any.
+    /// Reads the notifications from the daemon for a thread that does not sleep. If there were any,
+    /// wakes the thread that sleeps.
     fn read_for_sleeper(&self, connection: &mut Connection, flows: &Flows) {
         match connection.read_notifications(flows, Client::poll_notification) {
             Some(true) => self.wake_sleeper(),
@@ -180,7 +180,7 @@ impl Control {
         }
     }
 
-    /// The next hop to a host, if its entry is still valid.
+    /// The next hop to a host; `None` if it was not requested, or its entry has expired.
     pub(crate) fn known_hop(&self, to: IpAddr, now: Instant) -> Option<KnownHop> {
         let hops = self
             .next_hops
@@ -189,7 +189,7 @@ impl Control {
         hops.get(&to).copied().filter(|known| known.until > now)
     }
 
-    /// Asks the daemon for the next hop to a host.
+    /// Requests the next hop to a host from the daemon, and stores it for [`HOP_LIFETIME`].
     pub(crate) fn request_hop(&self, flows: &Flows, to: IpAddr) -> Result<KnownHop, StackError> {
         let request = DirectRequest::NextHop(FindNextHop { to });
         let hop = self.request(flows, request, Client::TIMEOUT, |response| match response {
@@ -288,7 +288,7 @@ impl Flows {
         self.lock().remove(&flow);
     }
 
-    /// Why all flows ended, if they did.
+    /// Why all flows ended; `None` while they have not.
     pub(crate) fn end_reason(&self) -> Option<&str> {
         self.end.get().map(String::as_str)
     }

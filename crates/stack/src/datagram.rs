@@ -2,9 +2,9 @@
 //! datagram in it. Fails with the reason ([`ParseError`]) for any other frame, so that the caller
 //! can count it.
 //!
-//! The driver has parsed the headers already to find the flow. The stack validates the frame again,
-//! because only the stack knows what the socket accepts, and because the receiving program pays for
-//! the datagram's checksum.
+//! The driver has parsed the headers already to find the flow. It does not validate the checksum of
+//! the datagram: the stack does that on the receiving program's CPU time, as far as the socket
+//! demands it ([`Checks`]).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
@@ -62,7 +62,7 @@ pub struct Fragment {
     pub key: FragmentKey,
     /// Offset of the fragment in the datagram, in bytes.
     pub offset: u32,
-    /// More fragments follow.
+    /// True if more fragments follow.
     pub more: bool,
     /// The byte range of the fragment in the frame.
     pub bytes: Range<usize>,
@@ -82,7 +82,7 @@ pub struct FragmentKey {
 /// Finds the datagram in a frame.
 ///
 /// # Errors
-/// If the frame contains none, or only a fragment ([`ParseError::Fragment`]).
+/// If the frame contains no valid datagram, or only a fragment ([`ParseError::Fragment`]).
 pub fn parse(frame: &[u8], checks: Checks) -> Result<ParsedDatagram, ParseError> {
     let ip = network(frame)?;
     match ip.fragment {
@@ -91,10 +91,11 @@ pub fn parse(frame: &[u8], checks: Checks) -> Result<ParsedDatagram, ParseError>
     }
 }
 
-/// Finds the datagram in `bytes`, which were reassembled from its fragments.
+/// Finds the datagram in `bytes`, which were reassembled from its fragments. The range of the
+/// payload is relative to `bytes`.
 ///
 /// # Errors
-/// If they are not a valid datagram.
+/// If the bytes are not a valid datagram.
 pub fn parse_reassembled(
     bytes: &[u8],
     key: &FragmentKey,
@@ -106,7 +107,7 @@ pub fn parse_reassembled(
 /// The fragment in a frame for which [`parse`] returned [`ParseError::Fragment`].
 ///
 /// # Errors
-/// If the frame contains none.
+/// If the frame contains no fragment of a UDP datagram.
 pub fn parse_fragment(frame: &[u8]) -> Result<Fragment, ParseError> {
     let ip = network(frame)?;
     let (id, offset, more) = ip.fragment.ok_or(ParseError::Protocol)?;

@@ -1,4 +1,4 @@
-//! The error type of the crate: why a call had no effect.
+//! The error type of the crate: why a call failed.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use netnice_ring::program::{FlowError, RecordError};
 
 use crate::headers::AddressError;
 
-/// Why a call had no effect.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
     /// The call would block: no buffer is free, or no packet has arrived.
@@ -23,12 +23,12 @@ pub enum StackError {
         /// Largest payload in bytes.
         longest: usize,
     },
-    /// The message has more packets than the flow has sending buffers.
+    /// The message has more packets than the flow has sending buffers, or none.
     #[error("a message of {parts} packets; the flow has room for {most} at a time")]
     TooManyPackets {
-        /// Packets of the message.
+        /// Number of packets of the message.
         parts: usize,
-        /// Largest number of packets.
+        /// Largest number of packets: the number of sending buffers.
         most: usize,
     },
     /// A call on a flow to any host did not name a destination.
@@ -40,12 +40,13 @@ pub enum StackError {
     /// The next hop to the host is unknown, or its entry has expired.
     #[error("the next hop to {0} is unknown: request it first")]
     UnknownNextHop(IpAddr),
-    /// The flow is closed, with the reason if the daemon gave one. A closed flow is
-    /// [`WouldBlock`](StackError::WouldBlock) for at most a second until the daemon's message
-    /// arrives.
+    /// The flow is closed, with the reason if the daemon gave one. Before the daemon's message with
+    /// the reason arrives, calls fail with [`WouldBlock`](StackError::WouldBlock) for at most a
+    /// second.
     #[error("the flow is closed{}", with_reason(.0))]
     Closed(Option<String>),
-    /// The driver ended, and with it all flows.
+    /// All flows have ended, with the reason that the daemon gave: the driver ended, or it
+    /// disconnected the program.
     #[error("the direct path ended: {0}")]
     Ended(String),
     /// The driver disconnected the program for breaking the rule with this number.
@@ -54,7 +55,7 @@ pub enum StackError {
     /// The driver broke a rule of `docs/reference/ring.md`.
     #[error(transparent)]
     Driver(FlowError),
-    /// The buffer does not belong to this socket.
+    /// The buffer does not belong to this socket, or the program does not hold it.
     #[error("{0}")]
     Buffer(RecordError),
     /// The addresses are not valid for a flow.
@@ -63,21 +64,22 @@ pub enum StackError {
     /// A buffer is smaller than a packet of the link.
     #[error("buffers of {chunk} bytes do not hold a packet of {packet} bytes")]
     SmallBuffers {
-        /// Bytes of a buffer.
+        /// Size of a buffer, in bytes.
         chunk: u32,
-        /// Bytes of the longest frame.
+        /// Length of the longest frame, in bytes.
         packet: usize,
     },
     /// The memory file or the flow's location in it is invalid.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// Waiting for the doorbell failed.
+    /// A system call failed: waiting for the driver and the daemon, or creating a descriptor for
+    /// that when the program attached.
     #[error("cannot wait for the driver: {0}")]
     Wait(#[from] io::Error),
-    /// Communication with the daemon failed. Open flows keep working.
+    /// Communication with the daemon failed. Flows that are open continue.
     #[error(transparent)]
     Daemon(#[from] ClientError),
-    /// There is no connection to the daemon, or it was lost earlier. Open flows keep working.
+    /// There is no connection to the daemon, or it was lost earlier. Flows that are open continue.
     #[error("there is no connection to the daemon: open flows continue, but cannot be changed")]
     NoDaemon,
     /// The daemon refused the request.

@@ -1,17 +1,19 @@
 //! Reassembly of fragmented datagrams. Fragments come in; a whole datagram goes out, or the
 //! fragments are discarded and counted.
 //!
-//! The driver hands every fragment to the flow of its datagram (`netnice-driver`,
-//! `demux::fragments`). This module reassembles them in the program's own memory and time. It
-//! follows RFC 791 and RFC 8200, section 4.5:
+//! The driver delivers fragments to the flow of their datagram (`netnice-driver`,
+//! `demux::fragments`). This module reassembles them in the program's own memory and on its CPU
+//! time. It follows RFC 791 and RFC 8200, section 4.5:
 //!
 //! - Fragments may arrive in any order. A duplicate counts once. Fragments that overlap in any
 //!   other way invalidate the whole datagram (RFC 5722).
 //! - The length of every fragment except the last is a multiple of eight bytes.
-//! - A datagram that is incomplete [`LIFETIME`] after its first fragment arrived is discarded. So
-//!   is the oldest datagram when there are more than [`MAX_INCOMPLETE`].
+//! - A datagram is discarded if it would have more than 65,535 bytes, or if it is incomplete 30 s
+//!   after its first fragment arrived ([`LIFETIME`]). The oldest datagram is discarded when there
+//!   would be more than 32 ([`MAX_INCOMPLETE`]).
 //!
-//! The time of a fragment is the driver's stamp.
+//! The time of a fragment is the driver's stamp. Time passes only with fragments: an incomplete
+//! datagram stays until a later fragment arrives.
 
 use std::collections::VecDeque;
 
@@ -39,7 +41,8 @@ struct Incomplete {
 }
 
 impl Reassembly {
-    /// Adds a fragment with its bytes. Returns the datagram if it is complete.
+    /// Adds a fragment with its bytes, which arrived at `now` (ns, not descending). Returns the
+    /// datagram with its UDP header if it is complete.
     pub(crate) fn add(&mut self, fragment: &Fragment, bytes: &[u8], now: u64) -> Option<Vec<u8>> {
         self.expire(now);
         let known = self

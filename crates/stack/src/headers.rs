@@ -1,19 +1,20 @@
-//! The headers of a flow, composed once. Every packet gets a copy of one template, in which
-//! [`Headers::write`] sets the few fields that depend on the packet's length and bytes.
+//! Composes the headers of a flow once ([`Headers`]), from its addresses ([`FlowAddress`]). Fails
+//! with an [`AddressError`]. Every packet gets a copy of one template, in which [`Headers::write`]
+//! sets the few fields that depend on the packet's length and bytes (VERT 4.2).
 //!
-//! A [`Layer`] writes its header into the template and returns a [`Fixup`] for the fields that
+//! A `Layer` writes its header into the template and returns a `Fixup` for the fields that
 //! depend on the payload. [`Headers::headroom`] is the size of all headers; the program writes the
 //! payload behind it, in place.
 //!
-//! IPv4 packets have "don't fragment" and identification 0, as RFC 6864 specifies for packets that
-//! are never fragmented. A packet longer than the link's MTU is refused ([`Headers::longest`]).
-//! There are no options and no extension headers, because the driver refuses them.
+//! IPv4 packets have "don't fragment" and identification 0; RFC 6864 permits any identification for
+//! packets that are never fragmented. [`Headers::longest`] is the longest payload that fits in the
+//! MTU. There are no options and no extension headers, because the driver refuses them.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::checksum::Sum;
 
-/// The addresses of a flow on its link, as the driver gave them.
+/// The addresses of a flow on its link, as the daemon's response to opening the flow gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowAddress {
     /// Local endpoint.
@@ -24,9 +25,9 @@ pub struct FlowAddress {
     pub local_mac: [u8; 6],
     /// Hardware address of the next hop.
     pub next_hop: [u8; 6],
-    /// Largest number of bytes of an IP packet.
+    /// Length of the longest IP packet, in bytes.
     pub mtu: u16,
-    /// TTL or hop limit.
+    /// TTL or hop limit of sent packets.
     pub hops: u8,
 }
 
@@ -100,13 +101,13 @@ impl Headers {
         }
     }
 
-    /// Bytes in front of the payload.
+    /// Number of bytes of all headers in front of the payload.
     #[inline]
     pub fn headroom(&self) -> usize {
         self.headroom
     }
 
-    /// Largest payload in bytes.
+    /// Length of the longest payload that fits in the MTU, in bytes.
     #[inline]
     pub fn longest(&self) -> usize {
         self.longest
@@ -122,7 +123,7 @@ impl Headers {
     pub fn write(&self, frame: &mut [u8]) {
         assert!(frame.len() <= ETHERNET + usize::from(u16::MAX));
         frame[..self.headroom].copy_from_slice(&self.template[..self.headroom]);
-        // Inner headers first, so that what an outer layer sums up is complete.
+        // Inner headers first: they are complete when an outer layer is written.
         for fixup in self.fixups.iter().rev().flatten() {
             fixup.apply(frame);
         }
@@ -275,11 +276,12 @@ impl Fixup {
     }
 }
 
-/// The sum of the addresses and the protocol.
+/// The sum of the pseudo header of UDP without the length: the addresses and the protocol.
 pub(crate) fn pseudo(from: &[u8], to: &[u8]) -> Sum {
     Sum::default().add(from).add(to).word(UDP.into())
 }
 
+/// Bytes of an Ethernet header.
 pub(crate) const ETHERNET: usize = 14;
 /// Protocol number of UDP.
 pub(crate) const UDP: u8 = 17;

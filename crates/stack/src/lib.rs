@@ -11,11 +11,12 @@
 //! ```
 //! The design follows paper VERT, section 4.2: the layers of a flow are composed once, so the size
 //! of all headers is known and the program writes the payload behind that headroom. A packet is one
-//! record of one pair. The stack prepends nothing and allocates nothing. Flows share no state, so a
-//! slow flow delays no other flow.
+//! record of one pair. The stack never moves a payload to make space for headers, and allocates no
+//! memory for a packet, except to reassemble fragments. Flows share no buffers, rings or headers,
+//! so a slow flow delays no other flow.
 //!
-//! A program can wait in three ways: not at all (`try_…`), blocked with a timeout, or in its own
-//! event loop that polls [`Program::as_fd`](std::os::fd::AsFd).
+//! Calls named `try_…` return at once. Blocking calls have a timeout. A program with its own event
+//! loop polls [`Program::as_fd`](std::os::fd::AsFd).
 //!
 //! ```no_run
 //! use std::net::SocketAddr;
@@ -37,7 +38,7 @@
 //!     let received = socket.recv(&mut reply, Some(Duration::from_secs(1)))?;
 //!     println!("{:?}", &reply[..received.bytes]);
 //!
-//!     // Without a copy: written where the driver takes it from.
+//!     // Without a copy: the payload is written into the buffer that the driver reads.
 //!     let packet = socket.packet()?;
 //!     socket.payload_mut(&packet)?[..4].copy_from_slice(b"bye!");
 //!     socket.queue(packet, 4).map_err(|(_, error)| error)?;
@@ -59,14 +60,14 @@
 //!     loop {
 //!         match socket.try_recv(&mut bytes) {
 //!             Ok(received) => match socket.try_send(&bytes[..received.bytes]) {
-//!                 // All buffers wait for their time: this one is lost, as with any datagram.
+//!                 // If all buffers are in use, this reply is not sent, as UDP permits.
 //!                 Ok(_) | Err(StackError::WouldBlock) => continue,
 //!                 Err(error) => return Err(error),
 //!             },
 //!             Err(StackError::WouldBlock) => {}
 //!             Err(error) => return Err(error),
 //!         }
-//!         // Ask for the doorbell, wait unless something is there already, then read it.
+//!         // Request a doorbell notification, wait unless something has arrived, then read it.
 //!         if program.arm() {
 //!             descriptor.readable().await?.clear_ready();
 //!         }

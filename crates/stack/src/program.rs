@@ -48,13 +48,14 @@ pub(crate) struct Shared {
 
 impl Program {
     /// Attaches the program to a link through the daemon of a runtime folder. `flows` is the
-    /// largest number of open flows, and `bytes` is the memory for all their buffers (the sum of
+    /// largest number of flows that are open at the same time, and `bytes` is the size of the
+    /// memory for all their buffers (the sum of
     /// [`Buffers::region_bytes`](crate::udp::Buffers::region_bytes)). `iface` may be `None` if
     /// exactly one interface is managed.
     ///
     /// # Errors
-    /// If there is no daemon, the daemon refuses, or the descriptors are not those of a driver's
-    /// memory file.
+    /// If there is no daemon, the daemon refuses, a system call fails, or the descriptors are not
+    /// those of a driver's memory file.
     pub fn attach(
         dir: &RuntimeDir,
         iface: Option<&str>,
@@ -102,11 +103,11 @@ impl Program {
         Some(&control.attached.mode)
     }
 
-    /// Requests a UDP flow from the daemon.
+    /// Requests a UDP flow from the daemon, and makes a socket of it.
     ///
     /// # Errors
-    /// If the daemon does not grant it, or a buffer is smaller than a packet of the path to the
-    /// remote endpoint.
+    /// If the options are invalid, there is no connection to the daemon, the daemon does not grant
+    /// the flow, or a buffer is smaller than a packet of the path to the remote endpoint.
     pub fn open_udp(&self, options: &UdpOptions) -> Result<Socket, StackError> {
         let (open, shape) = options.request()?;
         let control = self.shared.control()?;
@@ -147,8 +148,8 @@ impl Program {
         Socket::new(self.shared.clone(), flow, parameters)
     }
 
-    /// Takes up a UDP flow with one remote endpoint that the driver opened without a daemon. Half
-    /// of its buffers receive.
+    /// Makes a socket of a UDP flow with one remote endpoint that the driver opened without a
+    /// daemon. Half of its buffers receive, or fewer if the receive rings are too short for them.
     ///
     /// # Errors
     /// If the addresses, the location or the buffers are invalid.
@@ -163,11 +164,12 @@ impl Program {
         Socket::new(self.shared.clone(), flow, parameters)
     }
 
-    /// Asks the daemon for the next hop to a host. The result is valid for 30 seconds for all flows
-    /// to any host.
+    /// Requests the next hop to a host from the daemon, unless a valid result is stored. A result
+    /// is valid for 30 seconds, for all flows to any host.
     ///
     /// # Errors
-    /// If the host is not reached through this link, or the next hop does not answer.
+    /// If there is no connection to the daemon, the host is not reached through this link, or the
+    /// next hop does not answer.
     pub fn next_hop(&self, host: IpAddr) -> Result<ResolvedNextHop, StackError> {
         let control = self.shared.control()?;
         match control.known_hop(host, Instant::now()) {
@@ -176,10 +178,10 @@ impl Program {
         }
     }
 
-    /// The next notification from the daemon. The program keeps the last 1,024 of them. Their
-    /// effect on the sockets has already been applied. A program that never sleeps in a blocking
-    /// call or by [`Program::poll`] must call this function from time to time, because only a
-    /// notification reports that the driver ended.
+    /// Removes and returns the oldest notification from the daemon; `None` if there is none. The
+    /// program keeps the last 1,024 of them. Their effect on the sockets has already been applied.
+    /// A program that neither sleeps in a blocking call nor calls [`Program::poll`] must call this
+    /// function from time to time, because only a notification reports that the driver ended.
     pub fn next_notification(&self) -> Option<FlowNotification> {
         let control = self.shared.control.as_ref()?;
         let notification = control.next_notification(&self.shared.flows);
@@ -188,8 +190,8 @@ impl Program {
     }
 
     /// Prepares for sleeping in the program's own event loop. True: [`Program::as_fd`] becomes
-    /// readable when there is something new. False: there already is. No other thread may wait in a
-    /// blocking call at the same time.
+    /// readable when there is something new. False: something new is there already, so the program
+    /// must not sleep. No other thread may wait in a blocking call at the same time.
     pub fn arm(&self) -> bool {
         self.shared.attachment.prepare_sleep()
     }
@@ -236,12 +238,13 @@ impl Shared {
         self.attachment.notify();
     }
 
-    /// The number of the rule for which the driver disconnected this program, if it did.
+    /// The number of the rule of docs/reference/ring.md for which the driver disconnected this
+    /// program; `None` if it did not.
     pub(crate) fn broken_rule(&self) -> Option<u32> {
         self.attachment.ended()
     }
 
-    /// The connection to the daemon.
+    /// The connection to the daemon; [`StackError::NoDaemon`] without one.
     pub(crate) fn control(&self) -> Result<&Control, StackError> {
         self.control.as_ref().ok_or(StackError::NoDaemon)
     }
@@ -256,7 +259,8 @@ impl Shared {
         more
     }
 
-    /// Closes a flow. The result is ignored, because the caller no longer uses the flow.
+    /// Closes a flow, and waits up to [`CLOSE_TIMEOUT`] for the daemon's response. The result is
+    /// ignored, because the caller no longer uses the flow.
     pub(crate) fn close(&self, flow: u32) {
         self.flows.remove(flow);
         if let Some(control) = &self.control {

@@ -5,9 +5,9 @@
 //!  receive:  driver ─▶ receive() ─▶ payload() (in place) ─▶ release() (primed again)
 //! ```
 //! `try_send`, `send`, `try_recv` and `recv` do the same with a copy of the payload. A part of the
-//! buffers is primed for receiving when the socket opens; the rest sends. A sent packet comes back
-//! with its result ([`Socket::outcome`]). A program that does not ask for results still gets the
-//! buffers back.
+//! buffers is primed for receiving when the socket opens; the others are for sending. A sent packet
+//! comes back with its result ([`Socket::outcome`]). A program that does not ask for results still
+//! gets the buffers back. Calls fail with a [`StackError`].
 //!
 //! | flow with | sends by | receives |
 //! |---|---|---|
@@ -15,20 +15,22 @@
 //! | any host | `send_to`, …: to the host that the call names | from any host |
 //! | a group | `send`, …: to the group | everything that is sent to the group |
 //!
-//! On a flow to any host the socket needs the next hop of each host. It asks the daemon once for
-//! each host ([`Program::next_hop`]). On the other two kinds of flow the driver writes the next hop
-//! into each frame, so a change of the next hop changes nothing here.
+//! On a flow to any host the socket needs the next hop to each host. [`Socket::send_to`] requests
+//! it from the daemon; the other calls fail unless [`Program::next_hop`] has requested it. The
+//! daemon's response is valid for 30 s. On the other two kinds of flow the driver writes the next
+//! hop into each frame.
 //!
 //! # Result of a packet
 //!
-//! - [`DONE`](netnice_ring::Status::DONE): the driver handed it to the NIC. The stamp is the time.
+//! - [`DONE`](netnice_ring::Status::DONE): the driver handed the packet to the NIC, at the time of
+//!   the stamp.
 //! - [`NO_LINK`](netnice_ring::Status::NO_LINK): the link is down, or the next hop does not answer.
 //!   The [`FlowNotification`](netnice_api::direct::FlowNotification) `Link` and `NextHop` report
 //!   when this state begins and ends.
-//! - [`TOO_LONG`](netnice_ring::Status::TOO_LONG): the MTU decreased ([`Socket::longest`] has
-//!   followed), or the contract never permits a packet of this length.
-//! - [`FORBIDDEN`](netnice_ring::Status::FORBIDDEN): the flow may not send to the address, which is
-//!   a group on a flow to any single host.
+//! - [`TOO_LONG`](netnice_ring::Status::TOO_LONG): the MTU decreased after the packet was queued
+//!   ([`Socket::longest`]), or the contract never permits a packet of this length.
+//! - [`FORBIDDEN`](netnice_ring::Status::FORBIDDEN): the flow may not send to the address: on a
+//!   flow to any host, the destination is a group.
 
 mod options;
 mod receiving;
@@ -58,12 +60,12 @@ pub use options::{Buffers, Remote, UdpOptions};
 pub use receiving::Received;
 pub use sending::OUTCOMES;
 
-/// Longest time for which a call on a closed flow would block, until the daemon's message with the
-/// reason arrives.
+/// Longest time for which calls on a closed flow fail with [`StackError::WouldBlock`], because the
+/// daemon's message with the reason has not arrived.
 const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A UDP flow. Dropping it closes the flow. Queued packets are then not sent ([`Socket::drain`]
-/// waits until they are).
+/// A UDP flow with its buffers and headers. Dropping the socket closes the flow, and packets that
+/// wait in its rings are not sent: call [`Socket::drain`] before.
 pub struct Socket {
     shared: Arc<Shared>,
     flow: ProgramRings,
@@ -72,9 +74,9 @@ pub struct Socket {
     local_mac: [u8; 6],
     hops: u8,
     remote: RemoteHeaders,
-    /// Bytes of the headers in front of a payload.
+    /// Bytes of all headers in front of a payload.
     headroom: usize,
-    /// Bytes of the longest IP packet that a buffer holds.
+    /// Length of the longest IP packet that a buffer holds, in bytes.
     max_packet: u32,
     status: Arc<FlowStatus>,
     /// The time at which the socket found the ring closed without having the reason yet.
@@ -128,22 +130,24 @@ pub(crate) struct SocketParameters {
     receiving: u32,
 }
 
-/// A buffer for sending. A dropped packet is lost to its socket until the socket closes: pass it to
-/// [`queue`](Socket::queue) or [`discard`](Socket::discard).
+/// A buffer for sending. If the value is dropped, the socket cannot use the buffer any more: pass
+/// the value to [`queue`](Socket::queue) or [`discard`](Socket::discard).
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Packet {
     chunk: Chunk,
 }
 
-/// A received datagram in its buffer, or in heap memory if it arrived in fragments. A dropped
-/// datagram is lost to its socket until the socket closes: pass it to [`release`](Socket::release).
+/// A received datagram in its buffer, or in heap memory if it arrived in fragments. If the value is
+/// dropped, the socket cannot use the buffer any more: pass the value to
+/// [`release`](Socket::release).
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Datagram {
     storage: Storage,
     parsed: ParsedDatagram,
-    /// The time at which the driver received it, in ns of `CLOCK_MONOTONIC`.
+    /// The time at which the driver received the datagram, or the fragment that completed it, in ns
+    /// of `CLOCK_MONOTONIC`.
     pub stamp: u64,
 }
 
@@ -157,7 +161,7 @@ enum Storage {
 }
 
 impl Datagram {
-    /// The sender.
+    /// The address and port of the sender.
     pub fn from(&self) -> SocketAddr {
         self.parsed.from
     }
@@ -170,11 +174,12 @@ pub struct Outcome {
     pub number: u64,
     /// The result: sent, or the reason why the packet was not sent.
     pub status: Status,
-    /// The time of sending, in ns of `CLOCK_MONOTONIC`; 0 if the packet was not sent.
+    /// The time at which the driver handed the packet to the NIC, in ns of `CLOCK_MONOTONIC`; 0 if
+    /// the packet was not sent.
     pub stamp: u64,
 }
 
-/// Numbers of received frames that contained no datagram for this socket.
+/// Numbers of received frames that contained no datagram for this socket, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// Frames shorter than their headers state, or truncated because the buffer was too small.
@@ -237,7 +242,7 @@ impl SocketParameters {
         }
     }
 
-    /// The local endpoint, the remote peer, and the bytes of the headers.
+    /// The local endpoint, the remote endpoint or endpoints, and the bytes of all headers.
     fn endpoints(&self) -> Result<(SocketAddr, RemoteHeaders, usize), StackError> {
         let headers = |local, remote| {
             let mtu = u16::try_from(self.status.mtu()).unwrap_or(u16::MAX);
@@ -339,8 +344,9 @@ impl Socket {
         }
     }
 
-    /// The daemon's number of the flow, which `netnice_api::FlowNotification` uses; `None` if no
-    /// daemon opened the flow.
+    /// The daemon's number of the flow, which a
+    /// [`FlowNotification`](netnice_api::direct::FlowNotification) contains; `None` if no daemon
+    /// opened the flow.
     pub fn id(&self) -> Option<u32> {
         self.id
     }
@@ -350,19 +356,21 @@ impl Socket {
         self.flow.location().slot
     }
 
-    /// Current largest payload in bytes. It decreases when the path MTU decreases. The path to some
-    /// hosts can carry less ([`Program::next_hop`]).
+    /// Length of the longest payload at present, in bytes. It follows the path MTU, and is 0 after
+    /// the flow has ended. On a flow to any host, the path to some hosts can carry less
+    /// ([`Program::next_hop`]).
     #[inline]
     pub fn longest(&self) -> usize {
         self.payload_of(self.status.mtu())
     }
 
-    /// The contract that the daemon granted last.
+    /// The contract that the daemon granted last, as text; empty if no daemon opened the flow.
     pub fn contract(&self) -> &str {
         &self.contract
     }
 
-    /// Requests another contract. If the daemon refuses it, the old one stays.
+    /// Requests another contract: `change` is the text of the changed clauses. If the daemon
+    /// refuses, the old contract stays.
     ///
     /// # Errors
     /// If the daemon does not grant it, or there is no connection to the daemon.
@@ -389,7 +397,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Publishes what was queued and released, and notifies the driver if it sleeps.
+    /// Publishes the queued packets and the released buffers, and notifies the driver if it sleeps.
     #[inline]
     pub fn flush(&mut self) {
         if self.flow.publish() {
@@ -406,13 +414,13 @@ impl Socket {
         }
     }
 
-    /// Number of datagrams that the driver did not deliver to this socket for the reason `why`, for
-    /// example because no buffer was primed.
+    /// Number of received packets that the driver did not deliver to this socket for the reason
+    /// `why`, for example because no buffer was primed.
     pub fn lost(&self, why: Loss) -> u64 {
         self.flow.lost(why)
     }
 
-    /// Number of datagrams that the driver did not deliver to this socket, for all reasons.
+    /// Number of received packets that the driver did not deliver to this socket, for all reasons.
     pub fn lost_total(&self) -> u64 {
         [Loss::NoBuffer, Loss::OverBudget, Loss::TooLong]
             .iter()
@@ -438,7 +446,7 @@ impl Socket {
                 Err(StackError::WouldBlock) => {}
                 other => return other,
             }
-            // The driver must see what the attempt collected before this thread sleeps.
+            // The driver must see the primed buffers before this thread sleeps.
             self.flush();
             let reason = self.closed.get().map(|closed| *closed + REASON_TIMEOUT);
             let until = deadline.into_iter().chain(reason).min();
@@ -453,7 +461,8 @@ impl Socket {
         self.end_reason().unwrap_or(StackError::WouldBlock)
     }
 
-    /// The reason why the flow has ended, if it has and the reason is known or does not come.
+    /// The reason why the flow has ended. `None` if the flow is open, or if the daemon's message
+    /// with the reason can still arrive.
     fn end_reason(&self) -> Option<StackError> {
         if let Some(reason) = self.known_end_reason() {
             return Some(reason);

@@ -1,6 +1,6 @@
-//! The documents that the package installs: the manual and the reference, in the same folders as in
-//! the tree, so links between them stay valid. A link to a document that is not installed becomes
-//! its text.
+//! Reads the documents that the package installs: the manual and the reference. They keep their
+//! folders of the tree, so links between them stay valid. A link to a document that is not
+//! installed is replaced by its text.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,10 +14,12 @@ use crate::tidy::links;
 pub struct Document {
     /// The path below `usr/share/doc/netnice`.
     pub place: String,
+    /// The content; in a `.md` file, links to documents that are not installed are replaced.
     pub bytes: Vec<u8>,
 }
 
-/// Reads the documents from the tree with this root folder, and removes links to other documents.
+/// Reads the documents from the tree with this root folder, and replaces links to documents that
+/// are not installed by their texts.
 ///
 /// # Errors
 /// If a folder or file cannot be read, or a page is not UTF-8.

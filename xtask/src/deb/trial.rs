@@ -1,5 +1,6 @@
-//! Tries the packages on a fresh machine: installs them, uses the service, upgrades while a limit
-//! is in force, removes and purges. `trial.sh` checks each step and fails at the first error.
+//! Tries the packages in a fresh chroot: installs them, uses the service, upgrades them while a
+//! limit is in force, removes and purges them. `trial.sh` checks each step and fails at the first
+//! error.
 
 use std::path::PathBuf;
 
@@ -11,6 +12,7 @@ use crate::setup::{self, Use};
 use crate::step;
 use crate::tree::Tree;
 
+/// Runs `trial.sh` in a chroot with `packages` and the packages of a later version. Needs root.
 pub fn run(tree: &Tree, packages: &[PathBuf], later: &[PathBuf]) -> Result<()> {
     step::require_root(
         "cargo xtask deb --try",

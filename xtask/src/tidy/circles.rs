@@ -1,10 +1,10 @@
 //! Finds circles between the modules of one crate.
 //!
-//! Modules that use each other are one module in several files: none of them can be understood,
-//! tested or replaced alone. The check covers the modules directly in `src/`, each with all files
-//! below it. An edge is a path that begins with `crate::` or with as many `super::` as lead to the
-//! crate's root. Tests may use any module, so files and items for tests are skipped. `lib.rs` and
-//! `main.rs` connect the others, so they are skipped too.
+//! If modules use each other, none of them can be understood, tested or replaced without the
+//! others. The check covers the modules directly in `src/`, each with all files below it. An edge
+//! is a path that begins with `crate::` or with as many `super::` as lead to the crate's root.
+//! Tests may use any module, so files and items for tests are skipped. `lib.rs` and `main.rs`
+//! connect the others, so they are skipped too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,8 +20,8 @@ pub fn may_have_circles(krate: &str) -> bool {
     WITH_CIRCLES.contains(&krate)
 }
 
-/// Complains about each group of modules that use each other. `files` are the files of one crate
-/// below `src/` with their texts.
+/// Complains about modules that use each other in a circle: once for each group, with a shortest
+/// circle. `files` are the files of one crate below `src/` with their texts.
 pub fn complaints(krate: &str, files: &[(&str, &str)]) -> Vec<Complaint> {
     let uses = uses(files);
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! The layers of the crates: the crates that each may use, the foreign crates that are reserved for
-//! one crate, and the files that may contain `unsafe`.
+//! Checks the layers of the crates: which crates each crate may use, and which foreign crates are
+//! reserved for some crates. It also lists the files that may contain `unsafe`.
 //!
 //! The table is equal to the one in `docs/internals/architecture.md`; both must change together.
 
@@ -24,7 +24,9 @@ enum MayUse {
     AnythingBelow,
 }
 
-/// Complains about every dependency that does not go to a lower layer.
+/// Complains about each crate without a layer, and about each dependency that the table does not
+/// allow: a crate of this project that is not in the "may use" column, a test crate outside tests,
+/// or a foreign crate that is reserved for another crate.
 pub fn edges(crates: &[Crate]) -> Vec<Complaint> {
     let mut found = Vec::new();
     for one in crates {
@@ -43,7 +45,7 @@ pub fn edges(crates: &[Crate]) -> Vec<Complaint> {
     found
 }
 
-/// True if the file may contain `unsafe`.
+/// True if the file with this path from the root of the tree may contain `unsafe`.
 pub fn may_be_unsafe(place: &str) -> bool {
     UNSAFE
         .iter()
@@ -53,8 +55,8 @@ pub fn may_be_unsafe(place: &str) -> bool {
         })
 }
 
-/// True for files of the crates that test and build, where errors need no type because they are
-/// only printed.
+/// True for the files of lab, xtask and fuzz: there errors need no type because they are only
+/// printed. `place` is the path from the root of the tree.
 pub fn may_use_anyhow(place: &str) -> bool {
     ["crates/lab/", "xtask/", "fuzz/"]
         .iter()

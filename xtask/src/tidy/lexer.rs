@@ -12,7 +12,7 @@ pub struct Parts {
     pub comments: String,
 }
 
-/// Splits a source text.
+/// Splits a Rust text into its code and its comments. Both keep all line breaks of `text`.
 pub fn split(text: &str) -> Parts {
     let mut rest = text;
     let mut parts = Parts {

@@ -1,5 +1,5 @@
-//! Checks links in Markdown files: each leads to a file of the tree, and its `#anchor` to a heading
-//! there.
+//! Checks links in Markdown files: each must lead to a file of the tree, and its `#anchor` to a
+//! heading in that file.
 //!
 //! Two kinds of links are checked. The first are relative links and images. The second are words of
 //! text or inline code that are paths: they begin with a folder of the tree (`crates/lab/tests`,
@@ -13,7 +13,7 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::tidy::Complaint;
 
-/// What links can lead to.
+/// The files, folders and headings that links can lead to.
 pub struct LinkTargets {
     /// Files and folders, relative to the root of the tree: `docs`, `docs/reference/ring.md`.
     paths: BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! The parts of the guest, fetched once and kept: the unpacked kernel package, virtme-ng in a
+//! Fetches the parts of the guest once, and keeps them: the unpacked kernel package, virtme-ng in a
 //! Python environment of its own, and virtiofsd (the cloud kernel does not support 9p). Fails if
 //! one of them cannot be fetched.
 

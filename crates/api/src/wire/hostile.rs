@@ -1,8 +1,7 @@
 //! Untrusted bytes on the daemon's socket: [`judged`] decodes them as the daemon and a driver do.
 //!
-//! The tests and the fuzz target `frames` of `fuzz/` call the same function. It panics if a decoded
-//! message does not survive encoding and decoding unchanged, or if a text in it does not survive
-//! printing and parsing.
+//! The tests and the fuzz target `frames` of `fuzz/` call the same function. It panics if encoding
+//! and decoding change a decoded request, or if printing and parsing change a text in a request.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -15,8 +14,13 @@ use super::*;
 use crate::ClearWhat;
 use crate::frame::Decoder;
 
-/// The kind of the last message of a stream: a request to the daemon, a call to a driver, or the
-/// reason why it is neither. Checks that every decoded message survives encoding and decoding.
+/// Decodes the messages in `stream` and returns the kind of the last one: `request` (to the
+/// daemon), `call` (to a driver), or the reason why it is neither: `json` (invalid), `version` (of
+/// another version), `toolong`, `empty`, `cut` (incomplete), or `nothing` if there is no message.
+///
+/// # Panics
+/// If encoding and decoding change a decoded request, or if printing and parsing change a text in
+/// it.
 pub fn judged(stream: &[u8]) -> String {
     let mut decoder = Decoder::new(LONGEST_REQUEST);
     decoder.push(stream);

@@ -1,4 +1,5 @@
-//! Sending and receiving without a copy, in buffers that C holds for a time.
+//! The calls that send and receive without a copy. C holds a buffer from the call that takes it to
+//! the call that queues, discards or releases it.
 
 use std::ffi::c_void;
 
@@ -11,7 +12,7 @@ use crate::error::CallError;
 use crate::handles::{self, LentBuffer, OpenSocket};
 use crate::{guarded, pointers};
 
-/// `struct netnice_buffer`.
+/// `struct netnice_buffer`: the memory for a payload, and the id of the buffer.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Buffer {
@@ -20,7 +21,7 @@ pub struct Buffer {
     pub(super) id: u64,
 }
 
-/// `struct netnice_outcome`.
+/// `struct netnice_outcome`: the result of a packet.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Outcome {
@@ -29,7 +30,7 @@ pub struct Outcome {
     pub(super) status: c_uint,
 }
 
-/// Takes a free buffer for sending.
+/// Takes a free buffer for sending, and stores its description. Returns 0.
 // SAFETY: the names here and below belong to this library; no other functions with these names are
 // linked.
 #[unsafe(no_mangle)]
@@ -46,7 +47,8 @@ pub extern "C" fn netnice_flow_packet(flow: c_int, buffer: *mut Buffer) -> c_int
     })
 }
 
-/// Queues a buffer to be sent.
+/// Queues the first `length` bytes of a buffer to be sent. Returns the number of the packet. On
+/// failure C still holds the buffer.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_queue(
@@ -66,7 +68,8 @@ pub extern "C" fn netnice_flow_queue(
     })
 }
 
-/// Queues a buffer to be sent, on a flow to any host.
+/// Queues the first `length` bytes of a buffer to be sent to the address `to`, on a flow to any
+/// host. Returns the number of the packet. On failure C still holds the buffer.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_queue_to(
@@ -105,7 +108,7 @@ fn queue_buffer(
     })
 }
 
-/// Frees a buffer without sending it.
+/// Frees a buffer for sending without sending it. Returns 0.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_discard(flow: c_int, buffer: *const Buffer) -> c_int {
@@ -119,7 +122,8 @@ pub extern "C" fn netnice_flow_discard(flow: c_int, buffer: *const Buffer) -> c_
     })
 }
 
-/// The next datagram, in its buffer.
+/// Stores the description of the next datagram's buffer, and of the datagram unless `received` is
+/// NULL. Returns 0. Fails with EAGAIN if no datagram has arrived.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_receive(
@@ -143,7 +147,7 @@ pub extern "C" fn netnice_flow_receive(
     })
 }
 
-/// Primes the buffer of a datagram again.
+/// Primes the buffer of a received datagram again. Returns 0.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_release(flow: c_int, buffer: *const Buffer) -> c_int {
@@ -157,7 +161,7 @@ pub extern "C" fn netnice_flow_release(flow: c_int, buffer: *const Buffer) -> c_
     })
 }
 
-/// Publishes what was queued and released.
+/// Publishes the queued packets and the released buffers to the driver. Returns 0.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_flush(flow: c_int) -> c_int {
@@ -169,7 +173,8 @@ pub extern "C" fn netnice_flow_flush(flow: c_int) -> c_int {
     })
 }
 
-/// The result of the next returned packet.
+/// Stores the result of the next packet that the driver has returned. Returns 1, or 0 if there is
+/// none.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_outcome(flow: c_int, outcome: *mut Outcome) -> c_int {
@@ -191,7 +196,8 @@ pub extern "C" fn netnice_flow_outcome(flow: c_int, outcome: *mut Outcome) -> c_
     })
 }
 
-/// The memory for the description of a buffer. It is checked for NULL before a buffer is taken.
+/// The caller's memory for the description of a buffer. [`BufferOut::new`] checks it for NULL,
+/// before a buffer is taken.
 struct BufferOut(*mut Buffer);
 
 impl BufferOut {

@@ -1,4 +1,4 @@
-//! Sending and receiving with a copy.
+//! The calls that send and receive with a copy of the payload.
 
 use std::ffi::c_void;
 
@@ -9,7 +9,7 @@ use crate::direct::{duration, guarded_int};
 use crate::error::CallError;
 use crate::{guarded, handles, pointers};
 
-/// `struct netnice_received`.
+/// `struct netnice_received`: a datagram that was received.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Received {
@@ -31,7 +31,7 @@ impl Received {
     }
 }
 
-/// Sends one datagram.
+/// Sends one datagram, and waits for a free buffer up to `timeout`. Returns `length`.
 // SAFETY: the names here and below belong to this library; no other functions with these names are
 // linked.
 #[unsafe(no_mangle)]
@@ -48,7 +48,8 @@ pub extern "C" fn netnice_flow_send(
     })
 }
 
-/// Sends one datagram on a flow to any host.
+/// Sends one datagram to the address `to`, on a flow to any host, and waits for a free buffer up to
+/// `timeout`. Returns `length`.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_send_to(
@@ -68,7 +69,7 @@ pub extern "C" fn netnice_flow_send_to(
     })
 }
 
-/// Sends as many datagrams as there are free buffers.
+/// Sends as many of the datagrams as there are free buffers. Returns how many.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_send_batch(
@@ -85,7 +86,8 @@ pub extern "C" fn netnice_flow_send_batch(
     })
 }
 
-/// Sends a message of a real-time channel.
+/// Sends a message of a real-time channel, one datagram for each part, and waits for enough free
+/// buffers up to `timeout`. Returns 0.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_send_message(
@@ -101,7 +103,7 @@ pub extern "C" fn netnice_flow_send_message(
     })
 }
 
-/// Waits until the driver has returned all sent packets.
+/// Waits until the driver has returned all queued packets, up to `timeout`. Returns 0.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_drain(flow: c_int, timeout: c_int) -> c_int {
@@ -112,7 +114,8 @@ pub extern "C" fn netnice_flow_drain(flow: c_int, timeout: c_int) -> c_int {
     })
 }
 
-/// Receives one datagram.
+/// Receives one datagram, and waits for it up to `timeout`. Stores its description unless
+/// `received` is NULL. Returns the number of copied bytes; the rest of a longer datagram is lost.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_recv(
@@ -138,7 +141,8 @@ pub extern "C" fn netnice_flow_recv(
     })
 }
 
-/// Receives the datagrams that have arrived.
+/// Receives the datagrams that have arrived, at most `count`, each with its description. Returns
+/// how many.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_recv_batch(
@@ -148,13 +152,19 @@ pub extern "C" fn netnice_flow_recv_batch(
     count: c_int,
 ) -> c_int {
     guarded_int(|| {
-        let places = pointers::elements(places, count, "the array of buffers")?;
-        if places.len() == 0 {
+        if pointers::length(count)? == 0 {
             return Err(CallError::Invalid);
         }
         if received.is_null() {
             return Err(CallError::Null("the array of received datagrams"));
         }
+        // Before a datagram is taken: it would be lost.
+        for place in pointers::elements(places, count, "the array of buffers")? {
+            if place.iov_base.is_null() && place.iov_len > 0 {
+                return Err(CallError::Null("the memory for a datagram"));
+            }
+        }
+        let places = pointers::elements(places, count, "the array of buffers")?;
         handles::flow(flow)?.with(|open| {
             let socket = &mut open.socket;
             let mut done = 0;

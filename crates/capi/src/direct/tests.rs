@@ -1,4 +1,4 @@
-//! The calls as C makes them, with the stack's fake daemon.
+//! Tests of the calls as C makes them, with the fake daemon of `netnice-stack`.
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::{offset_of, size_of, zeroed};
@@ -167,6 +167,11 @@ fn datagrams_are_sent_and_received() {
         iov_len: 4,
     });
     let mut received = [(); 5].map(|()| empty::<Received>());
+    // A missing buffer is found before a datagram is taken.
+    let mut missing = places;
+    missing[4].iov_base = std::ptr::null_mut();
+    let none = netnice_flow_recv_batch(there, missing.as_ptr(), received.as_mut_ptr(), 5);
+    assert_eq!((none, errno()), (-1, libc::EFAULT));
     let count = netnice_flow_recv_batch(there, places.as_ptr(), received.as_mut_ptr(), 5);
     assert_eq!(count, 5);
     assert_eq!(&bytes[2], b"thre");

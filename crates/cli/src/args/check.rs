@@ -1,4 +1,5 @@
-//! `netnice check`.
+//! The command line of `netnice check FILE`. Output is a [`Check`]. Fails if an option does not
+//! parse, or if the contract has no clause that a capture can violate.
 
 use std::path::PathBuf;
 

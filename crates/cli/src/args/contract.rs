@@ -1,4 +1,5 @@
-//! The contract options. Each one is a clause of the contract grammar.
+//! The contract options (`--up R`, …). Each one is a clause of the contract grammar.
+//! [`ContractArgs::change`] combines them to a [`Change`].
 
 use clap::Args;
 use netnice_core::contract::{Change, Clause, ContractError};

@@ -1,4 +1,5 @@
-//! `netnice link`.
+//! The command line of `netnice link [IFACE]`. Output is a [`LinkChange`], or [`Verb::Links`]
+//! without an interface. Fails if an option does not parse, or has no interface.
 
 use clap::Args;
 use netnice_api::{LinkChange, Request};

@@ -1,4 +1,5 @@
-//! The command line of `netnice share RATE TARGET…`.
+//! The command line of `netnice share RATE TARGET…`. Output is a [`Share`]. Fails if an option does
+//! not parse, or has no meaning with this verb.
 
 use clap::Args;
 use netnice_core::target::Target;

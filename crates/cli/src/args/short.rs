@@ -1,5 +1,7 @@
-//! The paper's short forms, without a verb: `netnice PID RATE` limits the sum of both directions
-//! (the paper's input meter), `netnice PID` shows a process, `netnice` shows this process.
+//! The short forms of paper NICE, without a verb. `netnice TARGET RATE` limits the sum of both
+//! directions (the paper's input meter, NICE 4.1), or only sending if the host's policy sets
+//! `input_meter = false`. `netnice TARGET` shows a target, `netnice` shows this process. Fails if
+//! an argument is invalid, or if an option of a change is given without a rate.
 
 use std::ffi::OsString;
 
@@ -34,8 +36,8 @@ pub(super) fn verb(
     Ok(set_verb(&target, set))
 }
 
-/// Finds a better error for a line that the parser refuses: a first word that is no command, or a
-/// target with the options of `set` behind it.
+/// A better error for a line that the parser refuses: the first word is no command, or is a target
+/// with the options of `set` behind it. `None` for any other line.
 pub(super) fn better_error(args: &[OsString]) -> Option<BadUsage> {
     let word = args.get(1)?.to_str()?;
     let option = args.get(2)?.to_str()?;

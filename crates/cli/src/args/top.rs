@@ -1,18 +1,19 @@
-//! The command line of `netnice top`.
+//! The command line of `netnice top`. Output is a [`Top`]. Fails if the interval is not between
+//! 100 ms and 1 h.
 
 use clap::Args;
 use netnice_core::units::Nanos;
 
 use super::{BadUsage, Verb, quantity};
 
-/// What [`Verb::Top`] shows.
+/// The options of `netnice top`.
 #[derive(Debug)]
 pub(crate) struct Top {
     /// Time between two tables; 100 ms to 1 h.
     pub interval: Nanos,
-    /// Number of tables; `None` for no end.
+    /// Number of plain tables; `None`: the full screen, or tables without end.
     pub rounds: Option<u32>,
-    /// Print one frame of the full screen as text.
+    /// True: print one frame of the full screen as text.
     pub once: bool,
 }
 

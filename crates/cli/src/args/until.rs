@@ -1,15 +1,16 @@
-//! `--until-exit`: parses the process whose exit undoes a change.
+//! Parses the value of `--until-exit`: the process whose exit undoes a change ([`Until`]). Fails if
+//! the process does not exist.
 //!
-//! Without a pid that process is the one that runs netnice: the shell or the script. Programs that
-//! only change the user for one command (sudo and similar) end together with netnice, so they are
-//! skipped, and their parent counts. Fails if the process does not exist.
+//! Without a value it is the process that runs netnice: the shell or the script. If that is a
+//! program that only changes the user for one command (sudo and similar), it is the parent of that
+//! program, because the program ends together with netnice.
 
 use netnice_api::Until;
 
 use super::BadUsage;
 use crate::process;
 
-/// The value of the option if the user gives none.
+/// The value that the parser puts in if the user writes `--until-exit` without a value.
 pub(super) const PARENT: &str = "parent";
 
 /// Parses the option's value.

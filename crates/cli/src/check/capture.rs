@@ -1,11 +1,12 @@
 //! Reads packets from a capture file: pcap in micro- or nanoseconds, or pcapng, both in either byte
 //! order.
 //!
-//! Input is a byte stream; output is one [`Packet`] after another. `pcap-parser` splits the file
-//! into blocks. This module computes the times itself, because the crate (0.17) supports no
-//! resolution that is a power of two and reads the time offset of a big-endian section in the wrong
-//! byte order. The module does not trust the file: [`LONGEST_BLOCK`] bounds the memory, and a
-//! contradiction is an error with the packet's number ([`CaptureError`]).
+//! Input is a byte stream; output is one [`Packet`] after another. The crate `pcap-parser` splits
+//! the file into blocks. This module computes the times itself, because `pcap-parser` 0.17 supports
+//! no resolution that is a power of two, and reads the time offset of a big-endian section in the
+//! wrong byte order. The module does not trust the file. It refuses a block of more than 16 MiB
+//! ([`LONGEST_BLOCK`]), which bounds the memory. For invalid content it fails with a
+//! [`CaptureError`], which has the number of the packet.
 
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -22,7 +23,7 @@ pub(super) struct Packet<'a> {
     pub length: u32,
     /// Link type of the capture.
     pub link: Linktype,
-    /// The captured bytes; at most `length`.
+    /// The captured bytes: `length` or fewer.
     pub data: &'a [u8],
 }
 
@@ -80,7 +81,7 @@ pub(crate) enum CaptureError {
     },
 }
 
-/// Reads the packets of a capture in file order, until `each` breaks.
+/// Reads the packets of a capture in file order, and passes each to `each`, until `each` breaks.
 pub(super) fn read<R: Read + Send>(
     source: R,
     each: impl FnMut(Packet<'_>) -> ControlFlow<()>,
@@ -138,7 +139,7 @@ fn read_blocks(
     }
 }
 
-/// What earlier blocks of the file define for later ones.
+/// What the blocks of the file that were read so far define for the following ones.
 #[derive(Default)]
 struct FileState {
     /// For pcap: units of time per second, and the link type.

@@ -1,10 +1,11 @@
-//! Selects packets of a capture by a description such as `udp from 10.0.0.1:5000 to
-//! [fd00::2]:6000`.
+//! Selects packets of a capture by a description ([`Flow`]) such as
+//! `udp from 10.0.0.1:5000 to [fd00::2]:6000`.
 //!
-//! Each part is optional, also the address or the port (`to :443`). A packet without a described
-//! property (no IP, another protocol) does not match. Only the first fragment of a datagram has
-//! ports; the other fragments match if the first one matches. Fails if the link type of the capture
-//! is unknown ([`UnknownLink`]) or the description does not parse ([`FlowError`]).
+//! Each part can be absent, but not all; an end can be an address or a port alone (`to :443`). A
+//! packet without a described property (no IP, another protocol) does not match. Only the first
+//! fragment of a datagram has ports; `check` selects the other fragments if the first one matches.
+//! Fails if the link type of the capture is unknown ([`UnknownLink`]) or the description does not
+//! parse ([`FlowError`]).
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +37,7 @@ struct Endpoint {
 }
 
 impl Flow {
-    /// True if a packet belongs to the flow. Fails if the link type is unknown.
+    /// True if a packet matches the description. Fails if the link type is unknown.
     pub(super) fn matches(&self, link: Linktype, data: &[u8]) -> Result<bool, UnknownLink> {
         let Some(headers) = Headers::parse(link, data)? else {
             return Ok(false);
@@ -60,12 +61,12 @@ impl Flow {
     }
 }
 
-/// An IP packet, as far as it identifies its datagram.
+/// The properties of an IP packet that identify its datagram, and its place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IpPacket {
-    /// Bytes behind the IP headers, as the headers give it.
+    /// Number of bytes behind the IP headers, as the headers give it.
     pub bytes: u32,
-    /// For a fragment: its offset in the datagram in bytes.
+    /// For a fragment: its offset in the datagram in bytes; else 0.
     pub offset: u32,
     /// True if the packet ends the datagram.
     pub is_last: bool,
@@ -82,12 +83,12 @@ pub(super) struct DatagramKey {
 }
 
 impl IpPacket {
-    /// The key of the datagram if this packet is a fragment.
+    /// The key of the datagram if this packet is a fragment, else `None`.
     pub(super) fn fragment_of(&self) -> Option<DatagramKey> {
         (self.offset > 0 || !self.is_last).then_some(self.key)
     }
 
-    /// Parses a packet; `None` if the packet is not IP.
+    /// Parses a packet; `None` if the packet is not IP. Fails if the link type is unknown.
     pub(super) fn parse(link: Linktype, data: &[u8]) -> Result<Option<IpPacket>, UnknownLink> {
         let packet = slice(link, data)?;
         Ok(packet.and_then(|packet| IpPacket::of(packet.net.as_ref()?)))

@@ -1,14 +1,16 @@
-//! Combines packets of a capture into the messages of a channel.
+//! Combines packets of a capture into the messages of a channel ([`Message`]).
 //!
 //! A message that does not fit in one packet arrives in several. This module finds the fragments of
-//! one IP datagram by their headers. If a program splits its messages itself, the packets do not
-//! show it, so the user gives a gap: with `--gap T` a packet that arrives less than T after the one
-//! before belongs to the same message.
+//! one IP datagram by their headers. If a program splits its messages itself, the headers do not
+//! show which packets belong together, so the user gives a gap: with `--gap T`, a packet that
+//! arrives less than T after the one before belongs to the same message.
 //!
-//! A message arrives with its first packet, and is as long as if it had arrived in one packet: the
-//! length of the first packet, and of each other packet the bytes behind its IP headers. Messages
-//! come out complete and in the order of their first packets. A datagram with a missing fragment
-//! counts as complete after [`REASSEMBLY`].
+//! The arrival time of a message is that of its first packet. Its length is what one packet with
+//! the whole message would have: the length of the first packet, plus the bytes behind the IP
+//! headers of every other packet. Messages come out in the order of their first packets, each when
+//! it is complete. A datagram with a missing fragment counts as complete 30 s after the latest
+//! packet of its message ([`REASSEMBLY`]). A message can come out incomplete if more than 4096 are
+//! open ([`MAX_OPEN`]), or at the end of the capture.
 
 use std::collections::VecDeque;
 
@@ -16,7 +18,7 @@ use netnice_core::units::Nanos;
 
 use super::flow::{DatagramKey, IpPacket};
 
-/// A complete message.
+/// A message, as the policer gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     /// Time of its first packet in ns.
@@ -68,7 +70,8 @@ impl Messages {
         }
     }
 
-    /// Adds the next packet.
+    /// Adds the next packet of the capture: its number, its time in ns, its length on the wire in
+    /// bytes, and its IP header if it has one.
     pub(super) fn handle(&mut self, number: u64, at: u64, length: u32, packet: Option<IpPacket>) {
         let key = packet.as_ref().and_then(IpPacket::fragment_of);
         let known = |open: &OpenMessage| open.datagrams.iter().any(|one| Some(one.key) == key);
@@ -97,7 +100,8 @@ impl Messages {
         }
     }
 
-    /// Returns the first message if it is complete at time `now`, or if too many are open.
+    /// Removes and returns the first message if it is complete at time `now`, or if more than
+    /// [`MAX_OPEN`] are open.
     pub(super) fn poll(&mut self, now: u64) -> Option<Message> {
         let gap = self.gap.unwrap_or_default().0;
         let first = self.open.front()?;
@@ -110,7 +114,7 @@ impl Messages {
         None
     }
 
-    /// Returns the first message, complete or not: after the end of the capture.
+    /// Removes and returns the first message, complete or not. For the end of the capture.
     pub(super) fn take_first(&mut self) -> Option<Message> {
         self.open.pop_front().map(|open| open.message)
     }

@@ -1,4 +1,4 @@
-//! Formats contracts as text.
+//! Formats contracts as text, each rate in both forms (`up 4 Mbit/s (500 kB/s)`).
 
 use netnice_api::ContractDoc;
 use netnice_core::contract::{Change, Contract, Direction};
@@ -59,7 +59,7 @@ fn format_contract(contract: &Contract) -> String {
     rates.chain(rest).collect::<Vec<_>>().join(", ")
 }
 
-/// The clauses that are neither a limit nor a guarantee by rate.
+/// The clauses that are neither a limit nor a guarantee by rate, each as a text.
 pub(super) fn sharing(doc: &ContractDoc) -> Vec<String> {
     let mut clauses = Vec::new();
     if let Some(slice) = &doc.slice {

@@ -1,4 +1,4 @@
-//! Formats reports: the doctor's and the log.
+//! Formats the reports of `netnice doctor` and `netnice log` as text.
 
 use netnice_api::{DoctorReport, LogLines, Status};
 
@@ -6,7 +6,7 @@ use super::Style;
 use super::printable;
 use super::table::wrap;
 
-/// Formats what the kernel offers. Each line begins with the status.
+/// Formats the items of the report, each with its status first, and their numbers by status.
 pub(super) fn doctor(report: &DoctorReport, style: &Style) -> String {
     let mut lines = Vec::new();
     let width = report.items.iter().map(|item| item.name.chars().count());
@@ -83,5 +83,5 @@ fn civil(days: u64) -> (u64, u64, u64) {
 /// Length of the longest status word.
 const STATUS_WIDTH: usize = 7;
 
-/// Width of the name column; a longer name moves its detail to the right.
+/// Largest width of the name column; a longer name moves its detail to the right.
 const LONGEST_NAME: usize = 24;

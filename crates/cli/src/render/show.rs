@@ -1,4 +1,4 @@
-//! Formats links and targets as tables, for `show` and `top`.
+//! Formats links, targets and direct flows as tables, for `show` and for the plain tables of `top`.
 
 use netnice_api::{
     CapacityDoc, ContractDoc, CountersDoc, FlowDoc, LinkDoc, ShowDoc, TargetDoc, WatchDoc, Watched,
@@ -11,7 +11,7 @@ use super::contract::sharing;
 use super::printable;
 use super::table::{Cell, Table, wrap};
 
-/// Formats the state of links and targets.
+/// Formats the state of links, targets and direct flows.
 pub(super) fn state(doc: &ShowDoc, style: &Style) -> String {
     let mut parts = Vec::new();
     if !doc.links.is_empty() {
@@ -74,7 +74,7 @@ fn capacity(link: &LinkDoc, direction: Direction) -> Option<&CapacityDoc> {
     }
 }
 
-/// Where a capacity is known from, and how much of it can be promised if less than all.
+/// The source of a capacity, and how much of it can be promised if that is less than all.
 fn capacity_source(direction: Direction, capacity: &CapacityDoc) -> String {
     let from = match capacity.source.as_str() {
         "operator" => "given by the operator".to_string(),
@@ -157,7 +157,7 @@ fn flow_contract(contract: &ContractDoc) -> String {
     }
 }
 
-/// Adds the lines for what does not fit the columns.
+/// Adds the lines for what has no column: other clauses, looser claims, and faults.
 fn notes(target: &TargetDoc, table: &mut Table) {
     let sharing = sharing(&target.effective);
     if !sharing.is_empty() {
@@ -228,7 +228,7 @@ fn rows(contract: &ContractDoc) -> Vec<Row> {
     rows
 }
 
-/// Formats targets as a table, sorted by rate.
+/// Formats the current traffic of targets as a table, highest rate first.
 pub(crate) fn rate_table(doc: &WatchDoc, style: &Style) -> String {
     let rate = |target: &Watched| target.sends.rate.saturating_add(target.receives.rate);
     let mut by_rate: Vec<&Watched> = doc.targets.iter().collect();
@@ -287,7 +287,7 @@ fn measured_rate(rate: Option<Amount>) -> String {
     rate.map_or("-".to_string(), Amount::bits_text)
 }
 
-/// A waiting time in ms, cut to a tenth.
+/// A waiting time in ms with one decimal, rounded down.
 pub(super) fn milliseconds(time: Nanos) -> String {
     let tenths = time.0 / 100_000;
     format!("{}.{} ms", tenths / 10, tenths % 10)

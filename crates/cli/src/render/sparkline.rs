@@ -1,6 +1,7 @@
-//! Formats a series of numbers as a row of characters.
+//! Formats a series of numbers as a sparkline: a row of characters, one for each number, whose
+//! heights stand for the values.
 
-/// The characters for zero and for eight heights.
+/// The nine characters of a sparkline: for zero and for eight heights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sparkline([char; 9]);
 

@@ -1,4 +1,5 @@
-//! Tables with aligned columns that fit the width.
+//! Formats tables with aligned columns ([`Table`]). If a table is wider than 80 columns
+//! ([`WIDTH`]), columns take a shorter form of their texts, from the right, until the table fits.
 
 use super::{Style, WIDTH};
 
@@ -19,6 +20,7 @@ impl Cell {
         }
     }
 
+    /// A text with a shorter form.
     pub(super) fn with_short(long: String, short: String) -> Cell {
         Cell { long, short }
     }
@@ -67,6 +69,7 @@ impl Table {
         self.lines.extend(lines.into_iter().map(Line::Note));
     }
 
+    /// The table as lines of text, without a line end behind the last one.
     pub(super) fn render(&self, style: &Style) -> String {
         // Columns take their short form, from the right, until the table fits.
         let columns = self.heading.len();
@@ -112,7 +115,8 @@ impl Table {
     }
 }
 
-/// Wraps text to the width; the first line begins with `first`, the others with `rest`.
+/// Wraps text to [`WIDTH`] columns; the first line begins with `first`, the others with `rest`. A
+/// longer word has a line of its own.
 pub(super) fn wrap(text: &str, first: &str, rest: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = first.to_string();
@@ -147,8 +151,8 @@ fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Columns between two columns of a table.
+/// Number of blanks between two columns of a table.
 const GAP: usize = 2;
 
-/// Leaves space for a direction and three rates in their first form.
+/// Longest name in a row; it leaves space for a direction and three rates in their first form.
 const LONGEST_NAME: usize = 22;

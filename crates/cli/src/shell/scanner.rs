@@ -1,10 +1,9 @@
 //! Finds the commands in a piece of shell text whose last word is an `@rate`.
 //!
-//! The shell parses, expands and runs its commands itself. Before that, only the *name* of each
-//! simple command that ends in `@rate` is needed, to replace that command. So this module splits
-//! words and is no shell: it recognizes quotes, substitutions, redirections, here-documents,
-//! operators and reserved words, and expands nothing. It accepts any text; [`Found::remarks`]
-//! reports what cannot be limited.
+//! The shell parses, expands and runs its commands itself. This module only finds the *name* of
+//! each simple command that ends in `@rate`, so that the command can be replaced. It recognizes
+//! quotes, substitutions, redirections, here-documents, operators and reserved words, and expands
+//! nothing. It accepts any text; [`Found::remarks`] reports what cannot be limited.
 //!
 //! ```text
 //! text ─Scanner─▶ words and separators ─SimpleCommand─▶ the name and last word of each command
@@ -21,9 +20,9 @@ use netnice_core::units::{Rate, UnitFault};
 pub(crate) enum Name {
     /// This word is the name.
     Literal(String),
-    /// This word is the name. In addition, wherever the command has an `@rate`, it is a background
-    /// job of its own or the only command of the text, so a process forked for it runs nothing
-    /// else.
+    /// This word is the name, and each command of this name with an `@rate` is a background job of
+    /// its own or the only command of the text. So a process that the shell forks for the command
+    /// runs nothing else.
     Job(String),
     /// The expansion of this text is the name. The text contains variables and quotes, and runs
     /// nothing.
@@ -139,8 +138,8 @@ impl SimpleCommand {
     }
 }
 
-/// True if the text behind an `@` is a rate or may expand to one. Fails if it looks like a rate but
-/// is none.
+/// True if the text behind an `@` is a rate or may expand to one. Fails with a hint for the user if
+/// the text looks like a rate but is none.
 fn may_be_rate(text: &str) -> Result<bool, String> {
     if text.contains(['\'', '"', '\\', '`', '(']) {
         return Ok(false);

@@ -1,4 +1,5 @@
-//! The connections of one target, with their rates between two answers of the daemon.
+//! The connections of one target, with their rates between two responses of the daemon. The daemon
+//! gives byte counts; this module computes the rates.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ type ByteCounts = BTreeMap<u64, [Option<u64>; 2]>;
 pub(super) struct ConnectionList {
     /// The connections, highest rate first.
     pub lines: Vec<Line>,
-    /// Number of connections that the answer leaves out.
+    /// Number of further connections, which the response does not list.
     pub more: u64,
     /// Number of connections of other users, which this user may not see.
     pub of_others: u64,
@@ -20,16 +21,17 @@ pub(super) struct ConnectionList {
     at_ns: u64,
 }
 
+/// One connection with its rates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     /// The daemon's data about the connection.
     pub connection: Connection,
-    /// Sent and received rate in bit/s, as far as known.
+    /// Sent and received rate in bit/s; `None` without two byte counts.
     pub rates: [Option<u64>; 2],
 }
 
 impl ConnectionList {
-    /// Computes the rates from an answer and the one before it.
+    /// Computes the rates from a response, and from the list of the response before.
     pub(super) fn new(doc: ConnectionsDoc, before: Option<&ConnectionList>) -> ConnectionList {
         let rates = |connection: &Connection| -> [Option<u64>; 2] {
             let Some(before) = before.filter(|before| before.at_ns < doc.at_ns) else {

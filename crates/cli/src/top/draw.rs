@@ -1,7 +1,7 @@
 //! Draws the screen: the lines, the columns and their widths.
 //!
-//! Input is a [`Screen`]; output is a buffer of characters. A terminal that is too small gets a
-//! notice instead.
+//! Input is a [`Screen`]; output is a buffer of characters. A terminal below 60 x 6 characters gets
+//! a notice instead.
 //!
 //! ```text
 //!   title, number of targets, total rates, interval
@@ -12,9 +12,10 @@
 //!   keys
 //! ```
 //!
-//! Empty columns are left out: without a minimum there is no column for minimums. The remaining
-//! width goes first to the histories, then to the names. No information is in colour alone: the
-//! selected row begins with `>`, a degraded one with `!`.
+//! If no target has a minimum, the columns of limits have no space for minimums. The width that
+//! the numbers leave goes to the names, up to the longest one, and the rest to the two histories.
+//! Each history gets at least four characters, if that leaves nine for the names. No information is
+//! in colour alone: the selected row begins with `>`, a degraded one with `!`.
 
 mod format;
 
@@ -59,7 +60,7 @@ impl TerminalStyle {
     }
 }
 
-/// Draws the screen, and stores the number of rows on a page in it.
+/// Draws the screen, and stores the number of rows on a page in [`Screen::page`].
 pub(super) fn draw(screen: &mut Screen, terminal: TerminalStyle, frame: &mut Frame<'_>) {
     let cursor = paint(screen, terminal, frame.buffer_mut());
     if let Some(cursor) = cursor {
@@ -306,7 +307,7 @@ impl ColumnKind {
     }
 }
 
-/// The columns for a width.
+/// The columns for a width, and for each direction whether its limits are shown with minimums.
 fn columns(screen: &Screen, rows: &[Row], width: usize) -> (Vec<Column>, [bool; 2]) {
     let targets = &screen.table.doc().targets;
     let is_given = |of: fn(&Watched) -> Option<u64>| {
@@ -663,7 +664,7 @@ HELD       the directions that the limit delays now
 ! name     degraded: select it to see the reason
 ";
 
-/// In a smaller terminal nothing can be read.
+/// Smallest width and height in which the screen is drawn, in characters.
 const MIN_WIDTH: u16 = 60;
 const MIN_HEIGHT: u16 = 6;
 const MIN_NAME: usize = 9;

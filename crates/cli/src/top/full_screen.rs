@@ -1,9 +1,10 @@
-//! The full screen: one loop for the terminal, and three threads that only wait.
+//! The full screen of `netnice top`: one loop for the terminal, and three threads that wait for
+//! keys, signals and responses.
 //!
 //! ```text
 //!   keys and sizes ──┐
 //!   signals ─────────┼──> one queue ──> the screen ──> actions ──> the daemon's connection ─┐
-//!   answers ─────────┘                      │ draws                                         │
+//!   responses ───────┘                      │ draws                                         │
 //!      ^                                                                                    │
 //!      └────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
@@ -120,7 +121,7 @@ fn suspend(terminal: &mut DefaultTerminal) -> io::Result<()> {
     terminal.clear()
 }
 
-/// Starts the thread that reads keys and sizes.
+/// Starts the thread that reads keys and changes of the terminal's size.
 fn start_keys(to: Sender<Input>) {
     thread::spawn(move || {
         loop {
@@ -200,5 +201,5 @@ fn terminal_error(source: io::Error) -> CommandError {
     CommandError::io("the terminal", source)
 }
 
-/// Longest wait; used if no time is due, so that the next input is a key.
+/// Longest wait for an input; used if no request is due at a time.
 const MAX_WAIT: Duration = Duration::from_secs(3600);

@@ -1,4 +1,6 @@
-//! Prints plain tables one after the other, for pipes and simple terminals.
+//! Prints plain tables one after the other, for pipes and simple terminals; with `--json` the
+//! document of `show --json`, one line each. Fails if the daemon cannot be reached, or standard
+//! output fails.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +13,7 @@ use crate::error::CommandError;
 use crate::render::{self, Style};
 use crate::{daemon, output};
 
-/// Prints tables until their number is reached, the daemon fails or standard output closes.
+/// Prints tables until their number is reached, the daemon fails or standard output is closed.
 pub(super) fn print(dir: &RuntimeDir, json: bool, options: &Top) -> Result<Exit, CommandError> {
     let mut client = daemon::connect(dir)?;
     let style = Style::of_stdout();

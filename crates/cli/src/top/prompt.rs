@@ -1,4 +1,4 @@
-//! The input line at the bottom of the screen.
+//! The input line at the bottom of the screen ([`Prompt`]): its text, its cursor, and what keys do.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -17,7 +17,7 @@ pub(super) enum KeyEffect {
     Editing,
     /// The line is complete.
     Submitted,
-    /// The user gave up the line.
+    /// The user cancelled the line.
     Cancelled,
 }
 

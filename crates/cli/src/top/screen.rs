@@ -1,4 +1,5 @@
-//! The state of the full screen: takes keys and answers, and returns requests and other actions.
+//! The state of the full screen ([`Screen`]). Keys and responses of the daemon come in; requests to
+//! the daemon and other actions go out ([`Action`]).
 //!
 //! ```text
 //!              u d b c /                        Enter: sent; if invalid, the prompt stays
@@ -9,10 +10,10 @@
 //!     └── ? ──> help ─── any key ──> table
 //! ```
 //!
-//! The state machine does not wait, read a clock or use a terminal. `handle_*` methods take input,
-//! [`Screen::poll_action`] returns what to do, and the module `draw` only reads. A change is the
-//! same request as that of `netnice set` or `netnice clear`, and the daemon admits or refuses it in
-//! the same way. A failure becomes a message on the screen.
+//! The state machine does not wait, read a clock or use a terminal. The methods `handle_…` take
+//! input, [`Screen::poll_action`] returns what to do, and the module `draw` draws the state. A
+//! change is the same request as that of `netnice set` or `netnice clear`, and the daemon admits or
+//! refuses it in the same way. A failure becomes a message on the screen.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -35,13 +36,13 @@ use crate::render::{self, printable};
 pub(super) struct Screen {
     /// The daemon's latest table.
     pub table: Table,
-    /// The part of it that is shown, and its order.
+    /// The part of the table that is shown, and its order.
     pub view: View,
     /// What keys do now.
     pub mode: Mode,
-    /// The target that keys act on.
+    /// The target that keys act on; `None` if there is no row.
     pub selected: Option<String>,
-    /// The target whose connections are shown, with its connections after the first answer.
+    /// The target whose connections are shown, with its connections after the first response.
     pub open: Option<(String, Option<ConnectionList>)>,
     /// The latest event.
     pub status: StatusLine,
@@ -53,7 +54,7 @@ pub(super) struct Screen {
     pub page: usize,
     /// Index of the first line on the page.
     pub first: usize,
-    /// True while a request for the table has no answer.
+    /// True while a request for the table has no response.
     awaits_table: bool,
     next_request: Instant,
     actions: VecDeque<Action>,
@@ -103,11 +104,11 @@ pub(super) enum Action {
     Quit,
 }
 
-/// An answer, or why there is none.
+/// The response to a request, or the reason why there is none.
 pub(super) type Answer = Result<Response, String>;
 
 impl Screen {
-    /// A screen before the first answer.
+    /// A screen before the first response.
     pub(super) fn new(interval: Nanos) -> Screen {
         Screen {
             table: Table::default(),
@@ -126,17 +127,18 @@ impl Screen {
         }
     }
 
-    /// Returns the next thing to do.
+    /// Removes and returns the next thing to do; `None` if there is nothing to do.
     pub(super) fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The time at which to call [`Screen::handle_time`].
+    /// The time at which to call [`Screen::handle_time`]; `None` if no request is due before the
+    /// next input.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         (!self.awaits_table && !self.paused).then_some(self.next_request)
     }
 
-    /// Requests the table if it is time.
+    /// Requests the table if that is due at `now`.
     pub(super) fn handle_time(&mut self, now: Instant) {
         if self.poll_timeout().is_none_or(|due| now < due) {
             return;
@@ -166,7 +168,7 @@ impl Screen {
         }
     }
 
-    /// Processes the answer to a request.
+    /// Processes the response to a request.
     pub(super) fn handle_answer(&mut self, request: &Request, answer: Answer) {
         if matches!(request, Request::Watch(_)) {
             self.awaits_table = false;
@@ -365,7 +367,7 @@ impl Screen {
         self.selected = rows.get(to).map(|row| self.name(row));
     }
 
-    /// The index of the selected target in the rows.
+    /// The index of the selected target in the rows; `None` if the rows do not contain it.
     pub(super) fn at(&self, rows: &[Row]) -> Option<usize> {
         let selected = self.selected.as_ref()?;
         rows.iter()
@@ -430,11 +432,11 @@ fn change_action(word: Option<&str>, typed: &str, target: &str) -> Result<Action
     Ok(Action::Send(Request::Set(set), pid))
 }
 
-/// The beginning of the error text if no daemon answers.
+/// The beginning of the error text if the daemon does not respond.
 pub(super) const NO_ANSWER: &str = "no answer: ";
 
-/// Intervals close to one point of the daemon's history. Only for these the daemon's history fills
-/// the time before the first table.
+/// The intervals at which the daemon's history fills the time before the first table: those close
+/// to a second, which is the length of the history's points.
 pub(super) const HISTORY_INTERVALS: RangeInclusive<Nanos> =
     Nanos::from_millis(500)..=Nanos::from_secs(2);
 

@@ -1,10 +1,11 @@
 //! The rows of the table of `netnice top`: targets as a tree, each with the traffic of the targets
 //! inside it, sorted and filtered.
 //!
-//! Input is an answer of the daemon and the user's choice of order and filter; output is rows. The
-//! module does no input or output. A target's traffic includes that of the targets inside it,
-//! because their packets pass its limit too; the daemon counts each packet once. In an inconsistent
-//! answer, an index out of range counts as none, and a cycle of targets is followed only once.
+//! A response of the daemon ([`WatchDoc`]) and the user's choice of order and filter ([`View`])
+//! come in, rows go out ([`Row`]). The module does no input or output. A target's traffic includes
+//! that of the targets inside it, because their packets pass its limit too; the daemon counts each
+//! packet once. In an inconsistent response, an index out of range counts as none, and a cycle of
+//! targets is followed only once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use netnice_api::{HistoryDoc, TargetHistory, Traffic, WatchDoc, Watched};
 use netnice_core::contract::Direction;
 
-/// The latest answer, and the rates before it.
+/// The latest response, and the rates before it.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     doc: WatchDoc,
@@ -27,11 +28,12 @@ pub(super) struct Table {
 pub(super) struct View {
     /// The order of the rows.
     pub sort: Sort,
-    /// Whether the order is reversed: smallest first, names from z to a.
+    /// True if the order is reversed: smallest first, names from z to a.
     pub reversed: bool,
-    /// Whether each target is a top-level row, and not below the target that contains it.
+    /// True if each target is a top-level row, and not below the target that contains it.
     pub flat: bool,
-    /// Show only targets with this text in their name, and those that contain them.
+    /// Only targets with this text in their name are shown, and unless the view is flat the targets
+    /// that contain them. The case of letters does not matter. Empty: all targets.
     pub filter: String,
 }
 
@@ -65,7 +67,7 @@ pub(super) struct Row {
 }
 
 impl Table {
-    /// Replaces the answer, and appends its rates to the history if it is a new reading.
+    /// Replaces the response, and appends its rates to the history if it is a new reading.
     pub(super) fn update(&mut self, doc: WatchDoc) {
         self.sums = sums(&doc.targets);
         let is_new = doc.at_ns != self.doc.at_ns || self.doc.targets.is_empty();
@@ -87,7 +89,7 @@ impl Table {
         self.doc = doc;
     }
 
-    /// Adds the rates before the first answer; called once.
+    /// Adds the rates before the first response to the history; called once.
     pub(super) fn prepend_history(&mut self, doc: &HistoryDoc) {
         let targets = &self.doc.targets;
         let histories: BTreeMap<&str, &TargetHistory> = doc
@@ -116,7 +118,7 @@ impl Table {
                 continue;
             };
             for (known, mut row) in known.iter_mut().zip(row) {
-                // The newest points are known from the answers too.
+                // The newest points are known from the responses too.
                 row.truncate(row.len().saturating_sub(known.len()));
                 let from = (row.len() + known.len())
                     .saturating_sub(HISTORY_POINTS)
@@ -128,7 +130,7 @@ impl Table {
         }
     }
 
-    /// The latest answer.
+    /// The latest response.
     pub(super) fn doc(&self) -> &WatchDoc {
         &self.doc
     }
@@ -138,19 +140,19 @@ impl Table {
         &self.doc.targets[row.index]
     }
 
-    /// A target by name.
+    /// The target with this name; `None` if the latest response has none.
     pub(super) fn find(&self, name: &str) -> Option<&Watched> {
         self.doc.targets.iter().find(|target| target.target == name)
     }
 
-    /// The past rates of a target, oldest first.
+    /// The past rates of a target in bit/s, oldest first, at most [`HISTORY_POINTS`].
     pub(super) fn history(&self, name: &str, direction: Direction) -> impl Iterator<Item = u64> {
         let history = self.history.get(name);
         let rates = history.map(|history| &history[direction as usize]);
         rates.into_iter().flatten().copied()
     }
 
-    /// The rate of all targets together; each packet counts once.
+    /// The rate of all targets together in one direction, in bit/s; each packet counts once.
     pub(super) fn total(&self, direction: Direction) -> u64 {
         let rates = self.doc.targets.iter().map(|t| t.traffic(direction).rate);
         rates.fold(0, u64::saturating_add)
@@ -162,7 +164,7 @@ impl Table {
         self.sums.iter().filter(moves).count()
     }
 
-    /// The rows in order.
+    /// The rows that `view` shows, in its order.
     pub(super) fn rows(&self, view: &View) -> Vec<Row> {
         let targets = &self.doc.targets;
         let shown = self.shown(view);
@@ -186,7 +188,7 @@ impl Table {
                 depth,
                 moving: self.moving(index, view),
             });
-            // Takes the list, so a cycle in an answer is followed only once.
+            // Takes the list, so a cycle in a response is followed only once.
             let inside = std::mem::take(&mut below[index]);
             open.extend(self.ordered(inside, view, depth + 1));
         }
@@ -324,7 +326,7 @@ fn add(sum: &mut Traffic, one: Traffic) {
     sum.held = sum.held.saturating_add(one.held);
 }
 
-/// Number of points kept: the width of the widest history.
+/// Number of points that are kept for each target: the width of the widest history.
 pub(super) const HISTORY_POINTS: usize = 60;
 /// Longest chain that is followed; the daemon nests less.
 const MAX_DEPTH: usize = 16;

@@ -1,5 +1,7 @@
-//! Other structures that could order the flows: the standard library's heap and tree, and a wheel
-//! of vectors. Their shaper is as small as possible: 64 bytes, whole nanoseconds, no catching up.
+//! Other structures that could order the flows, to compare the calendar with: the standard
+//! library's heap and tree, and a wheel of vectors. Their shaper is as small as possible: 64 bytes,
+//! whole nanoseconds, no catching up. Each function returns a closure that takes the number of
+//! packets to shape.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

@@ -1,11 +1,12 @@
-//! The rate of the time stamp counter.
+//! Measures the rate of the time stamp counter, which converts nanoseconds to cycles.
 //!
-//! Calls are timed by the system's clock, which reads that counter. /proc/cpuinfo shows the present
-//! frequency of a processor; the counter has a rate of its own.
+//! The benchmarks time calls with the system's clock, which reads that counter. The counter has a
+//! constant rate of its own; /proc/cpuinfo shows the present frequency of a processor instead.
 
 use std::time::{Duration, Instant};
 
-/// Cycles of the time stamp counter in a nanosecond. `None` without such a counter.
+/// Cycles of the time stamp counter per nanosecond, measured for 50 ms. `None` without such a
+/// counter.
 pub fn cycles_per_nano() -> Option<f64> {
     let (from, first) = (Instant::now(), counter()?);
     std::thread::sleep(Duration::from_millis(50));

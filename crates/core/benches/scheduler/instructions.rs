@@ -1,9 +1,9 @@
-//! Instructions and mispredicted branches per packet. Callgrind counts them, so the numbers are the
-//! same on every run and independent of other load. (Its branch predictor is a simple one, worse
-//! than that of processors.)
+//! Counts instructions and mispredicted branches per packet with callgrind, so the numbers are the
+//! same on every run and independent of other load. (Callgrind's branch predictor is a simple one,
+//! worse than that of processors.) Without valgrind nothing is counted.
 //!
-//! The benchmark runs itself under valgrind with `--count`, which serves packets in one function
-//! that callgrind counts.
+//! The benchmark runs itself under valgrind with `--count KIND FLOWS PARAMETERS`. That run serves
+//! the packets in one function, and callgrind counts inside that function.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::load::{self, Mix};
 use crate::measure::counted;
 use crate::{baselines, parameters};
 
-/// Prints the table, if valgrind is installed.
+/// Prints the table for the numbers of flows up to 65,536, or that valgrind is not installed.
 pub fn table(flows: &[usize]) {
     println!("\ninstructions, and wrong guesses of callgrind's predictor, per packet");
     if Command::new("valgrind").arg("--version").output().is_err() {
@@ -36,7 +36,7 @@ pub fn table(flows: &[usize]) {
     }
 }
 
-/// Implements `--count KIND FLOWS PARAMETERS`.
+/// Runs the work of `--count KIND FLOWS PARAMETERS`. `words` are these three.
 pub fn one(words: &[String]) {
     let [kind, flows, same, ..] = words else {
         panic!("--count KIND FLOWS PARAMETERS");

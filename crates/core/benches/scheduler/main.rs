@@ -1,10 +1,12 @@
-//! The cost of a packet: `cargo bench -p netnice-core --bench scheduler`.
+//! Measures the cost of a packet: `cargo bench -p netnice-core --bench scheduler`.
 //!
 //! Cycles are those of the time stamp counter; without one, nanoseconds are shown. Each figure is
-//! the median of many short batches, of three runs together. The figure in brackets is the median
-//! of the least of the three, batch for batch. The work is the same in every run, so that figure is
-//! the cost without other load of the machine. `--quick` measures fewer batches, `--only WORD` one
-//! table, `--flows N` one line of it. Callgrind counts `instructions`, if valgrind is installed.
+//! the median of many short batches, of three runs together. The figure in brackets takes the least
+//! of the three runs for each batch, and is the median of these. The work is the same in every run,
+//! so that figure is the cost without other load of the machine. `--quick` measures fewer batches,
+//! `--only WORD` only one table (`shaping`, `everything`, `worst`, `upkeep`, `memory` or
+//! `instructions`), `--flows N` only this number of flows in `shaping`, `everything` and
+//! `instructions`. Callgrind counts `instructions`, if valgrind is installed.
 //!
 //! All structures have their memory in pages of 2 MiB if the system provides them, as in a program
 //! with very many flows. An environment variable ([`HUGE`]) makes the C library ask for them.

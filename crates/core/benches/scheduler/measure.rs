@@ -1,11 +1,13 @@
-//! The methods of measurement.
+//! Measures work that the other modules prepare: in batches of 2,048 packets ([`Timer::batches`]),
+//! or call by call ([`Timer::calls`]). [`Bounds`] collects the figures that are beyond their
+//! bounds.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use crate::clock::cycles_per_nano;
 
-/// Measures in cycles of the time stamp counter, or in nanoseconds.
+/// A timer in cycles of the time stamp counter, or in nanoseconds on a processor without one.
 pub struct Timer {
     /// Units per nanosecond.
     rate: f64,
@@ -13,10 +15,10 @@ pub struct Timer {
     quick: bool,
 }
 
-/// Medians over batches, per packet.
+/// Medians over batches, per packet, in the timer's unit.
 pub struct Figure {
     pub median: f64,
-    /// Median of the least of all runs, batch for batch.
+    /// The least cost of each batch in three runs of the same work, and of these the median.
     pub least: f64,
 }
 
@@ -52,13 +54,14 @@ impl Bounds {
     }
 }
 
-/// Measurements of single calls.
+/// Costs of single calls, in the timer's unit.
 pub struct Sample {
     /// The cost and the number of each call, the cheapest first.
     pub sorted: Vec<(f64, usize)>,
 }
 
 impl Timer {
+    /// A timer. With `quick` it measures fewer batches and calls.
     pub fn new(quick: bool) -> Timer {
         let rate = cycles_per_nano();
         Timer {
@@ -73,6 +76,7 @@ impl Timer {
         self.cycles
     }
 
+    /// A line that names the unit of the figures.
     pub fn unit(&self) -> String {
         match self.cycles {
             true => format!("figures are cycles of {:.0} MHz", self.rate * 1000.0),
@@ -133,14 +137,14 @@ fn once(work: &mut impl FnMut(u32)) -> f64 {
     start.elapsed().as_nanos() as f64
 }
 
-/// Runs `work` after `warm` packets, in a function that a counting tool finds.
+/// Runs `work` for `warm` packets, and then for `packets` in a function that callgrind counts.
 pub fn counted(warm: usize, packets: u32, mut work: impl FnMut(u32)) {
     work(warm as u32);
     counted_packets(packets, &mut work);
 }
 
-/// Runs `work` one call at a time after `warm` packets, up to the last of the calls that a tool
-/// counts.
+/// Runs `work` for `warm` packets, and then one packet per call, up to the last call in `which`.
+/// Callgrind counts the calls in `which`, each by itself.
 pub fn counted_alone(warm: usize, which: &[usize], mut work: impl FnMut(u32)) {
     work(warm as u32);
     let last = which.iter().max().copied().unwrap_or(0);
@@ -152,8 +156,8 @@ pub fn counted_alone(warm: usize, which: &[usize], mut work: impl FnMut(u32)) {
     }
 }
 
-/// The functions that callgrind watches. It does one thing with each: it counts inside, or
-/// writes its counts.
+/// Callgrind writes its counts after each call of this function. It counts inside `counted_call`
+/// and `counted_packets`.
 #[inline(never)]
 fn written_call(work: &mut impl FnMut(u32)) {
     counted_call(work);

@@ -1,8 +1,9 @@
-//! The cost of single calls that change a running link, each call measured by itself.
+//! Measures the cost of single calls that change a running link: inserting, changing and replacing
+//! flows, and a new rate of the link.
 //!
 //! The driver makes these calls between two packets. Without reserved memory, inserting a flow may
-//! move all others in memory. With reserved memory, the system may have to map the memory at its
-//! first touch; for a page of 2 MiB that is more work at once.
+//! move all others in memory. With reserved memory, the system may have to map a page at its first
+//! touch, and mapping a page of 2 MiB takes longer.
 
 use std::hint::black_box;
 

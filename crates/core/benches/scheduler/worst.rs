@@ -1,15 +1,15 @@
-//! The cost of the most expensive single calls, with 65,536 flows that fall due at the same
-//! instant, repeatedly.
+//! Measures the cost of the most expensive single calls, with 65,536 flows that fall due at the
+//! same instant, repeatedly.
 //!
 //! Every call is measured by itself. The time of the most expensive calls depends on the machine's
-//! memory. So for the [`COUNTED_CALLS`] of each row the instructions are counted too, if valgrind
-//! is installed: those are the same on every run.
+//! memory. So the instructions of the [`COUNTED_CALLS`] most expensive calls of each row are
+//! counted too, if valgrind is installed: those are the same on every run.
 
 use crate::instructions;
 use crate::load::{self, Mix};
 use crate::measure::{Bounds, Sample, Timer, counted_alone};
 
-/// Prints the table.
+/// Prints the table, and records in `checked` the rows that exceed [`RATIO`].
 pub fn table(timer: &Timer, checked: &mut Bounds) {
     println!("\nworst call at {FLOWS} flows, all due in the same instant, per call");
     println!(
@@ -44,7 +44,7 @@ pub fn table(timer: &Timer, checked: &mut Bounds) {
     }
 }
 
-/// Implements `--count-calls KIND CALL,CALL,...`.
+/// Runs the work of `--count-calls KIND CALL,CALL,...`, for callgrind. `words` are these two.
 pub fn one(words: &[String]) {
     let [name, calls, ..] = words else {
         panic!("--count-calls KIND CALL,CALL,...");
@@ -68,7 +68,7 @@ impl Counted {
     }
 }
 
-/// Counts the instructions of these calls; the last one is the median call. `None` without
+/// Counts the instructions of `calls`, the last of which is the median call. `None` without
 /// valgrind.
 fn counted(name: &str, calls: &[usize]) -> Option<Counted> {
     let median = calls.last().copied().unwrap_or(0);

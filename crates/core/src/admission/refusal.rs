@@ -1,4 +1,5 @@
-//! Refusals: the reason of a refused request, with the numbers that a valid request needs.
+//! Refusals: why a request is refused, with the numbers that a request needs to be granted.
+//! `Display` prints a [`Refusal`] as text for the user.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -25,7 +26,7 @@ impl Refusal {
         Refusal(Box::new((Subject::Link(link.clone()), reason)))
     }
 
-    /// The subject of the request.
+    /// The target or the link that the request is about.
     pub fn subject(&self) -> &Subject {
         &self.0.0
     }
@@ -50,7 +51,7 @@ impl Refusal {
 
 impl core::error::Error for Refusal {}
 
-/// The subject of a request.
+/// The target or the link that a refused request is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A target.
@@ -90,7 +91,7 @@ pub enum Reason {
         /// The slice.
         slice: Slice,
     },
-    /// The guarantees exceed a bound.
+    /// With the requested guarantee, or limit, a sum of guarantees exceeds a bound.
     DoesNotFit(Box<Shortfall>),
     /// The new capacity of a link is below the guarantees on it.
     LinkTooSlow(Box<SlowLink>),
@@ -99,11 +100,12 @@ pub enum Reason {
         /// The guarantees.
         holders: Vec<Holder>,
     },
-    /// The chain of targets is longer than allowed.
+    /// The chain of targets is longer than [`super::MAX_DEPTH`].
     TooDeep {
         /// The chain from the outermost target to the requested one.
         chain: Vec<Target>,
-        /// Length of the chain, including the targets below the requested one.
+        /// Length of the chain, including the targets below the requested one, without targets
+        /// whose contract is empty.
         depth: usize,
     },
     /// One chain has `both` and one-way limits.
@@ -113,7 +115,7 @@ pub enum Reason {
         /// The target with a limit on one direction.
         one_way: Target,
     },
-    /// The parent of the target is not in the ledger.
+    /// The parent of the target is not among the entries in force. Holds the parent.
     UnknownParent(TargetId),
     /// The target would contain itself.
     Cycle,
@@ -126,11 +128,11 @@ pub enum Bound {
     Link,
     /// The minimum of a target, for the targets inside it.
     Min(Target),
-    /// A limit of a target: `up`, `down` or `both`.
+    /// A limit of a target. Holds the target and the clause: `up`, `down` or `both`.
     Limit(Target, &'static str),
 }
 
-/// A target whose guarantee takes part of a bound.
+/// A target whose guarantee counts against a bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The target.
@@ -139,7 +141,7 @@ pub struct Holder {
     pub link: IfName,
     /// The direction of its guarantee.
     pub direction: Direction,
-    /// The guaranteed amount.
+    /// The guaranteed rate.
     pub amount: Amount,
 }
 
@@ -168,14 +170,16 @@ pub struct Shortfall {
     pub link: IfName,
     /// Its direction.
     pub direction: Direction,
-    /// The link's capacity in that direction, and its source.
+    /// The link's capacity in that direction, and its source; `None` if the direction is not
+    /// managed.
     pub capacity: Option<Capacity>,
-    /// The rate that the link can promise in that direction.
+    /// The rate that the link can promise in that direction; `None` if it can promise nothing
+    /// there.
     pub usable: Option<Rate>,
     /// The requested guarantee. `None` if the fault is not its size: a limit is too small, or a
     /// guarantee is too small for the targets inside.
     pub requested: Option<Rate>,
-    /// The slice, if the guarantee was requested as one.
+    /// The slice, if the requested guarantee is one; else `None`.
     pub slice: Option<Slice>,
     /// The origin of the bound that the guarantees exceed.
     pub bound: Bound,
@@ -185,14 +189,17 @@ pub struct Shortfall {
     pub held: Amount,
     /// The targets with the guarantees in that sum.
     pub holders: Vec<Holder>,
-    /// The largest guarantee that would fit. If it is below [`Rate::MIN`], no guarantee would.
+    /// The largest guarantee that would fit. If it is below [`Rate::MIN`], no guarantee would. Zero
+    /// if [`Shortfall::requested`] is `None`.
     pub largest: Amount,
-    /// The guarantees of the target's members. The target's own guarantee or limit cannot be less.
+    /// The sum of the guarantees of the target's members. The target's own guarantee or limit
+    /// cannot be less.
     pub least: Amount,
 }
 
 impl Shortfall {
-    /// The largest guarantee that would fit; `None` if no guarantee would.
+    /// The largest guarantee that would fit. `None` if no guarantee would, or if the size of the
+    /// guarantee is not the fault ([`Shortfall::requested`] is `None`).
     pub fn largest(&self) -> Option<Rate> {
         let enough = self.largest >= self.least;
         self.largest
@@ -200,7 +207,8 @@ impl Shortfall {
             .filter(|_| self.requested.is_some() && enough)
     }
 
-    /// The largest slice of the requested period that would fit.
+    /// The largest slice of the requested period that would fit. `None` if no slice was requested,
+    /// or if [`Shortfall::largest`] is `None`.
     pub fn largest_slice(&self) -> Option<Nanos> {
         let (slice, usable) = (self.slice?, self.usable?);
         let largest = u128::from(self.largest()?.bits_per_second());

@@ -8,14 +8,15 @@
 //! promise.
 //!
 //! Every promise is converted to the most work that can be due within an interval (`demand`). One
-//! test (`edf`) decides whether earliest deadline first keeps all promises, although packets (and
-//! blocks of P packets on the CPU) are not interrupted. For channels alone the test is exact: for
-//! each refused set there is legal traffic that misses a deadline. For mixtures it is safe.
-//! docs/reference/contracts.md has the theorems, their sources and proofs.
+//! test (`edf`) decides whether earliest deadline first keeps all promises, although packets on the
+//! link, and blocks of P packets on the CPU, are not interrupted. For channels alone the test is
+//! exact: for each refused set there is legal traffic that misses a deadline. For mixtures it is
+//! safe: it may refuse a set that would be kept. docs/reference/contracts.md has the theorems,
+//! their sources and proofs.
 //!
-//! A refusal contains the inequality that fails, in numbers, and the best alternative. All
-//! arithmetic is in whole numbers. The running time is bounded for all promises (`BUDGET`). A set
-//! that is not decided within it is refused as [`TimingFault::Undecided`].
+//! A [`TimingRefusal`] contains the inequality that fails, in numbers, and the best alternative
+//! that was found. All arithmetic is in whole numbers. The running time is bounded for all promises
+//! (`BUDGET`). A set that is not decided within it is refused as [`TimingFault::Undecided`].
 
 mod cpu;
 mod demand;
@@ -33,7 +34,8 @@ use demand::{Demand, LONGEST, Scale, WHOLE};
 use edf::{Answer, Blocking};
 use link::{at_deadline, at_rate};
 
-/// The reason why a set of promises cannot be kept, or why one of them is invalid here.
+/// The reason why a set of promises cannot be kept, or why one of them cannot be made on this link
+/// or processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimingFault {
     /// The promises together need more than the whole resource.
@@ -48,10 +50,10 @@ pub enum TimingFault {
         within: Nanos,
         /// Work that can be due in it.
         due: Nanos,
-        /// Work that cannot be interrupted and may come first.
+        /// Work that may come first although it is due later, or has no deadline.
         blocked: Nanos,
     },
-    /// The set could not be decided in bounded time.
+    /// The set was not decided in bounded time.
     Undecided,
     /// A time is longer than the arithmetic allows.
     TooLong {
@@ -143,7 +145,7 @@ impl core::error::Error for TimingFault {}
 pub struct TimingRefusal {
     /// The reason.
     pub fault: TimingFault,
-    /// The alternative that would fit, if there is one of this kind.
+    /// An alternative that would fit, of a kind that suits the promise; `None` if none was found.
     pub alternative: Option<Alternative>,
 }
 
@@ -159,7 +161,7 @@ impl fmt::Display for TimingRefusal {
 
 impl core::error::Error for TimingRefusal {}
 
-/// An alternative to the requested promise. Everything else about the promise stays.
+/// An alternative to the requested promise: one value of the promise is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alternative {
     /// A channel with at least this deadline.
@@ -275,8 +277,9 @@ fn slice_alternative(slice: &Slice, fits: impl Fn(Slice) -> bool) -> Option<Alte
 /// some tenths of a second of one core. For 65,536 channels it is 256 evaluations of all of them.
 const BUDGET: u64 = 1 << 24;
 
-/// The same for each set that is tried in the search for an alternative, about 43 sets. The
-/// alternative fits in any case. For a very large or very full set a better one may exist.
+/// The same for each set that is tried in the search for an alternative, which tries about 43 sets.
+/// An alternative that is found fits in any case. For a very large or very full set a better one
+/// may exist.
 const BUDGET_PER_TRY: u64 = 1 << 19;
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
-//! Values of clauses that consist of more than one quantity. Constructors check the parts against
-//! each other and fail with [`ContractError`]; fields are private, so each value is valid.
+//! Values of clauses: types whose constructors check the range of a value, or its parts against
+//! each other. Numbers outside their range give `None`; texts and values of several parts fail with
+//! [`ContractError`]. The fields are private, so each value is valid. Only [`Sustained`] has public
+//! fields; [`Cell::new`] checks it.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -42,7 +44,7 @@ impl fmt::Display for IfName {
     }
 }
 
-/// Share of a link's left-over, relative to other weights: 1 to 1000, default 100.
+/// Share of a link's left-over, relative to the weights of other targets: 1 to 1000, default 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Weight(u16);
 
@@ -86,7 +88,8 @@ impl Default for Priority {
     }
 }
 
-/// A length of time in every period, of a link's transmit time or of a CPU (papers NTCP, VERT).
+/// A length of time in every period, of a link's transmit time or of a CPU (papers NTCP, VERT). A
+/// period has at most 10 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
     slice: Nanos,
@@ -136,22 +139,24 @@ impl Slice {
     }
 }
 
-/// The spending rule for the token bucket of a cell contract's sustained rate (paper CELL).
+/// The rule by which a cell contract with a sustained rate spends the tokens of its bucket (paper
+/// CELL). A full bucket permits a burst of [`Sustained::mbs`] at the peak rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Bucket {
-    /// Peak rate while tokens last, then one packet per 1/SCR.
+    /// Packets leave at the peak rate while tokens last, and then at the sustained rate.
     #[default]
     Single,
-    /// A whole bucket at peak rate, then silence until the bucket is full again.
+    /// Packets leave at the peak rate until the bucket is empty. Then no packet leaves until the
+    /// bucket is full again.
     Dual,
 }
 
-/// The sustained part of a cell contract.
+/// The sustained rate of a cell contract, with its burst. [`Cell::new`] checks the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sustained {
-    /// SCR, the long-term rate; at most the peak rate.
+    /// SCR, the long-term rate: at most the peak rate.
     pub scr: Rate,
-    /// MBS, the largest burst at peak rate; above zero.
+    /// MBS, the largest burst at the peak rate: above zero.
     pub mbs: Bytes,
     /// The spending rule of the bucket.
     pub bucket: Bucket,
@@ -167,7 +172,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A cell contract.
+    /// A cell contract with a peak rate `pcr`, a tolerance `cdvt`, and optionally a sustained rate.
     ///
     /// # Errors
     /// [`ContractError::PeakBelowSustained`] if the sustained rate is above the peak rate.
@@ -193,7 +198,8 @@ impl Cell {
         self.pcr
     }
 
-    /// CDVT, the longest time by which a packet may be early.
+    /// CDVT, the tolerance: the longest time by which a packet may come before its theoretical
+    /// arrival time.
     pub fn cdvt(&self) -> Nanos {
         self.cdvt
     }
@@ -238,7 +244,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A real-time channel.
+    /// A real-time channel of at most `rmax` messages per second in the long run and `bmax` at
+    /// once, each with at most `mmax` bytes and due within `deadline`.
     ///
     /// # Errors
     /// [`ContractError::ZeroPart`] if the message size, the burst or the deadline is zero.
@@ -261,7 +268,7 @@ impl Channel {
         }
     }
 
-    /// Mmax, the length of the largest message (paper RTC, as Rmax and Bmax).
+    /// Mmax, the length of the largest message (paper RTC, as Rmax and Bmax below); above zero.
     pub fn mmax(&self) -> Bytes {
         self.mmax
     }
@@ -271,17 +278,19 @@ impl Channel {
         self.rmax
     }
 
-    /// Bmax, the largest number of messages in a burst.
+    /// Bmax, the largest number of messages in a burst; above zero.
     pub fn bmax(&self) -> u32 {
         self.bmax
     }
 
-    /// The largest delay of a message, from its logical arrival to its departure.
+    /// The largest delay of a message, from its logical arrival to its departure; above zero. The
+    /// logical arrival is the arrival, or 1/Rmax after the logical arrival before it, whichever is
+    /// later.
     pub fn deadline(&self) -> Nanos {
         self.deadline
     }
 
-    /// The highest rate of the channel: Mmax Rmax. Saturates.
+    /// The highest long-term rate of the channel: Mmax · Rmax. Saturates at `u64::MAX` bit/s.
     pub fn rate(&self) -> Amount {
         let bits = self.mmax.0.saturating_mul(8);
         Amount(bits.saturating_mul(u64::from(self.rmax.get())))

@@ -1,8 +1,8 @@
 //! Parses and prints contracts and changes. [`super`] shows the grammar.
 //!
-//! Text comes in, and a [`Change`] or a [`Contract`] goes out; `Display` prints text that parses
-//! back to the same value. Parsing fails with the [`ContractError`] of the first fault, and for
-//! text of more than 4096 bytes.
+//! Text comes in, and a [`Change`] or a [`Contract`] goes out. `Display` prints text that parses
+//! back to the same value; only the text of an empty `Change` does not parse. Parsing fails with
+//! the [`ContractError`] of the first fault, and for text of more than 4096 bytes.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -49,8 +49,9 @@ impl Change {
     /// contain another clause.
     ///
     /// # Errors
-    /// [`ContractError`] if a clause is named twice, if a value does not parse, if `extra` lacks
-    /// its slice, if no clause is named, or if the values contradict each other.
+    /// [`ContractError`] if a clause is named twice, if a value does not parse, if `extra` or
+    /// `cpu_extra` is set without its slice, if no clause is named, or if the values contradict
+    /// each other.
     pub fn from_clauses<'t>(
         clauses: impl IntoIterator<Item = (Clause, &'t str)>,
         extra: bool,
@@ -129,7 +130,7 @@ impl Change {
 }
 
 impl Clause {
-    /// The keyword of the clause, for example `min-down`.
+    /// The keyword of the clause in contract text, for example `min-down`.
     pub fn word(self) -> &'static str {
         let found = WORDS.iter().find(|(clause, _)| *clause == self);
         found.map_or("", |(_, word)| word)
@@ -397,11 +398,12 @@ fn slice_text(slice: &Slice, extra: &str) -> String {
 /// work on text from a socket.
 pub(super) const MAX_LENGTH: usize = 4096;
 
-/// A shorter burst is less than one packet at every rate.
+/// At rates up to 10 Gbit/s a shorter burst is less than one packet of 1,250 bytes.
 const SHORTEST_BURST: Nanos = Nanos::from_micros(1);
 
-/// The kernel's token buckets count time in 32 bits of 64 ns, 274 s, and HTB's own buffer saturates
-/// at 60 s. A burst of 10 s at full speed already has the effect of another rate.
+/// The kernel's token buckets count time in 32 bits of 64 ns (274 s), and HTB's own buffer
+/// saturates at 60 s. The longest allowed burst is far shorter: a limit does not slow down a
+/// transfer that is smaller than its burst.
 const LONGEST_BURST: Nanos = Nanos::from_secs(10);
 
 const CELL_FORM: &str = "pcr=10mbit,cdvt=100us[,scr=2mbit,mbs=64KiB,bucket=single|dual]";

@@ -7,10 +7,10 @@
 //! shapers, and little with each other. Tests show that both accept the same arrivals.
 //!
 //! A cell is one unit. A packet is as many units as it has bits, so its T is its length over the
-//! rate. The arithmetic is exact: a time is stored multiplied by the rate. So the units that rate R
-//! (units per second) gives in t nanoseconds are the whole number R · t, and one unit is 10^9.
-//! Times reach 2^64 ns, rates 2^40 units/s and amounts 2^67 units. A theoretical arrival time is
-//! never farther ahead of an accepted arrival than its tolerance and one packet, so no sum here
+//! rate. The arithmetic is exact: a time in nanoseconds is stored multiplied by the rate R in units
+//! per second. So t nanoseconds are stored as the whole number R · t, and the T of one unit as
+//! 10^9. Times reach 2^64 ns, rates 2^40 units/s and amounts 2^67 units. A theoretical arrival time
+//! is never farther ahead of an accepted arrival than its tolerance and one packet, so no sum here
 //! exceeds 2^106.
 
 use core::num::NonZeroU64;
@@ -44,7 +44,7 @@ pub struct VirtualScheduling {
 }
 
 impl VirtualScheduling {
-    /// The state before the first arrival, for a rate in units per second.
+    /// The state before the first arrival, for a rate in units per second, at most 2^40.
     pub fn new(rate: NonZeroU64) -> VirtualScheduling {
         VirtualScheduling { rate, tat: 0 }
     }
@@ -81,7 +81,7 @@ pub struct LeakyBucket {
 }
 
 impl LeakyBucket {
-    /// An empty bucket that drains at a rate in units per second.
+    /// An empty bucket that drains at a rate in units per second, at most 2^40.
     pub fn new(rate: NonZeroU64) -> LeakyBucket {
         LeakyBucket {
             rate,

@@ -1,6 +1,6 @@
-//! A priority queue for up to a million flows, with a few dozen cycles for each entry (a
-//! hierarchical calendar queue). Entries come in with a key, a time or a start tag, and go out in
-//! the order of rounded keys.
+//! A priority queue for up to 2^20 flows, with a few dozen cycles for each entry (a hierarchical
+//! calendar queue). Entries come in with a key (a time or a start tag), and go out in the order of
+//! rounded keys.
 //!
 //! # Structure
 //! ```text
@@ -13,9 +13,13 @@
 //! ```
 //! A key goes to the shortest level that is long enough for the key's distance from now. So a
 //! bucket is at most 1/1024 of that distance wide, or one quantum: **a key is rounded like a
-//! floating-point number.** An entry never moves from level to level as time goes by. The last
-//! level is 2^43 ns (2.4 h) long. A key farther away, or a key for which no bucket is narrow
-//! enough, gets an earlier bucket; when that bucket falls due, the flow is inserted again.
+//! floating-point number.** An entry never moves from level to level as time goes by. A key farther
+//! away than the last level reaches, or a key for which no bucket is narrow enough, gets an earlier
+//! bucket; when that bucket falls due, the flow is inserted again.
+//!
+//! A quantum is the width of the narrowest bucket: 512 ns where keys are times, 2^12 where they are
+//! start tags, 1 µs in a [`super::Pacer`]. A level uses half of its buckets for keys after now, so
+//! the last level reaches 2^34 quanta ahead: 2^43 ns (2.4 h) for times.
 //!
 //! Inside a level the key is rounded to ten binary digits of its distance even where the level is
 //! finer. So flows of one rate share at most 2,048 buckets, and the buckets of a large population
@@ -26,7 +30,7 @@
 //!
 //! # Prefetching
 //! With many flows nearly all of the time would be waiting for memory. The module `lookahead` reads
-//! entries some sixteen packets before they are taken, so that their flows can be prefetched.
+//! entries about sixteen packets before they are taken, so that their flows can be prefetched.
 //!
 //! # Alternatives
 //! Measured with shaping, all flows backlogged, in cycles a packet at 65,536 and 1,048,576 flows:
@@ -35,7 +39,7 @@
 //! - linked lists in find-first-set buckets: 135 and 730-850;
 //! - this calendar, with the rest of a [`super::Pacer`]: 46-70 and 45-105.
 //!
-//! A heap waits for memory at every layer, a linked list for every flow.
+//! A heap waits for memory at every layer, and a linked list for every flow.
 //!
 //! # Order
 //! Keys may wrap around. They are compared by their distance from `base`, which the owner moves

@@ -1,5 +1,6 @@
-//! Shaping to a cell contract (paper CELL, section 4.3): the inverse of the Generic CellState Rate
-//! Algorithm. It computes the time at which a packet may go, where the GCRA decides whether it may.
+//! Shaping to a cell contract (paper CELL, section 4.3): the inverse of the Generic Cell Rate
+//! Algorithm (GCRA). The GCRA decides whether a packet may go at a time; this module computes the
+//! time from which a packet may go.
 //!
 //! ```text
 //! peak      eligible at TAT
@@ -11,8 +12,9 @@
 //! ```
 //! TAT is the theoretical arrival time of the peak's GCRA. TATs is that of the sustained rate,
 //! which is the time at which the bucket will be full. BT = (MBS - length) (1/SCR - 1/PCR), so that
-//! a burst at the peak rate holds MBS bytes, its last packet included. Both are computed when the
-//! flow is served, and at no other time.
+//! a burst at the peak rate holds MBS bytes, its last packet included. TAT and TATs advance when a
+//! packet is sent. A packet that arrives at the empty queue raises both to the time of its arrival,
+//! so silence gives no credit.
 //!
 //! # A late packet costs no rate
 //! A packet that contention makes late by less than CDVT counts from its eligible time, not from
@@ -185,8 +187,8 @@ impl CellState {
         self.refill = false;
     }
 
-    /// Packets of `bytes` together, which counted as sent, left at `at` only. Returns whether the
-    /// state changed.
+    /// Packets of `bytes` together, which have counted as sent, left no earlier than `at`. Returns
+    /// whether the state changed.
     pub(super) fn late_departure(&mut self, at: u64, bytes: u32) -> bool {
         let least = Moment::at(at.saturating_sub(u64::from(self.cdvt)));
         let peak = least.saturating_plus(self.peak.span(bytes));
@@ -226,7 +228,8 @@ fn from(tat: Moment, since: u64, late: bool) -> Moment {
     }
 }
 
-/// An upper bound of a burst's rounding errors, in ns: one each time, and 2^-16 for each packet.
+/// An upper bound of the rounding errors of a burst, in ns: one for each computed time, and 2^-16
+/// for each packet.
 const ROUNDING: u64 = 100;
 
 fn clamp(value: u64) -> u32 {

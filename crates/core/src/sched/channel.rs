@@ -12,7 +12,8 @@
 //! number of messages that it fills.
 //!
 //! A piece that arrives after the deadline of its message begins a message of its own. It can no
-//! longer be in time, and with the old deadline it would go before packets that still can be.
+//! longer be in time, and with the old deadline it would go before packets that can still be in
+//! time.
 
 use crate::contract;
 

@@ -1,29 +1,30 @@
 //! Encoding of a relative deadline, the time between eligible time and deadline, in the 12 bits
 //! that an entry of a calendar has for it.
 //!
-//! The encoding is a floating-point number: steps of 64 ns below 8,192 ns, eight binary digits
-//! above, rounded down. So the rounded deadline ([`effective_bound`]) is at most 0.8 % (or 63 ns)
-//! shorter than the exact one, and never longer. The scheduler orders by the rounded deadline.
+//! The encoding is a floating-point number, rounded down: steps of 64 ns below 8,192 ns, eight
+//! binary digits above. So the coded deadline is at most 1/128 shorter than the exact one, or 63 ns
+//! if that is more, and never longer. A deadline above 4.8 hours counts as 4.8 hours. When the flow
+//! is eligible, the due calendar rounds its deadline down once more. [`effective_bound`] contains
+//! both roundings, for tests and for users of the library.
 //!
-//! Admission subtracts this rounding by `Resolution::SCHEDULER` of `admission::timing::link`; its
-//! 1/113 and 576 ns must change with `DIGITS` and `UNIT`. [`effective_bound`] is the same rounding
-//! for tests and for users of the library. Bursts of limits and the CDVT of members of an
-//! overbooked server are stored in this code too. A cell of its own keeps its CDVT to the
-//! nanosecond; only its deadline is rounded, when it is queued.
+//! Admission subtracts both by `Resolution::SCHEDULER` of `admission::timing::link`; its 1/113 and
+//! 576 ns must change with `DIGITS` and `UNIT`. Bursts of limits and the CDVT of members of an
+//! overbooked server are stored in this code too. A cell contract outside servers keeps its CDVT to
+//! the nanosecond; only the deadline in an entry of its flow is rounded.
 
 use crate::units::Nanos;
 
-/// The shortest delay bound that the scheduler may use in place of `bound`. It orders by a deadline
-/// between this one and the exact one. Bounds are cut at 4.8 hours.
+/// The shortest delay bound that the scheduler may use in place of `bound`. The bound that it uses
+/// lies between the result and `bound`. A bound above 4.8 hours counts as 4.8 hours.
 ///
-/// The result contains the rounding of this module and that of the due calendar: 1/1024 of the
-/// bound, or 512 ns.
+/// The difference contains two roundings: that of this module, and that of the due calendar, which
+/// is 1/1024 of the bound or 512 ns, whichever is more.
 pub fn effective_bound(bound: Nanos) -> Nanos {
     let coded = decode(encode(bound.0));
     Nanos(coded.saturating_sub((coded >> 10).max(512)))
 }
 
-/// The code of a number of nanoseconds, rounded down.
+/// The code of a number of nanoseconds, rounded down. More than 4.8 hours count as 4.8 hours.
 #[inline(always)]
 pub(super) fn encode(nanos: u64) -> u32 {
     let units = nanos >> UNIT;

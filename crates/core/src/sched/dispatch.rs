@@ -1,5 +1,6 @@
-//! The choice of the next packet: moving entries that fall due, choosing a flow, and queueing
-//! its next packet after the departure.
+//! Chooses the next packet of a [`Scheduler`]. A call moves entries that have fallen due, chooses a
+//! flow, charges its packet to the contract and the link, and queues its next packet. The result is
+//! a [`Departure`], or the time of the next call.
 
 use super::calendar::{BucketRef, DetachedNode, Run};
 use super::flow::{Flag, FlowState, ServiceState};

@@ -2,14 +2,14 @@
 //! their weights.
 //!
 //! Each flow has a start tag, and the flow with the least tag is served. Virtual time is the start
-//! tag in service. A flow that joins starts there, or at the end of its last packet if that is
-//! later, so silence gives no credit. A served packet advances the tag by its length over the
-//! flow's weight. Over any interval in which two flows are backlogged, their service per weight
-//! then differs by at most one longest packet of each over its weight (theorem 1 of the paper),
-//! plus the rounding of tags here: 1/1024 of the same.
+//! tag in service. A flow that joins starts at the virtual time, or at the end of its last packet
+//! if that is later, so silence gives no credit. A served packet advances the tag by its length
+//! over the flow's weight. Over any interval in which two flows are backlogged, their service per
+//! weight then differs by at most one longest packet of each over its weight (theorem 1 of the
+//! paper), plus the rounding of tags here: 1/1024 of the same.
 //!
-//! Tags wrap around. A tag that is farther ahead than any packet takes it is older than half the
-//! range of numbers, and counts as behind.
+//! Tags wrap around. One packet advances a tag by less than [`FARTHEST`]. So a tag that is farther
+//! ahead of virtual time than that is an old tag, and counts as behind.
 
 use super::TAG_QUANTUM;
 use super::calendar::{Calendar, Pool, QueueEntry};
@@ -110,5 +110,6 @@ fn signed(a: u64, b: u64) -> i64 {
     a.wrapping_sub(b) as i64
 }
 
-/// More than the advance by any packet: 2^24 bytes at weight 1, or 12 s and more of a slow member.
+/// More than any packet advances a tag. A packet of less than 2^24 bytes advances it by less than
+/// 2^50 at weight 1, and by less than 2^59 in the start tags of members.
 const FARTHEST: i64 = 1 << 60;

@@ -1,4 +1,5 @@
-//! The state of a flow, in one cache line.
+//! The state of one flow of a scheduler, in one cache line (64 bytes): its contract with the use of
+//! it ([`ServiceState`]), the length of its head, and where it waits ([`Flag`]).
 
 use super::calendar::EntryPosition;
 use super::cell::CellState;

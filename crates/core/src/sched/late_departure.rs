@@ -12,10 +12,10 @@ use super::{Flag, Scheduler};
 use crate::units::{Bytes, Instant, Nanos};
 
 impl Scheduler {
-    /// Reports that the last packets of a flow, with `bytes` bytes together, left no earlier than
-    /// `at`. The report changes flows with a cell contract only: the state of other services
-    /// depends on the times that [`Scheduler::poll`] decided, whenever the packets leave. A delay
-    /// below [`Service::tolerance`] need not be reported.
+    /// Reports that the last packets of a flow, with `bytes` bytes together (at most 2^24 - 1),
+    /// left no earlier than `at`. The report changes flows with a cell contract only: the state of
+    /// other services depends on the times that [`Scheduler::poll`] decided, whenever the packets
+    /// leave. A delay of at most [`Service::tolerance`] need not be reported.
     ///
     /// # Errors
     /// [`SchedulerError::UnknownFlow`] if the flow does not exist.

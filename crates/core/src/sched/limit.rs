@@ -1,9 +1,11 @@
-//! Limits (`max`) on flows with a guarantee: cells, slices, channels.
+//! Limits (`max`: a rate r and a burst) on flows with a guarantee: cells, slices, channels.
 //!
 //! ```text
 //! max r   not before TATm - burst; sent at t: TATm = max(t, TATm) + length / r
 //! ```
-//! **A limit stands in front of the contract.** For the contract, the next packet arrives when the
+//! TATm is the theoretical arrival time of the limit, as in the GCRA.
+//!
+//! **The limit comes before the contract.** For the contract, the next packet arrives when the
 //! limit lets it go, at a queue that was empty until then. So the eligible time of a packet is the
 //! later one of both. The promises to other flows stay valid, because a flow under a limit only
 //! offers less. A delayed slice wakes by the rule of the constant-bandwidth server. A cell gets no
@@ -16,8 +18,8 @@
 //! Every departure counts against the limit: guaranteed, left-over and early.
 //!
 //! The state of a share contains its limit (`sched::share`). For the other services the limits are
-//! in a separate list, 24 bytes for each flow. While no flow has a limit the list is empty, and a
-//! packet without a limit costs one bit of a word that is read anyway.
+//! in a separate list, 24 bytes for each flow. While no flow has a limit the list is empty, and the
+//! test for a limit reads one bit of a word that is read anyway.
 
 use alloc::vec::Vec;
 

@@ -1,12 +1,12 @@
 //! Shaping inside an overbooked server (paper CELL, section 4.5).
 //!
-//! A member has a cell contract that its server may not be able to keep. The shaper scales its
-//! parameters by one factor for its class: with twice the demand, half the rate. So its eligible
-//! times follow its actual rate. A second clock, the start tag of `sched::fair` with the contracted
-//! rate as weight, orders the members of a class: equal members get equal service, and unequal ones
-//! keep their ratio. Credit does not build up beyond CDVT.
+//! A member has a cell contract that its server may not be able to keep. The shaper scales the
+//! contract's parameters by one factor for each class: with twice the demand, half the rate. So the
+//! eligible times of a member follow its actual rate. A second clock, the start tag of
+//! `sched::fair` with the contracted rate as weight, orders the members of a class: equal members
+//! get equal service, and unequal ones keep their ratio. Credit does not build up beyond CDVT.
 //!
-//! Times here are whole nanoseconds. The duration of a packet is rounded up.
+//! Times in this module are whole nanoseconds. The duration of a packet is rounded up.
 //!
 //! `sched::server` states what uses servers today.
 
@@ -143,7 +143,7 @@ impl MemberState {
             .wrapping_add(self.sustained.span(length).ticks() >> TAG_STEP);
     }
 
-    /// As `handle_late_departure` in `sched::cell`.
+    /// As `CellState::late_departure` in `sched::cell`.
     pub(super) fn late_departure(&mut self, at: u64, bytes: u32) -> bool {
         let least = at.saturating_sub(self.cdvt());
         let after = |pace: Pace| least.saturating_add(pace.span(bytes).ceil());

@@ -13,34 +13,36 @@
 //! | `Drop` | is dropped | is queued |
 //!
 //! No policy gives a channel more of the link than its contract, because logical arrivals bound it.
-//! The policies differ in what waits, and where. A message longer than Mmax counts as ⌈length /
-//! Mmax⌉ messages: the logical arrival of the next one is later by as many times 1/Rmax. (Its own
-//! packets beyond the first Mmax also have later logical arrivals: the scheduler counts the bytes
-//! of a message.)
+//! The policies differ in which messages wait, and where they wait. A message longer than Mmax
+//! counts as ⌈length / Mmax⌉ messages: the logical arrival of the next one is later by as many
+//! times 1/Rmax. (Its own packets beyond the first Mmax also have later logical arrivals: the
+//! scheduler counts the bytes of a message.)
 //!
 //! # Use
-//! Library users and `netnice-sim` (the `overload` of a scenario's flow) use it. The daemon and the
-//! driver do not: a message beyond its contract gets a later logical arrival in the scheduler.
+//! Library users and `netnice-sim` (the `overload` of a scenario's flow) use gates. The daemon and
+//! the driver do not: there a message beyond its contract gets a later logical arrival in the
+//! scheduler.
 
 use crate::contract;
 use crate::units::{Bytes, Instant};
 
-/// The policy for messages that exceed the contract.
+/// The policy of a [`MessageGate`] for messages that exceed the channel's contract.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overload {
-    /// The sender is blocked while the queue is full (the paper's "block handler").
+    /// The sender waits while Bmax messages are queued (the paper's "block handler").
     #[default]
     Block,
     /// Every message is queued. Messages that exceed the contract have later deadlines ("decay
     /// handler deadline").
     Decay,
-    /// The gate enforces the minimum spacing 1/Rmax ("enforce Imin").
+    /// A message before its logical arrival is not accepted yet, so messages are queued at least
+    /// 1/Rmax apart ("enforce Imin").
     Space,
-    /// A message that finds the queue full is dropped ("drop overflow messages").
+    /// A message that finds Bmax messages queued is dropped ("drop overflow messages").
     Drop,
 }
 
-/// The decision on a message.
+/// The decision of a [`MessageGate`] on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateDecision {
     /// The message is queued.
@@ -56,7 +58,7 @@ pub enum GateDecision {
     Dropped,
 }
 
-/// The gate of one channel.
+/// The gate before the message queue of one channel.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageGate {
     mmax: u64,
@@ -71,7 +73,7 @@ pub struct MessageGate {
 }
 
 impl MessageGate {
-    /// The gate of a channel with an empty queue.
+    /// The gate of a channel whose queue is empty.
     pub fn new(channel: &contract::Channel, policy: Overload) -> MessageGate {
         MessageGate {
             mmax: channel.mmax().0,

@@ -1,4 +1,5 @@
-//! Members of overbooked servers: how they wake, become eligible, are served and leave.
+//! The part of a [`Scheduler`] for overbooked servers and their members: how members wake, become
+//! eligible, are served and leave.
 //!
 //! ```text
 //!        handle_head              eligible               server is chosen
@@ -32,9 +33,10 @@ impl Scheduler {
     ///
     /// # Errors
     /// [`SchedulerError::ClassCount`] if there are not 1 to [`MAX_CLASSES`] classes.
-    /// [`SchedulerError::TooManyServers`] with 2^13 servers. [`SchedulerError::TooManyFlows`] with
-    /// 2^20 flows. [`SchedulerError::ServerExtra`] if the slice has `extra`.
-    /// [`SchedulerError::MinimumsAboveSlice`] if the classes' minimums exceed the slice.
+    /// [`SchedulerError::TooManyServers`] if 2^13 servers exist. [`SchedulerError::TooManyFlows`]
+    /// if 2^20 flows exist; servers and members count as flows. [`SchedulerError::ServerExtra`] if
+    /// the slice has `extra`. [`SchedulerError::MinimumsAboveSlice`] if the classes' minimums
+    /// exceed the slice.
     pub fn insert_server(
         &mut self,
         slice: contract::Slice,
@@ -88,13 +90,13 @@ impl Scheduler {
         }
     }
 
-    /// Adds a member to a class of a server, with an empty queue. The member is shaped to its
-    /// contract, or to the part of it that is available to its class.
+    /// Adds a member with an empty queue to a class of a server; the first class is 0. The member
+    /// is shaped to its contract, or to the part of it that is available to its class.
     ///
     /// # Errors
     /// [`SchedulerError::UnknownFlow`] if the server does not exist. [`SchedulerError::NoClass`] if
-    /// the flow is not a server or has no such class. [`SchedulerError::TooManyFlows`] with 2^20
-    /// flows.
+    /// the flow is not a server or has no such class. [`SchedulerError::TooManyFlows`] if 2^20
+    /// flows exist.
     pub fn insert_member(
         &mut self,
         server: FlowId,

@@ -6,20 +6,20 @@
 //! never divides.
 //!
 //! Every quantity that delays is rounded up, so no packet leaves early. The error is at most 2^-16
-//! ns for a packet and 2^-32 ns for a byte: 0.003 ppm of 1 Tbit/s.
+//! ns for a packet and 2^-32 ns for a byte: 0.03 ppm at 1 Tbit/s, less at lower rates.
 //!
 //! # The end of time
-//! Half of the numbers lie behind it ([`super::END_OF_TIME`]). A packet adds less than 2^47 ns
-//! ([`Pace::span`]), a burst less than 2^55, work ahead at most 2^60, and no flow sends before its
-//! time. So the sums of cells and of the link cannot overflow and are not checked
-//! ([`Moment::plus`]). Contracts that change again and again can add any amount; those sums
-//! saturate ([`Moment::saturating_plus`]).
+//! Times end at [`super::END_OF_TIME`], 2^63 - 1 ns. The upper half of the range of `u64` is left
+//! for sums that begin before that time: a packet adds less than 2^47 ns ([`Pace::span`]), a burst
+//! less than 2^55, and decisions in advance ([`super::Wire::ahead`]) at most 2^60. So the sums of
+//! cells and of the link cannot overflow and are not checked ([`Moment::plus`]). Contracts that
+//! change again and again can add any amount; those sums saturate ([`Moment::saturating_plus`]).
 
 use core::num::NonZeroU64;
 
 use crate::units::Rate;
 
-/// The inverse of a rate: 2^-32 ns per byte, rounded up. At most 2^55 (1 kbit/s).
+/// The inverse of a rate, in 2^-32 ns per byte, rounded up. At most 2^55 (1 kbit/s).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pace(NonZeroU64);
 
@@ -80,8 +80,9 @@ impl Span {
     }
 }
 
-/// A point in time with a fraction, as a flow stores it. Most code needs the first nanosecond that
-/// is not before it, so that nanosecond is stored: the value is `nanos - 1 + (part + 1) / 2^16`.
+/// A point in time with a fraction of a nanosecond. Most code needs the first whole nanosecond that
+/// is not before the point, so that nanosecond is stored: the value is `nanos - 1 + (part + 1) /
+/// 2^16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment {
     /// The first whole nanosecond that is not before it.
@@ -103,8 +104,8 @@ impl Moment {
         self.nanos.saturating_sub(u64::from(self.part != WHOLE))
     }
 
-    /// The moment `span` later. The caller must make sure that the sum does not overflow: at most
-    /// one contract's allowance behind the end of time.
+    /// The moment `span` later. The caller must make sure that the sum does not overflow: it may be
+    /// at most one contract's allowance after the end of time.
     #[inline(always)]
     pub(super) fn plus(self, span: Span) -> Moment {
         let part = span.0 + u64::from(self.part);

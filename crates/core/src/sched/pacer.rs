@@ -3,7 +3,9 @@
 //! A [`Pacer`] is for a program that has one socket for each flow, or one for all flows (a QUIC
 //! stack, a media server). The program reports the first packet of each queue. The pacer returns
 //! the flow whose head may leave now, and the time of the next call. It has no link, so it defines
-//! no order between flows that may send at the same moment; [`super::Scheduler`] does.
+//! no order between flows that may send at the same moment; [`super::Scheduler`] does. It has at
+//! most 2^20 flows. A call that contradicts the earlier ones, or exceeds a limit, fails with
+//! [`SchedulerError`].
 //!
 //! A flow that may send already is not delayed. A wait is rounded up to whole microseconds. A wait
 //! above a millisecond is rounded up by at most 1/1024 of itself. Apart from the microsecond,
@@ -92,8 +94,8 @@ impl Pacer {
         Pacer::with_capacity(0)
     }
 
-    /// As [`Pacer::new`], with memory reserved for `flows` flows. Up to that number, inserting a
-    /// flow moves no other flow in memory.
+    /// As [`Pacer::new`], with memory reserved for `flows` flows, at most 2^20. Up to that number,
+    /// inserting a flow moves no other flow in memory.
     pub fn with_capacity(flows: usize) -> Pacer {
         let flows = flows.min(MAX_FLOWS as usize);
         Pacer {
@@ -336,7 +338,7 @@ const TICK: u64 = 1000;
 /// A tick is shorter than 2^10 ns.
 const TICK_DIGITS: u32 = TICK.ilog2() + 1;
 
-/// The end of time, in whole ticks.
+/// The end of time, in nanoseconds, rounded down to a whole tick.
 const END: u64 = super::END_OF_TIME.0 / TICK * TICK;
 
 impl Paced {

@@ -1,4 +1,5 @@
-//! Overbooked servers (paper CELL, section 4.5): overload inside one slice, without effect outside.
+//! Overbooked servers (paper CELL, section 4.5): overload inside one slice does not affect flows
+//! outside it.
 //!
 //! A server is one admitted slice. Its members share what the slice gives: classes have static
 //! priorities, and inside a class the members share in proportion.
@@ -10,18 +11,20 @@
 //! # The factor of a class
 //! R is the sum of the contracted rates of the active members of a class (members with a packet). A
 //! is the rate available to the class: the server's rate, less what the classes above take, less
-//! what the classes below must get, but at least its own minimum. While R > A, the parameters of
-//! the members are scaled by R / A. R changes when a member wakes or sleeps, and takes effect for
-//! each member when it is shaped next.
+//! what the classes below must get, but at least the minimum of the class, and at least 1/64 of the
+//! server's rate. While R > A, the parameters of the members are scaled by R / A. R changes when a
+//! member wakes or sleeps, and takes effect for each member when it is shaped next.
 //!
 //! # The minimum of a class
-//! A clock advances by length / minimum for each packet for which the class is served *because* it
-//! is behind. So the class gets its minimum, and by its priority more.
+//! Each class with a minimum has a clock: the time from which the minimum requires a packet. While
+//! that time has passed, the class goes before all classes whose time has not. A packet that the
+//! class sends meanwhile advances the clock by length / minimum; its other packets do not. So the
+//! class gets its minimum, and in addition what its priority gives.
 //!
 //! # Use
 //! Library users, `netnice-sim` (scenarios with a `[server]`) and the cell experiments of
-//! `netnice-lab` use servers, the latter through `netnice-driver` as a library. No request of the
-//! daemon makes one, so no driver process has one today.
+//! `netnice-lab` use servers; the experiments use `netnice-driver` as a library for that. No
+//! request of the daemon makes a server, so no driver process has one today.
 
 use alloc::vec::Vec;
 
@@ -34,7 +37,8 @@ use crate::units::Rate;
 /// A class of a server. The first class has the highest priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Class {
-    /// The rate that the class gets at least while it has packets, so that it never starves.
+    /// The rate that the class gets at least while it has packets, so that it never starves; `None`
+    /// for no minimum.
     pub min: Option<Rate>,
 }
 

@@ -1,4 +1,5 @@
 //! Types that a scheduler and its owner exchange: links, services, packets, departures, errors.
+//! [`Service::of`] converts a contract into the service of a flow.
 
 use core::fmt;
 
@@ -44,7 +45,7 @@ impl Wire {
 pub enum Service {
     /// A share of the left-over by weight, optionally with a guaranteed rate and a limit.
     Share {
-        /// The guaranteed rate.
+        /// The guaranteed rate; `None` if there is none.
         min: Option<Rate>,
         /// The limit's rate and burst. The burst is the amount that may pass at once after a
         /// silence, as time at the rate.
@@ -112,8 +113,8 @@ impl Service {
         }
     }
 
-    /// The service for the sending direction of a contract. It ignores the clauses for receiving
-    /// and CPU.
+    /// The service for the sending direction of a contract. A limit on both directions together
+    /// counts as a limit on sending. The clauses for receiving, the link and the CPU are ignored.
     ///
     /// # Errors
     /// [`NotServed`] if the contract has a priority, or more than one of slice, cell, channel and
@@ -140,7 +141,7 @@ impl Service {
         }
     }
 
-    /// The guarantee, and the limit in front of it.
+    /// The service without its limit, and the limit.
     pub(super) fn parts(self) -> (Service, Option<(Rate, Nanos)>) {
         match self {
             Service::Limited { guarantee, max } => (guarantee.into(), Some(max)),
@@ -166,8 +167,8 @@ pub enum NotServed {
 pub struct FlowId(pub(super) u32);
 
 impl FlowId {
-    /// A number below the largest number of simultaneous flows, for use as an index of the owner's
-    /// queues.
+    /// A number for use as an index of the owner's queues. It is below the largest number of flows
+    /// that have existed at the same time, so at most 2^20 - 1.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -193,7 +194,8 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// A packet that begins no message.
+    /// A packet that begins no message: any packet of a flow that is no channel, or a later packet
+    /// of a message.
     pub fn new(length: Bytes) -> Packet {
         Packet {
             length,
@@ -222,10 +224,11 @@ pub struct Departure {
     pub start: Instant,
     /// End of transmission: the time of its last bit on the wire.
     pub end: Instant,
-    /// The eligible time: the contract permits the packet to leave from this time on. It is at
-    /// least 0, and can be earlier than the packet's arrival.
+    /// The eligible time: the contract permits the packet to leave from this time on. It can be
+    /// earlier than the packet's arrival. It is 0 if the contract sets no such time: for best
+    /// effort, for the left-over without a limit, and for members of servers.
     pub eligible: Instant,
-    /// The reason why it was chosen.
+    /// The reason why the scheduler chose it.
     pub served_as: ServedAs,
 }
 
@@ -318,7 +321,8 @@ pub enum SchedulerError {
         /// Number of members.
         members: u32,
     },
-    /// A member keeps a cell contract, and a server keeps a slice.
+    /// A change would give a member a contract that is no cell contract, or a server one that is no
+    /// slice.
     #[error("{0} is a member or a server: a member keeps a cell contract, a server keeps a slice")]
     WrongKind(FlowId),
     /// The scheduler has its largest number of flows. Holds that number.

@@ -4,8 +4,9 @@
 //! min r   eligible E = max(arrival, last deadline), deadline E + length / r
 //! max r   not before TATm - burst; sent at t: TATm = max(t, TATm) + length / r
 //! ```
-//! Only packets that are sent within the minimum advance its deadline. Service from the left-over
-//! comes on top. Both count against the limit.
+//! E is the eligible time. TATm is the theoretical arrival time of the limit, as in the GCRA. Only
+//! packets that are sent within the minimum advance its deadline. Service from the left-over comes
+//! on top. Both count against the limit.
 
 use super::pace::{Moment, Pace, WHOLE};
 use super::{deadline, limit};

@@ -6,9 +6,11 @@
 //!    ▲                     │    ▲                         │
 //!    └─── queue empty ─────┘    └──── period ends, left += s ────┘
 //! ```
+//! `left` is the rest of the slice in the current period, and `ends` is the end of that period.
+//!
 //! - A packet may overdraw the rest of the slice. The next periods repay the debt, also while the
 //!   flow sleeps: each period slept repays `s`. An unused rest is lost at the end of the period.
-//! - Service beyond the slice (`extra`) is not charged.
+//! - Service from the left-over (`extra`) is not charged to the slice.
 //! - A flow that wakes follows the rule of the constant-bandwidth server (Abeni and Buttazzo,
 //!   1998): if the rest of its slice, over the rest of the period, is more than the share s/p, a
 //!   new period starts now with one slice. A full slice with the old deadline would make other

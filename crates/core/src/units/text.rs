@@ -5,16 +5,16 @@
 //! quantity = digits [ "." digits ] [ spaces ] unit
 //! rate     bit kbit mbit gbit tbit (1000)  kibit mibit gibit (1024)     any case, "/s" optional
 //!          B kB MB GB TB (1000)            KiB MiB GiB TiB (1024)       "/s" required
-//!          byte Kbyte Mbyte Gbyte (1024, as in the netnice paper)       any case, "/s" required
+//!          byte Kbyte Mbyte Gbyte (1024, as in the paper NICE)          any case, "/s" required
 //! size     a bare number, or the byte units above without "/s"
 //! time     ns us µs ms s min h d
-//! "/s" may be written "/sec"
+//! "/s" may be written "/sec", "byte" may be written "bytes", and the time "s" may be written "sec"
 //! ```
 //!
 //! The most frequent error with bandwidth tools is a factor of eight. `mbps` is bytes to `tc` and
-//! bits to people, `Mb` can mean bits or bytes, and each tool gives a bare number
-//! another unit. The parser refuses these forms, and the error names the alternatives. The parser
-//! avoids factors of 1.024 in the same way: it refuses `KB` and accepts `kB` and `KiB`.
+//! bits to people, `Mb` can mean bits or bytes, and each tool gives a bare number another unit. The
+//! parser refuses these forms, and the error names the alternatives. The parser avoids factors of
+//! 1.024 in the same way: it refuses `KB` and accepts `kB` and `KiB`.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -34,8 +34,9 @@ pub enum QuantityKind {
     Time,
 }
 
-/// The error of a text that is not a valid quantity. Its `Display` names the text, the fault, the
-/// allowed range where there is one, and an alternative, on one line.
+/// The error of a text that is not a valid quantity. Its `Display` is one line with the text and
+/// the fault. Depending on the fault, the line also has the allowed range, or what to write
+/// instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} is not {kind}: {fault}", Escaped(.input))]
 pub struct UnitError {
@@ -52,23 +53,24 @@ pub struct UnitError {
 pub enum UnitFault {
     /// The text does not start with a number.
     NoNumber,
-    /// The number has a minus sign.
+    /// The number has a minus sign. Holds the allowed range.
     Negative(Range),
-    /// The number has an exponent.
+    /// The number has an exponent, which is not accepted. Holds the allowed range.
     Exponent(Range),
-    /// The number has no unit. The string names the units to write.
+    /// The number has no unit. The string says what to write instead.
     BareNumber(String),
-    /// The unit is ambiguous or belongs to another kind. The string names the units to write.
+    /// The unit is ambiguous or incomplete, or it is a size's unit in place of a rate's. The string
+    /// says what to write instead.
     Hint(String),
     /// The unit is unknown. The string holds examples of valid quantities.
     UnknownUnit(&'static str),
-    /// The quantity is below the smallest allowed one.
+    /// The quantity is below the smallest allowed one. Holds the allowed range.
     TooSmall(Range),
-    /// The quantity is above the largest allowed one.
+    /// The quantity is above the largest allowed one. Holds the allowed range.
     TooLarge(Range),
 }
 
-/// The allowed range of a kind of quantity. `Display` prints it.
+/// The allowed range of a kind of quantity. `Display` prints it: `from 1kbit to 1tbit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range(QuantityKind);
 
@@ -359,7 +361,7 @@ fn error(kind: QuantityKind, input: &str, fault: UnitFault) -> UnitError {
 const RATE_EXAMPLES: &str = "4mbit, 500kbit, 1.5gbit, 200kB/s, 2MiB/s or 128Kbyte/sec";
 const SIZE_EXAMPLES: &str = "1500, 1500B, 64kB or 64KiB";
 
-/// The number of decimals that count. A digit behind these is worth less than a hundred-thousandth
-/// of the base unit, even in the largest unit. The parser drops it, as it drops every fraction of
-/// the base unit.
+/// The number of decimals that count. All digits behind these together are worth less than a
+/// ten-thousandth of the base unit, even in the largest unit (days). The parser drops them, as it
+/// drops every fraction of the base unit.
 const MAX_DECIMALS: usize = 18;

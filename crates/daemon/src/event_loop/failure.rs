@@ -1,4 +1,4 @@
-//! The error with which the daemon ends: the action that failed, and the cause.
+//! The error with which the daemon ends ([`RunError`]): the action that failed, and the cause.
 
 /// The failed action and its cause.
 #[derive(Debug, thiserror::Error)]

@@ -1,8 +1,8 @@
-//! Sources of changes on this machine that the daemon did not make.
+//! Waits for changes on this machine that the daemon did not make.
 //!
 //! - **Route netlink** reports changes of interfaces, qdiscs, classes and filters. Changes that the
 //!   daemon's own sockets requested are skipped.
-//! - **inotify** reports control groups that appear and disappear beside held ones (a restarted
+//! - **inotify** reports control groups that appear and disappear beside held groups (a restarted
 //!   unit gets a new group; the eBPF programs have bound it to the unit since its creation), and
 //!   written unit files.
 //! - **The exit ring** of the eBPF programs reports members of targets that end.
@@ -38,7 +38,7 @@ impl LinkEvents {
         })
     }
 
-    /// Waits for a change that the daemon did not make.
+    /// Waits for a change that the daemon did not make, or for lost events.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.listener.readable_mut().await?;
@@ -77,12 +77,12 @@ fn log_read_error(what: &str, error: &io::Error) -> io::Result<()> {
 pub(super) struct RouteEvents(AsyncFd<routes::RouteListener>);
 
 impl RouteEvents {
-    /// Subscribes.
+    /// Subscribes to changes of routes, addresses, interfaces and next hops.
     pub(super) fn open() -> io::Result<RouteEvents> {
         async_fd(routes::RouteListener::open()?).map(RouteEvents)
     }
 
-    /// Waits for changes and returns them.
+    /// Waits for changes and returns them. Lost events count as a change of all routes.
     pub(super) async fn changed(&mut self) -> io::Result<Vec<routes::Change>> {
         loop {
             let mut ready = self.0.readable_mut().await?;
@@ -172,7 +172,8 @@ impl FolderEvents {
         }
     }
 
-    /// Waits until an entry of a watched folder appears or disappears.
+    /// Waits until an entry of a watched folder appears or disappears, or is written after
+    /// [`FolderEvents::open_for_files`].
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.inotify.readable_mut().await?;

@@ -2,8 +2,9 @@
 //!
 //! The daemon itself may read every path, and a file system may block for long. So a thread with
 //! the user's rights alone looks up the path, and the request waits outside the event loop. A
-//! thread that waits for a file system cannot be ended: a user has at most [`MAX_OF_USER`]
-//! threads, and the request fails after [`LOOKUP_TIMEOUT`].
+//! thread that waits for a file system cannot be ended. So a user has at most [`MAX_OF_USER`] (4)
+//! threads, all users together have at most [`MAX_THREADS`] (64), and the request fails after
+//! [`LOOKUP_TIMEOUT`] (1 s).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,8 +36,9 @@ impl PathLookups {
         (PathLookups { threads, done }, results)
     }
 
-    /// Returns a request that needs no look-up. A request that needs one comes through the receiver
-    /// later.
+    /// Returns a request that needs no look-up. A request that needs one is refused at once if too
+    /// many threads run or the thread cannot be started, after [`LOOKUP_TIMEOUT`] if the file
+    /// system does not reply, and else comes through the receiver with the result.
     pub(crate) fn submit(
         &mut self,
         pending: PendingRequest,

@@ -1,5 +1,5 @@
-//! The request queue: users take turns, and a user whose requests took more of the daemon's time
-//! than the quota `service-time` waits.
+//! Decides which request is next ([`RequestQueue`]): users take turns, and a user whose requests
+//! took more of the daemon's time than the quota `service-time` waits.
 //!
 //! ```text
 //!   request ─> its user's queue ─> the user within quota with the oldest turn ─> answered, charged
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use netnice_core::units::{Instant, Nanos};
 
-/// The request queue of the module docs, for requests of type `T`.
+/// The requests that wait, by user, and what each user is charged. Requests have the type `T`.
 #[derive(Debug)]
 pub(crate) struct RequestQueue<T> {
     /// By user; `None`: root and the group.
@@ -60,7 +60,8 @@ impl<T> RequestQueue<T> {
         queue.waiting.push_back(request);
     }
 
-    /// Takes the next request that may start at `now`. `quota` is each user's time in a second.
+    /// Takes the next request that may start at `now`, with its user; `None` if none may start.
+    /// `quota` is the time that each user may take in a second.
     pub(crate) fn pop(&mut self, quota: Nanos, now: Instant) -> Option<(Option<u32>, T)> {
         let ready = self.users.iter().filter(|(user, queue)| {
             !queue.waiting.is_empty() && queue.ready_at(**user, quota) <= now

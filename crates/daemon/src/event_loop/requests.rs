@@ -1,5 +1,5 @@
-//! Dispatches one request, and its reply: requests about direct flows go to [`Flows`], all others
-//! to the [`Service`]. [`Flows`] completes the replies that show flows too.
+//! Dispatches one request: requests about direct flows go to [`Flows`], all others to the
+//! [`Service`]. [`Flows`] completes the service's replies that show flows too.
 
 use netnice_api::{Clear, ClearWhat, DoctorItem, Request, Response};
 use netnice_core::target::Target;
@@ -14,7 +14,8 @@ use crate::peer::Peer;
 use crate::server::PendingRequest;
 use crate::service::{NamedProcess, Service};
 
-/// Answers a request, now or later.
+/// Answers a request, now or later. `rights` are those for look-ups of executables. `front` reports
+/// the state of the front for `netnice doctor`.
 pub(super) fn answer<H: Host, N: Network>(
     service: &mut Service<H>,
     flows: &mut Flows<N>,

@@ -1,7 +1,7 @@
 //! The sources of events: signals, timers, requests, scrapes of the metrics page, drivers, netlink,
-//! inotify, and the ring buffer in which eBPF programs report ended processes (the exit ring). This
-//! is the only place that waits for several things at once. [`Sources::next`] returns one [`Event`]
-//! for each call, and fails if a source fails permanently.
+//! inotify, and the ring buffer in which eBPF programs report ended processes (the exit ring). The
+//! event loop waits only here. [`Sources::next`] returns one [`Event`] for each call, and fails if
+//! a source fails permanently.
 
 use std::future::Future;
 use std::io;
@@ -86,6 +86,7 @@ pub(super) struct Sources {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    /// The socket of the daemon, with the front process that reads it.
     pub server: Rc<FrontSupervisor>,
     /// The future that serves the socket. It ends when the socket cannot be served any more.
     listening: Pin<Box<dyn Future<Output = ()>>>,

@@ -1,4 +1,5 @@
-//! All deadlines of the event loop, in one table: there is one sleep, until the earliest.
+//! Keeps all deadlines of the event loop in one table ([`Timers`]), so that the loop sleeps once,
+//! until the earliest.
 //!
 //! Each timer has at most one deadline. The first change of a burst sets its timer, and later
 //! changes do not move it ([`Timers::set_unless_set`]), so an endless burst cannot delay the timer.
@@ -28,7 +29,9 @@ pub(super) enum Timer {
     Routes,
     /// Tag the next portion of open sockets of new members.
     Sockets,
-    /// A user who was over the service time may ask again. As an event: a request's turn has come.
+    /// Serve the next waiting request. The timer is set only while every waiting request is of a
+    /// user over the quota `service-time`; a request that may start now causes this event without
+    /// it.
     Request,
 }
 
@@ -78,12 +81,13 @@ impl Timers {
         }
     }
 
-    /// The earliest deadline.
+    /// The earliest deadline; `None` if no timer is set.
     pub(super) fn next(&self) -> Option<Instant> {
         self.at.values().min().copied()
     }
 
-    /// Removes a due timer and returns it. A periodic timer is set again, one period after `now`.
+    /// Removes a due timer and returns it; `None` if none is due. A periodic timer is set again,
+    /// one period after `now`.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Timer> {
         let mut due = self.at.iter().filter(|(_, at)| **at <= now);
         let timer = due.next().map(|(timer, _)| *timer)?;

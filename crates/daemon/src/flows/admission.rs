@@ -1,13 +1,16 @@
-//! Admission to a link that both paths share. Pure.
+//! Decides whether the promises to the direct flows of a link fit, and which rate the driver needs
+//! for them ([`LinkCapacity`]). Pure. A refusal names the fault and what would fit
+//! ([`TimingRefusal`]).
 //!
 //! # The split
-//! Of a link's rate C, the kernel's classes keep K: what is promised to targets, and at least
-//! 1/[`TREE_DIVISOR`] of C, so that a remote login to examine a full link gets through. The direct
+//! Of a link's rate C, the kernel's classes keep K: what is promised to targets, and at least 1/50
+//! of C ([`TREE_DIVISOR`]), so that a remote login to examine a full link gets through. The direct
 //! path can have at most C − K. It *needs* the smallest rate R at which its scheduler keeps all
 //! promises including deadlines ([`Transmitter::carries`]); at a lower rate, packets would block
-//! each other for longer. The search for R uses a grid of [`STEPS`] steps, and R is at least
-//! 1/[`FLOWS_DIVISOR`] of C, so that best effort alone gets through too. The paths lend each other
-//! the rate between R and C − K ([`super::division`]).
+//! each other for longer. The search for R tries [`STEPS`] (64) rates up to C − K. With more than
+//! [`MAX_SEARCHED`] (512) promises there is no search: the present R stays if it suffices, else R
+//! is C − K. R is at least 1/100 of C ([`FLOWS_DIVISOR`]), so that flows without a promise get
+//! through too. The paths lend each other the rate between R and C − K ([`super::division`]).
 //!
 //! A slice is a part of the *link*: at a driver that has R of C, the same bytes take C/R times as
 //! long. So the driver gets a slice that is longer by this factor ([`scaled_slice`]).
@@ -88,7 +91,7 @@ impl LinkCapacity {
         Ok(step(high))
     }
 
-    /// The rate needed with one more contract; `present` is the rate needed without it.
+    /// The rate needed with one more contract; `present` is the rate needed without it, if known.
     pub(super) fn admit(
         &self,
         held: &[Contract],
@@ -220,7 +223,7 @@ pub(super) fn is_promised(contract: &Contract) -> bool {
     promise_of(contract).is_some()
 }
 
-/// The contract without its promise.
+/// The contract without the clauses that promise something.
 pub(super) fn best_effort(contract: &Contract) -> Contract {
     let change = Change {
         min: contract.min(Direction::Up).map(|_| Setting::Clear),

@@ -1,5 +1,6 @@
 //! Adapts the division of a link to the use of both sides, from the counts of the driver and of the
-//! kernel's classes.
+//! kernel's classes, each time that a driver answers [`Flows::balance`]. The division stays while a
+//! flow has a slice.
 
 use netnice_api::driver::{DriverRequest, TotalsDoc};
 use netnice_core::contract::IfName;

@@ -1,9 +1,10 @@
-//! Division of a link between the driver of the direct path and the kernel's classes. Pure.
+//! Computes the division of a link between the driver of the direct path and the kernel's classes
+//! ([`Split`]). Pure.
 //!
 //! Each side has at least what it needs ([`super::admission`]). The rest is lent; the division is
-//! adapted five times a second. A side that uses most of its rate is *busy*. If both are busy, the
-//! rest is halved. If one is busy, it gets what the other does not use, except a margin, so that an
-//! increase of the other's use is visible.
+//! adapted five times a second. A side that uses more than 85 % of its rate is *busy*. If both are
+//! busy, the rest is halved. If one is busy, it gets what the other does not use, except a margin
+//! of 1/16 of the rest, so that an increase of the other's use is visible.
 
 use netnice_core::units::{Amount, Rate};
 
@@ -30,9 +31,9 @@ pub(super) struct LinkNeeds {
 /// Recent use of both sides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SplitUse {
-    /// Use of the driver.
+    /// The rate at which the driver sent.
     pub driver: Amount,
-    /// Use of the kernel's classes.
+    /// The rate at which the kernel's classes sent.
     pub tree: Amount,
 }
 
@@ -42,8 +43,8 @@ impl LinkNeeds {
         self.with_driver_rate(self.need.bits_per_second() + self.spare() / 2)
     }
 
-    /// The next division, from the use of the present one. The present one if the difference is
-    /// small.
+    /// The next division, from the use of the present one: the present one if it is valid and
+    /// differs from the next by less than 1/50 of the link.
     pub(super) fn next(&self, now: Split, used: SplitUse) -> Split {
         let busy = |used: Amount, of: Rate| used.0 > of.bits_per_second() / 100 * BUSY_PERCENT;
         let margin = self.spare() / MARGIN_DIVISOR;

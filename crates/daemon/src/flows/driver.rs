@@ -7,10 +7,10 @@
 //!      └──▶ report Ended with the reason                └─┘ calls out, messages in
 //! ```
 //! A driver outlives the daemon and is independent of the daemon's terminal: it has a process group
-//! of its own, and its output goes to a file in the runtime folder. Calls made while the connection
-//! is sought wait for it. A driver may block until its messages are read before it takes the next
-//! call, so messages are read while a call is sent. A call that is too long to be sent gets an
-//! error as its answer here.
+//! of its own, and its output goes to a file in the runtime folder (two files of about 256 KiB).
+//! Calls wait until the connection is established. A driver may block until its messages are read
+//! before it takes the next call, so messages are read while a call is sent. The answer to a call
+//! that is too long to be sent is an error from this module.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -37,7 +37,7 @@ pub(crate) struct Start {
     pub rate: u64,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
-    /// Keep processors awake while packets of `cell` contracts are sent.
+    /// True to keep processors awake while packets of `cell` contracts are sent.
     pub keep_awake: bool,
 }
 
@@ -49,7 +49,7 @@ pub(crate) type Call = (DriverCall, Option<OwnedFd>);
 pub(crate) enum ConnectionEvent {
     /// The driver is connected.
     Connected,
-    /// A message of the driver.
+    /// A message of the driver, with its descriptors.
     Message(DriverMessage, Vec<OwnedFd>),
     /// The driver has ended or could not be started, with the reason.
     Ended(String),
@@ -355,7 +355,7 @@ fn unsendable(id: u64, why: &WireError) -> DriverMessage {
 
 /// Time limit for a started driver to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a driver that ends at once is started again.
+/// How many times a driver that ends before it accepts a connection is started again.
 const RESTARTS: usize = 2;
 /// The pause before it is started again.
 const RESTART_PAUSE: Duration = Duration::from_millis(300);

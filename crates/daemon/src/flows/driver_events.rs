@@ -1,4 +1,6 @@
-//! Handles what drivers send: answers to calls, events, and the start and end of the connection.
+//! Handles what drivers send: answers to calls and events; and the start and end of the connection
+//! to a driver. If the answer to an attachment, an opening or a change has the wrong kind, the
+//! request is refused.
 
 use std::os::fd::OwnedFd;
 
@@ -361,7 +363,7 @@ impl<N: Network> Flows<N> {
         calls.filter_map(|id| self.calls.remove(&id)).collect()
     }
 
-    /// Closes all flows and stops the drivers.
+    /// Closes all flows and stops all drivers.
     pub(crate) fn clear(&mut self, promises: &mut impl Promises, now: Now) {
         let links: Vec<IfName> = self.link_states.keys().cloned().collect();
         for link in links {

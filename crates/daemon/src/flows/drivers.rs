@@ -1,5 +1,6 @@
-//! Carries out the flow manager's commands: connects to drivers, and waits for connections of
-//! programs to end.
+//! Carries out the flow manager's commands ([`Command`]): connects to drivers, passes calls to
+//! them, closes connections to drivers, and waits for connections of programs to end. The events of
+//! all drivers come out of one channel ([`DriverEvents`]).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,12 +22,12 @@ pub(crate) struct Drivers {
     ended: UnboundedSender<u64>,
 }
 
-/// Events of drivers.
+/// The receiver of the events of all drivers, each with its link and the number of the connection.
 pub(crate) type DriverEvents = UnboundedReceiver<driver::FromDriver>;
 
 impl Drivers {
-    /// Starts without connections. The receivers get the events of drivers, and the numbers of
-    /// ended connections.
+    /// Starts without connections. `folder` is the runtime folder. The receivers get the events of
+    /// drivers, and the numbers of ended connections of programs.
     pub(crate) fn new(folder: &Path) -> (Drivers, DriverEvents, UnboundedReceiver<u64>) {
         let (events, from_drivers) = mpsc::unbounded_channel();
         let (ended, gone) = mpsc::unbounded_channel();
@@ -64,7 +65,7 @@ impl Drivers {
         present.is_some_and(|(number, _)| *number == connection)
     }
 
-    /// Carries out commands.
+    /// Carries out commands. A call to a link without a connection is dropped.
     pub(crate) fn carry_out(&mut self, commands: Vec<Command>) {
         for command in commands {
             match command {

@@ -1,5 +1,5 @@
-//! Resolves the endpoint of a requested flow: chooses addresses, ports and the next hop, and
-//! refuses endpoints that direct flows do not support.
+//! Resolves the endpoint of a requested flow: chooses addresses, ports and the next hop
+//! ([`ResolvedEndpoint`]), and refuses endpoints that direct flows do not support.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -13,7 +13,8 @@ use super::{Flows, NextHop};
 use crate::error::RequestError;
 use crate::peer::Peer;
 
-/// A resolved endpoint.
+/// A resolved endpoint: with its addresses and ports chosen, the ports that are held for it, its
+/// next hop, and the path MTU in bytes.
 #[derive(Clone, Debug)]
 pub(super) struct ResolvedEndpoint {
     pub endpoint: Endpoint,
@@ -261,7 +262,7 @@ impl<N: Network> Flows<N> {
     }
 }
 
-/// The MTU of a route.
+/// The MTU of a route over this interface, in bytes.
 pub(super) fn route_mtu(route: &RouteEntry, nic: Nic) -> u32 {
     route.mtu.map_or(nic.mtu, |mtu| mtu.min(nic.mtu))
 }

@@ -1,7 +1,10 @@
-//! Replies about direct flows, for `netnice show` and `netnice explain`.
+//! Replies about direct flows, for `netnice show` and `netnice explain`, and reports for `netnice
+//! doctor`.
 //!
-//! The drivers have the counts, so a reply waits for a census of each driver, for at most half a
-//! second: flows of a slower driver are shown without counts.
+//! The drivers have the counts, so a reply waits for a census of each driver (its list of flows
+//! with their counts), for at most half a second. If a driver is slower, the counts of its flows
+//! are zero in `show`, and absent in `explain`. `show` lists at most [`MAX_LISTED`] (10,000) flows,
+//! and `explain` describes at most [`MAX_EXPLAINED`] (20).
 //!
 //! A census takes a driver long if it has many flows, and every user may request one. So at most
 //! one is in progress at each driver, and requests that come meanwhile share the next one: the one
@@ -50,13 +53,14 @@ type Census = BTreeMap<IfName, Rc<CensusDoc>>;
 
 /// A reply, as far as the service has filled it in.
 pub(crate) enum PartialReply {
-    /// The state; of one target, if one was named.
+    /// The reply to `show`, about one target if one was named.
     Show(ShowDoc, Option<Target>),
-    /// How a target is served.
+    /// The reply to `explain` about this target; `None` if the service has nothing about it.
     Explain(Target, Option<Explained>),
 }
 
 impl Tickets {
+    /// The time at which the next reply is sent without its census; `None` if none waits.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.open.values().map(|ticket| ticket.until).min()
     }
@@ -392,7 +396,7 @@ impl<N: Network> Flows<N> {
 }
 
 impl<N: Network> Flows<N> {
-    /// Reports what the direct path finds on this machine, and what it uses.
+    /// Reports what this machine and each managed link offer the direct path, and what is in use.
     pub(crate) fn doctor(&mut self, promises: &impl Promises) -> Vec<DoctorItem> {
         let mut items = vec![
             messages::program_item(&super::driver::program()),
@@ -414,7 +418,7 @@ impl<N: Network> Flows<N> {
     }
 }
 
-/// The same report without a running daemon.
+/// Reports what this machine offers the direct path, without a running daemon.
 pub(crate) fn examine() -> [DoctorItem; 2] {
     let af_xdp = netnice_kernel::nic::has_af_xdp().map_err(|error| error.to_string());
     [

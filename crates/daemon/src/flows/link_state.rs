@@ -1,6 +1,7 @@
-//! Promises on a link, and its division between both paths: a new flow is admitted or refused here,
-//! flows are degraded and restored when the link changes, and the driver and the kernel's classes
-//! get their rates.
+//! Keeps the promises to flows on a link, and applies the division of the link between both paths.
+//! A new flow is admitted or refused here ([`Flows::admit`]). Flows are degraded and restored when
+//! the link changes ([`Flows::settle`]). The driver and the kernel's classes get their rates; the
+//! side that shrinks gets its rate first.
 
 use netnice_api::direct::FlowNotification;
 use netnice_api::driver::DriverRequest;
@@ -17,7 +18,11 @@ use crate::error::RequestError;
 use crate::ledger::direct_part::DirectPart;
 
 impl<N: Network> Flows<N> {
-    /// The capacity that a link has for direct flows at present.
+    /// The capacity that a link has for direct flows at present. `mtu` is that of its interface, in
+    /// bytes.
+    ///
+    /// # Errors
+    /// If the link is not managed, has no sending rate, or has too little left for direct flows.
     pub(super) fn link_capacity(
         &self,
         promises: &impl Promises,
@@ -177,7 +182,8 @@ impl<N: Network> Flows<N> {
         self.apply_split(promises, link, split, now)
     }
 
-    /// Puts a division into force.
+    /// Puts a division into force. If the kernel's classes grow, they do so when the driver has
+    /// answered ([`Flows::grow_classes`]).
     pub(super) fn apply_split(
         &mut self,
         promises: &mut impl Promises,
@@ -217,7 +223,7 @@ impl<N: Network> Flows<N> {
         Ok(())
     }
 
-    /// The driver has shrunk: lets the classes grow.
+    /// Lets the kernel's classes grow, after the driver has reduced its rate.
     pub(super) fn grow_classes(&mut self, promises: &mut impl Promises, link: &IfName, now: Now) {
         let Some(state) = self.link_states.get_mut(link) else {
             return;

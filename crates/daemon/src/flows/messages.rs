@@ -1,5 +1,6 @@
-//! Text about flows for `show`, `explain` and `doctor`: formats the drivers' counts and modes.
-//! Pure.
+//! Formats endpoints, counts and modes of flows and drivers as text, for `netnice show`, `netnice
+//! explain` and `netnice doctor`. Nothing here reads or sends anything, except that
+//! [`program_item`] looks for the driver's executable.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use netnice_kernel::nic::{NicFeatures, ReceiveQueues, XdpAttachment};
 use crate::flows::open_flow::RECEIVE_SHARE;
 use crate::page::Page;
 
-/// A flow's endpoint.
+/// A flow's endpoint as text: the protocol, the local address, and the remote one or `any host`.
 pub(super) fn endpoint(endpoint: &Endpoint) -> String {
     match endpoint {
         Endpoint::Udp {
@@ -38,12 +39,13 @@ pub(super) fn endpoint(endpoint: &Endpoint) -> String {
     }
 }
 
-/// An Ethernet address.
+/// An Ethernet address as text, for example `02:00:00:00:00:01`.
 pub(super) fn mac(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// A driver's mode of reaching its link.
+/// A driver's mode (`native`, `generic` or `fallback`) in words, with the reason why it is not
+/// native.
 pub(super) fn mode(mode: &str, why_not_native: Option<&str>) -> String {
     let text = match mode {
         "native" => "native: AF_XDP, in the interface's own driver",
@@ -57,7 +59,7 @@ pub(super) fn mode(mode: &str, why_not_native: Option<&str>) -> String {
     }
 }
 
-/// A flow's counts: sent, received, lost with the cause, and lateness.
+/// Adds a flow's counts to a page: sent, received, lost with the cause, and lateness.
 pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
     page.row(
         "sent",
@@ -137,7 +139,7 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
     }
 }
 
-/// A driver's time accounting.
+/// A driver's time accounting in words.
 pub(super) fn time(spent: &TimeAccountingDoc) -> String {
     format!(
         "{} for what came in, {} for what was sent, {} before departures, so as to be in time",
@@ -147,7 +149,8 @@ pub(super) fn time(spent: &TimeAccountingDoc) -> String {
     )
 }
 
-/// The owners of a driver's frames, and how many of the flows' chunks the driver has.
+/// How many of a driver's frames each owner has, and how many of the flows' chunks the driver has,
+/// in words.
 pub(super) fn frames(frames: &FramesDoc, flows: &[DriverFlowDoc]) -> String {
     let held: u64 = flows.iter().map(|flow| u64::from(flow.held)).sum();
     let chunks: u64 = flows
@@ -165,7 +168,7 @@ pub(super) fn frames(frames: &FramesDoc, flows: &[DriverFlowDoc]) -> String {
 pub(super) const AWAKE: &str =
     "no processor falls asleep while packets of cell contracts leave (direct_awake of the policy)";
 
-/// The number of doorbells that were not needed.
+/// The number of doorbells that programs rang without need, in words.
 pub(super) fn needless_doorbells(unasked: u64) -> String {
     format!(
         "{unasked} times by programs while the driver was awake and had not asked for it (rule R52 \
@@ -173,8 +176,8 @@ pub(super) fn needless_doorbells(unasked: u64) -> String {
     )
 }
 
-/// The lateness histogram in four steps: the bound below which half of the packets left, and almost
-/// all, and all.
+/// The lateness histogram ([`FlowCounts::lateness`]) as four bounds: those below which the lateness
+/// of 50 %, 99 %, 99.9 % and all of the packets is.
 fn lateness(histogram: &[u64]) -> Vec<String> {
     let total: u64 = histogram.iter().sum();
     if total == 0 {
@@ -205,7 +208,7 @@ fn lateness(histogram: &[u64]) -> Vec<String> {
         .collect()
 }
 
-/// A count with its noun.
+/// A count with its noun, in the plural unless the count is 1.
 pub(super) fn plural(count: usize, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
@@ -249,7 +252,8 @@ pub(super) fn af_xdp_item(found: Result<(), String>) -> DoctorItem {
     }
 }
 
-/// Reports what a managed link offers direct flows.
+/// Reports what a managed link offers direct flows. `used` describes its driver; `None` if none
+/// runs.
 pub(super) fn nic_item(link: &str, card: &NicFeatures, used: Option<String>) -> DoctorItem {
     let mut text = vec![format!(
         "{link}: {}",

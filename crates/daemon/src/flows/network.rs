@@ -30,24 +30,27 @@ pub(crate) trait Network {
     /// A port, held until this is dropped.
     type Port;
 
-    /// The interface of this name.
+    /// The interface of this name; `None` if there is none.
     fn interface(&mut self, name: &str) -> Result<Option<Nic>, RequestError>;
-    /// The name of an interface.
+    /// The name of the interface with this index; `None` if there is none.
     fn name(&mut self, index: u32) -> Result<Option<String>, RequestError>;
-    /// The route to a host: from a given local address, or over a given interface.
+    /// The route to a host: from a given local address, or over the interface with a given index.
+    /// `None` if there is none.
     fn route(
         &mut self,
         to: IpAddr,
         from: Option<IpAddr>,
         over: Option<u32>,
     ) -> Result<Option<RouteEntry>, RequestError>;
-    /// The state of a neighbour.
+    /// The state of a next hop on the interface with this index.
     fn neighbour(&mut self, index: u32, next_hop: IpAddr) -> Result<Neighbour, RequestError>;
     /// Starts neighbour resolution, or confirms that a known neighbour is in use.
     fn solicit(&mut self, index: u32, next_hop: IpAddr) -> Result<(), RequestError>;
-    /// Holds a UDP port; returns it with the address, whose port is the chosen one if 0 was asked.
+    /// Holds a UDP port. Returns it with its address. Port 0 in `at` selects a free port, and the
+    /// returned address has the selected one.
     fn hold_port(&mut self, at: SocketAddr) -> io::Result<(Self::Port, SocketAddr)>;
-    /// Makes an interface receive frames for a multicast group.
+    /// Makes the interface with this index receive frames for a multicast group, while `port` is
+    /// held.
     fn join_group(&mut self, port: &Self::Port, group: IpAddr, index: u32) -> io::Result<()>;
     /// The lowest port that unprivileged users may have.
     fn first_unprivileged_port(&mut self) -> u16;
@@ -55,7 +58,7 @@ pub(crate) trait Network {
     fn is_in_own_namespace(&mut self, pid: u32) -> bool;
     /// Checks that AF_XDP sockets can be created; the error is the reason.
     fn af_xdp(&mut self) -> Result<(), String>;
-    /// The capabilities of an interface's NIC and driver.
+    /// The capabilities of an interface's NIC and driver; `None` if they cannot be read.
     fn nic_features(&mut self, name: &str) -> Option<NicFeatures>;
 }
 

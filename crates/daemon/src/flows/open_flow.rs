@@ -1,5 +1,6 @@
-//! Opening, changing and closing flows: checks the request, holds ports, resolves the next hop,
-//! admits, and calls the driver. A refused or failed request releases what it holds.
+//! Opens, changes and closes flows. To open one, the manager checks the request, holds the ports,
+//! resolves the next hop, admits the contract, and calls the driver. A refused or failed request
+//! releases what it holds.
 
 use std::net::IpAddr;
 

@@ -95,8 +95,8 @@ impl<N: Network> Flows<N> {
         Ok(held)
     }
 
-    /// Releases the ports of one flow with this remote end. The socket of the kernel is closed when
-    /// no flow shares the port any more.
+    /// Releases these ports for one flow with this remote end. The kernel's socket of a port is
+    /// closed when no flow shares the port any more.
     pub(super) fn release_ports(&mut self, ports: &[SocketAddr], remote: Option<SocketAddr>) {
         for at in ports {
             let Some(hold) = self.ports.get_mut(at) else {

@@ -1,5 +1,5 @@
-//! The interface from flows to the rest of the daemon: to the ledger, the class trees and the
-//! machine.
+//! The interface from flows to the rest of the daemon ([`Promises`]): to the policy, the ledger,
+//! the class trees and the machine.
 //!
 //! The ledger records the promises to all flows of a link as one [`DirectPart`], beside the
 //! promises to targets of the kernel path, so that neither path promises what the other has. Only
@@ -18,7 +18,7 @@ use crate::ledger::direct_part::DirectPart;
 use crate::peer::Peer;
 use crate::quotas::Quotas;
 
-/// See the module docs.
+/// What the flow manager needs from the rest of the daemon.
 pub(crate) trait Promises {
     /// Checks that the policy allows a peer to have flows.
     ///
@@ -27,21 +27,21 @@ pub(crate) trait Promises {
     fn may_use(&self, peer: &Peer) -> Result<(), RequestError>;
     /// The quotas, from the policy.
     fn quotas(&self) -> &Quotas;
-    /// The policy's setting: drivers keep processors awake while packets with a departure time are
-    /// sent.
+    /// The policy's setting `direct_awake`: true if drivers keep processors awake while packets of
+    /// `cell` contracts are sent.
     fn keeps_awake(&self) -> bool;
     /// The discard patterns of a link, from the policy; `None` if the policy cannot be read.
     fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]>;
-    /// The process with this pid.
+    /// The process with this pid; `None` if there is none.
     fn process(&mut self, pid: u32) -> Option<Process>;
     /// The managed links.
     fn links(&self) -> Vec<IfName>;
-    /// A managed link.
+    /// The managed link of this name; `None` if it is not managed.
     fn link(&self, name: &IfName) -> Option<Link>;
     /// The sending rates promised to targets of the kernel path on a link: for each target, and the
     /// total.
     fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount);
-    /// The flows' part of a link.
+    /// The flows' part of a link; `None` if it has none.
     fn part(&self, link: &IfName) -> Option<DirectPart>;
     /// Sets the flows' part of a link, and gives the rest to the kernel's classes. The part is not
     /// in the state file: the next daemon asks the drivers.
@@ -49,7 +49,7 @@ pub(crate) trait Promises {
     /// # Errors
     /// If the kernel refuses the classes; then nothing has changed.
     fn set_part(&mut self, link: &IfName, part: Option<DirectPart>) -> Result<(), RequestError>;
-    /// Bytes that the kernel's classes of a link have sent so far, for all its users.
+    /// Bytes that the kernel's classes of a link have sent so far; `None` if unknown.
     fn sent_by_classes(&self, link: &IfName) -> Option<u64>;
     /// Admits degraded targets again, as far as they fit: flows have released rate.
     fn heal(&mut self, now: Now);

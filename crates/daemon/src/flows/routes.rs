@@ -1,12 +1,12 @@
 //! Follows changes of the routes and next hops of open flows.
 //!
 //! The kernel's notifications about routes, addresses, interfaces and neighbours come in
-//! ([`Flows::routes_changed`]), and the flows concerned are looked up again; the driver writes the
-//! new next hop into frames, and the program is notified. A flow whose route leads over another
-//! link is closed, and the notification names that link: the flow's memory belongs to the driver of
-//! the old link. The kernel sends no packets to the next hops of direct flows, so the manager
-//! confirms every [`CONFIRM_INTERVAL`] that they are in use; then the kernel checks that they are
-//! reachable.
+//! ([`Flows::routes_changed`]). The manager looks up the routes or next hops of the flows concerned
+//! again, the driver writes a new next hop into their frames, and their programs are notified. A
+//! flow whose route leads over another link is closed, and the notification names that link: the
+//! flow's memory belongs to the driver of the old link. The kernel sends no packets to the next
+//! hops of direct flows, so the manager confirms every [`CONFIRM_INTERVAL`] (5 s) that they are in
+//! use; then the kernel checks that they are reachable.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -334,7 +334,8 @@ impl<N: Network> Flows<N> {
         })
     }
 
-    /// Next hop and ports of a flow that is older than this daemon.
+    /// Looks up the next hop of a flow that an earlier daemon opened, and holds the flow's ports.
+    /// If one of the ports cannot be held, none is.
     pub(super) fn hold_ports_again(
         &mut self,
         peer: &Peer,

@@ -1,5 +1,8 @@
-//! Attaching programs to a link, and the end of their connections. An attachment is refused without
-//! permission, beyond a quota, or without a managed link.
+//! Attaches programs to a link, and detaches them when their connections end.
+//!
+//! An attachment is refused if the policy or the peer's rights do not permit it, if the process is
+//! in another network namespace, if the connection has attached already, if it would exceed a
+//! quota, or if the link is no managed Ethernet interface with rate left for direct flows.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
@@ -24,7 +27,7 @@ use crate::quotas::{Quota, Quotas};
 use crate::server::Reply;
 
 impl<N: Network> Flows<N> {
-    /// Handles a request of a program.
+    /// Handles a request of a program; replies now, or after answers of a driver or the kernel.
     pub(crate) fn handle(
         &mut self,
         promises: &mut impl Promises,
@@ -215,7 +218,7 @@ impl<N: Network> Flows<N> {
         ]
     }
 
-    /// Use of the direct path by each unprivileged user.
+    /// Use of the direct path by each unprivileged user: the uid, and the amount of each quota.
     pub(crate) fn used(&self) -> impl Iterator<Item = (u32, [(Quota, u64); 3])> {
         let uids = self.uids().into_iter();
         uids.map(|uid| (uid, self.used_by(uid)))
@@ -370,7 +373,8 @@ pub(super) fn reply_done(reply: ReplySender) {
     let _ = reply.send(Reply::from(Response::Done(Done::default())));
 }
 
-/// Largest total of bytes of a peer's memory files: each file starts with a page of its own.
+/// Largest total of bytes of a peer's memory files: the quota of ring bytes, and a page of 4,096
+/// bytes for each program, with which its memory file begins.
 fn max_memory_bytes(peer: &Peer, quotas: &Quotas) -> u64 {
     let most = |quota| match peer.privileged {
         true => max_for_privileged(quota),

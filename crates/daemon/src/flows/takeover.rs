@@ -1,4 +1,6 @@
-//! Takes over the flows of a driver that an earlier daemon started.
+//! Takes over the flows of a driver that an earlier daemon started, from the driver's census: holds
+//! their ports again, looks up their next hops, and degrades flows that no longer fit. A flow whose
+//! port cannot be held continues without it, and the journal gets a warning.
 
 use netnice_api::direct::OpenFlow;
 use netnice_api::driver::{CensusDoc, DriverFlowDoc, ProgramDoc};

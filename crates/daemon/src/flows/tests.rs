@@ -1,4 +1,4 @@
-//! The flow manager with a fake network and a fake driver.
+//! Tests of the flow manager with a fake network and a fake driver.
 
 mod connection;
 mod division;

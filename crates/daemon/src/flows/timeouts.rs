@@ -1,8 +1,9 @@
-//! Calls that drivers do not answer in time, and their late answers.
+//! Handles calls that drivers do not answer in time, and their late answers.
 //!
-//! A request gets an error after some seconds without an answer. The records must state what the
-//! driver has, and that is unknown until it answers. A driver carries out its calls in order,
-//! however late, so:
+//! If a driver does not answer a call within [`super::CALL_TIMEOUT`] (5 s; 20 s while the driver is
+//! starting), the request that caused the call gets an error; a request to close a flow succeeds.
+//! The records must state what the driver has, and that is unknown until it answers. A driver
+//! carries out its calls in order, however late, so:
 //!
 //! | call | until the answer | then |
 //! |---|---|---|
@@ -11,7 +12,8 @@
 //! | close, detach | ports and promises stay held | they are released |
 //! | set the rate, census | the division of the link stays | as if in time |
 //!
-//! A driver that ends answers all its calls.
+//! When a driver ends, none of its calls stays unanswered: their requests are answered as after a
+//! timeout, except that an attachment to a driver without flows is repeated with a new driver.
 
 use netnice_api::driver::{DriverReply, DriverRequest};
 use netnice_core::contract::IfName;

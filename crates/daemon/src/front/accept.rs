@@ -1,12 +1,13 @@
-//! Admission of connections: the connected users, and the limits on the connections of each and of
-//! all.
+//! Accepts connections and passes each to the thread of its user ([`Users`]), within a limit for
+//! each user and one for all users.
 //!
 //! A connection may stay open without a request, but a user may have only a limited number. If a
 //! user has more connections than the policy permits
 //! ([`Kind::Quota`](super::messages::Kind::Quota); for root [`MAX_OF_ROOT`]), the user's connection
 //! that is idle for longest is closed. If none is idle, the new one is refused. If all users except
-//! root have more than [`MAX_OF_OTHERS`], a user with the most connections loses an idle one. Root
-//! is not counted with the others, so other users cannot lock root out.
+//! root together have more than [`MAX_OF_OTHERS`], a user with the most connections loses an idle
+//! one; if there is none, the new one is refused. Root is not counted with the others, so other
+//! users cannot lock root out.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,7 +29,7 @@ use super::messages::ToFront;
 use super::user::User;
 use super::{DaemonPipe, MAX_OF_OTHERS, MAX_OF_ROOT};
 
-/// The users that are connected, or were until a moment ago.
+/// The users that are connected, or were until a moment ago, and their threads.
 pub(super) struct Users {
     users: HashMap<u32, Arc<Inbox>>,
     limits: Arc<SharedLimits>,
@@ -158,8 +159,9 @@ impl Users {
         Ok(inbox)
     }
 
-    /// Tells a user's thread to close an idle connection: the user with the most, if more than
-    /// `than`. Users whose thread is stuck are skipped. False if there is no such user.
+    /// Makes a user's thread close an idle connection: the thread of the user with the most
+    /// connections, if these are more than `than`. Root and users whose thread is stuck are
+    /// skipped. False if there is no such user.
     fn make_room(&mut self, than: usize) -> bool {
         let others = self.users.iter().filter(|(uid, inbox)| {
             **uid != 0 && inbox.counted() > than && inbox.waiting() < ACCEPT_BATCH
@@ -211,7 +213,7 @@ impl Users {
         }
     }
 
-    /// Makes all threads send what is queued and end; does not wait for stuck ones.
+    /// Makes all threads send what is queued and end. Waits for their end, at most for `within`.
     pub(super) fn end(&mut self, within: Duration) {
         for inbox in self.users.values() {
             drop(inbox.push(InboxMessage::End));
@@ -242,11 +244,11 @@ fn full_refusal(others: usize) -> Response {
 const ACCEPT_BATCH: usize = 16;
 /// The pause after a failed accept, so that a full descriptor table does not make the loop spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// How long the first thread waits for a user's thread that is behind; once, until that thread
-/// continues.
+/// How long the first thread waits for a user's thread that is behind. After a wait without
+/// success, the first thread does not wait again until the user's thread has taken a message.
 const CLOSE_WAIT: Duration = Duration::from_millis(5);
-/// The same where clients can send no descriptors. No close blocks the user's thread there, so it
-/// continues as soon as the machine lets it run.
+/// The same where clients can send no descriptors. No close blocks the user's thread there, so that
+/// thread continues as soon as a processor is free for it.
 const SCHEDULING_WAIT: Duration = Duration::from_millis(250);
 /// Largest number of refused connections of one user that only its stuck thread may close. Kernels
 /// from 6.16 on have none.

@@ -1,15 +1,18 @@
-//! One connection of a client, in its user's thread: requests in; answers and notifications out.
+//! One connection of a client, in its user's thread: requests come in, answers and notifications go
+//! out.
 //!
 //! ```text
 //!            first byte             whole frame         its user's turn             answer sent
 //!   idle ─────────────> reading ─────────────> waiting ────────────> at the daemon ─────────> idle
-//!    │ for another one     │ 1 s is over, invalid, too long,
-//!    │ end of stream       │ a descriptor
+//!    │ closed for another  │ 1 s is over, invalid, too long,
+//!    │ one, end of stream  │ a descriptor
 //!    v                     v
 //!   closed <────────── closing: the reason was sent
 //! ```
-//! It is pure except for its socket: the thread passes the readiness and the time, and acts on the
-//! result.
+//! A connection is pure except for its socket: the thread passes the readiness and the time, and
+//! acts on the result ([`NextStep`]). A connection also closes if its client does not take a
+//! message within [`WRITE_TIMEOUT`] (5 s), or if more than [`MAX_QUEUED`] (4 MiB) would wait for
+//! it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -92,8 +95,8 @@ impl Connection {
         self.socket.as_fd()
     }
 
-    /// True if no request is in progress and nothing is to be sent. The connection may be dismissed
-    /// for another.
+    /// True if no request is in progress and nothing is to be sent. The connection may be closed so
+    /// that another one can open.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.state, State::Reading) && self.queued.is_empty()
     }
@@ -128,7 +131,7 @@ impl Connection {
         self.read_by.into_iter().chain(self.write_by).min()
     }
 
-    /// Reads what is available.
+    /// Reads what is available. If that is invalid, starts to close the connection.
     pub(super) fn read(&mut self, now: Instant) -> NextStep {
         let mut bytes = [0; 16 * 1024];
         loop {
@@ -165,7 +168,7 @@ impl Connection {
         }
     }
 
-    /// Looks for a complete message in the bytes read.
+    /// Looks for a complete request in the bytes read.
     pub(super) fn advance(&mut self, now: Instant) -> NextStep {
         if !matches!(self.state, State::Reading) || !self.queued.is_empty() {
             return NextStep::Keep;
@@ -202,7 +205,7 @@ impl Connection {
         }
     }
 
-    /// Sends a message of the daemon, as far as the client reads.
+    /// Sends a message of the daemon to the client, as far as its socket takes it now.
     pub(super) fn deliver(&mut self, message: ToFront, now: Instant) -> NextStep {
         match message.kind {
             Kind::Close => return NextStep::Close,
@@ -244,7 +247,7 @@ impl Connection {
         self.write(now)
     }
 
-    /// Sends what is queued, as far as the client reads.
+    /// Sends what is queued, as far as the client's socket takes it now.
     pub(super) fn write(&mut self, now: Instant) -> NextStep {
         while let Some(frame) = self.queued.front_mut() {
             let beside: Vec<BorrowedFd<'_>> = frame.fds.iter().map(AsFd::as_fd).collect();
@@ -294,7 +297,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the rest of a refused message is read.
 const DRAIN_TIME: Duration = Duration::from_millis(200);
-/// Bytes of it that are read.
+/// Largest number of bytes of a refused message that are read and dropped.
 const MAX_DRAINED: usize = 2 << 20;
-/// Bytes queued behind an answer that the client does not read.
+/// Largest number of bytes that are queued while the client does not read.
 const MAX_QUEUED: usize = 4 << 20;

@@ -1,4 +1,5 @@
-//! The queue from the first thread to a user's thread, and their shared counters.
+//! The queue of messages from the front's first thread to a user's thread ([`Inbox`]), with the
+//! count of the user's connections, which both threads share.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +20,7 @@ pub(super) enum InboxMessage {
         number: u64,
         /// Its socket.
         socket: OwnedFd,
-        /// The groups of the process.
+        /// The groups of the connecting process, the effective one first.
         groups: Vec<u32>,
     },
     /// A message of the daemon for a client.
@@ -29,7 +30,7 @@ pub(super) enum InboxMessage {
     /// A refused connection. This thread closes it, because the close also closes descriptors
     /// queued in it.
     Close(OwnedFd),
-    /// The front ends: send what can be sent.
+    /// The front ends: send what can be sent at once, and end.
     End,
 }
 

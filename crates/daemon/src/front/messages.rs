@@ -1,4 +1,5 @@
-//! The messages between the front and the daemon.
+//! The messages between the front and the daemon ([`FromFront`], [`ToFront`]), and their encoding.
+//! An *answer* is a framed [`netnice_api::Response`] to one request.
 //!
 //! | direction | over | why |
 //! |---|---|---|
@@ -33,7 +34,7 @@ pub(crate) enum FromFront {
     Asked {
         /// The connection.
         connection: u64,
-        /// The process that the request is about.
+        /// The process that the request is about, if the client named one.
         process: Option<Process>,
         /// The request.
         request: Request,
@@ -59,11 +60,11 @@ pub(crate) struct Ready {
 /// A message from the daemon to the front.
 #[derive(Debug)]
 pub(crate) struct ToFront {
-    /// The connection; for [`Kind::Quota`] the limit.
+    /// The number of the connection; for [`Kind::Quota`] the limit.
     pub connection: u64,
     /// The kind of message.
     pub kind: Kind,
-    /// The frame for the client.
+    /// The frame for the client; empty for [`Kind::Quota`].
     pub frame: Vec<u8>,
     /// The descriptors to send with its first byte.
     pub fds: Vec<OwnedFd>,
@@ -117,9 +118,10 @@ impl ToFront {
     }
 }
 
-/// Length of a request and of the groups of a process, of which Linux allows 65,536.
+/// Bytes of the longest message to the daemon: a request, or the groups of a process, of which
+/// Linux allows 65,536.
 pub(crate) const LONGEST_FROM_FRONT: usize = LONGEST_REQUEST + (1 << 20);
-/// Length of a framed response and the header before it.
+/// Bytes of the longest message to the front: a framed response and the header before it.
 pub(crate) const LONGEST_TO_FRONT: usize = LONGEST_RESPONSE + 64;
 
 const HEADER: usize = 10;

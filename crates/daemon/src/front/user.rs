@@ -1,12 +1,15 @@
-//! The thread of one user: reads, refuses and closes that user's connections.
+//! The thread of one user ([`User`]): reads, refuses and closes that user's connections, and passes
+//! their requests to the daemon.
 //!
-//! The thread that receives a client's descriptor, or closes the connection it is queued in, closes
-//! the descriptor; and a close can block for as long as the sender wants (a TCP socket with unsent
-//! data and SO_LINGER, a file of a FUSE server). So only the user's own thread receives from or
-//! closes that user's connections: a user who blocks it gets no service until it continues, and
-//! other users are not affected.
+//! The thread that receives a client's descriptor, or closes the connection in which the descriptor
+//! is queued, closes the descriptor; and a close can block for as long as the sender wants (a TCP
+//! socket with unsent data and SO_LINGER, a file of a FUSE server). So only the user's own thread
+//! receives from or closes that user's connections. A user who blocks this thread gets no service
+//! until the thread continues, and other users are not affected.
 //!
-//! The thread runs as long as its user has connections, and for [`LINGER`] after that.
+//! The daemon has at most eight requests of a user at a time (64 of root); the others wait in their
+//! connections. The thread runs as long as its user has connections, and for [`LINGER`] (5 s) after
+//! that.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;

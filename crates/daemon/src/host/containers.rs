@@ -3,9 +3,9 @@
 //! The control group of a container is named after its id. So a lookup reads the engine's records
 //! of names and ids: for Docker in `containers/<id>/config.v2.json` of its data folder, for Podman
 //! in `<driver>-containers/containers.json` of its storage (containers-storage(5)). The engine need
-//! not run, and none of its programs is executed. An id, complete or at least its first 12 digits,
-//! needs no record, so containers of other engines (CRI-O, containerd under Kubernetes) can be
-//! named too. A record that cannot be read counts as missing.
+//! not run, and none of its programs is executed. A name that is an id, or the first 12 or more
+//! digits of one, needs no record, so containers of other engines (CRI-O, containerd under
+//! Kubernetes) can be named too. A record that cannot be read counts as missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,8 @@ impl Engines {
     }
 }
 
-/// Why a contract is not supported for this target; `None` if it is.
+/// The reason why a contract is not supported for this target: a container can have limits and no
+/// guarantees. `None` if the contract is supported.
 pub(crate) fn unsupported_clause(target: &Target, contract: &Contract) -> Option<String> {
     if !matches!(target, Target::Container(_)) {
         return None;

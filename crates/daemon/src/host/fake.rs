@@ -1,5 +1,6 @@
-//! A fake machine: processes start, fork and end as a test wants, and any step can be made to fail.
-//! It handles memberships as the eBPF programs do.
+//! A fake machine for tests ([`FakeMachine`]): processes start, fork and end as a test wants, and a
+//! chosen call of `apply` or `act` fails. A child inherits the memberships of its parent, as with
+//! the eBPF programs.
 
 mod enforcer;
 
@@ -33,7 +34,7 @@ pub(crate) struct FakeMachine {
     pub foreign: BTreeSet<String>,
     /// What is in force.
     pub in_force: InForce,
-    /// The number of steps before the one that fails; `None`: no step fails.
+    /// The number of calls of `apply` and `act` before the one that fails; `None`: none fails.
     pub fails_in: Option<usize>,
     /// The bytes to report as passed.
     pub seen: InterfaceTraffic,

@@ -1,5 +1,5 @@
-//! The Linux kernel as a [`super::Host`]: the only caller of `kernel`. Converts its errors to
-//! [`RequestError`].
+//! The Linux kernel as a [`super::Host`]: implements the three traits with the crate
+//! `netnice_kernel`, and converts its errors to [`RequestError`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +45,10 @@ impl KernelHost {
         Ok(vec![self.kernel.netlink_port()?, self.route.port_number()?])
     }
 
-    /// The exit ring. Taken once after something has come into force.
+    /// The exit ring.
+    ///
+    /// # Errors
+    /// If nothing is in force, or the ring was taken since something came into force.
     pub(crate) fn take_exits(&mut self) -> Result<Exits, KernelError> {
         self.kernel.take_exits()
     }

@@ -1,14 +1,15 @@
 //! Admission of claims, and precedence between them.
 //!
-//! Root and the group come first. A claim of an unprivileged user is admitted if it fits beside the
-//! rest. If it conflicts with a later privileged claim (another kind of limit in the same chain,
-//! one level too many, a limit below a minimum), it is *set aside*: the claim stays on the books,
-//! only the targets around it limit its target, and [`Ledger::heal`] puts the claim into force
-//! again as soon as it fits. A privileged request is refused only if all conflicting claims are
-//! privileged too.
+//! Claims of root and of members of the group `netnice` (privileged claims) come before claims of
+//! other users. A claim of an unprivileged user is admitted if it fits beside the claims in force
+//! and leaves one level of the kernel's classes free. If a later privileged claim conflicts with it
+//! (another kind of limit in the same chain, one level too many, a limit below a minimum), it is
+//! *set aside*: it stays recorded without effect, the target keeps the contract of its privileged
+//! claims, and [`Ledger::heal`] puts the claim into force again when it fits. A privileged request
+//! is refused only if it does not fit even without the unprivileged claims in its chain.
 //!
 //! ```text
-//!            fits                     a privileged request needs its place
+//!            fits                     a privileged request conflicts with it
 //!   asked ─────────> in force ──────────────────────────────────────────────> set aside
 //!     │ does not       ^                                                         │
 //!     v                └────────────────────── fits again ───────────────────────┘
@@ -31,7 +32,8 @@ impl Ledger {
     /// left, the caller closes the target.
     ///
     /// # Errors
-    /// If the kernel path does not support the contract, or it does not fit.
+    /// If no target is held in the slot, `by` may not make the change or contradicts other claims,
+    /// the kernel path does not support the contract, or the contract does not fit.
     pub(crate) fn change_claim(
         &mut self,
         slot: TargetId,
@@ -51,11 +53,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// Replaces the claims of a target. Claims of unprivileged users give way to those of root and
-    /// the group.
+    /// Replaces the claims of a target. If they contain a privileged claim and do not fit, claims
+    /// of unprivileged users in the same chain are set aside.
     ///
     /// # Errors
-    /// If the kernel path does not support the contract, or it does not fit.
+    /// If no target is held in the slot, the kernel path does not support the contract, or the
+    /// contract does not fit.
     pub(crate) fn admit(
         &mut self,
         slot: TargetId,
@@ -91,9 +94,9 @@ impl Ledger {
         }
     }
 
-    /// Admits claims of root and the group by setting aside the claims of unprivileged users on
-    /// targets in the same chain, and then puts those of them into force again that fit beside it.
-    /// Returns `refusal` if the conflict is with privileged claims only.
+    /// Admits privileged claims by setting aside the claims of unprivileged users on targets in the
+    /// same chain, and then puts those of them into force again that fit, of the first
+    /// [`MAX_TRIED`]. Returns `refusal` if the privileged claims do not fit then either.
     fn set_aside_users(
         &mut self,
         slot: TargetId,
@@ -117,7 +120,8 @@ impl Ledger {
             return Err(refusal.into());
         };
         self.record_grant(slot, claims, grant, now_ns);
-        // Each try is a pass over all targets; [`Ledger::heal`] tries the rest.
+        // Each try is a pass over all targets, so their number is bounded. `Ledger::heal` tries the
+        // rest.
         let looked = [slot].into_iter().chain(users).take(MAX_TRIED);
         for slot in looked {
             self.readmit_one(slot);
@@ -140,8 +144,8 @@ impl Ledger {
         by_age(claimed.filter(|held| in_chain(held)).collect())
     }
 
-    /// Keeps one level of the kernel's classes for root and the group, above or below targets with
-    /// claims of unprivileged users.
+    /// Refuses a request of an unprivileged user that would take the last level of the kernel's
+    /// classes in its chain. That level is kept for root and the group `netnice`.
     fn check_reserved_level(&self, request: &TargetEntry) -> Result<(), RequestError> {
         let chain = |slot| {
             let around = self.around(slot).filter(|held| held.takes_a_level());
@@ -176,9 +180,10 @@ impl Ledger {
         }
     }
 
-    /// Admits everything again, as after a restart: first the claims of root and the group, then
-    /// those of unprivileged users, each oldest first. A target that does not fit keeps its limits
-    /// and becomes degraded; a claim of an unprivileged user is set aside.
+    /// Admits all claims again, as after a restart: first the privileged ones, those of outer
+    /// targets before those of inner ones, else oldest target first. Then those of unprivileged
+    /// users, oldest target first. A target whose privileged claims do not fit keeps their limits
+    /// and becomes degraded. A claim of an unprivileged user that does not fit is set aside.
     pub(crate) fn readmit(&mut self) {
         let claimed = |held: &HeldTarget| TargetEntry {
             contract: held.of_privileged(),
@@ -202,9 +207,10 @@ impl Ledger {
         }
     }
 
-    /// Admits degraded and set-aside targets again, oldest first, as far as they fit. Returns the
-    /// targets that are served again. One call tries at most [`MAX_TRIED`] of the set-aside
-    /// ones, in turn.
+    /// Admits degraded targets again, oldest first, and then targets whose claims are set aside, as
+    /// far as they fit. Returns the targets of which all claims are in force now. One call tries at
+    /// most [`MAX_TRIED`] of the targets with claims set aside, and the next call continues behind
+    /// them.
     pub(crate) fn heal(&mut self) -> Vec<Target> {
         let degraded = self.held.values().filter(|held| held.refused.is_some());
         let mut tried = by_age(degraded.collect());
@@ -241,8 +247,9 @@ impl Ledger {
         self.readmit_one(slot);
     }
 
-    /// Admits all claims of a target in its present place; else those of root and the group, with
-    /// the rest set aside; else only the limits.
+    /// Admits the first of these that fits: all claims of a target in its present place; the
+    /// privileged ones there, with the rest set aside; the privileged ones outside all other
+    /// targets; the limits alone, which makes the target degraded.
     fn readmit_one(&mut self, slot: TargetId) {
         let Some(held) = self.held.get(&slot) else {
             return;
@@ -269,8 +276,8 @@ impl Ledger {
                 held.aside = Some(held.why_aside(&refusal.to_string()));
             });
         }
-        // The kinds of limits cannot be nested: then the inner claim of root and the group holds
-        // without the outer one.
+        // If the kinds of limits cannot be nested, the privileged claims hold outside the target
+        // around this one.
         if parent.is_some()
             && let Ok(grant) = admission::admit(&links, &others, of(privileged.clone(), None))
         {
@@ -307,7 +314,7 @@ impl HeldTarget {
         !self.entry.contract.is_empty()
     }
 
-    /// The claims of root and the group, without guarantees if those are refused.
+    /// The contract of the privileged claims, without guarantees while the target is degraded.
     fn of_privileged(&self) -> Contract {
         let claimed = self.claims.of_privileged();
         match self.refused {

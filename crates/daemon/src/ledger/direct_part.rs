@@ -1,9 +1,9 @@
 //! The direct path's part of a link, beside the targets of the kernel path.
 //!
-//! A link is split: the kernel's classes divide one part, the driver process the other; together
-//! they are the link. The ledger holds only the sum that the driver's flows need
-//! ([`DirectPart::need`]); for admission it is one more promise, held by `direct:LINK`.
-//! [`crate::flows`] holds the promise of each flow.
+//! The driver process sends at one part of a link's rate, the kernel's classes at the rest. The
+//! ledger has only the sum that the driver's flows need ([`DirectPart::need`]). For admission this
+//! sum is one more promise, to the target `direct:LINK`. [`crate::flows`] has the promise of each
+//! flow.
 
 use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::contract::{Change, Contract, IfName};
@@ -12,24 +12,25 @@ use netnice_core::units::{Amount, Rate};
 
 use super::Ledger;
 
-/// The direct path's part of a link.
+/// The direct path's part of a link, in the sending direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DirectPart {
     /// The smallest rate that keeps all promises to its flows.
     pub need: Rate,
-    /// The number of flows.
+    /// The number of flows on the link.
     pub flows: u32,
     /// The rate left for the kernel's classes.
     pub tree: Rate,
 }
 
 impl Ledger {
-    /// The direct path's part of a link, if it has flows there.
+    /// The direct path's part of a link; `None` if the direct path has no flow there.
     pub(crate) fn part(&self, link: &IfName) -> Option<&DirectPart> {
         self.parts.get(link)
     }
 
-    /// Replaces the direct path's part of a link, and returns the former one.
+    /// Replaces the direct path's part of a link (`None`: it has no flow there), and returns the
+    /// former one.
     pub(crate) fn set_part(
         &mut self,
         link: &IfName,
@@ -44,7 +45,7 @@ impl Ledger {
     /// The parts as entries, for admission.
     pub(super) fn part_entries(&self) -> impl Iterator<Item = TargetEntry> {
         self.parts.iter().zip(0..).filter_map(|((link, part), n)| {
-            // Slots of targets end far below.
+            // The slots of targets end far below these ids, at `netnice_kernel::plan::MAX_SLOT`.
             let id = TargetId::new(u16::MAX - n)?;
             let change: Change = format!("min {} on {link}", exactly(part.need))
                 .parse()
@@ -58,7 +59,7 @@ impl Ledger {
         })
     }
 
-    /// The rate that the direct path needs of a link.
+    /// The rate that the direct path needs of a link; 0 if it has no flow there.
     pub(super) fn needed(&self, link: &IfName) -> Amount {
         self.parts
             .get(link)
@@ -66,7 +67,7 @@ impl Ledger {
     }
 }
 
-/// A rate in the grammar of contracts, without rounding.
+/// A rate in the grammar of contracts, in bit/s without rounding: `4000000bit`.
 pub(crate) fn exactly(rate: Rate) -> String {
     format!("{}bit", rate.bits_per_second())
 }

@@ -1,6 +1,7 @@
-//! Draining targets: targets whose last process has ended, while packets wait in their queues or
-//! data in the send buffers of their sockets, which the kernel still sends. A draining target keeps
-//! the limit until no packet has moved for [`QUIET_TIME`], or for at most [`MAX_DRAIN_TIME`].
+//! Draining targets: limited targets whose last process has ended. Packets may still wait in their
+//! queues, and the kernel still sends the data in the send buffers of their sockets. So a draining
+//! target keeps its limit until no packet has moved for [`QUIET_TIME`] (3 s), and at most for
+//! [`MAX_DRAIN_TIME`] (60 s).
 //!
 //! After the loss of the state file, limits found in the kernel become draining targets too,
 //! because their claims and members are unknown. They stay in force until root clears everything.
@@ -11,14 +12,14 @@ use netnice_core::units::{Instant, Nanos};
 
 use super::{ClosedTarget, Ledger};
 
-/// A target that has ended while packets of it still wait.
+/// A closed target whose limit is still in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DrainingTarget {
-    /// Its slot, which is in use until the draining target goes.
+    /// Its slot, which is in use until the draining target is removed.
     pub slot: TargetId,
     /// Its id.
     pub id: u32,
-    /// The slot of the target around it.
+    /// The slot of the target around it, if there is one.
     pub parent: Option<TargetId>,
     /// Its limits.
     pub contract: Contract,
@@ -26,12 +27,13 @@ pub(crate) struct DrainingTarget {
     pub since: Instant,
     /// The time at which the last movement of its packets was seen.
     pub moved: Instant,
-    /// Packets offered by that time.
+    /// Number of packets that the target had offered by that time, in both directions together.
     pub offered: u64,
-    /// True if it was found in the kernel after the loss of the state file; then it stays until
-    /// everything is cleared.
+    /// True if it was found in the kernel after the loss of the state file. Then it stays until
+    /// root clears everything.
     pub found: bool,
-    /// The unprivileged user who had a claim on it. It counts for that user until it goes.
+    /// The unprivileged user who had a claim on it, if there was one. It counts for that user's
+    /// quota until it is removed.
     pub user: Option<u32>,
 }
 
@@ -41,7 +43,7 @@ impl Ledger {
         self.draining.values()
     }
 
-    /// Keeps the limit of a closed target as a draining target.
+    /// Keeps the limit of a closed target as a draining target. No effect if it has no limit.
     pub(crate) fn keep_draining(&mut self, closed: &ClosedTarget, now: Instant) {
         let entry = &closed.held.entry;
         if !entry.contract.is_limited() {
@@ -61,9 +63,9 @@ impl Ledger {
         self.draining.insert(entry.id, draining);
     }
 
-    /// Keeps a closed target as a draining target if nothing else is in force: unloading the eBPF
-    /// programs and loading them again takes long, and a user who toggles a limit would cause it
-    /// each time. It counts for no user, because there is at most one.
+    /// Keeps a closed target as a draining target if nothing else is in force. Unloading the eBPF
+    /// programs and loading them again takes long, and a user who sets and clears a limit in turn
+    /// would cause it each time. Such a draining target counts for no user.
     pub(crate) fn stay_loaded(&mut self, closed: &ClosedTarget, now: Instant) {
         if self.is_empty() {
             self.keep_draining(closed, now);
@@ -80,8 +82,9 @@ impl Ledger {
         }
     }
 
-    /// Removes the draining targets that are over. `traffic` returns, for an id, the packets
-    /// offered so far and the packets waiting. Returns true if a draining target was removed.
+    /// Removes the draining targets whose time is over. `traffic` returns, for an id, the number of
+    /// packets offered so far and of packets that wait. Returns true if a draining target was
+    /// removed.
     pub(crate) fn expire_draining(
         &mut self,
         now: Instant,
@@ -102,7 +105,7 @@ impl Ledger {
         self.draining.len() != before
     }
 
-    /// Adds a draining target as it was before a restart.
+    /// Adds a draining target as the state file has it, or as it was found in the kernel.
     pub(crate) fn restore_draining(&mut self, draining: DrainingTarget) {
         self.next_id = self.next_id.max(draining.id.saturating_add(1));
         self.draining.insert(draining.slot, draining);
@@ -114,10 +117,10 @@ impl Ledger {
     }
 }
 
-/// Longer than TCP's first few retransmissions: a connection that has data left sends within this
-/// time.
+/// Time without a moving packet after which a draining target is removed. It is longer than TCP's
+/// first few retransmission timeouts, so a connection that has data left sends within this time.
 const QUIET_TIME: Nanos = Nanos::from_secs(3);
 
-/// Bound for a connection of an ended program with a peer that does not read: it does not keep a
-/// class for longer.
+/// Longest time for which a draining target is kept. A connection of an ended program whose peer
+/// does not read would keep its class for longer.
 const MAX_DRAIN_TIME: Nanos = Nanos::from_secs(60);

@@ -1,5 +1,5 @@
-//! A held target: its name, body, place, claims, and the contract in force. Plain data with pure
-//! queries.
+//! [`HeldTarget`], a target in the ledger: its name, body, place, claims, and the contract in
+//! force; and the types of these parts. All are plain data, and no method here changes them.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,12 @@ use netnice_core::units::Rate;
 
 use super::{Ledger, TargetPlace};
 
-/// A held target.
+/// A target in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeldTarget {
     /// Its slot, name and parent, and the contract in force.
     pub entry: TargetEntry,
-    /// Its id in the kernel's maps.
+    /// Its id in the kernel's maps, which is not reused.
     pub id: u32,
     /// What it consists of.
     pub body: Body,
@@ -24,12 +24,12 @@ pub(crate) struct HeldTarget {
     pub place: TargetPlace,
     /// The requests, by user.
     pub claims: Claims,
-    /// Why its guarantees are not in force; `None` if they are.
+    /// Why the target is degraded: its guarantees are not in force. `None` if it is not degraded.
     pub refused: Option<String>,
-    /// Why the claims of unprivileged users are not in force; `None` if they are. Such claims are
-    /// set aside if they conflict with those of root and the group.
+    /// Why the claims of unprivileged users are set aside: they conflict with those of root and the
+    /// group `netnice`. `None` if they are in force, or there are none.
     pub aside: Option<String>,
-    /// The policy rule that asks for it, if one does.
+    /// The name of the policy rule that asks for it, if one does.
     pub rule: Option<String>,
     /// Time of the last change, in nanoseconds since 1970.
     pub changed_ns: u64,
@@ -38,14 +38,16 @@ pub(crate) struct HeldTarget {
 /// What a target consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// Processes: the named ones and, unless `only`, their descendants.
+    /// Processes: the named ones and their descendants.
     Processes {
-        /// The named processes that existed at the time of the request.
+        /// The named processes, which may have ended since; empty for a name without processes.
         roots: Vec<ProcessId>,
-        /// True if living descendants were left out.
+        /// True if the descendants that lived at the time of the request are not members. Later
+        /// ones are members in any case.
         only: bool,
     },
-    /// The processes that run an executable; `None` while there is no file at its path.
+    /// The processes that run an executable file, and what they start; `None` while there is no
+    /// file at its path.
     App(Option<AppKey>),
     /// A control group and all below it; `None` while it does not exist.
     Cgroup(Option<CgroupRef>),
@@ -53,7 +55,8 @@ pub(crate) enum Body {
     User(u32),
 }
 
-/// A process: its pid and its start time identify it.
+/// The identity of a process. The start time distinguishes processes that had the same pid one
+/// after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ProcessId {
     /// The pid.
@@ -62,7 +65,7 @@ pub(crate) struct ProcessId {
     pub started: u64,
 }
 
-/// An executable file.
+/// The identity of an executable file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AppKey {
     /// Inode number.
@@ -76,7 +79,7 @@ pub(crate) struct AppKey {
 pub(crate) struct CgroupRef {
     /// Its path below the root of cgroup2.
     pub path: String,
-    /// The kernel's id of it.
+    /// The kernel's id of it. A group that is created again at the same path has another id.
     pub id: u64,
 }
 
@@ -99,12 +102,12 @@ pub(crate) struct NewTarget {
 pub(crate) struct ClosedTarget {
     /// The target as it was held.
     pub held: HeldTarget,
-    /// Id of the process target that takes over its members.
+    /// Id of the process target that takes over its members; `None`: they become members of none.
     pub outer: Option<u32>,
 }
 
 impl Body {
-    /// The same body without the things that exist now.
+    /// The same body without its present processes, file or control group. A user stays.
     pub(crate) fn without(&self) -> Body {
         match self {
             Body::Processes { only, .. } => Body::Processes {
@@ -119,7 +122,8 @@ impl Body {
 }
 
 impl HeldTarget {
-    /// The effective contract: the admitted one, combined with the limits of the targets around it.
+    /// The effective contract: the admitted one, with the smallest of its own limits and those of
+    /// the targets around it.
     pub(crate) fn effective(&self, ledger: &Ledger) -> Contract {
         let mut change = self.entry.contract.as_change();
         let smaller = |own: Option<Rate>, outer: Option<Rate>| match (own, outer) {
@@ -143,14 +147,15 @@ impl HeldTarget {
             .unwrap_or_else(|_| self.entry.contract.clone())
     }
 
-    /// The unprivileged user with a claim on it, if there is one.
+    /// The uid of the unprivileged user with a claim on it, if there is one.
     pub(crate) fn user(&self) -> Option<u32> {
         let mut claims = self.claims.iter();
         let claim = claims.find(|claim| !claim.by.privileged)?;
         Some(claim.by.uid)
     }
 
-    /// The same, unless root, the group or the policy has a claim on it too.
+    /// As [`HeldTarget::user`], but `None` if root, a member of the group `netnice` or the policy
+    /// has a claim on it too.
     pub(crate) fn user_alone(&self) -> Option<u32> {
         self.user().filter(|_| !self.has_privileged_claim())
     }
@@ -160,7 +165,8 @@ impl HeldTarget {
         self.claims.iter().any(|claim| claim.by.privileged)
     }
 
-    /// The uid of its processes, if all belong to one user.
+    /// The uid of its processes. `None` if they belong to several users, or if the target is not
+    /// one of processes.
     pub(crate) fn owner(&self) -> Option<u32> {
         match self.body {
             Body::Processes { .. } => self.place.uid,

@@ -1,4 +1,7 @@
-//! The invariants of a ledger between two requests. Debug builds check them after each draft.
+//! Checks that a ledger does not contradict itself. Each held target has a slot from 1 to
+//! [`MAX_SLOT`] and an assigned id, both of its own. No target contains itself or is inside an
+//! empty slot. No draining target shares its slot or id. Debug builds check each draft before it is
+//! installed, and all builds check a state file that they read.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +18,7 @@ impl Ledger {
         }
     }
 
-    /// The first violated invariant, if any.
+    /// Describes the first violated invariant; `None` if the ledger violates none.
     pub(crate) fn fault(&self) -> Option<String> {
         let mut ids = BTreeSet::new();
         for (slot, held) in &self.held {

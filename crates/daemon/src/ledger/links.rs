@@ -1,5 +1,5 @@
-//! Managed links of the ledger: their capacity, and what is promised on them. A change fails if the
-//! promises do not fit.
+//! The managed links of the ledger: their capacity, and the rates that are promised on them. A
+//! change of a link fails if the promises do not fit.
 
 use netnice_core::admission;
 use netnice_core::contract::{Direction, IfName};
@@ -14,7 +14,7 @@ use crate::error::RequestError;
 pub(crate) struct ManagedLink {
     /// The link with its capacity.
     pub link: Link,
-    /// The uid of the user who manages it.
+    /// The uid of the user who manages it; for the policy, that of [`crate::peer::POLICY`].
     pub by: u32,
 }
 
@@ -39,14 +39,16 @@ impl Ledger {
             .collect()
     }
 
-    /// The total promised on a link, up and down, to outermost targets and to the direct path.
+    /// The rates promised on a link, for sending and for receiving: to targets, as
+    /// [`Ledger::promised_to_targets`] adds them up, and for sending to the direct path.
     pub(crate) fn promised(&self, link: &Link) -> [Amount; 2] {
         let [up, down] = self.promised_to_targets(link);
         [[up, self.needed(&link.name)].into_iter().sum(), down]
     }
 
-    /// The total promised on a link, up and down, to targets without a promise on it to a target
-    /// around them.
+    /// The sum of the rates promised to targets on a link, for sending and for receiving. A target
+    /// inside another one with a promise in that direction is not counted, because the outer
+    /// promise contains its own.
     pub(crate) fn promised_to_targets(&self, link: &Link) -> [Amount; 2] {
         let own = |held: &HeldTarget, direction| {
             let on = held.entry.contract.on().is_some_and(|on| *on == link.name);
@@ -66,7 +68,8 @@ impl Ledger {
         })
     }
 
-    /// What is promised for sending on a link, for each target with a promise on it.
+    /// The name of each target with a promise for sending on a link, and the promised rate. A
+    /// target inside another one is listed too.
     pub(crate) fn promised_to_each(&self, link: &Link) -> impl Iterator<Item = (String, Amount)> {
         let usable = link.usable(Direction::Up);
         self.held().filter_map(move |held| {
@@ -77,7 +80,7 @@ impl Ledger {
         })
     }
 
-    /// Manages a link, or changes its capacity.
+    /// Manages a link, or changes its capacity. `by` is the uid of the user.
     ///
     /// # Errors
     /// If the promises on it do not fit the capacity.
@@ -92,7 +95,7 @@ impl Ledger {
     /// Stops managing a link.
     ///
     /// # Errors
-    /// While something is promised on it.
+    /// If the link is not managed, or something is promised on it.
     pub(crate) fn unmanage(&mut self, name: &IfName) -> Result<(), RequestError> {
         admission::admit_unmanage(&self.capacities(), &self.entries(), name)?;
         self.links.remove(name);
@@ -107,13 +110,13 @@ impl Ledger {
         self.readmit();
     }
 
-    /// Adds a link as it was managed before a restart.
+    /// Adds a link as the state file or the kernel has it, without admission.
     pub(crate) fn restore_link(&mut self, managed: ManagedLink) {
         self.links.insert(managed.link.name.clone(), managed);
     }
 }
 
-/// Describes a managed link for a person.
+/// Describes a managed link in a message: its rates, their sources, and what can be promised.
 pub(crate) fn describe_link(link: &Link) -> String {
     let mut text = format!("{} is managed", link.name);
     for direction in Direction::ALL {

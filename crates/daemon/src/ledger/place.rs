@@ -1,17 +1,17 @@
-//! What contains a target.
+//! Determines what contains a target: the held target directly around it, if there is one.
 //!
-//! For processes, the kernel's record determines it: the target that a process is a member of by
-//! descent ([`TargetPlace::own`]) and by its executable ([`TargetPlace::app`]). For other targets,
-//! paths and users determine it. The nearest of these contains the target, in the order in which
-//! the eBPF programs look up a packet's owner:
+//! A [`TargetPlace`] has the facts on which this depends. For a process they are the targets that
+//! the kernel records it as a member of, by descent ([`TargetPlace::own`]) and by its executable
+//! ([`TargetPlace::app`]), its control group and its user. The first held target in this list
+//! contains it, which is the order in which the eBPF programs look up a packet's owner:
 //!
 //! ```text
 //!   process  in  the process or name target that it descends from
 //!            in  the executable's target
-//!            in  the deepest control group or unit around it
+//!            in  the deepest control group, unit or container around it
 //!            in  the user's target
-//!   control group, unit   in the deepest control group or unit above it
-//!   executable, user      in nothing
+//!   control group, unit, container   in the deepest one above it
+//!   executable, user                 in nothing
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ pub(crate) struct TargetPlace {
     pub own: Option<u32>,
     /// Id of the executable target that its processes belong to.
     pub app: Option<u32>,
-    /// Path of the control group that it is in, or is.
+    /// Path of the control group that contains it; for a target that is a control group, its own.
     pub cgroup: Option<String>,
     /// The real uid of its processes, if all have the same.
     pub uid: Option<u32>,
@@ -115,7 +115,8 @@ impl Ledger {
             .collect()
     }
 
-    /// The place of a target after a process at another place has joined it: what contains both.
+    /// The place of a target after a process at another place has joined it: the facts that hold
+    /// for both.
     pub(crate) fn joined(&self, me: TargetId, joiner: &TargetPlace) -> TargetPlace {
         let Some(held) = self.held.get(&me) else {
             return joiner.clone();
@@ -134,7 +135,7 @@ impl Ledger {
         }
     }
 
-    /// A process target and those around it by descent, innermost first.
+    /// The ids of a process target and of those around it by descent, innermost first.
     pub(crate) fn ancestors_of(&self, mut own: Option<u32>) -> Vec<u32> {
         let mut chain = Vec::new();
         while let Some(held) = own.and_then(|id| self.by_id(id)) {
@@ -148,14 +149,14 @@ impl Ledger {
     }
 }
 
-/// True if a control group is at or above a path.
+/// True if the control group `group` is the one at `path` or above it.
 pub(crate) fn contains(group: &str, path: &str) -> bool {
     let group = group.trim_end_matches('/');
     path.strip_prefix(group)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The deepest control group that contains both.
+/// The path of the deepest control group that contains both.
 fn common_path(one: &str, other: &str) -> String {
     let parts = one.split('/').zip(other.split('/'));
     let common: Vec<&str> = parts

@@ -1,5 +1,5 @@
-//! Pending rollbacks: changes that wait for `netnice confirm`, and changes made for a limited time
-//! or for the life of a process. Pure; the reconciler carries them out.
+//! Pending rollbacks: of changes that wait for `netnice confirm`, and of changes made for a limited
+//! time or until a process ends. Pure: the reconciler carries them out.
 //!
 //! A change of a target is rolled back clause by clause: each clause that it named gets the value
 //! that the same user's claim had before. If the same user changes a clause again before that, the
@@ -9,8 +9,8 @@
 //! - a change that will be rolled back too: it replaces the pending rollback, and its own rollback
 //!   restores the value before the *first* of them. So no overlap makes a temporary change lasting.
 //!
-//! Claims that were cleared for a limited time come back in the same way, clause by clause;
-//! clearing them permanently ends the wait.
+//! Claims that were cleared for a limited time are restored in the same way, clause by clause. If
+//! they are cleared permanently, their rollback is dropped.
 
 use netnice_core::claims::{Claim, Claimant};
 use netnice_core::contract::{Change, Clause, Contract, IfName, Setting};
@@ -33,9 +33,10 @@ pub(crate) struct PendingRollback {
     pub number: u64,
     /// The time of the rollback, on the monotonic clock; without meaning if `until` is set.
     pub at: Instant,
-    /// The process at whose end the change is rolled back.
+    /// The process at whose end the change is rolled back; `None`: at the time `at`.
     pub until: Option<ProcessId>,
-    /// True if confirming the change keeps it; false if it was made for a limited time.
+    /// True if `netnice confirm` keeps the change. False if the change was made for a limited time
+    /// or until a process ends.
     pub confirmable: bool,
     /// The user who made the change.
     pub by: Claimant,
@@ -60,7 +61,7 @@ pub(crate) enum Undo {
         /// The former settings; `None` if it was not managed.
         before: Option<ManagedLink>,
     },
-    /// What was cleared.
+    /// The claims and links that `netnice clear` removed.
     Cleared {
         /// The targets with their withdrawn claims.
         targets: Vec<Cleared>,
@@ -74,18 +75,18 @@ pub(crate) enum Undo {
 pub(crate) struct Cleared {
     /// Its name.
     pub target: Target,
-    /// What it consisted of.
+    /// What it consisted of then.
     pub body: Body,
-    /// What contained it.
+    /// What contained it then.
     pub place: TargetPlace,
     /// The withdrawn claims.
     pub claims: Vec<Claim>,
-    /// The policy rule that asked for it.
+    /// The name of the policy rule that asked for it, if one did.
     pub rule: Option<String>,
 }
 
 impl Rollbacks {
-    /// The rollbacks as the state file has them.
+    /// The rollbacks as the state file has them; `next` is the number of the next one.
     pub(crate) fn restore(waiting: Vec<PendingRollback>, next: u64) -> Rollbacks {
         let largest = waiting.iter().map(|one| one.number + 1).max();
         Rollbacks {
@@ -104,7 +105,7 @@ impl Rollbacks {
         self.next
     }
 
-    /// Adds a timed rollback and returns its number. Numbers start at 1.
+    /// Adds a rollback at a time of the monotonic clock and returns its number. Numbers start at 1.
     pub(crate) fn push(&mut self, at: Instant, confirmable: bool, by: Claimant, undo: Undo) -> u64 {
         self.next = self.next.max(1);
         let number = self.next;
@@ -128,7 +129,7 @@ impl Rollbacks {
         }
     }
 
-    /// The processes of targets that were cleared for a limited time.
+    /// The named processes of targets that were cleared and wait to be restored.
     pub(crate) fn cleared_roots(&self) -> impl Iterator<Item = ProcessId> {
         let cleared = self.waiting.iter().filter_map(|one| match &one.undo {
             Undo::Cleared { targets, .. } => Some(targets),
@@ -149,7 +150,8 @@ impl Rollbacks {
         self.waiting.iter().filter_map(|one| one.until)
     }
 
-    /// Removes and returns the rollback of this number, if it is confirmable and `may` allows it.
+    /// Removes and returns the rollback of this number. `None` if there is none, it is not
+    /// confirmable, or `may` does not allow it.
     pub(crate) fn confirm(
         &mut self,
         number: u64,
@@ -174,14 +176,15 @@ impl Rollbacks {
         due
     }
 
-    /// The time of the next timed rollback.
+    /// The time of the next rollback that has a time, if there is one.
     pub(crate) fn earliest(&self) -> Option<Instant> {
         let timed = self.waiting.iter().filter(|one| one.until.is_none());
         timed.map(|one| one.at).min()
     }
 
     /// Removes the clauses of a change from the same user's pending rollbacks of the same target.
-    /// Returns the values that those would have restored.
+    /// Returns the values that those would have restored; if several would have restored a clause,
+    /// that of the first.
     pub(crate) fn supersede(
         &mut self,
         id: u32,
@@ -216,7 +219,7 @@ impl Rollbacks {
         before
     }
 
-    /// Drops the claims, cleared for a limited time, for which `gone` is true.
+    /// Drops cleared claims that wait to be restored: those for which `gone` is true.
     pub(crate) fn forget_cleared(&mut self, gone: impl Fn(&Cleared, &Claim) -> bool) {
         self.waiting.retain_mut(|one| {
             let Undo::Cleared { targets, links } = &mut one.undo else {
@@ -244,7 +247,8 @@ impl Rollbacks {
     }
 
     /// Drops the rollbacks of a link, and returns the settings that the first of them would have
-    /// restored.
+    /// restored: `Some(None)` if the link would no longer be managed, `None` if there was no
+    /// rollback.
     pub(crate) fn forget_link(&mut self, link: &IfName) -> Option<Option<ManagedLink>> {
         let mut first = None;
         self.waiting.retain(|one| match &one.undo {
@@ -273,7 +277,8 @@ fn without(old: &Change, change: &Change, before: &mut Change) -> Change {
     left
 }
 
-/// The inverse of a change of a claim: for each clause it names, the claim's former value.
+/// The inverse of a change of a claim: it gives each clause of the change its value in `old`, and
+/// clears clauses that `old` does not name.
 pub(crate) fn inverse(change: &Change, old: &Contract) -> Change {
     let old = old.as_change();
     let mut inverse = Change::default();
@@ -286,7 +291,7 @@ pub(crate) fn inverse(change: &Change, old: &Contract) -> Change {
     inverse
 }
 
-/// One change on top of another: the clauses of `over` win.
+/// The clauses of two changes together. If both name a clause, that of `over` counts.
 pub(crate) fn merged(under: &Change, over: &Change) -> Change {
     let mut merged = under.clone();
     for clause in over.clauses() {
@@ -295,7 +300,8 @@ pub(crate) fn merged(under: &Change, over: &Change) -> Change {
     merged
 }
 
-/// The short form on a host that limits directions separately: `both` means `up`.
+/// The change that the short form means if the policy sets `input_meter = false`: the rate of
+/// `both` becomes that of `up`.
 pub(crate) fn as_up(change: &Change) -> Change {
     Change {
         up: change.both.clone().or(change.up.clone()),

@@ -1,16 +1,18 @@
-//! The history of targets: a row of seconds and a row of minutes for each, in bounded memory.
+//! Keeps the history of targets ([`History`]): a row of seconds and a row of minutes for each
+//! target, in bounded memory.
 //!
 //! ```text
 //!   a reading each second ──> seconds: the latest 120 ──┐ sums of 60
 //!                                                       └──> minutes: the latest 360
 //! ```
 //!
-//! A point has the changes in its interval: bytes, drops, the longest wait. So points of any length
-//! can be merged without loss, and a late reading loses nothing and counts nothing twice. The
-//! history of a target ends with the target, and all history with the daemon.
+//! A point has the changes in its interval: bytes, drops, and the longest wait in a queue. So
+//! points of any length can be merged without loss, and a late reading loses nothing and counts
+//! nothing twice. A reading less than 0.5 s after the last one is skipped. The history of a target
+//! ends with the target, and all history ends with the daemon.
 //!
-//! **Memory.** A point takes 40 bytes, and there are at most [`MAX_POINTS`] (20 MB): with more
-//! targets than fit, each keeps a shorter history.
+//! **Memory.** A point takes 40 bytes, and there are at most [`MAX_POINTS`] (500,000 points, 20
+//! MB). If the complete history of all targets does not fit, each target keeps a shorter one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -34,9 +36,9 @@ pub(crate) struct Point {
     pub time_ms: u32,
     /// Packets dropped, in both directions.
     pub drops: u32,
-    /// Bytes passed: sent, and received.
+    /// Bytes that passed the target's queues: sent, and received.
     pub bytes: [u64; 2],
-    /// The longest wait seen, in microseconds.
+    /// The longest queueing delay at a reading in the interval, in microseconds.
     pub wait_us: u32,
 }
 
@@ -87,12 +89,13 @@ impl History {
         self.read_at = Some(now);
     }
 
-    /// The time of the last reading.
+    /// The time of the last reading; `None` before the first.
     pub(crate) fn read_at(&self) -> Option<Instant> {
         self.read_at
     }
 
-    /// The points of one target, oldest first; the present, incomplete minute comes last.
+    /// The points of one target, oldest first; the present, incomplete minute comes last. Empty if
+    /// the target has no history.
     pub(crate) fn of(&self, id: u32, step: Step) -> Vec<Point> {
         let Some(points) = self.targets.get(&id) else {
             return Vec::new();

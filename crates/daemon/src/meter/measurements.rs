@@ -1,5 +1,6 @@
-//! The measured values: the last counts, the rates between the last two readings, the history, and
-//! the metrics page.
+//! The measured values ([`Measurements`]): the last counts, the rates between the last two
+//! readings, the history, and the metrics page. A reading fails if the kernel's counts cannot be
+//! read.
 
 use netnice_core::contract::Direction;
 
@@ -13,16 +14,16 @@ use crate::host::{InterfaceTraffic, Meter};
 use crate::ledger::Ledger;
 use netnice_core::units::Instant;
 
-/// See the module docs.
+/// The measured values of all targets and managed links.
 #[derive(Default)]
 pub(crate) struct Measurements {
     /// The results of the last two readings.
     pub rates: Rates,
     /// The results of earlier readings.
     pub history: History,
-    /// Numbers of grants and refusals.
+    /// Numbers of grants, refusals and repairs.
     pub tally: Tally,
-    /// The last metrics page, and its time.
+    /// The last metrics page, and its time; `None` before the first.
     pub page: Option<(Instant, Page)>,
 }
 

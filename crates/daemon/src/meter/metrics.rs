@@ -1,7 +1,8 @@
-//! Metrics for Prometheus: its text format, version 0.0.4, on a small HTTP server ([`http`]).
+//! Writes the metrics page for Prometheus ([`page`]), in its text format, version 0.0.4. A small
+//! HTTP server ([`http`]) serves the page.
 //!
 //! Every counter is declared once, in [`netnice_core::meter::COUNTERS`]; its help text states what
-//! it counts and, for a sum, the terms. All samples of one page are from one reading, so each page
+//! it counts and, for a sum, the terms. All counters of one page are from one reading, so each page
 //! satisfies
 //!
 //! ```text
@@ -9,7 +10,8 @@
 //! ```
 //!
 //! Counters are in the units that Prometheus recommends, seconds and bytes. Limits are in bit/s, as
-//! users set them, and their names end accordingly.
+//! users set them, and their names end in `_bits_per_second`. Quotas have the units of the policy
+//! file.
 
 pub(crate) mod http;
 
@@ -30,7 +32,8 @@ pub(crate) struct Tally {
     pub repairs: u64,
 }
 
-/// The page: contracts, the counters of each target of the document in its order, and the events.
+/// The page: contracts and counters of each target, links, quotas and their use, and the events.
+/// `meters` has the counters of `doc.targets`, in the same order.
 pub(crate) fn page(doc: &WatchDoc, meters: &[Meter], users: &UsersDoc, tally: &Tally) -> String {
     let mut page = Page(String::new());
     page.head(
@@ -99,7 +102,7 @@ impl Page {
     }
 
     /// Adds a sample for each of the amounts that exist, with the label of their owner and a label
-    /// that tells them apart.
+    /// that distinguishes them.
     fn amounts(
         &mut self,
         name: &str,

@@ -1,5 +1,5 @@
-//! Rates between successive readings, and the detection of links whose wire brings more than their
-//! receive stage passes. Pure.
+//! Computes the rates between successive readings ([`Rates`]), and detects links whose wire brings
+//! more than their receive stage passes ([`Rates::overload`]). Pure.
 
 use std::collections::BTreeMap;
 
@@ -82,18 +82,20 @@ impl Rates {
         self.read_at.filter(|at| now.since(*at) <= most)
     }
 
-    /// A target's counters at the last reading.
+    /// A target's counters at the last reading; zeros if it was not read.
     pub(crate) fn meter(&self, id: u32) -> Meter {
         self.meters.get(&id).copied().unwrap_or_default()
     }
 
-    /// A target's present rates, if known.
+    /// A target's present rates, sending and receiving. `None` without two readings at most
+    /// [`MAX_INTERVAL`] (5 s) apart, the last of them at most that long ago.
     pub(crate) fn present_rates(&self, id: u32, now: Instant) -> Option<[TargetRates; 2]> {
         self.read_within(MAX_INTERVAL, now)?;
         self.rates.get(&id).copied()
     }
 
-    /// A target's present sending and receiving rate, if known.
+    /// A target's present sending and receiving rate in bit/s; `None` as for
+    /// [`Rates::present_rates`].
     pub(crate) fn of(&self, id: u32, now: Instant) -> Option<[Amount; 2]> {
         self.present_rates(id, now)
             .map(|rates| rates.map(|pace| pace.rate))
@@ -154,7 +156,8 @@ impl Rates {
         (traffic.above >= OVERLOAD_READINGS).then_some(received)
     }
 
-    /// A link's present sending and receiving rate, if known.
+    /// A link's present sending and receiving rate in bit/s. `None` without two successive
+    /// readings, the last of them at most [`MAX_INTERVAL`] ago.
     pub(crate) fn of_link(&self, link: &str, now: Instant) -> Option<[Amount; 2]> {
         self.links_at.filter(|at| now.since(*at) <= MAX_INTERVAL)?;
         self.links.get(link)?.rates

@@ -1,11 +1,15 @@
-//! Discard patterns of a link, as text: the frames that its driver drops before it classifies them
-//! to a flow.
+//! Parses the discard patterns of a link: descriptions of frames that `netnice-driver` drops before
+//! it classifies them to a flow. A pattern becomes a list of [`Term`]s, one for each compared byte.
 //!
-//! `12=0800 23=11 36=0035` matches if the two bytes at 12 are 0800, the byte at 23 is 11, and so
-//! on. Offsets count from the first byte of the Ethernet header, bytes are hexadecimal. `23=10/f0`
-//! compares only the bits of the mask f0. A driver supports a bounded set of patterns
-//! ([`PATTERN_WORDS`] and its neighbours); a pattern beyond that is refused here, where its line is
-//! known.
+//! `12=0800 23=11 36=0035` matches if the two bytes at 12 are 0800, the byte at 23 is 11, and the
+//! two bytes at 36 are 0035. Offsets count from the first byte of the Ethernet header, bytes are
+//! hexadecimal. `23=10/f0` compares only the bits of the mask f0.
+//!
+//! A driver supports a bounded set of patterns. A set that is too large is refused here, where its
+//! line in the policy file is known. A term has at most [`MAX_TERM_BYTES`] bytes (8), all in the
+//! first [`PATTERN_REACH`] of the frame (128). A pattern has at most [`PATTERN_WORDS`] terms (4). A
+//! link has at most [`MAX_PATTERNS`] patterns (64), which compare at most [`PATTERN_SHAPES`]
+//! different sets of bits (8).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +18,7 @@ use netnice_api::direct::{PATTERN_REACH, PATTERN_SHAPES, PATTERN_WORDS, Term};
 /// Why a pattern is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum DiscardError {
-    /// A part is not a term.
+    /// A word of the pattern is not a term.
     #[error(
         "`{0}` is not a term of a discard pattern; write OFFSET=HEX or OFFSET=HEX/MASK, as in \
          12=0800 or 23=10/f0"
@@ -34,24 +38,24 @@ pub(super) enum DiscardError {
         /// The offset after its last byte.
         end: usize,
     },
-    /// Two terms contradict each other in a bit.
+    /// Two terms contradict each other in a bit of the byte at this offset.
     #[error("two terms contradict each other at byte {0}")]
     Contradiction(u16),
-    /// The pattern has no term, or none with a bit to match.
+    /// The pattern has no term, or the masks of all its terms are 0.
     #[error("a discard pattern without a bit to match would discard everything")]
     Empty,
-    /// Too many terms.
+    /// The pattern has too many terms; contains their number.
     #[error("{0} terms in one pattern; {PATTERN_WORDS} are allowed")]
     ChangeDuration(usize),
-    /// Too many patterns.
+    /// The link has too many patterns; contains their number.
     #[error("{0} discard patterns for one link; {MAX_PATTERNS} are allowed")]
     Patterns(usize),
-    /// Too many different masks.
+    /// The patterns compare too many different sets of bits; contains their number.
     #[error("the patterns of one link have {0} different masks; {PATTERN_SHAPES} are allowed")]
     Shapes(usize),
 }
 
-/// Parses one pattern.
+/// Parses one pattern to a term for each byte with a bit to compare, in the order of offsets.
 pub(super) fn pattern(text: &str) -> Result<Vec<Term>, DiscardError> {
     let terms: Vec<&str> = text.split_whitespace().collect();
     if terms.len() > usize::from(PATTERN_WORDS) {
@@ -139,7 +143,8 @@ fn hexadecimal(text: &str) -> Option<Vec<u8>> {
     bytes.collect()
 }
 
-/// Bytes of one term: with at most so many, a pattern of [`PATTERN_WORDS`] terms has as many words.
+/// Largest number of bytes of one term: those of a word, so a pattern of [`PATTERN_WORDS`] terms
+/// has at most as many words as a driver compares.
 const MAX_TERM_BYTES: usize = 8;
 /// Largest number of patterns of a link.
 const MAX_PATTERNS: usize = 64;

@@ -1,5 +1,6 @@
-//! Reads `[quotas]` of the policy file: counts are numbers, sizes and times are strings with a
-//! unit. A value that does not parse or is out of its range is an error with its line.
+//! Reads `[quotas]` of the policy file into [`Quotas`]: counts are numbers, sizes and times are
+//! strings with a unit. A value that does not parse or is out of its range is an error with its
+//! line.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -9,6 +10,7 @@ use netnice_core::units::{Bytes, Nanos};
 use super::{PolicyError, Reader};
 use crate::quotas::{Quota, Quotas};
 
+/// The values of `[quotas]` with their positions. Quotas that the file does not set are `None`.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct QuotasDoc {
@@ -25,7 +27,7 @@ pub(super) struct QuotasDoc {
 }
 
 impl Reader<'_> {
-    /// The default quotas, with those that the file sets.
+    /// The quotas: those that the file sets, and the defaults of the others.
     ///
     /// # Errors
     /// [`PolicyError`] with the line of the first invalid value.

@@ -1,5 +1,5 @@
-//! The present rules of the administrator, from the policy file and from unit files, and the
-//! reasons why some are not in force.
+//! [`Rules`] holds the administrator's rules, which are read from the policy file and from unit
+//! files, and the reasons why some of them are not in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use crate::clock::Now;
 use crate::host::Inventory;
 use crate::journal::Journal;
 
-/// See the module docs.
+/// The rules that were read last, and why some of them are not in force.
 #[derive(Default)]
 pub(crate) struct Rules {
     /// The policy in force.
     pub policy: Policy,
-    /// The policy file.
+    /// The path of the policy file; `None` in tests without one.
     pub path: Option<PathBuf>,
     /// Why the present policy file is not in force; `None` if it is.
     pub fault: Option<String>,
@@ -25,11 +25,11 @@ pub(crate) struct Rules {
     pub loaded: bool,
     /// The sections of unit files.
     pub units: Units,
-    /// Why sections of unit files are not in force, by target.
+    /// Why sections of unit files are not in force, by the target as text.
     pub unit_faults: BTreeMap<String, String>,
     /// The folders of unit files; empty in tests.
     unit_path: Vec<PathBuf>,
-    /// The units that ran when the files were read; needed if templates have a section.
+    /// The units that had a control group when the files were read.
     running: BTreeSet<String>,
 }
 
@@ -39,12 +39,12 @@ impl Rules {
         self.fault.is_some() && !self.loaded
     }
 
-    /// The rule of a link.
+    /// The rule of the policy for a link, if there is one.
     pub(crate) fn of_link(&self, link: &IfName) -> Option<&LinkRule> {
         self.policy.links.iter().find(|rule| rule.name == *link)
     }
 
-    /// Sets the folders of unit files.
+    /// Sets the folders of unit files, in order of precedence.
     pub(crate) fn set_unit_path(&mut self, path: Vec<PathBuf>) {
         self.unit_path = path;
     }
@@ -60,7 +60,8 @@ impl Rules {
         self.units.templates && machine.running_units() != self.running
     }
 
-    /// Reads the unit files again.
+    /// Reads the unit files again and returns their contracts, without putting them into force.
+    /// Nothing is read if no folders are set.
     pub(crate) fn read_units(&mut self, machine: &mut impl Inventory) -> Units {
         if self.unit_path.is_empty() {
             return Units::default();
@@ -69,7 +70,9 @@ impl Rules {
         units::read(&self.unit_path, &self.running)
     }
 
-    /// Stores the sections of unit files, and returns those that are not in force.
+    /// Stores the sections of unit files that were read, and logs what has changed. `refused` are
+    /// the targets whose section does not fit, with the reason. Returns a message for each section
+    /// that is not in force.
     pub(crate) fn keep_units(
         &mut self,
         units: Units,

@@ -179,6 +179,11 @@ fn an_invalid_head_of_a_rule_is_refused_with_line_and_reason() {
             "a rule lasts longer than a process",
         ),
         (
+            "[[rule]]\nname = \"a\"\nmatch = \"direct:eth0\"\nup = \"1mbit\"".to_owned(),
+            3,
+            "a rule cannot match direct:eth0",
+        ),
+        (
             "[[rule]]\nname = \"a\"\nmatch = \"container:c\"\nweight = 7".to_owned(),
             2,
             "weight is not supported for a container",

@@ -1,4 +1,5 @@
-//! Contracts in unit files: the section `[X-Netnice]` of a service, slice, scope or socket.
+//! Reads contracts from unit files of systemd: the section `[X-Netnice]` of a unit that has a
+//! control group (service, slice, scope, socket, mount, swap). The result is [`Units`].
 //!
 //! ```ini
 //! # /etc/systemd/system/backup.service.d/50-network.conf
@@ -9,24 +10,25 @@
 //!
 //! The service manager ignores sections whose name begins with `X-` (systemd.unit(5)). So the
 //! contract is beside the other settings of the unit, and `systemctl edit` and `systemctl cat` work
-//! for it. A separate file beside the units would have to follow names, instances, masks and
-//! packages; administrators who want a separate file have the policy file.
+//! for it. Contracts that do not belong in a unit's files can be in the policy file.
 //!
 //! Files are found and merged as systemd does it:
-//! - the folders of the search path, the first wins; `$SYSTEMD_UNIT_PATH` is honoured;
-//! - the unit's own file, then the `.conf` files of `NAME.d`, of the template's `.d`, of
-//!   `foo-.service.d` for `foo-bar.service`, and of `service.d`, in the order of the files' names;
-//!   of two with the same name, the one in the more specific folder, then the one earlier in the
-//!   search path;
-//! - the later assignment wins, an empty one (or `infinity`) cancels an earlier one; an empty file
-//!   or a link to /dev/null has no effect.
+//! - Of the unit files with one name, the one in the first folder of the search path counts.
+//!   `$SYSTEMD_UNIT_PATH` replaces the search path, or precedes it if it ends with a colon.
+//! - The unit's own file comes first. After it come the `.conf` files of `NAME.d`, of the
+//!   template's `.d`, of `foo-.service.d` for `foo-bar.service`, and of `service.d`, in the order
+//!   of the files' names. Of two with the same name, the one in the more specific folder counts,
+//!   then the one earlier in the search path.
+//! - A later assignment replaces an earlier one. An empty one, or `infinity`, removes it.
+//! - A unit whose own file is empty or a link to /dev/null (a masked unit) has no section. A
+//!   `.conf` file of this kind has no effect.
 //!
 //! A template has no traffic. Its section applies to each instance that is named in a folder (as an
 //! enabled one is) or runs.
 //!
-//! **Each unit is independent.** If a section is invalid, the unit keeps its former contract, and
-//! the error names file and line; the other units are served. (One bad line in a package must not
-//! remove the limits of all others.)
+//! If a section is invalid, [`Units::faults`] has the error with file and line, and the unit keeps
+//! its former contract. The sections of other units are independent of it, so one bad line in a
+//! package does not remove the limits of other units.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -48,7 +50,7 @@ use tree::Tree;
 pub(crate) struct Units {
     /// A rule for each unit with a section, in the order of their names.
     pub rules: Vec<Rule>,
-    /// The errors of invalid sections, by unit.
+    /// The errors of invalid sections, by the unit's name.
     pub faults: BTreeMap<String, String>,
     /// The folders in which a change may affect the rules.
     pub folders: BTreeSet<PathBuf>,
@@ -56,7 +58,8 @@ pub(crate) struct Units {
     pub templates: bool,
 }
 
-/// Reads the sections of all units. `running` are the units that have a control group now.
+/// Reads the sections of all units in the folders `path`, the first of which has precedence.
+/// `running` are the names of the units that have a control group now.
 pub(crate) fn read(path: &[PathBuf], running: &BTreeSet<String>) -> Units {
     let tree = Tree::read(path);
     let mut units = Units {
@@ -73,7 +76,8 @@ pub(crate) fn read(path: &[PathBuf], running: &BTreeSet<String>) -> Units {
     units
 }
 
-/// The folders of unit files, in order of precedence (systemd.unit(5), for the system manager).
+/// The folders of unit files, in order of precedence (systemd.unit(5), for the system manager):
+/// those of `$SYSTEMD_UNIT_PATH`, or the default ones.
 pub(crate) fn search_path() -> Vec<PathBuf> {
     match std::env::var_os("SYSTEMD_UNIT_PATH") {
         Some(folders) => path_of(&folders.to_string_lossy()),
@@ -167,10 +171,10 @@ const KEYS: [(&str, Key); 11] = [
     ("NetworkSliceExtra", Key::Extra),
 ];
 
-/// The start of the name of a unit file's rule; the file's name follows.
+/// The start of the name of a unit file's rule; the file's path follows.
 pub(crate) const SECTION: &str = "section [X-Netnice] of ";
 
-/// systemd.unit(5), table 1, for the system manager.
+/// The default folders of unit files: systemd.unit(5), table 1, for the system manager.
 const DEFAULT_PATH: &[&str] = &[
     "/etc/systemd/system.control",
     "/run/systemd/system.control",

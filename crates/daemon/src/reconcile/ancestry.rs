@@ -1,4 +1,5 @@
-//! Which held targets lie inside a process family, and which target a process inherits from its
+//! Finds the held targets that lie inside a process family (a process and its living descendants,
+//! or the processes that run an executable), and the targets that processes inherit from their
 //! ancestors.
 //!
 //! The kernel's members table has the target of each process; the process also belongs to the
@@ -14,8 +15,8 @@ use crate::error::RequestError;
 use crate::host::{Inventory, Members};
 use crate::ledger::{Body, Ledger};
 
-/// Ids of the held targets whose processes are all in `family`, without the targets that contain
-/// the process `newcomer`: its new target is inside them.
+/// Ids of the held targets that lie inside `family`, a set of process ids. Targets that contain the
+/// process `newcomer` are left out, because its new target will be inside them.
 pub(super) fn inside(
     ledger: &Ledger,
     members: &Members,

@@ -1,4 +1,5 @@
-//! The desired kernel state of a ledger: classes, limits and shares, and control groups to bind.
+//! Computes the desired kernel state ([`Desired`]) of a ledger: the limits of targets, their shares
+//! of links, the rates of links, and the control groups that the kernel binds at their creation.
 //! Pure.
 
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use netnice_kernel::plan::{self, Desired, Limit, LinkShare};
 
 use crate::ledger::{Body, HeldTarget, Ledger, ManagedLink};
 
-/// The complete desired state.
+/// The desired kernel state of all held and draining targets and all managed links.
 pub(crate) fn desired(ledger: &Ledger) -> Desired {
     let targets = ledger.held().map(|held| target(ledger, held));
     let left = ledger.draining().map(|draining| plan::Target {
@@ -20,8 +21,8 @@ pub(crate) fn desired(ledger: &Ledger) -> Desired {
         limit: limit(&draining.contract),
         burst: burst(&draining.contract),
         share: None,
-        // The draining target keeps its HTB quantum: a quantum of one unit would make all others a
-        // hundred packets long.
+        // A draining target keeps its weight. The smallest weight has a quantum of one packet, so
+        // with the weight 1 here, the quantum of the weight 100 would be a hundred packets.
         weight: draining.contract.weight().unwrap_or_default().get(),
         priority: draining.contract.priority().unwrap_or_default().get(),
     });
@@ -35,8 +36,8 @@ pub(crate) fn desired(ledger: &Ledger) -> Desired {
     }
 }
 
-/// The control groups that are bound to a target at their creation: by path, and for units also by
-/// name, which the service manager gives to no other group.
+/// The control groups that the kernel binds to a target when they are created, with the target's
+/// id: by path, and for units also by name, which the service manager gives to no other group.
 pub(crate) fn expected_groups(ledger: &Ledger) -> BTreeMap<String, u32> {
     let mut names = BTreeMap::new();
     for held in ledger.held() {
@@ -58,8 +59,9 @@ pub(crate) fn expected_groups(ledger: &Ledger) -> BTreeMap<String, u32> {
     names
 }
 
-/// The link on which a target has a class of its own: the one that its contract names; else, with a
-/// weight or priority, the only managed one.
+/// The link on which a target with this contract has a class of its own: the link that the contract
+/// names, if it is managed; without a named link, but with a weight or priority, the only managed
+/// link. Else `None`.
 pub(crate) fn link_of<'l>(ledger: &'l Ledger, contract: &Contract) -> Option<&'l ManagedLink> {
     if let Some(name) = contract.on() {
         return ledger.link(name.as_str());
@@ -112,12 +114,12 @@ fn limit(contract: &Contract) -> Limit {
     }
 }
 
-/// The burst of a target, as time at its rate; for a slice contract, one slice.
+/// The burst of a target with this contract, as time at its rate; for a slice contract, one slice.
 pub(crate) fn burst(contract: &Contract) -> Nanos {
     contract.link_burst(Direction::Up)
 }
 
-/// A link's rates for the kernel's classes, without the direct path's part.
+/// The rates of a link for the kernel's classes, without the direct path's part.
 fn link(ledger: &Ledger, managed: &ManagedLink) -> plan::Link {
     let link = &managed.link;
     let usable = link.usable(Direction::Up);

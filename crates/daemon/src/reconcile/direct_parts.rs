@@ -1,4 +1,5 @@
-//! The flows' parts of links, and the rates left for the kernel's classes.
+//! Sets the part of a link that the direct path has, and gives the rest of the link's rate to the
+//! kernel's classes. The part is a [`DirectPart`] in the ledger.
 
 use netnice_core::contract::IfName;
 
@@ -9,11 +10,11 @@ use crate::host::Host;
 use crate::ledger::direct_part::DirectPart;
 
 impl<H: Host> Reconciler<H> {
-    /// Sets the flows' part of a link, and gives the rest to the kernel's classes. The part is not
-    /// in the state file: the next daemon asks the drivers.
+    /// Sets the direct path's part of a link (`None`: it has no flow there), and gives the rest to
+    /// the kernel's classes. The part is not in the state file: the next daemon asks the drivers.
     ///
     /// # Errors
-    /// If the kernel refuses the classes; then all is as before.
+    /// If the kernel refuses the classes. Then the former part stays.
     pub(crate) fn set_part(
         &mut self,
         link: &IfName,
@@ -34,7 +35,7 @@ impl<H: Host> Reconciler<H> {
         Ok(())
     }
 
-    /// Admits degraded targets again, as far as they fit.
+    /// Admits degraded targets again, as far as they fit. An error is logged.
     pub(crate) fn heal(&mut self, now: Now) {
         let mut held = self.books.ledger.held();
         if held.any(|held| held.refused.is_some()) {

@@ -1,5 +1,5 @@
-//! A change that is computed but not installed: a ledger, its rollbacks, and the acts that go with
-//! it.
+//! [`Draft`], a change that is computed and not yet installed. [`super::Reconciler::install`]
+//! installs it. A draft that is dropped has no effect.
 
 use netnice_core::admission::TargetId;
 use netnice_core::target::Target;
@@ -9,22 +9,22 @@ use crate::ledger::rollbacks::Rollbacks;
 use crate::ledger::{Body, ClosedTarget, Ledger};
 use crate::state::Books;
 
-/// See the module docs.
+/// The books after a change, and the acts in the kernel that belong to the change.
 #[derive(Clone)]
 pub(crate) struct Draft {
     /// The ledger after the change.
     pub ledger: Ledger,
     /// The pending rollbacks after the change.
     pub rollbacks: Rollbacks,
-    /// The bindings to add and to release.
+    /// The acts that bind and release what targets consist of, in order.
     pub acts: Vec<Act>,
-    /// True if no request caused the change: it follows from an event or an earlier request. It is
-    /// installed even if the state file cannot be written, and written later.
+    /// True if no request caused the change: it follows from an event or an earlier request. Then
+    /// it takes effect even if the state file cannot be written, and the file is written later.
     pub unrequested: bool,
 }
 
 impl Draft {
-    /// Starts a change of the books.
+    /// A draft of these books, without a change yet.
     pub(crate) fn of(books: &Books) -> Draft {
         Draft {
             ledger: books.ledger.clone(),
@@ -34,7 +34,8 @@ impl Draft {
         }
     }
 
-    /// Closes a target: releases its binding, and drops its pending rollbacks.
+    /// Closes a target: releases what it consists of, and drops its pending rollbacks. `None` if
+    /// the slot is free.
     pub(crate) fn close(&mut self, slot: TargetId) -> Option<ClosedTarget> {
         let closed = self.ledger.close(slot)?;
         self.rollbacks.forget_target(closed.held.id);
@@ -52,7 +53,7 @@ impl Draft {
     }
 }
 
-/// The act that releases a target's binding.
+/// The act that releases what a target consists of; `None` if nothing is bound.
 fn release(closed: &ClosedTarget) -> Option<Act> {
     let id = closed.held.id;
     match &closed.held.body {

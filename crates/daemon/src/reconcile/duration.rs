@@ -1,5 +1,6 @@
-//! The duration of a change: permanent, for a limited time, until a process ends, or until the time
-//! to confirm it is over.
+//! [`ChangeDuration`]: a change is permanent, or it is rolled back after a time, when a process
+//! ends, or if it is not confirmed in time. A change with a duration adds pending rollbacks to its
+//! draft.
 
 use netnice_api::Until;
 use netnice_core::contract::{Change, Contract};
@@ -13,14 +14,14 @@ use crate::ledger::ProcessId;
 use crate::ledger::rollbacks::{self, Undo};
 use crate::peer::Peer;
 
-/// The duration of a change.
+/// The conditions under which a change is rolled back. A change without any is permanent.
 #[derive(Clone, Copy)]
 pub(crate) struct ChangeDuration {
-    /// Nanoseconds until it is rolled back unless it is confirmed.
+    /// Nanoseconds until it is rolled back unless it is confirmed (`--confirm`).
     pub confirm_ns: Option<u64>,
-    /// Nanoseconds until it is rolled back.
+    /// Nanoseconds until it is rolled back (`--for`).
     pub for_ns: Option<u64>,
-    /// The process at whose end it is rolled back.
+    /// The process at whose end it is rolled back (`--until-exit`).
     pub until: Option<Until>,
 }
 
@@ -33,7 +34,7 @@ impl ChangeDuration {
     /// Checks the times.
     ///
     /// # Errors
-    /// If a time is zero or exceeds [`Nanos::MAX`].
+    /// If a time is zero or exceeds [`Nanos::MAX`] (366 days).
     pub(crate) fn check(self) -> Result<(), RequestError> {
         let longest = Nanos::MAX;
         for (option, time) in [("--confirm", self.confirm_ns), ("--for", self.for_ns)] {
@@ -55,7 +56,7 @@ impl ChangeDuration {
         Ok(())
     }
 
-    /// Remarks about a temporary change.
+    /// Remarks for the response to a change with `for_ns` or `until`: when it is rolled back.
     pub(crate) fn remarks(self) -> Vec<String> {
         let after = self.for_ns.map(Nanos);
         let after = after.map(|time| format!("this will be taken back in {time}"));
@@ -66,7 +67,8 @@ impl ChangeDuration {
 }
 
 impl Draft {
-    /// Adds `undo` to the pending rollbacks, as the terms require; returns the number to confirm.
+    /// Adds `undo` to the pending rollbacks, once for each condition of `duration`. Returns the
+    /// number with which the change is confirmed; `None` if it need not be.
     pub(crate) fn add_rollback(
         &mut self,
         duration: ChangeDuration,
@@ -88,8 +90,10 @@ impl Draft {
         number
     }
 
-    /// Records a change of a claim on a target: removes pending rollbacks of the same clauses, and
-    /// adds one for the change itself if it is temporary.
+    /// Records a change of the peer's claim on a target, given by its id and name: removes pending
+    /// rollbacks of the same clauses, and adds those of the change itself. `before` is the claim
+    /// before the change. Returns the number with which the change is confirmed; `None` if it need
+    /// not be.
     pub(crate) fn add_claim_rollback(
         &mut self,
         (id, target): (u32, &Target),

@@ -28,6 +28,7 @@ pub(crate) struct Finder<'a, I> {
 }
 
 impl<'a, I: Inventory> Finder<'a, I> {
+    /// A finder on a machine and the present ledger.
     pub(crate) fn new(machine: &'a mut I, ledger: &'a Ledger) -> Finder<'a, I> {
         Finder { machine, ledger }
     }
@@ -243,8 +244,8 @@ impl<'a, I: Inventory> Finder<'a, I> {
         Ok(slot)
     }
 
-    /// The held target of this name, or of another name for the same object. Fails if there is
-    /// none.
+    /// The held target of this name, or of another name for the same object. Fails if no such
+    /// target is held.
     pub(crate) fn lookup(&mut self, target: &Target) -> Result<&'a HeldTarget, RequestError> {
         let id = match self.ledger.find(target) {
             Some(held) => Some(held.id),
@@ -261,8 +262,8 @@ impl<'a, I: Inventory> Finder<'a, I> {
         })
     }
 
-    /// The processes, executable, control group or user of a target, held or not. Fails if they do
-    /// not exist.
+    /// The processes, executable, control group or user of the target `text`, held or not. Fails if
+    /// they do not exist, if a name is not held, or if the text is not a target.
     pub(crate) fn find(&mut self, text: &str) -> Result<Found, RequestError> {
         let target: Target = text.parse()?;
         let body = match &target {

@@ -1,6 +1,6 @@
-//! Installs a change in three steps: releases ([`Act::Release`] and the unbinding acts), classes
-//! and limits ([`Enforcer::apply`]), then new bindings. If a step fails, the completed ones are
-//! undone.
+//! Installs a change in the kernel in three steps: releases ([`Act::Release`] and the unbinding
+//! acts), then classes and limits ([`Enforcer::apply`]), then new bindings. If a step fails, the
+//! completed ones are undone. A failure to undo a step is only logged.
 
 use netnice_kernel::enforce::Adoption;
 use netnice_kernel::plan::Desired;
@@ -12,11 +12,12 @@ use crate::host::{Act, Enforcer};
 #[derive(Debug)]
 pub(super) struct Installed {
     undo: Vec<Act>,
-    /// What was found when processes were adopted.
+    /// What was found when processes became members.
     pub adoption: Adoption,
 }
 
-/// Carries out a change. If a step fails, undoes the completed ones.
+/// Carries out a change from the desired state `before` to `after`, with its acts. If a step fails,
+/// undoes the completed ones and returns the error.
 pub(super) fn install<H: Enforcer>(
     host: &mut H,
     before: &Desired,
@@ -61,7 +62,7 @@ fn steps<H: Enforcer>(
 }
 
 impl Installed {
-    /// Restores the former state.
+    /// Undoes the change: restores the desired state `before` and the former bindings.
     pub(super) fn roll_back<H: Enforcer>(self, host: &mut H, before: &Desired) {
         let undo = self.undo;
         let (leaving, coming): (Vec<Act>, Vec<Act>) =

@@ -1,10 +1,13 @@
-//! Repair: follows interfaces that appear and disappear, and restores objects that other programs
-//! delete.
+//! Repair: follows interfaces that appear and disappear, and restores kernel objects of netnice
+//! that other programs delete.
 //!
-//! Every change of links and qdiscs that the daemon did not make causes a check. New interfaces get
-//! the eBPF programs, returning links get their classes. A missing object is restored, at once the
-//! first time, then after longer and longer pauses. After [`MAX_REPAIRS`] repairs within [`WINDOW`]
-//! the removal counts as intended: the daemon stops the repairs and reports it.
+//! Every change of interfaces and queueing disciplines that the daemon did not make causes a check,
+//! and so does every second. New interfaces get the eBPF programs, and links whose interface has
+//! returned get their classes. A missing object is restored: the first time at once, the second
+//! time not before 500 ms and the third time not before 2 s after the last repair ([`PAUSES`]).
+//! After [`MAX_REPAIRS`] repairs (3) within [`WINDOW`] (60 s) the removal counts as intended. Then
+//! the daemon reports it, and does not repair until one of these repairs is older than that, or a
+//! request changes something.
 
 use netnice_core::units::{Instant, Nanos};
 
@@ -18,11 +21,12 @@ use crate::host::Host;
 pub(crate) struct Repairs {
     /// Times of the repairs within the last [`WINDOW`].
     recent: Vec<Instant>,
-    /// Time of a repair that was postponed.
+    /// The time from which a postponed repair is allowed.
     due: Option<Instant>,
-    /// Why repairs have stopped; `None` while they continue.
+    /// Why repairs have stopped, as a message; `None` if they have not stopped, or all objects are
+    /// in place again.
     pub given_up: Option<String>,
-    /// Number of restored objects since the start of the daemon.
+    /// Number of missing objects that were found and repaired since the start of the daemon.
     pub total: u64,
 }
 
@@ -35,7 +39,8 @@ enum RepairDecision {
 }
 
 impl Repairs {
-    /// Starts repairs again, after a change of the desired state.
+    /// Forgets the recent repairs, so that the next one is allowed at once. The caller calls it
+    /// when a request changes something.
     pub(crate) fn reset(&mut self) {
         *self = Repairs {
             total: self.total,
@@ -64,9 +69,9 @@ impl Repairs {
 }
 
 impl<H: Host> Reconciler<H> {
-    /// Checks the daemon's kernel objects, and restores missing ones. With `link_event`, an event
-    /// of interfaces has come: checks the interfaces too, and lists all objects again. Otherwise
-    /// the check follows a sample.
+    /// Checks the daemon's kernel objects, and restores missing ones. `link_event` is true after a
+    /// change of interfaces: then the interfaces are checked too, and all objects are listed again.
+    /// Otherwise the check uses what the last reading of the counters has listed.
     pub(crate) fn repair(&mut self, link_event: bool, now: Now) {
         if !self.host.is_enforcing() {
             return;
@@ -91,8 +96,8 @@ impl<H: Host> Reconciler<H> {
                 if self.deviations.repairs.given_up.is_none() {
                     let text = format!(
                         "somebody keeps removing what is netnice's ({}): put back {MAX_REPAIRS} \
-                         times within {WINDOW}, not \
-                         any more; find out who, then change anything with netnice to try again",
+                         times within {WINDOW}; netnice tries again when that time is over, and \
+                         with the next change; find out who removes it",
                         faults.join("; ")
                     );
                     self.journal.warn(now, text.clone());
@@ -117,7 +122,8 @@ impl<H: Host> Reconciler<H> {
             .is_some_and(|due| due <= now.monotonic)
     }
 
-    /// Makes `kernel` read the present state, and applies the desired state to what came back.
+    /// Makes `netnice_kernel` read the present state again and repair the differences, and applies
+    /// the desired state.
     fn restore(&mut self, now: Now) {
         if let Err(error) = self.host.reconcile() {
             tracing::debug!(%error, "reconciling");
@@ -125,7 +131,8 @@ impl<H: Host> Reconciler<H> {
         self.apply_all(now);
     }
 
-    /// Applies the desired state. A link that makes this fail is left out and recorded as broken.
+    /// Applies the desired state. A link that makes this fail is left out and recorded as broken;
+    /// if no single link does, all links are.
     pub(super) fn apply_all(&mut self, now: Now) {
         let before = std::mem::take(&mut self.deviations.broken);
         let wanted = self.deviations.desired_state(&self.books.ledger);
@@ -175,7 +182,7 @@ impl<H: Host> Reconciler<H> {
 const NOT_IN_FORCE: &str = "the desired state cannot be put in force";
 /// Largest number of repairs within [`WINDOW`].
 const MAX_REPAIRS: usize = 3;
-/// The pause before each repair.
+/// The shortest time from one repair to the next, by the number of repairs within [`WINDOW`].
 const PAUSES: [Nanos; MAX_REPAIRS] = [
     Nanos::from_secs(0),
     Nanos::from_millis(500),

@@ -1,4 +1,6 @@
-//! Rolls back changes when their time is over or their process has ended.
+//! Rolls back changes when their time is over or their process has ended. If the former value of a
+//! clause no longer fits, the clauses that the change added are still removed. The result of each
+//! rollback goes to the journal. A rollback that fails is not tried again.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +19,8 @@ use crate::ledger::rollbacks::{self, Cleared, PendingRollback, Undo};
 use crate::ledger::{Body, ManagedLink, ProcessId, describe_link};
 
 impl<H: Host> Reconciler<H> {
-    /// Refuses invalid terms.
+    /// Checks a duration: its times, and that the process of `--until-exit` runs. Fails if one is
+    /// invalid.
     pub(crate) fn check_duration(&mut self, duration: ChangeDuration) -> Result<(), RequestError> {
         duration.check()?;
         match duration.until {
@@ -30,7 +33,8 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
-    /// Drops claims, cleared for a limited time, on processes that have ended.
+    /// Drops cleared claims that wait to be restored in a draft, if all processes of their target
+    /// have ended and no rule of the policy asks for the target.
     pub(crate) fn forget_ended(&mut self, draft: &mut Draft) {
         let roots: BTreeSet<ProcessId> = draft.rollbacks.cleared_roots().collect();
         let ended: Vec<ProcessId> = roots.into_iter().filter(|r| !self.is_alive(*r)).collect();
@@ -47,14 +51,14 @@ impl<H: Host> Reconciler<H> {
         self.host.process(root.pid).is_some_and(|p| p.root == root)
     }
 
-    /// The time of the next rollback.
+    /// The time of the next rollback that has a time, if there is one.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.books.rollbacks.earliest()
     }
 
-    /// Rolls back the changes whose time is over.
+    /// Rolls back the changes whose time is over or whose process has ended.
     pub(crate) fn expire(&mut self, now: Now) {
-        // Many changes may wait for the same process.
+        // Many changes may wait for the end of the same process.
         let awaited: BTreeSet<ProcessId> = self.books.rollbacks.awaited().collect();
         let ended = awaited.into_iter().filter(|root| !self.is_alive(*root));
         let ended: Vec<ProcessId> = ended.collect();
@@ -101,7 +105,7 @@ impl<H: Host> Reconciler<H> {
                     .ledger
                     .change_claim(slot, waiting.by, &change, now.wall_ns)
                     .or_else(|error| {
-                        // The former value no longer fits: then at least the change is removed.
+                        // The former value no longer fits: what the change added is still removed.
                         let clears = change.only_clears();
                         match clears.is_empty() {
                             true => Err(error),
@@ -171,7 +175,7 @@ impl<H: Host> Reconciler<H> {
         results.join(", ")
     }
 
-    /// Restores the withdrawn claims on a target; false if what it consisted of is gone.
+    /// Restores the withdrawn claims on a target; false if all its processes have ended.
     fn restore_claims(&mut self, cleared: Cleared, now: Now) -> Result<bool, RequestError> {
         let mut draft = self.unrequested_draft();
         let Some(slot) = self.slot_of_cleared(&mut draft, &cleared)? else {
@@ -197,7 +201,8 @@ impl<H: Host> Reconciler<H> {
         Ok(true)
     }
 
-    /// The slot of a cleared target, opened if it is not held.
+    /// The slot of a cleared target, opened if it is not held; `None` if all its processes have
+    /// ended.
     fn slot_of_cleared(
         &mut self,
         draft: &mut Draft,

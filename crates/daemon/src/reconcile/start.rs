@@ -1,17 +1,18 @@
-//! The start: compares what an earlier daemon has written with the present state, and takes over.
+//! The start: compares what an earlier daemon has written with what is in force, and takes over.
 //!
 //! ```text
 //!   state file      kernel      then
 //!   ───────────────────────────────────────────────────────────────────────────────────────────
-//!   whole           in force    continues: releases of an incomplete change are undone, targets
+//!   complete        in force    continues: releases of an incomplete change are undone, targets
 //!                               without processes end, the rest is admitted again
-//!   whole           nothing     all is bound again: living processes, executables, groups, users
+//!   complete        nothing     all is bound again: living processes, executables, groups, users
 //!   none, damaged   in force    the kernel's limits stay, without claims, until root clears all
 //!   none            nothing     a fresh start
 //! ```
 //!
-//! Nothing is guessed: limits that are found without a record stay in force for their members.
-//! Their members and claims are unknown, so they are not shown as targets.
+//! The members and claims of limits that are found without a record are unknown. So these limits
+//! stay in force and are not shown as targets. If taking over fails, it is tried once more; then
+//! the journal has the error, and the daemon continues.
 
 use std::collections::BTreeMap;
 
@@ -36,13 +37,13 @@ pub(crate) enum SavedState {
     None,
     /// A complete state.
     Complete(Box<State>),
-    /// An unreadable state file: the reason, and what was done with it.
+    /// A damaged state file: the reason, and its new name.
     Lost(String),
 }
 
 impl<H: Host> Reconciler<H> {
     /// Takes over from an earlier daemon. The caller calls it once, before any request. Returns a
-    /// notice for the doctor, if there is one.
+    /// notice for `netnice doctor` if the state of the earlier daemon is lost.
     pub(crate) fn start(&mut self, saved: SavedState, now: Now) -> Option<String> {
         let enforcing = self.host.is_enforcing();
         let notice = match saved {
@@ -206,7 +207,7 @@ impl<H: Host> Reconciler<H> {
         None
     }
 
-    /// The acts that bind what a target consists of, if the kernel has no record of it.
+    /// The acts that bind what a target consists of and what exists now.
     fn binding_acts(&mut self, held: &HeldTarget) -> Vec<Act> {
         let id = held.id;
         match (&held.body, &held.entry.target) {
@@ -237,7 +238,8 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
-    /// Keeps in force what is found in the kernel without a record.
+    /// Keeps in force what is found in the kernel without a record. Returns a notice that begins
+    /// with `why`.
     fn keep_recovered(&mut self, why: String, now: Now) -> String {
         let found = self.host.found().unwrap_or_else(|error| {
             self.journal.warn(
@@ -348,5 +350,6 @@ fn managed(link: &plan::Link) -> Option<ManagedLink> {
     })
 }
 
-/// More targets than end while a daemon runs.
+/// Number of ids that are skipped after the largest id found: more than the targets that end while
+/// a daemon runs.
 const ID_GAP: u32 = 1 << 20;

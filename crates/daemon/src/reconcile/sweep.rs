@@ -1,5 +1,6 @@
-//! Changes that no request caused: closes targets whose processes have ended, binds control groups
-//! and executables that were created again, and removes draining targets without traffic.
+//! Follows changes that no request caused: closes targets whose processes have ended, binds control
+//! groups and executables that were created again, and removes draining targets without traffic.
+//! Errors and what has changed go to the journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,8 @@ use crate::ledger::{Body, HeldTarget, TargetPlace};
 use crate::peer::POLICY;
 
 impl<H: Host> Reconciler<H> {
-    /// Checks everything that ends or appears on the machine. The caller calls it each second.
+    /// Checks everything that ends or appears on the machine, rolls back changes that are due, and
+    /// writes the state file if that failed before. The caller calls it each second.
     pub(crate) fn check_all(&mut self, now: Now) {
         let tended = self.host.maintain_tables().map(|warnings| {
             for text in warnings {
@@ -52,8 +54,8 @@ impl<H: Host> Reconciler<H> {
         self.books.ledger.held().filter_map(path).collect()
     }
 
-    /// Divides the left-over of managed links again. The caller calls it several times a second
-    /// while there are managed links.
+    /// Divides the left-over of managed links again. The caller calls it every 200 ms while there
+    /// are managed links.
     pub(crate) fn balance(&mut self, now: Now) {
         if self.books.ledger.links().next().is_none() {
             return;
@@ -62,8 +64,8 @@ impl<H: Host> Reconciler<H> {
         self.journal.log_result(now, "dividing the links", shared);
     }
 
-    /// Process targets whose last member has ended. A name with a rule of the policy stays without
-    /// members.
+    /// The slots of process targets whose last member has ended. A name that waits for a process is
+    /// not one of them.
     pub(super) fn ended_targets(&mut self) -> Result<Vec<TargetId>, RequestError> {
         let of_processes = |held: &&HeldTarget| match &held.body {
             Body::Processes { roots, .. } => !roots.is_empty(),
@@ -90,7 +92,8 @@ impl<H: Host> Reconciler<H> {
             .collect())
     }
 
-    /// Closes process targets whose last member has ended.
+    /// Closes process targets whose last member has ended. A target with a claim of the policy
+    /// stays, without processes.
     fn close_ended(&mut self, now: Now) -> Result<(), RequestError> {
         let ended = self.ended_targets()?;
         if ended.is_empty() {
@@ -151,8 +154,8 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
-    /// Binds things that were created again: a control group of the same path, another file at an
-    /// executable's path.
+    /// Binds objects of targets that were created again (a control group, a file at an executable's
+    /// path), and releases executables whose file is gone.
     pub(super) fn rebind(&mut self, now: Now) -> Result<(), RequestError> {
         let things: Vec<HeldTarget> = self
             .books

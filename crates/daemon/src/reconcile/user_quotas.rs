@@ -1,8 +1,10 @@
-//! Quotas of the books: refuses a draft that gives a user more than the quota allows.
+//! Quotas of the books: refuses a draft that gives an unprivileged user more targets, pending
+//! rollbacks or bytes of state than the quota allows.
 //!
-//! The result counts, not the request: what the user would have after the request is compared with
-//! the limit and with the present amount. A request that does not increase an amount is never
-//! refused, even if the limit was lowered below it.
+//! What the user would have after the request is compared with the limit and with the present
+//! amount. An amount that the request does not increase is no reason for a refusal, even if the
+//! limit was lowered below it. All unprivileged users together have at most [`MAX_OF_USERS`]
+//! targets (7,166).
 
 use std::collections::BTreeSet;
 
@@ -16,19 +18,19 @@ use crate::peer::Peer;
 use crate::quotas::{Quota, Quotas};
 use crate::state::{Books, bytes_of};
 
-/// A user's amounts on the books.
+/// What an unprivileged user has on the books, of each resource with a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UserAmounts {
     /// Targets on which the user has a claim, and draining targets of such targets.
     pub targets: u64,
     /// Pending rollbacks.
     pub rollbacks: u64,
-    /// Bytes of the state file.
+    /// Bytes that these targets and rollbacks take in the state file.
     pub bytes: u64,
 }
 
 impl UserAmounts {
-    /// Counts a user's amounts.
+    /// Counts the amounts of the user `uid`.
     pub(crate) fn of(ledger: &Ledger, rollbacks: &Rollbacks, uid: u32) -> UserAmounts {
         let rollbacks_of = rollbacks.iter().filter(|one| is_of(one.by, uid)).count();
         UserAmounts {
@@ -38,7 +40,7 @@ impl UserAmounts {
         }
     }
 
-    /// The amounts with their quotas.
+    /// Each amount with its quota.
     pub(crate) fn amounts(self) -> [(Quota, u64); 3] {
         [
             (Quota::Targets, self.targets),
@@ -58,7 +60,7 @@ impl Books {
 }
 
 impl Draft {
-    /// Checks the peer's amounts after a draft.
+    /// Checks the peer's amounts after this draft, compared with those on the books.
     ///
     /// # Errors
     /// If the draft increases an amount beyond its quota, or all unprivileged users together beyond
@@ -110,7 +112,7 @@ fn is_of(by: netnice_core::claims::Claimant, uid: u32) -> bool {
     by.uid == uid && !by.privileged
 }
 
-/// Places for targets that are reserved for root and the group.
+/// Number of targets that are reserved for root and the group `netnice`.
 const RESERVED_FOR_PRIVILEGED: usize = 1_024;
 /// Largest number of targets of all unprivileged users together.
 const MAX_OF_USERS: usize = MAX_SLOT as usize - RESERVED_FOR_PRIVILEGED;

@@ -1,9 +1,9 @@
-//! The daemon's side of one front: its connections, their requests, and its answers.
+//! Serves one front: passes its requests to the event loop, and answers and notifications to it.
 //!
 //! The daemon relies on the front for the identity of a peer (uid and groups) and for nothing else:
 //! its messages are parsed again and bounded, and a front that violates the protocol is ended, with
 //! all its connections. Nothing here waits for a client: answers go to the front, which always
-//! reads.
+//! reads. A front that takes no answer for [`SEND_TIMEOUT`] (10 s) is ended too.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,4 +1,5 @@
-//! The front's process: its start, and its confinement as the kernel shows it.
+//! Starts the front's process ([`FrontStart`]), waits for its end, counts its connections, and
+//! reports its confinement as the kernel shows it, for `netnice doctor` ([`FrontProcess`]).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -68,7 +69,8 @@ impl FrontStart {
         }
     }
 
-    /// Starts a front for a listening socket.
+    /// Starts a front for a listening socket. Returns the channels to it, and its process (`None`
+    /// for a thread); fails with the reason as text.
     pub(super) fn start(
         &self,
         listener: &UnixListener,

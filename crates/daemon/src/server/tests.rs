@@ -1,4 +1,4 @@
-//! The socket, with clients as untrusted as real ones.
+//! Tests of the socket and the front, with clients that send invalid, incomplete or many messages.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;

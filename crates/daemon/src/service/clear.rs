@@ -1,5 +1,6 @@
-//! `netnice clear`: withdraws claims, and closes targets without claims. For root, `--all` also
-//! removes links and draining targets.
+//! `netnice clear`: withdraws claims, and closes targets that have no claim then. Root withdraws
+//! the claims of all users, and with `--all` also removes links and draining targets. Every other
+//! user withdraws only own claims. Fails if the target is not held, or the user has no claim on it.
 
 use netnice_api::{Clear, ClearWhat, Done};
 use netnice_core::admission::TargetId;
@@ -19,7 +20,7 @@ use crate::policy::rule_title;
 use crate::quotas::Quotas;
 use crate::reconcile::{ChangeDuration, Draft, Reconciler};
 
-/// What was withdrawn, for a rollback if it is for a limited time.
+/// What was withdrawn, for the rollback if there will be one, and for the response.
 #[derive(Default)]
 struct Withdrawn {
     targets: Vec<Cleared>,
@@ -27,7 +28,8 @@ struct Withdrawn {
     messages: Vec<String>,
 }
 
-/// Withdraws the peer's claim on a target, or all its claims.
+/// Withdraws the peer's claim on a target, or the peer's claims on all targets; for root, the
+/// claims of all users. In a dry run, only describes what would be done.
 pub(super) fn clear<H: Host>(
     reconciler: &mut Reconciler<H>,
     quotas: &Quotas,
@@ -110,7 +112,8 @@ fn clear_all(
     now: Now,
 ) -> Result<(), RequestError> {
     let mut slots: Vec<TargetId> = present.held().map(|held| held.entry.id).collect();
-    // Inner targets first, so that no target is moved that will be closed anyway.
+    // Inner targets first. Then closing a target changes the parent of no target that is closed
+    // later.
     slots.sort_by_key(|slot| std::cmp::Reverse(present.around(*slot).count()));
     let mut cleared = 0;
     for slot in slots {
@@ -148,7 +151,8 @@ fn clear_all(
 }
 
 impl Withdrawn {
-    /// Withdraws a peer's claim on a target, and closes the target if no claim is left.
+    /// Withdraws a peer's claim on a target (root: all claims), and closes the target if no claim
+    /// is left.
     fn withdraw(
         &mut self,
         draft: &mut Draft,

@@ -1,4 +1,4 @@
-//! `netnice confirm`: keeps a change that would be rolled back.
+//! `netnice confirm`: keeps a change that would be rolled back, by dropping its pending rollback.
 
 use netnice_api::{Confirm, Done};
 
@@ -11,10 +11,11 @@ use crate::ledger::rollbacks::PendingRollback;
 use crate::peer::Peer;
 use crate::reconcile::Reconciler;
 
-/// Keeps the change of this number.
+/// Keeps the change with the number in the request. Root may confirm changes of all users.
 ///
 /// # Errors
-/// If the number is of no pending change of the peer.
+/// If no change with this number that the peer may confirm waits to be confirmed, or if the books
+/// cannot be written.
 pub(super) fn confirm<H: Host>(
     reconciler: &mut Reconciler<H>,
     peer: &Peer,

@@ -1,5 +1,6 @@
-//! The connections of one target, from the kernel's socket lists. A peer sees only its own, unless
-//! it is privileged.
+//! The connections of one target, from the kernel's socket lists, for `netnice top`. A privileged
+//! peer sees all of them, any other peer those of its own sockets. The response has at most
+//! [`MAX_CONNECTIONS`] (200), those with the most traffic first. Fails if the target is not held.
 
 use netnice_api::{Connection, ConnectionsDoc, Found};
 use netnice_core::target::Target;
@@ -14,7 +15,7 @@ use crate::peer::Peer;
 use crate::reconcile::consists_of;
 
 impl<H: Inventory> View<'_, H> {
-    /// The connections of a target, as far as the peer may see them.
+    /// The connections of a target that the peer may see, and the numbers of the others.
     pub(super) fn connections(
         &mut self,
         peer: &Peer,
@@ -59,7 +60,7 @@ impl<H: Inventory> View<'_, H> {
         })
     }
 
-    /// All processes of a target that consists of processes.
+    /// The pids of the members of a target of processes or of an executable.
     fn members_of(&mut self, held: &HeldTarget) -> Result<Vec<u32>, RequestError> {
         let by_descent = matches!(held.body, Body::Processes { .. });
         let members = self.machine.members()?.into_iter();
@@ -81,5 +82,5 @@ fn connection_doc(connection: connections::Connection) -> Connection {
     }
 }
 
-/// Largest number of connections in an answer; those with the least traffic are left out.
+/// Largest number of connections in a response; those with the least traffic are left out.
 const MAX_CONNECTIONS: usize = 200;

@@ -1,4 +1,5 @@
-//! `netnice doctor`: what this kernel offers, what is in use, and what needs attention.
+//! `netnice doctor`: reports which features this kernel has, what is in force, and what needs
+//! attention. The features are probed again if the last probe is older than [`FRESH`] (60 s).
 
 use netnice_api::{DoctorItem, DoctorReport, Status};
 use netnice_core::units::{Instant, Nanos};
@@ -22,7 +23,7 @@ pub(super) struct DoctorState {
 }
 
 impl<H: Host> View<'_, H> {
-    /// The report: what works and what does not.
+    /// The report, in three parts: the features, the state of this daemon, and faults.
     pub(super) fn doctor(
         &mut self,
         state: &mut DoctorState,
@@ -103,7 +104,7 @@ impl<H: Host> View<'_, H> {
     }
 }
 
-/// A finding in the form of the API.
+/// Converts a finding of the probe to an item of the report.
 pub(crate) fn item(finding: &Finding) -> DoctorItem {
     DoctorItem {
         name: finding.name.to_owned(),
@@ -135,7 +136,7 @@ fn bad(name: &str, detail: &str, hint: &str) -> DoctorItem {
     }
 }
 
-/// Probing the kernel takes long, and every user may request it: a result counts for this time.
+/// How long the result of a probe is used. A probe takes long, and every user may request it.
 const FRESH: Nanos = Nanos::from_secs(60);
 /// Largest number of degraded targets in the report.
 const MAX_TARGETS: usize = 20;

@@ -1,5 +1,6 @@
-//! `netnice explain`: how a target is served, by which claims, inside which targets, and what its
-//! contract does not cover.
+//! `netnice explain`: describes a target for a person. The rows name its claims, the contract in
+//! force, the targets around and inside it, the classes that its packets pass, and the traffic that
+//! its contract does not cover. Fails if the target is not held, or if a process does not exist.
 
 use netnice_api::Explained;
 use netnice_core::contract::{Clause, Contract, Direction};
@@ -19,6 +20,8 @@ use crate::policy::rule_title;
 use crate::reconcile::desired;
 
 impl<H: Host> View<'_, H> {
+    /// The page of a target. For a process without a target of its own, the page of the target that
+    /// contains it.
     pub(super) fn explain(&mut self, text: &str, now: Now) -> Result<Explained, RequestError> {
         let target: Target = text.parse()?;
         let Target::Pid(pid) = target else {
@@ -151,7 +154,8 @@ impl<H: Host> View<'_, H> {
         Ok(format!("{target}, number {}: {what}", held.id))
     }
 
-    /// The programs and classes that serve a target.
+    /// Adds the rows about the eBPF programs and the classes that serve a target; none if nothing
+    /// is in force.
     fn serving_rows(&mut self, held: &HeldTarget, contract: &Contract, page: &mut Page) {
         if !self.machine.is_enforcing() {
             return;
@@ -220,8 +224,8 @@ impl<H: Host> View<'_, H> {
         }
     }
 
-    /// Other targets that a process at this place belongs to, and that do not limit it because
-    /// `winner` is more specific.
+    /// Adds a row for each other target that a process at this place belongs to and that does not
+    /// limit it, because `winner` is more specific.
     fn overridden_targets(&self, winner: &HeldTarget, place: &TargetPlace, page: &mut Page) {
         let around: Vec<u32> = self
             .ledger()
@@ -252,7 +256,7 @@ impl<H: Host> View<'_, H> {
     }
 }
 
-/// A contract, with each rate in both forms.
+/// A contract as text: limits and minimums with their units, then the other clauses.
 fn format_contract(contract: &Contract) -> String {
     let rate = |word: &str, rate: Option<Rate>| rate.map(|rate| format!("{word} {rate}"));
     let mut parts: Vec<String> = [
@@ -290,7 +294,8 @@ fn format_contract(contract: &Contract) -> String {
     }
 }
 
-/// One class that delays packets.
+/// The text about one class that delays packets of a target. `both`: the target's limit applies to
+/// both directions together.
 fn class_row(place: &TargetClass, both: bool) -> String {
     let what = match (place.down, both && place.link.is_none()) {
         (_, true) => "what is sent and received",
@@ -314,7 +319,8 @@ fn class_row(place: &TargetClass, both: bool) -> String {
     )
 }
 
-/// Where a container's traffic is limited.
+/// The text about the place where a container's traffic is limited. `group` is the path of its
+/// control group.
 fn describe_placement(housing: &ContainerPlacement, group: &str) -> String {
     match housing {
         ContainerPlacement::NotRunning => {
@@ -338,7 +344,7 @@ fn describe_placement(housing: &ContainerPlacement, group: &str) -> String {
     }
 }
 
-/// Which of two overlapping targets wins.
+/// The texts about overlapping targets: which of them limits a packet that belongs to several.
 fn precedence_lines(target: &Target, nested: bool) -> Vec<String> {
     let beats = match target.specificity() {
         0 | 1 => "this one wins over app, cgroup, unit and user targets that do not contain it",
@@ -359,7 +365,7 @@ fn precedence_lines(target: &Target, nested: bool) -> Vec<String> {
     lines
 }
 
-/// The traffic that a contract does not cover.
+/// The texts about traffic that a contract on a target of this kind does not cover.
 fn not_covered(held: &HeldTarget) -> Vec<&'static str> {
     let mut lines = vec![
         "ICMP, raw sockets and fragments, where they are received; AF_PACKET sockets (tcpdump, \

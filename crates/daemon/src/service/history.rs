@@ -1,4 +1,6 @@
-//! `netnice history`: the measured past of targets, as columns of points.
+//! The response to `netnice show --history`: rates, drops and queueing delays of targets, as
+//! columns of points, one for each second (up to 120 s) or each minute. Fails if the named target
+//! is not held, or the named process does not exist.
 
 use netnice_api::{HistoryDoc, TargetHistory};
 use netnice_core::target::Target;
@@ -12,6 +14,8 @@ use crate::ledger::HeldTarget;
 use crate::meter::history::{Point, Step};
 
 impl<H: Inventory> View<'_, H> {
+    /// The recorded history of one target, or of all targets if the request names none. For a
+    /// process, that of the target that contains it.
     pub(super) fn history(
         &mut self,
         request: &netnice_api::History,
@@ -75,7 +79,7 @@ impl<H: Inventory> View<'_, H> {
     }
 }
 
-/// Up to this range the points are seconds, beyond it minutes.
+/// Up to this length of the history its points are seconds, beyond it minutes.
 const MAX_SECONDS: Nanos = Nanos::from_secs(120);
-/// Largest number of points in an answer. With many targets, each gets a shorter history.
+/// Largest number of points in a response. With many targets, each gets a shorter history.
 const MAX_POINTS: usize = 100_000;

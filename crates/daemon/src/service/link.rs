@@ -1,5 +1,6 @@
-//! `netnice link`: manages a link, changes its capacity, or stops managing it. Fails if the
-//! promises on it do not fit, or the kernel refuses the classes.
+//! `netnice link`: manages a link, changes its capacity, or stops managing it. Fails if the peer is
+//! not privileged, there is no such interface, the promises on the link do not fit, or the kernel
+//! refuses the classes. Then nothing has changed.
 
 use netnice_api::{Done, LinkChange};
 use netnice_core::contract::{Direction, IfName};
@@ -15,7 +16,7 @@ use crate::ledger::rollbacks::Undo;
 use crate::peer::Peer;
 use crate::reconcile::{ChangeDuration, Reconciler};
 
-/// Manages a link, changes its capacity, or stops managing it.
+/// Carries out a change of a link. In a dry run, only describes what would be done.
 pub(super) fn change_link<H: Host>(
     reconciler: &mut Reconciler<H>,
     peer: &Peer,
@@ -75,8 +76,9 @@ pub(super) fn change_link<H: Host>(
     })
 }
 
-/// The link after the change: what the change does not name stays. A change without rates takes the
-/// rate that the interface's driver reports, unless it only sets the overhead of a managed link.
+/// The link after the change. What the change does not name stays as it is. A change without rates
+/// sets both rates to the speed that the interface's driver reports, unless it only sets the
+/// overhead of a managed link.
 fn wanted_link<H: Host>(
     reconciler: &mut Reconciler<H>,
     name: &IfName,
@@ -130,7 +132,7 @@ fn wanted_link<H: Host>(
     Ok(link)
 }
 
-/// The rate that an interface's driver reports.
+/// The speed that an interface's driver reports. Fails if the driver reports none.
 pub(super) fn reported_capacity(
     machine: &mut impl Inventory,
     name: &IfName,
@@ -147,7 +149,7 @@ pub(super) fn reported_capacity(
     })
 }
 
-/// Parses a rate of the operator; `none` and `0` give `None`.
+/// Parses a rate that the operator gives; `None` for `none` and `0`: the direction is not managed.
 pub(super) fn capacity(text: &str) -> Result<Option<Capacity>, RequestError> {
     if matches!(text, "none" | "0") {
         return Ok(None);

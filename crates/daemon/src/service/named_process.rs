@@ -1,4 +1,4 @@
-//! The process that a request names, checked against its pidfd.
+//! Looks up the process that a request names by a pidfd, and checks that the peer may limit it.
 
 use crate::authority;
 use crate::error::RequestError;
@@ -7,14 +7,18 @@ use crate::peer::Peer;
 
 /// A process that a request names by a pidfd.
 pub(crate) struct NamedProcess {
-    /// Its pid when the pidfd was received.
+    /// The pid of its process when the pidfd was received.
     pub pid: u32,
-    /// Returns true while the process is alive.
+    /// Returns true while the process lives. It checks the pidfd, so a reused pid does not count.
     pub lives: Box<dyn Fn() -> bool>,
 }
 
-/// The process that a request names, if the peer may limit it. It is looked up by pid. If its pidfd
-/// is alive after all steps, the steps concerned this process.
+/// Looks up the process that a request names. `number` is the pid in the request, if it has one.
+/// Fails if the request has no pidfd or another pid, the process has ended, or the peer may not
+/// limit it.
+///
+/// The process is looked up by its pid. The pidfd was alive afterwards, so the pid had not been
+/// reused.
 pub(super) fn named_process(
     machine: &mut impl Inventory,
     peer: &Peer,

@@ -1,4 +1,5 @@
-//! The caller's own target, as `netnice` shows it to a program.
+//! The response to `netnice` without arguments: the target that contains the calling process. Fails
+//! if the request has no pidfd of that process.
 
 use netnice_api::ShowDoc;
 use netnice_core::target::Target;
@@ -10,7 +11,8 @@ use crate::error::RequestError;
 use crate::host::Host;
 
 impl<H: Host> View<'_, H> {
-    /// The target that contains the calling process.
+    /// The document with the target that contains the calling process, and with no target if none
+    /// does. If the process has joined a name inside its own target, the document has both.
     pub(super) fn show_own(
         &mut self,
         named: Option<&NamedProcess>,

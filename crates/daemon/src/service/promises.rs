@@ -1,5 +1,5 @@
-//! The service's side of [`Promises`]: gives the flow manager access to policy, ledger, class trees
-//! and machine.
+//! Implements [`Promises`] for [`Service`]: the flow manager reaches the policy, the ledger, the
+//! kernel's classes and the machine through it.
 
 use netnice_api::direct::Term;
 use netnice_core::contract::IfName;

@@ -1,8 +1,9 @@
-//! Puts the policy file into force, as a whole or not at all.
+//! Puts the policy file into force, as a whole or not at all. If the file is invalid, or a rule or
+//! a link does not fit, the former policy stays in force, and the error names file and line.
 //!
-//! The policy is a claimant ([`POLICY`]), beside root and all users. Reading it again changes its
-//! claims and its links; rules that have not changed stay as they are. If a rule's target does not
-//! exist yet, the rule waits for it, and its promise is reserved.
+//! The policy is a claimant ([`POLICY`]), beside root and all users. Reading the file again changes
+//! the policy's claims and links; rules that have not changed stay as they are. If a rule's target
+//! does not exist yet, the rule waits for it, and its promise is reserved.
 
 use std::path::Path;
 
@@ -26,7 +27,8 @@ use crate::policy::{LinkRule, Policy, Rule, Rules};
 use crate::quotas::{Quota, Quotas};
 use crate::reconcile::{Draft, Finder, Reconciler};
 
-/// Reads the policy file again, at a peer's request.
+/// Reads the policy file again at the request of a peer, which must be privileged. The response has
+/// a message with the outcome, and one for each rule or section without effect.
 pub(super) fn reload<H: Host>(
     reconciler: &mut Reconciler<H>,
     rules: &mut Rules,
@@ -46,8 +48,8 @@ pub(super) fn reload<H: Host>(
     })
 }
 
-/// Reads the policy file and puts it into force. If that fails, the former policy stays in force
-/// and the service continues.
+/// Reads the policy file and puts it into force. If that fails, the former policy stays in force,
+/// the error is logged, and unit files are read alone.
 pub(super) fn load_policy<H: Host>(
     reconciler: &mut Reconciler<H>,
     rules: &mut Rules,
@@ -151,7 +153,8 @@ fn adopt_policy<H: Host>(
     Ok(messages)
 }
 
-/// The slot of each rule's target, opened if it is not held. The first rule of a target wins.
+/// The slot of each rule's target, which is opened if it is not held. Of two rules for one target,
+/// the first counts, and `messages` gets a message about the other.
 fn rule_slots<'p>(
     finder: &mut Finder<'_, impl Inventory>,
     draft: &mut Draft,
@@ -217,8 +220,9 @@ fn link_of_rule(machine: &mut impl Inventory, rule: &LinkRule) -> Result<Link, R
     })
 }
 
-/// Reduces the policy's claim on a target to what its rule still asks. If the rule has changed, all
-/// guarantees of the claim are removed.
+/// Reduces the policy's claim on a target, before the new claims are set. Without a rule, the claim
+/// is removed, and a target without other claims is closed. If the rule has changed, the guarantees
+/// of the claim are removed. A claim whose rule has not changed stays.
 pub(super) fn reduce_claim(
     draft: &mut Draft,
     slot: TargetId,
@@ -228,13 +232,13 @@ pub(super) fn reduce_claim(
     let Some(held) = draft.ledger.get(slot).cloned() else {
         return Ok(());
     };
-    let Some(claim) = held.claims.iter().find(|claim| claim.by == POLICY) else {
-        return Ok(());
-    };
-    let left = match rule {
-        Some(rule) if rule.contract == claim.contract => return Ok(()),
-        Some(_) => claim.contract.without_guarantees(),
-        None => Contract::default(),
+    let claim = held.claims.iter().find(|claim| claim.by == POLICY);
+    let left = match (rule, claim) {
+        (Some(_), None) => return Ok(()),
+        (Some(rule), Some(claim)) if rule.contract == claim.contract => return Ok(()),
+        (Some(_), Some(claim)) => claim.contract.without_guarantees(),
+        (None, None) if held.rule.is_none() => return Ok(()),
+        (None, _) => Contract::default(),
     };
     let claims = with_policy(&held.claims, left)?;
     if claims.is_empty() && rule.is_none() {
@@ -242,7 +246,9 @@ pub(super) fn reduce_claim(
         return Ok(());
     }
     draft.ledger.admit(slot, claims, now.wall_ns)?;
-    draft.ledger.set_rule(slot, None);
+    draft
+        .ledger
+        .set_rule(slot, rule.map(|rule| rule.name.clone()));
     Ok(())
 }
 
@@ -265,7 +271,7 @@ pub(super) fn set_claim(
     Ok(())
 }
 
-/// The claims of a target with the policy's replaced.
+/// The claims of a target, with `contract` as the claim of the policy; without one if it is empty.
 fn with_policy(claims: &Claims, contract: Contract) -> Result<Claims, RequestError> {
     let mut all: Vec<Claim> = claims.iter().filter(|c| c.by != POLICY).cloned().collect();
     let order = claims.iter().map(|claim| claim.order + 1).max();

@@ -1,4 +1,6 @@
-//! `netnice set` and `run`: a contract for a target, and a process that joins a name.
+//! `netnice set` and `netnice run`: changes the peer's claim on a target, or lets a process join a
+//! name. Fails if the peer has no permission, the target does not exist, the result does not fit or
+//! exceeds a quota, or the named process ends meanwhile. Then nothing has changed.
 
 use netnice_api::{Done, Set};
 use netnice_core::admission::TargetId;
@@ -20,7 +22,7 @@ use crate::peer::Peer;
 use crate::policy::Rules;
 use crate::reconcile::{ChangeDuration, Draft, Reconciler};
 
-/// A parsed request.
+/// A request with its parsed target, change and duration.
 struct SetRequest<'a> {
     peer: &'a Peer,
     target: Target,
@@ -41,9 +43,10 @@ struct PreparedChange {
     number: Option<u64>,
 }
 
-/// Changes the peer's claim on a target, or lets a process join a name.
+/// Changes the peer's claim on a target, or lets a process join a name. In a dry run, only
+/// describes what would be done.
 ///
-/// `rules` determine the meaning of the short form, and the quotas.
+/// The policy in `rules` determines the meaning of the short form, and the quotas.
 pub(super) fn set<H: Host>(
     reconciler: &mut Reconciler<H>,
     tally: &mut Tally,
@@ -77,7 +80,8 @@ pub(super) fn set<H: Host>(
     finish(reconciler, tally, &request, prepared)
 }
 
-/// The change that a request contains.
+/// The change that a request contains; `None` if a process only joins a name. `as_up`: in the short
+/// form, `both` means `up`.
 fn change_of(set: &Set, as_up: bool) -> Result<Option<Change>, RequestError> {
     let change: Option<Change> = set.change.as_deref().map(str::parse).transpose()?;
     Ok(match set.short && as_up {
@@ -236,7 +240,7 @@ fn find_name<H: Host>(
     Ok((slot, process))
 }
 
-/// Installs a request's draft and returns the answer.
+/// Installs a request's draft and returns the response.
 fn finish<H: Host>(
     reconciler: &mut Reconciler<H>,
     tally: &mut Tally,
@@ -288,7 +292,7 @@ fn finish<H: Host>(
     Ok(done)
 }
 
-/// The answer to a change of one target.
+/// The response to a change of one target.
 fn answer(peer: &Peer, ledger: &Ledger, held: &HeldTarget) -> Done {
     Done {
         target: Some(held.entry.target.to_string()),
@@ -332,7 +336,7 @@ fn remarks(ledger: &Ledger, slot: TargetId, adoption: &Adoption) -> Vec<String> 
     remarks
 }
 
-/// Remarks about the open sockets of new members.
+/// Remarks about the open sockets of new members that are not held, or not yet, or in another way.
 pub(super) fn socket_remarks(adoption: &Adoption) -> Vec<String> {
     let mut remarks = Vec::new();
     if adoption.shared_listeners > 0 {
@@ -372,7 +376,7 @@ pub(super) fn socket_remarks(adoption: &Adoption) -> Vec<String> {
     remarks
 }
 
-/// Limits of the targets around a target that are below the target's own.
+/// Remarks about limits of the targets around a target that are below the target's own.
 fn tighter_outer_limits(ledger: &Ledger, held: &HeldTarget) -> Vec<String> {
     let own = &held.entry.contract;
     let effective = held.effective(ledger);

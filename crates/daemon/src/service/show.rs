@@ -1,4 +1,5 @@
-//! `netnice show`: the state of links and targets, with contracts and counters.
+//! `netnice show`: the present state of links and targets, with contracts and counters, as a
+//! [`ShowDoc`]. Fails if a named target is not held, or the machine cannot be read.
 
 use netnice_api::{ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc, TargetDoc};
 use netnice_core::contract::{Contract, Direction};
@@ -15,7 +16,8 @@ use crate::peer::POLICY;
 use crate::reconcile::desired;
 
 impl<H: Host> View<'_, H> {
-    /// The state; of one target, if one is named.
+    /// The state of all links and targets, or of one target if one is named. For a process, that of
+    /// the target that contains it.
     pub(super) fn show(&mut self, target: Option<&str>, now: Now) -> Result<ShowDoc, RequestError> {
         let Some(text) = target else {
             let all: Vec<HeldTarget> = self.ledger().held().cloned().collect();
@@ -25,13 +27,14 @@ impl<H: Host> View<'_, H> {
         let target: Target = text.parse()?;
         let held = match target {
             Target::Pid(pid) => self.of_process(&target, pid.get())?,
-            // `flows` adds these.
+            // `crate::flows` adds flows to the response.
             Target::Flow(_) | Target::Direct(_) => Vec::new(),
             _ => vec![self.finder().lookup(&target)?.clone()],
         };
         self.document(&held, &[], now)
     }
 
+    /// The state of these targets, sorted by name, and links.
     pub(super) fn document(
         &mut self,
         targets: &[HeldTarget],
@@ -115,7 +118,8 @@ impl<H: Host> View<'_, H> {
     }
 }
 
-/// What was installed in the kernel for a target.
+/// The limits and guarantees that are installed in the kernel for a target, in bit/s; `None` if it
+/// has neither a limit nor a class on a link.
 fn installed(ledger: &Ledger, held: &HeldTarget, leaf: &str) -> Option<InstalledDoc> {
     let contract = &held.entry.contract;
     let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();

@@ -1,4 +1,4 @@
-//! The service on a fake machine.
+//! Tests of the service on a fake machine.
 
 mod model;
 mod nesting;

@@ -1,9 +1,12 @@
 //! Puts the sections of unit files into force, beside the policy file.
 //!
-//! They are claims of the policy too, so that a unit has one contract of the administrator's; a
-//! rule of the policy file for the same unit comes first and wins. A section takes effect when its
-//! file changes: the file is read again a moment later. A unit that root has cleared stays cleared
-//! until its section changes.
+//! A section (`[X-Netnice]`) is a claim of the policy, as a rule of the policy file is. A target
+//! has only one claim of the policy: if the policy file has a rule for a unit, the unit's section
+//! has no effect. All unit files are read again 200 ms after one of them changes. If a section is
+//! invalid, its unit keeps the former contract. If a section does not fit, it is not in force, and
+//! the journal has the reason; limits from its former text stay. The sections of other units are
+//! independent of it. A unit that root has cleared stays cleared until its section changes or the
+//! policy file is read again.
 
 use netnice_core::admission::TargetId;
 
@@ -19,8 +22,8 @@ use crate::reconcile::{Draft, Finder, Reconciler};
 /// A rule of a unit file, and the slot of its target if that is held.
 pub(super) type UnitSlot<'u> = (Option<TargetId>, &'u Rule);
 
-/// Reads the unit files again after a change of one of them or the start of a template's instance,
-/// and puts changes into force.
+/// Reads the unit files again and puts changes into force. The caller calls it after a change of a
+/// unit file, or of the running instances of a template. Errors are logged.
 pub(super) fn reload_units<H: Host>(reconciler: &mut Reconciler<H>, rules: &mut Rules, now: Now) {
     let units = rules.read_units(&mut reconciler.host);
     if units == rules.units {
@@ -75,8 +78,10 @@ fn adopt_units<H: Host>(
     Ok(())
 }
 
-/// The rules of unit files, except those of units with a rule of the policy file: among the rules
-/// being read (`of_file`) or, without these, in force.
+/// The rules of unit files with the slots of their targets, without those of units that have a rule
+/// of the policy file too. These are the rules in `of_file`, which are being read, or without
+/// `of_file` the rules in force. `messages` gets a message about each rule that is left out for one
+/// in `of_file`.
 pub(super) fn unit_slots<'u>(
     finder: &mut Finder<'_, impl Inventory>,
     draft: &Draft,
@@ -114,8 +119,8 @@ pub(super) fn unit_slots<'u>(
     slots
 }
 
-/// Makes the rules of unit files claims of the policy, each if it fits; returns the targets that
-/// did not fit, with the reasons.
+/// Makes the rules of unit files claims of the policy, each if it fits. Returns the draft with
+/// them, and the targets whose rules do not fit, with the reasons.
 pub(super) fn set_unit_claims(
     finder: &mut Finder<'_, impl Inventory>,
     mut draft: Draft,
@@ -139,7 +144,8 @@ pub(super) fn set_unit_claims(
     (draft, refused)
 }
 
-/// True if the target's section is invalid now: then it keeps its former contract.
+/// True if the target has its contract from a section that is invalid now. Then it keeps the
+/// contract.
 pub(super) fn keeps_contract(draft: &Draft, slot: TargetId, units: &Units) -> bool {
     let Some(held) = draft.ledger.get(slot) else {
         return false;

@@ -1,4 +1,5 @@
-//! `netnice show --users`: each user's amounts, and the quotas.
+//! `netnice show --users`: what each unprivileged user has of the resources with quotas, and the
+//! quotas. A peer that is not privileged sees only itself.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use crate::peer::Peer;
 use crate::quotas::{Quota, Quotas, Unit};
 use crate::reconcile::UserAmounts;
 
-/// Amounts, by user and quota.
+/// The amounts of users, by uid and quota, in the quota's unit.
 pub(crate) type Used = BTreeMap<u32, BTreeMap<Quota, u64>>;
 
 impl<H: Host> Service<H> {
@@ -19,7 +20,8 @@ impl<H: Host> Service<H> {
         &self.rules.policy.quotas
     }
 
-    /// The users' amounts on the books and in the journal.
+    /// The users' amounts on the books and in the journal. The event loop adds those of
+    /// connections, flows and service time.
     pub(crate) fn used(&self) -> Used {
         let mut used = Used::new();
         let books = &self.reconciler.books;
@@ -35,8 +37,8 @@ impl<H: Host> Service<H> {
     }
 }
 
-/// The document of the users' amounts, as far as a peer may see them. `waiting` is the number of
-/// waiting requests, by user.
+/// The document with the amounts that a peer may see. `waiting` is the number of waiting requests,
+/// by uid.
 pub(crate) fn users_doc(
     quotas: &Quotas,
     used: &Used,

@@ -1,5 +1,5 @@
-//! The read-only view for requests: the machine, the books, and the measured counts. The reasons
-//! why targets and links are degraded are determined here, for all requests.
+//! [`View`], what requests that only read work on: the machine, the books, and the measured values.
+//! For all requests, this module determines why targets and links are degraded.
 
 use netnice_core::contract::{Clause, Contract, Direction};
 use netnice_core::target::Target;
@@ -12,9 +12,9 @@ use crate::meter::Measurements;
 use crate::reconcile::{Deviations, Finder, Reconciler, desired};
 use crate::state::Books;
 
-/// See the module docs.
+/// The state of the daemon for requests that only read.
 pub(super) struct View<'a, H> {
-    /// It is queried and not changed.
+    /// The machine. Queries need `&mut`, but change nothing on it.
     pub(super) machine: &'a mut H,
     pub(super) books: &'a Books,
     pub(super) deviations: &'a Deviations,
@@ -37,13 +37,14 @@ impl<'a, H> View<'a, H> {
 }
 
 impl<H: Inventory> View<'_, H> {
-    /// A finder on this machine and ledger.
+    /// A finder on this machine and the present ledger.
     pub(super) fn finder(&mut self) -> Finder<'_, H> {
         Finder::new(self.machine, &self.books.ledger)
     }
 
-    /// The target that limits a process: its own, else the innermost one around it. If the process
-    /// has joined a name inside its own target, that one too.
+    /// The target that limits a process: the one that names it (`target`), else the innermost one
+    /// that contains it; none if no target does. If the process has joined a name inside its own
+    /// target, that one too. Fails if the process does not exist and no target names it.
     pub(super) fn of_process(
         &mut self,
         target: &Target,
@@ -76,7 +77,8 @@ impl<'a, H> View<'a, H> {
         &self.books.ledger
     }
 
-    /// Why a target is degraded.
+    /// The reasons why a target is degraded, as messages; none if it is served as its contract
+    /// says.
     pub(super) fn target_faults(&self, held: &HeldTarget, interfaces: &[Interface]) -> Vec<String> {
         let mut faults: Vec<String> = held.refused.iter().chain(&held.aside).cloned().collect();
         faults.extend(held.claims.set_aside().iter().map(|uid| {
@@ -122,7 +124,7 @@ impl<'a, H> View<'a, H> {
         faults
     }
 
-    /// Why a link is not served.
+    /// The reasons why a link is not served, as messages; none if it is served.
     pub(super) fn link_faults(
         &self,
         managed: &ManagedLink,
@@ -147,7 +149,9 @@ impl<'a, H> View<'a, H> {
     }
 }
 
-/// Why a weight, a priority or a named link has no effect.
+/// The reason why the link, weight or priority of a contract has no effect, for a contract that has
+/// no class on a link. `None` if the contract names none of them, or if it names no link and no
+/// link is managed.
 fn missing_link(ledger: &Ledger, contract: &Contract) -> Option<String> {
     if let Some(link) = contract.on() {
         return Some(format!("{link} is not managed"));

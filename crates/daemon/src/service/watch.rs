@@ -1,7 +1,9 @@
-//! Counters for clients that poll.
+//! The counters of all targets and links for clients that poll: `netnice top` and the readers of
+//! the metrics page.
 //!
-//! The counters are read only if the last reading is old: a client that polls once a second gets
-//! the reading of the service's own tick, so its polling costs no additional reading.
+//! The counters are read only if the last reading is older than the client accepts. While there are
+//! targets or links, the service reads them each second, so a client that accepts these readings
+//! causes no additional one.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +23,8 @@ use crate::meter::metrics::http::Page;
 use crate::meter::metrics::{self, Tally};
 use crate::reconcile::Reconciler;
 
-/// The counters of all targets and links.
+/// The counters of all targets and links, at most as old as the request accepts. Fails if they
+/// cannot be read.
 pub(super) fn watch<H: Host>(
     reconciler: &mut Reconciler<H>,
     measurements: &mut Measurements,
@@ -38,7 +41,8 @@ pub(super) fn fresh_page(measurements: &Measurements, now: Now) -> Option<Page> 
     (now.monotonic.since(*at) < FRESH).then(|| page.clone())
 }
 
-/// A new metrics page, from counters that are at most half a second old.
+/// A new metrics page, from counters that are at most half a second old. If they cannot be read,
+/// the error is logged, and the page has no targets and links.
 pub(super) fn metrics<H: Host>(
     reconciler: &mut Reconciler<H>,
     measurements: &mut Measurements,
@@ -156,5 +160,5 @@ impl<H: Inventory> View<'_, H> {
     }
 }
 
-/// How long a metrics page stays fresh.
+/// How long a metrics page is used again, and the largest age of its counters.
 const FRESH: Nanos = Nanos::from_millis(500);

@@ -1,4 +1,5 @@
-//! The books: the ledger and the pending rollbacks, and the file that stores both.
+//! [`Books`]: the ledger and the pending rollbacks, and the state file that stores both. The file
+//! is removed when the books are empty and nothing is in force in the kernel.
 
 use super::Store;
 use crate::clock::Now;
@@ -7,21 +8,21 @@ use crate::journal::Journal;
 use crate::ledger::Ledger;
 use crate::ledger::rollbacks::Rollbacks;
 
-/// See the module docs.
+/// The ledger and the pending rollbacks in force, and the state file.
 #[derive(Default)]
 pub(crate) struct Books {
     /// The ledger.
     pub ledger: Ledger,
     /// The pending rollbacks.
     pub rollbacks: Rollbacks,
-    /// `None`: nothing is written.
+    /// The state file; `None`: nothing is written.
     store: Option<Store>,
     /// True if a change without a request could not be written yet.
     unwritten: bool,
 }
 
 impl Books {
-    /// Empty books.
+    /// Empty books. Without `store` no state file is written.
     pub(crate) fn new(store: Option<Store>) -> Books {
         Books {
             store,
@@ -29,9 +30,9 @@ impl Books {
         }
     }
 
-    /// Writes the state that is about to be in force. `unrequested`: no request caused the change,
-    /// so it takes effect even if it cannot be written now; [`Books::write_again`] writes it later.
-    /// `in_force`: the kernel has state of the daemon.
+    /// Writes a ledger and rollbacks that will replace those of the books. `unrequested`: no
+    /// request caused the change, so it takes effect even if it cannot be written now;
+    /// [`Books::write_again`] writes it later. `in_force`: the kernel has state of the daemon.
     ///
     /// # Errors
     /// If the file cannot be written and a request caused the change.
@@ -50,9 +51,9 @@ impl Books {
         }
     }
 
-    /// Writes that nothing is held, before the first change comes into force. State that is found
-    /// in force without a state file is kept, whatever its origin. A daemon that is killed before
-    /// it writes its first change must not leave that situation.
+    /// Writes the empty books, before the first change comes into force. A daemon that finds limits
+    /// in force without a state file keeps them, whatever their origin. So a daemon that is killed
+    /// before it writes its first change must leave a state file.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -60,13 +61,14 @@ impl Books {
         self.write(&self.ledger, &self.rollbacks, true)
     }
 
-    /// Writes that the first change has failed.
+    /// Writes the books again after the first change has failed. If that fails,
+    /// [`Books::write_again`] writes them later.
     pub(crate) fn save_after_failure(&mut self, in_force: bool) {
         let written = self.write(&self.ledger, &self.rollbacks, in_force);
         self.unwritten |= written.is_err();
     }
 
-    /// Writes the state file again if an earlier write failed.
+    /// Writes the state file if an earlier write failed. The result is logged.
     pub(crate) fn write_again(&mut self, in_force: bool, journal: &mut Journal, now: Now) {
         if !self.unwritten {
             return;

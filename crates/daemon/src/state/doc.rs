@@ -1,5 +1,6 @@
-//! The format of the state in its file. Targets, contracts and rates are in the text form of
-//! `netnice-core`.
+//! The state of the daemon as JSON, for the state file: conversion from a ledger and its rollbacks,
+//! and back. Targets, contracts and rates are in the text form of `netnice-core`. The conversion
+//! back fails with a text that describes what is invalid.
 
 use netnice_core::admission::{TargetEntry, TargetId};
 use netnice_core::claims::{Claim, Claimant, Claims};
@@ -15,6 +16,7 @@ use crate::ledger::{
     TargetPlace,
 };
 
+/// The field `state` of the state file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StateDoc {
@@ -141,8 +143,8 @@ struct ClearedDoc {
     rule: Option<String>,
 }
 
-/// The bytes of the state that belong to an unprivileged user: targets on which the user has a
-/// claim, and the user's pending rollbacks.
+/// The number of bytes in the state file that belong to an unprivileged user: those of the targets
+/// on which the user has a claim, and of the user's pending rollbacks.
 pub(crate) fn bytes_of(ledger: &Ledger, rollbacks: &Rollbacks, uid: u32) -> u64 {
     let targets = ledger.held().filter(|held| held.user() == Some(uid));
     let targets = targets.map(|held| length(&TargetDoc::from(held)));
@@ -177,7 +179,7 @@ impl StateDoc {
         }
     }
 
-    /// Converts to a state; the error names the invalid part.
+    /// Converts to a state. Fails with a text that describes what is invalid.
     pub(super) fn restore(self) -> Result<State, String> {
         let mut ledger = Ledger::default();
         for link in self.links {

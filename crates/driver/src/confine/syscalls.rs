@@ -19,7 +19,8 @@ pub(crate) enum Role {
     Control,
 }
 
-/// Restricts this thread to the system calls of its work, by seccomp.
+/// Restricts this thread to the system calls of its work, by seccomp. Fails if the kernel refuses
+/// the filter.
 pub(super) fn filter(role: Role) -> io::Result<()> {
     let program = program(role).map_err(io::Error::other)?;
     seccompiler::apply_filter(&program).map_err(io::Error::other)

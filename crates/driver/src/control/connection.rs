@@ -1,8 +1,10 @@
-//! One connection of the daemon: calls come in, answers and events go out.
+//! One connection of the daemon: requests ([`DriverCall`]) come in, replies and events
+//! ([`DriverMessage`]) go out.
 //!
-//! No call is taken while much output is unread. The peer is root, and its input is checked all the
-//! same. A message that is no call, is too long, or carries unexpected descriptors gets one answer
-//! with the reason and ends the connection.
+//! No request is taken while 1 MiB of output or more waits to be sent. The connection ends if more
+//! than [`SEND_QUEUE_MAX`] (128 MiB) waits. The peer is root, and its input is checked all the
+//! same. A message that is no request, is too long, or carries unexpected descriptors gets one
+//! reply with the reason and ends the connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,12 +19,12 @@ use netnice_api::{WireError, decode_driver_call, encode_driver_message, fds};
 pub(crate) struct Connection {
     stream: UnixStream,
     calls: Decoder,
-    /// Received descriptors that no call has taken yet.
+    /// Received descriptors that no request has taken yet.
     descriptors: VecDeque<OwnedFd>,
     outgoing: VecDeque<Outgoing>,
     /// Bytes in `outgoing`.
     queued_bytes: usize,
-    /// No call is taken until less than [`SEND_QUEUE_HIGH`] is in `outgoing`.
+    /// No request is taken until less than [`SEND_QUEUE_HIGH`] is in `outgoing`.
     is_paused: bool,
     /// The connection ends when `outgoing` is empty.
     is_closing: bool,
@@ -43,7 +45,7 @@ pub(crate) enum CloseReason {
     /// A message is malformed.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// More descriptors came than calls can take.
+    /// More descriptors came than requests can take.
     #[error(
         "more than {MAX_DESCRIPTORS} descriptors arrived that no call has taken; \
          a call to attach takes one pidfd, other calls take none"
@@ -77,8 +79,8 @@ impl Connection {
         self.stream.as_fd()
     }
 
-    /// Reads once from the socket. The caller then calls [`Connection::poll_call`] until it returns
-    /// no call.
+    /// Reads once from the socket, at most 16 KiB. The caller then calls [`Connection::poll_call`]
+    /// until it returns no request.
     pub(crate) fn receive(&mut self) -> Result<(), CloseReason> {
         let mut bytes = [0; 16 * 1024];
         let received = match fds::receive(self.stream.as_fd(), &mut bytes, 1) {
@@ -96,8 +98,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The next call. `None` also while much output is unread: the caller polls again when
-    /// [`Connection::flush`] has sent some.
+    /// The next request; `None` if none has arrived completely. `None` also while 1 MiB or more
+    /// waits to be sent: the caller polls again when [`Connection::flush`] has sent some.
     pub(crate) fn poll_call(&mut self) -> Result<Option<DriverCall>, CloseReason> {
         self.is_paused = self.queued_bytes >= SEND_QUEUE_HIGH;
         if self.is_closing || self.is_paused {
@@ -109,12 +111,13 @@ impl Connection {
         }
     }
 
-    /// The descriptor that came with the call.
+    /// Takes the oldest received descriptor that no request has taken; `None` if there is none.
     pub(crate) fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptors.pop_front()
     }
 
-    /// ReceiveQueues a message and sends as much as the socket takes.
+    /// Queues a message and sends as much as the socket takes. In place of a reply that cannot be
+    /// encoded, the reason is sent.
     pub(crate) fn send(
         &mut self,
         message: &DriverMessage,
@@ -139,7 +142,8 @@ impl Connection {
         self.flush()
     }
 
-    /// ReceiveQueues the reason for the end as the last message.
+    /// Queues the reason for the end as the last message, unless the peer cannot get it: it hung
+    /// up, it does not read, or the socket failed. No request is taken afterwards.
     pub(crate) fn close(&mut self, why: &CloseReason) {
         self.is_closing = true;
         if !matches!(
@@ -155,12 +159,12 @@ impl Connection {
         !self.is_paused
     }
 
-    /// Whether to poll the socket for output: messages are queued, or calls wait behind them.
+    /// Whether to poll the socket for output: messages are queued, or requests wait behind them.
     pub(crate) fn wants_to_write(&self) -> bool {
         !self.outgoing.is_empty() || self.is_paused
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much of the queue as the socket takes.
     pub(crate) fn flush(&mut self) -> Result<(), CloseReason> {
         while let Some(first) = self.outgoing.front_mut() {
             let descriptors: Vec<BorrowedFd> = first.descriptors.iter().map(AsFd::as_fd).collect();
@@ -183,7 +187,7 @@ impl Connection {
     }
 }
 
-/// The answer that reports the failure of call `id`.
+/// The reply that reports the failure of request `id`; 0 if no request caused it.
 pub(crate) fn failed(id: u64, why: &impl std::fmt::Display) -> DriverMessage {
     DriverMessage::Reply {
         id,
@@ -193,11 +197,12 @@ pub(crate) fn failed(id: u64, why: &impl std::fmt::Display) -> DriverMessage {
     }
 }
 
-/// Calls that attach, and whose bytes have arrived in part or not at all.
+/// Most descriptors that no request has taken. They belong to requests to attach whose bytes have
+/// not all arrived.
 const MAX_DESCRIPTORS: usize = 32;
-/// No call is taken while so many bytes are unread: some thousand answers, or one census.
+/// No request is taken while so many bytes wait to be sent: some thousand replies, or one census.
 const SEND_QUEUE_HIGH: usize = 1 << 20;
-/// Two answers of the longest kind. The answers to calls alone do not reach this.
+/// Most bytes that wait to be sent: two of the longest replies. Replies alone do not reach this.
 const SEND_QUEUE_MAX: usize = 2 * LONGEST_DRIVER_MESSAGE;
 
 #[cfg(any(test, fuzzing))]

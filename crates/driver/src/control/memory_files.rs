@@ -1,11 +1,11 @@
 //! Counts the memory files of programs, per user, for as long as each file exists.
 //!
-//! A program can keep its memory file as long as it likes, by a descriptor, a mapping, or an unread
-//! message. The file's pages are charged to the driver, which filled them, and cannot be taken back
-//! ([`netnice_ring::driver::ProgramMemory::seal`]). So a user is charged for all files that exist,
-//! and not only for attached ones. An inotify watch reports the end of a file's last reference of
-//! any kind (`IN_DELETE_SELF`; a memory file has no name, so its inode ends with the last
-//! reference). The watch itself keeps no file alive.
+//! A program can keep its memory file for any length of time, by a descriptor, a mapping, or an
+//! unread message. The file's pages are charged to the driver, which filled them, and cannot be
+//! taken back ([`netnice_ring::driver::ProgramMemory::seal`]). So a user is charged for all files
+//! that exist, and not only for attached ones. An inotify watch reports the end of a file's last
+//! reference of any kind (`IN_DELETE_SELF`; a memory file has no name, so its inode ends with the
+//! last reference). The watch itself keeps no file alive.
 //! ```text
 //!   admit ─▶ keep ─▶ attached ─▶ detached, references left ─▶ IN_DELETE_SELF ─▶ forgotten
 //!            └─────────────────── charged to its user ──────────────────┘
@@ -41,7 +41,8 @@ pub(crate) struct MemoryUse {
     pub(crate) bytes: u64,
 }
 
-/// A file exceeds its user's limit.
+/// A requested memory file does not fit: with the user's existing files it would exceed the user's
+/// limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "ring bytes of user {uid}: {} at most, {} in use by {} that still exist, \
@@ -136,12 +137,12 @@ impl MemoryFiles {
         }
     }
 
-    /// The files of one user.
+    /// The number and length of one user's files.
     pub(crate) fn of(&self, uid: u32) -> MemoryUse {
         self.users.get(&uid).copied().unwrap_or_default()
     }
 
-    /// The files of all users, by uid.
+    /// The number and length of each user's files, in the order of the user ids.
     pub(crate) fn users(&self) -> impl Iterator<Item = (u32, MemoryUse)> {
         self.users.iter().map(|(uid, used)| (*uid, *used))
     }

@@ -1,12 +1,13 @@
 //! The programs and flows of the driver, as the control thread keeps them.
 //!
-//! Calls of the daemon come in; commands to the packet thread and changes of XDP go out. The packet
-//! thread keeps the same programs and flows and gets each change first, so every entry here exists
-//! there too. Program numbers are the same in the packet thread and for the daemon. The packet
-//! thread reuses a flow's number as soon as the flow is closed, so the daemon gets a different
-//! number ([`Flows`]). The control thread does the slow work: it makes and drops memory files,
-//! clears the pages of closed flows, attaches XDP with the first flow, and detaches it some time
-//! after the last. A call fails with a [`RegistryError`].
+//! Requests of the daemon come in; commands to the packet thread and changes of XDP go out. The
+//! packet thread has the same programs and flows; before a program's first flow it has only the
+//! program's number. An entry here is added after the packet thread has it and removed before, so
+//! every entry here exists there too. Program numbers are the same in the packet thread and for the
+//! daemon. The packet thread reuses a flow's number as soon as the flow is closed, so the daemon
+//! gets a different number ([`Flows`]). The control thread does the slow work: it makes and drops
+//! memory files, clears the pages of closed flows, attaches XDP with the first flow, and detaches
+//! it [`XDP_IDLE_TIME`] (0.5 s) after the last. A call fails with a [`RegistryError`].
 
 mod flows;
 
@@ -88,10 +89,10 @@ pub enum RegistryError {
     /// The packet thread has ended: no call can succeed.
     #[error(transparent)]
     Ended(#[from] PacketThreadEnded),
-    /// No such program.
+    /// No attached program has this number.
     #[error("program {0} is not attached (any more)")]
     NoProgram(u32),
-    /// No such flow.
+    /// No open flow has this number.
     #[error("flow {0} is not open (any more)")]
     NoFlow(u32),
     /// The pidfd is missing, invalid, or of a process that has ended.
@@ -109,7 +110,7 @@ pub enum RegistryError {
     /// The request is invalid.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The interface refused.
+    /// The kernel refused a step on the interface.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The link's rate is out of range.
@@ -118,7 +119,7 @@ pub enum RegistryError {
     /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The packet thread refused.
+    /// The packet thread refused a command, for this reason.
     #[error("{0}")]
     Refused(String),
 }
@@ -126,7 +127,7 @@ pub enum RegistryError {
 /// The identity of a program that attaches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProgramIdentity {
-    /// Its process.
+    /// Its process number.
     pub(crate) pid: u32,
     /// The user that its memory is charged to.
     pub(crate) uid: u32,
@@ -192,8 +193,8 @@ impl Registry {
         self.commands.wakeup_fd()
     }
 
-    /// The next program that the packet thread disconnected for a protocol violation, with the
-    /// reason. The program is detached.
+    /// Detaches the next program that the packet thread disconnected for a protocol violation.
+    /// Returns its number and the reason; `None` if there is none.
     pub(crate) fn poll_disconnected(&mut self) -> Result<Option<(u32, String)>, RegistryError> {
         let Some(disconnected) = self.commands.poll_disconnected()? else {
             return Ok(None);
@@ -386,7 +387,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Changes a flow's next hop and its longest packet.
+    /// Changes a flow's next hop, and its longest packet to `mtu` bytes.
     pub(crate) fn readdress(
         &mut self,
         flow: u32,
@@ -519,7 +520,7 @@ impl Registry {
         done
     }
 
-    /// When [`Registry::handle_timeout`] is due.
+    /// When [`Registry::handle_timeout`] is due; `None`: at no time.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         Some(self.idle_since? + XDP_IDLE_TIME)
     }

@@ -9,9 +9,9 @@ use crate::receive_budget::shared::FlowBudget;
 /// The parameters of a new flow.
 #[derive(Clone, Debug)]
 pub struct FlowParameters {
-    /// Its memory.
+    /// The sizes of its memory.
     pub shape: Shape,
-    /// Its service by the scheduler.
+    /// The scheduler's service for its contract.
     pub service: Service,
     /// The packets that it may send.
     pub sender: crate::template::Sender,
@@ -37,7 +37,7 @@ pub struct OpenedFlow {
 pub(super) enum Delivery {
     /// Delivered to the program.
     Delivered,
-    /// Lost: the flow had no buffer for it.
+    /// Lost: the flow had no empty record, or one that is too short.
     Lost,
     /// Dropped: the flow cannot pay for received packets until this time.
     OverBudget(Instant),
@@ -49,25 +49,25 @@ pub(super) enum Delivery {
 pub struct FlowCounters {
     /// Packets handed to the NIC.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub sent_bytes: u64,
     /// Packets that the template forbade.
     pub forbidden: u64,
     /// Packets longer than the flow may send.
     pub too_long: u64,
-    /// Packets without a link or a next hop.
+    /// Packets that were not sent because there was no link or no next hop.
     pub no_link: u64,
     /// Packets received for the flow.
     pub received: u64,
     /// Packets delivered to the program.
     pub delivered: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub delivered_bytes: u64,
-    /// Packets without a buffer.
+    /// Received packets that were lost because the flow had no empty record.
     pub no_buffer: u64,
-    /// Packets longer than their buffer.
+    /// Received packets that were lost because the empty record was too short.
     pub too_short: u64,
-    /// Packets that the flow could not pay for.
+    /// Received packets that were dropped because the flow could not pay for them.
     pub over_budget: u64,
     /// Fragments that the flow did not get because one before them was missing. `received` does not
     /// contain them.
@@ -84,7 +84,7 @@ pub struct FlowCounters {
     pub lateness: [u64; LATENESS],
 }
 
-/// Number of entries; the last but one ends at half a second.
+/// Number of entries of [`FlowCounters::lateness`]; the last but one ends at 2^19 µs (0.5 s).
 pub(crate) const LATENESS: usize = 21;
 
 impl FlowCounters {
@@ -199,8 +199,9 @@ impl FlowState {
         std::mem::replace(&mut self.head, behind)
     }
 
-    /// The next record. A record that cannot be sent at all is returned too: it waits for its time
-    /// on the link as any other. Otherwise a flow could make the driver read any number of them.
+    /// The next record; `None` if the ring is empty or records cannot be returned. A record that
+    /// cannot be sent at all is returned too: it waits for its time on the link as any other.
+    /// Otherwise a flow could make the driver read any number of them.
     #[inline]
     pub(super) fn next_record(&mut self) -> Result<Option<Record>, ProtocolViolation> {
         match self.ring.take()? {

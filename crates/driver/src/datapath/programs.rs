@@ -25,7 +25,7 @@ pub(super) struct Program {
     pub(super) slots: Vec<Option<u32>>,
     /// Those of its flows that received frames recently.
     pub(super) receivers: ActiveSet,
-    /// Account of its needless wakeups.
+    /// Its allowance of needless wake-ups.
     pub(super) wakeup_credit: WakeupCredit,
     /// Whether it has written its doorbell, which stays readable from then on.
     pub(super) doorbell_written: bool,
@@ -97,6 +97,7 @@ impl Programs {
         program
     }
 
+    /// The program with this number; `None` if there is none.
     #[inline]
     pub(crate) fn get(&self, number: ProgramNo) -> Option<&Program> {
         let (own, program) = self.entries.get(number.index())?.as_ref()?;

@@ -10,7 +10,8 @@ impl Datapath {
         self.shared_budget.begin(self.cost.lone_packet());
     }
 
-    /// Handles a received frame.
+    /// Classifies a received frame, charges its flows, and copies it to those that can pay and have
+    /// an empty record. Released fragments are handled likewise.
     pub fn receive(&mut self, frame: &[u8], now: Instant) {
         let Datapath {
             demux,
@@ -66,8 +67,8 @@ impl Datapath {
         }
     }
 
-    /// The next flow that cannot pay for received packets, with the end of that time. The caller
-    /// can make XDP drop its frames until then.
+    /// The next flow that cannot pay for received packets, with the end of that time; `None` if
+    /// there is none. The caller can make XDP drop the flow's frames until then.
     pub(crate) fn poll_suspended(&mut self) -> Option<(FlowNo, Instant)> {
         self.suspended.pop()
     }

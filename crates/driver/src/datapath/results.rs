@@ -1,4 +1,5 @@
-//! The types by which the datapath speaks to its caller: the output for packets, and results.
+//! The types that the datapath exchanges with its caller: the output for packets ([`FrameSink`]),
+//! and results.
 
 use netnice_core::sched::SchedulerError;
 use netnice_core::units::Instant;
@@ -15,8 +16,8 @@ pub trait FrameSink {
     /// How many frames can be sent now.
     fn room(&mut self) -> usize;
 
-    /// Sends one frame: `write` fills it, and the bytes that it returns are sent. `None` without
-    /// room.
+    /// Sends one frame: `write` fills it, and the bytes that `write` returns are sent. `None`
+    /// without room; `Some(Err)` if `write` fails, and nothing is sent.
     fn send<F>(&mut self, write: F) -> Option<Result<(), Forbidden>>
     where
         F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>;
@@ -42,7 +43,7 @@ pub enum OpenError {
     Match(#[from] MatchError),
 }
 
-/// When the caller runs the next iteration.
+/// The time at which the caller must run the next iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// At once: there may be more work.
@@ -72,11 +73,11 @@ impl Next {
 pub(crate) struct Totals {
     /// Packets handed to the NIC.
     pub(crate) sent: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub(crate) sent_bytes: u64,
     /// Packets delivered to programs.
     pub(crate) delivered: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub(crate) delivered_bytes: u64,
 }
 
@@ -84,8 +85,8 @@ pub(crate) struct Totals {
 pub(crate) struct Closed {
     /// Its counters.
     pub(crate) counters: FlowCounters,
-    /// Its pages, if its program is still attached. [`Datapath::reuse`](super::Datapath::reuse)
-    /// returns them to the program.
+    /// Its region, if its program is still attached. [`Datapath::reuse`](super::Datapath::reuse)
+    /// returns the region to the program's memory, after [`Retired::clear`].
     pub(crate) retired: Option<Retired>,
 }
 

@@ -1,35 +1,37 @@
-//! Programs that wake the driver (docs/reference/ring.md, section 6), and those that do so
-//! needlessly.
+//! Handles wake-ups of the driver by programs (docs/reference/ring.md, section 6), and throttles
+//! programs that cause too many needless ones.
 //!
-//! A wakeup is a doorbell write, or a notice that keeps the driver from sleeping. It causes one
+//! A wake-up is a doorbell write, or a notice that keeps the driver from sleeping. It causes one
 //! more iteration, on a processor that all flows share. A program that keeps the rules causes a
-//! needless wakeup now and then: it stores an index, the driver sees the index in an iteration of
-//! its own, and the notice arrives later. A program that takes the flag and writes the doorbell, or
-//! sets notices, and moves nothing keeps every rule that the driver can check. So needless wakeups
-//! are policed ([`WakeupCredit`]): [`SPARE_WAKEUPS`] at once and one more each [`PAUSE`], and each
-//! iteration in which a flow has a new head gives one back. A program without credit is throttled
-//! for a [`PAUSE`]: its doorbell is not polled, its notices are not read, and it is not told that
-//! the driver sleeps. Its known records leave as usual.
+//! needless wake-up sometimes: it stores an index, the driver sees the index in an iteration that
+//! runs for another reason, and the notice arrives later. A program can also take the flag and
+//! write the doorbell, or set notices, without moving an index; it breaks no rule that the driver
+//! can check. So each program has an allowance of needless wake-ups ([`WakeupCredit`]):
+//! [`SPARE_WAKEUPS`] (16) at once and one more each [`PAUSE`] (10 ms), and each iteration in which
+//! a flow has a new head gives one back. A program without allowance is throttled for a [`PAUSE`]:
+//! its doorbell is not polled, its notices are not read, and its file does not show that the driver
+//! sleeps. Records that were taken before leave as usual.
 //!
-//! A wakeup is needless if no index of the program has moved, in the first [`CHECKED_FLOWS`] flows
-//! that its notices name. A moved index is validated as usual, so a program cannot move indices
-//! endlessly without sending.
+//! A wake-up is needless if no index of the program has moved in the first [`CHECKED_FLOWS`] (8)
+//! flows that its notices name. A moved index is validated as usual, so a program cannot move
+//! indices endlessly without sending.
 
 use std::os::fd::BorrowedFd;
 
 use super::*;
 
-/// The needless wakeups of a program.
+/// The allowance of needless wake-ups of a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WakeupCredit {
-    /// When the credit will be full again.
+    /// When the allowance will be full again, in ns.
     full_at: u64,
     /// The program is throttled until then.
     throttled_until: Instant,
 }
 
 impl WakeupCredit {
-    /// Counts a needless wakeup. If the credit is used up, returns the end of the program's pause.
+    /// Counts a needless wake-up. If the allowance is used up, returns the end of the program's
+    /// pause.
     fn charge(&mut self, now: Instant) -> Option<Instant> {
         self.full_at = self.full_at.max(now.0).saturating_add(PAUSE.0);
         if self.full_at < now.0.saturating_add(SPARE_WAKEUPS * PAUSE.0) {
@@ -39,7 +41,7 @@ impl WakeupCredit {
         Some(self.throttled_until)
     }
 
-    /// Gives one needless wakeup back.
+    /// Gives one needless wake-up back.
     #[inline]
     pub(crate) fn refund(&mut self) {
         self.full_at = self.full_at.saturating_sub(PAUSE.0);
@@ -55,14 +57,16 @@ impl Program {
 }
 
 impl Datapath {
-    /// The doorbell of a program; readable when the program wrote it.
+    /// The doorbell of a program; readable when the program wrote it. `None` if the program is not
+    /// attached.
     pub(crate) fn doorbell(&self, program: ProgramNo) -> Option<BorrowedFd<'_>> {
         let known = self.programs.get(program)?;
         Some(known.memory.doorbell())
     }
 
-    /// Call before sleeping. False: a program has news; run another iteration, and check
-    /// [`Datapath::poll_throttled`].
+    /// Call before sleeping: sets the driver's sleeping flag in the memory of each program that is
+    /// not throttled. False: a program has set a notice, and the flags are cleared again; run
+    /// another iteration, and check [`Datapath::poll_throttled`].
     pub(crate) fn prepare_sleep(&mut self, now: Instant) -> bool {
         let has_news = |(number, program): (ProgramNo, &mut Program)| {
             (program.is_polled(now) && !program.memory.prepare_sleep()).then_some(number)
@@ -75,15 +79,15 @@ impl Datapath {
         awake_for.is_none()
     }
 
-    /// Call after sleeping.
+    /// Call after sleeping: clears the driver's sleeping flags.
     pub(crate) fn end_sleep(&mut self) {
         let programs = self.programs.iter_mut();
         let served = programs.filter(|(_, program)| !program.disconnected);
         served.for_each(|(_, program)| program.memory.end_sleep());
     }
 
-    /// A program wrote its doorbell. Returns whether the driver had not asked for it; then check
-    /// [`Datapath::poll_throttled`].
+    /// Handles a doorbell write of a program. True if the program had not taken the sleeping flag.
+    /// Check [`Datapath::poll_throttled`] afterwards.
     pub(crate) fn on_doorbell(&mut self, program: ProgramNo, now: Instant) -> bool {
         let Some(known) = self.programs.get_mut(program) else {
             return false;
@@ -101,17 +105,17 @@ impl Datapath {
         unasked
     }
 
-    /// The program's doorbell is polled again. The first event may report an old write: the
-    /// doorbell is never read, so adding it to an epoll reports that it was written before.
+    /// Call when a program's doorbell is polled again. The first event may report an old write: the
+    /// doorbell is never read, so enabling its events reports that it was written before.
     pub(crate) fn resume(&mut self, program: ProgramNo) {
         if let Some(known) = self.programs.get_mut(program) {
             known.may_repeat_event = known.doorbell_written;
         }
     }
 
-    /// The next program to throttle, with the end of the pause: it wrote its doorbell unasked, or
-    /// woke the driver needlessly too often. The caller runs an iteration at that time, since news
-    /// of the program may be read only then.
+    /// The next program to throttle, with the end of the pause; `None` if there is none. The
+    /// program wrote its doorbell without the flag, or used up its allowance. The caller runs an
+    /// iteration at that time, since the program's records may be read only then.
     pub(crate) fn poll_throttled(&mut self) -> Option<(ProgramNo, Instant)> {
         self.throttled.pop()
     }
@@ -147,11 +151,11 @@ impl Datapath {
     }
 }
 
-/// How long a program is throttled. A hundred wakeups a second take a thousandth of a processor.
+/// How long a program is throttled. A hundred wake-ups a second take a thousandth of a processor.
 const PAUSE: Nanos = Nanos::from_millis(10);
-/// Needless wakeups before a program is throttled.
+/// Needless wake-ups before a program is throttled.
 const SPARE_WAKEUPS: u64 = 16;
-/// How many flows are checked to judge a wakeup.
+/// How many flows are checked for a moved index after a wake-up.
 const CHECKED_FLOWS: usize = 8;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Counters of received frames.
+//! Counters of classified frames, over all flows and for each flow, and the reasons why the
+//! demultiplexer discards a frame ([`Discard`]).
 
 use crate::frame::Malformed;
 
@@ -14,13 +15,13 @@ pub struct DemuxCounters {
     /// Frames of no flow.
     pub unclaimed: u64,
     /// Fragments kept at present: their datagram's first fragment has not arrived, or they wait for
-    /// [`super::Demux::poll_released`].
+    /// `Demux::poll_released`.
     pub held: u64,
     /// Discarded frames by reason, in the order of [`Discard::ALL`].
     pub discarded: [u64; Discard::ALL.len()],
 }
 
-/// Counters of one flow.
+/// Counters of one flow's classified frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DemuxFlowCounters {
     /// Frames for this flow.
@@ -38,18 +39,19 @@ pub enum Discard {
     Short,
     /// The IP version contradicts the EtherType.
     Version,
-    /// The lengths contradict each other.
+    /// The lengths of the IP packet contradict each other or the frame's length.
     Length,
     /// The checksum of the IPv4 header is wrong.
     Checksum,
-    /// The fragment is impossible.
+    /// The fragment is empty, is not the last and no multiple of eight bytes long, or ends beyond
+    /// byte 65,535 of its datagram.
     Fragment,
-    /// The source is a group.
+    /// The source address is a group's or IPv4's broadcast address.
     Source,
     /// The UDP or TCP header is incomplete, or UDP's length is not the packet's. This includes a
     /// first fragment that is too short for its ports.
     Transport,
-    /// A fragment after a gap, for a flow that takes none.
+    /// A fragment behind a missing one, for a flow that takes fragments in order only.
     OutOfOrder,
     /// A first fragment that names another flow than an earlier first fragment.
     Conflict,
@@ -74,7 +76,7 @@ impl Discard {
         Discard::Forgotten,
     ];
 
-    /// The reason's name, for people and machines.
+    /// The reason's name in the census.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Discard::Pattern => "pattern",

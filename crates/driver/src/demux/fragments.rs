@@ -20,9 +20,9 @@
 //! # Overlaps
 //! A datagram goes to the flow of its *earliest* first fragment. A later first fragment that names
 //! another flow is discarded, so an overlapping first fragment cannot redirect the fragments of
-//! another flow's datagram. The arrival of the last fragment does not end this, since any sender
-//! can send a last fragment: the owner keeps the datagram's identity for [`LIFETIME`] after each
-//! first fragment.
+//! another flow's datagram. The owner keeps the datagram's identity for [`LIFETIME`] (2 s) after
+//! each first fragment. The last fragment does not end this time, since any sender can send a last
+//! fragment.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -52,7 +52,7 @@ struct Datagram {
 }
 
 impl DatagramFragment {
-    /// `None` if the packet is a whole datagram.
+    /// The fragment of an IP packet; `None` if the packet is a whole datagram.
     pub(super) fn of(ip: &Ip) -> Option<DatagramFragment> {
         let fragment = ip.fragment?;
         Some(DatagramFragment {
@@ -69,7 +69,7 @@ impl DatagramFragment {
     }
 }
 
-/// The state of all datagrams; see the module.
+/// The datagrams of which fragments arrived; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Fragments {
     known: HashMap<Datagram, KnownDatagram, RandomState>,
@@ -188,7 +188,7 @@ impl Fragments {
         }
     }
 
-    /// A released fragment and its owner.
+    /// The next released fragment and its owner; `None` if there is none.
     pub(super) fn poll_released(&mut self) -> Option<(Owner, Box<[u8]>)> {
         let next = self.released.pop_front()?;
         self.held -= 1;
@@ -355,9 +355,9 @@ fn is_within_lifetime(since: Instant, now: Instant) -> bool {
     now.0.saturating_sub(since.0) < LIFETIME
 }
 
-/// The fragments of a datagram arrive close together; this allows for a full queue on the path. The
-/// same as in XDP. (RFC 1122 keeps fragments for a minute, since identifications are not reused so
-/// soon there.)
+/// How long a first fragment decides for its datagram, in ns; the same as in XDP. The fragments of
+/// a datagram arrive close together; 2 s allow for a full queue on the path. (RFC 1122, section
+/// 3.3.2, keeps fragments for 60 to 120 s.)
 const LIFETIME: u64 = FRAGMENT_LIFETIME as u64;
 /// Known datagrams per flow, including those that have arrived completely.
 const MAX_KNOWN_PER_OWNER: usize = 256;

@@ -12,8 +12,12 @@ use etherparse::{LinkSlice, NetSlice, SlicedPacket, TransportSlice};
 use super::*;
 use crate::test_frames::{OWN, endpoint, mend_checksum, mend_lengths};
 
-/// The outcome of the last frame. Panics if a frame goes to other flows than the naive rules name,
-/// or is not counted exactly once.
+/// Classifies the frames in `bytes` and returns the result for the last one: `one`, `several`,
+/// `held`, `unclaimed`, the reason why it was discarded, or `nothing` if there is no frame.
+///
+/// # Panics
+/// If a frame goes to other flows than by the naive rules of this module, or is not counted exactly
+/// once.
 pub fn judged(bytes: &[u8]) -> String {
     let flows = flows();
     let mut demux = table(&flows);

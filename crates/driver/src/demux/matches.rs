@@ -68,7 +68,8 @@ pub enum Reassembly {
 /// The reason why a match of a flow cannot be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MatchError {
-    /// Another flow has these packets already, or the flow's number is in use.
+    /// Another flow has these packets already, the flow has this match already, or the flow's
+    /// number is in use.
     #[error("these packets belong to another flow already")]
     Taken,
     /// The address is not a host's, or not a group's.
@@ -85,16 +86,16 @@ pub enum MatchError {
     /// The port is 0.
     #[error("a flow cannot have port 0")]
     Port,
-    /// The group is full.
+    /// The group has 64 members already.
     #[error("{MAX_MEMBERS} flows have joined this group already; this is the limit")]
     Group,
-    /// The flow has too many matches.
+    /// The flow has 64 matches already.
     #[error("the flow has {MAX_MATCHES} matches already; this is the limit")]
     Matches,
     /// The pattern is invalid.
     #[error(transparent)]
     Pattern(#[from] BadPattern),
-    /// The flow's number is too large.
+    /// The flow's number is too large, or no flow with this number was added.
     #[error("flow number {0} is above the largest, {MAX_FLOWS}")]
     Number(u32),
 }

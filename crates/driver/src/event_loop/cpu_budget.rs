@@ -1,9 +1,9 @@
-//! Limits the packet thread's share of a processor, so that the kernel never throttles it.
+//! Limits the packet thread's share of a processor, so that the kernel does not stop it for long.
 //!
 //! Linux reserves a twentieth of a processor for ordinary programs: it stops a SCHED_FIFO thread
 //! that leaves less for up to 50 ms of each second (`sched_rt_runtime_us`, since 6.12 the fair
-//! server). A delay of microseconds is better than that. So time awake is paid from an account,
-//! which sleep fills at eleven to one:
+//! server). A delay of microseconds is better than that. So [`CpuBudget`] is an account of time: a
+//! ns awake takes one ns from it, and a ns asleep adds eleven.
 //! ```text
 //!   FULL ┤▔▔╲      ╱╲        spins before a departure
 //!   HALF ┤    ╲  ╱   ╲  ╱▔   sleeps to the departure instead
@@ -37,7 +37,8 @@ impl CpuBudget {
         }
     }
 
-    /// Charges the time until `now` as awake. Returns how long the thread should pause.
+    /// Charges the time until `now` as awake. Returns how long the thread should pause; `None`: it
+    /// can continue.
     pub(crate) fn charge(&mut self, now: Instant) -> Option<Duration> {
         let took = self.advance(now);
         self.was_stopped |= took >= STOPPED;
@@ -69,9 +70,11 @@ const FULL: i64 = 10_000_000;
 /// Credit per nanosecond of sleep. One part in twelve is sleep: the kernel's twentieth, and the
 /// cost of the switches.
 const CREDIT_PER_SLEEP: i64 = 11;
-/// In ns. An iteration takes less than a millisecond unless the thread is stopped.
+/// An iteration of this length or more, in ns, shows that the kernel stopped the thread: iterations
+/// take less than a millisecond otherwise.
 const STOPPED: i64 = 20_000_000;
-/// Short enough not to matter, and long beside the two context switches.
+/// Length of a pause: short enough to delay no packet noticeably, and long beside the two context
+/// switches.
 const PAUSE: Duration = Duration::from_micros(50);
 
 #[cfg(test)]

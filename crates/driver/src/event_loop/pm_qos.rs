@@ -1,12 +1,12 @@
 //! Keeps processors awake while packets with a departure time leave.
 //!
-//! A sleeping processor takes time to wake, up to hundreds of microseconds from a deep state. The
-//! host takes a virtual processor away when it sleeps, and stops it repeatedly after it returns:
-//! gaps of 120 us between packets of a cell contract varied by 30 us (p1 to p99), and vary by 3
-//! with processors awake. So while such packets leave, the driver asks the kernel to keep
-//! processors awake (PM QoS, `/dev/cpu_dma_latency`): the idle loop spins instead. This costs
-//! power, so the request holds only while packets are less than [`HOLD`] apart, and an option of
-//! the driver turns it off.
+//! A sleeping processor takes time to wake, up to hundreds of microseconds from a deep state. On a
+//! virtual machine, the host takes a sleeping processor away and stops the processor repeatedly
+//! after its return. There, gaps of 120 µs between packets of a cell contract varied by 30 µs (1st
+//! to 99th percentile), and vary by 3 µs with processors awake. So while such packets leave, the
+//! driver asks the kernel to keep processors awake (PM QoS, `/dev/cpu_dma_latency`): the kernel's
+//! idle loop then spins. This costs power, so the request holds only while packets are less than
+//! [`HOLD`] (20 ms) apart, and the driver's option `--may-sleep` turns it off.
 //! ```text
 //!  packets   | | | | |            |            | | |
 //!  awake     ████████████                       ███████
@@ -38,7 +38,7 @@ impl LatencyRequest {
         }
     }
 
-    /// Takes the file for later requests.
+    /// Takes the file for later requests. Fails if the file cannot be written.
     pub(crate) fn set_device(&mut self, device: File) -> io::Result<()> {
         self.device = Some(device);
         self.request(false)
@@ -50,7 +50,8 @@ impl LatencyRequest {
     }
 
     /// Called before a sleep, with the next departure if it is known. Makes or withdraws the
-    /// request, and returns when the thread must run again to withdraw it.
+    /// request. Returns the time at which the thread must run again to withdraw it; `None` if no
+    /// request holds.
     pub(crate) fn before_sleep(&mut self, now: Instant, next: Option<Instant>) -> Option<Instant> {
         let until = self.last_packets.map(|last| Instant(last.0 + HOLD));
         let until = until.filter(|until| now < *until);
@@ -79,7 +80,7 @@ impl LatencyRequest {
     }
 }
 
-/// Opens the kernel's request file. Needs root.
+/// Opens the kernel's file for such requests. Needs root.
 pub(crate) fn open_device() -> io::Result<File> {
     File::options().write(true).open(DEVICE)
 }
@@ -89,7 +90,8 @@ pub(crate) fn open_device() -> io::Result<File> {
 const DEVICE: &str = "/dev/cpu_dma_latency";
 /// The kernel's own default.
 const ANY_LATENCY: i32 = 2_000_000_000;
-/// In ns. Packets of 1500 bytes at 600 kbit/s are this far apart.
+/// How long a request holds after a packet, in ns. Packets of 1500 bytes at 600 kbit/s are this far
+/// apart.
 const HOLD: u64 = 20_000_000;
 
 #[cfg(test)]

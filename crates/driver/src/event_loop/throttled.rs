@@ -3,8 +3,8 @@
 //!
 //! Each doorbell write wakes the packet thread, whose time all flows share.
 //! [`Datapath::poll_throttled`](crate::datapath::Datapath::poll_throttled) returns the programs to
-//! throttle. Doorbell writes during the pause are reported as one at its end. So real news of such
-//! a program waits no longer than the pause.
+//! throttle, with the end of the pause. Doorbell writes during the pause are reported as one at its
+//! end, so a record of such a program waits no longer than the pause.
 
 use std::collections::VecDeque;
 
@@ -22,12 +22,13 @@ impl Throttled {
         self.0.push_back((until, program));
     }
 
-    /// The next end of a pause.
+    /// The next end of a pause; `None` if no program is throttled.
     pub(crate) fn next_end(&self) -> Option<Instant> {
         self.0.front().map(|(until, _)| *until)
     }
 
-    /// The next program whose pause has ended by `now`.
+    /// Removes and returns the next program whose pause has ended by `now`; `None` if there is
+    /// none.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<ProgramNo> {
         let (until, _) = self.0.front()?;
         if *until > now {

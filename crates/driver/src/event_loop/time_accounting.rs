@@ -4,15 +4,15 @@
 //!  asleep ─▶│ receives ─▶ sends ─▶ notifies │ spins ──▶│ iteration │ falls asleep ─▶
 //!           └────── receiving, sending ─────┴ waiting ─┘           └── WakeupCost ──
 //! ```
-//! Each stretch of time awake is charged to one of three: received frames, packets that programs
-//! submitted, or waiting for a departure. Falling asleep and waking take longer than most
-//! iterations, and no clock reading covers them. So the thread's own processor time is read for one
-//! sleep in [`SAMPLE`] ([`WakeupCost`]), and an iteration that received frames have woken is
-//! charged with the mean.
+//! Each stretch of time awake counts as one of three fields of [`TimeAccounting`]: received frames,
+//! packets that programs submitted, or waiting for a departure. Falling asleep and waking take
+//! longer than most iterations, and no clock reading covers them. So the thread's own processor
+//! time is read for one sleep in [`SAMPLE`] ([`WakeupCost`]), and the mean is added to the time for
+//! received frames whenever they ended a sleep.
 
 use netnice_core::units::{Instant, Nanos};
 
-/// The accounting of the loop.
+/// Counts and times of the packet thread since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeAccounting {
     /// Iterations of the loop.
@@ -21,9 +21,10 @@ pub struct TimeAccounting {
     pub sleeps: u64,
     /// Iterations in which the interface refused frames, for example because it is down.
     pub refusals: u64,
-    /// Doorbell writes that the driver had not asked for.
+    /// Doorbell writes of programs that had not taken the driver's sleeping flag (rule R52 of
+    /// docs/reference/ring.md).
     pub unasked: u64,
-    /// Pauses despite pending work, so that the kernel makes no longer ones.
+    /// Pauses despite pending work, which keep the kernel from stopping the thread for longer.
     pub pauses: u64,
     /// Time for received frames, including waking up for them.
     pub receiving: Nanos,
@@ -33,7 +34,7 @@ pub struct TimeAccounting {
     pub waiting: Nanos,
 }
 
-/// What ended the last sleep, as long as no iteration was charged for it.
+/// What ended the sleep before this iteration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum WakeReason {
     /// There was no sleep.
@@ -43,7 +44,7 @@ pub(super) enum WakeReason {
     Frames,
     /// A program or a command.
     Request,
-    /// A departure.
+    /// The time: a departure is near, or the longest sleep is over.
     Due,
 }
 
@@ -61,7 +62,7 @@ pub(super) struct IterationTimes {
 }
 
 impl TimeAccounting {
-    /// Counts a doorbell that ended a sleep.
+    /// Counts a doorbell that ended a sleep, if its program had not taken the sleeping flag.
     pub(super) fn count_doorbell(&mut self, unasked: bool) {
         self.unasked += u64::from(unasked);
     }
@@ -102,6 +103,7 @@ pub(super) struct WakeupCost {
 }
 
 impl WakeupCost {
+    /// An estimate without measurements: [`FIRST`].
     pub(crate) fn new() -> WakeupCost {
         WakeupCost {
             mean: FIRST,
@@ -110,6 +112,7 @@ impl WakeupCost {
         }
     }
 
+    /// The mean cost of a sleep, over about the last 16 measurements.
     pub(crate) fn mean(&self) -> Nanos {
         Nanos(self.mean)
     }
@@ -120,7 +123,7 @@ impl WakeupCost {
         self.began = self.sleeps.is_multiple_of(SAMPLE).then(processor);
     }
 
-    /// The sleep has ended.
+    /// The sleep has ended. `processor` is called if it was called at the sleep's begin.
     pub(crate) fn sleep_ended(&mut self, processor: impl FnOnce() -> u64) {
         if let Some(began) = self.began.take() {
             let took = processor().saturating_sub(began).min(MOST);
@@ -131,9 +134,9 @@ impl WakeupCost {
 
 /// The first value, in ns.
 const FIRST: u64 = 3_000;
-/// Reading the processor time is a system call.
+/// One sleep in so many is measured, since reading the processor time is a system call.
 const SAMPLE: u32 = 16;
-/// In ns. A longer one was interrupted.
+/// The longest cost of a measured sleep, in ns. A sleep that took more was interrupted.
 const MOST: u64 = 50_000;
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 //! A sleep ends late, and the lateness varies: 3 µs on a quiet machine; 50 µs in the median and 120
 //! µs at the 98th percentile on a virtual machine with a busy host. So the lead is learnt from each
 //! sleep that only the time has ended: a sleep that ends later than the lead raises the lead by
-//! [`UP`], and any other lowers it by [`DOWN`]. The lead settles where one sleep in five hundred is
-//! later: one in a hundred of a flow's packets may be late, and the machine causes most of those
-//! when it stops the thread during the wait.
+//! [`UP`], and any other lowers it by [`DOWN`]. [`UP`] is 499 times [`DOWN`], so the lead settles
+//! where one sleep in 500 ends later than the lead. The requirement is that at most one packet in
+//! 100 of a flow is late. The difference is left for packets that are late because the machine
+//! stops the thread between its wake-up and the departure. The lead is between 10 and 200 µs.
 
 /// The learnt lead.
 #[derive(Debug)]
@@ -14,11 +15,12 @@ pub(crate) struct WakeLead {
 }
 
 impl WakeLead {
+    /// A lead of 50 µs, before any sleep.
     pub(crate) fn new() -> WakeLead {
         WakeLead { nanos: FIRST }
     }
 
-    /// In ns.
+    /// The lead in ns.
     pub(crate) fn nanos(&self) -> u64 {
         self.nanos
     }
@@ -34,12 +36,14 @@ impl WakeLead {
 
 /// The first lead, in ns.
 const FIRST: u64 = 50_000;
-/// The duration of one more iteration, in ns.
+/// The shortest lead, in ns: the duration of one more iteration.
 const LEAST: u64 = 10_000;
-/// In ns. A longer lead is not worth its processor time: a sixth of a processor for a flow of 10
-/// Mbit/s; and a flow of 100 Mbit/s has a packet each 120 µs.
+/// The longest lead, in ns. A longer lead is not worth its processor time: a sixth of a processor
+/// for a flow of 10 Mbit/s; and a flow of 100 Mbit/s has a packet each 120 µs.
 const MOST: u64 = 200_000;
+/// What a late sleep adds to the lead, in ns.
 const UP: u64 = 499 * DOWN;
+/// What any other sleep subtracts from the lead, in ns.
 const DOWN: u64 = 10;
 
 #[cfg(test)]

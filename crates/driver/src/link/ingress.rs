@@ -130,7 +130,7 @@ impl Ingress {
     /// Stops receiving: detaches XDP, or unbinds the packet socket.
     ///
     /// # Errors
-    /// The error of the kernel. [`Ingress::is_receiving`] is false afterwards in any case.
+    /// The error of the kernel. `Ingress::is_receiving` is false afterwards in any case.
     pub fn stop(&mut self) -> Result<(), LinkError> {
         self.is_receiving = false;
         match &mut self.kind {

@@ -90,8 +90,9 @@ impl PacketLink {
         Some(length.map(|length| self.lengths.push(length)))
     }
 
-    /// A frame that can never leave is dropped, since it would block the others: for example, it is
-    /// longer than the MTU, which has shrunk since the check.
+    /// Hands the waiting frames to the kernel; see [`super::Link::flush`]. A frame that can never
+    /// leave is dropped, since it would block the others: for example, it is longer than the MTU,
+    /// which has shrunk since the check.
     pub(super) fn flush(&mut self) -> io::Result<Flushed> {
         while !self.lengths.is_empty() {
             match self.send_waiting().map_err(|e| (e.raw_os_error(), e)) {
@@ -224,7 +225,7 @@ fn message(piece: &mut libc::iovec) -> libc::mmsghdr {
 }
 
 /// Rejects frames that had a VLAN tag: the kernel removes the tag, and the frame would look like
-/// one of this interface. Loads whether there was a tag; accepts nothing if so, else all.
+/// one of this interface. The program loads whether there was a tag, and accepts the frame if not.
 const NO_TAGS: [libc::sock_filter; 4] = [
     instruction(0x30, 0, 0, (-4096_i32 + 48) as u32),
     instruction(0x15, 0, 1, 0),
@@ -241,7 +242,7 @@ const NO_PIECE: libc::iovec = libc::iovec {
     iov_len: 0,
 };
 const PACKET_IGNORE_OUTGOING: i32 = 23;
-/// About 5,000 packets of any length up to 1,500 bytes.
+/// Requested size of the receive buffer, in bytes: about 5,000 packets of any length up to 1,500.
 const RECEIVE_BYTES: usize = 4 << 20;
 /// Frames per system call.
 const BATCH: usize = 32;

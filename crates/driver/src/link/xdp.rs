@@ -2,9 +2,10 @@
 //! sending.
 //!
 //! The memory (UMEM) is the driver's own; no program maps it. The kernel copies (`XDP_COPY`), which
-//! every interface supports. The kernel sends only inside `sendto`, a budget of descriptors per
-//! call, so [`XdpLink::flush`] repeats the call until the ring is empty. The driver trusts the
-//! kernel's ring indices, and checks each returned frame address by [`Frames`].
+//! every interface supports. The kernel sends only inside `sendto`, and a limited number of frames
+//! in one call, so [`XdpLink::flush`] repeats the call until the ring is empty. The driver trusts
+//! the kernel's ring indices, and checks each returned frame address by [`Frames`]. Opening fails
+//! with [`LinkError`], for example with more than [`MAX_QUEUES`] (64) receive queues.
 
 mod gates;
 mod queue;
@@ -107,7 +108,8 @@ impl XdpLink {
         Ok((link, program))
     }
 
-    /// Frames for sending are separate, so reception never lacks frames.
+    /// Number of frames that can be sent now. Frames to send from and frames to receive into are
+    /// separate, so sending takes none from reception.
     #[inline]
     pub(super) fn room(&mut self) -> usize {
         if self.frames.count(Holder::Free) == 0 {

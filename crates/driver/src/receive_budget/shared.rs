@@ -2,10 +2,10 @@
 //!
 //! If flows were limited only one by one, several flooded flows would leave the driver no time for
 //! others: frames would be lost before their flow is known. So there is one more bucket, the
-//! [`SharedBudget`], as large as the largest budget of a flow, and every flow pays into both. When
+//! [`SharedBudget`], as large as the largest budget of a flow, and both buckets are charged. When
 //! the shared budget is exhausted, a flow still has its *part*: the shared budget's earnings
 //! divided by the number of programs that received something recently, and again by the number of
-//! such flows of the program. So
+//! such flows of the program. A packet is delivered under this condition:
 //! ```text
 //!   admitted = its own budget covers it, and its part or the shared budget covers it
 //! ```
@@ -13,11 +13,11 @@
 //! others leave. A program with many flows gets no more than a program with few.
 //!
 //! A flow that is not admitted is suspended until half of its own burst is there again, and also
-//! half of its part's burst or the whole shared budget, whichever is sooner. Among few flows that
-//! is the part, and the flows do not return all at once; for one flow of a million its part alone
+//! half of its part's burst or the whole shared budget, whichever is sooner. Among few flows the
+//! part is sooner, so the flows do not return all at once; for one flow of a million the part alone
 //! would take many seconds.
 //!
-//! Recent receivers are counted in periods of [`ACTIVE_PERIOD`]. The burst is divided too;
+//! Recent receivers are counted in periods of [`ACTIVE_PERIOD`] (10 ms). The burst is divided too;
 //! otherwise thousands of idle flows could be flooded for a millisecond each. But a part's burst is
 //! at least twice the price of a packet that arrives alone and wakes the driver
 //! ([`Cost::lone_packet`](super::Cost::lone_packet)), since prices are learnt and the next packet
@@ -70,7 +70,8 @@ impl Default for SharedBudget {
 }
 
 impl SharedBudget {
-    /// Adds a flow with this budget of its own.
+    /// Adds a flow with this budget of its own. A larger budget than all before becomes the shared
+    /// one, and stays it after the flow is closed.
     pub(crate) fn add_flow(&mut self, own: ReceiveBudget) -> FlowBudget {
         if self.budget.part < own.part {
             self.budget = own;
@@ -170,7 +171,7 @@ impl FlowBudget {
     }
 }
 
-/// In ns: long beside the gaps of a steady receiver, and short for a person.
+/// Length of a period, in ns: long beside the gaps of a steady receiver, and short for a person.
 const ACTIVE_PERIOD: u64 = 10_000_000;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Packets that a program submits, from bytes: the first byte chooses a template, the others are
 //! the frame.
 //!
-//! [`judged`] runs the transmit check and an independent parser, and panics if the two differ.
+//! [`judged`] runs the transmit check and an independent checker, and panics if the two differ.
 //! Tests and the fuzz target `transmit` call the same function.
 
 use etherparse::{Ethernet2Header, Ipv4Header, Ipv6Header, TcpHeader, UdpHeader};
@@ -9,8 +9,11 @@ use etherparse::{Ethernet2Header, Ipv4Header, Ipv6Header, TcpHeader, UdpHeader};
 use super::*;
 use crate::test_frames::{OWN, PEER, endpoint, mend_checksum, mend_lengths};
 
-/// The outcome for a frame. Panics if the independent checker differs, or if other bytes leave than
-/// were checked.
+/// Checks the frame in `bytes` and returns the outcome: `allowed`, the name of the [`Forbidden`]
+/// variant in lower case, or `nothing` if `bytes` is empty.
+///
+/// # Panics
+/// If the independent checker differs, or if other bytes leave than were checked.
 pub fn judged(bytes: &[u8]) -> String {
     let Some((which, frame)) = bytes.split_first() else {
         return "nothing".to_owned();

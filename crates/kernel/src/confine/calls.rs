@@ -1,5 +1,6 @@
 //! The system calls of a confined process: those that a loop over connections needs, and those that
-//! the C library and Rust's threads make by themselves.
+//! the C library and Rust's threads make by themselves. [`rules`] returns them for the filter, some
+//! with a condition on an argument.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +9,8 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// The list, with the conditions on arguments. No entry opens a file, makes a socket, starts a
-/// program, signals or traces a process, or makes memory executable.
+/// The list, with the conditions on arguments. No entry opens a file, makes a socket other than an
+/// accepted connection, starts a program, signals or traces a process, or makes memory executable.
 pub(super) fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = WITH_ANY_ARGUMENTS
         .iter()

@@ -1,8 +1,9 @@
-//! Operations that a confined process must not be able to do, tried from inside.
+//! Tries the operations that a confined process must not be able to do, from inside the process,
+//! and returns the result of each ([`attempts`]).
 
 use std::io;
 
-/// The result of one operation.
+/// The result of one operation that [`attempts`] tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// The operation's name.

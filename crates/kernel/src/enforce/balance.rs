@@ -1,10 +1,12 @@
 //! Divides the left-over of managed links among the targets that use it.
 //!
 //! The plan assures each busy target its weight's part of the bandwidth that is not guaranteed.
-//! This module finds the busy targets: from the bytes that the top classes of each link's tree
-//! carried since the last call, and from their backlog. The backlog matters because a class that
+//! This module finds the busy targets from the bytes that the top classes of each link's tree
+//! carried since the last call, and from their backlog. A target becomes busy if it carries more
+//! than 1 % of its highest rate on the link, or if more than [`STANDING_QUEUE`] bytes are queued;
+//! it becomes idle if it carries less than half a percent. The backlog matters because a class that
 //! becomes busy while the others use the whole link carries almost nothing. If the daemon ends, the
-//! division stays as it is. Guaranteed minimums do not depend on it.
+//! division stays as it is. Guaranteed minimums do not depend on the division.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +24,9 @@ pub(super) struct LastCounts {
 }
 
 impl Kernel {
-    /// Finds the busy targets of the managed links, and divides the left-over again if they
-    /// changed. To be called a few times a second while a link is managed. Returns whether anything
-    /// changed.
+    /// Finds the busy targets of the managed links, and divides the left-over again if the set of
+    /// them has changed. To be called a few times a second while a link is managed. Returns whether
+    /// the division changed.
     pub fn balance(&mut self, now: Instant) -> Result<bool, KernelError> {
         let links: Vec<String> = self.installed.links.keys().cloned().collect();
         if links.is_empty() {
@@ -66,7 +68,8 @@ impl Kernel {
         self.apply(&desired).map(|()| true)
     }
 
-    /// Bytes that all classes of a link had sent at the last call of [`Kernel::balance`].
+    /// Bytes that all classes of a link's sending direction had sent at the last call of
+    /// [`Kernel::balance`]; 0 for a link without classes. `None` before the first such call.
     pub fn sent_on(&self, link: &str) -> Option<u64> {
         let of_link = |((name, dir, _), bytes): (&(String, usize, u16), &u64)| {
             (name == link && *dir == 0).then_some(*bytes)
@@ -124,7 +127,7 @@ struct TopClass {
     bytes: u64,
     /// Bytes queued in it and below it.
     queued: u64,
-    /// The link's rate in bytes per second.
+    /// Its highest rate on the link in bytes per second.
     ceil: u64,
 }
 
@@ -141,8 +144,8 @@ fn below_top(parents: &BTreeMap<u16, u16>, class: u16) -> Option<u16> {
     None
 }
 
-/// The divisors of the link's rate: a target becomes idle below half a percent of it, and busy
-/// above one percent.
+/// The divisors of a top class's highest rate: a target becomes idle below half a percent of that
+/// rate, and busy above one percent.
 const IDLE_BELOW: u128 = 200;
 const BUSY_ABOVE: u128 = 100;
 /// In bytes: two full packets. A target that gets all the bandwidth it asks for has a shorter queue

@@ -1,17 +1,17 @@
-//! Containers: targets with a network namespace of their own, which a veth pair joins to this
-//! namespace.
+//! Limits containers: targets with a network namespace of their own, which a veth pair joins to
+//! this namespace. [`Kernel::place_containers`] finds the pairs of each container.
 //!
 //! The packets that a container sends arrive in this namespace at the pair's near end, and packets
-//! for the container leave by it. Both pass the cap stage there and continue to a bridge, to the
-//! host itself or to another host. So all traffic of the container is held, with any protocol or
-//! socket, and counted once. A container in this namespace's own network is an ordinary cgroup.
+//! for the container leave by that end. Both pass the cap stage there and continue to a bridge, to
+//! the host itself or to another host. So all traffic of the container is limited and counted once,
+//! with any protocol or socket. A container in this namespace's own network is an ordinary cgroup.
 //!
 //! Two sources map a pair to its container. First, the kernel assigns ids to the other namespaces
 //! that interfaces of this one lead to, and a process of the container has the same id. The daemon
 //! queries this when something changes, which is late for a container that just started. So the
 //! eBPF programs record the pair too: the first packet of a socket in the container's cgroup that
-//! arrives by an interface identifies the container ([`container_veths`](../../bpf/maps.h)). For
-//! that the programs are on every veth pair while a container is a target.
+//! arrives by an interface identifies the container (map `container_veths`). For that, the programs
+//! are on every veth pair while a container is a target.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,8 +36,9 @@ pub enum ContainerPlacement {
 }
 
 impl Kernel {
-    /// Sets which targets are containers, each with the path of its cgroup if it runs. Returns how
-    /// each is joined to this namespace, and attaches the programs to the joining interfaces.
+    /// Sets which targets are containers: `groups` maps the number of each to the path of its
+    /// cgroup, or to `None` if the container does not run. Returns how each is joined to this
+    /// namespace. If the programs are loaded, attaches them to the joining interfaces.
     pub fn place_containers(
         &mut self,
         groups: &BTreeMap<u32, Option<String>>,

@@ -1,15 +1,17 @@
-//! Sockets that have no room for a tag.
+//! Records the owners of open sockets, also of those that have no room for a tag.
 //!
-//! A tag is part of a socket's option memory, which the kernel limits for each socket
-//! (`net.core.optmem_max`). A program can use up all of it with group joins or a filter. Such a
-//! socket cannot be tagged any more, and its limit holds nevertheless: a table of the eBPF programs
-//! (`cookie_owners`) has its owner under the socket's cookie, a number that the kernel gives to no
-//! other socket. The eBPF programs read this table only while it may have entries. An entry
-//! overrides a tag, which may be an old one that could not be replaced. The eBPF programs find the
-//! socket's cgroup by themselves and record it in the same way (`cookie_cgroups`).
+//! A tag is the entry of a socket's eBPF storage that names its owner. It takes some of the
+//! socket's option memory, which the kernel limits for each socket (`net.core.optmem_max`). A
+//! program can use up all of that memory with group joins or a filter. Such a socket cannot be
+//! tagged any more, but its limit holds: the map `cookie_owners` has its owner under the socket's
+//! cookie, a number that the kernel gives to no other socket. The eBPF programs read this map only
+//! while it may have entries. An entry overrides a tag, which may be an old one that could not be
+//! replaced. The eBPF programs find the socket's cgroup by themselves and record it in the map
+//! `cookie_cgroups`. Each map has room for [`abi::MAX_COOKIES`] sockets (65,536); the limit does
+//! not hold for a socket that does not fit ([`super::Adoption::untracked`]).
 //!
 //! The kernel never reuses a cookie. So the entry of a closed socket costs only its memory and the
-//! time of the lookups. [`Kernel::remove_closed_cookies`] removes it some time later.
+//! time of the lookups. [`Kernel::remove_closed_cookies`] removes it within about a minute.
 
 use std::{collections::BTreeSet, os::fd::BorrowedFd};
 
@@ -36,7 +38,7 @@ pub(super) enum Tagged {
 }
 
 impl Kernel {
-    /// The owner of a socket, as the eBPF programs find it.
+    /// The owner of a socket, as the eBPF programs find it; `None` if none is recorded.
     pub(super) fn owner_of(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -107,7 +109,7 @@ impl Kernel {
     }
 
     /// Removes the entries of closed sockets that had no room for a tag. To be called once a
-    /// second; every [`CALLS_PER_CHECK`]th call searches.
+    /// second; every `CALLS_PER_CHECK`th call searches.
     pub fn remove_closed_cookies(&mut self) -> Result<(), KernelError> {
         self.cookie_checks = self.cookie_checks.wrapping_add(1);
         let Some(programs) = self
@@ -173,5 +175,6 @@ impl Kernel {
     }
 }
 
-/// The search takes time in proportion to the number of sockets on the machine.
+/// Calls of [`Kernel::remove_closed_cookies`] for each search: a search takes time in proportion to
+/// the number of sockets on the machine.
 const CALLS_PER_CHECK: u32 = 64;

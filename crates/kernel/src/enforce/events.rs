@@ -1,4 +1,5 @@
-//! Events of the eBPF programs: a process that is a member of a target has ended.
+//! Reads the events of the eBPF programs ([`Exits`]): each reports that a process that was a member
+//! of a target has ended ([`Exit`]).
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -23,7 +24,7 @@ pub struct Exit {
 pub struct Exits(RingBuf<MapData>);
 
 impl Exits {
-    /// The members that ended since the last call.
+    /// The members that ended since the last call. Does not block; empty if none ended.
     pub fn read(&mut self) -> Vec<Exit> {
         let mut exits = Vec::new();
         while let Some(item) = self.0.next() {
@@ -52,12 +53,16 @@ impl AsRawFd for Exits {
 }
 
 impl Kernel {
-    /// The netlink port number of this handle, by which a listener recognizes its changes.
+    /// The port number of this handle's netlink socket, by which a listener recognizes the changes
+    /// that this handle made.
     pub fn netlink_port(&self) -> Result<u32, KernelError> {
         Ok(self.netlink.port_number()?)
     }
 
-    /// The events of members' ends. Can be taken once after the programs were loaded.
+    /// The events of members' ends.
+    ///
+    /// # Errors
+    /// If the programs are not loaded, or the events were taken since they were loaded.
     pub fn take_exits(&mut self) -> Result<Exits, KernelError> {
         loaded(&mut self.programs)?.take_events().map(Exits)
     }

@@ -1,5 +1,7 @@
-//! The interfaces: attaches the programs to them, and assigns the slots that return packets to
-//! them.
+//! Attaches the eBPF programs to interfaces, and assigns each interface the return slots by which
+//! packets come back to it from a stage. [`Kernel::reconcile`] repairs what other programs removed.
+//! A namespace with more than [`MAX_INTERFACES`] (4,096) such interfaces
+//! is refused with [`KernelError::TooManyInterfaces`].
 
 use std::{collections::BTreeSet, fs};
 
@@ -22,8 +24,8 @@ pub(super) struct Attached {
 }
 
 impl Kernel {
-    /// Attaches the programs to every interface that needs them, and writes its description for
-    /// them. Detaches the programs from the others.
+    /// Attaches the programs to every interface that needs them, and writes its description to the
+    /// map that they read. Detaches the programs from all other interfaces.
     pub(super) fn attach_interfaces(
         &mut self,
         plan: &Plan,
@@ -376,8 +378,9 @@ impl Kernel {
         retry::remove_file(&saved);
     }
 
-    /// Reads the interfaces again and applies the desired state to those that came or went. To be
-    /// called after netlink reported a change.
+    /// Reads the interfaces and the classes again, attaches removed programs again, and applies the
+    /// desired state to what came, went or was changed. To be called after netlink reported a
+    /// change. No effect if the programs are not loaded.
     pub fn reconcile(&mut self) -> Result<(), KernelError> {
         if self.programs.is_none() {
             return Ok(());
@@ -561,7 +564,7 @@ fn slots_of(iface: &abi::Iface) -> [u16; SLOTS] {
     ]
 }
 
-/// The largest number of interfaces that can have the programs.
+/// The largest number of interfaces that can have the eBPF programs.
 pub const MAX_INTERFACES: usize = abi::MAX_IFACES as usize;
 /// One slot for each `STAGE_*`.
 const SLOTS: usize = 6;

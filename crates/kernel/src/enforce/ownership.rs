@@ -1,6 +1,6 @@
 //! Binds processes, executables, cgroups and users to targets, in the maps of the eBPF programs,
-//! and tags the open sockets of new members. A call that adds a binding fails with [`KernelError`]
-//! if the programs are not loaded, or if a map refuses the entry.
+//! and tags the open sockets of new members. A call that changes a binding fails with
+//! [`KernelError`] if the programs are not loaded, or if a map refuses the entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,12 +77,13 @@ pub struct MissedForks {
 }
 
 impl Kernel {
-    /// Makes a process a member of a target, with its open sockets, and its living descendants
-    /// unless `only`. Descendants that are members of a target in `keep` stay there, and their own
-    /// descendants become members of it.
+    /// Makes a process and, unless `only`, its living descendants members of a target, and tags
+    /// their open sockets. Descendants that are members of a target in `keep` stay there, and their
+    /// own descendants become members of it.
     ///
-    /// Children inherit the membership in the kernel once their parent is a member. Children of
-    /// earlier forks are found by repeated searches until one finds no new process.
+    /// Children inherit the membership in the kernel once their parent is a member. To find the
+    /// children of earlier forks, the search is repeated until it finds no new process, at most 16
+    /// times.
     pub fn adopt(
         &mut self,
         target: u32,
@@ -185,7 +186,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// The members of process and executable targets, by process id.
+    /// The members of process and executable targets, by process id. Empty if the programs are not
+    /// loaded.
     pub fn members(&mut self) -> Result<BTreeMap<u32, Proc>, KernelError> {
         match &self.programs {
             Some(programs) => Ok(programs
@@ -208,9 +210,9 @@ impl Kernel {
         found.ok().flatten().unwrap_or_default()
     }
 
-    /// Makes those children of members that did not fit into the table of members at their fork
-    /// members of the same targets, with their open sockets. Call this once a second. Returns
-    /// `None` if no such child was counted since the last call.
+    /// Makes the children that did not fit into the table of members at their fork members of their
+    /// parents' targets, and tags their open sockets. Call this once a second. Returns `None` if
+    /// the eBPF programs counted no such child since the last call.
     pub fn adopt_missed_forks(&mut self) -> Result<Option<MissedForks>, KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(None);
@@ -272,10 +274,12 @@ impl Kernel {
         Ok(ended.len())
     }
 
-    /// Ends process targets, all with one list of members per search. Members and their sockets
-    /// pass to their target in `by_descent`, else to the target around theirs, or to none. Adds
-    /// each released process and its target to `released`, also if the call fails. The search is
-    /// repeated until it finds no member, because a child may be born in between.
+    /// Releases the members of the targets in `outer`, which maps each target to the target around
+    /// it (`None`: no target). `which` selects the membership. A member and its sockets pass to its
+    /// target in `by_descent`; without one there, to the nearest target around theirs that is not
+    /// released itself, or to none. Adds each released process and its former target to `released`,
+    /// also if the call fails. The search is repeated until it finds no member, because a child may
+    /// be born in between.
     pub fn release(
         &mut self,
         outer: &BTreeMap<u32, Option<u32>>,
@@ -341,7 +345,8 @@ impl Kernel {
     /// The map key of the executable at a path, which is looked up with root's rights.
     ///
     /// # Errors
-    /// If there is no such file.
+    /// If there is no such file, if no process can ever execute it, or if its file system does not
+    /// reply within [`executable::LOOKUP_TIMEOUT`] and the path was not looked up before.
     pub fn executable_key(&mut self, path: &str) -> Result<abi::AppKey, KernelError> {
         let found = self.executables.lookup(path);
         found.map_err(KernelError::file("find the executable", path))
@@ -381,8 +386,8 @@ impl Kernel {
     }
 
     /// Makes a cgroup and all cgroups below it a target. Earlier cgroups of the target no longer
-    /// exist, but their data may still be in send queues. The latest few of them stay bound to the
-    /// target.
+    /// exist, but their data may still be in send queues. So the latest eight of them stay
+    /// bound to the target.
     pub fn bind_cgroup(&mut self, target: u32, group: &Cgroup) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut map = programs.hash::<u64, u32>("cgroups")?;
@@ -401,7 +406,7 @@ impl Kernel {
         self.invalidate_cached_cgroups()
     }
 
-    /// Removes all cgroups of a target, the present one and earlier ones.
+    /// Unbinds all cgroups of a target, the present one and earlier ones.
     pub fn unbind_cgroup(&mut self, target: u32) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut map = programs.hash::<u64, u32>("cgroups")?;
@@ -416,8 +421,9 @@ impl Kernel {
     }
 
     /// Registers cgroups that belong to a target from their creation. A name is a path, or the last
-    /// component alone for a cgroup that has only slices above it. Earlier registrations that are
-    /// not in `names` are removed.
+    /// component alone for a cgroup that has only slices above it; a name of 256 bytes or more is
+    /// skipped. Earlier registrations that are not in `names` are removed. No effect if the
+    /// programs are not loaded.
     pub fn expect_cgroups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(());

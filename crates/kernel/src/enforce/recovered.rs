@@ -1,9 +1,10 @@
 //! Reads back what an earlier daemon left in force, from classes and maps, for a daemon whose own
 //! record was lost.
 //!
-//! The classes give the limits and their nesting. The maps give the limit in which each target
-//! number queues. The requesting user and the names of the targets are not recorded there. The
-//! guaranteed amounts cannot be read back either, since a class is assured more than that.
+//! The classes give the limits and their nesting. The maps give, for each target number, the limit
+//! in whose queues the target's packets wait. The requesting user and the names of the targets are
+//! not recorded there. The guaranteed amounts cannot be read back either, since a class is assured
+//! more than that. The result is a [`Recovered`].
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ use crate::{
 pub struct Recovered {
     /// The limits.
     pub limits: Vec<RecoveredLimit>,
-    /// Target numbers, each with the slot of the limit in which the target queues.
+    /// Target numbers, each with the slot of the limit in whose queues the target's packets wait.
     pub targets: Vec<(u32, u16)>,
     /// The links that have classes of netnice.
     pub links: Vec<Link>,
@@ -33,7 +34,7 @@ pub struct Recovered {
 pub struct RecoveredLimit {
     /// The slot of the target that has it.
     pub slot: u16,
-    /// The slot of the limit around it.
+    /// The slot of the limit around it; `None` if there is none.
     pub parent: Option<u16>,
     /// The limit's rates.
     pub limit: Limit,

@@ -1,4 +1,5 @@
-//! Counts of packets offered, sent, queued and dropped, by target and direction.
+//! Reads the counts of packets offered, sent, queued and dropped, by target and direction
+//! ([`Kernel::sample`]). The eBPF programs count what is offered. The classes count the rest.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use crate::{
 pub struct Sample {
     /// Counts by target number.
     pub targets: BTreeMap<u32, TargetCounts>,
-    /// Traffic without a target on managed links, by name: up and down.
+    /// Traffic without a target on managed links, by the link's name: sent, then received packets.
     pub rest: BTreeMap<String, [DirectionCounts; 2]>,
 }
 
@@ -26,29 +27,31 @@ pub struct TargetCounts {
     pub directions: [DirectionCounts; 2],
 }
 
-/// The counts of one direction. Every offered packet is sent, dropped or still queued.
+/// The counts of one direction since the classes and the target were made. The eBPF programs count
+/// `offered_*`. The classes of the target's own limit count the rest; without such a limit, the
+/// classes that serve the target on managed links do. Without any such class, the rest is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionCounts {
     /// Packets seen on the first pass, before any queue.
     pub offered_packets: u64,
     /// Wire bytes of these packets.
     pub offered_bytes: u64,
-    /// Packets that left the queues of the target's own limit.
+    /// Packets that left these classes.
     pub sent_packets: u64,
     /// Wire bytes of these packets.
     pub sent_bytes: u64,
-    /// Packets that its queues dropped.
+    /// Packets that the queues of these classes dropped.
     pub dropped_packets: u64,
     /// Packets queued now.
     pub queued_packets: u64,
     /// Bytes queued now.
     pub queued_bytes: u64,
-    /// How often its classes had to wait for their rate (`overlimits` of HTB).
+    /// How often these classes had to wait for their rate (`overlimits` of HTB).
     pub overlimits: u64,
 }
 
-/// Classes by interface, from the last sample. A caller that reads counters and then audits needs
-/// one listing for both.
+/// Classes by interface index, from the last sample. A caller that reads counters and then audits
+/// needs one listing for both.
 pub(super) type ListedClasses = BTreeMap<u32, Vec<FoundClass>>;
 
 /// Counts of the classes and queues of one HTB, by class number.

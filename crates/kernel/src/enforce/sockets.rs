@@ -1,9 +1,10 @@
 //! Tags the sockets that a target's processes opened before they became members.
 //!
-//! A process may have tens of thousands of sockets, and other requests wait meanwhile. So a survey
-//! of the sockets of some processes ([`Survey`]) runs in steps. The first step runs at once and is
-//! enough for nearly all processes. The caller runs the other steps when it has time
-//! ([`Kernel::continue_survey`]).
+//! A process may have tens of thousands of sockets, and other requests wait while they are tagged.
+//! So a survey of the sockets of some processes ([`Survey`]) runs in steps. The first step runs at
+//! once, visits up to 512 descriptors ([`FIRST_STEP`]), and is enough for nearly all processes. The
+//! caller runs the other steps, of some milliseconds each, when it has time
+//! ([`Kernel::continue_survey`]). What was tagged is returned as [`Adoption`].
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{DirEntry, ReadDir};
@@ -131,8 +132,8 @@ impl Kernel {
         self.surveys.len()
     }
 
-    /// Visits some of the remaining open sockets, for some milliseconds at most. When a survey
-    /// ends, returns its result since the first step.
+    /// Visits some of the remaining open sockets, for some milliseconds. When a survey ends,
+    /// returns what it found after its first step; before, `None`.
     ///
     /// # Errors
     /// The sockets could not be visited. The survey is not repeated.

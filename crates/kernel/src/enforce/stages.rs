@@ -1,4 +1,7 @@
-//! The stages: the veth pair of the cap stage, each managed link's HTB, and its receive stage.
+//! Makes, changes, audits and removes the class trees and the interfaces that carry them: the veth
+//! pair of the cap stage, the HTB at the root of each managed link, and the veth pair of each
+//! managed link's receive stage. Fails with [`KernelError::ForeignQdisc`] if a managed link has the
+//! root qdisc of another program.
 
 use std::collections::BTreeMap;
 
@@ -269,9 +272,10 @@ impl Kernel {
         Ok(tree_of(tc::classes(&mut self.netlink, ifindex)?, major))
     }
 
-    /// Compares all classes and programs with the installed state, and returns a text for each
-    /// fault. If `anew` is false, uses the classes that the preceding [`Kernel::sample`] listed, if
-    /// any.
+    /// Compares all classes and attached programs with the installed state, and returns a text for
+    /// each tree and each program that differs. If `anew` is false, uses the classes that the
+    /// preceding [`Kernel::sample`] listed, and lists only the others. Empty if the programs are
+    /// not loaded.
     pub fn audit(&mut self, anew: bool) -> Result<Vec<String>, KernelError> {
         let mut listed = std::mem::take(&mut self.listed);
         if anew {
@@ -375,7 +379,7 @@ fn stage_trees<'a>(
     trees
 }
 
-/// Describes a change in words.
+/// Describes a change of the classes in words, a line for each step.
 pub(super) fn describe(from: &Plan, to: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
     let mut describe_tree = |stage: &str, major: u16, current: &Tree, desired: &Tree| {
@@ -444,10 +448,13 @@ fn receive_stage_names(index: u32) -> (String, String) {
     (format!("nnd{index}"), format!("nne{index}"))
 }
 
-/// The handles of netnice's HTBs. They differ because one priority value must not select a class in
-/// two of them.
+/// The handle of the HTB of the cap stage. The handles of netnice's HTBs differ because one
+/// priority value must not select a class in two of them.
 pub(super) const CAP_MAJOR: u16 = 0x4e00;
+/// The handle of the HTB at the root of a managed link.
 pub(crate) const LINK_MAJOR: u16 = 0x4e10;
+/// The handle of the HTB of a receive stage.
 pub(super) const DOWN_MAJOR: u16 = 0x4e20;
+/// The name of the cap stage's interface that carries the classes.
 pub(super) const CAP_NEAR: &str = "nn0";
 const CAP_FAR: &str = "nn1";

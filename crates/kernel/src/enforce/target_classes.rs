@@ -1,4 +1,5 @@
-//! The classes that hold the packets of a target, and their interfaces.
+//! Lists the classes that queue the packets of a target, with their interfaces and highest rates
+//! ([`Kernel::target_classes`]), for `netnice explain`.
 
 use netnice_core::units::Rate;
 
@@ -8,25 +9,28 @@ use crate::{
     tc::Handle,
 };
 
-/// One class that holds packets of a target.
+/// One class that queues packets of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetClass {
     /// The managed link of the class; `None` for the cap stage.
     pub link: Option<String>,
-    /// Whether it holds received packets; else sent ones, or both.
+    /// True if it queues received packets; false for sent packets, or for those of both directions.
     pub down: bool,
-    /// The interface that has the class.
+    /// The name of the interface that has the class; for a receive stage, `the receive stage of
+    /// LINK`.
     pub device: String,
-    /// The class, as tc(8) names it.
+    /// The class, as tc(8) names it: `major:minor` in hexadecimal digits.
     pub class: String,
-    /// The highest rate of the class.
+    /// The highest rate of the class; `None` if it is outside the range of [`Rate`].
     pub max_rate: Option<Rate>,
-    /// Whether the class is the target's own; else a target around it has it.
+    /// True if the class is the target's own; false if it is that of a target around it.
     pub own: bool,
 }
 
 impl Kernel {
-    /// The classes that hold packets of a target.
+    /// The classes that queue packets of the target with this number: at most one for each
+    /// direction in the cap stage and on each managed link. Empty for a target that no limit and no
+    /// share covers.
     pub fn target_classes(&self, id: u32) -> Vec<TargetClass> {
         let mut found = Vec::new();
         if let Some(leaves) = self.installed.leaves.get(&id) {

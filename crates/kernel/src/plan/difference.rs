@@ -24,7 +24,8 @@ pub(crate) enum Step {
 /// the desired classes, so that no packet is sent to a class that does not exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Steps {
-    /// The steps before the maps are switched: removals of moved classes, changes, and additions.
+    /// The steps before the maps are switched: removals of moved classes, changes of classes,
+    /// replacements of queues, and additions.
     pub before: Vec<Step>,
     /// The steps after the maps are switched: removals of classes that no target uses any more.
     pub after: Vec<Step>,

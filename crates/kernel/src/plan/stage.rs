@@ -1,4 +1,7 @@
-//! The nodes of one direction of one tree: their nesting, their assured rates and their classes.
+//! Computes one direction of one class tree from the desired state: which targets have a node, how
+//! the nodes nest, which rates they are assured, and the parameters of their classes and queues.
+//! [`TreePlan::write`] adds the classes to a [`Tree`]. The rules are in the documentation of
+//! [`crate::plan`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,8 +79,8 @@ struct Node {
 }
 
 impl<'a> TreePlan<'a> {
-    /// The limits of one direction. A limit on both directions together is in the tree of the
-    /// sending direction.
+    /// The nodes of the cap stage for one direction. A limit on both directions together is in the
+    /// tree of the sending direction.
     pub(super) fn cap(desired: &Desired, nesting: &'a Nesting<'a>, direction: Direction) -> Self {
         let limit_of = |target: &Target| match (target.limit, direction) {
             (Limit::Each { up, .. }, Direction::Up) => up,
@@ -109,7 +112,7 @@ impl<'a> TreePlan<'a> {
         .with_parents()
     }
 
-    /// The shares of one direction of a managed link.
+    /// The nodes of one direction of a managed link that has this rate.
     pub(super) fn link(
         desired: &Desired,
         nesting: &'a Nesting<'a>,
@@ -187,7 +190,8 @@ impl<'a> TreePlan<'a> {
         self
     }
 
-    /// The node that provides the leaves for a target's packets.
+    /// The slot of the node that provides the leaves for a target's packets: its own, else that of
+    /// the nearest target around it. `None` if there is no such node.
     pub(super) fn nearest(&self, target: &Target) -> Option<u16> {
         self.nesting
             .with_ancestors(target)
@@ -195,7 +199,7 @@ impl<'a> TreePlan<'a> {
             .find(|slot| self.nodes.contains_key(slot))
     }
 
-    /// Whether a target has a node in this stage.
+    /// Whether a target has a node in this tree.
     pub(super) fn has_node(&self, slot: u16) -> bool {
         self.nodes.contains_key(&slot)
     }
@@ -204,7 +208,7 @@ impl<'a> TreePlan<'a> {
     pub(super) fn leaf(&self, slot: u16, tree: &Tree) -> NodeLeaves {
         let [_, sparse, bulk, local] = self.numbers(slot);
         let window = window(self.nodes[&slot].ceil);
-        // The sparse leaf has a quarter of the assured rate of the node's own leaves.
+        // The sparse leaf is assured a quarter of the rate that the node divides.
         let assured = tree.get(&sparse).map_or(0, |class| 4 * class.htb.rate);
         NodeLeaves {
             sparse,
@@ -215,7 +219,7 @@ impl<'a> TreePlan<'a> {
         }
     }
 
-    /// The leaves of a node of this stage, or of the other direction's stage.
+    /// The leaves of a node of this direction, or of `other` if this direction has no such node.
     pub(super) fn leaf_or(&self, other: &Self, slot: u16, tree: &Tree) -> NodeLeaves {
         if self.nodes.contains_key(&slot) {
             self.leaf(slot, tree)
@@ -242,6 +246,8 @@ impl<'a> TreePlan<'a> {
         nested
     }
 
+    /// Adds the classes of all nodes to a tree. `idle` are the nodes of a link that get no share of
+    /// the left-over now; `None` if there are none.
     pub(super) fn write(&self, tree: &mut Tree, idle: Option<&BTreeSet<u16>>) {
         let nested = self.children_by_parent();
         let tops = nested.get(&None).map(Vec::as_slice).unwrap_or_default();
@@ -535,7 +541,8 @@ fn fq_codel(rate: u64, direction: Direction) -> Queue {
     }
 }
 
-/// The length of a window of the flow accounting: at least ten packets.
+/// The length of a window of the flow accounting: the time of ten full packets at this rate in
+/// bytes per second, but at least [`SHORTEST_WINDOW`].
 fn window(rate: u64) -> Nanos {
     Nanos((10 * FULL_PACKET * 1_000_000_000 / rate.max(1)).max(SHORTEST_WINDOW))
 }
@@ -587,9 +594,9 @@ const RECEIVE_FLOOR: u64 = 30_280;
 /// where all flows are treated alike. With 5 ms, a minimum of 6 Mbit/s of 10 got 1 to 2 there; with
 /// 25 ms it got all of it.
 const RECEIVE_TARGET: u64 = 25_000;
-/// The longest FIFO at high rates, in ns.
+/// The length of a FIFO in ns, as time at the node's rate, where that is more than the floor.
 const FIFO_TIME: u64 = 20_000_000;
-/// Bytes of ten packets: a sparse flow has at most one or two in flight.
+/// Bytes of ten full packets: a sparse flow has at most one or two packets in flight.
 const SPARSE_FLOOR: u64 = 15_140;
 const DEFAULT_BURST: Nanos = Nanos::from_millis(5);
 /// The burst on a link. If the classes of a link are assured all of its rate, a class waits for its
@@ -598,7 +605,9 @@ const DEFAULT_BURST: Nanos = Nanos::from_millis(5);
 const LINK_BURST: Nanos = Nanos::from_millis(25);
 const DEFAULT_WEIGHT: u16 = 100;
 const DEFAULT_PRIORITY: u8 = 4;
+/// In ns.
 const SHORTEST_WINDOW: u64 = 100_000_000;
+/// The logarithm of HTB's tick in ns.
 const PSCHED_SHIFT: u32 = 6;
-/// In ns; ticks are 32 bits wide: 274 s.
+/// The longest burst in ns: ticks are 32 bits wide, so 274 s.
 const LONGEST_BURST: u64 = (u32::MAX as u64) << PSCHED_SHIFT;

@@ -1,4 +1,4 @@
-//! Properties of every plan, and of the steps between two plans.
+//! Tests of properties that every plan has, and the steps between any two plans.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Tests on lo.
+//! Tests that a reserved port is held and its socket receives nothing, with sockets on lo.
 
 use std::io::ErrorKind;
 use std::net::{Ipv6Addr, UdpSocket};

@@ -1,4 +1,4 @@
-//! Copies of other processes' sockets whose close never blocks.
+//! Takes copies of other processes' sockets, and closes them without ever blocking the caller.
 //!
 //! The process that closes the last copy of a TCP socket with unsent data waits as long as the
 //! owner set (SO_LINGER). A copy in this process becomes the last one if the owner ends or closes
@@ -57,8 +57,11 @@ pub(crate) fn with_own_descriptors<T: Send>(
 pub(crate) struct OwnDescriptors(PhantomData<*const ()>);
 
 impl OwnDescriptors {
-    /// Copies a socket, or another descriptor, of a process. Returns `None` if it is closed or the
-    /// process has ended.
+    /// Copies a socket, or another descriptor, of a process. Returns `None` if the descriptor is
+    /// closed or the process has ended.
+    ///
+    /// # Errors
+    /// The error of pidfd_getfd(2), for example EPERM without the right to trace the process.
     pub(crate) fn take<'a>(
         &'a self,
         process: &PidFd,

@@ -1,5 +1,6 @@
-//! Loads the eBPF programs: has the kernel verify each. A program that the kernel refuses is named,
-//! with the verifier's last lines.
+//! Loads each eBPF program, so that the kernel verifies it. If the kernel refuses a program, the
+//! error names it and contains the last lines of the verifier's log. Loading also fails if the
+//! kernel has no type information (BTF).
 
 use aya::programs::{BtfTracePoint, CgroupSkb, CgroupSock, CgroupSockAddr, SchedClassifier};
 use aya::{Btf, Ebpf, EbpfLoader};

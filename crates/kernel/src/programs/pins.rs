@@ -1,5 +1,7 @@
-//! The files of the eBPF programs in the runtime folder: the bpffs with the pins, and two kinds of
-//! files beside it. The pins keep programs and maps in force while no daemon runs.
+//! Makes and removes the files of the eBPF programs in the runtime folder: the bpffs with the pins,
+//! and beside it `layout` (the layout of the pinned maps) and `clsact-INDEX` (netnice made the
+//! clsact of the interface with this index). The pins keep programs and maps in force while no
+//! daemon runs.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};

@@ -1,4 +1,5 @@
-//! Tests in the namespace of the test run, where only lo is expected.
+//! Tests of route and neighbour lookups in the namespace of the test run, where only lo is
+//! expected.
 
 use super::*;
 

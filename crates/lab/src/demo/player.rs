@@ -1,12 +1,14 @@
-//! A model of a video player with a buffer of one second, fed by the received bytes.
+//! A model of a video player with a buffer of one second. The series of received bytes comes in,
+//! and the seconds in which the video stood still go out ([`stall_time`]).
 //!
-//! It starts to play when the buffer has one second of video, stops when the buffer is empty, and
-//! resumes at one second again. A viewer notices a standstill, not a mean rate.
+//! The player starts when the buffer has one second of video, stops when the buffer is empty, and
+//! starts again at one second. The demo reports this time because a viewer notices that the video
+//! stands still, and does not notice a lower mean rate.
 
 use crate::traffic::Report;
 
-/// Seconds within `window` (wall clock, ns) in which a video of `bits` per second (on the wire)
-/// stood still, for a stream that began at `began`.
+/// The seconds within `window` in which a video of `bits` bit/s (on the wire) stood still. The
+/// stream began at `began`. All times are wall clock in ns.
 pub fn stall_time(video: &Report, began: u64, bits: u64, window: (u64, u64)) -> f64 {
     let mut played = 0.0;
     let mut playing = false;

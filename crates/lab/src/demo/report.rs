@@ -1,5 +1,5 @@
-//! The report: one self-contained HTML page, and a picture (SVG) of what each program got in both
-//! runs.
+//! Makes the demo's report of both runs: one self-contained HTML page ([`page`]), and a picture
+//! (SVG, [`picture`]) of the rate that each program got in both runs.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,8 @@ use crate::traffic::Report;
 /// Width and height of a chart of rates, in pixels.
 const CHART_SIZE: (f64, f64) = (560.0, 300.0);
 
-/// The whole page.
+/// The report as an HTML page. `without` and `with` are the runs without and with netnice, `before`
+/// and `after` are their figures.
 pub fn page(without: &RunRecord, with: &RunRecord, before: &Figures, after: &Figures) -> String {
     let mut body = String::new();
     head(&mut body, before, after);
@@ -26,7 +27,7 @@ pub fn page(without: &RunRecord, with: &RunRecord, before: &Figures, after: &Fig
     )
 }
 
-/// The picture: what each program got without and with netnice, side by side.
+/// The picture as SVG: the rate that each program got without and with netnice, side by side.
 pub fn picture(without: &RunRecord, with: &RunRecord) -> String {
     const GAP: f64 = 16.0;
     let (width, height) = CHART_SIZE;

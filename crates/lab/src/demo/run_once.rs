@@ -1,4 +1,6 @@
-//! One run of the demo: the world, the programs, and the typed lines.
+//! Runs the demo once ([`run`]): makes the world, starts the programs, executes the `netnice`
+//! commands in the second run, and returns a [`RunRecord`]. Fails if a program cannot start or a
+//! command fails.
 
 use std::time::Duration;
 
@@ -10,12 +12,12 @@ use crate::traffic::real_programs::{self, Pings};
 use crate::traffic::{self, Running, Tcp};
 use crate::world::{Cable, Family, Host, Netnice, World};
 
-/// A typed line and its output.
+/// A `netnice` command of the second run, and its output.
 #[derive(Debug, Clone)]
 pub struct Typed {
-    /// As typed.
+    /// The command line, with the word `netnice`.
     pub line: String,
-    /// Its standard output.
+    /// The standard output, without the blanks and line breaks at its end.
     pub answer: String,
 }
 
@@ -70,7 +72,8 @@ impl Programs {
     }
 }
 
-/// Runs the demo once. `say` gets the second of the run and its current step.
+/// Runs the demo once, with or without netnice. `say` gets the second of the run and the name of
+/// its current step, once a second.
 pub fn run(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<RunRecord> {
     let mut programs = Programs::start()?;
     let netnice = match with_netnice {

@@ -1,9 +1,10 @@
-//! Two programs for experiments on the direct path, each with one flow: a sender sends as fast as
-//! possible, and a receiver counts received packets. Each runs in a thread and returns its counts.
+//! Two programs for experiments on the direct path, each with one flow: [`SenderProgram`] sends as
+//! fast as possible, and [`ReceiverProgram`] counts received packets. Each runs in a thread and
+//! keeps its counts.
 //!
 //! In the papers' experiments programs have guaranteed processor time. Here a sender runs with the
-//! scheduling policy SCHED_RR, below the driver's priority, so that other load of the machine does
-//! not change the packets on the wire.
+//! scheduling policy SCHED_RR at priority 1, below the driver's priority, so that other load of the
+//! machine does not change the packets on the wire. A receiver has ordinary priority.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,7 @@ use netnice_ring::program::{Attachment, Piece, ProgramRings};
 use crate::sys;
 use crate::worker::Worker;
 
-/// Sends the same datagram repeatedly.
+/// A program that sends the same frame repeatedly.
 pub struct SenderProgram {
     attachment: Attachment,
     flow: ProgramRings,
@@ -25,7 +26,7 @@ pub struct SenderProgram {
     sent: u64,
 }
 
-/// A sender that runs in a thread of its own. Dropping it ends the thread.
+/// A sender that runs in a thread of its own. Dropping this value ends the thread.
 pub struct RunningSender(Worker<SenderProgram>);
 
 impl SenderProgram {
@@ -101,7 +102,7 @@ pub struct ReceiverProgram {
     flow: ProgramRings,
 }
 
-/// A receiver that runs in a thread of its own. Dropping it ends the thread.
+/// A receiver that runs in a thread of its own. Dropping this value ends the thread.
 pub struct RunningReceiver {
     counted: Arc<(AtomicU64, AtomicU64)>,
     worker: Worker<ReceiverProgram>,
@@ -132,8 +133,8 @@ impl ReceiverProgram {
         Ok(())
     }
 
-    /// Starts a thread that receives. For every packet `each` gets the packet's number and returns
-    /// the time that the program works on it.
+    /// Starts a thread that receives. For every packet, `each` gets the number of the packet (from
+    /// 1) and returns how long the program is to work on it.
     pub fn start(
         mut self,
         each: impl Fn(u64) -> Duration + Send + 'static,
@@ -179,7 +180,8 @@ impl RunningReceiver {
         self.counted.0.load(Ordering::Relaxed)
     }
 
-    /// Number of packets lost so far, by the counters that the driver keeps in the flow's memory.
+    /// Number of packets lost so far, by the counters that the driver keeps in the flow's memory:
+    /// for lack of a primed record, beyond the receive budget, or longer than the record.
     pub fn lost(&self) -> u64 {
         self.counted.1.load(Ordering::Relaxed)
     }

@@ -1,9 +1,10 @@
 //! Programs that violate the rules of `docs/reference/ring.md` on purpose, and attach again after
 //! the driver has disconnected them.
 //!
-//! A [`Rogue`] writes its memory as bytes, at the offsets of that page, so it shares no code with
-//! the ring library. A [`Supervisor`] is a thread that does the work of `netnice-driver`'s control
-//! thread: it attaches rogues, and reports the rule for which the driver disconnected them.
+//! A [`Rogue`] writes rings and indices as bytes, at the offsets in that document, so no check of
+//! the ring library prevents a violation. A [`Supervisor`] does the work of `netnice-driver`'s
+//! control thread: it attaches rogues through their [`RogueHandle`]s, and reports the rule for
+//! which the driver disconnected each.
 
 use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -34,13 +35,13 @@ pub enum Violation {
     ConsumerPast,
     /// A record without pairs.
     NoPairs,
-    /// A record with more pairs than allowed.
+    /// A record with 9 pairs; 8 are allowed.
     ManyPairs,
-    /// A record that is published in part.
+    /// A record of which only a part is published.
     HalfRecord,
-    /// A stamp that the program must not write.
+    /// The stamp of a submitted record is not zero.
     Stamp,
-    /// Undefined bits of the note.
+    /// An undefined bit of the note is set.
     Note,
     /// The reserved word of a pair is not zero.
     Reserved,
@@ -48,13 +49,13 @@ pub enum Violation {
     Unaligned,
     /// A pair of zero bytes.
     Empty,
-    /// A pair outside the data area.
+    /// A pair behind the end of the data area.
     Foreign,
-    /// A pair whose end wraps around.
+    /// A pair whose end overflows 64 bits.
     Wrapping,
     /// A pair across the end of a chunk.
     Crossing,
-    /// A chunk that the driver already has.
+    /// A chunk in two records, so the driver already has it at the second one.
     Twice,
 }
 
@@ -79,7 +80,7 @@ impl Violation {
         Violation::Twice,
     ];
 
-    /// The number of the violated rule in `docs/reference/ring.md`.
+    /// The number of the rule in `docs/reference/ring.md` that this violation breaks: 20 means R20.
     pub fn rule(self) -> u32 {
         match self {
             Violation::ProducerBack => 20,
@@ -98,7 +99,7 @@ impl Violation {
     }
 }
 
-/// A program with one flow that writes arbitrary bytes.
+/// A program with one flow that writes arbitrary bytes into its memory.
 pub struct Rogue {
     memory: Arc<Shared>,
     file: File,
@@ -142,7 +143,8 @@ struct RogueSlot {
 }
 
 impl Supervisor {
-    /// Makes a handle for each flow description and a frame that the flow may send.
+    /// Makes a supervisor of rogues with one flow each, and a handle for each rogue. A rogue is
+    /// given by the parameters of its flow and a frame that the flow may send.
     pub fn new(flows: Vec<(FlowParameters, Vec<u8>)>) -> (Supervisor, Vec<RogueHandle>) {
         let pair = |(open, frame): (FlowParameters, Vec<u8>)| {
             let (request, requests) = mpsc::channel();
@@ -227,7 +229,8 @@ impl RogueSlot {
 }
 
 impl RogueHandle {
-    /// Attaches a new rogue; an attached one is detached first.
+    /// Attaches a new rogue; if the handle has an attached one, that one is detached first. Fails
+    /// if the driver has ended or refuses the flow.
     pub fn attach(&self) -> Result<Rogue> {
         while self.violated_rules.try_recv().is_ok() {}
         self.requests.send(()).context("the driver has ended")?;
@@ -242,13 +245,15 @@ impl RogueHandle {
         })
     }
 
-    /// Waits until the driver disconnected the rogue; returns the number of the violated rule.
+    /// Waits until the driver has disconnected the rogue; returns the number of the violated rule.
+    /// Fails after [`EVENT_TIMEOUT`].
     pub(crate) fn await_disconnect(&self) -> Result<u32> {
         let rule = self.violated_rules.recv_timeout(EVENT_TIMEOUT);
         rule.context("the driver did not disconnect a program that violated a rule")
     }
 
-    /// The number of the violated rule, if the driver has disconnected the rogue.
+    /// The number of the rule for which the driver disconnected the rogue. `None` if the driver did
+    /// not disconnect it, or if an earlier call returned the number.
     pub fn violated_rule(&self) -> Option<u32> {
         self.violated_rules.try_recv().ok()
     }
@@ -329,7 +334,8 @@ impl Rogue {
         Ok(())
     }
 
-    /// Writes a valid record of a chunk that belongs to the program.
+    /// Writes a valid record of a chunk that the program has, without publishing the record. The
+    /// record holds the rogue's frame.
     pub fn write_valid_record(&mut self, chunk: u64) -> Result<()> {
         let base = chunk * u64::from(self.place.shape.chunk_bytes);
         self.write(self.place.shape.plan()?.area() + base, &self.frame.clone())?;
@@ -358,7 +364,8 @@ impl Rogue {
         Ok(())
     }
 
-    /// Publishes both indices, sets the notice of its flow, and notifies the driver.
+    /// Publishes the submit ring's producer index and the reclaim ring's consumer index, sets the
+    /// notice of the flow, and writes the driver's doorbell.
     pub fn publish(&mut self) -> Result<()> {
         self.write(SUBMIT_PRODUCER, &self.indices.0.to_ne_bytes())?;
         self.write(RECLAIM_CONSUMER, &self.indices.1.to_ne_bytes())?;
@@ -392,13 +399,13 @@ impl Rogue {
         Ok(sleeps)
     }
 
-    /// Sets the notices of flows without new records.
+    /// Sets the notices of the first 64 flows, although none has new records.
     pub fn set_false_notices(&self) -> Result<()> {
         self.memory.write(TO_DRIVER, &[0xff; 8])
     }
 
-    /// Reclaims all returned records, so that the program owns their chunks again. Returns whether
-    /// there were any.
+    /// Reclaims all returned records, so that the program has their chunks again; the next
+    /// [`Rogue::publish`] publishes this. Returns whether there were any.
     pub fn reclaim(&mut self) -> Result<bool> {
         let there = self.read(RECLAIM_PRODUCER)?;
         let moved = there != self.indices.1;
@@ -406,7 +413,8 @@ impl Rogue {
         Ok(moved)
     }
 
-    /// Waits until all published records came back.
+    /// Waits until the driver has returned all published records, and reclaims them. Fails after
+    /// [`EVENT_TIMEOUT`].
     pub fn await_sent(&mut self) -> Result<()> {
         let until = Instant::now() + EVENT_TIMEOUT;
         while self.read(RECLAIM_PRODUCER)? != self.indices.0 {
@@ -419,14 +427,15 @@ impl Rogue {
         self.publish()
     }
 
-    /// Overwrites bytes of a chunk, whether the driver has it or not.
+    /// Overwrites bytes of a chunk from its offset `at` on, whether the driver has the chunk or
+    /// not.
     pub fn overwrite_chunk(&self, chunk: u64, at: u64, bytes: &[u8]) -> Result<()> {
         let base = chunk * u64::from(self.place.shape.chunk_bytes);
         self.write(self.place.shape.plan()?.area() + base + at, bytes)
     }
 
-    /// Overwrites memory that only the driver may write: the label of the flow, and the driver's
-    /// own indices.
+    /// Overwrites memory of the flow's region that only the driver may write with the word `with`:
+    /// the description of the flow (the first 64 bytes), and the driver's own indices.
     pub fn overwrite_driver_memory(&self, with: u32) -> Result<()> {
         for at in (0..0x40).step_by(4).chain((0x180..0x280).step_by(0x40)) {
             self.write(at, &with.to_ne_bytes())?;
@@ -434,7 +443,7 @@ impl Rogue {
         Ok(())
     }
 
-    /// Its memory file.
+    /// The memory file of the program.
     pub fn file(&self) -> &File {
         &self.file
     }

@@ -1,6 +1,6 @@
 //! Access to the whole memory file of a program as bytes, without the ring library and its checks.
-//! A test program that violates the rules of `docs/reference/ring.md` on purpose uses it. An access
-//! outside the file fails.
+//! Test programs that violate the rules of `docs/reference/ring.md` on purpose use it. An access
+//! fails if its range is not inside the file.
 
 use std::fs::File;
 
@@ -8,8 +8,9 @@ use anyhow::{Result, ensure};
 
 use crate::sys::Mapped;
 
-/// A mapping of a memory file. The driver seals the file against all writes except those through
-/// such a mapping (rule R5 of `docs/reference/ring.md`).
+/// A mapping of a memory file for reading and writing. With the first flow the driver seals the
+/// file against all writes except those through such mappings (rule R5 of
+/// `docs/reference/ring.md`).
 pub struct Shared(Mapped);
 
 impl Shared {
@@ -39,7 +40,8 @@ impl Shared {
         Ok(bytes)
     }
 
-    /// Removes the pages of a range from the file through the mapping (`MADV_REMOVE`).
+    /// Removes the pages of a range from the file through the mapping (`MADV_REMOVE`). Fails with
+    /// EPERM once the driver has sealed the file.
     pub fn remove(&self, at: u64, length: usize) -> std::io::Result<()> {
         self.0.remove(at as usize, length)
     }

@@ -16,7 +16,7 @@ use crate::world::{CommandOutput, Family, Host, Netnice, World, htb};
 pub enum Subject {
     /// netnice.
     Netnice,
-    /// HTB that the experiment sets up on the device, with its default queue: for comparison and
+    /// HTB that the experiment sets up on the device, with HTB's default queue: for comparison and
     /// calibration.
     Htb,
 }
@@ -74,12 +74,12 @@ impl Direction {
 pub(crate) enum Limiter {
     /// netnice with a daemon of its own.
     Netnice(Netnice),
-    /// HTB on the client's devices: the whole host counts as one program.
+    /// HTB on the client's `eth0`: it limits the whole host, as if the host were one program.
     Htb,
 }
 
 impl Limiter {
-    /// Starts the limiter on the world's client.
+    /// Starts the limiter on the world's client. HTB is set up by the first [`Limiter::set`].
     pub(crate) fn start(world: &World, subject: Subject) -> Result<Limiter> {
         Ok(match subject {
             Subject::Netnice => Limiter::Netnice(world.netnice("client")?),
@@ -116,7 +116,7 @@ impl Limiter {
     }
 }
 
-/// Fails with one message if the subject is not netnice.
+/// Fails with a message for the user if the subject is not netnice.
 pub(crate) fn netnice_only(subject: Subject) -> Result<()> {
     if subject != Subject::Netnice {
         bail!("this experiment cannot measure HTB: run it with --subject netnice");
@@ -124,7 +124,7 @@ pub(crate) fn netnice_only(subject: Subject) -> Result<()> {
     Ok(())
 }
 
-/// Runs a `netnice` command line and adds it to `log`.
+/// Runs `netnice LINE` and adds the command line to `log`. Fails unless the exit status is 0.
 pub(crate) fn run_logged(
     netnice: &Netnice,
     line: &str,
@@ -134,7 +134,7 @@ pub(crate) fn run_logged(
     netnice.run_line(line)
 }
 
-/// The address of the first port of `host` in this family, with the transport port `port`.
+/// The address of the first device of `host` in this family, with the transport port `port`.
 pub fn at(host: &Host, family: Family, port: u16) -> SocketAddr {
     SocketAddr::new(host.address(family), port)
 }

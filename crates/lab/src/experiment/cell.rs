@@ -1,6 +1,9 @@
-//! CELL (Schiller, Gunningberg: Feasibility of a software-based ATM cell-level scheduler with
-//! advanced shaping), in the simulator. A slot is the time of one cell of 53 bytes on the link.
-//! [`real`] has the same on real packets.
+//! Experiments of the paper CELL (Schiller, Gunningberg: Feasibility of a software-based ATM
+//! cell-level scheduler with advanced shaping) in the simulator, in virtual time: figures 3 and 4,
+//! and section 4.4. Each adds its checks to an [`Outcome`], and fails with another subject than
+//! netnice. A slot is the time of one cell of 53 bytes on the link: 2.8 us.
+//!
+//! [`cycles`] has figures 5 and 6, [`real`] has figures 3 and 4 on real packets.
 
 pub mod cycles;
 pub mod real;
@@ -19,7 +22,8 @@ use super::simulated::{link, netnice_only, simulate};
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 
-/// One connection of figure 3. The paper does not give all values; those chosen here are printed.
+/// One connection of figure 3. The paper does not give all values; the outcome contains the
+/// contracts that are chosen here.
 struct Connection {
     /// Slots between two cells at peak rate.
     peak: u64,
@@ -83,7 +87,8 @@ fn connections() -> Vec<Connection> {
     ]
 }
 
-/// Figure 3: an example schedule.
+/// Figure 3: ten shaped connections on one link. Checks that no cell is early, that a connection
+/// loses at most one cell to conflicts, and the lengths of bursts.
 pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let slots = if context.quick { 20_000 } else { 1_000_000 };
@@ -157,8 +162,8 @@ fn check_bursts(
 }
 
 /// Figure 4: transient overload, proportional sharing and priorities. All slots are the paper's
-/// times a hundred, so that two percent can be resolved. Connections 4, 5 and 6 request the whole
-/// link each, from slots 20,000, 25,000 and 30,000 until 40,000.
+/// times a hundred, so that a difference of two percent can be measured. Connections 4, 5 and 6
+/// request the whole link each, from slots 20,000, 25,000 and 30,000 until 40,000.
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let (report, sent) = overload(None)?;
@@ -204,7 +209,7 @@ fn link_share(sent: &[SentPacket], vc: u16, from: u64, until: u64) -> f64 {
     mine.count() as f64 / ((until - from) * SCALE) as f64 * 100.0
 }
 
-/// The comparison of a run of figure 4 with the paper. All slots are the paper's.
+/// The comparison of a run of figure 4 with the paper. All slots are numbered as in the paper.
 struct OverloadCheck {
     /// The spans between two changes of the load.
     spans: [(u64, u64); 5],

@@ -1,4 +1,7 @@
-//! How fast a changed limit takes effect on a running, connected program.
+//! The experiment `change` measures how fast a changed limit takes effect on a running, connected
+//! program. The rate over three seconds is checked. After a lowered or a first limit it must be
+//! within 3 % of the limit, from 200 ms (sending) or 1 s (other directions) after the command on.
+//! After a raised limit it must be at least 90 % of the limit, from 1.5 s on.
 
 use anyhow::Result;
 use serde::Serialize;

@@ -1,10 +1,13 @@
-//! The cost of classification per packet, with one target and with a thousand.
+//! The experiment `cost` measures the time that the eBPF programs of netnice take for a packet,
+//! with one target and with a thousand. The time must not grow by more than 10 % and the error of
+//! the measurement.
 //!
-//! The kernel measures the time of eBPF programs (kernel.bpf_stats_enabled). The programs of this
-//! world's netnice are those that appear while its daemon starts; their time is divided by the
-//! number of packets. The order is one target, a thousand, one again: if the machine changes
-//! meanwhile, the first and the last result differ. The measurement adds about 20 ns to each run of
-//! a program, the same in all three.
+//! The kernel measures the time of eBPF programs (kernel.bpf_stats_enabled), and bpftool reads it;
+//! the experiment fails without bpftool. The programs of this world's netnice are those that appear
+//! while its daemon starts and sets a first limit; their time is divided by the number of packets.
+//! The order is one target, a thousand, one again. The difference of the first and the last result
+//! is the error of the measurement. The measurement adds about 20 ns to each run of a program, the
+//! same in all three.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,9 +1,9 @@
-//! The common parts of experiments on the direct path: a world with a driver, and the record of its
-//! wire.
+//! Makes a world with a driver for experiments on the direct path ([`DriverWorld`]), and evaluates
+//! the record of its wire.
 //!
 //! Packets are those of the papers: 1500 bytes with all headers, 120 us on a link of 100 Mbit/s.
-//! The senders are threads of this process, with memory and doorbells of their own, and the driver
-//! is the library in another thread.
+//! The senders are threads of this process, with memory and doorbells of their own. The driver is
+//! the library `netnice-driver` in another thread.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,19 +24,21 @@ use crate::world::{Pair, World};
 pub struct DriverWorld {
     /// The hosts.
     pub world: World,
-    /// The driver.
+    /// The driver, which does not run yet.
     pub setup: DriverSetup,
 }
 
 impl DriverWorld {
-    /// Makes the hosts and a driver whose link has `bits` per second.
+    /// Makes the hosts and a driver whose link has `bits` bit/s. The scheduler may decide on a
+    /// packet up to `ahead` before the link is free. The mode is AF_XDP with XDP in the NIC driver.
     pub fn new(bits: u64, ahead: Nanos) -> Result<DriverWorld> {
         let world = World::pair(Pair::default())?;
         let setup = DriverSetup::new(&world, wire(bits, ahead)?, Mode::Native)?;
         Ok(DriverWorld { world, setup })
     }
 
-    /// A meter at the far end, which keeps every datagram of the senders, and its capture file.
+    /// Starts a tap at the far end, which keeps every datagram of the senders. Returns the tap and
+    /// the path of its capture file.
     pub fn tap(world: &World) -> Result<(Tap, PathBuf)> {
         let file = world.folder().join("wire.pcap");
         let server = world.server();
@@ -45,17 +47,18 @@ impl DriverWorld {
     }
 }
 
-/// Whether the flow is a sender's.
+/// Whether the flow is that of a sender: UDP that arrives for the port [`SINK`].
 pub fn is_sent(flow: &WireFlow) -> bool {
     flow.inbound && flow.transport == Transport::Udp && flow.target.1 == SINK
 }
 
-/// Selects the flow of the sender at this port.
+/// Selects the flow of the sender with this source port.
 pub fn from_port(port: u16) -> impl Fn(&WireFlow) -> bool + Copy {
     move |flow| is_sent(flow) && flow.source.1 == port
 }
 
-/// Counts the times in each bin of `width` that fills `from..until`.
+/// Counts the times in each bin of `width` from `from` to `until`; all values are in ns. An
+/// incomplete last bin is omitted.
 pub fn bins(times: &[u64], from: u64, until: u64, width: u64) -> Vec<f64> {
     let mut bins = vec![0.0; (until.saturating_sub(from) / width) as usize];
     for at in times {
@@ -67,8 +70,8 @@ pub fn bins(times: &[u64], from: u64, until: u64, width: u64) -> Vec<f64> {
     bins
 }
 
-/// Validates a run: the meter lost no packet, and the driver's counts equal the packets that
-/// arrived.
+/// Fails unless the tap lost no packet and, for each of these source ports, the driver counted as
+/// many sent packets as arrived.
 pub fn validate(
     record: &Record,
     ended_driver: &mut crate::direct::EndedDriver,
@@ -88,7 +91,7 @@ pub fn validate(
     Ok(())
 }
 
-/// Adds a note on the driver's mode and priority.
+/// Adds a note with the driver's AF_XDP mode and scheduling class to the outcome.
 pub fn note_mode(outcome: &mut Outcome, mode: Mode, running_driver: &RunningDriver) {
     let pace = match running_driver.pace {
         SchedulingClass::Fifo => "SCHED_FIFO",
@@ -100,8 +103,8 @@ pub fn note_mode(outcome: &mut Outcome, mode: Mode, running_driver: &RunningDriv
     ));
 }
 
-/// Runs `netnice check` on the packets of a port in a capture: returns the number of judged packets
-/// and of those that did not conform.
+/// Runs `netnice check` with a contract on the UDP packets of a capture that 10.77.0.1 sent from
+/// `port`. Returns the number of checked packets, and of those that did not conform.
 pub fn check_conformance(file: &Path, contract: &[&str], port: u16) -> Result<(u64, u64)> {
     let flow = format!("udp from 10.77.0.1:{port}");
     let mut command = Command::new(process::binary("netnice")?);

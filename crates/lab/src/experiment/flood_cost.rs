@@ -1,6 +1,8 @@
-//! The processor cost of a limit: a UDP flood far above its limit should be slowed by
-//! back-pressure, as a queue on the device does, and not use a processor for packets that are
-//! dropped.
+//! The experiment `burning` measures what a UDP flood far above its limit costs: processor time,
+//! and sends for each packet on the wire. A program sends at full speed under 20 Mbit/s, once
+//! limited by netnice and once by HTB on the device. A limiter should make the flood's sends wait,
+//! as a queue on the device does, and not drop packets after they were made. With netnice the flood
+//! may use 10 % of a processor and make 1.5 sends for each packet.
 
 use anyhow::Result;
 use serde::Serialize;

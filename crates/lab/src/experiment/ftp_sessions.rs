@@ -1,9 +1,12 @@
-//! The paper's figure 5: a super-server divides 512 Kbyte/s among FTP sessions that start and end.
+//! Repeats figure 5 of the paper NICE: a super-server divides 512 Kbyte/s among three FTP sessions
+//! that start and end. Each session must have an equal share within 3 %, and the total must be
+//! within 1 % of 512 Kbyte/s.
 //!
 //! Both ends are real programs: `netnice inetd` starts a vsftpd for each curl. The configuration is
-//! C of figure 2. Its login and telnet have no session here, so FTP has the whole total. A session
-//! is identified by the range of its client's ports, so its control and its data connection count
-//! together, as in netnice.
+//! C of the paper's figure 2. Its services login and telnet have no session here, so FTP has the
+//! whole total. A session is identified by the range of its client's ports, so its control
+//! connection and its data connection count together, as in netnice. Fails if vsftpd or curl is not
+//! installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};

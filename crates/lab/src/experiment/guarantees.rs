@@ -1,10 +1,11 @@
-//! Minimums on a managed link of 100 Mbit/s.
+//! The experiment `guarantees` measures whether minimums hold on a managed link of 100 Mbit/s.
 //!
-//! A has a minimum of 60 Mbit/s and one TCP flow, B 20 Mbit/s and four TCP flows. C has no minimum,
-//! a UDP flood of five times the link and 16 TCP flows. There are three scenarios. In the first C
-//! is not a target. In the second the three have weights, and the left-over is divided by them. In
-//! the third A stops sending (SIGSTOP keeps it alive and its minimum held), and the others must get
-//! its share within 200 ms.
+//! A has a minimum of 60 Mbit/s and one TCP flow, B 20 Mbit/s and four TCP flows. C has no minimum;
+//! it sends a UDP flood of five times the link's rate and 16 TCP flows. There are three scenarios.
+//! In the first, C is not a target. In the second, the three have weights, and the left-over is
+//! divided by the weights within 5 %. In the third, A stops sending (SIGSTOP keeps it alive and its
+//! minimum held), and from 200 ms on the others must use the whole link. A minimum must hold in
+//! every second within 1 %, and 98 % of the link must be used.
 //!
 //! The tap at the far end measures the rates, by port.
 

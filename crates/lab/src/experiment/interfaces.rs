@@ -1,6 +1,7 @@
-//! Measures one limit of 20 Mbit/s on a program that sends over two cables at the same time, or
-//! receives over both, with IPv4 and IPv6. The sum of both rates must be the limit, because a limit
-//! belongs to a target and not to an interface; each rate must be at least 1 Mbit/s.
+//! The experiment `two-interfaces` measures one limit of 20 Mbit/s on a program that sends over two
+//! cables at the same time, or receives over both, with IPv4 and IPv6. The sum of both rates must
+//! be the limit within 1 %, because a limit belongs to a target and not to an interface; each rate
+//! must be at least 1 Mbit/s.
 
 use anyhow::Result;
 use serde_json::json;

@@ -1,4 +1,6 @@
-//! The round-trip time of a ping beside the bulk flows of its own program inside one limit.
+//! The experiment `latency` measures the round-trip time of a ping whose program fills its own
+//! limit of 4 Mbit/s with 8 or 32 TCP flows. In every run the mean must be at most 5 ms, the 99th
+//! percentile at most 20 ms, and at most 2 % of the replies may be missing.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
-//! The paper's own experiments with the primitive: table 1, figures 3 and 4 (NICE, section 5).
+//! Repeats experiments of the paper NICE (section 5) with limits of single programs: table 1, and
+//! figures 3 and 4.
 //!
-//! The paper counts bytes at the network layer, netnice on the wire; both are printed. 512 Kbyte/s
-//! is 524,288 bytes/s. For the figures the cable has the paper's 10 Mbit/s, and the meter is where
-//! the paper's tcpdump was: on the segment.
+//! The paper counts bytes at the network layer, netnice on the wire; the figures have both. 512
+//! Kbyte/s is 524,288 bytes/s. For the figures the cable has the paper's 10 Mbit/s, and the tap is
+//! where the paper's tcpdump was: on the segment.
 
 use anyhow::Result;
 use serde_json::json;
@@ -125,7 +126,8 @@ struct Limited {
     ended: u64,
 }
 
-/// Figure 3: the output of a running sender.
+/// Figure 3: the rate of a running TCP sender that is limited to 512 Kbyte/s after 10 s. From 200
+/// ms after the command on, every second must be within 1 % of the limit.
 pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let run = limit_midway(context, Direction::Up)?;
     let aim = R512K.bits as f64;
@@ -164,10 +166,11 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     )
 }
 
-/// Figure 4: the input of a running receiver. The promise is about the bytes that the program's
-/// host receives behind the limit. The segment carries a little more, because TCP finds its rate by
-/// losing packets at the limit. The program reads less evenly, because a lost packet delays those
-/// after it.
+/// Figure 4: the rate of a running TCP receiver that is limited to 512 Kbyte/s after 10 s. From 1 s
+/// after the command on, the mean must be within 2 % of the limit and every second within 3 %. The
+/// promise is about the bytes that the program's host receives behind the limit. The segment
+/// carries a little more, because TCP finds its rate by losing packets at the limit. The program
+/// reads less evenly, because a lost packet delays those after it.
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let run = limit_midway(context, Direction::Down)?;

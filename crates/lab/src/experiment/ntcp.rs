@@ -1,4 +1,5 @@
-//! NTCP (Voigt, Ahlgren: Scheduling TCP in the Nemesis operating system), in the simulator.
+//! Repeats figure 4 of the paper NTCP (Voigt, Ahlgren: Scheduling TCP in the Nemesis operating
+//! system) in the simulator: how many packets a backlogged sender gets in each period of its slice.
 
 use anyhow::Result;
 use netnice_core::units::Nanos;
@@ -9,8 +10,9 @@ use super::simulated::{bins, greedy, link, ms, netnice_only, simulate};
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 
-/// Figure 4: 10 Mbit/s, packets of 1500 bytes that take 1.2 ms, a slice of 2.4 ms in 50 ms; and the
-/// slice of 3 ms in the paper's footnote.
+/// Figure 4: on a link of 10 Mbit/s, where a packet of 1500 bytes takes 1.2 ms, a slice of 2.4 ms
+/// in 50 ms must give 2 packets in each period. The slice of 3 ms in the paper's footnote must give
+/// 2 or 3, and 2.5 on average.
 pub fn figure4_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let seconds = if context.quick { 10 } else { 1000 };

@@ -1,10 +1,12 @@
-//! RTC (Mehra, Indiresan, Shin: Structuring communication software for quality-of-service
-//! guarantees), in the simulator: figures 5 and 6.
+//! Repeats figures 5 and 6 of the paper RTC (Mehra, Indiresan, Shin: Structuring communication
+//! software for quality-of-service guarantees) in the simulator.
 //!
-//! The workload is the paper's as far as known (its table of values is lost): channels 0 and 1
-//! bursty, 2 periodic, best effort as 3; fragments of 4 KB, a preemption point every 4 packets. The
-//! costs are the paper's, except the context switch, which is lost too: 55 us are assumed. The
-//! processor is the bottleneck, as in the paper: about 3 packets in a millisecond.
+//! The workload follows the paper; the values of its channels are not known, so those in
+//! [`CHANNELS`] are assumed. Channels 0 and 1 are bursty, channel 2 is periodic, and best effort is
+//! flow 3. Messages are processed in fragments of 4 KB, with a preemption point every 4 packets.
+//! The costs are those of the paper's table 1, except the cost of a context switch: it is not known
+//! either, and 55 us are assumed. The processor is the bottleneck, as in the paper: it processes
+//! about 3 packets in a millisecond. An experiment fails if admission refuses the channels.
 
 use std::num::NonZeroU32;
 
@@ -20,7 +22,8 @@ use super::simulated::netnice_only;
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 
-/// Figure 5: best effort offers more and more, the channels keep to their contracts.
+/// Figure 5: best effort offers more and more, and the channels keep to their contracts. No
+/// deadline may be missed, and best effort must get 98 % of what it offers until it saturates.
 pub fn figure5_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     is_admitted(outcome)?;
@@ -95,7 +98,8 @@ pub fn figure5_simulated(context: &Context, outcome: &mut Outcome) -> Result<()>
     })
 }
 
-/// Figure 6: channel 0 sends at multiples of its Rmax, best effort as much as in the paper.
+/// Figure 6: channel 0 sends at 1 to 6 times its contract's rate (`rmax`), beside as much best
+/// effort as in the paper. Only messages of channel 0 may be dropped.
 pub fn figure6_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     is_admitted(outcome)?;

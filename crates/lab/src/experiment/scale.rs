@@ -1,4 +1,6 @@
-//! A thousand targets, set one by one with the command line, as a script does.
+//! The experiment `scale` sets a limit on each of 1,000 processes, one after the other with the
+//! command line, as a script does. A command must take at most 50 ms (99th percentile), and the
+//! daemon must use at most 64 MiB.
 
 use std::time::Instant;
 
@@ -11,11 +13,11 @@ use crate::process::Proc;
 use crate::stats;
 use crate::world::{Host, Pair, World};
 
-/// The number of targets in the promise.
+/// The number of targets of this experiment and of `cost`.
 pub(crate) const THOUSAND: usize = 1000;
 
-/// Starts `count` processes that do nothing, each of which can be a target; returns their parent
-/// and their ids.
+/// Starts `count` processes that sleep for an hour, each of which can be a target; returns their
+/// parent and their ids. Dropping the parent ends them.
 pub fn sleepers(host: &Host, count: usize) -> Result<(Proc, Vec<u32>)> {
     let mut command = host.ns.command("sh");
     command.arg("-c").arg(format!(

@@ -1,6 +1,6 @@
-//! The common parts of the experiments in virtual time: the real scheduler in a simulated world.
-//!
-//! The machine has no influence, so every run gives the same result.
+//! Functions that the experiments in virtual time share: they run the real scheduler on a simulated
+//! link, and count the packets that it sent. Load of the machine has no influence, so every run
+//! gives the same result.
 
 use anyhow::{Result, bail};
 use netnice_core::sched::Wire;
@@ -9,7 +9,7 @@ use netnice_sim::{Report, SentPacket, SimFlow, Simulation, Source};
 
 use super::{Context, Subject};
 
-/// Fails unless the subject is netnice: a simulated world has no HTB to compare with.
+/// Fails unless the subject is netnice: there is no simulated HTB to compare with.
 pub fn netnice_only(context: &Context) -> Result<()> {
     match context.subject {
         Subject::Netnice => Ok(()),
@@ -17,7 +17,8 @@ pub fn netnice_only(context: &Context) -> Result<()> {
     }
 }
 
-/// A link as the papers count: no framing, packets of at most `longest` bytes.
+/// A simulation of a link without flows. `rate` is text such as `100mbit`. As in the papers no
+/// framing is charged. Packets have at most `longest` bytes.
 pub fn link(rate: &str, longest: u64) -> Result<Simulation> {
     let rate: Rate = rate.parse()?;
     Ok(Simulation::new(Wire {
@@ -39,7 +40,8 @@ pub fn simulate(world: &Simulation, until: Nanos) -> Result<(Report, Vec<SentPac
     Ok((report, sent))
 }
 
-/// Counts the packets of a flow by their start in bins of `width` that fill `from..until`.
+/// Counts the packets of a flow by the start of their transmission, in bins of `width` from `from`
+/// to `until`. An incomplete last bin is omitted.
 pub fn bins(sent: &[SentPacket], flow: usize, from: Nanos, until: Nanos, width: Nanos) -> Vec<u32> {
     let mut bins = vec![0; ((until.0 - from.0) / width.0) as usize];
     for one in sent.iter().filter(|one| one.flow == flow) {

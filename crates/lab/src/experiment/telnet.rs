@@ -1,4 +1,5 @@
-//! The paper's figures 6, 7 and 8: a user types while a server sends files (NICE, section 6).
+//! Repeats figures 6, 7 and 8 of the paper NICE (section 6): a user types while a server sends
+//! files.
 //!
 //! ```text
 //!   figure 6   one segment of 10 Mbit/s: C1, C2, C3, S1              C3 types to S1
@@ -10,10 +11,11 @@
 //! for 15 s each. C3 sends a byte every 100 ms over TCP and gets its echo, from 0 to 40 s. With
 //! netnice `netnice inetd` starts vsftpd with a total of 512 Kbyte/s; without netnice the same
 //! super-server starts it without a total or any limit. The congested time is from 10 to 30 s; the
-//! idle time is before it, in the same runs.
+//! idle time is before it, in the same runs. The quick form has shorter times. Fails if vsftpd or
+//! curl is not installed.
 //!
 //! **Best possible result.** The files use the segment for 42 % of the time, and a packet on the
-//! wire is not interrupted: it takes T = 1.21 ms. If packets come evenly, one every 2.96 ms, the
+//! wire is not interrupted: it takes T = 1.21 ms. If packets come evenly, one every 2.89 ms, the
 //! silence after each is long enough that a key stroke or its echo meets one packet and never two.
 //! The wait is then evenly distributed between 0 and T with probability 0.42, and its 99th
 //! percentile is 0.98 T. If each session's packets come independently, some leave together, and a
@@ -53,7 +55,7 @@ struct Figure {
     paper: [(f64, f64); 2],
 }
 
-/// Figure 6: one server on a hub.
+/// Figure 6: one server on a hub; the user types to the server that sends files.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let figure = Figure {
         id: "nice-fig6",
@@ -68,7 +70,7 @@ pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     figure.run(context, outcome)
 }
 
-/// Figure 7: two servers on a hub.
+/// Figure 7: two servers on a hub; the user types to the one that sends no files.
 pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let figure = Figure {
         id: "nice-fig7",
@@ -80,7 +82,7 @@ pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
     figure.run(context, outcome)
 }
 
-/// Figure 8: two servers on a switch.
+/// Figure 8: two servers on a switch; the user types to the one that sends no files.
 pub fn figure8(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let figure = Figure {
         id: "nice-fig8",

@@ -1,6 +1,6 @@
 //! Repeats figure 5 of the paper VERT in the simulator: how slices divide a link of 100 Mbit/s, on
 //! which a packet of 1500 bytes takes 120 us. [`real`] and [`receive`] repeat the paper's figures
-//! on real packets.
+//! 5, 6 and 7 on real packets.
 //!
 //! VERT is: Black, Barham, Donnelly, Stratford, Protocol implementation in a vertically structured
 //! operating system.
@@ -19,7 +19,8 @@ use crate::plot::{Chart, Series, palette};
 use crate::stats;
 
 /// Figure 5a: six senders have slices of 4 to 24 ms in every 100 ms, and a ping beside them has a
-/// minimum of 200 kbit/s. Each sender must get its slice, and a ping may wait 5 ms (p99).
+/// minimum of 200 kbit/s. Each sender must get its slice, and 99 of 100 pings may wait at most 5
+/// ms.
 pub fn figure5a_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let end = ms(if context.quick { 4_000 } else { 60_000 });

@@ -1,6 +1,6 @@
-//! Measures how two targets with weights divide a link of 100 Mbit/s, with different numbers of TCP
-//! flows. Each target's share must be within 5 % of that of its weight: a weight belongs to a
-//! target and not to a flow, so more connections must not give a larger share.
+//! The experiment `weights` measures how two targets with weights divide a link of 100 Mbit/s, with
+//! different numbers of TCP flows. Each target's share must be within 5 % of that of its weight: a
+//! weight belongs to a target and not to a flow, so more connections must not give a larger share.
 
 use anyhow::Result;
 use serde_json::json;

@@ -1,8 +1,9 @@
-//! The attacks of hostile users: one function each, and the table of them.
+//! The attacks of hostile users: one function for each, and their table, [`ATTACKS`].
 //!
-//! An attack takes at most some seconds, removes what would keep its own user from further attacks,
-//! and returns an error if the daemon did not let it go on; such an error is no finding. If an
-//! attack gets something that its user must not have, it reports a [`HostileUser::report_finding`].
+//! An attack waits at most 2 s for each response (`hostile::IO_TIMEOUT`), and removes what
+//! would keep its own user from further attacks. It returns an error if the daemon did not let it
+//! go on; such an error is no finding. If an attack gets something that its user must not have, it
+//! calls `HostileUser::report_finding`.
 //!
 //! **A new attack** is a function and a line in [`ATTACKS`]. The storm draws from the table, and
 //! `netnice-lab storm hostile --only NAME` tries one alone.
@@ -30,7 +31,8 @@ use super::hostile::{
 use super::{clear_request, pidfd, set_request};
 use crate::sys;
 
-/// An attack of a hostile user. It fails if the daemon did not let it go on.
+/// An attack of a hostile user. It fails if the daemon refuses a connection or does not respond;
+/// such a failure is no finding.
 pub(crate) type Attack = fn(&mut HostileUser) -> Result<()>;
 
 /// All attacks by name.

@@ -1,11 +1,11 @@
 //! Clients that change limits concurrently, each over a connection of its own, and record each
 //! change and its outcome.
 //!
-//! Each client has a target that no other client of the same user has. A line of the daemon's log
-//! (user and target) therefore identifies the client whose next change it is. At the end the
-//! program reads commands, `TARGET up 4mbit` or `TARGET clear`, one a line, executes each at
-//! another daemon, and prints its outcome. A test can thus repeat the changes of all clients in one
-//! order.
+//! Each client has a target that no other client of the same user has. So the n-th line of the
+//! daemon's log with a user and a target belongs to the n-th logged change of one client. After the
+//! clients have ended, the program reads commands from standard input, one a line (`TARGET up
+//! 4mbit` or `TARGET clear`), sends each to a second daemon (`--second`), and prints its outcome. A
+//! test can thus repeat the changes of all clients in one order.
 
 use std::io::BufRead;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::hostile::sleeper;
 use super::{Common, clear_request, pidfd};
 
-/// `netnice-lab storm client …`
+/// The arguments of `netnice-lab storm client`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ClientArgs {
     #[command(flatten)]
@@ -48,20 +48,20 @@ pub struct ClientArgs {
 pub struct ClientRecord {
     /// The target.
     pub target: String,
-    /// Its changes that the daemon logs by target, in order.
+    /// The client's changes for which the daemon logs a line with the target, in order.
     pub changes: Vec<Change>,
-    /// Number of requests that it made.
+    /// Number of requests that the client made: changes, `show` and `ping`.
     pub requests: u64,
-    /// Wrong or missing responses.
+    /// Wrong or missing responses to `show` and `ping`.
     pub failures: Vec<String>,
 }
 
 /// A change and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// The change: as in `up 4mbit`, or `clear`.
+    /// The change: text such as `up 4mbit`, or `clear`.
     pub request: String,
-    /// Its outcome.
+    /// The outcome of the change.
     pub outcome: ChangeOutcome,
 }
 
@@ -69,12 +69,12 @@ pub struct Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChangeOutcome {
-    /// It was made.
+    /// The daemon made the change.
     Done,
-    /// It was refused.
+    /// The daemon refused the change, or could not make it.
     Refused,
-    /// The request was invalid, or there was nothing to clear: the daemon logs no line with the
-    /// target.
+    /// The request was invalid, or the daemon did not clear the target: the log has no line with
+    /// the target.
     Nothing,
 }
 

@@ -1,5 +1,7 @@
-//! A good user during a storm: it makes permitted requests one after the other, checks each
-//! response, and measures the time from the connection to the response.
+//! A good user during a storm: a program that makes permitted requests one after the other, 5 ms
+//! apart, checks each response, and measures the time from the connection to the response. At its
+//! end it prints the number of requests, percentiles of this time in microseconds, and up to five
+//! wrong responses.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -11,7 +13,7 @@ use netnice_sim::Random;
 use super::hostile::sleeper;
 use super::{Common, clear_request, pidfd, set_request};
 
-/// `netnice-lab storm good …`
+/// The arguments of `netnice-lab storm good`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct GoodArgs {
     #[command(flatten)]

@@ -2,8 +2,9 @@
 //! random order, until its time is over.
 //!
 //! [`super::attacks::ATTACKS`] has the attacks. The daemon may refuse an attack in any way, but it
-//! must not grant what the user must not have. If it does, the attack calls
-//! [`HostileUser::report_finding`], and the storm fails.
+//! must not grant what the user must not have. If the daemon does so, the attack calls
+//! `HostileUser::report_finding`. At its end the program prints how often it tried each attack,
+//! and all findings; the storm test fails if there is one.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
@@ -25,7 +26,7 @@ use rustix::net::{
 use super::attacks::{ATTACKS, Attack};
 use super::{Common, set_request};
 
-/// `netnice-lab storm hostile …`
+/// The arguments of `netnice-lab storm hostile`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct HostileArgs {
     #[command(flatten)]
@@ -49,15 +50,15 @@ pub struct HostileArgs {
 pub struct HostileUser {
     /// The daemon's folder.
     pub dir: RuntimeDir,
-    /// Its random numbers.
+    /// The random numbers of this user.
     pub random: Random,
     /// Processes of other users.
     pub others: Vec<u32>,
-    /// An address of its own.
+    /// A local address for flows of the direct path; its port and the next 99 are used.
     pub local: SocketAddr,
-    /// An address of another host.
+    /// The address to which such flows send, on another host.
     pub remote: SocketAddr,
-    /// A process of its own.
+    /// A process that the user may limit.
     pub own: Child,
     /// Connections that are kept open over several attacks.
     pub kept_connections: Vec<UnixStream>,
@@ -127,7 +128,8 @@ impl HostileUser {
         Ok(stream)
     }
 
-    /// Sends a valid request; returns any response.
+    /// Sends a valid request over a new connection; returns any response. Fails if none comes
+    /// within [`IO_TIMEOUT`].
     pub(crate) fn ask(
         &self,
         request: &Request,
@@ -144,7 +146,7 @@ impl HostileUser {
     }
 }
 
-/// Starts a process that does nothing.
+/// Starts a process that sleeps for 600 s.
 pub(crate) fn sleeper() -> Result<Child> {
     let mut sleep = Command::new("sleep");
     sleep.arg("600").stdin(Stdio::null()).stdout(Stdio::null());
@@ -176,7 +178,8 @@ pub(crate) fn read_response(stream: &mut UnixStream) -> Vec<u8> {
     said
 }
 
-/// Sends bytes with up to [`MAX_DESCRIPTORS`] descriptors.
+/// Sends bytes with up to [`MAX_DESCRIPTORS`] descriptors in one message; returns the number of
+/// bytes sent.
 pub(crate) fn send_with_descriptors(
     stream: &UnixStream,
     bytes: &[u8],
@@ -198,6 +201,6 @@ pub(crate) fn send_with_descriptors(
 
 /// The most descriptors that the kernel passes with one message (SCM_MAX_FD).
 pub(crate) const MAX_DESCRIPTORS: usize = 253;
-/// Time limit of an attack for each wait.
+/// Time limit of an attack for each response and each write.
 pub(crate) const IO_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_RESPONSE_BYTES: usize = 1 << 20;

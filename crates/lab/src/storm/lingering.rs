@@ -1,6 +1,6 @@
 //! A process with many TCP connections that linger: closing the last descriptor of such a
-//! connection blocks until the peer has read the sent data, which it never does. The end of a
-//! process does not block.
+//! connection blocks until the peer has read the sent data, for at most 600 s. The peer, which is
+//! in the same process, never reads. The end of a process closes its connections without blocking.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use socket2::{Domain, SockRef, Socket, Type};
 
-/// `netnice-lab storm lingering …`
+/// The arguments of `netnice-lab storm lingering`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LingeringArgs {
     /// Number of connections.
@@ -16,7 +16,7 @@ pub struct LingeringArgs {
     count: usize,
 }
 
-/// Makes the connections, reports them, and keeps them until the process is killed.
+/// Makes the connections, prints `here`, and keeps the connections until the process is killed.
 pub(super) fn main(args: &LingeringArgs) -> Result<()> {
     crate::sys::raise_file_limit()?;
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -33,7 +33,7 @@ pub(super) fn main(args: &LingeringArgs) -> Result<()> {
     Ok(())
 }
 
-/// Both ends of a connection.
+/// Both ends of a new connection, whose buffers are full.
 fn lingering(listener: &TcpListener) -> Result<(TcpStream, TcpStream)> {
     use std::io::Write;
     let mut near = TcpStream::connect(listener.local_addr()?).context("connect")?;
@@ -46,6 +46,6 @@ fn lingering(listener: &TcpListener) -> Result<(TcpStream, TcpStream)> {
     Ok((near, far))
 }
 
-/// The kernel raises it to its minimum.
+/// The requested size of the buffers; the kernel raises it to its minimum.
 const LEAST: usize = 1;
 const LONG: Duration = Duration::from_secs(600);

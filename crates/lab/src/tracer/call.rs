@@ -1,5 +1,6 @@
-//! One system call at its entry: its name, whether it changes anything outside of its process, and
-//! whether a test may make it fail.
+//! Describes one system call at its entry: its name, whether it changes anything outside of its
+//! process, and whether a test may make it fail. A table classifies the system calls that the
+//! daemon makes; all others count as internal to the process.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ enum Effect {
     Changes,
     /// It changes something, depending on its arguments.
     Depends,
-    /// It reads, and it can fail.
+    /// It changes nothing outside of the process, and a test may make it fail.
     Reads,
     /// It concerns the process alone: memory, threads, clocks, signals, waiting. A failure of such
     /// a call does not concern netnice, or the standard library ends the process because of it.
@@ -35,8 +36,9 @@ enum Effect {
 use Effect::{Changes, Depends, Reads};
 
 impl Call {
-    /// Whether it may change something that outlasts the process. It makes no difference at which
-    /// point between two such calls the process is killed, so tests kill it only before such calls.
+    /// Whether the call may change something that outlasts the process. It makes no difference at
+    /// which point between two such calls the process is killed, so tests kill it only before such
+    /// calls.
     pub fn changes_host(&self) -> bool {
         match self.effect() {
             Changes => true,
@@ -45,8 +47,9 @@ impl Call {
         }
     }
 
-    /// Whether a test may make it fail: all calls except those that concern the process alone, that
-    /// close a descriptor, or that write to the log. No program can handle a failure of these.
+    /// Whether a test may make the call fail. It may not if the call concerns the process alone,
+    /// closes a descriptor, or reads or writes a standard stream (the log is one), an eventfd or an
+    /// epoll descriptor. The daemon cannot handle a failure of these.
     pub fn can_be_failed(&self) -> bool {
         match self.number {
             libc::SYS_close => false,
@@ -55,7 +58,7 @@ impl Call {
         }
     }
 
-    /// The descriptor that it reads from, if it is read(2).
+    /// The descriptor that the call reads from; `None` if the call is not read(2).
     pub fn reads_from(&self) -> Option<u64> {
         (self.number == libc::SYS_read).then_some(self.arguments[0])
     }
@@ -220,7 +223,7 @@ const TABLE: &[(i64, &str, Effect)] = table![
     SYS_fchown Changes,
     SYS_fchownat Changes,
     SYS_flock Changes,
-    // Other processes see a file that is not on the disk yet.
+    // These change nothing for other processes, which also read what is not on the disk yet.
     SYS_fsync Reads,
     SYS_fdatasync Reads,
     SYS_read Reads,

@@ -1,9 +1,9 @@
-//! A program on the direct path: it sends under a contract, receives, or echoes, through the stack
-//! and not through the kernel.
+//! The program `netnice-lab traffic direct` opens one flow of the direct path, and sends under a
+//! contract, receives, or echoes.
 //!
-//! A datagram counts as sent when the driver has sent it: packets are counted when they are
-//! returned. Those that were not sent are counted as refused, by reason. If a flow closes by
-//! itself, the program prints `{"closed": reason}` at once.
+//! A datagram counts as sent when the driver has returned its record as sent. Records that the
+//! driver returned unsent are counted as refused, by status. If the daemon or the driver closes the
+//! flow, the program prints `{"closed": reason}` at once. At its end it prints a [`super::Report`].
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use netnice_stack::{Program, RuntimeDir, Socket, StackError, Status};
 
 use super::run::{RunArgs, Tally, frame_overhead, run_until_end, send_paced};
 
-/// `netnice-lab traffic direct …`
+/// The arguments of `netnice-lab traffic direct`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DirectArgs {
     /// The local endpoint; port 0 and an unspecified address are chosen by the stack.

@@ -1,5 +1,5 @@
-//! The echo server, and the probe that measures its round trips: one small message at fixed
-//! intervals, as a person types.
+//! Two traffic programs: an echo server for TCP and UDP ([`echo`]), and a probe that sends it one
+//! small message at fixed intervals, as a person types, and measures the round trips ([`probe`]).
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use super::run::{RunArgs, Tally, run_until_end};
 use crate::sys;
 
-/// `netnice-lab traffic echo …`
+/// The arguments of `netnice-lab traffic echo`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct EchoArgs {
     /// Where to listen, TCP and UDP.
@@ -23,7 +23,7 @@ pub struct EchoArgs {
     run: RunArgs,
 }
 
-/// `netnice-lab traffic probe …`
+/// The arguments of `netnice-lab traffic probe`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ProbeArgs {
     /// The echo server.

@@ -1,4 +1,5 @@
-//! Fetches a file repeatedly, each time over a new connection, and measures the durations.
+//! Two traffic programs: a server of files ([`serve`]), and a client that fetches a file
+//! repeatedly, each time over a new connection, and measures the durations ([`fetch`]).
 
 use std::io::{BufRead, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-/// `netnice-lab traffic serve …`
+/// The arguments of `netnice-lab traffic serve`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServeArgs {
     /// Where to listen.
@@ -14,7 +15,7 @@ pub struct ServeArgs {
     listen: SocketAddr,
 }
 
-/// `netnice-lab traffic fetch …`
+/// The arguments of `netnice-lab traffic fetch`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct FetchArgs {
     /// The server.
@@ -25,7 +26,8 @@ pub struct FetchArgs {
     bytes: u64,
 }
 
-/// Serves files of any size from memory: the client's first eight bytes are the size.
+/// Serves files of any size from memory until the end of standard input. The first eight bytes of a
+/// client are the size (big-endian).
 pub fn serve(args: &ServeArgs) -> Result<()> {
     let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("cannot listen at {}", args.listen))?;
@@ -59,7 +61,7 @@ fn send_file(mut connection: TcpStream) -> std::io::Result<()> {
 }
 
 /// Reads numbers from standard input; for each, fetches the file that many times and prints
-/// `{"took_ns": […]}`.
+/// `{"took_ns": […]}`. The time of a fetch begins when the connection is open.
 pub fn fetch(args: &FetchArgs) -> Result<()> {
     println!("{}", serde_json::json!({"ready": true}));
     for line in std::io::stdin().lock().lines() {

@@ -1,4 +1,5 @@
-//! FTP with real programs: vsftpd at one end, curl at the other.
+//! Prepares FTP sessions of real programs: vsftpd at one end, curl at the other. The ranges of the
+//! clients' ports identify the sessions in a record of the wire.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,7 +15,7 @@ use crate::process;
 use crate::wire::WireFlow;
 use crate::world::Netns;
 
-/// Fails with one message if vsftpd or curl is missing.
+/// Fails if vsftpd or curl is not installed.
 pub fn needed() -> Result<()> {
     for program in ["vsftpd", "curl"] {
         if !process::installed(program) {
@@ -61,8 +62,8 @@ impl Server<'_> {
     }
 }
 
-/// A curl that fetches the file for `seconds`, from client ports that identify its session. netnice
-/// counts the control and data connections together, and so do these ports.
+/// Makes a command: a curl in `client` that fetches the file from the server at `from`, for at most
+/// `seconds`. Its control and its data connection use ports of the range `ports`.
 pub fn fetch(client: &Netns, from: Ipv4Addr, ports: &Range<u16>, seconds: f64) -> Command {
     let mut curl = client.command("curl");
     let local = format!("{}-{}", ports.start, ports.end - 1);
@@ -73,13 +74,14 @@ pub fn fetch(client: &Netns, from: Ipv4Addr, ports: &Range<u16>, seconds: f64) -
     curl
 }
 
-/// The client ports of the n-th session.
+/// The client ports of a session: 100 of them; session 0 begins at 41,000.
 pub fn ports(session: u16) -> Range<u16> {
     let first = 41_000 + session * 100;
     first..first + 100
 }
 
-/// Selects both directions of a session's connections, as seen at the client's end.
+/// Selects both directions of a session's connections in a record that was made at the client's
+/// end.
 pub fn of_session(session: u16) -> impl Fn(&WireFlow) -> bool + Copy {
     move |flow| {
         let client = match flow.inbound {

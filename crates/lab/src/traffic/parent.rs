@@ -1,4 +1,6 @@
-//! A process that starts other programs as its children while it runs.
+//! The program `netnice-lab traffic parent` starts other programs as its children while it runs. It
+//! reads commands from standard input, prints what its children print, and fails for an unknown
+//! command:
 //!
 //! ```text
 //! run ["/path/of/program", "arg", …]   → {"child": pid}; later {"from": pid, "said": …} for each
@@ -13,7 +15,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-/// `netnice-lab traffic parent`
+/// The arguments of `netnice-lab traffic parent`: none.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ParentArgs {}
 

@@ -1,4 +1,4 @@
-//! The hidden subcommands `netnice-lab traffic …`.
+//! Defines the hidden subcommands `netnice-lab traffic …`, and runs the chosen one ([`main`]).
 
 use anyhow::Result;
 

@@ -1,5 +1,5 @@
-//! Real programs, so that no result depends on the lab's own generator alone: ping, iperf3, and
-//! curl fetching from nginx.
+//! Starts real programs in a world (ping, iperf3, nginx, curl) and parses their output, so that no
+//! result depends on the lab's own generator alone.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,8 @@ use crate::process::{self, Proc};
 use crate::stats;
 use crate::world::Host;
 
-/// The arguments of a ping that sends `count` requests to `to`, one each `every`, with timestamps.
+/// The arguments of a ping that sends `count` requests to `to`, at intervals of `every`, with
+/// timestamps.
 pub fn ping_words(to: IpAddr, every: Duration, count: u32) -> Vec<String> {
     // -w: replies that are missing six seconds after the last request are lost. This is long enough
     // for the longest queues, and ends a ping without replies.
@@ -89,14 +90,14 @@ impl Pings {
         }
     }
 
-    /// Mean and 99th percentile in ms.
+    /// Mean and 99th percentile of the round trips in ms; 0 without replies.
     pub(crate) fn mean_and_p99(&self) -> (f64, f64) {
         let times = self.times();
         (stats::mean(&times), stats::percentile(&times, 99.0))
     }
 }
 
-/// Starts a ping on `host`.
+/// Starts a ping on `host`, see [`ping_words`]. `finish_ping` ends it.
 pub fn ping(host: &Host, to: IpAddr, every: Duration, count: u32) -> Result<Proc> {
     let words = ping_words(to, every, count);
     let mut command = host.ns.command(&words[0]);
@@ -104,14 +105,14 @@ pub fn ping(host: &Host, to: IpAddr, every: Duration, count: u32) -> Result<Proc
     Proc::start(command)
 }
 
-/// Ends a ping and parses its output. SIGINT makes ping print its summary.
+/// Ends a ping and parses its output, which may take 6 s. SIGINT makes ping print its summary.
 pub(crate) fn finish_ping(mut ping: Proc) -> Pings {
     let _ = crate::sys::kill(ping.pid() as i32, libc::SIGINT);
     let lines = ping.remaining_lines(Duration::from_secs(6));
     Pings::parse(lines.iter().map(String::as_str))
 }
 
-/// Starts an iperf3 server for one test on `host`.
+/// Starts an iperf3 server for one test on `host`. Fails if it does not listen within 5 s.
 pub fn iperf_server(host: &Host, port: u16) -> Result<Proc> {
     let mut command = host.ns.command("iperf3");
     command.args(["-s", "-1", "--forceflush", "-p", &port.to_string()]);
@@ -138,7 +139,8 @@ pub fn iperf(host: &Host, to: SocketAddr, flows: u32, seconds: u32, reverse: boo
     Proc::start(command)
 }
 
-/// Waits for an iperf3 client and returns the receiver's goodput in bit/s.
+/// Waits for an iperf3 client and returns the receiver's goodput in bit/s. Fails if iperf3 failed
+/// or does not end within `within`.
 pub fn iperf_goodput(mut client: Proc, within: Duration) -> Result<f64> {
     let text = client.remaining_lines(within).join("\n");
     let value: Value = serde_json::from_str(&text)
@@ -149,7 +151,8 @@ pub fn iperf_goodput(mut client: Proc, within: Duration) -> Result<f64> {
         .with_context(|| format!("iperf3 failed: {}", value["error"]))
 }
 
-/// Starts an nginx with one file of `bytes`; `None` if nginx is not installed.
+/// Starts an nginx with one file of `bytes`, which listens at `at`; `folder` is for its files.
+/// `None` if nginx is not installed. Fails if nginx does not listen within 5 s.
 pub fn nginx(host: &Host, at: SocketAddr, folder: &Path, bytes: u64) -> Result<Option<Proc>> {
     if !process::installed("nginx") {
         return Ok(None);

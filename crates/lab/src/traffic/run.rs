@@ -1,5 +1,6 @@
 //! The parts that all traffic programs share: start and end (`go`, `stop`, an end by itself), the
-//! counters of their threads, and the sampler that records the series.
+//! counters of their threads, and the sampler that records the series. [`run_until_end`] prints the
+//! [`Report`] and ends the process.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::Report;
 use crate::sys;
 
-/// How a program begins and ends.
+/// Arguments of a traffic program: when it begins and ends, and how often it samples.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RunArgs {
     /// Wait for the line `go` on standard input before sending.
@@ -31,7 +32,7 @@ pub struct RunArgs {
 /// Time between the last expected byte and the end of the program, in which duplicates are counted.
 const DUPLICATES_WINDOW: Duration = Duration::from_millis(50);
 
-/// The counters of a program's threads.
+/// The counters of a program's threads. They become the fields of the same names in [`Report`].
 #[derive(Default)]
 pub struct Tally {
     pub sent: AtomicU64,
@@ -41,12 +42,12 @@ pub struct Tally {
     pub refused: Mutex<BTreeMap<String, u64>>,
     pub round_trips: Mutex<Vec<(u64, u64)>>,
     pub lost: AtomicU64,
-    /// Set when `go` has been given.
+    /// Set when the traffic may begin.
     pub going: AtomicBool,
 }
 
 impl Tally {
-    /// Counts a send call that failed.
+    /// Counts a send call that failed, by the name of the error.
     pub fn count_error(&self, error: &std::io::Error) {
         let name = match error.raw_os_error() {
             Some(libc::ENOBUFS) => "ENOBUFS".to_owned(),
@@ -57,13 +58,14 @@ impl Tally {
         self.count_refused(&name);
     }
 
-    /// Counts a packet that was not sent, by reason.
+    /// Counts a packet that was not sent, by the reason `why`.
     pub fn count_refused(&self, why: &str) {
         let mut refused = self.refused.lock().expect("no thread panics with it");
         *refused.entry(why.to_owned()).or_default() += 1;
     }
 
-    /// Sleeps until `go`.
+    /// Sleeps until the traffic may begin: at once, or with `--wait` after the line `go` on
+    /// standard input.
     pub fn await_go(&self) {
         while !self.going.load(Relaxed) {
             std::thread::sleep(Duration::from_micros(500));
@@ -71,8 +73,9 @@ impl Tally {
     }
 }
 
-/// Runs a program: prints ready, waits for `go`, samples until the end, prints the report and ends
-/// the process. Threads are not joined, because many are in a blocking call.
+/// Runs a program: prints that it is ready, waits for `go` with `--wait`, samples until the end,
+/// prints the report and ends the process. The end is the line `stop`, the end of standard input,
+/// or one of the limits in `run`. Threads are not joined, because many are in a blocking call.
 ///
 /// `wire` returns received wire bytes that only the sockets know; they are added to the tally's.
 pub fn run_until_end(run: &RunArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) -> ! {
@@ -166,8 +169,8 @@ fn read_commands() -> Receiver<String> {
 }
 
 /// Calls `send` at `bits` per second on the wire, with frames of `frame` bytes, at most `count`
-/// times and until it returns `false`. After a blocked send at most 20 ms of backlog are made up
-/// for, so that the offered rate stays exact.
+/// times and until it returns `false`. After a blocked send it catches up on at most 20 ms of
+/// backlog (at least one frame), so that the offered rate stays exact.
 pub fn send_paced(frame: u64, bits: u64, count: u64, mut send: impl FnMut() -> bool) {
     let gap = frame as f64 * 8e9 / bits as f64;
     let backlog = Duration::from_millis(20).max(Duration::from_nanos(gap as u64));
@@ -193,7 +196,7 @@ pub fn send_paced(frame: u64, bits: u64, count: u64, mut send: impl FnMut() -> b
 /// The shortest sleep.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(200);
 
-/// Bytes of the layer 2 and 3 headers.
+/// Bytes of the Ethernet header and the IP header without options.
 pub fn frame_overhead(ipv6: bool) -> u64 {
     14 + if ipv6 { 40 } else { 20 }
 }

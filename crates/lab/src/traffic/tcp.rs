@@ -1,4 +1,6 @@
-//! The TCP program: bulk or paced, any number of flows, either end, both directions.
+//! The TCP program of the traffic generator. It connects a number of times or listens, and on every
+//! connection it writes, reads, or both: as fast as possible or at a given rate. At its end it
+//! prints a [`super::Report`].
 
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -13,7 +15,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::run::{RunArgs, Tally, frame_overhead, run_until_end};
 use crate::sys;
 
-/// `netnice-lab traffic tcp …`
+/// The arguments of `netnice-lab traffic tcp`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TcpArgs {
     /// Connect to this address.

@@ -1,4 +1,5 @@
-//! The UDP program: a source with an offered rate or without a limit, and a sink that counts.
+//! The UDP program of the traffic generator. It sends at a given rate or as fast as possible,
+//! receives and counts, or both on one socket. At its end it prints a [`super::Report`].
 
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::run::{RunArgs, Tally, frame_overhead, run_until_end, send_paced};
 use crate::sys;
 
-/// `netnice-lab traffic udp …`
+/// The arguments of `netnice-lab traffic udp`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct UdpArgs {
     /// Where to receive, or from where to send.

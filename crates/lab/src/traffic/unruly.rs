@@ -1,10 +1,10 @@
-//! A program on the direct path that on command ends while it sends, forks, or executes another
-//! program. Until then it sends at the maximum rate and receives.
+//! The program `netnice-lab traffic unruly` has one flow of the direct path, sends at the maximum
+//! rate and receives. On command it ends while it sends, forks, or executes another program.
 //!
-//! It has one thread, so that a forked child is a complete copy. Each line of its standard input is
-//! a command:
+//! The program has one thread, so that a forked child is a complete copy. Each line of its standard
+//! input is a command to the program:
 //!
-//! - `exit`: it ends, with packets in the driver and without closing anything.
+//! - `exit`, or the end of input: it ends, with packets in the driver and without closing anything.
 //! - `fork`: a child ends at once; the parent goes on.
 //! - `twin`: a child does the same as the parent, on the same rings. When its flow is closed, it
 //!   writes into the memory until it is killed.
@@ -28,7 +28,7 @@ use netnice_stack::{Program, RuntimeDir, Socket, StackError};
 use super::run::RunArgs;
 use crate::sys;
 
-/// `netnice-lab traffic unruly …`
+/// The arguments of `netnice-lab traffic unruly`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct UnrulyArgs {
     /// The local endpoint.
@@ -45,7 +45,7 @@ pub struct UnrulyArgs {
     _run: RunArgs,
 }
 
-/// Runs the program.
+/// Runs the program. Fails if the flow cannot be opened, or is closed by the daemon or the driver.
 pub fn main(args: &UnrulyArgs) -> Result<()> {
     let dir = RuntimeDir::choose(Some(args.runtime_dir.clone()), None);
     let options = UdpOptions {

@@ -1,4 +1,6 @@
-//! Writes the packets that a tap kept to a pcap file: nanosecond timestamps, first bytes only.
+//! Writes the packets that a tap kept to a pcap file, with nanosecond timestamps. Of each packet
+//! only the bytes that the tap has are written (see `wire::ring`), with the packet's length on the
+//! wire.
 //!
 //! pcap-file 2 does not replace this module: it saves ten lines and needs seven more crates, with
 //! older versions of syn and thiserror. The serializer of pcap-parser needs the futures crates.
@@ -11,11 +13,13 @@ use anyhow::{Context, Result};
 
 use super::parse::Packet;
 
+/// A pcap file that is being written.
 pub struct Capture {
     file: BufWriter<File>,
 }
 
 impl Capture {
+    /// Creates the file and writes its header. Fails if the file cannot be written.
     pub fn create(path: &Path) -> Result<Capture> {
         let file = File::create(path)
             .with_context(|| format!("cannot write the capture {}", path.display()))?;
@@ -29,6 +33,7 @@ impl Capture {
         Ok(capture)
     }
 
+    /// Appends a packet; `head` are its first bytes.
     pub fn packet(&mut self, packet: &Packet, head: &[u8]) -> Result<()> {
         let (seconds, nanos) = (packet.at_ns / SECOND, packet.at_ns % SECOND);
         let (kept, length) = (head.len() as u32, packet.wire as u32);
@@ -37,6 +42,7 @@ impl Capture {
         Ok(self.file.write_all(&head[..kept])?)
     }
 
+    /// Writes everything that is buffered.
     pub fn end(&mut self) -> Result<()> {
         self.file.flush().context("cannot write the capture")
     }

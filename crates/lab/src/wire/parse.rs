@@ -1,5 +1,6 @@
-//! Parses the first bytes of a frame into its flow and its length on the wire. Pure; a truncated
-//! frame gives [`Transport::NotIp`] or ports of 0.
+//! Parses the first bytes of a frame into its flow and its length on the wire, without input or
+//! output. A truncated frame gives [`Transport::NotIp`] or ports of 0. IPv6 extension headers are
+//! not followed: such a packet is [`Transport::Other`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +13,7 @@ pub struct WireFlow {
     pub transport: Transport,
     /// Source address and port (0 if the transport has none).
     pub source: (IpAddr, u16),
-    /// Destination address and port.
+    /// Destination address and port (0 if the transport has none).
     pub target: (IpAddr, u16),
 }
 
@@ -36,7 +37,7 @@ pub enum Transport {
 pub struct Packet {
     /// Wall-clock time in ns.
     pub at_ns: u64,
-    /// Its flow.
+    /// The flow of the packet.
     pub flow: WireFlow,
     /// Bytes on the wire, see [`crate::wire`].
     pub wire: u64,

@@ -1,4 +1,6 @@
-//! A packet socket with a memory-mapped receive ring (TPACKET_V2, packet(7)).
+//! Reads the packets of a device from a packet socket with a memory-mapped receive ring
+//! (TPACKET_V2, packet(7)). The ring has [`FRAMES`] slots with the first [`HEAD`] bytes of a packet
+//! each. If it is full, the kernel drops packets and counts them ([`Ring::lost`]).
 //!
 //! Safety rules: [`Ring`] owns the socket and the mapping, and the mapping lives as long as the
 //! socket. User space owns a frame from the moment when its status has TP_STATUS_USER (read with
@@ -17,6 +19,7 @@ use rustix::net::netdevice;
 use super::parse::{self, Packet};
 use crate::sys;
 
+/// A packet socket and its receive ring.
 pub struct Ring {
     socket: OwnedFd,
     frames: *mut u8,
@@ -27,7 +30,8 @@ pub struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Opens a ring on `device` of the calling thread's namespace.
+    /// Opens a ring on `device` of the calling thread's namespace. Fails without the device or
+    /// CAP_NET_RAW.
     pub fn open(device: &str) -> Result<Ring> {
         // The socket receives nothing before the ring exists and the socket is bound.
         let socket = sys::packet_socket().context("a packet socket needs CAP_NET_RAW")?;
@@ -171,7 +175,7 @@ fn set<T: Copy>(socket: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<
 const HEAD: u32 = 128;
 /// Bytes of a slot: the kernel's header, the address, the segmentation header and [`HEAD`].
 const FRAME: usize = 256;
-/// Number of slots: 0.4 s of full frames at 1 Gbit/s, 16 MiB.
+/// Number of slots: 0.8 s of full frames at 1 Gbit/s in one direction, 0.4 s in both; 16 MiB.
 const FRAMES: usize = 1 << 16;
 /// Bytes that the kernel allocates at once.
 const BLOCK: usize = 1 << 16;

@@ -1,4 +1,5 @@
-//! Makes cgroups, as a service manager makes them for slices and units.
+//! Makes cgroups in the cgroup v2 tree, as a service manager makes them for slices and units, and
+//! removes them. Fails without that tree or without root.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,8 @@ use anyhow::{Context, Result};
 
 use super::cleanup;
 
-/// A cgroup. Dropping it kills every process in it and in the cgroups below, and removes them all.
+/// A cgroup. Dropping this value kills every process in it and in the cgroups below, and removes
+/// them all.
 pub struct Cgroup {
     folder: PathBuf,
     path: String,
@@ -39,25 +41,26 @@ impl Cgroup {
         })
     }
 
-    /// Removes the cgroup and makes one of the same name, which has another id in the kernel.
+    /// Kills the processes of the cgroup, removes it, and makes one of the same name, which has
+    /// another id in the kernel.
     pub fn recreate(&self) -> Result<()> {
         cleanup::remove_cgroup(&self.folder);
         fs::create_dir(&self.folder)
             .with_context(|| format!("cannot make {} anew", self.folder.display()))
     }
 
-    /// Its path below the root, as in `cgroup:/…`.
+    /// The path of the cgroup below the root of the tree, as in `cgroup:/…`.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Its own name, as in `unit:…`.
+    /// The last part of the path, as in `unit:…`.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// Moves a process into it. The process's open sockets stay in the cgroup in which they were
-    /// made.
+    /// Moves a process into the cgroup. The process's open sockets stay in the cgroup in which they
+    /// were made.
     pub fn add_process(&self, pid: u32) -> Result<()> {
         fs::write(self.procs(), pid.to_string())
             .with_context(|| format!("cannot move process {pid} into {}", self.path))

@@ -121,8 +121,8 @@ fn ask_to_clear(folder: &Path) {
     }
 }
 
-/// Kills every process inside the namespace and removes it; does nothing if the name does not
-/// exist.
+/// Kills every process inside the namespace and removes the namespace; does nothing if the name
+/// does not exist.
 pub(crate) fn remove_netns(name: &str) {
     let path = netns_path(name);
     if !path.exists() {
@@ -162,7 +162,7 @@ pub(crate) fn pids_in(path: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// Unmounts everything below `folder`, and removes it.
+/// Unmounts everything below `folder`, and removes the folder.
 pub(crate) fn remove_folder(folder: &Path) {
     for mount in mounts_below(folder) {
         let _ = process::run(Command::new("umount").arg("-l").arg(&mount));
@@ -196,7 +196,7 @@ pub(crate) fn remove_cgroup(path: &Path) {
     }
 }
 
-/// The mount point of the cgroup v2 tree.
+/// The mount point of the cgroup v2 tree; `None` if it is not mounted.
 pub(crate) fn cgroup_root() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     mounts.lines().find_map(|line| {

@@ -1,4 +1,5 @@
-//! The netnice of one world: its daemon, and the `netnice` command line for it.
+//! Runs the netnice of one world: starts, stops and kills its daemon, and runs the `netnice`
+//! command line in the daemon's namespace. The commands' results are [`CommandOutput`]s.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use crate::sys;
 
 /// A daemon inside a namespace, and the means to run `netnice …` there.
 ///
-/// Dropping it clears everything and ends the daemon by its process id.
+/// Dropping this value runs `netnice clear --all` if the daemon runs, and ends the daemon.
 pub struct Netnice {
     netnice: PathBuf,
     netniced: PathBuf,
@@ -28,7 +29,7 @@ pub struct Netnice {
 /// The result of a `netnice` command.
 #[derive(Debug, Clone)]
 pub struct CommandOutput {
-    /// The command line.
+    /// The command line, for messages.
     pub command_line: String,
     /// The exit status; 128 + the signal's number if a signal ended the process.
     pub status: i32,
@@ -41,7 +42,7 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// Returns the answer if the exit status is 0, else an error with its output.
+    /// Returns this value if the exit status is 0, else an error with both outputs.
     pub fn ok(self) -> Result<CommandOutput> {
         if self.status != 0 {
             bail!(
@@ -63,6 +64,7 @@ impl CommandOutput {
 
 impl Netnice {
     /// Starts the daemon in `ns` with the runtime folder `runtime`, and waits until it answers.
+    /// Fails if it ends, or after [`EVENT_TIMEOUT`].
     pub fn start(ns: &Netns, runtime: &Path) -> Result<Netnice> {
         std::fs::create_dir_all(runtime)
             .with_context(|| format!("cannot make {}", runtime.display()))?;
@@ -154,7 +156,7 @@ impl Netnice {
         }
     }
 
-    /// Restarts the daemon with these further options.
+    /// Restarts the daemon with these further options, in place of earlier ones.
     pub fn restart_with(&mut self, options: &[&str]) -> Result<()> {
         self.stop_daemon();
         self.options = options.iter().map(ToString::to_string).collect();
@@ -178,7 +180,7 @@ impl Netnice {
             .map_or_else(String::new, Proc::take_stderr)
     }
 
-    /// Kills the daemon (SIGKILL).
+    /// Kills the daemon (SIGKILL); its limits stay.
     pub fn kill_daemon(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
             daemon.kill();
@@ -225,7 +227,7 @@ impl Netnice {
         command
     }
 
-    /// Runs `netnice ARGS…` to its end.
+    /// Runs `netnice ARGS…` to its end. Fails only if the command cannot start.
     pub fn run(&self, args: &[&str]) -> Result<CommandOutput> {
         let mut command = self.command(args);
         let started = sys::now_ns();

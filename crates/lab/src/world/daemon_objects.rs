@@ -1,8 +1,8 @@
-//! The objects that a daemon has made in its network namespace and runtime folder, as lines to
-//! compare.
+//! Lists the objects that a daemon has made in its network namespace and runtime folder, as lines
+//! of text ([`list`]).
 //!
-//! Unlike a [`super::Snapshot`] it has no objects of the whole machine, and no numbers that the
-//! kernel assigns (handles of queues, indexes of interfaces). The objects of two daemons can
+//! Unlike a [`super::Snapshot`], the list has no objects of the whole machine, and no numbers that
+//! the kernel assigns (handles of queues, indexes of interfaces). The objects of two daemons can
 //! therefore be compared line by line.
 
 use std::collections::BTreeSet;

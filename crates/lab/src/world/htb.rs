@@ -1,6 +1,6 @@
-//! HTB set up by hand on the device itself: the baseline without netnice.
+//! Sets up HTB by hand on a device: the baseline without netnice.
 //!
-//! The lab measures it beside netnice and calibrates itself with it. HTB's rate is known to be
+//! The lab measures HTB beside netnice and calibrates itself with it: HTB's rate is known to be
 //! correct, so an experiment that measures another rate is wrong.
 
 use anyhow::Result;
@@ -16,8 +16,8 @@ pub enum Leaf {
     Bytes(u32),
 }
 
-/// Limits all packets that leave `device` to `bits` per second by one HTB class; replaces an
-/// earlier root qdisc.
+/// Limits all packets that leave `device` to `bits` bit/s by one HTB class with a burst of 1.2 ms
+/// (at least 3028 bytes); replaces an earlier root qdisc.
 pub fn limit(ns: &Netns, device: &str, bits: u64, leaf: Leaf) -> Result<()> {
     clear(ns, device);
     let burst = (bits * 12 / 80_000).max(3028);
@@ -35,7 +35,7 @@ pub fn limit(ns: &Netns, device: &str, bits: u64, leaf: Leaf) -> Result<()> {
     Ok(())
 }
 
-/// Changes the rate of the class that [`limit`] made, in bit/s.
+/// Changes the rate of the class that [`limit`] made to `bits` bit/s. Fails if there is none.
 pub(crate) fn change(ns: &Netns, device: &str, bits: u64) -> Result<()> {
     let burst = (bits * 12 / 80_000).max(3028);
     ns.tc(&format!(

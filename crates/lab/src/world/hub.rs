@@ -1,4 +1,5 @@
-//! A hub: one segment of 10 Mbit/s that all stations share, in both directions.
+//! Makes a world with a hub ([`World::lan`]): one segment of 10 Mbit/s that all stations share, in
+//! both directions.
 //!
 //! ```text
 //!   S1 ── p0 ─┐ what a station sends                        ┌─▶ p0 ── S1

@@ -1,7 +1,7 @@
-//! One network namespace, entered with setns and named under /run/netns.
+//! Makes network namespaces, runs commands and threads in them, and reads their counters.
 //!
-//! The name is visible to `ip netns` while an experiment runs, so that a person can look inside:
-//! `nsenter --net=/run/netns/nn-1234-client0 tc -s qdisc`.
+//! Each namespace has a name under /run/netns while an experiment runs, so that a person can look
+//! inside: `nsenter --net=/run/netns/nn-1234-client0 tc -s qdisc`.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ use rustix::fs::FlockOperation;
 use super::cleanup;
 use crate::{process, sys};
 
-/// A namespace. Dropping it kills every process in it and removes it.
+/// A network namespace. Dropping this value kills every process in the namespace and removes it.
 pub struct Netns {
     name: String,
     handle: NetnsHandle,
@@ -60,7 +60,7 @@ impl Netns {
         Ok(ns)
     }
 
-    /// Its name under /run/netns.
+    /// The name of the namespace under /run/netns.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -75,22 +75,23 @@ impl Netns {
         self.handle.command(program)
     }
 
-    /// A handle to the namespace that outlives this borrow.
+    /// A handle to the namespace, for other threads.
     pub fn handle(&self) -> NetnsHandle {
         self.handle.clone()
     }
 
-    /// Runs `program` with blank-separated arguments inside, to its end.
+    /// Runs `program` with blank-separated arguments inside, to its end, and returns its standard
+    /// output. Fails unless the exit status is 0.
     pub fn run(&self, program: &str, args: &str) -> Result<String> {
         process::run(self.command(program).args(args.split_whitespace()))
     }
 
-    /// Runs `ip ARGS` inside.
+    /// Runs `ip ARGS` inside, as [`Netns::run`] does.
     pub fn ip(&self, args: &str) -> Result<String> {
         self.run("ip", args)
     }
 
-    /// Runs `tc ARGS` inside.
+    /// Runs `tc ARGS` inside, as [`Netns::run`] does.
     pub fn tc(&self, args: &str) -> Result<String> {
         self.run("tc", args)
     }
@@ -142,14 +143,15 @@ impl Netns {
         set
     }
 
-    /// Received and sent bytes and packets of a device, by the device's own counters.
+    /// Received and sent bytes and packets of a device, by the device's own counters. Fails if
+    /// there is no such device.
     pub fn counters(&self, device: &str) -> Result<DeviceCounters> {
         let text = self.enter(|| Ok(std::fs::read_to_string("/proc/thread-self/net/dev")?))?;
         parse_device_counters(&text, device)
             .with_context(|| format!("{} has no device {device}", self.name))
     }
 
-    /// Total that IP has received from all devices, behind any receive limit.
+    /// The data that IP has received so far from all devices, behind any receive limit.
     pub fn delivered(&self) -> Result<Delivered> {
         self.enter(delivered_here)
     }
@@ -166,7 +168,7 @@ impl Drop for Netns {
     }
 }
 
-/// A device's own counters.
+/// A device's own counters since it was made, or the difference of two readings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceCounters {
     /// Bytes received (the headers of a segmentation-offload packet count once).

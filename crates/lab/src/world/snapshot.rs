@@ -1,9 +1,10 @@
-//! A snapshot of the kernel state that netnice could change, to compare before with after.
+//! Takes a snapshot of the kernel state that netnice could change, to compare before with after.
 //!
 //! Every object is one line of text under a heading. Counters and times are left out, so two
-//! snapshots are equal exactly if nothing was added, removed or changed. Objects without a
-//! namespace (eBPF, cgroups, mounts) are recorded for the whole machine: if another program makes
-//! such objects meanwhile, they are in the difference.
+//! snapshots differ if a recorded object was added, removed or changed. Objects without a namespace
+//! (eBPF, cgroups, mounts) are recorded for the whole machine: if another program makes such
+//! objects meanwhile, they are in the difference. eBPF objects are recorded only if bpftool is
+//! installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Two shapes of a world: direct cables, and a switch whose ports have rates.
+//! Makes two shapes of a [`World`]: direct cables between a client and a server ([`World::pair`]),
+//! and a switch whose ports may have rates ([`World::switched`]).
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -20,11 +21,11 @@ pub enum Offloads {
     Off,
 }
 
-/// Direct cables between `client` and `server`.
+/// The direct cables between `client` and `server`.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair {
-    /// Number of cables: device `eth<i>` at both ends, 10.77.i.1 and fd77:i::1 for the client, 2
-    /// for the server.
+    /// Number of cables. Cable `i` is the device `eth<i>` at both ends, with 10.77.i.1 and
+    /// fd77:i::1 for the client, 10.77.i.2 and fd77:i::2 for the server.
     pub cables: u8,
     /// The MTU of every device.
     pub mtu: u32,
@@ -51,7 +52,8 @@ pub struct Cable {
     pub up: Option<u64>,
     /// Bits per second from the switch to the host; `None`: unlimited.
     pub down: Option<u64>,
-    /// Queue length in bytes before the rate, in each direction.
+    /// Length in bytes of the queue in which packets wait for the rate, in each direction; at least
+    /// the burst and two packets.
     pub queue: u32,
     /// Burst in microseconds at the rate, at least two packets. It compensates late timers; a
     /// smaller burst loses rate, a larger one lets bursts through a slow cable.
@@ -60,7 +62,7 @@ pub struct Cable {
     pub offloads: Offloads,
 }
 
-/// [`Cable::burst_us`] for a machine of its own speed.
+/// [`Cable::burst_us`] for a machine that is not emulated.
 const BURST_US: u64 = 1200;
 
 impl Cable {
@@ -90,7 +92,7 @@ impl Cable {
 }
 
 impl World {
-    /// Two hosts, `client` and `server`, with direct cables.
+    /// Makes two hosts, `client` and `server`, with direct cables.
     pub fn pair(spec: Pair) -> Result<World> {
         let number = next_number();
         let folder = Folder::create(number)?;

@@ -1,4 +1,5 @@
-//! A cable without layer 2: two tun devices, and two threads that carry packets between them.
+//! Makes a cable without layer 2 between two hosts: two tun devices, and two threads that carry
+//! packets between them.
 //!
 //! A tun device passes bare IP packets, as WireGuard and PPP do: no Ethernet header, no neighbours.
 //! Each thread counts the IP bytes that it carries.
@@ -17,6 +18,7 @@ use super::{Host, Netns};
 use crate::sys;
 
 /// Two tun devices called `tun0`, 10.79.0.1 in the first namespace and 10.79.0.2 in the second.
+/// Dropping this value removes both.
 pub struct Tunnel {
     stop: Arc<AtomicBool>,
     carriers: Vec<JoinHandle<()>>,
@@ -56,7 +58,7 @@ impl Tunnel {
         }))
     }
 
-    /// IP bytes that the first and the second end have sent so far.
+    /// IP bytes that were carried so far from the first end, and from the second end.
     pub fn carried(&self) -> [u64; 2] {
         [self.carried[0].load(Relaxed), self.carried[1].load(Relaxed)]
     }

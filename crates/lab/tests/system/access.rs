@@ -1,5 +1,5 @@
-//! A plain user's access through the daemon, none of which may block the daemon: paths of programs,
-//! the runtime folder, the programs that root runs, and the sessions of a super-server.
+//! Tests a plain user's access through the daemon, which must never block the daemon: paths of
+//! programs, the runtime folder, the programs that root runs, and the sessions of a super-server.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};

@@ -1,6 +1,6 @@
-//! The machine's clock is set forward and back, as a person or a time server may do: nothing must
-//! happen early, and nothing must wait for ever. The test only runs in the guest of `make test-vm`,
-//! because it changes the clock of the whole machine.
+//! Tests a change of the machine's clock, forward and back, as a person or a time server may make
+//! it: nothing may happen early, and nothing may wait for ever. The test only runs in the guest of
+//! `make test-vm`, because it changes the clock of the whole machine.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

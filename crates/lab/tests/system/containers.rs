@@ -1,6 +1,6 @@
-//! Containers, made by hand as engines make them: a cgroup named after the id, a network namespace,
-//! and a veth pair that connects it to the host, routed or as the port of a bridge. A record of the
-//! name is in Docker's format and folder.
+//! Tests limits of containers. The containers are made by hand as engines make them: a cgroup named
+//! after the id, a network namespace, and a veth pair that connects it to the host, routed or as
+//! the port of a bridge. A record of the name is in Docker's format and folder.
 
 use std::fs;
 use std::sync::atomic::{AtomicU16, Ordering};

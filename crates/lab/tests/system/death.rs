@@ -1,6 +1,6 @@
-//! The daemon may die at any moment: the kernel keeps the limits, new child processes are limited,
-//! and the next daemon finds the same state. (`netnice-lab run death` has twenty deaths, with a
-//! plot.)
+//! Tests that limits outlive the daemon: the kernel keeps them, new child processes are limited,
+//! and the next daemon finds the same state. (`netnice-lab run death` kills the daemon twenty
+//! times, and draws a plot.)
 
 use std::time::Duration;
 

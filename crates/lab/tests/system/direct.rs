@@ -1,5 +1,6 @@
-//! The driver's link on real packets: it receives the registered packets and no others, the packets
-//! that it sends arrive, every frame of its memory is accounted for, and XDP is detached with it.
+//! Tests the driver's link on real packets: the link receives the registered packets and no others,
+//! the packets that it sends arrive, every frame of its memory is accounted for, and XDP is
+//! detached when the link is closed.
 
 use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};

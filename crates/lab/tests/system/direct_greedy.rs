@@ -1,6 +1,6 @@
-//! Programs of a plain user that try to exhaust the driver's resources: its time, its memory, its
-//! packet thread's sleep. Beside each of them a flow with a contract must keep its rate and lose
-//! nothing. One test checks the rights of the driver process.
+//! Tests programs of a plain user that try to exhaust the driver's resources: its time, its memory,
+//! and the sleep of its packet thread. Beside each of them a flow with a contract must keep its
+//! rate and lose nothing. One test checks the rights of the driver process.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

@@ -1,5 +1,5 @@
-//! Hostile input: malformed frames, and a flood to one flow that keeps reading. The driver counts
-//! them, and other flows lose nothing.
+//! Tests hostile input to the driver: malformed frames, and a flood to one flow whose program keeps
+//! reading. The driver must count them, and other flows must lose nothing.
 
 use std::fs::File;
 use std::io::Write;

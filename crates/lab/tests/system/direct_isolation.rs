@@ -1,6 +1,7 @@
-//! Programs that violate the ring's protocol beside one that does not: the driver survives and
-//! names the rule, and the good flow is not affected. No packet that a template forbids may be
-//! sent: a checker that does not use templates reads a capture at the receiver.
+//! Tests programs that violate the ring's protocol beside a program that does not: the driver must
+//! name the violated rule and go on, and the good flow must not be affected. No packet that a
+//! template forbids may be sent: a checker that does not use templates reads a capture at the
+//! receiver.
 
 mod random_events;
 

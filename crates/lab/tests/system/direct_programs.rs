@@ -1,6 +1,6 @@
-//! Programs on the direct path, end to end: a daemon that grants, a driver that sends, programs in
-//! Rust and in C with the stack in them. At the other end of the cable are sockets of the kernel,
-//! which verifies every checksum.
+//! Tests programs on the direct path, end to end: a daemon that grants, a driver that sends, and
+//! programs in Rust and in C that use the stack. At the other end of the cable are sockets of the
+//! kernel, which verifies every checksum.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

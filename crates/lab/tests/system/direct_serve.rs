@@ -1,5 +1,5 @@
-//! The smallest complete path on real packets: programs with slices send UDP through the driver,
-//! and the packets are measured at the far end of the cable.
+//! Tests the smallest complete path on real packets: programs with slices send UDP through the
+//! driver, and the packets are measured at the far end of the cable.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Speed of the driver's datapath in both directions, compared with the bare link in the same run,
-//! and its cost by part. The tests are ignored because they need a quiet machine.
+//! Measures the speed of the driver's datapath in both directions, compared with the bare link in
+//! the same run, and its cost by part. The tests are ignored because they need a quiet machine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

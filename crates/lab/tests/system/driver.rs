@@ -1,6 +1,6 @@
-//! The process `netnice-driver`, called as the daemon calls it. Programs attach, send, receive,
-//! violate the protocol and are killed; the interface goes down and up; the process itself is
-//! stopped or killed.
+//! Tests the process `netnice-driver`, called as the daemon calls it. Programs attach, send,
+//! receive, violate the protocol and are killed; the interface goes down and up; the process itself
+//! is stopped or killed.
 
 use std::io::Write;
 use std::net::UdpSocket;

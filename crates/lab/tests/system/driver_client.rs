@@ -1,4 +1,5 @@
-//! A driver process, a caller that speaks the daemon's protocol, and programs that use the ring.
+//! Helps tests of `netnice-driver`: starts a driver process, calls it with the daemon's protocol,
+//! and has programs that use the ring.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! A limit holds for any use of sockets, names, cgroups and packets by the limited program. The
-//! programs here belong to a plain user; root limits them.
+//! Tests that a limit holds for any use of sockets, names, cgroups and packets by the limited
+//! program. The programs here belong to a plain user; root limits them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

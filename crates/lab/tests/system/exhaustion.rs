@@ -1,5 +1,5 @@
-//! The machine lacks disk space, lockable memory, or memory. A change that cannot be made is
-//! refused with an error that names what is missing. Limits in force stay.
+//! Tests a machine that lacks disk space, lockable memory, or memory. A change that cannot be made
+//! must be refused with an error that names what is missing. Limits in force must stay.
 
 use std::fs::{self, File};
 use std::io::Write;

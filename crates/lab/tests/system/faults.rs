@@ -1,9 +1,9 @@
-//! Faults during a change: the daemon is killed before each of its system calls, or one of them
-//! fails. In each case the change is either made or not made, root's limit is never off, and
-//! nothing is left half done.
+//! Tests faults during a change: the daemon is killed before one of its system calls, or one of
+//! these calls fails. In each case the change must be either made or not made, root's limit must be
+//! in force all the time, and no object of an unfinished change may be left.
 //!
 //! A [`FaultBed`] is a test bed on which a program always sends three times as much as root's limit
-//! allows. An [`Operation`] is one change, repeated from the same state. The tests judge
+//! allows. An [`Operation`] is one change, repeated from the same state. The tests judge:
 //!
 //! 1. the state that `show --json` reports: as before or as requested, and consistent with the
 //!    response if there was one;

@@ -1,5 +1,5 @@
-//! Flows of the direct path at the daemon: ports, guarantees and their life, with the real
-//! programs, daemon, driver and kernel.
+//! Tests flows of the direct path at the daemon: ports, guarantees, and the time for which a flow
+//! exists, with the real programs, daemon, driver and kernel.
 
 mod events;
 mod policy;

@@ -1,5 +1,6 @@
 //! Tests of the front process, which reads the daemon's socket. Nothing that a client sends or
-//! leaves open may delay other clients, and the process must have no rights but to read and answer.
+//! leaves open may delay other clients, and the process must have no rights except to read the
+//! socket and to answer.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,6 +1,6 @@
-//! Guarantees on a link: they are kept against all other traffic, an unused share is used by
-//! others, and a request that does not fit is refused with the reason. The experiment `guarantees`
-//! judges exact rates.
+//! Tests guarantees on a link: they are kept against all other traffic, other programs use an
+//! unused share, and a request that does not fit is refused with the reason. The experiment
+//! `guarantees` judges exact rates.
 
 use std::cell::Cell;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! `netnice inetd`: the paper's three configurations on real packets, shares that follow the
-//! sessions, and services and refusals.
+//! Tests `netnice inetd`: the three configurations of the paper NICE on real packets, shares that
+//! follow the sessions, weights and limits of services, and refusals.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Bad input gets one clear error that names the thing, and changes nothing. Clients that send
-//! garbage or keep connections open do not delay others.
+//! Tests bad input: it must get one clear error that names the invalid part, and change nothing.
+//! Clients that send garbage or keep connections open must not delay others.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;

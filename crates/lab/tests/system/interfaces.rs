@@ -1,5 +1,5 @@
-//! Kinds of interfaces and packets: a limit applies once over interfaces that share a wire, for
-//! packets with any headers, and while other interfaces come and go.
+//! Tests kinds of interfaces and packets: a limit applies once over interfaces that share a wire,
+//! for packets with any headers, and while other interfaces come and go.
 
 use std::io::Write;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! netnice leaves nothing behind, and changes nothing of other programs.
+//! Tests that netnice leaves nothing behind, and changes nothing of other programs.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
-//! A limit holds on every path of a program: over two interfaces and lo together, over IPv6,
-//! through a tunnel. It changes at once; inside it no packet waits long and no processor time is
-//! wasted.
+//! Tests that a limit holds on every path of a program: over two interfaces and lo together, over
+//! IPv6, and through a tunnel. A change of the limit applies at once. Inside a limit, sparse flows
+//! do not wait for bulk flows, and a flood uses little processor time.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The system tests: worlds of network namespaces, the release programs, real packets.
+//! The system tests run the release programs in worlds of network namespaces, on real packets.
 //! docs/internals/testing.md describes how to run and write them.
 //!
 //! All tests are one program, which is linked once; cargo-nextest runs each test in a process of

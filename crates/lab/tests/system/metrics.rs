@@ -1,4 +1,4 @@
-//! Counters for other programs: metrics for Prometheus, and the history of targets.
+//! Tests counters for other programs: metrics for Prometheus, and the history of targets.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

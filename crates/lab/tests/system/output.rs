@@ -1,5 +1,5 @@
-//! The output of `show` for people and programs, `explain`, `doctor`, `log` and `top`; dry runs of
-//! changes; and many targets.
+//! Tests the output of `show` for people and programs, of `explain`, `doctor` and `log`, dry runs
+//! of changes, and many targets.
 
 use netnice_lab::experiment::bench::pause;
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};

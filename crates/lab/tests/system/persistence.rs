@@ -1,5 +1,6 @@
-//! Requests stay in force through restarts, interfaces that come and go, and other programs that
-//! delete netnice's objects; they end when their time is over.
+//! Tests how long requests stay in force: through restarts of the daemon, also of another version,
+//! until their time is over or their program ends. A damaged state file is reported, and the daemon
+//! serves.
 
 use netnice_lab::experiment::bench::R4M;
 use netnice_lab::process::Proc;

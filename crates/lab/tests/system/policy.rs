@@ -1,5 +1,5 @@
-//! The policy file: rules that apply whenever the daemon runs. The first matching rule applies, a
-//! reload is all or nothing, and errors have file and line.
+//! Tests the policy file: rules that apply whenever the daemon runs. The first matching rule
+//! applies. A reload changes all or nothing. Errors have file and line.
 
 use std::fs;
 

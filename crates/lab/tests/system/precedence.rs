@@ -1,5 +1,5 @@
-//! Root and the netnice group take precedence: no request of a plain user prevents a later request
-//! of root.
+//! Tests that root and the netnice group take precedence: no request of a plain user prevents a
+//! later request of root.
 
 use std::fs;
 

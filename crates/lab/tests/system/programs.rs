@@ -1,5 +1,5 @@
-//! All kinds of programs: children, grandchildren, threads, exec, Go, MPTCP, listeners, short
-//! lives. A program and its descendants share one limit, which applies to no other process.
+//! Tests all kinds of programs: children, grandchildren, exec, Go, MPTCP, listeners. A program and
+//! its descendants share one limit, which applies to no other process.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

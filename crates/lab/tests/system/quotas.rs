@@ -1,5 +1,5 @@
-//! Quotas: one user's share of common resources (targets, pending changes, log lines, programs on
-//! the direct path and the daemon's time). No user's requests prevent those of others and of root.
+//! Tests quotas: one user's share of common resources (connections, targets, pending changes, log
+//! lines, and the daemon's time). No user's requests may prevent those of other users and of root.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -121,6 +121,33 @@ fn targets_of_a_user_are_bounded_and_the_refusal_names_the_quota() {
     run_as(&bed, ANN, &format!("clear pid:{}", own[0].pid()));
     bed.run_ok(&format!("clear pid:{}", own[2].pid()));
     assert_eq!(run_as(&bed, ANN, &line).status, 0);
+}
+
+#[test]
+fn a_share_that_a_quota_refused_is_set_once_the_quota_allows_it() {
+    let bed = test_bed("targets = 1");
+    let copy = bed.copy_for_all("netnice").expect("a copy");
+    let own = [ANN; 2].map(|uid| process_of(&bed, uid));
+    let named = own
+        .each_ref()
+        .map(|process| format!("pid:{}", process.pid()));
+    let mut command = as_user(&bed, ANN);
+    command
+        .arg(&copy)
+        .args(["share", "512Kbyte/s"])
+        .args(&named);
+    let share = Proc::start(command).expect("it starts");
+    let limited = || {
+        named
+            .iter()
+            .filter(|name| !bed.target(name).is_null())
+            .count()
+    };
+    assert!(becomes_true(|| limited() == 1), "{}", limited());
+    fs::write(bed.netnice.policy(), "[quotas]\ntargets = 2\n").expect("a policy");
+    bed.run_ok("reload");
+    assert!(becomes_true(|| limited() == 2), "{}", limited());
+    drop(share);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! A request that does not fit is refused with the reason and changes nothing. (Invalid input:
-//! `tests/system/input.rs`.)
+//! Tests that a request that does not fit is refused with the reason and changes nothing. (Invalid
+//! input: `tests/system/input.rs`.)
 
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
 use netnice_lab::testbed::TestBed;

@@ -1,5 +1,6 @@
-//! Interfaces come and go, and other programs delete netnice's objects: limits are restored soon.
-//! If another program keeps deleting them, the daemon reports it and stops the repair.
+//! Tests limits while interfaces come and go, and while other programs delete netnice's objects:
+//! the limits must be restored soon. If another program keeps deleting the objects, the daemon must
+//! report it and stop the repair.
 
 use std::process::Command;
 use std::time::Instant;
@@ -210,7 +211,7 @@ fn repeated_deletion_is_reported_and_the_next_change_repairs_again() {
         assert!(becomes_true(again), "not put back after time {time}");
     }
     ns.ip("link del nn0").expect("our own pair is there");
-    let says = || bed.run_ok("log").stdout.contains("not any more");
+    let says = || bed.run_ok("log").stdout.contains("keeps removing");
     assert!(becomes_true(says), "{}", bed.run_ok("log").stdout);
     assert!(!there(), "it is fought over");
     let shown = bed.target(&format!("pid:{}", program.pid()));

@@ -1,4 +1,4 @@
-//! The package's units under systemd: the socket starts the service, a limit outlives it, and
+//! Tests the package's units under systemd: the socket starts the service, a limit outlives it, and
 //! `stop` ends it.
 //!
 //! A systemd runs in the guest of `make test-vm`, which sets `NETNICE_SYSTEMD=1`. There the

@@ -1,5 +1,5 @@
-//! `netnice share` divides a total among the sessions of running programs, follows them, and leaves
-//! nothing behind.
+//! Tests that `netnice share` divides a total among the sessions of running programs, follows the
+//! sessions, and leaves nothing behind.
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;

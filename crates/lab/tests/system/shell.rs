@@ -1,4 +1,5 @@
-//! `cmd @rate` in real shells: command lines keep their usual meaning, and the command is limited.
+//! Tests `cmd @rate` in real shells: command lines keep their usual meaning, and the command is
+//! limited.
 
 use std::fs;
 use std::io::Write;

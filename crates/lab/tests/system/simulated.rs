@@ -1,5 +1,5 @@
-//! The experiments in virtual time, in their quick form: without root and clock, with the same
-//! result each time.
+//! Runs the experiments in virtual time in their quick form. They need neither root nor a clock,
+//! and have the same result each time.
 
 use netnice_lab::experiment;
 

@@ -1,6 +1,6 @@
-//! A storm: hostile users try random attacks beside good users. The good users' requests must be
-//! answered, their limits kept and their contracts unchanged; afterwards the daemon's state must be
-//! as before.
+//! Tests a storm: hostile users try random attacks beside good users. The good users' requests must
+//! be answered, their limits kept and their contracts unchanged; afterwards the daemon's state must
+//! be as before.
 //!
 //! `netnice_lab::storm::attacks::ATTACKS` is the table of attacks.
 

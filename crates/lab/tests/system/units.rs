@@ -1,5 +1,5 @@
-//! Units of the service manager: a restarted unit is limited from its first packet on, and its own
-//! files may contain its contract. The cgroups are made by hand, as systemd makes them.
+//! Tests units of the service manager: a restarted unit is limited from its first packet on, and a
+//! unit's own files may contain its contract. The cgroups are made by hand, as systemd makes them.
 
 use std::fs;
 

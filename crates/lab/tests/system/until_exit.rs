@@ -1,4 +1,4 @@
-//! Changes that last until a process ends. (`persistence.rs` and `output.rs` have `--for`,
+//! Tests changes that last until a process ends. (`persistence.rs` and `output.rs` have `--for`,
 //! `--confirm` and `--dry-run`.)
 
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};

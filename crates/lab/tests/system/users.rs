@@ -1,5 +1,5 @@
-//! The rights of users: root may do everything, and a plain user may limit its own processes. A
-//! process number that was reused does not give access to another user's process.
+//! Tests the rights of users: root may do everything, and a plain user may limit its own processes.
+//! A process number that was reused does not give access to another user's process.
 
 use std::path::Path;
 use std::process::Command;

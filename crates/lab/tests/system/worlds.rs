@@ -1,5 +1,5 @@
 //! Tests of the lab itself: worlds are made, carry traffic at the right rate, and leave nothing
-//! behind, whichever way they end. Needs root.
+//! behind after their end, also after a panic or a signal. Needs root.
 
 use std::net::SocketAddr;
 use std::process::Command;

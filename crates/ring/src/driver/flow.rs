@@ -68,6 +68,8 @@ impl Loss {
 }
 
 impl DriverRings {
+    /// Writes the header of the flow's region and returns the driver's side of the flow. All
+    /// indices start at `at`: 0 except in tests.
     pub(crate) fn open(
         region: &Arc<Region>,
         location: FlowLocation,
@@ -179,7 +181,7 @@ impl DriverRings {
     }
 
     /// Copies `bytes` into a record's buffers, starting at byte `at` of the record. Returns the
-    /// number of copied bytes.
+    /// number of copied bytes, which is smaller if the record ends before `bytes` does.
     #[inline]
     pub fn write(&mut self, record: &Record, at: usize, bytes: &[u8]) -> usize {
         let (mut skip, mut rest) = (at, bytes);
@@ -197,6 +199,9 @@ impl DriverRings {
 
     /// Gives a record of [`DriverRings::take`] back to the program. `stamp` is the time of sending
     /// in ns of `CLOCK_MONOTONIC`, or 0.
+    ///
+    /// # Panics
+    /// If the driver does not hold the record's chunks: it is of another flow, or given back twice.
     #[inline]
     pub fn give_back(&mut self, record: Record, status: Status, stamp: u64) {
         self.transmit.give(&mut self.owned, &record, status, stamp);
@@ -205,6 +210,9 @@ impl DriverRings {
     /// Gives a record of [`DriverRings::take_empty`] back to the program, with its first `length`
     /// bytes filled. With `length` 0 the record returns unused. `stamp` is the time of reception in
     /// ns of `CLOCK_MONOTONIC`, or 0.
+    ///
+    /// # Panics
+    /// As [`DriverRings::give_back`].
     #[inline]
     pub fn deliver(&mut self, mut record: Record, length: usize, status: Status, stamp: u64) {
         let mut rest = length.min(record.bytes());

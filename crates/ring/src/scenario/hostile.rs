@@ -1,8 +1,8 @@
 //! Scenarios of a hostile program, decoded from bytes. [`judged`] runs one against the driver's
 //! side.
 //!
-//! The tests and the fuzz target `ring` of `fuzz/` call the same function. It panics if the
-//! driver's side breaks one of its own properties, which the documentation of the test module
+//! The tests and the fuzz target `ring` of `fuzz/` call the same function. The function panics if
+//! the driver's side breaks one of its own properties, which the documentation of the test module
 //! `fuzz` lists.
 
 use super::{BothSides, piece};
@@ -321,8 +321,11 @@ impl Script<'_> {
 }
 
 /// Runs the scenario that `bytes` encode, and returns how it ends: the rule of
-/// docs/reference/ring.md that the program breaks (`r31`), `whole`, or `program` if the program's
-/// side finds its own rings corrupted.
+/// docs/reference/ring.md that the program breaks (`r31`), `program` if the program's side finds
+/// its own rings corrupted, or `whole` if the scenario runs to its last step.
+///
+/// # Panics
+/// If the driver's side breaks one of its own properties.
 pub fn judged(bytes: &[u8]) -> String {
     let mut script = Script(bytes.iter());
     let start = if script.byte().is_some_and(|byte| byte % 2 == 1) {

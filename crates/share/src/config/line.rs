@@ -1,4 +1,5 @@
-//! Parses one line of `inetd.conf`, in the full form or in the paper's short form.
+//! Parses one line of `inetd.conf`, in the full form or in the short form of paper NICE (4.3.3), to
+//! a [`Service`]. Fails with a [`ConfigErrorKind`].
 //!
 //! ```text
 //! ftp stream tcp nowait root /usr/sbin/vsftpd vsftpd -l  @128Kbyte/sec  full
@@ -13,7 +14,8 @@ use std::path::Path;
 
 use super::{ConfigErrorKind, DEFAULT_WEIGHT, Location, MAX_SESSIONS, Protocol, Service, lookup};
 
-/// Parses a line. `None` if it is empty or a comment. `location` is the file and line for messages.
+/// Parses a line. `None` if the line is empty or a comment. `location` is its file and number, for
+/// messages.
 ///
 /// # Errors
 /// [`ConfigErrorKind`] names the word that is invalid or missing.
@@ -145,7 +147,7 @@ impl<'a> LineFields<'a> {
     }
 }
 
-/// Splits an optional address from a service.
+/// Splits a service into its optional address and its name. `*` as the address means none.
 fn address(service: &str) -> Result<(Option<IpAddr>, &str), ConfigErrorKind> {
     let (address, name) = match service.strip_prefix('[') {
         Some(rest) => rest.split_once("]:"),

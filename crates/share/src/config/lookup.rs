@@ -1,12 +1,13 @@
-//! Looks up services, users, groups and programs on this machine, in the system's files. Fails if a
-//! name does not exist.
+//! Looks up services, users, groups and programs on this machine: in /etc/services, /etc/passwd and
+//! /etc/group, and in the folders of programs. Fails with a [`ConfigErrorKind`] if a name does not
+//! exist.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::ConfigErrorKind;
 
-/// The user whose rights a program gets.
+/// A user and its groups, whose rights a program gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct User {
     /// The user's name.
@@ -19,7 +20,8 @@ pub(crate) struct User {
     pub(crate) groups: Vec<u32>,
 }
 
-/// The port of a service, given by name or number.
+/// The port of a service, given by name or number. A name is looked up in /etc/services, then in
+/// [`KNOWN`].
 pub(super) fn port(service: &str, protocol: &str) -> Result<u16, ConfigErrorKind> {
     if let Ok(port @ 1..) = service.parse() {
         return Ok(port);
@@ -39,7 +41,8 @@ pub(super) fn port(service: &str, protocol: &str) -> Result<u16, ConfigErrorKind
         .ok_or_else(|| ConfigErrorKind::NoSuchService(service.to_string()))
 }
 
-/// Reads `user`, `user.group` or `user:group`; each part can be a number.
+/// Finds the user of a text `user`, `user.group` or `user:group`; each part can be a number. A user
+/// number that is not in /etc/passwd has the group of the same number.
 pub(crate) fn user(text: &str) -> Result<User, ConfigErrorKind> {
     let (name, group) = match text.split_once([':', '.']) {
         Some((name, group)) => (name, Some(group)),
@@ -91,7 +94,8 @@ pub(crate) fn user(text: &str) -> Result<User, ConfigErrorKind> {
     })
 }
 
-/// The file of a program: the given path, or the first match in the folders of daemons and in PATH.
+/// The executable file of a program: the given path, which must be absolute, or the first match in
+/// [`FOLDERS`] and in PATH.
 pub(super) fn program(name: &str) -> Result<PathBuf, ConfigErrorKind> {
     let missing = || ConfigErrorKind::NoSuchProgram(name.to_string());
     if name.contains('/') {
@@ -123,7 +127,7 @@ const FOLDERS: [&str; 4] = [
     "/usr/libexec",
 ];
 
-/// The services of the paper and similar ones, for machines without /etc/services.
+/// Ports of the services in paper NICE and of similar ones, for machines without /etc/services.
 const KNOWN: [(&str, u16); 10] = [
     ("ftp", 21),
     ("ssh", 22),

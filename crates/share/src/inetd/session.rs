@@ -1,4 +1,5 @@
-//! One session: its process and its gate. The keeper has its share.
+//! One session of the super-server: its process and its gate. The keeper sets its share. Starting
+//! fails if the helper process cannot be started.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,7 +12,7 @@ use super::StartGate;
 use crate::config::Service;
 use crate::keeper::Member;
 
-/// A session.
+/// A session of the super-server.
 pub(super) struct Session {
     /// Index of the service in the configuration.
     pub service: usize,
@@ -85,7 +86,8 @@ impl Session {
         }
     }
 
-    /// Reaps the process, which has ended. Returns a message for the operator if it failed.
+    /// Reaps the process, which has ended. Returns a message for the operator if the program could
+    /// not be executed (exit status 127), or if the exit status cannot be read.
     pub(super) fn ended(&mut self) -> Option<String> {
         self.gate = None;
         match self.child.wait() {

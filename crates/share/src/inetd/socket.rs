@@ -1,4 +1,5 @@
-//! The listening sockets of services.
+//! The listening sockets of services ([`Listener`]): binds them and accepts connections. A service
+//! without an address gets one socket for IPv6 and IPv4, or for IPv4 if the kernel has no IPv6.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -62,7 +63,8 @@ impl Listener {
         })
     }
 
-    /// Accepts the next connection. Returns it with its client, or `None` if there is none.
+    /// Accepts the next connection. Returns the connection and the client's address, or `None` if
+    /// no connection waits. Does not block unless the service is `wait`.
     pub(super) fn accept(&self) -> io::Result<Option<(OwnedFd, IpAddr)>> {
         let Socket::Stream(listener) = &self.socket else {
             return Ok(None);
@@ -118,5 +120,5 @@ fn open(at: SocketAddr, datagram: bool, both: bool) -> rustix::io::Result<OwnedF
     Ok(fd)
 }
 
-/// Connections that can wait while sessions start.
+/// Largest number of connections that wait to be accepted.
 const BACKLOG: i32 = 256;

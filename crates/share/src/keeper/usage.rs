@@ -1,4 +1,6 @@
-//! The usage of a session, and whether the session is idle.
+//! The usage of a session, and whether the session is idle. Readings of its byte counter come in.
+//! A session is idle after 2 s in which it used at most a tenth of its share, and busy again when
+//! it uses half of what it keeps.
 
 use crate::divide;
 
@@ -16,13 +18,14 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Its usage in bit/s, if it is idle.
+    /// Its highest usage while it is idle, in bit/s; `None` if it is busy.
     pub(super) fn idle(&self) -> Option<u64> {
         self.idle
     }
 
-    /// Adds a reading of its counter under a share. True if it changes what the session keeps, for
-    /// example because it became idle or busy.
+    /// Adds a reading of the session's byte counter, while its share is `share` bit/s. True if the
+    /// reading changes how much of its share the session keeps, for example because the session
+    /// became idle or busy.
     pub(super) fn record(&mut self, at_ns: u64, bytes: u64, share: u64) -> bool {
         if self.idle.is_none() {
             self.full_share = share;

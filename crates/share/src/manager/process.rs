@@ -1,4 +1,5 @@
-//! Reads processes from /proc and from the cgroup tree. Changes nothing.
+//! Reads which processes a target has, and their properties, from /proc and from the cgroup tree.
+//! Changes nothing. A process that has ended has no properties; no error is reported.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -11,18 +12,19 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 /// Access to processes; tests have a fake.
 pub(super) trait Processes {
-    /// The processes of a target's composition; for processes and descendants only the named
-    /// processes.
+    /// The processes of which a target consists. For [`Found::Processes`] only the named processes,
+    /// without their descendants.
     fn members(&self, of: &Found) -> Vec<u32>;
     /// The parent of a process; `None` if the process has ended.
     fn parent(&self, pid: u32) -> Option<u32>;
-    /// The children of a process.
+    /// The children of a process; none if it has ended.
     fn children(&self, pid: u32) -> Vec<u32>;
-    /// True if a process listens for connections.
+    /// True if a process has a socket that listens for connections from the network. False if the
+    /// caller may not read its descriptors.
     fn listens(&self, pid: u32) -> bool;
-    /// The real user of a process.
+    /// The id of the real user of a process; `None` if the process has ended.
     fn user(&self, pid: u32) -> Option<u32>;
-    /// The command name of a process.
+    /// The command name of a process; `None` if the process has ended.
     fn name(&self, pid: u32) -> Option<String>;
 }
 

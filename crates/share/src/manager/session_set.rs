@@ -1,4 +1,5 @@
-//! Finds the sessions of a target.
+//! Finds the sessions of a target ([`SessionSet`]). The composition of the target and the processes
+//! of the machine come in, the numbers of the sessions' first processes go out.
 //!
 //! The *outermost* processes of a target are those whose parent is not in it. An outermost process
 //! that listens for connections is a **server**: each of its children, with its descendants, is a
@@ -31,7 +32,7 @@ pub(super) struct SessionSet {
     pub target: String,
     /// The composition of the target.
     pub found: Found,
-    /// The process is a server whether it listens or not.
+    /// True if each outermost process is a server, whether it listens or not.
     is_server: bool,
     /// The outermost processes.
     kinds: BTreeMap<u32, ProcessKind>,
@@ -78,7 +79,8 @@ impl SessionSet {
         sessions
     }
 
-    /// True if none of its processes is left and none can be added.
+    /// True if no process of the target is left and none can be added: only for a process as
+    /// target.
     pub(super) fn has_ended(&self) -> bool {
         self.target.starts_with("pid:") && self.kinds.is_empty()
     }
@@ -139,8 +141,8 @@ impl SessionSet {
     }
 }
 
-/// The user of a session: that of its outermost process whose user is not root. Servers keep a
-/// process of root beside the one that works for a user.
+/// The id of the user of a session: the user of the outermost process of the session that is not
+/// root's, or root. Servers keep a process of root beside the one that works for a user.
 pub(super) fn session_user(processes: &impl Processes, session: u32) -> u32 {
     let mut level = vec![session];
     for _ in 0..MAX_DEPTH {
@@ -165,7 +167,8 @@ const LISTEN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Successive checks that must find a process listening before it is a server.
 const LISTENING_CHECKS: u32 = 3;
 
-/// Generations that are searched for a session's user. With sshd it is the third.
+/// Number of generations of processes that are searched for a session's user. With sshd, the third
+/// generation is the user's.
 const MAX_DEPTH: usize = 4;
 
 #[cfg(test)]

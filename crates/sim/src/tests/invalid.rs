@@ -1,4 +1,4 @@
-//! Invalid simulations, and units behind a processor.
+//! Tests of invalid simulations, and of contracts behind a processor.
 
 use netnice_core::units::{Bytes, Nanos};
 

@@ -1,4 +1,4 @@
-//! A program with a fake daemon: the messages on the socket, the descriptors, and the
+//! Tests of a program with a fake daemon: the messages on the socket, the descriptors, and the
 //! notifications.
 
 use std::net::SocketAddr;

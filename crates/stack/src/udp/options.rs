@@ -1,4 +1,6 @@
-//! The parameters of a UDP flow.
+//! The parameters of a UDP flow ([`UdpOptions`]) and the sizes of its buffers ([`Buffers`]), and
+//! the request to the daemon that is made of them. Fails with a [`SetupError`] if the number or the
+//! size of the buffers is invalid.
 
 use std::net::SocketAddr;
 
@@ -25,8 +27,8 @@ pub struct UdpOptions {
     pub checks: Checks,
     /// TTL or hop limit of sent packets.
     pub hops: u8,
-    /// If true, the driver delivers no fragment behind a gap. If fragments are out of order, one
-    /// was lost and the rest is useless (VERT 4.3).
+    /// If true, the driver delivers the fragments of a datagram only up to the first gap: it treats
+    /// a fragment that is missing as lost, so the others are useless (VERT 4.3).
     pub in_order: bool,
 }
 
@@ -35,19 +37,20 @@ pub struct UdpOptions {
 pub enum Remote {
     /// One remote endpoint.
     One(SocketAddr),
-    /// Any single host. Each call that sends names the destination.
+    /// Any host. Each call that sends names the destination, which is not a group.
     Any,
-    /// A multicast group and its port. The flow receives what any host sends to it, and sends only
-    /// to it.
+    /// A multicast group and its port. The flow receives what any host sends to the group, and
+    /// sends only to the group.
     Group(SocketAddr),
 }
 
 /// The buffers of a flow. Each holds one packet with its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
-    /// Bytes of each buffer: a power of two, at least the link's MTU + 14.
+    /// Size of each buffer in bytes: a power of two, at least the link's MTU + 14.
     pub bytes: u32,
-    /// Number of buffers for sending, at least 1. A packet occupies one until its departure.
+    /// Number of buffers for sending, at least 1. A packet occupies one until the driver has
+    /// returned it.
     pub sending: u32,
     /// Number of buffers for receiving. 0 for a flow that does not receive.
     pub receiving: u32,
@@ -67,7 +70,8 @@ impl UdpOptions {
         }
     }
 
-    /// A flow with any host at the local endpoint `local`.
+    /// A flow from `local` to any host: best effort, with the default buffers, a TTL of 64 and
+    /// [`Checks::Partial`].
     pub fn at(local: SocketAddr) -> UdpOptions {
         UdpOptions {
             local,
@@ -121,11 +125,11 @@ impl UdpOptions {
 }
 
 impl Buffers {
-    /// Bytes of a program's memory file that a flow with these buffers uses. Add them up for
-    /// [`Program::attach`](crate::Program::attach).
+    /// Number of bytes of a program's memory file that a flow with these buffers uses.
+    /// [`Program::attach`](crate::Program::attach) needs the sum over all flows.
     ///
     /// # Errors
-    /// If the buffers are invalid.
+    /// If the number or the size of the buffers is invalid.
     pub fn region_bytes(&self) -> Result<u64, SetupError> {
         Ok(self.shape()?.plan()?.bytes())
     }

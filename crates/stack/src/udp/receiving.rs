@@ -1,4 +1,7 @@
-//! Receiving: takes the datagram out of a delivered record, and primes the buffer again.
+//! Receives datagrams: finds the datagram in a delivered record, reassembles fragments, and primes
+//! the buffer again when the program releases the datagram. Frames without a datagram for the
+//! socket are dropped and counted ([`Socket::dropped`]). Calls fail with
+//! [`StackError::WouldBlock`] if no datagram has arrived, or with the reason why the flow ended.
 
 use super::*;
 use crate::datagram::{self, ParseError};
@@ -10,14 +13,15 @@ pub struct Received {
     pub bytes: usize,
     /// Length of the datagram's payload in bytes.
     pub whole: usize,
-    /// The sender.
+    /// The address and port of the sender.
     pub from: SocketAddr,
-    /// The time at which the driver received it, in ns of `CLOCK_MONOTONIC`.
+    /// The time at which the driver received the datagram, or the fragment that completed it, in ns
+    /// of `CLOCK_MONOTONIC`.
     pub stamp: u64,
 }
 
 impl Socket {
-    /// The next datagram, in its buffer.
+    /// The next datagram, in its buffer. Pass it to [`release`](Socket::release) after use.
     ///
     /// # Errors
     /// [`StackError::WouldBlock`] if no datagram has arrived. Another error if the flow has ended.
@@ -80,7 +84,7 @@ impl Socket {
         Ok(&bytes[datagram.parsed.payload.clone()])
     }
 
-    /// Primes the buffer of a datagram again. The driver sees it after the next
+    /// Primes the buffer of a datagram again. The driver sees the buffer after the next
     /// [`flush`](Socket::flush).
     ///
     /// # Errors

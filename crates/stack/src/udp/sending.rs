@@ -1,10 +1,11 @@
-//! Sending: copies the payload into a buffer, writes the headers in front of it, hands the record
-//! to the driver, and collects the result.
+//! Sends datagrams: copies the payload into a buffer, writes the headers in front of it, hands the
+//! record to the driver, and collects the result ([`Outcome`]). Calls fail with
+//! [`StackError::WouldBlock`] if no buffer is free, or with the reason why nothing can be sent.
 //!
 //! **Messages of a real-time channel.** The deadline of a `channel` contract applies to a message,
 //! which may have several packets. A packet begins a message unless [`Socket::queue_continuation`]
-//! queued it. `send_message` queues a whole message or nothing, so the packets of the message are
-//! consecutive. With other contracts it makes no difference.
+//! queued it. [`Socket::send_message`] queues a whole message or nothing, so the packets of the
+//! message are consecutive. Other contracts do not distinguish messages.
 
 use super::*;
 
@@ -52,8 +53,9 @@ impl Socket {
     /// [`queue`](Socket::queue) with a destination, on a flow to any host.
     ///
     /// # Errors
-    /// As [`queue`](Socket::queue), and [`StackError::UnknownNextHop`] if the next hop to the host
-    /// is unknown ([`Program::next_hop`] asks for it). The error returns the packet.
+    /// As [`queue`](Socket::queue), [`StackError::UnknownNextHop`] if the next hop to the host is
+    /// unknown ([`Program::next_hop`] requests it), and [`StackError::FixedRemote`] on a flow to
+    /// one host or group. The error returns the packet.
     #[inline]
     pub fn queue_to(
         &mut self,
@@ -95,12 +97,13 @@ impl Socket {
         Ok(number)
     }
 
-    /// [`try_send`](Socket::try_send) with a destination, on a flow to any host. It never asks the
-    /// daemon.
+    /// [`try_send`](Socket::try_send) with a destination, on a flow to any host. Sends no request
+    /// to the daemon.
     ///
     /// # Errors
-    /// As [`try_send`](Socket::try_send), and [`StackError::UnknownNextHop`] if the next hop to the
-    /// host is unknown ([`Program::next_hop`] asks for it).
+    /// As [`try_send`](Socket::try_send), [`StackError::UnknownNextHop`] if the next hop to the
+    /// host is unknown ([`Program::next_hop`] requests it), and [`StackError::FixedRemote`] on a
+    /// flow to one host or group.
     pub fn try_send_to(&mut self, payload: &[u8], to: SocketAddr) -> Result<u64, StackError> {
         let number = self.queue_copy(payload, Some(to), false)?;
         self.flush();
@@ -164,11 +167,12 @@ impl Socket {
         self.block_on(timeout, |socket| socket.try_send(payload))
     }
 
-    /// [`send`](Socket::send) with a destination, on a flow to any host. Asks the daemon for the
-    /// next hop if it is unknown.
+    /// [`send`](Socket::send) with a destination, on a flow to any host. Requests the next hop from
+    /// the daemon if it is unknown; `timeout` does not limit that request.
     ///
     /// # Errors
-    /// As [`send`](Socket::send), and if the daemon does not find the next hop.
+    /// As [`send`](Socket::send), [`StackError::FixedRemote`] on a flow to one host or group, and
+    /// other errors if the daemon does not find the next hop.
     pub fn send_to(
         &mut self,
         payload: &[u8],
@@ -203,8 +207,9 @@ impl Socket {
         self.block_on(timeout, |socket| socket.try_send_message(parts))
     }
 
-    /// The result of a sent packet. Returns each result once, in the order in which the driver
-    /// returned the packets. The socket keeps the last [`OUTCOMES`] results.
+    /// The result of a sent packet; `None` if the driver has returned no further packet. Returns
+    /// each result once, in the order in which the driver returned the packets. The socket keeps
+    /// the last [`OUTCOMES`] results.
     ///
     /// # Errors
     /// If the flow has ended.
@@ -216,12 +221,12 @@ impl Socket {
         Ok(self.outcomes.pop_front())
     }
 
-    /// Packets that were queued and that the driver has not returned.
+    /// Number of packets that were queued and that the driver has not returned.
     pub fn under_way(&self) -> u64 {
         self.next_number - self.returned
     }
 
-    /// Waits until the driver has returned all sent packets, up to `timeout` (`None`: without a
+    /// Waits until the driver has returned all queued packets, up to `timeout` (`None`: without a
     /// limit).
     ///
     /// # Errors

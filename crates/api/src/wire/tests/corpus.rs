@@ -1,5 +1,6 @@
-//! Control messages from bytes. Every test run replays the streams in `corpus`. The name of each
-//! file is the kind of its last message. The property test runs variations of them.
+//! Decodes messages from untrusted bytes. Every test run replays the streams in the folder
+//! `corpus`; the name of each file is the kind of the last message in it. The property test decodes
+//! altered streams.
 
 use netnice_cases::{Corpus, changed};
 

@@ -1,14 +1,15 @@
-//! Formats numbers in few characters.
+//! Formats rates, counts and times in few characters, and cuts or wraps texts to a width.
 
 use netnice_core::units::Nanos;
 
-/// A rate with three digits and a prefix: `0`, `734`, `4.19M`, `41.9M`, `419M`. At most five
-/// characters.
+/// A rate in bit/s with three digits and a prefix: `0`, `734`, `4.19M`, `41.9M`, `419M`. At most
+/// five characters.
 pub(super) fn rate(bits: u64) -> String {
     figures(bits, false)
 }
 
-/// A rate without zeros at the end: `4M`, `4.19M`. For rates that a user typed, which are round.
+/// As [`rate`], without zeros behind the point: `4M`, `4.19M`. For rates that a user typed, which
+/// are often round.
 pub(super) fn round(bits: u64) -> String {
     figures(bits, true)
 }
@@ -46,7 +47,8 @@ fn figures(number: u64, trim: bool) -> String {
     format!("{text}{prefix}")
 }
 
-/// A waiting time: `-`, `0.4ms`, `17ms`, `1.2s`.
+/// A waiting time, rounded up to a tenth of a millisecond, then down: `-` for 0, `0.4ms`, `17ms`,
+/// `1.2s`.
 pub(super) fn wait(time: Nanos) -> String {
     let tenths = time.0.div_ceil(100_000);
     match tenths {
@@ -69,7 +71,7 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// Wraps a text into at most `most` lines.
+/// Wraps a text into at most `most` lines of `width` characters. A cut text ends with `~`.
 pub(super) fn wrapped(text: &str, width: usize, most: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

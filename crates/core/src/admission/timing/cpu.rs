@@ -1,4 +1,7 @@
-//! A processor that runs channel handlers, and the costs of messages on it.
+//! A processor that runs channel handlers, and the costs of messages on it. [`Processor::carries`]
+//! decides on a set of [`Work`], [`Processor::admit`] on one more, and [`Processor::divide`]
+//! divides a deadline between the processor and a link. They fail with [`TimingFault`] or
+//! [`TimingRefusal`].
 //!
 //! The model is that of the paper RTC, sections 3.1 and 3.2. A handler turns a message into
 //! packets. It yields to handlers with earlier deadlines at preemption points only, which lie P
@@ -12,13 +15,13 @@
 //!
 //! It counts the switch twice: the processor switches to the job once, and the job may displace
 //! another handler once, to which the processor must switch back. A job begins once, so it
-//! displaces once, and the displaced handler pays nothing. The longest piece without interruption
-//! is the job's first block.
+//! displaces once, and the cost is not counted for the displaced handler again. The longest piece
+//! without interruption is the job's first block.
 //!
 //! # Use
 //! Library users, `netnice-sim` (scenarios with a `[processor]`) and the RTC experiment of
-//! `netnice-lab` use it. The daemon does not: it admits promises of links only ([`Transmitter`]),
-//! and refuses the clause `cpu`.
+//! `netnice-lab` use this module. The daemon does not: it admits promises of links only
+//! ([`Transmitter`]), and refuses the clause `cpu`.
 
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
@@ -55,7 +58,7 @@ pub struct Processor {
     pub leftover: Nanos,
 }
 
-/// A promise of a processor.
+/// Work that a processor promises to do in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Each message of a channel is processed by its logical arrival plus the channel's deadline.
@@ -68,7 +71,7 @@ impl Processor {
     /// Decides whether all this work is done in time, for all legal traffic.
     ///
     /// # Errors
-    /// [`TimingFault`] names the inequality that fails.
+    /// [`TimingFault`] if not: the inequality that fails, or that the set was not decided.
     pub fn carries(&self, work: &[Work]) -> Result<(), TimingFault> {
         self.check(work.iter(), BUDGET)
     }

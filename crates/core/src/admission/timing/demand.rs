@@ -1,8 +1,8 @@
-//! Demand bound functions: the worst-case work that a promise can require.
+//! Demand bound functions: the most work that a promise can require within an interval.
 //!
 //! dbf(t) is the most transmission (or processor) time that can both become eligible and be due
-//! within an interval of length t. Every promise is one of two curves behind its relative deadline
-//! D, or the smaller of both:
+//! within an interval of length t. It is zero below the relative deadline D of the promise. From
+//! there it is one of two curves, or the smaller one of a curve and a second fluid curve:
 //!
 //! ```text
 //! steps   dbf(t) = cost · (1 + ⌊(t - D) / T⌋)     jobs of one size, at least T apart
@@ -13,8 +13,8 @@
 //! So the transmission of a byte is a whole number of ticks (8 · 10^9) at every rate, and neither
 //! the cost of a packet nor a period of a third of a second is rounded: a period is stored as a
 //! fraction. Only slopes of fluid curves are rounded, up, to 2^-40 of the link. Times, including
-//! the horizon, are at most [`LONGEST`] and rates at most 2^40. So ticks stay below 2^83 and all
-//! products below 2^128. A value that could exceed that saturates, and the promise is refused.
+//! the horizon, are at most [`LONGEST`] and rates at most 2^40 bit/s. So ticks stay below 2^83 and
+//! all products below 2^128. A value that could exceed that saturates, and the promise is refused.
 
 use super::TimingFault;
 use crate::units::{Nanos, Rate};

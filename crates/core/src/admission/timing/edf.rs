@@ -1,29 +1,31 @@
-//! The schedulability test for non-preemptive earliest deadline first.
+//! The schedulability test for non-preemptive earliest deadline first. The demands of all promises
+//! and the blocking come in, and an [`Answer`] goes out.
 //!
 //! # The test
-//! With h(t) the sum of the demand bound functions and b(t) the longest piece of work that is due
-//! later than t and may be in the blocking, all deadlines are kept if
+//! Let h(t) be the sum of the demand bound functions. Let b(t) be the blocking: the longest piece
+//! of work that can come before work that is due within t, although it is due later or has no
+//! deadline, plus the work that was handed to the device before its time. All deadlines are kept if
 //!
 //! ```text
 //! h(t) + b(t) ≤ t     for every t from the shortest relative deadline on
 //! ```
 //!
-//! For sporadic jobs, for which every pattern with their spacing is legal, the condition is also
-//! necessary: Jeffay, Stanat and Martel 1991 (theorem 4.1) for deadlines at the end of the period,
-//! George, Rivierre and Spuri 1996 (theorem 5) for any. docs/reference/contracts.md states it with
-//! the proof that also covers messages of several packets.
+//! For sporadic jobs (every pattern with their spacing is legal) the condition is also necessary:
+//! Jeffay, Stanat and Martel 1991 (theorem 4.1) for deadlines at the end of the period, George,
+//! Rivierre and Spuri 1996 (theorem 5) for all deadlines. docs/reference/contracts.md states the
+//! condition with the proof that also covers messages of several packets.
 //!
 //! # The decision
 //! 1. Shares above the whole are refused at once.
 //! 2. Each dbf lies below a line. If the lines fit at the start of each line, so does h (the test
 //!    of Devi 2003 with b). Nearly every set that leaves room is granted here, in O(n log n).
 //! 3. Otherwise the exact test decides. A violation lies where b still falls, or within the longest
-//!    busy period that begins with the last b, and below (K + b) / (1 - share). b is constant on
-//!    few stretches, and on each of them h + b rises. So it is enough to check t, then h(t) + b,
-//!    and so on downwards (quick processor-demand analysis, Zhang and Burns 2009): if h(t) + b < t,
-//!    there is no violation between the two.
-//! 4. This is short for nearly all sets. After a budget of work the answer is *undecided*, which is
-//!    a refusal with that reason.
+//!    busy period that begins with the last b, and below (K + b) / (1 - share), where K is the sum
+//!    of the offsets of the lines. b is constant on few stretches, and on each of them h + b rises.
+//!    So it is enough to check t, then h(t) + b, and so on downwards (quick processor-demand
+//!    analysis, Zhang and Burns 2009): if h(t) + b < t, there is no violation between the two.
+//! 4. The exact test is short for nearly all sets. After a budget of work the answer is
+//!    *undecided*, and the set is refused with that reason.
 
 use alloc::vec::Vec;
 
@@ -35,7 +37,7 @@ pub(super) enum Answer {
     Fits,
     /// The long-term share is above the whole: the sum of the shares, in 2^-40.
     Share(u128),
-    /// Within `t`, `due` can be due while `blocked` is in the blocking.
+    /// Within an interval of length `t`, `due` can be due, and `blocked` can come before it.
     Late {
         t: u128,
         due: u128,
@@ -45,7 +47,7 @@ pub(super) enum Answer {
     Undecided,
 }
 
-/// Work besides the demands that may be in the blocking.
+/// Work besides the demands that can block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Blocking {
     /// The longest piece of work without a deadline.

@@ -1,5 +1,8 @@
-//! Decides whether a link keeps the deadlines and rates that are promised on it, from the costs of
-//! packets, messages, slices and rates.
+//! Decides whether a link keeps the deadlines and rates that are promised on it (paper RTC, section
+//! 3.3). A [`Transmitter`] converts each [`Promise`] into a demand by the costs of packets,
+//! messages, slices and rates. [`Transmitter::carries`] decides on a set and fails with
+//! [`TimingFault`], [`Transmitter::admit`] decides on one more promise and fails with
+//! [`TimingRefusal`].
 
 use alloc::vec::Vec;
 
@@ -36,7 +39,7 @@ pub struct Transmitter {
     pub ahead: Nanos,
     /// How long before its logical arrival a channel's packet may leave if no other packet may.
     pub horizon: Nanos,
-    /// Time resolution of the scheduler.
+    /// Time resolution of the scheduler, which the test subtracts from deadlines.
     pub resolution: Resolution,
 }
 
@@ -67,9 +70,10 @@ impl Resolution {
         early: 0,
     };
 
-    /// The resolution of [`crate::sched`]. A wait is rounded up by at most 1/1024 of itself, 1/32
-    /// of the time between eligible time and deadline, or 512 ns. A deadline is rounded down by at
-    /// most 1/128, 1/1024 and 576 ns ([`crate::sched::effective_bound`]).
+    /// The resolution of [`crate::sched`]. A wait is rounded up by at most 1/1024 of itself or 1/32
+    /// of the time between eligible time and deadline, whichever is less, or by 512 ns if that is
+    /// more. A deadline is rounded down by at most 1/113 of that time (1/128 and 1/1024) and 576 ns
+    /// (64 and 512; [`crate::sched::effective_bound`]).
     pub const SCHEDULER: Resolution = Resolution {
         least: Nanos(576),
         wait: 1024,
@@ -137,7 +141,7 @@ pub enum Promise {
     /// In every whole period in which the flow always has a packet, it sends for the slice, less
     /// one largest packet.
     Slice(Slice, PacketSizes),
-    /// A long-term rate.
+    /// A long-term rate, for packets of these sizes. It has no deadline of its own.
     Min(Rate, PacketSizes),
 }
 
@@ -165,7 +169,8 @@ impl Transmitter {
     /// Decides whether all these promises are kept together, for all legal traffic.
     ///
     /// # Errors
-    /// [`TimingFault`] names the inequality that fails.
+    /// [`TimingFault`] if not: the inequality that fails, a promise that is invalid on this link,
+    /// or that the set was not decided.
     pub fn carries(&self, promises: &[Promise]) -> Result<(), TimingFault> {
         self.check(promises.iter(), BUDGET)
     }
@@ -188,7 +193,8 @@ impl Transmitter {
         Err(TimingRefusal { fault, alternative })
     }
 
-    /// The shortest deadline that a channel can have beside the held promises. `None` if none fits.
+    /// The shortest deadline that a channel can have beside the held promises. `None` if no
+    /// deadline up to 2.4 hours fits, or if none is found in bounded time.
     pub fn least_deadline(&self, held: &[Promise], channel: &Channel) -> Option<Nanos> {
         match self.admit(held, &Promise::Channel(at_deadline(channel, 1)?)) {
             Ok(()) => Some(Nanos(1)),

@@ -1,14 +1,14 @@
 //! Delayed insertion of entries, while the memory that it needs is prefetched.
 //!
 //! The bucket of an entry is unknown before its flow is served. Then the bucket and its last node
-//! cost two waits for memory, one after the other. So with very many flows an entry is held back
-//! while [`MAX_DEFERRED`] others come: first its bucket is prefetched, then the bucket's last node,
-//! then the entry is inserted.
+//! cost two waits for memory, one after the other. So in a calendar with more than 131,072 entries
+//! a new entry is held back while [`MAX_DEFERRED`] others come: first its bucket is prefetched,
+//! then the bucket's last node, then the entry is inserted.
 //!
-//! With fewer flows, above [`IMMEDIATE_MAX`], an entry is held back until the next one comes. The
-//! branch on whether its bucket has a node with room is unpredictable. If it depended on the
-//! arithmetic of the same packet, a wrong prediction would cost all of that arithmetic again; one
-//! packet later the condition is known at once.
+//! With fewer entries, but more than [`IMMEDIATE_MAX`], a new entry is held back until the next one
+//! comes. The branch on whether its bucket has a node with room is unpredictable. If it depended on
+//! the arithmetic of the same packet, a wrong prediction would cost all of that arithmetic again;
+//! one packet later the condition is known at once.
 //!
 //! The delay is not observable: an entry is inserted before its time comes
 //! ([`Calendar::is_flush_due`]), and [`Calendar::first_key`] includes the deferred entries.

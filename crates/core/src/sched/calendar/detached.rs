@@ -1,4 +1,4 @@
-//! Moving whole nodes of entries from calendar to calendar.
+//! Moves whole nodes of entries from one calendar to another.
 //!
 //! If thousands of flows of one contract fall due at the same instant, their entries fill nodes,
 //! with the same code in each entry. Such a node moves to its new bucket as a whole, in about the
@@ -74,7 +74,8 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         }
     }
 
-    /// Inserts a node into a bucket, as [`Calendar::push_with_lookahead`] does with an entry.
+    /// Inserts a node into a bucket. If the lookahead will not read the node
+    /// ([`Calendar::is_passed`]), it calls `each` with every entry and returns `true`.
     #[inline(always)]
     pub(in crate::sched) fn attach_node(
         &mut self,

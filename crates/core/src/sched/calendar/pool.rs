@@ -1,8 +1,9 @@
 //! The nodes of the buckets of all calendars of one scheduler.
 //!
-//! A bucket is a circular list of nodes. Its last node identifies it: `tail.next` is the first.
-//! Entries are appended at the tail and taken from the front. A node that was moved as a whole may
-//! be partly filled at any position. Node 0 means "none": it is full and stays full.
+//! A bucket is a circular list of nodes. Its last node (the tail) identifies it: the link of the
+//! tail leads to the first node. Entries are appended at the tail and taken from the first node.
+//! Nodes are also moved from bucket to bucket as a whole, so a node at any position may be partly
+//! filled. Node 0 means "none": it is full and stays full.
 
 use alloc::vec::Vec;
 
@@ -167,7 +168,8 @@ impl Pool {
         Some(EntryPosition::new(tail, end))
     }
 
-    /// Appends a node with an entry to the bucket with this tail.
+    /// Appends a node with an entry to the bucket with this tail. Returns the node, which is the
+    /// new tail, and the entry's position.
     #[inline(always)]
     pub(super) fn append_node(&mut self, tail: u32, entry: u32) -> (u32, EntryPosition) {
         let new = self.allocate();
@@ -177,7 +179,7 @@ impl Pool {
         self.fill(new, first, bucket_id, entry)
     }
 
-    /// Starts a bucket with an entry.
+    /// Starts a bucket with an entry. Returns its node and the entry's position.
     #[inline(always)]
     pub(super) fn start_bucket(&mut self, bucket_id: BucketId, entry: u32) -> (u32, EntryPosition) {
         let new = self.allocate();

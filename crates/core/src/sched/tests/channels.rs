@@ -1,4 +1,5 @@
-//! Tests of real-time channels: logical arrivals, deadlines, the three classes.
+//! Tests of real-time channels: logical arrivals, deadlines, and the classes guaranteed, left-over
+//! and early.
 
 use alloc::vec::Vec;
 

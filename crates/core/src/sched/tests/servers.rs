@@ -1,4 +1,5 @@
-//! Tests of overbooked servers: priorities, proportional sharing, minimums of classes (cell-fig4).
+//! Tests of overbooked servers: priorities, proportional sharing, minimums of classes (paper CELL,
+//! section 4.5 and figure 4).
 
 use alloc::vec::Vec;
 

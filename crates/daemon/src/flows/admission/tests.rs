@@ -1,4 +1,4 @@
-//! Admission, tested against a driver's scheduler.
+//! Tests that a driver's scheduler keeps the promises that admission granted.
 
 use netnice_core::link::{Capacity, CapacitySource};
 use netnice_core::sched::{Next, Packet, Scheduler};

@@ -1,4 +1,4 @@
-//! The connection to a driver; a thread is at its other end.
+//! Tests of the connection to a driver, with a thread as the driver.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;

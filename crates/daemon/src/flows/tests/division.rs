@@ -1,4 +1,4 @@
-//! Division of a link between both paths.
+//! Tests of the division of a link between both paths.
 
 use netnice_core::units::{Amount, Rate};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! A fake network and a fake driver.
+//! A fake network and a fake driver, for the tests of the flow manager.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! A driver that answers late: the records match what it did in the end.
+//! Tests with a driver that answers late: finally the records match what the driver did.
 
 use netnice_api::driver::{DriverEvent, DriverMessage};
 

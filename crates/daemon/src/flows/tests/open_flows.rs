@@ -1,4 +1,5 @@
-//! Events in the life of an open flow.
+//! Tests of what happens to flows when next hops, routes, links, programs, drivers or the daemon
+//! change or end.
 
 use netnice_api::driver::{DriverEvent, DriverMessage};
 use netnice_kernel::routes::Neighbour;

@@ -1,4 +1,5 @@
-//! Names of containers, from records as the engines write them.
+//! Tests of looking up names of containers, in records as the engines write them, and of the
+//! contracts that a container can have.
 
 use super::*;
 

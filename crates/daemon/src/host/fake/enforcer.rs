@@ -1,4 +1,5 @@
-//! Enforcement on the fake machine. It handles memberships as the eBPF programs do.
+//! Enforcement on the fake machine: records what is in force, and changes memberships as the
+//! kernel's implementation does.
 
 use std::collections::{BTreeMap, BTreeSet};
 

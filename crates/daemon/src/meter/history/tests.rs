@@ -1,3 +1,6 @@
+//! Tests of the history: the content of points, rows of seconds and minutes, and the bound on
+//! memory.
+
 use netnice_core::meter::Meter;
 use netnice_core::units::{Instant, Nanos};
 

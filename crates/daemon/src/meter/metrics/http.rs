@@ -1,11 +1,12 @@
-//! The metrics page over HTTP/1.1, for every peer that can reach the address: reads a request,
-//! writes a page, ends the connection.
+//! Serves the metrics page over HTTP/1.1 to every peer that can reach the address: reads a request,
+//! writes a page, and ends the connection.
 //!
-//! Peers are not trusted. A request has at most [`LONGEST_REQUEST`] bytes and must arrive within
-//! [`REQUEST_TIMEOUT`], an answer must be read within [`ANSWER_TIMEOUT`]; beyond
-//! [`MAX_CONNECTIONS`] connections the oldest is closed. So a thousand silent connections lock no
-//! reader out: a new connection that sends its request at once is answered before it is the oldest.
-//! A page is made at most twice a second, however often it is requested, and all readers share it.
+//! Peers are not trusted. A request has at most [`LONGEST_REQUEST`] bytes (8 KiB) and must arrive
+//! within [`REQUEST_TIMEOUT`] (2 s), and an answer must be read within [`ANSWER_TIMEOUT`] (5 s).
+//! Beyond [`MAX_CONNECTIONS`] (64) connections the oldest is closed. So a thousand silent
+//! connections lock no reader out: a new connection that sends its request at once is answered
+//! before it is the oldest. A page is made at most twice a second, however often it is requested,
+//! and all readers share it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,10 +23,10 @@ use tokio::time::{sleep, timeout};
 /// A page.
 pub(crate) type Page = Rc<str>;
 
-/// A request for a page: the channel for it.
+/// A request for a page: the channel over which the page is returned.
 pub(crate) type Scrape = oneshot::Sender<Page>;
 
-/// The address to serve metrics at; a port alone means loopback.
+/// The address to serve metrics at. A text that is a port alone means 127.0.0.1 and this port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address(pub SocketAddr);
 
@@ -64,6 +65,9 @@ impl std::str::FromStr for Address {
 
 impl Address {
     /// Checks that other machines cannot reach the address, unless `open`.
+    ///
+    /// # Errors
+    /// [`AddressError::Open`] if the address is no loopback address and `open` is false.
     pub fn check(self, open: bool) -> Result<Address, AddressError> {
         let loopback = match self.0.ip() {
             IpAddr::V4(address) => address.is_loopback(),
@@ -207,7 +211,7 @@ fn parse_request(request: &[u8]) -> HttpRequest {
 
 /// The content type of the page.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// A scraper's request is a tenth as long.
+/// In bytes. A scraper's request is a tenth as long.
 const LONGEST_REQUEST: usize = 8 * 1024;
 /// Time limit for a request to arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,3 +1,5 @@
+//! Tests of the metrics page: its samples, help texts and types; and of the address that serves it.
+
 use netnice_api::{QuotaDoc, UserDoc, UsersDoc, WatchDoc, Watched, WatchedLink};
 use netnice_core::meter::{DirectionCounters, Meter};
 

@@ -1,4 +1,5 @@
-//! The text of one file: the assignments of its `[X-Netnice]` sections.
+//! Reads the assignments in the `[X-Netnice]` sections of one unit file. Other sections and
+//! comments are skipped. A line of a section without `=` is an error with file and line.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -14,12 +15,12 @@ pub(super) struct Assignment {
     pub file: PathBuf,
     /// The line, counted from 1.
     pub line: usize,
-    /// The index of the file among the unit's files, in merge order.
+    /// The index of the file among the unit's files, in merge order; 0 until the files are merged.
     pub order: usize,
 }
 
 impl Assignment {
-    /// An error with file, line and key.
+    /// The text of an error: file, line, key and reason.
     pub(super) fn fault(&self, reason: impl Display) -> String {
         format!(
             "{}:{}: {}: {reason}",
@@ -30,7 +31,8 @@ impl Assignment {
     }
 }
 
-/// The assignments of one file, in order. Other sections are skipped.
+/// The assignments of one file with this text, in order. A backslash at the end of a line continues
+/// the assignment in the next line.
 pub(super) fn read(file: &Path, text: &str) -> Result<Vec<Assignment>, String> {
     let mut found = Vec::new();
     let mut inside = false;
@@ -83,8 +85,8 @@ pub(super) fn flag(given: &Assignment) -> Result<bool, String> {
     }
 }
 
-/// True if a file may have a section. A quick filter: all files are read once, so false positives
-/// are harmless.
+/// True if a file with this text may have a section. A quick filter: also true if the head of the
+/// section is only in a comment.
 pub(super) fn may_have_section(text: &str) -> bool {
     text.contains(HEAD)
 }

@@ -1,4 +1,4 @@
-//! Unit files, merged as systemd does it.
+//! Tests that contracts in unit files are found and merged as systemd merges unit files.
 
 use std::os::unix::fs::symlink;
 

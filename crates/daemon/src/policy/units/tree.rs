@@ -1,4 +1,6 @@
-//! The files of each unit: an index of the folders of the search path, read once.
+//! An index of the unit files in the folders of the search path. [`Tree::read`] makes it, and
+//! [`Tree::files_of`] returns the files of a unit in the order in which they are merged. Folders
+//! and files that cannot be read are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -7,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use super::{is_mask, section};
 
-/// The present content of the search path.
+/// The unit files in the folders of the search path, as they were when the index was made.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     path: Vec<PathBuf>,
-    /// Unit files by name; the first one in the search path.
+    /// The unit file of each name that comes first in the search path.
     fragments: BTreeMap<String, PathBuf>,
     /// Drop-in folders by their name without `.d`, in the order of the search path.
     drop_ins: BTreeMap<String, Vec<PathBuf>>,
@@ -24,7 +26,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Reads the folders.
+    /// Makes the index of these folders, the first of which has precedence.
     pub(super) fn read(path: &[PathBuf]) -> Tree {
         let mut tree = Tree {
             path: path.to_vec(),
@@ -88,7 +90,8 @@ impl Tree {
         self.fragments.iter().any(fragment) || self.drop_ins.iter().any(drop_in)
     }
 
-    /// The units that may have a section.
+    /// The names of the units that may have a section: those with a file, those that another unit
+    /// wants or requires, and the running ones.
     pub(super) fn names(&self, running: &BTreeSet<String>) -> BTreeSet<String> {
         if self.with_section.is_empty() {
             return BTreeSet::new();
@@ -104,7 +107,7 @@ impl Tree {
             .collect()
     }
 
-    /// The files of a unit that may have a section, in merge order.
+    /// Those files of a unit that may have a section, in merge order. None if the unit is masked.
     pub(super) fn files_of(&self, name: &str) -> Vec<PathBuf> {
         let template = template_of(name);
         let own = self.fragments.get(name);
@@ -112,7 +115,7 @@ impl Tree {
         if fragment.is_some_and(|file| is_mask(file)) {
             return Vec::new();
         }
-        // By file name; the first folder that has one wins.
+        // By file name; of several files with one name, that in the first folder counts.
         let mut by_name: BTreeMap<String, PathBuf> = BTreeMap::new();
         for folder in self.folders_of(name, template.as_deref()) {
             for (file, path) in entries(&folder).filter(|(file, _)| file.ends_with(".conf")) {

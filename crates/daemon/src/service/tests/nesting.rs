@@ -1,4 +1,4 @@
-//! Nesting: processes, names, executables, groups and users.
+//! Tests of nested targets: processes, names, executables, control groups and users.
 
 use super::*;
 use crate::ledger::Body;

@@ -1,4 +1,4 @@
-//! The output of explain and doctor.
+//! Tests of the responses to `netnice explain` and `netnice doctor`, and to the request `Find`.
 
 use netnice_api::{Doctor, DoctorReport, Explain, Find, Found, Status};
 

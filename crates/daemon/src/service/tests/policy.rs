@@ -1,4 +1,4 @@
-//! The policy file in force.
+//! Tests of putting the policy file into force.
 
 use std::fs;
 use std::path::PathBuf;

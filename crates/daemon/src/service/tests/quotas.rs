@@ -1,4 +1,4 @@
-//! Quotas of a user, and refusals beyond them.
+//! Tests of the quotas of a user, and of the refusals beyond them.
 
 use super::*;
 use crate::policy::Policy;

@@ -1,4 +1,4 @@
-//! Required behaviour, one scenario each.
+//! Tests of the service's required behaviour: each is one scenario of requests and events.
 
 use netnice_api::Response;
 use netnice_core::target::Target;

@@ -1,4 +1,4 @@
-//! Changes for a limited time, and changes that wait to be confirmed.
+//! Tests of changes for a limited time, and of changes that wait to be confirmed.
 
 use netnice_api::Confirm;
 

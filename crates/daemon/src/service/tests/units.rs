@@ -1,5 +1,5 @@
-//! Contracts in unit files, beside the policy file; containers; and the display of a process in two
-//! targets.
+//! Tests of contracts in unit files beside the policy file, of containers, and of the display of a
+//! process in two targets.
 
 use std::fs;
 use std::path::PathBuf;
@@ -105,6 +105,16 @@ fn a_section_that_is_invalid_or_does_not_fit_affects_only_its_unit() {
         faults[0].contains("a.service:2") && faults[1].contains("does not fit"),
         "{faults:?}"
     );
+    // A section that no longer fits keeps nothing of what it had promised, and its end is noticed.
+    folder.unit(
+        "a.service",
+        "NetworkUpMax=3mbit\nNetworkUpMin=50mbit\nNetworkLink=eth0",
+    );
+    fixture.service.reload_units(fixture.now);
+    assert_eq!(up(&fixture, "unit:a.service"), Some(4_000_000));
+    fs::remove_file(folder.0.join("a.service")).expect("removed");
+    fixture.service.reload_units(fixture.now);
+    assert!(fixture.held("unit:a.service").is_none());
     // Now there is room for it.
     fs::remove_file(folder.0.join("b.service")).expect("removed");
     fixture.service.reload_units(fixture.now);

@@ -1,5 +1,5 @@
-//! Tests of the requests that `netnice top` repeats. `Watch` answers with the latest reading of the
-//! counters if it is new enough for the client, else with a new reading. `Connections` lists the
+//! Tests of the requests that `netnice top` repeats. The response to `Watch` has the latest reading
+//! of the counters if it is new enough for the client, else a new reading. `Connections` lists the
 //! connections of a target to their owner and to privileged users.
 
 use std::net::SocketAddr;

@@ -11,7 +11,13 @@ use netnice_api::frame::FrameError;
 
 use super::*;
 
-/// Runs the scenario that these bytes encode, and returns the name of its outcome.
+/// Runs the scenario that `bytes` encode and returns its outcome: `calls` or `nothing` if the
+/// connection stays open with or without a request; else the reason for its end (`descriptors`,
+/// `empty`, `long`, `json` or `version`).
+///
+/// # Panics
+/// If the outcome differs from the definition of the frames, data stays queued or is lost, or a
+/// descriptor stays open.
 pub fn judged(bytes: &[u8]) -> String {
     run(&pieces(bytes))
 }
@@ -62,7 +68,7 @@ pub(super) fn pieces(bytes: &[u8]) -> Vec<InputPiece> {
     all
 }
 
-/// The calls of a stream up to the first malformed message, and whether there is one, by the
+/// The requests of a stream up to the first malformed message, and whether there is one, by the
 /// definition of the frames.
 fn naive(stream: &[u8]) -> (Vec<DriverCall>, bool) {
     let (mut rest, mut calls) = (stream, Vec::new());

@@ -1,9 +1,9 @@
 //! The open flows, by numbers that are not reused soon.
 //!
 //! The packet thread identifies a flow by its index in tables. It reuses the index as soon as the
-//! flow is closed. The daemon may send a call for a flow before it learns that the flow's program
-//! has ended. So the daemon gets a different number, which is reused only after 2^32 further flows;
-//! a late call then finds no flow.
+//! flow is closed. The daemon may send a request for a flow before it learns that the flow's
+//! program has ended. So the daemon gets a different number, which is reused only after 2^32
+//! further flows; a late request then finds no flow.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ impl Flows {
         number
     }
 
-    /// Removes a flow. Its number is not reused soon.
+    /// Removes and returns a flow; `None` if it is not open. Its number is not reused soon.
     pub(crate) fn remove(&mut self, number: u32) -> Option<OpenFlow> {
         self.open.remove(&number)
     }

@@ -1,5 +1,5 @@
-//! The receive demultiplexer from bytes: each test replays the files in `corpus`; the property
-//! tries inputs near them.
+//! Tests the receive demultiplexer with kept inputs: one test replays the files in
+//! `corpus/receive`, and a property test tries altered copies of them.
 
 use netnice_cases::Corpus;
 

@@ -1,7 +1,7 @@
 //! The gates of flows, in memory shared with the XDP program. While a flow is suspended, XDP drops
 //! its frames.
 //!
-//! To suspend a flow is one store of an end time, so the packet thread makes no system call. The
+//! One store of an end time suspends a flow, so the packet thread makes no system call. The
 //! suspension ends by itself at that time, also if the driver has ended. The XDP program counts
 //! dropped frames beside the end time.
 
@@ -44,14 +44,14 @@ impl Gates {
         })
     }
 
-    /// Suspends a flow until `until`.
+    /// Suspends a flow until `until`. No effect if its number is [`MAX_GATES`] or more.
     pub(in crate::link) fn suspend(&mut self, flow: FlowNo, until: Instant) {
         if let Some(gate) = self.gate(flow) {
             gate.suspended_until.store(until.0, Ordering::Relaxed);
         }
     }
 
-    /// How many frames of the flow were dropped since the last call.
+    /// How many frames of the flow were dropped since the last call; 0 for a flow without a gate.
     pub(in crate::link) fn dropped(&mut self, flow: FlowNo) -> u64 {
         let Some(gate) = self.gate(flow) else {
             return 0;

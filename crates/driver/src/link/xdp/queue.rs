@@ -96,7 +96,8 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Maps the rings. Older kernels cannot map rings of a bound socket.
+    /// Maps the rings, before the socket is bound: older kernels cannot map rings of a bound
+    /// socket.
     fn of(socket: OwnedFd, offsets: &XdpMmapOffsets, name: &str) -> Result<Queue, LinkError> {
         let it = socket.as_fd();
         let receive = Ring::map(it, XDP_PGOFF_RX_RING, &offsets.rx);

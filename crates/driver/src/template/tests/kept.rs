@@ -1,5 +1,5 @@
-//! The transmit check from bytes: each test replays the files in `corpus`; the property tries
-//! inputs near them.
+//! Tests the transmit check with kept inputs: one test replays the files in `corpus/transmit`, and
+//! a property test tries altered copies of them.
 
 use netnice_cases::Corpus;
 

@@ -1,10 +1,10 @@
-//! A small subset of a matrix that contains every pair of choices.
+//! Chooses a small subset of a matrix that contains every pair of choices ([`cover`]).
 //!
 //! Most faults depend on one or two particular choices (IPv6 with UDP, for example), so a subset
-//! with every *pair* of choices finds almost all that the whole matrix finds. The algorithm is
-//! greedy: it takes the cell that covers most uncovered pairs, until none is left. Among equals it
-//! takes the cell whose choices were taken least so far, so that the choices stay balanced. The
-//! result depends only on the matrix.
+//! with every *pair* of choices finds most of them. The algorithm is greedy: it takes the cell that
+//! covers most uncovered pairs, until no pair is uncovered. Of several such cells it takes the one
+//! whose choices were taken least so far, so that the choices stay balanced. The result depends
+//! only on the matrix.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -13,6 +13,7 @@ use std::collections::{HashMap, HashSet};
 type Pair = (usize, usize, usize, usize);
 
 /// A subset of `cells` with every pair of levels of different factors that occurs in `cells`.
+/// `levels` returns the choices of a cell as numbers, one for each factor.
 pub fn cover<T: Clone, const N: usize>(cells: &[T], levels: impl Fn(&T) -> [usize; N]) -> Vec<T> {
     let mut open: HashSet<Pair> = cells.iter().flat_map(|c| pairs(levels(c))).collect();
     let mut taken: HashMap<(usize, usize), usize> = HashMap::new();

@@ -1,9 +1,10 @@
-//! CELL, figures 5 and 6: the cost of a cell, in cycles of the time stamp counter.
+//! Measures figures 5 and 6 of the paper CELL: the cost of a cell, in cycles of the time stamp
+//! counter (in ns on a machine without one).
 //!
-//! The real scheduler runs in virtual time, with the work of the paper's adapter for each cell: it
-//! counts the cells in its buffer, and issues a transfer command for the next PDU when half of the
-//! one before is sent. Cells are measured in bins. The work is the same in every run, so the least
-//! of several runs is the cost of a bin without other load on the machine.
+//! The real scheduler runs in virtual time, with the work of the paper's adapter for each cell: the
+//! adapter counts the cells in its buffer, and issues a transfer command for the next PDU when half
+//! of the PDU before is sent. Cells are measured in bins of [`BIN`]. The work is the same in every
+//! run, so the least of several runs is the cost of a bin without other load on the machine.
 
 #[path = "../../../../core/benches/scheduler/clock.rs"]
 mod clock;
@@ -97,7 +98,8 @@ pub fn figure5(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// Figure 6, the paper's text on fewer connections, and more connections than the paper had.
+/// Figure 6: cycles per cell with 1 to 1,048,576 connections (65,536 in the quick form). The
+/// paper's text gives values for 1, 100, 1,000 and 65,536, which are the bounds.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context)?;
     let (bins, runs) = if context.quick { (8, 1) } else { (64, 5) };
@@ -389,7 +391,7 @@ fn quantile(bins: &[f64], part: f64) -> f64 {
     sorted.get(at as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// As in the paper: more than 64,000 connections.
+/// Connections of figure 5; the paper has more than 64,000.
 const CONNECTIONS: u32 = 65_536;
 
 /// Cells of a PDU of 5,000 bytes in AAL5.

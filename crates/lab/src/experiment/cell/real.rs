@@ -1,5 +1,7 @@
-//! CELL on real packets: a slot is a packet of 1500 bytes, 120 us on a link of 100 Mbit/s, and the
-//! policer reads a capture of the packets that arrived.
+//! Repeats figures 3 and 4 of the paper CELL on real packets, with the driver. A slot is the time
+//! of a packet of 1500 bytes: 120 us on a link of 100 Mbit/s. The policer is `netnice check`, which
+//! reads a capture of the packets that arrived. Fails if the tap lost a packet, or if the driver's
+//! counts differ from the packets that arrived.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +23,7 @@ use crate::plot::{Chart, Series, palette};
 use crate::wire::Record;
 use crate::world::World;
 
-/// Figure 3: ten connections, each shaped so that a policer at the receiver finds no violation.
+/// Figure 3: ten connections, each shaped so that a policer at the receiver finds no packet early.
 pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let slots: u64 = if context.quick { 20_000 } else { 250_000 };
@@ -135,8 +137,8 @@ fn police(
     Ok((early, wanted as f64 - times.len() as f64, wanted as f64))
 }
 
-/// Figure 4: transient overload of an overbooked link, proportional sharing and priorities. All
-/// slots are the paper's times a hundred.
+/// Figure 4: transient overload of an overbooked link, proportional sharing and priorities. One
+/// slot of the paper is a hundred slots here (25 in the quick form).
 pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let scale = if context.quick { 25 } else { 100 };

@@ -1,4 +1,6 @@
-//! VERT on real packets: programs, a driver and a wire of 100 Mbit/s.
+//! Repeats figures 5 and 6 of the paper VERT on real packets: the programs and the driver are
+//! threads of this process, and the link has 100 Mbit/s. Fails if the tap lost a packet, or if the
+//! driver's counts differ from the packets that arrived.
 
 use std::time::Duration;
 
@@ -16,7 +18,8 @@ use crate::traffic::{self, Udp, real_programs};
 use crate::wire::Record;
 use crate::world::{Family, Pair, World, htb};
 
-/// Figure 5a: six senders with slices of 4 to 24 ms of 100 ms, and pings from the other host.
+/// Figure 5a: six senders have slices of 4 to 24 ms in every 100 ms, and the other host pings. Each
+/// sender must get its slice, and 99 of 100 pings must be answered within 5 ms.
 pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let seconds = if context.quick { 3 } else { 60 };
@@ -85,7 +88,8 @@ pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// Figure 5b: one sender without a slice, then four with slices, 5 s after each other.
+/// Figure 5b: one sender without a slice, then four with slices, which start 5 s after each other
+/// (1 s in the quick form). The four must get their slices, and the first one the rest of the link.
 pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let step = if context.quick { SECOND } else { 5 * SECOND };
@@ -151,7 +155,9 @@ pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
     })
 }
 
-/// Figure 6: two senders without a guarantee, through the driver and through the kernel's queue.
+/// Figure 6: two senders without a guarantee, through the driver and through the kernel's queue
+/// (HTB). The driver must carry as much as the kernel, and the rates of its senders may vary no
+/// more.
 pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
     let seconds = if context.quick { 3 } else { 30 };

@@ -1,7 +1,7 @@
-//! Real programs with the daemon and the driver. At random times they are stopped for a while,
-//! killed, end while they send, fork, or execute another program. A good flow beside them must keep
-//! its rate. At the end no flow, descriptor or mapping of dead programs may be left, and all frames
-//! of the driver must be accounted for.
+//! Tests real programs with the daemon and the driver while the programs are disturbed: at random
+//! times they are stopped for a while, are killed, end while they send, fork, or execute another
+//! program. A good flow beside them must keep its rate. At the end no flow, descriptor or mapping
+//! of dead programs may be left, and all frames of the driver must be accounted for.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A system call of a change fails.
+//! Tests changes during which a system call of the daemon fails.
 //!
 //! The call is not executed and returns one of six errors. The change must then be refused with an
 //! error that names the failed step, or be made all the same. The daemon must go on and make the

@@ -1,4 +1,4 @@
-//! The daemon is killed before a system call of a change.
+//! Tests changes during which the daemon is killed before one of its system calls.
 //!
 //! Only calls that change something outside of the daemon count ([`Call::changes_host`]): the state
 //! does not change between two of them.

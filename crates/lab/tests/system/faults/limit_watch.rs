@@ -1,5 +1,5 @@
-//! Samples what arrives at the other end of the cable every 50 ms, and judges whether root's limit
-//! held all the while.
+//! Samples every 50 ms how much arrives at the other end of the cable, and judges whether root's
+//! limit was in force all the time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! The daemon is killed at random times, while clients change things without a pause.
+//! Tests a daemon that is killed at random times, while clients change limits without a pause.
 //!
 //! Answered changes must be in force afterwards; a change without a response may be in force or
 //! not; root's limit must always be in force.

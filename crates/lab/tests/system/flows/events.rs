@@ -1,4 +1,4 @@
-//! Changes of a link while a program has a flow on it and the kernel has a connection.
+//! Tests changes of a link while a program has a flow on it and the kernel has a connection.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -1,8 +1,9 @@
-//! The long forms of the proofs, most in ten pieces that are separate tests: an interrupted run has
-//! finished some pieces, a piece can be run by its name, and two processors work in parallel.
+//! The long forms of the proofs. Most are divided into ten separate tests. So the finished parts of
+//! an interrupted run count, a part can be run by its name, and two processors work in parallel.
 //!
-//! `cargo test --release -p netnice-sim --lib -- --ignored proofs::long` runs all, `...
-//! proofs::long::mixtures_are_kept::tenth_3` the seeds 3,000 to 3,999 of that one.
+//! `cargo test --release -p netnice-sim --lib -- --ignored proofs::long` runs all. With
+//! `proofs::long::mixtures_are_kept::tenth_3` in place of `proofs::long` it runs the seeds 3,000 to
+//! 3,999 of that test.
 
 use super::{
     admitted_sets_miss_nothing, crowds_miss_nothing, divided_deadlines_are_kept, gaps_of_mixtures,

@@ -1,5 +1,5 @@
-//! Compares the test with a simulated link that sends by earliest deadline first, tick by tick, and
-//! with the inequality itself.
+//! Compares the schedulability test with a simulated link that sends by earliest deadline first,
+//! tick by tick, and with the inequality itself.
 
 use alloc::vec::Vec;
 

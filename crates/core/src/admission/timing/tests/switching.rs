@@ -1,6 +1,6 @@
-//! Checks theorem 3 with handlers that really switch. The simulation does not use admission's cost
-//! of a job: the processor follows the rule of the paper RTC (section 3.1), and switching costs
-//! time when it happens.
+//! Checks theorem 3 (docs/reference/contracts.md) with handlers that switch. The simulation does
+//! not use admission's cost of a job: the processor follows the rule of the paper RTC (section
+//! 3.1), and a switch takes time when it happens.
 //!
 //! There is a handler for each channel. The one with the earliest deadline has the processor. It
 //! yields at its preemption points, which lie P packets apart. A handler that gets the processor
