@@ -1,5 +1,5 @@
-//! System calls that both kinds of link use and that rustix does not have: they read the state of an
-//! interface (`ifreq`), bind packet sockets, and get and set socket options by number.
+//! System calls that both kinds of link use and that rustix does not have: they read the state of
+//! an interface (`ifreq`), bind packet sockets, and get and set socket options by number.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
