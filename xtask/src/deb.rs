@@ -7,6 +7,9 @@
 //!                           pages, completions, units, documents         ─> md5sums ─> dpkg-deb
 //! ```
 //!
+//! cargo-deb 3 does not replace this module: it writes no `shlibs` file, which other packages need
+//! to depend on the shared library.
+//!
 //! The files that are not Rust are in `packaging/`. With `--try`, [`trial`] installs the packages
 //! in a fresh chroot, uses them, upgrades them while a limit is in force, and removes them; this
 //! needs root.

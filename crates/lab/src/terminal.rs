@@ -2,15 +2,11 @@
 //! the screen.
 //!
 //! The output of the program goes through an emulator, so a test reads the characters at their
-//! positions on the screen. [`Terminal::render`] draws the screen as a PNG file, for documents and
-//! for inspection.
-
-mod render;
+//! positions on the screen.
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZeroU16;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -82,13 +78,6 @@ impl Terminal {
         self.parser().screen().contents()
     }
 
-    /// The first line on the screen that contains `with`; `None` if there is none.
-    pub fn line(&self, with: &str) -> Option<String> {
-        let text = self.text();
-        let found = text.lines().find(|line| line.contains(with));
-        found.map(ToString::to_string)
-    }
-
     /// Whether the program uses the alternate screen. A full-screen program leaves it at its end.
     pub fn is_full_screen(&self) -> bool {
         self.parser().screen().alternate_screen()
@@ -151,12 +140,6 @@ impl Terminal {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-    }
-
-    /// Draws the screen into a PNG file. Fails if the fonts are missing or the file cannot be
-    /// written.
-    pub fn render(&self, file: &Path) -> Result<()> {
-        render::draw(self.parser().screen(), file)
     }
 
     fn parser(&self) -> MutexGuard<'_, vt100::Parser> {

@@ -18,6 +18,8 @@ use netnice_lab::experiment::bench::at;
 use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::world::{self, Family, Pair, World};
 use netnice_ring::record::Status;
+use procfs_core::FromRead;
+use procfs_core::process::{Stat, StatM};
 
 /// A world with a driver, for programs whose flows connect its two hosts.
 struct Rig {
@@ -464,22 +466,14 @@ fn hostile_messages_disturb_no_program() {
 /// Number of descriptors and of resident pages of a process.
 fn resources(pid: u32) -> Result<(usize, u64)> {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"))?.count();
-    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm"))?;
-    let pages = statm.split_whitespace().nth(1).context("resident")?;
-    Ok((descriptors, pages.parse()?))
+    let memory = StatM::from_file(format!("/proc/{pid}/statm"))?;
+    Ok((descriptors, memory.resident))
 }
 
 /// Processor time of a process in seconds.
 pub fn cpu_seconds(pid: u32) -> Result<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields = stat.rsplit_once(')').context("fields")?.1;
-    let ticks: Result<Vec<f64>, _> = fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .map(str::parse)
-        .collect();
-    Ok(ticks?.iter().sum::<f64>() / 100.0)
+    let stat = Stat::from_file(format!("/proc/{pid}/stat"))?;
+    Ok((stat.utime + stat.stime) as f64 / 100.0)
 }
 
 /// The holders of the driver's frames. Fails unless each frame has a holder. Between two iterations
