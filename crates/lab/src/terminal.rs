@@ -34,6 +34,7 @@ impl Terminal {
         let (user_end, program_end) =
             sys::open_terminal(columns, rows).context("cannot make a terminal")?;
         let initial = settings(&program_end)?;
+        let (high, wide) = (size(rows)?, size(columns)?);
         sys::start_in_terminal(&mut command);
         let child = command
             .env("TERM", "xterm-256color")
@@ -42,7 +43,6 @@ impl Terminal {
             .stderr(program_end.try_clone()?)
             .spawn()
             .with_context(|| format!("cannot start {:?}", command.get_program()))?;
-        let (high, wide) = (size(rows)?, size(columns)?);
         let parser = Arc::new(Mutex::new(vt100::Parser::new(high, wide, 0)));
         feed_emulator(user_end.try_clone()?, parser.clone());
         Ok(Terminal {
