@@ -10,6 +10,9 @@
 //! The stage is a folder with the files of one package. The control file depends on the packages
 //! with the shared libraries of the staged programs, which dpkg-shlibdeps finds.
 //!
+//! cargo-deb 3 does not replace this module: it writes no `shlibs` file, which other packages need
+//! to depend on the shared library.
+//!
 //! `packaging/` has the units, the packages' scripts, the copyright, the changelog and the manual
 //! pages of the daemon and the driver. With `--try`, [`trial`] installs the packages in a fresh
 //! chroot, uses them, upgrades them while a limit is in force, and removes them; this needs root.

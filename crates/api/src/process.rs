@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
+use procfs_core::{FromRead, process::Stat};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 
@@ -39,22 +40,14 @@ impl Process {
         let line = line.ok_or_else(|| io::Error::other("the file descriptor is no pidfd"))?;
         // -1 after the process was reaped.
         let pid: u32 = line.trim().parse().map_err(|_| gone())?;
-        // The command name can contain any bytes.
-        let stat = fs::read(format!("/proc/{pid}/stat")).map_err(|_| gone())?;
-        let stat = String::from_utf8_lossy(&stat);
-        // Field 22. The second field, the command name, ends at the last parenthesis.
-        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-        let started = fields
-            .split_whitespace()
-            .nth(19)
-            .and_then(|f| f.parse().ok());
+        let stat = Stat::from_file(format!("/proc/{pid}/stat")).map_err(|_| gone())?;
         let mut readable = [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)];
         if rustix::event::poll(&mut readable, Some(&Timespec::default()))? > 0 {
             return Err(gone());
         }
         Ok(Process {
             pid,
-            started: started.ok_or_else(gone)?,
+            started: stat.starttime,
             namespace: Process::namespace()?,
         })
     }

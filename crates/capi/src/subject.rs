@@ -5,6 +5,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libc::{c_int, id_t};
+use procfs_core::{FromRead, process::Stat};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -123,13 +124,10 @@ fn processes() -> Result<impl Iterator<Item = u32>, CallError> {
     Ok(folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
 }
 
-/// The process group of a process (proc_pid_stat(5), field 5). The command name before it can
-/// contain any bytes.
+/// The process group of a process (proc_pid_stat(5), field 5).
 fn group_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(2)?.parse().ok()
+    let stat = Stat::from_file(format!("/proc/{pid}/stat")).ok()?;
+    u32::try_from(stat.pgrp).ok()
 }
 
 /// The real user of a process, which setpriority(2) compares too.

@@ -5,6 +5,7 @@
 use std::os::fd::OwnedFd;
 
 use netnice_api::Until;
+use procfs_core::{FromRead, process::Stat};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
 
@@ -45,7 +46,7 @@ pub(crate) fn own_exit() -> Option<Until> {
 
 /// The exit of a process: its pid and start time; `None` if there is no such process.
 pub(crate) fn exit_of(pid: u32) -> Option<Until> {
-    let started = stat(pid)?.started;
+    let started = stat(pid)?.starttime;
     Some(Until { pid, started })
 }
 
@@ -56,57 +57,20 @@ pub(crate) fn invoking_process() -> Option<u32> {
     let mut pid = rustix::process::getppid()?.as_raw_nonzero().get() as u32;
     for _ in 0..MAX_SWITCHERS {
         let stat = stat(pid)?;
-        if !USER_SWITCHERS.contains(&stat.name.as_str()) {
+        if !USER_SWITCHERS.contains(&stat.comm.as_str()) {
             return Some(pid);
         }
-        pid = stat.parent;
+        pid = u32::try_from(stat.ppid).ok()?;
     }
     None
 }
 
-struct Stat {
-    name: String,
-    parent: u32,
-    /// Start time in clock ticks since boot.
-    started: u64,
-}
-
-/// Reads `/proc/PID/stat` (proc_pid_stat(5)).
+/// Reads `/proc/PID/stat` (proc_pid_stat(5)); `None` if there is no such process.
 fn stat(pid: u32) -> Option<Stat> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    parse_stat(&String::from_utf8_lossy(&stat))
-}
-
-/// Parses the content of `/proc/PID/stat`. The name is in parentheses and may contain any
-/// character; state, parent and the other fields follow.
-fn parse_stat(text: &str) -> Option<Stat> {
-    let (head, tail) = text.rsplit_once(')')?;
-    let (_, name) = head.split_once('(')?;
-    let fields: Vec<&str> = tail.split_whitespace().collect();
-    Some(Stat {
-        name: name.to_owned(),
-        parent: fields.get(1)?.parse().ok()?,
-        started: fields.get(19)?.parse().ok()?,
-    })
+    Stat::from_file(format!("/proc/{pid}/stat")).ok()
 }
 
 /// Programs that run another program as another user and end together with it.
 const USER_SWITCHERS: [&str; 6] = ["sudo", "doas", "su", "pkexec", "run0", "setpriv"];
 /// Largest number of [`USER_SWITCHERS`] in a row; sudo may be its own parent.
 const MAX_SWITCHERS: usize = 8;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stat_line_is_parsed_for_any_process_name() {
-        let line = "77 (a) b( c) S 7 77 77 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 1 2";
-        let stat = parse_stat(line).expect("a line");
-        assert_eq!(
-            (stat.name.as_str(), stat.parent, stat.started),
-            ("a) b( c", 7, 4711)
-        );
-        assert!(parse_stat("77 (a) S 7").is_none());
-    }
-}

@@ -89,9 +89,16 @@ pub(crate) fn text(response: &Response, style: &Style) -> String {
 
 /// Formats the targets of a response about one target, which the user calls `name`.
 pub(crate) fn single_target(doc: &ShowDoc, name: &str, style: &Style) -> String {
-    match doc.targets.is_empty() {
+    let mut tables = Vec::new();
+    if !doc.targets.is_empty() {
+        tables.push(show::targets(&doc.targets, style));
+    }
+    if !doc.direct.is_empty() {
+        tables.push(show::flows(&doc.direct, style));
+    }
+    match tables.is_empty() {
         true => format!("nothing is limited or guaranteed for {name}"),
-        false => show::targets(&doc.targets, style),
+        false => tables.join("\n\n"),
     }
 }
 

@@ -16,6 +16,7 @@ use netnice_api::{
     ClientCall, Done, Request, Response, RuntimeDir, ShowDoc, WatchDoc, decode_client_call,
     encode_response, fds,
 };
+use procfs_core::{FromRead, process::Stat};
 
 /// A temporary folder that is removed on drop.
 struct Folder(PathBuf);
@@ -110,10 +111,8 @@ fn read_request(stream: &UnixStream) -> Option<ClientCall> {
 
 /// When a process was started (proc_pid_stat(5), field 22).
 fn started(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
-    let (_, fields) = stat.rsplit_once(')').expect("a name");
-    let field = fields.split_whitespace().nth(19).expect("a field");
-    field.parse().expect("a number")
+    let stat = Stat::from_file(format!("/proc/{pid}/stat"));
+    stat.expect("it lives").starttime
 }
 
 fn granted() -> Response {
@@ -530,23 +529,9 @@ fn the_daemon_is_started_if_none_runs() {
         (output.status.code(), out(&output).as_str()),
         (Some(0), "no target is limited or guaranteed\n")
     );
-    let stat = fs::read_to_string(folder.0.join("stat")).expect("the daemon was there");
-    let fields: Vec<&str> = stat
-        .rsplit(')')
-        .next()
-        .expect("fields")
-        .split_whitespace()
-        .collect();
-    let session: u32 = fields[3].parse().expect("a number");
-    let ours = fs::read_to_string("/proc/self/stat").expect("own");
-    let ours = ours
-        .rsplit(')')
-        .next()
-        .expect("fields")
-        .split_whitespace()
-        .nth(3)
-        .map(str::to_string);
-    assert_ne!(Some(session.to_string()), ours, "a session of its own");
+    let daemon = Stat::from_file(folder.0.join("stat")).expect("the daemon was there");
+    let ours = Stat::from_file("/proc/self/stat").expect("own");
+    assert_ne!(daemon.session, ours.session, "a session of its own");
     let left: Vec<_> = fs::read_dir(&folder.0)
         .expect("the folder")
         .flatten()

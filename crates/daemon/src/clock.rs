@@ -4,7 +4,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use netnice_core::units::Instant;
-use nix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, clock_gettime};
 
 /// One moment, on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,9 +19,8 @@ pub(crate) struct Now {
 impl Now {
     /// Reads both clocks. A clock that cannot be read gives 0.
     pub(crate) fn read() -> Now {
-        let monotonic = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| {
-            t.tv_sec().unsigned_abs() * 1_000_000_000 + t.tv_nsec().unsigned_abs()
-        });
+        let time = clock_gettime(ClockId::Monotonic);
+        let monotonic = time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH);
         Now {
             monotonic: Instant(monotonic),

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use netnice_api::{DoctorReport, RuntimeDir};
 use netnice_kernel::enforce::Kernel;
 use netnice_kernel::{probe, process};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::LocalSet;
 
 use crate::clock::Now;
@@ -70,11 +70,14 @@ impl Options {
 pub fn run(options: &Options) -> Result<(), RunError> {
     let folder = options.runtime.path();
     let runtime = LockedFolder::take(folder).during("take the runtime folder")?;
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // Connections, maps and programs need descriptors. If the limit cannot be raised, the
-        // daemon accepts fewer connections.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
-    }
+    // Connections, maps and programs need descriptors. If the limit cannot be raised, the daemon
+    // accepts fewer connections.
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    let _ = setrlimit(Resource::Nofile, raised);
     let boot = process::boot_id().during("read the boot id")?;
     let namespace = process::netns_cookie().during("read the cookie of the network namespace")?;
     let store = Store::new(folder, &boot, namespace);

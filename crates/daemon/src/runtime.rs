@@ -2,15 +2,13 @@
 //! and the user of this process can change it, and locks it. The result is a [`LockedFolder`] or a
 //! [`RuntimeError`].
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use netnice_api::RuntimeDir;
 use netnice_kernel::trust::{self, Distrust};
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 
 /// Why a runtime folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +51,7 @@ pub(crate) enum RuntimeError {
 /// A locked runtime folder. The lock ends when this value is dropped or the process ends.
 #[derive(Debug)]
 pub(crate) struct LockedFolder {
-    lock: Flock<File>,
+    lock: File,
     folder: PathBuf,
     /// True if this daemon created the folder.
     made: bool,
@@ -90,20 +88,20 @@ impl LockedFolder {
                 .write(true)
                 .open(&path)
                 .map_err(unusable)?;
-            let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => lock,
-                Err((_, Errno::EWOULDBLOCK)) => {
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
                     let holder = fs::read_to_string(&path).unwrap_or_default();
                     return Err(RuntimeError::Taken {
                         folder: folder.to_owned(),
                         holder: holder.trim().to_owned(),
                     });
                 }
-                Err((_, errno)) => return Err(unusable(errno.into())),
-            };
-            let locked = lock.metadata().map_err(unusable)?.ino();
+                Err(TryLockError::Error(error)) => return Err(unusable(error)),
+            }
+            let locked = file.metadata().map_err(unusable)?.ino();
             if fs::metadata(&path).is_ok_and(|there| there.ino() == locked) {
-                break lock;
+                break file;
             }
         };
         let written = lock

@@ -29,12 +29,14 @@ mod time_accounting;
 mod wake_lead;
 
 use std::fs::File;
+use std::num::NonZeroU64;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::{io, mem, thread};
 
 use netnice_core::units::{Instant, Nanos};
 use netnice_ring::driver::ProgramMemory;
 use rustix::event::epoll;
+use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
 
 use crate::datapath::{Datapath, Disconnected, FlowCounters, Next, ProgramNo};
 use crate::demux::FlowNo;
@@ -433,6 +435,8 @@ impl EventLoop {
 }
 
 /// The time of CLOCK_MONOTONIC.
+// rustix finds the vDSO by prctl(2) or /proc/self/auxv at its first reading of a clock, and a
+// confined thread may use neither.
 #[inline]
 pub fn monotonic() -> Instant {
     // SAFETY: all bits zero are a value of this plain structure.
@@ -458,19 +462,14 @@ pub(crate) fn processor_time() -> u64 {
 /// If the thread cannot run on the processor.
 pub fn set_scheduling(processor: Option<usize>) -> io::Result<SchedulingClass> {
     if let Some(processor) = processor {
-        // SAFETY: all bits zero are the empty set.
-        let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
-        if processor >= libc::CPU_SETSIZE as usize {
+        if processor >= CpuSet::MAX_CPU {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: the number is below the size of the set.
-        unsafe { libc::CPU_SET(processor, &mut set) };
-        // SAFETY: the set outlives the call.
-        let done = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
-        if done != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let mut set = CpuSet::new();
+        set.set(processor);
+        sched_setaffinity(None, &set)?;
     }
+    // rustix has no sched_setscheduler(2).
     let priority = libc::sched_param {
         sched_priority: PRIORITY,
     };
@@ -478,8 +477,7 @@ pub fn set_scheduling(processor: Option<usize>) -> io::Result<SchedulingClass> {
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) } == 0 {
         return Ok(SchedulingClass::Fifo);
     }
-    // SAFETY: the call passes no memory.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
+    let _ = set_current_timer_slack(Some(NonZeroU64::MIN));
     Ok(SchedulingClass::Ordinary)
 }
 

@@ -7,11 +7,11 @@
 //! - [`read_all`] reads a whole map in a few calls (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6). Reading
 //!   single entries takes two calls for each entry.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-
-use crate::cgroup;
 
 /// Detaches the link that is pinned at this path. The pin stays and refers to a link that is
 /// attached to nothing.
@@ -19,7 +19,7 @@ use crate::cgroup;
 /// # Errors
 /// ENOENT if nothing is pinned there. EOPNOTSUPP if the kernel cannot detach this kind of link.
 pub(crate) fn detach_pinned(path: &Path) -> io::Result<()> {
-    let path = cgroup::c_path(path);
+    let path = CString::new(path.as_os_str().as_bytes())?;
     let mut object = ObjectAttributes {
         pathname: path.as_ptr() as u64,
         ..ObjectAttributes::default()

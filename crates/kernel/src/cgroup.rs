@@ -8,7 +8,7 @@
 
 use std::{
     collections::BTreeSet,
-    ffi::{CString, OsStr},
+    ffi::OsStr,
     fs,
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
@@ -214,18 +214,7 @@ const CONTAINER_ID: usize = 64;
 
 /// The magic number of the file system of a path (statfs(2)). `None` if the path does not exist.
 pub(crate) fn filesystem(path: &Path) -> Option<i64> {
-    let path = c_path(path);
-    let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the path is terminated, the buffer has the right type, and it is read only if the
-    // call filled it.
-    unsafe {
-        (libc::statfs(path.as_ptr(), found.as_mut_ptr()) == 0).then(|| found.assume_init().f_type)
-    }
-}
-
-/// Converts a path to a C string. A path that contains a zero byte becomes the empty path.
-pub(crate) fn c_path(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+    Some(rustix::fs::statfs(path).ok()?.f_type)
 }
 
 #[cfg(test)]

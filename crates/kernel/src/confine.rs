@@ -20,8 +20,14 @@ mod calls;
 mod check;
 
 use std::ffi::CString;
+use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, chroot};
+use std::{env, process};
 
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Signal, Uid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
 
 pub use check::{Attempt, attempts};
@@ -59,23 +65,26 @@ pub struct Confined {
 /// Fails if capabilities cannot be given up, or system calls cannot be filtered, or a limit cannot
 /// be set. The process must not continue then.
 pub fn confine(to: &Confinement) -> io::Result<Confined> {
-    prctl(libc::PR_SET_NAME, c_string(to.name)?.as_ptr() as u64)?;
-    lower_limit(libc::RLIMIT_CORE, 0)?;
-    lower_limit(libc::RLIMIT_MEMLOCK, 0)?;
-    lower_limit(libc::RLIMIT_NOFILE, to.descriptors)?;
-    lower_limit(libc::RLIMIT_DATA, to.memory)?;
+    rustix::thread::set_name(&CString::new(to.name)?)?;
+    lower_limit(Resource::Core, 0)?;
+    lower_limit(Resource::Memlock, 0)?;
+    lower_limit(Resource::Nofile, to.descriptors)?;
+    lower_limit(Resource::Data, to.memory)?;
     let mut confined = Confined {
         empty_root: empty_root().is_ok(),
         ..Confined::default()
     };
     // Each capability of the kernel; the kernel refuses the first number above them.
-    let drop_one = |number: u64| prctl(libc::PR_CAPBSET_DROP, number);
+    let drop_one = |number: u32| {
+        let one = CapabilitySet::from_bits_retain(1 << number);
+        rustix::thread::remove_capability_from_bounding_set(one)
+    };
     confined.bounded = drop_one(0).is_ok() && (1..64).all(|n| is_dropped_or_unknown(drop_one(n)));
     confined.other_user = become_user(to.user).is_ok();
     drop_capabilities()?;
-    prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
-    prctl(libc::PR_SET_DUMPABLE, 0)?;
-    prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)?;
+    rustix::thread::set_no_new_privs(true)?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     for filter in filters()? {
         seccompiler::apply_filter(&filter).map_err(io::Error::other)?;
     }
@@ -88,88 +97,64 @@ pub fn confine(to: &Confinement) -> io::Result<Confined> {
 /// # Errors
 /// The error of close_range(2), for example ENOSYS before Linux 5.9.
 pub fn close_from(first: u32) -> io::Result<()> {
+    // rustix has no close_range(2).
     // SAFETY: no pointers. The caller owns none of these descriptors through another object.
-    let done = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
-    check_result(done as i32)
-}
-
-/// Whether the capability was dropped, or no capability has this number.
-fn is_dropped_or_unknown(dropped: io::Result<()>) -> bool {
-    match dropped {
-        Ok(()) => true,
-        Err(error) => error.raw_os_error() == Some(libc::EINVAL),
+    match unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
-fn c_string(text: &str) -> io::Result<CString> {
-    CString::new(text).map_err(io::Error::other)
+/// Whether the capability was dropped, or no capability has this number.
+fn is_dropped_or_unknown(dropped: Result<(), Errno>) -> bool {
+    matches!(dropped, Ok(()) | Err(Errno::INVAL))
 }
 
 /// Lowers a resource limit. A limit that is already lower stays.
-fn lower_limit(which: libc::__rlimit_resource_t, most: u64) -> io::Result<()> {
-    let mut had = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
+fn lower_limit(which: Resource, most: u64) -> io::Result<()> {
+    let had = rustix::process::getrlimit(which).maximum;
+    let most = Some(had.map_or(most, |had| had.min(most)));
+    let wanted = Rlimit {
+        current: most,
+        maximum: most,
     };
-    // SAFETY: the buffer is an rlimit.
-    check_result(unsafe { libc::getrlimit(which, &mut had) })?;
-    let most = most.min(had.rlim_max);
-    let wanted = libc::rlimit {
-        rlim_cur: most,
-        rlim_max: most,
-    };
-    // SAFETY: as above.
-    check_result(unsafe { libc::setrlimit(which, &wanted) })
+    Ok(rustix::process::setrlimit(which, wanted)?)
 }
 
 /// Makes an empty folder the root. The function makes the folder in the working folder, enters it,
 /// and removes its name, so it stays empty.
 fn empty_root() -> io::Result<()> {
-    let own = c_string(&format!("front.{}", std::process::id()))?;
-    // SAFETY: the strings end with a zero byte.
-    unsafe {
-        check_result(libc::mkdir(own.as_ptr(), 0o500))?;
-        let entered = check_result(libc::chdir(own.as_ptr()));
-        let above = c_string(&format!("../front.{}", std::process::id()))?;
-        let path = if entered.is_ok() { &above } else { &own };
-        check_result(libc::rmdir(path.as_ptr()))?;
-        entered?;
-        check_result(libc::chroot(c".".as_ptr()))?;
-        check_result(libc::chdir(c"/".as_ptr()))
-    }
+    let own = format!("front.{}", process::id());
+    DirBuilder::new().mode(0o500).create(&own)?;
+    let entered = env::set_current_dir(&own);
+    let path = match entered {
+        Ok(()) => format!("../{own}"),
+        Err(_) => own,
+    };
+    fs::remove_dir(path)?;
+    entered?;
+    chroot(".")?;
+    env::set_current_dir("/")
 }
 
+/// Changes the user and the group of the calling thread, which is the only one of its process.
 fn become_user((uid, gid): (u32, u32)) -> io::Result<()> {
-    // SAFETY: the only pointer is that of the empty list.
-    unsafe {
-        check_result(libc::setgroups(0, std::ptr::null()))?;
-        check_result(libc::setresgid(gid, gid, gid))?;
-        check_result(libc::setresuid(uid, uid, uid))
-    }
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    rustix::thread::set_thread_groups(&[])?;
+    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+    Ok(rustix::thread::set_thread_res_uid(uid, uid, uid)?)
 }
 
-/// Gives up all capabilities, also those that remain if the user could not be changed.
-fn drop_capabilities() -> io::Result<()> {
-    // capset(2), version 3: a header of two words, and two records of three words.
-    let mut header = [0x2008_0522_u32, 0];
-    let mut sets = [0_u32; 6];
-    // SAFETY: the buffers have the sizes of version 3.
-    let done = unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_mut_ptr()) };
-    check_result(done as i32)?;
-    // The ambient set (Linux 4.3) is part of the permitted set, so it is empty already.
-    Ok(())
-}
-
-fn prctl(what: libc::c_int, value: u64) -> io::Result<()> {
-    // SAFETY: the callers pass numbers, and in one case a string that ends with a zero byte.
-    check_result(unsafe { libc::prctl(what, value, 0_u64, 0_u64, 0_u64) })
-}
-
-fn check_result(done: libc::c_int) -> io::Result<()> {
-    match done {
-        0.. => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+/// Gives up all capabilities of the calling thread, also those that remain if the user could not be
+/// changed.
+pub(crate) fn drop_capabilities() -> io::Result<()> {
+    // The ambient set (Linux 4.3) is part of the permitted set, so it becomes empty too.
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    Ok(rustix::thread::set_capabilities(None, none)?)
 }
 
 /// Two filters; the stricter result applies. A call that is not in the list fails with EPERM.

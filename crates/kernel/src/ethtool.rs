@@ -8,10 +8,11 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd},
 };
 
 use netnice_core::units::Rate;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// The speed of an interface; `None` if its driver reports none, for example without a carrier.
 pub fn speed(name: &str) -> io::Result<Option<Rate>> {
@@ -61,16 +62,17 @@ pub(crate) fn receive_queues(name: &str) -> io::Result<Option<u32>> {
 }
 
 fn socket() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers; this function alone owns the new descriptor.
-    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: checked above to be a descriptor; nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let (kind, flags) = (SocketType::DGRAM, SocketFlags::CLOEXEC);
+    Ok(rustix::net::socket_with(
+        AddressFamily::INET,
+        kind,
+        flags,
+        None,
+    )?)
 }
 
-/// Makes one ioctl call. Returns false if the driver does not support the command.
+/// Makes one ioctl call (rustix has no `ifreq`). Returns false if the driver does not support the
+/// command.
 fn ioctl<T>(socket: &OwnedFd, name: &str, settings: &mut T) -> io::Result<bool> {
     // SAFETY: an ifreq of zeros is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -25,7 +25,10 @@ use std::{
     time::Duration,
 };
 
-use crate::{abi::AppKey, process::read_text};
+use rustix::fs::OFlags;
+use rustix::process::Gid;
+
+use crate::{abi::AppKey, confine::drop_capabilities, process::read_text};
 
 #[cfg(test)]
 mod tests;
@@ -63,7 +66,7 @@ pub(crate) fn lookup(path: &str) -> io::Result<AppKey> {
     // read is not a script.
     let opened = fs::File::options()
         .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed())
         .open(format!("/proc/thread-self/fd/{}", file.as_raw_fd()));
     match opened {
         Ok(opened) => drop(opened.take(2).read_to_end(&mut head)?),
@@ -95,14 +98,10 @@ pub fn lookup_as(path: &str, rights: &Rights) -> io::Result<AppKey> {
 
 /// Gives the calling thread the rights of a user, permanently.
 fn take_rights(rights: &Rights) -> io::Result<()> {
-    let groups = &rights.groups;
-    let gid = groups.first().copied().unwrap_or(u32::MAX);
-    // Direct system calls, because the C library's setgroups changes all threads.
-    // SAFETY: the list has the given length and outlives the call.
-    let done = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
-    if done != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let gid = rights.groups.first().copied().unwrap_or(u32::MAX);
+    let groups: Vec<Gid> = rights.groups.iter().copied().map(Gid::from_raw).collect();
+    rustix::thread::set_thread_groups(&groups)?;
+    // rustix has neither setfsgid(2) nor setfsuid(2).
     let unchanged = libc::c_long::from(u32::MAX);
     for (call, id) in [(libc::SYS_setfsgid, gid), (libc::SYS_setfsuid, rights.uid)] {
         // These calls return the previous value and never an error, so the value is read back.
@@ -115,14 +114,7 @@ fn take_rights(rights: &Rights) -> io::Result<()> {
         }
     }
     // The remaining capabilities would still allow access to other processes in /proc.
-    let head = [CAPABILITY_VERSION, 0];
-    let none = [0_u32; 6];
-    // SAFETY: with this version the head is two words and the sets are six; both outlive the call.
-    let done = unsafe { libc::syscall(libc::SYS_capset, head.as_ptr(), none.as_ptr()) };
-    match done {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    drop_capabilities()
 }
 
 /// Looks up the executables that root names, on a thread that may block on a file system.
@@ -213,7 +205,7 @@ pub fn of_process(pid: u32) -> Option<AppKey> {
 fn open(path: &str) -> io::Result<fs::File> {
     fs::File::options()
         .read(true)
-        .custom_flags(libc::O_PATH)
+        .custom_flags(OFlags::PATH.bits().cast_signed())
         .open(path)
 }
 
@@ -234,7 +226,8 @@ fn key_of(file: &fs::File, mounts: &[String]) -> io::Result<AppKey> {
         (Some(inode), Some(device)) => (inode, device),
         (inode, device) => {
             let metadata = file.metadata()?;
-            let made_up = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+            let dev = metadata.dev();
+            let made_up = (rustix::fs::major(dev), rustix::fs::minor(dev));
             (
                 inode.unwrap_or_else(|| metadata.ino()),
                 device.unwrap_or(made_up),
@@ -266,5 +259,3 @@ pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The largest number of worker threads, counting those that a file system blocks.
 const MAX_WORKERS: usize = 4;
 const OWN_MOUNTS: &str = "/proc/self/mountinfo";
-/// linux/capability.h, `_LINUX_CAPABILITY_VERSION_3`.
-const CAPABILITY_VERSION: u32 = 0x2008_0522;

@@ -9,6 +9,8 @@
 
 use std::io;
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
 use crate::netlink::{
     Attributes, Message, NetlinkClient, NetlinkError, Request, attributes, find, number,
 };
@@ -59,14 +61,8 @@ pub enum XdpAttachment {
 /// # Errors
 /// The error of socket(2).
 pub fn has_af_xdp() -> io::Result<()> {
-    // SAFETY: no pointers; the descriptor is closed at once.
-    unsafe {
-        let fd = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        libc::close(fd);
-    }
+    let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
+    rustix::net::socket_with(AddressFamily::XDP, kind, flags, None)?;
     Ok(())
 }
 

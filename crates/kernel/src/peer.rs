@@ -22,6 +22,8 @@ pub struct Peer {
 ///
 /// # Errors
 /// The error of getsockopt(2).
+// rustix's `UCred` cannot hold process id 0, which the kernel reports for a peer of another PID
+// namespace. rustix has neither `SO_PEERGROUPS` nor `SO_PASSRIGHTS`.
 pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut credentials = libc::ucred {
         pid: 0,

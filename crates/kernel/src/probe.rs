@@ -15,6 +15,8 @@ use std::{
     thread,
 };
 
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
 use crate::{
     cgroup, device,
     enforce::LINK_MAJOR,
@@ -112,8 +114,7 @@ fn kernel() -> Finding {
 }
 
 fn privilege() -> Finding {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } == 0 {
+    if rustix::process::geteuid().is_root() {
         return Finding::good("privilege", "root");
     }
     Finding::missing(
@@ -302,10 +303,10 @@ impl Trials {
 
     /// Runs on a thread that leaves its namespace; the new namespace ends with the thread.
     fn run_in_own_namespace() -> Self {
-        // SAFETY: no pointers; the call changes the namespace of this thread only, which ends after
-        // the trial.
-        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-            let error = std::io::Error::last_os_error();
+        // SAFETY: the descriptor table stays shared. The call changes the namespace of this thread
+        // only, which ends after the trial.
+        if let Err(error) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
+            let error = std::io::Error::from(error);
             return Self::failed(&format!(
                 "cannot create a network namespace for the trial: {error}"
             ));

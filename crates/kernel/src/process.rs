@@ -13,11 +13,17 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::MetadataExt,
     },
     path::Path,
 };
+
+use procfs_core::FromRead;
+use procfs_core::process::{Stat, StatFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 
 use crate::retry::with_retries;
 
@@ -35,22 +41,18 @@ impl PidFd {
     /// # Errors
     /// The error of pidfd_open(2).
     pub fn open(pid: u32) -> io::Result<Self> {
-        // SAFETY: no pointers; this function alone owns the new descriptor.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: checked above to be a descriptor; nothing else owns it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(Errno::INVAL)?;
+        Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
     }
 
     /// As [`PidFd::open`], but returns `None` if no process has this id.
     pub(crate) fn open_if_there(pid: u32) -> io::Result<Option<Self>> {
         match Self::open(pid) {
             Ok(handle) => Ok(Some(handle)),
-            Err(error) => match error.raw_os_error() {
+            Err(error) => match Errno::from_io_error(&error) {
                 // No such process, or the id is of a thread that is not its group's leader.
-                Some(libc::ESRCH | libc::EINVAL | libc::ENOENT) => Ok(None),
+                Some(Errno::SRCH | Errno::INVAL | Errno::NOENT) => Ok(None),
                 _ => Err(error),
             },
         }
@@ -93,25 +95,16 @@ impl PidFd {
     /// if the descriptor is not a pidfd. waitid(2) succeeds or fails with ECHILD only if the
     /// descriptor is a pidfd.
     pub fn verified(fd: OwnedFd) -> Option<Self> {
-        // SAFETY: zeros are a valid value of this plain structure.
-        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        let number = fd.as_raw_fd() as libc::id_t;
-        // SAFETY: the structure outlives the call.
-        let done = unsafe { libc::waitid(libc::P_PIDFD, number, &mut info, how) };
-        let is_one = done == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD);
-        is_one.then_some(Self(fd))
+        let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let done = waitid(WaitId::PidFd(fd.as_fd()), how);
+        matches!(done, Ok(_) | Err(Errno::CHILD)).then_some(Self(fd))
     }
 
     /// Whether the process still lives. A zombie does not.
     pub fn is_alive(&self) -> bool {
-        let mut poll = libc::pollfd {
-            fd: self.0.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one valid pollfd, and no waiting. A pidfd becomes readable when its process ends.
-        unsafe { libc::poll(&mut poll, 1, 0) == 0 }
+        // A pidfd becomes readable when its process ends.
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec::default())) == Ok(0)
     }
 
     /// A duplicate of the pidfd.
@@ -152,7 +145,7 @@ pub(crate) fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
 
 /// Whether an error of /proc means that the process or thread has ended.
 fn is_gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+    error.kind() == io::ErrorKind::NotFound || Errno::from_io_error(error) == Some(Errno::SRCH)
 }
 
 /// Whether an error of /proc means that the process has ended or may not be inspected.
@@ -203,23 +196,24 @@ pub(crate) fn is_running(pid: u32) -> bool {
         Ok(threads) => threads,
         Err(error) => return !is_gone(&error),
     };
-    threads
-        .iter()
-        .any(|thread| match read_text(thread.path().join("stat")) {
-            Ok(stat) => thread_flags(&stat).is_none_or(|flags| flags & PF_EXITING == 0),
-            Err(error) => !is_gone(&error),
-        })
+    threads.iter().any(|thread| match read_stat(thread.path()) {
+        Ok(stat) => stat.is_none_or(|stat| stat.flags & PF_EXITING == 0),
+        Err(error) => !is_gone(&error),
+    })
 }
 
-/// The flags of a thread from its stat line: the seventh field after the name. The name may contain
-/// any bytes.
-fn thread_flags(stat: &str) -> Option<u32> {
-    let fields = stat.rsplit_once(')')?.1;
-    fields.split_whitespace().nth(6)?.parse().ok()
+/// Reads `stat` in the folder of a process or thread (proc_pid_stat(5)). Returns `None` if the file
+/// cannot be parsed.
+///
+/// # Errors
+/// If the file cannot be read.
+fn read_stat(folder: impl AsRef<Path>) -> io::Result<Option<Stat>> {
+    let bytes = with_retries(|| fs::read(folder.as_ref().join("stat")))?;
+    Ok(Stat::from_read(bytes.as_slice()).ok())
 }
 
 /// The kernel's flag of a thread that has begun to end (include/linux/sched.h).
-const PF_EXITING: u32 = 0x4;
+const PF_EXITING: u32 = StatFlags::PF_EXITING.bits();
 
 /// The ids of all processes in this PID namespace; empty if /proc cannot be read.
 pub fn all() -> Vec<u32> {
@@ -278,27 +272,15 @@ fn children(pid: u32) -> Vec<u32> {
 
 /// The process id of a process's parent. `None` if the process has ended.
 pub fn parent(pid: u32) -> Option<u32> {
-    let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
-    // The command name may contain any bytes; it ends at the last bracket.
-    stat.rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(1)?
-        .parse()
-        .ok()
+    let stat = read_stat(format!("/proc/{pid}")).ok()??;
+    u32::try_from(stat.ppid).ok()
 }
 
 /// The start time of a process, in clock ticks since boot. Together with its id it identifies the
 /// process for ever. `None` if the process has ended.
 pub fn start_time(pid: u32) -> Option<u64> {
-    let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
-    // Field 22. The second field, the command name, ends at the last bracket.
-    stat.rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(19)?
-        .parse()
-        .ok()
+    let stat = read_stat(format!("/proc/{pid}")).ok()??;
+    Some(stat.starttime)
 }
 
 /// The random identifier that the kernel chose at this boot of the machine.
@@ -328,7 +310,7 @@ pub(crate) fn socket_at(entry: &fs::DirEntry) -> Option<(i32, u64)> {
 /// The cookie of a socket (`SO_COOKIE`): a number that no other socket ever has. `None` if the
 /// descriptor is not a socket.
 pub(crate) fn cookie(socket: BorrowedFd<'_>) -> Option<u64> {
-    socket_option(socket, libc::SO_COOKIE)
+    rustix::net::sockopt::socket_cookie(socket).ok()
 }
 
 /// The inode number of a process's network namespace, which identifies the namespace while it
@@ -353,24 +335,27 @@ pub fn own_namespace() -> Option<u64> {
 pub fn netns_cookie() -> io::Result<u64> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0")
         .or_else(|_| std::net::UdpSocket::bind("[::]:0"))?;
-    socket_option(std::os::fd::AsFd::as_fd(&socket), SO_NETNS_COOKIE)
-        .ok_or_else(io::Error::last_os_error)
+    socket_namespace(socket.as_fd())
 }
 
-fn socket_option<T: Default>(socket: BorrowedFd<'_>, name: i32) -> Option<T> {
-    let mut value = T::default();
-    let mut size = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the buffer has `size` bytes; the callers use plain integers of the option's size.
+/// The cookie of a socket's network namespace (`SO_NETNS_COOKIE`, which rustix does not have).
+fn socket_namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut cookie = 0_u64;
+    let mut size = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the buffer has `size` bytes.
     let done = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            name,
-            (&raw mut value).cast(),
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
             &mut size,
         )
     };
-    (done == 0).then_some(value)
+    match done {
+        0 => Ok(cookie),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The socket option of the namespace's cookie, since Linux 5.14.

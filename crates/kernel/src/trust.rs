@@ -54,8 +54,7 @@ pub fn check(path: &Path) -> Result<(), Distrust> {
     let real = fs::canonicalize(path).map_err(unreadable)?;
     for path_above in real.ancestors() {
         let metadata = fs::symlink_metadata(path_above).map_err(unreadable)?;
-        // SAFETY: geteuid takes no arguments and cannot fail.
-        let own = unsafe { libc::geteuid() };
+        let own = rustix::process::geteuid().as_raw();
         if ![0, own].contains(&metadata.uid()) {
             return Err(Distrust::Owner {
                 path: path_above.to_owned(),

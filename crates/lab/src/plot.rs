@@ -5,6 +5,9 @@
 //! top, such as "netnice typed here") and a shaded range of x. Ticks are round numbers. No data is
 //! drawn outside the frame: points beyond the range are drawn at its edge, so a chart can be
 //! restricted to the range of interest.
+//!
+//! plotters 0.3 does not replace this module: its SVG has whole pixels only, no outline around
+//! labels that are drawn over lines, and no name of the chart for screen readers.
 
 use std::fmt::Write as _;
 

@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{Pid, WaitId, WaitIdOptions};
 use serde_json::Value;
 
 use crate::sys;
@@ -150,7 +151,10 @@ impl Proc {
 
     /// True while the child runs. Reaps a child that has ended.
     pub fn is_running(&mut self) -> bool {
-        self.ended.is_none() && matches!(self.child.try_wait(), Ok(None))
+        // The child is not waited for, so that its number, which is its group's, is not reused.
+        let child = WaitId::Pid(Pid::from_child(&self.child));
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        self.ended.is_none() && matches!(rustix::process::waitid(child, options), Ok(None))
     }
 
     /// Kills the child and its group.

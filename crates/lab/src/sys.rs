@@ -1,18 +1,37 @@
-//! Wraps system calls that std and socket2 do not have. `wire::ring` is the only other file of this
-//! crate with unsafe code.
+//! Wraps system calls that std and socket2 do not have, by rustix and nix. What neither of them has
+//! is called by libc: scheduling classes, some socket options, packet sockets, tun devices.
+//! `wire::ring` is the only other file of this crate with unsafe code.
 //!
 //! Rules: no function keeps a pointer after it returns, and each unsafe block has a safety comment.
 //! Unless its documentation says otherwise, a function fails with the error of its system call.
 //! `Mapped` keeps a mapping and gives no reference into it. The packet ring gives references; it is
 //! in `wire::ring` with rules of its own.
 
+use std::ffi::c_int;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::signal::{self, SigSet, SigmaskHow, Signal};
+use nix::sys::time::TimeVal;
+use nix::unistd::Pid;
+use procfs_core::process::{Schedstat, Stat};
+use procfs_core::{FromRead, ProcResult};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice};
+use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Nanoseconds since 1970 by the wall clock, the clock of packet timestamps.
 ///
@@ -26,8 +45,10 @@ pub fn now_ns() -> u64 {
 
 /// Moves the calling thread into a network namespace.
 pub(crate) fn enter_netns(ns: impl AsFd) -> io::Result<()> {
-    // SAFETY: setns takes a descriptor and a flag; it touches no memory of this process.
-    check(unsafe { libc::setns(ns.as_fd().as_raw_fd(), libc::CLONE_NEWNET) })
+    Ok(move_into_link_name_space(
+        ns.as_fd(),
+        Some(LinkNameSpaceType::Network),
+    )?)
 }
 
 /// Makes `command` start inside `ns` (`None`: in the caller's network namespace), as leader of its
@@ -36,28 +57,27 @@ pub(crate) fn enter_netns(ns: impl AsFd) -> io::Result<()> {
 /// The mount namespace stays the caller's. Unlike `ip netns exec` this does not remount /sys, so
 /// that objects pinned under it remain visible.
 pub(crate) fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
-    // SAFETY: between fork and exec only setns, setpgid and sigprocmask are called; all three are
-    // plain system calls without allocation or locks.
+    command.process_group(0);
+    // SAFETY: between fork and exec only setns and sigprocmask are called; both are plain system
+    // calls without allocation or locks.
     unsafe {
         command.pre_exec(move || {
             if let Some(ns) = &ns {
-                check(libc::setns(ns.as_raw_fd(), libc::CLONE_NEWNET))?;
+                enter_netns(ns)?;
             }
-            check(libc::setpgid(0, 0))?;
-            let mut none: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut none);
-            check(libc::sigprocmask(
-                libc::SIG_SETMASK,
-                &none,
-                std::ptr::null_mut(),
-            ))
+            let none = SigSet::empty();
+            Ok(signal::sigprocmask(
+                SigmaskHow::SIG_SETMASK,
+                Some(&none),
+                None,
+            )?)
         });
     }
 }
 
-/// Forks. Returns the child's process id in the parent and 0 in the child. Fails if the process has
-/// more than one thread: a lock held by another thread would stay locked in the child.
-pub(crate) fn fork() -> io::Result<i32> {
+/// Forks. Returns true in the child. Fails if the process has more than one thread: a lock held by
+/// another thread would stay locked in the child.
+pub(crate) fn fork() -> io::Result<bool> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
         return Err(io::Error::other(format!(
@@ -66,9 +86,7 @@ pub(crate) fn fork() -> io::Result<i32> {
     }
     // SAFETY: the process has this one thread, so that the child is a complete copy and may do all
     // that the parent may.
-    let child = unsafe { libc::fork() };
-    check(child.min(0))?;
-    Ok(child)
+    Ok(unsafe { nix::unistd::fork()? }.is_child())
 }
 
 /// Clears the close-on-exec flag of all descriptors that are open now.
@@ -77,8 +95,8 @@ pub(crate) fn clear_close_on_exec() -> io::Result<()> {
         let Some(Ok(number)) = entry?.file_name().to_str().map(str::parse::<i32>) else {
             continue;
         };
-        // SAFETY: fcntl takes three integers; setting a flag is sound for any descriptor.
-        check(unsafe { libc::fcntl(number, libc::F_SETFD, 0) })?;
+        // SAFETY: setting a flag is sound for any descriptor, also for one that is closed by now.
+        fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::empty())?;
     }
     Ok(())
 }
@@ -87,84 +105,74 @@ pub(crate) fn clear_close_on_exec() -> io::Result<()> {
 /// change cannot be undone.
 pub fn become_user(uid: u32) -> io::Result<()> {
     // The C library's functions would change all threads of the process.
-    // SAFETY: plain numbers, and a list of no groups.
-    unsafe {
-        check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()) as i32)?;
-        check(libc::syscall(libc::SYS_setresgid, uid, uid, uid) as i32)?;
-        check(libc::syscall(libc::SYS_setresuid, uid, uid, uid) as i32)
-    }
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(uid));
+    rustix::thread::set_thread_groups(&[])?;
+    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+    Ok(rustix::thread::set_thread_res_uid(uid, uid, uid)?)
 }
 
 /// Sends `signal` to a process, or to a whole group when `pid` is negative.
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: kill takes two integers.
-    check(unsafe { libc::kill(pid, signal) })
+    Ok(signal::kill(Pid::from_raw(pid), Signal::try_from(signal)?)?)
+}
+
+/// The state of a process in `/proc`: `R` running, `S` sleeping, `T` stopped by a signal, `Z`
+/// zombie. `None` if there is no such process.
+pub fn state(pid: u32) -> Option<char> {
+    Some(Stat::from_file(format!("/proc/{pid}/stat")).ok()?.state)
 }
 
 /// True while a process with this id exists and is not a zombie.
 pub fn is_alive(pid: u32) -> bool {
-    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        Ok(stat) => !stat
-            .rsplit_once(") ")
-            .is_some_and(|(_, rest)| rest.starts_with('Z')),
-        Err(_) => false,
-    }
-}
-
-/// True while the first thread of the process is stopped by a signal.
-pub(crate) fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
-    state.is_some_and(|rest| rest.starts_with('T'))
+    state(pid).is_some_and(|state| state != 'Z')
 }
 
 /// Processor time of this process so far: in user mode, and in the kernel.
 pub(crate) fn cpu_time() -> (Duration, Duration) {
-    // SAFETY: rusage is plain data, and getrusage fills it completely on success.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
-        usage
-    };
-    let of = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
-    (of(usage.ru_utime), of(usage.ru_stime))
+    let usage = getrusage(UsageWho::RUSAGE_SELF);
+    let of = |t: TimeVal| Duration::new(t.tv_sec() as u64, t.tv_usec() as u32 * 1000);
+    let times = usage.map(|usage| (of(usage.user_time()), of(usage.system_time())));
+    times.unwrap_or_default()
 }
 
 /// Nanoseconds that the first thread of a process has been on a processor so far.
-pub(crate) fn time_on_cpu(pid: u32) -> io::Result<u64> {
-    scheduled_ns(&format!("/proc/{pid}/schedstat"))
+pub(crate) fn time_on_cpu(pid: u32) -> ProcResult<u64> {
+    Ok(Schedstat::from_file(format!("/proc/{pid}/schedstat"))?.sum_exec_runtime)
 }
 
 /// Processor time of the calling thread so far; zero if the kernel does not report it.
 pub(crate) fn thread_time() -> Duration {
-    Duration::from_nanos(scheduled_ns("/proc/thread-self/schedstat").unwrap_or_default())
-}
-
-fn scheduled_ns(path: &str) -> io::Result<u64> {
-    let text = std::fs::read_to_string(path)?;
-    let first = text.split(' ').next().and_then(|t| t.parse().ok());
-    first.ok_or_else(|| io::Error::other(format!("{path} does not begin with a number: {text}")))
+    let spent = Schedstat::from_file("/proc/thread-self/schedstat");
+    Duration::from_nanos(spent.map_or(0, |spent| spent.sum_exec_runtime))
 }
 
 /// Sets the calling thread to SCHED_RR with this priority (1 to 99).
 pub(crate) fn set_real_time_priority(priority: i32) -> io::Result<()> {
+    set_scheduler(libc::SCHED_RR, priority)
+}
+
+/// Sets the calling thread to SCHED_IDLE: it runs only when no other thread wants its processor.
+pub fn set_idle_priority() -> io::Result<()> {
+    set_scheduler(libc::SCHED_IDLE, 0)
+}
+
+fn set_scheduler(class: c_int, priority: i32) -> io::Result<()> {
     let priority = libc::sched_param {
         sched_priority: priority,
     };
     // SAFETY: the parameters outlive the call.
-    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &priority) })
+    check(unsafe { libc::sched_setscheduler(0, class, &priority) })
 }
 
 /// Raises the soft limit of open files to the hard limit; returns the new value.
 pub fn raise_file_limit() -> io::Result<u64> {
-    // SAFETY: rlimit is plain data that getrlimit fills and setrlimit reads.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        check(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit))?;
-        limit.rlim_cur = limit.rlim_max;
-        check(libc::setrlimit(libc::RLIMIT_NOFILE, &limit))?;
-        Ok(limit.rlim_cur)
-    }
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised)?;
+    Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
 /// TCP information of the kernel about one connection (`struct tcp_info` of linux/tcp.h).
@@ -205,59 +213,67 @@ pub(crate) fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
     })
 }
 
-/// Sets the receive buffer beyond the host's limit (needs CAP_NET_ADMIN), so that a sink short of
-/// processor time does not lose datagrams that the limiter let through.
-pub(crate) fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
-    let value = bytes as libc::c_int;
-    // SAFETY: the option value is a live c_int and its size is passed with it.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVBUFFORCE,
-            (&raw const value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    })
-}
-
 /// Puts a destination option without effect (RFC 8200 4.2, PadN) into every packet that an IPv6
 /// socket sends.
 pub(crate) fn pad_with_option(socket: impl AsFd) -> io::Result<()> {
     // Next header (filled in by the kernel), no further words of 8 bytes, and PadN of 4.
     let options: [u8; 8] = [0, 0, 1, 4, 0, 0, 0, 0];
-    // SAFETY: the option value is a live array and its size is passed with it.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::IPPROTO_IPV6,
-            libc::IPV6_DSTOPTS,
-            options.as_ptr().cast(),
-            size_of_val(&options) as libc::socklen_t,
-        )
-    })
+    set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_DSTOPTS, &options)
 }
 
 /// Opens a socket that sends complete frames unchanged on a device of the calling thread's
 /// namespace.
 pub fn open_raw_socket(device: &str) -> io::Result<File> {
-    let name = std::ffi::CString::new(device)?;
-    // SAFETY: the name outlives the call; a valid result of socket is a new descriptor without
-    // another owner; sockaddr_ll is plain data and its size is passed with it.
-    unsafe {
-        let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
-        check(fd)?;
-        let socket = File::from_raw_fd(fd);
+    let socket = packet_socket()?;
+    let index = netdevice::name_to_index(&socket, device)?;
+    bind_packet_socket(&socket, index, 0)?;
+    Ok(socket.into())
+}
+
+/// Opens a socket for complete frames that is not bound and receives nothing.
+pub(crate) fn packet_socket() -> io::Result<OwnedFd> {
+    let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
+    Ok(rustix::net::socket_with(
+        AddressFamily::PACKET,
+        kind,
+        flags,
+        None,
+    )?)
+}
+
+/// Binds a packet socket to a device, to receive frames of this protocol; 0 receives none.
+pub(crate) fn bind_packet_socket(socket: impl AsFd, index: u32, protocol: u16) -> io::Result<()> {
+    // SAFETY: sockaddr_ll is plain data, and its size is passed with it.
+    check(unsafe {
         let mut address: libc::sockaddr_ll = std::mem::zeroed();
         address.sll_family = libc::AF_PACKET as u16;
-        address.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
-        check(libc::bind(
-            fd,
+        address.sll_protocol = protocol.to_be();
+        address.sll_ifindex = index as i32;
+        libc::bind(
+            socket.as_fd().as_raw_fd(),
             (&raw const address).cast(),
             size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-        ))?;
-        Ok(socket)
-    }
+        )
+    })
+}
+
+/// Sets a socket option. The caller owns what the value points to.
+pub(crate) fn set_option<T: Copy>(
+    socket: impl AsFd,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> io::Result<()> {
+    // SAFETY: the value is live and its size is passed with it.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    })
 }
 
 /// Opens a tun device of this name in the calling thread's namespace: one bare IP packet for each
@@ -288,16 +304,12 @@ pub(crate) fn open_tun(name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Waits until a descriptor is readable or `within_ms` milliseconds have passed. Returns whether it
-/// is readable; `false` also after an error.
-pub fn readable(fd: std::os::fd::RawFd, within_ms: i32) -> bool {
-    let mut wanted = libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: poll reads and writes the one live pollfd that is passed.
-    unsafe { libc::poll(&raw mut wanted, 1, within_ms) == 1 && wanted.revents & libc::POLLIN != 0 }
+/// Waits until a descriptor is readable or this time has passed. Returns whether it is readable;
+/// `false` also after an error.
+pub fn readable(fd: impl AsFd, within: Duration) -> bool {
+    let mut wanted = [PollFd::new(&fd, PollFlags::IN)];
+    let within = Timespec::try_from(within).ok();
+    poll(&mut wanted, within.as_ref()) == Ok(1) && wanted[0].revents().contains(PollFlags::IN)
 }
 
 /// `struct tcp_info` up to and including `tcpi_bytes_retrans` (Linux 4.19 and later have all of
@@ -315,39 +327,17 @@ fn check(result: libc::c_int) -> io::Result<()> {
 /// Opens a pseudoterminal of this size in characters; returns the end for the user, and the end for
 /// a program.
 pub(crate) fn open_terminal(columns: u16, rows: u16) -> io::Result<(File, File)> {
-    let (mut user_end, mut program_end) = (-1, -1);
-    // SAFETY: openpty writes two new descriptors without another owner; no name and no settings are
-    // passed.
-    unsafe {
-        check(libc::openpty(
-            &raw mut user_end,
-            &raw mut program_end,
-            std::ptr::null_mut(),
-            std::ptr::null(),
-            &winsize(columns, rows),
-        ))?;
-        let (user_end, program_end) = (File::from_raw_fd(user_end), File::from_raw_fd(program_end));
-        for end in [&user_end, &program_end] {
-            check(libc::fcntl(
-                end.as_raw_fd(),
-                libc::F_SETFD,
-                libc::FD_CLOEXEC,
-            ))?;
-        }
-        Ok((user_end, program_end))
-    }
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let user_end = openpt(flags)?;
+    unlockpt(&user_end)?;
+    let program_end = ioctl_tiocgptpeer(&user_end, flags)?;
+    tcsetwinsize(&program_end, winsize(columns, rows))?;
+    Ok((user_end.into(), program_end.into()))
 }
 
 /// Changes the size of a terminal. The kernel signals its foreground processes.
 pub(crate) fn resize_terminal(terminal: &File, columns: u16, rows: u16) -> io::Result<()> {
-    // SAFETY: the kernel reads a winsize.
-    check(unsafe {
-        libc::ioctl(
-            terminal.as_raw_fd(),
-            libc::TIOCSWINSZ,
-            &winsize(columns, rows),
-        )
-    })
+    Ok(tcsetwinsize(terminal, winsize(columns, rows))?)
 }
 
 /// Starts the command in a session of its own; the terminal on its standard input becomes the
@@ -358,15 +348,16 @@ pub(crate) fn start_in_terminal(command: &mut Command) {
         command.pre_exec(|| {
             // The leader of a group cannot begin a session: the process rejoins its parent's group
             // first.
-            check(libc::setpgid(0, libc::getpgid(libc::getppid())))?;
-            check(libc::setsid())?;
-            check(libc::ioctl(0, libc::TIOCSCTTY, 0))
+            let parent = rustix::process::getppid();
+            rustix::process::setpgid(None, Some(rustix::process::getpgid(parent)?))?;
+            rustix::process::setsid()?;
+            Ok(rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?)
         });
     }
 }
 
-fn winsize(columns: u16, rows: u16) -> libc::winsize {
-    libc::winsize {
+fn winsize(columns: u16, rows: u16) -> Winsize {
+    Winsize {
         ws_row: rows,
         ws_col: columns,
         ws_xpixel: 0,
@@ -374,49 +365,10 @@ fn winsize(columns: u16, rows: u16) -> libc::winsize {
     }
 }
 
-/// Sets the calling thread to SCHED_IDLE: it runs only when no other thread wants its processor.
-pub fn set_idle_priority() -> io::Result<()> {
-    let least = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the parameters outlive the call.
-    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &least) })
-}
-
 /// Punches a hole of `length` bytes into a file at offset `at`; the file's size stays.
 pub fn punch_hole(file: &File, at: u64, length: u64) -> io::Result<()> {
-    let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::fallocate64(file.as_raw_fd(), how, at as i64, length as i64) })
-}
-
-/// Makes a new epoll descriptor that is readable when `of` is readable.
-pub fn epoll_for(of: impl AsFd) -> io::Result<File> {
-    // SAFETY: a valid result is a new descriptor without another owner.
-    let epoll = unsafe {
-        let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
-        check(fd)?;
-        File::from_raw_fd(fd)
-    };
-    let mut event = libc::epoll_event {
-        events: libc::EPOLLIN as u32,
-        u64: 0,
-    };
-    let (own, other) = (epoll.as_raw_fd(), of.as_fd().as_raw_fd());
-    // SAFETY: the event outlives the call.
-    check(unsafe { libc::epoll_ctl(own, libc::EPOLL_CTL_ADD, other, &mut event) })?;
-    Ok(epoll)
-}
-
-/// Polls the same descriptor with `times` entries in one call, for at most `within_ms`
-/// milliseconds. The kernel then has that many waiters on the descriptor.
-pub fn poll_repeated(fd: impl AsFd, times: usize, within_ms: i32) -> io::Result<()> {
-    let one = libc::pollfd {
-        fd: fd.as_fd().as_raw_fd(),
-        events: libc::POLLPRI,
-        revents: 0,
-    };
-    let mut all = vec![one; times];
-    // SAFETY: the array has `times` entries and outlives the call.
-    check(unsafe { libc::poll(all.as_mut_ptr(), times as libc::nfds_t, within_ms) })
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(fallocate(file, how, at, length)?)
 }
 
 /// A mapping of a file that other processes write to at the same time. It is accessed by copies
@@ -434,21 +386,9 @@ unsafe impl Sync for Mapped {}
 impl Mapped {
     /// Maps the first `length` bytes of a file, shared and writable.
     pub(crate) fn map(file: &File, length: usize) -> io::Result<Mapped> {
-        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let both = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length,
-                both,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let base = unsafe { mmap(ptr::null_mut(), length, both, MapFlags::SHARED, file, 0)? };
         Ok(Mapped {
             base: base.cast(),
             length,
@@ -467,7 +407,7 @@ impl Mapped {
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.length);
         // SAFETY: the range is inside the mapping, and no reference to the mapping exists.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at), bytes.len()) }
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at), bytes.len()) }
     }
 
     /// Copies bytes out of the mapping from offset `at` on.
@@ -477,7 +417,7 @@ impl Mapped {
     pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
         assert!(at + bytes.len() <= self.length);
         // SAFETY: as in `write`.
-        unsafe { std::ptr::copy_nonoverlapping(self.base.add(at), bytes.as_mut_ptr(), bytes.len()) }
+        unsafe { ptr::copy_nonoverlapping(self.base.add(at), bytes.as_mut_ptr(), bytes.len()) }
     }
 
     /// Removes pages from the file (MADV_REMOVE).
@@ -487,10 +427,8 @@ impl Mapped {
     pub(crate) fn remove(&self, at: usize, length: usize) -> io::Result<()> {
         assert!(at + length <= self.length);
         // SAFETY: the range is inside the mapping, to which no reference exists.
-        match unsafe { libc::madvise(self.base.add(at).cast(), length, libc::MADV_REMOVE) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        unsafe { madvise(self.base.add(at).cast(), length, Advice::LinuxRemove)? };
+        Ok(())
     }
 }
 
@@ -498,6 +436,6 @@ impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: `base` and `length` are the mapping that `map` made, and no reference to it
         // exists.
-        unsafe { libc::munmap(self.base.cast(), self.length) };
+        let _ = unsafe { munmap(self.base.cast(), self.length) };
     }
 }

@@ -2,15 +2,11 @@
 //! the screen.
 //!
 //! The output of the program goes through an emulator of a terminal, so a test reads the characters
-//! at their positions on the screen. [`Terminal::render`] draws the screen as a PNG file, for
-//! documents and for inspection.
-
-mod render;
+//! at their positions on the screen.
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZeroU16;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -38,6 +34,7 @@ impl Terminal {
         let (user_end, program_end) =
             sys::open_terminal(columns, rows).context("cannot make a terminal")?;
         let initial = settings(&program_end)?;
+        let (high, wide) = (size(rows)?, size(columns)?);
         sys::start_in_terminal(&mut command);
         let child = command
             .env("TERM", "xterm-256color")
@@ -46,7 +43,6 @@ impl Terminal {
             .stderr(program_end.try_clone()?)
             .spawn()
             .with_context(|| format!("cannot start {:?}", command.get_program()))?;
-        let (high, wide) = (size(rows)?, size(columns)?);
         let parser = Arc::new(Mutex::new(vt100::Parser::new(high, wide, 0)));
         feed_emulator(user_end.try_clone()?, parser.clone());
         Ok(Terminal {
@@ -80,13 +76,6 @@ impl Terminal {
     /// The text on the screen, in lines.
     pub fn text(&self) -> String {
         self.parser().screen().contents()
-    }
-
-    /// The first line on the screen that contains `with`; `None` if there is none.
-    pub fn line(&self, with: &str) -> Option<String> {
-        let text = self.text();
-        let found = text.lines().find(|line| line.contains(with));
-        found.map(ToString::to_string)
     }
 
     /// Whether the program uses the alternate screen. A full-screen program leaves it at its end.
@@ -151,12 +140,6 @@ impl Terminal {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-    }
-
-    /// Draws the screen into a PNG file. Fails if the fonts are missing or the file cannot be
-    /// written.
-    pub fn render(&self, file: &Path) -> Result<()> {
-        render::draw(self.parser().screen(), file)
     }
 
     fn parser(&self) -> MutexGuard<'_, vt100::Parser> {

@@ -299,6 +299,12 @@ impl Session {
             failure: None,
         }
     }
+
+    /// True if it could not be limited [`RETRY_DELAY`] ago.
+    fn must_retry(&self) -> bool {
+        let failure = self.failure.as_ref();
+        failure.is_some_and(|(at, _)| at.elapsed() >= RETRY_DELAY)
+    }
 }
 
 struct Manager<'a> {
@@ -323,6 +329,9 @@ impl Manager<'_> {
         // The first shares are reported even if there are no sessions.
         self.keeper.mark_changed();
         loop {
+            if self.sessions.values().any(Session::must_retry) {
+                self.keeper.mark_changed();
+            }
             if self.keeper.must_apply() {
                 self.apply();
             }
@@ -474,7 +483,16 @@ impl Manager<'_> {
         let keeper = &self.keeper;
         let idle = |number: u64| keeper.get(number).and_then(Member::idle);
         let shares = compute_shares(&self.request, &self.sessions, idle);
-        for (number, why) in self.keeper.apply(shares) {
+        let tried: Vec<u64> = shares.keys().copied().collect();
+        let failed = self.keeper.apply(shares);
+        for number in tried {
+            if failed.iter().all(|(other, _)| *other != number)
+                && let Some(session) = self.sessions.get_mut(&number)
+            {
+                session.failure = None;
+            }
+        }
+        for (number, why) in failed {
             let Some(session) = self.sessions.get_mut(&number) else {
                 continue;
             };
@@ -565,8 +583,7 @@ fn compute_shares(
     };
     let mut groups: BTreeMap<u64, (u64, Vec<(u64, Demand)>)> = BTreeMap::new();
     for (number, session) in sessions {
-        let is_recent = |(since, _): &(Instant, String)| since.elapsed() < RETRY_DELAY;
-        if session.failure.as_ref().is_some_and(is_recent) {
+        if session.failure.is_some() && !session.must_retry() {
             continue;
         }
         let (service, user) = (

@@ -111,7 +111,7 @@ pub(super) fn targets(targets: &[TargetDoc], style: &Style) -> String {
 }
 
 /// Formats flows of the direct path as a table.
-fn flows(flows: &[FlowDoc], style: &Style) -> String {
+pub(super) fn flows(flows: &[FlowDoc], style: &Style) -> String {
     let mut table = Table::new(&["FLOW", "LINK", "PROGRAM", "SENT", "RECEIVED", "LOST"]);
     for flow in flows {
         let counts = &flow.counters.counts;

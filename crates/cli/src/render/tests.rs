@@ -471,6 +471,15 @@ fn flows_of_the_direct_path_are_a_table_of_their_own() {
         },
         ..FlowDoc::default()
     };
+    let alone = ShowDoc {
+        direct: vec![flow.clone()],
+        ..ShowDoc::default()
+    };
+    let text = single_target(&alone, "flow:7", &PLAIN);
+    assert!(
+        text.contains("1234 blast") && !text.contains("nothing is"),
+        "{text}"
+    );
     let plain = FlowDoc {
         flow: "flow:8".into(),
         contract: ContractDoc::default(),

@@ -14,14 +14,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use netnice_kernel::enforce::Exits;
 use netnice_kernel::netlink::Listener;
 use netnice_kernel::routes;
-use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
 /// Waits for changes of interfaces, qdiscs, classes and filters.
@@ -55,7 +56,7 @@ impl LinkEvents {
                     }
                 }
                 // The socket's buffer overflowed: events were lost, so report a change.
-                Ok(Err(error)) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => {
+                Ok(Err(error)) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {
                     return Ok(());
                 }
                 Ok(Err(error)) => {
@@ -124,50 +125,43 @@ impl ExitEvents {
 
 /// Waits for changes in watched folders.
 pub(super) struct FolderEvents {
-    what: AddWatchFlags,
-    inotify: AsyncFd<Handle>,
-    watched: BTreeMap<PathBuf, WatchDescriptor>,
-}
-
-struct Handle(Inotify);
-
-impl AsRawFd for Handle {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
+    what: WatchFlags,
+    inotify: AsyncFd<OwnedFd>,
+    /// The watch descriptor of each folder.
+    watched: BTreeMap<PathBuf, i32>,
 }
 
 impl FolderEvents {
     /// Starts with no folder; reports entries that appear or disappear.
     pub(super) fn open() -> io::Result<FolderEvents> {
-        FolderEvents::open_with(AddWatchFlags::empty())
+        FolderEvents::open_with(WatchFlags::empty())
     }
 
     /// Starts with no folder; reports entries that appear, disappear or are written.
     pub(super) fn open_for_files() -> io::Result<FolderEvents> {
-        FolderEvents::open_with(AddWatchFlags::IN_CLOSE_WRITE)
+        FolderEvents::open_with(WatchFlags::CLOSE_WRITE)
     }
 
-    fn open_with(more: AddWatchFlags) -> io::Result<FolderEvents> {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+    fn open_with(more: WatchFlags) -> io::Result<FolderEvents> {
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
         Ok(FolderEvents {
-            what: AddWatchFlags::IN_CREATE
-                | AddWatchFlags::IN_DELETE
-                | AddWatchFlags::IN_MOVE
-                | AddWatchFlags::IN_ONLYDIR
+            what: WatchFlags::CREATE
+                | WatchFlags::DELETE
+                | WatchFlags::MOVE
+                | WatchFlags::ONLYDIR
                 | more,
-            inotify: async_fd(Handle(inotify))?,
+            inotify: async_fd(inotify)?,
             watched: BTreeMap::new(),
         })
     }
 
     /// Watches exactly these folders. A folder that cannot be watched is skipped.
     pub(super) fn watch(&mut self, folders: &BTreeSet<PathBuf>) {
-        let inotify = &self.inotify.get_ref().0;
+        let inotify = self.inotify.get_ref();
         self.watched.retain(|folder, watch| {
             let stays = folders.contains(folder);
             if !stays {
-                let _ = inotify.rm_watch(*watch);
+                let _ = inotify::remove_watch(inotify, *watch);
             }
             stays
         });
@@ -175,7 +169,7 @@ impl FolderEvents {
             if self.watched.contains_key(folder) {
                 continue;
             }
-            if let Ok(watch) = inotify.add_watch(folder, self.what) {
+            if let Ok(watch) = inotify::add_watch(inotify, folder, self.what) {
                 self.watched.insert(folder.clone(), watch);
             }
         }
@@ -186,17 +180,11 @@ impl FolderEvents {
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.inotify.readable_mut().await?;
-            let read =
-                ready.try_io(|handle| handle.get_ref().0.read_events().map_err(io::Error::from));
-            match read {
-                Ok(Ok(events)) => {
+            match ready.try_io(|inotify| read_ended_watches(inotify.get_ref())) {
+                Ok(Ok(ended)) => {
                     // The folder is gone: forget its watch, so that the folder can be watched again
                     // when it exists again.
-                    for event in &events {
-                        if event.mask.contains(AddWatchFlags::IN_IGNORED) {
-                            self.watched.retain(|_, watch| *watch != event.wd);
-                        }
-                    }
+                    self.watched.retain(|_, watch| !ended.contains(watch));
                     return Ok(());
                 }
                 Ok(Err(error)) => {
@@ -205,6 +193,23 @@ impl FolderEvents {
                 }
                 Err(_would_block) => {}
             }
+        }
+    }
+}
+
+/// Reads the events that are present. Returns the descriptors of watches that the kernel has
+/// removed.
+fn read_ended_watches(inotify: &OwnedFd) -> io::Result<Vec<i32>> {
+    let mut buffer = [MaybeUninit::uninit(); EVENT_BYTES];
+    let mut events = inotify::Reader::new(inotify, &mut buffer);
+    let mut ended = Vec::new();
+    loop {
+        let event = events.next()?;
+        if event.events().contains(ReadFlags::IGNORED) {
+            ended.push(event.wd());
+        }
+        if events.is_buffer_empty() {
+            return Ok(ended);
         }
     }
 }
@@ -220,6 +225,59 @@ fn async_fd<T: AsRawFd>(inner: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::new(inner)
 }
 
+/// Bytes of inotify events in one read; the kernel requires room for the longest event.
+const EVENT_BYTES: usize = 4096;
 /// `RTNLGRP_LINK` and `RTNLGRP_TC`.
 const GROUP_LINK: u32 = 1;
 const GROUP_TC: u32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Waits for a change, and fails if none is reported.
+    async fn changed(events: &mut FolderEvents) {
+        let changed = timeout(Duration::from_secs(10), events.changed()).await;
+        changed.expect("a change").expect("it can be read");
+    }
+
+    async fn check_folder_that_ends() {
+        let name = format!("netnice-watched-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder).expect("a folder");
+        let folders = BTreeSet::from([folder.clone(), folder.join("not there")]);
+        let mut events = FolderEvents::open().expect("inotify");
+        events.watch(&folders);
+        assert!(events.watched.keys().eq([&folder]));
+        // The events of entries with these names fill the buffer several times.
+        for number in 0..100 {
+            fs::write(folder.join(format!("{number:0200}")), "").expect("a file");
+        }
+        changed(&mut events).await;
+        fs::remove_dir_all(&folder).expect("removed");
+        while !events.watched.is_empty() {
+            changed(&mut events).await;
+        }
+        fs::create_dir(&folder).expect("a folder");
+        events.watch(&folders);
+        let none = timeout(Duration::from_millis(20), events.changed()).await;
+        assert!(none.is_err(), "{none:?}");
+        fs::create_dir(folder.join("entry")).expect("an entry");
+        changed(&mut events).await;
+        fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn a_folder_that_ended_and_exists_again_is_watched_again() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.expect("a runtime");
+        runtime.block_on(check_folder_that_ends());
+    }
+}

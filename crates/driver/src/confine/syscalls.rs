@@ -114,8 +114,6 @@ const CONTROL_THREAD: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_poll,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_unlink,
     libc::SYS_accept4,
     libc::SYS_bind,
@@ -147,7 +145,7 @@ const CONTROL_THREAD: &[i64] = &[
 /// bpf(2): look up, write and delete a map entry; attach, detach and query a loaded program.
 const BPF_COMMANDS: &[u64] = &[1, 2, 3, 15, 28, 29, 34];
 /// Socket families for queries of the interface's state.
-const SOCKET_FAMILIES: &[u64] = &[libc::AF_UNIX as u64, libc::AF_INET as u64];
+const SOCKET_FAMILIES: &[u64] = &[libc::AF_INET as u64];
 const IOCTL_REQUESTS: &[u64] = &[
     libc::FIONBIO,
     libc::SIOCGIFFLAGS,
@@ -158,7 +156,13 @@ const IOCTL_REQUESTS: &[u64] = &[
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+    use std::process::Command;
+
+    use netnice_kernel::process::PidFd;
+
     use super::*;
+    use crate::link::{Interface, LinkError};
 
     #[test]
     fn a_confined_thread_cannot_open_signal_trace_fork_or_map_code() {
@@ -174,5 +178,27 @@ mod tests {
                 "{role:?}"
             );
         }
+    }
+    #[test]
+    fn a_confined_control_thread_reads_interfaces_and_watches_processes() {
+        let own = PidFd::open(std::process::id()).unwrap();
+        let mut child = Command::new("true").spawn().unwrap();
+        let ended = PidFd::open(child.id()).unwrap();
+        child.wait().unwrap();
+        let work = move || {
+            rustix::thread::set_no_new_privs(true).unwrap();
+            filter(Role::Control).unwrap();
+            // Only the answers to both requests, index and address, lead to this error.
+            let lo = Interface::read("lo").unwrap_err();
+            assert!(matches!(lo, LinkError::NotEthernet(_)), "{lo}");
+            let none = Interface::read("a name of 16 let").unwrap_err();
+            assert!(matches!(none, LinkError::NoInterface(_)), "{none}");
+            let sent = own.as_fd().try_clone_to_owned().unwrap();
+            assert!(PidFd::verified(sent).is_some_and(|process| process.is_alive()));
+            assert!(!ended.is_alive());
+            let (read, _write) = std::io::pipe().unwrap();
+            assert!(PidFd::verified(read.into()).is_none());
+        };
+        std::thread::spawn(work).join().unwrap();
     }
 }

@@ -4,12 +4,16 @@
 //! The kernel's own stack gets a copy of every received frame. So a kernel socket must hold the
 //! port of each direct flow; otherwise the kernel answers that the port is unreachable. Received
 //! frames that had a VLAN tag or are longer than a frame of the driver (2048 bytes) are dropped.
+//!
+//! rustix has neither recvmmsg(2) nor the addresses, options and filters of packet sockets.
 
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use super::socket::{bind, check, get, open, set, system};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::socket::{bind, check, get, set, system};
 use super::{FRAME, Flushed, Interface, LinkCounters, LinkError};
 use crate::template::{Checked, Forbidden};
 
@@ -30,7 +34,8 @@ impl PacketLink {
     pub(super) fn open(interface: &Interface) -> Result<PacketLink, LinkError> {
         let name = &interface.name;
         // Protocol 0: nothing is received before `Ingress::start`.
-        let socket = open(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
             .map_err(system("cannot open a packet socket for", name))?;
         let it = socket.as_fd();
         let on = 1_i32;
@@ -39,9 +44,8 @@ impl PacketLink {
                 .map_err(system("cannot set up the packet socket of", name))?;
         }
         // Beyond the limit for unprivileged programs; if that is refused, up to the limit.
-        let room = RECEIVE_BYTES;
-        set(it, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &room)
-            .or_else(|_| set(it, libc::SOL_SOCKET, libc::SO_RCVBUF, &room))
+        sockopt::set_socket_recv_buffer_size_force(it, RECEIVE_BYTES)
+            .or_else(|_| sockopt::set_socket_recv_buffer_size(it, RECEIVE_BYTES))
             .map_err(system("no room for the packets of", name))?;
         let mut program = NO_TAGS;
         let filter = libc::sock_fprog {
@@ -240,6 +244,6 @@ const NO_PIECE: libc::iovec = libc::iovec {
 };
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 /// Requested size of the receive buffer, in bytes: about 5,000 packets of any length up to 1,500.
-const RECEIVE_BYTES: i32 = 4 << 20;
+const RECEIVE_BYTES: usize = 4 << 20;
 /// Frames per system call.
 const BATCH: usize = 32;

@@ -1,33 +1,31 @@
-//! System calls for both kinds of link (AF_XDP and AF_PACKET): they read the state of an interface,
-//! and open, bind and configure sockets. They fail with the error of the kernel; [`system`] makes a
-//! [`LinkError`] of it.
+//! System calls for both kinds of link (AF_XDP and AF_PACKET) that rustix does not have: they read
+//! the state of an interface (`ifreq`), bind packet sockets, and get and set socket options by
+//! number. They fail with the error of the kernel; [`system`] makes a [`LinkError`] of it.
 
-use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::{Interface, LinkError};
 use crate::frame::Mac;
 
 /// Reads the state of an interface.
 pub(super) fn interface(name: &str) -> Result<Interface, LinkError> {
-    let unknown = || LinkError::NoInterface(name.to_owned());
-    let text = CString::new(name).map_err(|_| unknown())?;
-    // SAFETY: the string is terminated and outlives the call.
-    let index = unsafe { libc::if_nametoindex(text.as_ptr()) };
-    if index == 0 || name.len() >= libc::IFNAMSIZ {
-        return Err(unknown());
-    }
+    let (kind, flags) = (SocketType::DGRAM, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(AddressFamily::INET, kind, flags, None)
+        .map_err(system("cannot open a socket to ask for", name))?;
+    // Fails if the name is too long, too.
+    let index = rustix::net::netdevice::name_to_index(&socket, name)
+        .map_err(|_| LinkError::NoInterface(name.to_owned()))?;
     let ask = |what, request| {
         // SAFETY: all bits zero are a value of this plain structure.
         let mut answer: libc::ifreq = unsafe { std::mem::zeroed() };
         for (to, from) in answer.ifr_name.iter_mut().zip(name.bytes()) {
             *to = from as libc::c_char;
         }
-        let done = open(libc::AF_INET, libc::SOCK_DGRAM, 0).and_then(|socket| {
-            // SAFETY: these requests write no more than the structure holds.
-            check(unsafe { libc::ioctl(socket.as_raw_fd(), request, &mut answer) })
-        });
+        // SAFETY: these requests write no more than the structure holds.
+        let done = check(unsafe { libc::ioctl(socket.as_raw_fd(), request, &mut answer) });
         done.map(|_| answer).map_err(system(what, name))
     };
     let address = ask("cannot ask for the address of", libc::SIOCGIFHWADDR)?;
@@ -50,14 +48,6 @@ pub(super) fn interface(name: &str) -> Result<Interface, LinkError> {
         mtu: mtu as u32,
         is_up: flags & both == both,
     })
-}
-
-/// Opens a socket with CLOEXEC.
-pub(super) fn open(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
-    // SAFETY: the call passes no memory.
-    let fd = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
-    // SAFETY: the descriptor is new and has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// Sets an option to a plain value.
@@ -103,11 +93,14 @@ pub(super) fn check(done: impl Into<i64>) -> io::Result<i64> {
 }
 
 /// Adds the step and the interface to an error.
-pub(super) fn system(what: &'static str, interface: &str) -> impl FnOnce(io::Error) -> LinkError {
+pub(super) fn system<E: Into<io::Error>>(
+    what: &'static str,
+    interface: &str,
+) -> impl FnOnce(E) -> LinkError {
     let interface = interface.to_owned();
     move |source| LinkError::System {
         what,
         interface,
-        source,
+        source: source.into(),
     }
 }

@@ -14,20 +14,25 @@
 mod gates;
 mod queue;
 
+use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use netnice_kernel::KernelError;
 use netnice_kernel::direct::{MAX_QUEUES, XdpProgram};
 use netnice_kernel::nic::{self, ReceiveQueues};
 use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::net::SendFlags;
+use rustix::net::xdp::{XdpDesc, XdpDescOptions, XdpRingOffset};
 
 use gates::Gates;
 use queue::Queue;
 
-use super::socket::{check, system};
+use super::socket::system;
 use super::{FRAME, Flushed, Interface, LinkCounters, LinkError};
 use crate::datapath::MAX_IN_FLIGHT;
 use crate::frames::{Frames, Holder, Tally};
@@ -36,7 +41,7 @@ use crate::template::{Checked, Forbidden};
 /// AF_XDP sockets on all receive queues. Frames leave by the first.
 #[derive(Debug)]
 pub(super) struct XdpLink {
-    transmit: Ring<libc::xdp_desc>,
+    transmit: Ring<XdpDesc>,
     completion: Ring<u64>,
     queues: Vec<Queue>,
     /// The queue that is read first next time.
@@ -130,10 +135,10 @@ impl XdpLink {
         let length = write(self.memory.frame_mut(address)).map(|checked| checked.bytes().len());
         let (to, done) = match length {
             Ok(length) => {
-                self.transmit.push(libc::xdp_desc {
+                self.transmit.push(XdpDesc {
                     addr: address,
                     len: length as u32,
-                    options: 0,
+                    options: XdpDescOptions::empty(),
                 });
                 (Holder::Sending, Ok(()))
             }
@@ -323,24 +328,15 @@ fn most_fill_frames(least: u32, most: u32) -> u32 {
 /// Makes the kernel send.
 #[inline]
 fn kick(socket: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: the call passes no memory.
-    let done = unsafe {
-        libc::sendto(
-            socket.as_raw_fd(),
-            std::ptr::null(),
-            0,
-            libc::MSG_DONTWAIT,
-            std::ptr::null(),
-            0,
-        )
-    };
-    check(done as i64).map(drop)
+    Ok(rustix::net::send(socket, &[], SendFlags::DONTWAIT).map(drop)?)
 }
 
 /// Whether the error is temporary.
 fn is_temporary(error: &io::Error) -> bool {
-    let number = error.raw_os_error().unwrap_or(0);
-    [libc::EAGAIN, libc::EBUSY, libc::ENOBUFS, libc::EINTR].contains(&number)
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR)
+    )
 }
 
 /// A memory mapping; unmapped on drop.
@@ -355,31 +351,29 @@ unsafe impl Send for Mapping {}
 
 impl Mapping {
     fn anonymous(length: usize) -> io::Result<Mapping> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-        // SAFETY: a new mapping without a fixed address.
-        unsafe { Mapping::new(length, flags, -1, 0) }
+        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), length, READ_WRITE, flags)? };
+        Mapping::of(start, length)
     }
 
-    /// Maps memory.
+    /// Maps memory that a descriptor shares with the kernel.
     ///
     /// # Safety
-    /// `flags` must not ask for a fixed address.
-    unsafe fn new(length: usize, flags: i32, fd: i32, offset: u64) -> io::Result<Mapping> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+    /// `more` must not ask for a fixed address.
+    unsafe fn shared(
+        length: usize,
+        more: MapFlags,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+    ) -> io::Result<Mapping> {
+        let flags = MapFlags::SHARED | more;
         // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
-        let start = unsafe {
-            libc::mmap64(
-                std::ptr::null_mut(),
-                length,
-                protection,
-                flags,
-                fd,
-                offset as i64,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let start = unsafe { mmap(ptr::null_mut(), length, READ_WRITE, flags, fd, offset)? };
+        Mapping::of(start, length)
+    }
+
+    fn of(start: *mut c_void, length: usize) -> io::Result<Mapping> {
         match NonNull::new(start.cast::<u8>()) {
             Some(start) => Ok(Mapping { start, length }),
             None => Err(io::ErrorKind::OutOfMemory.into()),
@@ -401,7 +395,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: this is the whole mapping, and no borrow of it is left.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
 
@@ -410,7 +404,7 @@ impl Drop for Mapping {
 #[derive(Debug)]
 struct Ring<T> {
     mapping: Mapping,
-    offsets: libc::xdp_ring_offset,
+    offsets: XdpRingOffset,
     /// This side's index. `other` caches the other side's index; it is read again when the ring
     /// seems full or empty.
     own: u32,
@@ -421,15 +415,10 @@ struct Ring<T> {
 }
 
 impl<T: Copy> Ring<T> {
-    fn map(
-        socket: BorrowedFd<'_>,
-        page: u64,
-        offsets: &libc::xdp_ring_offset,
-    ) -> io::Result<Ring<T>> {
+    fn map(socket: BorrowedFd<'_>, page: u64, offsets: &XdpRingOffset) -> io::Result<Ring<T>> {
         let length = offsets.desc as usize + RING_ENTRIES as usize * size_of::<T>();
-        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         // SAFETY: a new mapping of the socket, without a fixed address.
-        let mapping = unsafe { Mapping::new(length, flags, socket.as_raw_fd(), page)? };
+        let mapping = unsafe { Mapping::shared(length, MapFlags::POPULATE, socket, page)? };
         Ok(Ring {
             mapping,
             offsets: *offsets,
@@ -547,6 +536,7 @@ impl<T: Copy> Ring<T> {
     }
 }
 
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 /// Frames to send from.
 const SEND_FRAMES: u32 = MAX_IN_FLIGHT as u32;
 /// Frames to receive into, over all queues; each queue gets at most a full ring and at least

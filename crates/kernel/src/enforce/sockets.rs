@@ -16,6 +16,8 @@ use std::fs::{DirEntry, ReadDir};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use rustix::net::ipproto;
+
 use super::{Adoption, Kernel, Membership, cookie_owners::Tagged};
 use crate::{
     abi::SockOwner,
@@ -204,7 +206,7 @@ impl Kernel {
         let purpose = survey.purpose;
         let listeners = &mut survey.listeners;
         self.with_copies(sockets, |kernel, socket, copy, facts| {
-            found.hidden_mptcp += usize::from(facts.protocol == libc::IPPROTO_MPTCP);
+            found.hidden_mptcp += usize::from(facts.protocol == Some(ipproto::MPTCP));
             if facts.listens && !matches!(purpose, Purpose::RecordUsers) {
                 listeners.push(socket.clone());
                 return Ok(());

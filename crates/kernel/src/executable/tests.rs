@@ -1,28 +1,21 @@
 //! Tests that a lookup returns what the kernel reports for a mapping of the same file.
 
-use std::{
-    ffi::{CStr, CString},
-    os::unix::fs::PermissionsExt,
-    path::Path,
-};
+use std::{ffi::CString, os::unix::fs::PermissionsExt, path::Path};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::*;
 
 /// Inode and device of a mapped file, from the kernel's own inode (/proc/self/maps).
 fn mapped(path: &Path) -> (u64, u32) {
     let file = fs::File::open(path).expect("the file is there");
+    let (read, private) = (ProtFlags::READ, MapFlags::PRIVATE);
     // SAFETY: a new read-only mapping of one page that is never read; it stays until the test ends.
-    let at = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            4096,
-            libc::PROT_READ,
-            libc::MAP_PRIVATE,
-            file.as_raw_fd(),
-            0,
-        )
-    };
-    assert_ne!(at, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+    let at = unsafe { mmap(std::ptr::null_mut(), 4096, read, private, &file, 0) };
+    let at = at.expect("mapped");
     let maps = fs::read_to_string("/proc/thread-self/maps").expect("the maps can be read");
     let start = format!("{:x}-", at as usize);
     let line = maps
@@ -74,14 +67,9 @@ fn a_file_that_cannot_be_executed_is_refused() {
 }
 
 /// Mounts a file system. Returns false if this user may not, or the kernel does not support it.
-fn mount(kind: &CStr, at: &Path, options: &str) -> bool {
-    let at = CString::new(at.to_str().expect("plain")).expect("no zero inside");
+fn mount(kind: &str, at: &Path, options: &str) -> bool {
     let options = CString::new(options).expect("no zero inside");
-    // SAFETY: all strings are terminated and outlive the call.
-    unsafe {
-        let data = options.as_ptr().cast();
-        libc::mount(kind.as_ptr(), at.as_ptr(), kind.as_ptr(), 0, data) == 0
-    }
+    rustix::mount::mount(kind, at, kind, MountFlags::empty(), options.as_c_str()).is_ok()
 }
 
 /// On an overlay of two file systems, stat(2) returns a device that belongs to neither.
@@ -91,31 +79,21 @@ fn the_key_of_an_executable_on_an_overlay_is_the_kernels() {
     let place = |name: &str| folder.join(name);
     let work = || {
         // SAFETY: only this thread gets its own mounts, which end with it.
-        let alone = unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FS) == 0 };
-        // SAFETY: the strings are terminated; there is no data.
-        let private = alone
-            && unsafe {
-                let none = std::ptr::null();
-                libc::mount(
-                    none,
-                    c"/".as_ptr(),
-                    none,
-                    libc::MS_REC | libc::MS_PRIVATE,
-                    none.cast(),
-                ) == 0
-            };
-        if !private || !mount(c"tmpfs", &folder, "") {
+        let alone = unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) };
+        let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+        let private = alone.and_then(|()| rustix::mount::mount_change("/", private));
+        if private.is_err() || !mount("tmpfs", &folder, "") {
             return None; // not root: cannot be tested
         }
         for name in ["lower", "upper", "work", "all"] {
             fs::create_dir(place(name)).expect("a folder");
         }
-        assert!(mount(c"tmpfs", &place("lower"), ""));
+        assert!(mount("tmpfs", &place("lower"), ""));
         fs::write(place("lower").join("program"), "#!").expect("a file");
         let [lower, upper, work] =
             ["lower", "upper", "work"].map(|n| place(n).display().to_string());
         let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
-        if !mount(c"overlay", &place("all"), &options) {
+        if !mount("overlay", &place("all"), &options) {
             return None; // this kernel has no overlayfs
         }
         let program = place("all").join("program");
@@ -142,9 +120,8 @@ fn a_fifo_is_not_opened_and_a_lookup_as_a_user_hides_files_of_root() {
     let folder = std::env::temp_dir().join(format!("netnice-eyes-{}", std::process::id()));
     fs::create_dir_all(folder.join("closed")).expect("a folder");
     let place = |name: &str| folder.join(name).to_str().expect("plain").to_owned();
-    let path = CString::new(place("fifo")).expect("no zero inside");
-    // SAFETY: the string is terminated and outlives the call.
-    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o777) }, 0);
+    let made = mknodat(CWD, place("fifo"), FileType::Fifo, Mode::RWXU, 0);
+    assert_eq!(made, Ok(()));
     fs::set_permissions(place("fifo"), fs::Permissions::from_mode(0o777)).expect("ours");
     let error = lookup(&place("fifo")).expect_err("a FIFO");
     assert_eq!(error.to_string(), "it is not a file");

@@ -1,7 +1,7 @@
 //! Tests that a reserved port is held and its socket receives nothing, with sockets on lo.
 
 use std::io::ErrorKind;
-use std::net::UdpSocket;
+use std::net::{Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
 use super::*;
@@ -40,16 +40,8 @@ fn a_datagram_to_a_reserved_port_is_dropped_without_an_icmp_error() {
     sender.connect(reserved.address()).expect("connected");
     sender.send(b"for nobody").expect("sent");
     std::thread::sleep(Duration::from_millis(20));
-    let mut waiting = 0_i32;
-    // SAFETY: the number outlives the call.
-    let done = unsafe {
-        libc::ioctl(
-            reserved.socket.as_raw_fd(),
-            libc::FIONREAD,
-            &raw mut waiting,
-        )
-    };
-    assert_eq!((done, waiting), (0, 0));
+    let waiting = rustix::io::ioctl_fionread(&reserved.socket).expect("a number");
+    assert_eq!(waiting, 0);
     // No ICMP message reports an unreachable port.
     sender.send(b"again").expect("no error came back");
 }

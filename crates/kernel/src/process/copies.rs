@@ -15,11 +15,16 @@
 use std::{
     io,
     marker::PhantomData,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    os::fd::{AsFd, BorrowedFd, IntoRawFd, RawFd},
     panic, thread,
 };
 
-use super::{PidFd, SO_NETNS_COOKIE, socket_option};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, Protocol, sockopt};
+use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+use super::{PidFd, socket_namespace};
 
 /// The most copies that one thread should take: each stays open until the thread ends.
 pub(crate) const MAX_COPIES: usize = 128;
@@ -36,11 +41,9 @@ pub(crate) fn with_own_descriptors<T: Send>(
         let thread = thread::Builder::new()
             .name("sockets".to_owned())
             .spawn_scoped(scope, || {
-                // SAFETY: no pointers. Both tables have the same descriptors, so all open ones stay
-                // open.
-                if unsafe { libc::unshare(libc::CLONE_FILES) } < 0 {
-                    return Err(io::Error::last_os_error());
-                }
+                // SAFETY: both tables have the same descriptors, so all open ones stay open. A
+                // descriptor that is opened in this thread cannot leave it: `OwnDescriptors`.
+                unsafe { unshare_unsafe(UnshareFlags::FILES) }?;
                 Ok(what(&OwnDescriptors(PhantomData)))
             })?;
         thread
@@ -64,19 +67,14 @@ impl OwnDescriptors {
         process: &PidFd,
         number: RawFd,
     ) -> io::Result<Option<SocketCopy<'a>>> {
-        let process = process.as_fd().as_raw_fd();
-        // SAFETY: no pointers.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process, number, 0) };
-        if fd < 0 {
-            let error = io::Error::last_os_error();
-            return match error.raw_os_error() {
-                Some(libc::EBADF | libc::ESRCH) => Ok(None),
-                _ => Err(error),
-            };
-        }
-        // SAFETY: the descriptor stays open until this thread ends, and the copy does not outlive
-        // `self`, which stays in this thread.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd as RawFd) };
+        let copy = match pidfd_getfd(process, number, PidfdGetfdFlags::empty()) {
+            Ok(copy) => copy,
+            Err(Errno::BADF | Errno::SRCH) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        // SAFETY: the descriptor is not closed before this thread ends, and the copy does not
+        // outlive `self`, which stays in this thread.
+        let fd = unsafe { BorrowedFd::borrow_raw(copy.into_raw_fd()) };
         Ok(Some(SocketCopy(fd)))
     }
 }
@@ -98,8 +96,8 @@ pub(crate) struct SocketFacts {
     pub netns_cookie: u64,
     /// Whether it accepts connections.
     pub listens: bool,
-    /// `IPPROTO_*`.
-    pub protocol: i32,
+    /// `IPPROTO_*`; `None` for 0.
+    pub protocol: Option<Protocol>,
     /// The user id of its creator.
     pub uid: u32,
     /// Its inode number.
@@ -110,19 +108,15 @@ impl SocketFacts {
     /// Reads the properties of a socket. Returns `None` for other descriptors and other address
     /// families.
     pub(crate) fn of(socket: BorrowedFd<'_>) -> Option<SocketFacts> {
-        let domain = socket_option::<i32>(socket, libc::SO_DOMAIN)?;
-        if domain != libc::AF_INET && domain != libc::AF_INET6 {
+        let family = sockopt::socket_domain(socket).ok()?;
+        if ![AddressFamily::INET, AddressFamily::INET6].contains(&family) {
             return None;
         }
-        // SAFETY: zeros are a valid value of this plain structure.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure outlives the call.
-        let done = unsafe { libc::fstat(socket.as_raw_fd(), &mut stat) };
-        (done == 0).then_some(())?;
+        let stat = rustix::fs::fstat(socket).ok()?;
         Some(SocketFacts {
-            netns_cookie: socket_option(socket, SO_NETNS_COOKIE)?,
-            listens: socket_option::<i32>(socket, libc::SO_ACCEPTCONN)? != 0,
-            protocol: socket_option(socket, libc::SO_PROTOCOL)?,
+            netns_cookie: socket_namespace(socket).ok()?,
+            listens: sockopt::socket_acceptconn(socket).ok()?,
+            protocol: sockopt::socket_protocol(socket).ok()?,
             uid: stat.st_uid,
             inode: stat.st_ino,
         })

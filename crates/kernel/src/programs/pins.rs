@@ -6,6 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use rustix::mount::{MountFlags, UnmountFlags};
+
 use crate::cgroup;
 use crate::error::KernelError;
 use crate::retry::{self, with_retries};
@@ -17,23 +19,9 @@ pub(super) fn mount(folder: &Path) -> Result<(), KernelError> {
     if cgroup::filesystem(folder) == Some(BPF_FS_MAGIC) {
         return Ok(());
     }
-    let target = cgroup::c_path(folder);
-    // SAFETY: the strings are terminated and outlive the call.
-    let done = unsafe {
-        libc::mount(
-            c"bpf".as_ptr(),
-            target.as_ptr(),
-            c"bpf".as_ptr(),
-            libc::MS_NOSUID | libc::MS_NODEV,
-            c"mode=0700".as_ptr().cast(),
-        )
-    };
-    if done != 0 {
-        return Err(KernelError::file("mount a bpffs for the pins", folder)(
-            std::io::Error::last_os_error(),
-        ));
-    }
-    Ok(())
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount("bpf", folder, "bpf", flags, c"mode=0700")
+        .map_err(|error| KernelError::file("mount a bpffs for the pins", folder)(error.into()))
 }
 
 /// Removes all pins of a runtime folder, and the bpffs.
@@ -45,14 +33,10 @@ pub(super) fn remove_pins(folder: &Path) {
             retry::remove_file(entry.path());
         }
     }
-    let target = cgroup::c_path(folder);
-    // SAFETY: the string is terminated and outlives the call.
-    let unmount = || match unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    };
     // The folder may have no mount.
-    let _ = with_retries(unmount);
+    let _ = with_retries(|| {
+        rustix::mount::unmount(folder, UnmountFlags::DETACH).map_err(io::Error::from)
+    });
     let _ = with_retries(|| fs::remove_dir(folder));
 }
 

@@ -8,7 +8,7 @@
 //! to the handle.
 
 use std::fs::File;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
@@ -194,7 +194,7 @@ impl Supervisor {
                     Err(TryRecvError::Disconnected) => false,
                 });
             // Requests through the channels do not wake this thread, so it polls every millisecond.
-            sys::readable(commands.wakeup_fd().as_raw_fd(), 1);
+            sys::readable(commands.wakeup_fd(), Duration::from_millis(1));
         }
         Ok(())
     }

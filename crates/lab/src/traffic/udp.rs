@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result, bail};
+use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::run::{RunArgs, Tally, frame_overhead, run_until_end, send_paced};
@@ -64,8 +65,10 @@ pub fn main(args: &UdpArgs) -> Result<()> {
     let socket = Arc::new(socket);
     let tally = Arc::new(Tally::default());
     if args.sink {
-        // Errors are ignored: an unprivileged sink keeps the host's default.
-        let _ = sys::force_receive_buffer(&*socket, 16 << 20);
+        // Beyond the host's limit, so that a sink short of processor time does not lose datagrams
+        // that the limiter let through. Errors are ignored: a sink without CAP_NET_ADMIN keeps the
+        // host's default.
+        let _ = sockopt::set_socket_recv_buffer_size_force(&*socket, 16 << 20);
         let (socket, tally) = (socket.clone(), tally.clone());
         std::thread::spawn(move || receive(&socket, &tally, overhead));
     }

@@ -74,7 +74,7 @@ pub fn main(args: &UnrulyArgs) -> Result<()> {
             Err(error) => return Err(error.into()),
         }
         // Commands are for the parent only.
-        if child || !sys::readable(0, 0) {
+        if child || !sys::readable(rustix::stdio::stdin(), Duration::ZERO) {
             continue;
         }
         let mut command = String::new();
@@ -82,14 +82,14 @@ pub fn main(args: &UnrulyArgs) -> Result<()> {
         match command.trim() {
             "" | "exit" => exit(0),
             "fork" => {
-                if sys::fork()? == 0 {
+                if sys::fork()? {
                     exit(0);
                 }
             }
-            "twin" => child = sys::fork()? == 0,
+            "twin" => child = sys::fork()?,
             "orphan" => {
                 let parent = std::process::id();
-                if sys::fork()? == 0 {
+                if sys::fork()? {
                     while parent_id() == parent {
                         std::thread::sleep(SEND_TIMEOUT);
                     }

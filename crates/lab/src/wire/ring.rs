@@ -8,14 +8,17 @@
 //! acquire) until it writes TP_STATUS_KERNEL (with release). No reference into a frame leaves
 //! [`Ring::drain`].
 
-use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::net::netdevice;
 
 use super::parse::{self, Packet};
+use crate::sys;
 
 /// A packet socket and its receive ring.
 pub struct Ring {
@@ -31,19 +34,10 @@ impl Ring {
     /// Opens a ring on `device` of the calling thread's namespace. Fails without the device or
     /// CAP_NET_RAW.
     pub fn open(device: &str) -> Result<Ring> {
-        let name = CString::new(device)?;
-        // SAFETY: the name is a C string that outlives the call.
-        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-        if index == 0 {
-            return Err(io::Error::last_os_error()).context(format!("no device {device}"));
-        }
-        // Protocol 0: the socket receives nothing before the ring exists and the socket is bound.
-        // SAFETY: socket takes integers; a valid result is a new descriptor without another owner.
-        let socket = unsafe {
-            let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
-            check(fd).context("a packet socket needs CAP_NET_RAW")?;
-            OwnedFd::from_raw_fd(fd)
-        };
+        // The socket receives nothing before the ring exists and the socket is bound.
+        let socket = sys::packet_socket().context("a packet socket needs CAP_NET_RAW")?;
+        let index = netdevice::name_to_index(&socket, device);
+        let index = index.with_context(|| format!("no device {device}"))?;
         set(
             &socket,
             libc::PACKET_VERSION,
@@ -59,59 +53,23 @@ impl Ring {
             tp_frame_nr: FRAMES as u32,
         };
         set(&socket, libc::PACKET_RX_RING, &request).context("cannot make the packet ring")?;
+        let (both, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a fresh mapping of the ring that was just made, of exactly its size.
-        let frames = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                FRAMES * FRAME,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                socket.as_raw_fd(),
-                0,
-            )
-        };
-        if frames == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error()).context("cannot map the packet ring");
-        }
+        let frames = unsafe { mmap(ptr::null_mut(), FRAMES * FRAME, both, shared, &socket, 0) };
         let ring = Ring {
+            frames: frames.context("cannot map the packet ring")?.cast(),
             socket,
-            frames: frames.cast(),
             next: 0,
         };
-        ring.bind(index)?;
+        sys::bind_packet_socket(&ring.socket, index, libc::ETH_P_ALL as u16)
+            .context("cannot bind the packet socket")?;
         Ok(ring)
-    }
-
-    fn bind(&self, index: u32) -> Result<()> {
-        // SAFETY: sockaddr_ll is plain data; its size is passed with it.
-        check(unsafe {
-            let mut address: libc::sockaddr_ll = std::mem::zeroed();
-            address.sll_family = libc::AF_PACKET as u16;
-            address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-            address.sll_ifindex = index as i32;
-            libc::bind(
-                self.socket.as_raw_fd(),
-                (&raw const address).cast(),
-                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-            )
-        })
-        .context("cannot bind the packet socket")
     }
 
     /// Stamps packets when the device receives them, not when they reach this socket.
     pub fn stamp_at_arrival(&self) -> Result<()> {
-        let on = 1_i32;
-        // SAFETY: the option's value is live and its size is passed with it.
-        check(unsafe {
-            libc::setsockopt(
-                self.socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_TIMESTAMPNS,
-                (&raw const on).cast(),
-                size_of_val(&on) as libc::socklen_t,
-            )
-        })
-        .context("cannot ask for time stamps")
+        sys::set_option(&self.socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32)
+            .context("cannot ask for time stamps")
     }
 
     /// Passes every waiting packet and its first bytes to `take`; returns the number of packets.
@@ -145,7 +103,7 @@ impl Ring {
         };
         let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;
         // SAFETY: the kernel fills `stats`; its size is passed in `len`.
-        check(unsafe {
+        let done = unsafe {
             libc::getsockopt(
                 self.socket.as_raw_fd(),
                 libc::SOL_PACKET,
@@ -153,8 +111,11 @@ impl Ring {
                 (&raw mut stats).cast(),
                 &mut len,
             )
-        })
-        .context("cannot read the packet socket's statistics")?;
+        };
+        if done != 0 {
+            let error = io::Error::last_os_error();
+            return Err(error).context("cannot read the packet socket's statistics");
+        }
         Ok(u64::from(stats.tp_drops))
     }
 }
@@ -162,7 +123,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: `open` made the mapping with this size, and it is not used after this call.
-        unsafe { libc::munmap(self.frames.cast(), FRAMES * FRAME) };
+        let _ = unsafe { munmap(self.frames.cast(), FRAMES * FRAME) };
     }
 }
 
@@ -203,38 +164,12 @@ fn keep_heads_only(socket: &OwnedFd) -> Result<()> {
         len: code.len() as u16,
         filter: code.as_mut_ptr(),
     };
-    // SAFETY: the kernel copies the program during the call.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const program).cast(),
-            size_of::<libc::sock_fprog>() as libc::socklen_t,
-        )
-    })
-    .context("cannot attach a filter to the packet socket")
+    sys::set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+        .context("cannot attach a filter to the packet socket")
 }
 
-fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the option's value is live and its size is passed with it.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            option,
-            (value as *const T).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
-    })
-}
-
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+fn set<T: Copy>(socket: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
+    sys::set_option(socket, libc::SOL_PACKET, option, value)
 }
 
 /// Bytes kept of a packet: 14 + 40 + 60 and some spare.

@@ -106,7 +106,7 @@ impl Netnice {
         self.spawn_daemon(shell)?;
         let pid = self.pid().context("the daemon was started")?;
         let until = Instant::now() + EVENT_TIMEOUT;
-        while !sys::is_stopped(pid) {
+        while sys::state(pid) != Some('T') {
             if Instant::now() > until {
                 bail!("process {pid} has not stopped itself within {EVENT_TIMEOUT:?}");
             }

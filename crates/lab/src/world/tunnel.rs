@@ -7,10 +7,10 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -87,7 +87,7 @@ fn carry(source: &File, sink: &File, stop: &AtomicBool, carried: &AtomicU64) {
     let mut packet = vec![0u8; 1 << 16];
     let (mut source, mut sink) = (source, sink);
     while !stop.load(Relaxed) {
-        if !sys::readable(source.as_raw_fd(), POLL_INTERVAL_MS) {
+        if !sys::readable(source, POLL_INTERVAL) {
             continue;
         }
         // A device that is down or full loses packets, as a cable does.
@@ -101,5 +101,5 @@ fn carry(source: &File, sink: &File, stop: &AtomicBool, carried: &AtomicU64) {
 
 /// The device file of tun.
 const DEVICE: &str = "/dev/net/tun";
-/// Time in ms after which a thread without packets checks `stop`.
-const POLL_INTERVAL_MS: i32 = 50;
+/// Time after which a thread without packets checks `stop`.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);

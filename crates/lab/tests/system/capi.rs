@@ -7,6 +7,7 @@ use std::process::Command;
 
 use netnice_lab::experiment::bench::Rate;
 use netnice_lab::process::{self, EVENT_TIMEOUT, Proc};
+use netnice_lab::sys;
 use netnice_lab::testbed::{TestBed, becomes_true};
 use netnice_lab::traffic::{self, Tcp};
 
@@ -158,9 +159,10 @@ fn errors_are_those_of_setpriority() {
     );
     let mut zombie = Command::new("true").spawn().expect("it runs");
     let dead = zombie.id();
-    // The state follows the name, which is in parentheses.
-    let status = || fs::read_to_string(format!("/proc/{dead}/stat")).expect("nobody waits for it");
-    assert!(becomes_true(|| status().contains(") Z ")), "{}", status());
+    assert!(
+        becomes_true(|| sys::state(dead) == Some('Z')),
+        "{dead} lives"
+    );
     assert_eq!(
         library_bed.run(&format!("get 0 {dead} set 0 {dead} 65536")),
         "-1 ESRCH\n".repeat(2)

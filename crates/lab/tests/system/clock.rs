@@ -7,8 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use netnice_lab::experiment::bench::{R4M, pause};
 use netnice_lab::testbed::{TestBed, becomes_true, skip};
 use netnice_lab::traffic::{self, Tcp};
-use nix::sys::time::TimeSpec;
-use nix::time::{ClockId, clock_settime};
+use rustix::time::{ClockId, Timespec, clock_settime};
 
 /// The machine's clock. Dropping it restores the right time.
 struct Clock {
@@ -27,8 +26,11 @@ impl Clock {
         let right = self.began.1 + self.began.0.elapsed();
         let since = right.duration_since(UNIX_EPOCH).expect("after 1970");
         let seconds = since.as_secs() as i64 + off;
-        let time = TimeSpec::new(seconds, i64::from(since.subsec_nanos()));
-        clock_settime(ClockId::CLOCK_REALTIME, time).expect("the clock can be set");
+        let time = Timespec {
+            tv_sec: seconds,
+            tv_nsec: i64::from(since.subsec_nanos()),
+        };
+        clock_settime(ClockId::Realtime, time).expect("the clock can be set");
     }
 }
 

@@ -4,7 +4,6 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -284,10 +283,7 @@ fn check_queues(mode: Mode) -> Result<()> {
         for (k, sender) in senders.iter().enumerate() {
             sender.send_to(format!("{round} {k}").as_bytes(), local)?;
         }
-        ensure!(
-            sys::readable(link.fd().as_raw_fd(), EVENT_TIMEOUT.as_millis() as i32),
-            "round {round}"
-        );
+        ensure!(sys::readable(link.fd(), EVENT_TIMEOUT), "round {round}");
         told.extend(receive_frames(&mut link, &mut demux, senders.len()));
         let come = told.len() - before;
         ensure!(come == senders.len(), "{come} frames in round {round}");

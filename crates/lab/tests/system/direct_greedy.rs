@@ -3,6 +3,7 @@
 //! rate and lose nothing. One test checks the rights of the driver process.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use netnice_api::driver::{DriverFlowDoc, DriverRequest};
 use netnice_lab::sys;
 use netnice_lab::world::{self, Pair, World};
 use netnice_ring::program::Piece;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use crate::driver::cpu_seconds;
 use crate::driver_client::{Caller, Driver, Program, flow, udp, wait_for};
@@ -305,8 +307,13 @@ fn check_watched_doorbells(bounds: Bounds) -> Result<()> {
     let began = thread::scope(|scope| {
         let all = scope.spawn(|| {
             sys::become_user(GREEDY_USER)?;
-            let all: std::io::Result<Vec<File>> =
-                (0..count).map(|_| sys::epoll_for(&bell)).collect();
+            let watch = || {
+                let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+                let no_data = epoll::EventData::new_u64(0);
+                epoll::add(&epoll, &bell, no_data, epoll::EventFlags::IN)?;
+                Ok(epoll)
+            };
+            let all: rustix::io::Result<Vec<OwnedFd>> = (0..count).map(|_| watch()).collect();
             Ok::<_, anyhow::Error>(all?)
         });
         all.join().map_err(|_| anyhow!("it panicked"))?
@@ -316,7 +323,12 @@ fn check_watched_doorbells(bounds: Bounds) -> Result<()> {
             let waits = scope.spawn(|| {
                 sys::become_user(GREEDY_USER)?;
                 while !stop.load(Ordering::Relaxed) {
-                    sys::poll_repeated(&ear, count, 100)?;
+                    let mut all = vec![PollFd::new(&ear, PollFlags::PRI); count];
+                    let within = Timespec {
+                        tv_sec: 0,
+                        tv_nsec: 100_000_000,
+                    };
+                    poll(&mut all, Some(&within))?;
                 }
                 anyhow::Ok(())
             });

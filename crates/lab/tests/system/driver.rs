@@ -18,6 +18,8 @@ use netnice_lab::experiment::bench::at;
 use netnice_lab::process::EVENT_TIMEOUT;
 use netnice_lab::world::{self, Family, Pair, World};
 use netnice_ring::record::Status;
+use procfs_core::FromRead;
+use procfs_core::process::{Stat, StatM};
 
 /// A world with a driver, for programs whose flows connect its two hosts.
 struct Rig {
@@ -30,6 +32,8 @@ struct Rig {
 
 const PORT: u16 = 5000;
 const PEER: u16 = 6000;
+/// How long one of several attempts waits for a datagram.
+const ATTEMPT: Duration = Duration::from_secs(5);
 
 fn rig(options: &str) -> Result<Rig> {
     let world = World::pair(Pair::default())?;
@@ -78,13 +82,28 @@ impl Rig {
 
     /// Sends a datagram to the peer, and one back.
     fn there_and_back(&mut self, program: &mut Program) -> Result<()> {
+        self.try_there_and_back(program, EVENT_TIMEOUT)
+    }
+
+    /// Repeats that until it succeeds: a change may cost packets on the way.
+    fn await_there_and_back(&mut self, program: &mut Program) -> Result<()> {
+        self.peer.set_read_timeout(Some(ATTEMPT))?;
+        wait_for("a datagram there and back", || {
+            self.discard_received()?;
+            while program.receive(Duration::from_millis(1)).is_ok() {}
+            Ok(self.try_there_and_back(program, ATTEMPT).is_ok())
+        })?;
+        Ok(self.peer.set_read_timeout(Some(EVENT_TIMEOUT))?)
+    }
+
+    fn try_there_and_back(&mut self, program: &mut Program, within: Duration) -> Result<()> {
         let text = format!("{:?}", Instant::now());
         program.send(&udp(&self.world, PORT, PEER, text.as_bytes())?)?;
         let mut buffer = [0; 2000];
         let (length, from) = self.peer.recv_from(&mut buffer).context("at the peer")?;
         ensure!(&buffer[..length] == text.as_bytes());
         self.peer.send_to(text.as_bytes(), from)?;
-        let got = program.receive(EVENT_TIMEOUT)?;
+        let got = program.receive(within)?;
         ensure!(got.ends_with(text.as_bytes()), "{got:?}");
         Ok(())
     }
@@ -291,10 +310,7 @@ fn shrink_mtu(rig: &mut Rig, program: &mut Program) -> Result<()> {
         Ok(program.sent(EVENT_TIMEOUT)? == Status::TOO_LONG)
     })?;
     while program.sent(Duration::from_millis(1)).is_ok() {}
-    rig.discard_received()?;
-    wait_for("short ones arrive", || {
-        Ok(rig.there_and_back(program).is_ok())
-    })?;
+    rig.await_there_and_back(program)?;
     rig.client_ip(&format!("link set {device} mtu 1500"))
 }
 
@@ -303,9 +319,8 @@ fn change_address(rig: &mut Rig, program: &mut Program) -> Result<()> {
     let device = rig.device();
     rig.client_ip(&format!("link set {device} address 02:00:00:00:99:01"))?;
     rig.world.server().ns.ip("neigh flush all")?;
-    rig.discard_received()?;
     while program.sent(Duration::from_millis(1)).is_ok() {}
-    wait_for("there and back", || Ok(rig.there_and_back(program).is_ok()))
+    rig.await_there_and_back(program)
 }
 
 #[test]
@@ -451,22 +466,14 @@ fn hostile_messages_disturb_no_program() {
 /// Number of descriptors and of resident pages of a process.
 fn resources(pid: u32) -> Result<(usize, u64)> {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"))?.count();
-    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm"))?;
-    let pages = statm.split_whitespace().nth(1).context("resident")?;
-    Ok((descriptors, pages.parse()?))
+    let memory = StatM::from_file(format!("/proc/{pid}/statm"))?;
+    Ok((descriptors, memory.resident))
 }
 
 /// Processor time of a process in seconds.
 pub fn cpu_seconds(pid: u32) -> Result<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields = stat.rsplit_once(')').context("fields")?.1;
-    let ticks: Result<Vec<f64>, _> = fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .map(str::parse)
-        .collect();
-    Ok(ticks?.iter().sum::<f64>() / 100.0)
+    let stat = Stat::from_file(format!("/proc/{pid}/stat"))?;
+    Ok((stat.utime + stat.stime) as f64 / 100.0)
 }
 
 /// The holders of the driver's frames. Fails unless each frame has a holder. Between two iterations

@@ -106,12 +106,6 @@ fn span_of(
     (from + first as u64 * BIN, from + (last as u64 + 1) * BIN)
 }
 
-/// The state of a process in `/proc`: `R` running, `S` sleeping, `Z` zombie.
-fn state(pid: u32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
-}
-
 /// The names of all targets of the daemon.
 fn targets(bed: &TestBed) -> Vec<String> {
     let shown = bed.netnice.show().expect("a show");
@@ -375,14 +369,17 @@ fn a_zombie_child_is_no_session() {
     for _ in 0..3 {
         let child = parent.next_line(EVENT_TIMEOUT).expect("a child");
         let child = child.trim().parse().expect("a number");
-        assert!(becomes_true(|| state(child) == Some('Z')), "{child} lives");
+        assert!(
+            becomes_true(|| sys::state(child) == Some('Z')),
+            "{child} lives"
+        );
     }
     let mut share = Share::start(&bed, &format!("1mbit {}", parent.pid()));
     share.await_sessions(0);
     // A manager that polled for the end of such a child without a pause would never sleep.
     let looks = (0..20).map(|_| {
         pause(0.05);
-        state(share.0.pid()).expect("it runs")
+        sys::state(share.0.pid()).expect("it runs")
     });
     let asleep = looks.filter(|state| *state == 'S').count();
     assert!(asleep >= 10, "it slept at {asleep} looks of 20");

@@ -2,8 +2,6 @@
 //! terminal at every exit, output without a full screen, the list of connections, and the processor
 //! time for 500 targets.
 
-use std::path::PathBuf;
-
 use netnice_lab::experiment::bench::{self, Rate};
 use netnice_lab::experiment::sleepers;
 use netnice_lab::process::{EVENT_TIMEOUT, Proc};
@@ -11,7 +9,7 @@ use netnice_lab::sys;
 use netnice_lab::terminal::Terminal;
 use netnice_lab::testbed::TestBed;
 use netnice_lab::traffic::{self, Tcp};
-use netnice_lab::world::Cgroup;
+use procfs_core::{FromRead, process::Schedstat};
 
 use crate::users::{NOBODY, as_user};
 
@@ -28,14 +26,6 @@ fn terminal(bed: &TestBed, args: &[&str], size: (u16, u16), colour: bool) -> Ter
 fn wait(terminal: &Terminal, what: &str) {
     let shown = terminal.wait_for(what, EVENT_TIMEOUT, |text| text.contains(what));
     shown.unwrap_or_else(|error| panic!("{error:#}"));
-}
-
-/// Saves a picture of the terminal into the folder `NETNICE_PICTURES`, if it is set.
-fn draw(terminal: &Terminal, name: &str) {
-    if let Some(folder) = std::env::var_os("NETNICE_PICTURES") {
-        let file = PathBuf::from(folder).join(name);
-        terminal.render(&file).expect("a picture");
-    }
 }
 
 #[test]
@@ -80,7 +70,6 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
         R8M,
         "changed in top",
     );
-    draw(&top, "changed.png");
 
     top.type_keys("\r").expect("typed");
     wait(&top, "10.77.0.2:5001");
@@ -92,7 +81,6 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
     };
     top.wait_for("rates of both connections", EVENT_TIMEOUT, rates)
         .unwrap_or_else(|error| panic!("{error:#}"));
-    draw(&top, "peers.png");
 
     top.type_keys("xy").expect("typed");
     wait(&top, "no target is limited");
@@ -191,59 +179,12 @@ fn connections_are_shown_to_their_owner_and_to_root() {
     wait(&top, "you have no claim on this target");
 }
 
-/// Draws the pictures of docs/manual/top.md into the folder `NETNICE_PICTURES`.
-#[test]
-#[ignore = "draws, and judges nothing"]
-fn pictures_for_the_manual_are_drawn() {
-    let bed = TestBed::new().expect("a test bed");
-    let to = bed.sink(5001).expect("a sink");
-    let from = bed.source(5002).expect("a source");
-    let client = bed.world.client();
-    let sends =
-        |flows| traffic::start_now(client, &Tcp::connect(to, flows).source()).expect("a program");
-    let receives = traffic::start_now(client, &Tcp::connect(from, 2).sink()).expect("a program");
-    let (first, second, third) = (sends(3), sends(1), sends(1));
-    let slice = Cgroup::create("batch.slice").expect("a slice");
-    for program in [&first, &receives] {
-        slice.add_process(program.pid()).expect("moved");
-    }
-    bed.run_ok("link eth0 --rate 100mbit");
-    bed.run_ok(&format!(
-        "set cgroup:{} --up 30mbit --down 20mbit",
-        slice.path()
-    ));
-    bed.run_ok(&format!("set pid:{} --up 8mbit", first.pid()));
-    bed.run_ok(&format!("set pid:{} --down 12mbit", receives.pid()));
-    bed.run_ok(&format!("set pid:{} --both 512Kbyte/s", second.pid()));
-    bed.run_ok(&format!("set pid:{} --up 40mbit --min 20mbit", third.pid()));
-    bed.run_ok("set user:65533 --up 1mbit");
-    bed.run_ok("set app:/usr/bin/rsync --up 2mbit");
-    bench::pause(8.0);
-    let mut top = terminal(&bed, &["top"], (80, 24), true);
-    wait(&top, &format!("pid:{}", first.pid()));
-    bench::pause(20.0);
-    draw(&top, "top-80x24.png");
-    let name = format!("pid:{}", first.pid());
-    for _ in 0..8 {
-        let line = top.line(&name);
-        if line.is_some_and(|line| line.starts_with('>')) {
-            break;
-        }
-        top.type_keys("j").expect("typed");
-        bench::pause(0.3);
-    }
-    top.type_keys("\ru16m").expect("typed");
-    bench::pause(3.0);
-    draw(&top, "top-peers.png");
-}
-
 /// Processor time of a process and all its threads, in nanoseconds.
 fn cpu_time(pid: u32) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
     let spent = |entry: std::io::Result<std::fs::DirEntry>| {
-        let path = entry.ok()?.path().join("schedstat");
-        let text = std::fs::read_to_string(path).ok()?;
-        text.split(' ').next()?.parse::<u64>().ok()
+        let spent = Schedstat::from_file(entry.ok()?.path().join("schedstat"));
+        Some(spent.ok()?.sum_exec_runtime)
     };
     tasks.filter_map(spent).sum()
 }
@@ -324,7 +265,6 @@ fn check_cost(bed: &TestBed, pids: &[u32], contracts: [&str; 3], what: &str, beg
             "{what}, {} x {}: daemon and top {both:.2} % of a core, the daemon alone {alone:.2} %",
             size.0, size.1
         );
-        draw(&top, &format!("500-{what}-{}x{}.png", size.0, size.1));
         assert!(
             both - alone < 3.0,
             "{both:.2} % of a core, of which {alone:.2} % without top"

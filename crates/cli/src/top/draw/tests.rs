@@ -1,3 +1,6 @@
+use std::fs;
+use std::path::Path;
+
 use netnice_api::{Connection, ConnectionsDoc, Traffic, WatchDoc, Watched, WatchedLink};
 use netnice_core::units::Nanos;
 use ratatui::Terminal;
@@ -204,9 +207,8 @@ fn the_page_scrolls_with_the_selection() {
     }
 }
 
-#[test]
-fn connections_are_shown_below_their_target() {
-    let mut screen = screen(targets());
+/// Two connections of pid:4711, one of which moves, and others that are not listed.
+fn connections() -> ConnectionList {
     let connection = |inode, peer: Option<&str>, sent| Connection {
         inode,
         protocol: "tcp".into(),
@@ -234,8 +236,13 @@ fn connections_are_shown_below_their_target() {
         of_others: 2,
     };
     let before = ConnectionList::new(doc(1_000_000_000, 0), None);
-    let now = ConnectionList::new(doc(3_000_000_000, 1_000_000), Some(&before));
-    screen.open = Some(("pid:4711".into(), Some(now)));
+    ConnectionList::new(doc(3_000_000_000, 1_000_000), Some(&before))
+}
+
+#[test]
+fn connections_are_shown_below_their_target() {
+    let mut screen = screen(targets());
+    screen.open = Some(("pid:4711".into(), Some(connections())));
     let text = drawn(&mut screen, ASCII, 80, 24);
     let below: Vec<&str> = text
         .lines()
@@ -286,6 +293,50 @@ fn the_last_line_shows_the_input_and_the_limit_in_force() {
     );
     assert!(super::KEYS.len() <= 80);
 }
+
+#[test]
+fn the_documents_show_the_screens_that_are_drawn() {
+    let mut screen = screen(targets());
+    let table = drawn(&mut screen, UNICODE, 80, 24);
+    screen.selected = Some("pid:4711".into());
+    screen.open = Some(("pid:4711".into(), Some(connections())));
+    let subject = Subject::Clause(Some("up"), "pid:4711".into());
+    screen.mode = Mode::Prompt(subject, Prompt::with_text("16m"));
+    let change = drawn(&mut screen, UNICODE, 80, 24);
+    check_screens("README.md", &[&table]);
+    check_screens("docs/manual/top.md", &[&table, &change]);
+}
+
+/// Checks that the screens in a document are these, without their empty lines, and that the
+/// document has no other one. With `NETNICE_WRITE_SCREENS` in the environment it writes them into
+/// the document instead.
+fn check_screens(name: &str, screens: &[&str]) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(name);
+    let document = fs::read_to_string(&path).expect("a document");
+    let mut parts = document.split(SCREEN);
+    let mut drawn = parts.next().unwrap_or_default().to_owned();
+    let parts: Vec<&str> = parts.collect();
+    assert_eq!(parts.len(), screens.len(), "number of screens in {name}");
+    for (part, screen) in parts.iter().zip(screens) {
+        let (_, rest) = part.split_once("\n```\n").expect("an end of the block");
+        let lines: Vec<&str> = screen.lines().filter(|line| !line.is_empty()).collect();
+        drawn += &format!("```text\n{}\n```\n{rest}", lines.join("\n"));
+    }
+    if std::env::var_os("NETNICE_WRITE_SCREENS").is_some() {
+        return fs::write(&path, drawn).expect("written");
+    }
+    let differs = document.lines().zip(drawn.lines()).find(|(a, b)| a != b);
+    assert!(
+        document == drawn,
+        "{name} shows other screens than are drawn, first in (shown, drawn) {differs:#?}; \
+         `NETNICE_WRITE_SCREENS=1 cargo test -p netnice-cli -- the_documents_show` writes them"
+    );
+}
+
+/// How a screen in a document begins.
+const SCREEN: &str = "```text\nnetnice top  ";
 
 #[test]
 fn without_colours_no_cell_is_coloured() {

@@ -6,11 +6,12 @@
 //! dropped frames beside the end time.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use netnice_core::units::Instant;
 use netnice_kernel::direct::{DirectGate, MAX_GATES};
+use rustix::mm::MapFlags;
 
 use super::Mapping;
 use crate::demux::FlowNo;
@@ -36,7 +37,7 @@ impl Gates {
     pub(super) fn map(table: BorrowedFd<'_>) -> io::Result<Gates> {
         let length = MAX_GATES as usize * size_of::<Gate>();
         // SAFETY: a new mapping of the table, without a fixed address.
-        let memory = unsafe { Mapping::new(length, libc::MAP_SHARED, table.as_raw_fd(), 0)? };
+        let memory = unsafe { Mapping::shared(length, MapFlags::empty(), table, 0)? };
         Ok(Gates {
             memory,
             reported: Vec::new(),

@@ -2,9 +2,12 @@ use super::*;
 
 /// A send ring with `frames` frames in it, and the kernel's index of it.
 fn ring(frames: u32) -> (Ring<u64>, *const AtomicU32) {
-    // SAFETY: all bits zero are a value of this plain structure.
-    let mut offsets: libc::xdp_ring_offset = unsafe { std::mem::zeroed() };
-    (offsets.consumer, offsets.desc) = (64, 128);
+    let offsets = XdpRingOffset {
+        producer: 0,
+        consumer: 64,
+        desc: 128,
+        flags: None,
+    };
     let length = offsets.desc as usize + RING_ENTRIES as usize * size_of::<u64>();
     let mut ring = Ring {
         mapping: Mapping::anonymous(length).unwrap(),
